@@ -1,0 +1,15 @@
+// Package statefile keeps small files of state below one directory, so that a
+// process killed at any instant leaves either the old file or the new one.
+//
+// Every access goes through an [os.Root]: a name that tries to climb out of
+// the directory, or a symbolic link planted in it, is refused by the kernel
+// lookup itself. Directories are 0700, files 0600, both owned by whoever runs
+// the plugin (root).
+//
+// A write is a temporary file and a rename. On tmpfs that is all, because the
+// file lives no longer than the kernel state that it describes; on any other
+// file system the file and its directory are fsynced as well.
+//
+// The ledger and the local address store are built on it. The package imports
+// nothing of the project but cnierr.
+package statefile

@@ -1,0 +1,102 @@
+package statefile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// ErrBusy is wrapped by what [Dir.TryLock] returns when another process, or
+// another [Lock] of this one, holds the lock.
+var ErrBusy = errors.New("locked by another process")
+
+// Lock is a held flock(2) on a file. The kernel drops it when the process
+// ends, however it ends, so that a lock never outlives its holder.
+type Lock struct {
+	file *os.File
+	dir  *Dir
+	name string
+}
+
+// TryLock takes the exclusive lock name, or fails at once with an error that
+// wraps [ErrBusy].
+func (d *Dir) TryLock(name string) (*Lock, error) {
+	for {
+		f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
+		if err != nil {
+			return nil, writeError(d.path, name, err)
+		}
+		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), ErrBusy)
+			}
+			return nil, writeError(d.path, name, err)
+		}
+		// Whoever unlocked before us may have removed the name: a lock on a
+		// file that nobody else can open protects nothing.
+		if d.same(f, name) {
+			return &Lock{file: f, dir: d, name: name}, nil
+		}
+		f.Close()
+	}
+}
+
+// Lock takes the exclusive lock name and waits for it until ctx ends. The wait
+// is a short poll: flock(2) cannot be interrupted by a context, and a lock here
+// is held for microseconds, or by a whole ADD.
+func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
+	pause := 200 * time.Microsecond
+	for {
+		l, err := d.TryLock(name)
+		if err == nil || !errors.Is(err, ErrBusy) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, cnierr.Wrap(err, cnierr.TryAgain, "try again when the other process is done", "waiting for a lock: %v", ctx.Err())
+		case <-time.After(pause):
+		}
+		pause = min(pause*2, 5*time.Millisecond)
+	}
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (d *Dir) same(f *os.File, name string) bool {
+	opened, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := d.root.Lstat(name)
+	return err == nil && os.SameFile(opened, named)
+}
+
+// Unlock gives the lock back and leaves its file for the next holder.
+func (l *Lock) Unlock() error { return l.file.Close() }
+
+// UnlockAndRemove removes the lock's file, so that files of things that are
+// gone do not pile up, and gives the lock back. Waiters notice and take a new
+// file.
+func (l *Lock) UnlockAndRemove() error {
+	err := l.dir.root.Remove(l.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, l.file.Close())
+}

@@ -1,0 +1,290 @@
+package statefile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+const (
+	dirMode  fs.FileMode = 0o700
+	fileMode fs.FileMode = 0o600
+
+	tmpPrefix = ".tmp-"
+	// maxFile bounds what Read takes into memory; a record is a few kB.
+	maxFile = 8 << 20
+)
+
+// Dir is an open directory of state files. It is safe for concurrent use by
+// several goroutines and several processes. Close it when done.
+type Dir struct {
+	root    *os.Root
+	path    string
+	durable bool // fsync is needed: the file system outlives a reboot
+}
+
+// Open opens path, which must be absolute, and makes it with mode 0700 if it
+// does not exist. It refuses a path whose last element is not a directory, or
+// one that others may write to, because a record there could be forged.
+func Open(path string) (*Dir, error) {
+	if !filepath.IsAbs(path) {
+		return nil, cnierr.New(cnierr.InvalidConfig, "give an absolute path",
+			"state directory %q is not an absolute path", path)
+	}
+	if err := os.MkdirAll(path, dirMode); err != nil {
+		return nil, openError(path, err)
+	}
+	return openExisting(path)
+}
+
+// OpenExisting opens path like [Open], but does not make it: a missing
+// directory is an error that wraps [fs.ErrNotExist].
+func OpenExisting(path string) (*Dir, error) { return openExisting(path) }
+
+func openExisting(path string) (*Dir, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if !info.IsDir() {
+		return nil, cnierr.New(cnierr.IO, "remove it or configure another place",
+			"state directory %s is not a directory but %s", path, info.Mode().Type())
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return nil, cnierr.New(cnierr.IO, fmt.Sprintf("chmod 0700 %s after checking what is in it", path),
+			"state directory %s may be written by others (mode %04o)", path, info.Mode().Perm())
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	d := &Dir{root: root, path: path}
+	d.durable = !onTmpfs(path)
+	return d, nil
+}
+
+func openError(path string, err error) error {
+	return cnierr.Wrap(err, cnierr.IO, "make it writable for root, or configure another place", "state directory %s", path)
+}
+
+// onTmpfs says whether path lies on a file system that is gone after a reboot.
+func onTmpfs(path string) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return false
+	}
+	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
+}
+
+// Close releases the directory. Locks taken through it stay held.
+func (d *Dir) Close() error { return d.root.Close() }
+
+// Path gives the directory's path, for messages.
+func (d *Dir) Path() string { return d.path }
+
+// Durable says whether files here outlive a reboot: the directory is not on
+// tmpfs, and writes are fsynced.
+func (d *Dir) Durable() bool { return d.durable }
+
+// Sub opens the directory name below d, and makes it if it does not exist.
+func (d *Dir) Sub(name string) (*Dir, error) {
+	if err := d.root.Mkdir(name, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, openError(filepath.Join(d.path, name), err)
+	} else if err == nil {
+		if err := d.syncDir(); err != nil {
+			return nil, err
+		}
+	}
+	root, err := d.root.OpenRoot(name)
+	if err != nil {
+		return nil, openError(filepath.Join(d.path, name), err)
+	}
+	return &Dir{root: root, path: filepath.Join(d.path, name), durable: d.durable}, nil
+}
+
+// Read gives the content of the file name. A missing file is an error that
+// wraps [fs.ErrNotExist].
+func (d *Dir) Read(name string) ([]byte, error) {
+	f, err := d.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes", filepath.Join(d.path, name), maxFile)
+	}
+	return data, nil
+}
+
+// Write puts data under name, in one step: a reader, and a process that comes
+// after a crash, sees the old content or the new one.
+func (d *Dir) Write(name string, data []byte) error {
+	tmp := fmt.Sprintf("%s%d-%d", tmpPrefix, os.Getpid(), time.Now().UnixNano())
+	if err := d.writeTemp(tmp, data); err != nil {
+		_ = d.root.Remove(tmp)
+		return writeError(d.path, name, err)
+	}
+	if err := d.root.Rename(tmp, name); err != nil {
+		_ = d.root.Remove(tmp)
+		return writeError(d.path, name, err)
+	}
+	return d.syncDir()
+}
+
+func (d *Dir) writeTemp(tmp string, data []byte) error {
+	f, err := d.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil && d.durable {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func writeError(dir, name string, err error) error {
+	cure := "make the directory writable for root, or configure another place"
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		cure = "free space on its file system, or configure another place"
+	}
+	return cnierr.Wrap(err, cnierr.IO, cure, "cannot write state file %s", filepath.Join(dir, name))
+}
+
+// syncDir makes a change of the directory itself durable.
+func (d *Dir) syncDir() error {
+	if !d.durable {
+		return nil
+	}
+	f, err := d.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// Symlink makes name a symbolic link with the given target text. It fails
+// with an error that wraps [fs.ErrExist] if name exists: of several callers,
+// one wins.
+func (d *Dir) Symlink(target, name string) error {
+	if err := d.root.Symlink(target, name); err != nil {
+		return err
+	}
+	return d.syncDir()
+}
+
+// Readlink gives the target text of the symbolic link name.
+func (d *Dir) Readlink(name string) (string, error) { return d.root.Readlink(name) }
+
+// Link makes newName another name of the file oldName. It fails with an error
+// that wraps [fs.ErrExist] if newName exists.
+func (d *Dir) Link(oldName, newName string) error {
+	if err := d.root.Link(oldName, newName); err != nil {
+		return err
+	}
+	return d.syncDir()
+}
+
+// Exists says whether name exists, without following a symbolic link.
+func (d *Dir) Exists(name string) bool {
+	_, err := d.root.Lstat(name)
+	return err == nil
+}
+
+// OpenFile opens a file below d, as [os.Root.OpenFile], with mode 0600 when it
+// is made. For files that are changed in place (bitmaps); the caller closes it.
+func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
+	return d.root.OpenFile(name, flag, fileMode)
+}
+
+// Remove removes the file name. A missing file is not an error.
+func (d *Dir) Remove(name string) error {
+	if err := d.root.Remove(name); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return writeError(d.path, name, err)
+	}
+	return d.syncDir()
+}
+
+// SetAside moves a file that cannot be understood out of the way, so that it
+// can be looked at later, and gives its new name.
+func (d *Dir) SetAside(name string) (string, error) {
+	aside := fmt.Sprintf("%s.corrupt-%s", name, time.Now().UTC().Format("20060102T150405.000000000"))
+	if err := d.root.Rename(name, aside); err != nil {
+		return "", writeError(d.path, name, err)
+	}
+	return filepath.Join(d.path, aside), d.syncDir()
+}
+
+// List gives the names of the files in the directory that end in suffix,
+// without temporary files, in lexical order. The suffix is kept.
+func (d *Dir) List(suffix string) ([]string, error) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if !e.IsDir() && strings.HasSuffix(e.Name(), suffix) && !strings.HasPrefix(e.Name(), tmpPrefix) {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Name joins parts into one file name that no other list of parts gives.
+// Letters, digits, '.', '_' and '-' stay (a leading '.' does not), all else is
+// written as %XX, the parts are joined by '@', and a name that would be longer
+// than 200 bytes is cut and ends in the SHA-256 of the whole.
+func Name(parts ...string) string {
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escape(p)
+	}
+	name := strings.Join(escaped, "@")
+	const longest = 200
+	if len(name) <= longest {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:longest-2*sha256.Size-1] + "~" + hex.EncodeToString(sum[:])
+}
+
+func escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-', c == '.' && i > 0:
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
