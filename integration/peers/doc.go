@@ -1,15 +1,15 @@
-// Package peers pins, at exact versions, the programmes that rail-cni is
-// measured and tested against: the CNI project's plugins (host-device,
-// macvlan, bridge, host-local, static) and whereabouts.
+// Package peers pins, at exact versions, what rail-cni is measured and tested
+// against.
 //
-// It is a module of its own, so that their dependencies never enter the module
-// that users build. Two things come out of it:
+// The peers live in modules of their own, so that their dependencies never
+// enter the module that users build. Two things come out of them:
 //
-//   - Binaries. The go.mod lists the plugins as tools, and "make peers" builds
-//     them into bin/peers. Tests of the main module find that directory in the
-//     environment variable RAIL_CNI_PEERS, and our own binaries in
-//     RAIL_CNI_BIN: delegation to foreign IPAM plugins, and the switch-over of
-//     a node from the plugins of others, are tested with the real ones.
+//   - Binaries. The module in plugins/ lists the CNI project's plugins as
+//     tools, and "make peers" builds them into bin/peers. Tests of the main
+//     module find that directory in the environment variable RAIL_CNI_PEERS,
+//     and our own binaries in RAIL_CNI_BIN: delegation to foreign IPAM
+//     plugins, and the switch-over of a node from the plugins of others, are
+//     tested with the real ones.
 //   - Oracles. The tests below whereabouts/ call that project's own packages
 //     and compare what they answer with what ours do.
 //

@@ -29,6 +29,8 @@ require (
 	github.com/spf13/pflag v1.0.6 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
+	go.opentelemetry.io/otel v1.29.0 // indirect
+	go.opentelemetry.io/otel/trace v1.29.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.2 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	golang.org/x/mod v0.32.0 // indirect
@@ -48,10 +50,3 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
 )
 
-tool (
-	github.com/containernetworking/plugins/plugins/ipam/host-local
-	github.com/containernetworking/plugins/plugins/ipam/static
-	github.com/containernetworking/plugins/plugins/main/bridge
-	github.com/containernetworking/plugins/plugins/main/host-device
-	github.com/containernetworking/plugins/plugins/main/macvlan
-)

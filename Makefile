@@ -1,0 +1,76 @@
+# rail-cni: everything a person does with this tree. "make" alone lists it.
+#
+# Each target installs what it needs of Debian's packages (see
+# scripts/need.sh: only what is missing, and it says so), and is quick when
+# there is nothing to do: Go's build cache decides what is built again.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-builtin-rules --no-print-directory
+
+BIN     := $(CURDIR)/bin
+PEERS   := $(BIN)/peers
+TOOLS   := $(BIN)/tools
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+# What "make build" puts into bin/: one binary for each main package.
+MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/whereabouts ./cmd/railctl \
+         github.com/containernetworking/cni/cnitool
+
+# Static, and without the builder's paths or debug tables: a plugin is read
+# from disk by each ADD. The same flags for the peers, so that both compare.
+export CGO_ENABLED ?= 0
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+BUILDFLAGS := -trimpath -buildvcs=false
+
+# Packages (import paths without the module's) whose tests must not run under
+# the race detector, because they measure time or re-execute themselves …
+NO_RACE ?=
+# … and those that must have the machine for themselves, one after another.
+SERIAL ?=
+
+FUZZTIME  ?= 60s
+BENCHARGS ?=
+
+# Where tests that need real binaries find ours and those of others.
+export RAIL_CNI_BIN   := $(BIN)
+export RAIL_CNI_PEERS := $(PEERS)
+
+.PHONY: help build peers tools demo test lint bench fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+build: ## static binaries of all plugins, railctl and cnitool in bin/
+	@mkdir -p '$(BIN)'
+	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
+
+peers: ## the plugins of others that tests and bench compare with, in bin/peers
+	@mkdir -p '$(PEERS)'
+	@cd integration/peers/plugins && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool
+
+tools: ## the linter, in bin/tools (its first build takes about a minute)
+	@mkdir -p '$(TOOLS)'
+	@test -x '$(TOOLS)/golangci-lint' || echo 'building the linter, once …'
+	@cd scripts/tools && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
+
+demo: build ## two nodes of network namespaces, eight rails, two pods: in about a minute
+	@scripts/need.sh ip:iproute2 ping:iputils-ping jq:jq
+	@scripts/demo.sh
+
+test: build peers tools ## lint, vet and all tests (needs root: they make network namespaces)
+	@scripts/need.sh ip:iproute2 ping:iputils-ping jq:jq gcc:gcc,libc6-dev
+	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
+
+lint: tools ## golangci-lint over all modules of the tree
+	@scripts/lint.sh
+
+bench: build peers ## ADD and DEL against upstream's plugins and the bare move; tables in bin/bench/
+	@scripts/need.sh ip:iproute2
+	@go run ./integration/bench -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' $(BENCHARGS)
+
+fuzz: ## every fuzz target of the tree for FUZZTIME each (60s unless told)
+	@FUZZTIME='$(FUZZTIME)' scripts/fuzz.sh
+
+clean: ## remove what the other targets made in the tree (not Go's caches)
+	@rm -rf '$(BIN)'

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+func main() {
+	counts := flag.String("counts", "", "add the counts of this run to `FILE`")
+	sum := flag.String("sum", "", "print the sum of all runs in `FILE` and end")
+	flag.Parse()
+
+	var err error
+	if *sum != "" {
+		err = printSum(os.Stdout, *sum)
+	} else {
+		err = report(os.Stdin, os.Stdout, *counts)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+		os.Exit(1)
+	}
+}
+
+// event is one line of "go test -json" (see "go doc test2json").
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of a build, in place of Package
+	Test       string
+	Output     string
+	Elapsed    float64
+}
+
+// tally is what one run comes to. Only leaves are counted: a test that has
+// subtests is not one more.
+type tally struct {
+	Passed  int
+	Skipped int
+	Failed  []string
+}
+
+// add puts other's counts to t's.
+func (t *tally) add(other tally) {
+	t.Passed += other.Passed
+	t.Skipped += other.Skipped
+	t.Failed = append(t.Failed, other.Failed...)
+}
+
+// reporter keeps what each running test has printed, until it is known whether
+// anybody wants to read it.
+type reporter struct {
+	out     io.Writer
+	tally   tally
+	output  map[string][]string // by package and test
+	parents map[string]bool     // tests that have subtests
+}
+
+func report(in io.Reader, out io.Writer, counts string) error {
+	r := &reporter{out: out, output: map[string][]string{}, parents: map[string]bool{}}
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			r.line(line)
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("reading the events of go test: %w", err)
+		}
+	}
+	if counts != "" {
+		if err := appendCounts(counts, r.tally); err != nil {
+			return err
+		}
+	}
+	if n := len(r.tally.Failed); n > 0 {
+		return fmt.Errorf("%d failed", n)
+	}
+	return nil
+}
+
+// line takes one line of the stream. What is not JSON is go's own word (a flag
+// that it does not know, a pattern that matches nothing), and is passed on.
+func (r *reporter) line(line []byte) {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil {
+		_, _ = r.out.Write(line)
+		return
+	}
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case "build-fail":
+		r.tally.Failed = append(r.tally.Failed, "build of "+e.ImportPath)
+	case "output":
+		r.output[key] = append(r.output[key], e.Output)
+	case "run":
+		if i := strings.LastIndexByte(e.Test, '/'); i >= 0 {
+			r.parents[e.Package+" "+e.Test[:i]] = true
+		}
+	case "pass", "fail", "skip":
+		r.end(e, key)
+	}
+}
+
+func (r *reporter) end(e event, key string) {
+	output := r.output[key]
+	delete(r.output, key)
+	if e.Test == "" {
+		r.endPackage(e, output)
+		return
+	}
+	leaf := !r.parents[key]
+	switch e.Action {
+	case "pass":
+		if leaf {
+			r.tally.Passed++
+		}
+	case "skip":
+		if leaf {
+			r.tally.Skipped++
+		}
+		fmt.Fprintf(r.out, "skipped %s %s: %s\n", e.Package, e.Test, reason(output))
+	case "fail":
+		// A parent fails with its child, which has been named already.
+		if leaf || !r.childFailed(key) {
+			r.tally.Failed = append(r.tally.Failed, key)
+		}
+		fmt.Fprint(r.out, strings.Join(output, ""))
+	}
+}
+
+func (r *reporter) childFailed(key string) bool {
+	return slices.ContainsFunc(r.tally.Failed, func(failed string) bool {
+		return strings.HasPrefix(failed, key+"/")
+	})
+}
+
+func (r *reporter) endPackage(e event, output []string) {
+	switch e.Action {
+	case "pass":
+		fmt.Fprintf(r.out, "ok      %-60s %6.1f s\n", e.Package, e.Elapsed)
+	case "fail":
+		// Without a failed test of its own the package failed in TestMain, in
+		// its build or by a time-out: only its own output tells.
+		prefix := e.Package + " "
+		if !slices.ContainsFunc(r.tally.Failed, func(f string) bool { return strings.HasPrefix(f, prefix) }) {
+			r.tally.Failed = append(r.tally.Failed, prefix+"(the package as a whole)")
+			fmt.Fprint(r.out, strings.Join(output, ""))
+		}
+		fmt.Fprintf(r.out, "FAILED  %-60s %6.1f s\n", e.Package, e.Elapsed)
+	}
+}
+
+// reason finds the words that t.Skip was given in a skipped test's output.
+func reason(output []string) string {
+	for _, line := range slices.Backward(output) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "---") || strings.HasPrefix(line, "===") {
+			continue
+		}
+		if _, words, ok := strings.Cut(line, ".go:"); ok {
+			_, words, _ = strings.Cut(words, ": ")
+			return words
+		}
+		return line
+	}
+	return "no reason given"
+}
+
+func appendCounts(path string, t tally) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("keeping the counts: %w", err)
+	}
+	_, err = f.Write(append(data, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+func printSum(out io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("no run has left its counts: %w", err)
+	}
+	defer f.Close()
+	var all tally
+	for dec := json.NewDecoder(f); ; {
+		var t tally
+		err := dec.Decode(&t)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("counts in %s: %w", path, err)
+		}
+		all.add(t)
+	}
+	for _, name := range all.Failed {
+		fmt.Fprintln(out, "FAILED", name)
+	}
+	fmt.Fprintf(out, "tests: %d passed, %d failed, %d skipped\n", all.Passed, len(all.Failed), all.Skipped)
+	if all.Passed == 0 {
+		return errors.New("no test ran")
+	}
+	if n := len(all.Failed); n > 0 {
+		return fmt.Errorf("%d failed", n)
+	}
+	return nil
+}

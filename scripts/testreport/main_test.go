@@ -1,0 +1,102 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestReportTellsWhatAPersonWants(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		events string
+		want   []string // in the output, in any order
+		not    []string
+		sum    string
+		failed bool
+	}{
+		{
+			name: "passed tests stay silent, leaves are counted",
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/x"}
+{"Action":"output","Package":"p","Test":"TestA/x","Output":"chatter\n"}
+{"Action":"pass","Package":"p","Test":"TestA/x"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p","Elapsed":0.5}
+`,
+			want: []string{"ok      p"},
+			not:  []string{"chatter"},
+			sum:  "tests: 1 passed, 0 failed, 0 skipped\n",
+		},
+		{
+			name: "a failed subtest is shown and named once",
+			events: `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"run","Package":"p","Test":"TestA/x"}
+{"Action":"output","Package":"p","Test":"TestA/x","Output":"    a_test.go:3: broken\n"}
+{"Action":"fail","Package":"p","Test":"TestA/x"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"fail","Package":"p"}
+`,
+			want:   []string{"broken", "FAILED  p"},
+			sum:    "FAILED p TestA/x\ntests: 0 passed, 1 failed, 0 skipped\n",
+			failed: true,
+		},
+		{
+			name: "a skipped test gives its reason",
+			events: `{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:7: no RDMA here: kernel\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"--- SKIP: TestB (0.00s)\n"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"pass","Package":"p","Test":"TestC"}
+`,
+			want: []string{"skipped p TestB: no RDMA here: kernel"},
+			sum:  "tests: 1 passed, 0 failed, 1 skipped\n",
+		},
+		{
+			name: "a build that fails is a failure",
+			events: `{"ImportPath":"p [p.test]","Action":"build-output","Output":"a.go:1: syntax error\n"}
+{"ImportPath":"p [p.test]","Action":"build-fail"}
+{"Action":"fail","Package":"p"}
+`,
+			want:   []string{"syntax error"},
+			sum:    "FAILED build of p [p.test]\nFAILED p (the package as a whole)\ntests: 0 passed, 2 failed, 0 skipped\n",
+			failed: true,
+		},
+		{
+			name:   "a package that ends outside of its tests is a failure",
+			events: `{"Action":"output","Package":"p","Output":"panic in TestMain\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n",
+			want:   []string{"panic in TestMain", "FAILED  p"},
+			sum:    "FAILED p (the package as a whole)\ntests: 0 passed, 1 failed, 0 skipped\n",
+			failed: true,
+		},
+		{
+			name:   "a run without any test is a failure",
+			events: "go: warning: no packages\n",
+			want:   []string{"go: warning: no packages"},
+			sum:    "tests: 0 passed, 0 failed, 0 skipped\n",
+			failed: true,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			counts := filepath.Join(t.TempDir(), "counts")
+			var out, sum strings.Builder
+			reported := report(strings.NewReader(c.events), &out, counts)
+			summed := printSum(&sum, counts)
+			for _, want := range c.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("output lacks %q:\n%s", want, &out)
+				}
+			}
+			for _, not := range c.not {
+				if strings.Contains(out.String(), not) {
+					t.Errorf("output has %q:\n%s", not, &out)
+				}
+			}
+			if sum.String() != c.sum {
+				t.Errorf("sum is %q, want %q", &sum, c.sum)
+			}
+			if failed := reported != nil || summed != nil; failed != c.failed {
+				t.Errorf("failed: %v (%v, %v), want %v", failed, reported, summed, c.failed)
+			}
+		})
+	}
+}
