@@ -1,0 +1,157 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Route is a route to add by one interface. Zero values mean "as the kernel
+// chooses"; without a gateway the destination is on the link.
+type Route struct {
+	Dst      *net.IPNet
+	Gateway  net.IP
+	MTU      int // bytes
+	AdvMSS   int // bytes
+	Priority int // metric
+	Table    int
+	Scope    *int // RT_SCOPE_*
+}
+
+// AddAddress adds an address with its subnet; an IPv4 one gets the subnet's
+// broadcast address.
+func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
+	err := n.handle.AddrAdd(ref(index), &netlink.Addr{IPNet: ip})
+	return wrap(err, "add address %s", ip)
+}
+
+// AddRoute adds a route by the link with this index.
+func (n *Netns) AddRoute(index int, r Route) error {
+	route := &netlink.Route{
+		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Priority: r.Priority, Table: r.Table,
+	}
+	switch {
+	case r.Scope != nil:
+		route.Scope = netlink.Scope(*r.Scope)
+	case r.Gateway == nil && r.Dst != nil && r.Dst.IP.To4() != nil:
+		route.Scope = netlink.SCOPE_LINK
+	}
+	err := n.handle.RouteAdd(route)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return wrap(err, "add route %s via %s", r.Dst, r.Gateway)
+}
+
+// HasRoute says whether the namespace has a route to r.Dst by the link, with
+// r's gateway and metric where it names them, in r's table.
+func (n *Netns) HasRoute(index int, r Route) (bool, error) {
+	table := r.Table
+	if table == 0 {
+		table = unix.RT_TABLE_MAIN
+	}
+	family := netlink.FAMILY_V4
+	if r.Dst.IP.To4() == nil {
+		family = netlink.FAMILY_V6
+	}
+	found, err := retryDump(func() ([]netlink.Route, error) {
+		return n.handle.RouteListFiltered(family, &netlink.Route{LinkIndex: index, Table: table},
+			netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
+	}
+	for _, have := range found {
+		sameDst := have.Dst != nil && have.Dst.String() == r.Dst.String() || isDefault(have.Dst) && isDefault(r.Dst)
+		sameGateway := r.Gateway == nil || r.Gateway.Equal(have.Gw)
+		if sameDst && sameGateway && (r.Priority == 0 || r.Priority == have.Priority) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ErrDuplicateAddress is wrapped when another host of the link answers for an
+// IPv6 address (RFC 4862, duplicate address detection).
+var ErrDuplicateAddress = errors.New("duplicate address")
+
+// dadPoll is the pause between two looks at a tentative address; detection
+// itself takes about a second.
+const dadPoll = 10 * time.Millisecond
+
+// AwaitDAD waits until duplicate address detection is over for every IPv6
+// address of the link, or ctx ends. It gives an error that wraps
+// [ErrDuplicateAddress] when an address is in use elsewhere.
+//
+// Without a carrier the kernel never begins detection: then it returns at
+// once, because an unplugged cable must not keep a pod from starting.
+func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
+	for {
+		addrs, err := n.addrs(index)
+		if err != nil {
+			return err
+		}
+		var tentative *net.IPNet
+		for _, a := range addrs {
+			if a.IP.To4() != nil {
+				continue
+			}
+			if a.Flags&unix.IFA_F_DADFAILED != 0 {
+				return fmt.Errorf("%w: another host on the link uses %s", ErrDuplicateAddress, a.IPNet)
+			}
+			// An optimistic address may be used while it is checked, and the
+			// link-local one is nobody's but the kernel's.
+			if a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0 && !a.IP.IsLinkLocalUnicast() {
+				tentative = a.IPNet
+			}
+		}
+		if tentative == nil {
+			return nil
+		}
+		l, err := n.ByIndex(index)
+		if err != nil || !l.HasCarrier() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, ctx.Err())
+		case <-time.After(dadPoll):
+		}
+	}
+}
+
+// Macvlan describes a macvlan child to create.
+type Macvlan struct {
+	Master     int    // ifindex of the NIC, in the namespace that creates it
+	Name       string // in the pod netns
+	Mode       string // "bridge", "private", "vepa" or "passthru"
+	MTU        int    // bytes, 0 = the master's
+	MAC        net.HardwareAddr
+	BCQueueLen uint32
+}
+
+// MacvlanModes are the names of the modes (ip-link(8), macvlan).
+var MacvlanModes = map[string]netlink.MacvlanMode{
+	"bridge":   netlink.MACVLAN_MODE_BRIDGE,
+	"private":  netlink.MACVLAN_MODE_PRIVATE,
+	"vepa":     netlink.MACVLAN_MODE_VEPA,
+	"passthru": netlink.MACVLAN_MODE_PASSTHRU,
+}
+
+// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it
+// never shows in n. It is down, and has no address.
+func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = m.Name
+	attrs.ParentIndex = m.Master
+	attrs.MTU = m.MTU
+	attrs.HardwareAddr = m.MAC
+	attrs.Namespace = netlink.NsFd(int(target.fd))
+	return n.handle.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: MacvlanModes[m.Mode], BCQueueLen: m.BCQueueLen})
+}

@@ -1,0 +1,167 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Move moves the link with this index from n to target, gives it the name
+// there and the alias, all in one RTM_NEWLINK, so that it never shows under
+// another name on either side. The link goes down and loses its addresses,
+// routes, neighbours and sysctls (kernel: __dev_change_net_namespace).
+//
+// When the kernel refuses, the link may be on either side: find it again by
+// what does not change ([Identity]) before doing anything else.
+func (n *Netns) Move(index int, target *Netns, name, alias string) error {
+	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	req.AddData(nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(target.fd))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.ZeroTerminated(alias)))
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("move link to netns %s as %q: %w", target.Path, name, err)
+	}
+	return nil
+}
+
+// Identity is what a link keeps when it is renamed and moved. ParentDev with
+// the permanent MAC names a NIC for good; a virtual link has neither, and is
+// known by its index (kept unless the target has that index), its MAC and the
+// alias that the move gave it.
+type Identity struct {
+	ParentDev string `json:"parentDev,omitempty"`
+	ParentBus string `json:"parentBus,omitempty"`
+	PermMAC   string `json:"permMAC,omitempty"`
+	Kind      string `json:"kind,omitempty"`
+	MAC       string `json:"mac,omitempty"`
+	Index     int    `json:"index,omitempty"`
+}
+
+// Identity gives the link's identity.
+func (l *Link) Identity() Identity {
+	return Identity{
+		ParentDev: l.ParentDev, ParentBus: l.ParentBus, PermMAC: macText(l.PermMAC),
+		Kind: l.Kind, MAC: macText(l.MAC), Index: l.Index,
+	}
+}
+
+func macText(m net.HardwareAddr) string {
+	if len(m) == 0 {
+		return ""
+	}
+	return m.String()
+}
+
+// Find gives the link that is id, or nil when it is not in the namespace.
+// hints are names or aliases under which it was last seen; they decide only
+// between links that the identity does not tell apart.
+func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
+	links, err := n.Links()
+	if err != nil {
+		return nil, err
+	}
+	var best *Link
+	bestScore := 0
+	for _, l := range links {
+		if s := id.score(l, hints); s > bestScore {
+			best, bestScore = l, s
+		}
+	}
+	return best, nil
+}
+
+// score says how surely l is the link of id: 0 = it is not.
+func (id Identity) score(l *Link, hints []string) int {
+	score := 0
+	if id.ParentDev != "" {
+		if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus {
+			return 0
+		}
+		// One function can have several netdevs (ports, representors).
+		if id.PermMAC != "" && macText(l.PermMAC) != id.PermMAC {
+			return 0
+		}
+		score = 100
+	} else {
+		if l.HasParent() || l.Kind != id.Kind {
+			return 0
+		}
+		known := 0
+		if l.Index == id.Index {
+			known++
+		}
+		if id.MAC != "" && macText(l.MAC) == id.MAC {
+			known++
+		}
+		if hinted(l, hints) {
+			known++
+		}
+		// Index, MAC and name may each be changed or given to another link;
+		// two of the three are enough to be sure.
+		if known < 2 {
+			return 0
+		}
+		return known
+	}
+	if l.Index == id.Index {
+		score++
+	}
+	if id.MAC != "" && macText(l.MAC) == id.MAC {
+		score += 2
+	}
+	if hinted(l, hints) {
+		score += 4
+	}
+	return score
+}
+
+func hinted(l *Link, hints []string) bool {
+	for _, h := range hints {
+		if h != "" && (l.Name == h || l.Alias == h) {
+			return true
+		}
+	}
+	return false
+}
+
+// ref makes the form of a link that the netlink library wants.
+func ref(index int) netlink.Link {
+	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+}
+
+// SetUp sets the link up.
+func (n *Netns) SetUp(index int) error { return n.handle.LinkSetUp(ref(index)) }
+
+// SetDown sets the link down.
+func (n *Netns) SetDown(index int) error { return n.handle.LinkSetDown(ref(index)) }
+
+// SetMTU sets the MTU in bytes.
+func (n *Netns) SetMTU(index, mtu int) error { return n.handle.LinkSetMTU(ref(index), mtu) }
+
+// Rename renames the link. Kernels before 6.2 want it down for that.
+func (n *Netns) Rename(index int, name string) error {
+	err := n.handle.LinkSetName(ref(index), name)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	if err := n.SetDown(index); err != nil {
+		return err
+	}
+	return n.handle.LinkSetName(ref(index), name)
+}
+
+// Delete deletes a virtual link. A link that is not there is no error.
+func (n *Netns) Delete(index int) error {
+	err := n.handle.LinkDel(ref(index))
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}

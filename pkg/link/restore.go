@@ -1,0 +1,278 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Restore gives the link with this index the state of s, changing only what
+// differs. It does all it can and returns two kinds of trouble apart:
+//
+// err: the link itself is not as it was (name, altnames, alias, MTU, MAC,
+// queue length, flags, group, master, up). Calling again may cure it.
+//
+// lost: an address, route, neighbour or sysctl that the kernel no longer
+// takes, often because what it needs is gone from the host (a gateway that
+// another NIC reached, a nexthop object). Calling again will not help.
+func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
+	l, err := n.ByIndex(index)
+	if err != nil {
+		return nil, err
+	}
+	errs := []error{n.restoreNames(l, s), n.restoreAttributes(l, s)}
+	if e := n.SetSysctls(s.Name, s.Sysctls); e != nil {
+		lost = append(lost, e)
+	}
+	if s.Up != l.IsUp() {
+		set := n.SetUp
+		if !s.Up {
+			set = n.SetDown
+		}
+		errs = append(errs, wrap(set(index), "set %s up=%v", s.Name, s.Up))
+	}
+	lost = append(lost, n.ReplayAddresses(index, s)...)
+	lost = append(lost, n.ReplayRoutes(index, s)...)
+	lost = append(lost, n.replayNeighbours(index, s)...)
+	return lost, errors.Join(errs...)
+}
+
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+func (n *Netns) restoreNames(l *Link, s *Snapshot) error {
+	var errs []error
+	if l.Name != s.Name {
+		errs = append(errs, wrap(n.Rename(l.Index, s.Name), "rename %s to %s", l.Name, s.Name))
+	}
+	if l.Alias != s.Alias {
+		errs = append(errs, wrap(n.handle.LinkSetAlias(ref(l.Index), s.Alias), "alias of %s", s.Name))
+	}
+	for _, have := range l.AltNames {
+		if !slices.Contains(s.AltNames, have) {
+			errs = append(errs, wrap(n.handle.LinkDelAltName(ref(l.Index), have), "remove altname %s of %s", have, s.Name))
+		}
+	}
+	for _, want := range s.AltNames {
+		if !slices.Contains(l.AltNames, want) {
+			errs = append(errs, wrap(n.handle.LinkAddAltName(ref(l.Index), want), "altname %s of %s", want, s.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
+	var errs []error
+	r := ref(l.Index)
+	if s.MAC != "" && macText(l.MAC) != s.MAC {
+		mac, err := net.ParseMAC(s.MAC)
+		if err == nil {
+			err = n.handle.LinkSetHardwareAddr(r, mac)
+		}
+		errs = append(errs, wrap(err, "MAC of %s", s.Name))
+	}
+	if l.MTU != s.MTU {
+		errs = append(errs, wrap(n.SetMTU(l.Index, s.MTU), "MTU of %s", s.Name))
+	}
+	if l.TxQueueLen != s.TxQueueLen {
+		errs = append(errs, wrap(n.handle.LinkSetTxQLen(r, s.TxQueueLen), "queue length of %s", s.Name))
+	}
+	if l.Group != s.Group {
+		errs = append(errs, wrap(n.handle.LinkSetGroup(r, int(s.Group)), "group of %s", s.Name))
+	}
+	if flagsOf(l.Flags) != s.Flags {
+		errs = append(errs, wrap(n.setFlags(l.Index, s.Flags), "flags of %s", s.Name))
+	}
+	if s.Master != "" && l.Master == 0 {
+		master, err := n.ByName(s.Master)
+		if err == nil {
+			err = n.handle.LinkSetMasterByIndex(r, master.Index)
+		}
+		errs = append(errs, wrap(err, "master %s of %s", s.Master, s.Name))
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Netns) setFlags(index int, f Flags) error {
+	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	msg.Change = settableFlags
+	msg.Flags = f.raw()
+	req.AddData(msg)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// rtaNexthopID is RTA_NH_ID of linux/rtnetlink.h.
+const rtaNexthopID = 30
+
+// replay sends one message back to the kernel.
+func (n *Netns) replay(kind, flags int, header []byte, attrs attributes) error {
+	req := n.request(kind, flags|unix.NLM_F_ACK)
+	req.AddRawData(header)
+	for _, a := range attrs {
+		req.AddData(nl.NewRtAttr(int(a.kind), a.value))
+	}
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return err
+}
+
+// ReplayAddresses adds the snapshot's addresses to the link. It gives what the
+// kernel refused.
+func (n *Netns) ReplayAddresses(index int, s *Snapshot) []error {
+	var lost []error
+	for _, r := range s.Addresses {
+		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
+		if err != nil {
+			lost = append(lost, wrap(err, "address %s", r.Text))
+			continue
+		}
+		binary.NativeEndian.PutUint32(header[4:], uint32(index))
+		attrs, alive := age(attrs, time.Since(s.Taken))
+		if !alive {
+			continue
+		}
+		if err := n.replay(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs); err != nil {
+			lost = append(lost, wrap(err, "address %s of %s", r.Text, s.Name))
+		}
+	}
+	return lost
+}
+
+// foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME).
+const foreverLife = ^uint32(0)
+
+// age takes the time that has passed from the lifetimes of an address
+// (IFA_CACHEINFO: preferred, valid, in seconds) and says whether it still is
+// valid. An address without an end keeps none.
+func age(attrs attributes, passed time.Duration) (attributes, bool) {
+	info, ok := attrs.get(unix.IFA_CACHEINFO)
+	if !ok || len(info) < 8 {
+		return attrs, true
+	}
+	attrs = attrs.without(unix.IFA_CACHEINFO)
+	valid := binary.NativeEndian.Uint32(info[4:])
+	if valid == foreverLife && binary.NativeEndian.Uint32(info) == foreverLife {
+		return attrs, true
+	}
+	aged := slices.Clone(info)
+	for _, at := range []int{0, 4} {
+		if left := binary.NativeEndian.Uint32(aged[at:]); left != foreverLife {
+			binary.NativeEndian.PutUint32(aged[at:], left-min(left, uint32(max(passed.Seconds(), 0))))
+		}
+	}
+	if binary.NativeEndian.Uint32(aged[4:]) == 0 {
+		return nil, false
+	}
+	return append(attrs, attribute{kind: unix.IFA_CACHEINFO, value: aged}), true
+}
+
+// ReplayRoutes adds the snapshot's routes to the link. A route whose gateway is
+// reached by another route of the list waits for that one. It gives what the
+// kernel refused.
+func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
+	open := s.Routes
+	for {
+		var failed []Replay
+		var lost []error
+		for _, r := range open {
+			if err := n.replayRoute(index, s.Index, r); err != nil {
+				failed = append(failed, r)
+				lost = append(lost, wrap(err, "route %s of %s", r.Text, s.Name))
+			}
+		}
+		if len(failed) == 0 || len(failed) == len(open) {
+			return lost
+		}
+		open = failed
+	}
+}
+
+func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
+	header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
+	if err != nil {
+		return err
+	}
+	// Of the flags only "onlink" is the user's; the others are state, and the
+	// kernel refuses them.
+	flags := binary.NativeEndian.Uint32(header[8:]) & unix.RTNH_F_ONLINK
+	binary.NativeEndian.PutUint32(header[8:], flags)
+	// A nexthop object died with the link; the attributes beside it say the same.
+	attrs = attrs.without(unix.RTA_CACHEINFO, rtaNexthopID)
+	how := unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	for i, a := range attrs {
+		switch a.kind {
+		case unix.RTA_OIF:
+			attrs[i].value = nl.Uint32Attr(uint32(index))
+		case unix.RTA_MULTIPATH:
+			eachHop(a.value, func(hop []byte) {
+				if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
+					binary.NativeEndian.PutUint32(hop[4:], uint32(index))
+				}
+			})
+			// Replaces what the kernel left of the route when this hop went.
+			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+		}
+	}
+	return n.replay(unix.RTM_NEWROUTE, how, header, attrs)
+}
+
+func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {
+	var lost []error
+	for _, r := range s.Neighbours {
+		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofNdMsg)
+		if err == nil {
+			binary.NativeEndian.PutUint32(header[4:], uint32(index))
+			err = n.replay(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, header,
+				attrs.without(unix.NDA_CACHEINFO, unix.NDA_PROBES))
+		}
+		if err != nil {
+			lost = append(lost, wrap(err, "neighbour %s of %s", r.Text, s.Name))
+		}
+	}
+	return lost
+}
+
+// Rules gives the policy rules that select by source, point at one of tables,
+// and cover one of addrs: those that belong to an interface's addresses.
+func (n *Netns) Rules(addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) {
+	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list rules of netns %s: %w", n.Path, err)
+	}
+	var found []netlink.Rule
+	for _, r := range all {
+		if r.Src == nil || !slices.Contains(tables, r.Table) {
+			continue
+		}
+		if slices.ContainsFunc(addrs, func(a *net.IPNet) bool { return r.Src.Contains(a.IP) }) {
+			found = append(found, r)
+		}
+	}
+	return found, nil
+}
+
+// AddRules adds policy rules; those that exist are left as they are.
+func (n *Netns) AddRules(rules []netlink.Rule) error {
+	for _, r := range rules {
+		if err := n.handle.RuleAdd(&r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("rule %v in netns %s: %w", r, n.Path, err)
+		}
+	}
+	return nil
+}

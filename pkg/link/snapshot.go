@@ -1,0 +1,203 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Snapshot is the state of a link in the host netns: all that a move to a pod
+// netns resets, and all that a pod may change. It is written for a reader of
+// the ledger, and for [Netns.Restore].
+type Snapshot struct {
+	Taken      time.Time         `json:"taken"`
+	Index      int               `json:"index"`
+	Name       string            `json:"name"`
+	AltNames   []string          `json:"altNames,omitempty"`
+	Alias      string            `json:"alias,omitempty"`
+	MTU        int               `json:"mtu"`
+	MAC        string            `json:"mac,omitempty"`
+	TxQueueLen int               `json:"txQueueLen"`
+	Group      uint32            `json:"group,omitempty"`
+	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only when lent in spite of it
+	Up         bool              `json:"up"`
+	Flags      Flags             `json:"flags"`
+	Addresses  []Replay          `json:"addresses,omitempty"`
+	Routes     []Replay          `json:"routes,omitempty"`
+	Neighbours []Replay          `json:"neighbours,omitempty"` // permanent ones only
+	Sysctls    map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
+}
+
+// Flags are the interface flags that a person can set (ip-link(8)), besides up.
+type Flags struct {
+	Promisc      bool `json:"promisc,omitempty"`
+	AllMulticast bool `json:"allmulticast,omitempty"`
+	Multicast    bool `json:"multicast,omitempty"`
+	NoARP        bool `json:"noarp,omitempty"`
+}
+
+func flagsOf(raw uint32) Flags {
+	return Flags{
+		Promisc:      raw&unix.IFF_PROMISC != 0,
+		AllMulticast: raw&unix.IFF_ALLMULTI != 0,
+		Multicast:    raw&unix.IFF_MULTICAST != 0,
+		NoARP:        raw&unix.IFF_NOARP != 0,
+	}
+}
+
+const settableFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | unix.IFF_NOARP
+
+func (f Flags) raw() uint32 {
+	var raw uint32
+	for _, one := range []struct {
+		set bool
+		bit uint32
+	}{{f.Promisc, unix.IFF_PROMISC}, {f.AllMulticast, unix.IFF_ALLMULTI}, {f.Multicast, unix.IFF_MULTICAST}, {f.NoARP, unix.IFF_NOARP}} {
+		if one.set {
+			raw |= one.bit
+		}
+	}
+	return raw
+}
+
+// Replay is one address, route or neighbour: a text for the reader, and the
+// message in which the kernel described it, which goes back to the kernel
+// with the new interface index and without what it sets itself. So every
+// attribute survives, also those that this project has never heard of.
+type Replay struct {
+	Text string `json:"text"`
+	Raw  []byte `json:"raw"` // payload of RTM_NEWADDR, RTM_NEWROUTE or RTM_NEWNEIGH, host byte order
+}
+
+// Snapshot reads the state of l, which must have been read from n just before.
+func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
+	s := &Snapshot{
+		Taken: time.Now().UTC(), Index: l.Index, Name: l.Name, AltNames: l.AltNames, Alias: l.Alias,
+		MTU: l.MTU, MAC: macText(l.MAC), TxQueueLen: l.TxQueueLen, Group: l.Group,
+		Up: l.IsUp(), Flags: flagsOf(l.Flags),
+	}
+	if l.Master != 0 {
+		master, err := n.ByIndex(l.Master)
+		if err != nil {
+			return nil, err
+		}
+		s.Master = master.Name
+	}
+	var err error
+	if s.Addresses, err = n.snapshotAddresses(l.Index); err != nil {
+		return nil, err
+	}
+	if s.Routes, err = n.snapshotRoutes(l.Index); err != nil {
+		return nil, err
+	}
+	if s.Neighbours, err = n.snapshotNeighbours(l.Index); err != nil {
+		return nil, err
+	}
+	s.Sysctls, err = n.Sysctls(l.Name)
+	return s, err
+}
+
+// dump asks for all objects of one kind, and gives the payloads.
+func (n *Netns) dump(ask, answer int, header nl.NetlinkRequestData) ([][]byte, error) {
+	return retryDump(func() ([][]byte, error) {
+		req := n.request(ask, unix.NLM_F_DUMP)
+		req.AddData(header)
+		return req.Execute(unix.NETLINK_ROUTE, uint16(answer))
+	})
+}
+
+func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
+	msgs, err := n.dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	if err != nil {
+		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
+	}
+	var v4, v6 []Replay
+	for _, m := range msgs {
+		h, attrs, err := parseMessage(m, unix.SizeofIfAddrmsg)
+		if err != nil || int(binary.NativeEndian.Uint32(h[4:])) != index {
+			continue
+		}
+		flags := uint32(h[2])
+		if f, ok := attrs.get(unix.IFA_FLAGS); ok && len(f) == 4 {
+			flags = binary.NativeEndian.Uint32(f)
+		}
+		// The kernel makes privacy addresses anew from the one they belong to.
+		if flags&unix.IFA_F_TEMPORARY != 0 && h[0] == unix.AF_INET6 {
+			continue
+		}
+		r := Replay{Text: addressText(h, attrs), Raw: bytes.Clone(m)}
+		if h[0] == unix.AF_INET6 {
+			// The kernel puts a new IPv6 address before its equals: the last
+			// of the list must be added first to come out last again.
+			v6 = append([]Replay{r}, v6...)
+		} else {
+			v4 = append(v4, r)
+		}
+	}
+	return append(v4, v6...), nil
+}
+
+// snapshotRoutes takes the routes that leave by the link, without those that
+// the kernel makes itself from addresses and router advertisements.
+func (n *Netns) snapshotRoutes(index int) ([]Replay, error) {
+	var found []Replay
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := n.dump(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+		if err != nil {
+			return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
+		}
+		for _, m := range msgs {
+			h, attrs, err := parseMessage(m, unix.SizeofRtMsg)
+			if err != nil || madeByKernel(h) || !leavesBy(attrs, index) {
+				continue
+			}
+			found = append(found, Replay{Text: routeText(h, attrs), Raw: bytes.Clone(m)})
+		}
+	}
+	return found, nil
+}
+
+func madeByKernel(rtmsg []byte) bool {
+	protocol, flags := rtmsg[5], binary.NativeEndian.Uint32(rtmsg[8:])
+	switch protocol {
+	case unix.RTPROT_KERNEL, unix.RTPROT_RA, unix.RTPROT_REDIRECT:
+		return true
+	}
+	return flags&unix.RTM_F_CLONED != 0
+}
+
+func leavesBy(attrs attributes, index int) bool {
+	if oif, ok := attrs.get(unix.RTA_OIF); ok && len(oif) == 4 {
+		return int(binary.NativeEndian.Uint32(oif)) == index
+	}
+	leaves := false
+	hops, _ := attrs.get(unix.RTA_MULTIPATH)
+	eachHop(hops, func(hop []byte) { leaves = leaves || int(binary.NativeEndian.Uint32(hop[4:])) == index })
+	return leaves
+}
+
+func (n *Netns) snapshotNeighbours(index int) ([]Replay, error) {
+	header := &netlink.Ndmsg{Index: uint32(index)}
+	msgs, err := n.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header)
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours in netns %s: %w", n.Path, err)
+	}
+	var found []Replay
+	for _, m := range msgs {
+		h, attrs, err := parseMessage(m, unix.SizeofNdMsg)
+		if err != nil || int(int32(binary.NativeEndian.Uint32(h[4:]))) != index {
+			continue
+		}
+		state := binary.NativeEndian.Uint16(h[8:])
+		if state&netlink.NUD_PERMANENT == 0 || (h[0] != unix.AF_INET && h[0] != unix.AF_INET6) {
+			continue
+		}
+		found = append(found, Replay{Text: neighbourText(attrs), Raw: bytes.Clone(m)})
+	}
+	return found, nil
+}

@@ -1,0 +1,89 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// sysctlRoot is where the kernel shows the sysctls of the calling thread's
+// namespace (sysctl net.*).
+const sysctlRoot = "/proc/sys/net"
+
+// sysctlGroups are the directories that have one subdirectory per interface.
+var sysctlGroups = []string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"}
+
+// Sysctls reads every setting of the interface: "ipv4/conf/arp_ignore" → "1".
+// Settings that the kernel does not let be read (an unset ipv6 stable_secret)
+// are left out.
+func (n *Netns) Sysctls(name string) (map[string]string, error) {
+	found := map[string]string{}
+	err := n.Do(func() error {
+		for _, group := range sysctlGroups {
+			dir := filepath.Join(sysctlRoot, group, name)
+			entries, err := os.ReadDir(dir)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // IPv6 is off, or the link has no such settings
+			}
+			if err != nil {
+				return err
+			}
+			for _, e := range entries {
+				if v, err := readSysctl(filepath.Join(dir, e.Name())); err == nil {
+					found[group+"/"+e.Name()] = v
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read sysctls of %s in netns %s: %w", name, n.Path, err)
+	}
+	return found, nil
+}
+
+// SetSysctls sets the interface's settings to those given, writing only where
+// the value differs. It goes on after a failure and joins the errors; a
+// setting that this kernel does not have is not one.
+func (n *Netns) SetSysctls(name string, settings map[string]string) error {
+	return n.Do(func() error {
+		var errs []error
+		for key, want := range settings {
+			group, setting := path.Split(key)
+			if !slices.Contains(sysctlGroups, path.Clean(group)) || setting == "" {
+				errs = append(errs, fmt.Errorf("%q is not a sysctl of an interface", key))
+				continue
+			}
+			file := filepath.Join(sysctlRoot, group, name, setting)
+			have, err := readSysctl(file)
+			if errors.Is(err, fs.ErrNotExist) || (err == nil && have == want) {
+				continue
+			}
+			if err := writeSysctl(file, want); err != nil {
+				errs = append(errs, fmt.Errorf("sysctl %s of %s: %w", key, name, err))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func readSysctl(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	return strings.TrimSpace(string(data)), err
+}
+
+// writeSysctl writes in one write(2), as the kernel wants it, and never makes
+// the file.
+func writeSysctl(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,9 @@
+// Package nic answers two questions: which NIC of the host does a selector
+// mean, and may it be lent.
+//
+// [Host.Select] reads links from pkg/link and device facts from sysfs; where
+// sysfs lies is a field of [Host], so that tests bring their own. Guardrails
+// are a table of rules, each with the key that overrides it.
+//
+// It imports pkg/link and cnierr, changes nothing, and knows nothing of CNI.
+package nic

@@ -1,0 +1,273 @@
+package nic
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Host is where the facts of this machine are read.
+type Host struct {
+	// Netns is the host netns. The caller closes it.
+	Netns *link.Netns
+	// Sys is the root of sysfs, "/sys" but for tests.
+	Sys string
+}
+
+// Selector says which NIC is meant. The first field that is set decides, in
+// the order of the fields.
+type Selector struct {
+	Device     string // name or altname of the netdev
+	HWAddr     string // MAC address
+	KernelPath string // absolute path below /sys/devices
+	PCI        string // PCI address, "0000:3b:00.0"
+	Aux        string // auxiliary device, "mlx5_core.sf.4"
+}
+
+// IsZero says whether the selector names nothing.
+func (s Selector) IsZero() bool { return s == Selector{} }
+
+func (s Selector) String() string {
+	switch {
+	case s.Device != "":
+		return fmt.Sprintf("device %q", s.Device)
+	case s.HWAddr != "":
+		return fmt.Sprintf("hwaddr %q", s.HWAddr)
+	case s.KernelPath != "":
+		return fmt.Sprintf("kernelpath %q", s.KernelPath)
+	case s.PCI != "":
+		return fmt.Sprintf("PCI device %q", s.PCI)
+	default:
+		return fmt.Sprintf("auxiliary device %q", s.Aux)
+	}
+}
+
+// NIC is one network function of the host.
+type NIC struct {
+	// Link is its netdev in the host netns, nil when a userspace driver holds
+	// the function.
+	Link *link.Link
+	// PCI is the address of the PCI function at or above the NIC, "" if none.
+	PCI string
+	// Driver is set when a userspace driver (DPDK) holds the function.
+	Driver string
+}
+
+// Key names the NIC on this machine: by its parent device, which is the same
+// in every netns, or else by netns and name.
+func (n *NIC) Key(host link.NetnsID) string {
+	switch {
+	case n.Link == nil:
+		return "pci " + n.PCI
+	case n.Link.HasParent():
+		// Two ports of one function are two NICs.
+		return fmt.Sprintf("%s %s %s", n.Link.ParentBus, n.Link.ParentDev, n.Link.PermMAC)
+	default:
+		return fmt.Sprintf("%s %s", host, n.Link.Name)
+	}
+}
+
+// ErrNotFound is wrapped when no NIC matches a selector.
+var ErrNotFound = errors.New("no such NIC on this host")
+
+// userspaceDrivers take a function away from the kernel's network stack.
+var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
+
+// Select finds the NIC that s means. The error wraps [ErrNotFound] when there
+// is none; a selector that cannot be understood is an error of its own.
+func (h *Host) Select(s Selector) (*NIC, error) {
+	switch {
+	case s.Device != "":
+		l, err := h.Netns.ByName(s.Device)
+		return h.found(s, l, err)
+	case s.HWAddr != "":
+		return h.byMAC(s)
+	case s.KernelPath != "":
+		return h.byKernelPath(s)
+	case s.PCI != "":
+		return h.byPCI(s)
+	case s.Aux != "":
+		return h.byParent(s, filepath.Join("bus/auxiliary/devices", s.Aux))
+	}
+	return nil, cnierr.New(cnierr.InvalidConfig, "", `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+}
+
+func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
+	if errors.Is(err, link.ErrNotFound) {
+		return nil, fmt.Errorf("%s: %w", s, ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &NIC{Link: l, PCI: h.pciOf(l)}, nil
+}
+
+func (h *Host) byMAC(s Selector) (*NIC, error) {
+	mac, err := net.ParseMAC(s.HWAddr)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "write it as aa:bb:cc:dd:ee:ff", "hwaddr %q", s.HWAddr)
+	}
+	return h.pick(s, func(l *link.Link) bool { return bytes.Equal(l.MAC, mac) })
+}
+
+// pick takes the best of the links that match: one of a device rather than a
+// VLAN or bridge that carries the same MAC, then the oldest.
+func (h *Host) pick(s Selector, match func(*link.Link) bool) (*NIC, error) {
+	links, err := h.Netns.Links()
+	if err != nil {
+		return nil, err
+	}
+	var best *link.Link
+	for _, l := range links {
+		if match(l) && (best == nil || l.HasParent() && !best.HasParent()) {
+			best = l
+		}
+	}
+	if best == nil {
+		return h.found(s, nil, link.ErrNotFound)
+	}
+	return h.found(s, best, nil)
+}
+
+func (h *Host) byKernelPath(s Selector) (*NIC, error) {
+	const below = "/sys/devices/"
+	if clean := filepath.Clean(s.KernelPath); !strings.HasPrefix(clean, below) {
+		return nil, cnierr.New(cnierr.InvalidConfig, "take it from `readlink -f /sys/class/net/NAME/device`",
+			"kernelpath %q must be absolute and begin with %s", s.KernelPath, below)
+	}
+	return h.byParent(s, strings.TrimPrefix(filepath.Clean(s.KernelPath), "/sys/"))
+}
+
+func (h *Host) byPCI(s Selector) (*NIC, error) {
+	dir := filepath.Join(h.Sys, "bus/pci/devices", s.PCI)
+	if !validName(s.PCI) || !exists(dir) {
+		return nil, fmt.Errorf("%s: %w", s, ErrNotFound)
+	}
+	if driver, err := os.Readlink(filepath.Join(dir, "driver")); err == nil {
+		if name := filepath.Base(driver); slices.Contains(userspaceDrivers, name) {
+			return &NIC{PCI: s.PCI, Driver: name}, nil
+		}
+	}
+	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))
+}
+
+// byParent finds the netdev of a device, given its directory below sysfs.
+//
+// It asks rtnetlink for links with that parent first, because the net/
+// directories of sysfs show another namespace's links when sysfs was mounted
+// there (thick Multus, nested runtimes).
+func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
+	names := []string{filepath.Base(dir)}
+	// A virtio NIC hangs below its PCI function.
+	children, _ := filepath.Glob(filepath.Join(h.Sys, dir, "virtio*"))
+	for _, c := range children {
+		names = append(names, filepath.Base(c))
+	}
+	links, err := h.Netns.Links()
+	if err != nil {
+		return nil, err
+	}
+	var candidates []*link.Link
+	for _, l := range links {
+		if slices.Contains(names, l.ParentDev) {
+			candidates = append(candidates, l)
+		}
+	}
+	if len(candidates) == 0 {
+		candidates = h.listed(dir, names[1:])
+	}
+	if len(candidates) == 0 {
+		return h.found(s, nil, link.ErrNotFound)
+	}
+	// A switchdev function also carries the representors of its VFs: the
+	// uplink is the one that is none. Else the first by name, as upstream.
+	slices.SortStableFunc(candidates, func(a, b *link.Link) int {
+		return cmp.Or(cmp.Compare(h.representor(a), h.representor(b)), cmp.Compare(a.Name, b.Name))
+	})
+	return h.found(s, candidates[0], nil)
+}
+
+// listed gives the links that sysfs lists below a device; kernels before 5.14
+// do not tell a link's parent over rtnetlink.
+func (h *Host) listed(dir string, below []string) []*link.Link {
+	dirs := []string{filepath.Join(h.Sys, dir, "net")}
+	for _, b := range below {
+		dirs = append(dirs, filepath.Join(h.Sys, dir, b, "net"))
+	}
+	var found []*link.Link
+	for _, d := range dirs {
+		entries, _ := os.ReadDir(d)
+		for _, e := range entries {
+			if l, err := h.Netns.ByName(e.Name()); err == nil {
+				found = append(found, l)
+			}
+		}
+	}
+	return found
+}
+
+var representorPort = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
+
+// representor is 1 for the representor of a VF or SF, else 0.
+func (h *Host) representor(l *link.Link) int {
+	port, err := os.ReadFile(filepath.Join(h.Sys, "class/net", l.Name, "phys_port_name"))
+	if err == nil && representorPort.Match(bytes.TrimSpace(port)) {
+		return 1
+	}
+	return 0
+}
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// pciOf gives the PCI function at or above a link: the last PCI address in
+// the path of its device.
+func (h *Host) pciOf(l *link.Link) string {
+	switch l.ParentBus {
+	case "":
+		return ""
+	case "pci":
+		return l.ParentDev
+	}
+	real, err := filepath.EvalSymlinks(filepath.Join(h.Sys, "bus", l.ParentBus, "devices", l.ParentDev))
+	if err != nil {
+		return ""
+	}
+	pci := ""
+	for _, element := range strings.Split(real, "/") {
+		if pciAddress.MatchString(element) {
+			pci = element
+		}
+	}
+	return pci
+}
+
+// IsPCI says whether id is the address of a PCI device of this host.
+func (h *Host) IsPCI(id string) bool {
+	return validName(id) && exists(filepath.Join(h.Sys, "bus/pci/devices", id))
+}
+
+// IsAux says whether id is an auxiliary device of this host.
+func (h *Host) IsAux(id string) bool {
+	return validName(id) && exists(filepath.Join(h.Sys, "bus/auxiliary/devices", id))
+}
+
+// validName says whether id can be a directory of sysfs: ids come from the
+// runtime and must not climb.
+func validName(id string) bool {
+	return id != "" && id != "." && id != ".." && !strings.ContainsAny(id, "/\x00")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
