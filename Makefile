@@ -67,7 +67,7 @@ lint: tools ## golangci-lint over all modules of the tree
 
 bench: build peers ## ADD and DEL against upstream's plugins and the bare move; tables in bin/bench/
 	@scripts/need.sh ip:iproute2
-	@go run ./integration/bench -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' $(BENCHARGS)
+	@go run ./integration/bench -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
 fuzz: ## every fuzz target of the tree for FUZZTIME each (60s unless told)
 	@FUZZTIME='$(FUZZTIME)' scripts/fuzz.sh

@@ -10,4 +10,14 @@ for module in $(scripts/modules.sh); do
 	# --allow-parallel-runners: wait for nobody who lints another tree.
 	(cd "$module" && "$root/bin/tools/golangci-lint" run --config "$root/.golangci.yml" --allow-parallel-runners ./...) || failed=1
 done
+
+# depguard sees what a file imports; this sees what a binary ends up with.
+for plugin in plugins/host-device plugins/macvlan plugins/rdma plugins/ipoib; do
+	[[ -d $plugin ]] || continue
+	if heavy=$(go list -deps "./$plugin" | grep -E '^(sigs\.)?k8s\.io/'); then
+		echo "lint: ./$plugin must not hold a Kubernetes client, but is built with:"
+		head -n 5 <<<"$heavy"
+		failed=1
+	fi
+done
 exit "$failed"
