@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestQuantile(t *testing.T) {
+	for _, c := range []struct {
+		samples []float64
+		q, want float64
+	}{
+		{nil, 0.5, 0},
+		{[]float64{7}, 0.9, 7},
+		{[]float64{3, 1, 2}, 0.5, 2},
+		{[]float64{4, 1, 3, 2}, 0.5, 2.5},
+		{[]float64{0, 10}, 0.9, 9},
+		{[]float64{1, 2, 3}, 1, 3},
+	} {
+		if got := quantile(c.samples, c.q); got != c.want {
+			t.Errorf("quantile(%v, %v) = %v, want %v", c.samples, c.q, got, c.want)
+		}
+	}
+}
+
+func TestPeakIsReadFromTheKernelsStatus(t *testing.T) {
+	got, err := parsePeak([]byte("Name:\tx\nVmPeak:\t  9999 kB\nVmHWM:\t    5120 kB\n"))
+	if err != nil || got != 5*mebi {
+		t.Errorf("peak is %d (%v), want 5 MiB", got, err)
+	}
+	if _, err := parsePeak([]byte("Name:\tx\n")); err == nil {
+		t.Error("a status without VmHWM gives no error")
+	}
+}
+
+func TestMessageOfAFailedPlugin(t *testing.T) {
+	for out, want := range map[string]string{
+		`{"code":7,"msg":"no device","details":"tried eth9"}`: "no device; tried eth9",
+		`{"code":7,"msg":"no device"}`:                        "no device",
+		"Cannot find device\n":                                "Cannot find device",
+	} {
+		if got := message([]byte(out)); got != want {
+			t.Errorf("message(%q) = %q, want %q", out, got, want)
+		}
+	}
+}
+
+func TestContendersRunAsARuntimeWould(t *testing.T) {
+	list, err := contenders(places{ours: "/ours", peers: "/peers", ip: "/ip", state: "/run/state", disk: "/disk"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, c := range list {
+		for _, name := range []string{c.id, c.nic, c.pod, c.address} {
+			if seen[name] {
+				t.Errorf("%s: %s belongs to another contender as well", c.id, name)
+			}
+			seen[name] = true
+		}
+		for _, id := range []string{c.base, c.floor} {
+			if id != "" && find(list, id) == nil {
+				t.Errorf("%s is compared with %s, which does not take part", c.id, id)
+			}
+		}
+		del, err := c.del([]byte(`{"cniVersion":"1.0.0"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.add.stdin == nil {
+			continue // ip(8)
+		}
+		var conf struct{ PrevResult, StateDir any }
+		if err := json.Unmarshal(del.stdin, &conf); err != nil || conf.PrevResult == nil {
+			t.Errorf("%s: DEL does not get the result of ADD: %s (%v)", c.id, del.stdin, err)
+		}
+		if ours := strings.HasPrefix(c.add.path, "/ours/"); ours != (conf.StateDir != nil) {
+			t.Errorf("%s: stateDir is %v", c.id, conf.StateDir)
+		}
+	}
+}
+
+func TestReportSaysWhatBecameOfEachGoal(t *testing.T) {
+	p := places{ours: "/ours", peers: "/peers", ip: "/ip", state: "/run/state"}
+	list, err := contenders(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &measurement{results: map[string]*result{}, processes: map[string]*process{}}
+	for _, c := range list {
+		m.results[c.id] = &result{Add: []float64{10}, Del: []float64{10}}
+	}
+	m.results["hd-up"] = &result{Add: []float64{40}, Del: []float64{16}}
+	m.results["mv"] = &result{Err: errors.New("no such NIC")}
+	files := binaries(p)
+	for _, b := range files {
+		m.processes[b.path] = &process{Start: []float64{2}, RSS: 20 * mebi, Size: 4 * mega}
+	}
+	r := newReport(about{Label: "v0"}, list, files, m)
+
+	want := map[string]string{
+		"host-device ADD, ours, over upstream":                        "met",
+		"host-device DEL, ours, over upstream":                        "MISSED by 0.12 × (25 %)",
+		"host-device ADD, ours, over the bare move":                   "met",
+		"host-device DEL, ours, over the bare move":                   "met",
+		"macvlan ADD, ours + whereabouts, local store, over upstream": "not measured",
+		"macvlan DEL, ours + whereabouts, local store, over upstream": "not measured",
+		"ours host-device, peak memory":                               "MISSED by 4.00 MiB (25 %)",
+		"ours host-device, size of the binary":                        "met",
+	}
+	got := map[string]string{}
+	for _, v := range r.verdicts {
+		got[v.Goal] = v.String()
+	}
+	for goal, words := range want {
+		if got[goal] != words {
+			t.Errorf("%s: %q, want %q", goal, got[goal], words)
+		}
+	}
+
+	var text, md, js strings.Builder
+	r.text(&text)
+	r.markdown(&md)
+	if err := r.json(&js); err != nil {
+		t.Fatal(err)
+	}
+	for name, out := range map[string]string{"text": text.String(), "markdown": md.String(), "json": js.String()} {
+		for _, words := range []string{"v0", "no such NIC", "ours + static"} {
+			if !strings.Contains(out, words) {
+				t.Errorf("the %s lacks %q:\n%s", name, words, out)
+			}
+		}
+	}
+	if missing := r.unmeasured(); len(missing) != 1 {
+		t.Errorf("unmeasured: %v", missing)
+	}
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// contender is one way of giving something to a pod (a NIC, a macvlan, an
+// address) and of taking it back. Each has a NIC and a pod of its own.
+type contender struct {
+	id    string
+	group string
+	title string
+	base  string // id of the contender that a ratio is taken to
+	floor string // id of the floor of its group
+	goals goals
+
+	nic, address string // to be ready before ADD
+	pod          string // network namespace
+	add          command
+	del          func(result []byte) (command, error)
+}
+
+// goals are upper limits of a contender's median over that of its base and of
+// its floor; 0 is none.
+type goals struct {
+	base, floor float64
+}
+
+// places says where the binaries and the state are.
+type places struct {
+	ours, peers string // directories of binaries
+	ip          string // ip(8)
+	state       string // on the node's tmpfs
+	disk        string // on the file system of the output; may be empty
+}
+
+const ifName = "net1"
+
+var (
+	noIPAM     map[string]any
+	staticIPAM = map[string]any{
+		"type":      "static",
+		"addresses": []any{map[string]any{"address": "198.51.100.10/24", "gateway": "198.51.100.1"}},
+		"routes":    []any{map[string]any{"dst": "203.0.113.0/24", "gw": "198.51.100.1"}},
+	}
+	localIPAM = map[string]any{"type": "whereabouts", "range": "198.51.100.0/24", "store": "local"}
+)
+
+// hostLocalIPAM keeps its state where ours does, on tmpfs, although its default
+// is a directory on disk.
+func hostLocalIPAM(p places) map[string]any {
+	return map[string]any{
+		"type":    "host-local",
+		"ranges":  []any{[]any{map[string]any{"subnet": "198.51.100.0/24"}}},
+		"dataDir": filepath.Join(p.state, "host-local"),
+	}
+}
+
+// Groups, in the words of the report.
+const (
+	groupHostDevice = "host-device: a NIC with one address, up"
+	groupMacvlan    = "macvlan: a child of a NIC"
+	groupIPAM       = "IPAM plugin alone"
+)
+
+// contenders lists everything that takes part, in the order of the report.
+func contenders(p places) ([]*contender, error) {
+	b := builder{places: p}
+	goal := goals{base: 0.5, floor: 1.5}
+
+	b.floorMove("hd-floor", "floor: bare ip link set … netns … name …")
+	b.hostDevice("hd-up", "upstream", p.peers, noIPAM, "", "hd-floor", "", goals{})
+	b.hostDevice("hd", "ours", p.ours, noIPAM, "hd-up", "hd-floor", p.state, goal)
+	b.hostDevice("hd-up-static", "upstream + static", p.peers, staticIPAM, "", "hd-floor", "", goals{})
+	b.hostDevice("hd-static", "ours + static", p.ours, staticIPAM, "hd-up-static", "hd-floor", p.state, goals{})
+	b.hostDevice("hd-up-local", "upstream + host-local", p.peers, hostLocalIPAM(p), "", "hd-floor", "", goals{})
+	b.hostDevice("hd-local", "ours + whereabouts, local store", p.ours, localIPAM, "hd-up-local", "hd-floor", p.state, goals{})
+	if p.disk != "" {
+		b.hostDevice("hd-disk", "ours + whereabouts, state on disk", p.ours, localIPAM, "hd-up-local", "hd-floor", p.disk, goals{})
+	}
+
+	b.floorChild("mv-floor", "floor: bare ip link add … netns … type macvlan")
+	b.macvlan("mv-up", "upstream + host-local", p.peers, hostLocalIPAM(p), "", "mv-floor", "", goals{})
+	b.macvlan("mv", "ours + whereabouts, local store", p.ours, localIPAM, "mv-up", "mv-floor", p.state, goals{base: 0.8})
+
+	b.ipam("ip-up", "upstream host-local", filepath.Join(p.peers, "host-local"), hostLocalIPAM(p), "", "")
+	b.ipam("ip", "ours whereabouts, local store", filepath.Join(p.ours, "whereabouts"), localIPAM, "ip-up", p.state)
+	b.ipam("ip-static", "upstream static", filepath.Join(p.peers, "static"), staticIPAM, "", "")
+	return b.list, b.err
+}
+
+type builder struct {
+	places
+	list []*contender
+	err  error
+}
+
+// next starts a contender with a NIC and a pod of its own.
+func (b *builder) next(group, id, title, base, floor string, g goals) *contender {
+	n := len(b.list)
+	c := &contender{
+		group: group, id: id, title: title, base: base, floor: floor, goals: g,
+		nic: fmt.Sprintf("rail%d", n), address: fmt.Sprintf("192.0.2.%d/24", n+1), pod: fmt.Sprintf("pod%d", n),
+	}
+	b.list = append(b.list, c)
+	return c
+}
+
+func (b *builder) hostDevice(id, title, bin string, ipam map[string]any, base, floor, state string, g goals) {
+	c := b.next(groupHostDevice, id, title, base, floor, g)
+	b.plugin(c, filepath.Join(bin, "host-device"), map[string]any{"type": "host-device", "device": c.nic}, ipam, state)
+}
+
+func (b *builder) macvlan(id, title, bin string, ipam map[string]any, base, floor, state string, g goals) {
+	c := b.next(groupMacvlan, id, title, base, floor, g)
+	b.plugin(c, filepath.Join(bin, "macvlan"), map[string]any{"type": "macvlan", "master": c.nic, "mode": "bridge"}, ipam, state)
+}
+
+func (b *builder) ipam(id, title, path string, ipam map[string]any, base, state string) {
+	c := b.next(groupIPAM, id, title, base, "", goals{})
+	b.plugin(c, path, map[string]any{"type": "bench"}, ipam, state)
+}
+
+// plugin fills in the commands of a contender that is a CNI plugin.
+func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, state string) {
+	conf["cniVersion"] = "1.0.0"
+	conf["name"] = "bench-" + c.id
+	if ipam != nil {
+		conf["ipam"] = ipam
+	}
+	if state != "" {
+		conf["stateDir"] = state
+	}
+	stdin, err := json.Marshal(conf)
+	b.err = errors.Join(b.err, err)
+	env := func(verb string) []string {
+		return []string{
+			"CNI_COMMAND=" + verb,
+			"CNI_CONTAINERID=" + c.pod,
+			"CNI_NETNS=" + filepath.Join(netnsDir, c.pod),
+			"CNI_IFNAME=" + ifName,
+			// Ours first: each finds the IPAM plugin that its config names.
+			"CNI_PATH=" + b.ours + ":" + b.peers,
+			"PATH=" + os.Getenv("PATH"),
+		}
+	}
+	c.add = command{path: path, env: env("ADD"), stdin: stdin}
+	c.del = func(result []byte) (command, error) {
+		// As a runtime does: with the result of ADD.
+		conf := maps.Clone(conf)
+		conf["prevResult"] = json.RawMessage(result)
+		stdin, err := json.Marshal(conf)
+		return command{path: path, env: env("DEL"), stdin: stdin}, err
+	}
+}
+
+func (b *builder) floorMove(id, title string) {
+	c := b.next(groupHostDevice, id, title, "", "", goals{})
+	c.add = command{path: b.ip, args: []string{"link", "set", c.nic, "netns", c.pod, "name", ifName}}
+	// Started inside the pod's namespace: "ip -n" would remount /sys as well.
+	c.del = func([]byte) (command, error) {
+		return command{path: b.ip, args: []string{"link", "set", ifName, "netns", nodeName, "name", c.nic}, netns: c.pod}, nil
+	}
+}
+
+func (b *builder) floorChild(id, title string) {
+	c := b.next(groupMacvlan, id, title, "", "", goals{})
+	c.add = command{path: b.ip, args: []string{"link", "add", "link", c.nic, "name", ifName, "netns", c.pod, "type", "macvlan", "mode", "bridge"}}
+	c.del = func([]byte) (command, error) {
+		return command{path: b.ip, args: []string{"link", "delete", ifName}, netns: c.pod}, nil
+	}
+}
+
+// binary is one file whose start, memory and size are measured.
+type binary struct {
+	title, path string
+	sizeGoal    int64 // bytes, 0 is none
+	rssGoal     int64
+	ours        bool
+	plugin      bool // answers VERSION
+}
+
+const (
+	mega = 1_000_000
+	mebi = 1 << 20
+)
+
+func binaries(p places) []*binary {
+	ours := func(name string, size int64, plugin bool) *binary {
+		b := &binary{title: "ours " + name, path: filepath.Join(p.ours, name), sizeGoal: size, ours: true, plugin: plugin}
+		if plugin {
+			b.rssGoal = 16 * mebi
+		}
+		return b
+	}
+	list := []*binary{
+		ours("host-device", 5*mega, true),
+		ours("macvlan", 5*mega, true),
+		ours("whereabouts", 16*mega, true),
+		ours("railctl", 0, false),
+	}
+	for _, name := range []string{"host-device", "macvlan", "host-local", "static"} {
+		list = append(list, &binary{title: "upstream " + name, path: filepath.Join(p.peers, name), plugin: true})
+	}
+	return list
+}
+
+// versionCommand asks a plugin for its versions: a process that starts, and
+// ends.
+func versionCommand(path string) command {
+	return command{path: path, env: []string{"CNI_COMMAND=VERSION", "CNI_PATH=" + filepath.Dir(path)}, stdin: []byte(`{"cniVersion":"1.0.0"}`)}
+}
+
+// setUp makes the NICs and the pods of all contenders.
+func setUp(list []*contender) error {
+	for _, c := range list {
+		if err := errors.Join(addNIC(c.nic), ip("netns", "add", c.pod)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// find gives the contender id, or nil.
+func find(list []*contender, id string) *contender {
+	i := slices.IndexFunc(list, func(c *contender) bool { return c.id == id })
+	if i < 0 {
+		return nil
+	}
+	return list[i]
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// table is one part of the report, for a terminal or as markdown.
+type table struct {
+	title string
+	head  []string
+	rows  [][]string
+	notes []string // below it: why a row has no figures
+}
+
+// missing adds a row without figures, and the reason as a note.
+func (t *table) missing(title string, err error) {
+	row := make([]string, len(t.head))
+	row[0], row[1] = title, "–"
+	t.rows = append(t.rows, row)
+	t.notes = append(t.notes, fmt.Sprintf("not measured: %s: %v", title, err))
+}
+
+// text prints the table with aligned columns: words to the left, figures to the
+// right.
+func (t table) text(w io.Writer) {
+	width := make([]int, len(t.head))
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		for i, cell := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	fmt.Fprintf(w, "\n%s\n", t.title)
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			if i == 0 || i == len(row)-1 && t.head[i] == "" {
+				line.WriteString("  " + cell + pad)
+			} else {
+				line.WriteString("  " + pad + cell)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+	}
+	for _, note := range t.notes {
+		fmt.Fprintln(w, "  "+note)
+	}
+}
+
+// markdown prints the table for a document.
+func (t table) markdown(w io.Writer) {
+	fmt.Fprintf(w, "\n### %s\n\n| %s |\n|---%s|\n", t.title, strings.Join(t.head, " | "), strings.Repeat("|--:", len(t.head)-1))
+	for _, row := range t.rows {
+		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
+	}
+	for _, note := range t.notes {
+		fmt.Fprintf(w, "\n%s\n", note)
+	}
+}
+
+// verdict is one goal of the project and what became of it.
+type verdict struct {
+	Goal     string  `json:"goal"`
+	Limit    float64 `json:"limit"`
+	Measured float64 `json:"measured"`
+	Unit     string  `json:"unit"`
+	Met      bool    `json:"met"`
+	Why      string  `json:"notMeasured,omitempty"`
+}
+
+// String says it as a person would.
+func (v verdict) String() string {
+	switch {
+	case v.Why != "":
+		return "not measured"
+	case v.Met:
+		return "met"
+	}
+	return fmt.Sprintf("MISSED by %.2f %s (%.0f %%)", v.Measured-v.Limit, v.Unit, 100*(v.Measured/v.Limit-1))
+}
+
+func judge(goal string, limit, measured float64, unit string, err error) verdict {
+	v := verdict{Goal: goal, Limit: limit, Measured: measured, Unit: unit, Met: measured <= limit}
+	if err != nil {
+		v.Why, v.Met, v.Measured = err.Error(), false, 0
+	}
+	return v
+}
+
+// ratio is that of two medians, 0 when one is missing.
+func ratio(a, b []float64) float64 {
+	if len(a) == 0 || len(b) == 0 {
+		return 0
+	}
+	return median(a) / median(b)
+}
+
+// report is all that a run says.
+type report struct {
+	about    about
+	list     []*contender
+	files    []*binary
+	m        *measurement
+	verdicts []verdict
+}
+
+// about says under which conditions was measured.
+type about struct {
+	Label      string `json:"label"`
+	Rounds     int    `json:"rounds"`
+	Kernel     string `json:"kernel"`
+	CPUs       int    `json:"cpus"`
+	LoadBefore string `json:"loadBefore"`
+	LoadAfter  string `json:"loadAfter"`
+	State      string `json:"state"`
+}
+
+func newReport(a about, list []*contender, files []*binary, m *measurement) *report {
+	r := &report{about: a, list: list, files: files, m: m}
+	for _, c := range list {
+		r.judgeContender(c)
+	}
+	for _, b := range files {
+		p := m.processes[b.path]
+		if b.rssGoal > 0 {
+			r.verdicts = append(r.verdicts, judge(b.title+", peak memory", float64(b.rssGoal)/mebi, float64(p.RSS)/mebi, "MiB", p.Err))
+		}
+		if b.sizeGoal > 0 {
+			r.verdicts = append(r.verdicts, judge(b.title+", size of the binary", float64(b.sizeGoal)/mega, float64(p.Size)/mega, "MB", p.Err))
+		}
+	}
+	return r
+}
+
+func (r *report) judgeContender(c *contender) {
+	mine := r.m.results[c.id]
+	against := func(other *contender, words string, limit float64) {
+		if other == nil || limit == 0 {
+			return
+		}
+		theirs := r.m.results[other.id]
+		err := mine.Err
+		if err == nil {
+			err = theirs.Err
+		}
+		kind, _, _ := strings.Cut(c.group, ":")
+		r.verdicts = append(r.verdicts,
+			judge(kind+" ADD, "+c.title+", over "+words, limit, ratio(mine.Add, theirs.Add), "×", err),
+			judge(kind+" DEL, "+c.title+", over "+words, limit, ratio(mine.Del, theirs.Del), "×", err))
+	}
+	against(find(r.list, c.base), "upstream", c.goals.base)
+	against(find(r.list, c.floor), "the bare move", c.goals.floor)
+}
+
+// tables lays the report out.
+func (r *report) tables() []table {
+	var all []table
+	for _, group := range []string{groupHostDevice, groupMacvlan, groupIPAM} {
+		all = append(all, r.groupTable(group))
+	}
+	return append(all, r.fileTable(), r.goalTable())
+}
+
+func (r *report) groupTable(group string) table {
+	t := table{title: group, head: []string{
+		"milliseconds; ratios of medians", "ADD", "p90", "×upstream", "×floor", "DEL", "p90", "×upstream", "×floor",
+	}}
+	for _, c := range r.list {
+		if c.group != group {
+			continue
+		}
+		mine := r.m.results[c.id]
+		if mine.Err != nil {
+			t.missing(c.title, mine.Err)
+			continue
+		}
+		row := []string{c.title}
+		for _, pick := range []func(*result) []float64{
+			func(r *result) []float64 { return r.Add },
+			func(r *result) []float64 { return r.Del },
+		} {
+			row = append(row, fmt.Sprintf("%.1f", median(pick(mine))), fmt.Sprintf("%.1f", quantile(pick(mine), 0.9)))
+			for _, id := range []string{c.base, c.floor} {
+				cell := ""
+				if other := r.m.results[id]; other != nil && other.Err == nil {
+					cell = fmt.Sprintf("%.2f", ratio(pick(mine), pick(other)))
+				}
+				row = append(row, cell)
+			}
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func (r *report) fileTable() table {
+	t := table{title: "binaries", head: []string{"", "start ms", "p90", "peak MiB", "size MB"}}
+	for _, b := range r.files {
+		p := r.m.processes[b.path]
+		if p.Err != nil {
+			t.missing(b.title, p.Err)
+			continue
+		}
+		row := []string{b.title, "", "", "", fmt.Sprintf("%.1f", float64(p.Size)/mega)}
+		if b.plugin {
+			row[1], row[2] = fmt.Sprintf("%.1f", median(p.Start)), fmt.Sprintf("%.1f", quantile(p.Start, 0.9))
+			row[3] = fmt.Sprintf("%.1f", float64(p.RSS)/mebi)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+func (r *report) goalTable() table {
+	t := table{title: "goals", head: []string{"", "goal", "measured", ""}}
+	for _, v := range r.verdicts {
+		measured := ""
+		if v.Why == "" {
+			measured = fmt.Sprintf("%.2f %s", v.Measured, v.Unit)
+		}
+		t.rows = append(t.rows, []string{v.Goal, fmt.Sprintf("≤ %.2f %s", v.Limit, v.Unit), measured, v.String()})
+	}
+	return t
+}
+
+// heading says under which conditions was measured.
+func (r *report) heading() string {
+	return fmt.Sprintf("rail-cni %s against containernetworking/plugins v1.9.1, %d rounds in turn\n"+
+		"Linux %s, %d CPUs, load average %s before and %s after\n%s",
+		r.about.Label, r.about.Rounds, r.about.Kernel, r.about.CPUs, r.about.LoadBefore, r.about.LoadAfter, r.about.State)
+}
+
+func (r *report) text(w io.Writer) {
+	fmt.Fprintln(w, r.heading())
+	for _, t := range r.tables() {
+		t.text(w)
+	}
+}
+
+func (r *report) markdown(w io.Writer) {
+	fmt.Fprintf(w, "## Bench\n\n%s\n", strings.ReplaceAll(r.heading(), "\n", "  \n"))
+	for _, t := range r.tables() {
+		t.markdown(w)
+	}
+}
+
+// json gives everything, every sample included, for whoever wants to reckon
+// again.
+func (r *report) json(w io.Writer) error {
+	type row struct {
+		Group string    `json:"group"`
+		Title string    `json:"title"`
+		Add   []float64 `json:"addMs,omitempty"`
+		Del   []float64 `json:"delMs,omitempty"`
+		Error string    `json:"error,omitempty"`
+	}
+	type file struct {
+		Title string    `json:"title"`
+		Start []float64 `json:"startMs,omitempty"`
+		RSS   int64     `json:"peakBytes,omitempty"`
+		Size  int64     `json:"sizeBytes,omitempty"`
+		Error string    `json:"error,omitempty"`
+	}
+	var all struct {
+		About    about     `json:"about"`
+		Rows     []row     `json:"rows"`
+		Files    []file    `json:"binaries"`
+		Verdicts []verdict `json:"goals"`
+	}
+	all.About, all.Verdicts = r.about, r.verdicts
+	for _, c := range r.list {
+		m := r.m.results[c.id]
+		all.Rows = append(all.Rows, row{Group: c.group, Title: c.title, Add: m.Add, Del: m.Del, Error: words(m.Err)})
+	}
+	for _, b := range r.files {
+		p := r.m.processes[b.path]
+		all.Files = append(all.Files, file{Title: b.title, Start: p.Start, RSS: p.RSS, Size: p.Size, Error: words(p.Err)})
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(all)
+}
+
+func words(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// unmeasured names what could not be measured.
+func (r *report) unmeasured() []string {
+	var names []string
+	for _, c := range r.list {
+		if r.m.results[c.id].Err != nil {
+			names = append(names, c.title)
+		}
+	}
+	for _, b := range r.files {
+		if r.m.processes[b.path].Err != nil {
+			names = append(names, b.title)
+		}
+	}
+	return names
+}
