@@ -1,0 +1,126 @@
+package ipam
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+)
+
+const (
+	// PageAddrs is the number of addresses that a [Page] covers: those that
+	// differ in their last 16 bits only.
+	PageAddrs = 1 << 16
+	// PageBytes is the size of a [Page].
+	PageBytes = PageAddrs / 8
+)
+
+// Page tells which of 65536 neighbouring addresses are taken, a bit each: that
+// of index i is bit i%8 of byte i/8.
+type Page [PageBytes]byte
+
+// PageBase gives the first address of a's page, which identifies the page.
+func PageBase(a netip.Addr) netip.Addr {
+	p, _ := a.Prefix(a.BitLen() - 16)
+	return p.Addr()
+}
+
+// PageIndex gives a's place in its page.
+func PageIndex(a netip.Addr) int {
+	s := a.As16()
+	return int(binary.BigEndian.Uint16(s[14:]))
+}
+
+// PageAddr gives the address at index in the page that begins at base.
+func PageAddr(base netip.Addr, index int) netip.Addr {
+	s := base.AsSlice()
+	binary.BigEndian.PutUint16(s[len(s)-2:], uint16(index))
+	a, _ := netip.AddrFromSlice(s)
+	return a
+}
+
+// Set marks an address taken or free.
+func (p *Page) Set(index int, taken bool) {
+	if taken {
+		p[index/8] |= 1 << (index % 8)
+	} else {
+		p[index/8] &^= 1 << (index % 8)
+	}
+}
+
+// Taken tells whether an address is.
+func (p *Page) Taken(index int) bool { return p[index/8]>>(index%8)&1 == 1 }
+
+// NextFree gives the lowest free index from from on, or [PageAddrs].
+func (p *Page) NextFree(from int) int {
+	for word := from / 64; word < PageBytes/8; word++ {
+		free := ^binary.LittleEndian.Uint64(p[word*8:])
+		if word == from/64 {
+			free &= ^uint64(0) << (from % 64)
+		}
+		if free != 0 {
+			return word*64 + bits.TrailingZeros64(free)
+		}
+	}
+	return PageAddrs
+}
+
+// Used tells what is taken. Page gives the page that begins at base, nil when
+// nothing in it is taken.
+type Used interface {
+	Page(base netip.Addr) (*Page, error)
+}
+
+// Choose gives the lowest address of r that is not taken. It fails with an
+// *[ExhaustedError] when there is none, or with an error of used.
+func Choose(r *Range, used Used) (netip.Addr, error) {
+	addr, ok := r.Next(r.First())
+	for ok {
+		base := PageBase(addr)
+		page, err := used.Page(base)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if page == nil {
+			return addr, nil
+		}
+		free := page.NextFree(PageIndex(addr))
+		if free == PageIndex(addr) {
+			return addr, nil
+		}
+		if free < PageAddrs {
+			addr, ok = r.Next(PageAddr(base, free))
+			continue
+		}
+		following := PageAddr(base, PageAddrs-1).Next()
+		if !following.IsValid() {
+			break
+		}
+		addr, ok = r.Next(following)
+	}
+	return netip.Addr{}, r.Exhausted()
+}
+
+// Set is a set of addresses in memory. The zero value is empty and ready. It
+// implements [Used] and is not safe for concurrent use.
+type Set struct{ pages map[netip.Addr]*Page }
+
+// Page gives a page, which stays the set's.
+func (s *Set) Page(base netip.Addr) (*Page, error) { return s.pages[base], nil }
+
+// Add puts an address into the set.
+func (s *Set) Add(a netip.Addr) {
+	base := PageBase(a)
+	if s.pages[base] == nil {
+		if s.pages == nil {
+			s.pages = map[netip.Addr]*Page{}
+		}
+		s.pages[base] = new(Page)
+	}
+	s.pages[base].Set(PageIndex(a), true)
+}
+
+// Has tells whether an address is in the set.
+func (s *Set) Has(a netip.Addr) bool {
+	page := s.pages[PageBase(a)]
+	return page != nil && page.Taken(PageIndex(a))
+}

@@ -1,0 +1,244 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+// Allocate implements [ipam.Store].
+func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Claim) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	var pools []ipam.Pool
+	for _, c := range claims {
+		addr, err := s.allocate(ctx, owner, c)
+		if err != nil {
+			// The caller's time may be up, but what was taken goes back.
+			return nil, errors.Join(err, s.release(context.WithoutCancel(ctx), owner, pools))
+		}
+		pools = append(pools, c.Pool)
+		got = append(got, netip.PrefixFrom(addr, c.Pool.Prefix.Bits()))
+	}
+	return got, nil
+}
+
+func (s *Store) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
+	p, err := s.openPool(ctx, c.Pool, true)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer p.close()
+	if err := p.acquire(ctx); err != nil {
+		return netip.Addr{}, err
+	}
+	addr, err := p.allocate(ctx, owner, c)
+	if err == nil || refusal(err) {
+		p.settled()
+	}
+	return addr, err
+}
+
+// refusal tells the errors that say no from those after which nobody knows
+// what is on the disk.
+func refusal(err error) bool { return cnierr.Code(err) == cnierr.IPAM }
+
+// allocate gives owner its address, old or new. The caller holds the lock.
+func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
+	held, err := p.heldBy(owner)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if held.IsValid() {
+		if c.Want.IsValid() && c.Want != held {
+			return netip.Addr{}, cnierr.New(cnierr.IPAM, "end the attachment first, or ask for the same address",
+				"%s asks for %s and already holds %s", owner.PodRef, c.Want, held)
+		}
+		kept, err := p.renew(ctx, owner, held, c)
+		if err != nil || kept {
+			return held, err
+		}
+	}
+	if c.Want.IsValid() {
+		return c.Want, p.takeWanted(ctx, owner, c)
+	}
+	return p.takeFree(ctx, owner, c)
+}
+
+// heldBy finds the address that owner has here; the invalid address means
+// none.
+func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, error) {
+	for _, link := range []struct {
+		index
+		key string
+	}{{p.byPod, podKey(owner)}, {p.byAttachment, attachmentKey(owner)}} {
+		addr, ok := link.get(link.key)
+		if !ok {
+			continue
+		}
+		r, err := p.read(addr)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if r != nil && owner.Same(r.owner()) {
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, nil
+}
+
+// renew writes owner, which may come with another container, into the record
+// that it has. It says false if another pool has reserved the address
+// meanwhile: then the record is gone.
+func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, c ipam.Claim) (bool, error) {
+	r, err := p.read(addr)
+	if err != nil || r == nil {
+		return false, err
+	}
+	if was := r.owner(); was != owner {
+		if err := p.link(owner, addr); err != nil {
+			return false, err
+		}
+		if err := p.writeRecord(addr, newRecord(netip.PrefixFrom(addr, p.id.Prefix.Bits()), owner, r.Since)); err != nil {
+			return false, err
+		}
+		if err := p.unlinkOther(was, owner, addr); err != nil {
+			return false, err
+		}
+	}
+	if c.Exclusive {
+		if ok, err := p.reserved.take(ctx, addr); err != nil || !ok {
+			return false, errors.Join(err, p.pages.mark(addr, false), p.forget(owner, addr))
+		}
+	}
+	return true, p.pages.mark(addr, true)
+}
+
+// takeWanted takes the address that the user asked for.
+func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) error {
+	refuse := func(why string) error {
+		return cnierr.New(cnierr.IPAM, "ask for another address, or let the pool choose", "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why)
+	}
+	if why := c.Range.Why(c.Want); why != "" {
+		return refuse(why)
+	}
+	if p.dir.Exists(recordName(c.Want)) {
+		if r, err := p.read(c.Want); err == nil && r != nil && r.SetAside == "" {
+			return refuse(r.PodRef + " holds it")
+		}
+		return refuse("it is taken")
+	}
+	taken, err := p.take(ctx, owner, c.Want, c.Exclusive)
+	if err == nil && !taken {
+		return refuse("another pool of the same address space holds it")
+	}
+	return err
+}
+
+// foreignLooks is how many addresses may turn out to be held by other pools
+// before all of those are looked up at once.
+const foreignLooks = 8
+
+// takeFree takes the lowest free address.
+func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
+	tidied := false
+	for foreign := 0; ; {
+		if err := ctx.Err(); err != nil {
+			return netip.Addr{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "choosing an address in %s", p.id.Prefix)
+		}
+		addr, err := ipam.Choose(c.Range, p.pages)
+		var exhausted *ipam.ExhaustedError
+		if errors.As(err, &exhausted) && !tidied {
+			// The map may be wrong after all, if somebody has worked on the files.
+			tidied, foreign = true, 0
+			if err := p.tidy(ctx); err != nil {
+				return netip.Addr{}, err
+			}
+			continue
+		}
+		if err != nil {
+			return netip.Addr{}, exhaustedError(err)
+		}
+		if p.dir.Exists(recordName(addr)) {
+			if err := p.pages.mark(addr, true); err != nil {
+				return netip.Addr{}, err
+			}
+			continue
+		}
+		taken, err := p.take(ctx, owner, addr, c.Exclusive)
+		if err != nil || taken {
+			return addr, err
+		}
+		if err := p.pages.hide(addr); err != nil {
+			return netip.Addr{}, err
+		}
+		if foreign++; foreign == foreignLooks {
+			if err := p.hideForeign(c.Range); err != nil {
+				return netip.Addr{}, err
+			}
+		}
+	}
+}
+
+func exhaustedError(err error) error {
+	return cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
+}
+
+// hideForeign hides everything in the range that is reserved and not ours.
+func (p *pool) hideForeign(r *ipam.Range) error {
+	addrs, err := p.reserved.addrs()
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if !r.Prefix().Contains(a) || p.reserved.mine(a) {
+			continue
+		}
+		if err := p.pages.hide(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take writes owner's record of addr, which has none. It says false if another
+// pool holds the address; then nothing is left of it here.
+func (p *pool) take(ctx context.Context, owner ipam.Owner, addr netip.Addr, exclusive bool) (bool, error) {
+	if exclusive && p.reserved.elsewhere(addr) {
+		return false, nil
+	}
+	if err := p.link(owner, addr); err != nil {
+		return false, err
+	}
+	r := newRecord(netip.PrefixFrom(addr, p.id.Prefix.Bits()), owner, p.store.now())
+	if err := p.writeRecord(addr, r); err != nil {
+		return false, err
+	}
+	if exclusive {
+		if ok, err := p.reserved.take(ctx, addr); err != nil || !ok {
+			return false, errors.Join(err, p.forget(owner, addr))
+		}
+	}
+	return true, p.pages.mark(addr, true)
+}
+
+func (p *pool) link(owner ipam.Owner, addr netip.Addr) error {
+	if err := p.byPod.set(podKey(owner), addr); err != nil {
+		return err
+	}
+	return p.byAttachment.set(attachmentKey(owner), addr)
+}
+
+// unlinkOther removes the links of was that owner does not have.
+func (p *pool) unlinkOther(was, owner ipam.Owner, addr netip.Addr) error {
+	var err error
+	if podKey(was) != podKey(owner) {
+		err = p.byPod.drop(podKey(was), addr)
+	}
+	if attachmentKey(was) != attachmentKey(owner) {
+		err = errors.Join(err, p.byAttachment.drop(attachmentKey(was), addr))
+	}
+	return err
+}

@@ -1,0 +1,99 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+// Check implements [ipam.Store]. It reads without a lock.
+func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) ([]netip.Prefix, error) {
+	held := make([]netip.Prefix, 0, len(pools))
+	for _, id := range pools {
+		addr, err := s.check(ctx, owner, id)
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, netip.PrefixFrom(addr, id.Prefix.Bits()))
+	}
+	return held, nil
+}
+
+func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (netip.Addr, error) {
+	none := func(err error) error {
+		return cnierr.Wrap(err, cnierr.Mismatch, "delete the pod, so that it is attached anew", "pool %s", id.Prefix)
+	}
+	p, err := s.openPool(ctx, id, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return netip.Addr{}, none(errors.New("no address is handed out"))
+	}
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer p.close()
+	for _, addr := range p.linksOf(owner) {
+		r, err := p.read(addr)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if r != nil && r.SetAside == "" && owner.Ends(r.owner()) {
+			return addr, nil
+		}
+	}
+	return netip.Addr{}, none(errors.New("this attachment holds no address of it"))
+}
+
+// Status implements [ipam.Store].
+func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
+	for _, c := range claims {
+		if err := s.status(ctx, c); err != nil {
+			return cnierr.Wrap(err, cnierr.NotAvailable, "", "no address can be handed out")
+		}
+	}
+	return nil
+}
+
+// status does what an ADD does up to the choice, and leaves it at that.
+func (s *Store) status(ctx context.Context, c ipam.Claim) error {
+	p, err := s.openPool(ctx, c.Pool, true)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if err := p.acquire(ctx); err != nil {
+		return err
+	}
+	err = p.anyFree(c)
+	var exhausted *ipam.ExhaustedError
+	if errors.As(err, &exhausted) {
+		if err = p.tidy(ctx); err == nil {
+			err = exhaustedError(p.anyFree(c))
+		}
+	}
+	if err == nil || refusal(err) {
+		p.settled()
+	}
+	return err
+}
+
+// anyFree looks for an address that could be taken now.
+func (p *pool) anyFree(c ipam.Claim) error {
+	if c.Exclusive {
+		if err := p.hideForeign(c.Range); err != nil {
+			return err
+		}
+	}
+	for {
+		addr, err := ipam.Choose(c.Range, p.pages)
+		if err != nil || !p.dir.Exists(recordName(addr)) {
+			return err
+		}
+		if err := p.pages.mark(addr, true); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+// GC implements [ipam.Store]: it looks into every pool of the node. Records
+// that are younger than the call stay: the runtime's list may be older than
+// they are.
+func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
+	keep := make(map[ipam.Attachment]bool, len(valid))
+	for _, a := range valid {
+		keep[a] = true
+	}
+	began := s.now()
+	stale := func(r *record) bool {
+		return r.SetAside == "" && r.Network == network && !r.Since.After(began) &&
+			!keep[ipam.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}]
+	}
+	pools, err := s.pools(ctx)
+	errs := []error{err}
+	for _, id := range pools {
+		errs = append(errs, s.gcPool(ctx, id, stale))
+	}
+	return errors.Join(errs...)
+}
+
+// gcPool reads the records without the lock, so that ADDs go on meanwhile, and
+// again with it before it frees one.
+func (s *Store) gcPool(ctx context.Context, id ipam.Pool, stale func(*record) bool) error {
+	p, err := s.openPool(ctx, id, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	names, err := p.dir.List(jsonSuffix)
+	errs := []error{err}
+	var suspects []netip.Addr
+	for _, name := range names {
+		addr, ok := recordAddr(name)
+		if !ok {
+			continue
+		}
+		if r, err := p.read(addr); err != nil || r != nil && stale(r) {
+			suspects = append(suspects, addr)
+		}
+	}
+	if len(suspects) == 0 {
+		return errors.Join(errs...)
+	}
+	if err := p.acquire(ctx); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	clean := true
+	for _, addr := range suspects {
+		r, err := p.read(addr)
+		if err == nil && r != nil && stale(r) {
+			err = p.free(ctx, r.owner(), addr)
+			clean = clean && err == nil
+		}
+		errs = append(errs, err)
+	}
+	if clean {
+		p.settled()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,148 @@
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// pages are the pool's map: one file per page that has ever had an address.
+// They are changed in place, a byte at a time, by the holder of the pool's
+// lock.
+type pages struct {
+	dir    *statefile.Dir
+	loaded map[netip.Addr]*page
+}
+
+type page struct {
+	bits *ipam.Page // as in the file
+	// hidden is bits and, in memory only, what other pools hold. nil while
+	// they are the same.
+	hidden *ipam.Page
+}
+
+func pageName(base netip.Addr) string { return "map-" + base.String() }
+
+// Page implements [ipam.Used].
+func (m *pages) Page(base netip.Addr) (*ipam.Page, error) {
+	p, err := m.load(base)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if p.hidden != nil {
+		return p.hidden, nil
+	}
+	return p.bits, nil
+}
+
+// load reads a page. A file that is missing or has the wrong size says
+// nothing, and the page counts as empty.
+func (m *pages) load(base netip.Addr) (*page, error) {
+	if p, ok := m.loaded[base]; ok {
+		return p, nil
+	}
+	bits := new(ipam.Page)
+	f, err := m.dir.OpenFile(pageName(base), os.O_RDONLY)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, mapError(err, m.dir)
+	default:
+		info, err := f.Stat()
+		if err == nil && info.Size() == ipam.PageBytes {
+			_, err = f.ReadAt(bits[:], 0)
+		}
+		f.Close()
+		if err != nil {
+			return nil, mapError(err, m.dir)
+		}
+	}
+	p := &page{bits: bits}
+	m.loaded[base] = p
+	return p, nil
+}
+
+// mark writes whether addr is taken.
+func (m *pages) mark(addr netip.Addr, taken bool) error {
+	base, i := ipam.PageBase(addr), ipam.PageIndex(addr)
+	p, err := m.load(base)
+	if err != nil {
+		return err
+	}
+	if p.hidden != nil {
+		p.hidden.Set(i, taken)
+	}
+	if p.bits.Taken(i) == taken {
+		return nil
+	}
+	p.bits.Set(i, taken)
+	f, err := m.open(base)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteAt(p.bits[i/8:i/8+1], int64(i/8))
+	return mapError(err, m.dir)
+}
+
+// hide keeps addr, which another pool holds, from being chosen in this call.
+func (m *pages) hide(addr netip.Addr) error {
+	p, err := m.load(ipam.PageBase(addr))
+	if err != nil {
+		return err
+	}
+	if p.hidden == nil {
+		copied := *p.bits
+		p.hidden = &copied
+	}
+	p.hidden.Set(ipam.PageIndex(addr), true)
+	return nil
+}
+
+// open opens a page's file for writing, with the size of a page.
+func (m *pages) open(base netip.Addr) (*os.File, error) {
+	f, err := m.dir.OpenFile(pageName(base), os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, mapError(err, m.dir)
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() != ipam.PageBytes {
+		err = errors.Join(f.Truncate(0), f.Truncate(ipam.PageBytes))
+	}
+	if err != nil {
+		f.Close()
+		return nil, mapError(err, m.dir)
+	}
+	return f, nil
+}
+
+// rebuild makes the map say exactly what taken says. The pages of old are
+// files of the pool's directory.
+func (m *pages) rebuild(taken *ipam.Set, bases map[netip.Addr]bool) error {
+	m.loaded = map[netip.Addr]*page{}
+	for base := range bases {
+		bits, _ := taken.Page(base)
+		if bits == nil {
+			bits = new(ipam.Page)
+		}
+		f, err := m.open(base)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(bits[:], 0)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return mapError(err, m.dir)
+		}
+		m.loaded[base] = &page{bits: bits}
+	}
+	return nil
+}
+
+func mapError(err error, dir *statefile.Dir) error {
+	return cnierr.Wrap(err, cnierr.IO, "make it writable for root and free space on its file system", "map of the addresses in %s", dir.Path())
+}

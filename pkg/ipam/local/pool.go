@@ -1,0 +1,239 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+const (
+	poolFile        = "pool.json"
+	lockFile        = "lock"
+	busyFile        = "busy"
+	byPodDir        = "by-pod"
+	byAttachmentDir = "by-attachment"
+	tmpPrefix       = ".tmp-" // of package statefile
+)
+
+// poolInfo is pool.json.
+type poolInfo struct {
+	Version int    `json:"version"`
+	Range   string `json:"range"`
+	Space   string `json:"networkName,omitempty"`
+}
+
+// pool is an open pool. Close it when done.
+type pool struct {
+	store        *Store
+	id           ipam.Pool
+	dir          *statefile.Dir
+	byPod        index
+	byAttachment index
+	reserved     *reservations
+	open         []*statefile.Dir
+
+	lock  *statefile.Lock // nil while it is not locked
+	busy  *os.File
+	pages *pages
+}
+
+// poolDir gives the name of a pool's directory in its address space.
+func poolDir(prefix netip.Prefix) string {
+	return strings.Replace(prefix.String(), "/", "_", 1)
+}
+
+// poolPrefix is the inverse of poolDir; false for other names.
+func poolPrefix(name string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(strings.Replace(name, "_", "/", 1))
+	return p, err == nil && poolDir(p.Masked()) == name
+}
+
+const unnamedSpace = "space"
+
+// spaceDir gives the name of an address space's directory.
+func spaceDir(space string) string {
+	if space == "" {
+		return unnamedSpace
+	}
+	return statefile.Name(unnamedSpace + "-" + space)
+}
+
+// openPool opens a pool's directories. With create unset, a pool that does not
+// exist is an error that wraps [fs.ErrNotExist].
+func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (_ *pool, err error) {
+	root, err := s.root(ctx, create)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(root.Path(), spaceDir(id.Space), poolDir(id.Prefix))
+	p := &pool{store: s, id: id, open: []*statefile.Dir{root}}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if !create {
+		if _, err := os.Lstat(path); err != nil {
+			return nil, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address pool %s", path)
+		}
+	}
+	sub := func(parent *statefile.Dir, name string) *statefile.Dir {
+		if err != nil {
+			return nil
+		}
+		var d *statefile.Dir
+		if d, err = parent.Sub(name); err == nil {
+			p.open = append(p.open, d)
+		}
+		return d
+	}
+	space := sub(root, spaceDir(id.Space))
+	p.dir = sub(space, poolDir(id.Prefix))
+	p.byPod.dir = sub(p.dir, byPodDir)
+	p.byAttachment.dir = sub(p.dir, byAttachmentDir)
+	p.reserved = &reservations{space: space, dir: sub(space, reservedDir), pool: poolDir(id.Prefix)}
+	if err != nil {
+		return nil, err
+	}
+	return p, p.checkInfo(create)
+}
+
+// close unlocks and closes everything.
+func (p *pool) close() {
+	p.unlock()
+	for _, d := range p.open {
+		_ = d.Close()
+	}
+}
+
+// checkInfo reads pool.json and, when create is set and there is none, writes
+// it: two writers write the same.
+func (p *pool) checkInfo(create bool) error {
+	path := filepath.Join(p.dir.Path(), poolFile)
+	data, err := p.dir.Read(poolFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		if !create {
+			return nil
+		}
+		data, err := json.MarshalIndent(poolInfo{Version: recordVersion, Range: p.id.Prefix.String(), Space: p.id.Space}, "", "  ")
+		if err != nil {
+			return err
+		}
+		return p.dir.Write(poolFile, append(data, '\n'))
+	}
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address pool %s", path)
+	}
+	var info poolInfo
+	if err := json.Unmarshal(data, &info); err != nil {
+		return cnierr.Wrap(err, cnierr.BadRecord, "remove it, if the records beside it are of that network", "address pool %s is corrupt", path)
+	}
+	if info.Version > recordVersion {
+		return cnierr.New(cnierr.BadRecord, "use the newer version of the plugin", "address pool %s was written by a newer version (%d)", path, info.Version)
+	}
+	if info.Range != p.id.Prefix.String() || info.Space != p.id.Space {
+		return cnierr.New(cnierr.BadRecord, "move the directory away when no pod uses its addresses",
+			"address pool %s is of range %q and network_name %q, the config says %q and %q",
+			path, info.Range, info.Space, p.id.Prefix, p.id.Space)
+	}
+	return nil
+}
+
+// acquire takes the pool's lock, and tidies up if its last holder was killed.
+func (p *pool) acquire(ctx context.Context) error {
+	lock, err := p.dir.Lock(ctx, lockFile)
+	if err != nil {
+		return err
+	}
+	p.lock = lock
+	p.pages = &pages{dir: p.dir, loaded: map[netip.Addr]*page{}}
+	p.busy, err = p.dir.OpenFile(busyFile, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.IO, "make it writable for root", "address pool %s", p.dir.Path())
+	}
+	info, err := p.busy.Stat()
+	if err == nil && info.Size() > 0 {
+		err = p.tidy(ctx)
+	}
+	if err == nil {
+		_, err = p.busy.WriteAt([]byte{'\n'}, 0)
+	}
+	return cnierr.Wrap(err, cnierr.IO, "make it writable for root and free space on its file system", "address pool %s", p.dir.Path())
+}
+
+// settled says that the pool is consistent: the next holder of the lock need
+// not tidy up. Without it, after an error, it does.
+func (p *pool) settled() {
+	if p.busy != nil {
+		_ = p.busy.Truncate(0)
+	}
+}
+
+func (p *pool) unlock() {
+	if p.busy != nil {
+		_ = p.busy.Close()
+		p.busy = nil
+	}
+	if p.lock != nil {
+		_ = p.lock.Unlock()
+		p.lock = nil
+	}
+	p.pages = nil
+}
+
+// tidy removes what killed processes left (temporary files, links and
+// reservations without a record) and rebuilds the map. Its cost grows with the
+// pool; the caller holds the lock.
+func (p *pool) tidy(ctx context.Context) error {
+	names, err := entries(p.dir)
+	if err != nil {
+		return err
+	}
+	taken, bases := &ipam.Set{}, map[netip.Addr]bool{}
+	for _, name := range names {
+		if addr, ok := recordAddr(name); ok {
+			taken.Add(addr)
+			bases[ipam.PageBase(addr)] = true
+		} else if base, ok := strings.CutPrefix(name, "map-"); ok {
+			if a, err := netip.ParseAddr(base); err == nil {
+				bases[ipam.PageBase(a)] = true
+			}
+		} else if strings.HasPrefix(name, tmpPrefix) {
+			err = errors.Join(err, p.dir.Remove(name))
+		}
+	}
+	return errors.Join(err,
+		p.byPod.tidy(taken), p.byAttachment.tidy(taken),
+		p.reserved.tidy(ctx), p.pages.rebuild(taken, bases))
+}
+
+// tidy removes the links to records that do not exist.
+func (x index) tidy(taken *ipam.Set) error {
+	names, err := entries(x.dir)
+	for _, name := range names {
+		if addr, ok := x.get(name); !ok || !taken.Has(addr) {
+			err = errors.Join(err, x.dir.Remove(name))
+		}
+	}
+	return err
+}
+
+// entries lists everything in d, temporary files too.
+func entries(d *statefile.Dir) ([]string, error) {
+	f, err := d.OpenFile(".", os.O_RDONLY)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "%s", d.Path())
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	return names, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "%s", d.Path())
+}

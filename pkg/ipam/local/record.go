@@ -1,0 +1,144 @@
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+// recordVersion is that of the records and of pool.json.
+const recordVersion = 1
+
+// record is the file that says who holds an address.
+type record struct {
+	Version     int       `json:"version"`
+	Address     string    `json:"address"` // with the mask
+	Network     string    `json:"network,omitempty"`
+	ContainerID string    `json:"containerID,omitempty"`
+	PodRef      string    `json:"podref,omitempty"`
+	IfName      string    `json:"ifname,omitempty"`
+	Since       time.Time `json:"since"`
+	// SetAside names the unreadable record that this one stands for. It has no
+	// owner.
+	SetAside string `json:"setAside,omitempty"`
+}
+
+func newRecord(addr netip.Prefix, o ipam.Owner, since time.Time) record {
+	return record{
+		Version: recordVersion, Address: addr.String(), Network: o.Network,
+		ContainerID: o.ContainerID, PodRef: o.PodRef, IfName: o.IfName,
+		Since: since.UTC().Truncate(time.Millisecond),
+	}
+}
+
+func (r *record) owner() ipam.Owner {
+	return ipam.Owner{ContainerID: r.ContainerID, PodRef: r.PodRef, IfName: r.IfName, Network: r.Network}
+}
+
+const jsonSuffix = ".json"
+
+// recordName gives the file of addr's record.
+func recordName(addr netip.Addr) string { return addr.String() + jsonSuffix }
+
+// recordAddr gives the address of a record's file, and false for other files.
+func recordAddr(name string) (netip.Addr, bool) {
+	text, ok := strings.CutSuffix(name, jsonSuffix)
+	if !ok {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(text)
+	return addr, err == nil && recordName(addr) == name
+}
+
+// errNewer is wrapped by what parseRecord returns for a record that a newer
+// release wrote: it is not corrupt, and not ours to touch.
+var errNewer = errors.New("written by a newer version")
+
+// parseRecord reads the record of addr.
+func parseRecord(data []byte, addr netip.Addr) (*record, error) {
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, err
+	}
+	if r.Version > recordVersion {
+		return nil, fmt.Errorf("%w (%d)", errNewer, r.Version)
+	}
+	if r.Version < 1 {
+		return nil, errors.New("it has no version")
+	}
+	p, err := netip.ParsePrefix(r.Address)
+	if err != nil {
+		return nil, fmt.Errorf("its address: %w", err)
+	}
+	if p.Addr() != addr {
+		return nil, fmt.Errorf("it speaks of %s", p.Addr())
+	}
+	if r.SetAside == "" && r.ContainerID == "" {
+		return nil, errors.New("it has no container id")
+	}
+	return &r, nil
+}
+
+// read gives addr's record, nil when there is none. A record that cannot be
+// understood is set aside; that is an error once.
+func (p *pool) read(addr netip.Addr) (*record, error) {
+	name := recordName(addr)
+	data, err := p.dir.Read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	path := filepath.Join(p.dir.Path(), name)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address record %s", path)
+	}
+	r, err := parseRecord(data, addr)
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, errNewer):
+		return nil, cnierr.Wrap(err, cnierr.BadRecord, "use the newer version of the plugin", "address record %s", path)
+	case p.lock == nil:
+		return nil, p.corrupt(err, path, "it is set aside by the next ADD or DEL that meets it")
+	}
+	aside, asideErr := p.setAside(addr)
+	if asideErr != nil {
+		return nil, errors.Join(p.corrupt(err, path, "see to the other error"), asideErr)
+	}
+	return nil, p.corrupt(err, path, fmt.Sprintf(
+		"its content is now in %s, and %s stays taken: remove %s when no pod uses that address", aside, addr, path))
+}
+
+func (p *pool) corrupt(err error, path, cure string) error {
+	return cnierr.Wrap(err, cnierr.BadRecord, cure, "address record %s is corrupt", path)
+}
+
+// setAside gives the unreadable record of addr another name, and puts one
+// without an owner in its place. The link comes first, so that at no time the
+// address looks free. The caller holds the lock.
+func (p *pool) setAside(addr netip.Addr) (string, error) {
+	name := recordName(addr)
+	now := p.store.now().UTC()
+	aside := fmt.Sprintf("%s.corrupt-%s", name, now.Format("20060102T150405.000000000"))
+	if err := p.dir.Link(name, aside); err != nil {
+		return "", cnierr.Wrap(err, cnierr.IO, "make the directory writable for root", "setting aside %s", filepath.Join(p.dir.Path(), name))
+	}
+	r := newRecord(netip.PrefixFrom(addr, p.id.Prefix.Bits()), ipam.Owner{}, now)
+	r.SetAside = aside
+	return filepath.Join(p.dir.Path(), aside), p.writeRecord(addr, r)
+}
+
+func (p *pool) writeRecord(addr netip.Addr, r record) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return p.dir.Write(recordName(addr), append(data, '\n'))
+}

@@ -1,0 +1,121 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// reservations are the addresses of an address space that a pool holds for
+// itself against the other pools: links, named by the address, to its record.
+//
+// They are changed under a lock of their own. It is taken inside a pool's
+// lock, and no pool's lock is taken inside it.
+type reservations struct {
+	space *statefile.Dir // the address space
+	dir   *statefile.Dir // its "reserved"
+	pool  string         // the name of the pool's directory in space
+}
+
+const (
+	reservedDir  = "reserved"
+	reservedLock = "reserved.lock"
+)
+
+func (r *reservations) target(addr netip.Addr) string {
+	return "../" + r.pool + "/" + recordName(addr)
+}
+
+// mine says whether this pool's link stands for addr.
+func (r *reservations) mine(addr netip.Addr) bool {
+	now, err := r.dir.Readlink(addr.String())
+	return err == nil && now == r.target(addr)
+}
+
+// elsewhere says whether another pool holds addr. A link to a record that does
+// not exist holds nothing.
+func (r *reservations) elsewhere(addr netip.Addr) bool {
+	target, err := r.dir.Readlink(addr.String())
+	if err != nil || target == r.target(addr) {
+		return false
+	}
+	return r.space.Exists(strings.TrimPrefix(target, "../"))
+}
+
+// take reserves addr, whose record exists already, and says whether that
+// worked: false means that another pool has it.
+func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) {
+	lock, err := r.space.Lock(ctx, reservedLock)
+	if err != nil {
+		return false, err
+	}
+	defer lock.Unlock()
+	err = r.dir.Symlink(r.target(addr), addr.String())
+	if errors.Is(err, fs.ErrExist) {
+		if r.elsewhere(addr) {
+			return false, nil
+		}
+		if r.mine(addr) {
+			return true, nil
+		}
+		if err := r.dir.Remove(addr.String()); err != nil {
+			return false, err
+		}
+		err = r.dir.Symlink(r.target(addr), addr.String())
+	}
+	return err == nil, cnierr.Wrap(err, cnierr.IO, "make the directory writable for root and free space on its file system",
+		"cannot reserve %s in %s", addr, r.dir.Path())
+}
+
+// free ends the reservation of addr if it is this pool's.
+func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
+	if !r.mine(addr) {
+		return nil
+	}
+	lock, err := r.space.Lock(ctx, reservedLock)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	if !r.mine(addr) {
+		return nil
+	}
+	return r.dir.Remove(addr.String())
+}
+
+// addrs lists the reserved addresses, this pool's and the others'.
+func (r *reservations) addrs() ([]netip.Addr, error) {
+	names, err := r.dir.List("")
+	if err != nil {
+		return nil, err
+	}
+	addrs := make([]netip.Addr, 0, len(names))
+	for _, name := range names {
+		if a, err := netip.ParseAddr(name); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, nil
+}
+
+// tidy removes the reservations whose record does not exist.
+func (r *reservations) tidy(ctx context.Context) error {
+	lock, err := r.space.Lock(ctx, reservedLock)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	addrs, err := r.addrs()
+	for _, a := range addrs {
+		target, linkErr := r.dir.Readlink(a.String())
+		if linkErr == nil && !r.space.Exists(strings.TrimPrefix(target, "../")) {
+			err = errors.Join(err, r.dir.Remove(a.String()))
+		}
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// Store is the node's address store. It holds nothing open between calls, and
+// is safe for concurrent use by goroutines and processes.
+type Store struct {
+	path   string // <state directory>/ipam
+	bootID string // file
+	now    func() time.Time
+}
+
+var _ ipam.Store = (*Store)(nil)
+
+// New gives the store below stateDir, an absolute path, and touches nothing.
+// The first Allocate makes the directory.
+func New(stateDir string) *Store {
+	return &Store{
+		path:   filepath.Join(stateDir, "ipam"),
+		bootID: "/proc/sys/kernel/random/boot_id",
+		now:    time.Now,
+	}
+}
+
+const (
+	bootFile = "boot"
+	bootLock = "boot.lock"
+)
+
+// root opens the store's directory. What a former boot left in it is removed
+// first: no pod of that time exists any more. With create unset, a missing
+// directory is an error that wraps [fs.ErrNotExist].
+func (s *Store) root(ctx context.Context, create bool) (*statefile.Dir, error) {
+	open := statefile.OpenExisting
+	if create {
+		open = statefile.Open
+	}
+	root, err := open(s.path)
+	if err != nil || !root.Durable() {
+		return root, err
+	}
+	if err := s.freshBoot(ctx, root); err != nil {
+		_ = root.Close()
+		return nil, err
+	}
+	root.Volatile()
+	return root, nil
+}
+
+// freshBoot empties root if it is of another boot. Nobody uses the pools
+// before the boot file says that they are of this one.
+func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
+	boot, err := os.ReadFile(s.bootID)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.IO, "mount /proc, or put the state directory on tmpfs", "cannot tell this boot from the last one")
+	}
+	if was, err := root.Read(bootFile); err == nil && bytes.Equal(was, boot) {
+		return nil
+	}
+	lock, err := root.Lock(ctx, bootLock)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	if was, err := root.Read(bootFile); err == nil && bytes.Equal(was, boot) {
+		return nil
+	}
+	names, err := entries(root)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") {
+			if err := os.RemoveAll(filepath.Join(root.Path(), name)); err != nil {
+				return cnierr.Wrap(err, cnierr.IO, "remove it", "addresses of the last boot")
+			}
+		}
+	}
+	return root.Write(bootFile, boot)
+}
+
+// pools lists the pools of all address spaces.
+func (s *Store) pools(ctx context.Context) ([]ipam.Pool, error) {
+	root, err := s.root(ctx, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	spaces, err := entries(root)
+	if err != nil {
+		return nil, err
+	}
+	var pools []ipam.Pool
+	for _, dir := range spaces {
+		space, ok := strings.CutPrefix(dir, unnamedSpace)
+		if !ok || space != "" && !strings.HasPrefix(space, "-") {
+			continue
+		}
+		names, readErr := os.ReadDir(filepath.Join(root.Path(), dir))
+		err = errors.Join(err, readErr)
+		for _, e := range names {
+			if prefix, ok := poolPrefix(e.Name()); ok && e.IsDir() {
+				pools = append(pools, ipam.Pool{Space: strings.TrimPrefix(space, "-"), Prefix: prefix})
+			}
+		}
+	}
+	return pools, err
+}

@@ -1,0 +1,181 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// RangeSpec is a range as configured.
+type RangeSpec struct {
+	// Prefix is the whole network, IPv4 or IPv6, masked.
+	Prefix netip.Prefix
+	// Start and End bound the addresses that are handed out, inclusively. A
+	// bound that is invalid, of the other family, outside the usable addresses,
+	// or an end before the start is as if it were absent.
+	Start, End netip.Addr
+	// Exclude lists blocks that are never handed out.
+	Exclude []netip.Prefix
+	// ExcludeText is Exclude as the user wrote it, for messages.
+	ExcludeText []string
+	// Avoid lists addresses that belong to somebody else: gateways.
+	Avoid []netip.Addr
+}
+
+// Range is a set of addresses from which one is chosen.
+type Range struct {
+	prefix      netip.Prefix
+	first, last netip.Addr
+	closed      []block // sorted, disjoint, never adjacent
+	excludeText []string
+	avoid       []netip.Addr
+}
+
+// block is a run of addresses, both ends included.
+type block struct{ lo, hi netip.Addr }
+
+// TooSmallError says that a network has no address to hand out: whereabouts
+// reserves the first and the last one of every network, IPv6 too.
+type TooSmallError struct{ Prefix netip.Prefix }
+
+func (e *TooSmallError) Error() string {
+	return fmt.Sprintf("net mask is too short, subnet %s has no usable IP addresses, it is too small", e.Prefix)
+}
+
+// ExhaustedError says that every address of a range is taken. Its text is
+// whereabouts' own, because people's alerts look for it.
+type ExhaustedError struct {
+	First, Last netip.Addr
+	Prefix      netip.Prefix
+	Exclude     []string // as the user wrote it
+}
+
+func (e *ExhaustedError) Error() string {
+	return fmt.Sprintf("Could not allocate IP in range: ip: %s / - %s / range: %s / excludeRanges: [%s]",
+		e.First, e.Last, e.Prefix, strings.Join(e.Exclude, " "))
+}
+
+// NewRange computes the bounds. It fails with a *[TooSmallError] only.
+func NewRange(spec RangeSpec) (*Range, error) {
+	prefix := spec.Prefix.Masked()
+	if !prefix.IsValid() || prefix.Addr().BitLen()-prefix.Bits() < 2 {
+		return nil, &TooSmallError{Prefix: spec.Prefix}
+	}
+	r := &Range{
+		prefix:      prefix,
+		first:       prefix.Addr().Next(),
+		last:        lastAddr(prefix).Prev(),
+		excludeText: spec.ExcludeText,
+		avoid:       spec.Avoid,
+	}
+	if r.inBounds(spec.Start) {
+		r.first = spec.Start
+	}
+	if r.inBounds(spec.End) {
+		r.last = spec.End
+	}
+	for _, e := range spec.Exclude {
+		r.closed = append(r.closed, block{e.Masked().Addr(), lastAddr(e)})
+	}
+	for _, a := range spec.Avoid {
+		r.closed = append(r.closed, block{a, a})
+	}
+	r.closed = merge(r.closed)
+	return r, nil
+}
+
+// Prefix gives the network, whose length is the mask of every address in it.
+func (r *Range) Prefix() netip.Prefix { return r.prefix }
+
+// First and Last give the bounds, both usable unless excluded.
+func (r *Range) First() netip.Addr { return r.first }
+
+// Last gives the upper bound.
+func (r *Range) Last() netip.Addr { return r.last }
+
+// Exhausted makes the error for a range without a free address.
+func (r *Range) Exhausted() *ExhaustedError {
+	return &ExhaustedError{First: r.first, Last: r.last, Prefix: r.prefix, Exclude: r.excludeText}
+}
+
+// Next gives the lowest address of the range that is not below from, and
+// false when there is none. Its cost is that of a binary search in the
+// excluded blocks.
+func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
+	if !from.IsValid() || from.Compare(r.first) < 0 {
+		from = r.first
+	}
+	if b, closed := r.blockOf(from); closed {
+		from = b.hi.Next() // invalid after the last address there is
+	}
+	if !from.IsValid() || from.Compare(r.last) > 0 {
+		return netip.Addr{}, false
+	}
+	return from, true
+}
+
+// Why says why the range does not hand out addr; "" means that it does.
+func (r *Range) Why(addr netip.Addr) string {
+	switch {
+	case !r.prefix.Contains(addr):
+		return fmt.Sprintf("it is not in %s", r.prefix)
+	case slices.Contains(r.avoid, addr):
+		return "it is a gateway"
+	case !r.inBounds(addr):
+		return fmt.Sprintf("it is not between %s and %s", r.first, r.last)
+	}
+	if _, closed := r.blockOf(addr); closed {
+		return "it is excluded"
+	}
+	return ""
+}
+
+func (r *Range) inBounds(a netip.Addr) bool {
+	return a.IsValid() && a.BitLen() == r.first.BitLen() && r.first.Compare(a) <= 0 && a.Compare(r.last) <= 0
+}
+
+func (r *Range) blockOf(a netip.Addr) (block, bool) {
+	i, exact := slices.BinarySearchFunc(r.closed, a, func(b block, a netip.Addr) int { return b.lo.Compare(a) })
+	if !exact {
+		i-- // the last block that begins before a
+	}
+	if i < 0 || r.closed[i].hi.Compare(a) < 0 {
+		return block{}, false
+	}
+	return r.closed[i], true
+}
+
+// merge sorts blocks and joins those that overlap or touch, so that the end of
+// one is never the inside of another.
+func merge(blocks []block) []block {
+	slices.SortFunc(blocks, func(a, b block) int {
+		return cmp.Or(a.lo.Compare(b.lo), a.hi.Compare(b.hi))
+	})
+	var merged []block
+	for _, b := range blocks {
+		if n := len(merged); n > 0 {
+			last := &merged[n-1]
+			touches := b.lo.Compare(last.hi) <= 0 || last.hi.Next() == b.lo
+			if touches && b.lo.BitLen() == last.hi.BitLen() {
+				if last.hi.Compare(b.hi) < 0 {
+					last.hi = b.hi
+				}
+				continue
+			}
+		}
+		merged = append(merged, b)
+	}
+	return merged
+}
+
+// lastAddr gives the highest address of p.
+func lastAddr(p netip.Prefix) netip.Addr {
+	a := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(a); bit++ {
+		a[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(a)
+	return last
+}

@@ -1,0 +1,364 @@
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// The values of the key "store".
+const (
+	StoreLocal      = "local"
+	StoreKubernetes = "kubernetes"
+)
+
+// Whereabouts is the configuration of the whereabouts IPAM plugin: the "ipam"
+// object, with the empty keys filled from the flat file, and what the plugin
+// needs of the network config around it and of CNI_ARGS.
+type Whereabouts struct {
+	CNIVersion string // "" when the config has none
+	Name       string // the network's name
+	StateDir   string // absolute; the address pools lie in its "ipam"
+
+	// Store is "", [StoreLocal] or [StoreKubernetes].
+	Store string
+	// Kubeconfig is a path, or "" when neither the config nor the flat file
+	// has one.
+	Kubeconfig string
+	// FlatFile is the flat file that filled the empty keys, "" when none did.
+	FlatFile string
+
+	Ranges       []WhereaboutsRange
+	Requested    []netip.Addr // runtimeConfig.ips and args.cni.ips, without doubles
+	Static       []WhereaboutsStatic
+	Gateway      netip.Addr // invalid when there is none
+	AllowGateway bool
+	Routes       []*types.Route // none is nil
+	DNS          types.DNS
+
+	NetworkName   string // the address space, "" for the unnamed one
+	Overlapping   bool   // enable_overlapping_ranges, default true
+	NodeSliceSize int    // prefix length, 0 when node slices are off
+	// ConfigurationPath is a flat file, or the directory of "nodename".
+	ConfigurationPath string
+	LogFile, LogLevel string
+
+	Pod WhereaboutsPod
+
+	// ValidAttachments is GC's list. nil means that the runtime sent none,
+	// which is not the same as an empty one.
+	ValidAttachments *[]types.GCAttachment
+}
+
+// WhereaboutsRange is one range, from which an attachment gets one address.
+type WhereaboutsRange struct {
+	Prefix      netip.Prefix   // masked
+	Start, End  netip.Addr     // bounds as configured; invalid when absent or unreadable
+	Exclude     []netip.Prefix // masked
+	ExcludeText []string       // the same, as the user wrote it
+}
+
+// WhereaboutsStatic is an address that is not taken from a range.
+type WhereaboutsStatic struct {
+	Address netip.Prefix // not masked
+	Gateway netip.Addr   // invalid when there is none
+}
+
+// WhereaboutsPod is the pod that CNI_ARGS names; all empty outside Kubernetes.
+type WhereaboutsPod struct {
+	Namespace, Name, UID string
+}
+
+// Ref gives "namespace/name", or "" when CNI_ARGS names no pod.
+func (p WhereaboutsPod) Ref() string {
+	if p.Name == "" {
+		return ""
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// WhereaboutsFlatFiles gives the places where whereabouts installations keep
+// their flat file, the first to look at first.
+func WhereaboutsFlatFiles() []string {
+	const name = "cni/net.d/whereabouts.d/whereabouts.conf"
+	return []string{"/etc/kubernetes/" + name, "/etc/" + name, "/host/etc/" + name}
+}
+
+// ParseWhereabouts reads the network config that arrives on stdin and
+// CNI_ARGS. flatFiles are tried after the config's own "configuration_path";
+// the first that exists fills the keys that are empty in the config.
+//
+// Errors carry the codes Decode (not JSON, or not of the documented types),
+// InvalidEnv (CNI_ARGS), IO (a flat file that cannot be read) and
+// InvalidConfig.
+func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
+	var net whereaboutsNet
+	if err := decode(stdin, &net, "network config"); err != nil {
+		return nil, err
+	}
+	if net.IPAM == nil {
+		return nil, cnierr.New(cnierr.InvalidConfig, `add "ipam": {"type": "whereabouts", "range": "..."}`, "IPAM config missing 'ipam' key")
+	}
+	args, err := parseWhereaboutsArgs(cniArgs)
+	if err != nil {
+		return nil, err
+	}
+	overlapping := net.IPAM.Overlapping
+	flatFile, err := net.IPAM.fillFromFlatFile(flatFiles)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &Whereabouts{
+		CNIVersion: net.CNIVersion, Name: net.Name, FlatFile: flatFile,
+		Store: net.IPAM.Store, Kubeconfig: net.IPAM.Kubernetes.Kubeconfig,
+		AllowGateway: net.IPAM.AllowGateway, Routes: net.IPAM.Routes, DNS: net.IPAM.DNS,
+		NetworkName: net.IPAM.NetworkName, Overlapping: overlapping,
+		ConfigurationPath: net.IPAM.ConfigurationPath,
+		LogFile:           net.IPAM.LogFile, LogLevel: net.IPAM.LogLevel,
+		Pod:              args.pod(),
+		ValidAttachments: net.attachments(),
+	}
+	if c.StateDir, err = whereaboutsStateDir(net.StateDir); err != nil {
+		return nil, err
+	}
+	return c, c.read(&net, args)
+}
+
+func whereaboutsStateDir(configured string) (string, error) {
+	if configured == "" {
+		return DefaultStateDir, nil
+	}
+	if !filepath.IsAbs(configured) {
+		return "", cnierr.New(cnierr.InvalidConfig, "give an absolute path", "stateDir %q is not an absolute path", configured)
+	}
+	return filepath.Clean(configured), nil
+}
+
+// read checks and converts everything that is more than a string.
+func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
+	switch c.Store {
+	case "", StoreLocal, StoreKubernetes:
+	default:
+		return cnierr.New(cnierr.InvalidConfig, `use "local" or "kubernetes"`, "unknown store %q", c.Store)
+	}
+	for i, r := range c.Routes {
+		if r == nil {
+			return cnierr.New(cnierr.InvalidConfig, "remove it", "routes[%d] is null", i)
+		}
+	}
+	if err := c.readRanges(net.IPAM); err != nil {
+		return err
+	}
+	if err := c.readGateway(net.IPAM.Gateway); err != nil {
+		return err
+	}
+	if err := c.readStatic(net.IPAM.Addresses, args); err != nil {
+		return err
+	}
+	if err := c.readRequested(net); err != nil {
+		return err
+	}
+	if err := c.readSliceSize(net.IPAM.NodeSliceSize); err != nil {
+		return err
+	}
+	return c.onePerFamily()
+}
+
+func (c *Whereabouts) readGateway(text string) error {
+	if text == "" {
+		return nil
+	}
+	gw, ok := sloppyAddr(text)
+	if !ok {
+		return cnierr.New(cnierr.InvalidConfig, "give one address, without a prefix length", "couldn't parse gateway IP: %s", text)
+	}
+	c.Gateway = gw
+	return nil
+}
+
+func (c *Whereabouts) readStatic(addresses []whereaboutsAddress, args whereaboutsArgs) error {
+	for _, a := range addresses {
+		p, ok := sloppyPrefix(a.Address)
+		if !ok {
+			return cnierr.New(cnierr.InvalidConfig, "write it as address/length", "invalid CIDR in addresses %s", a.Address)
+		}
+		c.Static = append(c.Static, WhereaboutsStatic{Address: p, Gateway: addrOf(a.Gateway)})
+	}
+	return args.addStatic(c)
+}
+
+func (c *Whereabouts) readRequested(net *whereaboutsNet) error {
+	seen := map[netip.Addr]bool{}
+	for _, text := range append(net.RuntimeConfig.IPs, net.Args.CNI.IPs...) {
+		bare, _, _ := strings.Cut(strings.TrimSpace(text), "/")
+		addr, ok := sloppyAddr(bare)
+		if !ok {
+			return cnierr.New(cnierr.InvalidConfig, "give an address, with or without a prefix length", "cannot read the requested address %q", text)
+		}
+		if !seen[addr] {
+			seen[addr] = true
+			c.Requested = append(c.Requested, addr)
+		}
+	}
+	return nil
+}
+
+func (c *Whereabouts) readSliceSize(text string) error {
+	if text == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(text, "/"))
+	if err != nil || n < 1 || n > 128 {
+		return cnierr.New(cnierr.InvalidConfig, `write it as "/26" or "26"`, "node_slice_size %q is not a prefix length", text)
+	}
+	c.NodeSliceSize = n
+	return nil
+}
+
+// onePerFamily refuses what a result of the oldest versions cannot carry:
+// those have room for one IPv4 and one IPv6 address, and the conversion drops
+// the rest without a word.
+func (c *Whereabouts) onePerFamily() error {
+	switch c.CNIVersion {
+	case "", "0.1.0", "0.2.0":
+	default:
+		return nil
+	}
+	v4, v6 := 0, 0
+	count := func(a netip.Addr) {
+		if a.Is4() {
+			v4++
+		} else {
+			v6++
+		}
+	}
+	for _, r := range c.Ranges {
+		count(r.Prefix.Addr())
+	}
+	for _, s := range c.Static {
+		count(s.Address.Addr())
+	}
+	if v4 > 1 || v6 > 1 {
+		return cnierr.New(cnierr.InvalidConfig, `use "cniVersion": "0.3.1" or later`,
+			"CNI version %s does not support more than 1 address per family", c.CNIVersion)
+	}
+	return nil
+}
+
+// whereaboutsNet is the network config as JSON. encoding/json matches keys
+// without regard to case and tolerates unknown ones, as users expect.
+type whereaboutsNet struct {
+	CNIVersion    string           `json:"cniVersion"`
+	Name          string           `json:"name"`
+	StateDir      string           `json:"stateDir"`
+	IPAM          *whereaboutsIPAM `json:"ipam"`
+	RuntimeConfig struct {
+		IPs []string `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+	Valid  *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
+	Legacy *[]types.GCAttachment `json:"cni.dev/attachments"`
+}
+
+// attachments prefers the specified key to the misspelt one that libcni sends
+// beside it.
+func (n *whereaboutsNet) attachments() *[]types.GCAttachment {
+	if n.Valid != nil {
+		return n.Valid
+	}
+	return n.Legacy
+}
+
+// whereaboutsIPAM is the "ipam" object, and a flat file, as JSON.
+type whereaboutsIPAM struct {
+	Type string `json:"type"`
+
+	Range      string             `json:"range"`
+	RangeStart sloppyIP           `json:"range_start"`
+	RangeEnd   sloppyIP           `json:"range_end"`
+	Exclude    []string           `json:"exclude"`
+	IPRanges   []whereaboutsBlock `json:"ipRanges"`
+
+	Gateway      string               `json:"gateway"`
+	AllowGateway bool                 `json:"allow_gateway"`
+	Routes       []*types.Route       `json:"routes"`
+	DNS          types.DNS            `json:"dns"`
+	Addresses    []whereaboutsAddress `json:"addresses"`
+
+	NetworkName   string `json:"network_name"`
+	Overlapping   bool   `json:"enable_overlapping_ranges"`
+	NodeSliceSize string `json:"node_slice_size"`
+	Store         string `json:"store"`
+	Kubernetes    struct {
+		Kubeconfig string `json:"kubeconfig"`
+		APIRoot    string `json:"k8s_api_root"`
+	} `json:"kubernetes"`
+	ConfigurationPath string `json:"configuration_path"`
+	LogFile           string `json:"log_file"`
+	LogLevel          string `json:"log_level"`
+
+	// Accepted without effect: a wrong type is still an error.
+	Datastore           string `json:"datastore"`
+	EtcdHost            string `json:"etcd_host"`
+	EtcdUsername        string `json:"etcd_username"`
+	EtcdPassword        string `json:"etcd_password"`
+	EtcdKeyFile         string `json:"etcd_key_file"`
+	EtcdCertFile        string `json:"etcd_cert_file"`
+	EtcdCACertFile      string `json:"etcd_ca_cert_file"`
+	LeaderLeaseDuration int    `json:"leader_lease_duration"`
+	LeaderRenewDeadline int    `json:"leader_renew_deadline"`
+	LeaderRetryPeriod   int    `json:"leader_retry_period"`
+	ReconcilerCron      string `json:"reconciler_cron_expression"`
+	SleepForRace        int    `json:"sleep_for_race"`
+}
+
+// whereaboutsBlock is an entry of "ipRanges". Its bounds must be addresses:
+// only those of the plain "range" may be anything.
+type whereaboutsBlock struct {
+	Range      string   `json:"range"`
+	RangeStart net.IP   `json:"range_start"`
+	RangeEnd   net.IP   `json:"range_end"`
+	Exclude    []string `json:"exclude"`
+}
+
+type whereaboutsAddress struct {
+	Address string `json:"address"`
+	Gateway net.IP `json:"gateway"`
+}
+
+// UnmarshalJSON sets the one default that is not the zero value.
+func (w *whereaboutsIPAM) UnmarshalJSON(data []byte) error {
+	type plain whereaboutsIPAM
+	p := plain{Overlapping: true}
+	if err := json.Unmarshal(data, &p); err != nil {
+		return err
+	}
+	*w = whereaboutsIPAM(p)
+	return nil
+}
+
+// decode says which document is wrong, and whether its form or a type in it.
+func decode(data []byte, into any, what string) error {
+	err := json.Unmarshal(data, into)
+	if err == nil {
+		return nil
+	}
+	var wrongType *json.UnmarshalTypeError
+	if errors.As(err, &wrongType) {
+		return cnierr.Wrap(err, cnierr.Decode, "give the key the documented type", "%s", what)
+	}
+	return cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "%s", what)
+}

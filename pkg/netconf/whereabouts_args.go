@@ -1,0 +1,66 @@
+package netconf
+
+import (
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// whereaboutsArgs are the keys of CNI_ARGS that the plugin knows. The field
+// names are the keys: types.LoadArgs finds them by name.
+type whereaboutsArgs struct {
+	types.CommonArgs
+	IP                         types.UnmarshallableString
+	GATEWAY                    types.UnmarshallableString
+	MAC                        types.UnmarshallableString
+	K8S_POD_NAMESPACE          types.UnmarshallableString //nolint:revive,stylecheck // the key's name
+	K8S_POD_NAME               types.UnmarshallableString //nolint:revive,stylecheck // the key's name
+	K8S_POD_UID                types.UnmarshallableString //nolint:revive,stylecheck // the key's name
+	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString //nolint:revive,stylecheck // the key's name
+}
+
+func parseWhereaboutsArgs(cniArgs string) (whereaboutsArgs, error) {
+	var args whereaboutsArgs
+	err := types.LoadArgs(cniArgs, &args)
+	return args, cnierr.Wrap(err, cnierr.InvalidEnv,
+		"write it as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if other keys are in it", "CNI_ARGS")
+}
+
+func (a whereaboutsArgs) pod() WhereaboutsPod {
+	return WhereaboutsPod{
+		Namespace: string(a.K8S_POD_NAMESPACE),
+		Name:      string(a.K8S_POD_NAME),
+		UID:       string(a.K8S_POD_UID),
+	}
+}
+
+// addStatic adds the addresses of IP=, and sets each gateway of GATEWAY= on
+// every static address whose subnet contains it.
+func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
+	if a.IP != "" {
+		for item := range strings.SplitSeq(string(a.IP), ",") {
+			p, ok := sloppyPrefix(strings.TrimSpace(item))
+			if !ok {
+				return cnierr.New(cnierr.InvalidEnv, "write it as address/length", "invalid CIDR %s in IP of CNI_ARGS", strings.TrimSpace(item))
+			}
+			c.Static = append(c.Static, WhereaboutsStatic{Address: p})
+		}
+	}
+	if a.GATEWAY == "" {
+		return nil
+	}
+	for item := range strings.SplitSeq(string(a.GATEWAY), ",") {
+		gw, ok := sloppyAddr(strings.TrimSpace(item))
+		if !ok {
+			return cnierr.New(cnierr.InvalidEnv, "give an address, without a prefix length", "invalid gateway address %s in CNI_ARGS", item)
+		}
+		for i := range c.Static {
+			if c.Static[i].Address.Contains(gw) {
+				c.Static[i].Gateway = gw
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package netconf
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// fillFromFlatFile finds the flat file and fills the keys that are empty in w
+// from it. It gives the file's path, or "" when there is none.
+func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
+	if w.ConfigurationPath != "" {
+		places = append([]string{w.ConfigurationPath}, places...)
+	}
+	for _, path := range places {
+		data, err := readFlatFile(path)
+		if err != nil {
+			return "", err
+		}
+		if data == nil {
+			continue
+		}
+		var flat whereaboutsIPAM
+		if err := decode(data, &flat, "flat file "+path); err != nil {
+			return "", err
+		}
+		w.fill(&flat)
+		return path, nil
+	}
+	return "", nil
+}
+
+// readFlatFile gives nil when there is no such file. A directory is none:
+// "configuration_path" names the directory of "nodename" as well.
+func readFlatFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return nil, nil
+	case err == nil && info.IsDir():
+		return nil, nil
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable, or remove it", "flat file %s", path)
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	return data, nil
+}
+
+// fill takes from the flat file what is empty in w. Whether ranges overlap is
+// never the flat file's to say: false cannot be told from absent.
+func (w *whereaboutsIPAM) fill(flat *whereaboutsIPAM) {
+	or(&w.Range, flat.Range)
+	if !w.RangeStart.addr.IsValid() {
+		w.RangeStart = flat.RangeStart
+	}
+	if !w.RangeEnd.addr.IsValid() {
+		w.RangeEnd = flat.RangeEnd
+	}
+	orList(&w.Exclude, flat.Exclude)
+	orList(&w.IPRanges, flat.IPRanges)
+	or(&w.Gateway, flat.Gateway)
+	w.AllowGateway = w.AllowGateway || flat.AllowGateway
+	orList(&w.Routes, flat.Routes)
+	fillDNS(&w.DNS, flat.DNS)
+	orList(&w.Addresses, flat.Addresses)
+	or(&w.NetworkName, flat.NetworkName)
+	or(&w.NodeSliceSize, flat.NodeSliceSize)
+	or(&w.Store, flat.Store)
+	or(&w.Kubernetes.Kubeconfig, flat.Kubernetes.Kubeconfig)
+	or(&w.ConfigurationPath, flat.ConfigurationPath)
+	or(&w.LogFile, flat.LogFile)
+	or(&w.LogLevel, flat.LogLevel)
+}
+
+func fillDNS(dns *types.DNS, flat types.DNS) {
+	orList(&dns.Nameservers, flat.Nameservers)
+	or(&dns.Domain, flat.Domain)
+	orList(&dns.Search, flat.Search)
+	orList(&dns.Options, flat.Options)
+}
+
+func or(value *string, fallback string) {
+	if *value == "" {
+		*value = fallback
+	}
+}
+
+func orList[T any](list *[]T, fallback []T) {
+	if len(*list) == 0 {
+		*list = fallback
+	}
+}

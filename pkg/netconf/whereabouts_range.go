@@ -1,0 +1,149 @@
+package netconf
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// readRanges puts the plain "range" before "ipRanges" and reads them all.
+func (c *Whereabouts) readRanges(ipam *whereaboutsIPAM) error {
+	if ipam.Range != "" {
+		r, err := readRange(ipam.Range, ipam.RangeStart.addr, ipam.RangeEnd.addr, ipam.Exclude)
+		if err != nil {
+			return err
+		}
+		c.Ranges = append(c.Ranges, r)
+	}
+	for _, b := range ipam.IPRanges {
+		r, err := readRange(b.Range, addrOf(b.RangeStart), addrOf(b.RangeEnd), b.Exclude)
+		if err != nil {
+			return err
+		}
+		c.Ranges = append(c.Ranges, r)
+	}
+	for i, r := range c.Ranges {
+		for _, earlier := range c.Ranges[:i] {
+			if earlier.Prefix == r.Prefix {
+				// Both would give the attachment the same address.
+				return cnierr.New(cnierr.InvalidConfig, "name each network once",
+					"two ranges lie in the pool %s, and an interface holds one address of a pool", r.Prefix)
+			}
+		}
+	}
+	return nil
+}
+
+// readRange understands "network/len" and "start-end/len". The second form
+// carries its own bounds.
+func readRange(text string, start, end netip.Addr, exclude []string) (WhereaboutsRange, error) {
+	r := WhereaboutsRange{Start: start, End: end, ExcludeText: exclude}
+	cidr := text
+	if first, rest, dashed := strings.Cut(text, "-"); dashed {
+		cidr = rest
+		from, ok := sloppyAddr(first)
+		if !ok {
+			return r, cnierr.New(cnierr.InvalidConfig, `write the range as "start-end/length", without blanks`, "invalid range start IP: %s", first)
+		}
+		r.Start = from
+	}
+	p, ok := sloppyPrefix(cidr)
+	if !ok {
+		return r, cnierr.New(cnierr.InvalidConfig, `write the range as "network/length" or "start-end/length"`, "invalid CIDR %s", text)
+	}
+	r.Prefix = p.Masked()
+	if cidr != text {
+		if !r.Prefix.Contains(r.Start) {
+			return r, cnierr.New(cnierr.InvalidConfig, "start must lie in the network of end/length",
+				"invalid range start for CIDR %s: %s", r.Prefix, r.Start)
+		}
+		r.End = p.Addr()
+	}
+	for _, e := range exclude {
+		block, ok := excludedBlock(e)
+		if !ok {
+			return r, cnierr.New(cnierr.InvalidConfig, "give a CIDR or a single address, without leading zeros",
+				"could not parse exclude range %q of %s", e, text)
+		}
+		r.Exclude = append(r.Exclude, block)
+	}
+	return r, nil
+}
+
+// excludedBlock reads a CIDR or a single address, without leading zeros.
+func excludedBlock(text string) (netip.Prefix, bool) {
+	if _, n, err := net.ParseCIDR(text); err == nil {
+		addr := addrOf(n.IP)
+		ones, bits := n.Mask.Size()
+		return netip.PrefixFrom(addr, ones-(bits-addr.BitLen())), true
+	}
+	addr := addrOf(net.ParseIP(text))
+	if !addr.IsValid() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), true
+}
+
+// addrOf converts, and makes an IPv4-mapped address an IPv4 one. nil gives the
+// invalid address.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// sloppyIP is a bound that is ignored when it is not an address.
+type sloppyIP struct{ addr netip.Addr }
+
+func (s *sloppyIP) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	s.addr, _ = sloppyAddr(text)
+	return nil
+}
+
+// sloppyAddr reads an address in which numbers may have leading zeros, always
+// as decimal: old configs have them. An IPv4-mapped address is an IPv4 one.
+func sloppyAddr(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(dropLeadingZeros(text))
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return a.Unmap(), true
+}
+
+// sloppyPrefix reads address/length as [sloppyAddr] reads an address. The
+// host bits stay.
+func sloppyPrefix(text string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(dropLeadingZeros(text))
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	return p, true
+}
+
+// dropLeadingZeros removes every zero that begins a number and is followed by
+// another digit of it.
+func dropLeadingZeros(s string) string {
+	var b strings.Builder
+	atStart := true
+	for i := range len(s) {
+		if atStart && s[i] == '0' && i+1 < len(s) && isHex(s[i+1]) {
+			continue
+		}
+		b.WriteByte(s[i])
+		atStart = !isHex(s[i])
+	}
+	return b.String()
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}

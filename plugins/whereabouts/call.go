@@ -1,0 +1,187 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/ns"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/ipam/local"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// call is one execution of the plugin.
+type call struct {
+	*plugin
+	args    *skel.CmdArgs
+	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
+	confErr error
+	log     *callLog
+}
+
+// owner gives the attachment. Outside Kubernetes the container stands for the
+// pod.
+func (c *call) owner() ipam.Owner {
+	o := ipam.Owner{ContainerID: c.args.ContainerID, IfName: c.args.IfName, PodRef: c.args.ContainerID}
+	if c.conf != nil {
+		o.Network = c.conf.Name
+		if ref := c.conf.Pod.Ref(); ref != "" {
+			o.PodRef = ref
+		}
+	}
+	return o
+}
+
+func (c *call) name() string {
+	if c.conf == nil {
+		return ""
+	}
+	return c.conf.Name
+}
+
+// storeName says which store the config means; "" means that it may have none.
+func (c *call) storeName() string {
+	switch {
+	case c.conf.Store != "":
+		return c.conf.Store
+	case c.conf.Kubeconfig != "":
+		return netconf.StoreKubernetes
+	case c.conf.Pod.Name == "":
+		return netconf.StoreLocal
+	}
+	return ""
+}
+
+func (c *call) store() (ipam.Store, error) {
+	switch c.storeName() {
+	case netconf.StoreLocal:
+		if c.conf.NodeSliceSize != 0 {
+			return nil, cnierr.New(cnierr.InvalidConfig, "remove node_slice_size: the local store is of one node anyway",
+				"node slices need the Kubernetes store")
+		}
+		return local.New(c.conf.StateDir), nil
+	case netconf.StoreKubernetes:
+		return nil, errNoKubernetes()
+	}
+	return nil, cnierr.New(cnierr.InvalidConfig,
+		`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file, or "store": "local" if this is the only node of the network`,
+		"pod %s needs an address that is unique in its cluster, and no kubeconfig is configured", c.conf.Pod.Ref())
+}
+
+// pools gives the pools of the config's ranges.
+func (c *call) pools() []ipam.Pool {
+	var ps []ipam.Pool
+	for _, r := range c.conf.Ranges {
+		ps = append(ps, ipam.Pool{Space: c.conf.NetworkName, Prefix: r.Prefix})
+	}
+	return ps
+}
+
+func pools(claims []ipam.Claim) []ipam.Pool {
+	var ps []ipam.Pool
+	for _, c := range claims {
+		ps = append(ps, c.Pool)
+	}
+	return ps
+}
+
+// claims gives what ADD asks the store for.
+func (c *call) claims() ([]ipam.Claim, error) {
+	if err := ipam.CheckSpace(c.conf.NetworkName); err != nil {
+		return nil, err
+	}
+	claims := make([]ipam.Claim, 0, len(c.conf.Ranges))
+	for i, pool := range c.pools() {
+		r := c.conf.Ranges[i]
+		rng, err := ipam.NewRange(ipam.RangeSpec{
+			Prefix: r.Prefix, Start: r.Start, End: r.End,
+			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: c.gateways(),
+		})
+		if err != nil {
+			return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", "")
+		}
+		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: c.conf.Overlapping})
+	}
+	return claims, c.wish(claims)
+}
+
+// gateways lists what must not be handed out.
+func (c *call) gateways() []netip.Addr {
+	if c.conf.AllowGateway {
+		return nil
+	}
+	var gws []netip.Addr
+	if c.conf.Gateway.IsValid() {
+		gws = append(gws, c.conf.Gateway)
+	}
+	for _, r := range c.conf.Routes {
+		if gw, ok := netip.AddrFromSlice(r.GW); ok {
+			gws = append(gws, gw.Unmap())
+		}
+	}
+	return gws
+}
+
+// wish gives each requested address to the range that it lies in.
+func (c *call) wish(claims []ipam.Claim) error {
+next:
+	for _, want := range c.conf.Requested {
+		for i := range claims {
+			if !claims[i].Pool.Prefix.Contains(want) {
+				continue
+			}
+			if other := claims[i].Want; other.IsValid() {
+				return cnierr.New(cnierr.InvalidConfig, "ask for one of them",
+					"the requested addresses %s and %s lie in one range, of which an interface gets one address", other, want)
+			}
+			claims[i].Want = want
+			continue next
+		}
+		return cnierr.New(cnierr.InvalidConfig, "ask for an address of a configured range", "the requested address %s lies in no range of network %s", want, c.conf.Name)
+	}
+	return nil
+}
+
+// foreignNetns refuses the plugin's own network namespace before anything is
+// handed out; skel looks only afterwards.
+func (c *call) foreignNetns() error {
+	switch c.args.NetnsOverride {
+	case "1", "true", "TRUE", "True":
+		return nil
+	}
+	own, err := ns.CheckNetNS(c.args.Netns)
+	if err != nil {
+		return err
+	}
+	if own {
+		return cnierr.New(cnierr.InvalidNetns, "give the pod's", "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns)
+	}
+	return nil
+}
+
+// readPrevResult gives the config's prevResult in the newest version.
+func readPrevResult(stdin []byte) (*current.Result, error) {
+	var conf types.PluginConf
+	if err := json.Unmarshal(stdin, &conf); err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "network config")
+	}
+	if conf.RawPrevResult == nil {
+		return nil, cnierr.New(cnierr.InvalidConfig, "the runtime must pass the result of ADD", "CHECK needs prevResult")
+	}
+	if err := version.ParsePrevResult(&conf); err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+	}
+	r, err := current.NewResultFromResult(conf.PrevResult)
+	return r, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

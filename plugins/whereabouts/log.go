@@ -1,0 +1,67 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+)
+
+// callLog writes what a call did to the configured log file. The runtime gets
+// errors on stdout and needs no second copy on stderr.
+type callLog struct {
+	*slog.Logger
+	began time.Time
+}
+
+// levels are whereabouts' names. At "panic", its quietest level, nothing of
+// ours is written.
+var levels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "verbose": slog.LevelInfo, "error": slog.LevelError, "panic": slog.LevelError + 4,
+}
+
+// openLog begins the call's log and gives what ends it. Logging never makes a
+// call fail.
+func (c *call) openLog(verb string) func() {
+	var to io.Writer = io.Discard
+	closeLog := func() {}
+	level := slog.LevelError
+	if c.conf != nil && c.conf.LogFile != "" {
+		f, err := os.OpenFile(c.conf.LogFile, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err == nil {
+			to, closeLog = f, func() { _ = f.Close() }
+		} else {
+			to = c.stderr
+		}
+		if l, ok := levels[strings.ToLower(c.conf.LogLevel)]; ok {
+			level = l
+		}
+		if err != nil {
+			level = max(level, slog.LevelError)
+		}
+	}
+	c.log = &callLog{
+		Logger: slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})).With(
+			"verb", verb, "containerID", c.args.ContainerID, "ifname", c.args.IfName, "netns", c.args.Netns, "network", c.name()),
+		began: time.Now(),
+	}
+	return closeLog
+}
+
+// logEnd writes how the call ended.
+func (c *call) logEnd(err error) {
+	took := time.Since(c.log.began)
+	if err != nil {
+		c.log.Error("failed", "error", err, "took", took)
+		return
+	}
+	c.log.Info("done", "took", took)
+}
+
+// warn writes what the caller should know although the call succeeds: to the
+// log, and to stderr, which runtimes keep.
+func (c *call) warn(what string, err error) {
+	c.log.Warn(what, "error", err)
+	_, _ = io.WriteString(c.stderr, "whereabouts: "+what+": "+err.Error()+"\n")
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/ipam/local"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// patience bounds one call: a runtime gives a whole sandbox four minutes.
+const patience = time.Minute
+
+// plugin is what the verbs need of the world around them.
+type plugin struct {
+	flatFiles      []string
+	stdout, stderr io.Writer
+}
+
+// funcs gives the verbs. Each gets at most patience.
+func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
+	verb := func(name string, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
+		return func(args *skel.CmdArgs) error {
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			c := &call{plugin: p, args: args}
+			c.conf, c.confErr = netconf.ParseWhereabouts(args.StdinData, args.Args, p.flatFiles)
+			defer c.openLog(name)()
+			err := do(ctx, c)
+			c.logEnd(err)
+			return cnierr.ToCNI(err)
+		}
+	}
+	return skel.CNIFuncs{
+		Add:    verb("ADD", add),
+		Del:    verb("DEL", del),
+		Check:  verb("CHECK", check),
+		GC:     verb("GC", gc),
+		Status: verb("STATUS", status),
+	}
+}
+
+// add hands out the addresses and prints the result. What it cannot print it
+// takes back.
+func add(ctx context.Context, c *call) error {
+	if c.confErr != nil {
+		return c.confErr
+	}
+	if err := c.foreignNetns(); err != nil {
+		return err
+	}
+	store, err := c.store()
+	if err != nil {
+		return err
+	}
+	claims, err := c.claims()
+	if err != nil {
+		return err
+	}
+	got, err := store.Allocate(ctx, c.owner(), claims)
+	if err != nil {
+		return err
+	}
+	if err := c.print(got); err != nil {
+		err = cnierr.Wrap(err, cnierr.Internal, "", "cannot give the result in version %q", c.conf.CNIVersion)
+		return errors.Join(err, store.Release(context.WithoutCancel(ctx), c.owner(), pools(claims)))
+	}
+	return nil
+}
+
+// print writes the result: the dynamic addresses, then the static ones.
+func (c *call) print(dynamic []netip.Prefix) error {
+	result := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Routes:     c.conf.Routes,
+		DNS:        c.conf.DNS,
+	}
+	for _, a := range dynamic {
+		ip := &current.IPConfig{Address: ipNet(a)}
+		if gw := c.conf.Gateway; gw.IsValid() && gw.Is4() == a.Addr().Is4() {
+			ip.Gateway = gw.AsSlice()
+		}
+		result.IPs = append(result.IPs, ip)
+	}
+	for _, s := range c.conf.Static {
+		result.IPs = append(result.IPs, &current.IPConfig{Address: ipNet(s.Address), Gateway: s.Gateway.AsSlice()})
+	}
+	asked, err := result.GetAsVersion(c.conf.CNIVersion)
+	if err != nil {
+		return err
+	}
+	return asked.PrintTo(c.stdout)
+}
+
+// del frees whatever the attachment holds. A config that cannot be read, or
+// that ADD refused, is no reason to keep an address.
+func del(ctx context.Context, c *call) error {
+	if c.confErr != nil {
+		c.warn("the config cannot be read: freeing by container id and interface alone", c.confErr)
+		dir := netconf.Lenient(c.args.StdinData).StateDir
+		return local.New(dir).Release(ctx, c.owner(), nil)
+	}
+	if c.storeName() == netconf.StoreKubernetes {
+		c.warn("entries of this attachment in the cluster's IPPools are not freed", errNoKubernetes())
+	}
+	return local.New(c.conf.StateDir).Release(ctx, c.owner(), c.pools())
+}
+
+// check verifies that the attachment still holds what prevResult says.
+func check(ctx context.Context, c *call) error {
+	if c.confErr != nil {
+		return c.confErr
+	}
+	store, err := c.store()
+	if err != nil {
+		return err
+	}
+	prev, err := readPrevResult(c.args.StdinData)
+	if err != nil {
+		return err
+	}
+	held, err := store.Check(ctx, c.owner(), c.pools())
+	if err != nil {
+		return err
+	}
+	for _, s := range c.conf.Static {
+		held = append(held, s.Address)
+	}
+	for _, a := range held {
+		if !contains(prev, a) {
+			return cnierr.New(cnierr.Mismatch, "delete the pod, so that it is attached anew",
+				"the attachment holds %s, which prevResult does not have", a)
+		}
+	}
+	return nil
+}
+
+// gc frees what the runtime's list does not name. Without a list there is
+// nothing to go by: the store knows no network namespaces.
+func gc(ctx context.Context, c *call) error {
+	if c.confErr != nil {
+		return c.confErr
+	}
+	if c.conf.ValidAttachments == nil {
+		return nil
+	}
+	store, err := c.store()
+	if err != nil {
+		return err
+	}
+	valid := make([]ipam.Attachment, 0, len(*c.conf.ValidAttachments))
+	for _, a := range *c.conf.ValidAttachments {
+		valid = append(valid, ipam.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+	}
+	return store.GC(ctx, c.conf.Name, c.pools(), valid)
+}
+
+// status says whether an ADD would succeed.
+func status(ctx context.Context, c *call) error {
+	unavailable := func(err error) error {
+		return cnierr.Wrap(err, cnierr.NotAvailable, "", "network %s", c.name())
+	}
+	if c.confErr != nil {
+		return unavailable(c.confErr)
+	}
+	store, err := c.store()
+	if err != nil {
+		return unavailable(err)
+	}
+	claims, err := c.claims()
+	if err != nil {
+		return unavailable(err)
+	}
+	return store.Status(ctx, claims)
+}
+
+// contains says whether the result has the address, with the mask.
+func contains(r *current.Result, a netip.Prefix) bool {
+	for _, ip := range r.IPs {
+		ones, _ := ip.Address.Mask.Size()
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok && addr.Unmap() == a.Addr() && ones == a.Bits() {
+			return true
+		}
+	}
+	return false
+}
+
+// errNoKubernetes is the answer until the cluster's store exists.
+func errNoKubernetes() error {
+	return cnierr.New(cnierr.InvalidConfig, `"store": "local" keeps the addresses in files of this node instead`,
+		"the config names a kubeconfig, and the Kubernetes store is not in this release yet")
+}
