@@ -59,7 +59,7 @@ demo: build ## two nodes of network namespaces, eight rails, two pods: in about 
 	@scripts/demo.sh
 
 test: build peers tools ## lint, vet and all tests (needs root: they make network namespaces)
-	@scripts/need.sh ip:iproute2 ping:iputils-ping jq:jq gcc:gcc,libc6-dev
+	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
 
 lint: tools ## golangci-lint over all modules of the tree

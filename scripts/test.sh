@@ -33,7 +33,7 @@ step() {
 	echo
 	echo "== $name"
 	"$@" || { ended=FAILED; failed=1; }
-	summary+=("$(printf '%-28s %-7s %4d s' "$name" "$ended" $((SECONDS - began)))")
+	summary+=("$(printf '%-34s %-7s %4d s' "$name" "$ended" $((SECONDS - began)))")
 }
 
 # gotest FLAGS… PACKAGES… runs go test and keeps its counts for the summary.

@@ -31,12 +31,13 @@ func main() {
 
 // event is one line of "go test -json" (see "go doc test2json").
 type event struct {
-	Action     string
-	Package    string
-	ImportPath string // of a build, in place of Package
-	Test       string
-	Output     string
-	Elapsed    float64
+	Action      string
+	Package     string
+	ImportPath  string // of a build, in place of Package
+	Test        string
+	Output      string
+	Elapsed     float64
+	FailedBuild string // of a package: the build that it failed in
 }
 
 // tally is what one run comes to. Only leaves are counted: a test that has
@@ -152,10 +153,11 @@ func (r *reporter) endPackage(e event, output []string) {
 	case "pass":
 		fmt.Fprintf(r.out, "ok      %-60s %6.1f s\n", e.Package, e.Elapsed)
 	case "fail":
-		// Without a failed test of its own the package failed in TestMain, in
-		// its build or by a time-out: only its own output tells.
+		// Without a failed test of its own the package failed in TestMain or by
+		// a time-out, and only its own output tells. A failed build has been
+		// counted already.
 		prefix := e.Package + " "
-		if !slices.ContainsFunc(r.tally.Failed, func(f string) bool { return strings.HasPrefix(f, prefix) }) {
+		if e.FailedBuild == "" && !slices.ContainsFunc(r.tally.Failed, func(f string) bool { return strings.HasPrefix(f, prefix) }) {
 			r.tally.Failed = append(r.tally.Failed, prefix+"(the package as a whole)")
 			fmt.Fprint(r.out, strings.Join(output, ""))
 		}

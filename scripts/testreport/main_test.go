@@ -55,10 +55,10 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 			name: "a build that fails is a failure",
 			events: `{"ImportPath":"p [p.test]","Action":"build-output","Output":"a.go:1: syntax error\n"}
 {"ImportPath":"p [p.test]","Action":"build-fail"}
-{"Action":"fail","Package":"p"}
+{"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}
 `,
 			want:   []string{"syntax error"},
-			sum:    "FAILED build of p [p.test]\nFAILED p (the package as a whole)\ntests: 0 passed, 2 failed, 0 skipped\n",
+			sum:    "FAILED build of p [p.test]\ntests: 0 passed, 1 failed, 0 skipped\n",
 			failed: true,
 		},
 		{
