@@ -36,6 +36,9 @@ type Link struct {
 // IsUp says whether the link is administratively up.
 func (l *Link) IsUp() bool { return l.Flags&unix.IFF_UP != 0 }
 
+// SettableFlags gives the flags that a person can set.
+func (l *Link) SettableFlags() Flags { return flagsOf(l.Flags) }
+
 // HasCarrier says whether the link can pass packets.
 func (l *Link) HasCarrier() bool { return l.Flags&unix.IFF_LOWER_UP != 0 }
 

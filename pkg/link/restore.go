@@ -59,14 +59,21 @@ func (n *Netns) restoreNames(l *Link, s *Snapshot) error {
 	if l.Alias != s.Alias {
 		errs = append(errs, wrap(n.handle.LinkSetAlias(ref(l.Index), s.Alias), "alias of %s", s.Name))
 	}
-	for _, have := range l.AltNames {
-		if !slices.Contains(s.AltNames, have) {
-			errs = append(errs, wrap(n.handle.LinkDelAltName(ref(l.Index), have), "remove altname %s of %s", have, s.Name))
-		}
-	}
+	errs = append(errs, n.KeepAltNames(l, s.AltNames))
 	for _, want := range s.AltNames {
 		if !slices.Contains(l.AltNames, want) {
 			errs = append(errs, wrap(n.handle.LinkAddAltName(ref(l.Index), want), "altname %s of %s", want, s.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// KeepAltNames removes the altnames of l that are not in keep.
+func (n *Netns) KeepAltNames(l *Link, keep []string) error {
+	var errs []error
+	for _, have := range l.AltNames {
+		if !slices.Contains(keep, have) {
+			errs = append(errs, wrap(n.handle.LinkDelAltName(ref(l.Index), have), "remove altname %s of %s", have, l.Name))
 		}
 	}
 	return errors.Join(errs...)
@@ -121,10 +128,7 @@ const rtaNexthopID = 30
 // replay sends one message back to the kernel.
 func (n *Netns) replay(kind, flags int, header []byte, attrs attributes) error {
 	req := n.request(kind, flags|unix.NLM_F_ACK)
-	req.AddRawData(header)
-	for _, a := range attrs {
-		req.AddData(nl.NewRtAttr(int(a.kind), a.value))
-	}
+	req.AddRawData(marshal(header, attrs))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	if errors.Is(err, unix.EEXIST) {
 		return nil

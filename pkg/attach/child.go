@@ -1,0 +1,174 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+)
+
+// MakeChild is the provision of macvlan: the pod gets a child of a NIC that
+// stays on the host.
+type MakeChild struct{ Conf *netconf.Macvlan }
+
+// Claim finds the master and makes sure that it can carry the child.
+func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) error {
+	master, err := p.master(a)
+	if err != nil {
+		return err
+	}
+	c := p.Conf
+	if master.Encap == "infiniband" {
+		return cnierr.New(cnierr.InvalidConfig, "use the ipoib plugin for an InfiniBand port",
+			"master %s is InfiniBand, which cannot carry a macvlan", master.Name)
+	}
+	if c.MTU > master.MTU {
+		return cnierr.New(cnierr.InvalidConfig, "raise the master's MTU, or give a smaller one",
+			"invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, master.MTU)
+	}
+	a.Record.Child = &ledger.Child{Master: master.Name, Mode: c.Mode, InPod: c.LinkInContainer}
+	return commit()
+}
+
+// where gives the netns that the master is in.
+func (p MakeChild) where(a *Adding) *link.Netns {
+	if p.Conf.LinkInContainer {
+		return a.Pod
+	}
+	return a.Node.Host.Netns
+}
+
+func (p MakeChild) master(a *Adding) (*link.Link, error) {
+	ns := p.where(a)
+	if p.Conf.Master == "" {
+		return defaultMaster(ns)
+	}
+	l, err := ns.ByName(p.Conf.Master)
+	if !errors.Is(err, link.ErrNotFound) {
+		return l, err
+	}
+	if !p.Conf.LinkInContainer {
+		holder, holderErr := a.Node.holderOfSelected(nic.Selector{Device: p.Conf.Master})
+		if holderErr == nil && holder != nil {
+			return nil, lentTo(holder)
+		}
+	}
+	return nil, cnierr.New(cnierr.NICNotFound, `see "ip link", and correct "master"`,
+		"master %q does not exist in netns %s", p.Conf.Master, ns.Path)
+}
+
+// defaultMaster gives the interface of the default route.
+func defaultMaster(ns *link.Netns) (*link.Link, error) {
+	uplinks, err := ns.DefaultRouteLinks()
+	if err != nil {
+		return nil, err
+	}
+	if len(uplinks) == 0 {
+		return nil, cnierr.New(cnierr.InvalidConfig, `name one by "master"`, "no default route interface found for the macvlan's master")
+	}
+	return ns.ByIndex(uplinks[0])
+}
+
+// Give creates the child in the pod netns.
+func (p MakeChild) Give(a *Adding) error {
+	ns := p.where(a)
+	master, err := ns.ByName(a.Record.Child.Master)
+	if err != nil {
+		return err
+	}
+	mac, err := p.Conf.HardwareAddr()
+	if err != nil {
+		return err
+	}
+	m := link.Macvlan{
+		Master: master.Index, Name: a.IfName, Mode: p.Conf.Mode, MTU: p.Conf.MTU, MAC: mac, BCQueueLen: p.Conf.BCQueueLen,
+	}
+	err = ns.CreateMacvlan(a.Pod, m)
+	if errors.Is(err, unix.EEXIST) && a.nameFree(a.IfName) == nil {
+		// Kernels before 6.2 look the name up on the host: make it under
+		// another, which only the pod sees.
+		err = p.createRenamed(a, ns, m)
+	}
+	if err != nil {
+		return p.refused(ns, master, err)
+	}
+	l, err := a.Pod.ByName(a.IfName)
+	if err != nil {
+		return err
+	}
+	a.Record.MAC = l.MAC.String()
+	return nil
+}
+
+func (p MakeChild) createRenamed(a *Adding, ns *link.Netns, m link.Macvlan) error {
+	name := m.Name
+	m.Name = fmt.Sprintf("rail%011x", a.Record.Created.UnixNano()&0xfffffffffff)
+	if err := ns.CreateMacvlan(a.Pod, m); err != nil {
+		return err
+	}
+	l, err := a.Pod.ByName(m.Name)
+	if err != nil {
+		return err
+	}
+	if err := a.Pod.Rename(l.Index, name); err != nil {
+		return errors.Join(err, a.Pod.Delete(l.Index))
+	}
+	return nil
+}
+
+// refused says in the user's words why the kernel made no macvlan.
+func (p MakeChild) refused(ns *link.Netns, master *link.Link, err error) error {
+	what := fmt.Sprintf("the kernel makes no macvlan on %s", master.Name)
+	switch {
+	case errors.Is(err, unix.EBUSY) && hasKind(ns, master, "ipvlan", "ipvtap"):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, "end the pods that use ipvlan on it, or use another master",
+			"%s: it has ipvlan children, and a NIC carries one kind or the other", what)
+	case errors.Is(err, unix.EBUSY):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, "use another master, or take it out of its bridge or bond",
+			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what)
+	case errors.Is(err, unix.EINVAL):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, `check "mode" and "mac": passthru allows one child, and a MAC must be unicast`, "%s", what)
+	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, "give it another MAC", "%s with MAC %s", what, p.Conf.MAC)
+	}
+	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log", "%s", what)
+}
+
+func hasKind(ns *link.Netns, master *link.Link, kinds ...string) bool {
+	links, err := ns.Links()
+	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool {
+		return l.Lower == master.Index && !l.LowerAway && slices.Contains(kinds, l.Kind)
+	})
+}
+
+// Configure has nothing to add: the child was made as it must be.
+func (p MakeChild) Configure(*Adding, *link.Link, *layer3) error { return nil }
+
+// TakeBackUnrecorded deletes a macvlan that upstream's plugin made.
+func (p MakeChild) TakeBackUnrecorded(_ *Node, c *Call, pod *link.Netns) error {
+	l, err := pod.ByName(c.IfName)
+	if errors.Is(err, link.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return deleteMacvlan(pod, l)
+}
+
+// Available says whether the master that the configuration names is there.
+func (p MakeChild) Available(n *Node) error {
+	if p.Conf.LinkInContainer {
+		return nil // it is in each pod
+	}
+	_, err := p.master(&Adding{Node: n})
+	return err
+}

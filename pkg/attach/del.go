@@ -1,0 +1,59 @@
+package attach
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Del ends an attachment. It needs nothing but its record; where there is none
+// (never attached, ended already, corrupt, or made by upstream's plugin)
+// the provision takes back what it can recognise without one.
+func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
+	unlock, err := n.lock(ctx, c.Key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := n.Ledger.Get(c.Key)
+	switch {
+	case err == nil:
+		return n.settle(ctx, r, homeWait)
+	case errors.Is(err, ledger.ErrNoRecord):
+	case cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err):
+		n.Log.Warn("going by the interface itself", "err", err)
+	default:
+		return err
+	}
+	return errors.Join(n.takeBackUnrecorded(c, p), c.freeUnrecorded(ctx))
+}
+
+func (n *Node) takeBackUnrecorded(c *Call, p Provision) error {
+	if c.Netns == "" {
+		return nil
+	}
+	pod, err := link.OpenNetns(c.Netns)
+	if errors.Is(err, link.ErrNoNetns) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if pod.ID.Equal(n.Host.Netns.ID) {
+		return nil // whatever has that name there is the host's own
+	}
+	return p.TakeBackUnrecorded(n, c, pod)
+}
+
+// freeUnrecorded frees addresses by what the runtime says now.
+func (c *Call) freeUnrecorded(ctx context.Context) error {
+	err := c.ipamVerb(ctx, "DEL")
+	if errors.Is(err, errNoPlugin) {
+		return nil // nothing was ever allocated through a plugin that is not there
+	}
+	return err
+}

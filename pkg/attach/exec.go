@@ -1,0 +1,117 @@
+package attach
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"golang.org/x/sys/unix"
+)
+
+// This file does what libcni's pkg/invoke does for a delegated plugin. That
+// package brings a whole HTTP and TLS stack along for tracing headers, which
+// would be most of this binary and of its start time.
+
+// errNoPlugin is wrapped when a plugin's binary is not in CNI_PATH.
+var errNoPlugin = errors.New("not found in CNI_PATH")
+
+// findPlugin gives the binary of a plugin type: the first regular file of that
+// name in the directories of path, a list as in CNI_PATH.
+func findPlugin(plugin, path string) (string, error) {
+	if plugin == "" || plugin != filepath.Base(plugin) || plugin == "." || plugin == ".." {
+		return "", fmt.Errorf("%q is not a plugin's name", plugin)
+	}
+	for _, dir := range filepath.SplitList(path) {
+		binary := filepath.Join(dir, plugin)
+		if info, err := os.Stat(binary); dir != "" && err == nil && info.Mode().IsRegular() {
+			return binary, nil
+		}
+	}
+	return "", fmt.Errorf("%w (%s)", errNoPlugin, path)
+}
+
+// pluginEnv is the environment of a plugin's call (CNI SPEC, section 2).
+type pluginEnv struct {
+	command, containerID, netns, ifName, args, path string
+}
+
+// list gives the environment: this process's, with its own CNI_ variables
+// replaced.
+func (e pluginEnv) list() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "CNI_") {
+			env = append(env, kv)
+		}
+	}
+	return append(env, "CNI_COMMAND="+e.command, "CNI_CONTAINERID="+e.containerID, "CNI_NETNS="+e.netns,
+		"CNI_IFNAME="+e.ifName, "CNI_ARGS="+e.args, "CNI_PATH="+e.path)
+}
+
+// busyTries bounds the wait for a binary that an installer is just writing:
+// 10 ms each.
+const busyTries = 100
+
+// execPlugin runs a plugin with config on its stdin and gives its stdout. When
+// the plugin fails, the error is the *types.Error that it printed, or what it
+// wrote to stderr.
+func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte) ([]byte, error) {
+	for try := 0; ; try++ {
+		var stdout, stderr bytes.Buffer
+		cmd := exec.CommandContext(ctx, binary)
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env.list(), bytes.NewReader(config), &stdout, &stderr
+		err := cmd.Run()
+		if errors.Is(err, unix.ETXTBSY) && try < busyTries {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return nil, pluginError(err, stdout.Bytes(), stderr.Bytes())
+		}
+		return stdout.Bytes(), nil
+	}
+}
+
+func pluginError(err error, stdout, stderr []byte) error {
+	said := &types.Error{}
+	if json.Unmarshal(stdout, said) == nil && (said.Code != 0 || said.Msg != "") {
+		return said
+	}
+	if text := bytes.TrimSpace(stderr); len(text) > 0 {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return err
+}
+
+// decodeResult reads a plugin's result. One that names no version has the
+// configuration's.
+func decodeResult(stdout []byte, version string) (types.Result, error) {
+	var named struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(stdout, &named); err != nil {
+		return nil, err
+	}
+	if named.CNIVersion != "" {
+		return create.Create(named.CNIVersion, stdout)
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(stdout, &raw); err != nil {
+		return nil, err
+	}
+	raw["cniVersion"], _ = json.Marshal(version) // a string always marshals
+	stdout, err := json.Marshal(raw)
+	if err != nil {
+		return nil, err
+	}
+	return create.Create(version, stdout)
+}

@@ -1,0 +1,52 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// GC ends the attachments of the configuration's network that the runtime does
+// not name as valid, and sweeps. When the runtime sends no list at all it only
+// sweeps. It goes on after a failure, joins the errors, and forwards to IPAM.
+func (n *Node) GC(ctx context.Context, c *Call) error {
+	var errs []error
+	for _, s := range n.Sweep(ctx, ledger.Key{}) {
+		errs = append(errs, s.Err)
+	}
+	if valid, listed := c.Conf.Valid(); listed {
+		errs = append(errs, n.endInvalid(ctx, c, valid))
+	}
+	errs = append(errs, c.ipamVerb(ctx, "GC"))
+	return errors.Join(errs...)
+}
+
+func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachment) error {
+	records, errs := n.Ledger.List()
+	for _, r := range records {
+		if r.Network != c.Conf.Name || r.Plugin != c.Conf.Type || !r.HostNetns.Equal(n.Host.Netns.ID) {
+			continue
+		}
+		if slices.Contains(valid, types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}) {
+			continue
+		}
+		if err := n.endOf(ctx, r.Key, homeWait); err != nil {
+			errs = append(errs, fmt.Errorf("attachment %s: %w", r.Key, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Status says whether an ADD of this network could work now.
+func (n *Node) Status(ctx context.Context, c *Call, p Provision) error {
+	if err := p.Available(n); err != nil {
+		return cnierr.Wrap(err, cnierr.NotAvailable, "", "network %q", c.Conf.Name)
+	}
+	return c.ipamVerb(ctx, "STATUS")
+}

@@ -1,0 +1,328 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// settle ends a recorded attachment: the NIC comes home, the addresses are
+// freed, the record goes. The caller holds the attachment's lock.
+//
+// The NIC comes first: an address is free only when no interface has it any
+// more. Both are tried whatever happens to the other. An IPAM plugin that is
+// no longer installed keeps neither the NIC nor the runtime waiting: the record
+// stays in phase Freeing, and every sweep tries again.
+func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration) error {
+	log := n.log(r)
+	var homeErr error
+	if r.Phase != ledger.Freeing {
+		r.Phase = ledger.Returning
+		if err := n.Ledger.Put(r); err != nil {
+			log.Warn("the record could not be updated; going on", "err", err)
+		}
+		homeErr = n.takeBack(ctx, r, wait)
+	}
+	ipamErr := n.ipamDel(ctx, r)
+	switch {
+	case homeErr != nil:
+		return errors.Join(homeErr, ipamErr)
+	case errors.Is(ipamErr, errNoPlugin):
+		log.Warn("the addresses are still to be freed", "err", ipamErr)
+		r.Phase = ledger.Freeing
+		return n.Ledger.Put(r)
+	case ipamErr != nil:
+		r.Phase = ledger.Freeing
+		return errors.Join(ipamErr, n.Ledger.Put(r))
+	}
+	return n.Ledger.Remove(r)
+}
+
+// Swept is what a sweep did, or would do, with one attachment.
+type Swept struct {
+	Record *ledger.Record
+	Err    error // why it could not be ended; nil if it was
+}
+
+// Sweep ends the attachments of this host netns whose pod netns is gone, and
+// those whose addresses are still to be freed, but not the one named except.
+// It waits for nothing: what another process works on, and a NIC that is still
+// on its way home, is left for the next sweep.
+func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
+	var swept []Swept
+	stale, errs := n.Stale()
+	for _, err := range errs {
+		n.Log.Warn("a record cannot be read", "err", err)
+	}
+	for _, r := range stale {
+		if r.Key == except {
+			continue
+		}
+		err := n.sweepOne(ctx, r.Key)
+		if errors.Is(err, statefile.ErrBusy) {
+			continue
+		}
+		if err != nil {
+			n.log(r).Warn("an attachment without a pod netns could not be ended", "err", err)
+		}
+		swept = append(swept, Swept{Record: r, Err: err})
+	}
+	return swept
+}
+
+// Stale lists the attachments that a sweep would end.
+func (n *Node) Stale() ([]*ledger.Record, []error) {
+	records, errs := n.Ledger.List()
+	var stale []*ledger.Record
+	for _, r := range records {
+		if !r.HostNetns.Equal(n.Host.Netns.ID) && n.Ledger.OfThisBoot(r) {
+			continue
+		}
+		alive, err := n.alive(r)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !alive || r.Phase == ledger.Freeing {
+			stale = append(stale, r)
+		}
+	}
+	return stale, errs
+}
+
+func (n *Node) sweepOne(ctx context.Context, k ledger.Key) error {
+	lock, err := n.Ledger.TryLockAttachment(k)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.UnlockAndRemove() }()
+	r, err := n.Ledger.Get(k)
+	if errors.Is(err, ledger.ErrNoRecord) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return n.settle(ctx, r, 0)
+}
+
+// takeBack takes the interface out of the pod: a macvlan is deleted, a NIC
+// goes home. It does nothing where there is nothing to do, and may be called
+// again. wait bounds how long it waits for a NIC that falls home by itself.
+func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duration) error {
+	if !n.Ledger.OfThisBoot(r) {
+		return nil // the boot reset all that the record speaks of
+	}
+	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	switch {
+	case r.Child != nil:
+		return n.deleteChild(r, pod)
+	case r.Loan.Driver != "":
+		return nil // no netdev was moved
+	}
+	return n.bringHome(ctx, r, pod, wait)
+}
+
+func (n *Node) deleteChild(r *ledger.Record, pod *link.Netns) error {
+	if pod == nil {
+		return nil // it died with its netns
+	}
+	l, err := pod.ByName(r.IfName)
+	if errors.Is(err, link.ErrNotFound) {
+		return n.deleteRenamedChild(r, pod)
+	}
+	if err != nil {
+		return err
+	}
+	return deleteMacvlan(pod, l)
+}
+
+// deleteRenamedChild deletes the child that somebody in the pod renamed: a
+// macvlan with the MAC that it was given.
+func (n *Node) deleteRenamedChild(r *ledger.Record, pod *link.Netns) error {
+	if r.MAC == "" {
+		return nil
+	}
+	links, err := pod.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Kind == "macvlan" && l.MAC.String() == r.MAC {
+			return deleteMacvlan(pod, l)
+		}
+	}
+	return nil
+}
+
+func deleteMacvlan(pod *link.Netns, l *link.Link) error {
+	if l.Kind != "macvlan" {
+		return nil // somebody else's interface has taken the name
+	}
+	return cnierr.Wrap(pod.Delete(l.Index), cnierr.Kernel, "", "delete macvlan %s", l.Name)
+}
+
+// homeOf opens the netns that the record's NIC belongs to. When that is gone
+// itself (a nested runtime's), the kernel gave the NIC to init_net.
+func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err error) {
+	if r.HostNetns.Equal(n.Host.Netns.ID) {
+		return n.Host.Netns, func() {}, nil
+	}
+	home, err = link.FindNetns(r.HostNetns.NetnsID, r.HostNetns.Path)
+	if home == nil && err == nil {
+		home, err = link.OpenNetns(initNetns)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return home, home.Close, nil
+}
+
+// initNetns is the first process's netns: the kernel's init_net, except in a
+// container that has a pid namespace of its own.
+const initNetns = "/proc/1/ns/net"
+
+// bringHome brings a lent NIC back from wherever it is, and gives it its
+// snapshot's state.
+func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns, wait time.Duration) error {
+	home, done, err := n.homeOf(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
+	if pod != nil {
+		l, err := pod.Find(id, r.IfName, snapshot.Name)
+		if err != nil {
+			return err
+		}
+		if l != nil {
+			return n.moveHome(r, pod, home, l)
+		}
+	}
+	l, away, err := n.awaitHome(ctx, r, home, wait)
+	switch {
+	case err != nil:
+		return err
+	case l == nil && id.ParentDev != "" && n.deviceExists(id):
+		return cnierr.New(cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
+			"the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path)
+	case l == nil:
+		// A virtual link died with its netns; a device was unplugged.
+		n.log(r).Warn("the NIC no longer exists, there is nothing to bring home")
+		return nil
+	case away != nil:
+		defer away.Close()
+		return n.moveHome(r, away, home, l)
+	}
+	return n.restore(r, home, l)
+}
+
+// awaitHome looks for the NIC on the host, where the kernel puts it when its
+// pod netns dies, and until wait is over if it can still come. The kernel puts
+// it into init_net even when the host netns is another; away is then open.
+func (n *Node) awaitHome(ctx context.Context, r *ledger.Record, home *link.Netns, wait time.Duration) (l *link.Link, away *link.Netns, err error) {
+	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
+	deadline := time.Now().Add(wait)
+	for {
+		l, err = home.Find(id, hints...)
+		if l != nil || err != nil || id.ParentDev == "" {
+			return l, nil, err
+		}
+		if away, err = link.OpenNetns(initNetns); err == nil {
+			l, err = away.Find(id, hints...)
+			if l != nil && !away.ID.Equal(home.ID) {
+				return l, away, nil
+			}
+			away.Close()
+		}
+		if err != nil || time.Now().After(deadline) || ctx.Err() != nil || !n.deviceExists(id) {
+			return nil, nil, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// deviceExists says whether the machine still has the NIC's parent device.
+func (n *Node) deviceExists(id link.Identity) bool {
+	_, err := os.Stat(filepath.Join(n.Host.Sys, "bus", id.ParentBus, "devices", id.ParentDev))
+	return err == nil
+}
+
+// moveHome moves the NIC l from a netns to the host's, and restores it there.
+// When its name is taken on the host it stays where it is.
+func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link) error {
+	s := r.Loan.Snapshot
+	// Altnames that the pod added go first: one that is taken on the host
+	// would make the kernel refuse the move, and the pod could keep the NIC.
+	if err := from.KeepAltNames(l, s.AltNames); err != nil {
+		n.log(r).Warn("altnames given in the pod could not be removed", "err", err)
+	}
+	taken, name, err := home.NameTaken(append([]string{s.Name}, s.AltNames...), 0)
+	if err != nil {
+		return err
+	}
+	if taken != nil {
+		return cnierr.New(cnierr.NotHome, fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", r.Key),
+			"%s cannot come home: the host has another link named %q (%s)", s.Name, name, describe(taken))
+	}
+	if err := from.Move(l.Index, home, s.Name, s.Alias); err != nil {
+		return errors.Join(
+			cnierr.Wrap(err, cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again", "%s cannot come home", s.Name),
+			n.putBack(r, from, home))
+	}
+	arrived, err := home.ByName(s.Name)
+	if err != nil {
+		return err
+	}
+	return n.restore(r, home, arrived)
+}
+
+// putBack undoes a move home that failed halfway: a NIC that reached the host
+// under the pod's name goes back to the pod, up, as it was.
+func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
+	l, err := home.Find(r.Loan.Identity, r.IfName)
+	if err != nil || l == nil || l.Name == r.Loan.Snapshot.Name {
+		return err
+	}
+	if err := home.Move(l.Index, pod, r.IfName, r.Loan.Snapshot.Name); err != nil {
+		return err
+	}
+	back, err := pod.ByName(r.IfName)
+	if err != nil {
+		return err
+	}
+	return pod.SetUp(back.Index)
+}
+
+// restore gives a NIC that is home the state of its snapshot.
+func (n *Node) restore(r *ledger.Record, home *link.Netns, l *link.Link) error {
+	s := r.Loan.Snapshot
+	if l.Name != s.Name {
+		taken, name, err := home.NameTaken([]string{s.Name}, l.Index)
+		if err != nil {
+			return err
+		}
+		if taken != nil {
+			return cnierr.New(cnierr.NotHome, "rename or remove that link",
+				"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, describe(taken))
+		}
+	}
+	lost, err := home.Restore(l.Index, s)
+	for _, e := range lost {
+		n.log(r).Warn("the host did not take back part of the NIC's configuration", "err", e)
+	}
+	return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
+}

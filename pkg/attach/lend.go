@@ -1,0 +1,304 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+)
+
+// LendNIC is the provision of host-device: a NIC of the host moves into the
+// pod netns.
+type LendNIC struct{ Conf *netconf.HostDevice }
+
+// Selector gives what the configuration selects on this host. An injected id
+// that names no device of the host (a device plugin's own numbers) is passed
+// over when something else selects.
+func (p LendNIC) Selector(h *nic.Host) (nic.Selector, error) {
+	c := p.Conf
+	s := nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
+	for _, id := range c.IDs() {
+		if h.IsPCI(id) {
+			s.PCI = id
+			break
+		}
+		if h.IsAux(id) {
+			s.Aux = id
+			break
+		}
+	}
+	if s.IsZero() && len(c.IDs()) > 0 {
+		return s, cnierr.New(cnierr.NICNotFound, "see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`, or name the NIC by \"device\"",
+			"device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0])
+	}
+	if s.IsZero() {
+		return s, cnierr.New(cnierr.InvalidConfig, "", `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+	}
+	return s, nil
+}
+
+// Claim chooses the NIC, makes sure that nobody else has it and that the host
+// can spare it, and records its state.
+func (p LendNIC) Claim(ctx context.Context, a *Adding, commit func() error) error {
+	if bad := slices.IndexFunc(p.Conf.Allow, func(k string) bool { return !slices.Contains(nic.Overrides, k) }); bad >= 0 {
+		return cnierr.New(cnierr.InvalidConfig, "use "+strings.Join(nic.Overrides, ", "), `"allow" has no key %q`, p.Conf.Allow[bad])
+	}
+	n := a.Node
+	s, err := p.Selector(&n.Host)
+	if err != nil {
+		return err
+	}
+	found, err := n.selectNIC(ctx, s)
+	if err != nil {
+		return err
+	}
+	if p.Conf.DPDKMode && found.Link != nil {
+		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
+	}
+	if p.Conf.UseInterfaceNetwork && found.Link == nil {
+		return cnierr.New(cnierr.InvalidConfig, "give addresses by IPAM", `"useInterfaceNetwork" needs a netdev, but a userspace driver holds %s`, s)
+	}
+	key := found.Key(n.Host.Netns.ID)
+	lock, err := n.Ledger.LockNIC(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.UnlockAndRemove() }()
+	if err := n.free(a.Key, key); err != nil {
+		return err
+	}
+	loan := &ledger.Loan{NIC: key, PCI: found.PCI, Driver: found.Driver}
+	if found.Link != nil {
+		if err := p.snapshot(a, found.Link, loan); err != nil {
+			return err
+		}
+	}
+	a.Record.Loan = loan
+	return commit()
+}
+
+// free fails when another attachment holds the NIC.
+func (n *Node) free(mine ledger.Key, nicKey string) error {
+	holder, err := n.Ledger.HolderOf(nicKey)
+	if err != nil || holder == nil || holder.Key == mine {
+		return err
+	}
+	return lentTo(holder)
+}
+
+func lentTo(holder *ledger.Record) error {
+	return cnierr.New(cnierr.NICLent, "wait until that attachment ends, or choose another NIC",
+		"%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase)
+}
+
+func (p LendNIC) snapshot(a *Adding, l *link.Link, loan *ledger.Loan) error {
+	// Read again under the lock: another loan may have come and gone.
+	l, err := a.Node.Host.Netns.ByIndex(l.Index)
+	if err != nil {
+		return fmt.Errorf("the NIC left while it was chosen: %w", err)
+	}
+	if err := a.Node.Host.Guard(l, p.Conf.Allow); err != nil {
+		return err
+	}
+	if err := a.nameFree(l.AltNames...); err != nil {
+		return err
+	}
+	loan.Name, loan.Identity = l.Name, l.Identity()
+	loan.Snapshot, err = a.Node.Host.Netns.Snapshot(l)
+	return err
+}
+
+// selectNIC finds the NIC on the host, or says who has it. A NIC whose holder's
+// netns is gone is on its way home, and is waited for.
+func (n *Node) selectNIC(ctx context.Context, s nic.Selector) (*nic.NIC, error) {
+	found, err := n.Host.Select(s)
+	if !errors.Is(err, nic.ErrNotFound) {
+		return found, err
+	}
+	holder, holderErr := n.holderOfSelected(s)
+	if holderErr != nil {
+		return nil, errors.Join(err, holderErr)
+	}
+	if holder == nil {
+		return nil, cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", "")
+	}
+	alive, aliveErr := n.alive(holder)
+	if aliveErr != nil {
+		return nil, aliveErr
+	}
+	if alive {
+		return nil, lentTo(holder)
+	}
+	if err := n.endOf(ctx, holder.Key, homeWait); err != nil {
+		return nil, err
+	}
+	return n.Host.Select(s)
+}
+
+// endOf ends another attachment, waiting for its lock and its NIC.
+func (n *Node) endOf(ctx context.Context, k ledger.Key, wait time.Duration) error {
+	unlock, err := n.lock(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := n.Ledger.Get(k)
+	if errors.Is(err, ledger.ErrNoRecord) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return n.settle(ctx, r, wait)
+}
+
+// holderOfSelected finds the loan of this host netns whose NIC, as it was on
+// the host, is what s means.
+func (n *Node) holderOfSelected(s nic.Selector) (*ledger.Record, error) {
+	records, errs := n.Ledger.List()
+	for _, r := range records {
+		if r.Loan != nil && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Host.Netns.ID) && selects(s, r.Loan) {
+			return r, nil
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+func selects(s nic.Selector, l *ledger.Loan) bool {
+	switch {
+	case s.Device != "":
+		return l.Name == s.Device || l.Snapshot != nil && slices.Contains(l.Snapshot.AltNames, s.Device)
+	case s.HWAddr != "":
+		return l.Snapshot != nil && strings.EqualFold(l.Snapshot.MAC, s.HWAddr)
+	case s.KernelPath != "":
+		return l.Identity.ParentDev != "" && strings.HasSuffix(strings.TrimRight(s.KernelPath, "/"), "/"+l.Identity.ParentDev)
+	case s.PCI != "":
+		return l.PCI == s.PCI
+	default:
+		return l.Identity.ParentDev == s.Aux
+	}
+}
+
+// Give moves the NIC into the pod netns under its name there. The alias keeps
+// the host's name, as upstream's plugin does, so that either can end what the
+// other began.
+func (p LendNIC) Give(a *Adding) error {
+	loan := a.Record.Loan
+	if loan.Driver != "" {
+		return nil
+	}
+	l, err := a.Node.Host.Netns.ByName(loan.Name)
+	if err != nil {
+		return err
+	}
+	err = a.Node.Host.Netns.Move(l.Index, a.Pod, a.IfName, loan.Name)
+	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "lend %s", loan.Name)
+}
+
+// Configure sets the MTU, and carries the host's addresses and routes along
+// when the configuration asks for it.
+func (p LendNIC) Configure(a *Adding, l *link.Link, l3 *layer3) error {
+	if p.Conf.MTU != 0 && p.Conf.MTU != l.MTU {
+		if err := a.Pod.SetMTU(l.Index, p.Conf.MTU); err != nil {
+			return cnierr.Wrap(err, cnierr.InvalidConfig, fmt.Sprintf("see `ip -d link show %s` for its limits (maxmtu)", a.Record.Loan.Name),
+				"%s does not take MTU %d", a.Record.Loan.Name, p.Conf.MTU)
+		}
+	}
+	if !p.Conf.UseInterfaceNetwork {
+		return nil
+	}
+	return carry(a, l, l3)
+}
+
+// carry gives the interface the addresses that the NIC had on the host, and
+// keeps the routes and rules for when it is up.
+func carry(a *Adding, l *link.Link, l3 *layer3) error {
+	c := a.Record.Loan.Snapshot.Carried()
+	if lost := a.Pod.ReplayAddresses(l.Index, c.Snapshot); len(lost) > 0 {
+		return fmt.Errorf("addresses carried from the host: %w", errors.Join(lost...))
+	}
+	rules, err := a.Node.Host.Netns.Rules(c.Addresses, c.Tables)
+	if err != nil {
+		return err
+	}
+	l3.carried, l3.carriedRule = c.Snapshot, rules
+	for _, ip := range c.Addresses {
+		l3.carriedIPs = append(l3.carriedIPs, &current.IPConfig{Address: *ip})
+	}
+	for _, r := range c.Routes {
+		l3.carriedTo = append(l3.carriedTo, cniRoute(r))
+	}
+	return nil
+}
+
+// TakeBackUnrecorded brings home a NIC that upstream's host-device lent, or that
+// ours lent and whose record is lost: the alias of the interface is its name on
+// the host. Such a NIC comes back down, because nobody knows how it was.
+func (p LendNIC) TakeBackUnrecorded(n *Node, c *Call, pod *link.Netns) error {
+	l, err := pod.ByName(c.IfName)
+	if errors.Is(err, link.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !lentByAlias(l, p.Conf.Device) {
+		return nil
+	}
+	r := &ledger.Record{Key: c.Key, HostNetns: netnsOf(n.Host.Netns), Netns: netnsOf(pod)}
+	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &link.Snapshot{
+		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
+		Group: l.Group, Flags: l.SettableFlags(),
+	}}
+	return n.moveHome(r, pod, n.Host.Netns, l)
+}
+
+// lentByAlias says whether the alias of l is the host's name of a lent NIC, and
+// not a text that somebody wrote there. device is what the configuration
+// selects by name, if it does.
+func lentByAlias(l *link.Link, device string) bool {
+	switch {
+	case l.Alias == "" || !validIfName(l.Alias):
+		return false
+	case l.Kind == "macvlan" || l.Kind == "ipvlan" || l.Encap == "loopback":
+		return false // never lent
+	case device == "" || l.Alias == device:
+		return true
+	}
+	for _, alt := range l.AltNames {
+		if alt == device {
+			return true
+		}
+	}
+	return false
+}
+
+// Available says whether the NIC that the configuration names is on this host,
+// or lent. A network whose NIC is named with each pod has none to look for.
+func (p LendNIC) Available(n *Node) error {
+	s, err := p.Selector(&n.Host)
+	if err != nil {
+		if len(p.Conf.IDs()) == 0 {
+			return nil
+		}
+		return err
+	}
+	_, err = n.Host.Select(s)
+	if err == nil {
+		return nil
+	}
+	if holder, _ := n.holderOfSelected(s); holder != nil {
+		return nil
+	}
+	return err
+}

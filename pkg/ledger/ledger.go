@@ -1,0 +1,235 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// DefaultDir is the state directory when the config names none.
+const DefaultDir = "/run/rail-cni"
+
+const suffix = ".json"
+
+// ErrNoRecord is wrapped when there is no record of an attachment.
+var ErrNoRecord = errors.New("no record")
+
+// Ledger is the open state directory of a node. Close it when done.
+type Ledger struct {
+	state, attachments, nics, locks *statefile.Dir
+	bootID                          string
+}
+
+// Open opens the ledger below the state directory and makes what is missing.
+func Open(dir string) (*Ledger, error) {
+	state, err := statefile.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &Ledger{state: state}
+	for _, sub := range []struct {
+		name string
+		dir  **statefile.Dir
+	}{{"attachments", &l.attachments}, {"nics", &l.nics}, {"locks", &l.locks}} {
+		if *sub.dir, err = state.Sub(sub.name); err != nil {
+			l.Close()
+			return nil, err
+		}
+	}
+	if state.Durable() {
+		id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		l.bootID = strings.TrimSpace(string(id))
+	}
+	return l, nil
+}
+
+// Exists says whether a ledger was ever opened at dir; a reader that finds
+// none has nothing to show, and must not make one.
+func Exists(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "attachments"))
+	return err == nil
+}
+
+// Close closes the ledger. Locks stay held.
+func (l *Ledger) Close() {
+	for _, d := range []*statefile.Dir{l.attachments, l.nics, l.locks, l.state} {
+		if d != nil {
+			_ = d.Close()
+		}
+	}
+}
+
+// Dir gives the state directory.
+func (l *Ledger) Dir() string { return l.state.Path() }
+
+func recordName(k Key) string { return statefile.Name(k.ContainerID, k.IfName) + suffix }
+
+// LockAttachment takes the lock of an attachment, and waits for it until ctx
+// ends. The caller unlocks it.
+func (l *Ledger) LockAttachment(ctx context.Context, k Key) (*statefile.Lock, error) {
+	return l.locks.Lock(ctx, statefile.Name("attachment", k.ContainerID, k.IfName))
+}
+
+// TryLockAttachment takes the lock of an attachment, or fails at once with an
+// error that wraps [statefile.ErrBusy].
+func (l *Ledger) TryLockAttachment(k Key) (*statefile.Lock, error) {
+	return l.locks.TryLock(statefile.Name("attachment", k.ContainerID, k.IfName))
+}
+
+// LockNIC takes the lock under which a loan of the NIC is decided. nic is
+// nic.NIC.Key.
+func (l *Ledger) LockNIC(ctx context.Context, nic string) (*statefile.Lock, error) {
+	return l.locks.Lock(ctx, statefile.Name("nic", nic))
+}
+
+// Get reads the record of an attachment. The error wraps [ErrNoRecord] when
+// there is none. A record that cannot be read is moved aside, so that it does
+// not stand in the way, and the error says where it lies; a record of a newer
+// version is left alone.
+func (l *Ledger) Get(k Key) (*Record, error) {
+	r, err := l.read(recordName(k))
+	if err == nil || errors.Is(err, ErrNoRecord) || errors.Is(err, errNewer) {
+		return r, err
+	}
+	aside, moveErr := l.attachments.SetAside(recordName(k))
+	if moveErr != nil {
+		return nil, errors.Join(err, moveErr)
+	}
+	return nil, cnierr.Wrap(err, cnierr.BadRecord, "the file is kept as "+aside, "the record of %s is corrupt", k)
+}
+
+func (l *Ledger) read(name string) (*Record, error) {
+	data, err := l.attachments.Read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNoRecord, filepath.Join(l.attachments.Path(), name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := Decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(l.attachments.Path(), name), err)
+	}
+	if recordName(r.Key) != name {
+		return nil, fmt.Errorf("%s: it is the record of %s", filepath.Join(l.attachments.Path(), name), r.Key)
+	}
+	return r, nil
+}
+
+// Put writes the record. In phase [Lending] it first marks the NIC as held;
+// the caller holds the NIC's lock and has asked [Ledger.HolderOf].
+func (l *Ledger) Put(r *Record) error {
+	r.Version = Version
+	r.BootID = l.bootID
+	r.Updated = time.Now().UTC()
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	name := recordName(r.Key)
+	if r.Loan != nil && r.Phase == Lending {
+		// First the mark: one without a record means nothing, but a record
+		// without a mark would let the NIC be lent twice.
+		mark := statefile.Name(r.Loan.NIC)
+		if target, err := l.nics.Readlink(mark); err != nil || target != name {
+			if err := l.nics.Remove(mark); err != nil {
+				return err
+			}
+			if err := l.nics.Symlink(name, mark); err != nil {
+				return err
+			}
+		}
+	}
+	return l.attachments.Write(name, append(data, '\n'))
+}
+
+// HolderOf gives the record that holds the NIC, or nil. Call it under the
+// NIC's lock when the answer must stay true.
+func (l *Ledger) HolderOf(nic string) (*Record, error) {
+	name, err := l.nics.Readlink(statefile.Name(nic))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := l.read(name)
+	if errors.Is(err, ErrNoRecord) {
+		return nil, nil // killed between mark and record, or after the record's end
+	}
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.BadRecord, "end the attachment (CNI DEL), which moves a corrupt record aside",
+			"cannot tell who holds the NIC")
+	}
+	if r.Loan == nil || r.Loan.NIC != nic || r.Phase == Freeing {
+		return nil, nil
+	}
+	return r, nil
+}
+
+// Remove removes the record of an attachment and the mark on its NIC. No
+// record is no error.
+func (l *Ledger) Remove(r *Record) error {
+	if err := l.attachments.Remove(recordName(r.Key)); err != nil {
+		return err
+	}
+	return l.unmark(r)
+}
+
+// unmark removes the mark on the record's NIC, if it is the record's.
+func (l *Ledger) unmark(r *Record) error {
+	if r.Loan == nil {
+		return nil
+	}
+	mark := statefile.Name(r.Loan.NIC)
+	if target, err := l.nics.Readlink(mark); err == nil && target == recordName(r.Key) {
+		return l.nics.Remove(mark)
+	}
+	return nil
+}
+
+// List reads all records, oldest first. It goes on past records that it
+// cannot read, and returns an error for each.
+func (l *Ledger) List() ([]*Record, []error) {
+	names, err := l.attachments.List(suffix)
+	if err != nil {
+		return nil, []error{err}
+	}
+	var records []*Record
+	var errs []error
+	for _, name := range names {
+		r, err := l.read(name)
+		switch {
+		case errors.Is(err, ErrNoRecord): // ended since it was listed
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			records = append(records, r)
+		}
+	}
+	sortByAge(records)
+	return records, errs
+}
+
+// OfThisBoot says whether the kernel state that r describes can still exist.
+func (l *Ledger) OfThisBoot(r *Record) bool {
+	return r.BootID == "" || l.bootID == "" || r.BootID == l.bootID
+}
+
+func sortByAge(records []*Record) {
+	slices.SortStableFunc(records, func(a, b *Record) int { return a.Created.Compare(b.Created) })
+}

@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Version is the version of the record format that this code writes. It reads
+// this one and refuses newer ones.
+const Version = 1
+
+// Phase says how far an attachment is.
+type Phase string
+
+// The phases, in the order of an attachment's life.
+const (
+	Lending   Phase = "lending"   // ADD works on it, or was killed while it did
+	Lent      Phase = "lent"      // ADD is done
+	Returning Phase = "returning" // DEL or a sweep works on it, or was killed while it did
+	Freeing   Phase = "freeing"   // the NIC is home, but the IPAM plugin could not free the address yet
+)
+
+// Key names an attachment.
+type Key struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifname"`
+}
+
+func (k Key) String() string { return k.ContainerID + "/" + k.IfName }
+
+// Record is all that is needed to end an attachment without any other
+// knowledge.
+type Record struct {
+	Version int `json:"version"`
+	Key
+	Network   string    `json:"network"`
+	Plugin    string    `json:"plugin"`
+	Pod       *Pod      `json:"pod,omitempty"`
+	Phase     Phase     `json:"phase"`
+	Created   time.Time `json:"created"`
+	Updated   time.Time `json:"updated"`
+	BootID    string    `json:"bootID,omitempty"` // only where the file outlives a boot
+	Netns     Netns     `json:"podNetns"`
+	HostNetns Netns     `json:"hostNetns"`
+	Loan      *Loan     `json:"loan,omitempty"`
+	Child     *Child    `json:"child,omitempty"`
+	MAC       string    `json:"mac,omitempty"`
+	MTU       int       `json:"mtu,omitempty"`
+	Addresses []string  `json:"addresses,omitempty"` // CIDR
+	IPAM      *IPAM     `json:"ipam,omitempty"`
+}
+
+// Pod is the pod as the runtime named it in CNI_ARGS.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+}
+
+func (p *Pod) String() string {
+	if p == nil {
+		return ""
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// Netns is a network namespace and the path it was last seen at.
+type Netns struct {
+	link.NetnsID
+	Path string `json:"path"`
+}
+
+// Loan is a NIC of the host that the attachment holds.
+type Loan struct {
+	NIC      string         `json:"nic"`              // nic.NIC.Key
+	Name     string         `json:"name"`             // its name on the host; empty under a userspace driver
+	PCI      string         `json:"pci,omitempty"`    // its PCI function
+	Driver   string         `json:"driver,omitempty"` // userspace driver: no netdev was moved
+	Identity link.Identity  `json:"identity"`
+	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
+}
+
+// Child is a macvlan that was made for the attachment.
+type Child struct {
+	Master string `json:"master"` // name of the NIC it lies on
+	Mode   string `json:"mode"`
+	InPod  bool   `json:"inPod,omitempty"` // the master is in the pod netns
+}
+
+// IPAM is what it takes to free the attachment's addresses.
+type IPAM struct {
+	Type   string          `json:"type"`
+	Path   string          `json:"path"`           // CNI_PATH at ADD
+	Args   string          `json:"args,omitempty"` // CNI_ARGS at ADD
+	Config json.RawMessage `json:"config"`         // network config at ADD, without prevResult
+}
+
+// Holder names the attachment as an error or a table shows it.
+func (r *Record) Holder() string {
+	who := fmt.Sprintf("container %s, interface %s", r.ContainerID, r.IfName)
+	if r.Pod != nil {
+		who = fmt.Sprintf("pod %s (%s)", r.Pod, who)
+	}
+	return who
+}
+
+// NICName gives the host's NIC that the attachment uses: the one lent, or the
+// macvlan's master.
+func (r *Record) NICName() string {
+	switch {
+	case r.Loan != nil && r.Loan.Name != "":
+		return r.Loan.Name
+	case r.Loan != nil:
+		return r.Loan.PCI
+	case r.Child != nil:
+		return r.Child.Master
+	}
+	return ""
+}
+
+// errNewer marks a record of a newer version: nothing is wrong with it.
+var errNewer = errors.New("written by a newer version of rail-cni")
+
+// IsNewer says whether err means a record of a newer version, which must be
+// left alone.
+func IsNewer(err error) bool { return errors.Is(err, errNewer) }
+
+// Decode reads a record. It refuses a newer version, and a record that lacks
+// what ending the attachment needs.
+func Decode(data []byte) (*Record, error) {
+	r := &Record{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Version > Version:
+		return nil, cnierr.Wrap(errNewer, cnierr.BadRecord, "use that version, or let it end the attachment", "record of version %d", r.Version)
+	case r.Version < 1:
+		return nil, errors.New("no version")
+	case r.ContainerID == "" || r.IfName == "":
+		return nil, errors.New("no container id or interface name")
+	case r.Loan == nil && r.Child == nil:
+		return nil, errors.New("neither a loan nor a child")
+	case r.Loan != nil && r.Loan.Driver == "" && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
+		return nil, errors.New("a loan without a snapshot")
+	}
+	return r, nil
+}

@@ -1,0 +1,103 @@
+package link
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Carried is what of a NIC's host configuration makes sense on the same NIC in
+// a pod.
+type Carried struct {
+	// Snapshot has the addresses and routes in the form that goes to the kernel.
+	Snapshot *Snapshot
+	// Addresses and Routes are the same for a person or a result.
+	Addresses []*net.IPNet
+	Routes    []Route
+	// Tables are the routing tables that the routes are in.
+	Tables []int
+}
+
+// Carried gives the addresses of global scope and the routes of the snapshot.
+// A DHCP lease of IPv4 is carried for good, because nothing renews it in the
+// pod; IPv6 addresses and routes that came by router advertisement are not,
+// because the pod gets its own.
+func (s *Snapshot) Carried() *Carried {
+	c := &Carried{Snapshot: &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}}
+	for _, r := range s.Addresses {
+		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
+		if err != nil || header[3] != unix.RT_SCOPE_UNIVERSE {
+			continue
+		}
+		if header[0] == unix.AF_INET6 && header[2]&unix.IFA_F_PERMANENT == 0 {
+			continue
+		}
+		// The label is the host's name of the interface.
+		attrs = attrs.without(unix.IFA_CACHEINFO, unix.IFA_LABEL)
+		c.Snapshot.Addresses = append(c.Snapshot.Addresses, Replay{Text: r.Text, Raw: marshal(header, attrs)})
+		c.Addresses = append(c.Addresses, addressOf(header, attrs))
+	}
+	for _, r := range s.Routes {
+		header, attrs, err := parseMessage(r.Raw, unix.SizeofRtMsg)
+		if err != nil {
+			continue
+		}
+		route := routeOf(header, attrs)
+		if route.Dst.IP.To4() == nil && route.Dst.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		c.Snapshot.Routes = append(c.Snapshot.Routes, r)
+		c.Routes = append(c.Routes, route)
+		if !slices.Contains(c.Tables, route.Table) {
+			c.Tables = append(c.Tables, route.Table)
+		}
+	}
+	return c
+}
+
+// marshal is the reverse of parseMessage.
+func marshal(header []byte, attrs attributes) []byte {
+	m := append([]byte(nil), header...)
+	for _, a := range attrs {
+		for len(m)%unix.RTA_ALIGNTO != 0 {
+			m = append(m, 0)
+		}
+		m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(a.value)))
+		m = binary.NativeEndian.AppendUint16(m, a.kind)
+		m = append(m, a.value...)
+	}
+	return m
+}
+
+func addressOf(ifaddrmsg []byte, attrs attributes) *net.IPNet {
+	ip, ok := attrs.get(unix.IFA_LOCAL)
+	if !ok {
+		ip, _ = attrs.get(unix.IFA_ADDRESS)
+	}
+	return &net.IPNet{IP: slices.Clone(ip), Mask: net.CIDRMask(int(ifaddrmsg[1]), 8*len(ip))}
+}
+
+func routeOf(rtmsg []byte, attrs attributes) Route {
+	bits := 8 * net.IPv4len
+	if rtmsg[0] == unix.AF_INET6 {
+		bits = 8 * net.IPv6len
+	}
+	r := Route{Table: int(rtmsg[4]), Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(int(rtmsg[1]), bits)}}
+	if dst, ok := attrs.get(unix.RTA_DST); ok {
+		r.Dst.IP = slices.Clone(dst)
+	}
+	if gw, ok := attrs.get(unix.RTA_GATEWAY); ok {
+		r.Gateway = slices.Clone(gw)
+	}
+	for kind, to := range map[uint16]*int{unix.RTA_TABLE: &r.Table, unix.RTA_PRIORITY: &r.Priority} {
+		if v, ok := attrs.get(kind); ok && len(v) == 4 {
+			*to = int(binary.NativeEndian.Uint32(v))
+		}
+	}
+	if scope := int(rtmsg[6]); scope != unix.RT_SCOPE_UNIVERSE {
+		r.Scope = &scope
+	}
+	return r
+}

@@ -1,0 +1,135 @@
+package netconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// DefaultStateDir is where the plugins keep their records unless the key
+// "stateDir" names another place.
+const DefaultStateDir = "/run/rail-cni"
+
+// Common is the part of a network configuration that every plugin has.
+type Common struct {
+	CNIVersion string    `json:"cniVersion"`
+	Name       string    `json:"name"`
+	Type       string    `json:"type"`
+	IPAM       IPAM      `json:"ipam"`
+	DNS        types.DNS `json:"dns"`
+	// StateDir is an absolute path; every plugin of a node must have the same.
+	StateDir string `json:"stateDir"`
+	// PrevResult is the result of the plugin before this one, or on CHECK and
+	// DEL the attachment's result.
+	PrevResult json.RawMessage `json:"prevResult,omitempty"`
+	// RuntimeConfig is what the runtime gives for declared capabilities.
+	RuntimeConfig RuntimeConfig `json:"runtimeConfig"`
+	// ValidAttachments are the attachments that GC must keep. nil means that
+	// the runtime did not say; an empty list means none.
+	ValidAttachments *[]types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
+	// LegacyAttachments is the misspelt form of the same that libcni also sends.
+	LegacyAttachments *[]types.GCAttachment `json:"cni.dev/attachments,omitempty"`
+
+	// Raw is the whole configuration as it came.
+	Raw []byte `json:"-"`
+}
+
+// IPAM is the part of the "ipam" object that concerns the calling plugin.
+// Without a type the interface gets no address.
+type IPAM struct {
+	Type string `json:"type"`
+}
+
+// RuntimeConfig holds the capability arguments that the suite knows
+// (CNI CONVENTIONS.md, "Dynamic Plugin specific fields").
+type RuntimeConfig struct {
+	DeviceID          string   `json:"deviceID"`
+	CNIDeviceInfoFile string   `json:"CNIDeviceInfoFile"`
+	MAC               string   `json:"mac"`
+	IPs               []string `json:"ips"`
+}
+
+// Valid gives the attachments that GC must keep, and whether the runtime sent
+// a list at all.
+func (c *Common) Valid() ([]types.GCAttachment, bool) {
+	for _, list := range []*[]types.GCAttachment{c.ValidAttachments, c.LegacyAttachments} {
+		if list != nil {
+			return *list, true
+		}
+	}
+	return nil, false
+}
+
+// AtLeast says whether the configuration's version is v or newer.
+func (c *Common) AtLeast(v string) bool {
+	ok, err := version.GreaterThanOrEqualTo(c.CNIVersion, v)
+	return err == nil && ok
+}
+
+// parse decodes a configuration into conf, whose embedded Common is common,
+// and applies the defaults.
+func parse(stdin []byte, conf any, common *Common) error {
+	if err := json.Unmarshal(stdin, conf); err != nil {
+		return cnierr.Wrap(err, cnierr.Decode, "correct the type of that key", "network configuration")
+	}
+	return common.complete(stdin)
+}
+
+func (c *Common) complete(stdin []byte) error {
+	c.Raw = stdin
+	if c.CNIVersion == "" {
+		c.CNIVersion = "0.1.0" // CNI SPEC: a configuration without a version
+	}
+	if c.StateDir == "" {
+		c.StateDir = DefaultStateDir
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		return cnierr.New(cnierr.InvalidConfig, "give an absolute path, the same in every network of the node",
+			`"stateDir": %q is not an absolute path`, c.StateDir)
+	}
+	c.StateDir = filepath.Clean(c.StateDir)
+	return nil
+}
+
+// Lenient reads of a configuration what ending an attachment needs, and passes
+// over keys that cannot be read: a DEL must end what an ADD with the same
+// configuration may have begun.
+func Lenient(stdin []byte) *Common {
+	var keys struct {
+		CNIVersion json.RawMessage `json:"cniVersion"`
+		Name       json.RawMessage `json:"name"`
+		Type       json.RawMessage `json:"type"`
+		IPAM       json.RawMessage `json:"ipam"`
+		StateDir   json.RawMessage `json:"stateDir"`
+	}
+	c := &Common{}
+	_ = json.Unmarshal(stdin, &keys)
+	for _, k := range []struct {
+		raw json.RawMessage
+		to  any
+	}{{keys.CNIVersion, &c.CNIVersion}, {keys.Name, &c.Name}, {keys.Type, &c.Type}, {keys.IPAM, &c.IPAM}, {keys.StateDir, &c.StateDir}} {
+		_ = json.Unmarshal(k.raw, k.to)
+	}
+	if err := c.complete(stdin); err != nil {
+		c.StateDir = DefaultStateDir
+	}
+	return c
+}
+
+// WithoutPrevResult gives the configuration as it should be kept for later:
+// without the results and lists that belong to one call.
+func (c *Common) WithoutPrevResult() (json.RawMessage, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(c.Raw, &keys); err != nil {
+		return nil, fmt.Errorf("network configuration: %w", err)
+	}
+	for _, k := range []string{"prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"} {
+		delete(keys, k)
+	}
+	return json.Marshal(keys)
+}

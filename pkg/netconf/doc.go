@@ -1,0 +1,9 @@
+// Package netconf is what the user wrote: the network configurations of the
+// plugins as the runtime passes them on stdin, with what Multus injects, and
+// CNI_ARGS. It parses, applies defaults and validates what can be validated
+// without looking at the machine.
+//
+// It follows encoding/json: keys match in any case, and unknown keys are
+// tolerated, because users rely on both. It imports only cnierr of the
+// project, and the CNI types.
+package netconf

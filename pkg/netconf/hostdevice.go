@@ -1,0 +1,55 @@
+package netconf
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// HostDevice is the configuration of the plugin host-device.
+type HostDevice struct {
+	Common
+	// Device is the name or an altname of the NIC's netdev.
+	Device string `json:"device"`
+	// HWAddr is the MAC address of the netdev.
+	HWAddr string `json:"hwaddr"`
+	// KernelPath is the device's path below /sys/devices.
+	KernelPath string `json:"kernelpath"`
+	// PCIBusID is a PCI address or the name of an auxiliary device. Multus
+	// injects it for a NAD with a resourceName annotation.
+	PCIBusID string `json:"pciBusID"`
+	// DeviceID is the same, injected beside PCIBusID.
+	DeviceID string `json:"deviceID"`
+	// DPDKMode: a userspace driver holds the NIC, no netdev is moved.
+	DPDKMode bool `json:"DPDKMode"`
+	// UseInterfaceNetwork carries the NIC's addresses, routes and rules of
+	// the host into the pod.
+	UseInterfaceNetwork bool `json:"useInterfaceNetwork"`
+	// MTU of the interface in the pod, in bytes; 0 keeps the NIC's.
+	MTU int `json:"mtu"`
+	// Allow lists guardrails that do not hold for this network (nic.Overrides).
+	Allow []string `json:"allow"`
+}
+
+// ParseHostDevice reads the configuration of host-device.
+func ParseHostDevice(stdin []byte) (*HostDevice, error) {
+	c := &HostDevice{}
+	if err := parse(stdin, c, &c.Common); err != nil {
+		return nil, err
+	}
+	if c.MTU < 0 {
+		return nil, cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", `"mtu": %d is negative`, c.MTU)
+	}
+	return c, nil
+}
+
+// IDs gives the device ids of the configuration, the runtime's first. They may
+// be PCI addresses, auxiliary device names, or a device plugin's own numbers,
+// which name nothing on the host.
+func (c *HostDevice) IDs() []string {
+	var ids []string
+	for _, id := range []string{c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID} {
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,66 @@
+package netconf
+
+import (
+	"math"
+	"net"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Macvlan is the configuration of the plugin macvlan.
+type Macvlan struct {
+	Common
+	// Master is the NIC that the child lies on; empty means the interface of
+	// the default route.
+	Master string `json:"master"`
+	// Mode is "bridge" (also when empty), "private", "vepa" or "passthru".
+	Mode string `json:"mode"`
+	// MTU in bytes, at most the master's; 0 inherits it.
+	MTU int `json:"mtu"`
+	// MAC of the child; runtimeConfig.mac and CNI_ARGS MAC go before it.
+	MAC string `json:"mac"`
+	// LinkInContainer: the master is in the pod netns.
+	LinkInContainer bool `json:"linkInContainer"`
+	// BCQueueLen is the length of the broadcast queue, 0 for the kernel's.
+	BCQueueLen uint32 `json:"bcqueuelen"`
+}
+
+// ParseMacvlan reads the configuration of macvlan. args are the CNI_ARGS.
+func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
+	c := &Macvlan{}
+	if err := parse(stdin, c, &c.Common); err != nil {
+		return nil, err
+	}
+	switch c.Mode {
+	case "":
+		c.Mode = "bridge"
+	case "bridge", "private", "vepa", "passthru":
+	default:
+		return nil, cnierr.New(cnierr.InvalidConfig, "use bridge, private, vepa or passthru", "unknown macvlan mode: %q", c.Mode)
+	}
+	if c.MTU < 0 || c.MTU > math.MaxInt32 {
+		return nil, cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", "invalid MTU %d", c.MTU)
+	}
+	if args.MAC != "" {
+		c.MAC = args.MAC
+	}
+	if c.RuntimeConfig.MAC != "" {
+		c.MAC = c.RuntimeConfig.MAC
+	}
+	if _, err := c.HardwareAddr(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// HardwareAddr gives the MAC that the child shall have, or nil.
+func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) {
+	if c.MAC == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(c.MAC)
+	if err == nil && len(mac) != 6 {
+		err = &net.AddrError{Err: "not six bytes long", Addr: c.MAC}
+	}
+	return mac, cnierr.Wrap(err, cnierr.InvalidConfig, "write it as aa:bb:cc:dd:ee:ff", "MAC address %q", c.MAC)
+}
