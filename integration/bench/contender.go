@@ -75,6 +75,8 @@ func contenders(p places) ([]*contender, error) {
 	goal := goals{base: 0.5, floor: 1.5}
 
 	b.floorMove("hd-floor", "floor: bare ip link set … netns … name …")
+	// Not the floor that the goals speak of, but what no plugin can do without.
+	b.floorMove("hd-floor-up", "the same, and up: ip link set … up", "up")
 	b.hostDevice("hd-up", "upstream", p.peers, noIPAM, "", "hd-floor", "", goals{})
 	b.hostDevice("hd", "ours", p.ours, noIPAM, "hd-up", "hd-floor", p.state, goal)
 	b.hostDevice("hd-up-static", "upstream + static", p.peers, staticIPAM, "", "hd-floor", "", goals{})
@@ -160,12 +162,16 @@ func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, s
 	}
 }
 
-func (b *builder) floorMove(id, title string) {
+func (b *builder) floorMove(id, title string, more ...string) {
 	c := b.next(groupHostDevice, id, title, "", "", goals{})
-	c.add = command{path: b.ip, args: []string{"link", "set", c.nic, "netns", c.pod, "name", ifName}}
+	if len(more) > 0 {
+		c.floor = "hd-floor"
+	}
+	c.add = command{path: b.ip, args: append([]string{"link", "set", c.nic, "netns", c.pod, "name", ifName}, more...)}
 	// Started inside the pod's namespace: "ip -n" would remount /sys as well.
 	c.del = func([]byte) (command, error) {
-		return command{path: b.ip, args: []string{"link", "set", ifName, "netns", nodeName, "name", c.nic}, netns: c.pod}, nil
+		args := append([]string{"link", "set", ifName, "netns", nodeName, "name", c.nic}, more...)
+		return command{path: b.ip, args: args, netns: c.pod}, nil
 	}
 }
 
