@@ -1,0 +1,193 @@
+package testnet
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Netns is a network namespace with a name under /run/netns.
+type Netns struct {
+	*link.Netns
+	Name string
+	t    testing.TB
+}
+
+var serial atomic.Int64
+
+// NewNetns makes a namespace that ends with the test. Duplicate address
+// detection is off in it, so that its state is settled at once; a test of DAD
+// turns it on for one interface.
+func NewNetns(t testing.TB, role string) *Netns {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test makes network namespaces: run it as root (make test)")
+	}
+	name := fmt.Sprintf("rail-%s-%d-%d", role, os.Getpid(), serial.Add(1))
+	command(t, "ip", "netns", "add", name)
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	opened, err := link.OpenNetns("/run/netns/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(opened.Close)
+	n := &Netns{Netns: opened, Name: name, t: t}
+	n.IP("link", "set", "lo", "up")
+	n.Sysctl("ipv6/conf/default/accept_dad", "0")
+	return n
+}
+
+// Delete ends the namespace before the test does: every handle on it that the
+// test has is closed, so that the kernel destroys it.
+func (n *Netns) Delete() {
+	n.t.Helper()
+	n.Netns.Close()
+	command(n.t, "ip", "netns", "del", n.Name)
+}
+
+// IP runs ip(8) in the namespace and gives its output.
+func (n *Netns) IP(args ...string) string {
+	n.t.Helper()
+	return command(n.t, "ip", append([]string{"-n", n.Name}, args...)...)
+}
+
+// Exec runs a program in the namespace and gives its output.
+func (n *Netns) Exec(args ...string) string {
+	n.t.Helper()
+	return command(n.t, "ip", append([]string{"netns", "exec", n.Name}, args...)...)
+}
+
+// Sysctl sets a sysctl below net/ in the namespace.
+func (n *Netns) Sysctl(key, value string) {
+	n.t.Helper()
+	err := n.Do(func() error { return os.WriteFile(filepath.Join("/proc/sys/net", key), []byte(value), 0) })
+	if err != nil {
+		n.t.Fatalf("sysctl %s=%s in %s: %v", key, value, n.Name, err)
+	}
+}
+
+func command(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// NIC makes a veth NIC that is up, with MTU 9000, and its cable's other end in
+// peer (a switch or another node), up as well and named <name>-sw there.
+func (n *Netns) NIC(name string, peer *Netns) {
+	n.t.Helper()
+	n.IP("link", "add", name, "mtu", "9000", "type", "veth", "peer", "name", name+"-sw", "mtu", "9000", "netns", peer.Name)
+	n.IP("link", "set", name, "up")
+	peer.IP("link", "set", name+"-sw", "up")
+}
+
+// State gives all that the test compares of the namespace's network: links,
+// addresses, routes of all tables, rules, permanent neighbours and the sysctls
+// of each interface, without counters and interface indexes. It is sorted JSON
+// and sysctl lines, one fact a line, so that a difference reads well.
+func (n *Netns) State() string {
+	n.t.Helper()
+	var b strings.Builder
+	for _, args := range [][]string{
+		{"-d", "-j", "link"}, {"-d", "-j", "addr"},
+		{"-d", "-j", "route", "show", "table", "all"}, {"-d", "-j", "-6", "route", "show", "table", "all"},
+		{"-j", "rule"}, {"-j", "-6", "rule"}, {"-j", "neigh", "show", "nud", "permanent"},
+	} {
+		fmt.Fprintf(&b, "# ip %s\n%s\n", strings.Join(args, " "), n.normalised(n.IP(args...)))
+	}
+	links, err := n.Links()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, l := range links {
+		settings, err := n.Sysctls(l.Name)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		lines := make([]string, 0, len(settings))
+		for k, v := range settings {
+			lines = append(lines, fmt.Sprintf("%s %s = %s", l.Name, k, v))
+		}
+		slices.Sort(lines)
+		b.WriteString(strings.Join(lines, "\n") + "\n")
+	}
+	return b.String()
+}
+
+// volatile are the keys of ip's JSON that say nothing about the configuration.
+var volatile = []string{"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time"}
+
+func (n *Netns) normalised(text string) string {
+	n.t.Helper()
+	if strings.TrimSpace(text) == "" {
+		return "[]"
+	}
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		n.t.Fatalf("ip printed no JSON: %v\n%s", err, text)
+	}
+	drop(v)
+	out, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(out)
+}
+
+func drop(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, k := range volatile {
+			delete(v, k)
+		}
+		for _, e := range v {
+			drop(e)
+		}
+	case []any:
+		for _, e := range v {
+			drop(e)
+		}
+	}
+}
+
+// Inside runs f on a thread in the namespace: for code that takes the calling
+// thread's namespace as the host netns.
+func (n *Netns) Inside(f func()) {
+	n.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := n.Do(func() error { f(); return nil }); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Diff shows the lines in which two states differ, or "" if they are equal.
+func Diff(before, after string) string {
+	if before == after {
+		return ""
+	}
+	dir, err := os.MkdirTemp("", "rail-diff")
+	if err != nil {
+		return err.Error()
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{"before": before, "after": after} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err.Error()
+		}
+	}
+	out, _ := exec.Command("diff", "-U2", filepath.Join(dir, "before"), filepath.Join(dir, "after")).Output()
+	return string(out)
+}

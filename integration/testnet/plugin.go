@@ -1,0 +1,122 @@
+package testnet
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// root is the top of the checkout.
+func root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..")
+}
+
+var buildOnce = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv("RAIL_CNI_BIN"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.MkdirTemp("", "rail-bin")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "./plugins/...", "./cmd/...")
+	cmd.Dir, cmd.Env = root(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+// Bin gives the directory with the project's own binaries: RAIL_CNI_BIN, as
+// `make test` sets it, or one that they are built into now.
+func Bin(t testing.TB) string {
+	t.Helper()
+	dir, err := buildOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Peers gives the directory with the binaries of other projects' plugins.
+func Peers(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("RAIL_CNI_PEERS")
+	if dir == "" {
+		dir = filepath.Join(root(), "bin", "peers")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "host-device")); err != nil {
+		t.Fatalf("the peers' plugins are not built (run `make peers`): %v", err)
+	}
+	return dir
+}
+
+// Call is one call of a plugin, as a runtime makes it.
+type Call struct {
+	Plugin      string // name of a binary in Path's first directory, or an absolute path
+	Verb        string // CNI_COMMAND
+	ContainerID string
+	IfName      string
+	Netns       string // CNI_NETNS
+	Args        string // CNI_ARGS
+	Path        string // CNI_PATH; "" = the project's binaries, then the peers'
+	Config      string // stdin
+}
+
+// Run runs the plugin in the namespace n, which is its host netns, and gives
+// what it printed. A plugin that fails gives the error that it printed.
+func (n *Netns) Run(c Call) (stdout []byte, err error) {
+	n.t.Helper()
+	if c.Path == "" {
+		c.Path = Bin(n.t) + ":" + Peers(n.t)
+	}
+	binary := c.Plugin
+	if !filepath.IsAbs(binary) {
+		binary = filepath.Join(strings.Split(c.Path, ":")[0], c.Plugin)
+	}
+	cmd := exec.Command("ip", "netns", "exec", n.Name, binary)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
+		"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path)
+	cmd.Stdin = strings.NewReader(c.Config)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	runErr := cmd.Run()
+	if errOut.Len() > 0 {
+		n.t.Logf("%s %s wrote: %s", c.Plugin, c.Verb, errOut.Bytes())
+	}
+	if runErr == nil {
+		return out.Bytes(), nil
+	}
+	said := &types.Error{}
+	if json.Unmarshal(out.Bytes(), said) == nil && said.Code != 0 {
+		return out.Bytes(), said
+	}
+	return out.Bytes(), errors.Join(runErr, fmt.Errorf("%s%s", out.Bytes(), errOut.Bytes()))
+}
+
+// MustRun is Run for a call that has to succeed.
+func (n *Netns) MustRun(c Call) []byte {
+	n.t.Helper()
+	out, err := n.Run(c)
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", c.Plugin, c.Verb, err)
+	}
+	return out
+}
+
+// With gives the call with another verb.
+func (c Call) With(verb string) Call {
+	c.Verb = verb
+	return c
+}
