@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -105,7 +106,7 @@ func (n *Netns) State() string {
 		{"-d", "-j", "route", "show", "table", "all"}, {"-d", "-j", "-6", "route", "show", "table", "all"},
 		{"-j", "rule"}, {"-j", "-6", "rule"}, {"-j", "neigh", "show", "nud", "permanent"},
 	} {
-		fmt.Fprintf(&b, "# ip %s\n%s\n", strings.Join(args, " "), n.normalised(n.IP(args...)))
+		fmt.Fprintf(&b, "# ip %s\n%s\n", strings.Join(args, " "), n.normalised(n.IP(args...), slices.Contains(args, "route")))
 	}
 	links, err := n.Links()
 	if err != nil {
@@ -129,7 +130,7 @@ func (n *Netns) State() string {
 // volatile are the keys of ip's JSON that say nothing about the configuration.
 var volatile = []string{"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time"}
 
-func (n *Netns) normalised(text string) string {
+func (n *Netns) normalised(text string, routes bool) string {
 	n.t.Helper()
 	if strings.TrimSpace(text) == "" {
 		return "[]"
@@ -139,6 +140,9 @@ func (n *Netns) normalised(text string) string {
 		n.t.Fatalf("ip printed no JSON: %v\n%s", err, text)
 	}
 	drop(v)
+	if routes {
+		sortList(v)
+	}
 	out, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		n.t.Fatal(err)
@@ -146,9 +150,28 @@ func (n *Netns) normalised(text string) string {
 	return string(out)
 }
 
+// sortList orders a list by its elements' text. Routes that differ only in
+// their interface (fe80::/64) are listed in the order in which the interfaces
+// last came up, which is no configuration.
+func sortList(v any) {
+	list, ok := v.([]any)
+	if !ok {
+		return
+	}
+	text := func(e any) string {
+		out, _ := json.Marshal(e) // came from JSON
+		return string(out)
+	}
+	slices.SortFunc(list, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+}
+
 func drop(v any) {
 	switch v := v.(type) {
 	case map[string]any:
+		// The queueing of a link that is down says whether it ever was up.
+		if flags, ok := v["flags"].([]any); ok && !slices.Contains(flags, any("UP")) {
+			delete(v, "qdisc")
+		}
 		for _, k := range volatile {
 			delete(v, k)
 		}
@@ -191,3 +214,20 @@ func Diff(before, after string) string {
 	out, _ := exec.Command("diff", "-U2", filepath.Join(dir, "before"), filepath.Join(dir, "after")).Output()
 	return string(out)
 }
+
+// Settled waits until the namespace's state is before, and gives the
+// difference that is left after settleTime: the kernel reports a carrier that
+// came back up to a second later (linkwatch).
+func (n *Netns) Settled(before string) string {
+	n.t.Helper()
+	deadline := time.Now().Add(settleTime)
+	for {
+		now := n.State()
+		if now == before || time.Now().After(deadline) {
+			return Diff(before, now)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+const settleTime = 4 * time.Second

@@ -264,5 +264,8 @@ func (a *Adding) note(index int) error {
 		return err
 	}
 	a.Record.MAC, a.Record.MTU = l.MAC.String(), l.MTU
+	if a.Record.Loan != nil {
+		a.Record.Loan.PodIndex = l.Index
+	}
 	return nil
 }

@@ -204,7 +204,7 @@ func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns,
 	defer done()
 	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
 	if pod != nil {
-		l, err := pod.Find(id, r.IfName, snapshot.Name)
+		l, err := pod.FindAt(r.Loan.PodIndex, id, r.IfName, snapshot.Name)
 		if err != nil {
 			return err
 		}

@@ -77,6 +77,22 @@ func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 	return best, nil
 }
 
+// FindAt is [Netns.Find] for a link whose index in this namespace is known: the
+// kernel does not give the index of a link that is there to another, so the
+// link is found whatever else of it was changed. 0 means not known.
+func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
+	if index != 0 {
+		l, err := n.ByIndex(index)
+		if err == nil && l.Kind == id.Kind && l.ParentDev == id.ParentDev && l.ParentBus == id.ParentBus {
+			return l, nil
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
+	}
+	return n.Find(id, hints...)
+}
+
 // score says how surely l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
 	score := 0
