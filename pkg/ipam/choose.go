@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"net/netip"
 )
@@ -10,13 +11,18 @@ const (
 	// PageAddrs is the number of addresses that a [Page] covers: those that
 	// differ in their last 16 bits only.
 	PageAddrs = 1 << 16
-	// PageBytes is the size of a [Page].
+	// PageBytes is the size of a [Page] as bytes.
 	PageBytes = PageAddrs / 8
 )
 
-// Page tells which of 65536 neighbouring addresses are taken, a bit each: that
-// of index i is bit i%8 of byte i/8.
-type Page [PageBytes]byte
+// Page tells which of 65536 neighbouring addresses are taken. The zero value
+// says that none is.
+type Page struct {
+	taken [PageAddrs / 64]uint64
+	// full has a bit for each word of taken that has no free address left, so
+	// that a search passes 4096 of them in one step.
+	full [PageAddrs / 64 / 64]uint64
+}
 
 // PageBase gives the first address of a's page, which identifies the page.
 func PageBase(a netip.Addr) netip.Addr {
@@ -38,27 +44,64 @@ func PageAddr(base netip.Addr, index int) netip.Addr {
 	return a
 }
 
+// ParsePage reads a page from its bytes: index i is bit i%8 of byte i/8.
+func ParsePage(data *[PageBytes]byte) *Page {
+	p := new(Page)
+	for word := range p.taken {
+		p.taken[word] = binary.LittleEndian.Uint64(data[word*8:])
+		p.summarise(word)
+	}
+	return p
+}
+
+// Bytes gives what [ParsePage] reads.
+func (p *Page) Bytes() *[PageBytes]byte {
+	data := new([PageBytes]byte)
+	for word, taken := range p.taken {
+		binary.LittleEndian.PutUint64(data[word*8:], taken)
+	}
+	return data
+}
+
+// Byte gives byte i of [Page.Bytes].
+func (p *Page) Byte(i int) byte { return byte(p.taken[i/8] >> (i % 8 * 8)) }
+
 // Set marks an address taken or free.
 func (p *Page) Set(index int, taken bool) {
 	if taken {
-		p[index/8] |= 1 << (index % 8)
+		p.taken[index/64] |= 1 << (index % 64)
 	} else {
-		p[index/8] &^= 1 << (index % 8)
+		p.taken[index/64] &^= 1 << (index % 64)
+	}
+	p.summarise(index / 64)
+}
+
+func (p *Page) summarise(word int) {
+	if p.taken[word] == math.MaxUint64 {
+		p.full[word/64] |= 1 << (word % 64)
+	} else {
+		p.full[word/64] &^= 1 << (word % 64)
 	}
 }
 
 // Taken tells whether an address is.
-func (p *Page) Taken(index int) bool { return p[index/8]>>(index%8)&1 == 1 }
+func (p *Page) Taken(index int) bool { return p.taken[index/64]>>(index%64)&1 == 1 }
 
 // NextFree gives the lowest free index from from on, or [PageAddrs].
 func (p *Page) NextFree(from int) int {
-	for word := from / 64; word < PageBytes/8; word++ {
-		free := ^binary.LittleEndian.Uint64(p[word*8:])
-		if word == from/64 {
-			free &= ^uint64(0) << (from % 64)
+	word := from / 64
+	if free := ^p.taken[word] >> (from % 64); free != 0 {
+		return from + bits.TrailingZeros64(free)
+	}
+	word++ // now the first word with a free address from here on
+	for group := word / 64; group < len(p.full); group++ {
+		open := ^p.full[group]
+		if group == word/64 {
+			open &= math.MaxUint64 << (word % 64)
 		}
-		if free != 0 {
-			return word*64 + bits.TrailingZeros64(free)
+		if open != 0 {
+			word = group*64 + bits.TrailingZeros64(open)
+			return word*64 + bits.TrailingZeros64(^p.taken[word])
 		}
 	}
 	return PageAddrs

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/version"
+	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -175,7 +175,7 @@ func readPrevResult(stdin []byte) (*current.Result, error) {
 	if conf.RawPrevResult == nil {
 		return nil, cnierr.New(cnierr.InvalidConfig, "the runtime must pass the result of ADD", "CHECK needs prevResult")
 	}
-	if err := version.ParsePrevResult(&conf); err != nil {
+	if err := cniversion.ParsePrevResult(&conf); err != nil {
 		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
 	}
 	r, err := current.NewResultFromResult(conf.PrevResult)

@@ -46,7 +46,7 @@ func (m *pages) load(base netip.Addr) (*page, error) {
 	if p, ok := m.loaded[base]; ok {
 		return p, nil
 	}
-	bits := new(ipam.Page)
+	var data [ipam.PageBytes]byte
 	f, err := m.dir.OpenFile(pageName(base), os.O_RDONLY)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -55,14 +55,14 @@ func (m *pages) load(base netip.Addr) (*page, error) {
 	default:
 		info, err := f.Stat()
 		if err == nil && info.Size() == ipam.PageBytes {
-			_, err = f.ReadAt(bits[:], 0)
+			_, err = f.ReadAt(data[:], 0)
 		}
 		f.Close()
 		if err != nil {
 			return nil, mapError(err, m.dir)
 		}
 	}
-	p := &page{bits: bits}
+	p := &page{bits: ipam.ParsePage(&data)}
 	m.loaded[base] = p
 	return p, nil
 }
@@ -86,7 +86,7 @@ func (m *pages) mark(addr netip.Addr, taken bool) error {
 		return err
 	}
 	defer f.Close()
-	_, err = f.WriteAt(p.bits[i/8:i/8+1], int64(i/8))
+	_, err = f.WriteAt([]byte{p.bits.Byte(i / 8)}, int64(i/8))
 	return mapError(err, m.dir)
 }
 
@@ -121,8 +121,7 @@ func (m *pages) open(base netip.Addr) (*os.File, error) {
 	return f, nil
 }
 
-// rebuild makes the map say exactly what taken says. The pages of old are
-// files of the pool's directory.
+// rebuild makes the pages that begin at bases say exactly what taken says.
 func (m *pages) rebuild(taken *ipam.Set, bases map[netip.Addr]bool) error {
 	m.loaded = map[netip.Addr]*page{}
 	for base := range bases {
@@ -134,7 +133,7 @@ func (m *pages) rebuild(taken *ipam.Set, bases map[netip.Addr]bool) error {
 		if err != nil {
 			return err
 		}
-		_, err = f.WriteAt(bits[:], 0)
+		_, err = f.WriteAt(bits.Bytes()[:], 0)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return mapError(err, m.dir)
 		}

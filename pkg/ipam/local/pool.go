@@ -40,6 +40,7 @@ type pool struct {
 	byAttachment index
 	reserved     *reservations
 	open         []*statefile.Dir
+	nameless     bool // there is no pool.json yet
 
 	lock  *statefile.Lock // nil while it is not locked
 	busy  *os.File
@@ -104,7 +105,7 @@ func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (_ *poo
 	if err != nil {
 		return nil, err
 	}
-	return p, p.checkInfo(create)
+	return p, p.checkInfo()
 }
 
 // close unlocks and closes everything.
@@ -115,20 +116,14 @@ func (p *pool) close() {
 	}
 }
 
-// checkInfo reads pool.json and, when create is set and there is none, writes
-// it: two writers write the same.
-func (p *pool) checkInfo(create bool) error {
+// checkInfo compares pool.json with what was asked for. A pool has none until
+// its first lock holder has written it.
+func (p *pool) checkInfo() error {
 	path := filepath.Join(p.dir.Path(), poolFile)
 	data, err := p.dir.Read(poolFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		if !create {
-			return nil
-		}
-		data, err := json.MarshalIndent(poolInfo{Version: recordVersion, Range: p.id.Prefix.String(), Space: p.id.Space}, "", "  ")
-		if err != nil {
-			return err
-		}
-		return p.dir.Write(poolFile, append(data, '\n'))
+		p.nameless = true
+		return nil
 	}
 	if err != nil {
 		return cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address pool %s", path)
@@ -146,6 +141,15 @@ func (p *pool) checkInfo(create bool) error {
 			path, info.Range, info.Space, p.id.Prefix, p.id.Space)
 	}
 	return nil
+}
+
+func (p *pool) writeInfo() error {
+	info := poolInfo{Version: recordVersion, Range: p.id.Prefix.String(), Space: p.id.Space}
+	data, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	return p.dir.Write(poolFile, append(data, '\n'))
 }
 
 // acquire takes the pool's lock, and tidies up if its last holder was killed.
@@ -166,6 +170,9 @@ func (p *pool) acquire(ctx context.Context) error {
 	}
 	if err == nil {
 		_, err = p.busy.WriteAt([]byte{'\n'}, 0)
+	}
+	if err == nil && p.nameless {
+		err = p.writeInfo()
 	}
 	return cnierr.Wrap(err, cnierr.IO, "make it writable for root and free space on its file system", "address pool %s", p.dir.Path())
 }

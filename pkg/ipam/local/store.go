@@ -83,7 +83,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 		return err
 	}
 	for _, name := range names {
-		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") {
+		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") || strings.HasPrefix(name, tmpPrefix) {
 			if err := os.RemoveAll(filepath.Join(root.Path(), name)); err != nil {
 				return cnierr.Wrap(err, cnierr.IO, "remove it", "addresses of the last boot")
 			}

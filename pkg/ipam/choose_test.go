@@ -1,0 +1,69 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+)
+
+func TestPagesSplitAddressesWithoutLoss(t *testing.T) {
+	for _, s := range []string{"0.0.0.0", "10.1.2.3", "255.255.255.255", "::", "2001:db8::1:ffff", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"} {
+		a := addr(s)
+		if back := PageAddr(PageBase(a), PageIndex(a)); back != a {
+			t.Errorf("%s became %s", a, back)
+		}
+	}
+}
+
+func TestPageFindsTheNextFreeIndex(t *testing.T) {
+	var p Page
+	for i := range 200 {
+		p.Set(i, true)
+	}
+	p.Set(130, false)
+	for from, want := range map[int]int{0: 130, 130: 130, 131: 200, 199: 200, 200: 200, 5000: 5000, PageAddrs - 1: PageAddrs - 1} {
+		if got := p.NextFree(from); got != want {
+			t.Errorf("from %d: %d, want %d", from, got, want)
+		}
+	}
+	if back := ParsePage(p.Bytes()); *back != p {
+		t.Error("a page is not what its bytes say")
+	}
+	if p.Byte(16) != p.Bytes()[16] || p.Byte(16) != 0xfb {
+		t.Errorf("byte 16 is %x", p.Byte(16))
+	}
+	for i := range PageAddrs {
+		p.Set(i, true)
+	}
+	if back := ParsePage(p.Bytes()); *back != p {
+		t.Error("a full page is not what its bytes say")
+	}
+	p.Set(PageAddrs-1, false)
+	if got := p.NextFree(0); got != PageAddrs-1 {
+		t.Errorf("the last free index is %d", got)
+	}
+	p.Set(PageAddrs-1, true)
+	if got := p.NextFree(0); got != PageAddrs {
+		t.Errorf("a full page has %d free", got)
+	}
+}
+
+// BenchmarkChoose shows that a choice costs the same whatever was handed out.
+func BenchmarkChoose(b *testing.B) {
+	for _, network := range []string{"10.0.0.0/16", "2001:db8::/64"} {
+		for _, handedOut := range []int{10, 60000} {
+			b.Run(fmt.Sprintf("%s/%d", network, handedOut), func(b *testing.B) {
+				r := newRange(b, RangeSpec{Prefix: netip.MustParsePrefix(network)})
+				var taken Set
+				for a, i := r.First(), 0; i < handedOut; a, i = a.Next(), i+1 {
+					taken.Add(a)
+				}
+				for b.Loop() {
+					if _, err := Choose(r, &taken); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

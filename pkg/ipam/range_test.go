@@ -1,0 +1,252 @@
+package ipam
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func addr(s string) netip.Addr {
+	if s == "" {
+		return netip.Addr{}
+	}
+	return netip.MustParseAddr(s)
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, s := range list {
+		ps = append(ps, netip.MustParsePrefix(s))
+	}
+	return ps
+}
+
+func newRange(t testing.TB, spec RangeSpec) *Range {
+	t.Helper()
+	r, err := NewRange(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestRangeBounds(t *testing.T) {
+	for _, tc := range []struct{ prefix, start, end, first, last string }{
+		{"10.0.0.0/24", "", "", "10.0.0.1", "10.0.0.254"},
+		{"10.0.0.0/30", "", "", "10.0.0.1", "10.0.0.2"},
+		{"10.0.0.0/16", "", "", "10.0.0.1", "10.0.255.254"},
+		{"0.0.0.0/0", "", "", "0.0.0.1", "255.255.255.254"},
+		{"2001:db8::/64", "", "", "2001:db8::1", "2001:db8::ffff:ffff:ffff:fffe"},
+		{"::/0", "", "", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"},
+		{"10.0.0.0/24", "10.0.0.5", "10.0.0.9", "10.0.0.5", "10.0.0.9"},
+		{"10.0.0.0/24", "10.0.0.5", "10.0.0.5", "10.0.0.5", "10.0.0.5"},
+		{"10.0.0.0/24", "10.0.0.0", "10.0.0.255", "10.0.0.1", "10.0.0.254"}, // not usable: ignored
+		{"10.0.0.0/24", "10.0.0.9", "10.0.0.5", "10.0.0.9", "10.0.0.254"},   // end before start: ignored
+		{"10.0.0.0/24", "10.0.1.5", "2001:db8::5", "10.0.0.1", "10.0.0.254"},
+		{"2001:db8::/64", "10.0.0.5", "2001:db8::5", "2001:db8::1", "2001:db8::5"},
+	} {
+		r := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix(tc.prefix), Start: addr(tc.start), End: addr(tc.end)})
+		if r.First() != addr(tc.first) || r.Last() != addr(tc.last) {
+			t.Errorf("%s %s %s: %s - %s, want %s - %s", tc.prefix, tc.start, tc.end, r.First(), r.Last(), tc.first, tc.last)
+		}
+	}
+}
+
+func TestNetworksWithoutUsableAddresses(t *testing.T) {
+	for _, p := range prefixes("10.0.0.0/31", "10.0.0.0/32", "2001:db8::/127", "2001:db8::1/128") {
+		_, err := NewRange(RangeSpec{Prefix: p})
+		var small *TooSmallError
+		if !errors.As(err, &small) || !strings.HasSuffix(err.Error(), "subnet "+p.String()+" has no usable IP addresses, it is too small") {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+}
+
+func TestChooseGivesTheLowestFreeAddress(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		spec  RangeSpec
+		taken []string
+		want  string
+	}{
+		{"empty pool", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24")}, nil, "10.0.0.1"},
+		{"hole", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24")}, []string{"10.0.0.1", "10.0.0.3"}, "10.0.0.2"},
+		{"excluded block", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("10.0.0.0/28")}, nil, "10.0.0.16"},
+		{"neighbouring and nested blocks", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("10.0.0.16/28", "10.0.0.0/28", "10.0.0.4/30", "10.0.0.32/32")}, nil, "10.0.0.33"},
+		{"foreign block", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("2001:db8::/64", "192.168.0.0/16")}, nil, "10.0.0.1"},
+		{"gateway", RangeSpec{Prefix: netip.MustParsePrefix("172.31.1.0/24"), Avoid: []netip.Addr{addr("172.31.1.1")}}, nil, "172.31.1.2"},
+		{"network address inside", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/16"), Start: addr("10.0.0.255")}, []string{"10.0.0.255"}, "10.0.1.0"},
+		{"next page", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Start: addr("10.0.255.255")}, []string{"10.0.255.255"}, "10.1.0.0"},
+		{"IPv6 past a huge block", RangeSpec{Prefix: netip.MustParsePrefix("2001:db8::/64"), Exclude: prefixes("2001:db8::/65")}, nil, "2001:db8:0:0:8000::"},
+	} {
+		var taken Set
+		for _, a := range tc.taken {
+			taken.Add(addr(a))
+		}
+		got, err := Choose(newRange(t, tc.spec), &taken)
+		if err != nil || got != addr(tc.want) {
+			t.Errorf("%s: %v, %v, want %s", tc.name, got, err, tc.want)
+		}
+	}
+}
+
+func TestChooseSaysExhaustedAsWhereaboutsDoes(t *testing.T) {
+	for _, tc := range []struct {
+		spec RangeSpec
+		want string
+	}{
+		{
+			RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/29"), Exclude: prefixes("10.0.0.0/30", "10.0.0.4/30"), ExcludeText: []string{"10.0.0.0/30", "10.0.0.5/30"}},
+			"Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.6 / range: 10.0.0.0/29 / excludeRanges: [10.0.0.0/30 10.0.0.5/30]",
+		},
+		// The block reaches beyond the end: the search does not.
+		{
+			RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), End: addr("10.0.0.20"), Exclude: prefixes("10.0.0.0/27")},
+			"Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.20 / range: 10.0.0.0/24 / excludeRanges: []",
+		},
+		{
+			RangeSpec{Prefix: netip.MustParsePrefix("255.255.255.0/24"), Exclude: prefixes("255.255.255.0/24")},
+			"Could not allocate IP in range: ip: 255.255.255.1 / - 255.255.255.254 / range: 255.255.255.0/24 / excludeRanges: []",
+		},
+		{
+			RangeSpec{Prefix: netip.MustParsePrefix("ffff::/16"), Exclude: prefixes("::/0")},
+			"Could not allocate IP in range: ip: ffff::1 / - ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe / range: ffff::/16 / excludeRanges: []",
+		},
+	} {
+		_, err := Choose(newRange(t, tc.spec), &Set{})
+		var exhausted *ExhaustedError
+		if !errors.As(err, &exhausted) || err.Error() != tc.want {
+			t.Errorf("got  %v\nwant %s", err, tc.want)
+		}
+	}
+	var full Set
+	r := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("255.255.0.0/16")})
+	for a := r.First(); a.Compare(r.Last()) <= 0; a = a.Next() {
+		full.Add(a)
+	}
+	if a, err := Choose(r, &full); err == nil {
+		t.Errorf("a full pool gave %s", a)
+	}
+}
+
+// TestChooseAgreesWithACount compares with the definition: the first address
+// of the range that is in no block, is no gateway and is not taken.
+func TestChooseAgreesWithACount(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		spec, taken := randomSpec(rnd)
+		r := newRange(t, spec)
+		var set Set
+		for _, a := range taken {
+			set.Add(a)
+		}
+		want := netip.Addr{}
+	search:
+		for a := r.First(); a.IsValid() && a.Compare(r.Last()) <= 0; a = a.Next() {
+			for _, e := range spec.Exclude {
+				if e.Contains(a) {
+					continue search
+				}
+			}
+			for _, g := range append(spec.Avoid, taken...) {
+				if g == a {
+					continue search
+				}
+			}
+			want = a
+			break
+		}
+		got, err := Choose(r, &set)
+		if (err == nil) != want.IsValid() || got != want {
+			t.Fatalf("%+v taken %v: got %v, %v, want %v", spec, taken, got, err, want)
+		}
+		if err == nil && r.Why(got) != "" {
+			t.Fatalf("%+v chose %s although %s", spec, got, r.Why(got))
+		}
+	}
+}
+
+// randomSpec makes a small range with blocks, bounds and taken addresses in
+// and around it.
+func randomSpec(rnd *rand.Rand) (RangeSpec, []netip.Addr) {
+	base := addr([]string{"10.0.255.0", "255.255.255.0", "0.0.0.0", "2001:db8::ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00"}[rnd.IntN(5)])
+	bits := base.BitLen() - 2 - rnd.IntN(6)
+	near := func() netip.Addr { return PageAddr(base, PageIndex(base)&0xff00|rnd.IntN(256)) }
+	prefix, _ := near().Prefix(bits)
+	spec := RangeSpec{Prefix: prefix}
+	if rnd.IntN(2) == 0 {
+		spec.Start = near()
+	}
+	if rnd.IntN(2) == 0 {
+		spec.End = near()
+	}
+	for range rnd.IntN(5) {
+		e, _ := near().Prefix(base.BitLen() - rnd.IntN(7))
+		spec.Exclude = append(spec.Exclude, e)
+	}
+	if rnd.IntN(2) == 0 {
+		spec.Avoid = append(spec.Avoid, near(), addr("192.0.2.1"))
+	}
+	var taken []netip.Addr
+	for range rnd.IntN(40) {
+		taken = append(taken, near())
+	}
+	return spec, taken
+}
+
+func TestWhySaysWhatIsWrongWithARequestedAddress(t *testing.T) {
+	r := newRange(t, RangeSpec{
+		Prefix: netip.MustParsePrefix("10.0.0.0/24"), Start: addr("10.0.0.10"), End: addr("10.0.0.20"),
+		Exclude: prefixes("10.0.0.12/31"), Avoid: []netip.Addr{addr("10.0.0.14")},
+	})
+	for a, want := range map[string]string{
+		"10.0.0.11": "", "10.0.0.20": "", "10.0.0.12": "it is excluded", "10.0.0.13": "it is excluded", "10.0.0.14": "it is a gateway",
+		"10.0.0.9": "it is not between 10.0.0.10 and 10.0.0.20", "10.0.1.11": "it is not in 10.0.0.0/24", "2001:db8::1": "it is not in 10.0.0.0/24",
+	} {
+		if got := r.Why(addr(a)); got != want {
+			t.Errorf("%s: %q, want %q", a, got, want)
+		}
+	}
+}
+
+func FuzzRange(f *testing.F) {
+	f.Add([]byte{10, 0, 0, 0}, byte(24), []byte{10, 0, 0, 5}, []byte{10, 0, 0, 9}, []byte{10, 0, 0, 4, 30, 10, 0, 0, 8, 32})
+	f.Add([]byte{255, 255, 255, 255}, byte(0), []byte{}, []byte{255, 255, 255, 255}, []byte{255, 0, 0, 0, 8})
+	f.Add(make([]byte, 16), byte(0), make([]byte, 16), make([]byte, 4), []byte{0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, base []byte, bits byte, start, end, blocks []byte) {
+		a, ok := netip.AddrFromSlice(base)
+		if !ok {
+			return
+		}
+		prefix, err := a.Prefix(int(bits))
+		if err != nil {
+			return
+		}
+		spec := RangeSpec{Prefix: prefix}
+		spec.Start, _ = netip.AddrFromSlice(start)
+		spec.End, _ = netip.AddrFromSlice(end)
+		for size := len(base) + 1; len(blocks) >= size; blocks = blocks[size:] {
+			e, _ := netip.AddrFromSlice(blocks[:size-1])
+			if p, err := e.Prefix(int(blocks[size-1])); err == nil {
+				spec.Exclude = append(spec.Exclude, p)
+			}
+		}
+		r, err := NewRange(spec)
+		if err != nil {
+			return
+		}
+		taken := &Set{}
+		for range 3 {
+			got, err := Choose(r, taken)
+			if err != nil {
+				return
+			}
+			if why := r.Why(got); why != "" || taken.Has(got) {
+				t.Fatalf("%+v chose %s: %s", spec, got, why)
+			}
+			taken.Add(got)
+		}
+	})
+}
