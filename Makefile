@@ -55,7 +55,7 @@ tools: ## the linter, in bin/tools (its first build takes about a minute)
 	@cd scripts/tools && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
 
 demo: build ## two nodes of network namespaces, eight rails, two pods: in about a minute
-	@scripts/need.sh ip:iproute2 ping:iputils-ping jq:jq
+	@scripts/need.sh ip:iproute2 ping:iputils-ping
 	@scripts/demo.sh
 
 test: build peers tools ## lint, vet and all tests (needs root: they make network namespaces)
