@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,9 +29,9 @@ type Lock struct {
 // wraps [ErrBusy].
 func (d *Dir) TryLock(name string) (*Lock, error) {
 	for {
-		f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
+		f, err := d.openLock(name)
 		if err != nil {
-			return nil, writeError(d.path, name, err)
+			return nil, err
 		}
 		if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
@@ -41,8 +40,6 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 			}
 			return nil, writeError(d.path, name, err)
 		}
-		// Whoever unlocked before us may have removed the name: a lock on a
-		// file that nobody else can open protects nothing.
 		if d.same(f, name) {
 			return &Lock{file: f, dir: d, name: name}, nil
 		}
@@ -50,23 +47,59 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 	}
 }
 
-// Lock takes the exclusive lock name and waits for it until ctx ends. The wait
-// is a short poll: flock(2) cannot be interrupted by a context, and a lock here
-// is held for microseconds, or by a whole ADD.
+// Lock takes the exclusive lock name and waits for it until ctx ends. Waiters
+// get it in the order in which they came: hundreds of processes may wait for
+// one lock, and if they asked for it again and again, the asking would be all
+// that the machine does.
 func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
-	pause := 200 * time.Microsecond
 	for {
 		l, err := d.TryLock(name)
 		if err == nil || !errors.Is(err, ErrBusy) {
 			return l, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, cnierr.Wrap(err, cnierr.TryAgain, "try again when the other process is done", "waiting for a lock: %v", ctx.Err())
-		case <-time.After(pause):
+		f, err := d.openLock(name)
+		if err != nil {
+			return nil, err
 		}
-		pause = min(pause*2, 5*time.Millisecond)
+		if err := d.wait(ctx, f, name); err != nil {
+			return nil, err
+		}
+		if d.same(f, name) {
+			return &Lock{file: f, dir: d, name: name}, nil
+		}
+		f.Close()
 	}
+}
+
+// wait blocks until f is locked. flock(2) cannot be interrupted: when ctx ends
+// first, the thread that waits in it stays behind, and gives back what it gets.
+// f belongs to the caller only if wait succeeds.
+func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
+	locked := make(chan error, 1)
+	go func() { locked <- flock(f, unix.LOCK_EX) }()
+	select {
+	case err := <-locked:
+		if err != nil {
+			f.Close()
+			return writeError(d.path, name, err)
+		}
+		return nil
+	case <-ctx.Done():
+		go func() {
+			<-locked
+			f.Close()
+		}()
+		return cnierr.Wrap(ctx.Err(), cnierr.TryAgain, "try again when the other process is done",
+			"%s is %v", filepath.Join(d.path, name), ErrBusy)
+	}
+}
+
+func (d *Dir) openLock(name string) (*os.File, error) {
+	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return nil, writeError(d.path, name, err)
+	}
+	return f, nil
 }
 
 func flock(f *os.File, how int) error {
@@ -78,6 +111,9 @@ func flock(f *os.File, how int) error {
 	}
 }
 
+// same says whether f is what name names. Whoever unlocked before us may have
+// removed the name: a lock on a file that nobody else can open protects
+// nothing.
 func (d *Dir) same(f *os.File, name string) bool {
 	opened, err := f.Stat()
 	if err != nil {

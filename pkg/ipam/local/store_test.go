@@ -474,12 +474,12 @@ func TestPoolThatContradictsTheConfigIsRefused(t *testing.T) {
 func TestMapHealsItself(t *testing.T) {
 	ones := strings.Repeat("\xff", ipam.PageBytes)
 	for name, damage := range map[string]func(t *testing.T, path string){
-		"missing":     func(t *testing.T, path string) { t.Helper(); os.Remove(path) },
-		"empty":       func(t *testing.T, path string) { t.Helper(); write(t, path, "") },
-		"too short":   func(t *testing.T, path string) { t.Helper(); write(t, path, ones[:100]) },
-		"too long":    func(t *testing.T, path string) { t.Helper(); write(t, path, ones+ones) },
-		"all free":    func(t *testing.T, path string) { t.Helper(); write(t, path, strings.Repeat("\x00", ipam.PageBytes)) },
-		"all taken":   func(t *testing.T, path string) { t.Helper(); write(t, path, ones) },
+		"missing":   func(t *testing.T, path string) { t.Helper(); os.Remove(path) },
+		"empty":     func(t *testing.T, path string) { t.Helper(); write(t, path, "") },
+		"too short": func(t *testing.T, path string) { t.Helper(); write(t, path, ones[:100]) },
+		"too long":  func(t *testing.T, path string) { t.Helper(); write(t, path, ones+ones) },
+		"all free":  func(t *testing.T, path string) { t.Helper(); write(t, path, strings.Repeat("\x00", ipam.PageBytes)) },
+		"all taken": func(t *testing.T, path string) { t.Helper(); write(t, path, ones) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := New(t.TempDir())
