@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/examples"
+)
+
+func main() {
+	bin := flag.String("bin", "bin", "directory of the built binaries")
+	flag.Parse()
+	if os.Getenv(insideVar) == "" {
+		os.Exit(exitCode(runInside(os.Args[1:])))
+	}
+	began := time.Now()
+	if err := demo(*bin); err != nil {
+		fmt.Printf("\ndemo FAILED: %v\n", err)
+		os.Exit(1)
+	}
+	fmt.Printf("\ndemo passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and came home without a trace (%.1f s)\n",
+		len(rails), time.Since(began).Seconds())
+}
+
+// exitCode passes on the exit code of the demo proper, which has said itself
+// what was wrong.
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.ExitCode() > 0:
+		return exit.ExitCode()
+	}
+	fmt.Fprintf(os.Stderr, "demo FAILED: %v\n", err)
+	return 1
+}
+
+// nodes are the two nodes of the demo: namespaces that stand for host netns.
+var nodes = []string{"node1", "node2"}
+
+func demo(binDir string) error {
+	fmt.Println("rail-cni demo: two nodes with eight rails each, in namespaces of their own; the machine is not touched.")
+	bin, err := furnish(binDir)
+	if err != nil {
+		return err
+	}
+	c := cni{bin: bin}
+	chapter("Two nodes, joined rail by rail")
+	if err := makeNodes(); err != nil {
+		return err
+	}
+	say("node1, node2: %s … %s and %s (MTU %d), uplink %s with the default route", rails[0].name, rails[len(rails)-1].name, shared, jumbo, uplink)
+	say("as administrators leave them: altnames, ARP sysctls, addresses, routes, an alias, promiscuous mode")
+	if err := lendRails(c); err != nil {
+		return err
+	}
+	return shareNIC(c)
+}
+
+// attachRails gives a pod the eight networks that its annotation asks for.
+func attachRails(c cni, p pod, nads []string, byNAD map[string]examples.Network) error {
+	began := time.Now()
+	for i, nad := range nads {
+		network, ok := byNAD[nad]
+		if !ok {
+			return fmt.Errorf("examples/roce-pods.yaml asks for %s, which examples/roce-nads.yaml does not have", nad)
+		}
+		ifname := fmt.Sprintf("net%d", i+1)
+		r, err := c.add(network.Name, ifname, p)
+		if err != nil {
+			return fmt.Errorf("ADD of %s to %s: %w", nad, p.name, err)
+		}
+		gateway := fmt.Sprintf("172.31.%d.1", i+1)
+		if err := railOf(i, p, network).checkResult(r, gateway, p.path()); err != nil {
+			return fmt.Errorf("%s, %s: %w", p.name, nad, err)
+		}
+	}
+	took := time.Since(began)
+	list, err := interfaces(p.name)
+	if err != nil {
+		return err
+	}
+	for i, nad := range nads {
+		if err := railOf(i, p, byNAD[nad]).check(list); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	say("")
+	say("%s on %s, %d NICs in %.2f s:", p.name, p.node, len(nads), took.Seconds())
+	printInterfaces(list)
+	return checkAway(p.node)
+}
+
+// railOf says what interface i+1 of a pod must be.
+func railOf(i int, p pod, n examples.Network) expected {
+	e := expected{
+		ifname:    fmt.Sprintf("net%d", i+1),
+		address:   fmt.Sprintf("172.31.%d.%d/24", i+1, p.host),
+		broadcast: fmt.Sprintf("172.31.%d.255", i+1),
+		altname:   "none: the NAD names no rail of the demo",
+	}
+	for _, r := range rails {
+		if strings.Contains(string(n.Config), `"device": "`+r.name+`"`) {
+			e.altname = r.altname
+		}
+	}
+	return e
+}
+
+var chapters int
+
+// chapter begins a part of the story.
+func chapter(title string) {
+	chapters++
+	fmt.Printf("\n%d. %s\n", chapters, title)
+}
+
+// say prints a line of the story.
+func say(format string, args ...any) {
+	fmt.Println(strings.TrimRight("   "+fmt.Sprintf(format, args...), " "))
+}
+
+// quote prints the output of a command as part of the story.
+func quote(command, output string) {
+	say("$ %s", command)
+	for line := range strings.SplitSeq(strings.TrimRight(output, "\n"), "\n") {
+		say("%s", line)
+	}
+}
+
+// printInterfaces prints what `ip -br address` does, with the MTU and altname
+// that the reader wants to see.
+func printInterfaces(list []seen) {
+	say("  %-6s %-5s %-5s %-18s %-16s %s", "", "STATE", "MTU", "ADDRESS", "BROADCAST", "ALTNAME")
+	for _, s := range list {
+		for _, a := range s.ipv4() {
+			if s.Ifname == "lo" {
+				continue
+			}
+			say("  %-6s %-5s %-5d %-18s %-16s %s", s.Ifname, s.Operstate, s.Mtu,
+				fmt.Sprintf("%s/%d", a.Local, a.Prefixlen), a.Broadcast, strings.Join(s.Altnames, " "))
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// state is all that ip(8) and the sysctls say of a network namespace, as
+// sorted lines.
+type state []string
+
+// volatile are the facts that change by themselves: counters, and the numbers
+// that the kernel gives to interfaces.
+var volatile = []string{"ifindex", "link_index", "stats", "stats64"}
+
+// stateOf reads the state of a namespace when it has come to rest.
+func stateOf(netns string) (state, error) {
+	if err := settle(netns); err != nil {
+		return nil, err
+	}
+	var s state
+	for _, table := range []struct {
+		name string
+		args []string
+	}{
+		{"link", []string{"link", "show"}},
+		{"address", []string{"address", "show"}},
+		{"route", []string{"-4", "route", "show", "table", "all"}},
+		{"route", []string{"-6", "route", "show", "table", "all"}},
+		{"rule", []string{"-4", "rule", "show"}},
+		{"rule", []string{"-6", "rule", "show"}},
+		{"neighbour", []string{"neighbour", "show", "nud", "permanent"}},
+	} {
+		var rows []map[string]any
+		if err := ipJSON(netns, &rows, table.args...); err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			s = append(s, linesOf(table.name, row)...)
+		}
+	}
+	// Some settings cannot be read (write-only, or never set): grep says so
+	// by its exit code, and is right both times.
+	sysctls, err := run(in(netns, "sh", "-c", `grep -rs "" /proc/sys/net/ipv4 /proc/sys/net/ipv6 || true`)...)
+	if err != nil {
+		return nil, err
+	}
+	s = append(s, strings.Split(strings.TrimSpace(sysctls), "\n")...)
+	slices.Sort(s)
+	return s, nil
+}
+
+// linesOf writes one object of ip's output: a line for each fact of an
+// interface, one line for a route or a rule.
+func linesOf(table string, row map[string]any) []string {
+	maps.DeleteFunc(row, func(key string, _ any) bool { return slices.Contains(volatile, key) })
+	name, ok := row["ifname"].(string)
+	if !ok {
+		text, _ := json.Marshal(row) // it came from JSON
+		return []string{table + " " + string(text)}
+	}
+	var lines []string
+	for key, value := range row {
+		text, _ := json.Marshal(value)
+		lines = append(lines, fmt.Sprintf("%s %s: %s = %s", table, name, key, text))
+	}
+	return lines
+}
+
+// settleTime bounds duplicate address detection, and the kernel's notice of a
+// cable.
+const settleTime = 8 * time.Second
+
+// settle waits until no address is tentative any more and every interface that
+// is up is operating.
+func settle(netns string) error {
+	deadline := time.Now().Add(settleTime)
+	for {
+		var links []struct {
+			Ifname    string
+			Operstate string
+			Flags     []string
+			AddrInfo  []map[string]any `json:"addr_info"`
+		}
+		if err := ipJSON(netns, &links, "address", "show"); err != nil {
+			return err
+		}
+		var waiting []string
+		for _, l := range links {
+			if slices.Contains(l.Flags, "UP") && l.Operstate != "UP" && l.Operstate != "UNKNOWN" {
+				waiting = append(waiting, fmt.Sprintf("%s is %s", l.Ifname, l.Operstate))
+			}
+			for _, a := range l.AddrInfo {
+				if a["tentative"] == true || a["dadfailed"] == true {
+					waiting = append(waiting, fmt.Sprintf("%s of %s is tentative", a["local"], l.Ifname))
+				}
+			}
+		}
+		if len(waiting) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s did not come to rest in %s: %s", netns, settleTime, strings.Join(waiting, ", "))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// about gives the lines that speak of an interface.
+func (s state) about(ifname string) state {
+	var found state
+	for _, line := range s {
+		if strings.Contains(line, ifname) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// diff gives the lines that are in one state only, as diff(1) marks them.
+func diff(before, after state) []string {
+	var lines []string
+	for len(before) > 0 || len(after) > 0 {
+		switch {
+		case len(after) == 0 || len(before) > 0 && before[0] < after[0]:
+			lines = append(lines, "- "+before[0])
+			before = before[1:]
+		case len(before) == 0 || after[0] < before[0]:
+			lines = append(lines, "+ "+after[0])
+			after = after[1:]
+		default:
+			before, after = before[1:], after[1:]
+		}
+	}
+	return lines
+}
+
+// states are the states of several namespaces, by name.
+type states map[string]state
+
+func statesOf(namespaces ...string) (states, error) {
+	found := states{}
+	for _, netns := range namespaces {
+		s, err := stateOf(netns)
+		if err != nil {
+			return nil, err
+		}
+		found[netns] = s
+	}
+	return found, nil
+}
+
+// unchanged compares every namespace with its state of now, prints what
+// differs, and fails if anything does.
+func (before states) unchanged() error {
+	differ := 0
+	for _, netns := range slices.Sorted(maps.Keys(before)) {
+		after, err := stateOf(netns)
+		if err != nil {
+			return err
+		}
+		lines := diff(before[netns], after)
+		if len(lines) == 0 {
+			say("diff of %-6s before and after: empty (%d lines compared)", netns, len(after))
+			continue
+		}
+		differ += len(lines)
+		say("diff of %-6s before and after:", netns)
+		for _, line := range lines {
+			say("  %s", line)
+		}
+	}
+	if differ > 0 {
+		return fmt.Errorf("%d lines differ from before: something was left behind or not restored", differ)
+	}
+	return nil
+}
+
+// sameAbout fails if anything about an interface is not as it was.
+func (before states) sameAbout(netns, ifname string) error {
+	now, err := stateOf(netns)
+	if err != nil {
+		return err
+	}
+	was := before[netns].about(ifname)
+	if len(was) == 0 {
+		return fmt.Errorf("nothing was known about %s of %s", ifname, netns)
+	}
+	if lines := diff(was, now.about(ifname)); len(lines) > 0 {
+		return fmt.Errorf("%s of %s is not as it was:\n%s", ifname, netns, strings.Join(lines, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/examples"
+)
+
+// lendRails is the workflow of examples/roce-nads.yaml: each of two pods owns
+// the eight NICs of its node.
+func lendRails(c cni) error {
+	networks, err := examples.Networks("roce-nads.yaml")
+	if err != nil {
+		return err
+	}
+	wanted, err := examples.Pods("roce-pods.yaml")
+	if err != nil {
+		return err
+	}
+	if len(networks) != len(rails) || len(wanted) != len(nodes) {
+		return fmt.Errorf("the examples have %d networks and %d pods, not %d and %d", len(networks), len(wanted), len(rails), len(nodes))
+	}
+	byNAD := map[string]examples.Network{}
+	for _, n := range networks {
+		byNAD[n.NAD] = n
+	}
+	if err := writeConfs(networks); err != nil {
+		return err
+	}
+	pods := []pod{{"pod1", nodes[0], 2}, {"pod2", nodes[1], 3}}
+	if err := makePods(pods); err != nil {
+		return err
+	}
+	before, err := statesOf("node1", "node2", "pod1", "pod2")
+	if err != nil {
+		return err
+	}
+
+	chapter("The eight NADs of examples/roce-nads.yaml, unchanged, for the two pods of examples/roce-pods.yaml")
+	say("$ CNI_IFNAME=net1 cnitool add %s %s      (on node1; and so on to net8, and on node2)", byNAD[wanted[0].NADs[0]].Name, pods[0].path())
+	for i, p := range pods {
+		if err := attachRails(c, p, wanted[i].NADs, byNAD); err != nil {
+			return err
+		}
+	}
+	if err := whileLent(c, before, pods, len(rails)); err != nil {
+		return err
+	}
+
+	chapter("Detach: every NIC goes home")
+	for i, p := range pods {
+		for n, nad := range slices.Backward(wanted[i].NADs) {
+			if err := c.del(byNAD[nad].Name, fmt.Sprintf("net%d", n+1), p); err != nil {
+				return fmt.Errorf("DEL of %s from %s: %w", nad, p.name, err)
+			}
+		}
+	}
+	say("links, addresses, routes, rules and sysctls, without counters and ifindex:")
+	return errors.Join(before.unchanged(), noLoans(c), checkNothingHeld())
+}
+
+// whileLent looks at the nodes and the pods while the pods have the rails.
+func whileLent(c cni, before states, pods []pod, n int) error {
+	for _, p := range pods {
+		if err := before.sameAbout(p.node, uplink); err != nil {
+			return err
+		}
+		if err := before.sameAbout(p.name, "eth0"); err != nil {
+			return err
+		}
+	}
+	say("")
+	say("the uplinks %s and the pods' eth0 are as they were", uplink)
+
+	chapter("Jumbo frames on every rail")
+	var flows []flow
+	for rail := range n {
+		ifname := fmt.Sprintf("net%d", rail+1)
+		flows = append(flows,
+			flow{pods[0], ifname, fmt.Sprintf("172.31.%d.%d", rail+1, pods[1].host)},
+			flow{pods[1], ifname, fmt.Sprintf("172.31.%d.%d", rail+1, pods[0].host)})
+	}
+	if err := pingAll(flows); err != nil {
+		return err
+	}
+	for _, f := range flows {
+		if f.from == pods[0] {
+			say("pod1 %s ⇄ pod2 %s at %s: %d bytes, not fragmented", f.ifname, f.ifname, f.address, jumbo)
+		}
+	}
+
+	chapter("What the node knows, and what it refuses")
+	out, err := c.railctl("node1", "show")
+	if err != nil {
+		return err
+	}
+	quote("railctl show      (on node1)", out)
+	for _, p := range pods {
+		loans, err := c.loans(p.node)
+		if err != nil {
+			return err
+		}
+		if loans != n {
+			return fmt.Errorf("railctl shows %d attachments on %s, not %d", loans, p.node, n)
+		}
+	}
+	return refusals(c, pods[0])
+}
+
+// refusals asks for what must not be had, and shows the answers.
+func refusals(c cni, p pod) error {
+	for _, r := range []struct{ title, network, config, say string }{
+		{
+			"the node's uplink", "uplink-by-mistake",
+			`{"cniVersion": "0.3.1", "name": "uplink-by-mistake", "type": "host-device", "device": "` + uplink + `"}`,
+			uplink + " must stay on the host",
+		},
+		{
+			"a NIC that pod1 has", "second-user",
+			`{"cniVersion": "0.3.1", "name": "second-user", "type": "host-device", "device": "` + rails[1].altname + `"}`,
+			rails[1].name + " is lent to",
+		},
+	} {
+		if err := writeConfs([]examples.Network{{NAD: r.network, Config: []byte(r.config)}}); err != nil {
+			return err
+		}
+		_, err := c.add(r.network, "net9", p)
+		if err == nil {
+			return fmt.Errorf("%s could be lent a second time", r.title)
+		}
+		if !strings.Contains(err.Error(), r.say) {
+			return fmt.Errorf("asked for %s, expected an error with %q: %w", r.title, r.say, err)
+		}
+		say("")
+		say("asked for %s:", r.title)
+		say("  %s", lastLine(err))
+	}
+	return nil
+}
+
+// lastLine gives what a failed command said last before its exit code.
+func lastLine(err error) string {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	return lines[max(0, len(lines)-2)]
+}
+
+// noLoans fails if a node still has attachments.
+func noLoans(c cni) error {
+	for _, node := range nodes {
+		n, err := c.loans(node)
+		if err != nil {
+			return err
+		}
+		if n != 0 {
+			return fmt.Errorf("railctl still shows %d attachments on %s", n, node)
+		}
+	}
+	return nil
+}
+
+// shareNIC is the workflow of examples/macvlan-nad.yaml: several pods share one
+// NIC of each node. One of them dies without a DEL.
+func shareNIC(c cni) error {
+	networks, err := examples.Networks("macvlan-nad.yaml")
+	if err != nil {
+		return err
+	}
+	if err := writeConfs(networks); err != nil {
+		return err
+	}
+	nad := networks[0]
+	pods := []pod{{"pod3", nodes[0], 1}, {"pod4", nodes[0], 2}, {"pod5", nodes[1], 3}}
+	before, err := statesOf(nodes...)
+	if err != nil {
+		return err
+	}
+	if err := makePods(pods); err != nil {
+		return err
+	}
+
+	chapter("One NIC for many pods: examples/macvlan-nad.yaml, unchanged; pod3 and pod4 on node1, pod5 on node2")
+	var flows []flow
+	for _, p := range pods {
+		r, err := c.add(nad.Name, "net1", p)
+		if err != nil {
+			return fmt.Errorf("ADD of %s to %s: %w", nad.NAD, p.name, err)
+		}
+		want := expected{ifname: "net1", address: fmt.Sprintf("192.168.111.%d/24", p.host), broadcast: "192.168.111.255"}
+		list, err := interfaces(p.name)
+		if err := errors.Join(err, want.checkResult(r, "", p.path()), want.check(list)); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		say("%s on %s:", p.name, p.node)
+		printInterfaces(list)
+		for _, other := range pods {
+			if other != p {
+				flows = append(flows, flow{p, "net1", fmt.Sprintf("192.168.111.%d", other.host)})
+			}
+		}
+	}
+	if err := pingAll(flows); err != nil {
+		return err
+	}
+	say("each pod reaches the two others with frames of %d bytes", jumbo)
+	return endShared(c, nad, pods, before)
+}
+
+// endShared ends the pods of the shared NIC: the last dies without a DEL, and
+// railctl frees what it held.
+func endShared(c cni, nad examples.Network, pods []pod, before states) error {
+	chapter("A pod dies without a DEL")
+	killed := pods[len(pods)-1]
+	for _, p := range pods {
+		if p != killed {
+			if err := c.del(nad.Name, "net1", p); err != nil {
+				return fmt.Errorf("DEL of %s from %s: %w", nad.NAD, p.name, err)
+			}
+		}
+		if err := runAll(fmt.Sprintf("ip -n %s link del veth-%s", p.node, p.name), "ip netns del "+p.name); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{{"show"}, {"gc"}, {"show"}} {
+		out, err := c.railctl(killed.node, args...)
+		if err != nil {
+			return err
+		}
+		quote("railctl "+strings.Join(args, " ")+"      (on "+killed.node+")", out)
+	}
+	return errors.Join(before.unchanged(), noLoans(c), checkNothingHeld())
+}
