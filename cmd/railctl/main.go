@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+// The process's first thread must never be parked in another namespace: that
+// would keep the namespace alive.
+func init() { runtime.LockOSThread() }
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// errSaid is returned by a command that has told everything on stderr itself.
+var errSaid = errors.New("said already")
+
+// run is railctl with its arguments. It gives the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, errSaid) {
+		fmt.Fprintf(stderr, "railctl: %v\n", err)
+	}
+	return 1
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "railctl",
+		Short: "See and tidy what rail-cni has lent on this node",
+		Long: `railctl shows which pods of this node hold which NICs, and ends attachments
+whose pod is gone. Run it on the node, as root, in the host's network namespace
+(in a debug pod: hostNetwork: true, and the host's /run mounted).`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	var stateDir string
+	root.PersistentFlags().StringVar(&stateDir, "state-dir", netconf.DefaultStateDir,
+		`state directory of the plugins, the "stateDir" of their configuration`)
+	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
+	root.AddCommand(newShow(&stateDir), newGC(&stateDir), newVersion())
+	return root
+}
+
+// requireRoot fails with the cure instead of with what the kernel would say of
+// a namespace or a file.
+func requireRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the ledger and the network namespaces are root's; run railctl as root")
+	}
+	return nil
+}
+
+// report prints errors that did not keep a command from doing the rest, and
+// gives the error that makes it exit with 1.
+func report(stderr io.Writer, errs []error) error {
+	for _, err := range errs {
+		fmt.Fprintf(stderr, "railctl: %v\n", err)
+	}
+	if len(errs) > 0 {
+		return errSaid
+	}
+	return nil
+}

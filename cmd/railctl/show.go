@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// attachment is one line of "railctl show".
+type attachment struct {
+	Pod         string       `json:"pod,omitempty"` // namespace/name
+	ContainerID string       `json:"containerID"`
+	IfName      string       `json:"ifname"`
+	Plugin      string       `json:"plugin"`
+	Network     string       `json:"network"`
+	NIC         string       `json:"nic"` // its name on the host; a macvlan's master
+	PCI         string       `json:"pci,omitempty"`
+	Driver      string       `json:"driver,omitempty"` // the userspace driver that holds the NIC
+	MAC         string       `json:"mac,omitempty"`
+	MTU         int          `json:"mtu,omitempty"`
+	Addresses   []string     `json:"addresses"`
+	Created     time.Time    `json:"created"`
+	Phase       ledger.Phase `json:"phase"`
+	State       string       `json:"state"` // of the pod netns: alive or gone
+	PodNetns    string       `json:"podNetns"`
+	HostNetns   string       `json:"hostNetns"`
+}
+
+// The states of a pod netns.
+const (
+	alive   = "alive"
+	gone    = "gone"
+	unknown = "unknown"
+)
+
+func newShow(stateDir *string) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "List the attachments of this node, and the NICs lent to them",
+		Long: `List the attachments of this node: which pod has which NIC, or which macvlan
+on a NIC, under which name and with which addresses.
+
+PHASE is how far the attachment is: lending (ADD works on it, or was killed),
+lent, returning (DEL works on it, or was killed), freeing (the NIC is home, but
+the IPAM plugin could not free the addresses yet). STATE is whether the pod's
+network namespace still exists; what is gone, the next ADD or "railctl gc" ends.
+
+A NIC belongs to the network namespace it was lent from, the host netns. Those
+of other host netns than railctl's own (nested runtimes) are listed with --all.
+
+A record that cannot be read is named on stderr, the others are shown, and the
+exit code is 1.`,
+		Example: `  railctl show
+  railctl show -o json | jq -r '.[] | select(.state == "gone") | .nic'
+  railctl show --all -o yaml`,
+		Args: cobra.NoArgs,
+	}
+	output := addOutputFlag(cmd)
+	cmd.Flags().BoolVarP(&all, "all", "A", false, "also those of other host network namespaces")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s := shown{format: output, all: all, stateDir: *stateDir}
+		return s.run(cmd)
+	}
+	return cmd
+}
+
+// shown is one run of "railctl show".
+type shown struct {
+	format   *format
+	all      bool
+	stateDir string
+}
+
+func (s *shown) run(cmd *cobra.Command) error {
+	if err := requireRoot(); err != nil {
+		return err
+	}
+	list := []attachment{}
+	if !ledger.Exists(s.stateDir) {
+		if *s.format == asTable {
+			fmt.Fprintf(cmd.OutOrStdout(), "no attachments: there is no ledger at %s, so no plugin has used it since the node booted\n", s.stateDir)
+			return nil
+		}
+		return s.format.print(cmd.OutOrStdout(), list, nil)
+	}
+	n, err := attach.Open(s.stateDir)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	records, errs := n.Ledger.List()
+	others := 0
+	for _, r := range records {
+		if !s.all && !ofThisHost(n, r) {
+			others++
+			continue
+		}
+		state, err := netnsState(n, r)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("pod netns of %s: %w", r.Key, err))
+		}
+		list = append(list, describe(r, state))
+	}
+	if err := s.print(cmd, list); err != nil {
+		return err
+	}
+	if others > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachments of other host network namespaces are not shown; --all shows them\n", others)
+	}
+	return report(cmd.ErrOrStderr(), errs)
+}
+
+// ofThisHost says whether the attachment belongs to the host netns that
+// railctl runs in. Of an earlier boot nobody can tell, so it does.
+func ofThisHost(n *attach.Node, r *ledger.Record) bool {
+	return r.HostNetns.Equal(n.Host.Netns.ID) || !n.Ledger.OfThisBoot(r)
+}
+
+func netnsState(n *attach.Node, r *ledger.Record) (string, error) {
+	if !n.Ledger.OfThisBoot(r) {
+		return gone, nil
+	}
+	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	switch {
+	case err != nil:
+		return unknown, err
+	case pod == nil:
+		return gone, nil
+	}
+	pod.Close()
+	return alive, nil
+}
+
+func describe(r *ledger.Record, state string) attachment {
+	a := attachment{
+		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
+		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
+		Addresses: []string{}, Created: r.Created, Phase: r.Phase, State: state,
+		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(),
+	}
+	a.Addresses = append(a.Addresses, r.Addresses...)
+	if r.Loan != nil {
+		a.PCI, a.Driver = r.Loan.PCI, r.Loan.Driver
+	}
+	return a
+}
+
+// who names the pod, or the container where the runtime named no pod, as a
+// table has room for.
+func (a *attachment) who() string {
+	if a.Pod != "" {
+		return a.Pod
+	}
+	const room = 28
+	if len(a.ContainerID) > room {
+		return a.ContainerID[:12] + "…"
+	}
+	return a.ContainerID
+}
+
+func (s *shown) print(cmd *cobra.Command, list []attachment) error {
+	if len(list) == 0 && *s.format == asTable {
+		fmt.Fprintln(cmd.OutOrStdout(), "no attachments")
+		return nil
+	}
+	header := []string{"POD", "IFNAME", "PLUGIN", "NETWORK", "NIC", "PCI", "MTU", "ADDRESSES", "AGE", "PHASE", "STATE"}
+	if s.all {
+		header = append(header, "HOST NETNS")
+	}
+	rows := [][]string{header}
+	for i := range list {
+		a := &list[i]
+		mtu := ""
+		if a.MTU != 0 {
+			mtu = strconv.Itoa(a.MTU)
+		}
+		row := []string{
+			a.who(), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu,
+			strings.Join(a.Addresses, ","), age(time.Since(a.Created)), string(a.Phase), a.State,
+		}
+		if s.all {
+			row = append(row, a.HostNetns)
+		}
+		rows = append(rows, row)
+	}
+	return s.format.print(cmd.OutOrStdout(), list, rows)
+}
