@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,26 @@ func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Netns.Close()
 	command(n.t, "ip", "netns", "del", n.Name)
+}
+
+// Unname takes the namespace's path away; whatever holds the namespace goes on
+// holding it.
+func (n *Netns) Unname() {
+	n.t.Helper()
+	command(n.t, "ip", "netns", "del", n.Name)
+}
+
+// Rename gives the namespace another path, name, in place of its own.
+func Rename(t testing.TB, n *Netns, name string) {
+	t.Helper()
+	command(t, "ip", "netns", "attach", name, strconv.Itoa(os.Getpid()))
+	// "attach" takes a process; bind the right namespace over it.
+	for _, args := range [][]string{{"umount", "/run/netns/" + name}, {"mount", "--bind", n.Path, "/run/netns/" + name}} {
+		command(t, args[0], args[1:]...)
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	n.Unname()
+	n.Name, n.Path = name, "/run/netns/"+name
 }
 
 // IP runs ip(8) in the namespace and gives its output.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -91,7 +90,7 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 	defer cancel()
 	l, err := n.Ledger.LockAttachment(ctx, k)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.TryAgain, "", "attachment %s", k)
+		return nil, fmt.Errorf("attachment %s: %w", k, err)
 	}
 	return func() { _ = l.UnlockAndRemove() }, nil
 }

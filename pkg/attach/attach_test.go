@@ -3,7 +3,6 @@ package attach_test
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ type bench struct {
 	t               *testing.T
 	node, pod, wire *testnet.Netns
 	state           string
+	path            string // CNI_PATH, where a test has its own
 }
 
 const nicName = "ens12np0"
@@ -118,16 +118,22 @@ func (b *bench) records() []*ledger.Record {
 	return records
 }
 
-// held lists the files in which the local store keeps handed-out addresses.
+// held lists the files in which the local store keeps handed-out addresses,
+// and its reservations of them.
 func (b *bench) held() []string {
 	b.t.Helper()
 	var found []string
-	_ = filepath.WalkDir(filepath.Join(b.state, "ipam"), func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && strings.HasSuffix(path, ".json") && strings.Contains(path, "address") {
-			found = append(found, path)
+	for _, pattern := range []string{"ipam/*/*/*.json", "ipam/*/reserved/*"} {
+		files, err := filepath.Glob(filepath.Join(b.state, pattern))
+		if err != nil {
+			b.t.Fatal(err)
 		}
-		return nil
-	})
+		for _, f := range files {
+			if filepath.Base(f) != "pool.json" {
+				found = append(found, f)
+			}
+		}
+	}
 	return found
 }
 

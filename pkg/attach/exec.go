@@ -28,7 +28,7 @@ var errNoPlugin = errors.New("not found in CNI_PATH")
 // name in the directories of path, a list as in CNI_PATH.
 func findPlugin(plugin, path string) (string, error) {
 	if plugin == "" || plugin != filepath.Base(plugin) || plugin == "." || plugin == ".." {
-		return "", fmt.Errorf("%q is not a plugin's name", plugin)
+		return "", fmt.Errorf("%w: %q is not a plugin's name", errNoPlugin, plugin)
 	}
 	for _, dir := range filepath.SplitList(path) {
 		binary := filepath.Join(dir, plugin)
