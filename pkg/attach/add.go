@@ -229,11 +229,7 @@ func (a *Adding) configure(ctx context.Context, p Provision, l3 *layer3, step fu
 		}
 	}
 	if err := errors.Join(step("up"), a.Pod.SetUp(l.Index)); err != nil {
-		cure := "see the kernel log for the driver's reason"
-		if a.Record.Child != nil {
-			cure = fmt.Sprintf("set the master up first: ip link set %s up", a.Record.Child.Master)
-		}
-		return cnierr.Wrap(err, cnierr.Kernel, cure, "set %s up", a.IfName)
+		return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "set %s up", a.IfName)
 	}
 	if err := step("route"); err != nil {
 		return err

@@ -34,6 +34,10 @@ func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) er
 		return cnierr.New(cnierr.InvalidConfig, "raise the master's MTU, or give a smaller one",
 			"invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, master.MTU)
 	}
+	if !master.IsUp() {
+		// The kernel makes it all the same, and it works once the master is up.
+		a.Node.Log.Warn("the master is down, no packet will pass", "master", master.Name, "cure", "ip link set "+master.Name+" up")
+	}
 	a.Record.Child = &ledger.Child{Master: master.Name, Mode: c.Mode, InPod: c.LinkInContainer}
 	return commit()
 }
