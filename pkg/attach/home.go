@@ -86,12 +86,15 @@ func (n *Node) Stale() ([]*ledger.Record, []error) {
 		if !r.HostNetns.Equal(n.Host.Netns.ID) && n.Ledger.OfThisBoot(r) {
 			continue
 		}
-		alive, err := n.alive(r)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		alive := false
+		if r.Phase != ledger.Freeing {
+			var err error
+			if alive, err = n.alive(r); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
-		if !alive || r.Phase == ledger.Freeing {
+		if !alive {
 			stale = append(stale, r)
 		}
 	}
