@@ -3,5 +3,5 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-go build -o bin/tools/demo ./scripts/demo
+CGO_ENABLED=0 go build -buildvcs=false -o bin/tools/demo ./scripts/demo
 exec bin/tools/demo -bin "$PWD/bin"

@@ -113,7 +113,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 		return err
 	}
 	if others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachments of other host network namespaces are not shown; --all shows them\n", others)
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", others)
 	}
 	return report(cmd.ErrOrStderr(), errs)
 }

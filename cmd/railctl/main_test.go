@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func plainRun(args ...string) (stdout, stderr string, code int) {
+	var out, errOut bytes.Buffer
+	code = run(args, &out, &errOut)
+	return out.String(), errOut.String(), code
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		wants []string
+	}{
+		{[]string{"--help"}, []string{"show", "gc", "version", "completion", "--state-dir", "/run/rail-cni", "as root"}},
+		{[]string{"show", "--help"}, []string{"Examples:", "--all", "table, json, yaml", "lending", "freeing", "exit code is 1"}},
+		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "living pods are never touched", "exit code is 1"}},
+	} {
+		out, errOut, code := plainRun(c.args...)
+		if code != 0 || errOut != "" {
+			t.Errorf("%v: exit code %d, stderr %q", c.args, code, errOut)
+		}
+		contains(t, "help", out, c.wants...)
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		wants []string
+	}{
+		{[]string{"shwo"}, []string{"railctl: ", `"shwo"`, "show"}},
+		{[]string{"show", "-o", "xml"}, []string{"railctl: ", `"xml"`, "table, json, yaml"}},
+		{[]string{"show", "--nic", "x"}, []string{"railctl: ", "--nic"}},
+		{[]string{"gc", "pod1"}, []string{"railctl: ", "pod1"}},
+	} {
+		out, errOut, code := plainRun(c.args...)
+		if code != 1 || out != "" {
+			t.Errorf("%v: exit code %d, stdout %q", c.args, code, out)
+		}
+		contains(t, "stderr", errOut, c.wants...)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	out, _, code := plainRun("version")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	contains(t, "version", out, "railctl (rail-cni) "+version, "CNI 0.1.0 to 1.1.0", "ledger records of version 1")
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		out, _, code := plainRun("completion", shell)
+		if code != 0 {
+			t.Errorf("%s: exit code %d", shell, code)
+		}
+		contains(t, shell, out, "railctl")
+	}
+	out, _, _ := plainRun("__complete", "show", "-o", "")
+	contains(t, "completion of -o", out, "table\njson\nyaml\n")
+}
+
+func TestWithoutRootTheCureIsNamed(t *testing.T) {
+	type ran struct {
+		stderr string
+		code   int
+	}
+	results := make(chan ran)
+	for _, verb := range []string{"show", "gc"} {
+		go func() {
+			// Another user for this thread alone; it ends with the goroutine.
+			runtime.LockOSThread()
+			var r ran
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 {
+				r.stderr = errno.Error()
+			} else {
+				_, r.stderr, r.code = plainRun(verb)
+			}
+			results <- r
+		}()
+		r := <-results
+		if r.code != 1 {
+			t.Errorf("%s: exit code %d, not 1", verb, r.code)
+		}
+		contains(t, "stderr", r.stderr, "run railctl as root")
+	}
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
+		2 * time.Hour: "2h", 47 * time.Hour: "47h", 48 * time.Hour: "2d", 240 * time.Hour: "10d",
+	} {
+		if have := age(d); have != want {
+			t.Errorf("age of %s is %s, not %s", d, have, want)
+		}
+	}
+}
