@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/rail-cni/rail-cni/examples"
 )
@@ -61,15 +63,31 @@ func (c cni) railctl(node string, args ...string) (string, error) {
 	return run(in(node, append([]string{filepath.Join(c.bin, "railctl")}, args...)...)...)
 }
 
-// loans gives how many attachments railctl knows on a node.
-func (c cni) loans(node string) (int, error) {
+// attached is an attachment as railctl shows it.
+type attached struct{ PodNetns, State string }
+
+// attachments gives the attachments that railctl knows on a node.
+func (c cni) attachments(node string) ([]attached, error) {
 	out, err := c.railctl(node, "show", "-o", "json")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var list []any
+	var list []attached
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		return 0, fmt.Errorf("railctl show -o json: %w", err)
+		return nil, fmt.Errorf("railctl show -o json: %w", err)
 	}
-	return len(list), nil
+	return list, nil
+}
+
+// awaitGone waits until the kernel has ended a pod's namespace: sockets that
+// were just closed in it keep it for a moment.
+func (c cni) awaitGone(p pod) error {
+	gone := attached{PodNetns: p.path(), State: "gone"}
+	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		list, err := c.attachments(p.node)
+		if err != nil || slices.Contains(list, gone) {
+			return err
+		}
+	}
+	return fmt.Errorf("railctl does not notice within %s that the netns of %s is gone", settleTime, p.name)
 }

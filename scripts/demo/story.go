@@ -99,12 +99,12 @@ func whileLent(c cni, before states, pods []pod, n int) error {
 	}
 	quote("railctl show      (on node1)", out)
 	for _, p := range pods {
-		loans, err := c.loans(p.node)
+		list, err := c.attachments(p.node)
 		if err != nil {
 			return err
 		}
-		if loans != n {
-			return fmt.Errorf("railctl shows %d attachments on %s, not %d", loans, p.node, n)
+		if len(list) != n {
+			return fmt.Errorf("railctl shows %d attachments on %s, not %d", len(list), p.node, n)
 		}
 	}
 	return refusals(c, pods[0])
@@ -150,12 +150,12 @@ func lastLine(err error) string {
 // noLoans fails if a node still has attachments.
 func noLoans(c cni) error {
 	for _, node := range nodes {
-		n, err := c.loans(node)
+		list, err := c.attachments(node)
 		if err != nil {
 			return err
 		}
-		if n != 0 {
-			return fmt.Errorf("railctl still shows %d attachments on %s", n, node)
+		if len(list) != 0 {
+			return fmt.Errorf("railctl still shows %d attachments on %s", len(list), node)
 		}
 	}
 	return nil
@@ -222,6 +222,9 @@ func endShared(c cni, nad examples.Network, pods []pod, before states) error {
 		if err := runAll(fmt.Sprintf("ip -n %s link del veth-%s", p.node, p.name), "ip netns del "+p.name); err != nil {
 			return err
 		}
+	}
+	if err := c.awaitGone(killed); err != nil {
+		return err
 	}
 	for _, args := range [][]string{{"show"}, {"gc"}, {"show"}} {
 		out, err := c.railctl(killed.node, args...)
