@@ -15,10 +15,10 @@ type whereaboutsArgs struct {
 	IP                         types.UnmarshallableString
 	GATEWAY                    types.UnmarshallableString
 	MAC                        types.UnmarshallableString
-	K8S_POD_NAMESPACE          types.UnmarshallableString //nolint:revive,stylecheck // the key's name
-	K8S_POD_NAME               types.UnmarshallableString //nolint:revive,stylecheck // the key's name
-	K8S_POD_UID                types.UnmarshallableString //nolint:revive,stylecheck // the key's name
-	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString //nolint:revive,stylecheck // the key's name
+	K8S_POD_NAMESPACE          types.UnmarshallableString
+	K8S_POD_NAME               types.UnmarshallableString
+	K8S_POD_UID                types.UnmarshallableString
+	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString
 }
 
 func parseWhereaboutsArgs(cniArgs string) (whereaboutsArgs, error) {

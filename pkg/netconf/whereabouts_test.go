@@ -251,11 +251,15 @@ func TestFlatFileFillsEmptyKeysOnly(t *testing.T) {
 		t.Error("the flat file must not decide about overlapping ranges")
 	}
 	got := []any{
-		len(c.Ranges), c.Ranges[0].Prefix.String(), c.Ranges[0].Start.String(), c.Ranges[0].ExcludeText, c.Ranges[1].Prefix.String(), c.Gateway.String(), c.AllowGateway,
+		len(c.Ranges),
+		c.Ranges[0].Prefix.String(), c.Ranges[0].Start.String(), c.Ranges[0].ExcludeText, c.Ranges[1].Prefix.String(), c.Gateway.String(), c.AllowGateway,
 		c.Kubeconfig, c.NetworkName, c.Store, c.LogFile, c.LogLevel, c.DNS.Domain, len(c.Routes), len(c.Static), c.NodeSliceSize,
 	}
 	want := []any{
-		2, "10.9.0.0/24", "10.9.0.5", []string{"10.9.0.6"}, "10.7.0.0/24", "10.9.0.1", true,
+		2,
+		"10.9.0.0/24", "10.9.0.5",
+		[]string{"10.9.0.6"},
+		"10.7.0.0/24", "10.9.0.1", true,
 		"/flat", "flat", "local", "/flat.log", "debug", "flat", 1, 1, 26,
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -75,10 +75,14 @@ func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 // first, the thread that waits in it stays behind, and gives back what it gets.
 // f belongs to the caller only if wait succeeds.
 func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
-	locked := make(chan error, 1)
-	go func() { locked <- flock(f, unix.LOCK_EX) }()
+	var err error
+	done := make(chan struct{})
+	go func() {
+		err = flock(f, unix.LOCK_EX)
+		close(done)
+	}()
 	select {
-	case err := <-locked:
+	case <-done:
 		if err != nil {
 			f.Close()
 			return writeError(d.path, name, err)
@@ -86,7 +90,7 @@ func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 		return nil
 	case <-ctx.Done():
 		go func() {
-			<-locked
+			<-done
 			f.Close()
 		}()
 		return cnierr.Wrap(ctx.Err(), cnierr.TryAgain, "try again when the other process is done",

@@ -24,7 +24,7 @@ var levels = map[string]slog.Level{
 // openLog begins the call's log and gives what ends it. Logging never makes a
 // call fail.
 func (c *call) openLog(verb string) func() {
-	var to io.Writer = io.Discard
+	to := io.Discard
 	closeLog := func() {}
 	level := slog.LevelError
 	if c.conf != nil && c.conf.LogFile != "" {

@@ -152,7 +152,7 @@ func (n *node) leftovers() []string {
 			return nil
 		case name == "busy", strings.HasPrefix(name, "map-"):
 			data, err := os.ReadFile(path)
-			if err != nil || strings.Trim(string(data), "\x00") == "" {
+			if text := strings.Trim(string(data), "\x00"); err != nil || text == "" || text == "idle\n" {
 				return err
 			}
 		}

@@ -16,8 +16,9 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	for _, c := range claims {
 		addr, err := s.allocate(ctx, owner, c)
 		if err != nil {
-			// The caller's time may be up, but what was taken goes back.
-			return nil, errors.Join(err, s.release(context.WithoutCancel(ctx), owner, pools))
+			ctx, cancel := afterwards(ctx)
+			defer cancel()
+			return nil, errors.Join(err, s.release(ctx, owner, pools))
 		}
 		pools = append(pools, c.Pool)
 		got = append(got, netip.PrefixFrom(addr, c.Pool.Prefix.Bits()))
@@ -35,15 +36,9 @@ func (s *Store) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (n
 		return netip.Addr{}, err
 	}
 	addr, err := p.allocate(ctx, owner, c)
-	if err == nil || refusal(err) {
-		p.settled()
-	}
+	p.end(ctx, err)
 	return addr, err
 }
-
-// refusal tells the errors that say no from those after which nobody knows
-// what is on the disk.
-func refusal(err error) bool { return cnierr.Code(err) == cnierr.IPAM }
 
 // allocate gives owner its address, old or new. The caller holds the lock.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
@@ -110,10 +105,11 @@ func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, c i
 	}
 	if c.Exclusive {
 		if ok, err := p.reserved.take(ctx, addr); err != nil || !ok {
-			return false, errors.Join(err, p.pages.mark(addr, false), p.forget(owner, addr))
+			return false, errors.Join(err, p.pages.free(addr), p.forget(owner, addr))
 		}
 	}
-	return true, p.pages.mark(addr, true)
+	p.pages.take(addr)
+	return true, nil
 }
 
 // takeWanted takes the address that the user asked for.
@@ -162,9 +158,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 			return netip.Addr{}, exhaustedError(err)
 		}
 		if p.dir.Exists(recordName(addr)) {
-			if err := p.pages.mark(addr, true); err != nil {
-				return netip.Addr{}, err
-			}
+			p.pages.take(addr)
 			continue
 		}
 		taken, err := p.take(ctx, owner, addr, c.Exclusive)
@@ -221,7 +215,8 @@ func (p *pool) take(ctx context.Context, owner ipam.Owner, addr netip.Addr, excl
 			return false, errors.Join(err, p.forget(owner, addr))
 		}
 	}
-	return true, p.pages.mark(addr, true)
+	p.pages.take(addr)
+	return true, nil
 }
 
 func (p *pool) link(owner ipam.Owner, addr netip.Addr) error {

@@ -28,7 +28,7 @@ func fill(b *testing.B, s *Store, c ipam.Claim, n int) {
 		}
 		addr = addr.Next()
 	}
-	p.settled()
+	p.end(testContext, nil)
 }
 
 // BenchmarkAllocate is an ADD and a DEL on the store, with 10 and with 60000

@@ -74,9 +74,7 @@ func (s *Store) status(ctx context.Context, c ipam.Claim) error {
 			err = exhaustedError(p.anyFree(c))
 		}
 	}
-	if err == nil || refusal(err) {
-		p.settled()
-	}
+	p.end(ctx, err)
 	return err
 }
 
@@ -92,8 +90,6 @@ func (p *pool) anyFree(c ipam.Claim) error {
 		if err != nil || !p.dir.Exists(recordName(addr)) {
 			return err
 		}
-		if err := p.pages.mark(addr, true); err != nil {
-			return err
-		}
+		p.pages.take(addr)
 	}
 }

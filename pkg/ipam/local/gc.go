@@ -59,17 +59,15 @@ func (s *Store) gcPool(ctx context.Context, id ipam.Pool, stale func(*record) bo
 	if err := p.acquire(ctx); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	clean := true
+	var freeErrs []error
 	for _, addr := range suspects {
 		r, err := p.read(addr)
 		if err == nil && r != nil && stale(r) {
 			err = p.free(ctx, r.owner(), addr)
-			clean = clean && err == nil
 		}
-		errs = append(errs, err)
+		freeErrs = append(freeErrs, err)
 	}
-	if clean {
-		p.settled()
-	}
-	return errors.Join(errs...)
+	err = errors.Join(freeErrs...)
+	p.end(ctx, err)
+	return errors.Join(append(errs, err)...)
 }

@@ -67,7 +67,14 @@ func (m *pages) load(base netip.Addr) (*page, error) {
 	return p, nil
 }
 
-// mark writes whether addr is taken.
+// take marks addr taken. If the file cannot be written, the map errs on the
+// side where it may.
+func (m *pages) take(addr netip.Addr) { _ = m.mark(addr, true) }
+
+// free marks addr free.
+func (m *pages) free(addr netip.Addr) error { return m.mark(addr, false) }
+
+// mark changes the page in memory, whatever becomes of the file.
 func (m *pages) mark(addr netip.Addr, taken bool) error {
 	base, i := ipam.PageBase(addr), ipam.PageIndex(addr)
 	p, err := m.load(base)
@@ -121,23 +128,45 @@ func (m *pages) open(base netip.Addr) (*os.File, error) {
 	return f, nil
 }
 
-// rebuild makes the pages that begin at bases say exactly what taken says.
+// rebuild makes the pages that begin at bases say exactly what taken says. It
+// writes only what is wrong: most of a page's file has never needed space.
 func (m *pages) rebuild(taken *ipam.Set, bases map[netip.Addr]bool) error {
 	m.loaded = map[netip.Addr]*page{}
 	for base := range bases {
-		bits, _ := taken.Page(base)
-		if bits == nil {
-			bits = new(ipam.Page)
+		bits := new(ipam.Page)
+		if p, _ := taken.Page(base); p != nil {
+			*bits = *p
 		}
-		f, err := m.open(base)
+		was, err := m.load(base)
 		if err != nil {
 			return err
 		}
-		_, err = f.WriteAt(bits.Bytes()[:], 0)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return mapError(err, m.dir)
+		if err := m.rewrite(base, was.bits, bits); err != nil {
+			return err
 		}
-		m.loaded[base] = &page{bits: bits}
+		was.bits = bits
+	}
+	return nil
+}
+
+// rewrite writes the bytes of a page that differ.
+func (m *pages) rewrite(base netip.Addr, was, is *ipam.Page) error {
+	f, err := m.open(base)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	old, now := was.Bytes(), is.Bytes()
+	for i := 0; i < len(now); i++ {
+		from := i
+		for i < len(now) && old[i] != now[i] {
+			i++
+		}
+		if i > from {
+			if _, err := f.WriteAt(now[from:i], int64(from)); err != nil {
+				return mapError(err, m.dir)
+			}
+		}
 	}
 	return nil
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -69,43 +71,47 @@ func spaceDir(space string) string {
 }
 
 // openPool opens a pool's directories. With create unset, a pool that does not
-// exist is an error that wraps [fs.ErrNotExist].
-func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (_ *pool, err error) {
+// exist, or never came to be complete and so has no record, is an error that
+// wraps [fs.ErrNotExist].
+func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (*pool, error) {
 	root, err := s.root(ctx, create)
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(root.Path(), spaceDir(id.Space), poolDir(id.Prefix))
 	p := &pool{store: s, id: id, open: []*statefile.Dir{root}}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
-	if !create {
-		if _, err := os.Lstat(path); err != nil {
-			return nil, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address pool %s", path)
-		}
+	if err := p.openDirs(root, create); err != nil {
+		p.close()
+		return nil, err
 	}
+	return p, nil
+}
+
+func (p *pool) openDirs(root *statefile.Dir, create bool) error {
+	var err error
 	sub := func(parent *statefile.Dir, name string) *statefile.Dir {
 		if err != nil {
 			return nil
 		}
 		var d *statefile.Dir
-		if d, err = parent.Sub(name); err == nil {
+		if create {
+			d, err = parent.Sub(name)
+		} else if d, err = statefile.OpenExisting(filepath.Join(parent.Path(), name)); err == nil {
+			d.Volatile()
+		}
+		if err == nil {
 			p.open = append(p.open, d)
 		}
 		return d
 	}
-	space := sub(root, spaceDir(id.Space))
-	p.dir = sub(space, poolDir(id.Prefix))
+	space := sub(root, spaceDir(p.id.Space))
+	p.dir = sub(space, poolDir(p.id.Prefix))
 	p.byPod.dir = sub(p.dir, byPodDir)
 	p.byAttachment.dir = sub(p.dir, byAttachmentDir)
-	p.reserved = &reservations{space: space, dir: sub(space, reservedDir), pool: poolDir(id.Prefix)}
+	p.reserved = &reservations{space: space, dir: sub(space, reservedDir), pool: poolDir(p.id.Prefix)}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return p, p.checkInfo()
+	return p.checkInfo()
 }
 
 // close unlocks and closes everything.
@@ -152,6 +158,13 @@ func (p *pool) writeInfo() error {
 	return p.dir.Write(poolFile, append(data, '\n'))
 }
 
+// The content of the file busy, as long as each other: the file is written in
+// place, so that a DEL needs no space on a full file system.
+const (
+	busyText = "busy\n"
+	idleText = "idle\n"
+)
+
 // acquire takes the pool's lock, and tidies up if its last holder was killed.
 func (p *pool) acquire(ctx context.Context) error {
 	lock, err := p.dir.Lock(ctx, lockFile)
@@ -161,29 +174,58 @@ func (p *pool) acquire(ctx context.Context) error {
 	p.lock = lock
 	p.pages = &pages{dir: p.dir, loaded: map[netip.Addr]*page{}}
 	p.busy, err = p.dir.OpenFile(busyFile, os.O_RDWR|os.O_CREATE)
-	if err != nil {
-		return cnierr.Wrap(err, cnierr.IO, "make it writable for root", "address pool %s", p.dir.Path())
-	}
-	info, err := p.busy.Stat()
-	if err == nil && info.Size() > 0 {
-		err = p.tidy(ctx)
-	}
 	if err == nil {
-		_, err = p.busy.WriteAt([]byte{'\n'}, 0)
-	}
-	if err == nil && p.nameless {
-		err = p.writeInfo()
+		err = p.begin(ctx)
 	}
 	return cnierr.Wrap(err, cnierr.IO, "make it writable for root and free space on its file system", "address pool %s", p.dir.Path())
 }
 
-// settled says that the pool is consistent: the next holder of the lock need
-// not tidy up. Without it, after an error, it does.
-func (p *pool) settled() {
-	if p.busy != nil {
-		_ = p.busy.Truncate(0)
+func (p *pool) begin(ctx context.Context) error {
+	text := make([]byte, len(busyText))
+	n, err := p.busy.ReadAt(text, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
 	}
+	if n > 0 && string(text) != idleText {
+		if err := p.tidy(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := p.busy.WriteAt([]byte(busyText), 0); err != nil {
+		return err
+	}
+	if !p.nameless {
+		return nil
+	}
+	err = p.writeInfo()
+	if err != nil {
+		p.end(ctx, err)
+	}
+	return err
 }
+
+// end says whether the pool is consistent after what ended with err: then the
+// next holder of the lock need not tidy up. After anything but a refusal it is
+// tidied now; if that fails too, it stays marked.
+func (p *pool) end(ctx context.Context, err error) {
+	if err != nil && !refusal(err) {
+		ctx, cancel := afterwards(ctx)
+		defer cancel()
+		if tidyErr := p.tidy(ctx); tidyErr != nil {
+			return
+		}
+	}
+	_, _ = p.busy.WriteAt([]byte(idleText), 0)
+}
+
+// afterwards gives time to clear up, whether or not ctx has ended.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+}
+
+// refusal tells the errors that say no from those after which nobody knows
+// what is on the disk.
+func refusal(err error) bool { return cnierr.Code(err) == cnierr.IPAM }
 
 func (p *pool) unlock() {
 	if p.busy != nil {
@@ -191,11 +233,14 @@ func (p *pool) unlock() {
 		p.busy = nil
 	}
 	if p.lock != nil {
-		_ = p.lock.Unlock()
+		release(p.lock)
 		p.lock = nil
 	}
 	p.pages = nil
 }
+
+// release gives a lock back; closing its file cannot leave it locked.
+func release(l *statefile.Lock) { _ = l.Unlock() }
 
 // tidy removes what killed processes left (temporary files, links and
 // reservations without a record) and rebuilds the map. Its cost grows with the

@@ -58,9 +58,7 @@ func (s *Store) releaseOne(ctx context.Context, owner ipam.Owner, id ipam.Pool) 
 		return false, err
 	}
 	had, err := p.releaseLinked(ctx, owner)
-	if err == nil {
-		p.settled()
-	}
+	p.end(ctx, err)
 	return had, err
 }
 
@@ -107,7 +105,7 @@ func (p *pool) releaseLinked(ctx context.Context, owner ipam.Owner) (bool, error
 // call a taken address free, but not the other way round; the record goes
 // before the links, which are what a later DEL finds it by.
 func (p *pool) free(ctx context.Context, owner ipam.Owner, addr netip.Addr) error {
-	if err := p.pages.mark(addr, false); err != nil {
+	if err := p.pages.free(addr); err != nil {
 		return err
 	}
 	if err := p.reserved.free(ctx, addr); err != nil {

@@ -54,7 +54,7 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	defer lock.Unlock()
+	defer release(lock)
 	err = r.dir.Symlink(r.target(addr), addr.String())
 	if errors.Is(err, fs.ErrExist) {
 		if r.elsewhere(addr) {
@@ -81,7 +81,7 @@ func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Unlock()
+	defer release(lock)
 	if !r.mine(addr) {
 		return nil
 	}
@@ -105,12 +105,15 @@ func (r *reservations) addrs() ([]netip.Addr, error) {
 
 // tidy removes the reservations whose record does not exist.
 func (r *reservations) tidy(ctx context.Context) error {
+	addrs, err := r.addrs()
+	if err != nil || len(addrs) == 0 {
+		return err
+	}
 	lock, err := r.space.Lock(ctx, reservedLock)
 	if err != nil {
 		return err
 	}
-	defer lock.Unlock()
-	addrs, err := r.addrs()
+	defer release(lock)
 	for _, a := range addrs {
 		target, linkErr := r.dir.Readlink(a.String())
 		if linkErr == nil && !r.space.Exists(strings.TrimPrefix(target, "../")) {

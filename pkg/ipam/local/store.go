@@ -74,7 +74,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Unlock()
+	defer release(lock)
 	if was, err := root.Read(bootFile); err == nil && bytes.Equal(was, boot) {
 		return nil
 	}
