@@ -63,21 +63,26 @@ func (s *scratch) printed() ([]byte, error) {
 	return io.ReadAll(s.out)
 }
 
-// time runs c and gives its wall time, from before fork to after wait, and what
-// it printed.
-func (s *scratch) time(c command) (time.Duration, []byte, error) {
+// took is what a process and those that it waited for (an IPAM plugin) cost.
+type took struct {
+	wall time.Duration // from before fork to after wait
+	cpu  time.Duration // of all of them: hardly changes with what else runs
+}
+
+// time runs c, and gives what it cost and what it printed.
+func (s *scratch) time(c command) (took, []byte, error) {
 	if err := s.load(c.stdin); err != nil {
-		return 0, nil, err
+		return took{}, nil, err
 	}
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Env = c.env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.out
 
-	var took time.Duration
+	var t took
 	run := func() error {
 		began := time.Now()
 		err := cmd.Run()
-		took = time.Since(began)
+		t.wall = time.Since(began)
 		return err
 	}
 	var err error
@@ -88,9 +93,10 @@ func (s *scratch) time(c command) (time.Duration, []byte, error) {
 	}
 	out, readErr := s.printed()
 	if err != nil {
-		return 0, nil, fmt.Errorf("%s: %w: %s", c, err, message(out))
+		return took{}, nil, fmt.Errorf("%s: %w: %s", c, err, message(out))
 	}
-	return took, out, readErr
+	t.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return t, out, readErr
 }
 
 // String names the command as a person would.

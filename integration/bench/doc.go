@@ -8,7 +8,9 @@
 // the configuration on stdin) and takes the wall time of the process. All
 // contenders take turns in one run, and each round begins with another one, so
 // that whatever else the machine does hits all of them alike; what counts is
-// the ratio of the medians.
+// the ratio of the medians. CPU time is shown beside the wall time: where the
+// wall time grows and the CPU time does not, the machine was busy, or the kernel
+// let the process wait.
 //
 // Nothing of the machine changes. The programme starts itself once more in a
 // new network and mount namespace: this is "the node", with a tmpfs of its own

@@ -16,8 +16,9 @@ const settle = 15 * time.Millisecond
 
 // result is what was measured of one contender.
 type result struct {
-	Add, Del []float64 // milliseconds
-	Err      error
+	Add, Del       []float64 // wall time, milliseconds
+	AddCPU, DelCPU []float64 // CPU time, milliseconds
+	Err            error
 }
 
 // process is what was measured of one binary.
@@ -103,8 +104,10 @@ func (r *result) take(s *scratch, c *contender, counts bool) error {
 		return fmt.Errorf("%s succeeded, but %w", undo, err)
 	}
 	if counts {
-		r.Add = append(r.Add, milliseconds(add))
-		r.Del = append(r.Del, milliseconds(del))
+		r.Add = append(r.Add, milliseconds(add.wall))
+		r.Del = append(r.Del, milliseconds(del.wall))
+		r.AddCPU = append(r.AddCPU, milliseconds(add.cpu))
+		r.DelCPU = append(r.DelCPU, milliseconds(del.cpu))
 	}
 	return nil
 }
@@ -137,9 +140,9 @@ func (c *contender) check(added bool) error {
 
 // take measures one start of a binary.
 func (p *process) take(s *scratch, path string, counts bool) error {
-	took, _, err := s.time(versionCommand(path))
+	start, _, err := s.time(versionCommand(path))
 	if err == nil && counts {
-		p.Start = append(p.Start, milliseconds(took))
+		p.Start = append(p.Start, milliseconds(start.wall))
 	}
 	return err
 }

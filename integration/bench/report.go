@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -167,7 +168,7 @@ func (r *report) tables() []table {
 
 func (r *report) groupTable(group string) table {
 	t := table{title: group, head: []string{
-		"milliseconds; ratios of medians", "ADD", "p90", "×upstream", "×floor", "DEL", "p90", "×upstream", "×floor",
+		"medians in milliseconds, and their ratios", "ADD", "p90", "CPU", "×upstream", "×floor", "DEL", "p90", "CPU", "×upstream", "×floor",
 	}}
 	for _, c := range r.list {
 		if c.group != group {
@@ -179,15 +180,17 @@ func (r *report) groupTable(group string) table {
 			continue
 		}
 		row := []string{c.title}
-		for _, pick := range []func(*result) []float64{
-			func(r *result) []float64 { return r.Add },
-			func(r *result) []float64 { return r.Del },
+		for _, pick := range []func(*result) (wall, cpu []float64){
+			func(r *result) (wall, cpu []float64) { return r.Add, r.AddCPU },
+			func(r *result) (wall, cpu []float64) { return r.Del, r.DelCPU },
 		} {
-			row = append(row, fmt.Sprintf("%.1f", median(pick(mine))), fmt.Sprintf("%.1f", quantile(pick(mine), 0.9)))
+			wall, cpu := pick(mine)
+			row = append(row, fmt.Sprintf("%.1f", median(wall)), fmt.Sprintf("%.1f", quantile(wall, 0.9)), fmt.Sprintf("%.1f", median(cpu)))
 			for _, id := range []string{c.base, c.floor} {
 				cell := ""
 				if other := r.m.results[id]; other != nil && other.Err == nil {
-					cell = fmt.Sprintf("%.2f", ratio(pick(mine), pick(other)))
+					theirs, _ := pick(other)
+					cell = fmt.Sprintf("%.2f", ratio(wall, theirs))
 				}
 				row = append(row, cell)
 			}
@@ -229,9 +232,13 @@ func (r *report) goalTable() table {
 
 // heading says under which conditions was measured.
 func (r *report) heading() string {
+	busy := ""
+	if load, err := strconv.ParseFloat(r.about.LoadBefore, 64); err == nil && load > float64(r.about.CPUs)/2 {
+		busy = "\nthe machine was busy: measure again when it is quiet before believing a figure"
+	}
 	return fmt.Sprintf("rail-cni %s against containernetworking/plugins v1.9.1, %d rounds in turn\n"+
 		"Linux %s, %d CPUs, load average %s before and %s after\n%s",
-		r.about.Label, r.about.Rounds, r.about.Kernel, r.about.CPUs, r.about.LoadBefore, r.about.LoadAfter, r.about.State)
+		r.about.Label, r.about.Rounds, r.about.Kernel, r.about.CPUs, r.about.LoadBefore, r.about.LoadAfter, r.about.State) + busy
 }
 
 func (r *report) text(w io.Writer) {
@@ -252,11 +259,13 @@ func (r *report) markdown(w io.Writer) {
 // again.
 func (r *report) json(w io.Writer) error {
 	type row struct {
-		Group string    `json:"group"`
-		Title string    `json:"title"`
-		Add   []float64 `json:"addMs,omitempty"`
-		Del   []float64 `json:"delMs,omitempty"`
-		Error string    `json:"error,omitempty"`
+		Group  string    `json:"group"`
+		Title  string    `json:"title"`
+		Add    []float64 `json:"addMs,omitempty"`
+		Del    []float64 `json:"delMs,omitempty"`
+		AddCPU []float64 `json:"addCPUMs,omitempty"`
+		DelCPU []float64 `json:"delCPUMs,omitempty"`
+		Error  string    `json:"error,omitempty"`
 	}
 	type file struct {
 		Title string    `json:"title"`
@@ -274,7 +283,7 @@ func (r *report) json(w io.Writer) error {
 	all.About, all.Verdicts = r.about, r.verdicts
 	for _, c := range r.list {
 		m := r.m.results[c.id]
-		all.Rows = append(all.Rows, row{Group: c.group, Title: c.title, Add: m.Add, Del: m.Del, Error: words(m.Err)})
+		all.Rows = append(all.Rows, row{Group: c.group, Title: c.title, Add: m.Add, Del: m.Del, AddCPU: m.AddCPU, DelCPU: m.DelCPU, Error: words(m.Err)})
 	}
 	for _, b := range r.files {
 		p := r.m.processes[b.path]
