@@ -1,0 +1,129 @@
+package netconf
+
+import (
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestREADMEHasEveryKey compares the tables of the README with the fields that
+// configurations are decoded into: a key that the code reads must be
+// documented, and a documented one must exist.
+func TestREADMEHasEveryKey(t *testing.T) {
+	common := keysOf(Common{})
+	for key := range keysOf(whereaboutsNet{}) {
+		if !strings.HasPrefix(key, "ipam.") {
+			common[key] = true
+		}
+	}
+	for section, want := range map[string]map[string]bool{
+		"Every plugin": common,
+		"host-device":  without(keysOf(HostDevice{}), common),
+		"macvlan":      without(keysOf(Macvlan{}), common),
+		"whereabouts":  keysOf(whereaboutsIPAM{}),
+	} {
+		have := documented(t, section)
+		for _, key := range slices.Sorted(maps.Keys(without(want, have))) {
+			t.Errorf("README, %s: the key %q is not documented", section, key)
+		}
+		for _, key := range slices.Sorted(maps.Keys(without(have, want))) {
+			t.Errorf("README, %s: the code has no key %q", section, key)
+		}
+	}
+}
+
+func TestREADMEHasTheDefaults(t *testing.T) {
+	text := section(t, "Every plugin") + section(t, "whereabouts")
+	for _, want := range append(WhereaboutsFlatFiles()[:1], DefaultStateDir, "`"+StoreLocal+"`", "`"+StoreKubernetes+"`") {
+		if !strings.Contains(text, want) {
+			t.Errorf("README: %q is not in it", want)
+		}
+	}
+}
+
+// keysOf gives the JSON keys of a configuration, those of nested objects as
+// "object.key" and "list[].key". Types of other packages are not opened.
+func keysOf(conf any) map[string]bool {
+	keys := map[string]bool{}
+	addKeys(keys, "", reflect.TypeOf(conf))
+	return keys
+}
+
+func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if f.Anonymous {
+			addKeys(keys, prefix, f.Type)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		key, inner := prefix+name, f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Slice {
+			key, inner = key+"[]", inner.Elem()
+		}
+		// An unnamed struct has no package of its own.
+		ours := inner.PkgPath() == reflect.TypeOf(Common{}).PkgPath() || inner.Name() == ""
+		if inner.Kind() == reflect.Struct && ours && inner != reflect.TypeOf(sloppyIP{}) {
+			addKeys(keys, key+".", inner)
+			continue
+		}
+		keys[strings.TrimSuffix(key, "[]")] = true
+	}
+}
+
+func without(keys, others map[string]bool) map[string]bool {
+	left := maps.Clone(keys)
+	maps.DeleteFunc(left, func(key string, _ bool) bool { return others[key] })
+	return left
+}
+
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// documented gives the keys in the first columns of a section's tables.
+func documented(t *testing.T, title string) map[string]bool {
+	t.Helper()
+	keys := map[string]bool{}
+	for line := range strings.Lines(section(t, title)) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		first, _, _ := strings.Cut(line[2:], " | ")
+		for _, m := range quoted.FindAllStringSubmatch(first, -1) {
+			if keys[m[1]] {
+				t.Errorf("README, %s: %q is there twice", title, m[1])
+			}
+			keys[m[1]] = true
+		}
+	}
+	if len(keys) == 0 {
+		t.Fatalf("README, %s: no table of keys", title)
+	}
+	return keys
+}
+
+// section gives the text below a heading of the third level.
+func section(t *testing.T, title string) string {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(readme), "\n### "+title+"\n")
+	if !found {
+		t.Fatalf("README has no section %q", title)
+	}
+	if end := strings.Index(text, "\n##"); end >= 0 {
+		text = text[:end]
+	}
+	return text
+}
