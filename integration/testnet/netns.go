@@ -49,11 +49,28 @@ func NewNetns(t testing.TB, role string) *Netns {
 }
 
 // Delete ends the namespace before the test does: every handle on it that the
-// test has is closed, so that the kernel destroys it.
+// test has is closed, so that the kernel destroys it. The sockets of the handle
+// keep it for some more milliseconds (RCU); Delete waits for that.
 func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Netns.Close()
 	command(n.t, "ip", "netns", "del", n.Name)
+	n.await("the end of netns "+n.Name, func() bool {
+		found, err := link.FindNetns(n.ID, "")
+		found.Close()
+		return found == nil && err == nil
+	})
+}
+
+// await waits until done says so, and fails the test if that takes longer than
+// settleTime.
+func (n *Netns) await(what string, done func() bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(settleTime); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("still waiting for %s after %v", what, settleTime)
+		}
+	}
 }
 
 // Unname takes the namespace's path away; whatever holds the namespace goes on
@@ -113,6 +130,17 @@ func (n *Netns) NIC(name string, peer *Netns) {
 	n.IP("link", "add", name, "mtu", "9000", "type", "veth", "peer", "name", name+"-sw", "mtu", "9000", "netns", peer.Name)
 	n.IP("link", "set", name, "up")
 	peer.IP("link", "set", name+"-sw", "up")
+	// The kernel makes the link-local address a moment after the carrier came.
+	n.await("the link-local address of "+name, func() bool { return n.hasLinkLocal(name) })
+	peer.await("the link-local address of "+name+"-sw", func() bool { return peer.hasLinkLocal(name + "-sw") })
+}
+
+// hasLinkLocal says whether the interface has its IPv6 link-local address, and
+// no address that is still being checked.
+func (n *Netns) hasLinkLocal(name string) bool {
+	n.t.Helper()
+	out := n.IP("-6", "addr", "show", "dev", name)
+	return strings.Contains(out, "fe80:") && !strings.Contains(out, "tentative")
 }
 
 // State gives all that the test compares of the namespace's network: links,

@@ -65,7 +65,7 @@ func marshal(header []byte, attrs attributes) []byte {
 			m = append(m, 0)
 		}
 		m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(a.value)))
-		m = binary.NativeEndian.AppendUint16(m, a.kind)
+		m = binary.NativeEndian.AppendUint16(m, a.kind|a.flags)
 		m = append(m, a.value...)
 	}
 	return m

@@ -152,6 +152,6 @@ func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
 	attrs.ParentIndex = m.Master
 	attrs.MTU = m.MTU
 	attrs.HardwareAddr = m.MAC
-	attrs.Namespace = netlink.NsFd(int(target.fd))
+	attrs.Namespace = netlink.NsFd(target.fd)
 	return n.handle.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: MacvlanModes[m.Mode], BCQueueLen: m.BCQueueLen})
 }

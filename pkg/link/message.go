@@ -10,12 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attribute is one rtnetlink attribute (struct rtattr, rtnetlink(7)): its type
-// without the flag bits, and its value.
+// attribute is one rtnetlink attribute (struct rtattr, rtnetlink(7)): its type,
+// the flag bits of the type (nested, byte order), and its value.
 type attribute struct {
 	kind  uint16
+	flags uint16
 	value []byte
 }
+
+const attributeFlags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
 
 type attributes []attribute
 
@@ -33,8 +36,10 @@ func parseMessage(m []byte, size int) (header []byte, attrs attributes, err erro
 		if length < unix.SizeofRtAttr || length > len(rest) {
 			return nil, nil, errMessage
 		}
-		kind := binary.NativeEndian.Uint16(rest[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-		attrs = append(attrs, attribute{kind: kind, value: rest[unix.SizeofRtAttr:length]})
+		kind := binary.NativeEndian.Uint16(rest[2:])
+		attrs = append(attrs, attribute{
+			kind: kind &^ attributeFlags, flags: kind & attributeFlags, value: rest[unix.SizeofRtAttr:length],
+		})
 		rest = rest[min(align(length), len(rest)):]
 	}
 	return header, attrs, nil

@@ -11,12 +11,15 @@ import (
 )
 
 // Move moves the link with this index from n to target, gives it the name
-// there and the alias, all in one RTM_NEWLINK, so that it never shows under
-// another name on either side. The link goes down and loses its addresses,
-// routes, neighbours and sysctls (kernel: __dev_change_net_namespace).
+// there and the alias, all in one RTM_NEWLINK. The link goes down and loses its
+// addresses, routes, neighbours and sysctls (__dev_change_net_namespace).
 //
-// When the kernel refuses, the link may be on either side: find it again by
-// what does not change ([Identity]) before doing anything else.
+// Nobody can use it under another name, but whoever listens in target (udev)
+// sees it arrive under its old name and renamed at once, because the kernel
+// moves first. And if the new name is taken there, it stays in target under
+// the old one: so when the kernel refuses, find the link again by what does not
+// change ([Identity]) before doing anything else. [Netns.MoveAs] has neither
+// trouble.
 func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -29,6 +32,29 @@ func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 		return fmt.Errorf("move link to netns %s as %q: %w", target.Path, name, err)
 	}
 	return nil
+}
+
+// MoveAs renames the link in n, and moves it to target when it has the name and
+// alias that it is to have there. So target never sees another name, and the
+// kernel checks name and altnames before it moves anything: when one is taken
+// (an error that wraps EEXIST), the link is still in n, under its old name.
+// For the way home: what the host sees matters, what the pod sees does not.
+func (n *Netns) MoveAs(index int, target *Netns, name, alias string) error {
+	before, err := n.ByIndex(index)
+	if err != nil {
+		return err
+	}
+	if err := n.Rename(index, name); err != nil {
+		return fmt.Errorf("rename %s to %q before it moves to netns %s: %w", before.Name, name, target.Path, err)
+	}
+	err = n.Move(index, target, name, alias)
+	if err == nil {
+		return nil
+	}
+	if err := n.Rename(index, before.Name); err != nil && !errors.Is(err, unix.ENODEV) {
+		return errors.Join(err, fmt.Errorf("rename it back to %s: %w", before.Name, err))
+	}
+	return err
 }
 
 // Identity is what a link keeps when it is renamed and moved. ParentDev with
@@ -95,45 +121,34 @@ func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 
 // score says how surely l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
-	score := 0
-	if id.ParentDev != "" {
-		if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus {
-			return 0
-		}
-		// One function can have several netdevs (ports, representors).
-		if id.PermMAC != "" && macText(l.PermMAC) != id.PermMAC {
-			return 0
-		}
-		score = 100
-	} else {
-		if l.HasParent() || l.Kind != id.Kind {
-			return 0
-		}
-		known := 0
-		if l.Index == id.Index {
-			known++
-		}
-		if id.MAC != "" && macText(l.MAC) == id.MAC {
-			known++
-		}
-		if hinted(l, hints) {
-			known++
-		}
-		// Index, MAC and name may each be changed or given to another link;
-		// two of the three are enough to be sure.
-		if known < 2 {
-			return 0
-		}
-		return known
+	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || macText(l.PermMAC) != id.PermMAC || l.Kind != id.Kind {
+		return 0
 	}
+	known := 0
+	for _, same := range []bool{l.Index == id.Index, id.MAC != "" && macText(l.MAC) == id.MAC, hinted(l, hints)} {
+		if same {
+			known++
+		}
+	}
+	// Index, MAC and name may each be changed, or given to another link.
+	// A virtual link needs two of the three. A device needs one: it can have
+	// several netdevs without a permanent MAC (representors). With a permanent
+	// MAC it needs none.
+	needs := 2
+	switch {
+	case id.PermMAC != "":
+		needs = 0
+	case id.ParentDev != "":
+		needs = 1
+	}
+	if known < needs {
+		return 0
+	}
+	// Of two links with as much, it is the one with the index, which nobody
+	// can choose for a link that exists.
+	score := 2*known + 1
 	if l.Index == id.Index {
 		score++
-	}
-	if id.MAC != "" && macText(l.MAC) == id.MAC {
-		score += 2
-	}
-	if hinted(l, hints) {
-		score += 4
 	}
 	return score
 }
@@ -161,7 +176,8 @@ func (n *Netns) SetDown(index int) error { return n.handle.LinkSetDown(ref(index
 // SetMTU sets the MTU in bytes.
 func (n *Netns) SetMTU(index, mtu int) error { return n.handle.LinkSetMTU(ref(index), mtu) }
 
-// Rename renames the link. Kernels before 6.2 want it down for that.
+// Rename renames the link. Kernels before 6.2 want it down for that; it is up
+// again afterwards.
 func (n *Netns) Rename(index int, name string) error {
 	err := n.handle.LinkSetName(ref(index), name)
 	if !errors.Is(err, unix.EBUSY) {
@@ -170,7 +186,7 @@ func (n *Netns) Rename(index int, name string) error {
 	if err := n.SetDown(index); err != nil {
 		return err
 	}
-	return n.handle.LinkSetName(ref(index), name)
+	return errors.Join(n.handle.LinkSetName(ref(index), name), n.SetUp(index))
 }
 
 // Delete deletes a virtual link. A link that is not there is no error.

@@ -151,7 +151,9 @@ func (n *Netns) DefaultRouteLinks() ([]int, error) {
 	}
 	var found []int
 	for _, r := range routes {
-		if !isDefault(r.Dst) || r.Table != unix.RT_TABLE_MAIN {
+		// Without a type it would be an "unreachable default" too, which
+		// IPv6 hangs on the loopback.
+		if !isDefault(r.Dst) || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
 			continue
 		}
 		if r.LinkIndex > 0 {

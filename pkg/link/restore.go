@@ -17,20 +17,33 @@ import (
 // differs. It does all it can and returns two kinds of trouble apart:
 //
 // err: the link itself is not as it was (name, altnames, alias, MTU, MAC,
-// queue length, flags, group, master, up). Calling again may cure it.
+// queue length, flags, settings, group, master, up). Calling again may cure it.
 //
 // lost: an address, route, neighbour or sysctl that the kernel no longer
 // takes, often because what it needs is gone from the host (a gateway that
-// another NIC reached, a nexthop object). Calling again will not help.
+// another NIC reached, a nexthop object), or the master, when it is gone.
+// Calling again will not help.
+//
+// Queueing disciplines and filters (tc), the attributes of a bridge port, and
+// what ethtool sets are not in a snapshot.
 func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 	l, err := n.ByIndex(index)
 	if err != nil {
 		return nil, err
 	}
-	errs := []error{n.restoreNames(l, s), n.restoreAttributes(l, s)}
-	if e := n.SetSysctls(s.Name, s.Sysctls); e != nil {
-		lost = append(lost, e)
+	// The pod may have given it its own name as an altname.
+	extraErr := n.KeepAltNames(l, s.AltNames)
+	// Sysctls go by the name: if the link does not have its own again, that
+	// may be another link's.
+	name := s.Name
+	renameErr := n.restoreName(l, s)
+	if renameErr != nil {
+		name = l.Name
 	}
+	errs := []error{extraErr, renameErr, n.addAltNames(l, s), n.restoreAttributes(l, s)}
+	missing, err := n.restoreMaster(l, s)
+	errs = append(errs, err)
+	lost = append(lost, missing, n.SetSysctls(name, s.Sysctls))
 	if s.Up != l.IsUp() {
 		set := n.SetUp
 		if !s.Up {
@@ -38,11 +51,17 @@ func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 		}
 		errs = append(errs, wrap(set(index), "set %s up=%v", s.Name, s.Up))
 	}
-	lost = append(lost, n.ReplayAddresses(index, s)...)
+	// Going up, and any other change of the carrier, sets this one to the MTU.
+	if mtu, ok := s.Sysctls[ipv6MTU]; ok {
+		lost = append(lost, n.SetSysctls(name, map[string]string{ipv6MTU: mtu}))
+	}
+	lost = append(lost, n.replayAddresses(index, s, true)...)
 	lost = append(lost, n.ReplayRoutes(index, s)...)
 	lost = append(lost, n.replayNeighbours(index, s)...)
-	return lost, errors.Join(errs...)
+	return slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
 }
+
+const ipv6MTU = "ipv6/conf/mtu"
 
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
@@ -51,15 +70,15 @@ func wrap(err error, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-func (n *Netns) restoreNames(l *Link, s *Snapshot) error {
+func (n *Netns) restoreName(l *Link, s *Snapshot) error {
+	if l.Name == s.Name {
+		return nil
+	}
+	return wrap(n.Rename(l.Index, s.Name), "rename %s to %s", l.Name, s.Name)
+}
+
+func (n *Netns) addAltNames(l *Link, s *Snapshot) error {
 	var errs []error
-	if l.Name != s.Name {
-		errs = append(errs, wrap(n.Rename(l.Index, s.Name), "rename %s to %s", l.Name, s.Name))
-	}
-	if l.Alias != s.Alias {
-		errs = append(errs, wrap(n.handle.LinkSetAlias(ref(l.Index), s.Alias), "alias of %s", s.Name))
-	}
-	errs = append(errs, n.KeepAltNames(l, s.AltNames))
 	for _, want := range s.AltNames {
 		if !slices.Contains(l.AltNames, want) {
 			errs = append(errs, wrap(n.handle.LinkAddAltName(ref(l.Index), want), "altname %s of %s", want, s.Name))
@@ -82,6 +101,9 @@ func (n *Netns) KeepAltNames(l *Link, keep []string) error {
 func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	var errs []error
 	r := ref(l.Index)
+	if l.Alias != s.Alias {
+		errs = append(errs, wrap(n.handle.LinkSetAlias(r, s.Alias), "alias of %s", s.Name))
+	}
 	if s.MAC != "" && macText(l.MAC) != s.MAC {
 		mac, err := net.ParseMAC(s.MAC)
 		if err == nil {
@@ -101,14 +123,24 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	if flagsOf(l.Flags) != s.Flags {
 		errs = append(errs, wrap(n.setFlags(l.Index, s.Flags), "flags of %s", s.Name))
 	}
-	if s.Master != "" && l.Master == 0 {
-		master, err := n.ByName(s.Master)
-		if err == nil {
-			err = n.handle.LinkSetMasterByIndex(r, master.Index)
-		}
-		errs = append(errs, wrap(err, "master %s of %s", s.Master, s.Name))
-	}
+	errs = append(errs, wrap(n.restoreSettings(l.Index, s.Settings), "settings of %s", s.Name))
 	return errors.Join(errs...)
+}
+
+// restoreMaster gives the link back to its bridge, bond, …, or says what is
+// missing for that.
+func (n *Netns) restoreMaster(l *Link, s *Snapshot) (missing, err error) {
+	if s.Master == "" || l.Master != 0 {
+		return nil, nil
+	}
+	master, err := n.ByName(s.Master)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return wrap(err, "master of %s", s.Name), nil
+	case err == nil:
+		err = n.handle.LinkSetMasterByIndex(ref(l.Index), master.Index)
+	}
+	return nil, wrap(err, "master %s of %s", s.Master, s.Name)
 }
 
 func (n *Netns) setFlags(index int, f Flags) error {
@@ -130,15 +162,20 @@ func (n *Netns) replay(kind, flags int, header []byte, attrs attributes) error {
 	req := n.request(kind, flags|unix.NLM_F_ACK)
 	req.AddRawData(marshal(header, attrs))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if errors.Is(err, unix.EEXIST) {
-		return nil
-	}
 	return err
 }
 
 // ReplayAddresses adds the snapshot's addresses to the link. It gives what the
 // kernel refused.
 func (n *Netns) ReplayAddresses(index int, s *Snapshot) []error {
+	return n.replayAddresses(index, s, false)
+}
+
+// replayAddresses adds the snapshot's addresses. If settled, those IPv6
+// addresses that had passed duplicate address detection are valid at once:
+// the kernel refuses routes with a source that is still being checked, and
+// without a cable the check never begins.
+func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 	var lost []error
 	for _, r := range s.Addresses {
 		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
@@ -151,11 +188,38 @@ func (n *Netns) ReplayAddresses(index int, s *Snapshot) []error {
 		if !alive {
 			continue
 		}
-		if err := n.replay(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs); err != nil {
+		if err := n.replayAddress(header, attrs, settled); err != nil {
 			lost = append(lost, wrap(err, "address %s of %s", r.Text, s.Name))
 		}
 	}
 	return lost
+}
+
+// replayAddress adds one address. One that exists stays as it is: the kernel
+// made it when the link went up (link-local), or a router has announced it
+// since, and knows better how long it lives.
+func (n *Netns) replayAddress(header []byte, attrs attributes, settled bool) error {
+	flags := addressFlags(header, attrs)
+	const checked = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_OPTIMISTIC | unix.IFA_F_NODAD
+	skipDAD := settled && header[0] == unix.AF_INET6 && flags&checked == 0
+	first := attrs
+	if skipDAD {
+		first = withFlags(attrs, flags|unix.IFA_F_NODAD)
+	}
+	err := n.replay(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, first)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return nil
+	case err != nil || !skipDAD:
+		return err
+	}
+	// Takes the mark "without detection" away again.
+	return n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, withFlags(attrs, flags))
+}
+
+func withFlags(attrs attributes, flags uint32) attributes {
+	return append(attrs.without(unix.IFA_FLAGS),
+		attribute{kind: unix.IFA_FLAGS, value: binary.NativeEndian.AppendUint32(nil, flags)})
 }
 
 // foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME).
@@ -218,13 +282,19 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	binary.NativeEndian.PutUint32(header[8:], flags)
 	// A nexthop object died with the link; the attributes beside it say the same.
 	attrs = attrs.without(unix.RTA_CACHEINFO, rtaNexthopID)
-	how := unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	// Beside another route to the same destination, where the kernel knows
+	// that. With a gateway IPv6 would make both into one multipath route.
+	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
+	if _, via := attrs.get(unix.RTA_GATEWAY); via && header[0] == unix.AF_INET6 {
+		how = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	}
 	for i, a := range attrs {
 		switch a.kind {
 		case unix.RTA_OIF:
 			attrs[i].value = nl.Uint32Attr(uint32(index))
 		case unix.RTA_MULTIPATH:
 			eachHop(a.value, func(hop []byte) {
+				hop[2] &= unix.RTNH_F_ONLINK // the others are state, as above
 				if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
 					binary.NativeEndian.PutUint32(hop[4:], uint32(index))
 				}
@@ -233,7 +303,16 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 	}
-	return n.replay(unix.RTM_NEWROUTE, how, header, attrs)
+	err = n.replay(unix.RTM_NEWROUTE, how, header, attrs)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	// It is the same route, or another one to the same destination.
+	have, listErr := n.snapshotRoutes(index)
+	if slices.ContainsFunc(have, func(h Replay) bool { return h.Text == r.Text }) {
+		return nil
+	}
+	return errors.Join(err, listErr)
 }
 
 func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {

@@ -27,6 +27,7 @@ type Snapshot struct {
 	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only when lent in spite of it
 	Up         bool              `json:"up"`
 	Flags      Flags             `json:"flags"`
+	Settings   map[string]uint32 `json:"settings,omitempty"` // "gso_max_size": 65536
 	Addresses  []Replay          `json:"addresses,omitempty"`
 	Routes     []Replay          `json:"routes,omitempty"`
 	Neighbours []Replay          `json:"neighbours,omitempty"` // permanent ones only
@@ -89,6 +90,9 @@ func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 		s.Master = master.Name
 	}
 	var err error
+	if s.Settings, err = n.readSettings(l.Index); err != nil {
+		return nil, err
+	}
 	if s.Addresses, err = n.snapshotAddresses(l.Index); err != nil {
 		return nil, err
 	}
@@ -122,24 +126,28 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 		if err != nil || int(binary.NativeEndian.Uint32(h[4:])) != index {
 			continue
 		}
-		flags := uint32(h[2])
-		if f, ok := attrs.get(unix.IFA_FLAGS); ok && len(f) == 4 {
-			flags = binary.NativeEndian.Uint32(f)
-		}
 		// The kernel makes privacy addresses anew from the one they belong to.
-		if flags&unix.IFA_F_TEMPORARY != 0 && h[0] == unix.AF_INET6 {
+		if addressFlags(h, attrs)&unix.IFA_F_TEMPORARY != 0 && h[0] == unix.AF_INET6 {
 			continue
 		}
 		r := Replay{Text: addressText(h, attrs), Raw: bytes.Clone(m)}
 		if h[0] == unix.AF_INET6 {
-			// The kernel puts a new IPv6 address before its equals: the last
-			// of the list must be added first to come out last again.
+			// The kernel puts a new IPv6 address before those of its scope:
+			// the last of the list must be added first to come out last again.
 			v6 = append([]Replay{r}, v6...)
 		} else {
 			v4 = append(v4, r)
 		}
 	}
 	return append(v4, v6...), nil
+}
+
+// addressFlags gives all IFA_F_* of an address; its header has room for eight.
+func addressFlags(ifaddrmsg []byte, attrs attributes) uint32 {
+	if f, ok := attrs.get(unix.IFA_FLAGS); ok && len(f) == 4 {
+		return binary.NativeEndian.Uint32(f)
+	}
+	return uint32(ifaddrmsg[2])
 }
 
 // snapshotRoutes takes the routes that leave by the link, without those that

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -53,11 +54,15 @@ func (n *Netns) Sysctls(name string) (map[string]string, error) {
 // the value differs. It goes on after a failure and joins the errors; a
 // setting that this kernel does not have is not one.
 func (n *Netns) SetSysctls(name string, settings map[string]string) error {
+	if !oneElement(name) || name == "all" || name == "default" {
+		return fmt.Errorf("%q is not the name of one interface", name)
+	}
 	return n.Do(func() error {
 		var errs []error
-		for key, want := range settings {
+		for _, key := range writeOrder(settings) {
+			want := settings[key]
 			group, setting := path.Split(key)
-			if !slices.Contains(sysctlGroups, path.Clean(group)) || setting == "" {
+			if !slices.Contains(sysctlGroups, path.Clean(group)) || !oneElement(setting) {
 				errs = append(errs, fmt.Errorf("%q is not a sysctl of an interface", key))
 				continue
 			}
@@ -73,6 +78,25 @@ func (n *Netns) SetSysctls(name string, settings map[string]string) error {
 		return errors.Join(errs...)
 	})
 }
+
+// stableSecret has a side effect: writing it sets addr_gen_mode.
+const stableSecret = "ipv6/conf/stable_secret"
+
+// writeOrder sorts the keys so that no write undoes another one.
+func writeOrder(settings map[string]string) []string {
+	return slices.SortedFunc(maps.Keys(settings), func(a, b string) int {
+		if (a == stableSecret) != (b == stableSecret) {
+			if a == stableSecret {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+}
+
+// oneElement says whether s is one element of a path and does not climb.
+func oneElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
 // readSysctl reads one setting with the three system calls that it takes:
 // os.ReadFile makes eight, and a snapshot reads some 130 settings.

@@ -1,0 +1,159 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// FindNetns opens the namespace id, whose last known path was path. It looks
+// there first, and then for whatever else keeps the namespace alive. It gives
+// nil without an error when the namespace is gone.
+func FindNetns(id NetnsID, path string) (*Netns, error) {
+	if n := openIf(path, id); n != nil {
+		return n, nil
+	}
+	if n, sure := openByHandle(id); sure {
+		return n, nil
+	}
+	return scan(id), nil
+}
+
+// NetnsAlive is the quick form of [FindNetns] for the usual case: it says
+// whether path still leads to the namespace id. False means "look closer".
+func NetnsAlive(id NetnsID, path string) bool {
+	fd, ok := candidate(path, id)
+	if !ok {
+		return false
+	}
+	n := &Netns{Path: path, fd: fd}
+	defer n.Close()
+	return n.identify() == nil && n.ID.Equal(id)
+}
+
+// candidate opens path if it may be the namespace id: a path on another kind of
+// file system can have the same inode number.
+func candidate(path string, id NetnsID) (fd int, ok bool) {
+	var st unix.Stat_t
+	if path == "" || unix.Stat(path, &st) != nil || st.Ino != id.Inode {
+		return -1, false
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return fd, err == nil
+}
+
+// openIf opens path if it is the namespace id.
+func openIf(path string, id NetnsID) *Netns {
+	fd, ok := candidate(path, id)
+	if !ok {
+		return nil
+	}
+	return fileIf(fd, path, id)
+}
+
+func fileIf(fd int, path string, id NetnsID) *Netns {
+	n, err := openFile(fd, path)
+	if err != nil {
+		return nil
+	}
+	if !n.ID.Equal(id) {
+		n.Close()
+		return nil
+	}
+	return n
+}
+
+// nsHandleType is FILEID_NSFS of linux/exportfs.h: the file handle of a
+// namespace, which holds struct nsfs_file_handle (linux/nsfs.h).
+const nsHandleType = 0xf1
+
+func nsHandle(id NetnsID) []byte {
+	h := binary.NativeEndian.AppendUint64(nil, id.Cookie)
+	h = binary.NativeEndian.AppendUint32(h, unix.CLONE_NEWNET)
+	return binary.NativeEndian.AppendUint32(h, uint32(id.Inode))
+}
+
+// openByHandle asks the kernel for the namespace (Linux 6.18). It finds also
+// one that only a socket keeps alive, which nothing in /proc shows. sure is
+// false where the kernel cannot answer.
+func openByHandle(id NetnsID) (n *Netns, sure bool) {
+	if id.Cookie == 0 {
+		return nil, false
+	}
+	own, err := CurrentNetns()
+	if err != nil {
+		return nil, false
+	}
+	defer own.Close()
+	// "Stale" means "gone" only where handles exist, and are made as we do.
+	known, _, err := unix.NameToHandleAt(own.fd, "", unix.AT_EMPTY_PATH)
+	if err != nil || known.Type() != nsHandleType || !bytes.Equal(known.Bytes(), nsHandle(own.ID)) {
+		return nil, false
+	}
+	fd, err := unix.OpenByHandleAt(own.fd, unix.NewFileHandle(nsHandleType, nsHandle(id)), unix.O_RDONLY|unix.O_CLOEXEC)
+	if errors.Is(err, unix.ESTALE) {
+		return nil, true
+	}
+	if err != nil {
+		return nil, false
+	}
+	n = fileIf(fd, id.String(), id)
+	return n, n != nil
+}
+
+// scan looks for the namespace wherever a path can lead to it: bind mounts,
+// processes and their threads, and files that processes hold open. Processes
+// come and go meanwhile; what vanishes is passed over.
+func scan(id NetnsID) *Netns {
+	want := id.String()
+	for _, p := range mountsOf(want) {
+		if n := openIf(p, id); n != nil {
+			return n
+		}
+	}
+	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
+		// The only error is a malformed pattern, and these are constants.
+		paths, _ := filepath.Glob(pattern)
+		for _, p := range paths {
+			if target, err := os.Readlink(p); err != nil || target != want {
+				continue
+			}
+			if n := openIf(p, id); n != nil {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// mountsOf gives where the namespace file "net:[…]" is bind-mounted, by
+// proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, wherever.
+func mountsOf(nsfile string) []string {
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	var points []string
+	for line := range strings.Lines(string(table)) {
+		// id, parent, major:minor, root, mount point, …
+		fields := strings.Fields(line)
+		if len(fields) > 4 && fields[3] == nsfile {
+			points = append(points, unescapeMount(fields[4]))
+		}
+	}
+	return points
+}
+
+// unescapeMount reverses how the kernel writes blanks and backslashes.
+func unescapeMount(s string) string {
+	for _, c := range " \t\n#\\" {
+		s = strings.ReplaceAll(s, fmt.Sprintf(`\%03o`, c), string(c))
+	}
+	return s
+}
