@@ -12,7 +12,7 @@ import (
 
 // settle is a pause before each measured process, for what the kernel still
 // does about the one before (link events, RCU).
-const settle = 15 * time.Millisecond
+const settle = 80 * time.Millisecond
 
 // result is what was measured of one contender.
 type result struct {

@@ -149,11 +149,23 @@ func (n *Netns) hasLinkLocal(name string) bool {
 // and sysctl lines, one fact a line, so that a difference reads well.
 func (n *Netns) State() string {
 	n.t.Helper()
+	// The kernel takes a moment to call a new IPv6 address its own, also where
+	// duplicate address detection is off.
+	for range 100 {
+		if n.IP("-6", "-o", "addr", "show", "tentative") == "" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	var b strings.Builder
 	for _, args := range [][]string{
-		{"-d", "-j", "link"}, {"-d", "-j", "addr"},
-		{"-d", "-j", "route", "show", "table", "all"}, {"-d", "-j", "-6", "route", "show", "table", "all"},
-		{"-j", "rule"}, {"-j", "-6", "rule"}, {"-j", "neigh", "show", "nud", "permanent"},
+		{"-d", "-j", "link"},
+		{"-d", "-j", "addr"},
+		{"-d", "-j", "route", "show", "table", "all"},
+		{"-d", "-j", "-6", "route", "show", "table", "all"},
+		{"-j", "rule"},
+		{"-j", "-6", "rule"},
+		{"-j", "neigh", "show", "nud", "permanent"},
 	} {
 		fmt.Fprintf(&b, "# ip %s\n%s\n", strings.Join(args, " "), n.normalised(n.IP(args...), slices.Contains(args, "route")))
 	}

@@ -104,7 +104,8 @@ func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
 		},
 		"IPAM gives nothing": {nil, map[string]any{"ipam": map[string]any{"type": "whereabouts"}}, cnierr.IPAM, "returned missing IP config"},
 		"IPAM has no address left": {
-			nil, map[string]any{"ipam": map[string]any{"type": "whereabouts", "range": "10.1.1.0/30", "exclude": []string{"10.1.1.0/30"}}},
+			nil,
+			map[string]any{"ipam": map[string]any{"type": "whereabouts", "range": "10.1.1.0/30", "exclude": []string{"10.1.1.0/30"}}},
 			cnierr.IPAM, "Could not allocate IP in range",
 		},
 		"name taken in the pod": {

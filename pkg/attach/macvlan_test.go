@@ -32,7 +32,8 @@ func TestMacvlanIsMadeAsConfigured(t *testing.T) {
 		},
 		"mac of runtimeConfig": {
 			map[string]any{"mac": "02:00:00:00:00:01", "RuntimeConfig": map[string]any{"mac": "02:00:00:00:00:03"}},
-			"MAC=02:00:00:00:00:02", []string{"02:00:00:00:00:03"},
+			"MAC=02:00:00:00:00:02",
+			[]string{"02:00:00:00:00:03"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,10 @@ import (
 )
 
 func TestCheckNoticesWhatChanged(t *testing.T) {
-	ipam := map[string]any{"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
-		"routes": []map[string]any{{"dst": "10.0.0.0/8"}, {"dst": "0.0.0.0/0", "gw": "10.1.1.1", "priority": 900}}}
+	ipam := map[string]any{
+		"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
+		"routes": []map[string]any{{"dst": "10.0.0.0/8"}, {"dst": "0.0.0.0/0", "gw": "10.1.1.1", "priority": 900}},
+	}
 	for name, c := range map[string]struct {
 		change []string // arguments of ip in the pod
 		text   string   // "" = CHECK must pass
@@ -133,8 +135,10 @@ func TestGCSweepsEvenWithoutAList(t *testing.T) {
 func TestStatusSaysWhetherAddCanWork(t *testing.T) {
 	b := newBench(t)
 	status := func(config string) error { _, err := b.node.Run(b.call("STATUS", config)); return err }
-	for _, config := range []string{b.config(nil), b.config(map[string]any{"device": nil}), b.macvlanConfig(nil),
-		b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})} {
+	for _, config := range []string{
+		b.config(nil), b.config(map[string]any{"device": nil}), b.macvlanConfig(nil),
+		b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")}),
+	} {
 		if err := status(config); err != nil {
 			t.Errorf("%s: %v", config, err)
 		}

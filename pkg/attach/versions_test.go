@@ -36,11 +36,15 @@ func exactResult(t *testing.T, version, plugin, ipam string) {
 	}
 	switch ipam {
 	case "local":
-		more["ipam"] = map[string]any{"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1",
-			"routes": []map[string]any{{"dst": "10.0.0.0/8"}}}
+		more["ipam"] = map[string]any{
+			"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1",
+			"routes": []map[string]any{{"dst": "10.0.0.0/8"}},
+		}
 	case "static":
-		more["ipam"] = map[string]any{"type": "static", "addresses": []map[string]any{{"address": "172.31.1.2/24", "gateway": "172.31.1.1"}},
-			"routes": []map[string]any{{"dst": "10.0.0.0/8"}}}
+		more["ipam"] = map[string]any{
+			"type": "static", "addresses": []map[string]any{{"address": "172.31.1.2/24", "gateway": "172.31.1.1"}},
+			"routes": []map[string]any{{"dst": "10.0.0.0/8"}},
+		}
 	case "none":
 		more["ipam"] = map[string]any{}
 	}
