@@ -187,10 +187,14 @@ func (p *pool) hideForeign(r *ipam.Range) error {
 		return err
 	}
 	for _, a := range addrs {
-		if !r.Prefix().Contains(a) || p.reserved.mine(a) {
+		if !r.Prefix().Contains(a) {
 			continue
 		}
-		if err := p.pages.hide(a); err != nil {
+		known, err := p.pages.taken(a)
+		if err == nil && !known && !p.reserved.mine(a) {
+			err = p.pages.hide(a)
+		}
+		if err != nil {
 			return err
 		}
 	}

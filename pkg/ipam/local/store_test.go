@@ -16,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
 var testContext = context.Background()
@@ -568,13 +569,8 @@ func TestContextBoundsTheWaitForALock(t *testing.T) {
 func TestReboot(t *testing.T) {
 	dir := t.TempDir()
 	s := New(dir)
-	root, err := s.root(testContext, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	if _, err := os.Stat(filepath.Join(s.path, bootFile)); err != nil {
-		t.Skip("the directory does not outlive a reboot")
+	if d, err := statefile.Open(dir); err != nil || !d.Durable() {
+		t.Skipf("the directory does not outlive a reboot, %v", err)
 	}
 	c := claim(t, "10.0.0.0/24")
 	for _, id := range []string{"a", "b"} {
