@@ -180,7 +180,9 @@ func exhaustedError(err error) error {
 	return cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
 }
 
-// hideForeign hides everything in the range that is reserved and not ours.
+// hideForeign hides everything in the range that is reserved, whoever's it is:
+// what is this pool's own is taken anyway. It goes by the names alone, because
+// looking at each reservation would cost ten times as much.
 func (p *pool) hideForeign(r *ipam.Range) error {
 	addrs, err := p.reserved.addrs()
 	if err != nil {
@@ -190,11 +192,7 @@ func (p *pool) hideForeign(r *ipam.Range) error {
 		if !r.Prefix().Contains(a) {
 			continue
 		}
-		known, err := p.pages.taken(a)
-		if err == nil && !known && !p.reserved.mine(a) {
-			err = p.pages.hide(a)
-		}
-		if err != nil {
+		if err := p.pages.hide(a); err != nil {
 			return err
 		}
 	}

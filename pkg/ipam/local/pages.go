@@ -74,12 +74,6 @@ func (m *pages) take(addr netip.Addr) { _ = m.mark(addr, true) }
 // free marks addr free.
 func (m *pages) free(addr netip.Addr) error { return m.mark(addr, false) }
 
-// taken says what the map has for addr.
-func (m *pages) taken(addr netip.Addr) (bool, error) {
-	p, err := m.load(ipam.PageBase(addr))
-	return err == nil && p.bits.Taken(ipam.PageIndex(addr)), err
-}
-
 // mark changes the page in memory, whatever becomes of the file.
 func (m *pages) mark(addr netip.Addr, taken bool) error {
 	base, i := ipam.PageBase(addr), ipam.PageIndex(addr)

@@ -90,7 +90,7 @@ func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
 
 // addrs lists the reserved addresses, this pool's and the others'.
 func (r *reservations) addrs() ([]netip.Addr, error) {
-	names, err := r.dir.List("")
+	names, err := entries(r.dir)
 	if err != nil {
 		return nil, err
 	}
