@@ -1,0 +1,275 @@
+package link_test
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// rail is a host netns with one NIC in it, its switch, and a pod netns.
+type rail struct {
+	host, wire, pod *testnet.Netns
+}
+
+func newRail(t *testing.T, nic string) *rail {
+	t.Helper()
+	r := &rail{host: testnet.NewNetns(t, "host"), wire: testnet.NewNetns(t, "wire"), pod: testnet.NewNetns(t, "pod")}
+	r.host.NIC(nic, r.wire)
+	return r
+}
+
+func byName(t *testing.T, n *testnet.Netns, name string) *link.Link {
+	t.Helper()
+	l, err := n.ByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func names(t *testing.T, n *testnet.Netns) []string {
+	t.Helper()
+	links, err := n.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, l := range links {
+		if l.Name != "lo" {
+			found = append(found, l.Name)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestMoveRenamesAndKeepsWhatIsTheLinksOwn(t *testing.T) {
+	r := newRail(t, "ens1")
+	r.host.IP("link", "set", "ens1", "mtu", "8000", "txqueuelen", "321", "address", "02:00:00:00:00:17", "group", "9", "promisc", "on")
+	r.host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
+	before := byName(t, r.host, "ens1")
+
+	if err := r.host.Move(before.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+		t.Fatal(err)
+	}
+	if left := names(t, r.host); len(left) != 0 {
+		t.Errorf("still on the host: %q", left)
+	}
+	after := byName(t, r.pod, "net1")
+	want := *before
+	want.Name, want.Alias = "net1", "ens1"
+	// What the move itself changes.
+	want.Flags &^= unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
+	want.OperUp = false
+	want.Lower, want.LowerAway = after.Lower, after.LowerAway
+	if !sameLink(after, &want) {
+		t.Errorf("after the move\n got %+v\nwant %+v", *after, want)
+	}
+	if !after.SettableFlags().Promisc {
+		t.Error("promiscuous mode was lost: Restore need not know, but a pod would")
+	}
+}
+
+func sameLink(a, b *link.Link) bool {
+	return a.Index == b.Index && a.Name == b.Name && slices.Equal(a.AltNames, b.AltNames) && a.Alias == b.Alias &&
+		a.Kind == b.Kind && a.MTU == b.MTU && a.TxQueueLen == b.TxQueueLen && a.Group == b.Group &&
+		slices.Equal(a.MAC, b.MAC) && a.Flags == b.Flags && a.Master == b.Master && a.OperUp == b.OperUp
+}
+
+// TestRefusedMove holds down what the kernel does when a name is taken in the
+// target. It was seen on Linux 6.18: a taken name is noticed after the move,
+// unless it is the link's own, and a taken altname before it.
+func TestRefusedMove(t *testing.T) {
+	taken := func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") }
+	takenAlt := func(r *rail) {
+		r.host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
+		r.pod.IP("link", "add", "other", "type", "ifb")
+		r.pod.IP("link", "property", "add", "dev", "other", "altname", "enp4s0np0")
+	}
+	for _, c := range []struct {
+		name  string
+		given func(r *rail)
+		move  func(from *link.Netns, index int, to *link.Netns, name, alias string) error
+		inPod bool
+	}{
+		{"name", taken, (*link.Netns).Move, true},
+		{"altname", takenAlt, (*link.Netns).Move, false},
+		{"name, renamed first", taken, (*link.Netns).MoveAs, false},
+		{"altname, renamed first", takenAlt, (*link.Netns).MoveAs, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			c.given(r)
+			l := byName(t, r.host, "ens1")
+			err := c.move(r.host.Netns, l.Index, r.pod.Netns, "net1", "the alias")
+			if !errors.Is(err, unix.EEXIST) {
+				t.Fatalf("error %v, want EEXIST", err)
+			}
+			where, not := r.host, r.pod
+			if c.inPod {
+				where, not = r.pod, r.host
+			}
+			found, err := where.Find(l.Identity(), "ens1")
+			if err != nil || found == nil {
+				t.Fatalf("host has %q, pod has %q: found %v, %v", names(t, r.host), names(t, r.pod), found, err)
+			}
+			if found.Name != "ens1" || found.IsUp() == c.inPod {
+				t.Errorf("it is %q, up %v", found.Name, found.IsUp())
+			}
+			if there, err := not.Find(l.Identity(), "ens1"); there != nil || err != nil {
+				t.Errorf("and it is on the other side too: %+v, %v", there, err)
+			}
+		})
+	}
+}
+
+func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
+	r := newRail(t, "ens1")
+	l := byName(t, r.host, "ens1")
+	if err := r.host.Move(l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+		t.Fatal(err)
+	}
+	heard := listen(t, r.host)
+	if err := r.pod.MoveAs(l.Index, r.host.Netns, "ens1", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := heard(); len(got) == 0 || slices.ContainsFunc(got, func(s string) bool { return s != "ens1" }) {
+		t.Errorf("listeners on the host heard of %q, want ens1 only", got)
+	}
+	if got := byName(t, r.host, "ens1"); got.Alias != "" || got.Index != l.Index {
+		t.Errorf("it came as %+v", got)
+	}
+}
+
+// listen hears which link names the kernel announces in the namespace from now
+// on; the result gives those heard until it is called.
+func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
+	t.Helper()
+	ns, err := netns.GetFromPath("/run/netns/" + n.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	updates, done := make(chan netlink.LinkUpdate, 100), make(chan struct{})
+	if err := netlink.LinkSubscribeAt(ns, updates, done); err != nil {
+		t.Fatal(err)
+	}
+	return func() []string {
+		// The last word: everything before it has been heard.
+		n.IP("link", "add", "last-word", "type", "ifb")
+		var names []string
+		for u := range updates {
+			if u.Attrs().Name == "last-word" {
+				close(done)
+				return names
+			}
+			names = append(names, u.Attrs().Name)
+		}
+		t.Fatal("the subscription ended")
+		return nil
+	}
+}
+
+func TestMoveToANamespaceThatIsTheSame(t *testing.T) {
+	r := newRail(t, "ens1")
+	l := byName(t, r.host, "ens1")
+	if err := r.host.MoveAs(l.Index, r.host.Netns, "ens1", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if got := byName(t, r.host, "ens1"); !got.IsUp() || got.Alias != "x" {
+		t.Errorf("a move to where it is: %+v", got)
+	}
+}
+
+func TestMoveOfALinkThatIsGone(t *testing.T) {
+	r := newRail(t, "ens1")
+	for name, move := range map[string]func(int, *link.Netns, string, string) error{"Move": r.host.Move, "MoveAs": r.host.MoveAs} {
+		err := move(4711, r.pod.Netns, "net1", "")
+		if err == nil || !(errors.Is(err, unix.ENODEV) || errors.Is(err, link.ErrNotFound)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestFindKnowsALinkWithoutAParentByTwoOfThree(t *testing.T) {
+	const mac = "02:00:00:00:00:17"
+	for _, c := range []struct {
+		name  string
+		given func(pod *testnet.Netns)
+		found bool
+	}{
+		{"as it was", func(*testnet.Netns) {}, true},
+		{"renamed", func(p *testnet.Netns) { p.IP("link", "set", "net1", "name", "x") }, true},
+		{"another MAC", func(p *testnet.Netns) { p.IP("link", "set", "net1", "address", "02:00:00:00:00:99") }, true},
+		{"renamed, but the alias says its name on the host", func(p *testnet.Netns) {
+			p.IP("link", "set", "net1", "name", "x", "alias", "ens1", "address", "02:00:00:00:00:99")
+		}, true},
+		{"renamed, another MAC", func(p *testnet.Netns) {
+			p.IP("link", "set", "net1", "name", "x", "alias", "", "address", "02:00:00:00:00:99")
+		}, false},
+		{"another link has its name", func(p *testnet.Netns) {
+			p.IP("link", "set", "net1", "name", "x")
+			p.IP("link", "add", "net1", "type", "veth", "peer", "name", "far")
+		}, true},
+		{"another link has its name and its MAC", func(p *testnet.Netns) {
+			p.IP("link", "set", "net1", "name", "x")
+			p.IP("link", "add", "net1", "address", mac, "type", "veth", "peer", "name", "far")
+		}, true},
+		{"gone, another link has its name", func(p *testnet.Netns) {
+			p.IP("link", "del", "net1")
+			p.IP("link", "add", "net1", "index", "4711", "type", "veth", "peer", "name", "far")
+		}, false},
+		{"gone, another kind of link has its name and its MAC", func(p *testnet.Netns) {
+			p.IP("link", "del", "net1")
+			p.IP("link", "add", "net1", "address", mac, "type", "ifb")
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			r.host.IP("link", "set", "ens1", "address", mac)
+			l := byName(t, r.host, "ens1")
+			if err := r.host.Move(l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+				t.Fatal(err)
+			}
+			c.given(r.pod)
+			got, err := r.pod.Find(l.Identity(), "net1", "ens1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !c.found {
+				if got != nil {
+					t.Fatalf("took another link for it: %+v", got)
+				}
+				return
+			}
+			if got == nil || got.Index != l.Index {
+				t.Fatalf("found %+v, want the link with index %d in\n%s", got, l.Index, r.pod.IP("-d", "link"))
+			}
+		})
+	}
+}
+
+func TestLinkSayings(t *testing.T) {
+	l := &link.Link{Name: "a", AltNames: []string{"b"}, ParentDev: "virtio1", Flags: unix.IFF_LOWER_UP | unix.IFF_NOARP}
+	if got := strings.Join(l.Names(), " "); got != "a b" {
+		t.Errorf("Names: %s", got)
+	}
+	if l.IsUp() || !l.HasCarrier() || !l.HasParent() {
+		t.Errorf("up %v, carrier %v, parent %v", l.IsUp(), l.HasCarrier(), l.HasParent())
+	}
+	if got := l.SettableFlags(); got != (link.Flags{NoARP: true}) {
+		t.Errorf("flags %+v", got)
+	}
+	if id := (&link.Link{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}).Identity(); id.MAC != "02:00:00:00:00:01" || id.PermMAC != "" {
+		t.Errorf("identity %+v", id)
+	}
+}
