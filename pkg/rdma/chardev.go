@@ -1,0 +1,131 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// CharDev is a char device through which a process uses an RDMA device.
+type CharDev struct {
+	Name  string // "uverbs3": the node in /dev/infiniband
+	Major uint32
+	Minor uint32
+	ABI   uint64
+}
+
+// Path is where udev puts it.
+func (d CharDev) Path() string { return filepath.Join("/dev/infiniband", d.Name) }
+
+// Number is the N of uverbsN or umadN, -1 when the name has none.
+func (d CharDev) Number() int {
+	n, err := strconv.Atoi(strings.TrimLeft(d.Name, "abcdefghijklmnopqrstuvwxyz_"))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// ErrNoCharDev is wrapped when a device has no such char device now: it is just
+// being moved, or the module that makes it (ib_uverbs, ib_umad) is not loaded.
+var ErrNoCharDev = errors.New("no such char device")
+
+// Uverbs gives the verbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
+func (c *Core) Uverbs(d Device) (CharDev, error) { return c.charDev(d, "uverbs") }
+
+// Umad gives the management device of a port of d (RDMA_NLDEV_CMD_GET_CHARDEV,
+// "umad").
+func (c *Core) Umad(d Device, port uint32) (CharDev, error) {
+	return c.charDev(d, "umad", portAttr(port))
+}
+
+func (c *Core) charDev(d Device, kind string, more ...*nl.RtAttr) (CharDev, error) {
+	var dev CharDev
+	err := c.in(func() (err error) { dev, err = c.chardev(d, kind, more...); return err })
+	return dev, err
+}
+
+func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, error) {
+	a, err := c.ask(cmdGetCharDev, append([]*nl.RtAttr{deviceAttr(d.Index), textAttr(attrCharType, kind)}, more...)...)
+	var dev CharDev
+	if err == nil {
+		dev, err = parseCharDev(a)
+	}
+	switch {
+	case err == nil:
+		return dev, nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
+		return CharDev{}, fmt.Errorf("%w %s in netns %s", ErrNotFound, d.Name, c.ns.Path)
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+		err = fmt.Errorf("%w: %w", ErrNoCharDev, err)
+	}
+	return CharDev{}, cnierr.Wrap(err, cnierr.Kernel, "load the module ib_"+kind,
+		"find the %s device of %s in netns %s", kind, d.Name, c.ns.Path)
+}
+
+func parseCharDev(a attributes) (CharDev, error) {
+	number := a.uint(attrCharDev)
+	dev := CharDev{
+		Name:  a.text(attrCharName),
+		Major: unix.Major(number),
+		Minor: unix.Minor(number),
+		ABI:   a.uint(attrCharABI),
+	}
+	if dev.Name == "" || len(a.get(attrCharDev)) != 8 {
+		return CharDev{}, errMessage
+	}
+	return dev, nil
+}
+
+// UverbsOwners gives, for each uverbs number in use on this machine, the name
+// of its device. Unlike everything else here it covers all namespaces:
+// class/infiniband_verbs is not divided by them.
+func (c *Core) UverbsOwners() (map[int]string, error) {
+	owners := map[int]string{}
+	err := c.in(func() error {
+		names, err := c.list("class/infiniband_verbs")
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			n := CharDev{Name: name}.Number()
+			if n < 0 {
+				continue // the file abi_version
+			}
+			owner, err := c.uverbsOwner(n)
+			if err != nil {
+				return err
+			}
+			if owner != "" {
+				owners[n] = owner
+			}
+		}
+		return nil
+	})
+	return owners, cnierr.Wrap(err, cnierr.IO, "", "list the uverbs devices")
+}
+
+// UverbsOwner gives the name of the device, in whatever namespace, that has
+// uverbs<number> now, "" when none has it.
+func (c *Core) UverbsOwner(number int) (string, error) {
+	var owner string
+	err := c.in(func() (err error) { owner, err = c.uverbsOwner(number); return err })
+	return owner, cnierr.Wrap(err, cnierr.IO, "", "find the device of uverbs%d", number)
+}
+
+func (c *Core) uverbsOwner(number int) (string, error) {
+	owner, err := c.readSys(filepath.Join("class/infiniband_verbs", "uverbs"+strconv.Itoa(number), "ibdev"))
+	// ENODEV: it is just being taken down.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return "", nil
+	}
+	return owner, err
+}

@@ -1,0 +1,164 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// ErrNoRDMA is wrapped by [Open] when this kernel has no RDMA core (no module
+// ib_core). It means "nothing of RDMA here", not that something failed.
+var ErrNoRDMA = errors.New("no RDMA here: the kernel's RDMA core (module ib_core) is not loaded")
+
+// ErrNotFound is wrapped when no device or port of the namespace is what was
+// asked for. A device that is being moved is in no namespace for a moment: who
+// knows that it must exist asks with [Core.Await].
+var ErrNotFound = errors.New("no such RDMA device")
+
+// answerIn bounds how long the kernel may take to answer. It answers a request
+// before it takes the next one, so only a hung driver needs as long as this.
+var answerIn = unix.Timeval{Sec: 5}
+
+// Core is the RDMA core as one network namespace sees it. Any number of
+// goroutines may use it; their requests go one after another, and a move holds
+// up the others until it is done.
+type Core struct {
+	// Sys is where sysfs is read. Empty, as it is after Open, means the sysfs
+	// of the namespace itself, which the Core mounts where nobody else sees
+	// it; tests set a directory.
+	Sys string
+
+	ns      *link.Netns
+	file    int // the namespace, for moves into it
+	sockets map[int]*nl.SocketHandle
+
+	mu   sync.Mutex
+	view int // the mounted sysfs, -1 before it was needed
+}
+
+// Open connects to the RDMA core in ns, which must stay open as long as the
+// Core. The error wraps [ErrNoRDMA] when the kernel has none.
+func Open(ns *link.Netns) (*Core, error) {
+	c := &Core{ns: ns, file: -1, view: -1}
+	err := ns.Do(func() error {
+		// Without groups to subscribe to, this is the library's constructor
+		// of a plain socket.
+		s, err := nl.Subscribe(unix.NETLINK_RDMA)
+		if err != nil {
+			return err
+		}
+		c.sockets = map[int]*nl.SocketHandle{unix.NETLINK_RDMA: {Socket: s}}
+		if err := errors.Join(s.SetSendTimeout(&answerIn), s.SetReceiveTimeout(&answerIn)); err != nil {
+			return err
+		}
+		// Not ns.Path: another namespace may have that path by now.
+		c.file, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err == nil {
+		return c, nil
+	}
+	c.Close()
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, ErrNoRDMA
+	}
+	return nil, cnierr.Wrap(err, cnierr.Kernel, "", "open RDMA netlink in netns %s", ns.Path)
+}
+
+// Close releases what Open and later calls took. The Core must not be used
+// any more.
+func (c *Core) Close() {
+	if c == nil {
+		return
+	}
+	for _, s := range c.sockets {
+		s.Close()
+	}
+	for _, fd := range []*int{&c.file, &c.view} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
+}
+
+// in runs f on a thread of the namespace. The methods with a small letter must
+// be called from inside it.
+func (c *Core) in(f func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ns.Do(f)
+}
+
+// sameNetns says whether both Cores belong to one namespace.
+func (c *Core) sameNetns(other *Core) bool { return c.ns.ID.Equal(other.ns.ID) }
+
+// dumpTries bounds how often a dump that the kernel interrupted is repeated.
+const dumpTries = 10
+
+var errSilent = errors.New("the kernel gave no answer")
+
+// request sends one RDMA_NLDEV_CMD_* and gives the payloads of the answers.
+func (c *Core) request(cmd, flags int, attrs ...*nl.RtAttr) ([][]byte, error) {
+	var messages [][]byte
+	var err error
+	for range dumpTries {
+		req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT|cmd, flags|unix.NLM_F_ACK)
+		req.Sockets = c.sockets
+		for _, a := range attrs {
+			req.AddData(a)
+		}
+		messages, err = req.Execute(unix.NETLINK_RDMA, 0)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		err = fmt.Errorf("%w in %d s", errSilent, answerIn.Sec)
+	}
+	return messages, err
+}
+
+// ask is request for a command that is answered with one message.
+func (c *Core) ask(cmd int, attrs ...*nl.RtAttr) (attributes, error) {
+	messages, err := c.request(cmd, 0, attrs...)
+	if err != nil {
+		return nil, err
+	}
+	if len(messages) == 0 {
+		return nil, errSilent
+	}
+	return parse(messages[0])
+}
+
+// Waiting for the kernel starts with firstPause and slows down to lastPause:
+// most waits end at once, and those that do not need no haste.
+const (
+	firstPause = time.Millisecond
+	lastPause  = 20 * time.Millisecond
+)
+
+// poll calls done until it says true, fails, or ctx ends. It asks at least
+// once, whatever ctx says.
+func poll(ctx context.Context, done func() (bool, error)) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		ok, err := done()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package rdma
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// GUID is a node's or system image's 64-bit identifier. Its text is the one of
+// sysfs: "5054:00ff:fe12:3456".
+type GUID uint64
+
+func (g GUID) String() string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
+}
+
+// ParseGUID reads the text that String writes.
+func ParseGUID(s string) (GUID, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) != 4 {
+		return 0, fmt.Errorf("GUID %q: not four groups of hexadecimal digits", s)
+	}
+	var g GUID
+	for _, p := range parts {
+		n, err := strconv.ParseUint(p, 16, 16)
+		if err != nil || len(p) != 4 {
+			return 0, fmt.Errorf("GUID %q: %q is not four hexadecimal digits", s, p)
+		}
+		g = g<<16 | GUID(n)
+	}
+	return g, nil
+}
+
+// MarshalText makes a GUID readable in a record.
+func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+
+// UnmarshalText is the reverse of MarshalText.
+func (g *GUID) UnmarshalText(text []byte) (err error) {
+	*g, err = ParseGUID(string(text))
+	return err
+}
+
+// NodeType is what kind of node a device is (enum rdma_node_type).
+type NodeType uint8
+
+// Node types of devices that an Ethernet or InfiniBand NIC can be.
+const (
+	NodeCA   NodeType = 1 // InfiniBand and RoCE
+	NodeRNIC NodeType = 4 // iWARP
+)
+
+func (t NodeType) String() string {
+	names := []string{"", "CA", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified"}
+	if int(t) < len(names) && t > 0 {
+		return names[t]
+	}
+	return fmt.Sprintf("node type %d", uint8(t))
+}
+
+// Device is an RDMA device, as it was when it was read. ParentDev and NodeGUID
+// together identify it for good; Index does until its driver is reloaded, and
+// survives moves; Name can be changed by whoever has the device.
+type Device struct {
+	Index        uint32
+	Name         string
+	NodeGUID     GUID
+	SysImageGUID GUID
+	NodeType     NodeType
+	Protocol     string // "roce", "ib", "iw", "opa"; empty if the kernel does not say
+	FWVersion    string
+	Ports        uint32 // how many ports, numbered from 1
+	ParentDev    string // the device that it belongs to: a PCI address, "mlx5_core.sf.4"; empty if none
+	ParentBus    string // that one's bus: "pci", "auxiliary"
+}
+
+// Is says whether both are the same device of this machine, wherever they are
+// and however they are called.
+func (d Device) Is(other Device) bool {
+	return d.Index == other.Index && d.NodeGUID == other.NodeGUID
+}
+
+// parseDevice reads the answer to RDMA_NLDEV_CMD_GET (fill_dev_info).
+func parseDevice(a attributes) (Device, error) {
+	d := Device{
+		Index:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_DEV_INDEX)),
+		Name:         a.text(nl.RDMA_NLDEV_ATTR_DEV_NAME),
+		NodeGUID:     GUID(a.uint(nl.RDMA_NLDEV_ATTR_NODE_GUID)),
+		SysImageGUID: GUID(a.uint(nl.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
+		NodeType:     NodeType(a.uint(nl.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
+		Protocol:     a.text(attrProtocol),
+		FWVersion:    a.text(nl.RDMA_NLDEV_ATTR_FW_VERSION),
+		Ports:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
+	}
+	if !has32(a, nl.RDMA_NLDEV_ATTR_DEV_INDEX) || d.Name == "" {
+		return Device{}, errMessage
+	}
+	return d, nil
+}
+
+// device asks for one device, without what only sysfs knows.
+func (c *Core) device(index uint32) (Device, error) {
+	a, err := c.ask(nl.RDMA_NLDEV_CMD_GET, deviceAttr(index))
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
+		return Device{}, fmt.Errorf("%w with index %d in netns %s", ErrNotFound, index, c.ns.Path)
+	}
+	var d Device
+	if err == nil {
+		d, err = parseDevice(a)
+	}
+	return d, cnierr.Wrap(err, cnierr.Kernel, "", "read RDMA device %d in netns %s", index, c.ns.Path)
+}
+
+// parentTries bounds how often a device is read anew that netlink has and
+// sysfs does not: it was moved or renamed between the two.
+const parentTries = 5
+
+// whole is device with what sysfs knows.
+func (c *Core) whole(index uint32) (Device, error) {
+	var last error
+	for range parentTries {
+		d, err := c.device(index)
+		if err != nil {
+			return Device{}, err
+		}
+		d.ParentDev, d.ParentBus, err = c.parent(d.Name)
+		if err == nil {
+			return d, nil
+		}
+		last = err
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return Device{}, cnierr.Wrap(last, cnierr.IO, "", "find the parent of RDMA device %d in netns %s", index, c.ns.Path)
+}
+
+func (c *Core) dump() ([]Device, error) {
+	messages, err := c.request(nl.RDMA_NLDEV_CMD_GET, unix.NLM_F_DUMP)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Kernel, "", "list RDMA devices in netns %s", c.ns.Path)
+	}
+	var found []Device
+	for _, m := range messages {
+		a, err := parse(m)
+		if err != nil {
+			return nil, err
+		}
+		d, err := parseDevice(a)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, d)
+	}
+	return found, nil
+}
+
+// Devices lists the devices of the namespace, by index. None that stayed is
+// missing, though others are moved meanwhile; one that is itself being moved
+// may be.
+func (c *Core) Devices() ([]Device, error) {
+	var all []Device
+	err := c.in(func() (err error) { all, err = c.devices(); return err })
+	return all, err
+}
+
+// devices dumps (RDMA_NLDEV_CMD_GET) until every device that sysfs shows was
+// seen. One dump would not do: the kernel sends one device per message and goes
+// on by position (ib_enum_all_devs), so when a device leaves the namespace
+// meanwhile, one behind it is skipped, and nothing in the answer tells.
+func (c *Core) devices() ([]Device, error) {
+	seen := map[uint32]Device{}
+	for range dumpTries {
+		found, err := c.dump()
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range found {
+			seen[d.Index] = d
+		}
+		names, err := c.names()
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range seen {
+			delete(names, d.Name)
+		}
+		if len(names) == 0 {
+			break
+		}
+	}
+	var all []Device
+	for _, index := range slices.Sorted(maps.Keys(seen)) {
+		d := seen[index]
+		var err error
+		d.ParentDev, d.ParentBus, err = c.parent(d.Name)
+		if errors.Is(err, fs.ErrNotExist) {
+			d, err = c.whole(index)
+		}
+		if errors.Is(err, ErrNotFound) {
+			continue // it has left since the dump
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// ByIndex gives the device with this index (RDMA_NLDEV_CMD_GET). The error
+// wraps [ErrNotFound] when it is not in the namespace.
+func (c *Core) ByIndex(index uint32) (Device, error) {
+	var d Device
+	err := c.in(func() (err error) { d, err = c.whole(index); return err })
+	return d, err
+}
+
+// ByName gives the device with this name, or an error that wraps
+// [ErrNotFound]. The kernel has no look-up by name: this is a list.
+func (c *Core) ByName(name string) (Device, error) {
+	return c.first(fmt.Sprintf("%q", name), func(d Device) bool { return d.Name == name })
+}
+
+// ByParent gives the devices that belong to the host device named parent (a
+// PCI address or an auxiliary device), by index. Most have one; none is no
+// error. Only those that are in this namespace now: what the host's sysfs
+// shows below the parent is filtered by the namespace as well, so an empty
+// answer does not say that the parent has none.
+func (c *Core) ByParent(parent string) ([]Device, error) {
+	all, err := c.Devices()
+	if err != nil || parent == "" {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(d Device) bool { return d.ParentDev != parent }), nil
+}
+
+func (c *Core) first(what string, want func(Device) bool) (Device, error) {
+	all, err := c.Devices()
+	if err != nil {
+		return Device{}, err
+	}
+	if i := slices.IndexFunc(all, want); i >= 0 {
+		return all[i], nil
+	}
+	return Device{}, fmt.Errorf("%w %s in netns %s", ErrNotFound, what, c.ns.Path)
+}
+
+// Await waits until the namespace has a device that want accepts, and gives it:
+// one that comes home when its namespace has died, or that is being moved. what
+// names it in the error, which wraps [ErrNotFound] when ctx ended first.
+func (c *Core) Await(ctx context.Context, what string, want func(Device) bool) (Device, error) {
+	var found Device
+	err := poll(ctx, func() (bool, error) {
+		var err error
+		found, err = c.first(what, want)
+		if errors.Is(err, ErrNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return Device{}, cnierr.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), cnierr.TryAgain,
+			"something may still hold the network namespace that it is in: a process, or an open file",
+			"wait for RDMA device %s in netns %s", what, c.ns.Path)
+	}
+	return found, err
+}
+
+// Rename gives a device another name (RDMA_NLDEV_CMD_SET with DEV_NAME,
+// ib_device_rename). Names are unique in the whole machine: the error wraps
+// EEXIST when a device has the name, in whatever namespace.
+func (c *Core) Rename(d Device, name string) error {
+	err := c.in(func() error {
+		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))
+		return err
+	})
+	return cnierr.Wrap(err, cmp.Or(codeOf(err), cnierr.Kernel), cureOf(err), "rename RDMA device %s to %q in netns %s", d.Name, name, c.ns.Path)
+}
+
+func codeOf(err error) uint {
+	if errors.Is(err, unix.EEXIST) {
+		return cnierr.NameTaken
+	}
+	return 0
+}
+
+func cureOf(err error) string {
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return "RDMA names are unique in the whole machine: find and rename the device that has it, perhaps in a pod"
+	case errors.Is(err, unix.EPERM):
+		return needsAdmin
+	}
+	return ""
+}

@@ -1,0 +1,224 @@
+package rdma
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// GID is an entry's value in a port's GID table. Its text is the one of sysfs:
+// eight full groups, "0000:0000:0000:0000:0000:ffff:0a00:0001".
+type GID [16]byte
+
+// GIDOf gives the GID that an address becomes: an IPv6 address itself, an IPv4
+// address mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt).
+func GIDOf(ip netip.Addr) GID { return ip.As16() }
+
+// IsZero says whether it is the value of an empty entry.
+func (g GID) IsZero() bool { return g == GID{} }
+
+// Addr gives the address that the GID stands for.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+func (g GID) String() string {
+	digits := hex.EncodeToString(g[:])
+	groups := make([]string, 0, 8)
+	for i := 0; i < len(digits); i += 4 {
+		groups = append(groups, digits[i:i+4])
+	}
+	return strings.Join(groups, ":")
+}
+
+// ParseGID reads the text of sysfs.
+func ParseGID(s string) (GID, error) {
+	ip, err := netip.ParseAddr(s)
+	// A zone or a dotted IPv4 would be an address, but is no GID.
+	if err != nil || !ip.Is6() || ip.Zone() != "" || strings.Contains(s, ".") {
+		return GID{}, fmt.Errorf("%q is no GID", s)
+	}
+	return ip.As16(), nil
+}
+
+// GIDType is the protocol that an entry is for, as sysfs calls it.
+type GIDType string
+
+// The types that Linux has. On Ethernet each address has an entry of both RoCE
+// types; the first also stands for plain InfiniBand.
+const (
+	RoCEv1 GIDType = "IB/RoCE v1"
+	RoCEv2 GIDType = "RoCE v2"
+)
+
+// GIDEntry is an entry of a port's GID table that is in use.
+type GIDEntry struct {
+	Index  int
+	GID    GID
+	Type   GIDType
+	Netdev string // the interface that has the address, by its name in its own namespace; empty on InfiniBand
+}
+
+// GIDTable is the GID table of a port.
+type GIDTable struct {
+	Size    int
+	Entries []GIDEntry // those in use, by index
+}
+
+// Free is how many entries are not in use. An address takes two, one of each
+// RoCE type.
+func (t GIDTable) Free() int { return t.Size - len(t.Entries) }
+
+// GIDs reads the GID table of a port from the namespace's sysfs. netlink does
+// not have it. The error wraps [ErrNotFound] when the namespace has no such
+// device or port.
+func (c *Core) GIDs(d Device, port uint32) (GIDTable, error) {
+	var t GIDTable
+	err := c.in(func() (err error) { t, err = c.gids(d, port, nil); return err })
+	return t, err
+}
+
+// gids reads the table. With want, it gives only the entries of that value:
+// reading the other attributes of every entry takes three times as long.
+func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
+	at := filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)))
+	names, err := c.list(filepath.Join(at, "gids"))
+	if err == nil && len(names) == 0 {
+		return GIDTable{}, fmt.Errorf("%w %s with port %d in netns %s", ErrNotFound, d.Name, port, c.ns.Path)
+	}
+	t := GIDTable{Size: len(names)}
+	for _, name := range names {
+		var e *GIDEntry
+		if err == nil {
+			e, err = c.gidEntry(at, name, want)
+		}
+		if e != nil {
+			t.Entries = append(t.Entries, *e)
+		}
+	}
+	if err != nil {
+		return GIDTable{}, cnierr.Wrap(err, cnierr.IO, "", "read the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
+	}
+	slices.SortFunc(t.Entries, func(a, b GIDEntry) int { return a.Index - b.Index })
+	return t, nil
+}
+
+// gidEntry reads one entry, nil when it is empty or not want.
+func (c *Core) gidEntry(at, name string, want *GID) (*GIDEntry, error) {
+	index, err := strconv.Atoi(name)
+	if err != nil {
+		return nil, err
+	}
+	text, err := c.readSys(filepath.Join(at, "gids", name))
+	if gone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	gid, err := ParseGID(text)
+	if err != nil || gid.IsZero() || want != nil && gid != *want {
+		return nil, err
+	}
+	// An entry that was given up meanwhile has neither type nor interface.
+	kind, err := c.readSys(filepath.Join(at, "gid_attrs", "types", name))
+	if gone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	netdev, err := c.readSys(filepath.Join(at, "gid_attrs", "ndevs", name))
+	if err != nil && !gone(err) {
+		return nil, err
+	}
+	return &GIDEntry{Index: index, GID: gid, Type: GIDType(kind), Netdev: netdev}, nil
+}
+
+// gone says whether a read failed because what it read is not there: the
+// kernel answers EINVAL or ENODEV for an attribute of an empty entry.
+func gone(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist)
+}
+
+// ErrNoGID is wrapped when no GID of a port is the wanted one.
+var ErrNoGID = errors.New("no such GID")
+
+// FindGID gives the RoCE v2 entry of an address that belongs to the interface
+// with this name, in whatever namespace that is: in shared mode the GIDs of
+// every pod on a port are in one table. The error wraps [ErrNoGID] when there is
+// none, and says when others have the address.
+func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
+	want := GIDOf(ip)
+	var t GIDTable
+	err := c.in(func() (err error) { t, err = c.gids(d, port, &want); return err })
+	if err != nil {
+		return GIDEntry{}, err
+	}
+	return pickGID(t, d, port, ip, netdev)
+}
+
+func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
+	var mine []GIDEntry
+	var others []string
+	for _, e := range t.Entries {
+		switch {
+		case e.GID != GIDOf(ip) || e.Type != RoCEv2:
+		case e.Netdev == netdev:
+			mine = append(mine, e)
+		default:
+			others = append(others, fmt.Sprintf("%q (index %d)", e.Netdev, e.Index))
+		}
+	}
+	switch {
+	case len(mine) == 1:
+		return mine[0], nil
+	case len(mine) > 1:
+		// Each pod's interface is a "net1": with one address in two pods on
+		// one port, nothing tells which entry is whose.
+		return GIDEntry{}, cnierr.New(cnierr.Mismatch, "give each pod an address of its own",
+			"%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)",
+			d.Name, port, netdev, ip, mine[0].Index, mine[1].Index)
+	case len(others) > 0:
+		return GIDEntry{}, fmt.Errorf("%w: %s port %d has the address %s as GID of %s, not of %q",
+			ErrNoGID, d.Name, port, ip, strings.Join(others, " and "), netdev)
+	}
+	return GIDEntry{}, fmt.Errorf("%w: %s port %d has no RoCE v2 GID for the address %s of %q", ErrNoGID, d.Name, port, ip, netdev)
+}
+
+// AwaitGID is [Core.FindGID] that waits until ctx ends: the kernel makes the
+// GIDs of an address some time after the address (roce_gid_mgmt works in a
+// queue).
+func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
+	var found GIDEntry
+	var last error
+	err := poll(ctx, func() (bool, error) {
+		found, last = c.FindGID(d, port, ip, netdev)
+		if errors.Is(last, ErrNoGID) || errors.Is(last, ErrNotFound) {
+			return false, nil
+		}
+		return last == nil, last
+	})
+	if err == nil || last == nil || !errors.Is(last, ErrNoGID) && !errors.Is(last, ErrNotFound) {
+		return found, err
+	}
+	return GIDEntry{}, cnierr.Wrap(last, cnierr.TryAgain, c.gidCure(d, port), "wait for a GID (%v)", err)
+}
+
+// gidCure says why there may be no GID.
+func (c *Core) gidCure(d Device, port uint32) string {
+	t, err := c.GIDs(d, port)
+	if err == nil && t.Free() < 2 {
+		return fmt.Sprintf("the table is full (%d of %d entries): use fewer addresses on this NIC", len(t.Entries), t.Size)
+	}
+	return "the interface, or the NIC below it, may be down or belong to another RDMA port"
+}

@@ -1,0 +1,101 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Mode says how RDMA devices and network namespaces relate. It holds for the
+// whole machine.
+type Mode string
+
+const (
+	// Shared means that every namespace sees and can open every device, and none can be
+	// moved. The kernel's default.
+	Shared Mode = "shared"
+	// Exclusive means that a device is in one namespace, and usable only there.
+	Exclusive Mode = "exclusive"
+)
+
+// ErrOtherNetns is wrapped by [Core.SetMode] when the mode cannot change
+// because there are other network namespaces.
+var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no network namespace but its first exists")
+
+// AtBoot says how to have a mode from boot on, for the cure of an error.
+func AtBoot(m Mode) string {
+	shared := 0
+	if m == Shared {
+		shared = 1
+	}
+	return fmt.Sprintf("set it at boot: 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d, also in the initramfs, and reboot", shared)
+}
+
+// Mode reads the mode (RDMA_NLDEV_CMD_SYS_GET).
+func (c *Core) Mode() (Mode, error) {
+	var m Mode
+	err := c.in(func() (err error) { m, err = c.mode(); return err })
+	return m, err
+}
+
+func (c *Core) mode() (Mode, error) {
+	a, err := c.ask(nl.RDMA_NLDEV_CMD_SYS_GET)
+	if err == nil {
+		var m Mode
+		if m, err = parseMode(a); err == nil {
+			return m, nil
+		}
+	}
+	return "", cnierr.Wrap(err, cnierr.Kernel, "", "read the RDMA mode")
+}
+
+func parseMode(a attributes) (Mode, error) {
+	v := a.get(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE)
+	switch {
+	case len(v) != 1:
+		return "", errMessage
+	case v[0] == 0:
+		return Exclusive, nil
+	case v[0] == 1:
+		return Shared, nil
+	}
+	return "", fmt.Errorf("the kernel says %d, a mode that is not known", v[0])
+}
+
+// SetMode changes the mode of the running kernel (RDMA_NLDEV_CMD_SYS_SET). It
+// refuses, with an error that wraps [ErrOtherNetns], while any other network
+// namespace exists, whether or not RDMA devices are in it (rdma_compatdev_set);
+// one that was deleted counts until the kernel has taken it down, some hundred
+// milliseconds later. Setting the mode that is set is no error.
+func (c *Core) SetMode(m Mode) error {
+	var value byte
+	switch m {
+	case Exclusive:
+	case Shared:
+		value = 1
+	default:
+		return cnierr.New(cnierr.InvalidConfig, `use "shared" or "exclusive"`, "RDMA mode %q", m)
+	}
+	err := c.in(func() error {
+		_, err := c.request(nl.RDMA_NLDEV_CMD_SYS_SET, 0, nl.NewRtAttr(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{value}))
+		return err
+	})
+	return setModeError(err, m)
+}
+
+func setModeError(err error, m Mode) error {
+	cure := ""
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		err, cure = fmt.Errorf("%w: %w", ErrOtherNetns, err), AtBoot(m)
+	case errors.Is(err, unix.EPERM):
+		cure = needsAdmin
+	}
+	return cnierr.Wrap(err, cnierr.Kernel, cure, "set the RDMA mode to %s", m)
+}
+
+const needsAdmin = "it needs CAP_NET_ADMIN over the host's network namespace and over the target's"

@@ -1,0 +1,197 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+var (
+	// ErrShared is wrapped by [Core.Move] in shared mode, where no device can
+	// be moved.
+	ErrShared = errors.New("RDMA is in shared mode, where devices cannot be moved to a network namespace")
+	// ErrImmovable is wrapped by [Core.Move] when the device's driver cannot
+	// take it away from processes that use it (no disassociate_ucontext: rxe,
+	// siw, efa), which the kernel demands for a move.
+	ErrImmovable = errors.New("its driver does not support moving it to a network namespace")
+)
+
+// UverbsChanged is returned by [Core.Move] for a device that has moved, and came
+// back with another uverbs number: another device of the node was moved at the
+// same time, without the lock. Whoever was promised /dev/infiniband/uverbs<Before>
+// (the device plugin promises it before ADD) would open another's device.
+type UverbsChanged struct {
+	Device string // the device that moved
+	Before int    // its number before
+	After  int    // its number now
+	Holder string // the device that has the number Before now, "" if none
+}
+
+func (e *UverbsChanged) Error() string {
+	holder := e.Holder
+	if holder == "" {
+		holder = "no device"
+	}
+	return fmt.Sprintf("RDMA device %s was uverbs%d and is uverbs%d since it was moved; %s has uverbs%d now: two devices of this node were moved at the same time, by something that does not take rail-cni's lock",
+		e.Device, e.Before, e.After, holder, e.Before)
+}
+
+// Moved is what [Core.Move] found in the target.
+type Moved struct {
+	Device Device
+	Uverbs CharDev // empty when ib_uverbs is not loaded
+}
+
+// Move moves the device d from the Core's namespace to that of to
+// (RDMA_NLDEV_CMD_SET with NET_NS_FD, rdma_dev_change_netns). It returns when
+// the device is seen in the target and not here any more, and has its uverbs
+// device again, or when ctx ends: then the device may arrive still. While ctx
+// lasts it waits for a device that is in neither namespace, because something
+// else moves it. A device that is in the target already stays there, without an
+// error.
+//
+// The kernel breaks off whatever uses the device, and gives its char devices
+// new numbers, the lowest that are free. One move at a time keeps them, so the
+// caller holds one lock for the whole node from before Move until it has
+// returned. After an error of type [UverbsChanged] the device is in the target,
+// and Moved is valid. Other errors wrap [ErrShared], [ErrImmovable],
+// [ErrNotFound] or the kernel's errno; unless the text says that it has moved,
+// the device is where it was.
+func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
+	here, err := c.locate(ctx, d, to)
+	if err != nil {
+		return Moved{}, err
+	}
+	if !here {
+		return c.arrive(ctx, d, to, CharDev{})
+	}
+	before, err := c.Uverbs(d)
+	if errors.Is(err, ErrNoCharDev) {
+		before, err = CharDev{}, nil
+	}
+	if err == nil {
+		err = c.send(d, to)
+	}
+	if err != nil {
+		return Moved{}, err
+	}
+	m, err := c.arrive(ctx, d, to, before)
+	if err != nil || before.Name == "" || before.Number() == m.Uverbs.Number() {
+		return m, err
+	}
+	changed := &UverbsChanged{Device: d.Name, Before: before.Number(), After: m.Uverbs.Number()}
+	// Who has it now is a help for the reader; not knowing is no further error.
+	changed.Holder, _ = c.UverbsOwner(changed.Before)
+	return m, changed
+}
+
+// locate waits until d is here or in to, and says whether it is here.
+func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err error) {
+	err = poll(ctx, func() (bool, error) {
+		var there bool
+		if here, err = c.holds(d); here || err != nil {
+			return true, err
+		}
+		there, err = to.holds(d)
+		return there, err
+	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return false, cnierr.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), cnierr.Kernel,
+			"find where it is with 'rdma dev' in the network namespaces of this node",
+			"move RDMA device %s: it is neither in netns %s nor in netns %s", d.Name, c.ns.Path, to.ns.Path)
+	}
+	return here, err
+}
+
+// holds says whether the namespace has the device now.
+func (c *Core) holds(d Device) (bool, error) {
+	var now Device
+	err := c.in(func() (err error) { now, err = c.device(d.Index); return err })
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && now.Is(d), err
+}
+
+// send makes the request. The kernel moves the device before it answers; the
+// thread must be in the namespace that the device is in
+// (current->nsproxy->net_ns), which a socket of that namespace is not enough for.
+func (c *Core) send(d Device, to *Core) error {
+	return c.in(func() error {
+		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), uint32Attr(nl.RDMA_NLDEV_NET_NS_FD, uint32(to.file)))
+		if err == nil {
+			return nil
+		}
+		mode, modeErr := c.mode()
+		if modeErr != nil {
+			mode = ""
+		}
+		return moveError(err, mode, d, c.ns.Path, to.ns.Path)
+	})
+}
+
+// moveError says what an errno of the move means.
+func moveError(err error, mode Mode, d Device, from, to string) error {
+	cure := ""
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP) && mode == Shared:
+		err, cure = fmt.Errorf("%w: %w", ErrShared, err), "for exclusive mode, "+AtBoot(Exclusive)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or a NIC whose driver can (mlx5, bnxt_re, irdma, hns)"
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
+		err, cure = fmt.Errorf("it has just left netns %s: %w: %w", from, ErrNotFound, err), "something else moves or removes it; try again"
+	case errors.Is(err, unix.EBUSY):
+		cure = "it is being set up or removed; try again"
+	case errors.Is(err, unix.EPERM):
+		cure = needsAdmin
+	}
+	return cnierr.Wrap(err, cnierr.Kernel, cure, "move RDMA device %s from netns %s to netns %s", d.Name, from, to)
+}
+
+// arrive waits until the device is in to and not here, and has a uverbs device
+// if it had one before.
+func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (Moved, error) {
+	var m Moved
+	missing := ""
+	err := poll(ctx, func() (bool, error) {
+		var err error
+		m, missing, err = c.arrived(d, to, before)
+		return missing == "", err
+	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return m, cnierr.Wrap(err, cnierr.TryAgain, "look at the kernel's log, its driver may have failed to start it again",
+			"RDMA device %s was moved from netns %s to netns %s, but %s", d.Name, c.ns.Path, to.ns.Path, missing)
+	}
+	return m, err
+}
+
+// arrived reads both sides once, and says what is still missing.
+func (c *Core) arrived(d Device, to *Core, before CharDev) (m Moved, missing string, err error) {
+	m.Device, err = to.ByIndex(d.Index)
+	if errors.Is(err, ErrNotFound) || err == nil && !m.Device.Is(d) {
+		return Moved{}, "it is not there", nil
+	}
+	if err != nil {
+		return Moved{}, "it cannot be read there", err
+	}
+	if !c.sameNetns(to) {
+		if here, err := c.holds(d); here || err != nil {
+			return m, "it is still where it was", err
+		}
+	}
+	m.Uverbs, err = to.Uverbs(m.Device)
+	switch {
+	case err == nil:
+		return m, "", nil
+	case errors.Is(err, ErrNoCharDev) && before.Name == "":
+		return m, "", nil
+	case errors.Is(err, ErrNoCharDev), errors.Is(err, ErrNotFound):
+		return m, "its uverbs device is not back", nil
+	}
+	return m, "its uverbs device cannot be read", err
+}

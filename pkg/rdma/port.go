@@ -1,0 +1,170 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// PortState is the logical state of a port (enum ib_port_state).
+type PortState uint8
+
+// Logical states. Only an active port passes RDMA traffic.
+const (
+	PortDown   PortState = 1
+	PortInit   PortState = 2
+	PortArmed  PortState = 3
+	PortActive PortState = 4
+)
+
+func (s PortState) String() string {
+	return stateName(uint8(s), "NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+}
+
+// PhysState is the physical state of a port (enum ib_port_phys_state).
+type PhysState uint8
+
+// Physical states that the user meets.
+const (
+	PhysPolling  PhysState = 2
+	PhysDisabled PhysState = 3
+	PhysLinkUp   PhysState = 5
+)
+
+func (s PhysState) String() string {
+	return stateName(uint8(s), "NOP", "SLEEP", "POLLING", "DISABLED", "TRAINING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY_TEST")
+}
+
+func stateName(s uint8, names ...string) string {
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state %d", s)
+}
+
+// Port is one port of a device, as it was when it was read.
+type Port struct {
+	Number    uint32
+	State     PortState
+	Phys      PhysState
+	LinkLayer string // "Ethernet" or "InfiniBand"
+	LID       uint32 // 0 on Ethernet, as SMLID and LMC
+	SMLID     uint32
+	LMC       uint8
+	// Netdev and NetdevName are the interface of the port, 0 and "" when it
+	// has none in the Core's namespace: the kernel names it to no other.
+	Netdev     int
+	NetdevName string
+}
+
+// parsePort reads the answer to RDMA_NLDEV_CMD_PORT_GET (fill_port_info).
+func parsePort(a attributes) (Port, error) {
+	p := Port{
+		Number:     uint32(a.uint(nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
+		State:      PortState(a.uint(nl.RDMA_NLDEV_ATTR_PORT_STATE)),
+		Phys:       PhysState(a.uint(nl.RDMA_NLDEV_ATTR_PORT_PHYS_STATE)),
+		LID:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_LID)),
+		SMLID:      uint32(a.uint(nl.RDMA_NLDEV_ATTR_SM_LID)),
+		LMC:        uint8(a.uint(nl.RDMA_NLDEV_ATTR_LMC)),
+		Netdev:     int(uint32(a.uint(attrNetdevIndex))),
+		NetdevName: a.text(nl.RDMA_NLDEV_ATTR_NDEV_NAME),
+	}
+	if !has32(a, nl.RDMA_NLDEV_ATTR_PORT_INDEX) || p.Number == 0 {
+		return Port{}, errMessage
+	}
+	return p, nil
+}
+
+// Port reads one port of the device (RDMA_NLDEV_CMD_PORT_GET). The error wraps
+// [ErrNotFound] when the device is not in the namespace or has no such port.
+func (c *Core) Port(d Device, number uint32) (Port, error) {
+	var p Port
+	err := c.in(func() (err error) { p, err = c.port(d, number); return err })
+	return p, err
+}
+
+// Ports reads all ports of the device.
+func (c *Core) Ports(d Device) ([]Port, error) {
+	var all []Port
+	err := c.in(func() (err error) { all, err = c.ports(d); return err })
+	return all, err
+}
+
+func (c *Core) ports(d Device) ([]Port, error) {
+	var all []Port
+	for n := uint32(1); n <= min(d.Ports, maxPorts); n++ {
+		p, err := c.port(d, n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// maxPorts bounds how many ports of a device are read. NICs have one or two;
+// only a switch, with no RDMA of its own, has more.
+const maxPorts = 255
+
+func (c *Core) port(d Device, number uint32) (Port, error) {
+	a, err := c.ask(cmdPortGet, deviceAttr(d.Index), portAttr(number))
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
+		return Port{}, fmt.Errorf("%w %s with port %d in netns %s", ErrNotFound, d.Name, number, c.ns.Path)
+	}
+	var p Port
+	if err == nil {
+		p, err = parsePort(a)
+	}
+	if err == nil {
+		p.LinkLayer, err = c.linkLayer(d, number)
+	}
+	if err != nil {
+		return Port{}, cnierr.Wrap(err, cnierr.Kernel, "", "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
+	}
+	return p, nil
+}
+
+// linkLayer reads what netlink does not tell. The protocol tells it as well,
+// but not that of each port where they differ.
+func (c *Core) linkLayer(d Device, number uint32) (string, error) {
+	layer, err := c.readSys(filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(number)), "link_layer"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return layer, err
+	}
+	if d.Protocol == "ib" || d.Protocol == "opa" {
+		return "InfiniBand", nil
+	}
+	return "Ethernet", nil
+}
+
+// ByNetdev gives the device and port of the interface with this index in the
+// namespace, or an error that wraps [ErrNotFound]. Names play no part: every
+// pod has a "net1".
+func (c *Core) ByNetdev(ifindex int) (Device, Port, error) {
+	all, err := c.Devices()
+	if err != nil {
+		return Device{}, Port{}, err
+	}
+	for _, d := range all {
+		ports, err := c.Ports(d)
+		if errors.Is(err, ErrNotFound) {
+			continue // it has left meanwhile
+		}
+		if err != nil {
+			return Device{}, Port{}, err
+		}
+		for _, p := range ports {
+			if ifindex > 0 && p.Netdev == ifindex {
+				return d, p, nil
+			}
+		}
+	}
+	return Device{}, Port{}, fmt.Errorf("%w for the interface with index %d in netns %s", ErrNotFound, ifindex, c.ns.Path)
+}

@@ -1,0 +1,43 @@
+package rdma
+
+import (
+	"github.com/vishvananda/netlink/nl"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Counters reads the hardware counters of a port (RDMA_NLDEV_CMD_STAT_GET), by
+// the names that the driver gives them. A driver without counters answers
+// EINVAL.
+func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
+	var counters map[string]uint64
+	err := c.in(func() error {
+		a, err := c.ask(nl.RDMA_NLDEV_CMD_STAT_GET, deviceAttr(d.Index), portAttr(port))
+		if err == nil {
+			counters, err = parseCounters(a)
+		}
+		return err
+	})
+	return counters, cnierr.Wrap(err, cnierr.Kernel, "", "read the counters of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
+}
+
+func parseCounters(a attributes) (map[string]uint64, error) {
+	entries, err := parse(a.get(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS))
+	if err != nil {
+		return nil, err
+	}
+	counters := map[string]uint64{}
+	for _, e := range entries {
+		if e.kind != nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY {
+			continue
+		}
+		one, err := parse(e.value)
+		if err != nil {
+			return nil, err
+		}
+		if name := one.text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME); name != "" {
+			counters[name] = one.uint(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE)
+		}
+	}
+	return counters, nil
+}

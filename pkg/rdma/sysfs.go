@@ -1,0 +1,151 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// sys gives the directory where the sysfs of the namespace is read.
+//
+// /sys would be the wrong one for a pod: what class/infiniband shows is decided
+// by the namespace in which a sysfs was mounted, not by the thread that reads.
+// So the Core mounts one, from a thread of the namespace and attached to no
+// directory (fsopen, fsmount; Linux 5.2): it is seen by nobody else, is gone
+// with the process, and does not keep the namespace alive.
+func (c *Core) sys() (string, error) {
+	if c.Sys != "" {
+		return c.Sys, nil
+	}
+	if c.view < 0 {
+		view, err := mountSys()
+		if err != nil {
+			return c.hostSys(err)
+		}
+		c.view = view
+	}
+	return "/proc/self/fd/" + strconv.Itoa(c.view), nil
+}
+
+func mountSys() (int, error) {
+	config, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen sysfs: %w", err)
+	}
+	defer unix.Close(config)
+	if err := unix.FsconfigCreate(config); err != nil {
+		return -1, fmt.Errorf("create sysfs: %w", err)
+	}
+	mount, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount sysfs: %w", err)
+	}
+	return mount, nil
+}
+
+// hostSys is the way out where a sysfs cannot be mounted: /sys, if the Core is
+// that of the host netns. mu is held and the thread is in the Core's namespace,
+// so the host netns is asked for on another.
+func (c *Core) hostSys(cause error) (string, error) {
+	same := make(chan bool)
+	go func() {
+		host, err := link.CurrentNetns()
+		if err != nil {
+			same <- false
+			return
+		}
+		defer host.Close()
+		same <- host.ID.Equal(c.ns.ID)
+	}()
+	if <-same {
+		return "/sys", nil
+	}
+	return "", cnierr.Wrap(cause, cnierr.IO, "it needs CAP_SYS_ADMIN and Linux 5.2", "mount the sysfs of netns %s", c.ns.Path)
+}
+
+// readSys reads a one-line file, with the path below the sysfs root.
+func (c *Core) readSys(path string) (string, error) {
+	root, err := c.sys()
+	if err != nil {
+		return "", err
+	}
+	return readLine(filepath.Join(root, path))
+}
+
+func readLine(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// names gives the devices of the namespace as sysfs has them.
+func (c *Core) names() (map[string]bool, error) {
+	entries, err := c.list("class/infiniband")
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, e := range entries {
+		names[e] = true
+	}
+	return names, nil
+}
+
+// list gives the names in a directory, none when it does not exist.
+func (c *Core) list(path string) ([]string, error) {
+	root, err := c.sys()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(filepath.Join(root, path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// parent gives the name and bus of the device that the RDMA device belongs to,
+// empty for a virtual one. The error wraps fs.ErrNotExist when sysfs does not
+// have the RDMA device.
+func (c *Core) parent(name string) (dev, bus string, err error) {
+	root, err := c.sys()
+	if err != nil {
+		return "", "", err
+	}
+	// The name is the kernel's, but a path is made of it.
+	if !filepath.IsLocal(name) || strings.ContainsRune(name, filepath.Separator) {
+		return "", "", fmt.Errorf("RDMA device name %q: %w", name, errMessage)
+	}
+	at := filepath.Join(root, "class/infiniband", name)
+	target, err := os.Readlink(filepath.Join(at, "device"))
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Lstat(at)
+		return "", "", err
+	}
+	if err != nil {
+		return "", "", err
+	}
+	subsystem, err := os.Readlink(filepath.Join(at, "device", "subsystem"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", err
+	}
+	if subsystem != "" {
+		bus = filepath.Base(subsystem)
+	}
+	return filepath.Base(target), bus, nil
+}
