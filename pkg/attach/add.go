@@ -158,7 +158,7 @@ func (a *Adding) run(ctx context.Context, p Provision) (types.Result, error) {
 			return nil, err
 		}
 	}
-	a.back.push(func() error { return n.takeBack(ctx, r, homeWait) })
+	a.back.push(func() error { return n.takeBack(ctx, r, homeWait, func() {}) })
 	if err := step("give"); err != nil {
 		return nil, err
 	}

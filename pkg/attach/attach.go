@@ -100,18 +100,7 @@ func netnsOf(ns *link.Netns) ledger.Netns { return ledger.Netns{NetnsID: ns.ID, 
 
 // alive says whether the record's pod netns still exists.
 func (n *Node) alive(r *ledger.Record) (bool, error) {
-	if !n.Ledger.OfThisBoot(r) {
-		return false, nil
-	}
-	if link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
-		return true, nil
-	}
-	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
-	if err != nil || pod == nil {
-		return false, err
-	}
-	pod.Close()
-	return true, nil
+	return n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path), nil
 }
 
 // undo is a stack of what takes back the steps of an ADD.

@@ -165,7 +165,7 @@ func (p MakeChild) TakeBackUnrecorded(_ *Node, c *Call, pod *link.Netns) error {
 	if err != nil {
 		return err
 	}
-	return deleteMacvlan(pod, l)
+	return deleteMacvlan(pod, l, func() {})
 }
 
 // Available says whether the master that the configuration names is there.

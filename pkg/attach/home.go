@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -17,21 +18,30 @@ import (
 // settle ends a recorded attachment: the NIC comes home, the addresses are
 // freed, the record goes. The caller holds the attachment's lock.
 //
-// The NIC comes first: an address is free only when no interface has it any
-// more. Both are tried whatever happens to the other. An IPAM plugin that is
-// no longer installed keeps neither the NIC nor the runtime waiting: the record
-// stays in phase Freeing, and every sweep tries again.
+// An address is freed only when no interface answers for it any more, but while
+// the kernel still works on the move or deletion of one that is down: that is
+// most of the time that either takes. Both are tried whatever happens to the
+// other. An IPAM plugin that is no longer installed keeps neither the NIC nor
+// the runtime waiting: the record stays in phase Freeing, and every sweep tries
+// again.
 func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration) error {
 	log := n.log(r)
+	silent, freed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		<-silent
+		freed <- n.ipamDel(ctx, r)
+	}()
+	isSilent := sync.OnceFunc(func() { close(silent) })
 	var homeErr error
 	if r.Phase != ledger.Freeing {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("the record could not be updated; going on", "err", err)
 		}
-		homeErr = n.takeBack(ctx, r, wait)
+		homeErr = n.takeBack(ctx, r, wait, isSilent)
 	}
-	ipamErr := n.ipamDel(ctx, r)
+	isSilent()
+	ipamErr := <-freed
 	switch {
 	case homeErr != nil:
 		return errors.Join(homeErr, ipamErr)
@@ -119,8 +129,10 @@ func (n *Node) sweepOne(ctx context.Context, k ledger.Key) error {
 
 // takeBack takes the interface out of the pod: a macvlan is deleted, a NIC
 // goes home. It does nothing where there is nothing to do, and may be called
-// again. wait bounds how long it waits for a NIC that falls home by itself.
-func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duration) error {
+// again. wait bounds how long it waits for a NIC that falls home by itself;
+// silent is called when the interface is down and what is left is the
+// kernel's work.
+func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duration, silent func()) error {
 	if !n.Ledger.OfThisBoot(r) {
 		return nil // the boot reset all that the record speaks of
 	}
@@ -131,30 +143,30 @@ func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duratio
 	defer pod.Close()
 	switch {
 	case r.Child != nil:
-		return n.deleteChild(r, pod)
+		return n.deleteChild(r, pod, silent)
 	case r.Loan.Driver != "":
 		return nil // no netdev was moved
 	}
-	return n.bringHome(ctx, r, pod, wait)
+	return n.bringHome(ctx, r, pod, wait, silent)
 }
 
-func (n *Node) deleteChild(r *ledger.Record, pod *link.Netns) error {
+func (n *Node) deleteChild(r *ledger.Record, pod *link.Netns, silent func()) error {
 	if pod == nil {
 		return nil // it died with its netns
 	}
 	l, err := pod.ByName(r.IfName)
 	if errors.Is(err, link.ErrNotFound) {
-		return n.deleteRenamedChild(r, pod)
+		return n.deleteRenamedChild(r, pod, silent)
 	}
 	if err != nil {
 		return err
 	}
-	return deleteMacvlan(pod, l)
+	return deleteMacvlan(pod, l, silent)
 }
 
 // deleteRenamedChild deletes the child that somebody in the pod renamed: a
 // macvlan with the MAC that it was given.
-func (n *Node) deleteRenamedChild(r *ledger.Record, pod *link.Netns) error {
+func (n *Node) deleteRenamedChild(r *ledger.Record, pod *link.Netns, silent func()) error {
 	if r.MAC == "" {
 		return nil
 	}
@@ -164,15 +176,18 @@ func (n *Node) deleteRenamedChild(r *ledger.Record, pod *link.Netns) error {
 	}
 	for _, l := range links {
 		if l.Kind == "macvlan" && l.MAC.String() == r.MAC {
-			return deleteMacvlan(pod, l)
+			return deleteMacvlan(pod, l, silent)
 		}
 	}
 	return nil
 }
 
-func deleteMacvlan(pod *link.Netns, l *link.Link) error {
+func deleteMacvlan(pod *link.Netns, l *link.Link, silent func()) error {
 	if l.Kind != "macvlan" {
 		return nil // somebody else's interface has taken the name
+	}
+	if pod.SetDown(l.Index) == nil {
+		silent()
 	}
 	return cnierr.Wrap(pod.Delete(l.Index), cnierr.Kernel, "", "delete macvlan %s", l.Name)
 }
@@ -199,7 +214,7 @@ const initNetns = "/proc/1/ns/net"
 
 // bringHome brings a lent NIC back from wherever it is, and gives it its
 // snapshot's state.
-func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns, wait time.Duration) error {
+func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns, wait time.Duration, silent func()) error {
 	home, done, err := n.homeOf(r)
 	if err != nil {
 		return err
@@ -212,7 +227,7 @@ func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns,
 			return err
 		}
 		if l != nil {
-			return n.moveHome(r, pod, home, l)
+			return n.moveHome(r, pod, home, l, silent)
 		}
 	}
 	l, away, err := n.awaitHome(ctx, r, home, wait)
@@ -228,7 +243,7 @@ func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns,
 		return nil
 	case away != nil:
 		defer away.Close()
-		return n.moveHome(r, away, home, l)
+		return n.moveHome(r, away, home, l, silent)
 	}
 	return n.restore(r, home, l)
 }
@@ -266,7 +281,7 @@ func (n *Node) deviceExists(id link.Identity) bool {
 
 // moveHome moves the NIC l from a netns to the host's, and restores it there.
 // When its name is taken on the host it stays where it is.
-func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link) error {
+func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link, silent func()) error {
 	s := r.Loan.Snapshot
 	// Altnames that the pod added go first: one that is taken on the host
 	// would make the kernel refuse the move, and the pod could keep the NIC.
@@ -281,6 +296,9 @@ func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link) 
 		return cnierr.New(cnierr.NotHome, fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", r.Key),
 			"%s cannot come home: the host has another link named %q (%s)", s.Name, name, describe(taken))
 	}
+	if from.SetDown(l.Index) == nil {
+		silent()
+	}
 	if err := from.Move(l.Index, home, s.Name, s.Alias); err != nil {
 		return errors.Join(
 			cnierr.Wrap(err, cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again", "%s cannot come home", s.Name),
@@ -293,21 +311,24 @@ func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link) 
 	return n.restore(r, home, arrived)
 }
 
-// putBack undoes a move home that failed halfway: a NIC that reached the host
-// under the pod's name goes back to the pod, up, as it was.
+// putBack undoes a move home that failed: a NIC that reached the host under
+// the pod's name goes back to the pod, and there it is up, as it was.
 func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
-	l, err := home.Find(r.Loan.Identity, r.IfName)
-	if err != nil || l == nil || l.Name == r.Loan.Snapshot.Name {
-		return err
-	}
-	if err := home.Move(l.Index, pod, r.IfName, r.Loan.Snapshot.Name); err != nil {
-		return err
-	}
-	back, err := pod.ByName(r.IfName)
+	id, s := r.Loan.Identity, r.Loan.Snapshot
+	l, err := home.Find(id, r.IfName)
 	if err != nil {
 		return err
 	}
-	return pod.SetUp(back.Index)
+	if l != nil && l.Name != s.Name {
+		if err := home.Move(l.Index, pod, r.IfName, s.Name); err != nil {
+			return err
+		}
+	}
+	l, err = pod.FindAt(r.Loan.PodIndex, id, r.IfName, s.Name)
+	if err != nil || l == nil {
+		return err
+	}
+	return pod.SetUp(l.Index)
 }
 
 // restore gives a NIC that is home the state of its snapshot.

@@ -260,7 +260,7 @@ func (p LendNIC) TakeBackUnrecorded(n *Node, c *Call, pod *link.Netns) error {
 		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
 		Group: l.Group, Flags: l.SettableFlags(),
 	}}
-	return n.moveHome(r, pod, n.Host.Netns, l)
+	return n.moveHome(r, pod, n.Host.Netns, l, func() {})
 }
 
 // lentByAlias says whether the alias of l is the host's name of a lent NIC, and

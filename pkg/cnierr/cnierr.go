@@ -3,8 +3,10 @@ package cnierr
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
 // Error codes. Those below 100 are the specification's (CNI SPEC, section 5,
@@ -96,9 +98,13 @@ func Code(err error) uint {
 
 // ToCNI turns err into what skel prints: the whole text, and the code of the
 // outermost coded error in it. nil stays nil.
+//
+// Multus takes a failed DEL for a success when its text holds the words of
+// ENOENT, and forgets the attachment; so they are said in other words.
 func ToCNI(err error) error {
 	if err == nil {
 		return nil
 	}
-	return types.NewError(Code(err), err.Error(), "")
+	text := strings.ReplaceAll(err.Error(), unix.ENOENT.Error(), "the file does not exist")
+	return types.NewError(Code(err), text, "")
 }

@@ -16,13 +16,35 @@ import (
 // there first, and then for whatever else keeps the namespace alive. It gives
 // nil without an error when the namespace is gone.
 func FindNetns(id NetnsID, path string) (*Netns, error) {
+	n := locate(id, path)
+	if n == nil {
+		return nil, nil
+	}
+	if err := n.connect(); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// NetnsExists says whether [FindNetns] would find the namespace. It opens no
+// socket in it: a closed socket keeps its namespace for some milliseconds more
+// (RCU), so that one which is looked at often enough would never end.
+func NetnsExists(id NetnsID, path string) bool {
+	n := locate(id, path)
+	n.Close()
+	return n != nil
+}
+
+// locate gives the namespace without sockets in it, or nil.
+func locate(id NetnsID, path string) *Netns {
 	if n := openIf(path, id); n != nil {
-		return n, nil
+		return n
 	}
 	if n, sure := openByHandle(id); sure {
-		return n, nil
+		return n
 	}
-	return scan(id), nil
+	return scan(id)
 }
 
 // NetnsAlive is the quick form of [FindNetns] for the usual case: it says
@@ -58,11 +80,8 @@ func openIf(path string, id NetnsID) *Netns {
 }
 
 func fileIf(fd int, path string, id NetnsID) *Netns {
-	n, err := openFile(fd, path)
-	if err != nil {
-		return nil
-	}
-	if !n.ID.Equal(id) {
+	n := &Netns{Path: path, fd: fd}
+	if n.identify() != nil || !n.ID.Equal(id) {
 		n.Close()
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -86,8 +87,7 @@ func macText(m net.HardwareAddr) string {
 }
 
 // Find gives the link that is id, or nil when it is not in the namespace.
-// hints are names or aliases under which it was last seen; they decide only
-// between links that the identity does not tell apart.
+// hints are names, altnames or aliases under which it was last seen.
 func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 	links, err := n.Links()
 	if err != nil {
@@ -155,7 +155,7 @@ func (id Identity) score(l *Link, hints []string) int {
 
 func hinted(l *Link, hints []string) bool {
 	for _, h := range hints {
-		if h != "" && (l.Name == h || l.Alias == h) {
+		if h != "" && (l.Alias == h || slices.Contains(l.Names(), h)) {
 			return true
 		}
 	}

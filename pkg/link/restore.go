@@ -184,7 +184,7 @@ func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 			continue
 		}
 		binary.NativeEndian.PutUint32(header[4:], uint32(index))
-		attrs, alive := age(attrs, time.Since(s.Taken))
+		attrs, alive := age(header, attrs, time.Since(s.Taken))
 		if !alive {
 			continue
 		}
@@ -228,17 +228,20 @@ const foreverLife = ^uint32(0)
 // age takes the time that has passed from the lifetimes of an address
 // (IFA_CACHEINFO: preferred, valid, in seconds) and says whether it still is
 // valid. An address without an end keeps none.
-func age(attrs attributes, passed time.Duration) (attributes, bool) {
+func age(header []byte, attrs attributes, passed time.Duration) (attributes, bool) {
 	info, ok := attrs.get(unix.IFA_CACHEINFO)
 	if !ok || len(info) < 8 {
 		return attrs, true
 	}
 	attrs = attrs.without(unix.IFA_CACHEINFO)
-	valid := binary.NativeEndian.Uint32(info[4:])
-	if valid == foreverLife && binary.NativeEndian.Uint32(info) == foreverLife {
+	aged := slices.Clone(info)
+	if addressFlags(header, attrs)&unix.IFA_F_DEPRECATED != 0 {
+		// IPv4 says of every address without an end that it is preferred.
+		binary.NativeEndian.PutUint32(aged, 0)
+	}
+	if binary.NativeEndian.Uint32(aged[4:]) == foreverLife && binary.NativeEndian.Uint32(aged) == foreverLife {
 		return attrs, true
 	}
-	aged := slices.Clone(info)
 	for _, at := range []int{0, 4} {
 		if left := binary.NativeEndian.Uint32(aged[at:]); left != foreverLife {
 			binary.NativeEndian.PutUint32(aged[at:], left-min(left, uint32(max(passed.Seconds(), 0))))
