@@ -1,0 +1,179 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
+)
+
+// kernelModules are loaded in this order, each after those that it needs. A
+// kind of link that is missing here does not exist in the guest.
+var kernelModules = []string{
+	"ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm",
+	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
+}
+
+// moduleParameters keep these from making links when they are loaded.
+var moduleParameters = map[string]string{"bonding.ko": "max_bonds=0", "dummy.ko": "numdummies=0", "ifb.ko": "numifbs=0"}
+
+// tools are programs of this machine that the guest has as they are here;
+// busybox gives the rest.
+//
+// Its shell does not: it takes its own "ip" for the one that is meant.
+var tools = []string{"ip", "bridge", "rdma", "ping", "dash"}
+
+// base makes the file system that every run has: an init, the modules, and
+// enough of a userland for tests that call ip(8) and sh(1).
+func (b *builder) base(ctx context.Context, k kernel, module string) (string, error) {
+	guest := filepath.Join(b.cache, "guest")
+	if err := b.buildGuest(ctx, guest); err != nil {
+		return "", err
+	}
+	// The code that makes it is an input as well.
+	inputs := []string{guest, module, b.source("base.go"), b.source("cpio.go")}
+	names := map[string]string{} // source → name in the guest
+	for _, tool := range append([]string{"busybox"}, tools...) {
+		path, libraries, err := program(ctx, tool)
+		if err != nil {
+			return "", err
+		}
+		names[path] = "/bin/" + tool
+		inputs = append(inputs, path)
+		for _, l := range libraries {
+			names[l] = l
+			inputs = append(inputs, l)
+		}
+	}
+	hash, err := hashOf(inputs, k.version)
+	if err != nil {
+		return "", err
+	}
+	made := filepath.Join(b.cache, "base-"+hash+".cpio")
+	if _, err := os.Stat(made); err == nil {
+		return made, nil
+	}
+	fmt.Fprintf(b.log, "rig: making the file system (its contents are new) …\n")
+	f, err := os.Create(made + ".new")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(f.Name()) // if it is not finished
+	defer f.Close()
+	a := newArchive(f)
+	a.skeleton()
+	a.file("/init", guest)
+	for source, name := range names {
+		a.file(name, source)
+	}
+	if err := a.applets(ctx); err != nil {
+		return "", err
+	}
+	if err := a.modules(ctx, k); err != nil {
+		return "", err
+	}
+	a.file(wire.NICModule, module)
+	if err := a.close(); err != nil {
+		return "", err
+	}
+	if err := b.forget("base-*.cpio"); err != nil {
+		return "", err
+	}
+	return made, os.Rename(f.Name(), made)
+}
+
+// source gives the path of a file of this package.
+func (b *builder) source(name string) string {
+	return filepath.Join(b.root, "integration", "rig", name)
+}
+
+func (b *builder) buildGuest(ctx context.Context, output string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", output, "./integration/rig/guest")
+	cmd.Dir, cmd.Env = b.root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+var libraryPath = regexp.MustCompile(`/\S+\.so\S*`)
+
+// program finds a program of this machine, and the libraries that it loads.
+func program(ctx context.Context, name string) (path string, libraries []string, err error) {
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			path = filepath.Join(dir, name)
+			break
+		}
+	}
+	if path == "" {
+		return "", nil, fmt.Errorf("there is no %s on this machine", name)
+	}
+	// ldd fails for a program that is static.
+	out, err := exec.CommandContext(ctx, "ldd", path).Output()
+	if err != nil {
+		return path, nil, nil
+	}
+	return path, libraryPath.FindAllString(string(out), -1), nil
+}
+
+// skeleton makes what programs expect before anything is mounted.
+func (a *archive) skeleton() {
+	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/root", "/var/lib/cni", "/usr/bin", "/usr/sbin"} {
+		a.dir(dir)
+	}
+	a.symlink("/sbin", "bin")
+	a.symlink("/var/run", "/run")
+	// The kernel opens it for the first process before there is a devtmpfs.
+	a.device("/dev/console", 5, 1)
+	a.bytes("/etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644)
+	a.bytes("/etc/group", []byte("root:x:0:\n"), 0o644)
+	a.bytes("/etc/hosts", []byte("127.0.0.1 localhost rig\n::1 localhost\n"), 0o644)
+}
+
+// applets adds the commands of busybox that are not there already.
+func (a *archive) applets(ctx context.Context) error {
+	out, err := run(ctx, "", "busybox", "--list")
+	if err != nil {
+		return err
+	}
+	a.symlink("/bin/sh", "dash")
+	for _, name := range strings.Fields(string(out)) {
+		a.symlink("/bin/"+name, "busybox")
+	}
+	return nil
+}
+
+// modules adds the kernel's own modules, uncompressed, and the order in which
+// to load them.
+func (a *archive) modules(ctx context.Context, k kernel) error {
+	var order []string
+	added := map[string]bool{}
+	for _, m := range kernelModules {
+		out, err := run(ctx, "", "modprobe", "-C", os.DevNull, "-d", k.dir, "-S", k.version, "--show-depends", m)
+		if err != nil {
+			return err
+		}
+		for _, line := range strings.Split(string(out), "\n") {
+			path, isModule := strings.CutPrefix(strings.TrimSpace(line), "insmod ")
+			if path = strings.TrimSpace(path); !isModule || added[path] {
+				continue
+			}
+			added[path] = true
+			object, err := run(ctx, "", "xz", "-dc", path)
+			if err != nil {
+				return err
+			}
+			name := strings.TrimSuffix(filepath.Base(path), ".xz")
+			a.bytes(filepath.Join(wire.Modules, name), object, 0o644)
+			order = append(order, strings.TrimSpace(name+" "+moduleParameters[name]))
+		}
+	}
+	a.bytes(wire.LoadOrder, []byte(strings.Join(order, "\n")+"\n"), 0o644)
+	return nil
+}

@@ -1,0 +1,230 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Image is what a machine boots.
+type Image struct {
+	Kernel string // file: the kernel, uncompressed
+	Base   string // file: the file system that every run has, a cpio archive
+}
+
+// FindRoot gives the top of the checkout that dir is in.
+func FindRoot(dir string) (string, error) {
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, "integration", "rig", "module", "Kbuild")); err == nil {
+			return at, nil
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("%s is not in a checkout of rail-cni", dir)
+		}
+	}
+}
+
+// CacheDir gives the directory in which a checkout keeps what [Build] made.
+func CacheDir(root string) string { return filepath.Join(root, ".cache", "rig") }
+
+type builder struct {
+	root  string // of the checkout
+	cache string
+	log   io.Writer // for a person
+}
+
+// Build makes the machine's image, or as much of it as is missing or was made
+// from other inputs than there are now. It says on log what takes long.
+// Callers that may run at the same time hold the lock of [Lock].
+func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
+	if runtime.GOARCH != "amd64" || os.Geteuid() != 0 {
+		return nil, errors.New("the rig needs root, on an amd64 machine")
+	}
+	b := &builder{root: root, cache: CacheDir(root), log: log}
+	if err := os.MkdirAll(b.cache, 0o755); err != nil {
+		return nil, err
+	}
+	if err := b.install(ctx); err != nil {
+		return nil, err
+	}
+	k, err := b.kernel(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the rig's kernel: %w", err)
+	}
+	module, err := b.module(ctx, k)
+	if err != nil {
+		return nil, fmt.Errorf("the rig's kernel module: %w", err)
+	}
+	base, err := b.base(ctx, k, module)
+	if err != nil {
+		return nil, fmt.Errorf("the rig's file system: %w", err)
+	}
+	return &Image{Kernel: k.image(), Base: base}, nil
+}
+
+// kernel is a kernel of Debian's, unpacked.
+type kernel struct{ version, dir string }
+
+func (k kernel) image() string { return filepath.Join(k.dir, "vmlinux") }
+func (k kernel) headers() string {
+	return filepath.Join(k.dir, "usr", "src", "linux-headers-"+k.version)
+}
+
+// kernel gives the kernel in the cache. The archive moves on; the one that was
+// newest when the cache was made is kept.
+func (b *builder) kernel(ctx context.Context) (kernel, error) {
+	const prefix = "kernel-"
+	images, err := filepath.Glob(filepath.Join(b.cache, prefix+"*", "vmlinux"))
+	if err != nil {
+		return kernel{}, err
+	}
+	if len(images) > 0 {
+		dir := filepath.Dir(slices.Max(images))
+		return kernel{strings.TrimPrefix(filepath.Base(dir), prefix), dir}, nil
+	}
+	version, err := newestKernel(ctx)
+	if err != nil {
+		return kernel{}, err
+	}
+	k := kernel{version, filepath.Join(b.cache, prefix+version)}
+	fmt.Fprintf(b.log, "rig: unpacking Linux %s (110 MB of Debian packages, once) …\n", version)
+	short := strings.TrimSuffix(version, "-amd64")
+	if err := os.RemoveAll(k.dir); err != nil { // of an attempt that was killed
+		return k, err
+	}
+	if err := os.MkdirAll(k.dir, 0o755); err != nil {
+		return k, err
+	}
+	if err := unpack(ctx, k.dir, "linux-image-"+version, "linux-headers-"+version, "linux-headers-"+short+"-common", "linux-kbuild-"+short); err != nil {
+		return k, err
+	}
+	if err := k.prepare(ctx); err != nil {
+		return k, err
+	}
+	// Last, because its presence says that the kernel is complete.
+	return k, k.extract(ctx)
+}
+
+// prepare makes the unpacked packages work where they lie.
+func (k kernel) prepare(ctx context.Context) error {
+	// From Debian 13 on the packages have no /lib, which is a symlink there.
+	lib := filepath.Join(k.dir, "lib")
+	if _, err := os.Lstat(lib); errors.Is(err, os.ErrNotExist) {
+		if err := os.Symlink("usr/lib", lib); err != nil {
+			return err
+		}
+	}
+	makefile := filepath.Join(k.headers(), "Makefile")
+	text, err := os.ReadFile(makefile)
+	if err != nil {
+		return err
+	}
+	text = bytes.ReplaceAll(text, []byte("/usr/src/"), []byte("../"))
+	if err := os.WriteFile(makefile, text, 0o644); err != nil {
+		return err
+	}
+	_, err = run(ctx, "", "depmod", "-b", k.dir, k.version)
+	return err
+}
+
+// extract takes the kernel out of the compressed image. QEMU boots it by PVH,
+// which saves the second that unpacking takes on an emulated CPU.
+func (k kernel) extract(ctx context.Context) error {
+	compressed, err := os.ReadFile(filepath.Join(k.dir, "boot", "vmlinuz-"+k.version))
+	if err != nil {
+		return err
+	}
+	begin := bytes.Index(compressed, []byte{0x28, 0xb5, 0x2f, 0xfd}) // zstd's magic number
+	if begin < 0 {
+		return errors.New("the image is not compressed with zstd")
+	}
+	var image bytes.Buffer
+	cmd := exec.CommandContext(ctx, "zstd", "-dc")
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(compressed[begin:]), &image
+	// zstd fails over what follows the kernel in the file, when it is done.
+	if err := cmd.Run(); !bytes.HasPrefix(image.Bytes(), []byte("\x7fELF")) {
+		return fmt.Errorf("no kernel in the image: %w", err)
+	}
+	return writeAtomically(k.image(), image.Bytes())
+}
+
+func writeAtomically(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// module builds the kernel module, unless one of the same sources for the same
+// kernel is in the cache.
+func (b *builder) module(ctx context.Context, k kernel) (string, error) {
+	sources, err := filepath.Glob(b.source("module/*"))
+	if err != nil {
+		return "", err
+	}
+	hash, err := hashOf(sources, k.version)
+	if err != nil {
+		return "", err
+	}
+	built := filepath.Join(b.cache, "module-"+hash+".ko")
+	if _, err := os.Stat(built); err == nil {
+		return built, nil
+	}
+	fmt.Fprintf(b.log, "rig: building the kernel module (its sources or the kernel are new) …\n")
+	work, err := os.MkdirTemp("", "rig-module")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	for _, s := range sources {
+		text, err := os.ReadFile(s)
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(work, filepath.Base(s)), text, 0o644); err != nil {
+			return "", err
+		}
+	}
+	// Without BTF, which the kernel does not ask for and which needs pahole.
+	if _, err := run(ctx, "", "make", "-s", "-C", k.headers(), "M="+work, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Werror", "modules"); err != nil {
+		return "", err
+	}
+	object, err := os.ReadFile(filepath.Join(work, "fakerdma.ko"))
+	if err != nil {
+		return "", err
+	}
+	return built, errors.Join(b.forget("module-*.ko"), writeAtomically(built, object))
+}
+
+// forget removes from the cache what something newer replaces.
+func (b *builder) forget(pattern string) error {
+	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
+	for _, f := range old {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return err
+}
+
+// hashOf gives a short name for these files' contents and words.
+func hashOf(files []string, words ...string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q\n", words)
+	for _, f := range files {
+		content, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d\n", filepath.Base(f), len(content))
+		h.Write(content)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8]), nil
+}

@@ -1,0 +1,17 @@
+// Command exec runs a test binary in the rig, for "go test -exec":
+//
+//	go build -o bin/tools/rig ./integration/rig/exec
+//	CGO_ENABLED=0 go test -exec "$PWD/bin/tools/rig" ./pkg/attach -run TestNIC -v
+//
+// "rig build" only makes the machine's image.
+//
+// Environment:
+//
+//	RAIL_CNI_BIN, RAIL_CNI_PEERS  directories of the plugins that the guest gets
+//	                              (bin and bin/peers of the checkout)
+//	RIG_MODULE                    parameters of the NICs' kernel module, as
+//	                              "movable=0 move_delay_ms=50"
+//	RIG_VERBOSE                   if set, say when the test begins
+//
+// These and GO* variables are passed on to the test.
+package main

@@ -1,0 +1,109 @@
+package rig
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
+)
+
+// Job is a test binary and what it needs beside it.
+type Job struct {
+	Binary   string   // the test binary, static
+	Args     []string // its arguments
+	Env      []string // its environment, beside what the rig gives it
+	Dir      string   // its working directory, made in the guest with its testdata/
+	Binaries string   // directory of our plugins, RAIL_CNI_BIN in the guest
+	Peers    string   // directory of the plugins of others, RAIL_CNI_PEERS in the guest
+	Module   string   // parameters of the NICs' kernel module
+}
+
+// Pack writes the machine's file system for a job to path: the image's base,
+// and what the job adds.
+func (j *Job) Pack(image *Image, path string) error {
+	if err := j.static(); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	base, err := os.Open(image.Base)
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	if _, err := io.Copy(f, base); err != nil {
+		return err
+	}
+	a := newArchive(f)
+	a.file(wire.TestBinary, j.Binary)
+	if err := errors.Join(a.binaries(wire.Binaries, j.Binaries), a.binaries(wire.Peers, j.Peers), a.tree(filepath.Join(j.Dir, "testdata"))); err != nil {
+		return err
+	}
+	text, err := json.Marshal(wire.Job{Args: j.Args, Dir: j.Dir, Module: j.Module, Env: append([]string{
+		"PATH=/bin:/usr/bin:/usr/sbin", "HOME=/root", "TMPDIR=/tmp",
+		"RAIL_CNI_BIN=" + wire.Binaries, "RAIL_CNI_PEERS=" + wire.Peers, Mark + "=1",
+	}, j.Env...)})
+	if err != nil {
+		return err
+	}
+	a.bytes(wire.JobFile, text, 0o644)
+	return errors.Join(a.close(), f.Close())
+}
+
+// Mark is an environment variable that a test finds set in the rig, and
+// nowhere else.
+const Mark = "RAIL_CNI_RIG"
+
+// static fails for a binary that wants shared libraries, which the guest may
+// not have.
+func (j *Job) static() error {
+	f, err := elf.Open(j.Binary)
+	if err != nil {
+		return fmt.Errorf("%s: %w", j.Binary, err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s needs shared libraries: build it with CGO_ENABLED=0 (which excludes -race)", j.Binary)
+		}
+	}
+	return nil
+}
+
+// binaries adds the programs in a directory of the host, without those in
+// directories below.
+func (a *archive) binaries(to, from string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return fmt.Errorf("%w (run `make build peers`)", err)
+	}
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			a.file(filepath.Join(to, e.Name()), filepath.Join(from, e.Name()))
+		}
+	}
+	return nil
+}
+
+// tree adds a directory where it is on the host, if there is one.
+func (a *archive) tree(root string) error {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			a.file(path, path)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,198 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
+)
+
+// Machine is a virtual machine with RoCE NICs.
+type Machine struct {
+	Image  *Image
+	Initrd string    // file: the image's base, followed by the job
+	Out    io.Writer // takes what the test prints
+	ErrOut io.Writer
+	Log    io.Writer // takes what the rig says, for a person
+}
+
+// The slots of PCI bus 0 that hold a NIC each: the eight of the users' nodes,
+// ens11np0 … ens18np0, and eight more for a second node. A NIC's rail is the
+// last digit of its slot.
+const (
+	firstSlot   = 11
+	secondSlot  = 21
+	nicsPerNode = 8
+)
+
+// kernelArgs make an emulated boot quick and its log complete: warnings go to
+// the console, and what cannot be survived ends the machine at once.
+var kernelArgs = []string{
+	"console=ttyS0", "loglevel=5", "8250.nr_uarts=2", "panic=-1", "panic_on_oops=1", "sysctl.kernel.hung_task_timeout_secs=60",
+	"tsc=reliable", "no_timer_check", "mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0",
+	"random.trust_cpu=on", "rcupdate.rcu_expedited=1", "nowatchdog", "net.ifnames=0",
+}
+
+// console is the descriptor of QEMU that the kernel's console goes to.
+const console = 3
+
+func (m *Machine) args() []string {
+	args := []string{
+		// Software emulation: KVM is not everywhere, and where it is broken
+		// QEMU does not fall back.
+		"-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", "1024",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(kernelArgs, " "),
+		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
+		"-serial", "stdio",
+		// A NIC with eight virtual functions, below a bridge of its own.
+		"-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
+		"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
+	}
+	for i := range nicsPerNode {
+		for _, first := range []int{firstSlot, secondSlot} {
+			args = append(args, "-device", "edu,addr="+strconv.FormatInt(int64(first+i), 16))
+		}
+	}
+	return args
+}
+
+// Some boots in a hundred die before the first process, for a reason that is
+// not known. A boot takes four to six seconds on a quiet machine; the second
+// may take as long as a busy one needs.
+var bootLimits = []time.Duration{15 * time.Second, 60 * time.Second}
+
+// errNoBoot is wrapped when a machine gave no sign of life.
+var errNoBoot = errors.New("the machine did not boot")
+
+// Run boots the machine, runs the test and gives its exit code. The error is
+// not nil when the test could not be run to its end, or when the kernel found
+// something wrong with itself meanwhile; ctx bounds the whole.
+func (m *Machine) Run(ctx context.Context) (code int, err error) {
+	for _, limit := range bootLimits {
+		code, err = m.boot(ctx, limit)
+		if !errors.Is(err, errNoBoot) || ctx.Err() != nil {
+			break
+		}
+		fmt.Fprintf(m.Log, "rig: %v\n", err)
+	}
+	return code, err
+}
+
+// boot is one boot of the machine.
+func (m *Machine) boot(ctx context.Context, limit time.Duration) (int, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	kernelLog, kernelEnd, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer kernelLog.Close()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", m.args()...)
+	cmd.ExtraFiles = []*os.File{kernelEnd}
+	// QEMU must not outlive this process, however that ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // Pdeathsig is about the thread
+	defer runtime.UnlockOSThread()
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	line, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, errors.Join(err, kernelEnd.Close())
+	}
+	err = cmd.Start()
+	_ = kernelEnd.Close()
+	if err != nil {
+		return 0, err
+	}
+	watch := watchConsole(kernelLog)
+	s := &session{m: m, booted: time.AfterFunc(limit, func() { stop(fmt.Errorf("%w within %v", errNoBoot, limit)) })}
+	followErr := s.follow(line)
+	if followErr != nil && ctx.Err() != nil {
+		followErr = context.Cause(ctx)
+	}
+	stop(nil) // nothing on the machine is worth an orderly end
+	_ = cmd.Wait()
+	log := watch.wait()
+	if complaints.Len() > 0 && followErr != nil {
+		followErr = fmt.Errorf("%w; QEMU said: %s", followErr, bytes.TrimSpace(complaints.Bytes()))
+	}
+	return s.ended.Code, s.verdict(followErr, log)
+}
+
+// session is what one boot tells.
+type session struct {
+	m      *Machine
+	booted *time.Timer // ends the boot if the machine stays silent
+	ended  wire.Event
+}
+
+// follow passes on the test's output until the guest says that it has ended.
+func (s *session) follow(line io.Reader) error {
+	defer s.booted.Stop()
+	for r := wire.NewReader(line); ; {
+		f, err := r.Next()
+		if err != nil {
+			return fmt.Errorf("the machine ended before the test did: %w", err)
+		}
+		switch f.Kind {
+		case wire.Stdout:
+			_, err = s.m.Out.Write(f.Bytes)
+		case wire.Stderr:
+			_, err = s.m.ErrOut.Write(f.Bytes)
+		case wire.News:
+			if done, err := s.hear(f.Event); done || err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) hear(e wire.Event) (done bool, err error) {
+	switch e.Name {
+	case wire.Booted:
+		s.booted.Stop()
+	case wire.Started:
+		if os.Getenv("RIG_VERBOSE") != "" {
+			fmt.Fprintf(s.m.Log, "rig: the test begins, %.1f s after the machine's kernel\n", e.Uptime)
+		}
+	case wire.Ended:
+		s.ended = e
+		return true, nil
+	case wire.Failed:
+		return true, fmt.Errorf("the machine cannot run the test: %s", e.Text)
+	}
+	return false, nil
+}
+
+// Bits of the kernel's taint that mean that something is broken, and not only
+// that our module is not the kernel's own
+// (Documentation/admin-guide/tainted-kernels.rst).
+const brokenTaint = 1<<4 | 1<<5 | 1<<7 | 1<<9 | 1<<14
+
+// verdict joins the reason why the test was not run to its end with what the
+// kernel has to say.
+func (s *session) verdict(err error, log *consoleLog) error {
+	if s.ended.Taint&brokenTaint != 0 && len(log.trouble) == 0 {
+		err = errors.Join(err, fmt.Errorf("the kernel is tainted (%#x) by a warning that its console does not show", s.ended.Taint))
+	}
+	if len(log.trouble) > 0 {
+		err = errors.Join(err, fmt.Errorf("the kernel complained:\n%s", strings.Join(log.trouble, "\n")))
+	} else if err != nil && !errors.Is(err, errNoBoot) {
+		err = fmt.Errorf("%w; the kernel's last words:\n%s", err, log.last())
+	}
+	return err
+}

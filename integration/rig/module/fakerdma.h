@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef FAKERDMA_H
+#define FAKERDMA_H
+
+#include <linux/if_ether.h>
+#include <linux/list.h>
+#include <linux/netdevice.h>
+#include <linux/pci.h>
+
+#define FK_MAX_VF 64
+
+/* What "ip link set PF vf N ..." has set. */
+struct fk_vf {
+	u8 mac[ETH_ALEN];
+	u16 vlan;
+	u8 qos;
+	__be16 proto;
+	bool spoofchk, trust;
+	int link;
+	u32 min_rate, max_rate;
+};
+
+/* The identity that QEMU gave a function, put back when we leave it. */
+struct fk_ids {
+	u16 vendor, device;
+	u32 class;
+};
+
+struct fk_rdma;
+
+/* A NIC: one PCI function with a netdev and, unless rdma=0, an RDMA device. */
+struct fk_nic {
+	struct pci_dev *pdev;
+	struct net_device *ndev;
+	struct fk_rdma *rdma;
+	struct fk_ids ids;
+	unsigned int rail;
+	struct fk_vf vf[FK_MAX_VF];
+	int num_vf;
+	struct list_head list;	/* of all NICs, for the switch */
+};
+
+struct fk_rdma *fk_rdma_add(struct net_device *ndev);
+void fk_rdma_del(struct fk_rdma *rdma);
+
+#endif

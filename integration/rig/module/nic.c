@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * fakerdma - stand-ins for RoCE NICs, to test how NICs move between network
+ * namespaces on the real networking and RDMA cores of Linux.
+ *
+ * It binds to functions that QEMU emulates, "edu" (a plain NIC) and "nvme" (a
+ * NIC with SR-IOV), and makes each a NIC: a netdev and a RoCE device with the
+ * function as their common parent, shown in sysfs as an mlx5 of Mellanox.
+ *
+ * This file is the PCI driver, the netdev, and the switch that joins the
+ * netdevs of one rail. rdma.c is the RDMA device.
+ */
+#include <linux/etherdevice.h>
+#include <linux/ethtool.h>
+#include <linux/module.h>
+
+#include "fakerdma.h"
+
+static bool rdma = true;
+module_param(rdma, bool, 0444);
+MODULE_PARM_DESC(rdma, "give each NIC an RDMA device (default on)");
+
+static uint rails = 10;
+module_param(rails, uint, 0444);
+MODULE_PARM_DESC(rails, "a NIC in slot S is on rail S % rails, and sees no other rail");
+
+static LIST_HEAD(nics);
+static DEFINE_SPINLOCK(nics_lock);
+
+static struct fk_nic *nic_of(struct net_device *nd)
+{
+	return *(struct fk_nic **)netdev_priv(nd);
+}
+
+/* ------------------------------------------------------------ netdev ---- */
+
+static int fk_open(struct net_device *nd)
+{
+	netif_carrier_on(nd);
+	netif_start_queue(nd);
+	return 0;
+}
+
+static int fk_stop(struct net_device *nd)
+{
+	netif_stop_queue(nd);
+	netif_carrier_off(nd);
+	return 0;
+}
+
+/* Does the netdev take in a frame for this address? */
+static bool fk_accepts(struct net_device *nd, const u8 *dest)
+{
+	return is_multicast_ether_addr(dest) ||
+	       ether_addr_equal(dest, nd->dev_addr) ||
+	       (nd->flags & IFF_PROMISC) || !netdev_uc_empty(nd);
+}
+
+/* The switch: a copy for every other netdev of the rail that is up. */
+static netdev_tx_t fk_xmit(struct sk_buff *skb, struct net_device *nd)
+{
+	const u8 *dest = eth_hdr(skb)->h_dest;
+	struct fk_nic *me = nic_of(nd), *other;
+	struct sk_buff *copy;
+
+	dev_lstats_add(nd, skb->len);
+	spin_lock(&nics_lock);
+	list_for_each_entry(other, &nics, list) {
+		if (other == me || other->rail != me->rail ||
+		    !netif_running(other->ndev) ||
+		    !fk_accepts(other->ndev, dest))
+			continue;
+		copy = skb_copy(skb, GFP_ATOMIC);
+		if (copy)
+			dev_forward_skb(other->ndev, copy);
+	}
+	spin_unlock(&nics_lock);
+	consume_skb(skb);
+	return NETDEV_TX_OK;
+}
+
+static void fk_stats64(struct net_device *nd, struct rtnl_link_stats64 *s)
+{
+	dev_lstats_read(nd, &s->tx_packets, &s->tx_bytes);
+}
+
+static int fk_init(struct net_device *nd)
+{
+	nd->lstats = netdev_alloc_pcpu_stats(struct pcpu_lstats);
+	return nd->lstats ? 0 : -ENOMEM;
+}
+
+static void fk_uninit(struct net_device *nd)
+{
+	free_percpu(nd->lstats);
+}
+
+static int fk_change_mtu(struct net_device *nd, int mtu)
+{
+	WRITE_ONCE(nd->mtu, mtu);
+	return 0;
+}
+
+/* With this op the core keeps the unicast list that fk_accepts looks at. */
+static void fk_rx_mode(struct net_device *nd) {}
+
+static int fk_port_name(struct net_device *nd, char *buf, size_t len)
+{
+	if (nic_of(nd)->pdev->is_virtfn)
+		return -EOPNOTSUPP;
+	return snprintf(buf, len, "p0") >= len ? -EINVAL : 0;
+}
+
+/* What is set for a VF is kept and shown, and does nothing. */
+static struct fk_vf *vf_of(struct net_device *nd, int n)
+{
+	struct fk_nic *nic = nic_of(nd);
+
+	return n >= 0 && n < nic->num_vf ? &nic->vf[n] : NULL;
+}
+
+static int fk_vf_mac(struct net_device *nd, int n, u8 *mac)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	ether_addr_copy(vf->mac, mac);
+	return 0;
+}
+
+static int fk_vf_vlan(struct net_device *nd, int n, u16 vlan, u8 qos, __be16 proto)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	vf->vlan = vlan;
+	vf->qos = qos;
+	vf->proto = proto;
+	return 0;
+}
+
+static int fk_vf_spoofchk(struct net_device *nd, int n, bool on)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	vf->spoofchk = on;
+	return 0;
+}
+
+static int fk_vf_trust(struct net_device *nd, int n, bool on)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	vf->trust = on;
+	return 0;
+}
+
+static int fk_vf_link(struct net_device *nd, int n, int state)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	vf->link = state;
+	return 0;
+}
+
+static int fk_vf_rate(struct net_device *nd, int n, int min, int max)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	vf->min_rate = min;
+	vf->max_rate = max;
+	return 0;
+}
+
+static int fk_vf_config(struct net_device *nd, int n, struct ifla_vf_info *i)
+{
+	struct fk_vf *vf = vf_of(nd, n);
+
+	if (!vf)
+		return -EINVAL;
+	memset(i, 0, sizeof(*i));
+	i->vf = n;
+	ether_addr_copy(i->mac, vf->mac);
+	i->vlan = vf->vlan;
+	i->qos = vf->qos;
+	i->vlan_proto = vf->proto;
+	i->spoofchk = vf->spoofchk;
+	i->trusted = vf->trust;
+	i->linkstate = vf->link;
+	i->min_tx_rate = vf->min_rate;
+	i->max_tx_rate = vf->max_rate;
+	return 0;
+}
+
+static const struct net_device_ops fk_netdev_ops = {
+	.ndo_init = fk_init,
+	.ndo_uninit = fk_uninit,
+	.ndo_open = fk_open,
+	.ndo_stop = fk_stop,
+	.ndo_start_xmit = fk_xmit,
+	.ndo_get_stats64 = fk_stats64,
+	.ndo_set_mac_address = eth_mac_addr,
+	.ndo_validate_addr = eth_validate_addr,
+	.ndo_change_mtu = fk_change_mtu,
+	.ndo_set_rx_mode = fk_rx_mode,
+	.ndo_get_phys_port_name = fk_port_name,
+	.ndo_set_vf_mac = fk_vf_mac,
+	.ndo_set_vf_vlan = fk_vf_vlan,
+	.ndo_set_vf_spoofchk = fk_vf_spoofchk,
+	.ndo_set_vf_trust = fk_vf_trust,
+	.ndo_set_vf_link_state = fk_vf_link,
+	.ndo_set_vf_rate = fk_vf_rate,
+	.ndo_get_vf_config = fk_vf_config,
+};
+
+static int fk_link_ksettings(struct net_device *nd, struct ethtool_link_ksettings *k)
+{
+	ethtool_link_ksettings_zero_link_mode(k, supported);
+	k->base.speed = netif_carrier_ok(nd) ? SPEED_200000 : SPEED_UNKNOWN;
+	k->base.duplex = DUPLEX_FULL;
+	k->base.port = PORT_FIBRE;
+	return 0;
+}
+
+static const struct ethtool_ops fk_ethtool_ops = {
+	.get_link = ethtool_op_get_link,
+	.get_link_ksettings = fk_link_ksettings,
+};
+
+/* --------------------------------------------------------------- NIC ---- */
+
+/* Names as systemd gives them: by slot, or by bus and slot below a bridge. */
+static void fk_name(struct fk_nic *nic, char *name)
+{
+	struct pci_dev *pf = pci_physfn(nic->pdev);
+	unsigned int bus = pf->bus->number, slot = PCI_SLOT(pf->devfn);
+	char place[IFNAMSIZ];
+
+	if (bus)
+		snprintf(place, sizeof(place), "p%us%u", bus, slot);
+	else
+		snprintf(place, sizeof(place), "s%u", slot);
+	if (nic->pdev->is_virtfn)
+		snprintf(name, IFNAMSIZ, "en%.6sv%d", place, pci_iov_vf_id(nic->pdev));
+	else
+		snprintf(name, IFNAMSIZ, "en%.8snp0", place);
+}
+
+/* The MAC follows from the place, so that a NIC that was unplugged has it again. */
+static void fk_mac(struct fk_nic *nic, u8 *mac)
+{
+	static const u8 mellanox[] = { 0xb8, 0xce, 0xf6 };
+	struct pci_dev *pdev = nic->pdev;
+
+	memcpy(mac, mellanox, sizeof(mellanox));
+	mac[3] = 0;
+	mac[4] = pdev->bus->number;
+	mac[5] = pdev->devfn;
+	if (pdev->is_virtfn) {
+		struct fk_nic *pf = pci_get_drvdata(pci_physfn(pdev));
+		int n = pci_iov_vf_id(pdev);
+
+		if (pf && n >= 0 && n < FK_MAX_VF && !is_zero_ether_addr(pf->vf[n].mac))
+			ether_addr_copy(mac, pf->vf[n].mac);
+	}
+}
+
+static struct net_device *fk_netdev(struct fk_nic *nic)
+{
+	struct net_device *nd = alloc_etherdev(sizeof(struct fk_nic *));
+	u8 mac[ETH_ALEN];
+	int err;
+
+	if (!nd)
+		return ERR_PTR(-ENOMEM);
+	*(struct fk_nic **)netdev_priv(nd) = nic;
+	SET_NETDEV_DEV(nd, &nic->pdev->dev);
+	nd->netdev_ops = &fk_netdev_ops;
+	nd->ethtool_ops = &fk_ethtool_ops;
+	nd->min_mtu = 68;
+	nd->max_mtu = 9978;
+	nd->features |= NETIF_F_HIGHDMA;
+	nd->vlan_features = nd->features;
+	nd->hw_features = nd->features;
+	fk_mac(nic, mac);
+	eth_hw_addr_set(nd, mac);
+	netif_carrier_off(nd);
+	fk_name(nic, nd->name);
+	err = register_netdev(nd);
+	if (err == -EEXIST) {	/* a kernel's name, as when udev cannot rename */
+		strscpy(nd->name, "eth%d", IFNAMSIZ);
+		err = register_netdev(nd);
+	}
+	if (err) {
+		free_netdev(nd);
+		return ERR_PTR(err);
+	}
+	return nd;
+}
+
+static int fk_nic_add(struct fk_nic *nic)
+{
+	nic->ndev = fk_netdev(nic);
+	if (IS_ERR(nic->ndev))
+		return PTR_ERR(nic->ndev);
+	if (rdma) {
+		nic->rdma = fk_rdma_add(nic->ndev);
+		if (IS_ERR(nic->rdma)) {
+			unregister_netdev(nic->ndev);
+			free_netdev(nic->ndev);
+			return PTR_ERR(nic->rdma);
+		}
+	}
+	spin_lock_bh(&nics_lock);
+	list_add_tail(&nic->list, &nics);
+	spin_unlock_bh(&nics_lock);
+	return 0;
+}
+
+static void fk_nic_del(struct fk_nic *nic)
+{
+	spin_lock_bh(&nics_lock);
+	list_del(&nic->list);
+	spin_unlock_bh(&nics_lock);
+	if (nic->rdma)
+		fk_rdma_del(nic->rdma);
+	unregister_netdev(nic->ndev);
+	free_netdev(nic->ndev);
+}
+
+/* --------------------------------------------------------------- PCI ---- */
+
+/* From here on sysfs shows an mlx5. (The raw config space still tells QEMU's.) */
+static void fk_relabel(struct fk_nic *nic)
+{
+	struct pci_dev *pdev = nic->pdev;
+
+	nic->ids = (struct fk_ids){ pdev->vendor, pdev->device, pdev->class };
+	pdev->vendor = PCI_VENDOR_ID_MELLANOX;
+	pdev->device = pdev->is_virtfn ? 0x101e : 0x1021;
+	pdev->class = PCI_CLASS_NETWORK_ETHERNET << 8;
+}
+
+static void fk_unlabel(struct fk_nic *nic)
+{
+	nic->pdev->vendor = nic->ids.vendor;
+	nic->pdev->device = nic->ids.device;
+	nic->pdev->class = nic->ids.class;
+}
+
+static unsigned int fk_rail(struct pci_dev *pdev)
+{
+	return rails ? PCI_SLOT(pci_physfn(pdev)->devfn) % rails : 0;
+}
+
+static int fk_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct fk_nic *nic = kzalloc(sizeof(*nic), GFP_KERNEL);
+	int err;
+
+	if (!nic)
+		return -ENOMEM;
+	nic->pdev = pdev;
+	nic->rail = fk_rail(pdev);
+	err = pci_enable_device(pdev);
+	if (err)
+		goto free;
+	fk_relabel(nic);
+	pci_set_drvdata(pdev, nic);
+	err = fk_nic_add(nic);
+	if (err)
+		goto unlabel;
+	return 0;
+
+unlabel:
+	pci_set_drvdata(pdev, NULL);
+	fk_unlabel(nic);
+	pci_disable_device(pdev);
+free:
+	kfree(nic);
+	return err;
+}
+
+static void fk_remove(struct pci_dev *pdev)
+{
+	struct fk_nic *nic = pci_get_drvdata(pdev);
+
+	if (!pdev->is_virtfn)
+		pci_disable_sriov(pdev);
+	fk_nic_del(nic);
+	pci_set_drvdata(pdev, NULL);
+	fk_unlabel(nic);
+	pci_disable_device(pdev);
+	kfree(nic);
+}
+
+static int fk_sriov(struct pci_dev *pdev, int n)
+{
+	struct fk_nic *nic = pci_get_drvdata(pdev);
+	int err;
+
+	if (!n) {
+		pci_disable_sriov(pdev);
+		nic->num_vf = 0;
+		return 0;
+	}
+	if (n > FK_MAX_VF)
+		return -EINVAL;
+	nic->num_vf = n;
+	err = pci_enable_sriov(pdev, n);
+	if (err) {
+		nic->num_vf = 0;
+		return err;
+	}
+	return n;
+}
+
+static const struct pci_device_id fk_ids[] = {
+	{ PCI_DEVICE(0x1234, 0x11e8) },			/* QEMU's edu */
+	{ PCI_DEVICE(0x1b36, 0x0010) },			/* QEMU's nvme */
+	{ PCI_DEVICE(PCI_VENDOR_ID_MELLANOX, 0x0010) },	/* its VFs, which take our vendor id */
+	{}
+};
+
+static struct pci_driver fk_driver = {
+	.name = "mlx5_core",
+	.id_table = fk_ids,
+	.probe = fk_probe,
+	.remove = fk_remove,
+	.sriov_configure = fk_sriov,
+};
+module_pci_driver(fk_driver);
+
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Stand-ins for RoCE NICs, to test network namespaces");

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The RDMA device of a NIC: all that the RDMA core asks of a driver, and no
+ * data path. Verbs objects can be made and do nothing. With the mandatory
+ * operations there, the core attaches uverbs, umad and the connection manager,
+ * as to a real NIC.
+ *
+ * The netdev of the port follows mlx5_ib: dropped when the netdev leaves a
+ * network namespace (NETDEV_UNREGISTER), taken up when one with the same
+ * parent device arrives in one (NETDEV_REGISTER).
+ */
+#include <linux/delay.h>
+#include <linux/moduleparam.h>
+#include <linux/netdevice.h>
+#include <net/addrconf.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_mad.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+#include "fakerdma.h"
+
+static bool movable = true;
+module_param(movable, bool, 0444);
+MODULE_PARM_DESC(movable, "offer disassociate_ucontext, without which the core moves no device (as rxe, siw, efa)");
+
+static uint move_delay_ms;
+module_param(move_delay_ms, uint, 0644);
+MODULE_PARM_DESC(move_delay_ms, "make each half of a move last longer, to provoke races");
+
+#define FK_PORT 1
+#define FK_GIDS 255
+
+struct fk_rdma {
+	struct ib_device ibdev;
+	struct notifier_block nb;
+};
+
+static bool has_link(struct net_device *nd)
+{
+	return nd && netif_running(nd) && netif_carrier_ok(nd);
+}
+
+/* ------------------------------------------------- device and port ---- */
+
+static int fk_query_device(struct ib_device *d, struct ib_device_attr *a,
+			   struct ib_udata *u)
+{
+	if (u->inlen || u->outlen)
+		return -EINVAL;
+	*a = (struct ib_device_attr){
+		.fw_ver = (28ULL << 32) | (39ULL << 16) | 1002,
+		.sys_image_guid = d->node_guid,
+		.vendor_id = 0x02c9,
+		.vendor_part_id = 4129,
+		.max_mr_size = ~0ULL,
+		.page_size_cap = 0xfffff000,
+		.max_qp = 1 << 17,
+		.max_qp_wr = 1 << 15,
+		.max_send_sge = 30,
+		.max_recv_sge = 32,
+		.max_cq = 1 << 24,
+		.max_cqe = (1 << 22) - 1,
+		.max_mr = 1 << 24,
+		.max_pd = 1 << 24,
+		.max_pkeys = 1,
+		.kernel_cap_flags = IBK_LOCAL_DMA_LKEY,
+	};
+	return 0;
+}
+
+static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
+{
+	struct net_device *nd = ib_device_get_netdev(d, port);
+	bool up = has_link(nd);
+
+	a->state = up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
+	a->phys_state = up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_DISABLED;
+	a->max_mtu = IB_MTU_4096;
+	a->active_mtu = nd ? iboe_get_mtu(nd->mtu) : IB_MTU_1024;
+	a->gid_tbl_len = FK_GIDS;
+	a->pkey_tbl_len = 1;
+	a->port_cap_flags = IB_PORT_CM_SUP;
+	a->ip_gids = true;
+	a->max_msg_sz = 0x40000000;
+	a->active_width = IB_WIDTH_4X;
+	a->active_speed = IB_SPEED_NDR;
+	dev_put(nd);
+	return 0;
+}
+
+static int fk_port_immutable(struct ib_device *d, u32 port,
+			     struct ib_port_immutable *im)
+{
+	im->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE | RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	im->max_mad_size = IB_MGMT_MAD_SIZE;
+	im->pkey_tbl_len = 1;
+	im->gid_tbl_len = FK_GIDS;
+	return 0;
+}
+
+static enum rdma_link_layer fk_link_layer(struct ib_device *d, u32 port)
+{
+	return IB_LINK_LAYER_ETHERNET;
+}
+
+static void fk_fw_str(struct ib_device *d, char *s)
+{
+	snprintf(s, IB_FW_VERSION_NAME_MAX, "28.39.1002");
+}
+
+static int fk_query_pkey(struct ib_device *d, u32 port, u16 i, u16 *pkey)
+{
+	*pkey = 0xffff;
+	return 0;
+}
+
+static ssize_t hca_type_show(struct device *d, struct device_attribute *a, char *b)
+{
+	return sysfs_emit(b, "MT4129\n");
+}
+static DEVICE_ATTR_RO(hca_type);
+
+static ssize_t hw_rev_show(struct device *d, struct device_attribute *a, char *b)
+{
+	return sysfs_emit(b, "0\n");
+}
+static DEVICE_ATTR_RO(hw_rev);
+
+static ssize_t board_id_show(struct device *d, struct device_attribute *a, char *b)
+{
+	return sysfs_emit(b, "MT_0000000838\n");
+}
+static DEVICE_ATTR_RO(board_id);
+
+static struct attribute *fk_attrs[] = {
+	&dev_attr_hca_type.attr, &dev_attr_hw_rev.attr, &dev_attr_board_id.attr, NULL
+};
+static const struct attribute_group fk_group = { .attrs = fk_attrs };
+
+static const struct rdma_stat_desc fk_stats[] = {
+	{ .name = "rx_write_requests" }, { .name = "out_of_sequence" },
+	{ .name = "np_cnp_sent" }, { .name = "rp_cnp_handled" },
+	{ .name = "rx_icrc_encapsulated" },
+};
+
+static struct rdma_hw_stats *fk_alloc_stats(struct ib_device *d, u32 port)
+{
+	return rdma_alloc_hw_stats_struct(fk_stats, ARRAY_SIZE(fk_stats),
+					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
+}
+
+static int fk_get_stats(struct ib_device *d, struct rdma_hw_stats *s, u32 port, int i)
+{
+	if (!port || !s)
+		return -EINVAL;
+	return ARRAY_SIZE(fk_stats);
+}
+
+/* ------------------------------------------- verbs, without a data path ---- */
+
+struct fk_ucontext { struct ib_ucontext ibuc; };
+struct fk_pd { struct ib_pd ibpd; };
+struct fk_cq { struct ib_cq ibcq; };
+struct fk_qp { struct ib_qp ibqp; struct ib_qp_attr attr; };
+
+static atomic_t next_qpn = ATOMIC_INIT(16);
+
+static int fk_alloc_ucontext(struct ib_ucontext *c, struct ib_udata *u) { return 0; }
+static void fk_dealloc_ucontext(struct ib_ucontext *c) {}
+static int fk_alloc_pd(struct ib_pd *pd, struct ib_udata *u) { return 0; }
+static int fk_dealloc_pd(struct ib_pd *pd, struct ib_udata *u) { return 0; }
+
+static int fk_create_cq(struct ib_cq *cq, const struct ib_cq_init_attr *a,
+			struct uverbs_attr_bundle *attrs)
+{
+	cq->cqe = a->cqe;
+	return 0;
+}
+
+static int fk_destroy_cq(struct ib_cq *cq, struct ib_udata *u) { return 0; }
+static int fk_poll_cq(struct ib_cq *cq, int n, struct ib_wc *wc) { return 0; }
+static int fk_req_notify(struct ib_cq *cq, enum ib_cq_notify_flags f) { return 0; }
+
+static int fk_create_qp(struct ib_qp *qp, struct ib_qp_init_attr *a, struct ib_udata *u)
+{
+	qp->qp_num = a->qp_type == IB_QPT_GSI ? 1 : atomic_inc_return(&next_qpn);
+	return 0;
+}
+
+static int fk_modify_qp(struct ib_qp *qp, struct ib_qp_attr *a, int mask,
+			struct ib_udata *u)
+{
+	if (mask & IB_QP_STATE)
+		container_of(qp, struct fk_qp, ibqp)->attr.qp_state = a->qp_state;
+	return 0;
+}
+
+static int fk_query_qp(struct ib_qp *qp, struct ib_qp_attr *a, int mask,
+		       struct ib_qp_init_attr *i)
+{
+	*a = container_of(qp, struct fk_qp, ibqp)->attr;
+	memset(i, 0, sizeof(*i));
+	return 0;
+}
+
+static int fk_destroy_qp(struct ib_qp *qp, struct ib_udata *u) { return 0; }
+
+static int fk_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+			const struct ib_send_wr **bad)
+{
+	*bad = wr;
+	return -EOPNOTSUPP;
+}
+
+static int fk_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+			const struct ib_recv_wr **bad)
+{
+	return 0;
+}
+
+static struct ib_mr *new_mr(void)
+{
+	struct ib_mr *mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+
+	return mr ? mr : ERR_PTR(-ENOMEM);
+}
+
+static struct ib_mr *fk_get_dma_mr(struct ib_pd *pd, int acc)
+{
+	return new_mr();
+}
+
+static struct ib_mr *fk_reg_user_mr(struct ib_pd *pd, u64 start, u64 len, u64 va,
+				    int acc, struct ib_udata *u)
+{
+	return new_mr();
+}
+
+static int fk_dereg_mr(struct ib_mr *mr, struct ib_udata *u)
+{
+	kfree(mr);
+	return 0;
+}
+
+/*
+ * The core moves a device to another network namespace by cutting off its user
+ * contexts, and enabling it again there.
+ */
+static void delay_move(void)
+{
+	if (move_delay_ms)	/* msleep(0) sleeps */
+		msleep(move_delay_ms);
+}
+
+static void fk_disassociate(struct ib_ucontext *c)
+{
+	delay_move();
+}
+
+static int fk_enable(struct ib_device *d)
+{
+	delay_move();
+	return 0;
+}
+
+static const struct ib_device_ops fk_ops = {
+	.owner = THIS_MODULE,
+	/*
+	 * libibverbs picks its provider by this number, and siw's asks for
+	 * nothing at open. Not RXE: rdma_rxe would take our devices for its own.
+	 */
+	.driver_id = RDMA_DRIVER_SIW,
+	.uverbs_abi_ver = 1,
+	.device_group = &fk_group,
+	.alloc_hw_port_stats = fk_alloc_stats,
+	.get_hw_stats = fk_get_stats,
+	.query_device = fk_query_device,
+	.query_port = fk_query_port,
+	.get_port_immutable = fk_port_immutable,
+	.get_link_layer = fk_link_layer,
+	.get_dev_fw_str = fk_fw_str,
+	.query_pkey = fk_query_pkey,
+	.enable_driver = fk_enable,
+	.alloc_ucontext = fk_alloc_ucontext,
+	.dealloc_ucontext = fk_dealloc_ucontext,
+	.alloc_pd = fk_alloc_pd,
+	.dealloc_pd = fk_dealloc_pd,
+	.create_cq = fk_create_cq,
+	.destroy_cq = fk_destroy_cq,
+	.poll_cq = fk_poll_cq,
+	.req_notify_cq = fk_req_notify,
+	.create_qp = fk_create_qp,
+	.modify_qp = fk_modify_qp,
+	.query_qp = fk_query_qp,
+	.destroy_qp = fk_destroy_qp,
+	.post_send = fk_post_send,
+	.post_recv = fk_post_recv,
+	.get_dma_mr = fk_get_dma_mr,
+	.reg_user_mr = fk_reg_user_mr,
+	.dereg_mr = fk_dereg_mr,
+	INIT_RDMA_OBJ_SIZE(ib_ucontext, fk_ucontext, ibuc),
+	INIT_RDMA_OBJ_SIZE(ib_pd, fk_pd, ibpd),
+	INIT_RDMA_OBJ_SIZE(ib_cq, fk_cq, ibcq),
+	INIT_RDMA_OBJ_SIZE(ib_qp, fk_qp, ibqp),
+};
+
+static const struct ib_device_ops fk_movable_ops = {
+	.disassociate_ucontext = fk_disassociate,
+};
+
+/* ------------------------------------------------- netdev of the port ---- */
+
+static void tell_port_state(struct fk_rdma *fk, struct net_device *nd)
+{
+	struct ib_event e = {
+		.device = &fk->ibdev,
+		.element.port_num = FK_PORT,
+		.event = has_link(nd) ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
+	};
+
+	ib_dispatch_event(&e);
+}
+
+static int fk_netdev_event(struct notifier_block *nb, unsigned long event, void *ptr)
+{
+	struct fk_rdma *fk = container_of(nb, struct fk_rdma, nb);
+	struct net_device *nd = netdev_notifier_info_to_dev(ptr), *mine;
+
+	if (nd->dev.parent != fk->ibdev.dev.parent)
+		return NOTIFY_DONE;
+	mine = ib_device_get_netdev(&fk->ibdev, FK_PORT);
+	switch (event) {
+	case NETDEV_REGISTER:
+		if (!mine)
+			ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
+		break;
+	case NETDEV_UNREGISTER:
+		if (mine == nd)
+			ib_device_set_netdev(&fk->ibdev, NULL, FK_PORT);
+		break;
+	case NETDEV_UP:
+	case NETDEV_DOWN:
+	case NETDEV_CHANGE:
+		if (mine == nd)
+			tell_port_state(fk, nd);
+		break;
+	}
+	dev_put(mine);
+	return NOTIFY_DONE;
+}
+
+struct fk_rdma *fk_rdma_add(struct net_device *nd)
+{
+	struct fk_rdma *fk = ib_alloc_device(fk_rdma, ibdev);
+	int err;
+
+	if (!fk)
+		return ERR_PTR(-ENOMEM);
+	fk->ibdev.dev.parent = nd->dev.parent;
+	fk->ibdev.node_type = RDMA_NODE_IB_CA;
+	fk->ibdev.phys_port_cnt = 1;
+	fk->ibdev.num_comp_vectors = num_possible_cpus();
+	strscpy(fk->ibdev.node_desc, "fakerdma", sizeof(fk->ibdev.node_desc));
+	addrconf_addr_eui48((u8 *)&fk->ibdev.node_guid, nd->dev_addr);
+	ib_set_device_ops(&fk->ibdev, &fk_ops);
+	if (movable)
+		ib_set_device_ops(&fk->ibdev, &fk_movable_ops);
+	err = ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
+	if (err)
+		goto dealloc;
+	/* No DMA device: the core's virtual DMA is used. */
+	err = ib_register_device(&fk->ibdev, "mlx5_%d", NULL);
+	if (err)
+		goto dealloc;
+	fk->nb.notifier_call = fk_netdev_event;
+	err = register_netdevice_notifier(&fk->nb);
+	if (err)
+		goto unregister;
+	return fk;
+
+unregister:
+	ib_unregister_device(&fk->ibdev);
+dealloc:
+	ib_dealloc_device(&fk->ibdev);
+	return ERR_PTR(err);
+}
+
+void fk_rdma_del(struct fk_rdma *fk)
+{
+	unregister_netdevice_notifier(&fk->nb);
+	ib_unregister_device(&fk->ibdev);
+	ib_dealloc_device(&fk->ibdev);
+}

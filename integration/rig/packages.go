@@ -1,0 +1,118 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// needed are the commands that build and run the machine, and the packages
+// that have them, as scripts/need.sh wants them.
+var needed = []string{
+	"qemu-system-x86_64:qemu-system-x86", "busybox:busybox-static", "depmod:kmod", "xz:xz-utils", "zstd:zstd",
+	"gcc:gcc,libc6-dev", "make:make", "ip:iproute2", "rdma:iproute2", "ping:iputils-ping",
+}
+
+// install installs the packages of needed that are missing.
+func (b *builder) install(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(b.root, "scripts", "need.sh"), needed...)
+	cmd.Stdout, cmd.Stderr = b.log, b.log
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("the rig needs Debian packages that could not be installed: %w", err)
+	}
+	return nil
+}
+
+// kernelSeries is the kernel that the rig runs; Debian's "cloud" flavour has no
+// RDMA core.
+const kernelSeries = `6\.12`
+
+var headersPackage = regexp.MustCompile(`^linux-headers-(` + kernelSeries + `\.(\d+)\+deb(\d+)-amd64)$`)
+
+// newestKernel asks apt for the newest version of the series that has both an
+// image and headers. Both are needed, and the archive has many images without.
+func newestKernel(ctx context.Context) (string, error) {
+	version, err := searchKernel(ctx)
+	if version != "" || err != nil {
+		return version, err
+	}
+	// A fresh machine has no package lists yet, or old ones.
+	if _, err := run(ctx, "", "apt-get", "update", "-q"); err != nil {
+		return "", err
+	}
+	version, err = searchKernel(ctx)
+	if err == nil && version == "" {
+		err = fmt.Errorf("apt knows no package that matches %s: the rig needs Debian 12 or newer on amd64", headersPackage)
+	}
+	return version, err
+}
+
+func searchKernel(ctx context.Context) (string, error) {
+	out, err := run(ctx, "", "apt-cache", "pkgnames", "linux-")
+	if err != nil {
+		return "", err
+	}
+	packages := strings.Fields(string(out))
+	best, newest := "", 0
+	for _, p := range packages {
+		m := headersPackage.FindStringSubmatch(p)
+		if m == nil || !slices.Contains(packages, "linux-image-"+m[1]) {
+			continue
+		}
+		if patch, err := strconv.Atoi(m[2]); err == nil && patch > newest {
+			best, newest = m[1], patch
+		}
+	}
+	return best, nil
+}
+
+// unpack downloads packages and unpacks them into dir; nothing is installed.
+func unpack(ctx context.Context, dir string, packages ...string) error {
+	debs, err := os.MkdirTemp("", "rig-debs")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(debs)
+	// apt gives up root for a download, and complains if it cannot.
+	if err := os.Chmod(debs, 0o777); err != nil {
+		return err
+	}
+	if _, err := run(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
+		// The lists may name a version that the archive has replaced.
+		if _, updateErr := run(ctx, "", "apt-get", "update", "-q"); updateErr != nil {
+			return errors.Join(err, updateErr)
+		}
+		if _, err := run(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
+			return err
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if _, err := run(ctx, "", "dpkg-deb", "-x", f, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run runs a command in dir and gives its output; the error has what it wrote.
+func run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	var out, errOut bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "), err, out.Bytes(), errOut.Bytes())
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,149 @@
+package wire
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Kind says what a frame carries.
+type Kind byte
+
+// The kinds. They are letters so that garbage on the line is soon noticed.
+const (
+	Stdout Kind = 'o'
+	Stderr Kind = 'e'
+	News   Kind = 'n' // an [Event] in JSON
+)
+
+// What an event tells.
+const (
+	Booted  = "booted"  // the guest's first process runs
+	Started = "started" // the test begins
+	Failed  = "failed"  // the guest cannot run the test; see Text
+	Ended   = "ended"   // the test has ended; see Code and Taint
+)
+
+// Event is what the guest says of itself.
+type Event struct {
+	Name   string  `json:"name"`
+	Uptime float64 `json:"uptime"` // seconds since the guest's kernel began
+	Code   int     `json:"code,omitempty"`
+	Taint  uint64  `json:"taint,omitempty"` // /proc/sys/kernel/tainted
+	Text   string  `json:"text,omitempty"`
+}
+
+// Job is what the guest is to run.
+type Job struct {
+	Args   []string `json:"args"` // of the test binary, which is at [TestBinary]
+	Env    []string `json:"env"`
+	Dir    string   `json:"dir"`    // working directory
+	Module string   `json:"module"` // parameters of fakerdma
+}
+
+// Where things lie in the guest.
+const (
+	Root       = "/rig"
+	JobFile    = Root + "/job.json"
+	TestBinary = Root + "/test"
+	Binaries   = Root + "/bin"   // ours
+	Peers      = Root + "/peers" // the plugins of others
+	Modules    = Root + "/modules"
+	LoadOrder  = Modules + "/order" // file names with parameters, one a line
+	NICModule  = Modules + "/fakerdma.ko"
+)
+
+const (
+	headerSize = 3 // kind, length
+	maxPayload = 1<<16 - 1
+)
+
+// Writer writes frames; its methods may be called from several goroutines.
+type Writer struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// NewWriter makes a Writer on w.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+func (w *Writer) frame(kind Kind, payload []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		part := payload[:min(len(payload), maxPayload)]
+		header := binary.BigEndian.AppendUint16([]byte{byte(kind)}, uint16(len(part)))
+		if _, err := w.w.Write(append(header, part...)); err != nil {
+			return err
+		}
+		if payload = payload[len(part):]; len(payload) == 0 {
+			return nil
+		}
+	}
+}
+
+// Stream gives a writer whose bytes go out as frames of one kind.
+func (w *Writer) Stream(kind Kind) io.Writer { return stream{w, kind} }
+
+type stream struct {
+	w    *Writer
+	kind Kind
+}
+
+func (s stream) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := s.w.frame(s.kind, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Tell sends an event.
+func (w *Writer) Tell(e Event) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return w.frame(News, text)
+}
+
+// Frame is what was read: output, or an event.
+type Frame struct {
+	Kind  Kind
+	Bytes []byte
+	Event Event // if Kind is News
+}
+
+// Reader reads frames.
+type Reader struct{ r *bufio.Reader }
+
+// NewReader makes a Reader on r.
+func NewReader(r io.Reader) *Reader { return &Reader{bufio.NewReader(r)} }
+
+// Next gives the next frame, or io.EOF after the last one.
+func (r *Reader) Next() (Frame, error) {
+	header := make([]byte, headerSize)
+	if _, err := io.ReadFull(r.r, header); err != nil {
+		return Frame{}, err
+	}
+	f := Frame{Kind: Kind(header[0]), Bytes: make([]byte, binary.BigEndian.Uint16(header[1:]))}
+	if _, err := io.ReadFull(r.r, f.Bytes); err != nil {
+		return Frame{}, fmt.Errorf("a frame was cut off: %w", errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	switch f.Kind {
+	case Stdout, Stderr:
+		return f, nil
+	case News:
+		if err := json.Unmarshal(f.Bytes, &f.Event); err != nil {
+			return Frame{}, fmt.Errorf("event %q: %w", f.Bytes, err)
+		}
+		return f, nil
+	}
+	return Frame{}, fmt.Errorf("no frame begins with %q", header)
+}
