@@ -55,11 +55,7 @@ func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Netns.Close()
 	command(n.t, "ip", "netns", "del", n.Name)
-	n.await("the end of netns "+n.Name, func() bool {
-		found, err := link.FindNetns(n.ID, "")
-		found.Close()
-		return found == nil && err == nil
-	})
+	n.await("the end of netns "+n.Name, func() bool { return !link.NetnsExists(n.ID, "") })
 }
 
 // await waits until done says so, and fails the test if that takes longer than
@@ -189,7 +185,7 @@ func (n *Netns) State() string {
 }
 
 // volatile are the keys of ip's JSON that say nothing about the configuration.
-var volatile = []string{"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time"}
+var volatile = []string{"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time", "expires"}
 
 func (n *Netns) normalised(text string, routes bool) string {
 	n.t.Helper()
