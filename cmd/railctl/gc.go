@@ -101,16 +101,9 @@ func sweep(ctx context.Context, n *attach.Node, dryRun bool) ([]ending, []error)
 	stale, errs := n.Stale()
 	endings := []ending{}
 	for _, r := range stale {
-		endings = append(endings, ending{attachment: describe(r, gone), Why: why(n, r), Outcome: wouldEnd})
+		endings = append(endings, ending{attachment: describe(r, netnsState(n, r)), Why: why(n, r), Outcome: wouldEnd})
 	}
 	if dryRun {
-		for i, r := range stale {
-			state, err := netnsState(n, r)
-			if err != nil {
-				errs = append(errs, err)
-			}
-			endings[i].State = state
-		}
 		return endings, errs
 	}
 	if ctx == nil {

@@ -15,7 +15,7 @@ func TestGCEndsWhatHasNoPod(t *testing.T) {
 	l := newLab(t)
 	dead := l.lend()
 	l.share("web-1", "c1")
-	l.kill(dead)
+	dead.Delete()
 
 	dry := l.must("gc", "--dry-run")
 	equal(t, "gc --dry-run", squeezed(dry), `POD IFNAME PLUGIN NIC ADDRESSES WHY OUTCOME
@@ -42,7 +42,7 @@ default/web-0 net1 host-device ens12np0 172.31.1.2/24 its pod netns `+dead.Path+
 
 func TestGCSaysWhatCannotBeFreed(t *testing.T) {
 	l := newLab(t)
-	l.kill(l.lend())
+	l.lend().Delete()
 	plugin := filepath.Join(l.path, "whereabouts")
 	if err := os.Remove(plugin); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestGCSaysWhatCannotBeFreed(t *testing.T) {
 
 func TestGCNamesTheReasonOfAFailure(t *testing.T) {
 	l := newLab(t)
-	l.kill(l.lend())
+	l.lend().Delete()
 	plugin := filepath.Join(l.path, "whereabouts")
 	if err := os.Remove(plugin); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestGCNamesTheReasonOfAFailure(t *testing.T) {
 
 func TestGCLeavesWhatAnotherProcessWorksOn(t *testing.T) {
 	l := newLab(t)
-	l.kill(l.share("web-1", "c1"))
+	l.share("web-1", "c1").Delete()
 	held, err := ledger.Open(l.state)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestGCLeavesWhatAnotherProcessWorksOn(t *testing.T) {
 
 func TestGCLeavesOtherHostNetnsAlone(t *testing.T) {
 	l := newLab(t)
-	l.kill(l.share("web-1", "c1"))
+	l.share("web-1", "c1").Delete()
 	out, errOut, code := railctlIn(testnet.NewNetns(t, "node"), "gc", "--state-dir", l.state)
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, stderr %s", code, errOut)

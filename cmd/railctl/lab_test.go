@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
@@ -88,23 +87,6 @@ func (l *lab) attach(pod, containerID, config string) *testnet.Netns {
 		Path: l.path, Config: config,
 	})
 	return netns
-}
-
-// kill ends a pod's namespace without a DEL, and waits until the kernel has
-// ended it: sockets that were just closed in it keep it for a moment.
-func (l *lab) kill(pod *testnet.Netns) {
-	l.t.Helper()
-	path := pod.Path
-	pod.Delete()
-	for range 300 {
-		for _, a := range listed[attachment](l.t, l.must("show", "-o", "json")) {
-			if a.PodNetns == path && a.State == gone {
-				return
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	l.t.Fatalf("the namespace %s does not end:\n%s", path, l.must("show"))
 }
 
 // listed decodes what a command prints with -o json.

@@ -35,9 +35,8 @@ type attachment struct {
 
 // The states of a pod netns.
 const (
-	alive   = "alive"
-	gone    = "gone"
-	unknown = "unknown"
+	alive = "alive"
+	gone  = "gone"
 )
 
 func newShow(stateDir *string) *cobra.Command {
@@ -103,11 +102,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 			others++
 			continue
 		}
-		state, err := netnsState(n, r)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("pod netns of %s: %w", r.Key, err))
-		}
-		list = append(list, describe(r, state))
+		list = append(list, describe(r, netnsState(n, r)))
 	}
 	if err := s.print(cmd, list); err != nil {
 		return err
@@ -124,19 +119,11 @@ func ofThisHost(n *attach.Node, r *ledger.Record) bool {
 	return r.HostNetns.Equal(n.Host.Netns.ID) || !n.Ledger.OfThisBoot(r)
 }
 
-func netnsState(n *attach.Node, r *ledger.Record) (string, error) {
-	if !n.Ledger.OfThisBoot(r) {
-		return gone, nil
+func netnsState(n *attach.Node, r *ledger.Record) string {
+	if n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+		return alive
 	}
-	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
-	switch {
-	case err != nil:
-		return unknown, err
-	case pod == nil:
-		return gone, nil
-	}
-	pod.Close()
-	return alive, nil
+	return gone
 }
 
 func describe(r *ledger.Record, state string) attachment {

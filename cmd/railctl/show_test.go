@@ -138,7 +138,7 @@ func TestShowSaysThatAPodIsGone(t *testing.T) {
 	l := newLab(t)
 	dead := l.share("web-1", "c1")
 	l.share("web-2", "c2")
-	l.kill(dead) // last: an ADD would end it
+	dead.Delete() // last: an ADD would end it
 	have := listed[attachment](t, l.must("show", "-o", "json"))
 	states := map[string]string{}
 	for _, a := range have {
