@@ -25,7 +25,9 @@ import (
 // Calling again will not help.
 //
 // Queueing disciplines and filters (tc), the attributes of a bridge port, and
-// what ethtool sets are not in a snapshot.
+// what ethtool sets are not in a snapshot. And what the kernel does to every
+// link that goes down and up happens to this one: the sysctl ipv6/conf/mtu is
+// the link's MTU again, and there is a link-local address of its present MAC.
 func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 	l, err := n.ByIndex(index)
 	if err != nil {
@@ -51,17 +53,11 @@ func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 		}
 		errs = append(errs, wrap(set(index), "set %s up=%v", s.Name, s.Up))
 	}
-	// Going up, and any other change of the carrier, sets this one to the MTU.
-	if mtu, ok := s.Sysctls[ipv6MTU]; ok {
-		lost = append(lost, n.SetSysctls(name, map[string]string{ipv6MTU: mtu}))
-	}
 	lost = append(lost, n.replayAddresses(index, s, true)...)
 	lost = append(lost, n.ReplayRoutes(index, s)...)
 	lost = append(lost, n.replayNeighbours(index, s)...)
 	return slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
 }
-
-const ipv6MTU = "ipv6/conf/mtu"
 
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
@@ -77,12 +73,17 @@ func (n *Netns) restoreName(l *Link, s *Snapshot) error {
 	return wrap(n.Rename(l.Index, s.Name), "rename %s to %s", l.Name, s.Name)
 }
 
+// addAltNames adds the altnames that l lacks; they come in the order of s.
 func (n *Netns) addAltNames(l *Link, s *Snapshot) error {
-	var errs []error
-	for _, want := range s.AltNames {
-		if !slices.Contains(l.AltNames, want) {
-			errs = append(errs, wrap(n.handle.LinkAddAltName(ref(l.Index), want), "altname %s of %s", want, s.Name))
-		}
+	have := slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return !slices.Contains(s.AltNames, name) })
+	same := 0
+	for same < len(have) && have[same] == s.AltNames[same] {
+		same++
+	}
+	kept := &Link{Index: l.Index, Name: s.Name, AltNames: have}
+	errs := []error{n.KeepAltNames(kept, s.AltNames[:same])}
+	for _, want := range s.AltNames[same:] {
+		errs = append(errs, wrap(n.handle.LinkAddAltName(ref(l.Index), want), "altname %s of %s", want, s.Name))
 	}
 	return errors.Join(errs...)
 }

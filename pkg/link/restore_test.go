@@ -29,10 +29,10 @@ func configured(t *testing.T) *rail {
 	for _, args := range [][]string{
 		{"link", "property", "add", "dev", nicName, "altname", "enp4s0np0", "altname", "rail-one-of-this-very-node"},
 		{
-			"link", "set", nicName, "alias", "rail 1; do not touch", "mtu", "8000", "address", "02:00:00:00:00:17",
+			"link", "set", nicName, "down", "alias", "rail 1; do not touch", "mtu", "8000", "address", "02:00:00:00:00:17",
 			"txqueuelen", "321", "group", "9", "gso_max_size", "60000", "gso_max_segs", "60", "gro_max_size", "61000",
 		},
-		{"link", "set", nicName, "promisc", "on", "allmulticast", "on"},
+		{"link", "set", nicName, "up", "promisc", "on", "allmulticast", "on"},
 
 		{"addr", "add", "172.31.1.9/24", "brd", "+", "dev", nicName},
 		{"addr", "add", "172.31.1.5/24", "brd", "172.31.1.254", "dev", nicName},
@@ -83,7 +83,6 @@ func configured(t *testing.T) *rail {
 		"ipv4/conf/" + nicName + "/rp_filter":               "2",
 		"ipv4/conf/" + nicName + "/forwarding":              "1",
 		"ipv6/conf/" + nicName + "/accept_ra":               "0",
-		"ipv6/conf/" + nicName + "/mtu":                     "1500",
 		"ipv6/conf/" + nicName + "/hop_limit":               "17",
 		"ipv4/neigh/" + nicName + "/base_reachable_time_ms": "12345",
 		"ipv4/neigh/" + nicName + "/unres_qlen_bytes":       "100001",
@@ -173,7 +172,7 @@ func TestRestoreGivesBackEverythingThatAPodCanChange(t *testing.T) {
 	t.Parallel()
 	r := configured(t)
 	before := r.host.State()
-	for _, want := range []string{`"fd00:54::/48"`, `"10.54.0.0/16"`, nicName + " ipv6/conf/mtu = 1500", `"gso_max_segs": 60`, `"promisc"`} {
+	for _, want := range []string{`"fd00:54::/48"`, `"10.54.0.0/16"`, nicName + " ipv6/conf/hop_limit = 17", `"gso_max_segs": 60`, `"promisc"`} {
 		if !strings.Contains(strings.ToLower(before), strings.ToLower(want)) {
 			t.Fatalf("the host is not as the test means it: no %s in\n%s", want, before)
 		}

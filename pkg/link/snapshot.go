@@ -126,8 +126,7 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 		if err != nil || int(binary.NativeEndian.Uint32(h[4:])) != index {
 			continue
 		}
-		// The kernel makes privacy addresses anew from the one they belong to.
-		if addressFlags(h, attrs)&unix.IFA_F_TEMPORARY != 0 && h[0] == unix.AF_INET6 {
+		if h[0] == unix.AF_INET6 && onlyByKernel(h, attrs) {
 			continue
 		}
 		r := Replay{Text: addressText(h, attrs), Raw: bytes.Clone(m)}
@@ -140,6 +139,13 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 		}
 	}
 	return append(v4, v6...), nil
+}
+
+// onlyByKernel says whether only the kernel can make the IPv6 address: a privacy
+// address from the one it belongs to, a link-local one from a secret.
+func onlyByKernel(ifaddrmsg []byte, attrs attributes) bool {
+	flags := addressFlags(ifaddrmsg, attrs)
+	return flags&unix.IFA_F_TEMPORARY != 0 || flags&unix.IFA_F_STABLE_PRIVACY != 0 && ifaddrmsg[3] == unix.RT_SCOPE_LINK
 }
 
 // addressFlags gives all IFA_F_* of an address; its header has room for eight.
