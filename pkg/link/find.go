@@ -140,7 +140,7 @@ func scan(id NetnsID) *Netns {
 		// The only error is a malformed pattern, and these are constants.
 		paths, _ := filepath.Glob(pattern)
 		for _, p := range paths {
-			if target, err := os.Readlink(p); err != nil || target != want {
+			if target, err := os.Readlink(p); err != nil || !mayBe(target, want) {
 				continue
 			}
 			if n := openIf(p, id); n != nil {
@@ -149,6 +149,14 @@ func scan(id NetnsID) *Netns {
 		}
 	}
 	return nil
+}
+
+// mayBe says whether an open file that shows as target may be the namespace
+// want. One that was opened through a bind mount shows as the mount's path, or
+// as "/" after the unmount. Other files are left alone: looking at a file of a
+// network file system may block.
+func mayBe(target, want string) bool {
+	return target == want || target == "/" || strings.Contains(target, "netns")
 }
 
 // mountsOf gives where the namespace file "net:[…]" is bind-mounted, by

@@ -1,0 +1,455 @@
+package link_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// inode gives the namespace that the calling thread is in.
+func inode(t *testing.T) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+func TestDoReturnsTheThread(t *testing.T) {
+	n := testnet.NewNetns(t, "do")
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home := inode(t)
+	for _, c := range []struct {
+		name string
+		f    func() error
+	}{{"f succeeds", func() error { return nil }}, {"f fails", func() error { return os.ErrInvalid }}} {
+		var there uint64
+		err := n.Do(func() error { there = inode(t); return c.f() })
+		if !errors.Is(err, c.f()) {
+			t.Errorf("%s: error %v", c.name, err)
+		}
+		if there != n.ID.Inode || there == home {
+			t.Errorf("%s: f ran in %d, want %d", c.name, there, n.ID.Inode)
+		}
+		if now := inode(t); now != home {
+			t.Fatalf("%s: the thread is in %d, was in %d", c.name, now, home)
+		}
+	}
+}
+
+func TestDoInsideDo(t *testing.T) {
+	a, b := testnet.NewNetns(t, "a"), testnet.NewNetns(t, "b")
+	var seen []uint64
+	err := a.Do(func() error {
+		err := b.Do(func() error { seen = append(seen, inode(t)); return nil })
+		seen = append(seen, inode(t))
+		return err
+	})
+	if err != nil || len(seen) != 2 || seen[0] != b.ID.Inode || seen[1] != a.ID.Inode {
+		t.Errorf("saw %v, want [%d %d] (%v)", seen, b.ID.Inode, a.ID.Inode, err)
+	}
+}
+
+// No thread that entered a namespace may be given to other goroutines there,
+// also when f ends its goroutine.
+func TestDoOfAGoroutineThatEndsInIt(t *testing.T) {
+	n := testnet.NewNetns(t, "do")
+	home := inode(t)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { _ = n.Do(func() error { runtime.Goexit(); return nil }) })
+	}
+	wg.Wait()
+	for range 200 {
+		wg.Go(func() {
+			if now := inode(t); now != home {
+				t.Errorf("a goroutine runs in %d, home is %d", now, home)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNetlinkNeedsNoThreadInTheNamespace(t *testing.T) {
+	n := testnet.NewNetns(t, "n")
+	n.IP("link", "add", "only-here", "type", "ifb")
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if _, err := n.ByName("only-here"); err != nil {
+				t.Error(err)
+			}
+			if links, err := n.Links(); err != nil || len(links) != 2 {
+				t.Errorf("%d links, %v", len(links), err)
+			}
+			if _, err := n.Sysctls("only-here"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// The library's handle would go on in the caller's namespace.
+func TestAClosedNetnsIsNotUsedInTheCallersNamespace(t *testing.T) {
+	opened, err := link.OpenNetns("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened.Close()
+	opened.Close() // again does nothing
+	for name, use := range map[string]func() error{
+		"Links":      func() error { _, err := opened.Links(); return err },
+		"ByName":     func() error { _, err := opened.ByName("lo"); return err },
+		"Move":       func() error { return opened.Move(4711, opened, "x", "") },
+		"SetSysctls": func() error { return opened.SetSysctls("lo", map[string]string{"ipv4/conf/arp_ignore": "0"}) },
+	} {
+		err := func() (err error) {
+			defer func() {
+				if r := recover(); r != nil {
+					err = fmt.Errorf("panic: %v", r)
+				}
+			}()
+			return use()
+		}()
+		if err == nil || errors.Is(err, unix.ENODEV) {
+			t.Errorf("%s of a closed namespace did something: %v", name, err)
+		}
+	}
+	(*link.Netns)(nil).Close()
+}
+
+func TestOpenNetnsOfWhatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, path, text string }{
+		{"missing", filepath.Join(dir, "missing"), "no such file"},
+		{"no path", "", "no such file"},
+		{"a regular file", file, "not a namespace file"},
+		{"a directory", dir, "not a namespace file"},
+		{"a namespace of another type", "/proc/self/ns/uts", "another type"},
+		{"a process that is gone", "/proc/4194303/ns/net", "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, err := link.OpenNetns(c.path)
+			if n != nil || !errors.Is(err, link.ErrNoNetns) || cnierr.Code(err) != cnierr.UnknownContainer {
+				t.Fatalf("%v, error %v (code %d)", n, err, cnierr.Code(err))
+			}
+			if !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "netns "+c.path) {
+				t.Errorf("text %q, want %q and the path in it", err, c.text)
+			}
+		})
+	}
+}
+
+func TestNetnsIDEqual(t *testing.T) {
+	for _, c := range []struct {
+		a, b link.NetnsID
+		want bool
+	}{
+		{link.NetnsID{Inode: 1, Cookie: 5}, link.NetnsID{Inode: 1, Cookie: 5}, true},
+		{link.NetnsID{Inode: 1, Cookie: 5}, link.NetnsID{Inode: 1, Cookie: 6}, false},
+		{link.NetnsID{Inode: 1, Cookie: 5}, link.NetnsID{Inode: 1}, true}, // written before a kernel update
+		{link.NetnsID{Inode: 1}, link.NetnsID{Inode: 1}, true},
+		{link.NetnsID{Inode: 1}, link.NetnsID{Inode: 2}, false},
+		{link.NetnsID{}, link.NetnsID{Inode: 2}, false},
+	} {
+		if got := c.a.Equal(c.b); got != c.want || c.b.Equal(c.a) != got {
+			t.Errorf("%+v = %+v: %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+	if !(link.NetnsID{}).IsZero() || (link.NetnsID{Cookie: 1}).IsZero() {
+		t.Error("IsZero")
+	}
+}
+
+func TestOneNamespaceByTwoPathsIsOne(t *testing.T) {
+	n := testnet.NewNetns(t, "n")
+	other := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/var/run/netns/"+n.Name, other); err != nil {
+		t.Fatal(err)
+	}
+	again, err := link.OpenNetns(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if !again.ID.Equal(n.ID) || n.ID.Cookie == 0 {
+		t.Errorf("%+v by one path, %+v by another; the kernel has cookies since 5.14", n.ID, again.ID)
+	}
+}
+
+// fresh makes a namespace that lives as long as a thread, and gives its ID.
+func fresh(t *testing.T, while func(id link.NetnsID)) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			var n *link.Netns
+			if n, err = link.CurrentNetns(); err == nil {
+				n.Close()
+				while(n.ID)
+			}
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A namespace gets the inode number of one that died; a record of the dead one
+// must not be taken for the new one's.
+func TestReusedInodeIsToldApartByTheCookie(t *testing.T) {
+	seen := map[uint64]link.NetnsID{}
+	for range 300 {
+		again := false
+		fresh(t, func(id link.NetnsID) {
+			old, ok := seen[id.Inode]
+			if ok && old.Cookie == id.Cookie {
+				return // the old one has not died yet
+			}
+			again = ok
+			seen[id.Inode] = id
+			if !again {
+				return
+			}
+			if old.Equal(id) || id.Cookie == 0 {
+				t.Errorf("%+v and %+v count as one", old, id)
+			}
+			if link.NetnsAlive(old, "/proc/thread-self/ns/net") {
+				t.Errorf("%+v counts as alive where %+v lives", old, id)
+			}
+			found, err := link.FindNetns(old, "/proc/thread-self/ns/net")
+			if found != nil || err != nil {
+				t.Errorf("looked for %+v, found %+v, %v", old, found, err)
+				found.Close()
+			}
+			if scanned := link.Scan(old); scanned != nil {
+				t.Errorf("scanned for %+v, found %+v", old, scanned.ID)
+				scanned.Close()
+			}
+		})
+		if again {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.Log("no inode number came again in 300 namespaces: nothing was tested")
+}
+
+func TestFindNetns(t *testing.T) {
+	type held struct {
+		id   link.NetnsID
+		path string // last known
+	}
+	unmounted := func(t *testing.T, n *testnet.Netns) held {
+		t.Helper()
+		path := "/run/netns/" + n.Name
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+		n.Netns.Close()
+		return held{n.ID, path}
+	}
+	for _, c := range []struct {
+		name  string
+		given func(t *testing.T) held
+		found bool
+		scan  bool // also where the kernel has no handles of namespaces
+	}{
+		{"by its path", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			return held{n.ID, "/run/netns/" + n.Name}
+		}, true, true},
+		{"by another name under /run/netns", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			return held{n.ID, "/run/netns/gone"}
+		}, true, true},
+		{"its path is another namespace now", func(t *testing.T) held {
+			n, other := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "other")
+			return held{n.ID, "/run/netns/" + other.Name}
+		}, true, true},
+		{"by a mount somewhere else", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			place := filepath.Join(t.TempDir(), `a strange\place`)
+			if err := os.WriteFile(place, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount("/run/netns/"+n.Name, place, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(place, unix.MNT_DETACH) })
+			return unmounted(t, n)
+		}, true, true},
+		{"by a process only", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			cmd := exec.Command("ip", "netns", "exec", n.Name, "sleep", "600")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			await(t, "the process to enter the netns", func() bool {
+				var st unix.Stat_t
+				return unix.Stat(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), &st) == nil && st.Ino == n.ID.Inode
+			})
+			return unmounted(t, n)
+		}, true, true},
+		{"by a thread only", func(t *testing.T) held {
+			id, end := make(chan link.NetnsID), make(chan struct{})
+			go fresh(t, func(fresh link.NetnsID) { id <- fresh; <-end })
+			t.Cleanup(func() { close(end) })
+			return held{<-id, ""}
+		}, true, true},
+		{"by an open file only", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			f, err := os.Open("/run/netns/" + n.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { f.Close() })
+			return unmounted(t, n)
+		}, true, true},
+		{"by a socket only", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			s := -1
+			err := n.Do(func() (err error) {
+				s, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Close(s) })
+			return unmounted(t, n)
+		}, true, false},
+		{"gone", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			n.Delete()
+			return held{n.ID, "/run/netns/" + n.Name}
+		}, false, false},
+		{"gone, and its path is a file", func(t *testing.T) held {
+			n := testnet.NewNetns(t, "n")
+			return unmounted(t, n)
+		}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := c.given(t)
+			if !c.found {
+				// Its own sockets keep it for a moment.
+				await(t, "the end of the netns", func() bool {
+					n, err := link.FindNetns(h.id, h.path)
+					n.Close()
+					return n == nil && err == nil
+				})
+			}
+			began := time.Now()
+			n, err := link.FindNetns(h.id, h.path)
+			took := time.Since(began)
+			if err != nil || (n != nil) != c.found {
+				t.Fatalf("FindNetns: %v, %v", n, err)
+			}
+			if n != nil {
+				if !n.ID.Equal(h.id) {
+					t.Errorf("found %+v, want %+v", n.ID, h.id)
+				}
+				if _, err := n.ByName("lo"); err != nil {
+					t.Error(err)
+				}
+				n.Close()
+			}
+			began = time.Now()
+			n = link.Scan(h.id)
+			t.Logf("FindNetns took %v, a scan %v", took, time.Since(began))
+			if (n != nil) != c.scan {
+				t.Errorf("a scan found %v", n)
+			}
+			n.Close()
+		})
+	}
+}
+
+func TestNetnsAlive(t *testing.T) {
+	n, other := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "other")
+	path := "/run/netns/" + n.Name
+	for _, c := range []struct {
+		name string
+		id   link.NetnsID
+		path string
+		want bool
+	}{
+		{"it is there", n.ID, path, true},
+		{"another is there", other.ID, path, false},
+		{"nothing is there", n.ID, path + "x", false},
+		{"no path", n.ID, "", false},
+		{"the inode of it, the cookie of another", link.NetnsID{Inode: n.ID.Inode, Cookie: other.ID.Cookie}, path, false},
+	} {
+		if got := link.NetnsAlive(c.id, c.path); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// What a sweep costs for each record whose netns lives, and for one whose
+// netns is gone.
+func BenchmarkFindNetns(b *testing.B) {
+	n := testnet.NewNetns(b, "n")
+	path := "/run/netns/" + n.Name
+	gone := link.NetnsID{Inode: n.ID.Inode, Cookie: 1 << 60}
+	b.Run("alive", func(b *testing.B) {
+		for b.Loop() {
+			link.NetnsAlive(n.ID, path)
+		}
+	})
+	b.Run("opened", func(b *testing.B) {
+		for b.Loop() {
+			found, _ := link.FindNetns(n.ID, path)
+			found.Close()
+		}
+	})
+	b.Run("gone", func(b *testing.B) {
+		for b.Loop() {
+			found, _ := link.FindNetns(gone, "")
+			found.Close()
+		}
+	})
+	b.Run("gone, scanned", func(b *testing.B) {
+		for b.Loop() {
+			link.Scan(gone).Close()
+		}
+	})
+}
+
+func TestThePluginsOwnNetnsIsTheThreads(t *testing.T) {
+	n := testnet.NewNetns(t, "n")
+	n.Inside(func() {
+		own, err := link.CurrentNetns()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer own.Close()
+		if !own.ID.Equal(n.ID) {
+			t.Errorf("%+v, want %+v", own.ID, n.ID)
+		}
+	})
+}
