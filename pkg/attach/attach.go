@@ -99,8 +99,8 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 func netnsOf(ns *link.Netns) ledger.Netns { return ledger.Netns{NetnsID: ns.ID, Path: ns.Path} }
 
 // alive says whether the record's pod netns still exists.
-func (n *Node) alive(r *ledger.Record) (bool, error) {
-	return n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path), nil
+func (n *Node) alive(r *ledger.Record) bool {
+	return n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path)
 }
 
 // undo is a stack of what takes back the steps of an ADD.

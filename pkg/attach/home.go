@@ -96,15 +96,7 @@ func (n *Node) Stale() ([]*ledger.Record, []error) {
 		if !r.HostNetns.Equal(n.Host.Netns.ID) && n.Ledger.OfThisBoot(r) {
 			continue
 		}
-		alive := false
-		if r.Phase != ledger.Freeing {
-			var err error
-			if alive, err = n.alive(r); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-		}
-		if !alive {
+		if r.Phase == ledger.Freeing || !n.alive(r) {
 			stale = append(stale, r)
 		}
 	}

@@ -119,24 +119,23 @@ func (p LendNIC) snapshot(a *Adding, l *link.Link, loan *ledger.Loan) error {
 }
 
 // selectNIC finds the NIC on the host, or says who has it. A NIC whose holder's
-// netns is gone is on its way home, and is waited for.
+// netns is gone is home already, under whatever name, or on its way: it is
+// brought into order first.
 func (n *Node) selectNIC(ctx context.Context, s nic.Selector) (*nic.NIC, error) {
 	found, err := n.Host.Select(s)
-	if !errors.Is(err, nic.ErrNotFound) {
-		return found, err
+	var holder *ledger.Record
+	var holderErr error
+	switch {
+	case err == nil:
+		holder, holderErr = n.Ledger.HolderOf(found.Key(n.Host.Netns.ID))
+	case errors.Is(err, nic.ErrNotFound):
+		holder, holderErr = n.holderOfSelected(s)
+		err = cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", "")
 	}
-	holder, holderErr := n.holderOfSelected(s)
-	if holderErr != nil {
-		return nil, errors.Join(err, holderErr)
+	if holder == nil || holderErr != nil {
+		return found, errors.Join(err, holderErr)
 	}
-	if holder == nil {
-		return nil, cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", "")
-	}
-	alive, aliveErr := n.alive(holder)
-	if aliveErr != nil {
-		return nil, aliveErr
-	}
-	if alive {
+	if n.alive(holder) {
 		return nil, lentTo(holder)
 	}
 	if err := n.endOf(ctx, holder.Key, homeWait); err != nil {
