@@ -1,0 +1,54 @@
+package rdma
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+func TestGUIDsReadAsInSysfs(t *testing.T) {
+	const text = "bace:f6ff:fe00:0003"
+	g, err := ParseGUID(text)
+	if err != nil || g != 0xbacef6fffe000003 || g.String() != text {
+		t.Errorf("%v, %v", g, err)
+	}
+	out, err := json.Marshal(map[string]GUID{"nodeGUID": g})
+	if err != nil || string(out) != `{"nodeGUID":"`+text+`"}` {
+		t.Errorf("%s, %v", out, err)
+	}
+	var back map[string]GUID
+	if err := json.Unmarshal(out, &back); err != nil || back["nodeGUID"] != g {
+		t.Errorf("%v, %v", back, err)
+	}
+	for _, bad := range []string{"", "1:2:3:4", "bace:f6ff:fe00", "bace:f6ff:fe00:0003:0004", "bace:f6ff:fe00:000g", "+ace:f6ff:fe00:0003", "ba:ce:f6:ff:fe:00:00:03"} {
+		if g, err := ParseGUID(bad); err == nil {
+			t.Errorf("%q is %v", bad, g)
+		}
+	}
+}
+
+func TestADeviceIsKnownWhereverItIs(t *testing.T) {
+	d := Device{Index: 3, Name: "mlx5_3", NodeGUID: 7}
+	for _, c := range []struct {
+		other Device
+		same  bool
+	}{
+		{Device{Index: 3, Name: "rail3", NodeGUID: 7, ParentDev: "0000:3b:00.0"}, true},
+		{Device{Index: 3, Name: "mlx5_3", NodeGUID: 8}, false},
+		{Device{Index: 4, Name: "mlx5_3", NodeGUID: 7}, false},
+	} {
+		if d.Is(c.other) != c.same {
+			t.Errorf("%+v: %v", c.other, !c.same)
+		}
+	}
+}
+
+func TestStatesHaveTheKernelsNames(t *testing.T) {
+	for got, want := range map[string]string{
+		PortActive.String(): "ACTIVE", PortState(9).String(): "state 9", PhysLinkUp.String(): "LINK_UP",
+		PhysDisabled.String(): "DISABLED", NodeCA.String(): "CA", NodeRNIC.String(): "RNIC", NodeType(0).String(): "node type 0",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
