@@ -1,0 +1,349 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+func cidr(t *testing.T, s string) *net.IPNet {
+	t.Helper()
+	ip, n, err := net.ParseCIDR(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.IP = ip
+	if v4 := ip.To4(); v4 != nil {
+		n.IP = v4
+	}
+	return n
+}
+
+func TestAddAddress(t *testing.T) {
+	r := newRail(t, "ens1")
+	index := byName(t, r.host, "ens1").Index
+	for address, want := range map[string]string{
+		"10.0.0.5/24": "10.0.0.5/24 brd 10.0.0.255", "10.0.1.5/32": "10.0.1.5/32 scope",
+		"10.0.2.4/31": "10.0.2.4/31 scope", "fd00::5/64": "fd00::5/64 scope",
+	} {
+		if err := r.host.AddAddress(index, cidr(t, address)); err != nil {
+			t.Error(err)
+		}
+		if got := r.host.IP("addr", "show", "dev", "ens1"); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in\n%s", address, want, got)
+		}
+	}
+	if err := r.host.AddAddress(index, cidr(t, "10.0.0.5/24")); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "10.0.0.5/24") {
+		t.Errorf("twice: %v", err)
+	}
+}
+
+func TestAddRoute(t *testing.T) {
+	host := unix.RT_SCOPE_LINK
+	for _, c := range []struct {
+		name  string
+		route link.Route
+		shown string // ip route show table all
+	}{
+		{"by the gateway", link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.0.0.1")}, "10.5.0.0/16 via 10.0.0.1 dev ens1"},
+		{"on the link", link.Route{Dst: cidr(t, "10.5.0.0/16")}, "10.5.0.0/16 dev ens1 scope link"},
+		{"default", link.Route{Dst: cidr(t, "0.0.0.0/0"), Gateway: net.ParseIP("10.0.0.1")}, "default via 10.0.0.1 dev ens1"},
+		{
+			"with everything",
+			link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.0.0.1"), MTU: 1400, AdvMSS: 1300, Priority: 7, Table: 100},
+			"10.5.0.0/16 via 10.0.0.1 dev ens1 table 100 metric 7 mtu 1400 advmss 1300",
+		},
+		{"with a scope", link.Route{Dst: cidr(t, "10.5.0.0/16"), Scope: &host}, "10.5.0.0/16 dev ens1 scope link"},
+		{"a large table", link.Route{Dst: cidr(t, "10.5.0.0/16"), Table: 70000}, "10.5.0.0/16 dev ens1 table 70000 scope link"},
+		{"IPv6 by the gateway", link.Route{Dst: cidr(t, "fd05::/64"), Gateway: net.ParseIP("fd00::1")}, "fd05::/64 via fd00::1 dev ens1 metric 1024"},
+		{"IPv6 on the link", link.Route{Dst: cidr(t, "fd05::/64"), MTU: 1300}, "fd05::/64 dev ens1 metric 1024 mtu 1300"},
+		{"IPv6 default", link.Route{Dst: cidr(t, "::/0"), Gateway: net.ParseIP("fd00::1"), Priority: 9}, "default via fd00::1 dev ens1 metric 9"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			index := byName(t, r.host, "ens1").Index
+			r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
+			r.host.IP("addr", "add", "fd00::5/64", "dev", "ens1")
+			has := func(route link.Route) bool {
+				ok, err := r.host.HasRoute(index, route)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ok
+			}
+			if has(c.route) {
+				t.Fatal("the route was there before")
+			}
+			for range 2 { // one that exists is no error
+				if err := r.host.AddRoute(index, c.route); err != nil {
+					t.Fatal(err)
+				}
+			}
+			shown := strings.Join(strings.Fields(r.host.IP("route", "show", "table", "all")+r.host.IP("-6", "route", "show", "table", "all")), " ")
+			if !strings.Contains(shown, c.shown) {
+				t.Errorf("no %q in %s", c.shown, shown)
+			}
+			if !has(c.route) {
+				t.Error("HasRoute does not see it")
+			}
+			for name, change := range map[string]func(*link.Route){
+				"table":       func(r *link.Route) { r.Table = 99 },
+				"metric":      func(r *link.Route) { r.Priority = 99 },
+				"gateway":     func(r *link.Route) { r.Gateway = net.ParseIP("10.0.0.99") },
+				"destination": func(r *link.Route) { r.Dst = cidr(t, "10.99.0.0/16") },
+			} {
+				other := c.route
+				change(&other)
+				if has(other) {
+					t.Errorf("it passes for one with another %s", name)
+				}
+			}
+			if ok, err := r.host.HasRoute(index+1000, c.route); ok || err != nil {
+				t.Errorf("by another link: %v, %v", ok, err)
+			}
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		r := newRail(t, "ens1")
+		err := r.host.AddRoute(byName(t, r.host, "ens1").Index, link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.77.0.1")})
+		if err == nil || !strings.Contains(err.Error(), "10.5.0.0/16 via 10.77.0.1") {
+			t.Errorf("a gateway that cannot be reached: %v", err)
+		}
+	})
+}
+
+// detects makes a NIC in a pod netns on which duplicate address detection is on.
+func detects(t *testing.T) (r *rail, index int) {
+	t.Helper()
+	r = newRail(t, "ens1")
+	r.host.Sysctl("ipv6/conf/ens1/accept_dad", "1")
+	return r, byName(t, r.host, "ens1").Index
+}
+
+func TestAwaitDAD(t *testing.T) {
+	const address = "fd00::5/64"
+	for _, c := range []struct {
+		name     string
+		given    func(r *rail)
+		deadline time.Duration
+		atLeast  time.Duration
+		atMost   time.Duration
+		check    func(err error, tentative string) string
+	}{
+		{
+			"nobody else has it", func(r *rail) { r.host.IP("addr", "add", address, "dev", "ens1") },
+			10 * time.Second, 500 * time.Millisecond, 5 * time.Second,
+			func(err error, tentative string) string {
+				if err != nil || tentative != "" {
+					return "want no error and nothing tentative"
+				}
+				return ""
+			},
+		},
+		{
+			"a duplicate", func(r *rail) {
+				r.wire.IP("addr", "add", address, "dev", "ens1-sw")
+				r.host.IP("addr", "add", address, "dev", "ens1")
+			},
+			10 * time.Second, 0, 3 * time.Second,
+			func(err error, _ string) string {
+				if !errors.Is(err, link.ErrDuplicateAddress) || !strings.Contains(err.Error(), address) {
+					return "want ErrDuplicateAddress and the address"
+				}
+				return ""
+			},
+		},
+		{
+			"no cable", func(r *rail) {
+				r.wire.IP("link", "set", "ens1-sw", "down")
+				r.host.IP("addr", "add", address, "dev", "ens1")
+			},
+			10 * time.Second, 0, 300 * time.Millisecond,
+			func(err error, tentative string) string {
+				if err != nil || tentative == "" {
+					return "want no error, and the address unchecked"
+				}
+				return ""
+			},
+		},
+		{
+			"the time is over", func(r *rail) { r.host.IP("addr", "add", address, "dev", "ens1") },
+			100 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
+			func(err error, _ string) string {
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, link.ErrDuplicateAddress) || !strings.Contains(err.Error(), address) {
+					return "want the deadline and the address"
+				}
+				return ""
+			},
+		},
+		{
+			"no IPv6 address", func(r *rail) { r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1") },
+			10 * time.Second, 0, 300 * time.Millisecond,
+			func(err error, _ string) string {
+				if err != nil {
+					return "want no error"
+				}
+				return ""
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r, index := detects(t)
+			c.given(r)
+			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
+			defer cancel()
+			began := time.Now()
+			err := r.host.AwaitDAD(ctx, index)
+			took := time.Since(began)
+			tentative := r.host.IP("-6", "addr", "show", "dev", "ens1", "scope", "global", "tentative")
+			if bad := c.check(err, tentative); bad != "" {
+				t.Errorf("error %v, %s; tentative: %q", err, bad, tentative)
+			}
+			if took < c.atLeast || took > c.atMost {
+				t.Errorf("took %v, want %v to %v", took, c.atLeast, c.atMost)
+			}
+		})
+	}
+	t.Run("the link is gone", func(t *testing.T) {
+		r, index := detects(t)
+		r.host.IP("addr", "add", address, "dev", "ens1")
+		time.AfterFunc(100*time.Millisecond, func() { _ = r.wire.Netns.Delete(byName(t, r.wire, "ens1-sw").Index) })
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := r.host.AwaitDAD(ctx, index); err != nil && !errors.Is(err, link.ErrNotFound) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestCreateMacvlan(t *testing.T) {
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0x17}
+	for _, c := range []struct {
+		name  string
+		given func(r *rail)
+		m     link.Macvlan
+		shown []string
+		err   error
+	}{
+		{"plain", nil, link.Macvlan{Name: "net1", Mode: "bridge"}, []string{"mtu 9000", "macvlan mode bridge", "state DOWN"}, nil},
+		{
+			"with everything", nil, link.Macvlan{Name: "net1", Mode: "vepa", MTU: 1400, MAC: mac, BCQueueLen: 77},
+			[]string{"mtu 1400", "mode vepa", "02:00:00:00:00:17", "bcqueuelen 77"}, nil,
+		},
+		{"private", nil, link.Macvlan{Name: "net1", Mode: "private"}, []string{"mode private"}, nil},
+		{"passthru", nil, link.Macvlan{Name: "net1", Mode: "passthru"}, []string{"mode passthru"}, nil},
+		{
+			"its name exists on the host", func(r *rail) { r.host.IP("link", "add", "net1", "type", "ifb") },
+			link.Macvlan{Name: "net1", Mode: "bridge"}, []string{"macvlan mode bridge"}, nil,
+		},
+		{
+			"its name exists in the pod", func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") },
+			link.Macvlan{Name: "net1", Mode: "bridge"}, nil, unix.EEXIST,
+		},
+		{
+			"its name is an altname in the pod", func(r *rail) {
+				r.pod.IP("link", "add", "other", "type", "ifb")
+				r.pod.IP("link", "property", "add", "dev", "other", "altname", "net1")
+			},
+			link.Macvlan{Name: "net1", Mode: "bridge"}, nil, unix.EEXIST,
+		},
+		{"MTU too large", nil, link.Macvlan{Name: "net1", Mode: "bridge", MTU: 9001}, nil, unix.EINVAL},
+		{"a group's MAC", nil, link.Macvlan{Name: "net1", Mode: "bridge", MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}}, nil, unix.EADDRNOTAVAIL},
+		{
+			"the NIC is a bridge's port", func(r *rail) {
+				r.host.IP("link", "add", "br0", "type", "bridge")
+				r.host.IP("link", "set", "ens1", "master", "br0")
+			},
+			link.Macvlan{Name: "net1", Mode: "bridge"}, nil, unix.EBUSY,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			if c.given != nil {
+				c.given(r)
+			}
+			host, pod := fmt.Sprint(names(t, r.host)), fmt.Sprint(names(t, r.pod))
+			m := c.m
+			m.Master = byName(t, r.host, "ens1").Index
+			heard := listen(t, r.host)
+			err := r.host.CreateMacvlan(r.pod.Netns, m)
+			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+				t.Errorf("error %v, want %v", err, c.err)
+			}
+			for _, name := range heard() {
+				if name != "ens1" {
+					t.Errorf("listeners on the host heard of %s", name)
+				}
+			}
+			r.host.IP("link", "del", "last-word")
+			if now := fmt.Sprint(names(t, r.host)); now != host {
+				t.Errorf("the host has %s, had %s", now, host)
+			}
+			if c.err != nil {
+				if now := fmt.Sprint(names(t, r.pod)); now != pod {
+					t.Errorf("the pod has %s, had %s", now, pod)
+				}
+				return
+			}
+			shown := r.pod.IP("-d", "link", "show", "net1")
+			for _, want := range c.shown {
+				if !strings.Contains(shown, want) {
+					t.Errorf("no %q in\n%s", want, shown)
+				}
+			}
+			for range 2 { // one that is gone is no error
+				if err := r.pod.Netns.Delete(byNameOr(r.pod, "net1")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func byNameOr(n *testnet.Netns, name string) int {
+	l, err := n.ByName(name)
+	if err != nil {
+		return 4711
+	}
+	return l.Index
+}
+
+func TestRulesOfAnAddressAndItsTables(t *testing.T) {
+	n, pod := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "pod")
+	for _, args := range [][]string{
+		{"from", "10.0.0.5", "table", "100", "pref", "500"},
+		{"from", "10.0.0.0/24", "table", "100", "pref", "501"},
+		{"from", "10.0.0.5", "table", "200", "pref", "502"},
+		{"from", "10.0.1.5", "table", "100", "pref", "503"},
+		{"from", "all", "table", "100", "pref", "504"},
+		{"to", "10.0.0.5", "table", "100", "pref", "505"},
+	} {
+		n.IP(append([]string{"rule", "add"}, args...)...)
+	}
+	n.IP("-6", "rule", "add", "from", "fd00::5", "table", "100", "pref", "506")
+	rules, err := n.Rules([]*net.IPNet{cidr(t, "10.0.0.5/24"), cidr(t, "fd00::5/64")}, []int{100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // those that exist are left
+		if err := pod.AddRules(rules); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := pod.IP("rule") + pod.IP("-6", "rule")
+	for pref, want := range map[string]int{"500:": 1, "501:": 1, "502:": 0, "503:": 0, "504:": 0, "505:": 0, "506:": 1} {
+		if n := strings.Count(got, pref); n != want {
+			t.Errorf("%d rules with preference %s want %d, in\n%s", n, pref, want, got)
+		}
+	}
+}
