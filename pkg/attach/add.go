@@ -22,10 +22,12 @@ type Provision interface {
 	Claim(ctx context.Context, a *Adding, commit func() error) error
 	// Give puts the interface, down and without addresses, into the pod netns
 	// as a.IfName. What it gave is taken back by the record alone.
-	Give(a *Adding) error
+	Give(ctx context.Context, a *Adding) error
 	// Configure does what the configuration asks beyond IPAM: MTU, addresses
 	// carried along. The interface is still down.
 	Configure(a *Adding, l *link.Link, l3 *layer3) error
+	// Finish waits for what follows from the addresses. The interface is up.
+	Finish(ctx context.Context, a *Adding, l3 *layer3) error
 	// TakeBackUnrecorded takes back the interface c.IfName of the pod where
 	// there is no record, if it can tell that it is one of this plugin's.
 	TakeBackUnrecorded(n *Node, c *Call, pod *link.Netns) error
@@ -119,6 +121,10 @@ func (c *Call) newRecord(pod, host *link.Netns) (*ledger.Record, error) {
 		Created: time.Now().UTC(), Netns: netnsOf(pod), HostNetns: netnsOf(host),
 	}
 	r.Netns.Path = c.Netns
+	var err error
+	if r.DeviceInfo, err = planDeviceInfo(c.Conf.RuntimeConfig.CNIDeviceInfoFile); err != nil {
+		return nil, err
+	}
 	if args.PodName != "" {
 		r.Pod = &ledger.Pod{Namespace: args.PodNamespace, Name: args.PodName, UID: args.PodUID}
 	}
@@ -162,7 +168,7 @@ func (a *Adding) run(ctx context.Context, p Provision) (types.Result, error) {
 	if err := step("give"); err != nil {
 		return nil, err
 	}
-	if err := p.Give(a); err != nil {
+	if err := p.Give(ctx, a); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(step("configure"), a.configure(ctx, p, l3, step)); err != nil {
@@ -170,6 +176,9 @@ func (a *Adding) run(ctx context.Context, p Provision) (types.Result, error) {
 	}
 	result, err := a.result(l3)
 	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(step("deviceinfo"), a.writeDeviceInfo()); err != nil {
 		return nil, err
 	}
 	r.Phase = ledger.Lent
@@ -238,6 +247,9 @@ func (a *Adding) configure(ctx context.Context, p Provision, l3 *layer3, step fu
 		return cnierr.Wrap(err, cnierr.Kernel, "check the routes and gateways of the network", "interface %s", a.IfName)
 	}
 	if err := errors.Join(step("dad"), a.awaitDAD(ctx, l3, l.Index)); err != nil {
+		return err
+	}
+	if err := errors.Join(step("gid"), p.Finish(ctx, a, l3)); err != nil {
 		return err
 	}
 	return a.note(l.Index)

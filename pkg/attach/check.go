@@ -57,7 +57,7 @@ func (n *Node) Check(ctx context.Context, c *Call) error {
 	if err != nil {
 		return cnierr.Wrap(err, cnierr.Mismatch, "recreate the pod", "interface %s", c.IfName)
 	}
-	return errors.Join(checkLink(c, l, r, result), checkLayer3(pod, l, result))
+	return errors.Join(checkLink(c, l, r, result), checkLayer3(pod, l, result), n.checkRDMA(r, pod))
 }
 
 func (c *Call) prevResult() (*current.Result, error) {

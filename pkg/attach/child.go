@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // MakeChild is the provision of macvlan: the pod gets a child of a NIC that
@@ -37,6 +38,9 @@ func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) er
 	if !master.IsUp() {
 		// The kernel makes it all the same, and it works once the master is up.
 		a.Node.Log.Warn("the master is down, no packet will pass", "master", master.Name, "cure", "ip link set "+master.Name+" up")
+	}
+	if a.Record.RDMA, err = p.findRDMA(a, master); err != nil {
+		return err
 	}
 	a.Record.Child = &ledger.Child{Master: master.Name, Mode: c.Mode, InPod: c.LinkInContainer}
 	return commit()
@@ -82,7 +86,7 @@ func defaultMaster(ns *link.Netns) (*link.Link, error) {
 }
 
 // Give creates the child in the pod netns.
-func (p MakeChild) Give(a *Adding) error {
+func (p MakeChild) Give(_ context.Context, a *Adding) error {
 	ns := p.where(a)
 	master, err := ns.ByName(a.Record.Child.Master)
 	if err != nil {
@@ -153,8 +157,61 @@ func hasKind(ns *link.Netns, master *link.Link, kinds ...string) bool {
 	})
 }
 
-// Configure has nothing to add: the child was made as it must be.
-func (p MakeChild) Configure(*Adding, *link.Link, *layer3) error { return nil }
+// findRDMA finds the RDMA device of the master, through whose port the pod's
+// RDMA traffic goes. In exclusive mode there is no way from a pod to it.
+func (p MakeChild) findRDMA(a *Adding, master *link.Link) (*ledger.RDMA, error) {
+	if p.Conf.LinkInContainer {
+		return nil, nil // the master is the pod's own, and so is its RDMA device
+	}
+	r, err := a.findRDMA(master, p.Conf.RDMA, []string{nic.AllowSharedRDMA})
+	if r == nil || err != nil || r.Mode != string(rdma.Exclusive) {
+		return r, err
+	}
+	exclusive := cnierr.New(cnierr.NotAvailable,
+		rdma.AtBoot(rdma.Shared)+`; or lend whole NICs with host-device; or set "rdma": "off"`,
+		"RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", master.Name)
+	if p.Conf.RDMA.RDMA == netconf.RDMARequired {
+		return nil, exclusive
+	}
+	a.Node.Log.Warn("the pod gets no RDMA", "err", exclusive)
+	return nil, nil
+}
+
+// Configure makes sure that the port's GID table has room for the addresses:
+// in a full one the kernel drops them without a word.
+func (p MakeChild) Configure(a *Adding, _ *link.Link, l3 *layer3) error {
+	r := a.Record.RDMA
+	if r == nil {
+		return nil
+	}
+	core, err := rdma.Open(a.Node.Host.Netns)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	for _, d := range r.Devices {
+		device, err := one(core, d)
+		if err != nil || device == nil || d.Port == 0 || device.Protocol != "roce" {
+			continue
+		}
+		table, err := core.GIDs(*device, d.Port)
+		if err != nil {
+			return err
+		}
+		// Two entries for each address, one of each RoCE type, and two for
+		// the link-local one.
+		if need := 2 * (len(l3.addresses()) + 1); table.Free() < need {
+			return cnierr.New(cnierr.TryAgain, `end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`,
+				"the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need)
+		}
+	}
+	return nil
+}
+
+// Finish waits for the GIDs of the addresses on the master's port.
+func (p MakeChild) Finish(ctx context.Context, a *Adding, l3 *layer3) error {
+	return a.awaitGIDs(ctx, a.Node.Host.Netns, p.Conf.RDMA, l3)
+}
 
 // TakeBackUnrecorded deletes a macvlan that upstream's plugin made.
 func (p MakeChild) TakeBackUnrecorded(_ *Node, c *Call, pod *link.Netns) error {
@@ -173,6 +230,8 @@ func (p MakeChild) Available(n *Node) error {
 	if p.Conf.LinkInContainer {
 		return nil // it is in each pod
 	}
-	_, err := p.master(&Adding{Node: n})
-	return err
+	if _, err := p.master(&Adding{Node: n}); err != nil {
+		return err
+	}
+	return n.availableRDMA(p.Conf.RDMA, true)
 }

@@ -20,7 +20,7 @@ import (
 
 // steps are all steps of an ADD with IPAM, in order. The test below fails if
 // the pipeline has others.
-var steps = []string{"name", "claim", "record", "ipam", "give", "configure", "mtu", "sysctl", "address", "up", "route", "dad", "close"}
+var steps = []string{"name", "claim", "record", "ipam", "give", "configure", "mtu", "sysctl", "address", "up", "route", "dad", "gid", "deviceinfo", "close"}
 
 func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 	for _, plugin := range []string{"host-device", "macvlan"} {

@@ -46,7 +46,11 @@ func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachme
 // Status says whether an ADD of this network could work now.
 func (n *Node) Status(ctx context.Context, c *Call, p Provision) error {
 	if err := p.Available(n); err != nil {
-		return cnierr.Wrap(err, cnierr.NotAvailable, "", "network %q", c.Conf.Name)
+		code := cnierr.NotAvailable
+		if cnierr.Code(err) == cnierr.Limited {
+			code = cnierr.Limited
+		}
+		return cnierr.Wrap(err, code, "", "network %q", c.Conf.Name)
 	}
 	return c.ipamVerb(ctx, "STATUS")
 }

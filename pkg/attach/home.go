@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -41,6 +40,9 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 		homeErr = n.takeBack(ctx, r, wait, isSilent)
 	}
 	isSilent()
+	if err := removeDeviceInfo(r); err != nil {
+		log.Warn("the device information file stays", "err", err)
+	}
 	ipamErr := <-freed
 	switch {
 	case homeErr != nil:
@@ -204,14 +206,20 @@ func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err erro
 // container that has a pid namespace of its own.
 const initNetns = "/proc/1/ns/net"
 
-// bringHome brings a lent NIC back from wherever it is, and gives it its
-// snapshot's state.
+// bringHome brings a lent NIC back from wherever it is: its RDMA devices, and
+// its netdev whatever became of those.
 func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns, wait time.Duration, silent func()) error {
 	home, done, err := n.homeOf(r)
 	if err != nil {
 		return err
 	}
 	defer done()
+	rdmaErr := n.rdmaHome(ctx, r, pod, home, wait)
+	return errors.Join(rdmaErr, n.netdevHome(ctx, r, pod, home, wait, silent))
+}
+
+// netdevHome brings the NIC's netdev back, and gives it its snapshot's state.
+func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link.Netns, wait time.Duration, silent func()) error {
 	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
 	if pod != nil {
 		l, err := pod.FindAt(r.Loan.PodIndex, id, r.IfName, snapshot.Name)
@@ -226,7 +234,7 @@ func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns,
 	switch {
 	case err != nil:
 		return err
-	case l == nil && id.ParentDev != "" && n.deviceExists(id):
+	case l == nil && id.ParentDev != "" && n.bound(id.ParentDev):
 		return cnierr.New(cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
 			"the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path)
 	case l == nil:
@@ -258,17 +266,18 @@ func (n *Node) awaitHome(ctx context.Context, r *ledger.Record, home *link.Netns
 			}
 			away.Close()
 		}
-		if err != nil || time.Now().After(deadline) || ctx.Err() != nil || !n.deviceExists(id) {
+		if err != nil || time.Now().After(deadline) || ctx.Err() != nil || !n.bound(id.ParentDev) {
 			return nil, nil, err
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// deviceExists says whether the machine still has the NIC's parent device.
-func (n *Node) deviceExists(id link.Identity) bool {
-	_, err := os.Stat(filepath.Join(n.Host.Sys, "bus", id.ParentBus, "devices", id.ParentDev))
-	return err == nil
+// bound says whether a driver holds the device, so that what it made of it is
+// somewhere: without one its netdevs and RDMA devices are gone.
+func (n *Node) bound(dev string) bool {
+	found, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", "*", "devices", dev, "driver"))
+	return len(found) > 0
 }
 
 // moveHome moves the NIC l from a netns to the host's, and restores it there.

@@ -12,6 +12,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
+// ipConfig is an address of a result.
+type ipConfig = current.IPConfig
+
 // layer3 is what an interface gets beside its name: addresses, routes, DNS.
 type layer3 struct {
 	ips    []*current.IPConfig

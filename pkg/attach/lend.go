@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // LendNIC is the provision of host-device: a NIC of the host moves into the
@@ -113,6 +114,9 @@ func (p LendNIC) snapshot(a *Adding, l *link.Link, loan *ledger.Loan) error {
 	if err := a.nameFree(l.AltNames...); err != nil {
 		return err
 	}
+	if a.Record.RDMA, err = a.findRDMA(l, p.Conf.RDMA, p.Conf.Allow); err != nil {
+		return err
+	}
 	loan.Name, loan.Identity = l.Name, l.Identity()
 	loan.Snapshot, err = a.Node.Host.Netns.Snapshot(l)
 	return err
@@ -191,10 +195,16 @@ func selects(s nic.Selector, l *ledger.Loan) bool {
 // Give moves the NIC into the pod netns under its name there. The alias keeps
 // the host's name, as upstream's plugin does, so that either can end what the
 // other began.
-func (p LendNIC) Give(a *Adding) error {
+//
+// The RDMA device goes first: it can refuse, and on InfiniBand the driver makes
+// the netdev anew when it moves.
+func (p LendNIC) Give(ctx context.Context, a *Adding) error {
 	loan := a.Record.Loan
 	if loan.Driver != "" {
 		return nil
+	}
+	if err := a.lendRDMA(ctx); err != nil {
+		return err
 	}
 	l, err := a.Node.Host.Netns.ByName(loan.Name)
 	if err != nil {
@@ -202,6 +212,14 @@ func (p LendNIC) Give(a *Adding) error {
 	}
 	err = a.Node.Host.Netns.Move(l.Index, a.Pod, a.IfName, loan.Name)
 	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "lend %s", loan.Name)
+}
+
+// Finish waits for the GIDs of the addresses.
+func (p LendNIC) Finish(ctx context.Context, a *Adding, l3 *layer3) error {
+	if r := a.Record.RDMA; r == nil || r.Mode == string(rdma.Shared) {
+		return a.awaitGIDs(ctx, a.Node.Host.Netns, p.Conf.RDMA, l3)
+	}
+	return a.awaitGIDs(ctx, a.Pod, p.Conf.RDMA, l3)
 }
 
 // Configure sets the MTU, and carries the host's addresses and routes along
@@ -285,6 +303,9 @@ func lentByAlias(l *link.Link, device string) bool {
 // Available says whether the NIC that the configuration names is on this host,
 // or lent. A network whose NIC is named with each pod has none to look for.
 func (p LendNIC) Available(n *Node) error {
+	if err := n.availableRDMA(p.Conf.RDMA, false); err != nil {
+		return err
+	}
 	s, err := p.Selector(&n.Host)
 	if err != nil {
 		if len(p.Conf.IDs()) == 0 {

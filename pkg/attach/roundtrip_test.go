@@ -224,7 +224,7 @@ func TestOverrideLendsAGuardedNICAndBringsItHome(t *testing.T) {
 func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
 	b := newBench(t)
 	config := b.config(map[string]any{
-		"deviceID": "0", "pciBusID": "0", "runtimeConfig": map[string]any{"deviceID": "3", "CNIDeviceInfoFile": "/nonexistent/x"},
+		"deviceID": "0", "pciBusID": "0", "runtimeConfig": map[string]any{"deviceID": "3", "CNIDeviceInfoFile": "/var/run/k8s.cni.cncf.io/devinfo/cni/test-of-rail-cni"},
 	})
 	b.node.MustRun(b.call("ADD", config))
 	if _, err := b.pod.ByName("net1"); err != nil {

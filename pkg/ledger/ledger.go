@@ -97,12 +97,12 @@ func (l *Ledger) LockNIC(ctx context.Context, nic string) (*statefile.Lock, erro
 }
 
 // Get reads the record of an attachment. The error wraps [ErrNoRecord] when
-// there is none. A record that cannot be read is moved aside, so that it does
-// not stand in the way, and the error says where it lies; a record of a newer
-// version is left alone.
+// there is none. A record that cannot be understood is moved aside, so that it
+// does not stand in the way, and the error says where it lies; a record of a
+// newer version, and one that cannot be read at the moment, are left alone.
 func (l *Ledger) Get(k Key) (*Record, error) {
 	r, err := l.read(recordName(k))
-	if err == nil || errors.Is(err, ErrNoRecord) || errors.Is(err, errNewer) {
+	if err == nil || !errors.Is(err, errCorrupt) {
 		return r, err
 	}
 	aside, moveErr := l.attachments.SetAside(recordName(k))
@@ -112,23 +112,37 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	return nil, cnierr.Wrap(err, cnierr.BadRecord, "the file is kept as "+aside, "the record of %s is corrupt", k)
 }
 
+// LockRDMA takes the node's lock round moves of RDMA devices: of two that move
+// at the same time the kernel may exchange the uverbs numbers.
+func (l *Ledger) LockRDMA(ctx context.Context) (*statefile.Lock, error) {
+	return l.locks.Lock(ctx, "rdma")
+}
+
 func (l *Ledger) read(name string) (*Record, error) {
+	path := filepath.Join(l.attachments.Path(), name)
 	data, err := l.attachments.Read(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s", ErrNoRecord, filepath.Join(l.attachments.Path(), name))
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %s", ErrNoRecord, path)
+	case errors.Is(err, statefile.ErrNotOurs):
+		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
+	case err != nil:
 		return nil, err
 	}
 	r, err := Decode(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(l.attachments.Path(), name), err)
-	}
-	if recordName(r.Key) != name {
-		return nil, fmt.Errorf("%s: it is the record of %s", filepath.Join(l.attachments.Path(), name), r.Key)
+	switch {
+	case errors.Is(err, errNewer):
+		return nil, fmt.Errorf("%s: %w", path, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w %s: %w", errCorrupt, path, err)
+	case recordName(r.Key) != name:
+		return nil, fmt.Errorf("%w %s: it is the record of %s", errCorrupt, path, r.Key)
 	}
 	return r, nil
 }
+
+// errCorrupt marks a record that will not be understood later either.
+var errCorrupt = errors.New("corrupt record")
 
 // Put writes the record. In phase [Lending] it first marks the NIC as held;
 // the caller holds the NIC's lock and has asked [Ledger.HolderOf].
@@ -171,9 +185,12 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	if errors.Is(err, ErrNoRecord) {
 		return nil, nil // killed between mark and record, or after the record's end
 	}
-	if err != nil {
+	if errors.Is(err, errCorrupt) {
 		return nil, cnierr.Wrap(err, cnierr.BadRecord, "end the attachment (CNI DEL), which moves a corrupt record aside",
 			"cannot tell who holds the NIC")
+	}
+	if err != nil {
+		return nil, err
 	}
 	if r.Loan == nil || r.Loan.NIC != nic || r.Phase == Freeing {
 		return nil, nil

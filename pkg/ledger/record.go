@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // Version is the version of the record format that this code writes. It reads
@@ -49,10 +50,13 @@ type Record struct {
 	HostNetns Netns     `json:"hostNetns"`
 	Loan      *Loan     `json:"loan,omitempty"`
 	Child     *Child    `json:"child,omitempty"`
+	RDMA      *RDMA     `json:"rdma,omitempty"`
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
-	IPAM      *IPAM     `json:"ipam,omitempty"`
+	// DeviceInfo is the device information file that ADD writes, to be removed.
+	DeviceInfo string `json:"deviceInfo,omitempty"`
+	IPAM       *IPAM  `json:"ipam,omitempty"`
 }
 
 // Pod is the pod as the runtime named it in CNI_ARGS.
@@ -91,6 +95,32 @@ type Child struct {
 	Master string `json:"master"` // name of the NIC it lies on
 	Mode   string `json:"mode"`
 	InPod  bool   `json:"inPod,omitempty"` // the master is in the pod netns
+}
+
+// RDMA is what the attachment has of RDMA.
+type RDMA struct {
+	Mode    string       `json:"mode"` // of the machine at ADD: "shared" or "exclusive"
+	Devices []RDMADevice `json:"devices"`
+	GIDs    []GID        `json:"gids,omitempty"` // RoCE v2, of the interface's addresses
+}
+
+// RDMADevice is an RDMA device as it was on the host.
+type RDMADevice struct {
+	Name      string    `json:"name"`
+	NodeGUID  rdma.GUID `json:"nodeGUID"`
+	ParentDev string    `json:"parentDev"`
+	Port      uint32    `json:"port,omitempty"`   // the port of the interface, 0 if none is known
+	Uverbs    string    `json:"uverbs,omitempty"` // "uverbs3"
+	Lent      bool      `json:"lent,omitempty"`   // it moves with the NIC (exclusive mode)
+}
+
+// GID is an entry of the port's GID table.
+type GID struct {
+	Device  string `json:"device"`
+	Port    uint32 `json:"port"`
+	Index   int    `json:"index"`
+	Value   string `json:"value"`
+	Address string `json:"address"`
 }
 
 // IPAM is what it takes to free the attachment's addresses.
@@ -134,13 +164,21 @@ func IsNewer(err error) bool { return errors.Is(err, errNewer) }
 // Decode reads a record. It refuses a newer version, and a record that lacks
 // what ending the attachment needs.
 func Decode(data []byte) (*Record, error) {
+	// The version first: a newer one may have other types below known keys.
+	var v struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return nil, err
+	}
+	if v.Version > Version {
+		return nil, cnierr.Wrap(errNewer, cnierr.BadRecord, "use that version, or let it end the attachment", "record of version %d", v.Version)
+	}
 	r := &Record{}
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, err
 	}
 	switch {
-	case r.Version > Version:
-		return nil, cnierr.Wrap(errNewer, cnierr.BadRecord, "use that version, or let it end the attachment", "record of version %d", r.Version)
 	case r.Version < 1:
 		return nil, errors.New("no version")
 	case r.ContainerID == "" || r.IfName == "":

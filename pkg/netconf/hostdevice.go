@@ -7,6 +7,7 @@ import (
 // HostDevice is the configuration of the plugin host-device.
 type HostDevice struct {
 	Common
+	RDMA
 	// Device is the name or an altname of the NIC's netdev.
 	Device string `json:"device"`
 	// HWAddr is the MAC address of the netdev.
@@ -38,7 +39,7 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if c.MTU < 0 {
 		return nil, cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", `"mtu": %d is negative`, c.MTU)
 	}
-	return c, nil
+	return c, c.RDMA.complete()
 }
 
 // IDs gives the device ids of the configuration, the runtime's first. They may

@@ -10,6 +10,7 @@ import (
 // Macvlan is the configuration of the plugin macvlan.
 type Macvlan struct {
 	Common
+	RDMA
 	// Master is the NIC that the child lies on; empty means the interface of
 	// the default route.
 	Master string `json:"master"`
@@ -50,7 +51,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	if _, err := c.HardwareAddr(); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return c, c.RDMA.complete()
 }
 
 // HardwareAddr gives the MAC that the child shall have, or nil.

@@ -15,10 +15,12 @@ const (
 	AllowUplink   = "uplink"   // it carries a default route of the host
 	AllowMember   = "member"   // it belongs to a bond, team, bridge, VRF or OVS
 	AllowChildren = "children" // VLANs, macvlans, … lie on it; the move destroys them
+	// Its RDMA device also serves a NIC that stays on the host, which loses RDMA.
+	AllowSharedRDMA = "shared-rdma"
 )
 
 // Overrides are all override keys.
-var Overrides = []string{AllowUplink, AllowMember, AllowChildren}
+var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA}
 
 // childKinds are the link kinds that lie on another link and die when it
 // leaves. (A veth names its peer in the same attribute, but outlives it.)

@@ -77,6 +77,12 @@ func (n *NIC) Key(host link.NetnsID) string {
 	}
 }
 
+// HasRDMA says whether the device that l belongs to ever had an RDMA device:
+// its directory in sysfs stays, empty, while the RDMA device is in a pod.
+func (h *Host) HasRDMA(l *link.Link) bool {
+	return l.HasParent() && exists(filepath.Join(h.Sys, "bus", l.ParentBus, "devices", l.ParentDev, "infiniband"))
+}
+
 // ErrNotFound is wrapped when no NIC matches a selector.
 var ErrNotFound = errors.New("no such NIC on this host")
 

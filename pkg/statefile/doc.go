@@ -1,9 +1,9 @@
 // Package statefile keeps small files of state below one directory, so that a
 // process killed at any instant leaves either the old file or the new one.
 //
-// Every access goes through an [os.Root]: a name that tries to climb out of
-// the directory, or a symbolic link planted in it, is refused by the kernel
-// lookup itself. Directories are 0700, files 0600, both owned by whoever runs
+// Every access goes through an [os.Root]: a name or a planted symbolic link
+// that leads out of the directory is refused; reading and locking refuse any
+// symbolic link. Directories are 0700, files 0600, both owned by whoever runs
 // the plugin (root).
 //
 // A write is a temporary file and a rename. On tmpfs that is all, because the

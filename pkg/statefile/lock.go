@@ -40,10 +40,9 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 			}
 			return nil, writeError(d.path, name, err)
 		}
-		if d.same(f, name) {
-			return &Lock{file: f, dir: d, name: name}, nil
+		if l, err := d.held(f, name); l != nil || err != nil {
+			return l, err
 		}
-		f.Close()
 	}
 }
 
@@ -64,10 +63,9 @@ func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 		if err := d.wait(ctx, f, name); err != nil {
 			return nil, err
 		}
-		if d.same(f, name) {
-			return &Lock{file: f, dir: d, name: name}, nil
+		if l, err := d.held(f, name); l != nil || err != nil {
+			return l, err
 		}
-		f.Close()
 	}
 }
 
@@ -115,20 +113,38 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// same says whether f is what name names. Whoever unlocked before us may have
-// removed the name: a lock on a file that nobody else can open protects
-// nothing.
-func (d *Dir) same(f *os.File, name string) bool {
+// held gives the lock of the locked file f, or nil when f is no longer what
+// name names: whoever unlocked before us may have removed the name, and a lock
+// on a file that nobody else can open protects nothing. f is then closed.
+func (d *Dir) held(f *os.File, name string) (*Lock, error) {
 	opened, err := f.Stat()
-	if err != nil {
-		return false
+	if err == nil {
+		var named fs.FileInfo
+		named, err = d.root.Lstat(name)
+		switch {
+		case err == nil && os.SameFile(opened, named):
+			return &Lock{file: f, dir: d, name: name}, nil
+		case err == nil && named.Mode().Type() == fs.ModeSymlink:
+			err = errSymlink // it would lead to the same file for ever
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		}
 	}
-	named, err := d.root.Lstat(name)
-	return err == nil && os.SameFile(opened, named)
+	f.Close()
+	if err != nil {
+		return nil, writeError(d.path, name, err)
+	}
+	return nil, nil
 }
 
 // Unlock gives the lock back and leaves its file for the next holder.
-func (l *Lock) Unlock() error { return l.file.Close() }
+func (l *Lock) Unlock() error { return l.release() }
+
+// release unlocks before it closes: a child that is being started right now
+// still has the file open, and with it the lock.
+func (l *Lock) release() error {
+	return errors.Join(flock(l.file, unix.LOCK_UN), l.file.Close())
+}
 
 // UnlockAndRemove removes the lock's file, so that files of things that are
 // gone do not pile up, and gives the lock back. Waiters notice and take a new
@@ -138,5 +154,5 @@ func (l *Lock) UnlockAndRemove() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, l.file.Close())
+	return errors.Join(err, l.release())
 }

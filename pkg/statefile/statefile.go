@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +39,8 @@ type Dir struct {
 
 // Open opens path, which must be absolute, and makes it with mode 0700 if it
 // does not exist. It refuses a path whose last element is not a directory, or
-// one that others may write to, because a record there could be forged.
+// one that another user owns or may write to, because a record there could be
+// forged: it names programs that are run.
 func Open(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
 		return nil, cnierr.New(cnierr.InvalidConfig, "give an absolute path",
@@ -61,6 +64,10 @@ func openExisting(path string) (*Dir, error) {
 	if !info.IsDir() {
 		return nil, cnierr.New(cnierr.IO, "remove it or configure another place",
 			"state directory %s is not a directory but %s", path, info.Mode().Type())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return nil, cnierr.New(cnierr.IO, "remove it or configure another place",
+			"state directory %s belongs to user %d, who could forge what is in it", path, st.Uid)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
 		return nil, cnierr.New(cnierr.IO, fmt.Sprintf("chmod 0700 %s after checking what is in it", path),
@@ -114,28 +121,43 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 	return &Dir{root: root, path: filepath.Join(d.path, name), durable: d.durable}, nil
 }
 
+// ErrNotOurs is wrapped when a file cannot be one that [Dir.Write] made.
+var ErrNotOurs = errors.New("nothing here makes such a file")
+
+var errSymlink = fmt.Errorf("it is a symbolic link: %w", ErrNotOurs)
+
 // Read gives the content of the file name. A missing file is an error that
-// wraps [fs.ErrNotExist].
+// wraps [fs.ErrNotExist]; a symbolic link, which it does not follow, and a file
+// that is too large wrap [ErrNotOurs].
 func (d *Dir) Read(name string) ([]byte, error) {
 	f, err := d.root.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if d.isSymlink(name) {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errSymlink)
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", filepath.Join(d.path, name), maxFile)
+		return nil, fmt.Errorf("%s is larger than %d bytes: %w", filepath.Join(d.path, name), maxFile, ErrNotOurs)
 	}
 	return data, nil
+}
+
+func (d *Dir) isSymlink(name string) bool {
+	info, err := d.root.Lstat(name)
+	return err == nil && info.Mode().Type() == fs.ModeSymlink
 }
 
 // Write puts data under name, in one step: a reader, and a process that comes
 // after a crash, sees the old content or the new one.
 func (d *Dir) Write(name string, data []byte) error {
-	tmp := fmt.Sprintf("%s%d-%d", tmpPrefix, os.Getpid(), time.Now().UnixNano())
+	// Not the process number: containers that share the directory may share it.
+	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
 	if err := d.writeTemp(tmp, data); err != nil {
 		_ = d.root.Remove(tmp)
 		return writeError(d.path, name, err)
@@ -257,7 +279,8 @@ func (d *Dir) List(suffix string) ([]string, error) {
 	return names, nil
 }
 
-// Name joins parts into one file name that no other list of parts gives.
+// Name joins parts, at least one, into one file name that no other list of
+// parts gives, and that is none of "", ".", ".." and the temporary names.
 // Letters, digits, '.', '_' and '-' stay (a leading '.' does not), all else is
 // written as %XX, the parts are joined by '@', and a name that would be longer
 // than 200 bytes is cut and ends in the SHA-256 of the whole.
@@ -267,6 +290,9 @@ func Name(parts ...string) string {
 		escaped[i] = escape(p)
 	}
 	name := strings.Join(escaped, "@")
+	if name == "" {
+		return "%" // one empty part; elsewhere two digits follow
+	}
 	const longest = 200
 	if len(name) <= longest {
 		return name

@@ -1,0 +1,89 @@
+package attach
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// deviceInfoDirs is where Multus keeps device information (the Network Plumbing
+// Working Group's Device Information Specification, section 5). A path
+// elsewhere did not come from it, and is not written to.
+var deviceInfoDirs = []string{"/var/run/k8s.cni.cncf.io/devinfo/", "/run/k8s.cni.cncf.io/devinfo/"}
+
+// deviceInfo is the specification's file for a PCI device, version 1.1.0.
+type deviceInfo struct {
+	Type    string        `json:"type"`
+	Version string        `json:"version"`
+	PCI     deviceInfoPCI `json:"pci"`
+}
+
+type deviceInfoPCI struct {
+	Address    string `json:"pci-address"`
+	RDMADevice string `json:"rdma-device,omitempty"`
+}
+
+// planDeviceInfo gives the path of the device information that ADD is to write,
+// "" if none is asked for. A file that exists is the device plugin's, and stays.
+func planDeviceInfo(asked string) (string, error) {
+	if asked == "" {
+		return "", nil
+	}
+	path := filepath.Clean(asked)
+	if !below(deviceInfoDirs, path) {
+		return "", cnierr.New(cnierr.InvalidConfig, "remove it: the runtime gives it", "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0])
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return "", nil
+	}
+	return path, nil
+}
+
+// writeDeviceInfo tells Multus, and through it the pod, which device the
+// interface is.
+func (a *Adding) writeDeviceInfo() error {
+	r := a.Record
+	if r.DeviceInfo == "" || r.Loan == nil || r.Loan.PCI == "" {
+		return nil
+	}
+	info := deviceInfo{Type: "pci", Version: "1.1.0", PCI: deviceInfoPCI{Address: r.Loan.PCI}}
+	if r.RDMA != nil {
+		info.PCI.RDMADevice = r.RDMA.Devices[0].Name
+	}
+	data, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.DeviceInfo), 0o755); err != nil {
+		return cnierr.Wrap(err, cnierr.IO, "", "device information")
+	}
+	a.back.push(func() error { return removeDeviceInfo(r) })
+	err = os.WriteFile(r.DeviceInfo, data, 0o644)
+	return cnierr.Wrap(err, cnierr.IO, "", "device information")
+}
+
+// removeDeviceInfo removes the file that ADD wrote.
+func removeDeviceInfo(r *ledger.Record) error {
+	if r.DeviceInfo == "" || !below(deviceInfoDirs, filepath.Clean(r.DeviceInfo)) {
+		return nil
+	}
+	if err := os.Remove(r.DeviceInfo); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return cnierr.Wrap(err, cnierr.IO, "", "device information")
+	}
+	return nil
+}
+
+func below(dirs []string, path string) bool {
+	for _, d := range dirs {
+		if strings.HasPrefix(path, d) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,54 @@
+package netconf
+
+import (
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// The values of the key "rdma".
+const (
+	RDMAAuto     = "auto"     // the RDMA device goes along if the NIC has one
+	RDMARequired = "required" // without a working RDMA device ADD fails
+	RDMAOff      = "off"      // nothing is done about RDMA
+)
+
+// defaultGIDTimeout is how long ADD waits for a GID. The kernel makes it some
+// milliseconds after the address.
+const defaultGIDTimeout = 2 * time.Second
+
+// RDMA is what host-device and macvlan are told about the NIC's RDMA device.
+type RDMA struct {
+	// RDMA is "auto" (also when empty), "required" or "off".
+	RDMA string `json:"rdma"`
+	// GIDTimeout bounds the wait for the GIDs of the interface's addresses, as
+	// a duration: "500ms", "2s". Empty means 2 s.
+	GIDTimeout string `json:"gidTimeout"`
+}
+
+// Wait gives GIDTimeout as a duration.
+func (r *RDMA) Wait() time.Duration {
+	if d, err := time.ParseDuration(r.GIDTimeout); err == nil {
+		return d
+	}
+	return defaultGIDTimeout
+}
+
+// complete applies the defaults and refuses what is not one of the values.
+func (r *RDMA) complete() error {
+	switch r.RDMA {
+	case "":
+		r.RDMA = RDMAAuto
+	case RDMAAuto, RDMARequired, RDMAOff:
+	default:
+		return cnierr.New(cnierr.InvalidConfig, `use "auto", "required" or "off"`, `"rdma": %q is none of its values`, r.RDMA)
+	}
+	if r.GIDTimeout == "" {
+		return nil
+	}
+	d, err := time.ParseDuration(r.GIDTimeout)
+	if err == nil && d < 0 {
+		err = cnierr.New(cnierr.InvalidConfig, "", "it is negative")
+	}
+	return cnierr.Wrap(err, cnierr.InvalidConfig, `write it as "500ms" or "2s"`, `"gidTimeout": %q`, r.GIDTimeout)
+}
