@@ -1,6 +1,7 @@
 package testnet
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -48,13 +49,35 @@ func NewNetns(t testing.TB, role string) *Netns {
 	return n
 }
 
+// Here gives the namespace that this process is in a name, for the time of the
+// test: for tests whose host netns is the machine's own, in the rig.
+func Here(t testing.TB) *Netns {
+	t.Helper()
+	name := fmt.Sprintf("rail-here-%d-%d", os.Getpid(), serial.Add(1))
+	command(t, "ip", "netns", "attach", name, strconv.Itoa(os.Getpid()))
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	opened, err := link.OpenNetns("/run/netns/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(opened.Close)
+	return &Netns{Netns: opened, Name: name, t: t}
+}
+
+// Kill takes the namespace's path and every handle on it away, as the death of
+// a pod does, and waits for nothing.
+func (n *Netns) Kill() {
+	n.t.Helper()
+	n.Netns.Close()
+	command(n.t, "ip", "netns", "del", n.Name)
+}
+
 // Delete ends the namespace before the test does: every handle on it that the
 // test has is closed, so that the kernel destroys it. The sockets of the handle
 // keep it for some more milliseconds (RCU); Delete waits for that.
 func (n *Netns) Delete() {
 	n.t.Helper()
-	n.Netns.Close()
-	command(n.t, "ip", "netns", "del", n.Name)
+	n.Kill()
 	n.await("the end of netns "+n.Name, func() bool { return !link.NetnsExists(n.ID, "") })
 }
 
@@ -93,6 +116,19 @@ func Rename(t testing.TB, n *Netns, name string) {
 func (n *Netns) IP(args ...string) string {
 	n.t.Helper()
 	return command(n.t, "ip", append([]string{"-n", n.Name}, args...)...)
+}
+
+// Batch runs these commands of ip(8) in the namespace in one process, with its
+// options flags, and gives their output. It stops at the first that fails.
+func (n *Netns) Batch(flags []string, commands ...string) string {
+	n.t.Helper()
+	var out, errOut bytes.Buffer
+	cmd := exec.Command("ip", append(append([]string{"-n", n.Name}, flags...), "-batch", "-")...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(strings.Join(commands, "\n")+"\n"), &out, &errOut
+	if err := cmd.Run(); err != nil {
+		n.t.Fatalf("ip, in %s, of these:\n%s\n%v\n%s", n.Name, strings.Join(commands, "\n"), err, errOut.Bytes())
+	}
+	return out.String()
 }
 
 // Exec runs a program in the namespace and gives its output.
@@ -154,17 +190,8 @@ func (n *Netns) State() string {
 		time.Sleep(10 * time.Millisecond)
 	}
 	var b strings.Builder
-	for _, args := range [][]string{
-		{"-d", "-j", "link"},
-		{"-d", "-j", "addr"},
-		{"-d", "-j", "route", "show", "table", "all"},
-		{"-d", "-j", "-6", "route", "show", "table", "all"},
-		{"-j", "rule"},
-		{"-j", "-6", "rule"},
-		{"-j", "neigh", "show", "nud", "permanent"},
-	} {
-		fmt.Fprintf(&b, "# ip %s\n%s\n", strings.Join(args, " "), n.normalised(n.IP(args...), slices.Contains(args, "route")))
-	}
+	n.describe(&b, nil, "link", "addr", "route show table all", "rule", "neigh show nud permanent")
+	n.describe(&b, []string{"-6"}, "route show table all", "rule")
 	links, err := n.Links()
 	if err != nil {
 		n.t.Fatal(err)
@@ -187,24 +214,26 @@ func (n *Netns) State() string {
 // volatile are the keys of ip's JSON that say nothing about the configuration.
 var volatile = []string{"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time", "expires"}
 
-func (n *Netns) normalised(text string, routes bool) string {
+// describe writes what these commands of ip(8) show. All go to one process: in
+// a virtual machine starting one is what takes the time.
+func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string) {
 	n.t.Helper()
-	if strings.TrimSpace(text) == "" {
-		return "[]"
+	out := n.Batch(append([]string{"-d", "-j"}, flags...), commands...)
+	for d := json.NewDecoder(strings.NewReader(out)); len(commands) > 0; commands = commands[1:] {
+		var v any
+		if err := d.Decode(&v); err != nil {
+			n.t.Fatalf("ip %s printed no JSON: %v\n%s", commands[0], err, out)
+		}
+		drop(v)
+		if strings.HasPrefix(commands[0], "route") {
+			sortList(v)
+		}
+		text, err := json.MarshalIndent(v, "", " ")
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		fmt.Fprintf(b, "# ip %s %s\n%s\n", strings.Join(flags, " "), commands[0], text)
 	}
-	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		n.t.Fatalf("ip printed no JSON: %v\n%s", err, text)
-	}
-	drop(v)
-	if routes {
-		sortList(v)
-	}
-	out, err := json.MarshalIndent(v, "", " ")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return string(out)
 }
 
 // sortList orders a list by its elements' text. Routes that differ only in
