@@ -1,0 +1,164 @@
+//go:build rig
+
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// loan is one NIC in one pod.
+type loan struct {
+	*pod
+	rail   int
+	ifName string
+}
+
+// scenarios are pods that die with NICs in them.
+func scenarios() map[string]struct {
+	rounds int
+	lend   func(*node) []loan
+} {
+	return map[string]struct {
+		rounds int
+		lend   func(*node) []loan
+	}{
+		"one NIC": {3, func(n *node) []loan { return []loan{{n.pod("pod1"), 0, "net1"}} }},
+		"eight NICs": {1, func(n *node) []loan {
+			p := n.pod("pod1")
+			var all []loan
+			for rail := range rails {
+				all = append(all, loan{p, rail, podName(rail)})
+			}
+			return all
+		}},
+		// The kernel cannot give the NIC its pod's name on the host, and takes
+		// dev<index>; each of the two here has the other's name on the host.
+		"named like links of the host": {1, func(n *node) []loan {
+			p := n.pod("pod1")
+			return []loan{{p, 0, nicName(2)}, {p, 1, altName(3)}}
+		}},
+		// Which of two gets the free name is a race.
+		"two pods together": {1, func(n *node) []loan {
+			return []loan{{n.pod("pod1"), 0, "net1"}, {n.pod("pod2"), 1, "net1"}}
+		}},
+	}
+}
+
+// ways are what can bring NICs home after their pods' death, each alone.
+func ways() map[string]func(*node, []loan) {
+	return map[string]func(*node, []loan){
+		"DEL": func(n *node, loans []loan) {
+			for _, l := range loans {
+				n.MustRun(l.call("DEL", l.ifName, n.config(l.rail, nil)))
+			}
+		},
+		// Neither of these waits for what has not fallen home yet.
+		"sweep": func(n *node, loans []loan) {
+			n.fallen(loans)
+			p := n.pod("other")
+			other := n.config(0, map[string]any{"device": n.spare})
+			n.MustRun(p.call("ADD", "net1", other))
+			if left := n.records(); len(left) != 1 || left[0].ContainerID != p.container {
+				n.t.Errorf("the sweep of an ADD left %d records", len(left))
+			}
+			n.MustRun(p.call("DEL", "net1", other))
+		},
+		"railctl gc": func(n *node, loans []loan) {
+			n.fallen(loans)
+			n.gc()
+		},
+	}
+}
+
+func TestNICsOfDeadPodsComeHome(t *testing.T) {
+	for name, s := range scenarios() {
+		for way, home := range ways() {
+			t.Run(name+"/"+way, func(t *testing.T) {
+				n := newNode(t)
+				n.furnish(rails)
+				dieAndComeHome(t, n, rounds(t, s.rounds), s.lend, home)
+			})
+		}
+	}
+}
+
+// dieAndComeHome lends NICs, lets their pods die, brings the NICs home, and
+// checks that the node is as before; as often as rounds says.
+func dieAndComeHome(t *testing.T, n *node, rounds int, lend func(*node) []loan, home func(*node, []loan)) {
+	t.Helper()
+	before := n.State()
+	var took times
+	for range rounds {
+		loans := lend(n)
+		for _, l := range loans {
+			n.MustRun(l.call("ADD", l.ifName, n.config(l.rail, nil)))
+		}
+		died := time.Now()
+		kill(loans)
+		home(n, loans)
+		took = append(took, time.Since(died))
+		n.untouched(before)
+	}
+	t.Logf("from the pods' death to %d NICs at home as they were: %v", len(lend(n)), took)
+}
+
+// kill ends the pods, and with each the only thing that keeps its netns.
+func kill(loans []loan) {
+	dead := map[*testnet.Netns]bool{}
+	for _, l := range loans {
+		if !dead[l.Netns] {
+			dead[l.Netns] = true
+			l.Kill()
+		}
+	}
+}
+
+// How long the kernel itself takes, for comparison.
+func TestKernelBringsNICsBackToInitNet(t *testing.T) {
+	n := newNode(t)
+	n.up(rails)
+	for _, count := range []int{1, rails} {
+		var took times
+		for range rounds(t, 3) {
+			p := n.pod("pod1")
+			var loans []loan
+			for rail := range count {
+				n.Batch(nil, "link set "+nicName(rail)+" netns "+p.Name)
+				loans = append(loans, loan{p, rail, nicName(rail)})
+			}
+			died := time.Now()
+			kill(loans)
+			n.fallen(loans)
+			took = append(took, time.Since(died))
+		}
+		t.Logf("from the pod's death to %d NICs in init_net: %v", count, took)
+	}
+}
+
+func TestNICOfAPodThatJustDiedIsWaitedFor(t *testing.T) {
+	n := newNode(t)
+	n.furnish(1)
+	before := n.State()
+	var took times
+	for range rounds(t, 3) {
+		first, second := n.pod("pod1"), n.pod("pod2")
+		config := n.config(0, nil)
+		n.MustRun(first.call("ADD", "net1", config))
+		first.Kill()
+		died := time.Now()
+		n.MustRun(second.call("ADD", "net1", config))
+		took = append(took, time.Since(died))
+		if l, err := second.ByName("net1"); err != nil || l.ParentDev != nicPCI(0) || !l.IsUp() {
+			t.Errorf("the second pod's net1 is %+v, %v", l, err)
+		}
+		n.MustRun(second.call("DEL", "net1", config))
+		n.untouched(before)
+		// The runtime may end the first attachment late.
+		n.MustRun(first.call("DEL", "net1", config))
+		n.untouched(before)
+	}
+	t.Logf("from the first pod's death to the second having the NIC: %v", took)
+}

@@ -1,0 +1,153 @@
+//go:build rig
+
+package tests
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Kinds of link that guard a NIC and that a container host's kernel may lack.
+var guards = map[string]struct {
+	commands []string
+	text     string // of the refusal
+	override string
+	destroys bool // the move destroys what lies on the NIC
+}{
+	"VLAN": {
+		[]string{"link add link NIC name NIC.7 type vlan id 7", "link set NIC.7 up", "addr add 10.7.0.1/24 dev NIC.7"},
+		"NIC.7 (vlan)", "children", true,
+	},
+	"ipvlan": {[]string{"link add link NIC name ipv0 type ipvlan mode l2"}, "ipv0 (ipvlan)", "children", true},
+	"ipvtap": {[]string{"link add link NIC name ipt0 type ipvtap mode l2"}, "ipt0 (ipvtap)", "children", true},
+	"macvtap": {
+		[]string{"link add link NIC name mvt0 type macvtap mode bridge"}, "mvt0 (macvtap)", "children", true,
+	},
+	"bond": {
+		[]string{"link add bond0 type bond mode active-backup", "link set NIC down", "link set NIC master bond0", "link set bond0 up"},
+		"it belongs to the bond bond0", "member", false,
+	},
+	"team": {
+		[]string{"link add team0 type team", "link set NIC down", "link set NIC master team0"},
+		"it belongs to the team team0", "member", false,
+	},
+	"VRF": {
+		[]string{"link add red type vrf table 77", "link set red up", "link set NIC master red", "addr add 10.9.0.1/24 dev NIC"},
+		"it belongs to the vrf red", "member", false,
+	},
+	"bridge": {
+		[]string{"link add br0 type bridge", "link set NIC master br0"}, "it belongs to the bridge br0", "member", false,
+	},
+}
+
+func TestGuardedNICIsRefusedUnlessAllowed(t *testing.T) {
+	for name, g := range guards {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.up(1)
+			var made []string
+			for _, c := range g.commands {
+				made = append(made, strings.ReplaceAll(c, "NIC", nicName(0)))
+			}
+			n.Batch(nil, made...)
+			t.Cleanup(func() { n.remove("bond0", "team0", "red", "br0") })
+			before, p := n.State(), n.pod("pod1")
+			_, err := n.Run(p.call("ADD", "net1", n.config(0, nil)))
+			refused(t, err, cnierr.NICProtected, strings.ReplaceAll(g.text, "NIC", nicName(0)), `"allow": ["`+g.override+`"]`)
+			n.untouched(before)
+
+			config := n.config(0, map[string]any{"allow": []string{g.override}})
+			n.MustRun(p.call("ADD", "net1", config))
+			n.MustRun(p.call("DEL", "net1", config))
+			if !g.destroys {
+				n.untouched(before)
+				return
+			}
+			if l, err := n.ByName(nicName(0)); err != nil || !l.IsUp() || l.ParentDev != nicPCI(0) {
+				t.Errorf("%s: %+v, %v", nicName(0), l, err)
+			}
+		})
+	}
+}
+
+// remove deletes those of these links that there are.
+func (n *node) remove(names ...string) {
+	for _, name := range names {
+		if _, err := n.ByName(name); err == nil {
+			n.IP("link", "del", name)
+		}
+	}
+}
+
+func refused(t *testing.T, err error, code uint, texts ...string) {
+	t.Helper()
+	var said *types.Error
+	if !errors.As(err, &said) {
+		t.Fatalf("no refusal, but: %v", err)
+	}
+	if said.Code != code {
+		t.Errorf("code %d, want %d: %v", said.Code, code, err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("the refusal does not say %q: %v", text, err)
+		}
+	}
+}
+
+func TestMacvlanOnTheMasterOfAnIPvlanIsRefusedWithTheReason(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	n.Batch(nil, "link add link "+nicName(0)+" name ipv0 type ipvlan mode l2")
+	t.Cleanup(func() { n.remove("ipv0") })
+	before := n.State()
+	p := n.pod("pod1")
+	c := p.call("ADD", "net1", n.config(0, map[string]any{"type": "macvlan", "device": nil, "master": nicName(0)}))
+	c.Plugin = "macvlan"
+	_, err := n.Run(c)
+	refused(t, err, 0, nicName(0), "ipvlan")
+	n.MustRun(c.With("DEL"))
+	n.untouched(before)
+}
+
+func TestMacvlanOfAPodThatDiedIsSwept(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	before := n.State()
+	p := n.pod("pod1")
+	c := p.call("ADD", "net1", n.config(0, map[string]any{"type": "macvlan", "device": nil, "master": nicName(0)}))
+	c.Plugin = "macvlan"
+	n.MustRun(c)
+	p.Delete()
+	n.gc()
+	n.untouched(before)
+}
+
+// A dummy stands for every link without a device: it dies with its pod.
+func TestVirtualLinkIsLentAndMayDie(t *testing.T) {
+	n := newNode(t)
+	n.Batch(nil, "link add dum0 mtu 9000 type dummy", "link set dum0 up")
+	t.Cleanup(func() { n.remove("dum0") })
+	before := n.State()
+	config := n.config(0, map[string]any{"device": "dum0"})
+	for _, podDies := range []bool{false, true} {
+		p := &pod{testnet.NewNetns(t, "pod"), "pod1"}
+		n.MustRun(p.call("ADD", "net1", config))
+		if podDies {
+			p.Delete()
+		}
+		n.MustRun(p.call("DEL", "net1", config))
+		if !podDies {
+			n.untouched(before)
+		}
+	}
+	if left := n.records(); len(left) != 0 {
+		t.Errorf("%d records are left", len(left))
+	}
+}

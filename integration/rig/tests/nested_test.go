@@ -1,0 +1,63 @@
+//go:build rig
+
+package tests
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// nested makes a node whose host netns is not init_net, as that of a runtime in
+// a container (kind, k3d): the kernel knows nothing of it when a pod dies.
+func nested(t *testing.T) *node {
+	t.Helper()
+	here := newNode(t)
+	inner := testnet.NewNetns(t, "node")
+	inner.Sysctl("ipv6/conf/default/router_solicitations", "0")
+	var commands []string
+	for rail := range rails {
+		commands = append(commands, "link set "+nicName(rail)+" netns "+inner.Name)
+	}
+	here.Batch(nil, append(commands, "link set "+here.spare+" netns "+inner.Name)...)
+	return &node{t: t, Netns: inner, initNet: here.initNet, spare: here.spare, state: filepath.Join(t.TempDir(), "state")}
+}
+
+func TestNICsComeHomeToAHostNetnsThatIsNotInitNet(t *testing.T) {
+	for way, home := range ways() {
+		t.Run(way, func(t *testing.T) {
+			n := nested(t)
+			n.furnish(rails)
+			initNet := n.initNet.State()
+			dieAndComeHome(t, n, rounds(t, 1), func(n *node) []loan {
+				p := n.pod("pod1")
+				// One of the names is taken in init_net.
+				return []loan{{p, 0, "net1"}, {p, 1, "enp1s0np0"}}
+			}, home)
+			if d := n.initNet.Settled(initNet); d != "" {
+				t.Errorf("init_net is not as it was:\n%s", d)
+			}
+		})
+	}
+}
+
+// When the nested node dies before its pod, the NIC has no home but init_net.
+func TestNICOfADeadNodeIsNotLost(t *testing.T) {
+	n := nested(t)
+	n.up(1)
+	p := n.pod("pod1")
+	n.MustRun(p.call("ADD", "net1", n.config(0, nil)))
+	n.Kill()
+	n.initNet.Exec("true") // the node's end takes a moment
+	outer := &node{t: t, Netns: n.initNet, initNet: n.initNet, state: n.state}
+	outer.MustRun(p.call("DEL", "net1", n.config(0, nil)))
+	l, err := n.initNet.ByName(nicName(0))
+	if err != nil || !l.IsUp() || l.MTU != 9000 || l.ParentDev != nicPCI(0) {
+		t.Errorf("%s in init_net: %+v, %v\n%s", nicName(0), l, err, strings.TrimSpace(n.initNet.IP("-br", "link")))
+	}
+	if left := outer.records(); len(left) != 0 {
+		t.Errorf("%d records are left", len(left))
+	}
+}

@@ -1,0 +1,241 @@
+//go:build rig
+
+package tests
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/rig"
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(rig.Mark) == "" {
+		fmt.Fprintln(os.Stderr, "these tests unload drivers and unplug NICs, and run in the rig's virtual machine only: make test-rig")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// The NICs of the users' nodes, by rail; rail 0 is the first.
+func nicName(rail int) string { return fmt.Sprintf("ens%dnp0", 11+rail) }
+func nicPCI(rail int) string  { return fmt.Sprintf("0000:00:%02x.0", 11+rail) }
+func altName(rail int) string { return fmt.Sprintf("enp%ds0np0", 4+rail) }
+
+const rails = 8
+
+// node is a host netns with NICs, and a state directory.
+type node struct {
+	t *testing.T
+	*testnet.Netns
+	initNet *testnet.Netns // where the kernel puts NICs whose netns died
+	spare   string         // a NIC that no test lends for itself
+	state   string
+}
+
+// newNode gives the machine's own netns, with NICs as the kernel finds them.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	reload(t, "")
+	here := testnet.Here(t)
+	return &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}
+}
+
+// reload loads the NICs' driver anew: whatever the test before has done to
+// them, and wherever it left them, they are back.
+func reload(t *testing.T, parameters string) {
+	t.Helper()
+	if err := unix.DeleteModule("fakerdma", 0); err != nil {
+		t.Fatal("unload the NICs' driver:", err)
+	}
+	driver, err := os.Open(wire.NICModule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driver.Close()
+	// New interfaces take their settings from here.
+	for key, value := range map[string]string{"accept_dad": "0", "router_solicitations": "0"} {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+key, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.FinitModule(int(driver.Fd()), parameters, 0); err != nil {
+		t.Fatal("load the NICs' driver:", err)
+	}
+}
+
+// up gives the first NICs what every NIC of the users' nodes has: it is up,
+// with MTU 9000 and an altname.
+func (n *node) up(count int) {
+	n.t.Helper()
+	var commands []string
+	for rail := range count {
+		commands = append(commands,
+			fmt.Sprintf("link set %s mtu 9000 up", nicName(rail)),
+			fmt.Sprintf("link property add dev %s altname %s", nicName(rail), altName(rail)))
+	}
+	n.Batch(nil, commands...)
+}
+
+// furnish gives the first NICs all that their host's administrator may have
+// set, and that a stay in a pod takes away.
+func (n *node) furnish(count int) {
+	n.t.Helper()
+	n.up(count)
+	var commands []string
+	for rail := range count {
+		name, net := nicName(rail), 10+rail
+		commands = append(commands,
+			fmt.Sprintf("link set %s alias rail-%d-of-leaf-7 txqueuelen 4321 allmulticast on", name, rail),
+			fmt.Sprintf("addr add 10.%d.0.1/24 brd + dev %s", net, name),
+			fmt.Sprintf("addr add 10.%d.0.7/24 dev %s", net, name),
+			fmt.Sprintf("addr add fd00:%d::1/64 dev %s", net, name),
+			fmt.Sprintf("route add 10.%d.0.0/16 via 10.%d.0.254 metric 77 mtu 4000", 100+rail, net),
+			fmt.Sprintf("route add default via 10.%d.0.254 table %d", net, 100+rail),
+			fmt.Sprintf("route add fd00:%d::/48 via fd00:%d::fe", 100+rail, net),
+			fmt.Sprintf("neigh add 10.%d.0.254 lladdr 02:00:00:00:00:fe nud permanent dev %s", net, name))
+		n.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
+		n.Sysctl("ipv4/conf/"+name+"/rp_filter", "2")
+		n.Sysctl("ipv6/conf/"+name+"/accept_ra", "0")
+	}
+	n.Batch(nil, commands...)
+}
+
+// config makes a configuration of host-device for the NIC of a rail, changed
+// by the pairs in more; a nil value removes the key.
+func (n *node) config(rail int, more map[string]any) string {
+	n.t.Helper()
+	conf := map[string]any{
+		"cniVersion": "1.1.0", "name": fmt.Sprintf("roce-net%d", rail+1), "type": "host-device",
+		"device": nicName(rail), "stateDir": n.state,
+	}
+	maps.Copy(conf, more)
+	maps.DeleteFunc(conf, func(_ string, v any) bool { return v == nil })
+	text, err := json.Marshal(conf)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// pod is a pod netns and the name of its container.
+type pod struct {
+	*testnet.Netns
+	container string
+}
+
+func (n *node) pod(container string) *pod {
+	n.t.Helper()
+	return &pod{testnet.NewNetns(n.t, container), container}
+}
+
+// call makes the call with which the NIC of the configuration is attached to
+// the pod, or detached from it.
+func (p *pod) call(verb, ifName, config string) testnet.Call {
+	return testnet.Call{
+		Plugin: "host-device", Verb: verb, ContainerID: p.container, IfName: ifName,
+		Netns: "/run/netns/" + p.Name, Config: config,
+	}
+}
+
+func podName(rail int) string { return "net" + strconv.Itoa(rail+1) }
+
+// gc runs `railctl gc`, which looks once and waits for nothing.
+func (n *node) gc() {
+	n.t.Helper()
+	n.Exec(filepath.Join(testnet.Bin(n.t), "railctl"), "gc", "--state-dir", n.state)
+}
+
+// records gives the records of the node's ledger.
+func (n *node) records() []*ledger.Record {
+	n.t.Helper()
+	l, err := ledger.Open(n.state)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer l.Close()
+	records, errs := l.List()
+	if len(errs) > 0 {
+		n.t.Fatal(errs)
+	}
+	return records
+}
+
+// untouched fails the test unless the node is as before, without a record.
+func (n *node) untouched(before string) {
+	n.t.Helper()
+	if d := n.Settled(before); d != "" {
+		n.t.Errorf("the host is not as it was:\n%s", d)
+	}
+	for _, r := range n.records() {
+		n.t.Errorf("a record is left: %s, phase %s", r.Holder(), r.Phase)
+	}
+}
+
+// fallen waits until the kernel has brought these NICs to init_net, under
+// whatever names.
+func (n *node) fallen(loans []loan) {
+	n.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		links, err := n.initNet.Links()
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		away := slices.IndexFunc(loans, func(l loan) bool {
+			return !slices.ContainsFunc(links, func(k *link.Link) bool { return k.ParentDev == nicPCI(l.rail) })
+		})
+		if away < 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%s has not fallen home", nicName(loans[away].rail))
+		}
+	}
+}
+
+// times are measurements of one thing.
+type times []time.Duration
+
+func (t times) String() string {
+	slices.SortFunc(t, func(a, b time.Duration) int { return cmp.Compare(a, b) })
+	return fmt.Sprintf("median %4d ms, worst %4d ms of %d", t[len(t)/2].Milliseconds(), t[len(t)-1].Milliseconds(), len(t))
+}
+
+// rounds is how often a measurement is repeated: n times unless RIG_ROUNDS says
+// otherwise.
+func rounds(t *testing.T, n int) int {
+	t.Helper()
+	text := os.Getenv("RIG_ROUNDS")
+	if text == "" {
+		return n
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("RIG_ROUNDS=%q is no number of rounds", text)
+	}
+	return n
+}
+
+func readLink(t *testing.T, path string) string {
+	t.Helper()
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(target)
+}

@@ -1,0 +1,95 @@
+//go:build rig
+
+package tests
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+const driver = "/sys/bus/pci/drivers/mlx5_core/"
+
+// leavings are ways in which a NIC goes away for good or for a while, and how
+// it comes back.
+var leavings = map[string]struct{ leave, back func(*testing.T) }{
+	"unplugged": {
+		func(t *testing.T) { write(t, "/sys/bus/pci/devices/"+nicPCI(0)+"/remove", "1") },
+		func(t *testing.T) { write(t, "/sys/bus/pci/rescan", "1") },
+	},
+	"driver unbound": {
+		func(t *testing.T) { write(t, driver+"unbind", nicPCI(0)) },
+		func(t *testing.T) { write(t, driver+"bind", nicPCI(0)) },
+	},
+}
+
+func TestAttachmentOfANICThatIsGoneEnds(t *testing.T) {
+	for name, c := range leavings {
+		for _, podDies := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: ", and its pod died"}[podDies], func(t *testing.T) {
+				n := newNode(t)
+				n.up(1)
+				p, config := n.pod("pod1"), n.config(0, nil)
+				n.MustRun(p.call("ADD", "net1", config))
+				c.leave(t)
+				if podDies {
+					p.Kill()
+				}
+				began := time.Now()
+				n.MustRun(p.call("DEL", "net1", config))
+				t.Logf("DEL took %v", time.Since(began).Round(time.Millisecond))
+				if left := n.records(); len(left) != 0 {
+					t.Errorf("%d records are left", len(left))
+				}
+				if l, err := n.ByName(nicName(0)); !errors.Is(err, link.ErrNotFound) {
+					t.Errorf("%s is on the host: %+v, %v", nicName(0), l, err)
+				}
+				// It comes back as a new NIC does, and can be lent again.
+				c.back(t)
+				n.up(1)
+				before := n.State()
+				again := n.pod("pod2")
+				n.MustRun(again.call("ADD", "net1", config))
+				n.MustRun(again.call("DEL", "net1", config))
+				n.untouched(before)
+			})
+		}
+	}
+}
+
+// The NIC is back on the host before its attachment ends: as the kernel makes
+// it, without what its administrator had set.
+func TestNICThatWasAwayForAWhileIsBroughtIntoOrder(t *testing.T) {
+	for name, c := range leavings {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.furnish(1)
+			before := n.State()
+			p, config := n.pod("pod1"), n.config(0, nil)
+			n.MustRun(p.call("ADD", "net1", config))
+			c.leave(t)
+			c.back(t)
+			n.MustRun(p.call("DEL", "net1", config))
+			n.untouched(before)
+		})
+	}
+}
+
+func TestVirtualFunctionThatIsRemovedWhileLentIsForgotten(t *testing.T) {
+	n := newNode(t)
+	const physical = "/sys/bus/pci/devices/0000:01:00.0/"
+	before := n.State()
+	write(t, physical+"sriov_numvfs", "2")
+	p := n.pod("pod1")
+	config := n.config(0, map[string]any{"device": nil, "pciBusID": "0000:01:00.1"})
+	if _, err := os.Stat("/sys/bus/pci/devices/0000:01:00.1"); err != nil {
+		t.Fatal(err)
+	}
+	n.MustRun(p.call("ADD", "net1", config))
+	write(t, physical+"sriov_numvfs", "0")
+	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(before)
+}
