@@ -14,7 +14,7 @@ import (
 const (
 	AllowUplink   = "uplink"   // it carries a default route of the host
 	AllowMember   = "member"   // it belongs to a bond, team, bridge, VRF or OVS
-	AllowChildren = "children" // VLANs, macvlans, … lie on it; the move destroys them
+	AllowChildren = "children" // VLANs, macvlans, tunnels, … lie on it; the move destroys them or leads them nowhere
 	// Its RDMA device also serves a NIC that stays on the host, which loses RDMA.
 	AllowSharedRDMA = "shared-rdma"
 )
@@ -22,29 +22,46 @@ const (
 // Overrides are all override keys.
 var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA}
 
-// childKinds are the link kinds that lie on another link and die when it
-// leaves. (A veth names its peer in the same attribute, but outlives it.)
-var childKinds = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"}
+// peerKinds are the link kinds that name a peer where others name the link that
+// they lie on. A peer outlives a move; all others die with it or lead nowhere.
+var peerKinds = []string{"veth", "netkit", "vxcan"}
+
+// facts are what the guardrails look at.
+type facts struct {
+	uplinks []int // indexes of the links that a default route leaves by
+	links   []*link.Link
+}
 
 // Guard gives an error if lending l would harm the host, unless the override
 // of that guardrail is in allow. The loopback has no override: the kernel does
 // not move it.
+//
+// It sees the host netns only: a macvlan on l that is in a pod netns is for the
+// ledger to know.
 func (h *Host) Guard(l *link.Link, allow []string) error {
+	uplinks, err := h.Netns.DefaultRouteLinks()
+	if err != nil {
+		return err
+	}
+	links, err := h.Netns.Links()
+	if err != nil {
+		return err
+	}
+	return facts{uplinks: uplinks, links: links}.guard(l, allow)
+}
+
+func (f facts) guard(l *link.Link, allow []string) error {
 	if l.Encap == "loopback" {
 		return cnierr.New(cnierr.NICProtected, "name a NIC", "%s is the loopback of the host and cannot be lent", l.Name)
 	}
 	for _, rule := range []struct {
 		override string
-		reason   func(*link.Link) (string, error)
-	}{{AllowUplink, h.uplink}, {AllowMember, h.member}, {AllowChildren, h.children}} {
+		reason   func(*link.Link) string
+	}{{AllowUplink, f.uplink}, {AllowMember, f.member}, {AllowChildren, f.children}} {
 		if slices.Contains(allow, rule.override) {
 			continue
 		}
-		reason, err := rule.reason(l)
-		if err != nil {
-			return err
-		}
-		if reason != "" {
+		if reason := rule.reason(l); reason != "" {
 			return cnierr.New(cnierr.NICProtected,
 				fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that is meant`, rule.override),
 				"%s must stay on the host: %s", l.Name, reason)
@@ -53,38 +70,34 @@ func (h *Host) Guard(l *link.Link, allow []string) error {
 	return nil
 }
 
-func (h *Host) uplink(l *link.Link) (string, error) {
-	uplinks, err := h.Netns.DefaultRouteLinks()
-	if err != nil || !slices.Contains(uplinks, l.Index) {
-		return "", err
+func (f facts) uplink(l *link.Link) string {
+	if !slices.Contains(f.uplinks, l.Index) {
+		return ""
 	}
-	return "a default route of the host leaves by it", nil
+	return "a default route of the host leaves by it"
 }
 
-func (h *Host) member(l *link.Link) (string, error) {
+func (f facts) member(l *link.Link) string {
 	if l.Master == 0 {
-		return "", nil
+		return ""
 	}
-	master, err := h.Netns.ByIndex(l.Master)
-	if err != nil {
-		return "", err
+	for _, m := range f.links {
+		if m.Index == l.Master {
+			return fmt.Sprintf("it belongs to the %s %s", m.Kind, m.Name)
+		}
 	}
-	return fmt.Sprintf("it belongs to the %s %s", master.Kind, master.Name), nil
+	return "it belongs to another link" // which has just gone
 }
 
-func (h *Host) children(l *link.Link) (string, error) {
-	links, err := h.Netns.Links()
-	if err != nil {
-		return "", err
-	}
+func (f facts) children(l *link.Link) string {
 	var names []string
-	for _, c := range links {
-		if c.Lower == l.Index && !c.LowerAway && slices.Contains(childKinds, c.Kind) {
+	for _, c := range f.links {
+		if c.Lower == l.Index && !c.LowerAway && c.Index != l.Index && !slices.Contains(peerKinds, c.Kind) {
 			names = append(names, fmt.Sprintf("%s (%s)", c.Name, c.Kind))
 		}
 	}
 	if len(names) == 0 {
-		return "", nil
+		return ""
 	}
-	return "these links lie on it: " + strings.Join(names, ", "), nil
+	return "these links lie on it: " + strings.Join(names, ", ")
 }

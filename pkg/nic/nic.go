@@ -70,8 +70,13 @@ func (n *NIC) Key(host link.NetnsID) string {
 	case n.Link == nil:
 		return "pci " + n.PCI
 	case n.Link.HasParent():
-		// Two ports of one function are two NICs.
-		return fmt.Sprintf("%s %s %s", n.Link.ParentBus, n.Link.ParentDev, n.Link.PermMAC)
+		// Two ports of one function are two NICs, and so are two representors,
+		// which have no permanent MAC.
+		which := n.Link.PermMAC.String()
+		if which == "" {
+			which = n.Link.Name
+		}
+		return fmt.Sprintf("%s %s %s", n.Link.ParentBus, n.Link.ParentDev, which)
 	default:
 		return fmt.Sprintf("%s %s", host, n.Link.Name)
 	}
@@ -103,7 +108,7 @@ func (h *Host) Select(s Selector) (*NIC, error) {
 	case s.PCI != "":
 		return h.byPCI(s)
 	case s.Aux != "":
-		return h.byParent(s, filepath.Join("bus/auxiliary/devices", s.Aux))
+		return h.byAux(s)
 	}
 	return nil, cnierr.New(cnierr.InvalidConfig, "", `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 }
@@ -155,16 +160,23 @@ func (h *Host) byKernelPath(s Selector) (*NIC, error) {
 }
 
 func (h *Host) byPCI(s Selector) (*NIC, error) {
-	dir := filepath.Join(h.Sys, "bus/pci/devices", s.PCI)
-	if !validName(s.PCI) || !exists(dir) {
-		return nil, fmt.Errorf("%s: %w", s, ErrNotFound)
+	if !h.IsPCI(s.PCI) {
+		return h.found(s, nil, link.ErrNotFound)
 	}
+	dir := filepath.Join(h.Sys, "bus/pci/devices", s.PCI)
 	if driver, err := os.Readlink(filepath.Join(dir, "driver")); err == nil {
 		if name := filepath.Base(driver); slices.Contains(userspaceDrivers, name) {
 			return &NIC{PCI: s.PCI, Driver: name}, nil
 		}
 	}
 	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))
+}
+
+func (h *Host) byAux(s Selector) (*NIC, error) {
+	if !h.IsAux(s.Aux) {
+		return h.found(s, nil, link.ErrNotFound)
+	}
+	return h.byParent(s, filepath.Join("bus/auxiliary/devices", s.Aux))
 }
 
 // byParent finds the netdev of a device, given its directory below sysfs.
@@ -174,10 +186,13 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 // there (thick Multus, nested runtimes).
 func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	names := []string{filepath.Base(dir)}
-	// A virtio NIC hangs below its PCI function.
-	children, _ := filepath.Glob(filepath.Join(h.Sys, dir, "virtio*"))
-	for _, c := range children {
-		names = append(names, filepath.Base(c))
+	// A virtio NIC hangs below its PCI function. A directory that cannot be
+	// read has no such NIC.
+	entries, _ := os.ReadDir(filepath.Join(h.Sys, dir))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "virtio") {
+			names = append(names, e.Name())
+		}
 	}
 	links, err := h.Netns.Links()
 	if err != nil {
