@@ -1,0 +1,528 @@
+//go:build rig
+
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// newRDMANode gives a node in an RDMA mode, with NICs as the kernel finds them.
+func newRDMANode(t *testing.T, mode rdma.Mode, parameters string) *node {
+	t.Helper()
+	n := newNode(t)
+	if parameters != "" {
+		reload(t, parameters)
+	}
+	n.setMode(mode)
+	t.Cleanup(func() { n.setMode(rdma.Shared) })
+	return n
+}
+
+// setMode waits until the namespaces of the test before are gone: the kernel
+// changes the mode only then.
+func (n *node) setMode(mode rdma.Mode) {
+	n.t.Helper()
+	core := n.core(n.Netns.Netns)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := core.SetMode(mode)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, rdma.ErrOtherNetns) || time.Now().After(deadline) {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+func (n *node) core(ns *link.Netns) *rdma.Core {
+	n.t.Helper()
+	core, err := rdma.Open(ns)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(core.Close)
+	return core
+}
+
+// rdmaState gives what the test compares of the eight rails' RDMA devices that a
+// namespace has: name, GUID, parent and uverbs number of each.
+func (n *node) rdmaState(ns *link.Netns) map[string]string {
+	n.t.Helper()
+	core, err := rdma.Open(ns)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer core.Close()
+	devices, err := core.Devices()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	state := map[string]string{}
+	for _, d := range devices {
+		if !ofRail(d.ParentDev) {
+			continue // the machine has more NICs
+		}
+		uverbs, err := core.Uverbs(d)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		state[d.Name] = fmt.Sprintf("%s %s %s", d.NodeGUID, d.ParentDev, uverbs.Name)
+	}
+	return state
+}
+
+// ofRail says whether the parent device is one of the eight rails' NICs.
+func ofRail(parent string) bool {
+	for rail := range rails {
+		if parent == nicPCI(rail) {
+			return true
+		}
+	}
+	return false
+}
+
+// rdmaHome waits until the host has the RDMA devices it had before, with their
+// uverbs numbers.
+func (n *node) rdmaHome(before map[string]string) {
+	n.t.Helper()
+	var now map[string]string
+	for range 100 {
+		if now = n.rdmaState(n.Netns.Netns); maps.Equal(now, before) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
+}
+
+func TestRDMADevicesGoWithTheirNICsInExclusiveMode(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.furnish(rails)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	p := n.pod("trainer")
+	var results [rails][]byte
+	for rail := range rails {
+		results[rail] = n.MustRun(p.call("ADD", podName(rail), n.config(rail, map[string]any{"rdma": "required"})))
+	}
+	if left := n.rdmaState(n.Netns.Netns); len(left) != 0 {
+		t.Errorf("still on the host: %v", left)
+	}
+	if got := n.rdmaState(p.Netns.Netns); !maps.Equal(got, devices) {
+		t.Errorf("in the pod:\n%v\nwant\n%v", got, devices)
+	}
+	core := n.core(p.Netns.Netns)
+	for rail := range rails {
+		l, err := p.ByName(podName(rail))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, port, err := core.ByNetdev(l.Index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Name != fmt.Sprintf("mlx5_%d", rail) || port.State != rdma.PortActive {
+			t.Errorf("%s belongs to %s port %d (%s)", l.Name, d.Name, port.Number, port.State)
+		}
+		conf := n.config(rail, map[string]any{"prevResult": json.RawMessage(results[rail])})
+		n.MustRun(p.call("CHECK", podName(rail), conf))
+		uverbs, err := core.Uverbs(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := openIn(p.Netns.Netns, uverbs.Path()); err != nil {
+			t.Errorf("the pod opens its own %s: %v", uverbs.Name, err)
+		}
+		if err := openIn(n.Netns.Netns, uverbs.Path()); !errors.Is(err, unix.EPERM) {
+			t.Errorf("the host opens the pod's %s: %v, want EPERM", uverbs.Name, err)
+		}
+	}
+	n.endRails(p, rails)
+	n.untouched(before)
+	n.rdmaHome(devices)
+}
+
+func openIn(ns *link.Netns, path string) error {
+	return ns.Do(func() error {
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return unix.Close(fd)
+	})
+}
+
+func TestGIDsOfAPodAreFoundInSharedMode(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "")
+	n.up(rails)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	p := n.pod("trainer")
+	for rail := range rails {
+		conf := n.config(rail, map[string]any{"rdma": "required", "ipam": map[string]any{
+			"type": "whereabouts", "range": fmt.Sprintf("172.31.%d.0/24", rail+1), "gateway": fmt.Sprintf("172.31.%d.1", rail+1),
+		}})
+		out := n.MustRun(p.call("ADD", podName(rail), conf))
+		n.MustRun(p.call("CHECK", podName(rail), n.config(rail, map[string]any{"prevResult": json.RawMessage(out)})))
+	}
+	if got := n.rdmaState(n.Netns.Netns); !maps.Equal(got, devices) {
+		t.Errorf("shared mode moved something: %v", got)
+	}
+	for _, r := range n.records() {
+		n.gidsRight(r, 1)
+	}
+	n.endRails(p, rails)
+	n.untouched(before)
+}
+
+// gidsRight compares the recorded GIDs with sysfs.
+func (n *node) gidsRight(r *ledger.Record, count int) {
+	n.t.Helper()
+	if r.RDMA == nil || len(r.RDMA.GIDs) != count {
+		n.t.Errorf("%s: GIDs recorded: %+v, want %d", r.Key, r.RDMA, count)
+		return
+	}
+	for _, g := range r.RDMA.GIDs {
+		dir := fmt.Sprintf("/sys/class/infiniband/%s/ports/%d", g.Device, g.Port)
+		value, kind := readText(n.t, fmt.Sprintf("%s/gids/%d", dir, g.Index)), readText(n.t, fmt.Sprintf("%s/gid_attrs/types/%d", dir, g.Index))
+		if value != g.Value || kind != "RoCE v2" || value != rdma.GIDOf(netip.MustParseAddr(g.Address)).String() {
+			n.t.Errorf("%s: GID %d of %s is %s (%s), recorded %s for %s", r.Key, g.Index, g.Device, value, kind, g.Value, g.Address)
+		}
+	}
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func TestMacvlanPodsOfOneNICHaveTheirGIDs(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "")
+	n.up(1)
+	before := n.State()
+	var calls []testnet.Call
+	for i := range 3 {
+		p := n.pod(fmt.Sprintf("pod%d", i))
+		conf := n.config(0, map[string]any{
+			"type": "macvlan", "device": nil, "master": nicName(0), "rdma": "required",
+			"ipam": map[string]any{"type": "whereabouts", "range": "192.168.111.0/24"},
+		})
+		c := p.call("ADD", "net1", conf)
+		c.Plugin = "macvlan"
+		n.MustRun(c)
+		calls = append(calls, c)
+	}
+	for _, r := range n.records() {
+		n.gidsRight(r, 1)
+	}
+	for _, c := range calls {
+		n.MustRun(c.With("DEL"))
+	}
+	n.untouched(before)
+}
+
+func TestMacvlanInExclusiveModeSaysThatThereIsNoRDMA(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	p := n.pod("pod")
+	conf := func(policy string) string {
+		return n.config(0, map[string]any{"type": "macvlan", "device": nil, "master": nicName(0), "rdma": policy})
+	}
+	call := func(verb, policy string) testnet.Call {
+		c := p.call(verb, "net1", conf(policy))
+		c.Plugin = "macvlan"
+		return c
+	}
+	_, err := n.Run(call("ADD", "required"))
+	mustFail(t, err, cnierr.NotAvailable, "exclusive mode", "netns_mode=1")
+	_, err = n.Run(call("STATUS", "required"))
+	mustFail(t, err, cnierr.NotAvailable, "exclusive mode")
+	_, err = n.Run(call("STATUS", "auto"))
+	mustFail(t, err, cnierr.Limited, "exclusive mode")
+	n.MustRun(call("ADD", "auto"))
+	n.MustRun(call("DEL", "auto"))
+}
+
+func mustFail(t *testing.T, err error, code uint, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("it succeeded")
+	}
+	if cnierr.Code(err) != code {
+		t.Errorf("code %d, want %d: %v", cnierr.Code(err), code, err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("the error does not say %q: %v", text, err)
+		}
+	}
+}
+
+func TestDriverThatCannotMoveItsDeviceIsRefusedAsAWhole(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "movable=0")
+	n.furnish(1)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	p := n.pod("pod")
+	_, err := n.Run(p.call("ADD", "net1", n.config(0, nil)))
+	mustFail(t, err, cnierr.Kernel, "mlx5_0", "does not support moving", `"rdma": "off"`)
+	n.untouched(before)
+	n.rdmaHome(devices)
+	conf := n.config(0, map[string]any{"rdma": "off"})
+	n.MustRun(p.call("ADD", "net1", conf))
+	n.MustRun(p.call("DEL", "net1", conf))
+	n.untouched(before)
+}
+
+func TestNICWithoutRDMA(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "rdma=0")
+	n.up(1)
+	before := n.State()
+	p := n.pod("pod")
+	_, err := n.Run(p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required"})))
+	mustFail(t, err, cnierr.NotAvailable, "has no RDMA device")
+	n.untouched(before)
+	n.MustRun(p.call("ADD", "net1", n.config(0, nil)))
+	n.MustRun(p.call("DEL", "net1", n.config(0, nil)))
+	n.untouched(before)
+}
+
+func TestUverbsNumbersStayThroughParallelAddsAndDels(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(rails)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	n.MkdirState()
+	var adds, dels times
+	for range rounds(t, 4) {
+		var pods [rails]*pod
+		for rail := range rails {
+			pods[rail] = n.pod(fmt.Sprintf("p%d", rail))
+		}
+		adds = append(adds, n.allAtOnce("ADD", pods[:]))
+		for rail, p := range pods {
+			name := fmt.Sprintf("mlx5_%d", rail)
+			if got := n.rdmaState(p.Netns.Netns); len(got) != 1 || got[name] != devices[name] {
+				t.Fatalf("the pod of rail %d has %v, want %s %s", rail, got, name, devices[name])
+			}
+		}
+		dels = append(dels, n.allAtOnce("DEL", pods[:]))
+		if now := n.rdmaState(n.Netns.Netns); !maps.Equal(now, devices) {
+			t.Fatalf("after DEL:\n%v\nbefore:\n%v", now, devices)
+		}
+		for _, p := range pods {
+			p.Delete()
+		}
+	}
+	n.untouched(before)
+	t.Logf("8 parallel ADDs: %s; 8 parallel DELs: %s", adds, dels)
+}
+
+// MkdirState makes the state directory before many want to.
+func (n *node) MkdirState() {
+	n.t.Helper()
+	l, err := ledger.Open(n.state)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	l.Close()
+}
+
+// allAtOnce makes a call for the NIC of each rail to the pod of that rail, all
+// at the same time.
+func (n *node) allAtOnce(verb string, pods []*pod) time.Duration {
+	n.t.Helper()
+	began := time.Now()
+	var all sync.WaitGroup
+	for rail, p := range pods {
+		all.Go(func() {
+			if _, err := n.Run(p.call(verb, "net1", n.config(rail, nil))); err != nil {
+				n.t.Errorf("%s of rail %d: %v", verb, rail, err)
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(began)
+}
+
+func TestRDMADevicesComeHomeFromADeadPod(t *testing.T) {
+	for name, home := range map[string]func(*node, *pod){
+		"DEL":        func(n *node, p *pod) { n.endRails(p, rails) },
+		"sweep":      func(n *node, p *pod) { n.sweepBy("other") },
+		"railctl gc": func(n *node, _ *pod) { n.gc() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newRDMANode(t, rdma.Exclusive, "")
+			n.furnish(rails)
+			before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+			var took times
+			for range rounds(t, 1) {
+				p := n.pod("trainer")
+				n.lendRails(p, rails)
+				// The pod renames what it has, to names of the host's others.
+				core := n.core(p.Netns.Netns)
+				d, err := core.ByName("mlx5_3")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := core.Rename(d, "mine"); err != nil {
+					t.Fatal(err)
+				}
+				core.Close()
+				began := time.Now()
+				p.Delete()
+				if name != "DEL" {
+					n.railsAreHome()
+				}
+				home(n, p)
+				took = append(took, time.Since(began))
+				n.untouched(before)
+				n.rdmaHome(devices)
+			}
+			t.Logf("eight NICs and RDMA devices, from the death of their pod: %s", took)
+		})
+	}
+}
+
+// lendRails attaches the first NICs to the pod, as net1, net2, ….
+func (n *node) lendRails(p *pod, count int) {
+	n.t.Helper()
+	for rail := range count {
+		n.MustRun(p.call("ADD", podName(rail), n.config(rail, nil)))
+	}
+}
+
+// endRails ends the attachments of the pod's first NICs.
+func (n *node) endRails(p *pod, count int) {
+	n.t.Helper()
+	for rail := range count {
+		n.MustRun(p.call("DEL", podName(rail), n.config(rail, nil)))
+	}
+}
+
+// railsAreHome waits until the netdevs and RDMA devices of all rails are in
+// init_net, under whatever name.
+func (n *node) railsAreHome() {
+	n.t.Helper()
+	core := n.core(n.Netns.Netns)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		devices, err := core.Devices()
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		links, err := n.Links()
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		devices = slices.DeleteFunc(devices, func(d rdma.Device) bool { return !ofRail(d.ParentDev) })
+		links = slices.DeleteFunc(links, func(l *link.Link) bool { return !ofRail(l.ParentDev) })
+		if len(devices) == rails && len(links) == rails {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%d RDMA devices and %d netdevs of %d NICs have fallen home", len(devices), len(links), rails)
+		}
+	}
+}
+
+// sweepBy makes another attachment, whose ADD sweeps, and ends it.
+func (n *node) sweepBy(container string) {
+	n.t.Helper()
+	p := n.pod(container)
+	conf := n.config(0, map[string]any{"type": "macvlan", "device": nil, "master": "lo0", "rdma": "off"})
+	c := p.call("ADD", "net9", conf)
+	c.Plugin = "macvlan"
+	// Its master does not exist, so it fails; it has swept before.
+	if _, err := n.Run(c); err == nil {
+		n.t.Error("an ADD on a master that does not exist succeeded")
+	}
+	p.Delete()
+}
+
+func TestDelAfterTheModeChangedBringsEverythingHome(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.furnish(1)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	p := n.pod("pod")
+	n.lendRails(p, 1)
+	p.Delete()
+	n.setMode(rdma.Shared)
+	n.endRails(p, 1)
+	n.untouched(before)
+	n.rdmaHome(devices)
+}
+
+func TestCheckNoticesWhatHappenedToRDMA(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	p := n.pod("pod")
+	out := n.MustRun(p.call("ADD", "net1", n.config(0, nil)))
+	check := p.call("CHECK", "net1", n.config(0, map[string]any{"prevResult": json.RawMessage(out)}))
+	n.MustRun(check)
+	// Somebody takes the RDMA device away from the pod.
+	core, host := n.core(p.Netns.Netns), n.core(n.Netns.Netns)
+	d, err := core.ByName("mlx5_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := core.Move(t.Context(), d, host); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.Run(check)
+	mustFail(t, err, cnierr.Mismatch, "mlx5_0", "is not in its netns")
+	n.endRails(p, 1)
+}
+
+func TestUnpluggedWhileLentRDMA(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(2)
+	p := n.pod("pod")
+	n.lendRails(p, 2)
+	remove := "/sys/bus/pci/devices/" + nicPCI(0) + "/remove"
+	if err := os.WriteFile(remove, []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0) })
+	n.endRails(p, 2)
+	if r := n.records(); len(r) != 0 {
+		t.Errorf("a record is left: %+v", r)
+	}
+	if got := slices.Sorted(maps.Keys(n.rdmaState(n.Netns.Netns))); len(got) != rails-1 || slices.Contains(got, "mlx5_0") {
+		t.Errorf("RDMA devices on the host: %v", got)
+	}
+}
+
+func TestDriverReloadedWhileLent(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	devices := n.rdmaState(n.Netns.Netns)
+	p := n.pod("pod")
+	n.lendRails(p, 1)
+	reload(t, "")
+	n.endRails(p, 1)
+	if r := n.records(); len(r) != 0 {
+		t.Errorf("a record is left: %+v", r)
+	}
+	n.rdmaHome(devices)
+	if _, err := n.ByName(nicName(0)); err != nil {
+		t.Error(err)
+	}
+}
