@@ -71,12 +71,18 @@ func retryDump[T any](dump func() (T, error)) (T, error) {
 
 func fromNetlink(l netlink.Link) *Link {
 	a := l.Attrs()
+	lower := a.ParentIndex
+	// The kernel deletes a VXLAN with the link that it sends by, but tells
+	// that link only among the VXLAN's own attributes.
+	if v, ok := l.(*netlink.Vxlan); ok && lower == 0 {
+		lower = v.VtepDevIndex
+	}
 	return &Link{
 		Index: a.Index, Name: a.Name, AltNames: slices.Clone(a.AltNames), Alias: a.Alias,
 		Kind: l.Type(), Encap: a.EncapType, MTU: a.MTU, TxQueueLen: a.TxQLen, Group: a.Group,
 		MAC: a.HardwareAddr, PermMAC: a.PermHWAddr, Flags: a.RawFlags,
 		ParentDev: a.ParentDev, ParentBus: a.ParentDevBus,
-		Lower: a.ParentIndex, LowerAway: a.NetNsID >= 0, Master: a.MasterIndex,
+		Lower: lower, LowerAway: a.NetNsID >= 0, Master: a.MasterIndex,
 		OperUp: a.OperState == netlink.OperUp,
 	}
 }

@@ -229,7 +229,9 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 	for _, d := range dirs {
 		entries, _ := os.ReadDir(d)
 		for _, e := range entries {
-			if l, err := h.Netns.ByName(e.Name()); err == nil {
+			// One that has another parent only has the same name here as the
+			// device's netdev has in the namespace that sysfs shows.
+			if l, err := h.Netns.ByName(e.Name()); err == nil && !l.HasParent() {
 				found = append(found, l)
 			}
 		}
