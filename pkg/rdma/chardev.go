@@ -71,6 +71,13 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 		"find the %s device of %s in netns %s", kind, d.Name, c.ns.Path)
 }
 
+// hasVerbs says whether ib_uverbs is loaded: its class has a file of its own.
+func (c *Core) hasVerbs() (bool, error) {
+	var names []string
+	err := c.in(func() (err error) { names, err = c.list("class/infiniband_verbs"); return err })
+	return len(names) > 0, err
+}
+
 func parseCharDev(a attributes) (CharDev, error) {
 	number := a.uint(attrCharDev)
 	dev := CharDev{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -87,8 +88,7 @@ func (c *Core) GIDs(d Device, port uint32) (GIDTable, error) {
 	return t, err
 }
 
-// gids reads the table. With want, it gives only the entries of that value:
-// reading the other attributes of every entry takes three times as long.
+// gids reads the table. With want, it gives only the entries of that value.
 func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 	at := filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)))
 	names, err := c.list(filepath.Join(at, "gids"))
@@ -96,14 +96,8 @@ func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 		return GIDTable{}, fmt.Errorf("%w %s with port %d in netns %s", ErrNotFound, d.Name, port, c.ns.Path)
 	}
 	t := GIDTable{Size: len(names)}
-	for _, name := range names {
-		var e *GIDEntry
-		if err == nil {
-			e, err = c.gidEntry(at, name, want)
-		}
-		if e != nil {
-			t.Entries = append(t.Entries, *e)
-		}
+	if err == nil {
+		t.Entries, err = c.gidEntries(at, names, want)
 	}
 	if err != nil {
 		return GIDTable{}, cnierr.Wrap(err, cnierr.IO, "", "read the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
@@ -112,42 +106,77 @@ func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 	return t, nil
 }
 
-// gidEntry reads one entry, nil when it is empty or not want.
-func (c *Core) gidEntry(at, name string, want *GID) (*GIDEntry, error) {
+func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, error) {
+	root, err := c.sys()
+	if err != nil {
+		return nil, err
+	}
+	// Hundreds of files lie in one directory, and a wait reads them again and
+	// again: the way to the directory is gone once.
+	dir, err := os.Open(filepath.Join(root, at, "gids"))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var entries []GIDEntry
+	for _, name := range names {
+		gid, err := readGID(int(dir.Fd()), name)
+		if err != nil {
+			return nil, err
+		}
+		if gid.IsZero() || want != nil && gid != *want {
+			continue
+		}
+		e, err := c.gidEntry(at, name, gid)
+		if err != nil {
+			return nil, err
+		}
+		if e != nil {
+			entries = append(entries, *e)
+		}
+	}
+	return entries, nil
+}
+
+// readGID reads one file of a port's gids, zero when it is not there any more.
+func readGID(dir int, name string) (GID, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return GID{}, notGone(err)
+	}
+	defer unix.Close(fd)
+	var text [64]byte
+	n, err := unix.Read(fd, text[:])
+	if err != nil {
+		return GID{}, notGone(err)
+	}
+	return ParseGID(strings.TrimSpace(string(text[:n])))
+}
+
+// gidEntry reads what belongs to a GID, nil when it was given up meanwhile.
+func (c *Core) gidEntry(at, name string, gid GID) (*GIDEntry, error) {
 	index, err := strconv.Atoi(name)
 	if err != nil {
 		return nil, err
 	}
-	text, err := c.readSys(filepath.Join(at, "gids", name))
-	if gone(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	gid, err := ParseGID(text)
-	if err != nil || gid.IsZero() || want != nil && gid != *want {
-		return nil, err
-	}
-	// An entry that was given up meanwhile has neither type nor interface.
 	kind, err := c.readSys(filepath.Join(at, "gid_attrs", "types", name))
-	if gone(err) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, notGone(err)
 	}
 	netdev, err := c.readSys(filepath.Join(at, "gid_attrs", "ndevs", name))
-	if err != nil && !gone(err) {
+	if notGone(err) != nil {
 		return nil, err
 	}
 	return &GIDEntry{Index: index, GID: gid, Type: GIDType(kind), Netdev: netdev}, nil
 }
 
-// gone says whether a read failed because what it read is not there: the
-// kernel answers EINVAL or ENODEV for an attribute of an empty entry.
-func gone(err error) bool {
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist)
+// notGone gives the error of a read, but none when what was read is not there:
+// the kernel answers EINVAL or ENODEV for an attribute of an empty entry.
+func notGone(err error) error {
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // ErrNoGID is wrapped when no GID of a port is the wanted one.

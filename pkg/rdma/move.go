@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -68,12 +69,13 @@ func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 		return Moved{}, err
 	}
 	if !here {
-		return c.arrive(ctx, d, to, CharDev{})
+		m, err := c.arrive(ctx, d, to, CharDev{})
+		if err == nil && m.Uverbs.Name == "" {
+			m.Uverbs, err = to.awaitUverbs(ctx, m.Device)
+		}
+		return m, err
 	}
-	before, err := c.Uverbs(d)
-	if errors.Is(err, ErrNoCharDev) {
-		before, err = CharDev{}, nil
-	}
+	before, err := c.awaitUverbs(ctx, d)
 	if err == nil {
 		err = c.send(d, to)
 	}
@@ -88,6 +90,32 @@ func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 	// Who has it now is a help for the reader; not knowing is no further error.
 	changed.Holder, _ = c.UverbsOwner(changed.Before)
 	return m, changed
+}
+
+// uverbsGrace is how long a device may be without its uverbs device before it is
+// taken for one that has none: longer than a move takes on a busy machine.
+const uverbsGrace = time.Second
+
+// awaitUverbs gives the uverbs device of d, after a short wait if it has none: d
+// may just have arrived, by a move that another process makes. It is empty when
+// ib_uverbs is not loaded, or makes none for such a device.
+func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
+	ctx, cancel := context.WithTimeout(ctx, uverbsGrace)
+	defer cancel()
+	var found CharDev
+	var last error
+	err := poll(ctx, func() (bool, error) {
+		found, last = c.Uverbs(d)
+		if !errors.Is(last, ErrNoCharDev) {
+			return true, last
+		}
+		loaded, err := c.hasVerbs()
+		return !loaded, err
+	})
+	if errors.Is(last, ErrNoCharDev) {
+		return CharDev{}, nil
+	}
+	return found, err
 }
 
 // locate waits until d is here or in to, and says whether it is here.

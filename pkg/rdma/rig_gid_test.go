@@ -1,3 +1,5 @@
+//go:build rig
+
 package rdma
 
 import (
@@ -66,11 +68,11 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 		must(t, ns.SetUp(l.Index))
 	}
 	indexes := map[int]bool{}
-	var pods []*link.Netns
+	var pods []func()
 	var took []time.Duration
 	for _, ip := range []string{"10.1.0.1", "10.1.0.2", "10.1.0.3"} {
-		ns, _ := r.pod("pod")
-		pods = append(pods, ns)
+		ns, pod := r.pod("pod")
+		pods = append(pods, ns.Close, pod.Close)
 		child(ns, ip)
 		began := time.Now()
 		e, err := r.host.AwaitGID(r.soon(), d, 1, netip.MustParseAddr(ip), "net1")
@@ -84,7 +86,7 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	t.Logf("waits for the GID of a macvlan, %s", figures(took))
 
 	// One address in two pods, each with a net1: nothing tells which is whose.
-	ns, _ := r.pod("pod")
+	ns := newNetns(t, "pod")
 	child(ns, "10.1.0.1")
 	err := poll(r.soon(), func() (bool, error) {
 		_, err := r.host.FindGID(d, 1, netip.MustParseAddr("10.1.0.1"), "net1")
@@ -94,8 +96,8 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 		t.Errorf("one address twice was not noticed: %v", err)
 	}
 	ns.Close()
-	for _, ns := range pods {
-		ns.Close()
+	for _, end := range pods {
+		end()
 	}
 	err = poll(r.soon(), func() (bool, error) {
 		_, err := r.host.FindGID(d, 1, netip.MustParseAddr("10.1.0.2"), "net1")

@@ -1,3 +1,5 @@
+//go:build rig
+
 package rdma
 
 import (
@@ -148,10 +150,10 @@ const nicModule = "/rig/modules/fakerdma.ko"
 
 func reload(t *testing.T, parameters string) {
 	t.Helper()
-	must(t, unix.DeleteModule("fakerdma", 0))
 	f, err := os.Open(nicModule)
 	must(t, err)
 	defer f.Close()
+	must(t, unix.DeleteModule("fakerdma", 0))
 	must(t, unix.FinitModule(int(f.Fd()), parameters, 0))
 }
 

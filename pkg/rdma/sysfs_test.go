@@ -15,6 +15,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // sysfs writes a tree of files, and of links where the text begins with "->".
 func sysfs(t *testing.T, tree map[string]string) string {
 	t.Helper()
