@@ -2,8 +2,15 @@ package netconf
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -75,9 +82,55 @@ func (c *Common) AtLeast(v string) bool {
 // and applies the defaults.
 func parse(stdin []byte, conf any, common *Common) error {
 	if err := json.Unmarshal(stdin, conf); err != nil {
-		return cnierr.Wrap(err, cnierr.Decode, "correct the type of that key", "network configuration")
+		return undecoded(err)
 	}
 	return common.complete(stdin)
+}
+
+// undecoded says in JSON's words, not in Go's, what is wrong with a
+// configuration.
+func undecoded(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return cnierr.Wrap(err, cnierr.Decode, "", "the network configuration is no JSON object")
+	}
+	key := "the whole"
+	if wrong.Field != "" {
+		// The names of embedded structs are not the user's.
+		key = strconv.Quote(strings.TrimPrefix(strings.TrimPrefix(wrong.Field, "Common."), "RDMA."))
+	}
+	return cnierr.New(cnierr.Decode, "write it as "+jsonName(wrong.Type.Kind()), "network configuration: %s cannot be %s %s", key, article(wrong.Value), wrong.Value)
+}
+
+func jsonName(k reflect.Kind) string {
+	switch k {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Uint32:
+		return "a whole number"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	default:
+		return "an object"
+	}
+}
+
+func article(what string) string {
+	if strings.HasPrefix(what, "a") || strings.HasPrefix(what, "o") {
+		return "an"
+	}
+	return "a"
+}
+
+// checkMTU refuses what is no size of a packet; the kernel would take the
+// number modulo 2³².
+func checkMTU(mtu int) error {
+	if mtu < 0 || mtu > math.MaxInt32 {
+		return cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", "invalid MTU %d", mtu)
+	}
+	return nil
 }
 
 func (c *Common) complete(stdin []byte) error {
@@ -128,8 +181,9 @@ func (c *Common) WithoutPrevResult() (json.RawMessage, error) {
 	if err := json.Unmarshal(c.Raw, &keys); err != nil {
 		return nil, fmt.Errorf("network configuration: %w", err)
 	}
-	for _, k := range []string{"prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"} {
-		delete(keys, k)
-	}
+	maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool {
+		return slices.ContainsFunc([]string{"prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"},
+			func(k string) bool { return strings.EqualFold(k, key) })
+	})
 	return json.Marshal(keys)
 }

@@ -1,8 +1,6 @@
 package netconf
 
-import (
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
-)
+import "errors"
 
 // HostDevice is the configuration of the plugin host-device.
 type HostDevice struct {
@@ -36,10 +34,10 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if c.MTU < 0 {
-		return nil, cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", `"mtu": %d is negative`, c.MTU)
+	if err := errors.Join(checkMTU(c.MTU), c.RDMA.complete()); err != nil {
+		return nil, err
 	}
-	return c, c.RDMA.complete()
+	return c, nil
 }
 
 // IDs gives the device ids of the configuration, the runtime's first. They may

@@ -1,7 +1,7 @@
 package netconf
 
 import (
-	"math"
+	"errors"
 	"net"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -39,19 +39,17 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	default:
 		return nil, cnierr.New(cnierr.InvalidConfig, "use bridge, private, vepa or passthru", "unknown macvlan mode: %q", c.Mode)
 	}
-	if c.MTU < 0 || c.MTU > math.MaxInt32 {
-		return nil, cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", "invalid MTU %d", c.MTU)
-	}
 	if args.MAC != "" {
 		c.MAC = args.MAC
 	}
 	if c.RuntimeConfig.MAC != "" {
 		c.MAC = c.RuntimeConfig.MAC
 	}
-	if _, err := c.HardwareAddr(); err != nil {
+	_, err := c.HardwareAddr()
+	if err := errors.Join(err, checkMTU(c.MTU), c.RDMA.complete()); err != nil {
 		return nil, err
 	}
-	return c, c.RDMA.complete()
+	return c, nil
 }
 
 // HardwareAddr gives the MAC that the child shall have, or nil.
