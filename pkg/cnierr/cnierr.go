@@ -82,15 +82,16 @@ func Wrap(err error, code uint, cure, format string, args ...any) error {
 	return &Error{Code: code, What: fmt.Sprintf(format, args...), Err: err, Cure: cure}
 }
 
-// Code gives the code of the outermost [Error] or *types.Error in err's tree,
-// and [Internal] when there is none.
+// Code gives the code of the outermost [Error] in err's tree, or else of a
+// *types.Error in it (another plugin's answer), or else [Internal]. It is never
+// 0, which a runtime would take for success.
 func Code(err error) uint {
 	var ours *Error
-	if errors.As(err, &ours) {
+	if errors.As(err, &ours) && ours.Code != 0 {
 		return ours.Code
 	}
 	var theirs *types.Error
-	if errors.As(err, &theirs) {
+	if errors.As(err, &theirs) && theirs.Code != 0 {
 		return theirs.Code
 	}
 	return Internal
