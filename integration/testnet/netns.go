@@ -225,7 +225,7 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 			n.t.Fatalf("ip %s printed no JSON: %v\n%s", commands[0], err, out)
 		}
 		drop(v)
-		if strings.HasPrefix(commands[0], "route") {
+		if kind, _, _ := strings.Cut(commands[0], " "); kind == "route" || kind == "neigh" {
 			sortList(v)
 		}
 		text, err := json.MarshalIndent(v, "", " ")
@@ -238,7 +238,8 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 
 // sortList orders a list by its elements' text. Routes that differ only in
 // their interface (fe80::/64) are listed in the order in which the interfaces
-// last came up, which is no configuration.
+// last came up, and neighbours in that of a hash with the interface's index:
+// neither is configuration.
 func sortList(v any) {
 	list, ok := v.([]any)
 	if !ok {
