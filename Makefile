@@ -14,7 +14,7 @@ TOOLS   := $(BIN)/tools
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # What "make build" puts into bin/: one binary for each main package.
-MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/whereabouts ./cmd/railctl \
+MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/rdma ./plugins/whereabouts ./cmd/railctl \
          github.com/containernetworking/cni/cnitool
 
 # Static, and without the builder's paths or debug tables: a plugin is read
@@ -47,7 +47,9 @@ build: ## static binaries of all plugins, railctl and cnitool in bin/
 
 peers: ## the plugins of others that tests and bench compare with, in bin/peers
 	@mkdir -p '$(PEERS)'
-	@cd integration/peers/plugins && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool
+	@for module in plugins rdma-cni; do \
+		(cd integration/peers/$$module && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool); \
+	done
 
 tools: ## the linter, in bin/tools (its first build takes about a minute)
 	@mkdir -p '$(TOOLS)'

@@ -5,7 +5,8 @@
 // enter the module that users build. Two things come out of them:
 //
 //   - Binaries. The module in plugins/ lists the CNI project's plugins as
-//     tools, and "make peers" builds them into bin/peers. Tests of the main
+//     tools, that in rdma-cni/ the RDMA plugin of the Network Plumbing Working
+//     Group, and "make peers" builds them into bin/peers. Tests of the main
 //     module find that directory in the environment variable RAIL_CNI_PEERS,
 //     and our own binaries in RAIL_CNI_BIN: delegation to foreign IPAM
 //     plugins, and the switch-over of a node from the plugins of others, are
