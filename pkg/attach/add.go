@@ -104,7 +104,7 @@ func (n *Node) settleOld(ctx context.Context, c *Call, pod *link.Netns) error {
 	case err != nil:
 		return err
 	}
-	if old.Netns.Equal(pod.ID) && old.Phase == ledger.Lent {
+	if old.Netns.Equal(pod.ID) && old.Phase == ledger.Lent && !old.OnlyRDMA() {
 		return cnierr.New(cnierr.NameTaken, "end it with DEL first", "%s is attached already, since %s, with %s",
 			c.Key, old.Created.Format(time.RFC3339), old.NICName())
 	}
@@ -141,13 +141,7 @@ func (c *Call) newRecord(pod, host *link.Netns) (*ledger.Record, error) {
 // run is the transaction. Every step that changes something pushes its undo
 // before it begins, because it may fail halfway.
 func (a *Adding) run(ctx context.Context, p Provision) (types.Result, error) {
-	n, r := a.Node, a.Record
-	step := func(name string) error {
-		if n.Fault == nil {
-			return nil
-		}
-		return n.Fault(name)
-	}
+	n, r, step := a.Node, a.Record, a.Node.step
 	if err := errors.Join(step("name"), a.nameFree(a.IfName)); err != nil {
 		return nil, err
 	}

@@ -79,6 +79,14 @@ func CallOf(args *skel.CmdArgs, conf *netconf.Common) *Call {
 	}
 }
 
+// step asks Fault before a step of ADD.
+func (n *Node) step(name string) error {
+	if n.Fault == nil {
+		return nil
+	}
+	return n.Fault(name)
+}
+
 func (n *Node) log(r *ledger.Record) *slog.Logger {
 	return n.Log.With("containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName(), "netns", r.Netns.Path)
 }

@@ -20,8 +20,13 @@ func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
 	defer unlock()
 	r, err := n.Ledger.Get(c.Key)
 	switch {
-	case err == nil:
+	case err == nil && !r.OnlyRDMA():
 		return n.settle(ctx, r, homeWait)
+	case err == nil:
+		// Upstream's plugin made the interface, ours in the chain added RDMA.
+		if err := n.settle(ctx, r, homeWait); err != nil {
+			return errors.Join(err, n.takeBackUnrecorded(c, p), c.freeUnrecorded(ctx))
+		}
 	case errors.Is(err, ledger.ErrNoRecord):
 	case cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err):
 		n.Log.Warn("going by the interface itself", "err", err)

@@ -3,7 +3,9 @@
 //
 // One pipeline serves every plugin that gives a pod an interface. What differs
 // is the provision: host-device lends a NIC of the host ([LendNIC]), macvlan
-// makes a child of one ([MakeChild]).
+// makes a child of one ([MakeChild]). The plugin rdma gives none: chained behind
+// another, it adds the RDMA devices of that one's NIC to its attachment
+// ([Chained]).
 //
 // ADD writes a record before the first change and pushes the undo of every
 // step on one stack. DEL, GC and the sweep at the beginning of every ADD need

@@ -135,11 +135,8 @@ func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duratio
 		return err
 	}
 	defer pod.Close()
-	switch {
-	case r.Child != nil:
+	if r.Child != nil {
 		return n.deleteChild(r, pod, silent)
-	case r.Loan.Driver != "":
-		return nil // no netdev was moved
 	}
 	return n.bringHome(ctx, r, pod, wait, silent)
 }
@@ -215,6 +212,9 @@ func (n *Node) bringHome(ctx context.Context, r *ledger.Record, pod *link.Netns,
 	}
 	defer done()
 	rdmaErr := n.rdmaHome(ctx, r, pod, home, wait)
+	if r.Loan == nil || r.Loan.Driver != "" {
+		return rdmaErr // no netdev was moved
+	}
 	return errors.Join(rdmaErr, n.netdevHome(ctx, r, pod, home, wait, silent))
 }
 

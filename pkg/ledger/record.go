@@ -140,8 +140,12 @@ func (r *Record) Holder() string {
 	return who
 }
 
-// NICName gives the host's NIC that the attachment uses: the one lent, or the
-// macvlan's master.
+// OnlyRDMA says whether the record is the plugin rdma's own: the interface is
+// of a plugin that keeps no record here.
+func (r *Record) OnlyRDMA() bool { return r.Loan == nil && r.Child == nil }
+
+// NICName gives the host's NIC that the attachment uses: the one lent, the
+// macvlan's master, or the device of which only the RDMA devices were lent.
 func (r *Record) NICName() string {
 	switch {
 	case r.Loan != nil && r.Loan.Name != "":
@@ -150,6 +154,8 @@ func (r *Record) NICName() string {
 		return r.Loan.PCI
 	case r.Child != nil:
 		return r.Child.Master
+	case r.RDMA != nil && len(r.RDMA.Devices) > 0:
+		return r.RDMA.Devices[0].ParentDev
 	}
 	return ""
 }
@@ -183,8 +189,8 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("no version")
 	case r.ContainerID == "" || r.IfName == "":
 		return nil, errors.New("no container id or interface name")
-	case r.Loan == nil && r.Child == nil:
-		return nil, errors.New("neither a loan nor a child")
+	case r.OnlyRDMA() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
+		return nil, errors.New("neither a loan nor a child nor RDMA devices")
 	case r.Loan != nil && r.Loan.Driver == "" && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
 		return nil, errors.New("a loan without a snapshot")
 	}

@@ -24,6 +24,7 @@ func TestREADMEHasEveryKey(t *testing.T) {
 		"Every plugin": common,
 		"host-device":  without(keysOf(HostDevice{}), common),
 		"macvlan":      without(keysOf(Macvlan{}), common),
+		"rdma":         without(keysOf(RDMAChained{}), common),
 		"whereabouts":  keysOf(whereaboutsIPAM{}),
 	} {
 		have := documented(t, section)

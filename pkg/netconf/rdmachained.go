@@ -1,0 +1,58 @@
+package netconf
+
+import (
+	"cmp"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// RDMAChained is the configuration of the plugin rdma, which stands in a chain
+// behind the plugin that gave the pod its interface. Who put it there wants
+// RDMA: here the key "rdma" is "required" when it is empty.
+type RDMAChained struct {
+	Common
+	RDMA
+	// DeviceID is the NIC's PCI address or auxiliary device. Multus injects it
+	// into every plugin of a NAD with a resourceName annotation. Without one
+	// the interface itself tells.
+	DeviceID string `json:"deviceID"`
+	// PCIBusID is the same, injected beside DeviceID.
+	PCIBusID string `json:"pciBusID"`
+	// Allow lists guardrails that do not hold for this network (nic.Overrides).
+	Allow []string `json:"allow"`
+}
+
+// ParseRDMAChained reads the configuration of rdma.
+func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
+	c := &RDMAChained{}
+	if err := parse(stdin, c, &c.Common); err != nil {
+		return nil, err
+	}
+	// Addresses are the affair of the plugin that made the interface.
+	c.IPAM = IPAM{}
+	if raw := string(c.PrevResult); raw == "null" {
+		c.PrevResult = nil
+	}
+	c.RDMA.RDMA = cmp.Or(c.RDMA.RDMA, RDMARequired)
+	return c, c.RDMA.complete()
+}
+
+// NeedPrevResult fails for a call that is not part of a chain.
+func (c *RDMAChained) NeedPrevResult() error {
+	if len(c.PrevResult) > 0 {
+		return nil
+	}
+	return cnierr.New(cnierr.InvalidConfig, `put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`,
+		"the plugin %q works in a chain only: Required prevResult missing", c.Type)
+}
+
+// IDs gives the device ids of the configuration, as [HostDevice.IDs] does.
+func (c *RDMAChained) IDs() []string {
+	var ids []string
+	for _, id := range []string{c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID} {
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
