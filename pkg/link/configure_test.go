@@ -237,25 +237,31 @@ func TestCreateMacvlan(t *testing.T) {
 	}{
 		{"plain", nil, link.Macvlan{Name: "net1", Mode: "bridge"}, []string{"mtu 9000", "macvlan mode bridge", "state DOWN"}, nil},
 		{
-			"with everything", nil, link.Macvlan{Name: "net1", Mode: "vepa", MTU: 1400, MAC: mac, BCQueueLen: 77},
-			[]string{"mtu 1400", "mode vepa", "02:00:00:00:00:17", "bcqueuelen 77"}, nil,
+			"with everything", nil,
+			link.Macvlan{Name: "net1", Mode: "vepa", MTU: 1400, MAC: mac, BCQueueLen: 77},
+			[]string{"mtu 1400", "mode vepa", "02:00:00:00:00:17", "bcqueuelen 77"},
+			nil,
 		},
 		{"private", nil, link.Macvlan{Name: "net1", Mode: "private"}, []string{"mode private"}, nil},
 		{"passthru", nil, link.Macvlan{Name: "net1", Mode: "passthru"}, []string{"mode passthru"}, nil},
 		{
 			"its name exists on the host", func(r *rail) { r.host.IP("link", "add", "net1", "type", "ifb") },
-			link.Macvlan{Name: "net1", Mode: "bridge"}, []string{"macvlan mode bridge"}, nil,
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			[]string{"macvlan mode bridge"},
+			nil,
 		},
 		{
 			"its name exists in the pod", func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") },
-			link.Macvlan{Name: "net1", Mode: "bridge"}, nil, unix.EEXIST,
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			nil, unix.EEXIST,
 		},
 		{
 			"its name is an altname in the pod", func(r *rail) {
 				r.pod.IP("link", "add", "other", "type", "ifb")
 				r.pod.IP("link", "property", "add", "dev", "other", "altname", "net1")
 			},
-			link.Macvlan{Name: "net1", Mode: "bridge"}, nil, unix.EEXIST,
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			nil, unix.EEXIST,
 		},
 		{"MTU too large", nil, link.Macvlan{Name: "net1", Mode: "bridge", MTU: 9001}, nil, unix.EINVAL},
 		{"a group's MAC", nil, link.Macvlan{Name: "net1", Mode: "bridge", MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}}, nil, unix.EADDRNOTAVAIL},
@@ -264,7 +270,8 @@ func TestCreateMacvlan(t *testing.T) {
 				r.host.IP("link", "add", "br0", "type", "bridge")
 				r.host.IP("link", "set", "ens1", "master", "br0")
 			},
-			link.Macvlan{Name: "net1", Mode: "bridge"}, nil, unix.EBUSY,
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			nil, unix.EBUSY,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

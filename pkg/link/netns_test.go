@@ -197,10 +197,17 @@ func TestOneNamespaceByTwoPathsIsOne(t *testing.T) {
 	}
 }
 
-// fresh makes a namespace that lives as long as a thread, and gives its ID.
+// fresh makes a namespace that lives as long as while runs.
 func fresh(t *testing.T, while func(id link.NetnsID)) {
 	t.Helper()
-	done := make(chan error)
+	if err := <-freshThread(while); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// freshThread runs while on a thread in a namespace of its own.
+func freshThread(while func(id link.NetnsID)) (ended <-chan error) {
+	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		err := unix.Unshare(unix.CLONE_NEWNET)
@@ -213,9 +220,7 @@ func fresh(t *testing.T, while func(id link.NetnsID)) {
 		}
 		done <- err
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	return done
 }
 
 // A namespace gets the inode number of one that died; a record of the dead one
@@ -317,9 +322,15 @@ func TestFindNetns(t *testing.T) {
 		}, true, true},
 		{"by a thread only", func(t *testing.T) held {
 			id, end := make(chan link.NetnsID), make(chan struct{})
-			go fresh(t, func(fresh link.NetnsID) { id <- fresh; <-end })
+			ended := freshThread(func(fresh link.NetnsID) { id <- fresh; <-end })
 			t.Cleanup(func() { close(end) })
-			return held{<-id, ""}
+			select {
+			case err := <-ended:
+				t.Fatal(err)
+				return held{}
+			case id := <-id:
+				return held{id, ""}
+			}
 		}, true, true},
 		{"by an open file only", func(t *testing.T) held {
 			n := testnet.NewNetns(t, "n")

@@ -21,8 +21,10 @@ func TestSetSysctls(t *testing.T) {
 		{"one that this kernel does not have", "nic", map[string]string{"ipv4/conf/of_the_future": "1"}, nil, nil},
 		{"a link that is not there", "nobody", map[string]string{"ipv4/conf/arp_ignore": "1"}, nil, nil},
 		{
-			"it goes on after a failure", "nic", map[string]string{"ipv4/conf/arp_ignore": "nonsense", "ipv6/conf/hop_limit": "9"},
-			map[string]string{"ipv6/conf/hop_limit": "9"}, []string{"ipv4/conf/arp_ignore of nic: invalid argument"},
+			"it goes on after a failure", "nic",
+			map[string]string{"ipv4/conf/arp_ignore": "nonsense", "ipv6/conf/hop_limit": "9"},
+			map[string]string{"ipv6/conf/hop_limit": "9"},
+			[]string{"ipv4/conf/arp_ignore of nic: invalid argument"},
 		},
 		{"read-only", "nic", map[string]string{"ipv4/conf/mc_forwarding": "1"}, nil, []string{"ipv4/conf/mc_forwarding of nic"}},
 		{"up", "nic", map[string]string{"ipv4/conf/../all/arp_ignore": "1"}, nil, []string{`"ipv4/conf/../all/arp_ignore" is not a sysctl`}},
