@@ -1,0 +1,296 @@
+package rdma
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Boot is the mode that the RDMA core starts in: the parameter netns_mode of
+// the module ib_core, as the files of modprobe(8) and the kernel's command line
+// have it. It needs no RDMA core, and changes nothing in a running one.
+type Boot struct {
+	// Root is the directory that the node's root file system is seen at; empty
+	// is "/".
+	Root string
+}
+
+// BootFile is where [Boot.Set] writes, below Root.
+const BootFile = "/etc/modprobe.d/rail-cni-rdma.conf"
+
+// modprobeDirs are where modprobe reads, in the order of precedence: of files
+// with one name the first is read and the others are not.
+var modprobeDirs = []string{
+	"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d",
+}
+
+const commandLine = "/proc/cmdline"
+
+// BootSetting is one place that says which mode to start in.
+type BootSetting struct {
+	File  string // without Root
+	Line  int    // from 1; 0 on the kernel's command line
+	Value string // of the parameter
+	Mode  Mode   // what that means; empty if the kernel does not take it, and so does not load ib_core
+}
+
+// Where names the place.
+func (s BootSetting) Where() string {
+	if s.Line == 0 {
+		return s.File
+	}
+	return fmt.Sprintf("%s:%d", s.File, s.Line)
+}
+
+// BootMode is the mode at boot, and why.
+type BootMode struct {
+	Mode Mode // empty if one of the settings is none that the kernel takes: ib_core does not load then
+	// Settings are those that the module gets, in that order: the last one
+	// counts. Without any it is shared.
+	Settings []BootSetting
+	// BuiltIn says that ib_core is part of the kernel and no module: then only
+	// the command line counts, and only that is in Settings.
+	BuiltIn bool
+}
+
+// Read finds out the mode at boot.
+func (b Boot) Read() (BootMode, error) {
+	found := BootMode{Mode: Shared, BuiltIn: b.builtIn()}
+	var err error
+	if !found.BuiltIn {
+		found.Settings, err = b.files()
+	}
+	line, lineErr := b.commandLine()
+	if err := errors.Join(err, lineErr); err != nil {
+		return BootMode{}, cnierr.Wrap(err, cnierr.IO, "", "find the RDMA mode at boot")
+	}
+	found.Settings = append(found.Settings, line...)
+	for _, s := range found.Settings {
+		if found.Mode = s.Mode; s.Mode == "" {
+			break
+		}
+	}
+	return found, nil
+}
+
+func (b Boot) path(p string) string { return filepath.Join(cmp.Or(b.Root, "/"), p) }
+
+// files reads modprobe's files in its own order: by name, whatever directory
+// they are in.
+func (b Boot) files() ([]BootSetting, error) {
+	in := map[string]string{} // name → directory
+	var names []string
+	for _, dir := range modprobeDirs {
+		entries, err := os.ReadDir(b.path(dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if _, masked := in[e.Name()]; masked || !strings.HasSuffix(e.Name(), ".conf") {
+				continue
+			}
+			in[e.Name()] = dir
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	var found []BootSetting
+	for _, name := range names {
+		file := filepath.Join(in[name], name)
+		text, err := os.ReadFile(b.path(file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a link that leads nowhere
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, optionsOf(file, string(text))...)
+	}
+	return found, nil
+}
+
+// optionsOf finds the settings in a file of modprobe. A line can go on after a
+// backslash; only a whole line is a comment.
+func optionsOf(file, text string) []BootSetting {
+	var found []BootSetting
+	lines := strings.Split(text, "\n")
+	for i := 0; i < len(lines); i++ {
+		first, line := i+1, lines[i]
+		for strings.HasSuffix(line, `\`) && i+1 < len(lines) {
+			i++
+			line = strings.TrimSuffix(line, `\`) + " " + lines[i]
+		}
+		words := strings.Fields(line)
+		if len(words) < 3 || words[0] != "options" || underscored(words[1]) != "ib_core" {
+			continue
+		}
+		for _, w := range words[2:] {
+			if s, ok := settingOf(w); ok {
+				s.File, s.Line = file, first
+				found = append(found, s)
+			}
+		}
+	}
+	return found
+}
+
+// commandLine reads the kernel's, which modprobe heeds after its files.
+func (b Boot) commandLine() ([]BootSetting, error) {
+	text, err := os.ReadFile(b.path(commandLine))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var found []BootSetting
+	for _, w := range strings.Fields(string(text)) {
+		module, parameter, _ := strings.Cut(strings.Trim(w, `"`), ".")
+		if s, ok := settingOf(parameter); ok && underscored(module) == "ib_core" {
+			s.File = commandLine
+			found = append(found, s)
+		}
+	}
+	return found, err
+}
+
+// settingOf reads "netns_mode=0".
+func settingOf(word string) (BootSetting, bool) {
+	name, value, given := strings.Cut(word, "=")
+	if underscored(name) != "netns_mode" {
+		return BootSetting{}, false
+	}
+	if !given {
+		value = "1" // a parameter that is a bool needs no value
+	}
+	value = strings.Trim(value, `"`)
+	return BootSetting{Value: value, Mode: modeOf(value)}, true
+}
+
+// underscored is how the kernel compares names of modules and parameters.
+func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
+
+// modeOf reads a bool as the kernel does (kstrtobool): by its first letters.
+func modeOf(value string) Mode {
+	v := strings.ToLower(value)
+	switch {
+	case strings.HasPrefix(v, "y"), strings.HasPrefix(v, "t"), strings.HasPrefix(v, "1"), strings.HasPrefix(v, "on"):
+		return Shared
+	case strings.HasPrefix(v, "n"), strings.HasPrefix(v, "f"), strings.HasPrefix(v, "0"), strings.HasPrefix(v, "of"):
+		return Exclusive
+	}
+	return ""
+}
+
+// builtIn says whether the running kernel has ib_core in it. A node without the
+// list of what is built in (a container's own root) has it as a module.
+func (b Boot) builtIn() bool {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	list, err := os.ReadFile(b.path(filepath.Join("/lib/modules", unix.ByteSliceToString(u.Release[:]), "modules.builtin")))
+	return err == nil && strings.Contains(string(list), "/ib_core.ko")
+}
+
+// Set makes m the mode at boot, by writing [BootFile] in one step. It writes
+// nothing, and says why, when that would be in vain: something that counts more
+// says otherwise, or ib_core is no module.
+func (b Boot) Set(m Mode) error {
+	if m != Shared && m != Exclusive {
+		return unknownMode(m)
+	}
+	now, err := b.Read()
+	if err != nil {
+		return err
+	}
+	if now.BuiltIn && now.Mode != m {
+		return cnierr.New(cnierr.InvalidConfig, fmt.Sprintf("give the kernel the parameter ib_core.netns_mode=%d in the boot loader's configuration", parameter(m)),
+			"ib_core is built into this kernel, which reads no file of modprobe")
+	}
+	if now.BuiltIn {
+		return nil
+	}
+	for _, s := range now.Settings {
+		if err := s.hinders(m); err != nil {
+			return err
+		}
+	}
+	err = writeWhole(b.path(BootFile), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
+options ib_core netns_mode=%d
+`, m, parameter(m)))
+	return cnierr.Wrap(err, cnierr.IO, "make the directory writable for root; in a container mount the node's root file system", "set the RDMA mode at boot")
+}
+
+// hinders says why the setting would keep a BootFile from having its effect.
+func (s BootSetting) hinders(m Mode) error {
+	ours, its := filepath.Base(BootFile), filepath.Base(s.File)
+	switch {
+	case s.File != commandLine && its == ours:
+		return nil // it is replaced, or no longer read
+	case s.Mode == "":
+		return cnierr.New(cnierr.InvalidConfig, "remove it there", "%s says netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value)
+	case s.Mode != m && (s.File == commandLine || its > ours):
+		return cnierr.New(cnierr.InvalidConfig, "remove it there", "%s says netns_mode=%s, and counts more than %s would", s.Where(), s.Value, BootFile)
+	}
+	return nil
+}
+
+// writeWhole writes a file that a reader sees as it was or as it will be, also
+// after the power fails.
+func writeWhole(path, text string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".rail-cni-*") // no name that modprobe would read
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// RebuildInitramfs gives the command that makes the node's initramfs anew,
+// which has copies of modprobe's files; empty when none of the usual programs
+// is there.
+func (b Boot) RebuildInitramfs() string {
+	for _, command := range []string{"update-initramfs -u -k all", "dracut --force --regenerate-all", "mkinitcpio -P"} {
+		program, _, _ := strings.Cut(command, " ")
+		for _, dir := range []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+			if _, err := os.Stat(b.path(filepath.Join(dir, program))); err == nil {
+				return command
+			}
+		}
+	}
+	return ""
+}
+
+// parameter gives the value of ib_core's netns_mode that means m.
+func parameter(m Mode) int {
+	if m == Shared {
+		return 1
+	}
+	return 0
+}
+
+func unknownMode(m Mode) error {
+	return cnierr.New(cnierr.InvalidConfig, `use "shared" or "exclusive"`, "RDMA mode %q", m)
+}
