@@ -1,9 +1,9 @@
-// Railctl shows a person what rail-cni has lent on this node, and ends
-// attachments whose pod is gone.
+// Railctl shows a person what rail-cni has lent on this node, ends attachments
+// whose pod is gone, and sets the node's RDMA mode.
 //
-// It reads the ledger and the node through pkg/ledger, pkg/attach and pkg/link,
-// and knows nothing of files. It makes no ledger where there is none, and
-// changes nothing but by "railctl gc".
+// It reads the ledger and the node through pkg/ledger, pkg/attach, pkg/link and
+// pkg/rdma, and knows nothing of files. It makes no ledger where there is none,
+// and changes nothing but by "railctl gc" and "railctl rdma mode MODE".
 //
 // It exits with 0 when all went well, and with 1 otherwise: also when it could
 // show or end only a part, which it then has done, and says so on stderr.

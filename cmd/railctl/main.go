@@ -44,8 +44,8 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "railctl",
 		Short: "See and tidy what rail-cni has lent on this node",
-		Long: `railctl shows which pods of this node hold which NICs, and ends attachments
-whose pod is gone. Run it on the node, as root, in the host's network namespace
+		Long: `railctl shows which pods of this node hold which NICs and RDMA devices, ends
+attachments whose pod is gone, and sets the RDMA mode. Run it on the node, as root, in the host's network namespace
 (in a debug pod: hostNetwork: true, and the host's /run mounted).`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -54,7 +54,7 @@ whose pod is gone. Run it on the node, as root, in the host's network namespace
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", netconf.DefaultStateDir,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
-	root.AddCommand(newShow(&stateDir), newGC(&stateDir), newVersion())
+	root.AddCommand(newShow(&stateDir), newGC(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newVersion())
 	return root
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,9 @@ func TestHelp(t *testing.T) {
 	}{
 		{[]string{"--help"}, []string{"show", "gc", "version", "completion", "--state-dir", "/run/rail-cni", "as root"}},
 		{[]string{"show", "--help"}, []string{"Examples:", "--all", "table, json, yaml", "lending", "freeing", "exit code is 1"}},
+		{[]string{"show", "--help"}, []string{"PORT STATE", "--wide", "NCCL_IB_GID_INDEX"}},
+		{[]string{"ibdev2netdev", "--help"}, []string{"mlx5_0 port 1 ==> net1 (Up)", "--pod", "--container", "--netns", "carrier", "exit code is 1"}},
+		{[]string{"rdma", "mode", "--help"}, []string{"/etc/modprobe.d/rail-cni-rdma.conf", "--now-only", "--persist-only", "--root", "initramfs", "exit code is 1"}},
 		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "living pods are never touched", "exit code is 1"}},
 	} {
 		out, errOut, code := plainRun(c.args...)
@@ -76,7 +80,7 @@ func TestWithoutRootTheCureIsNamed(t *testing.T) {
 		code   int
 	}
 	results := make(chan ran)
-	for _, verb := range []string{"show", "gc"} {
+	for _, verb := range []string{"show", "gc", "ibdev2netdev", "rdma mode"} {
 		go func() {
 			// Another user for this thread alone; it ends with the goroutine.
 			runtime.LockOSThread()
@@ -84,7 +88,7 @@ func TestWithoutRootTheCureIsNamed(t *testing.T) {
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 {
 				r.stderr = errno.Error()
 			} else {
-				_, r.stderr, r.code = plainRun(verb)
+				_, r.stderr, r.code = plainRun(strings.Fields(verb)...)
 			}
 			results <- r
 		}()

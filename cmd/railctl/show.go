@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type attachment struct {
 	MAC         string       `json:"mac,omitempty"`
 	MTU         int          `json:"mtu,omitempty"`
 	Addresses   []string     `json:"addresses"`
+	RDMA        *rdmaPart    `json:"rdma,omitempty"`
 	Created     time.Time    `json:"created"`
 	Phase       ledger.Phase `json:"phase"`
 	State       string       `json:"state"` // of the pod netns: alive or gone
@@ -40,7 +42,7 @@ const (
 )
 
 func newShow(stateDir *string) *cobra.Command {
-	var all bool
+	var s shown
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "List the attachments of this node, and the NICs lent to them",
@@ -52,20 +54,28 @@ lent, returning (DEL works on it, or was killed), freeing (the NIC is home, but
 the IPAM plugin could not free the addresses yet). STATE is whether the pod's
 network namespace still exists; what is gone, the next ADD or "railctl gc" ends.
 
+If an attachment has RDMA, RDMA is the device and port, PORT STATE is read from
+the kernel now, and GID is the index (of RoCE v2) that the interface's address
+has in the port's table: what ib_write_bw -x and NCCL_IB_GID_INDEX want. With
+--wide the table also has the char device, the GIDs' values, and the RDMA mode.
+What cannot be read is "?", with the reason on stderr.
+
 A NIC belongs to the network namespace it was lent from, the host netns. Those
 of other host netns than railctl's own (nested runtimes) are listed with --all.
 
-A record that cannot be read is named on stderr, the others are shown, and the
-exit code is 1.`,
+A record or an RDMA device that cannot be read is named on stderr, the others
+are shown, and the exit code is 1.`,
 		Example: `  railctl show
   railctl show -o json | jq -r '.[] | select(.state == "gone") | .nic'
+  railctl show -o json | jq -r '.[] | .rdma.devices[]?.gids[]? | "\(.address) \(.index)"'
   railctl show --all -o yaml`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "A", false, "also those of other host network namespaces")
+	s.format = addOutputFlag(cmd)
+	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also those of other host network namespaces")
+	cmd.Flags().BoolVarP(&s.wide, "wide", "w", false, "more of RDMA in the table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s := shown{format: output, all: all, stateDir: *stateDir}
+		s.stateDir = *stateDir
 		return s.run(cmd)
 	}
 	return cmd
@@ -75,6 +85,7 @@ exit code is 1.`,
 type shown struct {
 	format   *format
 	all      bool
+	wide     bool
 	stateDir string
 }
 
@@ -96,13 +107,19 @@ func (s *shown) run(cmd *cobra.Command) error {
 	}
 	defer n.Close()
 	records, errs := n.Ledger.List()
+	now := live{host: n.Host.Netns}
+	defer now.close()
 	others := 0
 	for _, r := range records {
 		if !s.all && !ofThisHost(n, r) {
 			others++
 			continue
 		}
-		list = append(list, describe(r, netnsState(n, r)))
+		a := describe(r, netnsState(n, r))
+		if a.RDMA != nil && a.State == alive && r.Phase != ledger.Freeing {
+			errs = append(errs, now.fill(a.RDMA, r)...)
+		}
+		list = append(list, a)
 	}
 	if err := s.print(cmd, list); err != nil {
 		return err
@@ -130,7 +147,7 @@ func describe(r *ledger.Record, state string) attachment {
 	a := attachment{
 		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
 		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
-		Addresses: []string{}, Created: r.Created, Phase: r.Phase, State: state,
+		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), Created: r.Created, Phase: r.Phase, State: state,
 		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(),
 	}
 	a.Addresses = append(a.Addresses, r.Addresses...)
@@ -158,25 +175,41 @@ func (s *shown) print(cmd *cobra.Command, list []attachment) error {
 		fmt.Fprintln(cmd.OutOrStdout(), "no attachments")
 		return nil
 	}
-	header := []string{"POD", "IFNAME", "PLUGIN", "NETWORK", "NIC", "PCI", "MTU", "ADDRESSES", "AGE", "PHASE", "STATE"}
+	hasRDMA := slices.ContainsFunc(list, func(a attachment) bool { return a.RDMA != nil })
+	rows := [][]string{s.header(hasRDMA)}
+	for i := range list {
+		rows = append(rows, s.row(&list[i], hasRDMA))
+	}
+	return s.format.print(cmd.OutOrStdout(), list, rows)
+}
+
+func (s *shown) header(hasRDMA bool) []string {
+	header := []string{"POD", "IFNAME", "PLUGIN", "NETWORK", "NIC", "PCI", "MTU", "ADDRESSES"}
+	if hasRDMA {
+		header = append(header, "RDMA", "PORT STATE", "GID")
+	}
+	if hasRDMA && s.wide {
+		header = append(header, "GID VALUE", "UVERBS", "MODE")
+	}
+	header = append(header, "AGE", "PHASE", "STATE")
 	if s.all {
 		header = append(header, "HOST NETNS")
 	}
-	rows := [][]string{header}
-	for i := range list {
-		a := &list[i]
-		mtu := ""
-		if a.MTU != 0 {
-			mtu = strconv.Itoa(a.MTU)
-		}
-		row := []string{
-			a.who(), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu,
-			strings.Join(a.Addresses, ","), age(time.Since(a.Created)), string(a.Phase), a.State,
-		}
-		if s.all {
-			row = append(row, a.HostNetns)
-		}
-		rows = append(rows, row)
+	return header
+}
+
+func (s *shown) row(a *attachment, hasRDMA bool) []string {
+	mtu := ""
+	if a.MTU != 0 {
+		mtu = strconv.Itoa(a.MTU)
 	}
-	return s.format.print(cmd.OutOrStdout(), list, rows)
+	row := []string{a.who(), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu, strings.Join(a.Addresses, ",")}
+	if hasRDMA {
+		row = append(row, a.RDMA.cells(s.wide)...)
+	}
+	row = append(row, age(time.Since(a.Created)), string(a.Phase), a.State)
+	if s.all {
+		row = append(row, a.HostNetns)
+	}
+	return row
 }

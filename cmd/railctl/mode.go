@@ -1,0 +1,247 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+func newRDMA() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rdma",
+		Short: "See and set how RDMA devices and network namespaces relate",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newMode())
+	return cmd
+}
+
+// modeRun is one run of "railctl rdma mode".
+type modeRun struct {
+	out         io.Writer
+	boot        rdma.Boot
+	format      *format
+	nowOnly     bool
+	persistOnly bool
+}
+
+func newMode() *cobra.Command {
+	var m modeRun
+	modes := []string{string(rdma.Shared), string(rdma.Exclusive)}
+	cmd := &cobra.Command{
+		Use:   "mode [shared|exclusive]",
+		Short: "Show the RDMA mode of this node, or set it now and for good",
+		Long: `Without an argument, show the RDMA mode of the running kernel and the one that
+the node boots with.
+
+shared (the kernel's default): every network namespace sees and can open every
+RDMA device. A NIC that is lent goes without its RDMA device; what makes it work
+in the pod is the NIC's address, which becomes a GID.
+
+exclusive: an RDMA device is in one network namespace, and only there it can be
+used. host-device lends it together with its NIC. Pods that share a NIC by
+macvlan have no RDMA in this mode.
+
+With an argument, set the mode: at boot, in ` + rdma.BootFile + `,
+and at once. The kernel changes it at once only while there is no network
+namespace but its first: on a node with pods, the reboot does it. An initramfs
+that loads the RDMA core has a copy of the file, and is to be made anew.
+
+The exit code is 1 if a part could not be done; what was done stays done, and
+stdout says what that is.`,
+		Example: `  railctl rdma mode
+  railctl rdma mode exclusive --persist-only && reboot
+  railctl rdma mode -o json | jq -r .mode`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
+				return err
+			}
+			if len(args) == 1 && !slices.Contains(modes, args[0]) {
+				return fmt.Errorf("%q is no RDMA mode: it is shared or exclusive", args[0])
+			}
+			return nil
+		},
+		ValidArgs: modes,
+	}
+	m.format = addOutputFlag(cmd)
+	cmd.Flags().BoolVar(&m.nowOnly, "now-only", false, "set only the mode of the running kernel")
+	cmd.Flags().BoolVar(&m.persistOnly, "persist-only", false, "set only the mode that the node boots with")
+	cmd.Flags().StringVar(&m.boot.Root, "root", "/", "where the node's root file system is mounted, in a debug pod")
+	cmd.MarkFlagsMutuallyExclusive("now-only", "persist-only")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		m.out = cmd.OutOrStdout()
+		if err := requireRoot(); err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			return m.show()
+		}
+		return report(cmd.ErrOrStderr(), m.set(rdma.Mode(args[0])))
+	}
+	return cmd
+}
+
+// modeShown is what "railctl rdma mode -o json" prints.
+type modeShown struct {
+	Mode     rdma.Mode  `json:"mode"` // of the running kernel, empty without an RDMA core
+	AtBoot   rdma.Mode  `json:"atBoot"`
+	BuiltIn  bool       `json:"builtIn"` // ib_core is no module
+	Settings []whereSet `json:"settings"`
+}
+
+// whereSet is a place that says which mode to boot with.
+type whereSet struct {
+	Where string    `json:"where"`
+	Value string    `json:"value"` // of netns_mode
+	Mode  rdma.Mode `json:"mode"`
+}
+
+func (m *modeRun) show() error {
+	now, err := runningMode()
+	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) {
+		return err
+	}
+	noRDMA := err
+	boot, err := m.boot.Read()
+	if err != nil {
+		return err
+	}
+	shown := modeShown{Mode: now, AtBoot: boot.Mode, BuiltIn: boot.BuiltIn, Settings: []whereSet{}}
+	for _, s := range boot.Settings {
+		shown.Settings = append(shown.Settings, whereSet{s.Where(), s.Value, s.Mode})
+	}
+	if *m.format != asTable {
+		return m.format.print(m.out, shown, nil)
+	}
+	if noRDMA != nil {
+		fmt.Fprintf(m.out, "now:      %v\n", noRDMA)
+	} else {
+		fmt.Fprintf(m.out, "now:      %s: %s\n", now, meaning(now))
+	}
+	fmt.Fprintf(m.out, "at boot:  %s\n", atBoot(boot))
+	if noRDMA == nil && boot.Mode != "" && boot.Mode != now {
+		fmt.Fprintf(m.out, "The mode changes to %s with the next boot; \"railctl rdma mode %s\" keeps it.\n", boot.Mode, now)
+	}
+	return nil
+}
+
+// meaning explains a mode.
+func meaning(m rdma.Mode) string {
+	if m == rdma.Exclusive {
+		return "each RDMA device is in one network namespace; it is lent with its NIC, and macvlan pods have no RDMA"
+	}
+	return "every network namespace can use every RDMA device; a NIC is lent without it, and works by its GIDs"
+}
+
+// atBoot explains the mode at boot.
+func atBoot(boot rdma.BootMode) string {
+	n := len(boot.Settings)
+	if n == 0 && boot.BuiltIn {
+		return "shared, the kernel's default (ib_core is built in: only the kernel's command line can change it)"
+	}
+	if n == 0 {
+		return "shared, the kernel's default: nothing in modprobe.d or on the kernel's command line says otherwise"
+	}
+	last := boot.Settings[n-1]
+	text := fmt.Sprintf("%s, by %s (netns_mode=%s)", boot.Mode, last.Where(), last.Value)
+	if boot.Mode == "" {
+		text = "ib_core will not load: netns_mode is 0 (exclusive) or 1 (shared)"
+		n++ // name them all
+	}
+	for _, s := range boot.Settings[:n-1] {
+		text += fmt.Sprintf("\n          %s says netns_mode=%s", s.Where(), s.Value)
+		if boot.Mode != "" {
+			text += ", which does not count"
+		}
+	}
+	return text
+}
+
+// withCore runs f with the RDMA core of the host.
+func withCore(f func(*rdma.Core) error) error {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	core, err := rdma.Open(host)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	return f(core)
+}
+
+func runningMode() (mode rdma.Mode, err error) {
+	err = withCore(func(core *rdma.Core) error {
+		mode, err = core.Mode()
+		return err
+	})
+	return mode, err
+}
+
+// set sets the mode, and tells on stdout what is done. The errors say what is
+// not.
+func (m *modeRun) set(mode rdma.Mode) []error {
+	var errs []error
+	persisted := false
+	if !m.nowOnly {
+		err := m.persist(mode)
+		persisted = err == nil
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if m.persistOnly {
+		return errs
+	}
+	err := withCore(func(core *rdma.Core) error { return core.SetMode(mode) })
+	switch {
+	case err == nil:
+		fmt.Fprintf(m.out, "The mode is %s now.\n", mode)
+	case errors.Is(err, rdma.ErrNoRDMA) && persisted:
+		fmt.Fprintln(m.out, "The RDMA core (module ib_core) is not loaded: it will have this mode when it is.")
+	default:
+		errs = append(errs, notNow(err, mode, persisted))
+	}
+	return errs
+}
+
+func (m *modeRun) persist(mode rdma.Mode) error {
+	if err := m.boot.Set(mode); err != nil {
+		return err
+	}
+	boot, err := m.boot.Read()
+	if err != nil {
+		return err
+	}
+	if boot.BuiltIn {
+		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
+		return nil
+	}
+	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", rdma.BootFile, mode)
+	if command := m.boot.RebuildInitramfs(); command != "" {
+		fmt.Fprintf(m.out, "Now run %q: if the initramfs loads the RDMA core, the copy of the file in there counts.\n", command)
+	} else {
+		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, make that anew: the copy of the file in there counts.")
+	}
+	return nil
+}
+
+// notNow says why the running kernel keeps its mode, and what helps.
+func notNow(err error, mode rdma.Mode, persisted bool) error {
+	if !errors.Is(err, rdma.ErrOtherNetns) {
+		return err
+	}
+	cure := fmt.Sprintf("set it for the next boot (railctl rdma mode %s --persist-only) and reboot", mode)
+	if persisted {
+		cure = "reboot"
+	}
+	return fmt.Errorf("the mode is not %s yet: %w (every pod has a network namespace, and services may; see lsns -t net); %s", mode, rdma.ErrOtherNetns, cure)
+}

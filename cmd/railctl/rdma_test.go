@@ -1,0 +1,294 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+const noRDMA = "no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"
+
+// withoutRDMA skips a test of what railctl says on a kernel without RDMA. With
+// RDMA it is tested in integration/rig/tests.
+func withoutRDMA(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/sys/module/ib_core"); err == nil {
+		t.Skip("this kernel has an RDMA core")
+	}
+}
+
+// record writes RDMA facts into the record of an attachment.
+func (l *lab) record(container string, facts string) {
+	l.t.Helper()
+	file := filepath.Join(l.state, "attachments", container+"@net1.json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var record map[string]json.RawMessage
+	if err := json.Unmarshal(data, &record); err != nil {
+		l.t.Fatal(err)
+	}
+	record["rdma"] = json.RawMessage(facts)
+	if data, err = json.Marshal(record); err == nil {
+		err = os.WriteFile(file, data, 0o600)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestShowOfADeviceThatCannotBeReadSaysWhy(t *testing.T) {
+	withoutRDMA(t)
+	l := newLab(t)
+	l.lend()
+	l.share("web-1", "c1")
+	equal(t, "without RDMA the columns", header(l.must("show", "--wide")), "POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES AGE PHASE STATE")
+
+	l.record("c-web-0", `{"mode": "exclusive", "devices": [{"name": "mlx5_1", "nodeGUID": "5054:00ff:fe00:0001", "parentDev": "0000:0c:00.0",
+		"port": 1, "uverbs": "uverbs1", "lent": true}], "gids": [{"device": "mlx5_1", "port": 1, "index": 3, "value": "0000:0000:0000:0000:0000:ffff:ac1f:0102", "address": "172.31.1.2"}]}`)
+	out, errOut, code := l.railctl("show")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	equal(t, "stderr", errOut, "railctl: pod default/web-0 (container c-web-0, interface net1): RDMA device mlx5_1: "+noRDMA+"\n")
+	equal(t, "show", squeezed(out), `POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES RDMA PORT STATE GID AGE PHASE STATE
+default/web-0 net1 host-device roce-net1 ens12np0 - 9000 172.31.1.2/24 mlx5_1/1 ? 3 AGE lent alive
+default/web-1 net1 macvlan rdma-net ens2f0 - 4000 - - - - AGE lent alive`)
+	out, _, _ = l.railctl("show", "-w")
+	contains(t, "show -w", squeezed(out), "RDMA PORT STATE GID GID VALUE UVERBS MODE AGE",
+		"mlx5_1/1 ? 3 0000:0000:0000:0000:0000:ffff:ac1f:0102 uverbs1 exclusive AGE")
+	out, _, _ = l.railctl("show", "-o", "json")
+	list := listed[attachment](t, out)
+	if len(list) != 2 || list[1].RDMA != nil || list[0].RDMA == nil {
+		t.Fatalf("%+v", list)
+	}
+	want := rdmaDevice{
+		Name: "mlx5_1", NodeGUID: "5054:00ff:fe00:0001", Parent: "0000:0c:00.0", Port: 1, State: "?", Uverbs: "uverbs1", Lent: true,
+		GIDs: []gid{{Address: "172.31.1.2", Index: 3, Value: "0000:0000:0000:0000:0000:ffff:ac1f:0102"}},
+	}
+	if d := list[0].RDMA.Devices; list[0].RDMA.Mode != "exclusive" || len(d) != 1 || !slices.Equal(d[0].GIDs, want.GIDs) || d[0].State != want.State || d[0].NodeGUID != want.NodeGUID {
+		t.Errorf("is\n%+v\nshould be\n%+v", d, want)
+	}
+}
+
+func TestShowDoesNotLookForTheDeviceOfADeadPod(t *testing.T) {
+	l := newLab(t)
+	dead := l.share("web-1", "c1")
+	l.record("c1", `{"mode": "shared", "devices": [{"name": "mlx5_1", "nodeGUID": "5054:00ff:fe00:0001", "parentDev": "0000:0c:00.0", "port": 1}]}`)
+	dead.Delete()
+	contains(t, "show", squeezed(l.must("show")), "mlx5_1/1 - - AGE lent gone")
+}
+
+func header(table string) string {
+	first, _, _ := strings.Cut(squeezed(table), "\n")
+	return first
+}
+
+func TestCellsOfSeveralDevices(t *testing.T) {
+	p := &rdmaPart{Mode: "shared", Devices: []rdmaDevice{
+		{Name: "mlx5_0", Port: 1, State: "ACTIVE", GIDs: []gid{{Index: 3, Value: "a"}, {Index: 5, Value: "b", Missing: true}}},
+		{Name: "mlx5_1", State: "DOWN", Uverbs: "uverbs1"},
+	}}
+	equal(t, "cells", strings.Join(p.cells(true), " "), "mlx5_0/1,mlx5_1 ACTIVE,DOWN 3,? a,b -,uverbs1 shared")
+	p = nil
+	equal(t, "cells of none", strings.Join(p.cells(false), "|"), "||")
+}
+
+func TestIbdev2netdevWithoutRDMA(t *testing.T) {
+	withoutRDMA(t)
+	l := newLab(t)
+	l.share("web-1", "0123456789abcdef")
+	for _, args := range [][]string{{}, {"--netns", "/run/netns/" + l.node.Name}, {"--pod", "default/web-1"}, {"--container", "0123456789ab"}} {
+		out, errOut, code := l.railctl(append([]string{"ibdev2netdev"}, args...)...)
+		if code != 1 || out != "" {
+			t.Errorf("%v: exit code %d, stdout %q", args, code, out)
+		}
+		contains(t, "stderr", errOut, "railctl: "+noRDMA+"; load the driver of the NICs")
+	}
+}
+
+func TestIbdev2netdevOfWhatIsNotThere(t *testing.T) {
+	l := newLab(t)
+	mistake := func(want string, args ...string) {
+		t.Helper()
+		_, errOut, code := l.railctl(append([]string{"ibdev2netdev"}, args...)...)
+		if code != 1 {
+			t.Errorf("%v: exit code %d", args, code)
+		}
+		contains(t, "stderr", errOut, want)
+	}
+	mistake("pod default/web-1 has no living attachment on this node; \"railctl show\" lists", "--pod", "default/web-1")
+	l.share("web-1", "c1").Delete()
+	mistake("pod default/web-1 has no living attachment", "--pod", "default/web-1")
+	l.share("web-1", "c2")
+	l.share("web-1", "c3")
+	mistake("pod default/web-1 is not one but several containers (c2, c3); choose one by --container", "--pod", "default/web-1")
+	mistake("container c is not one but several", "--container", "c")
+	mistake("write it as NAMESPACE/NAME, for example default/web-1", "--pod", "web-1")
+	mistake("/run/netns/nothing-of-that-name", "--netns", "/run/netns/nothing-of-that-name")
+	mistake("[container pod]", "--pod", "default/web-1", "--container", "c1")
+	if err := os.WriteFile(filepath.Join(l.state, "attachments", "c9@net1.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mistake("c9@net1.json", "--container", "c9")
+}
+
+func TestTheLineIsTheOneOfNVIDIAsScript(t *testing.T) {
+	equal(t, "up", pair{"mlx5_0", 1, "net1", true}.String(), "mlx5_0 port 1 ==> net1 (Up)")
+	equal(t, "down", pair{"mlx5_10", 2, "ib0", false}.String(), "mlx5_10 port 2 ==> ib0 (Down)")
+}
+
+func TestPairsOfADevice(t *testing.T) {
+	const carrier = 1 << 16 // IFF_LOWER_UP
+	links := []*link.Link{
+		{Index: 2, Name: "net1", Encap: "ether", ParentDev: "0000:0c:00.0", Flags: carrier},
+		{Index: 3, Name: "rep0", Encap: "ether", ParentDev: "0000:0c:00.0"},
+		{Index: 4, Name: "ib0", Encap: "infiniband", ParentDev: "0000:0d:00.0"},
+		{Index: 5, Name: "ib0.8001", Encap: "infiniband", ParentDev: "0000:0d:00.0", Lower: 4},
+		{Index: 6, Name: "ibx", Encap: "infiniband"},
+	}
+	roce := rdma.Device{Name: "mlx5_0", ParentDev: "0000:0c:00.0"}
+	ib := rdma.Device{Name: "mlx5_1", ParentDev: "0000:0d:00.0"}
+	for _, c := range []struct {
+		device rdma.Device
+		ports  []rdma.Port
+		want   []pair
+	}{
+		{roce, []rdma.Port{{Number: 1, Netdev: 2, LinkLayer: "Ethernet"}}, []pair{{"mlx5_0", 1, "net1", true}}},
+		{roce, []rdma.Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, []pair{{"mlx5_0", 1, "net1", true}, {"mlx5_0", 2, "rep0", false}}},
+		{roce, []rdma.Port{{Number: 1, LinkLayer: "Ethernet"}}, nil},
+		{ib, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}}, []pair{{"mlx5_1", 1, "ib0", false}}},
+		{ib, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, nil},
+		{rdma.Device{Name: "virtual"}, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil},
+	} {
+		if have := pairsOf(c.device, c.ports, links); !slices.Equal(have, c.want) {
+			t.Errorf("%s %+v: %v, not %v", c.device.Name, c.ports, have, c.want)
+		}
+	}
+}
+
+func TestNamesAreSortedByTheirNumber(t *testing.T) {
+	names := []string{"mlx5_10", "rocep1s0", "mlx5_2", "bnxt_re0", "mlx5_1", "mlx5_bond"}
+	slices.SortFunc(names, byNumber)
+	if want := []string{"bnxt_re0", "mlx5_1", "mlx5_2", "mlx5_10", "mlx5_bond", "rocep1s0"}; !slices.Equal(names, want) {
+		t.Errorf("%v", names)
+	}
+}
+
+// modeIn runs "railctl rdma mode" with a root file system of its own.
+func modeIn(root string, args ...string) (stdout, stderr string, code int) {
+	return plainRun(append([]string{"rdma", "mode", "--root", root}, args...)...)
+}
+
+func TestModeWithoutRDMA(t *testing.T) {
+	withoutRDMA(t)
+	root := t.TempDir()
+	out, errOut, code := modeIn(root)
+	if code != 0 || errOut != "" {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	equal(t, "mode", out, "now:      "+noRDMA+"\nat boot:  shared, the kernel's default: nothing in modprobe.d or on the kernel's command line says otherwise\n")
+
+	// What is written is all that there is to do: nothing has another mode.
+	out, errOut, code = modeIn(root, "exclusive")
+	if code != 0 || errOut != "" {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	contains(t, "mode exclusive", out, rdma.BootFile+" is written: the mode is exclusive from the next boot on.", "make that anew", "it will have this mode when it is")
+	data, err := os.ReadFile(filepath.Join(root, rdma.BootFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, "the file", string(data), "\noptions ib_core netns_mode=0\n")
+
+	out, _, _ = modeIn(root)
+	contains(t, "mode", out, "at boot:  exclusive, by /etc/modprobe.d/rail-cni-rdma.conf:2 (netns_mode=0)\n")
+	out, _, _ = modeIn(root, "-o", "json")
+	var shown modeShown
+	if err := json.Unmarshal([]byte(out), &shown); err != nil || shown.Mode != "" || shown.AtBoot != rdma.Exclusive ||
+		!slices.Equal(shown.Settings, []whereSet{{rdma.BootFile + ":2", "0", rdma.Exclusive}}) {
+		t.Errorf("%v, %s", err, out)
+	}
+	_, errOut, code = modeIn(root, "shared", "--now-only")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	contains(t, "stderr", errOut, noRDMA)
+}
+
+func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "usr/sbin/update-initramfs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, errOut, code := modeIn(root, "exclusive", "--persist-only")
+	if code != 0 || errOut != "" {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	contains(t, "mode exclusive", out, `Now run "update-initramfs -u -k all"`)
+}
+
+func TestModeAtBootThatWouldBeInVain(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "etc/modprobe.d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"ib_core.conf": "options ib_core netns_mode=0\n", "zz.conf": "options ib_core netns_mode=1\n"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _, _ := modeIn(root)
+	contains(t, "mode", out, "at boot:  shared, by /etc/modprobe.d/zz.conf:1 (netns_mode=1)\n          /etc/modprobe.d/ib_core.conf:1 says netns_mode=0, which does not count\n")
+	out, errOut, code := modeIn(root, "exclusive", "--persist-only")
+	if code != 1 || out != "" {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+	contains(t, "stderr", errOut, "/etc/modprobe.d/zz.conf:1 says netns_mode=1, and counts more than /etc/modprobe.d/rail-cni-rdma.conf would; remove it there")
+
+	if err := os.WriteFile(filepath.Join(dir, "zz.conf"), []byte("options ib_core netns_mode=maybe\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, _, _ = modeIn(root)
+	contains(t, "mode", out, "at boot:  ib_core will not load", "/etc/modprobe.d/zz.conf:1 says netns_mode=maybe\n")
+}
+
+func TestMistakesOfMode(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"both", `"both" is no RDMA mode: it is shared or exclusive`},
+		{"shared exclusive", "at most 1 arg"},
+		{"shared --now-only --persist-only", "[now-only persist-only]"},
+	} {
+		_, errOut, code := modeIn(t.TempDir(), strings.Fields(c.args)...)
+		if code != 1 {
+			t.Errorf("%s: exit code %d", c.args, code)
+		}
+		contains(t, "stderr", errOut, c.want)
+	}
+	out, _, _ := plainRun("__complete", "rdma", "mode", "")
+	contains(t, "completion", out, "shared\nexclusive\n")
+}
+
+func TestIbdev2netdevFindsThePod(t *testing.T) {
+	l := newLab(t)
+	pod := l.share("web-1", "c1")
+	for _, c := range []ibdev2netdev{{pod: "default/web-1"}, {container: "c1"}, {netns: pod.Path}} {
+		c.stateDir = l.state
+		ns, err := c.where()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ns.ID.Equal(pod.ID) {
+			t.Errorf("%+v leads to %v, not %v", c, ns.ID, pod.ID)
+		}
+		ns.Close()
+	}
+}
