@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 func readme(t *testing.T) string {
@@ -25,7 +26,7 @@ func TestREADMEHasEveryCommand(t *testing.T) {
 		contains(t, "README", text, "railctl "+c.Name())
 	}
 	root := newRoot()
-	for _, m := range regexp.MustCompile(`(?m)^railctl ([a-z]+)(?: (--[a-z-]+))?`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^railctl ([a-z0-9]+)(?: (--[a-z-]+))?`).FindAllStringSubmatch(text, -1) {
 		if m[1] == "completion" { // cobra adds it when it runs
 			continue
 		}
@@ -44,7 +45,7 @@ func TestREADMEHasEveryGuardrail(t *testing.T) {
 	_, text, _ := strings.Cut(readme(t), "\n## Guardrails\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	var have []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|").FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(text, -1) {
 		have = append(have, m[1])
 	}
 	if !slices.Equal(have, nic.Overrides) {
@@ -59,6 +60,12 @@ func TestREADMEQuotesRealErrors(t *testing.T) {
 		"../../pkg/nic/guard.go":            {"must stay on the host", "a default route of the host leaves by it"},
 		"../../pkg/attach/lend.go":          {"is lent to"},
 		"../../pkg/attach/home.go":          {"cannot come home: the host has another link named"},
+		"../../pkg/attach/child.go":         {"RDMA is in exclusive mode: a macvlan on", "cannot use its RDMA device", "the GID table of", "entries free", "are needed"},
+		"../../pkg/attach/rdma.go":          {`"rdma" is required, but`, "has no RDMA device in this netns"},
+		"../../pkg/rdma/core.go":            {"no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"},
+		"../../pkg/rdma/gid.go":             {"as GID of", "has no RoCE v2 GID for the address"},
+		"../../pkg/rdma/mode.go":            {"the kernel changes the RDMA mode only while no network namespace but its first exists"},
+		"../../pkg/rdma/move.go":            {"its driver does not support moving it to a network namespace", "two devices of this node were moved at the same time"},
 		"../../pkg/attach/exec.go":          {"not found in CNI_PATH"},
 		"../../plugins/whereabouts/call.go": {"needs an address that is unique in its cluster, and no kubeconfig is configured"},
 	} {
@@ -73,6 +80,10 @@ func TestREADMEQuotesRealErrors(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestREADMENamesTheFileOfTheMode(t *testing.T) {
+	contains(t, "README", readme(t), rdma.BootFile)
 }
 
 func TestREADMELinksLeadSomewhere(t *testing.T) {
