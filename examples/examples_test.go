@@ -31,6 +31,8 @@ func parse(config []byte) error {
 		_, err = netconf.ParseHostDevice(config)
 	case "macvlan":
 		_, err = netconf.ParseMacvlan(config, netconf.Args{})
+	case "rdma":
+		_, err = netconf.ParseRDMAChained(config)
 	default:
 		return fmt.Errorf("no plugin of this release has the type %q", conf.Type)
 	}
@@ -100,7 +102,7 @@ func TestWhatTheNetworkOperatorRenders(t *testing.T) {
 	if err := json.Unmarshal(data, &rendered); err != nil {
 		t.Fatal(err)
 	}
-	later := map[string]string{"IPoIBNetwork": `"ipoib"`, "chained_with_rdma": `"rdma"`}
+	later := map[string]string{"IPoIBNetwork": `"ipoib"`}
 	for name, entry := range rendered {
 		for _, config := range configsOf(t, entry) {
 			err := parse(config)
@@ -201,6 +203,7 @@ func TestREADME(t *testing.T) {
 	for _, want := range []string{
 		`"address": "172.31.1.2/24"`, `"mtu": 8000`, // rail
 		`"address": "192.168.111.10/24"`, `"address": "192.168.111.11/24"`, // shared
+		"no RDMA",                      // rdma
 		`"address": "198.51.100.7/24"`, // carried
 		"nic0", "nic2", "no attachments",
 	} {
