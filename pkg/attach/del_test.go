@@ -97,6 +97,7 @@ func dels() map[string]del {
 func TestDelBringsTheNICHome(t *testing.T) {
 	for name, d := range dels() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t)
 			before := b.node.State()
 			// The plugins lie in a directory of the test, so that it can

@@ -29,7 +29,10 @@ func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 			t.Errorf("%s has the steps %v, the test knows %v", plugin, seen, steps)
 		}
 		for _, step := range steps {
-			t.Run(plugin+"/"+step, func(t *testing.T) { stepsOf(t, plugin, step) })
+			t.Run(plugin+"/"+step, func(t *testing.T) {
+				t.Parallel()
+				stepsOf(t, plugin, step)
+			})
 		}
 	}
 }
@@ -134,6 +137,7 @@ func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t)
 			b.furnish()
 			if c.prepare != nil {

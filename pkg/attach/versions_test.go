@@ -16,6 +16,7 @@ func TestResultIsExactInEveryVersion(t *testing.T) {
 		for _, plugin := range []string{"host-device", "macvlan"} {
 			for _, ipam := range []string{"none", "local", "static"} {
 				t.Run(fmt.Sprintf("%q/%s/%s", version, plugin, ipam), func(t *testing.T) {
+					t.Parallel()
 					exactResult(t, version, plugin, ipam)
 				})
 			}
