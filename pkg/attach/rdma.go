@@ -43,6 +43,9 @@ func (a *Adding) findRDMA(l *link.Link, conf netconf.RDMA, allow []string) (*led
 	if err != nil {
 		return nil, err
 	}
+	if mode == rdma.Shared {
+		allow = []string{nic.AllowSharedRDMA} // nothing moves, so nobody loses it
+	}
 	found, err := ofNIC(core, l, allow)
 	if err != nil {
 		if required || !errors.Is(err, errSharedDevice) {
