@@ -30,11 +30,14 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 	}
 	// Addresses are the affair of the plugin that made the interface.
 	c.IPAM = IPAM{}
-	if raw := string(c.PrevResult); raw == "null" {
+	if string(c.PrevResult) == "null" {
 		c.PrevResult = nil
 	}
 	c.RDMA.RDMA = cmp.Or(c.RDMA.RDMA, RDMARequired)
-	return c, c.RDMA.complete()
+	if err := c.RDMA.complete(); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // NeedPrevResult fails for a call that is not part of a chain.
