@@ -29,8 +29,9 @@ type Provision interface {
 	// Finish waits for what follows from the addresses. The interface is up.
 	Finish(ctx context.Context, a *Adding, l3 *layer3) error
 	// TakeBackUnrecorded takes back the interface c.IfName of the pod where
-	// there is no record, if it can tell that it is one of this plugin's.
-	TakeBackUnrecorded(n *Node, c *Call, pod *link.Netns) error
+	// there is no record, if it can tell that it is one of this plugin's. pod
+	// is nil when the pod netns is gone.
+	TakeBackUnrecorded(ctx context.Context, n *Node, c *Call, pod *link.Netns) error
 	// Available says why an ADD could not work now, or nil.
 	Available(n *Node) error
 }

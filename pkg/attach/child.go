@@ -214,7 +214,10 @@ func (p MakeChild) Finish(ctx context.Context, a *Adding, l3 *layer3) error {
 }
 
 // TakeBackUnrecorded deletes a macvlan that upstream's plugin made.
-func (p MakeChild) TakeBackUnrecorded(_ *Node, c *Call, pod *link.Netns) error {
+func (p MakeChild) TakeBackUnrecorded(_ context.Context, _ *Node, c *Call, pod *link.Netns) error {
+	if pod == nil {
+		return nil // it died with its netns
+	}
 	l, err := pod.ByName(c.IfName)
 	if errors.Is(err, link.ErrNotFound) {
 		return nil

@@ -25,7 +25,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
 	case err == nil:
 		// Upstream's plugin made the interface, ours in the chain added RDMA.
 		if err := n.settle(ctx, r, homeWait); err != nil {
-			return errors.Join(err, n.takeBackUnrecorded(c, p), c.freeUnrecorded(ctx))
+			return errors.Join(err, n.takeBackUnrecorded(ctx, c, p), c.freeUnrecorded(ctx))
 		}
 	case errors.Is(err, ledger.ErrNoRecord):
 	case cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err):
@@ -33,16 +33,13 @@ func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
 	default:
 		return err
 	}
-	return errors.Join(n.takeBackUnrecorded(c, p), c.freeUnrecorded(ctx))
+	return errors.Join(n.takeBackUnrecorded(ctx, c, p), c.freeUnrecorded(ctx))
 }
 
-func (n *Node) takeBackUnrecorded(c *Call, p Provision) error {
-	if c.Netns == "" {
-		return nil
-	}
+func (n *Node) takeBackUnrecorded(ctx context.Context, c *Call, p Provision) error {
 	pod, err := link.OpenNetns(c.Netns)
-	if errors.Is(err, link.ErrNoNetns) {
-		return nil
+	if c.Netns == "" || errors.Is(err, link.ErrNoNetns) {
+		return p.TakeBackUnrecorded(ctx, n, c, nil)
 	}
 	if err != nil {
 		return err
@@ -51,7 +48,7 @@ func (n *Node) takeBackUnrecorded(c *Call, p Provision) error {
 	if pod.ID.Equal(n.Host.Netns.ID) {
 		return nil // whatever has that name there is the host's own
 	}
-	return p.TakeBackUnrecorded(n, c, pod)
+	return p.TakeBackUnrecorded(ctx, n, c, pod)
 }
 
 // freeUnrecorded frees addresses by what the runtime says now.

@@ -261,7 +261,10 @@ func carry(a *Adding, l *link.Link, l3 *layer3) error {
 // TakeBackUnrecorded brings home a NIC that upstream's host-device lent, or that
 // ours lent and whose record is lost: the alias of the interface is its name on
 // the host. Such a NIC comes back down, because nobody knows how it was.
-func (p LendNIC) TakeBackUnrecorded(n *Node, c *Call, pod *link.Netns) error {
+func (p LendNIC) TakeBackUnrecorded(ctx context.Context, n *Node, c *Call, pod *link.Netns) error {
+	if pod == nil {
+		return p.takeBackFallen(ctx, n, c)
+	}
 	l, err := pod.ByName(c.IfName)
 	if errors.Is(err, link.ErrNotFound) {
 		return nil
@@ -272,11 +275,8 @@ func (p LendNIC) TakeBackUnrecorded(n *Node, c *Call, pod *link.Netns) error {
 	if !lentByAlias(l, p.Conf.Device) {
 		return nil
 	}
-	r := &ledger.Record{Key: c.Key, HostNetns: netnsOf(n.Host.Netns), Netns: netnsOf(pod)}
-	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &link.Snapshot{
-		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
-		Group: l.Group, Flags: l.SettableFlags(),
-	}}
+	r := n.unrecorded(c, l)
+	r.Netns.NetnsID = pod.ID
 	return n.moveHome(r, pod, n.Host.Netns, l, func() {})
 }
 
