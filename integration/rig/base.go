@@ -16,7 +16,7 @@ import (
 // kind of link that is missing here does not exist in the guest.
 var kernelModules = []string{
 	"ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm",
-	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
+	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
 }
 
 // moduleParameters keep these from making links when they are loaded.

@@ -111,7 +111,7 @@ func TestMacvlanOnTheMasterOfAnIPvlanIsRefusedWithTheReason(t *testing.T) {
 	c := p.call("ADD", "net1", n.config(0, map[string]any{"type": "macvlan", "device": nil, "master": nicName(0)}))
 	c.Plugin = "macvlan"
 	_, err := n.Run(c)
-	refused(t, err, 0, nicName(0), "ipvlan")
+	refused(t, err, cnierr.InvalidConfig, nicName(0), "ipvlan")
 	n.MustRun(c.With("DEL"))
 	n.untouched(before)
 }

@@ -56,6 +56,13 @@ func newNode(t *testing.T) *node {
 	return &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}
 }
 
+// in gives the same node for a part of the test.
+func (n *node) in(t *testing.T) *node {
+	part := *n
+	part.t = t
+	return &part
+}
+
 // reload loads the NICs' driver anew: whatever the test before has done to
 // them, and wherever it left them, they are back.
 func reload(t *testing.T, parameters string) {
@@ -83,13 +90,34 @@ func reload(t *testing.T, parameters string) {
 // with MTU 9000 and an altname.
 func (n *node) up(count int) {
 	n.t.Helper()
-	var commands []string
+	var commands, names []string
 	for rail := range count {
+		names = append(names, nicName(rail))
 		commands = append(commands,
 			fmt.Sprintf("link set %s mtu 9000 up", nicName(rail)),
 			fmt.Sprintf("link property add dev %s altname %s", nicName(rail), altName(rail)))
 	}
 	n.Batch(nil, commands...)
+	n.carrier(names...)
+}
+
+// carrier waits until the kernel has noticed that these links have a carrier,
+// which takes it up to a second (linkwatch).
+func (n *node) carrier(names ...string) {
+	n.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		links, err := n.Links()
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		down := slices.IndexFunc(links, func(l *link.Link) bool { return slices.Contains(names, l.Name) && !l.OperUp })
+		if down < 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%s has no carrier", links[down].Name)
+		}
+	}
 }
 
 // furnish gives the first NICs all that their host's administrator may have

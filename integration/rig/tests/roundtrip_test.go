@@ -87,12 +87,13 @@ func TestVirtualFunctionIsLentByItsPCIAddress(t *testing.T) {
 func TestNICsOfOneRailReachEachOther(t *testing.T) {
 	n := newNode(t)
 	n.up(1)
-	n.Batch(nil, "link set ens21np0 mtu 9000 up")
+	n.Batch(nil, "link set "+n.spare+" mtu 9000 up")
+	n.carrier(n.spare)
 	before := n.State()
 	pods := []*pod{n.pod("pod1"), n.pod("pod2")}
 	configs := []string{
 		n.config(0, map[string]any{"ipam": map[string]any{"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1"}}),
-		n.config(0, map[string]any{"device": "ens21np0", "ipam": map[string]any{"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1"}}),
+		n.config(0, map[string]any{"device": n.spare, "ipam": map[string]any{"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1"}}),
 	}
 	for i, p := range pods {
 		n.MustRun(p.call("ADD", "net1", configs[i]))
