@@ -28,18 +28,12 @@ func (n *Netns) Sysctls(name string) (map[string]string, error) {
 	found := map[string]string{}
 	err := n.Do(func() error {
 		for _, group := range sysctlGroups {
-			dir := filepath.Join(sysctlRoot, group, name)
-			entries, err := os.ReadDir(dir)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // IPv6 is off, or the link has no such settings
-			}
-			if err != nil {
+			err := readSysctls(filepath.Join(sysctlRoot, group, name), func(setting, value string) {
+				found[group+"/"+setting] = value
+			})
+			// IPv6 is off, or the link has no such settings.
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
-			}
-			for _, e := range entries {
-				if v, err := readSysctl(filepath.Join(dir, e.Name())); err == nil {
-					found[group+"/"+e.Name()] = v
-				}
 			}
 		}
 		return nil
@@ -67,7 +61,7 @@ func (n *Netns) SetSysctls(name string, settings map[string]string) error {
 				continue
 			}
 			file := filepath.Join(sysctlRoot, group, name, setting)
-			have, err := readSysctl(file)
+			have, err := readSysctl(unix.AT_FDCWD, file)
 			if errors.Is(err, fs.ErrNotExist) || (err == nil && have == want) {
 				continue
 			}
@@ -98,10 +92,31 @@ func writeOrder(settings map[string]string) []string {
 // oneElement says whether s is one element of a path and does not climb.
 func oneElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
+// readSysctls calls found for each setting in a directory that can be read.
+func readSysctls(path string, found func(setting, value string)) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	settings, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, setting := range settings {
+		if v, err := readSysctl(int(dir.Fd()), setting); err == nil {
+			found(setting, v)
+		}
+	}
+	return nil
+}
+
 // readSysctl reads one setting with the three system calls that it takes:
-// os.ReadFile makes eight, and a snapshot reads some 130 settings.
-func readSysctl(path string) (string, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// os.ReadFile makes eight, and a snapshot reads some 130 settings. The path
+// begins at the directory at: from there, the kernel has not to walk through
+// all of /proc/sys for each, which is a third of the cost.
+func readSysctl(at int, path string) (string, error) {
+	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
