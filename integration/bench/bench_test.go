@@ -37,9 +37,10 @@ func TestPeakIsReadFromTheKernelsStatus(t *testing.T) {
 
 func TestMessageOfAFailedPlugin(t *testing.T) {
 	for out, want := range map[string]string{
-		`{"code":7,"msg":"no device","details":"tried eth9"}`: "no device; tried eth9",
-		`{"code":7,"msg":"no device"}`:                        "no device",
-		"Cannot find device\n":                                "Cannot find device",
+		`{"code":7,"msg":"no device","details":"tried eth9"}`:       "no device; tried eth9",
+		`{"code":7,"msg":"no device"}`:                              "no device",
+		"Cannot find device\n":                                      "Cannot find device",
+		"{\"code\":7,\"msg\":\"no device\"}2026-01-01 INF delete\n": "no device",
 	} {
 		if got := message([]byte(out)); got != want {
 			t.Errorf("message(%q) = %q, want %q", out, got, want)
@@ -48,46 +49,69 @@ func TestMessageOfAFailedPlugin(t *testing.T) {
 }
 
 func TestContendersRunAsARuntimeWould(t *testing.T) {
-	list, err := contenders(places{ours: "/ours", peers: "/peers", ip: "/ip", state: "/run/state", disk: "/disk"})
-	if err != nil {
-		t.Fatal(err)
+	p := places{ours: "/ours", peers: "/peers", ip: "/ip", rdma: "/rdma", state: "/run/state", disk: "/disk"}
+	for name, list := range map[string][]*contender{
+		"links": contenders(p), "shared": rdmaContenders(p, modeShared), "exclusive": rdmaContenders(p, modeExclusive),
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen := map[string]bool{}
+			for _, c := range list {
+				for _, name := range []string{c.id, c.nic, c.pod, c.address} {
+					if seen[name] {
+						t.Errorf("%s: %s belongs to another contender as well", c.id, name)
+					}
+					seen[name] = true
+				}
+				for _, id := range []string{c.base, c.floor} {
+					if id != "" && find(list, id) == nil {
+						t.Errorf("%s is compared with %s, which does not take part", c.id, id)
+					}
+				}
+				runsAsARuntimeWould(t, c)
+			}
+		})
 	}
-	seen := map[string]bool{}
-	for _, c := range list {
-		for _, name := range []string{c.id, c.nic, c.pod, c.address} {
-			if seen[name] {
-				t.Errorf("%s: %s belongs to another contender as well", c.id, name)
-			}
-			seen[name] = true
-		}
-		for _, id := range []string{c.base, c.floor} {
-			if id != "" && find(list, id) == nil {
-				t.Errorf("%s is compared with %s, which does not take part", c.id, id)
-			}
-		}
-		del, err := c.del([]byte(`{"cniVersion":"1.0.0"}`))
+}
+
+// runsAsARuntimeWould looks at the processes of one contender.
+func runsAsARuntimeWould(t *testing.T, c *contender) {
+	t.Helper()
+	if len(c.add) != len(c.del) {
+		t.Errorf("%s: %d processes add, %d delete", c.id, len(c.add), len(c.del))
+	}
+	var before []byte // result of the plugin before
+	for i, add := range c.add {
+		added, err := add(before)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.add.stdin == nil {
-			continue // ip(8)
+		deleted, err := c.del[len(c.del)-1-i]([]byte(`{"cniVersion":"1.0.0"}`))
+		if err != nil {
+			t.Fatal(err)
 		}
-		var conf struct{ PrevResult, StateDir any }
-		if err := json.Unmarshal(del.stdin, &conf); err != nil || conf.PrevResult == nil {
-			t.Errorf("%s: DEL does not get the result of ADD: %s (%v)", c.id, del.stdin, err)
+		if added.path != deleted.path {
+			t.Errorf("%s: %s is not undone in the reverse order", c.id, added)
 		}
-		if ours := strings.HasPrefix(c.add.path, "/ours/"); ours != (conf.StateDir != nil) {
-			t.Errorf("%s: stateDir is %v", c.id, conf.StateDir)
+		if added.stdin == nil {
+			continue // ip(8), rdma(8)
 		}
+		var addConf, delConf struct{ PrevResult, StateDir any }
+		if err := json.Unmarshal(added.stdin, &addConf); err != nil || (addConf.PrevResult != nil) != (i > 0) {
+			t.Errorf("%s: plugin %d gets %s (%v)", c.id, i, added.stdin, err)
+		}
+		if err := json.Unmarshal(deleted.stdin, &delConf); err != nil || delConf.PrevResult == nil {
+			t.Errorf("%s: DEL does not get the result of ADD: %s (%v)", c.id, deleted.stdin, err)
+		}
+		if ours := strings.HasPrefix(added.path, "/ours/"); ours != (addConf.StateDir != nil) {
+			t.Errorf("%s: stateDir is %v", c.id, addConf.StateDir)
+		}
+		before = []byte(`{"cniVersion":"1.0.0"}`)
 	}
 }
 
 func TestReportSaysWhatBecameOfEachGoal(t *testing.T) {
 	p := places{ours: "/ours", peers: "/peers", ip: "/ip", state: "/run/state"}
-	list, err := contenders(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := contenders(p)
 	m := &measurement{results: map[string]*result{}, processes: map[string]*process{}}
 	for _, c := range list {
 		m.results[c.id] = &result{Add: []float64{10}, Del: []float64{10}}

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,25 +21,33 @@ type command struct {
 	netns string // where it runs; empty is the node
 }
 
+// step makes one process of a verb out of the result that the runtime has by
+// then: of the plugin before, or at DEL of ADD.
+type step func(result []byte) (command, error)
+
+// always makes a step that wants no result.
+func always(c command) step {
+	return func([]byte) (command, error) { return c, nil }
+}
+
 // scratch holds the stdin and stdout of measured processes in plain files on
 // tmpfs: with pipes, goroutines of ours would be part of the measurement.
-type scratch struct{ in, out *os.File }
+type scratch struct{ in, out, errOut *os.File }
 
 func newScratch(dir string) (*scratch, error) {
-	in, err := os.Create(filepath.Join(dir, "stdin"))
-	if err != nil {
-		return nil, err
+	s := &scratch{}
+	for name, f := range map[string]**os.File{"stdin": &s.in, "stdout": &s.out, "stderr": &s.errOut} {
+		var err error
+		if *f, err = os.Create(filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
 	}
-	out, err := os.Create(filepath.Join(dir, "stdout"))
-	if err != nil {
-		return nil, errors.Join(err, in.Close())
-	}
-	return &scratch{in: in, out: out}, nil
+	return s, nil
 }
 
 // load puts stdin before a process, and empties what the last one printed.
 func (s *scratch) load(stdin []byte) error {
-	for _, f := range []*os.File{s.in, s.out} {
+	for _, f := range []*os.File{s.in, s.out, s.errOut} {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}
@@ -55,12 +62,35 @@ func (s *scratch) load(stdin []byte) error {
 	return err
 }
 
-// printed gives what the last process wrote.
-func (s *scratch) printed() ([]byte, error) {
-	if _, err := s.out.Seek(0, io.SeekStart); err != nil {
+// printed gives what the last process wrote to its stdout.
+func (s *scratch) printed() ([]byte, error) { return reread(s.out) }
+
+func reread(f *os.File) ([]byte, error) {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	return io.ReadAll(s.out)
+	return io.ReadAll(f)
+}
+
+// perform runs the steps of a verb one after another, as a runtime does that
+// has the result, and gives what they cost together, and the new result.
+func (s *scratch) perform(steps []step, result []byte) (took, []byte, error) {
+	var sum took
+	for _, step := range steps {
+		c, err := step(result)
+		if err != nil {
+			return took{}, nil, err
+		}
+		t, out, err := s.time(c)
+		if err != nil {
+			return took{}, nil, err
+		}
+		sum.wall, sum.cpu = sum.wall+t.wall, sum.cpu+t.cpu
+		if len(out) > 0 {
+			result = out
+		}
+	}
+	return sum, result, nil
 }
 
 // took is what a process and those that it waited for (an IPAM plugin) cost.
@@ -76,7 +106,7 @@ func (s *scratch) time(c command) (took, []byte, error) {
 	}
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Env = c.env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.errOut
 
 	var t took
 	run := func() error {
@@ -93,7 +123,8 @@ func (s *scratch) time(c command) (took, []byte, error) {
 	}
 	out, readErr := s.printed()
 	if err != nil {
-		return took{}, nil, fmt.Errorf("%s: %w: %s", c, err, message(out))
+		complaint, _ := reread(s.errOut) // what it says on stdout may do
+		return took{}, nil, fmt.Errorf("%s: %w: %s", c, err, message(append(out, complaint...)))
 	}
 	t.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	return t, out, readErr
@@ -109,13 +140,14 @@ func (c command) String() string {
 	return strings.Join(append([]string{filepath.Base(c.path)}, c.args...), " ")
 }
 
-// message finds the words of a CNI error in a plugin's output.
+// message finds the words of a CNI error in a plugin's output, which what the
+// plugin logs may follow.
 func message(out []byte) string {
 	var e struct {
 		Msg     string `json:"msg"`
 		Details string `json:"details"`
 	}
-	if json.Unmarshal(out, &e) == nil && e.Msg != "" {
+	if json.NewDecoder(bytes.NewReader(out)).Decode(&e) == nil && e.Msg != "" {
 		return strings.TrimSuffix(e.Msg+"; "+e.Details, "; ")
 	}
 	return string(bytes.TrimSpace(out))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,9 +20,9 @@ type contender struct {
 	goals goals
 
 	nic, address string // to be ready before ADD
+	device       string // RDMA device that goes with the NIC; empty if none does
 	pod          string // network namespace
-	add          command
-	del          func(result []byte) (command, error)
+	add, del     []step
 }
 
 // goals are upper limits of a contender's median over that of its base and of
@@ -36,6 +35,7 @@ type goals struct {
 type places struct {
 	ours, peers string // directories of binaries
 	ip          string // ip(8)
+	rdma        string // rdma(8); only in the rig
 	state       string // on the node's tmpfs
 	disk        string // on the file system of the output; may be empty
 }
@@ -70,7 +70,7 @@ const (
 )
 
 // contenders lists everything that takes part, in the order of the report.
-func contenders(p places) ([]*contender, error) {
+func contenders(p places) []*contender {
 	b := builder{places: p}
 	goal := goals{base: 0.5, floor: 1.5}
 
@@ -94,13 +94,12 @@ func contenders(p places) ([]*contender, error) {
 	b.ipam("ip-up", "upstream host-local", filepath.Join(p.peers, "host-local"), hostLocalIPAM(p), "", "")
 	b.ipam("ip", "ours whereabouts, local store", filepath.Join(p.ours, "whereabouts"), localIPAM, "ip-up", p.state)
 	b.ipam("ip-static", "upstream static", filepath.Join(p.peers, "static"), staticIPAM, "", "")
-	return b.list, b.err
+	return b.list
 }
 
 type builder struct {
 	places
 	list []*contender
-	err  error
 }
 
 // next starts a contender with a NIC and a pod of its own.
@@ -139,10 +138,15 @@ func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, s
 	if state != "" {
 		conf["stateDir"] = state
 	}
-	stdin, err := json.Marshal(conf)
-	b.err = errors.Join(b.err, err)
-	env := func(verb string) []string {
-		return []string{
+	b.chain(c, path, conf)
+}
+
+// chain lets a plugin take part in the contender's attachment: the last to add,
+// and the first to delete. As from a runtime, it gets the result of the plugin
+// before it if there is one, and at DEL that of the whole ADD.
+func (b *builder) chain(c *contender, path string, conf map[string]any) {
+	call := func(verb string) step {
+		env := []string{
 			"CNI_COMMAND=" + verb,
 			"CNI_CONTAINERID=" + c.pod,
 			"CNI_NETNS=" + filepath.Join(netnsDir, c.pod),
@@ -151,15 +155,17 @@ func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, s
 			"CNI_PATH=" + b.ours + ":" + b.peers,
 			"PATH=" + os.Getenv("PATH"),
 		}
+		return func(result []byte) (command, error) {
+			conf := maps.Clone(conf)
+			if len(result) > 0 {
+				conf["prevResult"] = json.RawMessage(result)
+			}
+			stdin, err := json.Marshal(conf)
+			return command{path: path, env: env, stdin: stdin}, err
+		}
 	}
-	c.add = command{path: path, env: env("ADD"), stdin: stdin}
-	c.del = func(result []byte) (command, error) {
-		// As a runtime does: with the result of ADD.
-		conf := maps.Clone(conf)
-		conf["prevResult"] = json.RawMessage(result)
-		stdin, err := json.Marshal(conf)
-		return command{path: path, env: env("DEL"), stdin: stdin}, err
-	}
+	c.add = append(c.add, call("ADD"))
+	c.del = append([]step{call("DEL")}, c.del...)
 }
 
 func (b *builder) floorMove(id, title string, more ...string) {
@@ -167,20 +173,23 @@ func (b *builder) floorMove(id, title string, more ...string) {
 	if len(more) > 0 {
 		c.floor = "hd-floor"
 	}
-	c.add = command{path: b.ip, args: append([]string{"link", "set", c.nic, "netns", c.pod, "name", ifName}, more...)}
+	b.move(c, more...)
+}
+
+// move lets ip(8) move the contender's NIC.
+func (b *builder) move(c *contender, more ...string) {
+	add := append([]string{"link", "set", c.nic, "netns", c.pod, "name", ifName}, more...)
+	del := append([]string{"link", "set", ifName, "netns", nodeName, "name", c.nic}, more...)
+	c.add = append(c.add, always(command{path: b.ip, args: add}))
 	// Started inside the pod's namespace: "ip -n" would remount /sys as well.
-	c.del = func([]byte) (command, error) {
-		args := append([]string{"link", "set", ifName, "netns", nodeName, "name", c.nic}, more...)
-		return command{path: b.ip, args: args, netns: c.pod}, nil
-	}
+	c.del = append([]step{always(command{path: b.ip, args: del, netns: c.pod})}, c.del...)
 }
 
 func (b *builder) floorChild(id, title string) {
 	c := b.next(groupMacvlan, id, title, "", "", goals{})
-	c.add = command{path: b.ip, args: []string{"link", "add", "link", c.nic, "name", ifName, "netns", c.pod, "type", "macvlan", "mode", "bridge"}}
-	c.del = func([]byte) (command, error) {
-		return command{path: b.ip, args: []string{"link", "delete", ifName}, netns: c.pod}, nil
-	}
+	add := []string{"link", "add", "link", c.nic, "name", ifName, "netns", c.pod, "type", "macvlan", "mode", "bridge"}
+	c.add = []step{always(command{path: b.ip, args: add})}
+	c.del = []step{always(command{path: b.ip, args: []string{"link", "delete", ifName}, netns: c.pod})}
 }
 
 // binary is one file whose start, memory and size are measured.
@@ -226,7 +235,16 @@ func versionCommand(path string) command {
 // setUp makes the NICs and the pods of all contenders.
 func setUp(list []*contender) error {
 	for _, c := range list {
-		if err := errors.Join(addNIC(c.nic), ip("netns", "add", c.pod)); err != nil {
+		if err := addNIC(c.nic); err != nil {
+			return err
+		}
+	}
+	return addPods(list)
+}
+
+func addPods(list []*contender) error {
+	for _, c := range list {
+		if err := ip("netns", "add", c.pod); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +20,9 @@ import (
 type options struct {
 	bin, peers, out, label string
 	rounds                 int
-	inside                 bool
+	settle                 time.Duration
+	rig                    string
+	inside, guest          bool
 }
 
 func main() {
@@ -27,8 +31,11 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "bin/peers", "`directory` of the CNI project's binaries")
 	flag.StringVar(&o.out, "out", "bin/bench", "`directory` for bench.md and bench.json")
 	flag.StringVar(&o.label, "label", "devel", "what is measured, for the report")
-	flag.IntVar(&o.rounds, "rounds", 40, "how often each contender has its turn")
+	flag.IntVar(&o.rounds, "rounds", 0, "how often each contender has its turn (default 40, in the rig 20)")
+	flag.DurationVar(&o.settle, "settle", 0, "pause before each measured verb (default 80ms, in the rig 300ms)")
+	flag.StringVar(&o.rig, "rig", "", "measure with RDMA, in the virtual machine that `program` (integration/rig/exec) runs")
 	flag.BoolVar(&o.inside, "inside", false, "used by the programme itself: already in the node's namespaces")
+	flag.BoolVar(&o.guest, "guest", false, "used by the programme itself: already in the rig's virtual machine")
 	flag.Parse()
 
 	if err := start(o); err != nil {
@@ -42,11 +49,19 @@ func main() {
 }
 
 func start(o options) error {
+	o.rounds = cmp.Or(o.rounds, defaultRounds(o))
+	o.settle = cmp.Or(o.settle, defaultSettle(o))
 	if o.rounds < 1 {
 		return errors.New("-rounds must be at least 1")
 	}
+	if o.rig != "" {
+		return benchInRig(o)
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("measuring needs root: it makes network namespaces and moves links between them")
+	}
+	if o.guest {
+		return guest(o)
 	}
 	if !o.inside {
 		return reexec(os.Args[1:])
@@ -68,10 +83,7 @@ func bench(o options) error {
 	if err != nil {
 		return err
 	}
-	list, err := contenders(p)
-	if err != nil {
-		return err
-	}
+	list := contenders(p)
 	if err := setUp(list); err != nil {
 		return err
 	}
@@ -80,16 +92,21 @@ func bench(o options) error {
 		return err
 	}
 	files := binaries(p)
-	m := run(s, list, files, o.rounds, progress(o.rounds))
+	m := run(s, list, files, pace{o.rounds, o.settle, progress(o.rounds)})
 	if a.LoadAfter, err = loadAverage(); err != nil {
 		return err
 	}
-	r := newReport(a, list, files, m)
+	return newReport(a, list, files, m).publish(o.out, "bench")
+}
+
+// publish prints the report, and leaves it in the directory dir as well. It
+// fails if the report is not complete.
+func (r *report) publish(dir, name string) error {
 	r.text(os.Stdout)
-	if err := r.write(o.out); err != nil {
+	if err := r.write(dir, name); err != nil {
 		return err
 	}
-	fmt.Printf("\nwritten to %s\n", filepath.Join(o.out, "bench.{md,json}"))
+	fmt.Printf("\nwritten to %s\n", filepath.Join(dir, name+".{md,json}"))
 	if missing := r.unmeasured(); len(missing) > 0 {
 		return fmt.Errorf("not measured: %s (the tables say why)", strings.Join(missing, ", "))
 	}
@@ -126,16 +143,11 @@ func findPlaces(o options) (places, error) {
 
 // conditions notes what a reader must know to judge the figures.
 func conditions(o options, p places) (about, error) {
-	a := about{Label: o.label, Rounds: o.rounds, CPUs: runtime.NumCPU()}
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
+	a, err := machine()
+	if err != nil {
 		return a, err
 	}
-	a.Kernel = unix.ByteSliceToString(name.Release[:])
-	var err error
-	if a.LoadBefore, err = loadAverage(); err != nil {
-		return a, err
-	}
+	a.Label, a.Rounds, a.Against = o.label, o.rounds, "containernetworking/plugins v1.9.1"
 	var fs unix.Statfs_t
 	if err := unix.Statfs(p.disk, &fs); err != nil {
 		return a, err
@@ -145,6 +157,34 @@ func conditions(o options, p places) (about, error) {
 		a.State = "state of all plugins on tmpfs (no fsync), the row that says disk too: -out is on tmpfs"
 	}
 	return a, nil
+}
+
+// machine notes what is to be known of the machine, before the run.
+func machine() (about, error) {
+	a := about{CPUs: runtime.NumCPU()}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return a, err
+	}
+	a.Kernel = unix.ByteSliceToString(name.Release[:])
+	var err error
+	a.LoadBefore, err = loadAverage()
+	return a, err
+}
+
+func defaultRounds(o options) int {
+	if o.rig != "" {
+		return 20
+	}
+	return 40
+}
+
+// defaultSettle gives the pauses that doc.go speaks of.
+func defaultSettle(o options) time.Duration {
+	if o.rig != "" {
+		return 300 * time.Millisecond
+	}
+	return 80 * time.Millisecond
 }
 
 func loadAverage() (string, error) {
@@ -171,14 +211,14 @@ func progress(rounds int) func(int) {
 }
 
 // write leaves the report in dir, for documents and for machines.
-func (r *report) write(dir string) error {
+func (r *report) write(dir, name string) error {
 	var md, js bytes.Buffer
 	r.markdown(&md)
 	if err := r.json(&js); err != nil {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "bench.md"), md.Bytes(), 0o644),
-		os.WriteFile(filepath.Join(dir, "bench.json"), js.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(dir, name+".md"), md.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(dir, name+".json"), js.Bytes(), 0o644),
 	)
 }

@@ -10,15 +10,18 @@ import (
 	"time"
 )
 
-// settle is a pause before each measured process, for what the kernel still
-// does about the one before (link events, RCU).
-const settle = 80 * time.Millisecond
+// pace says how a run goes on.
+type pace struct {
+	rounds   int
+	settle   time.Duration // before each measured verb
+	progress func(round int)
+}
 
 // result is what was measured of one contender.
 type result struct {
 	Add, Del       []float64 // wall time, milliseconds
 	AddCPU, DelCPU []float64 // CPU time, milliseconds
-	Err            error
+	Err            error     `json:"-"`
 }
 
 // process is what was measured of one binary.
@@ -35,8 +38,8 @@ type measurement struct {
 	processes map[string]*process // by binary's path
 }
 
-// run measures rounds rounds, after one that does not count.
-func run(s *scratch, list []*contender, files []*binary, rounds int, progress func(round int)) *measurement {
+// run measures as many rounds as p says, after one that does not count.
+func run(s *scratch, list []*contender, files []*binary, p pace) *measurement {
 	m := &measurement{results: map[string]*result{}, processes: map[string]*process{}}
 	for _, c := range list {
 		m.results[c.id] = &result{}
@@ -44,14 +47,14 @@ func run(s *scratch, list []*contender, files []*binary, rounds int, progress fu
 	for _, b := range files {
 		m.processes[b.path] = sizeOf(b.path)
 	}
-	for round := range rounds + 1 {
-		progress(round)
+	for round := range p.rounds + 1 {
+		p.progress(round)
 		counts := round > 0
 		m.ready(list)
 		for i := range list {
 			c := list[(i+round)%len(list)]
 			if r := m.results[c.id]; r.Err == nil {
-				r.Err = r.take(s, c, counts)
+				r.Err = r.take(s, c, p.settle, counts)
 			}
 		}
 		for i := range files {
@@ -82,26 +85,22 @@ func (m *measurement) ready(list []*contender) {
 }
 
 // take measures one ADD and one DEL of a contender.
-func (r *result) take(s *scratch, c *contender, counts bool) error {
+func (r *result) take(s *scratch, c *contender, settle time.Duration, counts bool) error {
 	time.Sleep(settle)
-	add, out, err := s.time(c.add)
+	add, out, err := s.perform(c.add, nil)
 	if err != nil {
 		return err
 	}
 	if err := c.check(true); err != nil {
-		return fmt.Errorf("%s succeeded, but %w", c.add, err)
-	}
-	undo, err := c.del(out)
-	if err != nil {
-		return err
+		return fmt.Errorf("ADD succeeded, but %w", err)
 	}
 	time.Sleep(settle)
-	del, _, err := s.time(undo)
+	del, _, err := s.perform(c.del, out)
 	if err != nil {
 		return err
 	}
 	if err := c.check(false); err != nil {
-		return fmt.Errorf("%s succeeded, but %w", undo, err)
+		return fmt.Errorf("DEL succeeded, but %w", err)
 	}
 	if counts {
 		r.Add = append(r.Add, milliseconds(add.wall))
@@ -135,7 +134,7 @@ func (c *contender) check(added bool) error {
 	if want := !added || c.group == groupMacvlan; atHome != want {
 		return fmt.Errorf("%s on the node: %v, want %v", c.nic, atHome, want)
 	}
-	return nil
+	return c.checkDevice(added)
 }
 
 // take measures one start of a binary.
@@ -154,11 +153,9 @@ func (m *measurement) memory(s *scratch, list []*contender, files []*binary) {
 	for range times {
 		m.ready(list)
 		for _, c := range list {
-			p, r := m.processes[c.add.path], m.results[c.id]
-			if p == nil || p.Err != nil || r.Err != nil {
-				continue
+			if m.results[c.id].Err == nil {
+				m.peaks(s, c)
 			}
-			p.Err = p.peak(s, c)
 		}
 		for _, b := range files {
 			if p := m.processes[b.path]; p.Err == nil && b.plugin {
@@ -168,21 +165,28 @@ func (m *measurement) memory(s *scratch, list []*contender, files []*binary) {
 	}
 }
 
-// peak looks at the memory of one ADD and DEL. The result of ADD is what DEL
-// gets, and is read before DEL's own output takes its place.
-func (p *process) peak(s *scratch, c *contender) error {
-	if err := p.keepPeak(s, c.add); err != nil {
-		return err
+// peaks looks at the memory of one ADD and one DEL of a contender, if it is a
+// plugin whose memory is of interest.
+func (m *measurement) peaks(s *scratch, c *contender) {
+	var result []byte
+	for _, step := range slices.Concat(c.add, c.del) {
+		run, err := step(result)
+		p := m.processes[run.path]
+		if p == nil || p.Err != nil {
+			return
+		}
+		if err == nil {
+			err = p.keepPeak(s, run)
+		}
+		// Before the output of the next process takes its place.
+		out, readErr := s.printed()
+		if p.Err = errors.Join(err, readErr); p.Err != nil {
+			return
+		}
+		if len(out) > 0 {
+			result = out
+		}
 	}
-	out, err := s.printed()
-	if err != nil {
-		return err
-	}
-	undo, err := c.del(out)
-	if err != nil {
-		return err
-	}
-	return p.keepPeak(s, undo)
 }
 
 func (p *process) keepPeak(s *scratch, c command) error {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -112,6 +113,7 @@ type report struct {
 // about says under which conditions was measured.
 type about struct {
 	Label      string `json:"label"`
+	Against    string `json:"against"`
 	Rounds     int    `json:"rounds"`
 	Kernel     string `json:"kernel"`
 	CPUs       int    `json:"cpus"`
@@ -160,10 +162,17 @@ func (r *report) judgeContender(c *contender) {
 // tables lays the report out.
 func (r *report) tables() []table {
 	var all []table
-	for _, group := range []string{groupHostDevice, groupMacvlan, groupIPAM} {
-		all = append(all, r.groupTable(group))
+	var groups []string
+	for _, c := range r.list {
+		if !slices.Contains(groups, c.group) {
+			groups = append(groups, c.group)
+			all = append(all, r.groupTable(c.group))
+		}
 	}
-	return append(all, r.fileTable(), r.goalTable())
+	if len(r.files) > 0 {
+		all = append(all, r.fileTable())
+	}
+	return append(all, r.goalTable())
 }
 
 func (r *report) groupTable(group string) table {
@@ -236,9 +245,9 @@ func (r *report) heading() string {
 	if load, err := strconv.ParseFloat(r.about.LoadBefore, 64); err == nil && load > float64(r.about.CPUs)/2 {
 		busy = "\nthe machine was busy: measure again when it is quiet before believing a figure"
 	}
-	return fmt.Sprintf("rail-cni %s against containernetworking/plugins v1.9.1, %d rounds in turn\n"+
+	return fmt.Sprintf("rail-cni %s against %s, %d rounds in turn\n"+
 		"Linux %s, %d CPUs, load average %s before and %s after\n%s",
-		r.about.Label, r.about.Rounds, r.about.Kernel, r.about.CPUs, r.about.LoadBefore, r.about.LoadAfter, r.about.State) + busy
+		r.about.Label, r.about.Against, r.about.Rounds, r.about.Kernel, r.about.CPUs, r.about.LoadBefore, r.about.LoadAfter, r.about.State) + busy
 }
 
 func (r *report) text(w io.Writer) {
