@@ -6,9 +6,9 @@
 //
 // It runs the plugins' binaries as a runtime does (CNI_* in the environment,
 // the configuration on stdin) and takes the wall time of the process. All
-// contenders take turns in one run, and each round begins with another one, so
-// that whatever else the machine does hits all of them alike; what counts is
-// the ratio of the medians. CPU time is shown beside the wall time: where the
+// contenders take turns in one run, and each round in another order, so that
+// whatever else the machine does hits all of them alike; what counts is the
+// ratio of the medians. CPU time is shown beside the wall time: where the
 // wall time grows and the CPU time does not, the machine was busy, or the kernel
 // let the process wait.
 //

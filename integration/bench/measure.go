@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -51,14 +52,14 @@ func run(s *scratch, list []*contender, files []*binary, p pace) *measurement {
 		p.progress(round)
 		counts := round > 0
 		m.ready(list)
-		for i := range list {
-			c := list[(i+round)%len(list)]
+		for _, i := range order(len(list), round) {
+			c := list[i]
 			if r := m.results[c.id]; r.Err == nil {
 				r.Err = r.take(s, c, p.settle, counts)
 			}
 		}
-		for i := range files {
-			b := files[(i+round)%len(files)]
+		for _, i := range order(len(files), round) {
+			b := files[i]
 			if p := m.processes[b.path]; p.Err == nil && b.plugin {
 				p.Err = p.take(s, b.path, counts)
 			}
@@ -67,6 +68,11 @@ func run(s *scratch, list []*contender, files []*binary, p pace) *measurement {
 	m.memory(s, list, files)
 	return m
 }
+
+// order shuffles n contenders for a round, the same way in each run: in a fixed
+// order, even one that begins elsewhere each time, each would always have the
+// same one before it.
+func order(n, round int) []int { return rand.New(rand.NewPCG(1, uint64(round))).Perm(n) }
 
 // ready prepares the NICs of all that are still in the run.
 func (m *measurement) ready(list []*contender) {
