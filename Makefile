@@ -31,6 +31,8 @@ SERIAL ?=
 
 FUZZTIME  ?= 60s
 BENCHARGS ?=
+# RIG=no leaves the virtual machine out: the part of the bench with RDMA.
+RIG       ?= yes
 
 # Where tests that need real binaries find ours and those of others.
 export RAIL_CNI_BIN   := $(BIN)
@@ -67,9 +69,18 @@ test: build peers tools ## lint, vet and all tests (needs root: they make networ
 lint: tools ## golangci-lint over all modules of the tree
 	@scripts/lint.sh
 
-bench: build peers ## ADD and DEL against upstream's plugins and the bare move; tables in bin/bench/
+BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
+
+bench: build peers ## ADD and DEL against the plugins of others, and with RDMA in the rig (RIG=no: without); tables in bin/bench/
 	@scripts/need.sh ip:iproute2
-	@go run ./integration/bench -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
+	@mkdir -p '$(TOOLS)'
+	@go build -o '$(TOOLS)/' ./integration/bench
+	@'$(TOOLS)/bench' $(BENCHFLAGS)
+ifneq ($(RIG),no)
+	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
+	@echo
+	@'$(TOOLS)/bench' -rig '$(TOOLS)/rig' $(BENCHFLAGS)
+endif
 
 fuzz: ## every fuzz target of the tree for FUZZTIME each (60s unless told)
 	@FUZZTIME='$(FUZZTIME)' scripts/fuzz.sh
