@@ -67,7 +67,7 @@ func (n *Node) Add(ctx context.Context, c *Call, p Provision) (types.Result, err
 	if err := n.settleOld(ctx, c, pod); err != nil {
 		return nil, err
 	}
-	record, err := c.newRecord(pod, n.Host.Netns)
+	record, err := c.newRecord(pod, n.hostNetns())
 	if err != nil {
 		return nil, err
 	}
@@ -115,13 +115,12 @@ func (n *Node) settleOld(ctx context.Context, c *Call, pod *link.Netns) error {
 	return nil
 }
 
-func (c *Call) newRecord(pod, host *link.Netns) (*ledger.Record, error) {
+func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) (*ledger.Record, error) {
 	args := netconf.ParseArgs(c.Args)
 	r := &ledger.Record{
 		Key: c.Key, Network: c.Conf.Name, Plugin: c.Conf.Type, Phase: ledger.Lending,
-		Created: time.Now().UTC(), Netns: netnsOf(pod), HostNetns: netnsOf(host),
+		Created: time.Now().UTC(), Netns: ledger.Netns{NetnsID: pod.ID, Path: c.Netns}, HostNetns: host,
 	}
-	r.Netns.Path = c.Netns
 	var err error
 	if r.DeviceInfo, err = planDeviceInfo(c.Conf.RuntimeConfig.CNIDeviceInfoFile); err != nil {
 		return nil, err
@@ -237,6 +236,12 @@ func (a *Adding) configure(ctx context.Context, p Provision, l3 *layer3, step fu
 	}
 	if err := step("route"); err != nil {
 		return err
+	}
+	if l3.carried != nil {
+		// A carried IPv6 route may name a source, which must not be tentative.
+		if err := a.awaitDAD(ctx, l3, l.Index); err != nil {
+			return err
+		}
 	}
 	if err := l3.addRoutes(a.Pod, l.Index); err != nil {
 		return cnierr.Wrap(err, cnierr.Kernel, "check the routes and gateways of the network", "interface %s", a.IfName)

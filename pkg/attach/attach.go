@@ -103,8 +103,15 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 	return func() { _ = l.UnlockAndRemove() }, nil
 }
 
-// netnsOf tells a record's netns from the one it was opened as.
-func netnsOf(ns *link.Netns) ledger.Netns { return ledger.Netns{NetnsID: ns.ID, Path: ns.Path} }
+// hostNetns is the host netns as a record has it. Its path is that of the
+// machine's first process, if that is where we are.
+func (n *Node) hostNetns() ledger.Netns {
+	host := ledger.Netns{NetnsID: n.Host.Netns.ID}
+	if link.NetnsAlive(host.NetnsID, initNetns) {
+		host.Path = initNetns
+	}
+	return host
+}
 
 // alive says whether the record's pod netns still exists.
 func (n *Node) alive(r *ledger.Record) bool {

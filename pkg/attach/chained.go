@@ -120,10 +120,10 @@ func (n *Node) chainedRecord(ctx context.Context, c *Call, pod *link.Netns) (*le
 	old, err := n.Ledger.Get(c.Key)
 	switch {
 	case errors.Is(err, ledger.ErrNoRecord):
-		return c.newChainedRecord(pod, n.Host.Netns)
+		return c.newChainedRecord(pod, n.hostNetns())
 	case cnierr.Code(err) == cnierr.BadRecord && old == nil && !ledger.IsNewer(err):
 		n.Log.Warn("a corrupt record was moved aside", "err", err)
-		return c.newChainedRecord(pod, n.Host.Netns)
+		return c.newChainedRecord(pod, n.hostNetns())
 	case err != nil:
 		return nil, err
 	}
@@ -140,10 +140,10 @@ func (n *Node) chainedRecord(ctx context.Context, c *Call, pod *link.Netns) (*le
 	if err := n.settle(ctx, old, homeWait); err != nil {
 		return nil, fmt.Errorf("an earlier attachment of %s must end first: %w", c.Key, err)
 	}
-	return c.newChainedRecord(pod, n.Host.Netns)
+	return c.newChainedRecord(pod, n.hostNetns())
 }
 
-func (c *Call) newChainedRecord(pod, host *link.Netns) (*ledger.Record, error) {
+func (c *Call) newChainedRecord(pod *link.Netns, host ledger.Netns) (*ledger.Record, error) {
 	r, err := c.newRecord(pod, host)
 	if err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func hasFallen(l *link.Link, ifName string) bool {
 
 // unrecorded makes the record that the loan of l would have, as far as l tells.
 func (n *Node) unrecorded(c *Call, l *link.Link) *ledger.Record {
-	r := &ledger.Record{Key: c.Key, HostNetns: netnsOf(n.Host.Netns), Netns: ledger.Netns{Path: c.Netns}}
+	r := &ledger.Record{Key: c.Key, HostNetns: n.hostNetns(), Netns: ledger.Netns{Path: c.Netns}}
 	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &link.Snapshot{
 		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
 		Group: l.Group, Flags: l.SettableFlags(),

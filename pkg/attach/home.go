@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -300,7 +302,13 @@ func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link, 
 	if from.SetDown(l.Index) == nil {
 		silent()
 	}
-	if err := from.Move(l.Index, home, s.Name, s.Alias); err != nil {
+	err = from.MoveAs(l.Index, home, s.Name, s.Alias)
+	if errors.Is(err, unix.EEXIST) {
+		// Another link of the pod has the name. Rather does the host see the
+		// pod's name for an instant than that a pod can keep the NIC.
+		err = from.Move(l.Index, home, s.Name, s.Alias)
+	}
+	if err != nil {
 		return errors.Join(
 			cnierr.Wrap(err, cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again", "%s cannot come home", s.Name),
 			n.putBack(r, from, home))

@@ -111,6 +111,9 @@ func (p LendNIC) snapshot(a *Adding, l *link.Link, loan *ledger.Loan) error {
 	if err := a.Node.Host.Guard(l, p.Conf.Allow); err != nil {
 		return err
 	}
+	if err := p.guardPodChildren(a, l); err != nil {
+		return err
+	}
 	if err := a.nameFree(l.AltNames...); err != nil {
 		return err
 	}
@@ -120,6 +123,27 @@ func (p LendNIC) snapshot(a *Adding, l *link.Link, loan *ledger.Loan) error {
 	loan.Name, loan.Identity = l.Name, l.Identity()
 	loan.Snapshot, err = a.Node.Host.Netns.Snapshot(l)
 	return err
+}
+
+// guardPodChildren is the guardrail "children" for those that pods have: the
+// host sees no macvlan that is in another netns, but the ledger knows them.
+func (p LendNIC) guardPodChildren(a *Adding, l *link.Link) error {
+	if slices.Contains(p.Conf.Allow, nic.AllowChildren) {
+		return nil
+	}
+	records, errs := a.Node.Ledger.List()
+	for _, r := range records {
+		if r.Child == nil || r.Child.InPod || r.Child.Master != l.Name || !r.HostNetns.Equal(a.Node.Host.Netns.ID) || !a.Node.alive(r) {
+			continue
+		}
+		return cnierr.New(cnierr.NICProtected,
+			fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, nic.AllowChildren),
+			"%s must stay on the host: a macvlan on it belongs to %s", l.Name, r.Holder())
+	}
+	for _, err := range errs {
+		a.Node.Log.Warn("a record cannot be read: it may be of a macvlan on the NIC", "nic", l.Name, "err", err)
+	}
+	return nil
 }
 
 // selectNIC finds the NIC on the host, or says who has it. A NIC whose holder's

@@ -255,3 +255,21 @@ func TestFilesOfTheLedgerAreRootsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The host does not see a macvlan that is in a pod, but lending its master
+// would destroy it.
+func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
+	before := b.node.State()
+	c := b.call("ADD", b.config(nil))
+	c.ContainerID, c.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
+	_, err := b.node.Run(c)
+	fails(t, err, cnierr.NICProtected, "a macvlan on it belongs to container c1", `"allow": ["children"]`)
+	if d := b.node.Settled(before); d != "" {
+		t.Errorf("the host is not as it was:\n%s", d)
+	}
+	c.Config = b.config(map[string]any{"allow": []string{"children"}})
+	b.node.MustRun(c)
+	b.node.MustRun(c.With("DEL"))
+}

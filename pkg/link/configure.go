@@ -89,8 +89,9 @@ const dadPoll = 10 * time.Millisecond
 // address of the link, or ctx ends. It gives an error that wraps
 // [ErrDuplicateAddress] when an address is in use elsewhere.
 //
-// Without a carrier the kernel never begins detection: then it returns at
-// once, because an unplugged cable must not keep a pod from starting.
+// Without a carrier the kernel does not begin. A NIC that just came up has none
+// for a moment, so it is waited for; but when ctx ends without one there is no
+// error, because an unplugged cable must not keep a pod from starting.
 func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 	for {
 		addrs, err := n.addrs(index)
@@ -114,12 +115,11 @@ func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 		if tentative == nil {
 			return nil
 		}
-		l, err := n.ByIndex(index)
-		if err != nil || !l.HasCarrier() {
-			return err
-		}
 		select {
 		case <-ctx.Done():
+			if l, err := n.ByIndex(index); err != nil || !l.HasCarrier() {
+				return err
+			}
 			return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, ctx.Err())
 		case <-time.After(dadPoll):
 		}

@@ -165,12 +165,32 @@ func TestAwaitDAD(t *testing.T) {
 		{
 			"no cable", func(r *rail) {
 				r.wire.IP("link", "set", "ens1-sw", "down")
+				// IPv6 learns of it from linkwatch, up to a second later.
+				for !strings.Contains(r.host.IP("link", "show", "ens1"), "state DOWN") {
+					time.Sleep(10 * time.Millisecond)
+				}
 				r.host.IP("addr", "add", address, "dev", "ens1")
 			},
-			10 * time.Second, 0, 300 * time.Millisecond,
+			500 * time.Millisecond, 500 * time.Millisecond, 1500 * time.Millisecond,
 			func(err error, tentative string) string {
 				if err != nil || tentative == "" {
 					return "want no error, and the address unchecked"
+				}
+				return ""
+			},
+		},
+		{
+			"the cable comes late", func(r *rail) {
+				r.wire.IP("link", "set", "ens1-sw", "down")
+				r.host.IP("addr", "add", address, "dev", "ens1")
+				time.AfterFunc(300*time.Millisecond, func() {
+					_ = r.wire.SetUp(byName(t, r.wire, "ens1-sw").Index)
+				})
+			},
+			10 * time.Second, 500 * time.Millisecond, 6 * time.Second,
+			func(err error, tentative string) string {
+				if err != nil || tentative != "" {
+					return "want no error and nothing tentative"
 				}
 				return ""
 			},
