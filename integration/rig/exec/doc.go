@@ -1,4 +1,5 @@
-// Command exec runs a test binary in the rig, for "go test -exec":
+// Command exec runs a test binary in the rig, for "go test -exec", or any other
+// static binary:
 //
 //	go build -o bin/tools/rig ./integration/rig/exec
 //	CGO_ENABLED=0 go test -exec "$PWD/bin/tools/rig" ./pkg/attach -run TestNIC -v
@@ -11,6 +12,8 @@
 //	                              (bin and bin/peers of the checkout)
 //	RIG_MODULE                    parameters of the NICs' kernel module, as
 //	                              "movable=0 move_delay_ms=50"
+//	RIG_LIMIT                     how long the machine may live, as "5m" (a test
+//	                              binary's -test.timeout and half a minute)
 //	RIG_VERBOSE                   if set, say when the test begins
 //
 // These and GO* variables are passed on to the test.

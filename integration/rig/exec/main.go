@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	unlock, err := rig.Lock(root)
+	unlock, err := rig.Lock(root, os.Stderr)
 	if err != nil {
 		return 1, err
 	}
@@ -64,7 +64,10 @@ func test(ctx context.Context, image *rig.Image, root string, job *rig.Job) (int
 	if err := errors.Join(initrd.Close(), job.Pack(image, initrd.Name())); err != nil {
 		return 1, err
 	}
-	limit := timeLimit(job.Args)
+	limit, err := timeLimit(job.Args)
+	if err != nil {
+		return 2, err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the machine was still running after %v", limit))
 	defer cancel()
 	m := rig.Machine{Image: image, Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr}
@@ -88,16 +91,23 @@ func passedOn() []string {
 	return env
 }
 
-// timeLimit bounds the machine's life: the test's own limit, and the time to
-// boot and to print where each goroutine was.
-func timeLimit(testArgs []string) time.Duration {
+// timeLimit bounds the machine's life: what RIG_LIMIT says, or the test's own
+// limit, and the time to boot and to print where each goroutine was.
+func timeLimit(testArgs []string) (time.Duration, error) {
 	const slack = 30 * time.Second
+	if text := os.Getenv("RIG_LIMIT"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil || d <= 0 {
+			return 0, fmt.Errorf("RIG_LIMIT=%q is no time", text)
+		}
+		return d, nil
+	}
 	for _, a := range testArgs {
 		if text, ok := strings.CutPrefix(a, "-test.timeout="); ok {
 			if d, err := time.ParseDuration(text); err == nil && d > 0 {
-				return d + slack
+				return d + slack, nil
 			}
 		}
 	}
-	return 10*time.Minute + slack
+	return 10*time.Minute + slack, nil
 }
