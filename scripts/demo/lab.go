@@ -52,6 +52,12 @@ func makeNodes() error {
 	if err := join(shared, jumbo, "enp1s0f0"); err != nil {
 		return err
 	}
+	return settleIn()
+}
+
+// settleIn gives the nodes what no rail is part of, the uplink, and what
+// administrators give the rails.
+func settleIn() error {
 	if err := join(uplink, 1500, "enp0s31f6"); err != nil {
 		return err
 	}

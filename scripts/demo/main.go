@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,17 +15,26 @@ import (
 
 func main() {
 	bin := flag.String("bin", "bin", "directory of the built binaries")
+	withRDMA := flag.Bool("rdma", false, "show RDMA, in the virtual machine of integration/rig")
 	flag.Parse()
-	if os.Getenv(insideVar) == "" {
+	part, passed := demo, passedLinks
+	switch {
+	case *withRDMA:
+		part, passed = demoRDMA, passedRDMA
+	case os.Getenv(insideVar) == "":
 		os.Exit(exitCode(runInside(os.Args[1:])))
 	}
 	began := time.Now()
-	if err := demo(*bin); err != nil {
+	if err := part(*bin); err != nil {
 		fmt.Printf("\ndemo FAILED: %v\n", err)
 		os.Exit(1)
 	}
-	fmt.Printf("\ndemo passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and came home without a trace (%.1f s)\n",
-		len(rails), time.Since(began).Seconds())
+	fmt.Printf("\n%s (%.1f s)\n", passed(), time.Since(began).Seconds())
+}
+
+// passedLinks sums up the first part.
+func passedLinks() string {
+	return fmt.Sprintf("part 1 passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and came home without a trace", len(rails))
 }
 
 // exitCode passes on the exit code of the demo proper, which has said itself
@@ -45,7 +55,7 @@ func exitCode(err error) int {
 var nodes = []string{"node1", "node2"}
 
 func demo(binDir string) error {
-	fmt.Println("rail-cni demo: two nodes with eight rails each, in namespaces of their own; the machine is not touched.")
+	fmt.Println("rail-cni demo, part 1: two nodes with eight rails each, in namespaces of their own; the machine is not touched.")
 	bin, err := furnish(binDir)
 	if err != nil {
 		return err
@@ -57,28 +67,34 @@ func demo(binDir string) error {
 	}
 	say("node1, node2: %s … %s and %s (MTU %d), uplink %s with the default route", rails[0].name, rails[len(rails)-1].name, shared, jumbo, uplink)
 	say("as administrators leave them: altnames, ARP sysctls, addresses, routes, an alias, promiscuous mode")
-	if err := lendRails(c); err != nil {
+	err = lendRails(c, "The eight NADs of examples/roce-nads.yaml, unchanged, for the two pods of examples/roce-pods.yaml", func(pods []pod) error {
+		if err := pingRails(pods); err != nil {
+			return err
+		}
+		chapter("What the node knows, and what it refuses")
+		if err := showNode(c, pods); err != nil {
+			return err
+		}
+		return refusals(c, pods[0])
+	})
+	if err != nil {
 		return err
 	}
 	return shareNIC(c)
 }
 
 // attachRails gives a pod the eight networks that its annotation asks for.
-func attachRails(c cni, p pod, nads []string, byNAD map[string]examples.Network) error {
+func attachRails(c cni, p pod, networks []examples.Network) error {
 	began := time.Now()
-	for i, nad := range nads {
-		network, ok := byNAD[nad]
-		if !ok {
-			return fmt.Errorf("examples/roce-pods.yaml asks for %s, which examples/roce-nads.yaml does not have", nad)
-		}
+	for i, network := range networks {
 		ifname := fmt.Sprintf("net%d", i+1)
 		r, err := c.add(network.Name, ifname, p)
 		if err != nil {
-			return fmt.Errorf("ADD of %s to %s: %w", nad, p.name, err)
+			return fmt.Errorf("ADD of %s to %s: %w", network.NAD, p.name, err)
 		}
 		gateway := fmt.Sprintf("172.31.%d.1", i+1)
 		if err := railOf(i, p, network).checkResult(r, gateway, p.path()); err != nil {
-			return fmt.Errorf("%s, %s: %w", p.name, nad, err)
+			return fmt.Errorf("%s, %s: %w", p.name, network.NAD, err)
 		}
 	}
 	took := time.Since(began)
@@ -86,13 +102,13 @@ func attachRails(c cni, p pod, nads []string, byNAD map[string]examples.Network)
 	if err != nil {
 		return err
 	}
-	for i, nad := range nads {
-		if err := railOf(i, p, byNAD[nad]).check(list); err != nil {
+	for i, network := range networks {
+		if err := railOf(i, p, network).check(list); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	say("")
-	say("%s on %s, %d NICs in %.2f s:", p.name, p.node, len(nads), took.Seconds())
+	say("%s on %s, %d NICs in %.2f s:", p.name, p.node, len(networks), took.Seconds())
 	printInterfaces(list)
 	return checkAway(p.node)
 }
@@ -106,11 +122,18 @@ func railOf(i int, p pod, n examples.Network) expected {
 		altname:   "none: the NAD names no rail of the demo",
 	}
 	for _, r := range rails {
-		if strings.Contains(string(n.Config), `"device": "`+r.name+`"`) {
+		if r.name == deviceOf(n) {
 			e.altname = r.altname
 		}
 	}
 	return e
+}
+
+// deviceOf gives the NIC that a network of host-device names.
+func deviceOf(n examples.Network) string {
+	var conf struct{ Device string }
+	_ = json.Unmarshal(n.Config, &conf) // the plugin will say it better
+	return conf.Device
 }
 
 var chapters int

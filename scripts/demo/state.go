@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -15,7 +17,10 @@ type state []string
 
 // volatile are the facts that change by themselves: counters, and the numbers
 // that the kernel gives to interfaces.
-var volatile = []string{"ifindex", "link_index", "stats", "stats64"}
+var volatile = []string{"ifindex", "netdev_index", "link_index", "stats", "stats64"}
+
+// compared says what a [state] has.
+var compared = "links, addresses, routes, rules and sysctls, without counters and ifindex"
 
 // stateOf reads the state of a namespace when it has come to rest.
 func stateOf(netns string) (state, error) {
@@ -50,6 +55,13 @@ func stateOf(netns string) (state, error) {
 		return nil, err
 	}
 	s = append(s, strings.Split(strings.TrimSpace(sysctls), "\n")...)
+	if hasRDMA {
+		devices, err := rdmaState(netns)
+		if err != nil {
+			return nil, err
+		}
+		s = append(s, devices...)
+	}
 	slices.Sort(s)
 	return s, nil
 }
@@ -143,29 +155,33 @@ func diff(before, after state) []string {
 type states map[string]state
 
 func statesOf(namespaces ...string) (states, error) {
-	found := states{}
-	for _, netns := range namespaces {
-		s, err := stateOf(netns)
-		if err != nil {
-			return nil, err
-		}
-		found[netns] = s
+	list := make([]state, len(namespaces))
+	errs := make([]error, len(namespaces))
+	var wait sync.WaitGroup
+	for i, netns := range namespaces {
+		wait.Go(func() { list[i], errs[i] = stateOf(netns) })
 	}
-	return found, nil
+	wait.Wait()
+	found := states{}
+	for i, netns := range namespaces {
+		found[netns] = list[i]
+	}
+	return found, errors.Join(errs...)
 }
 
 // unchanged compares every namespace with its state of now, prints what
 // differs, and fails if anything does.
 func (before states) unchanged() error {
+	namespaces := slices.Sorted(maps.Keys(before))
+	after, err := statesOf(namespaces...)
+	if err != nil {
+		return err
+	}
 	differ := 0
-	for _, netns := range slices.Sorted(maps.Keys(before)) {
-		after, err := stateOf(netns)
-		if err != nil {
-			return err
-		}
-		lines := diff(before[netns], after)
+	for _, netns := range namespaces {
+		lines := diff(before[netns], after[netns])
 		if len(lines) == 0 {
-			say("diff of %-6s before and after: empty (%d lines compared)", netns, len(after))
+			say("diff of %-6s before and after: empty (%d lines compared)", netns, len(after[netns]))
 			continue
 		}
 		differ += len(lines)
@@ -180,18 +196,21 @@ func (before states) unchanged() error {
 	return nil
 }
 
-// sameAbout fails if anything about an interface is not as it was.
-func (before states) sameAbout(netns, ifname string) error {
-	now, err := stateOf(netns)
+// sameAbout fails if anything about an interface is not as it was. It takes the
+// interface's name by namespace.
+func (before states) sameAbout(interfaces map[string]string) error {
+	now, err := statesOf(slices.Sorted(maps.Keys(interfaces))...)
 	if err != nil {
 		return err
 	}
-	was := before[netns].about(ifname)
-	if len(was) == 0 {
-		return fmt.Errorf("nothing was known about %s of %s", ifname, netns)
-	}
-	if lines := diff(was, now.about(ifname)); len(lines) > 0 {
-		return fmt.Errorf("%s of %s is not as it was:\n%s", ifname, netns, strings.Join(lines, "\n"))
+	for netns, ifname := range interfaces {
+		was := before[netns].about(ifname)
+		if len(was) == 0 {
+			return fmt.Errorf("nothing was known about %s of %s", ifname, netns)
+		}
+		if lines := diff(was, now[netns].about(ifname)); len(lines) > 0 {
+			return fmt.Errorf("%s of %s is not as it was:\n%s", ifname, netns, strings.Join(lines, "\n"))
+		}
 	}
 	return nil
 }

@@ -5,29 +5,50 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/rail-cni/rail-cni/examples"
 )
 
-// lendRails is the workflow of examples/roce-nads.yaml: each of two pods owns
-// the eight NICs of its node.
-func lendRails(c cni) error {
+// annotations gives the networks that each of the two pods asks for, net1's
+// first.
+func annotations() ([][]examples.Network, error) {
 	networks, err := examples.Networks("roce-nads.yaml")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	wanted, err := examples.Pods("roce-pods.yaml")
+	pods, err := examples.Pods("roce-pods.yaml")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if len(networks) != len(rails) || len(wanted) != len(nodes) {
-		return fmt.Errorf("the examples have %d networks and %d pods, not %d and %d", len(networks), len(wanted), len(rails), len(nodes))
+	if len(networks) != len(rails) || len(pods) != len(nodes) {
+		return nil, fmt.Errorf("the examples have %d networks and %d pods, not %d and %d", len(networks), len(pods), len(rails), len(nodes))
 	}
 	byNAD := map[string]examples.Network{}
 	for _, n := range networks {
 		byNAD[n.NAD] = n
 	}
-	if err := writeConfs(networks); err != nil {
+	wanted := make([][]examples.Network, len(pods))
+	for i, p := range pods {
+		for _, nad := range p.NADs {
+			network, ok := byNAD[nad]
+			if !ok {
+				return nil, fmt.Errorf("examples/roce-pods.yaml asks for %s, which examples/roce-nads.yaml does not have", nad)
+			}
+			wanted[i] = append(wanted[i], network)
+		}
+	}
+	return wanted, nil
+}
+
+// lendRails is the workflow of examples/roce-nads.yaml: each of two pods owns
+// the eight NICs of its node. While it does, look shows what there is to see.
+func lendRails(c cni, title string, look func([]pod) error) error {
+	wanted, err := annotations()
+	if err != nil {
+		return err
+	}
+	if err := writeConfs(wanted[0]); err != nil {
 		return err
 	}
 	pods := []pod{{"pod1", nodes[0], 2}, {"pod2", nodes[1], 3}}
@@ -39,45 +60,53 @@ func lendRails(c cni) error {
 		return err
 	}
 
-	chapter("The eight NADs of examples/roce-nads.yaml, unchanged, for the two pods of examples/roce-pods.yaml")
-	say("$ CNI_IFNAME=net1 cnitool add %s %s      (on node1; and so on to net8, and on node2)", byNAD[wanted[0].NADs[0]].Name, pods[0].path())
+	chapter(title)
+	say("$ CNI_IFNAME=net1 cnitool add %s %s      (on node1; and so on to net8, and on node2)", wanted[0][0].Name, pods[0].path())
 	for i, p := range pods {
-		if err := attachRails(c, p, wanted[i].NADs, byNAD); err != nil {
+		if err := attachRails(c, p, wanted[i]); err != nil {
 			return err
 		}
 	}
-	if err := whileLent(c, before, pods, len(rails)); err != nil {
+	if err := before.sameAbout(map[string]string{"node1": uplink, "node2": uplink, "pod1": "eth0", "pod2": "eth0"}); err != nil {
+		return err
+	}
+	say("")
+	say("the uplinks %s and the pods' eth0 are as they were", uplink)
+	if err := look(pods); err != nil {
 		return err
 	}
 
 	chapter("Detach: every NIC goes home")
-	for i, p := range pods {
-		for n, nad := range slices.Backward(wanted[i].NADs) {
-			if err := c.del(byNAD[nad].Name, fmt.Sprintf("net%d", n+1), p); err != nil {
-				return fmt.Errorf("DEL of %s from %s: %w", nad, p.name, err)
-			}
-		}
+	if err := detachRails(c, pods, wanted); err != nil {
+		return err
 	}
-	say("links, addresses, routes, rules and sysctls, without counters and ifindex:")
+	say("%s:", compared)
 	return errors.Join(before.unchanged(), noLoans(c), checkNothingHeld())
 }
 
-// whileLent looks at the nodes and the pods while the pods have the rails.
-func whileLent(c cni, before states, pods []pod, n int) error {
-	for _, p := range pods {
-		if err := before.sameAbout(p.node, uplink); err != nil {
-			return err
-		}
-		if err := before.sameAbout(p.name, "eth0"); err != nil {
-			return err
-		}
+// detachRails ends all attachments, the two nodes at the same time.
+func detachRails(c cni, pods []pod, wanted [][]examples.Network) error {
+	errs := make([]error, len(pods))
+	var wait sync.WaitGroup
+	for i, p := range pods {
+		wait.Go(func() {
+			for n, network := range slices.Backward(wanted[i]) {
+				if err := c.del(network.Name, fmt.Sprintf("net%d", n+1), p); err != nil {
+					errs[i] = fmt.Errorf("DEL of %s from %s: %w", network.NAD, p.name, err)
+					return
+				}
+			}
+		})
 	}
-	say("")
-	say("the uplinks %s and the pods' eth0 are as they were", uplink)
+	wait.Wait()
+	return errors.Join(errs...)
+}
 
+// pingRails sends jumbo frames from each pod to the other on every rail.
+func pingRails(pods []pod) error {
 	chapter("Jumbo frames on every rail")
 	var flows []flow
-	for rail := range n {
+	for rail := range rails {
 		ifname := fmt.Sprintf("net%d", rail+1)
 		flows = append(flows,
 			flow{pods[0], ifname, fmt.Sprintf("172.31.%d.%d", rail+1, pods[1].host)},
@@ -91,23 +120,26 @@ func whileLent(c cni, before states, pods []pod, n int) error {
 			say("pod1 %s ⇄ pod2 %s at %s: %d bytes, not fragmented", f.ifname, f.ifname, f.address, jumbo)
 		}
 	}
+	return nil
+}
 
-	chapter("What the node knows, and what it refuses")
-	out, err := c.railctl("node1", "show")
+// showNode shows what a node knows of its attachments.
+func showNode(c cni, pods []pod) error {
+	out, err := c.railctl(pods[0].node, "show")
 	if err != nil {
 		return err
 	}
-	quote("railctl show      (on node1)", out)
+	quote("railctl show      (on "+pods[0].node+")", out)
 	for _, p := range pods {
 		list, err := c.attachments(p.node)
 		if err != nil {
 			return err
 		}
-		if len(list) != n {
-			return fmt.Errorf("railctl shows %d attachments on %s, not %d", len(list), p.node, n)
+		if len(list) != len(rails) {
+			return fmt.Errorf("railctl shows %d attachments on %s, not %d", len(list), p.node, len(rails))
 		}
 	}
-	return refusals(c, pods[0])
+	return nil
 }
 
 // refusals asks for what must not be had, and shows the answers.

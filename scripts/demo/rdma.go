@@ -1,0 +1,304 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/integration/rig"
+)
+
+// The RDMA modes of a node.
+const (
+	exclusive = "exclusive"
+	together  = "shared" // the kernel's word
+)
+
+// demoRDMA is the second part: the same two pods on NICs with RDMA devices, in
+// both modes of the RDMA core.
+func demoRDMA(bin string) error {
+	if os.Getenv(rig.Mark) == "" {
+		return errors.New("-rdma unloads the NICs' driver and changes the RDMA mode, so it runs in the virtual machine of integration/rig only: scripts/demo.sh starts it there")
+	}
+	hasRDMA = true
+	compared = "links, addresses, routes, rules, sysctls, RDMA devices and ports, uverbs numbers; without counters and ifindex"
+	if err := os.MkdirAll(confDir, 0o755); err != nil {
+		return err
+	}
+	fmt.Printf("rail-cni demo, part 2: the same with RDMA, on the RDMA core of %s in a virtual machine.\n", kernelRelease())
+	say("Its %d NICs are stand-ins: real PCI functions, netdevs and RDMA devices that move between", 2*len(rails))
+	say("namespaces and keep GIDs as the kernel makes them, but without a data path of their own for verbs.")
+	c := cni{bin: bin}
+	wanted, err := annotations()
+	if err != nil {
+		return err
+	}
+	var nics []string
+	for _, n := range wanted[0] {
+		nics = append(nics, deviceOf(n))
+	}
+	for _, mode := range []string{exclusive, together} {
+		if err := inMode(c, mode, nics); err != nil {
+			return fmt.Errorf("%s mode: %w", mode, err)
+		}
+	}
+	return nil
+}
+
+func passedRDMA() string {
+	return fmt.Sprintf("part 2 passed: %d NICs with their RDMA devices were lent to two pods, in exclusive and in shared mode, and came home without a trace", 2*len(rails))
+}
+
+func kernelRelease() string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "Linux"
+	}
+	return "Linux " + strings.TrimSpace(string(text))
+}
+
+// inMode is the workflow of examples/roce-nads.yaml in one RDMA mode.
+func inMode(c cni, mode string, nics []string) error {
+	chapter("Two nodes with eight RDMA NICs each, in " + mode + " mode")
+	if err := setMode(c, mode); err != nil {
+		return err
+	}
+	out, err := run(filepath.Join(c.bin, "railctl"), "rdma", "mode")
+	if err != nil {
+		return err
+	}
+	quote("railctl rdma mode", out)
+	if err := makeRDMANodes(mode, nics); err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		out, err := c.railctl(node, "ibdev2netdev")
+		if err != nil {
+			return err
+		}
+		quote("railctl ibdev2netdev      (on "+node+")", out)
+	}
+	title := "The eight NADs of examples/roce-nads.yaml, unchanged, in " + mode + " mode"
+	err = lendRails(c, title, func(pods []pod) error { return lookAtRDMA(c, mode, pods) })
+	if err != nil {
+		return err
+	}
+	return clearAway("pod1", "pod2")
+}
+
+// lookAtRDMA shows and checks what the pods have of RDMA, and the nodes not.
+func lookAtRDMA(c cni, mode string, pods []pod) error {
+	chapter("Each RDMA device with its interface")
+	devices := map[string][]string{}
+	for i, p := range pods {
+		for n := range rails {
+			devices[p.name] = append(devices[p.name], fmt.Sprintf("mlx5_%d", i*len(rails)+n))
+		}
+		if err := showPairs(c, p, devices[p.name]); err != nil {
+			return err
+		}
+	}
+	say("(RDMA names are unique in a kernel, and both nodes are of one: so node2's count from %s)", devices["pod2"][0])
+	for _, p := range pods {
+		if err := leftBehind(c, mode, p, devices); err != nil {
+			return err
+		}
+	}
+	if err := whoOpens(mode, pods); err != nil {
+		return err
+	}
+	if err := showGIDs(c, mode, pods); err != nil {
+		return err
+	}
+	if err := pingRails(pods); err != nil {
+		return err
+	}
+	chapter("What the node knows")
+	return showNode(c, pods)
+}
+
+// showPairs prints ibdev2netdev of a pod, which must pair each device with the
+// interface of the same place in the annotation.
+func showPairs(c cni, p pod, devices []string) error {
+	var want strings.Builder
+	for i, d := range devices {
+		fmt.Fprintf(&want, "%s port 1 ==> net%d (Up)\n", d, i+1)
+	}
+	out, err := c.railctl(p.node, "ibdev2netdev", "--netns", p.path())
+	if err != nil {
+		return err
+	}
+	quote("railctl ibdev2netdev --netns "+p.path()+"      (on "+p.node+")", out)
+	if out != want.String() {
+		return fmt.Errorf("%s: ibdev2netdev should be\n%s", p.name, want.String())
+	}
+	return nil
+}
+
+// leftBehind shows what a pod's node still has of the pod's NICs.
+func leftBehind(c cni, mode string, p pod, devices map[string][]string) error {
+	for _, where := range []string{p.node, p.name} {
+		list, err := ibdevs(where)
+		if err != nil {
+			return err
+		}
+		for _, d := range list {
+			owned := slices.Contains(devices[p.name], d.name)
+			if mode == exclusive && owned != (where == p.name) {
+				return fmt.Errorf("%s has the RDMA device %s", where, d.name)
+			}
+		}
+		if where == p.name && len(list) < len(devices[p.name]) {
+			return fmt.Errorf("%s sees only the RDMA devices %v", where, names(list))
+		}
+	}
+	out, err := c.railctl(p.node, "ibdev2netdev")
+	if err != nil {
+		return err
+	}
+	if strings.Contains(out, "np0") {
+		return fmt.Errorf("%s still has a rail: %s", p.node, out)
+	}
+	if out == "" {
+		out = "(nothing)"
+	}
+	quote("railctl ibdev2netdev      (what is left on "+p.node+")", out)
+	return nil
+}
+
+// whoOpens opens every uverbs device from both pods and their nodes.
+func whoOpens(mode string, pods []pod) error {
+	chapter("Who can open /dev/infiniband/uverbs*")
+	for _, place := range []string{pods[0].name, pods[0].node, pods[1].name, pods[1].node} {
+		list, err := ibdevs(place)
+		if err != nil {
+			return err
+		}
+		own := map[string]bool{}
+		for _, d := range list {
+			own[d.uverbs] = true
+		}
+		said, err := openings(place)
+		if err != nil {
+			return err
+		}
+		var can, not []string
+		for file, answer := range said {
+			switch {
+			case answer == canOpen && own[file]:
+				can = append(can, file)
+			case answer == refused && !own[file] && mode == exclusive:
+				not = append(not, file)
+			default:
+				return fmt.Errorf("%s opens %s: %s", place, file, answer)
+			}
+		}
+		if len(can) != len(list) {
+			return fmt.Errorf("%s opens %v, not those of its devices %v", place, can, names(list))
+		}
+		if len(can) > 0 {
+			say("%-6s opens %s", place, spans(can))
+		}
+		if len(not) > 0 {
+			say("%-6s does not open %s: %s", place, spans(not), refused)
+		}
+	}
+	if mode == together {
+		say("shared mode does not isolate: what keeps a pod off the others' NICs is the device cgroup, by what its container was given")
+	}
+	return nil
+}
+
+// rdmaAttached is what railctl shows of an attachment's RDMA.
+type rdmaAttached struct {
+	IfName, PodNetns string
+	Addresses        []string
+	RDMA             struct {
+		Mode    string
+		Devices []struct {
+			Name, State string
+			Port        int
+			GIDs        []rdmaGID
+		}
+	}
+}
+
+type rdmaGID struct {
+	Address string
+	Index   int
+	Value   string
+}
+
+// showGIDs compares the GIDs that the plugin found with sysfs.
+func showGIDs(c cni, mode string, pods []pod) error {
+	chapter("The GID of each address: what ib_write_bw -x and NCCL_IB_GID_INDEX want")
+	for _, p := range pods {
+		out, err := c.railctl(p.node, "show", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var list []rdmaAttached
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			return fmt.Errorf("railctl show -o json: %w", err)
+		}
+		if err := showPodGIDs(mode, p, list); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	say("(each is of type RoCE v2 in the port's table, and of that interface, as sysfs says in the pod)")
+	return nil
+}
+
+func showPodGIDs(mode string, p pod, list []rdmaAttached) error {
+	var files, want, lines []string
+	for _, a := range list {
+		if a.RDMA.Mode != mode || len(a.RDMA.Devices) != 1 || len(a.RDMA.Devices[0].GIDs) != 1 || a.RDMA.Devices[0].State != "ACTIVE" {
+			return fmt.Errorf("railctl shows %+v, not one active device with one GID in %s mode", a, mode)
+		}
+		d := a.RDMA.Devices[0]
+		g := d.GIDs[0]
+		port := fmt.Sprintf("/sys/class/infiniband/%s/ports/%d/", d.Name, d.Port)
+		for _, file := range []string{"gids", "gid_attrs/types", "gid_attrs/ndevs"} {
+			files = append(files, fmt.Sprintf("%s%s/%d", port, file, g.Index))
+		}
+		value, err := gidOf(g.Address)
+		if err != nil {
+			return err
+		}
+		if g.Value != value || !slices.Contains(a.Addresses, g.Address+"/24") {
+			return fmt.Errorf("%s has %v; the GID of %s is recorded as %s, and should be %s", a.IfName, a.Addresses, g.Address, g.Value, value)
+		}
+		want = append(want, value, "RoCE v2", a.IfName)
+		lines = append(lines, fmt.Sprintf("%s %s  %-11s %-9s index %d  %s", p.name, a.IfName, g.Address, fmt.Sprintf("%s/%d", d.Name, d.Port), g.Index, value))
+	}
+	out, err := run(in(p.name, append([]string{"cat"}, files...)...)...)
+	if err != nil {
+		return err
+	}
+	if have := strings.Split(strings.TrimSpace(out), "\n"); !slices.Equal(have, want) {
+		return fmt.Errorf("sysfs has the GIDs\n%q, and they should be\n%q", have, want)
+	}
+	for _, line := range lines {
+		say("%s", line)
+	}
+	return nil
+}
+
+// gidOf gives the GID that an address becomes, as sysfs writes it.
+func gidOf(address string) (string, error) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return "", err
+	}
+	var groups []string
+	b := ip.As16()
+	for i := 0; i < len(b); i += 2 {
+		groups = append(groups, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
+	}
+	return strings.Join(groups, ":"), nil
+}
