@@ -29,6 +29,10 @@ func benchInRig(o options) error {
 	if err != nil {
 		return err
 	}
+	before, err := loadAverage()
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(os.Stderr, "measuring with RDMA in the virtual machine, %d rounds in each mode: a few minutes …\n", o.rounds)
 	cmd := exec.Command(o.rig, self, "-guest", fmt.Sprintf("-rounds=%d", o.rounds), fmt.Sprintf("-settle=%v", o.settle))
 	var out bytes.Buffer
@@ -45,9 +49,16 @@ func benchInRig(o options) error {
 		return fmt.Errorf("what the guest printed: %w: %s", err, out.Bytes())
 	}
 	a := found.Machine
+	// Of the guest's own load there is nothing to tell.
+	a.LoadBefore = before
+	if a.LoadAfter, err = loadAverage(); err != nil {
+		return err
+	}
 	a.Label, a.Rounds, a.Against = o.label, o.rounds, "containernetworking/plugins v1.9.1 and rdma-cni v1.6.0"
 	a.State = "IN EMULATION: a virtual machine without KVM, NICs and RDMA devices of the rig's own driver;\n" +
-		"no time here is that of a real machine, only ratios mean something. State of all plugins on tmpfs (no fsync)"
+		"no time here is that of a real machine, only ratios mean something. What a process computes counts for more than\n" +
+		"elsewhere, and what the kernel waits for counts for less: nearly all of the floor is ip(8) and rdma(8), which load\n" +
+		"shared libraries. State of all plugins on tmpfs (no fsync)"
 	m := &measurement{results: found.Results}
 	for id, why := range found.Failures {
 		m.results[id].Err = errors.New(why)
@@ -93,9 +104,6 @@ func guest(o options) error {
 		if r.Err != nil {
 			found.Failures[id] = r.Err.Error()
 		}
-	}
-	if a.LoadAfter, err = loadAverage(); err != nil {
-		return err
 	}
 	found.Machine = a
 	return json.NewEncoder(os.Stdout).Encode(found)
