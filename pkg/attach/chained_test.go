@@ -318,3 +318,50 @@ func TestDelRemovesWhatRDMACNILeft(t *testing.T) {
 		t.Errorf("%d files are left, want 2", len(files))
 	}
 }
+
+// A record of its own that is left from an ADD that was killed, or whose devices
+// are not where it says, is ended before the next ADD looks for itself.
+func TestChainedRDMAEndsItsOwnOldRecordFirst(t *testing.T) {
+	for _, phase := range []ledger.Phase{ledger.Lending, ledger.Lent, ledger.Returning, ledger.Freeing} {
+		t.Run(string(phase), func(t *testing.T) {
+			b := newBench(t)
+			before := b.node.State()
+			b.pod.NIC("net1", b.wire)
+			b.putRDMA()
+			l, err := ledger.Open(b.state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			r := b.records()[0]
+			r.Phase = phase
+			if err := l.Put(r); err != nil {
+				t.Fatal(err)
+			}
+			b.node.MustRun(b.call("ADD", b.rdmaConfig(map[string]any{"rdma": "auto", "prevResult": b.prev("1.1.0")})))
+			b.untouched(before)
+		})
+	}
+}
+
+// Another plugin's attachment that is just ending, or half made, gets nothing.
+func TestChainedRDMAAddsNothingToAnUnfinishedAttachment(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	result := b.node.MustRun(b.call("ADD", b.config(nil)))
+	l, err := ledger.Open(b.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r := b.records()[0]
+	r.Phase = ledger.Returning
+	if err := l.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.node.Run(b.call("ADD", b.rdmaConfig(map[string]any{"prevResult": json.RawMessage(result)})))
+	fails(t, err, cnierr.TryAgain, "not complete (returning)", "DEL")
+	b.node.MustRun(b.call("DEL", b.rdmaConfig(nil)))
+	b.node.MustRun(b.call("DEL", b.config(nil)))
+	b.untouched(before)
+}
