@@ -16,7 +16,8 @@ case "${1:-}" in
 -h | --help) usage; exit 0 ;;
 *) usage >&2; exit 2 ;;
 esac
-case "${RIG:=yes}" in
+RIG=${RIG:-yes}
+case $RIG in
 yes | no | only) ;;
 *) echo "demo.sh: RIG=$RIG: it is yes, no or only" >&2; exit 2 ;;
 esac
@@ -40,8 +41,10 @@ nobody=$(mktemp -d) # there are no peers in the demo
 trap 'rm -rf "$nobody"' EXIT
 if ! RIG_LIMIT=5m RAIL_CNI_PEERS=$nobody bin/tools/rig bin/tools/demo -bin /rig/bin -rdma; then
 	echo
-	echo "demo FAILED in part 2, for the reason above. Without QEMU or Debian packages: make demo RIG=no shows part 1 alone" >&2
+	echo "demo FAILED in part 2, for the reason above (without QEMU or Debian packages, make demo RIG=no shows part 1 alone)" >&2
 	exit 1
 fi
 echo
-echo "demo passed: links and RDMA devices were lent, used and brought home, and nothing is left of it ($(($(date +%s) - began)) s)"
+what=
+[[ $RIG == only ]] && what=", part 2 only"
+echo "demo passed$what: NICs and their RDMA devices were lent, carried jumbo frames, and came home without a trace ($(($(date +%s) - began)) s)"

@@ -32,7 +32,7 @@ func demoRDMA(bin string) error {
 	}
 	fmt.Printf("rail-cni demo, part 2: the same with RDMA, on the RDMA core of %s in a virtual machine.\n", kernelRelease())
 	say("Its %d NICs are stand-ins: real PCI functions, netdevs and RDMA devices that move between", 2*len(rails))
-	say("namespaces and keep GIDs as the kernel makes them, but without a data path of their own for verbs.")
+	say("namespaces and have the GIDs that the kernel gives them, but no data path for verbs.")
 	c := cni{bin: bin}
 	wanted, err := annotations()
 	if err != nil {
@@ -47,11 +47,14 @@ func demoRDMA(bin string) error {
 			return fmt.Errorf("%s mode: %w", mode, err)
 		}
 	}
+	chapter("Not shown")
+	say("RDMA traffic (ib_write_bw, ibv_rc_pingpong) between the pods: the stand-ins have none. What it needs of a CNI")
+	say("plugin was checked: device, port, char device and GID in the pod, and frames of the NIC's MTU on the wire.")
 	return nil
 }
 
 func passedRDMA() string {
-	return fmt.Sprintf("part 2 passed: %d NICs with their RDMA devices were lent to two pods, in exclusive and in shared mode, and came home without a trace", 2*len(rails))
+	return fmt.Sprintf("part 2 passed: %d NICs were lent to two pods, with their RDMA devices in exclusive mode and with their GIDs in shared mode, and came home without a trace", 2*len(rails))
 }
 
 func kernelRelease() string {
@@ -83,8 +86,18 @@ func inMode(c cni, mode string, nics []string) error {
 		}
 		quote("railctl ibdev2netdev      (on "+node+")", out)
 	}
+	numbers := map[string]string{}
+	for _, node := range nodes {
+		list, err := ibdevs(node)
+		if err != nil {
+			return err
+		}
+		for _, d := range list {
+			numbers[d.name] = d.uverbs
+		}
+	}
 	title := "The eight NADs of examples/roce-nads.yaml, unchanged, in " + mode + " mode"
-	err = lendRails(c, title, func(pods []pod) error { return lookAtRDMA(c, mode, pods) })
+	err = lendRails(c, title, func(pods []pod) error { return lookAtRDMA(c, mode, pods, numbers) })
 	if err != nil {
 		return err
 	}
@@ -92,7 +105,8 @@ func inMode(c cni, mode string, nics []string) error {
 }
 
 // lookAtRDMA shows and checks what the pods have of RDMA, and the nodes not.
-func lookAtRDMA(c cni, mode string, pods []pod) error {
+// numbers has the char device that each RDMA device had on its node.
+func lookAtRDMA(c cni, mode string, pods []pod, numbers map[string]string) error {
 	chapter("Each RDMA device with its interface")
 	devices := map[string][]string{}
 	for i, p := range pods {
@@ -105,9 +119,12 @@ func lookAtRDMA(c cni, mode string, pods []pod) error {
 	}
 	say("(RDMA names are unique in a kernel, and both nodes are of one: so node2's count from %s)", devices["pod2"][0])
 	for _, p := range pods {
-		if err := leftBehind(c, mode, p, devices); err != nil {
+		if err := leftBehind(c, mode, p, devices[p.name], numbers); err != nil {
 			return err
 		}
+	}
+	if mode == together {
+		say("(in shared mode the RDMA devices stay visible to all; a port's interface is in one pod only)")
 	}
 	if err := whoOpens(mode, pods); err != nil {
 		return err
@@ -140,21 +157,26 @@ func showPairs(c cni, p pod, devices []string) error {
 	return nil
 }
 
-// leftBehind shows what a pod's node still has of the pod's NICs.
-func leftBehind(c cni, mode string, p pod, devices map[string][]string) error {
+// leftBehind shows what a pod's node still has of the pod's NICs, and checks
+// where their RDMA devices are and that they kept their char devices.
+func leftBehind(c cni, mode string, p pod, devices []string, numbers map[string]string) error {
 	for _, where := range []string{p.node, p.name} {
 		list, err := ibdevs(where)
 		if err != nil {
 			return err
 		}
+		owned := 0
 		for _, d := range list {
-			owned := slices.Contains(devices[p.name], d.name)
-			if mode == exclusive && owned != (where == p.name) {
-				return fmt.Errorf("%s has the RDMA device %s", where, d.name)
+			if slices.Contains(devices, d.name) {
+				owned++
+			}
+			if d.uverbs != numbers[d.name] {
+				return fmt.Errorf("%s: the char device of %s is %s now, and was %s", where, d.name, d.uverbs, numbers[d.name])
 			}
 		}
-		if where == p.name && len(list) < len(devices[p.name]) {
-			return fmt.Errorf("%s sees only the RDMA devices %v", where, names(list))
+		want := map[string]int{p.name: len(devices)}[where]
+		if mode == exclusive && (owned != want || where == p.name && len(list) != want) || mode == together && len(list) != len(numbers) {
+			return fmt.Errorf("%s has the RDMA devices %v in %s mode", where, names(list), mode)
 		}
 	}
 	out, err := c.railctl(p.node, "ibdev2netdev")
@@ -208,7 +230,9 @@ func whoOpens(mode string, pods []pod) error {
 			say("%-6s does not open %s: %s", place, spans(not), refused)
 		}
 	}
-	if mode == together {
+	if mode == exclusive {
+		say("each device kept the number that it had on its node: what a device plugin gave a container is still right")
+	} else {
 		say("shared mode does not isolate: what keeps a pod off the others' NICs is the device cgroup, by what its container was given")
 	}
 	return nil
