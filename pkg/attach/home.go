@@ -126,8 +126,8 @@ func (n *Node) sweepOne(ctx context.Context, k ledger.Key) error {
 // takeBack takes the interface out of the pod: a macvlan is deleted, a NIC
 // goes home. It does nothing where there is nothing to do, and may be called
 // again. wait bounds how long it waits for a NIC that falls home by itself;
-// silent is called when the interface is down and what is left is the
-// kernel's work.
+// silent is called when the interface answers for no address and what is left
+// is the kernel's work.
 func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duration, silent func()) error {
 	if !n.Ledger.OfThisBoot(r) {
 		return nil // the boot reset all that the record speaks of
@@ -179,7 +179,9 @@ func deleteMacvlan(pod *link.Netns, l *link.Link, silent func()) error {
 	if l.Kind != "macvlan" {
 		return nil // somebody else's interface has taken the name
 	}
-	if pod.SetDown(l.Index) == nil {
+	// Setting it down first would cost the kernel a grace period more than
+	// deleting it does; without addresses it is silent as well.
+	if pod.FlushAddresses(l.Index) == nil {
 		silent()
 	}
 	return cnierr.Wrap(pod.Delete(l.Index), cnierr.Kernel, "", "delete macvlan %s", l.Name)

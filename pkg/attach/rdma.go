@@ -111,22 +111,17 @@ func ofNIC(core *rdma.Core, l *link.Link, allow []string) ([]ledger.RDMADevice, 
 	return found, nil
 }
 
-// is says whether d is the recorded device, under whatever name and index.
-func is(r ledger.RDMADevice) func(rdma.Device) bool {
-	return func(d rdma.Device) bool { return d.NodeGUID == r.NodeGUID && d.ParentDev == r.ParentDev }
-}
-
+// one gives the recorded device, under whatever name and index, or nil when it
+// is not in the core's namespace.
 func one(core *rdma.Core, r ledger.RDMADevice) (*rdma.Device, error) {
-	devices, err := core.Devices()
+	d, err := core.ByIdentity(r.NodeGUID, r.ParentDev)
+	if errors.Is(err, rdma.ErrNotFound) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range devices {
-		if is(r)(d) {
-			return &d, nil
-		}
-	}
-	return nil, nil
+	return &d, nil
 }
 
 // lendRDMA moves the recorded RDMA devices into the pod netns, one after
@@ -255,10 +250,14 @@ func (n *Node) moveDeviceHome(ctx context.Context, d ledger.RDMADevice, from, ho
 		if err != nil || device == nil {
 			return err
 		}
-		if there, err := one(target, d); err != nil || there != nil {
-			// Shared mode: every namespace has it, and nothing moves.
-			moved = there != nil
-			return errors.Join(err, rename(target, there, d.Name))
+		mode, err := source.Mode()
+		if err != nil {
+			return err
+		}
+		if mode == rdma.Shared {
+			// Every namespace has it, and nothing moves.
+			moved = true
+			return rename(target, device, d.Name)
 		}
 		arrived, err := source.Move(ctx, *device, target)
 		var changed *rdma.UverbsChanged

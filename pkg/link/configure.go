@@ -30,6 +30,22 @@ func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
 	return wrap(err, "add address %s", ip)
 }
 
+// FlushAddresses removes the addresses of the link: it answers for none of them
+// any more, though it is up.
+func (n *Netns) FlushAddresses(index int) error {
+	addrs, err := n.addrs(index)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range addrs {
+		if err := n.handle.AddrDel(ref(index), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			errs = append(errs, wrap(err, "remove address %s", a.IPNet))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // AddRoute adds a route by the link with this index.
 func (n *Netns) AddRoute(index int, r Route) error {
 	route := &netlink.Route{

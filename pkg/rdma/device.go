@@ -245,6 +245,31 @@ func (c *Core) ByParent(parent string) ([]Device, error) {
 	return slices.DeleteFunc(all, func(d Device) bool { return d.ParentDev != parent }), nil
 }
 
+// ByIdentity gives the device with this GUID below this parent, whatever its
+// name and index are now, or an error that wraps [ErrNotFound]. It reads the
+// parent, which is sysfs, of no other device; only a list that lacks the device
+// is repeated as [Core.Devices] does it.
+func (c *Core) ByIdentity(guid GUID, parent string) (Device, error) {
+	is := func(d Device) bool { return d.NodeGUID == guid && d.ParentDev == parent }
+	var found *Device
+	err := c.in(func() error {
+		seen, err := c.dump()
+		for _, d := range seen {
+			if err != nil || d.NodeGUID != guid {
+				continue
+			}
+			if d.ParentDev, d.ParentBus, err = c.parent(d.Name); err == nil && is(d) {
+				found = &d
+			}
+		}
+		return err
+	})
+	if err == nil && found != nil {
+		return *found, nil
+	}
+	return c.first(parent, is)
+}
+
 func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 	all, err := c.Devices()
 	if err != nil {

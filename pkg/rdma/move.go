@@ -200,7 +200,8 @@ func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (
 
 // arrived reads both sides once, and says what is still missing.
 func (c *Core) arrived(d Device, to *Core, before CharDev) (m Moved, missing string, err error) {
-	m.Device, err = to.ByIndex(d.Index)
+	err = to.in(func() (err error) { m.Device, err = to.device(d.Index); return err })
+	m.Device.ParentDev, m.Device.ParentBus = d.ParentDev, d.ParentBus // the same wherever it is
 	if errors.Is(err, ErrNotFound) || err == nil && !m.Device.Is(d) {
 		return Moved{}, "it is not there", nil
 	}
