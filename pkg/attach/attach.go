@@ -22,6 +22,9 @@ const (
 	lockWait = 60 * time.Second // for another process that works on the same attachment
 	homeWait = 5 * time.Second  // for a NIC to fall home from a netns that died
 	dadWait  = 5 * time.Second  // for duplicate address detection
+
+	sweepWait = 10 * time.Second // for ending one attachment of another pod in passing
+	freeAgain = 30 * time.Second // until an ADD asks a failed IPAM plugin again
 )
 
 // Node is what a verb works on: this host, its ledger, and the way to its IPAM

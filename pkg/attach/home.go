@@ -68,8 +68,10 @@ type Swept struct {
 
 // Sweep ends the attachments of this host netns whose pod netns is gone, and
 // those whose addresses are still to be freed, but not the one named except.
-// It waits for nothing: what another process works on, and a NIC that is still
-// on its way home, is left for the next sweep.
+// It waits for little: what another process works on, and a NIC that is still on
+// its way home, is left for the next sweep; an IPAM plugin gets sweepWait; and an
+// ADD (except is its own attachment) does not ask again at once an IPAM plugin
+// that has just failed.
 func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
 	var swept []Swept
 	stale, errs := n.Stale()
@@ -77,7 +79,8 @@ func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
 		n.Log.Warn("a record cannot be read", "err", err)
 	}
 	for _, r := range stale {
-		if r.Key == except {
+		adding := except != ledger.Key{}
+		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < freeAgain {
 			continue
 		}
 		err := n.sweepOne(ctx, r.Key)
@@ -120,6 +123,8 @@ func (n *Node) sweepOne(ctx context.Context, k ledger.Key) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, sweepWait)
+	defer cancel()
 	return n.settle(ctx, r, 0)
 }
 

@@ -68,7 +68,8 @@ func (a *Adding) ipamAdd(ctx context.Context, l3 *layer3) error {
 	if err != nil {
 		return err
 	}
-	a.back.push(func() error { return a.Node.ipamDel(ctx, a.Record) })
+	// An ADD whose time is up must still give back.
+	a.back.push(func() error { return a.Node.ipamDel(context.WithoutCancel(ctx), a.Record) })
 	stdout, err := i.run(ctx)
 	if err != nil {
 		return err
@@ -104,7 +105,6 @@ func (n *Node) ipamDel(ctx context.Context, r *ledger.Record) error {
 	if err != nil {
 		return fmt.Errorf("addresses of %s: %w", r.Holder(), err)
 	}
-	// An ADD that was cancelled must still be able to give back.
-	_, err = i.run(context.WithoutCancel(ctx))
+	_, err = i.run(ctx)
 	return err
 }
