@@ -38,10 +38,10 @@ RIG       ?= yes
 export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
 
-.PHONY: help build peers tools demo test lint bench fuzz clean
+.PHONY: help build peers tools demo test test-rig lint bench fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 build: ## static binaries of all plugins, railctl and cnitool in bin/
 	@mkdir -p '$(BIN)'
@@ -65,6 +65,9 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 test: build peers tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
+
+test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
+	@scripts/test-rig.sh
 
 lint: tools ## golangci-lint over all modules of the tree
 	@scripts/lint.sh

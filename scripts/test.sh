@@ -76,6 +76,8 @@ step vet vet
 for dir in $(scripts/modules.sh); do
 	[[ $dir == . ]] || step "tests, $dir" nested "$dir"
 done
+# Last, because it takes longest.
+COUNTS=$work/counts step "tests, in the rig" scripts/test-rig.sh
 
 echo
 echo "== summary"

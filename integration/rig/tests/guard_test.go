@@ -56,6 +56,7 @@ func TestGuardedNICIsRefusedUnlessAllowed(t *testing.T) {
 				made = append(made, strings.ReplaceAll(c, "NIC", nicName(0)))
 			}
 			n.Batch(nil, made...)
+			n.carrier(nicName(0), nicName(0)+".7", "bond0", "red")
 			t.Cleanup(func() { n.remove("bond0", "team0", "red", "br0") })
 			before, p := n.State(), n.pod("pod1")
 			_, err := n.Run(p.call("ADD", "net1", n.config(0, nil)))
