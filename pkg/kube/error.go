@@ -1,0 +1,217 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// ErrExpired is wrapped by the error of a List or Watch whose resource version
+// the server has forgotten (410): list anew.
+var ErrExpired = errors.New("the resource version is too old")
+
+// Error is a request that failed. It is often wrapped in a [cnierr.Error],
+// which says the cure.
+type Error struct {
+	Verb    string // get, list, watch, create, patch or delete
+	Object  string // like "ippools kube-system/10.0.0.0-24"
+	Server  string
+	Status  int    // of HTTP; 0 is no answer, or one that broke off
+	Reason  string // of the server's Status object: NotFound, AlreadyExists, …
+	Message string // of the server
+	Err     error  // the cause, where it was not the server
+
+	Tries int           // how often the request was sent
+	Tried time.Duration // from the first try to the end of the last
+
+	retryAfter time.Duration
+	final      bool // the request itself is at fault
+}
+
+func (e *Error) Error() string {
+	s := fmt.Sprintf("%s %s at %s: ", e.Verb, e.Object, e.Server)
+	if e.Message != "" {
+		s += e.Message
+		if e.Err != nil {
+			s += ": "
+		}
+	}
+	if e.Err != nil {
+		s += e.Err.Error()
+	}
+	if e.Status != 0 {
+		s += fmt.Sprintf(" (%s)", strings.TrimSpace(fmt.Sprint(e.Status, " ", e.Reason)))
+	}
+	if e.Tries > 1 {
+		s += fmt.Sprintf(", %d times in %s", e.Tries, e.Tried.Round(time.Millisecond))
+	}
+	return s
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// is says whether an [Error] in err's tree fulfils f.
+func is(err error, f func(*Error) bool) bool {
+	var e *Error
+	return errors.As(err, &e) && f(e)
+}
+
+// NotFound says that there is no such object. It is false when the server does
+// not know the kind, which is a missing CRD.
+func NotFound(err error) bool {
+	return is(err, func(e *Error) bool { return e.Status == http.StatusNotFound && e.Reason != "" })
+}
+
+// Exists says that an object of this name is there already.
+func Exists(err error) bool {
+	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason == "AlreadyExists" })
+}
+
+// Conflict says that the object has another resource version or UID than was
+// asked for, or changed all the time while the server patched it.
+func Conflict(err error) bool {
+	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason != "AlreadyExists" })
+}
+
+// Refused says that a test of a patch failed, or that the result would not be
+// a valid object.
+func Refused(err error) bool {
+	return is(err, func(e *Error) bool { return e.Status == http.StatusUnprocessableEntity })
+}
+
+// Forbidden says that the user may not do this.
+func Forbidden(err error) bool {
+	return is(err, func(e *Error) bool { return e.Status == http.StatusForbidden })
+}
+
+// TooLarge says that the object would be larger than the server or etcd takes.
+func TooLarge(err error) bool { return is(err, (*Error).tooLarge) }
+
+// Unavailable says that the server cannot answer now: no answer, 429, 5xx.
+func Unavailable(err error) bool { return is(err, (*Error).transient) }
+
+func (e *Error) tooLarge() bool {
+	return e.Status == http.StatusRequestEntityTooLarge ||
+		// etcd's own limit, and that of the gRPC before it, come as 500.
+		e.Status == http.StatusInternalServerError &&
+			(strings.Contains(e.Message, "request is too large") || strings.Contains(e.Message, "larger than max"))
+}
+
+func (e *Error) transient() bool {
+	switch {
+	case e.final, e.tooLarge():
+		return false
+	case e.Status == 0:
+		return !e.mistrust()
+	}
+	return e.Status == http.StatusTooManyRequests || e.Status >= 500
+}
+
+// mistrust: what listens there is not the server that the kubeconfig means,
+// which time does not heal.
+func (e *Error) mistrust() bool {
+	var certificate *tls.CertificateVerificationError
+	return errors.As(e.Err, &certificate) || errors.Is(e.Err, http.ErrSchemeMismatch)
+}
+
+func (c *Client) failure(q request, err error) *Error {
+	return &Error{Verb: q.verb, Object: q.object(), Server: c.Server(), Err: err, Tries: 1}
+}
+
+// unreadable is for what encoding/json refuses, of ours or of the server's.
+func (c *Client) unreadable(q request, err error) error {
+	failed := c.failure(q, err)
+	failed.final = true
+	return failed
+}
+
+// refusal reads the Status object of an answer that is not 2xx. Other bodies,
+// those of proxies, stay as text.
+func (c *Client) refusal(ctx context.Context, q request, answer *http.Response) *Error {
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+	failed := c.failure(q, nil)
+	failed.Status = answer.StatusCode
+	failed.retryAfter = retryAfter(answer.Header)
+	failed.set(body)
+	if failed.Message == "" && err != nil {
+		failed.Message = because(ctx, err).Error()
+	}
+	return failed
+}
+
+// set fills in what a Status object says, or its raw text.
+func (e *Error) set(body []byte) {
+	var status struct {
+		Kind    string `json:"kind"`
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
+		Code    int    `json:"code"`
+	}
+	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" {
+		e.Reason, e.Message = status.Reason, status.Message
+		if e.Status == 0 {
+			e.Status = status.Code
+		}
+	} else {
+		const enough = 200
+		e.Message = strings.TrimSpace(string(body[:min(len(body), enough)]))
+	}
+	if e.Message == "" {
+		e.Message = http.StatusText(e.Status)
+	}
+	if e.Status == http.StatusGone {
+		e.Err = ErrExpired
+	}
+}
+
+var forbidden = regexp.MustCompile(`User "([^"]*)" cannot `)
+
+// explain adds code and cure where a person can do something about it. What a
+// caller expects (NotFound, Exists, Conflict, …) stays as it is.
+func (c *Client) explain(q request, e *Error) error {
+	code, cure := cnierr.InvalidConfig, ""
+	switch {
+	case e.final:
+		return e
+	case e.Status == http.StatusUnauthorized:
+		cure = fmt.Sprintf("the server refused %s: renew it", c.credentials)
+	case e.Status == http.StatusForbidden:
+		// Other things than RBAC forbid as well: quotas, a namespace that ends.
+		if user := forbidden.FindStringSubmatch(e.Message); user != nil {
+			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %q: apiGroups [%q], resources [%q], verbs [%q]",
+				user[1], q.resource.Group, q.resource.Plural, q.verb)
+			if q.resource.Namespace != "" {
+				cure += fmt.Sprintf(", in the namespace %q", q.resource.Namespace)
+			} else {
+				cure += ", in all namespaces"
+			}
+		}
+	case e.Status == http.StatusNotFound && e.Reason == "":
+		cure = fmt.Sprintf("the server does not know %s of version %s: apply its CRD", q.resource, q.resource.Version)
+	case e.mistrust():
+		cure = fmt.Sprintf("server and CA must be those of %s, and the clock right", c.source)
+	case e.transient():
+		code = cnierr.TryAgain
+		switch {
+		case errors.Is(e.Err, context.Canceled): // the caller knows why
+		case errors.Is(e.Err, syscall.ECONNREFUSED):
+			cure = fmt.Sprintf("nothing listens there: is the API server up, and the address in %s right?", c.source)
+		case e.Status == 0:
+			cure = fmt.Sprintf("is the API server up, and the way from this node to it open? The address is from %s", c.source)
+		}
+	default:
+		return e
+	}
+	return cnierr.Wrap(e, code, cure, "")
+}

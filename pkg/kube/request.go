@@ -1,0 +1,195 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	firstWait = 50 * time.Millisecond
+	maxWait   = 2 * time.Second
+)
+
+// request is one request, however often it is sent.
+type request struct {
+	verb     string // as RBAC calls it
+	method   string
+	resource Resource
+	name     string // "" for list, watch and create
+	creates  string // the name in a create's body
+	query    url.Values
+
+	accept, contentType string
+	body                []byte
+}
+
+// named says whether the verb is about one object that its path names.
+func (q request) named() bool { return q.verb != "list" && q.verb != "watch" && q.verb != "create" }
+
+// object is what the request is about: "ippools kube-system/10.0.0.0-24".
+func (q request) object() string {
+	parts := []string{}
+	for _, part := range []string{q.resource.Namespace, q.name + q.creates} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if len(parts) == 0 {
+		return q.resource.Plural
+	}
+	return q.resource.Plural + " " + strings.Join(parts, "/")
+}
+
+// send sends q until it is answered, and gives the body of a 2xx answer.
+func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
+	var body []byte
+	err := c.retry(ctx, q, func() *Error {
+		// One try is bounded, the answer's last byte included.
+		ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, c.silence())
+		defer cancel()
+		answer, failed := c.try(ctx, q)
+		if failed != nil {
+			return failed
+		}
+		defer answer.Body.Close()
+		var err error
+		if body, err = io.ReadAll(answer.Body); err != nil {
+			return c.failure(q, fmt.Errorf("the answer broke off: %w", because(ctx, err)))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return body, nil
+}
+
+// try sends q once. The answer is a 2xx one, with its body unread.
+func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
+	sent, err := c.build(ctx, q)
+	if err != nil {
+		failed := c.failure(q, err)
+		failed.final = true
+		return nil, failed
+	}
+	answer, err := c.http.Do(sent)
+	if err != nil {
+		var outer *url.Error // has the URL, which says nothing more than ours
+		if errors.As(err, &outer) {
+			err = outer.Err
+		}
+		return nil, c.failure(q, because(ctx, err))
+	}
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		defer answer.Body.Close()
+		return nil, c.refusal(ctx, q, answer)
+	}
+	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, plainJSON) {
+		_ = answer.Body.Close()
+		failed := c.failure(q, fmt.Errorf("the answer is %q and not JSON: this is no API server, or a proxy before it", kind))
+		failed.Status = answer.StatusCode
+		return nil, failed
+	}
+	return answer, nil
+}
+
+func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
+	if q.named() && q.name == "" {
+		return nil, errors.New("no name of an object")
+	}
+	path, err := q.resource.path(q.name)
+	if err != nil {
+		return nil, err
+	}
+	to := c.base.JoinPath(path)
+	to.RawQuery = q.query.Encode()
+	sent, err := http.NewRequestWithContext(ctx, q.method, to.String(), bytes.NewReader(q.body))
+	if err != nil {
+		return nil, err
+	}
+	sent.Header.Set("Accept", q.accept)
+	sent.Header.Set("User-Agent", c.userAgent)
+	if q.contentType != "" {
+		sent.Header.Set("Content-Type", q.contentType)
+	}
+	return sent, nil
+}
+
+// retry calls try until it succeeds, fails for good, or ctx ends. Then the
+// error is the last one, but not that of a try which ctx itself broke off:
+// the one before says more.
+func (c *Client) retry(ctx context.Context, q request, try func() *Error) error {
+	began := time.Now()
+	var last *Error
+	unauthorized := false
+	for n, wait := 1, firstWait; ; n, wait = n+1, min(2*wait, maxWait) {
+		failed := try()
+		if failed == nil {
+			return nil
+		}
+		if ctx.Err() != nil && failed.Status == 0 && last != nil {
+			failed = last
+		}
+		failed.Tries, failed.Tried = n, time.Since(began)
+		last = failed
+
+		pause := max(wait/2+rand.N(wait/2), failed.retryAfter)
+		switch {
+		case failed.Status == http.StatusUnauthorized && !unauthorized:
+			// The transport has dropped its copy of the token, and reads the
+			// file (or asks the exec plugin) again.
+			unauthorized, pause = true, 0
+		case !failed.transient():
+			return c.explain(q, failed)
+		}
+		// No use to wait for the end.
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
+			return c.explain(q, failed)
+		}
+		select {
+		case <-ctx.Done():
+			return c.explain(q, failed)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// silence is the cause of a try's end after the client's own time.
+func (c *Client) silence() error {
+	return &timeoutError{after: c.timeout}
+}
+
+type timeoutError struct{ after time.Duration }
+
+func (e *timeoutError) Error() string { return fmt.Sprintf("no answer within %s", e.after) }
+func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
+
+// because gives the cause of ctx's end where that was what ended the request.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(ctx); cause != context.DeadlineExceeded { //nolint:errorlint // the bare one, which says nothing
+		return cause
+	}
+	return fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
+}
+
+// retryAfter is the Retry-After header in its form of seconds, the only one
+// that an API server uses.
+func retryAfter(h http.Header) time.Duration {
+	seconds, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		return 0
+	}
+	return min(time.Duration(seconds), 3600) * time.Second
+}
