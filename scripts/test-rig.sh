@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# The tests with the build tag "rig", in a virtual machine with NICs that can
+# The tests with the build tag "rig", in virtual machines with NICs that can
 # move (integration/rig). Called by "make test-rig" and, as its last step, by
 # "make test", both of which build the binaries that the tests run.
 #
-#   COUNTS    a file that takes the counts for a summary
-#   RIG_RUN   only the tests that match, as for go test -run
+# Each test file gets a machine of its own, and two run at a time: an emulated
+# CPU takes one of this machine's, and a boot takes five seconds.
+#
+#   COUNTS        a file that takes the counts for a summary
+#   RIG_RUN       only the tests whose names match this extended regular expression
+#   RIG_MACHINES  how many machines run at a time, 2 unless told; 1 where there is
+#                 one CPU, or less than 3 GB of memory
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,14 +17,31 @@ go build -o bin/tools/rig ./integration/rig/exec
 go build -o bin/tools/testreport ./scripts/testreport
 bin/tools/rig build
 
-# Packages may have other tests beside these, for the host.
-mapfile -t files < <(git grep -l --untracked '^//go:build rig$' -- '*_test.go')
-mapfile -t packages < <(printf './%s\n' "${files[@]}" | xargs -n 1 dirname | sort -u)
-tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(t .*/\1/p' "${files[@]}" | paste -sd '|')
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# one FILE TESTS runs the tests of a file, by names joined with "|".
+one() {
+	local file=$1 tests=$2 dir=${1%/*}
+	cd "$dir"
+	go tool test2json -t -p "${file%_test.go}" "$root/bin/tools/rig" "$work/${dir//\//-}.test" \
+		-test.v=test2json -test.timeout=15m -test.run="^($tests)\$" 2>&1 |
+		"$root/bin/tools/testreport" -counts "${COUNTS:-/dev/null}"
+}
+export -f one
+export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-2}
 
 began=$SECONDS ended=0
-# One machine at a time, and static binaries only: no race detector.
-CGO_ENABLED=0 go test -json -tags rig -count=1 -p 1 -timeout 15m -exec "$PWD/bin/tools/rig" -run "${RIG_RUN:-^($tests)\$}" "${packages[@]}" |
-	bin/tools/testreport -counts "${COUNTS:-/dev/null}" || ended=$?
+# The demo first: what takes long must not begin last.
+mapfile -t files < <(git grep -l --untracked '^//go:build rig$' -- '*_test.go' | sort -s -t / -k 1,1r)
+for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
+	# Static, which excludes the race detector.
+	CGO_ENABLED=0 go test -c -tags rig -o "$work/${dir//\//-}.test" "./$dir"
+done
+for file in "${files[@]}"; do
+	# Those that are not in the file are for the host.
+	tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(t .*/\1/p' "$file" | grep -E "${RIG_RUN:-.}" | paste -sd '|' || true)
+	[[ -z $tests ]] || printf '%s\0%s\0' "$file" "$tests"
+done | xargs -0 -r -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one || ended=1
 echo "in the rig: $((SECONDS - began)) s"
 exit "$ended"

@@ -3,10 +3,12 @@ package rig
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
@@ -35,22 +37,26 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	if err := b.buildGuest(ctx, guest); err != nil {
 		return "", err
 	}
-	// The code that makes it is an input as well.
-	inputs := []string{guest, module, b.source("base.go"), b.source("cpio.go")}
 	names := map[string]string{} // source → name in the guest
 	for _, tool := range append([]string{"busybox"}, tools...) {
-		path, libraries, err := program(ctx, tool)
-		if err != nil {
+		if err := addProgram(ctx, names, tool); err != nil {
 			return "", err
 		}
-		names[path] = "/bin/" + tool
-		inputs = append(inputs, path)
-		for _, l := range libraries {
-			names[l] = l
-			inputs = append(inputs, l)
-		}
 	}
-	hash, err := hashOf(inputs, k.version)
+	softRoCE, why := b.softRoCE(ctx, k)
+	if why == nil {
+		why = addVerbs(ctx, names)
+	}
+	// The code that makes it is an input as well.
+	inputs := append([]string{guest, module, b.source("base.go"), b.source("cpio.go"), b.source("softroce.go")}, slices.Sorted(maps.Keys(names))...)
+	words := []string{k.version}
+	if why == nil {
+		inputs = append(inputs, softRoCE)
+	} else {
+		fmt.Fprintf(b.log, "rig: there is no Soft-RoCE, so what needs it is left out: %v\n", why)
+		words = append(words, why.Error())
+	}
+	hash, err := hashOf(inputs, words...)
 	if err != nil {
 		return "", err
 	}
@@ -74,10 +80,20 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	if err := a.applets(ctx); err != nil {
 		return "", err
 	}
-	if err := a.modules(ctx, k); err != nil {
+	added := map[string]bool{}
+	if err := a.modules(ctx, k, wire.LoadOrder, added, kernelModules...); err != nil {
 		return "", err
 	}
 	a.file(wire.NICModule, module)
+	if why == nil {
+		a.file(wire.Modules+"/rdma_rxe.ko", softRoCE)                              // in the place of the kernel's
+		err = a.modules(ctx, k, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it asks the crypto API by name
+	} else {
+		a.bytes(wire.NoSoftRoCE, []byte(why.Error()), 0o644)
+	}
+	if err != nil {
+		return "", err
+	}
 	if err := a.close(); err != nil {
 		return "", err
 	}
@@ -122,6 +138,19 @@ func program(ctx context.Context, name string) (path string, libraries []string,
 	return path, libraryPath.FindAllString(string(out), -1), nil
 }
 
+// addProgram adds a program of this machine, and its libraries, to names.
+func addProgram(ctx context.Context, names map[string]string, tool string) error {
+	path, libraries, err := program(ctx, tool)
+	if err != nil {
+		return err
+	}
+	names[path] = "/bin/" + tool
+	for _, l := range libraries {
+		names[l] = l
+	}
+	return nil
+}
+
 // skeleton makes what programs expect before anything is mounted.
 func (a *archive) skeleton() {
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/root", "/var/lib/cni", "/usr/bin", "/usr/sbin"} {
@@ -149,12 +178,11 @@ func (a *archive) applets(ctx context.Context) error {
 	return nil
 }
 
-// modules adds the kernel's own modules, uncompressed, and the order in which
-// to load them.
-func (a *archive) modules(ctx context.Context, k kernel) error {
+// modules adds these modules of the kernel's, uncompressed, with those that
+// they need and that are not added yet, and the order in which to load them.
+func (a *archive) modules(ctx context.Context, k kernel, orderFile string, added map[string]bool, names ...string) error {
 	var order []string
-	added := map[string]bool{}
-	for _, m := range kernelModules {
+	for _, m := range names {
 		out, err := run(ctx, "", "modprobe", "-C", os.DevNull, "-d", k.dir, "-S", k.version, "--show-depends", m)
 		if err != nil {
 			return err
@@ -174,6 +202,6 @@ func (a *archive) modules(ctx context.Context, k kernel) error {
 			order = append(order, strings.TrimSpace(name+" "+moduleParameters[name]))
 		}
 	}
-	a.bytes(wire.LoadOrder, []byte(strings.Join(order, "\n")+"\n"), 0o644)
+	a.bytes(orderFile, []byte(strings.Join(order, "\n")+"\n"), 0o644)
 	return nil
 }

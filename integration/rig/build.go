@@ -44,7 +44,7 @@ type builder struct {
 
 // Build makes the machine's image, or as much of it as is missing or was made
 // from other inputs than there are now. It says on log what takes long.
-// Callers that may run at the same time hold the lock of [Lock].
+// Callers that may run at the same time hold the lock of [LockBuild].
 func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
 	if runtime.GOARCH != "amd64" || os.Geteuid() != 0 {
 		return nil, errors.New("the rig needs root, on an amd64 machine")
@@ -53,7 +53,7 @@ func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
 	if err := os.MkdirAll(b.cache, 0o755); err != nil {
 		return nil, err
 	}
-	if err := b.install(ctx); err != nil {
+	if err := b.need(ctx, needed); err != nil {
 		return nil, err
 	}
 	k, err := b.kernel(ctx)

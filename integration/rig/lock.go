@@ -1,39 +1,73 @@
 package rig
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Lock waits until no other process builds or runs the rig of this checkout:
-// one machine at a time is what a small computer can carry, and "go test" runs
-// packages side by side. It says on log that it waits, if it does.
-func Lock(root string, log io.Writer) (unlock func(), err error) {
+// LockBuild waits until no other process builds the image of this checkout, or
+// copies from it.
+func LockBuild(ctx context.Context, root string, log io.Writer) (unlock func(), err error) {
+	return lock(ctx, root, []string{"build.lock"}, log)
+}
+
+// LockMachine waits until fewer than limit machines of this checkout run: a
+// machine takes a CPU and more than a gigabyte of memory, and "go test" runs
+// packages side by side.
+func LockMachine(ctx context.Context, root string, limit int, log io.Writer) (unlock func(), err error) {
+	var slots []string
+	for i := range max(limit, 1) {
+		slots = append(slots, fmt.Sprintf("machine%d.lock", i))
+	}
+	return lock(ctx, root, slots, log)
+}
+
+// lock takes any one of the files. It says on log that it waits, if it does.
+func lock(ctx context.Context, root string, names []string, log io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(CacheDir(root), 0o755); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(CacheDir(root), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	for said := false; ; said = true {
+		for _, name := range names {
+			f, err := tryLock(filepath.Join(CacheDir(root), name))
+			if err != nil {
+				return nil, err
+			}
+			if f != nil {
+				return func() { _ = f.Close() }, nil
+			}
+		}
+		if !said {
+			fmt.Fprintln(log, "rig: waiting for another process that uses the rig of this checkout …")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// tryLock gives the locked file, or nil if another process has it.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	how := unix.LOCK_EX | unix.LOCK_NB
-	for {
-		err := unix.Flock(int(f.Fd()), how)
-		if err == unix.EWOULDBLOCK {
-			fmt.Fprintln(log, "rig: waiting for the machine of another process that uses this checkout …")
-			how = unix.LOCK_EX
-			continue
-		}
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		if err != unix.EINTR {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
 	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("lock %s: %w", path, err)
 }

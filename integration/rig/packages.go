@@ -21,9 +21,9 @@ var needed = []string{
 	"gcc:gcc,libc6-dev", "make:make", "ip:iproute2", "rdma:iproute2", "ping:iputils-ping",
 }
 
-// install installs the packages of needed that are missing.
-func (b *builder) install(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(b.root, "scripts", "need.sh"), needed...)
+// need installs the packages whose command is missing (scripts/need.sh).
+func (b *builder) need(ctx context.Context, commands []string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(b.root, "scripts", "need.sh"), commands...)
 	cmd.Stdout, cmd.Stderr = b.log, b.log
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("the rig needs Debian packages that could not be installed: %w", err)

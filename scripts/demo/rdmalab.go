@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 )
 
@@ -107,15 +108,7 @@ func clearAway(pods ...string) error {
 			return err
 		}
 	}
-	driver, err := os.Open(wire.NICModule)
-	if err != nil {
-		return err
-	}
-	defer driver.Close()
-	if err := unix.FinitModule(int(driver.Fd()), "", 0); err != nil {
-		return fmt.Errorf("load the NICs' driver: %w", err)
-	}
-	return nil
+	return kmod.Load(wire.NICModule, "")
 }
 
 // setMode sets the RDMA mode. The kernel changes it only when no netns is left

@@ -128,6 +128,11 @@ func (r *reporter) end(e event, key string) {
 		if leaf {
 			r.tally.Passed++
 		}
+		for _, line := range output {
+			if strings.Contains(line, " median ") {
+				fmt.Fprintf(r.out, "figures %s: %s\n", e.Test, words(strings.TrimSpace(line)))
+			}
+		}
 	case "skip":
 		if leaf {
 			r.tally.Skipped++
@@ -172,13 +177,17 @@ func reason(output []string) string {
 		if line == "" || strings.HasPrefix(line, "---") || strings.HasPrefix(line, "===") {
 			continue
 		}
-		if _, words, ok := strings.Cut(line, ".go:"); ok {
-			_, words, _ = strings.Cut(words, ": ")
-			return words
-		}
-		return line
+		return words(line)
 	}
 	return "no reason given"
+}
+
+// words gives a line that a test has logged, without its file and number.
+func words(line string) string {
+	if _, after, ok := strings.Cut(line, ".go:"); ok {
+		_, line, _ = strings.Cut(after, ": ")
+	}
+	return line
 }
 
 func appendCounts(path string, t tally) error {

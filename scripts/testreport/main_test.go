@@ -29,6 +29,14 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 			sum:  "tests: 1 passed, 0 failed, 0 skipped\n",
 		},
 		{
+			name: "what a passed test has measured is shown",
+			events: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: home: median 5 ms, worst 7 ms\n"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+`,
+			want: []string{"figures TestA: home: median 5 ms, worst 7 ms"},
+			sum:  "tests: 1 passed, 0 failed, 0 skipped\n",
+		},
+		{
 			name: "a failed subtest is shown and named once",
 			events: `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"run","Package":"p","Test":"TestA/x"}

@@ -14,6 +14,8 @@
 //	                              "movable=0 move_delay_ms=50"
 //	RIG_LIMIT                     how long the machine may live, as "5m" (a test
 //	                              binary's -test.timeout and half a minute)
+//	RIG_MACHINES                  how many machines of this checkout may run at a
+//	                              time (1); each takes a CPU and 1.5 GB of memory
 //	RIG_VERBOSE                   if set, say when the test begins
 //
 // These and GO* variables are passed on to the test.

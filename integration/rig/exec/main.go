@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -38,39 +39,61 @@ func run(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	unlock, err := rig.Lock(root, os.Stderr)
-	if err != nil {
-		return 1, err
+	if args[0] == "build" {
+		return 0, prepare(ctx, root, nil, nil)
 	}
-	defer unlock()
-	image, err := rig.Build(ctx, root, os.Stderr)
-	if err != nil || args[0] == "build" {
-		return 0, err
-	}
-	return test(ctx, image, root, &rig.Job{
-		Binary: args[0], Args: args[1:], Dir: dir, Env: passedOn(), Module: os.Getenv("RIG_MODULE"),
-		Binaries: cmp.Or(os.Getenv("RAIL_CNI_BIN"), filepath.Join(root, "bin")),
-		Peers:    cmp.Or(os.Getenv("RAIL_CNI_PEERS"), filepath.Join(root, "bin", "peers")),
-	})
-}
-
-// test runs one job in one machine.
-func test(ctx context.Context, image *rig.Image, root string, job *rig.Job) (int, error) {
-	initrd, err := os.CreateTemp(rig.CacheDir(root), "run-*.cpio")
+	initrd, err := os.CreateTemp("", "rig-*.cpio")
 	if err != nil {
 		return 1, err
 	}
 	defer os.Remove(initrd.Name())
-	if err := errors.Join(initrd.Close(), job.Pack(image, initrd.Name())); err != nil {
+	job := &rig.Job{
+		Binary: args[0], Args: args[1:], Dir: dir, Env: passedOn(), Module: os.Getenv("RIG_MODULE"),
+		Binaries: cmp.Or(os.Getenv("RAIL_CNI_BIN"), filepath.Join(root, "bin")),
+		Peers:    cmp.Or(os.Getenv("RAIL_CNI_PEERS"), filepath.Join(root, "bin", "peers")),
+	}
+	m := &rig.Machine{Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr}
+	if err := errors.Join(initrd.Close(), prepare(ctx, root, job, m)); err != nil {
 		return 1, err
 	}
+	return test(ctx, root, m, job)
+}
+
+// prepare makes the image, and with a job the machine's file system.
+func prepare(ctx context.Context, root string, job *rig.Job, m *rig.Machine) error {
+	unlock, err := rig.LockBuild(ctx, root, os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	image, err := rig.Build(ctx, root, os.Stderr)
+	if err != nil || job == nil {
+		return err
+	}
+	m.Image = image
+	return job.Pack(image, m.Initrd)
+}
+
+// test runs one job in one machine, when it is its turn.
+func test(ctx context.Context, root string, m *rig.Machine, job *rig.Job) (int, error) {
+	machines := 1
+	if text := os.Getenv("RIG_MACHINES"); text != "" {
+		var err error
+		if machines, err = strconv.Atoi(text); err != nil || machines < 1 {
+			return 2, fmt.Errorf("RIG_MACHINES=%q is no number of machines", text)
+		}
+	}
+	unlock, err := rig.LockMachine(ctx, root, machines, os.Stderr)
+	if err != nil {
+		return 1, err
+	}
+	defer unlock()
 	limit, err := timeLimit(job.Args)
 	if err != nil {
 		return 2, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the machine was still running after %v", limit))
 	defer cancel()
-	m := rig.Machine{Image: image, Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr}
 	return m.Run(ctx)
 }
 

@@ -1,19 +1,18 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 )
 
@@ -130,7 +129,7 @@ func run(w *wire.Writer) (int, error) {
 	if err := json.Unmarshal(text, &job); err != nil {
 		return 0, fmt.Errorf("%s: %w", wire.JobFile, err)
 	}
-	if err := errors.Join(loadModules(job.Module), loopbackUp(), unix.Sethostname([]byte("rig"))); err != nil {
+	if err := errors.Join(kmod.LoadAll(wire.LoadOrder), kmod.Load(wire.NICModule, job.Module), loopbackUp(), unix.Sethostname([]byte("rig"))); err != nil {
 		return 0, err
 	}
 	if err := os.MkdirAll(job.Dir, 0o755); err != nil {
@@ -140,33 +139,6 @@ func run(w *wire.Writer) (int, error) {
 		return 0, err
 	}
 	return runTest(w, &job)
-}
-
-func loadModules(nicParameters string) error {
-	order, err := os.Open(wire.LoadOrder)
-	if err != nil {
-		return err
-	}
-	defer order.Close()
-	for lines := bufio.NewScanner(order); lines.Scan(); {
-		name, parameters, _ := strings.Cut(lines.Text(), " ")
-		if err := load(filepath.Join(wire.Modules, name), parameters); err != nil {
-			return err
-		}
-	}
-	return load(wire.NICModule, nicParameters)
-}
-
-func load(path, parameters string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := unix.FinitModule(int(f.Fd()), parameters, 0); err != nil {
-		return fmt.Errorf("load %s with %q: %w", filepath.Base(path), parameters, err)
-	}
-	return nil
 }
 
 func loopbackUp() error {

@@ -24,6 +24,11 @@ static uint rails = 10;
 module_param(rails, uint, 0444);
 MODULE_PARM_DESC(rails, "a NIC in slot S is on rail S % rails, and sees no other rail");
 
+static uint slots[32];
+static uint num_slots;
+module_param_array(slots, uint, &num_slots, 0444);
+MODULE_PARM_DESC(slots, "take only the functions in these slots (default: all)");
+
 static LIST_HEAD(nics);
 static DEFINE_SPINLOCK(nics_lock);
 
@@ -363,11 +368,24 @@ static unsigned int fk_rail(struct pci_dev *pdev)
 	return rails ? PCI_SLOT(pci_physfn(pdev)->devfn) % rails : 0;
 }
 
+static bool fk_wanted(struct pci_dev *pdev)
+{
+	uint i, slot = PCI_SLOT(pci_physfn(pdev)->devfn);
+
+	for (i = 0; i < num_slots; i++)
+		if (slots[i] == slot)
+			return true;
+	return num_slots == 0;
+}
+
 static int fk_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 {
-	struct fk_nic *nic = kzalloc(sizeof(*nic), GFP_KERNEL);
+	struct fk_nic *nic;
 	int err;
 
+	if (!fk_wanted(pdev))
+		return -ENODEV;
+	nic = kzalloc(sizeof(*nic), GFP_KERNEL);
 	if (!nic)
 		return -ENOMEM;
 	nic->pdev = pdev;

@@ -55,6 +55,8 @@ const (
 	Modules    = Root + "/modules"
 	LoadOrder  = Modules + "/order" // file names with parameters, one a line
 	NICModule  = Modules + "/fakerdma.ko"
+	SoftRoCE   = Modules + "/softroce"    // as LoadOrder, of what is loaded on demand
+	NoSoftRoCE = Modules + "/no-softroce" // there in its place: why the rig has none
 )
 
 const (

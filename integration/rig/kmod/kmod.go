@@ -1,0 +1,63 @@
+package kmod
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
+)
+
+// Load loads the module in a file with these parameters, as "a=1 b=2"
+// (finit_module(2)). It is an error if the module is there already.
+func Load(path, parameters string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.FinitModule(int(f.Fd()), parameters, 0); err != nil {
+		return fmt.Errorf("load %s with %q: %w", filepath.Base(path), parameters, err)
+	}
+	return nil
+}
+
+// LoadAll loads what an order names ([wire.LoadOrder]): on each line a file
+// beside it, and its parameters. Modules that are there already are passed over.
+func LoadAll(order string) error {
+	text, err := os.ReadFile(order)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, parameters, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if err := Load(filepath.Join(filepath.Dir(order), name), parameters); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReloadNICs loads the NICs' driver anew with these parameters: whatever was
+// done to the NICs, and wherever they are, they are back as the kernel finds
+// them. It fails if their driver is in use.
+func ReloadNICs(parameters string) error {
+	if err := unix.DeleteModule("fakerdma", 0); err != nil {
+		return fmt.Errorf("unload the NICs' driver: %w", err)
+	}
+	return Load(wire.NICModule, parameters)
+}
+
+// SoftRoCE loads the driver that gives any NIC an RDMA device with a data path
+// (`rdma link add … type rxe netdev …`). Where the rig has none the error is the
+// reason, and wraps [os.ErrNotExist].
+func SoftRoCE() error {
+	if why, err := os.ReadFile(wire.NoSoftRoCE); err == nil {
+		return fmt.Errorf("the rig has no Soft-RoCE (%w): %s", os.ErrNotExist, why)
+	}
+	return LoadAll(wire.SoftRoCE)
+}

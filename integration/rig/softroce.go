@@ -1,0 +1,138 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Soft-RoCE is the one RDMA driver that has a data path without hardware. The
+// kernel's cannot be used with network namespaces: ours is built of the same
+// sources and module/rxe.patch.
+
+// softRoCETools are the programs with which tests use it, and their packages.
+var softRoCETools = []string{"ib_write_bw:perftest", "ibv_rc_pingpong:ibverbs-utils,ibverbs-providers", "patch:patch", "strip:binutils"}
+
+// A Soft-RoCE that could not be built is not tried again for this long: each
+// machine's start asks for it.
+const softRoCERetry = time.Hour
+
+// softRoCE gives the module, built anew if its patch or the kernel is new. The
+// rig is of use without it: the error says why there is none.
+func (b *builder) softRoCE(ctx context.Context, k kernel) (module string, err error) {
+	patch := b.source("module/rxe.patch")
+	hash, err := hashOf([]string{patch}, k.version)
+	if err != nil {
+		return "", err
+	}
+	module = filepath.Join(b.cache, "softroce-"+hash+".ko")
+	why := filepath.Join(b.cache, "softroce-"+hash+".why")
+	if failed, err := os.Stat(why); err == nil && time.Since(failed.ModTime()) < softRoCERetry {
+		text, err := os.ReadFile(why)
+		return "", errors.Join(err, errors.New(string(text)))
+	}
+	err = b.need(ctx, softRoCETools)
+	if _, missing := os.Stat(module); err == nil && missing != nil {
+		err = errors.Join(b.forget("softroce-*"), b.buildSoftRoCE(ctx, k, patch, module))
+	}
+	if err != nil && ctx.Err() == nil {
+		err = errors.Join(err, writeAtomically(why, []byte(err.Error())))
+	}
+	return module, err
+}
+
+func (b *builder) buildSoftRoCE(ctx context.Context, k kernel, patch, module string) error {
+	sources, err := b.softRoCESources(ctx, k)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.log, "rig: building Soft-RoCE for network namespaces (the kernel's, patched) …\n")
+	work, err := os.MkdirTemp("", "rig-softroce")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	built := filepath.Join(work, "rdma_rxe.ko")
+	for _, command := range [][]string{
+		{"cp", "-rT", sources, work},
+		{"patch", "-s", "-p1", "-i", patch},
+		{"make", "-s", "-j2", "-C", k.headers(), "M=" + work, "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"},
+		{"strip", "-g", built}, // nine tenths of it, and each machine would unpack them
+	} {
+		if _, err := run(ctx, work, command[0], command[1:]...); err != nil {
+			return err
+		}
+	}
+	object, err := os.ReadFile(built)
+	if err != nil {
+		return err
+	}
+	return writeAtomically(module, object)
+}
+
+// softRoCESources gives the directory with the sources of the kernel's driver,
+// which are kept beside the kernel.
+func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error) {
+	kept := filepath.Join(k.dir, "rxe")
+	if _, err := os.Stat(kept); err == nil {
+		return kept, nil
+	}
+	upstream, _, _ := strings.Cut(k.version, "+")
+	name, version, err := sourcePackage(ctx, upstream)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintf(b.log, "rig: fetching the sources of Linux %s (150 MB, once) …\n", upstream)
+	work, err := os.MkdirTemp(b.cache, "sources-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	if err := unpack(ctx, work, name+"="+version); err != nil {
+		return "", err
+	}
+	const driver = "drivers/infiniband/sw/rxe"
+	if _, err := run(ctx, work, "tar", "-xJf", filepath.Join("usr", "src", name+".tar.xz"), name+"/"+driver); err != nil {
+		return "", err
+	}
+	return kept, os.Rename(filepath.Join(work, name, driver), kept)
+}
+
+// sourcePackage asks apt for the package with the sources of a kernel, as
+// 6.12.117.
+func sourcePackage(ctx context.Context, upstream string) (name, version string, err error) {
+	series := strings.Join(strings.Split(upstream, ".")[:2], ".")
+	name = "linux-source-" + series
+	out, err := run(ctx, "", "apt-cache", "madison", name)
+	if err != nil {
+		return "", "", err
+	}
+	for line := range strings.Lines(string(out)) {
+		// linux-source-6.12 | 6.12.117-1~deb12u1 | http://… Packages
+		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[2], upstream+"-") {
+			return name, f[2], nil
+		}
+	}
+	return "", "", fmt.Errorf("apt knows no package %s of version %s", name, upstream)
+}
+
+// addVerbs adds to names the programs that use it, and what those need.
+func addVerbs(ctx context.Context, names map[string]string) error {
+	// libibverbs loads its provider when it finds this file.
+	const config = "/etc/libibverbs.d/rxe.driver"
+	providers, err := filepath.Glob("/usr/lib/*/libibverbs/librxe-rdmav*.so")
+	if err != nil {
+		return err
+	}
+	if len(providers) != 1 {
+		return fmt.Errorf("libibverbs has %d providers for Soft-RoCE (package ibverbs-providers), not one", len(providers))
+	}
+	for _, file := range []string{config, providers[0]} {
+		names[file] = file
+	}
+	return errors.Join(addProgram(ctx, names, "ib_write_bw"), addProgram(ctx, names, "ibv_rc_pingpong"))
+}
