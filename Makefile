@@ -11,6 +11,7 @@ MAKEFLAGS   += --no-builtin-rules --no-print-directory
 BIN     := $(CURDIR)/bin
 PEERS   := $(BIN)/peers
 TOOLS   := $(BIN)/tools
+PLANE   := $(TOOLS)/controlplane
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # What "make build" puts into bin/: one binary for each main package.
@@ -37,11 +38,13 @@ RIG       ?= yes
 # Where tests that need real binaries find ours and those of others.
 export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
+# … and the control plane that they start.
+export RAIL_CNI_CONTROLPLANE := $(PLANE)
 
-.PHONY: help build peers tools demo test test-rig lint bench fuzz clean
+.PHONY: help build peers controlplane tools demo test test-rig lint bench fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 build: ## static binaries of all plugins, railctl and cnitool in bin/
 	@mkdir -p '$(BIN)'
@@ -53,6 +56,14 @@ peers: ## the plugins of others that tests and bench compare with, in bin/peers
 		(cd integration/peers/$$module && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool); \
 	done
 
+controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplane (their first build takes minutes)
+	@mkdir -p '$(PLANE)'
+	@test -x '$(PLANE)/kube-apiserver' || echo 'building etcd and kube-apiserver, once: this takes minutes …'
+	@cd integration/controlplane/binaries/etcd && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PLANE)/etcd' tool
+	@cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		go build $(BUILDFLAGS) -o '$(PLANE)/kube-apiserver' -ldflags "-s -w \
+			-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" tool
+
 tools: ## the linter, in bin/tools (its first build takes about a minute)
 	@mkdir -p '$(TOOLS)'
 	@test -x '$(TOOLS)/golangci-lint' || echo 'building the linter, once …'
@@ -62,7 +73,7 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
 	@RIG='$(RIG)' scripts/demo.sh
 
-test: build peers tools ## lint, vet and all tests (needs root: they make network namespaces)
+test: build peers controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
 

@@ -1,0 +1,131 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Content types of bodies.
+const (
+	JSON       = "application/json"
+	YAML       = "application/yaml"
+	JSONPatch  = "application/json-patch+json"
+	MergePatch = "application/merge-patch+json"
+)
+
+// Credential is how a client says who it is: a certificate with its key, or a
+// bearer token. Without either the client is anonymous.
+type Credential struct {
+	Certificate, Key []byte // PEM
+	Token            string
+}
+
+// Client sends requests to kube-apiserver as one user. It knows no types: a
+// path is what follows the server's address, a body is what stands in the
+// documentation of the API. It tries once, for 30 s at the most, and may be
+// used from many goroutines.
+type Client struct {
+	server string
+	token  string
+	http   http.Client
+}
+
+// Client makes a client with a credential. User agents of these clients begin
+// with "rail-cni-controlplane".
+func (p *Plane) Client(c Credential) (*Client, error) {
+	conf := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	conf.RootCAs.AddCert(p.ca.cert)
+	if len(c.Certificate) > 0 {
+		pair, err := tls.X509KeyPair(c.Certificate, c.Key)
+		if err != nil {
+			return nil, err
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	// No proxy, whatever the environment says: the server is on loopback.
+	return &Client{
+		server: p.server, token: c.Token,
+		http: http.Client{Transport: &http.Transport{TLSClientConfig: conf, MaxIdleConnsPerHost: 16}, Timeout: 30 * time.Second},
+	}, nil
+}
+
+// Do sends one request and gives the status code and the body of the answer,
+// also of one that refuses. Body may be nil, []byte (sent as it is), or
+// anything that encoding/json encodes; contentType is that of the body, "" for
+// [JSON]. An error means that there was no whole answer.
+func (c *Client) Do(ctx context.Context, method, path, contentType string, body any) (code int, answer []byte, err error) {
+	raw, ok := body.([]byte)
+	if !ok && body != nil {
+		if raw, err = json.Marshal(body); err != nil {
+			return 0, nil, fmt.Errorf("%s %s: %w", method, path, err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(raw))
+	if err != nil {
+		return 0, nil, err
+	}
+	if contentType == "" {
+		contentType = JSON
+	}
+	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("Accept", JSON)
+	req.Header.Set("User-Agent", "rail-cni-controlplane")
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	if answer, err = io.ReadAll(resp.Body); err != nil {
+		return 0, nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return resp.StatusCode, answer, nil
+}
+
+// Get reads an object or, by the path of a collection, a list.
+func (c *Client) Get(ctx context.Context, path string) (code int, answer []byte, err error) {
+	return c.Do(ctx, http.MethodGet, path, "", nil)
+}
+
+// Create posts an object to the path of its collection.
+func (c *Client) Create(ctx context.Context, path string, object any) (code int, answer []byte, err error) {
+	return c.Do(ctx, http.MethodPost, path, "", object)
+}
+
+// Update puts an object in the place of the one at path.
+func (c *Client) Update(ctx context.Context, path string, object any) (code int, answer []byte, err error) {
+	return c.Do(ctx, http.MethodPut, path, "", object)
+}
+
+// Patch changes the object at path by a patch of the type, for example
+// [JSONPatch].
+func (c *Client) Patch(ctx context.Context, path, contentType string, patch any) (code int, answer []byte, err error) {
+	return c.Do(ctx, http.MethodPatch, path, contentType, patch)
+}
+
+// Delete deletes an object or, by the path of a collection, all in it.
+func (c *Client) Delete(ctx context.Context, path string) (code int, answer []byte, err error) {
+	return c.Do(ctx, http.MethodDelete, path, "", nil)
+}
+
+// into sends a request, decodes what a success answers into out, and makes an
+// error of all else.
+func (c *Client) into(ctx context.Context, out any, method, path, contentType string, body any) error {
+	code, answer, err := c.Do(ctx, method, path, contentType, body)
+	if err == nil && code/100 != 2 {
+		err = fmt.Errorf("%s %s: %d: %s", method, path, code, answer)
+	}
+	if err == nil && out != nil {
+		err = json.Unmarshal(answer, out)
+	}
+	return err
+}

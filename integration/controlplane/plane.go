@@ -1,0 +1,500 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/deployments/crds"
+)
+
+// Options say what a control plane is like. The zero value is good for a test.
+type Options struct {
+	// Binaries is the directory of etcd and kube-apiserver. "" =
+	// RAIL_CNI_CONTROLPLANE of the environment, then bin/tools/controlplane of
+	// the checkout that the process works in.
+	Binaries string
+	// Etcd is the path of another etcd than that of Binaries.
+	Etcd string
+	// Fsync: etcd waits for the disk with each write, as in production. An etcd
+	// older than 3.5 always does. Without it, what etcd has written survives
+	// its own death, but not that of the machine.
+	Fsync bool
+	// Audit makes kube-apiserver keep the log that [Plane.Requests] reads.
+	Audit bool
+	// CRDs are definitions beside those of deployments/crds: JSON or YAML, one
+	// object each.
+	CRDs [][]byte
+	// APIServerArgs are further flags of kube-apiserver.
+	APIServerArgs []string
+}
+
+// Plane is a running control plane. Its methods may be called from many
+// goroutines.
+type Plane struct {
+	dir      string
+	options  Options
+	ca       *authority
+	admin    *Client
+	address  string // of kube-apiserver, host:port
+	server   string // the same as an URL
+	etcdURL  string
+	binaries struct{ etcd, apiserver string }
+
+	mu              sync.Mutex
+	etcd, apiserver *process // nil when killed
+	killed          time.Time
+	reaches         map[*reach]bool
+}
+
+// patience bounds each wait for a process to become ready: they take 3 s on an
+// idle machine with two cores, and 10 s under load.
+const patience = 2 * time.Minute
+
+// Start gives a test a control plane that ends with it.
+func Start(t testing.TB, o Options) *Plane {
+	t.Helper()
+	p, err := New(t.Context(), t.TempDir(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// New starts a control plane, with all its files in the empty directory dir, and waits until it is
+// ready and serves the CRDs. It is the caller's to close. After an error
+// nothing is left running.
+func New(ctx context.Context, dir string, o Options) (*Plane, error) {
+	p := &Plane{dir: dir, options: o, reaches: map[*reach]bool{}}
+	if err := p.find(); err != nil {
+		return nil, err
+	}
+	var err error
+	for range 3 {
+		// Somebody else may take a port between our look and our use of it.
+		if err = p.begin(ctx); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			break
+		}
+		p.stop()
+	}
+	if err == nil {
+		err = p.define(ctx)
+	}
+	if err != nil {
+		p.Close()
+		return nil, fmt.Errorf("control plane: %w", err)
+	}
+	return p, nil
+}
+
+// find looks for the binaries.
+func (p *Plane) find() error {
+	dir := p.options.Binaries
+	if dir == "" {
+		dir = os.Getenv("RAIL_CNI_CONTROLPLANE")
+	}
+	if dir == "" {
+		at, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		for ; at != filepath.Dir(at); at = filepath.Dir(at) {
+			dir = filepath.Join(at, "bin", "tools", "controlplane")
+			if _, err := os.Stat(dir); err == nil {
+				break
+			}
+		}
+	}
+	p.binaries.etcd, p.binaries.apiserver = filepath.Join(dir, "etcd"), filepath.Join(dir, "kube-apiserver")
+	if p.options.Etcd != "" {
+		p.binaries.etcd = p.options.Etcd
+	}
+	for _, binary := range []string{p.binaries.etcd, p.binaries.apiserver} {
+		if _, err := os.Stat(binary); err != nil {
+			return fmt.Errorf("the control plane is not built (run `make controlplane`): %w", err)
+		}
+	}
+	return nil
+}
+
+// begin makes certificates and starts both processes on ports that are free.
+func (p *Plane) begin(ctx context.Context) error {
+	var addresses [2]string
+	for i := range addresses {
+		address, err := freeAddress()
+		if err != nil {
+			return err
+		}
+		addresses[i] = address
+	}
+	p.etcdURL, p.address = "http://"+addresses[0], addresses[1]
+	p.server = "https://" + p.address
+	if err := p.secrets(); err != nil {
+		return err
+	}
+	if err := p.StartEtcd(ctx); err != nil {
+		return err
+	}
+	return p.StartAPIServer(ctx)
+}
+
+// freeAddress gives an address of loopback that nobody listens on. Its port is
+// below those that the kernel gives to clients (ip_local_port_range), so that a
+// server that was killed gets it again.
+func freeAddress() (string, error) {
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 16384+mathrand.IntN(16000)))
+		if err == nil {
+			return l.Addr().String(), l.Close()
+		}
+	}
+	return "", errors.New("no free port between 16384 and 32384 on loopback")
+}
+
+// file gives the path of a file of the plane.
+func (p *Plane) file(name string) string { return filepath.Join(p.dir, name) }
+
+// secrets makes the CA and what both sides need of it, and writes the files
+// that kube-apiserver reads.
+func (p *Plane) secrets() (err error) {
+	if p.ca, err = newAuthority(); err != nil {
+		return err
+	}
+	cert, key, err := p.ca.server()
+	if err != nil {
+		return err
+	}
+	account, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	accountKey, err := keyPEM(account)
+	if err != nil {
+		return err
+	}
+	accountPublic, err := x509.MarshalPKIXPublicKey(account.Public())
+	if err != nil {
+		return err
+	}
+	admin, err := p.CertificateFor("admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	if p.admin, err = p.Client(admin); err != nil {
+		return err
+	}
+	if _, err := p.Kubeconfig(admin, Form{Path: p.AdminKubeconfig()}); err != nil {
+		return err
+	}
+	return writeFiles(map[string][]byte{
+		p.file("ca.crt"):        p.ca.pem,
+		p.file("apiserver.crt"): cert,
+		p.file("apiserver.key"): key,
+		p.file("account.key"):   accountKey,
+		p.file("account.pub"):   pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: accountPublic}),
+		p.file("audit.policy"):  []byte(auditPolicy),
+	})
+}
+
+// StartEtcd starts etcd, on what it had written when it was killed, and waits
+// until it is ready. Nothing happens when it runs.
+func (p *Plane) StartEtcd(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.etcd != nil {
+		return nil
+	}
+	args := []string{
+		"--data-dir", p.file("etcd"),
+		"--listen-client-urls", p.etcdURL, "--advertise-client-urls", p.etcdURL,
+		"--listen-peer-urls", "http://127.0.0.1:0", // there are no peers
+		"--logger", "zap", "--log-level", "warn",
+	}
+	if !p.options.Fsync {
+		if help, err := exec.Command(p.binaries.etcd, "--help").CombinedOutput(); err != nil {
+			return fmt.Errorf("%s --help: %w", p.binaries.etcd, err)
+		} else if strings.Contains(string(help), "--unsafe-no-fsync") {
+			args = append(args, "--unsafe-no-fsync")
+		}
+	}
+	etcd, err := launch("etcd", p.file("etcd.log"), p.binaries.etcd, args...)
+	if err != nil {
+		return err
+	}
+	if err := poll(ctx, etcd, func(ctx context.Context) error { return p.etcdGet(ctx, "/health", nil) }); err != nil {
+		etcd.kill()
+		return err
+	}
+	p.etcd = etcd
+	return nil
+}
+
+// etcdGet asks etcd's HTTP side for a JSON document.
+func (p *Plane) etcdGet(ctx context.Context, path string, out any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.etcdURL+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("etcd answers %s to %s: %s", resp.Status, path, body)
+	}
+	if err == nil && out != nil {
+		err = json.Unmarshal(body, out)
+	}
+	return err
+}
+
+// KillEtcd kills etcd (SIGKILL), also when it is paused.
+func (p *Plane) KillEtcd() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.etcd != nil {
+		p.etcd.kill()
+		p.etcd = nil
+	}
+}
+
+// PauseEtcd stops etcd without ending it (SIGSTOP): kube-apiserver goes on, and
+// its requests to etcd hang.
+func (p *Plane) PauseEtcd() error { return p.signalEtcd(syscall.SIGSTOP) }
+
+// ResumeEtcd lets a paused etcd go on (SIGCONT).
+func (p *Plane) ResumeEtcd() error { return p.signalEtcd(syscall.SIGCONT) }
+
+func (p *Plane) signalEtcd(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.etcd == nil {
+		return errors.New("etcd does not run")
+	}
+	return p.etcd.cmd.Process.Signal(s)
+}
+
+// StartAPIServer starts kube-apiserver, under the address that it had, and
+// waits until it is ready, for which it needs etcd. Nothing happens when it
+// runs.
+func (p *Plane) StartAPIServer(ctx context.Context) error {
+	p.mu.Lock()
+	if p.apiserver != nil {
+		p.mu.Unlock()
+		return nil
+	}
+	err := p.launchAPIServer(ctx)
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return p.WaitReady(ctx)
+}
+
+// launchAPIServer waits only until something listens. The caller holds p.mu.
+func (p *Plane) launchAPIServer(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(p.address)
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--etcd-servers=" + p.etcdURL,
+		"--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
+		"--endpoint-reconciler-type=none",
+		"--cert-dir=" + p.dir,
+		"--tls-cert-file=" + p.file("apiserver.crt"), "--tls-private-key-file=" + p.file("apiserver.key"),
+		"--client-ca-file=" + p.file("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + p.file("account.pub"), "--service-account-signing-key-file=" + p.file("account.key"),
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=Node,RBAC",
+		// No controller makes the account "default", which this plugin wants
+		// to find before it lets a pod in.
+		"--disable-admission-plugins=ServiceAccount",
+		"--allow-privileged=true",
+	}
+	if p.options.Audit {
+		args = append(args, "--audit-policy-file="+p.file("audit.policy"), "--audit-log-path="+p.auditLog(),
+			"--audit-log-maxsize=1000000") // one file, whatever comes
+	}
+	apiserver, err := launch("kube-apiserver", p.file("apiserver.log"), p.binaries.apiserver, append(args, p.options.APIServerArgs...)...)
+	if err != nil {
+		return err
+	}
+	err = poll(ctx, apiserver, func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
+	if err != nil {
+		apiserver.kill()
+		return err
+	}
+	p.apiserver = apiserver
+	for r := range p.reaches {
+		if err := r.open(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WaitReady waits until kube-apiserver says that it is ready.
+func (p *Plane) WaitReady(ctx context.Context) error {
+	p.mu.Lock()
+	apiserver := p.apiserver
+	p.mu.Unlock()
+	if apiserver == nil {
+		return errors.New("kube-apiserver does not run")
+	}
+	return poll(ctx, apiserver, func(ctx context.Context) error {
+		return p.admin.into(ctx, nil, http.MethodGet, "/readyz", "", nil)
+	})
+}
+
+// KillAPIServer kills kube-apiserver (SIGKILL).
+func (p *Plane) KillAPIServer() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.apiserver == nil {
+		return
+	}
+	for r := range p.reaches {
+		r.refuse()
+	}
+	p.apiserver.kill()
+	p.apiserver = nil
+	p.killed = time.Now()
+	for r := range p.reaches {
+		r.cut()
+	}
+}
+
+// RestartAPIServer kills kube-apiserver, starts it again and waits until it is
+// ready.
+func (p *Plane) RestartAPIServer(ctx context.Context) error {
+	p.KillAPIServer()
+	return p.StartAPIServer(ctx)
+}
+
+// stop kills both processes.
+func (p *Plane) stop() {
+	p.KillAPIServer() // first: without etcd it only complains
+	p.KillEtcd()
+}
+
+// Close ends everything. It may be called again.
+func (p *Plane) Close() {
+	p.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for r := range p.reaches {
+		p.leave(r)
+	}
+}
+
+// Admin gives a client of a cluster administrator.
+func (p *Plane) Admin() *Client { return p.admin }
+
+// Server gives the URL of kube-apiserver. It stays the same over restarts.
+func (p *Plane) Server() string { return p.server }
+
+// CA gives the certificate of the CA that signed all others, as PEM.
+func (p *Plane) CA() []byte { return p.ca.pem }
+
+// Versions gives the versions of the two that run, for example "3.6.16" and
+// "v1.36.3".
+func (p *Plane) Versions(ctx context.Context) (etcd, apiserver string, err error) {
+	var e struct{ Etcdserver string }
+	var a struct{ GitVersion string }
+	err = errors.Join(p.etcdGet(ctx, "/version", &e), p.admin.into(ctx, &a, http.MethodGet, "/version", "", nil))
+	return e.Etcdserver, a.GitVersion, err
+}
+
+// define gives the server all CRDs, and waits until it serves them and has made
+// its own namespaces.
+func (p *Plane) define(ctx context.Context) error {
+	objects := slices.Clone(p.options.CRDs)
+	entries, err := fs.ReadDir(crds.Files, ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		text, err := crds.Files.ReadFile(e.Name())
+		if err != nil {
+			return err
+		}
+		objects = append(objects, text)
+	}
+	wait := []string{"/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"}
+	for _, text := range objects {
+		var crd struct {
+			Spec struct {
+				Group    string
+				Names    struct{ Plural string }
+				Versions []struct{ Name string }
+			}
+		}
+		if err := p.admin.into(ctx, &crd, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", YAML, text); err != nil {
+			return err
+		}
+		wait = append(wait, fmt.Sprintf("/apis/%s/%s/%s", crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Plural))
+	}
+	for _, path := range wait {
+		err := poll(ctx, p.apiserver, func(ctx context.Context) error {
+			return p.admin.into(ctx, nil, http.MethodGet, path, "", nil)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poll tries until there is no error, the process has ended, or patience and
+// context end.
+func poll(ctx context.Context, of *process, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		one, cancelOne := context.WithTimeout(ctx, 2*time.Second)
+		err := try(one)
+		cancelOne()
+		if err == nil {
+			return nil
+		}
+		if err := of.ended(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w (%w)", of.name, err, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

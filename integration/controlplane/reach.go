@@ -1,0 +1,124 @@
+package controlplane
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// reach is the API server's address in another network namespace.
+type reach struct {
+	ns      *link.Netns
+	address string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]bool
+}
+
+// Reach makes the API server answer in the network namespace at path under the
+// same address as here, so that one kubeconfig is good for both: this process
+// listens there and hands each connection on. While the server is down the
+// address refuses connections there, too. The namespace must have its loopback
+// up, and lives on until stop is called or the plane is closed.
+func (p *Plane) Reach(path string) (stop func(), err error) {
+	ns, err := link.OpenNetns(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &reach{ns: ns, address: p.address, conns: map[net.Conn]bool{}}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.apiserver != nil {
+		if err := r.open(); err != nil {
+			ns.Close()
+			return nil, err
+		}
+	}
+	p.reaches[r] = true
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.leave(r)
+	}, nil
+}
+
+// leave ends a reach, once. The caller holds p.mu.
+func (p *Plane) leave(r *reach) {
+	if p.reaches[r] {
+		delete(p.reaches, r)
+		r.refuse()
+		r.cut()
+		r.ns.Close()
+	}
+}
+
+// open begins to listen. A socket stays in the namespace that it was made in.
+func (r *reach) open() error {
+	var l net.Listener
+	err := r.ns.Do(func() (err error) {
+		l, err = net.Listen("tcp", r.address)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reaching kube-apiserver from %s: %w", r.ns.Path, err)
+	}
+	r.listener = l
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			go r.handOn(conn)
+		}
+	}()
+	return nil
+}
+
+// refuse ends listening; connections that are open go on.
+func (r *reach) refuse() {
+	if r.listener != nil {
+		_ = r.listener.Close()
+		r.listener = nil
+	}
+}
+
+// cut ends all connections.
+func (r *reach) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for conn := range r.conns {
+		_ = conn.Close()
+	}
+}
+
+// handOn copies both ways until either end closes.
+func (r *reach) handOn(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp", r.address)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	r.mu.Lock()
+	r.conns[near], r.conns[far] = true, true
+	r.mu.Unlock()
+
+	done := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+		go func() {
+			_, _ = io.Copy(way[0], way[1]) // its errors are those of the two ends, who see them themselves
+			done <- struct{}{}
+		}()
+	}
+	<-done // TLS ends both ways at once
+
+	r.mu.Lock()
+	delete(r.conns, near)
+	delete(r.conns, far)
+	r.mu.Unlock()
+}
