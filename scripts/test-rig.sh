@@ -8,6 +8,8 @@
 #
 #   COUNTS        a file that takes the counts for a summary
 #   RIG_RUN       only the tests whose names match this extended regular expression
+#   RIG_LIMIT     how long the tests of a file may take, 15m unless told
+#   RIG_ROUNDS    how often what is measured is repeated
 #   RIG_MACHINES  how many machines run at a time, 2 unless told; 1 where there is
 #                 one CPU, or less than 3 GB of memory
 set -euo pipefail
@@ -25,7 +27,7 @@ one() {
 	local file=$1 tests=$2 dir=${1%/*}
 	cd "$dir"
 	go tool test2json -t -p "${file%_test.go}" "$root/bin/tools/rig" "$work/${dir//\//-}.test" \
-		-test.v=test2json -test.timeout=15m -test.run="^($tests)\$" 2>&1 |
+		-test.v=test2json -test.timeout="${RIG_LIMIT:-15m}" -test.run="^($tests)\$" 2>&1 |
 		"$root/bin/tools/testreport" -counts "${COUNTS:-/dev/null}"
 }
 export -f one

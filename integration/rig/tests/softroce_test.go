@@ -3,17 +3,14 @@
 package tests
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/rig/verbs"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -45,9 +42,16 @@ func TestPodsSpeakVerbs(t *testing.T) {
 			if left := n.allRDMA(); mode == rdma.Exclusive && len(left) != 0 {
 				t.Errorf("still on the host: %v", left)
 			}
-			for _, programme := range []string{"ibv_rc_pingpong -n 20", "ib_write_bw -n 5 -F --report_gbits"} {
-				n.verbs(programme, pods)
+			server, client := n.end(pods[0]), n.end(pods[1])
+			turns, err := verbs.PingPong(t.Context(), 20, server, client)
+			if err != nil {
+				t.Fatal(err)
 			}
+			bandwidth, err := verbs.Bandwidth(t.Context(), 50, server, client)
+			if err != nil || bandwidth <= 0 {
+				t.Fatal(bandwidth, err)
+			}
+			t.Logf("ibv_rc_pingpong: %s; ib_write_bw: %.2f Gbit/s", turns, bandwidth)
 			for i, p := range pods {
 				n.MustRun(p.call("DEL", "net1", n.config(0, verbsConfig(nics[i]))))
 			}
@@ -82,72 +86,15 @@ func (n *node) allRDMA() map[string]string {
 	return state
 }
 
-// verbs runs a programme as the server in the first pod, and as its client in
-// the second, each with the device and the GID index that are recorded.
-func (n *node) verbs(programme string, pods []*pod) {
+// end gives what the record says of the pod's RDMA.
+func (n *node) end(p *pod) verbs.End {
 	n.t.Helper()
-	began := time.Now()
-	var commands []*exec.Cmd
-	address := ""
-	for _, p := range pods {
-		for _, r := range n.records() {
-			if r.ContainerID != p.container {
-				continue
-			}
+	for _, r := range n.records() {
+		if r.ContainerID == p.container {
 			gid := r.RDMA.GIDs[0]
-			option := map[bool]string{true: "-x", false: "-g"}[strings.HasPrefix(programme, "ib_")]
-			words := append([]string{"netns", "exec", p.Name}, strings.Fields(programme)...)
-			words = append(words, "-d", gid.Device, option, fmt.Sprint(gid.Index))
-			if address != "" {
-				words = append(words, address)
-			}
-			address = gid.Address
-			commands = append(commands, exec.CommandContext(n.t.Context(), "ip", words...))
+			return verbs.End{Netns: p.Name, Device: gid.Device, GID: gid.Index, Address: gid.Address}
 		}
 	}
-	if len(commands) != 2 {
-		n.t.Fatalf("%d of the pods are recorded", len(commands))
-	}
-	var said [2]bytes.Buffer
-	for i, c := range commands {
-		c.Stdout, c.Stderr = &said[i], &said[i]
-	}
-	server, client := commands[0], commands[1]
-	if err := server.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	listening(n.t, pods[0])
-	err := client.Run()
-	if err != nil {
-		_ = server.Process.Kill()
-	}
-	if err := errors.Join(err, server.Wait()); err != nil {
-		n.t.Fatalf("%s: %v\nserver:\n%s\nclient:\n%s", programme, err, said[0].Bytes(), said[1].Bytes())
-	}
-	lines := strings.Split(strings.Trim(said[1].String(), "-\n"), "\n")
-	n.t.Logf("%s, in %v: %s", programme, time.Since(began).Round(time.Millisecond), strings.Join(strings.Fields(lines[len(lines)-1]), " "))
-}
-
-// listening waits until a programme in the pod listens on a TCP port, by which
-// these programmes tell each other where to write.
-func listening(t *testing.T, p *pod) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		found := false
-		p.Inside(func() {
-			for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					t.Error(err)
-				}
-				found = found || bytes.Contains(text, []byte(" 0A ")) // TCP_LISTEN
-			}
-		})
-		if found {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the server does not listen")
-		}
-	}
+	n.t.Fatalf("%s has no record", p.container)
+	return verbs.End{}
 }
