@@ -87,6 +87,16 @@ func (p *Page) summarise(word int) {
 // Taken tells whether an address is.
 func (p *Page) Taken(index int) bool { return p.taken[index/64]>>(index%64)&1 == 1 }
 
+// Or gives a page in which is taken what is in p or in q.
+func (p *Page) Or(q *Page) *Page {
+	sum := new(Page)
+	for i := range sum.taken {
+		sum.taken[i] = p.taken[i] | q.taken[i]
+		sum.summarise(i)
+	}
+	return sum
+}
+
 // NextFree gives the lowest free index from from on, or [PageAddrs].
 func (p *Page) NextFree(from int) int {
 	word := from / 64
@@ -115,8 +125,11 @@ type Used interface {
 
 // Choose gives the lowest address of r that is not taken. It fails with an
 // *[ExhaustedError] when there is none, or with an error of used.
-func Choose(r *Range, used Used) (netip.Addr, error) {
-	addr, ok := r.Next(r.First())
+func Choose(r *Range, used Used) (netip.Addr, error) { return ChooseFrom(r, used, r.First()) }
+
+// ChooseFrom is [Choose] among the addresses that are not below from.
+func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
+	addr, ok := r.Next(from)
 	for ok {
 		base := PageBase(addr)
 		page, err := used.Page(base)

@@ -10,7 +10,9 @@ import (
 // Pool identifies a pool: one network in one address space. Equal pools are
 // the same pool, whichever network attachment names them.
 type Pool struct {
-	Space  string       // network_name, "" for the unnamed address space
+	Space string // network_name, "" for the unnamed address space
+	// Node names the node whose slice Prefix is, "" where nodes share the pool.
+	Node   string
 	Prefix netip.Prefix // masked
 }
 
@@ -18,10 +20,14 @@ type Pool struct {
 // have, for the longest network that follows.
 const longestSpace = 190
 
-// Name gives the pool's name as whereabouts has it: "[space-]network-length",
-// with '-' for every ':'.
+// Name gives the pool's name as whereabouts has it:
+// "[space-][node-]network-length", with '-' for every ':'.
 func (p Pool) Name() string {
-	return p.inSpace(dashed(p.Prefix.String()))
+	name := dashed(p.Prefix.String())
+	if p.Node != "" {
+		name = p.Node + "-" + name
+	}
+	return p.inSpace(name)
 }
 
 // ReservationName gives the name of the reservation of addr in the pool's

@@ -14,7 +14,7 @@ func TestPoolsAndReservationsAreNamedAsWhereaboutsNamesThem(t *testing.T) {
 		{"", "2001:db8:480:603d::/64", "2001-db8-480-603d---64"},
 		{"n", "192.168.2.224/28", "n-192.168.2.224-28"},
 	} {
-		if got := (Pool{tc.space, netip.MustParsePrefix(tc.prefix)}).Name(); got != tc.want {
+		if got := (Pool{Space: tc.space, Prefix: netip.MustParsePrefix(tc.prefix)}).Name(); got != tc.want {
 			t.Errorf("%s %s: %q, want %q", tc.space, tc.prefix, got, tc.want)
 		}
 	}

@@ -29,8 +29,7 @@ type Range struct {
 	prefix      netip.Prefix
 	first, last netip.Addr
 	closed      []block // sorted, disjoint, never adjacent
-	excludeText []string
-	avoid       []netip.Addr
+	spec        RangeSpec
 }
 
 // block is a run of addresses, both ends included.
@@ -64,11 +63,10 @@ func NewRange(spec RangeSpec) (*Range, error) {
 		return nil, &TooSmallError{Prefix: spec.Prefix}
 	}
 	r := &Range{
-		prefix:      prefix,
-		first:       prefix.Addr().Next(),
-		last:        lastAddr(prefix).Prev(),
-		excludeText: spec.ExcludeText,
-		avoid:       spec.Avoid,
+		prefix: prefix,
+		first:  prefix.Addr().Next(),
+		last:   lastAddr(prefix).Prev(),
+		spec:   spec,
 	}
 	if r.inBounds(spec.Start) {
 		r.first = spec.Start
@@ -89,6 +87,9 @@ func NewRange(spec RangeSpec) (*Range, error) {
 // Prefix gives the network, whose length is the mask of every address in it.
 func (r *Range) Prefix() netip.Prefix { return r.prefix }
 
+// Spec gives what the range was made of, for another process to make it of.
+func (r *Range) Spec() RangeSpec { return r.spec }
+
 // First and Last give the bounds, both usable unless excluded.
 func (r *Range) First() netip.Addr { return r.first }
 
@@ -97,7 +98,7 @@ func (r *Range) Last() netip.Addr { return r.last }
 
 // Exhausted makes the error for a range without a free address.
 func (r *Range) Exhausted() *ExhaustedError {
-	return &ExhaustedError{First: r.first, Last: r.last, Prefix: r.prefix, Exclude: r.excludeText}
+	return &ExhaustedError{First: r.first, Last: r.last, Prefix: r.prefix, Exclude: r.spec.ExcludeText}
 }
 
 // Next gives the lowest address of the range that is not below from, and
@@ -121,7 +122,7 @@ func (r *Range) Why(addr netip.Addr) string {
 	switch {
 	case !r.prefix.Contains(addr):
 		return fmt.Sprintf("it is not in %s", r.prefix)
-	case slices.Contains(r.avoid, addr):
+	case slices.Contains(r.spec.Avoid, addr):
 		return "it is a gateway"
 	case !r.inBounds(addr):
 		return fmt.Sprintf("it is not between %s and %s", r.first, r.last)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"net/netip"
@@ -24,6 +25,10 @@ type call struct {
 	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
 	confErr error
 	log     *callLog
+
+	// With node slices: this node's name, and its slice of the range.
+	node  string
+	slice netip.Prefix
 }
 
 // owner gives the attachment. Outside Kubernetes the container stands for the
@@ -59,18 +64,23 @@ func (c *call) storeName() string {
 	return ""
 }
 
-func (c *call) store() (ipam.Store, error) {
+// open gives the store that the config means, and what closes it.
+func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	switch c.storeName() {
 	case netconf.StoreLocal:
 		if c.conf.NodeSliceSize != 0 {
-			return nil, cnierr.New(cnierr.InvalidConfig, "remove node_slice_size: the local store is of one node anyway",
+			return nil, nil, cnierr.New(cnierr.InvalidConfig, "remove node_slice_size: the local store is of one node anyway",
 				"node slices need the Kubernetes store")
 		}
-		return local.New(c.conf.StateDir), nil
+		return local.New(c.conf.StateDir), func() {}, nil
 	case netconf.StoreKubernetes:
-		return nil, errNoKubernetes()
+		s, err := c.openCluster(ctx, c.conf.Kubeconfig)
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, func() { _ = s.Close() }, nil
 	}
-	return nil, cnierr.New(cnierr.InvalidConfig,
+	return nil, nil, cnierr.New(cnierr.InvalidConfig,
 		`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file, or "store": "local" if this is the only node of the network`,
 		"pod %s needs an address that is unique in its cluster, and no kubeconfig is configured", c.conf.Pod.Ref())
 }
@@ -79,7 +89,11 @@ func (c *call) store() (ipam.Store, error) {
 func (c *call) pools() []ipam.Pool {
 	var ps []ipam.Pool
 	for _, r := range c.conf.Ranges {
-		ps = append(ps, ipam.Pool{Space: c.conf.NetworkName, Prefix: r.Prefix})
+		p := ipam.Pool{Space: c.conf.NetworkName, Prefix: r.Prefix}
+		if c.slice.IsValid() {
+			p.Node, p.Prefix = c.node, c.slice
+		}
+		ps = append(ps, p)
 	}
 	return ps
 }
@@ -101,7 +115,7 @@ func (c *call) claims() ([]ipam.Claim, error) {
 	for i, pool := range c.pools() {
 		r := c.conf.Ranges[i]
 		rng, err := ipam.NewRange(ipam.RangeSpec{
-			Prefix: r.Prefix, Start: r.Start, End: r.End,
+			Prefix: pool.Prefix, Start: r.Start, End: r.End,
 			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: c.gateways(),
 		})
 		if err != nil {
@@ -134,7 +148,7 @@ func (c *call) wish(claims []ipam.Claim) error {
 next:
 	for _, want := range c.conf.Requested {
 		for i := range claims {
-			if !claims[i].Pool.Prefix.Contains(want) {
+			if !c.conf.Ranges[i].Prefix.Contains(want) {
 				continue
 			}
 			if other := claims[i].Want; other.IsValid() {

@@ -16,8 +16,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// patience bounds one call: a runtime gives a whole sandbox four minutes.
-const patience = time.Minute
+// A runtime gives a whole sandbox four minutes. These are whereabouts' own
+// bounds.
+const (
+	patienceOfAdd = 2 * time.Minute
+	patience      = time.Minute
+)
 
 // plugin is what the verbs need of the world around them.
 type plugin struct {
@@ -25,9 +29,9 @@ type plugin struct {
 	stdout, stderr io.Writer
 }
 
-// funcs gives the verbs. Each gets at most patience.
+// funcs gives the verbs. Each gets a bounded time.
 func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
-	verb := func(name string, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
+	verb := func(name string, patience time.Duration, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
@@ -40,11 +44,11 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 		}
 	}
 	return skel.CNIFuncs{
-		Add:    verb("ADD", add),
-		Del:    verb("DEL", del),
-		Check:  verb("CHECK", check),
-		GC:     verb("GC", gc),
-		Status: verb("STATUS", status),
+		Add:    verb("ADD", patienceOfAdd, add),
+		Del:    verb("DEL", patience, del),
+		Check:  verb("CHECK", patience, check),
+		GC:     verb("GC", patience, gc),
+		Status: verb("STATUS", patience, status),
 	}
 }
 
@@ -57,10 +61,11 @@ func add(ctx context.Context, c *call) error {
 	if err := c.foreignNetns(); err != nil {
 		return err
 	}
-	store, err := c.store()
+	store, done, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
+	defer done()
 	claims, err := c.claims()
 	if err != nil {
 		return err
@@ -69,7 +74,7 @@ func add(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.print(got); err != nil {
+	if err := c.print(c.masked(got)); err != nil {
 		err = cnierr.Wrap(err, cnierr.Internal, "", "cannot give the result in version %q", c.conf.CNIVersion)
 		return errors.Join(err, store.Release(context.WithoutCancel(ctx), c.owner(), pools(claims)))
 	}
@@ -100,18 +105,20 @@ func (c *call) print(dynamic []netip.Prefix) error {
 	return asked.PrintTo(c.stdout)
 }
 
-// del frees whatever the attachment holds. A config that cannot be read, or
-// that ADD refused, is no reason to keep an address.
+// del frees whatever the attachment holds, in either store: the config may
+// have been changed since ADD. A config that cannot be read, or that ADD
+// refused, is no reason to keep an address.
 func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		c.warn("the config cannot be read: freeing by container id and interface alone", c.confErr)
 		dir := netconf.Lenient(c.args.StdinData).StateDir
-		return local.New(dir).Release(ctx, c.owner(), nil)
+		return errors.Join(c.releaseNoted(ctx, dir), local.New(dir).Release(ctx, c.owner(), nil))
 	}
+	err := local.New(c.conf.StateDir).Release(ctx, c.owner(), c.pools())
 	if c.storeName() == netconf.StoreKubernetes {
-		c.warn("entries of this attachment in the cluster's IPPools are not freed", errNoKubernetes())
+		return errors.Join(err, c.releaseCluster(ctx))
 	}
-	return local.New(c.conf.StateDir).Release(ctx, c.owner(), c.pools())
+	return errors.Join(err, c.releaseNoted(ctx, c.conf.StateDir))
 }
 
 // check verifies that the attachment still holds what prevResult says.
@@ -119,10 +126,11 @@ func check(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
 	}
-	store, err := c.store()
+	store, done, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
+	defer done()
 	prev, err := readPrevResult(c.args.StdinData)
 	if err != nil {
 		return err
@@ -131,6 +139,7 @@ func check(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	held = c.masked(held)
 	for _, s := range c.conf.Static {
 		held = append(held, s.Address)
 	}
@@ -152,10 +161,11 @@ func gc(ctx context.Context, c *call) error {
 	if c.conf.ValidAttachments == nil {
 		return nil
 	}
-	store, err := c.store()
+	store, done, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
+	defer done()
 	valid := make([]ipam.Attachment, 0, len(*c.conf.ValidAttachments))
 	for _, a := range *c.conf.ValidAttachments {
 		valid = append(valid, ipam.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
@@ -171,10 +181,11 @@ func status(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return unavailable(c.confErr)
 	}
-	store, err := c.store()
+	store, done, err := c.open(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
+	defer done()
 	claims, err := c.claims()
 	if err != nil {
 		return unavailable(err)
@@ -191,10 +202,4 @@ func contains(r *current.Result, a netip.Prefix) bool {
 		}
 	}
 	return false
-}
-
-// errNoKubernetes is the answer until the cluster's store exists.
-func errNoKubernetes() error {
-	return cnierr.New(cnierr.InvalidConfig, `"store": "local" keeps the addresses in files of this node instead`,
-		"the config names a kubeconfig, and the Kubernetes store is not in this release yet")
 }

@@ -1,0 +1,137 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// DefaultJournalDir is where DELs that could not reach the server wait. It
+// outlives a reboot, unlike the rest of the node's state.
+const DefaultJournalDir = "/var/lib/rail-cni/ipam-journal"
+
+const journalSuffix = ".free"
+
+// deferred is an address to be freed later.
+type deferred struct {
+	// Kubeconfig and Namespace say where; an empty namespace is that of the
+	// kubeconfig's current context, which could not be read.
+	Kubeconfig string     `json:"kubeconfig"`
+	Namespace  string     `json:"namespace,omitempty"`
+	Pool       ipam.Pool  `json:"pool"`
+	Owner      ipam.Owner `json:"owner"`
+	Note       *note      `json:"note,omitempty"`
+	Since      time.Time  `json:"since"`
+}
+
+// journal is the directory of what is to be freed later. It is made when
+// something is first put into it.
+type journal struct{ path string }
+
+func (j journal) put(d *deferred) error {
+	dir, err := statefile.Open(j.path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	data, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return err
+	}
+	return dir.Write(statefile.Name(d.Namespace, d.Pool.Name(), d.Owner.ContainerID, d.Owner.IfName)+journalSuffix, append(data, '\n'))
+}
+
+func (j journal) drop(name string) error {
+	dir, err := statefile.OpenExisting(j.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Remove(name)
+}
+
+// all gives what waits, by file name. What cannot be read is left alone.
+func (j journal) all() (map[string]*deferred, error) {
+	dir, err := statefile.OpenExisting(j.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.List(journalSuffix)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]*deferred, len(names))
+	for _, name := range names {
+		data, err := dir.Read(name)
+		var d deferred
+		if err == nil && json.Unmarshal(data, &d) == nil && d.Owner.ContainerID != "" {
+			found[name] = &d
+		}
+	}
+	return found, nil
+}
+
+// pending gives what waits for pool, as asks.
+func (j journal) pending(namespace string, pool ipam.Pool) []*pending {
+	found, err := j.all()
+	if err != nil {
+		return nil // the agent says so
+	}
+	var asks []*pending
+	for name, d := range found {
+		if d.Pool == pool && (d.Namespace == namespace || d.Namespace == "") {
+			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: name})
+		}
+	}
+	return asks
+}
+
+// Defer leaves it to the journal to free what owner's attachment holds in
+// pools, for a caller that cannot even tell which server it should talk to.
+func Defer(journalDir, kubeconfig string, owner ipam.Owner, pools []ipam.Pool) error {
+	for _, pool := range pools {
+		d := &deferred{Kubeconfig: kubeconfig, Pool: pool, Owner: owner, Since: time.Now().UTC()}
+		if err := (journal{path: journalDir}).put(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Replay frees what the journal has for this store's server, and says how many
+// entries are left and why.
+func (s *Store) Replay(ctx context.Context) (left int, err error) {
+	waiting, err := s.journal.all()
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(waiting)) {
+		d := waiting[name]
+		if d.Kubeconfig != s.kubeconfig || d.Namespace != "" && d.Namespace != s.client.Namespace() {
+			left++
+			continue
+		}
+		if _, err := s.submit(ctx, d.Pool, &ask{Owner: d.Owner, Note: d.Note}); err != nil {
+			left++
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, s.journal.drop(name))
+	}
+	return left, errors.Join(errs...)
+}

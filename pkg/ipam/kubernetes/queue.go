@@ -1,0 +1,201 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// ask is one address wanted of, or given back to, a pool.
+type ask struct {
+	Owner ipam.Owner `json:"owner"`
+	// Range is what an address is wanted of; nil gives back what Owner ends.
+	Range     *ipam.RangeSpec `json:"range,omitempty"`
+	Want      netip.Addr      `json:"want"`
+	Exclusive bool            `json:"exclusive,omitempty"`
+	// Note is what the asker knows of what it gives back.
+	Note *note `json:"note,omitempty"`
+}
+
+// answer ends an ask: an address, an error, or neither when something was
+// given back.
+type answer struct {
+	Addr  netip.Addr `json:"address"`
+	Code  uint       `json:"code,omitempty"`
+	Error string     `json:"error,omitempty"`
+}
+
+func (a answer) result() (netip.Addr, error) {
+	if a.Error != "" {
+		return netip.Addr{}, &cnierr.Error{Code: a.Code, What: a.Error}
+	}
+	return a.Addr, nil
+}
+
+// pending is an ask that whoever leads carries out.
+type pending struct {
+	*ask
+	name string // file
+	// answered is set when there is an answer, of which err is the error.
+	answered bool
+	answer   answer
+	err      error
+	left     bool // to its asker, who leads next
+
+	// journalled is the file of the journal that the ask is from: nobody waits
+	// for its answer.
+	journalled string
+
+	// What the leader has done for it so far.
+	rng       *ipam.Range
+	planned   bool       // the next patch is made with it
+	committed bool       // the pool is as it should be
+	addr      netip.Addr // in the pool, once committed
+	key       string     // of addr
+	drop      *held      // in the pool and reserved by another: to be taken out again
+	freed     []held     // what DEL takes out
+	foreign   int        // addresses that others had reserved
+	refusal   error      // the answer, once the pool has nothing of it
+}
+
+// held is an entry of the pool.
+type held struct {
+	addr     netip.Addr
+	key      string
+	entry    Entry
+	reserved bool   // there may be a reservation
+	uid      string // of the reservation, "" when it must be looked up
+}
+
+const (
+	askSuffix    = ".ask"
+	answerSuffix = ".answer"
+	queueLock    = "lock"
+	// longestTurn bounds one patch: two operations an ask, and the server takes
+	// ten thousand.
+	longestTurn = 512
+)
+
+// queue is where the processes of a node wait for one pool.
+type queue struct{ dir *statefile.Dir }
+
+// submit has a carried out: by lead in this process, together with what others
+// have posted, or by another process that leads before this one.
+func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []*pending)) (netip.Addr, error) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	// In the order of arrival: names sort by time.
+	name := fmt.Sprintf("%016x%08x", time.Now().UnixNano(), rand.Uint32())
+	posted, err := q.dir.Post(name+askSuffix, data)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	leave := func() {
+		_ = posted.UnlockAndRemove()
+		_ = q.dir.Remove(name + answerSuffix)
+	}
+	turn, err := q.dir.Lock(ctx, queueLock)
+	if err != nil {
+		leave()
+		return netip.Addr{}, err
+	}
+	defer func() {
+		leave() // before the next one leads, and carries it out again
+		turn.Unlock()
+	}()
+	if ans, ok := q.answerOf(name); ok {
+		return ans.result()
+	}
+	own := &pending{ask: a, name: name}
+	others, err := q.waiting(name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	lead(ctx, append([]*pending{own}, others...))
+	for _, p := range others {
+		if p.answered {
+			q.reply(p)
+		}
+	}
+	if !own.answered {
+		return netip.Addr{}, cnierr.New(cnierr.Internal, "", "the leader gave itself no answer")
+	}
+	return own.answer.Addr, own.err
+}
+
+func (q queue) answerOf(name string) (answer, bool) {
+	data, err := q.dir.Read(name + answerSuffix)
+	if err != nil {
+		return answer{}, false
+	}
+	var a answer
+	return a, json.Unmarshal(data, &a) == nil
+}
+
+// waiting gives what others have posted and nobody has answered, the oldest
+// first. What the dead have posted is removed.
+func (q queue) waiting(own string) ([]*pending, error) {
+	names, err := q.dir.List(askSuffix)
+	if err != nil {
+		return nil, err
+	}
+	var all []*pending
+	for _, file := range names {
+		name := strings.TrimSuffix(file, askSuffix)
+		if name == own || len(all) == longestTurn {
+			continue
+		}
+		held, err := q.dir.Held(file)
+		if err != nil {
+			return nil, err
+		}
+		if !held {
+			if err := errors.Join(q.dir.Remove(file), q.dir.Remove(name+answerSuffix)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if q.dir.Exists(name + answerSuffix) {
+			continue
+		}
+		p := &pending{ask: new(ask), name: name}
+		data, err := q.dir.Read(file)
+		if err != nil || json.Unmarshal(data, p.ask) != nil {
+			continue // its poster has just left, or leads itself
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// reply leaves p's answer. If it cannot be written the asker leads itself, and
+// finds what was done for it.
+func (q queue) reply(p *pending) {
+	data, err := json.Marshal(p.answer)
+	if err != nil {
+		return
+	}
+	_ = q.dir.Write(p.name+answerSuffix, data)
+}
+
+func (p *pending) open() bool { return !p.answered && !p.left }
+
+// settle ends p.
+func (p *pending) settle(addr netip.Addr, err error) {
+	p.answered, p.err = true, err
+	p.answer = answer{Addr: addr}
+	if err != nil {
+		p.answer = answer{Code: cnierr.Code(err), Error: err.Error()}
+	}
+}

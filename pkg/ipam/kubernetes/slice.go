@@ -1,0 +1,58 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// slicePool is a NodeSlicePool. whereabouts' controller makes it, and gives
+// each node its slice.
+type slicePool struct {
+	Metadata objectMeta `json:"metadata"`
+	Spec     struct {
+		Range     string `json:"range"`
+		SliceSize string `json:"sliceSize"`
+	} `json:"spec"`
+	Status struct {
+		Allocations []struct {
+			NodeName   string `json:"nodeName"`
+			SliceRange string `json:"sliceRange"`
+		} `json:"allocations"`
+	} `json:"status"`
+}
+
+// Slice gives the node's slice of the NodeSlicePool name.
+func (s *Store) Slice(ctx context.Context, name, node string) (netip.Prefix, error) {
+	data, err := s.client.Get(ctx, Slices(s.client.Namespace()), name)
+	if kube.NotFound(err) {
+		return netip.Prefix{}, cnierr.Wrap(err, cnierr.NotAvailable,
+			"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?", "node slices of network %s", name)
+	}
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	var p slicePool
+	bad := func(err error) error {
+		return cnierr.Wrap(err, cnierr.BadRecord, "correct or delete the object", "NodeSlicePool %s/%s", s.client.Namespace(), name)
+	}
+	if err := json.Unmarshal(data, &p); err != nil {
+		return netip.Prefix{}, bad(err)
+	}
+	for _, a := range p.Status.Allocations {
+		if a.NodeName != node {
+			continue
+		}
+		slice, err := netip.ParsePrefix(a.SliceRange)
+		if err != nil {
+			return netip.Prefix{}, bad(err)
+		}
+		return slice.Masked(), nil
+	}
+	return netip.Prefix{}, cnierr.New(cnierr.NotAvailable,
+		"check that the controller knows the node by this name, and that the range has slices left",
+		"NodeSlicePool %s/%s has no slice of %s for node %q", s.client.Namespace(), name, p.Spec.Range, node)
+}

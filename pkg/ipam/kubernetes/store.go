@@ -1,0 +1,227 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// Options say what a [Store] works with.
+type Options struct {
+	Client *kube.Client
+	// Kubeconfig is what Client was opened with; it is noted for a DEL that
+	// comes without a config.
+	Kubeconfig string
+	// StateDir and JournalDir are absolute paths of the node; the store lies in
+	// "ipam-kubernetes" of the former.
+	StateDir, JournalDir string
+	// Warn is told what does not fail a call; nil is nobody.
+	Warn func(err error)
+}
+
+// Store is the cluster's address store as one node uses it. It is safe for
+// concurrent use by goroutines and processes. Close it when done.
+type Store struct {
+	client     *kube.Client
+	kubeconfig string
+	journal    journal
+	warn       func(error)
+
+	dir   *statefile.Dir // of this server and namespace
+	notes notes
+}
+
+var _ ipam.Store = (*Store)(nil)
+
+const (
+	storeDir  = "ipam-kubernetes"
+	queuesDir = "pools"
+	// deferAfter is how long a DEL tries before it leaves the rest to the
+	// journal: a pod's end does not wait for the server.
+	deferAfter = 5 * time.Second
+	// undoTime is what the undoing of an ADD gets beyond the ADD's own time.
+	undoTime = 10 * time.Second
+)
+
+// New opens the node's side of the store and makes its directories. It talks
+// to no server.
+func New(o Options) (*Store, error) {
+	s := &Store{client: o.Client, kubeconfig: o.Kubeconfig, journal: journal{path: o.JournalDir}, warn: o.Warn}
+	base, err := statefile.Open(filepath.Join(o.StateDir, storeDir))
+	if err != nil {
+		return nil, err
+	}
+	defer base.Close()
+	base.Volatile()
+	if s.dir, err = base.Sub(statefile.Name(o.Client.Server(), o.Client.Namespace())); err != nil {
+		return nil, err
+	}
+	if s.notes.dir, err = s.dir.Sub(notesDir); err != nil {
+		return nil, errors.Join(err, s.dir.Close())
+	}
+	return s, nil
+}
+
+// Close closes the directories.
+func (s *Store) Close() error { return errors.Join(s.notes.dir.Close(), s.dir.Close()) }
+
+func (s *Store) warnIf(err error) {
+	if err != nil && s.warn != nil {
+		s.warn(err)
+	}
+}
+
+// submit has a carried out on pool.
+func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (netip.Addr, error) {
+	pools, err := s.dir.Sub(queuesDir)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer pools.Close()
+	dir, err := pools.Sub(statefile.Name(pool.Name()))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer dir.Close()
+	return queue{dir}.submit(ctx, a, func(ctx context.Context, asks []*pending) { s.lead(ctx, pool, asks) })
+}
+
+// Allocate implements [ipam.Store].
+func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Claim) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	var pools []ipam.Pool
+	for _, c := range claims {
+		spec := c.Range.Spec()
+		pools = append(pools, c.Pool)
+		addr, err := s.submit(ctx, c.Pool, &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive})
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			return nil, errors.Join(err, s.Release(ctx, owner, pools))
+		}
+		got = append(got, netip.PrefixFrom(addr, c.Pool.Prefix.Bits()))
+	}
+	return got, nil
+}
+
+// Release implements [ipam.Store]. Beside pools it looks into those of which
+// the node has noted that owner's attachment got an address. What the server
+// cannot be told now is left to the journal, and is no error.
+func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
+	noted, err := s.notes.list(attachmentPrefix(owner))
+	errs := []error{err}
+	for _, n := range noted {
+		if !slices.Contains(pools, n.Pool) {
+			pools = append(slices.Clip(pools), n.Pool)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, deferAfter)
+	defer cancel()
+	for _, pool := range pools {
+		errs = append(errs, s.release(ctx, owner, pool))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool) error {
+	a := &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}
+	_, err := s.submit(ctx, pool, a)
+	if err == nil || !passing(err) && !barred(err) {
+		return err
+	}
+	d := &deferred{Kubeconfig: s.kubeconfig, Namespace: s.client.Namespace(), Pool: pool, Owner: owner, Note: a.Note, Since: time.Now().UTC()}
+	if putErr := s.journal.put(d); putErr != nil {
+		return errors.Join(err, putErr)
+	}
+	s.warnIf(cnierr.Wrap(err, cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server", pool.Name()))
+	return nil
+}
+
+// barred says that the server does not let this node in: its token or its role
+// are to be mended, after which what it wanted can be done.
+func barred(err error) bool {
+	var e *kube.Error
+	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
+}
+
+// Check implements [ipam.Store].
+func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	for _, pool := range pools {
+		state, err := s.readPool(ctx, pool)
+		if err != nil {
+			return nil, err
+		}
+		addr, _, ok := state.find(func(_ netip.Addr, e Entry) bool { return owner.Ends(e.Owner()) })
+		if !ok {
+			return nil, cnierr.New(cnierr.Mismatch, "delete the pod, so that it is attached anew",
+				"this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name())
+		}
+		got = append(got, netip.PrefixFrom(addr, pool.Prefix.Bits()))
+	}
+	return got, nil
+}
+
+// GC implements [ipam.Store], for what this node has noted: the runtime's list
+// knows nothing of the other nodes' attachments, which share the pools.
+func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
+	began := time.Now()
+	all, err := s.notes.list("")
+	errs := []error{err}
+	for _, n := range all {
+		a := ipam.Attachment{ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName}
+		if n.Owner.Network == network && !n.Since.After(began) && !slices.Contains(valid, a) {
+			errs = append(errs, s.release(ctx, n.Owner, n.Pool))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Status implements [ipam.Store].
+func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
+	for _, c := range claims {
+		state, err := s.readPool(ctx, c.Pool)
+		if err == nil {
+			_, err = ipam.Choose(c.Range, state.used())
+		}
+		if err != nil {
+			return cnierr.Wrap(err, cnierr.NotAvailable, "", "no address can be handed out")
+		}
+	}
+	return nil
+}
+
+// Noted gives the kubeconfigs by which owner's attachment got addresses, as
+// this node has noted them in stateDir: for a DEL whose config cannot be read.
+func Noted(stateDir string, owner ipam.Owner) []string {
+	base := filepath.Join(stateDir, storeDir)
+	servers, err := os.ReadDir(base)
+	if err != nil {
+		return nil
+	}
+	var paths []string
+	for _, server := range servers {
+		dir, err := statefile.OpenExisting(filepath.Join(base, server.Name(), notesDir))
+		if err != nil {
+			continue
+		}
+		noted, _ := notes{dir}.list(attachmentPrefix(owner))
+		_ = dir.Close()
+		for _, n := range noted {
+			if n.Kubeconfig != "" && !slices.Contains(paths, n.Kubeconfig) {
+				paths = append(paths, n.Kubeconfig)
+			}
+		}
+	}
+	return paths
+}

@@ -1,0 +1,476 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+const (
+	// largestPool is what one object may have as JSON, in bytes: etcd refuses
+	// a request of 1.5 MiB, and some of that is the server's own.
+	largestPool = 1<<20 + 1<<19 - 24<<10
+	// foreignLooks is how many addresses may turn out to be reserved by others
+	// before all reservations are listed at once.
+	foreignLooks = 3
+	// together is how many requests about reservations are under way at once.
+	together = 16
+
+	shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
+)
+
+// turn is a leader's work: what several processes ask of one pool.
+type turn struct {
+	s    *Store
+	pool ipam.Pool
+	asks []*pending
+	own  *pending
+
+	hidden ipam.Set // addresses that others have reserved
+	listed bool     // hidden has all of them
+}
+
+// lead answers asks, the first of which is this process's own.
+func (s *Store) lead(ctx context.Context, pool ipam.Pool, asks []*pending) {
+	t := &turn{s: s, pool: pool, own: asks[0], asks: append(asks, s.journal.pending(s.client.Namespace(), pool)...)}
+	for _, p := range t.asks {
+		if p.Range == nil {
+			continue
+		}
+		var err error
+		if p.rng, err = ipam.NewRange(*p.Range); err != nil {
+			p.settle(netip.Addr{}, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", ""))
+		}
+	}
+	if err := t.run(ctx); err != nil {
+		for _, p := range t.asks {
+			if !p.answered && (p == t.own || !passing(err)) {
+				p.settle(netip.Addr{}, err)
+			}
+		}
+	}
+	for _, p := range t.asks {
+		if p.journalled != "" && p.answered && p.err == nil {
+			s.warnIf(s.journal.drop(p.journalled))
+		}
+	}
+}
+
+// passing says that err is about this process's time or connection, and not
+// about what was asked: somebody else who leads may have more luck.
+func passing(err error) bool {
+	return kube.Unavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// run goes on until nothing is open.
+func (t *turn) run(ctx context.Context) error {
+	for lost := 0; t.open(); {
+		state, err := t.read(ctx, lost)
+		if err != nil {
+			return err
+		}
+		err = t.commit(ctx, state, t.plan(state, lost))
+		if lostRace(err) {
+			lost++
+			if err := pause(ctx, lost, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, p := range t.asks {
+			if p.planned {
+				p.planned, p.committed, p.drop = false, true, nil
+			}
+		}
+		if err := t.reservations(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *turn) open() bool {
+	return slices.ContainsFunc(t.asks, (*pending).open)
+}
+
+// read gives the pool, or nil when all that is asked is to free what the
+// node's notes know.
+func (t *turn) read(ctx context.Context, lost int) (*PoolState, error) {
+	noted := func(p *pending) bool { return p.Range == nil && p.Note != nil || !p.open() }
+	if lost == 0 && !slices.ContainsFunc(t.asks, func(p *pending) bool { return !noted(p) }) {
+		return nil, nil
+	}
+	return t.s.readPool(ctx, t.pool)
+}
+
+// readPool gives the pool; one that does not exist is empty, without a UID.
+func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*PoolState, error) {
+	data, err := s.client.Get(ctx, Pools(s.client.Namespace()), pool.Name())
+	if kube.NotFound(err) {
+		return &PoolState{Name: pool.Name(), Base: pool.Prefix.Addr(), Prefix: pool.Prefix}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	state, err := ParsePool(data)
+	if err != nil {
+		return nil, err
+	}
+	if state.Prefix != pool.Prefix {
+		return nil, cnierr.New(cnierr.BadRecord, "give one of the networks another network_name",
+			"IPPool %s/%s is of %s and not of %s", state.Namespace, state.Name, state.Prefix, pool.Prefix)
+	}
+	return state, nil
+}
+
+// change is what one patch does.
+type change struct {
+	ops   []kube.PatchOp
+	added map[string]Entry // by key
+}
+
+// remove takes h out if it is still the same holder's.
+func (c *change) remove(h held) {
+	c.fence(h.key, h.entry)
+	c.ops = append(c.ops, kube.PatchOp{Op: "remove", Path: keyPath(h.key)})
+}
+
+func (c *change) replace(key string, was, is Entry) {
+	c.fence(key, was)
+	c.ops = append(c.ops, kube.PatchOp{Op: "replace", Path: keyPath(key), Value: is})
+}
+
+func (c *change) fence(key string, e Entry) {
+	c.ops = append(c.ops,
+		kube.PatchOp{Op: "test", Path: keyPath(key) + "/id", Value: e.ContainerID},
+		kube.PatchOp{Op: "test", Path: keyPath(key) + "/podref", Value: e.PodRef})
+}
+
+func (c *change) add(key string, e Entry) {
+	c.ops = append(c.ops,
+		kube.PatchOp{Op: "test", Path: keyPath(key), Value: nil},
+		kube.PatchOp{Op: "add", Path: keyPath(key), Value: e})
+	c.added[key] = e
+}
+
+func keyPath(key string) string { return "/spec/allocations/" + kube.Escape(key) }
+
+// plan makes the next patch. It plans for every ask that the pool does not
+// satisfy yet, but for one that an earlier one is about to change.
+func (t *turn) plan(state *PoolState, lost int) *change {
+	c := &change{added: map[string]Entry{}}
+	var used *ipam.Set
+	if state != nil {
+		used = state.used()
+	}
+	for i, p := range t.asks {
+		if !p.open() || p.committed || t.waitsFor(p, i) {
+			continue
+		}
+		p.planned = true
+		if p.Range == nil {
+			p.giveBack(state, c)
+			continue
+		}
+		if p.drop != nil {
+			c.remove(*p.drop)
+		}
+		if p.refusal == nil {
+			p.refusal = t.take(p, state, used, lost, c)
+		}
+	}
+	return c
+}
+
+// waitsFor says whether an open ask before p is about the same interface of
+// the same pod: those are carried out one after the other.
+func (t *turn) waitsFor(p *pending, i int) bool {
+	for _, q := range t.asks[:i] {
+		if q.open() && p.Owner.Same(q.Owner) {
+			return true
+		}
+	}
+	return false
+}
+
+// giveBack finds what p ends, and plans to take it out. Without a state the
+// note is believed.
+func (p *pending) giveBack(state *PoolState, c *change) {
+	p.freed = nil
+	if state == nil {
+		p.freed = []held{p.Note.held()}
+		c.remove(p.freed[0])
+		return
+	}
+	for key, e := range state.Entries {
+		addr, err := state.Addr(key)
+		if err != nil || e.PodRef == "" || !p.Owner.Ends(e.Owner()) {
+			continue
+		}
+		h := held{addr: addr, key: key, entry: e, reserved: true}
+		if p.Note != nil && p.Note.Key == key {
+			h = p.Note.held()
+			h.entry = e
+		}
+		p.freed = append(p.freed, h)
+		c.remove(h)
+	}
+	if len(p.freed) == 0 && p.Note != nil {
+		p.freed = []held{p.Note.held()} // the entry has gone already, the reservation perhaps not
+	}
+}
+
+// take plans p's address, old or new.
+func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *change) error {
+	mine := entryOf(p.Owner)
+	addr, entry, ok := state.find(func(a netip.Addr, e Entry) bool {
+		return p.Owner.Same(e.Owner()) && (p.drop == nil || p.drop.addr != a)
+	})
+	if ok {
+		if p.Want.IsValid() && p.Want != addr {
+			return cnierr.New(cnierr.IPAM, "end the attachment first, or ask for the same address",
+				"%s asks for %s and already holds %s", p.Owner.PodRef, p.Want, addr)
+		}
+		key, err := state.Key(addr)
+		if err == nil && entry != mine {
+			c.replace(key, entry, mine)
+		}
+		p.addr, p.key = addr, key
+		return err
+	}
+	addr, err := t.choose(p, state, used, lost)
+	if err != nil {
+		return err
+	}
+	key, err := state.Key(addr)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.BadRecord, "remove the host bits from spec.range when the pool is empty",
+			"IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr)
+	}
+	if state.Bytes += len(key) + mine.bytes(); state.Bytes > largestPool {
+		return t.tooLarge(state)
+	}
+	used.Add(addr)
+	p.addr, p.key = addr, key
+	c.add(key, mine)
+	return nil
+}
+
+func (t *turn) tooLarge(state *PoolState) error {
+	return cnierr.New(cnierr.IPAM,
+		"give each node a slice of the range (node_slice_size), or split the range over several networks",
+		"IPPool %s holds %d addresses, and one object of the API cannot hold more (1.5 MiB)", t.pool.Name(), len(state.Entries))
+}
+
+// choose gives the address that p gets: the lowest free one, or the one that
+// it wants. After a lost race it begins somewhere above the lowest, because
+// everybody who lost goes for the lowest again.
+func (t *turn) choose(p *pending, state *PoolState, used *ipam.Set, lost int) (netip.Addr, error) {
+	if p.Want.IsValid() {
+		return p.Want, t.wanted(p, state, used)
+	}
+	both := union{used, &t.hidden}
+	addr, err := ipam.Choose(p.rng, both)
+	if err != nil {
+		return addr, cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
+	}
+	if lost > 0 {
+		from := addr
+		for range rand.IntN(len(t.asks) << min(lost, 4)) {
+			if next := from.Next(); next.IsValid() {
+				from = next
+			}
+		}
+		if above, err := ipam.ChooseFrom(p.rng, both, from); err == nil {
+			addr = above
+		}
+	}
+	return addr, nil
+}
+
+// wanted says why p cannot have the address that it wants.
+func (t *turn) wanted(p *pending, state *PoolState, used *ipam.Set) error {
+	why := p.rng.Why(p.Want)
+	switch {
+	case why != "":
+	case used.Has(p.Want):
+		why = "it is taken"
+		if key, err := state.Key(p.Want); err == nil && state.Entries[key].PodRef != "" {
+			why = state.Entries[key].PodRef + " holds it"
+		}
+	case t.hidden.Has(p.Want):
+		why = "another pool of the same address space holds it"
+	default:
+		return nil
+	}
+	return cannotGive(p, why)
+}
+
+func cannotGive(p *pending, why string) error {
+	return cnierr.New(cnierr.IPAM, "ask for another address, or let the pool choose",
+		"cannot give %s the requested address %s: %s", p.Owner.PodRef, p.Want, why)
+}
+
+// union is what is taken in one set or another.
+type union []*ipam.Set
+
+// Page implements [ipam.Used].
+func (u union) Page(base netip.Addr) (*ipam.Page, error) {
+	var sum *ipam.Page
+	for _, s := range u {
+		page, err := s.Page(base)
+		switch {
+		case err != nil:
+			return nil, err
+		case sum == nil:
+			sum = page
+		case page != nil:
+			sum = sum.Or(page)
+		}
+	}
+	return sum, nil
+}
+
+// commit writes what is planned.
+func (t *turn) commit(ctx context.Context, state *PoolState, c *change) error {
+	if len(c.ops) == 0 {
+		return nil
+	}
+	pools := Pools(t.s.client.Namespace())
+	if state != nil && state.UID == "" {
+		_, err := t.s.client.Create(ctx, pools, ippool{
+			typeMeta: typed("IPPool"),
+			Metadata: objectMeta{Name: t.pool.Name(), Namespace: t.s.client.Namespace()},
+			Spec:     poolSpec{Range: t.pool.Prefix.String(), Allocations: c.added},
+		})
+		return err
+	}
+	ops := c.ops
+	if state != nil && state.NoMap {
+		ops = append([]kube.PatchOp{
+			{Op: "test", Path: "/spec/allocations", Value: nil},
+			{Op: "add", Path: "/spec/allocations", Value: map[string]Entry{}},
+		}, ops...)
+	}
+	_, err := t.s.client.Patch(ctx, pools, t.pool.Name(), ops)
+	if kube.TooLarge(err) && state != nil {
+		return t.tooLarge(state)
+	}
+	return err
+}
+
+// lostRace says that the server refused a patch because the pool was not as
+// read: to be read again.
+func lostRace(err error) bool {
+	return kube.Refused(err) || kube.Conflict(err) || kube.NotFound(err) || kube.Exists(err)
+}
+
+// pause waits longer after each race that was lost, and not as long as the
+// others.
+func pause(ctx context.Context, lost int, err error) error {
+	longest := min(shortestPause<<min(lost, 10), longestPause)
+	select {
+	case <-time.After(rand.N(longest)):
+		return nil
+	case <-ctx.Done():
+		return cnierr.Wrap(err, cnierr.TryAgain, "try again", "gave up after %d tries", lost)
+	}
+}
+
+// reservations sees to the reservations of everything that is committed, and
+// answers what is done.
+func (t *turn) reservations(ctx context.Context) error {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, together)
+	errs := make([]error, len(t.asks))
+	for i, p := range t.asks {
+		if !p.open() || !p.committed {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[i] = t.finish(ctx, p)
+			<-slots
+		}()
+	}
+	wg.Wait()
+	for i, p := range t.asks {
+		switch err := errs[i]; {
+		case err == nil:
+		case p != t.own && passing(err):
+			p.left = true
+		default:
+			p.settle(netip.Addr{}, err)
+		}
+	}
+	return t.hideForeign(ctx)
+}
+
+// finish sees to p's reservations and answers it, or plans another address.
+func (t *turn) finish(ctx context.Context, p *pending) error {
+	pool := t.pool.Name()
+	if p.Range == nil {
+		for _, h := range p.freed {
+			if err := t.s.freeReservation(ctx, t.pool, h); err != nil {
+				p.Note = noteOf(t.s, t.pool, p.Owner, h)
+				return err
+			}
+		}
+		p.settle(netip.Addr{}, nil)
+		return t.s.notes.drop(p.Owner, pool)
+	}
+	if p.refusal != nil {
+		p.settle(netip.Addr{}, p.refusal)
+		return nil
+	}
+	h := held{addr: p.addr, key: p.key, entry: entryOf(p.Owner), reserved: p.Exclusive}
+	if p.Exclusive {
+		uid, ours, err := t.s.reserve(ctx, t.pool, p.addr, p.Owner)
+		if err != nil {
+			return err
+		}
+		if !ours {
+			p.drop, p.committed = &h, false
+			p.foreign++
+			if p.Want.IsValid() {
+				p.refusal = cannotGive(p, "another pool of the same address space holds it")
+			}
+			return nil
+		}
+		h.uid = uid
+	}
+	p.settle(p.addr, nil)
+	// A note is never needed: without it DEL reads.
+	_ = t.s.notes.put(noteOf(t.s, t.pool, p.Owner, h))
+	return nil
+}
+
+// hideForeign hides the addresses that others have reserved from the next
+// choice: those that were met, and after a few of them all that there are.
+func (t *turn) hideForeign(ctx context.Context) error {
+	most := 0
+	for _, p := range t.asks {
+		if p.drop != nil {
+			t.hidden.Add(p.drop.addr)
+			most = max(most, p.foreign)
+		}
+	}
+	if most < foreignLooks || t.listed {
+		return nil
+	}
+	t.listed = true
+	return t.s.eachReserved(ctx, t.pool, t.hidden.Add)
+}

@@ -1,0 +1,61 @@
+package statefile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Post makes the file name with data and gives the lock on it. The file
+// appears whole and locked already, so that whoever sees it can tell by
+// [Dir.Held] whether the process that posted it still lives. It is not fsynced:
+// it means nothing without that process. An existing name is an error that
+// wraps [fs.ErrExist].
+func (d *Dir) Post(name string, data []byte) (*Lock, error) {
+	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
+	f, err := d.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
+	if err != nil {
+		return nil, writeError(d.path, name, err)
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = flock(f, unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err == nil {
+		err = d.root.Link(tmp, name)
+	}
+	if removeErr := d.root.Remove(tmp); err == nil {
+		err = removeErr
+	}
+	if err != nil {
+		f.Close()
+		return nil, writeError(d.path, name, err)
+	}
+	return &Lock{file: f, dir: d, name: name}, nil
+}
+
+// Held says whether some process holds the lock on the file name. Nobody holds
+// one on a file that does not exist.
+func (d *Dir) Held(name string) (bool, error) {
+	f, err := d.root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = flock(f, unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", filepath.Join(d.path, name), err)
+	}
+	return false, nil
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// openCluster opens the store of the cluster that kubeconfig leads to, and
+// looks the node's slice up where the config wants slices.
+func (c *call) openCluster(ctx context.Context, kubeconfig string) (*kubernetes.Store, error) {
+	if c.conf.Pod.Name == "" {
+		return nil, cnierr.New(cnierr.InvalidEnv, `pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`,
+			"no pod name: an address of the cluster belongs to a pod")
+	}
+	s, err := c.connect(kubeconfig, c.conf.StateDir)
+	if err != nil || c.conf.NodeSliceSize == 0 {
+		return s, err
+	}
+	if err := c.findSlice(ctx, s); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
+	if kubeconfig == "" {
+		return nil, cnierr.New(cnierr.InvalidConfig, `set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`,
+			`"store": "kubernetes" without a kubeconfig`)
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-cni-whereabouts/" + version})
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.New(kubernetes.Options{
+		Client: client, Kubeconfig: kubeconfig, StateDir: stateDir, JournalDir: journalDir(stateDir),
+		Warn: func(err error) { c.warn("not done yet", err) },
+	})
+}
+
+// journalDir follows a state directory that is not the usual one.
+func journalDir(stateDir string) string {
+	if stateDir == netconf.DefaultStateDir {
+		return kubernetes.DefaultJournalDir
+	}
+	return filepath.Join(stateDir, filepath.Base(kubernetes.DefaultJournalDir))
+}
+
+// findSlice sets c's node and slice.
+func (c *call) findSlice(ctx context.Context, s *kubernetes.Store) error {
+	if len(c.conf.Ranges) != 1 {
+		return cnierr.New(cnierr.InvalidConfig, "use one network for each range",
+			"node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges))
+	}
+	name := c.conf.NetworkName
+	if name == "" {
+		name = c.conf.Name
+	}
+	var err error
+	if c.node, err = nodeName(c.conf.ConfigurationPath); err != nil {
+		return err
+	}
+	slice, err := s.Slice(ctx, name, c.node)
+	if err != nil {
+		return err
+	}
+	if whole := c.conf.Ranges[0].Prefix; !whole.Contains(slice.Addr()) || slice.Bits() < whole.Bits() {
+		return cnierr.New(cnierr.InvalidConfig, "delete the NodeSlicePool so that it is made anew, or correct the range",
+			"the slice %s of node %q, in NodeSlicePool %s, is no part of %s", slice, c.node, name, whole)
+	}
+	c.slice = slice
+	return nil
+}
+
+// nodeName gives what whereabouts takes for the node's name: the environment
+// variable NODENAME, the file "nodename" in configuration_path, or the host's.
+func nodeName(configurationPath string) (string, error) {
+	if name := strings.TrimSpace(os.Getenv("NODENAME")); name != "" {
+		return name, nil
+	}
+	for _, path := range []string{filepath.Join(configurationPath, "nodename"), "/etc/hostname"} {
+		data, err := os.ReadFile(path)
+		if name := strings.TrimSpace(string(data)); err == nil && name != "" {
+			return name, nil
+		}
+	}
+	return "", cnierr.New(cnierr.InvalidConfig, `write it into the file "nodename" in the directory configuration_path`,
+		"node slices need the node's name, and neither NODENAME nor /etc/hostname has one")
+}
+
+// masked gives addresses of a slice the mask of the whole range.
+func (c *call) masked(got []netip.Prefix) []netip.Prefix {
+	if !c.slice.IsValid() {
+		return got
+	}
+	masked := make([]netip.Prefix, 0, len(got))
+	for i, p := range got {
+		masked = append(masked, netip.PrefixFrom(p.Addr(), c.conf.Ranges[i].Prefix.Bits()))
+	}
+	return masked
+}
+
+// releaseCluster frees what the attachment holds in the cluster that the
+// config names. If there is no way to the cluster now, the journal keeps it.
+func (c *call) releaseCluster(ctx context.Context) error {
+	kubeconfig := c.conf.Kubeconfig
+	s, err := c.connect(kubeconfig, c.conf.StateDir)
+	if err != nil {
+		c.warn("the addresses are freed later, by the next call of this node that reaches the server", err)
+		return kubernetes.Defer(journalDir(c.conf.StateDir), kubeconfig, c.owner(), c.pools())
+	}
+	defer s.Close()
+	if c.conf.NodeSliceSize != 0 {
+		if err := c.findSlice(ctx, s); err != nil {
+			// The node's notes know the pool; without them the reconciler does.
+			c.warn("freeing what this node has noted", err)
+			return s.Release(ctx, c.owner(), nil)
+		}
+	}
+	return s.Release(ctx, c.owner(), c.pools())
+}
+
+// releaseNoted frees what the node has noted of the attachment, wherever that
+// was.
+func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
+	var errs []error
+	for _, kubeconfig := range kubernetes.Noted(stateDir, c.owner()) {
+		s, err := c.connect(kubeconfig, stateDir)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, s.Release(ctx, c.owner(), nil), s.Close())
+	}
+	return errors.Join(errs...)
+}
