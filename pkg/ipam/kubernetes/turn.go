@@ -226,8 +226,10 @@ func (p *pending) giveBack(state *PoolState, c *change) {
 		p.freed = append(p.freed, h)
 		c.remove(h)
 	}
-	if len(p.freed) == 0 && p.Note != nil {
-		p.freed = []held{p.Note.held()} // the entry has gone already, the reservation perhaps not
+	if len(p.freed) == 0 && p.Note != nil && !p.Owner.Same(state.Entries[p.Note.Key].Owner()) {
+		// The entry has gone already, the reservation perhaps not. If the pod's
+		// new container has taken over the one, it needs the other.
+		p.freed = []held{p.Note.held()}
 	}
 }
 

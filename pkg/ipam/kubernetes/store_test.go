@@ -1,0 +1,493 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+func TestAddWritesEntryAndReservationAndDelFreesBoth(t *testing.T) {
+	n, c := newNode(t), claim(t, "plain", "10.0.0.0/24")
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	n.wantAdd(pod(1), "10.0.0.2/24", c)
+	if got := entries(t, c.Pool); len(got) != 2 || got["1"] != entryOf(pod(0)) || got["2"] != entryOf(pod(1)) {
+		t.Errorf("entries %v", got)
+	}
+	if got := reservations(t, "plain"); len(got) != 2 || !got["plain-10.0.0.1"].of(pod(0)) || !got["plain-10.0.0.2"].of(pod(1)) {
+		t.Errorf("reservations %v", got)
+	}
+	held, err := n.Check(testContext(t), pod(1), []ipam.Pool{c.Pool})
+	if err != nil || held[0].String() != "10.0.0.2/24" {
+		t.Errorf("CHECK: %v, %v", held, err)
+	}
+	n.del(pod(0), c.Pool)
+	n.wantAdd(pod(2), "10.0.0.1/24", c)
+	for i := range 3 {
+		n.del(pod(i), c.Pool)
+		n.del(pod(i), c.Pool) // again
+	}
+	wantEmpty(t, c.Pool)
+	if _, err := n.Check(testContext(t), pod(1), []ipam.Pool{c.Pool}); cnierr.Code(err) != cnierr.Mismatch {
+		t.Errorf("CHECK after DEL: %v", err)
+	}
+}
+
+func TestNoReservationWhereRangesDoNotOverlap(t *testing.T) {
+	n, c := newNode(t), claim(t, "single", "10.0.0.0/24")
+	c.Exclusive = false
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	if r := reservations(t, "single"); len(r) != 0 {
+		t.Errorf("reservations %v", r)
+	}
+	n.del(pod(0), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestRequestsPerCall(t *testing.T) {
+	n, c := newNode(t), claim(t, "requests", "10.0.0.0/24")
+	n.wantAdd(pod(0), "10.0.0.1/24", c) // makes the pool
+	for _, tc := range []struct {
+		what string
+		most int
+		do   func()
+	}{
+		{"ADD", 3, func() { n.wantAdd(pod(1), "10.0.0.2/24", c) }},
+		{"DEL", 2, func() { n.del(pod(1), c.Pool) }},
+		{"DEL on another node", 4, func() { newNode(t).del(pod(0), c.Pool) }},
+		{"DEL of nothing", 1, func() { newNode(t).del(pod(0), c.Pool) }},
+	} {
+		began := time.Now()
+		tc.do()
+		got := requestsSince(t, began)
+		t.Logf("%s: %v", tc.what, controlplane.Tally(got))
+		if len(got) > tc.most {
+			t.Errorf("%s: %d requests, want at most %d", tc.what, len(got), tc.most)
+		}
+	}
+	wantEmpty(t, c.Pool)
+}
+
+// requestsSince gives the requests of the test's own stores.
+func requestsSince(t *testing.T, began time.Time) []controlplane.Request {
+	t.Helper()
+	all, err := plane.Requests(testContext(t), began)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own []controlplane.Request
+	for _, r := range all {
+		if strings.HasPrefix(r.UserAgent, "test-"+t.Name()) {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+func TestConcurrentAddsOfANodeShareTheirWrites(t *testing.T) {
+	const pods = 100
+	n, c := newNode(t), claim(t, "burst", "10.0.0.0/24")
+	n.wantAdd(pod(pods), "10.0.0.1/24", c)
+	began := time.Now()
+	got := make([]netip.Prefix, pods)
+	parallel(pods, func(i int) {
+		if a, err := n.Allocate(testContext(t), pod(i), []ipam.Claim{c}); err != nil {
+			t.Error(err)
+		} else {
+			got[i] = a[0]
+		}
+	})
+	took := time.Since(began)
+	tally := controlplane.Tally(requestsSince(t, began))
+	t.Logf("%d ADDs in %s: %v", pods, took.Round(time.Millisecond), tally)
+	holders := map[netip.Prefix]int{}
+	for i, a := range got {
+		if other, twice := holders[a]; twice {
+			t.Errorf("%s given to pods %d and %d", a, other, i)
+		}
+		holders[a] = i
+	}
+	sum := 0
+	for _, k := range tally {
+		sum += k
+	}
+	if shared := sum - pods; shared > pods/2 { // one reservation each
+		t.Errorf("%d requests besides the reservations", shared)
+	}
+	began = time.Now()
+	parallel(pods+1, func(i int) {
+		if err := n.Release(testContext(t), pod(i), []ipam.Pool{c.Pool}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("%d DELs in %s: %v", pods+1, time.Since(began).Round(time.Millisecond), controlplane.Tally(requestsSince(t, began)))
+	wantEmpty(t, c.Pool)
+}
+
+// parallel runs do(0) … do(n-1) at once.
+func parallel(n int, do func(int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			do(i)
+		}()
+	}
+	wg.Wait()
+}
+
+func TestManyNodesOnOnePoolGiveEachAddressOnce(t *testing.T) {
+	const nodes, each = 10, 10
+	c := claim(t, "nodes", "10.0.0.0/24")
+	all := make([]*node, nodes)
+	for i := range all {
+		all[i] = newNode(t)
+	}
+	began := time.Now()
+	got := make([]netip.Prefix, nodes*each)
+	parallel(nodes*each, func(i int) {
+		if a, err := all[i%nodes].Allocate(testContext(t), pod(i), []ipam.Claim{c}); err != nil {
+			t.Error(err)
+		} else {
+			got[i] = a[0]
+		}
+	})
+	t.Logf("%d ADDs on %d nodes in %s: %v", nodes*each, nodes, time.Since(began).Round(time.Millisecond), controlplane.Tally(requestsSince(t, began)))
+	seen := map[netip.Prefix]bool{}
+	for _, a := range got {
+		if seen[a] {
+			t.Errorf("%s given twice", a)
+		}
+		seen[a] = true
+	}
+	began = time.Now()
+	parallel(nodes*each, func(i int) {
+		if err := all[i%nodes].Release(testContext(t), pod(i), []ipam.Pool{c.Pool}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("DELs in %s", time.Since(began).Round(time.Millisecond))
+	wantEmpty(t, c.Pool)
+}
+
+func TestLastAddressIsReachedByManyNodesAtOnce(t *testing.T) {
+	c := claim(t, "last", "10.0.0.0/28") // 14 addresses
+	full := make(chan error, 20)
+	all := make([]*node, 20)
+	for i := range all {
+		all[i] = newNode(t)
+	}
+	parallel(20, func(i int) {
+		_, err := all[i].Allocate(testContext(t), pod(i), []ipam.Claim{c})
+		if err != nil {
+			full <- err
+		}
+	})
+	close(full)
+	failed := 0
+	for err := range full {
+		failed++
+		if cnierr.Code(err) != cnierr.IPAM || !strings.Contains(err.Error(), "Could not allocate IP in range") {
+			t.Errorf("code %d: %v", cnierr.Code(err), err)
+		}
+	}
+	if failed != 6 || len(entries(t, c.Pool)) != 14 {
+		t.Errorf("%d ADDs failed, %d addresses held", failed, len(entries(t, c.Pool)))
+	}
+	for i := range all {
+		all[i].del(pod(i), c.Pool)
+	}
+	wantEmpty(t, c.Pool)
+}
+
+func TestSamePodKeepsItsAddressAndALateDelTakesNothing(t *testing.T) {
+	n, c := newNode(t), claim(t, "again", "10.0.0.0/24")
+	first := pod(0)
+	n.wantAdd(first, "10.0.0.1/24", c)
+	n.wantAdd(first, "10.0.0.1/24", c)
+	second := first
+	second.ContainerID = strings.Repeat("f", 64)
+	newNode(t).wantAdd(second, "10.0.0.1/24", c) // on another node
+	n.del(first, c.Pool)                         // whose note says otherwise
+	if got := entries(t, c.Pool); got["1"] != entryOf(second) {
+		t.Errorf("entries %v", got)
+	}
+	if len(reservations(t, "again")) != 1 {
+		t.Errorf("reservations %v", reservations(t, "again"))
+	}
+	other := second
+	other.IfName = "net2"
+	n.wantAdd(other, "10.0.0.2/24", c)
+	n.del(second, c.Pool)
+	n.del(other, c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestAddressReservedByAnotherPoolIsPassedOver(t *testing.T) {
+	n := newNode(t)
+	wide, narrow := claim(t, "over", "10.0.0.0/16"), claim(t, "over", "10.0.0.0/24")
+	n.wantAdd(pod(0), "10.0.0.1/16", wide)
+	n.wantAdd(pod(1), "10.0.0.2/24", narrow)
+	n.wantAdd(pod(2), "10.0.0.3/16", wide)
+	for i := range 3 {
+		n.del(pod(i), wide.Pool, narrow.Pool)
+	}
+	wantEmpty(t, wide.Pool, narrow.Pool)
+}
+
+func TestManyForeignReservationsCostOneList(t *testing.T) {
+	n, c := newNode(t), claim(t, "foreign", "10.0.0.0/24")
+	for i := 1; i <= 40; i++ {
+		createReservation(t, fmt.Sprintf("foreign-10.0.0.%d", i), reservationSpec{PodRef: "other/pod", IfName: "eth0"})
+	}
+	began := time.Now()
+	n.wantAdd(pod(0), "10.0.0.41/24", c)
+	tally := controlplane.Tally(requestsSince(t, began))
+	t.Log(tally)
+	if e := entries(t, c.Pool); len(e) != 1 {
+		t.Errorf("entries %v", e)
+	}
+	n.del(pod(0), c.Pool)
+	if e := entries(t, c.Pool); len(e) != 0 {
+		t.Errorf("entries %v", e)
+	}
+	if r := reservations(t, "foreign"); len(r) != 40 {
+		t.Errorf("%d foreign reservations are left, want 40", len(r))
+	}
+	sum := 0
+	for _, k := range tally {
+		sum += k
+	}
+	if sum > 20 {
+		t.Errorf("%d requests", sum)
+	}
+}
+
+func TestEntryWithAForeignReservationIsGivenUpForTheNext(t *testing.T) {
+	n, c := newNode(t), claim(t, "torn", "10.0.0.0/24")
+	createPool(t, c.Pool, map[string]Entry{"1": entryOf(pod(0))})
+	createReservation(t, "torn-10.0.0.1", reservationSpec{PodRef: "other/pod", IfName: "eth0"})
+	n.wantAdd(pod(0), "10.0.0.2/24", c)
+	if e := entries(t, c.Pool); len(e) != 1 || e["2"] != entryOf(pod(0)) {
+		t.Errorf("entries %v", e)
+	}
+	n.del(pod(0), c.Pool)
+	if r := reservations(t, "torn"); len(r) != 1 || r["torn-10.0.0.1"].PodRef != "other/pod" {
+		t.Errorf("reservations %v", r)
+	}
+}
+
+func TestWriterKilledBetweenTheWritesIsFinished(t *testing.T) {
+	c := claim(t, "killed", "10.0.0.0/24")
+	createPool(t, c.Pool, map[string]Entry{"1": entryOf(pod(0)), "2": entryOf(pod(1))})
+	n := newNode(t)
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	if r := reservations(t, "killed"); !r["killed-10.0.0.1"].of(pod(0)) {
+		t.Errorf("reservations %v", r)
+	}
+	n.del(pod(0), c.Pool)
+	n.del(pod(1), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestPlaceholdersAndKeysOfOthersStay(t *testing.T) {
+	n, c := newNode(t), claim(t, "others", "10.0.0.0/24")
+	theirs := map[string]Entry{
+		"1": {ContainerID: "block-of-node", PodRef: ""}, "2": {ContainerID: "x", PodRef: "ns/other", IfName: "net1"},
+		"-3": {ContainerID: "y", PodRef: "ns/minus"}, "999999999999999999999": {ContainerID: "z", PodRef: "ns/far"},
+	}
+	createPool(t, c.Pool, theirs)
+	n.wantAdd(pod(0), "10.0.0.3/24", c)
+	n.del(pod(0), c.Pool)
+	got := entries(t, c.Pool)
+	if len(got) != len(theirs) {
+		t.Errorf("%v", got)
+	}
+	for key, e := range theirs {
+		if got[key] != e {
+			t.Errorf("%s: %v, want %v", key, got[key], e)
+		}
+	}
+}
+
+func TestEntryFromBeforeInterfaceNamesIsFreed(t *testing.T) {
+	n, c := newNode(t), claim(t, "old", "10.0.0.0/24")
+	old := entryOf(pod(0))
+	old.IfName = ""
+	createPool(t, c.Pool, map[string]Entry{"7": old})
+	createReservation(t, "old-10.0.0.7", reservationSpec{ContainerID: old.ContainerID, PodRef: old.PodRef})
+	n.del(pod(0), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestDelLeavesAnotherPodsReservationAlone(t *testing.T) {
+	n, c := newNode(t), claim(t, "notmine", "10.0.0.0/24")
+	createPool(t, c.Pool, map[string]Entry{"1": entryOf(pod(0))})
+	createReservation(t, "notmine-10.0.0.1", reservationSpec{PodRef: "other/pod", IfName: "eth0"})
+	n.del(pod(0), c.Pool)
+	if r := reservations(t, "notmine"); len(r) != 1 {
+		t.Errorf("reservations %v", r)
+	}
+	if e := entries(t, c.Pool); len(e) != 0 {
+		t.Errorf("entries %v", e)
+	}
+}
+
+func TestSecondRangeGetsItsReservationAndDelGoesOnAfterTheFirst(t *testing.T) {
+	n := newNode(t)
+	v4, v6 := claim(t, "dual", "10.0.0.0/24"), claim(t, "dual", "2001:db8::/64")
+	got := n.add(pod(0), v4, v6)
+	if got[0].String() != "10.0.0.1/24" || got[1].String() != "2001:db8::1/64" {
+		t.Fatal(got)
+	}
+	if r := reservations(t, "dual"); len(r) != 2 {
+		t.Errorf("reservations %v", r)
+	}
+	// The first pool has lost the entry; the second is freed all the same.
+	none := claim(t, "dual", "10.9.0.0/24")
+	newNode(t).del(pod(0), none.Pool, v4.Pool, v6.Pool)
+	wantEmpty(t, v4.Pool, v6.Pool)
+}
+
+func TestFailedSecondRangeGivesTheFirstBack(t *testing.T) {
+	n := newNode(t)
+	v4, tiny := claim(t, "undo", "10.0.0.0/24"), claim(t, "undo", "10.1.0.0/30")
+	n.add(pod(1), tiny)
+	n.add(pod(2), tiny)
+	_, err := n.Allocate(testContext(t), pod(0), []ipam.Claim{v4, tiny})
+	if cnierr.Code(err) != cnierr.IPAM {
+		t.Fatal(err)
+	}
+	n.del(pod(1), tiny.Pool)
+	n.del(pod(2), tiny.Pool)
+	wantEmpty(t, v4.Pool, tiny.Pool)
+}
+
+func TestDistantIPv6AddressesAreExact(t *testing.T) {
+	n := newNode(t)
+	p := netip.MustParsePrefix("2001:db8::/32")
+	rng, err := ipam.NewRange(ipam.RangeSpec{Prefix: p, Start: netip.MustParseAddr("2001:db8:ffff::1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ipam.Claim{Pool: ipam.Pool{Space: "far", Prefix: p}, Range: rng, Exclusive: true}
+	n.wantAdd(pod(0), "2001:db8:ffff::1/32", c)
+	n.wantAdd(pod(1), "2001:db8:ffff::2/32", c)
+	n.wantAdd(pod(0), "2001:db8:ffff::1/32", c)
+	n.del(pod(0), c.Pool)
+	n.del(pod(1), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestWantedAddress(t *testing.T) {
+	n, c := newNode(t), claim(t, "want", "10.0.0.0/24")
+	c.Want = netip.MustParseAddr("10.0.0.77")
+	n.wantAdd(pod(0), "10.0.0.77/24", c)
+	n.wantAdd(pod(0), "10.0.0.77/24", c)
+	refused := func(o ipam.Owner, why string) {
+		t.Helper()
+		_, err := n.Allocate(testContext(t), o, []ipam.Claim{c})
+		if cnierr.Code(err) != cnierr.IPAM || !strings.Contains(err.Error(), why) {
+			t.Errorf("%v, want %q", err, why)
+		}
+	}
+	refused(pod(1), "default/pod-0 holds it")
+	createReservation(t, "want-10.0.0.78", reservationSpec{PodRef: "other/pod"})
+	c.Want = netip.MustParseAddr("10.0.0.78")
+	refused(pod(1), "another pool of the same address space holds it")
+	if e := entries(t, c.Pool); len(e) != 1 {
+		t.Errorf("entries %v", e)
+	}
+	refused(pod(0), "already holds 10.0.0.77")
+}
+
+func TestHostBitsInThePoolsRangeShiftTheKeys(t *testing.T) {
+	n, c := newNode(t), claim(t, "bits", "10.0.0.0/24")
+	create(t, poolPath(""), ippool{
+		typeMeta: typed("IPPool"), Metadata: objectMeta{Name: c.Pool.Name(), Namespace: testNamespace},
+		Spec: poolSpec{Range: "10.0.0.10/24", Allocations: map[string]Entry{"1": {ContainerID: "x", PodRef: "ns/x", IfName: "net1"}}},
+	})
+	c.Want = netip.MustParseAddr("10.0.0.12")
+	n.wantAdd(pod(0), "10.0.0.12/24", c)
+	if e := entries(t, c.Pool); e["2"] != entryOf(pod(0)) {
+		t.Errorf("entries %v", e)
+	}
+	c.Want = netip.MustParseAddr("10.0.0.5")
+	if _, err := n.Allocate(testContext(t), pod(1), []ipam.Claim{c}); cnierr.Code(err) != cnierr.BadRecord {
+		t.Errorf("an address below the base: %v", err)
+	}
+}
+
+func TestDelWhileTheServerIsAwayIsDoneLater(t *testing.T) {
+	own := controlplane.Start(t, controlplane.Options{})
+	n, c := newNodeAt(t, own.AdminKubeconfig(), t.TempDir()), claim(t, "away", "10.0.0.0/24")
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	n.wantAdd(pod(1), "10.0.0.2/24", c)
+	own.KillAPIServer()
+	began := time.Now()
+	parallel(2, func(i int) { n.del(pod(i), c.Pool) })
+	if took := time.Since(began); took > deferAfter+5*time.Second {
+		t.Errorf("DEL took %s", took)
+	}
+	if err := own.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.wantAdd(pod(2), "10.0.0.3/24", c) // and frees the others in the same patch
+	if waiting, err := n.journal.all(); err != nil || len(waiting) != 0 {
+		t.Errorf("the journal still has %v, %v", waiting, err)
+	}
+	_, data, err := own.Admin().Get(context.Background(), poolPath(c.Pool.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := ParsePool(data); err != nil || len(state.Entries) != 1 {
+		t.Errorf("%v, %v", state, err)
+	}
+}
+
+func TestGCFreesWhatThisNodeGotAndTheRuntimeDoesNotName(t *testing.T) {
+	a, b, c := newNode(t), newNode(t), claim(t, "gc", "10.0.0.0/24")
+	a.add(pod(0), c)
+	a.add(pod(1), c)
+	b.add(pod(2), c)
+	other := pod(3)
+	other.Network = "another"
+	a.add(other, c)
+	valid := []ipam.Attachment{{ContainerID: pod(1).ContainerID, IfName: "net1"}}
+	if err := a.GC(testContext(t), "net", []ipam.Pool{c.Pool}, valid); err != nil {
+		t.Fatal(err)
+	}
+	got := entries(t, c.Pool)
+	if _, there := got["1"]; there || len(got) != 3 {
+		t.Errorf("entries %v", got)
+	}
+	for i := 1; i < 4; i++ {
+		a.del(pod(i), c.Pool)
+	}
+	wantEmpty(t, c.Pool)
+}
+
+func TestStatus(t *testing.T) {
+	n, c := newNode(t), claim(t, "status", "10.0.0.0/30")
+	if err := n.Status(testContext(t), []ipam.Claim{c}); err != nil {
+		t.Error(err)
+	}
+	n.add(pod(0), c)
+	n.add(pod(1), c)
+	if err := n.Status(testContext(t), []ipam.Claim{c}); cnierr.Code(err) != cnierr.NotAvailable {
+		t.Errorf("exhausted: %v", err)
+	}
+	n.del(pod(0), c.Pool)
+	n.del(pod(1), c.Pool)
+}
