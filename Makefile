@@ -41,7 +41,7 @@ export RAIL_CNI_PEERS := $(PEERS)
 # … and the control plane that they start.
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
 
-.PHONY: help build peers controlplane tools demo test test-rig lint bench fuzz clean
+.PHONY: help build peers multus controlplane tools demo test test-rig lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -51,10 +51,15 @@ build: ## static binaries of all plugins, railctl and cnitool in bin/
 	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
 
 peers: ## the plugins of others that tests and bench compare with, in bin/peers
-	@mkdir -p '$(PEERS)'
+	@mkdir -p '$(PEERS)/kubernetes'
 	@for module in plugins rdma-cni; do \
 		(cd integration/peers/$$module && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool); \
 	done
+	@cd integration/peers/whereabouts-cni && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/whereabouts' tool
+
+multus: ## Multus, thin and thick, in bin/peers/kubernetes (its first build takes minutes)
+	@mkdir -p '$(PEERS)/kubernetes'
+	@cd integration/peers/multus && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/' tool
 
 controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplane (their first build takes minutes)
 	@mkdir -p '$(PLANE)'

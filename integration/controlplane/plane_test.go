@@ -394,3 +394,18 @@ func TestAProcessThatCannotStartIsReportedWithItsLog(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// What stands in a distribution is older, and has fewer flags.
+func TestRunsOnTheEtcdOfTheMachine(t *testing.T) {
+	etcd, err := exec.LookPath("etcd")
+	if err != nil {
+		t.Skip("this machine has no etcd of its own (Debian's package etcd-server)")
+	}
+	p := Start(t, Options{Etcd: etcd})
+	version, _, err := p.Versions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("on etcd %s", version)
+	want(t, 201)(p.Admin().Create(t.Context(), pools, pool("old")))
+}

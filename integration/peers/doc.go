@@ -10,7 +10,10 @@
 //     module find that directory in the environment variable RAIL_CNI_PEERS,
 //     and our own binaries in RAIL_CNI_BIN: delegation to foreign IPAM
 //     plugins, and the switch-over of a node from the plugins of others, are
-//     tested with the real ones.
+//     tested with the real ones. Those that talk to the API of Kubernetes lie
+//     in its directory kubernetes: whereabouts, from whereabouts-cni/, and
+//     Multus, from multus/ by "make multus". The rig's machine, which has no
+//     such API, is spared them, and they hide no plugin of ours on a CNI_PATH.
 //   - Oracles. The tests below whereabouts/ call that project's own packages
 //     and compare what they answer with what ours do.
 //
