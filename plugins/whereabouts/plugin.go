@@ -61,6 +61,10 @@ func add(ctx context.Context, c *call) error {
 	if err := c.foreignNetns(); err != nil {
 		return err
 	}
+	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
+		return cnierr.New(cnierr.InvalidEnv, `pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`,
+			"no pod name: an address of the cluster belongs to a pod")
+	}
 	store, done, err := c.open(ctx)
 	if err != nil {
 		return err

@@ -134,17 +134,21 @@ func TestStoreIsChosenAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	const pod = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"
+	const noServer = `"kubernetes":{"kubeconfig":"/k"}`
 	for _, tc := range []struct {
-		name, ipam, args, refused string
+		name, ipam, args string
+		code             uint
+		refused          string
+		journalled       int // DELs that have to wait
 	}{
-		{"no pod, no kubeconfig", `{"range":"10.0.0.0/24"}`, "", ""},
-		{"store local for a pod", `{"range":"10.0.0.0/24","store":"local"}`, pod, ""},
-		{"store local beats kubeconfig", `{"range":"10.0.0.0/24","store":"local","kubernetes":{"kubeconfig":"/k"}}`, pod, ""},
-		{"pod without kubeconfig", `{"range":"10.0.0.0/24"}`, pod, `"store": "local"`},
-		{"kubeconfig", `{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"/k"}}`, pod, "not in this release yet"},
-		{"kubeconfig without pod", `{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"/k"}}`, "", "not in this release yet"},
-		{"kubeconfig in the flat file", `{"range":"10.0.0.0/24","configuration_path":"` + flat + `"}`, pod, "not in this release yet"},
-		{"store kubernetes", `{"range":"10.0.0.0/24","store":"kubernetes"}`, pod, "not in this release yet"},
+		{"no pod, no kubeconfig", `{"range":"10.0.0.0/24"}`, "", 0, "", 0},
+		{"store local for a pod", `{"range":"10.0.0.0/24","store":"local"}`, pod, 0, "", 0},
+		{"store local beats kubeconfig", `{"range":"10.0.0.0/24","store":"local",` + noServer + `}`, pod, 0, "", 0},
+		{"pod without kubeconfig", `{"range":"10.0.0.0/24"}`, pod, 7, `"store": "local"`, 0},
+		{"kubeconfig", `{"range":"10.0.0.0/24",` + noServer + `}`, pod, 7, "kubeconfig /k", 1},
+		{"kubeconfig without pod", `{"range":"10.0.0.0/24",` + noServer + `}`, "", 4, "no pod name", 0},
+		{"kubeconfig in the flat file", `{"range":"10.0.0.0/24","configuration_path":"` + flat + `"}`, pod, 7, "kubeconfig /k", 1},
+		{"store kubernetes", `{"range":"10.0.0.0/24","store":"kubernetes"}`, pod, 7, "without a kubeconfig", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := attachment{id: "c1", ifname: "net1", args: tc.args}
@@ -153,13 +157,20 @@ func TestStoreIsChosenAsDocumented(t *testing.T) {
 			if tc.refused == "" && err != nil {
 				t.Errorf("refused: %v", err)
 			}
-			if tc.refused != "" && (code(err) != 7 || !strings.Contains(err.Error(), tc.refused)) {
+			if tc.refused != "" && (code(err) != tc.code || !strings.Contains(err.Error(), tc.refused)) {
 				t.Errorf("got %v", err)
 			}
 			if _, err := run(a.env("STATUS"), config); (code(err) == 50) != (tc.refused != "") {
 				t.Errorf("STATUS: %v", err)
 			}
 			n.del(a, config) // whatever ADD said
+			journal, err := filepath.Glob(filepath.Join(n.dir, "ipam-journal", "*"))
+			if err != nil || len(journal) != tc.journalled {
+				t.Errorf("journal: %v, %v", journal, err)
+			}
+			if err := os.RemoveAll(filepath.Join(n.dir, "ipam-journal")); err != nil {
+				t.Fatal(err)
+			}
 		})
 	}
 	if err := os.Remove(flat); err != nil {
