@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/containernetworking/cni v1.3.1
 	golang.org/x/sys v0.46.0
+	k8s.io/apimachinery v0.35.10
 	k8s.io/client-go v0.35.10
 )
 
@@ -32,7 +33,6 @@ require (
 	golang.org/x/text v0.39.0 // indirect
 	golang.org/x/time v0.9.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
-	k8s.io/apimachinery v0.35.10 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect

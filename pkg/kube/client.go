@@ -160,11 +160,11 @@ func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, erro
 	return c.sendForMeta(ctx, q)
 }
 
-// Patch applies all steps, or none: [Refused] when a test among them fails.
-// Without a test of resourceVersion the server repeats a patch that races with
-// another's, five times, and then answers [Conflict]. When the answer is lost,
-// the repeated request is mostly Refused by what the first one did: then the
-// caller must look.
+// Patch applies all steps, or none: [Refused] when a test among them fails. The
+// server itself repeats a patch that races with another's, five times, and then
+// answers [Conflict]; at once, when a step sets the resourceVersion to one that
+// is old. When the answer is lost, the repeated request is mostly Refused by
+// what the first one did: then the caller must look.
 func (c *Client) Patch(ctx context.Context, r Resource, name string, ops []PatchOp) (Meta, error) {
 	return c.patch(ctx, r, name, "application/json-patch+json", ops)
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -40,31 +43,34 @@ type Config struct {
 // Client sends requests to one API server, as one user. It may be used by many
 // goroutines at a time. There is nothing to close.
 //
-// A token file is read again every minute, and when the server refuses the
-// token; a new CA or certificate needs a new Client.
+// Tokens and CAs are replaced while a client lives, in their own files or in
+// the kubeconfig: a token file is read again every minute, and all of them
+// when the server refuses who we are, or is not the one that we trust.
 type Client struct {
-	http        *http.Client
-	base        *url.URL
-	namespace   string
-	userAgent   string
-	credentials string // what identifies us and where it came from, for errors
-	source      string // where server and CA came from, for errors
-	timeout     time.Duration
+	config    Config
+	http      atomic.Pointer[http.Client]
+	base      *url.URL
+	namespace string
+	from      origin
 }
 
 // Open reads the kubeconfig (or service account) and all files that it names.
 // No request is made. Errors have the code InvalidConfig.
 func Open(c Config) (*Client, error) {
-	var loaded *loaded
-	var err error
-	if c.Kubeconfig == "" {
-		if c.ServiceAccount == "" {
-			c.ServiceAccount = serviceAccount
-		}
-		loaded, err = loadServiceAccount(c.ServiceAccount)
-	} else {
-		loaded, err = loadKubeconfig(c.Kubeconfig)
+	if c.ServiceAccount == "" {
+		c.ServiceAccount = serviceAccount
 	}
+	if c.UserAgent == "" {
+		c.UserAgent = "rail-cni"
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = defaultTimeout
+	}
+	load, path := loadKubeconfig, c.Kubeconfig
+	if path == "" {
+		load, path = loadServiceAccount, c.ServiceAccount
+	}
+	loaded, err := load(path)
 	if err != nil {
 		return nil, err
 	}
@@ -81,24 +87,34 @@ func Open(c Config) (*Client, error) {
 		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "certificates, keys and tokens must be whole and readable", "%s", loaded.source)
 	}
 	opened := &Client{
-		http:        client,
-		base:        base,
-		namespace:   loaded.namespace,
-		userAgent:   c.UserAgent,
-		credentials: credentials(loaded.rest, loaded.source),
-		source:      loaded.source,
-		timeout:     c.Timeout,
+		config:    c,
+		base:      base,
+		namespace: cmp.Or(loaded.namespace, defaultNamespace),
+		from:      origin{source: loaded.source, credentials: credentials(loaded.rest, loaded.source)},
 	}
-	if opened.namespace == "" {
-		opened.namespace = defaultNamespace
-	}
-	if opened.userAgent == "" {
-		opened.userAgent = "rail-cni"
-	}
-	if opened.timeout <= 0 {
-		opened.timeout = defaultTimeout
-	}
+	opened.http.Store(client)
 	return opened, nil
+}
+
+// renew reads all files again. It changes nothing when they cannot be read, or
+// are by now about another server.
+func (c *Client) renew() {
+	fresh, err := Open(c.config)
+	if err != nil || fresh.Server() != c.Server() {
+		return
+	}
+	c.hangUp()
+	c.http.Store(fresh.http.Load())
+}
+
+// hangUp closes the connections that carry no request now. (What rest makes has
+// wrappers through which http.Client's own method does not reach.)
+func (c *Client) hangUp() { utilnet.CloseIdleConnectionsFor(c.http.Load().Transport) }
+
+// origin is where a client's parts came from, for errors.
+type origin struct {
+	source      string // of server and CA
+	credentials string // what the server knows us by, and its file
 }
 
 // Namespace is that of the kubeconfig's current context, or of the service
@@ -133,6 +149,10 @@ func loadKubeconfig(path string) (*loaded, error) {
 	current, ok := file.Contexts[file.CurrentContext]
 	if !ok {
 		return nil, bad(errors.New("not among its contexts"), "", ": current-context %q", file.CurrentContext)
+	}
+	// client-go would go on without credentials.
+	if _, ok := file.AuthInfos[current.AuthInfo]; !ok {
+		return nil, bad(errors.New("not among its users"), "", ": user %q of the context %q", current.AuthInfo, file.CurrentContext)
 	}
 	cluster, ok := file.Clusters[current.Cluster]
 	if !ok {

@@ -36,6 +36,7 @@ type Error struct {
 
 	retryAfter time.Duration
 	final      bool // the request itself is at fault
+	invalid    bool // 422: the object, and not the patch
 }
 
 func (e *Error) Error() string {
@@ -67,8 +68,8 @@ func is(err error, f func(*Error) bool) bool {
 	return errors.As(err, &e) && f(e)
 }
 
-// NotFound says that there is no such object. It is false when the server does
-// not know the kind, which is a missing CRD.
+// NotFound says that there is no such object, or for a Create no such namespace.
+// It is false when the server does not know the kind, which is a missing CRD.
 func NotFound(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusNotFound && e.Reason != "" })
 }
@@ -84,10 +85,10 @@ func Conflict(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason != "AlreadyExists" })
 }
 
-// Refused says that a test of a patch failed, or that the result would not be
-// a valid object.
+// Refused says that a test of a JSON patch failed, or that a path in it does
+// not exist. An object that the CRD's schema does not allow is something else.
 func Refused(err error) bool {
-	return is(err, func(e *Error) bool { return e.Status == http.StatusUnprocessableEntity })
+	return is(err, func(e *Error) bool { return e.Status == http.StatusUnprocessableEntity && !e.invalid })
 }
 
 // Forbidden says that the user may not do this.
@@ -157,11 +158,19 @@ func (e *Error) set(body []byte) {
 		Reason  string `json:"reason"`
 		Message string `json:"message"`
 		Code    int    `json:"code"`
+		Details struct {
+			Kind string `json:"kind"`
+		} `json:"details"`
 	}
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" {
 		e.Reason, e.Message = status.Reason, status.Message
 		if e.Status == 0 {
 			e.Status = status.Code
+		}
+		// A patch that fails is answered with no details, and no word of why.
+		e.invalid = status.Details.Kind != ""
+		if e.Verb == "patch" && e.Status == http.StatusUnprocessableEntity && !e.invalid {
+			e.Message = "a test of the patch failed, or a path in it does not exist"
 		}
 	} else {
 		const enough = 200
@@ -185,7 +194,7 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.final:
 		return e
 	case e.Status == http.StatusUnauthorized:
-		cure = fmt.Sprintf("the server refused %s: renew it", c.credentials)
+		cure = fmt.Sprintf("the server refused %s: renew it", c.from.credentials)
 	case e.Status == http.StatusForbidden:
 		// Other things than RBAC forbid as well: quotas, a namespace that ends.
 		if user := forbidden.FindStringSubmatch(e.Message); user != nil {
@@ -200,15 +209,15 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.Status == http.StatusNotFound && e.Reason == "":
 		cure = fmt.Sprintf("the server does not know %s of version %s: apply its CRD", q.resource, q.resource.Version)
 	case e.mistrust():
-		cure = fmt.Sprintf("server and CA must be those of %s, and the clock right", c.source)
+		cure = fmt.Sprintf("server and CA must be those of %s, and the clock right", c.from.source)
 	case e.transient():
 		code = cnierr.TryAgain
 		switch {
 		case errors.Is(e.Err, context.Canceled): // the caller knows why
 		case errors.Is(e.Err, syscall.ECONNREFUSED):
-			cure = fmt.Sprintf("nothing listens there: is the API server up, and the address in %s right?", c.source)
+			cure = fmt.Sprintf("nothing listens there: is the API server up, and the address in %s right?", c.from.source)
 		case e.Status == 0:
-			cure = fmt.Sprintf("is the API server up, and the way from this node to it open? The address is from %s", c.source)
+			cure = fmt.Sprintf("is the API server up, and the way from this node to it open? The address is from %s", c.from.source)
 		}
 	default:
 		return e

@@ -54,7 +54,7 @@ func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 	var body []byte
 	err := c.retry(ctx, q, func() *Error {
 		// One try is bounded, the answer's last byte included.
-		ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, c.silence())
+		ctx, cancel := context.WithTimeoutCause(ctx, c.config.Timeout, c.silence())
 		defer cancel()
 		answer, failed := c.try(ctx, q)
 		if failed != nil {
@@ -81,7 +81,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		failed.final = true
 		return nil, failed
 	}
-	answer, err := c.http.Do(sent)
+	answer, err := c.http.Load().Do(sent)
 	if err != nil {
 		var outer *url.Error // has the URL, which says nothing more than ours
 		if errors.As(err, &outer) {
@@ -117,7 +117,7 @@ func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
 		return nil, err
 	}
 	sent.Header.Set("Accept", q.accept)
-	sent.Header.Set("User-Agent", c.userAgent)
+	sent.Header.Set("User-Agent", c.config.UserAgent)
 	if q.contentType != "" {
 		sent.Header.Set("Content-Type", q.contentType)
 	}
@@ -130,11 +130,16 @@ func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
 func (c *Client) retry(ctx context.Context, q request, try func() *Error) error {
 	began := time.Now()
 	var last *Error
-	unauthorized := false
+	renewed := false
 	for n, wait := 1, firstWait; ; n, wait = n+1, min(2*wait, maxWait) {
 		failed := try()
 		if failed == nil {
 			return nil
+		}
+		if failed.Status == 0 {
+			// A connection whose other end is gone without a word would
+			// swallow the next tries, too, until HTTP/2 pings after 30 s.
+			c.hangUp()
 		}
 		if ctx.Err() != nil && failed.Status == 0 && last != nil {
 			failed = last
@@ -144,10 +149,9 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 
 		pause := max(wait/2+rand.N(wait/2), failed.retryAfter)
 		switch {
-		case failed.Status == http.StatusUnauthorized && !unauthorized:
-			// The transport has dropped its copy of the token, and reads the
-			// file (or asks the exec plugin) again.
-			unauthorized, pause = true, 0
+		case (failed.Status == http.StatusUnauthorized || failed.mistrust()) && !renewed:
+			c.renew()
+			renewed, pause = true, 0
 		case !failed.transient():
 			return c.explain(q, failed)
 		}
@@ -165,7 +169,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 
 // silence is the cause of a try's end after the client's own time.
 func (c *Client) silence() error {
-	return &timeoutError{after: c.timeout}
+	return &timeoutError{after: c.config.Timeout}
 }
 
 type timeoutError struct{ after time.Duration }

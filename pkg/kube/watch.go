@@ -45,7 +45,7 @@ func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func
 		// The answer's body lives as long as its context: so the time for the
 		// beginning is a timer that is stopped, not a deadline.
 		trying, end := context.WithCancelCause(ctx)
-		timer := time.AfterFunc(c.timeout, func() { end(c.silence()) })
+		timer := time.AfterFunc(c.config.Timeout, func() { end(c.silence()) })
 		got, failed := c.try(trying, q)
 		if failed == nil && !timer.Stop() {
 			_ = got.Body.Close()
