@@ -74,9 +74,9 @@ tools: ## the linter, in bin/tools (its first build takes about a minute)
 	@test -x '$(TOOLS)/golangci-lint' || echo 'building the linter, once …'
 	@cd scripts/tools && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
 
-demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual machine (RIG=no: without)
+demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual machine (RIG=no: without; NICS="…": on these of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
-	@RIG='$(RIG)' scripts/demo.sh
+	@RIG='$(RIG)' NICS='$(NICS)' scripts/demo.sh
 
 test: build peers controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev

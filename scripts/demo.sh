@@ -6,6 +6,10 @@
 #                       virtual machine (QEMU; Debian packages, once)
 #   make demo RIG=no    part 1 alone, where there is no QEMU and no network
 #   make demo RIG=only  part 2 alone
+#   make demo NICS="ens12np0 mlx5_3"
+#                       part 2 on these NICs of this very host, in the RDMA mode
+#                       that it is in: lent to two pods, and brought home. Others
+#                       are only looked at
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,6 +35,11 @@ if [[ $RIG == no ]]; then
 	echo
 	echo "demo passed, part 1 only: RDMA was not shown (RIG=no)"
 	exit 0
+fi
+
+if [[ -n ${NICS:-} ]]; then
+	echo
+	exec bin/tools/demo -bin "$PWD/bin" -nics "$NICS"
 fi
 
 echo

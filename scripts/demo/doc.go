@@ -4,12 +4,13 @@
 // well: it checks all that it shows, and exits with 1 at the first thing that is
 // not as it should be.
 //
-// Nothing of it touches the machine. The first part runs in network, mount and
+// Nothing of it touches the machine, unless told to. The first part runs in network, mount and
 // process namespaces of its own, with a /run of its own, so it leaves nothing
 // behind however it ends, and the state of a real node is neither seen nor
 // changed. The second (-rdma) needs an RDMA core and NICs: it is run by
 // integration/rig in a virtual machine, and refuses to run elsewhere.
-// scripts/demo.sh runs both.
+// scripts/demo.sh runs both. With -nics the second part is on NICs of this very
+// host instead, which it lends to two pods and brings home.
 //
 // It drives the built binaries as a runtime does (through cnitool), looks with
 // ip(8) and ping(8), and uses none of the project's packages but examples and

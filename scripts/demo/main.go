@@ -16,9 +16,12 @@ import (
 func main() {
 	bin := flag.String("bin", "bin", "directory of the built binaries")
 	withRDMA := flag.Bool("rdma", false, "show RDMA, in the virtual machine of integration/rig")
+	nics := flag.String("nics", "", "show RDMA on these NICs of this host: interfaces or RDMA devices, separated by blanks")
 	flag.Parse()
 	part, passed := demo, passedLinks
 	switch {
+	case *nics != "":
+		part, passed = func(bin string) error { return demoHost(bin, strings.Fields(*nics)) }, passedHost
 	case *withRDMA:
 		part, passed = demoRDMA, passedRDMA
 	case os.Getenv(insideVar) == "":
@@ -35,6 +38,11 @@ func main() {
 // passedLinks sums up the first part.
 func passedLinks() string {
 	return fmt.Sprintf("part 1 passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and came home without a trace", len(rails))
+}
+
+// passedHost sums up the second part on the host's own NICs.
+func passedHost() string {
+	return "part 2 passed: the host's NICs were lent to two pods with their RDMA, and came home without a trace"
 }
 
 // exitCode passes on the exit code of the demo proper, which has said itself

@@ -12,6 +12,9 @@ import (
 // hasRDMA says that the states of namespaces include RDMA devices.
 var hasRDMA bool
 
+// comparedWithRDMA is what [compared] is then.
+const comparedWithRDMA = "links, addresses, routes, rules, sysctls, RDMA devices and ports, uverbs numbers; without counters and ifindex"
+
 // ibdev is an RDMA device as sysfs shows it in a namespace.
 type ibdev struct{ name, guid, parent, port, uverbs string }
 
@@ -19,6 +22,7 @@ type ibdev struct{ name, guid, parent, port, uverbs string }
 // process for each.
 const listRDMA = `
 for dir in /sys/class/infiniband_verbs/uverbs*; do
+	[ -e "$dir/ibdev" ] || continue
 	read -r device <"$dir/ibdev"
 	eval "uverbs_$device=${dir##*/}"
 done
@@ -28,7 +32,7 @@ for dir in /sys/class/infiniband/*; do
 	read -r guid <"$dir/node_guid"
 	read -r state <"$dir/ports/1/state"
 	eval "uverbs=\$uverbs_$device"
-	cd -P "$dir/device"
+	cd -P "$dir/device" 2>/dev/null || cd -P "$dir" # software may have no parent
 	echo "$device $guid ${PWD##*/} ${state#*: } $uverbs"
 done
 `

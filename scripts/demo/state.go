@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,10 @@ type state []string
 // that the kernel gives to interfaces.
 var volatile = []string{"ifindex", "netdev_index", "link_index", "stats", "stats64"}
 
+// ticking are times in JSON that run out; those that last for ever have ten
+// digits.
+var ticking = regexp.MustCompile(`,?"(valid_life_time|preferred_life_time|expires)":\d{1,9}\b`)
+
 // compared says what a [state] has.
 var compared = "links, addresses, routes, rules and sysctls, without counters and ifindex"
 
@@ -27,6 +32,11 @@ func stateOf(netns string) (state, error) {
 	if err := settle(netns); err != nil {
 		return nil, err
 	}
+	return readState(netns)
+}
+
+// readState reads the state of a namespace as it is.
+func readState(netns string) (state, error) {
 	var s state
 	for _, table := range []struct {
 		name string
@@ -73,12 +83,12 @@ func linesOf(table string, row map[string]any) []string {
 	name, ok := row["ifname"].(string)
 	if !ok {
 		text, _ := json.Marshal(row) // it came from JSON
-		return []string{table + " " + string(text)}
+		return []string{table + " " + ticking.ReplaceAllString(string(text), "")}
 	}
 	var lines []string
 	for key, value := range row {
 		text, _ := json.Marshal(value)
-		lines = append(lines, fmt.Sprintf("%s %s: %s = %s", table, name, key, text))
+		lines = append(lines, fmt.Sprintf("%s %s: %s = %s", table, name, key, ticking.ReplaceAllString(string(text), "")))
 	}
 	return lines
 }
