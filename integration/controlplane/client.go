@@ -41,7 +41,7 @@ type Client struct {
 // with "rail-cni-controlplane".
 func (p *Plane) Client(c Credential) (*Client, error) {
 	conf := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
-	conf.RootCAs.AddCert(p.ca.cert)
+	conf.RootCAs.AddCert(p.authority().cert)
 	if len(c.Certificate) > 0 {
 		pair, err := tls.X509KeyPair(c.Certificate, c.Key)
 		if err != nil {

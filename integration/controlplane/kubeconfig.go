@@ -13,7 +13,7 @@ import (
 // CertificateFor makes a client certificate of a user with its groups, for
 // example "system:node:n1" of "system:nodes".
 func (p *Plane) CertificateFor(user string, groups ...string) (c Credential, err error) {
-	c.Certificate, c.Key, err = p.ca.client(user, groups...)
+	c.Certificate, c.Key, err = p.authority().client(user, groups...)
 	return c, err
 }
 
@@ -24,7 +24,7 @@ func (p *Plane) CertificateFor(user string, groups ...string) (c Credential, err
 func (p *Plane) ServiceAccount(ctx context.Context, namespace, name string) (Credential, error) {
 	accounts := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
 	account := map[string]any{"metadata": map[string]any{"name": name}}
-	code, answer, err := p.admin.Create(ctx, accounts, account)
+	code, answer, err := p.Admin().Create(ctx, accounts, account)
 	if err != nil {
 		return Credential{}, err
 	}
@@ -40,7 +40,7 @@ func (p *Plane) ServiceAccount(ctx context.Context, namespace, name string) (Cre
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
 		"spec": map[string]any{"expirationSeconds": 3600},
 	}
-	err = p.admin.into(ctx, &request, http.MethodPost, accounts+"/"+name+"/token", JSON, ask)
+	err = p.Admin().into(ctx, &request, http.MethodPost, accounts+"/"+name+"/token", JSON, ask)
 	return Credential{Token: request.Status.Token}, err
 }
 
@@ -93,7 +93,7 @@ func (p *Plane) Kubeconfig(c Credential, f Form) (string, error) {
 	if f.SkipVerify {
 		b.WriteString("    insecure-skip-tls-verify: true\n")
 	} else {
-		b.WriteString(entry(f.CAFile, "certificate-authority", ".ca", p.ca.pem))
+		b.WriteString(entry(f.CAFile, "certificate-authority", ".ca", p.CA()))
 	}
 	b.WriteString("users:\n- name: whereabouts\n  user:\n")
 	switch {

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -54,12 +55,17 @@ type Options struct {
 type Plane struct {
 	dir      string
 	options  Options
-	ca       *authority
-	admin    *Client
 	address  string // of kube-apiserver, host:port
 	server   string // the same as an URL
 	etcdURL  string
 	binaries struct{ etcd, apiserver string }
+	serves   []string // paths that answer when the server is ready; set by New
+
+	sent, received atomic.Int64 // bytes of reached connections that have ended
+
+	trust sync.RWMutex // holds the two below
+	ca    *authority
+	admin *Client
 
 	mu              sync.Mutex
 	etcd, apiserver *process // nil when killed
@@ -175,46 +181,84 @@ func freeAddress() (string, error) {
 // file gives the path of a file of the plane.
 func (p *Plane) file(name string) string { return filepath.Join(p.dir, name) }
 
-// secrets makes the CA and what both sides need of it, and writes the files
-// that kube-apiserver reads.
-func (p *Plane) secrets() (err error) {
-	if p.ca, err = newAuthority(); err != nil {
-		return err
-	}
-	cert, key, err := p.ca.server()
+// secrets makes the certificates and the key that signs the tokens of service
+// accounts, and writes the files that kube-apiserver reads.
+func (p *Plane) secrets() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	account, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	private, err := keyPEM(key)
 	if err != nil {
 		return err
 	}
-	accountKey, err := keyPEM(account)
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		return err
 	}
-	accountPublic, err := x509.MarshalPKIXPublicKey(account.Public())
+	err = writeFiles(map[string][]byte{
+		p.file("account.key"):  private,
+		p.file("account.pub"):  pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}),
+		p.file("audit.policy"): []byte(auditPolicy),
+	})
 	if err != nil {
 		return err
 	}
-	admin, err := p.CertificateFor("admin", "system:masters")
+	return p.certify(nil)
+}
+
+// certify makes a CA, kube-apiserver's certificate and the administrator's.
+// Client certificates of the CAs in known, PEM, are good as well.
+func (p *Plane) certify(known []byte) error {
+	ca, err := newAuthority()
 	if err != nil {
 		return err
 	}
-	if p.admin, err = p.Client(admin); err != nil {
+	cert, key, err := ca.server()
+	if err != nil {
 		return err
 	}
-	if _, err := p.Kubeconfig(admin, Form{Path: p.AdminKubeconfig()}); err != nil {
-		return err
-	}
-	return writeFiles(map[string][]byte{
-		p.file("ca.crt"):        p.ca.pem,
+	err = writeFiles(map[string][]byte{
+		p.file("clients.crt"):   append(known, ca.pem...),
 		p.file("apiserver.crt"): cert,
 		p.file("apiserver.key"): key,
-		p.file("account.key"):   accountKey,
-		p.file("account.pub"):   pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: accountPublic}),
-		p.file("audit.policy"):  []byte(auditPolicy),
 	})
+	if err != nil {
+		return err
+	}
+	p.trust.Lock()
+	p.ca = ca
+	p.trust.Unlock()
+	c, err := p.CertificateFor("admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	admin, err := p.Client(c)
+	if err != nil {
+		return err
+	}
+	p.trust.Lock()
+	p.admin = admin
+	p.trust.Unlock()
+	_, err = p.Kubeconfig(c, Form{Path: p.AdminKubeconfig()})
+	return err
+}
+
+// RotateCA replaces the CA, and restarts kube-apiserver with a certificate of
+// the new one. Clients and kubeconfigs from before know only the old CA, and
+// trust the server no more; who trusts the new one may still come with an old
+// client certificate or token. [Plane.Admin] and the file of
+// [Plane.AdminKubeconfig] are replaced.
+func (p *Plane) RotateCA(ctx context.Context) error {
+	known, err := os.ReadFile(p.file("clients.crt"))
+	if err != nil {
+		return err
+	}
+	p.KillAPIServer()
+	if err := p.certify(known); err != nil {
+		return err
+	}
+	return p.StartAPIServer(ctx)
 }
 
 // StartEtcd starts etcd, on what it had written when it was killed, and waits
@@ -326,7 +370,7 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 		"--endpoint-reconciler-type=none",
 		"--cert-dir=" + p.dir,
 		"--tls-cert-file=" + p.file("apiserver.crt"), "--tls-private-key-file=" + p.file("apiserver.key"),
-		"--client-ca-file=" + p.file("ca.crt"),
+		"--client-ca-file=" + p.file("clients.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + p.file("account.pub"), "--service-account-signing-key-file=" + p.file("account.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
@@ -364,7 +408,9 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// WaitReady waits until kube-apiserver says that it is ready.
+// WaitReady waits until kube-apiserver says that it is ready, and answers for
+// each CRD: for some time after the former it says 429, "storage is
+// (re)initializing", to questions for these.
 func (p *Plane) WaitReady(ctx context.Context) error {
 	p.mu.Lock()
 	apiserver := p.apiserver
@@ -372,9 +418,15 @@ func (p *Plane) WaitReady(ctx context.Context) error {
 	if apiserver == nil {
 		return errors.New("kube-apiserver does not run")
 	}
-	return poll(ctx, apiserver, func(ctx context.Context) error {
-		return p.admin.into(ctx, nil, http.MethodGet, "/readyz", "", nil)
-	})
+	for _, path := range append([]string{"/readyz"}, p.serves...) {
+		err := poll(ctx, apiserver, func(ctx context.Context) error {
+			return p.Admin().into(ctx, nil, http.MethodGet, path, "", nil)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // KillAPIServer kills kube-apiserver (SIGKILL).
@@ -419,20 +471,31 @@ func (p *Plane) Close() {
 }
 
 // Admin gives a client of a cluster administrator.
-func (p *Plane) Admin() *Client { return p.admin }
+// [Plane.RotateCA] replaces it.
+func (p *Plane) Admin() *Client {
+	p.trust.RLock()
+	defer p.trust.RUnlock()
+	return p.admin
+}
 
 // Server gives the URL of kube-apiserver. It stays the same over restarts.
 func (p *Plane) Server() string { return p.server }
 
 // CA gives the certificate of the CA that signed all others, as PEM.
-func (p *Plane) CA() []byte { return p.ca.pem }
+func (p *Plane) CA() []byte { return p.authority().pem }
+
+func (p *Plane) authority() *authority {
+	p.trust.RLock()
+	defer p.trust.RUnlock()
+	return p.ca
+}
 
 // Versions gives the versions of the two that run, for example "3.6.16" and
 // "v1.36.3".
 func (p *Plane) Versions(ctx context.Context) (etcd, apiserver string, err error) {
 	var e struct{ Etcdserver string }
 	var a struct{ GitVersion string }
-	err = errors.Join(p.etcdGet(ctx, "/version", &e), p.admin.into(ctx, &a, http.MethodGet, "/version", "", nil))
+	err = errors.Join(p.etcdGet(ctx, "/version", &e), p.Admin().into(ctx, &a, http.MethodGet, "/version", "", nil))
 	return e.Etcdserver, a.GitVersion, err
 }
 
@@ -451,7 +514,7 @@ func (p *Plane) define(ctx context.Context) error {
 		}
 		objects = append(objects, text)
 	}
-	wait := []string{"/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"}
+	serves := []string{"/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"}
 	for _, text := range objects {
 		var crd struct {
 			Spec struct {
@@ -460,20 +523,13 @@ func (p *Plane) define(ctx context.Context) error {
 				Versions []struct{ Name string }
 			}
 		}
-		if err := p.admin.into(ctx, &crd, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", YAML, text); err != nil {
+		if err := p.Admin().into(ctx, &crd, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", YAML, text); err != nil {
 			return err
 		}
-		wait = append(wait, fmt.Sprintf("/apis/%s/%s/%s", crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Plural))
+		serves = append(serves, fmt.Sprintf("/apis/%s/%s/%s?limit=1", crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Plural))
 	}
-	for _, path := range wait {
-		err := poll(ctx, p.apiserver, func(ctx context.Context) error {
-			return p.admin.into(ctx, nil, http.MethodGet, path, "", nil)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	p.serves = serves
+	return p.WaitReady(ctx)
 }
 
 // poll tries until there is no error, the process has ended, or patience and

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -255,6 +256,27 @@ func TestServiceAccountTokenIsKnownUntilTheAccountIsDeleted(t *testing.T) {
 	want(t, 401)(anonymous.Get(ctx, pools))
 }
 
+func TestRotatedCAIsTrustedOnlyByThoseWhoKnowIt(t *testing.T) {
+	ctx, before := t.Context(), shared.Admin()
+	c, err := shared.CertificateFor("old-timer", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.RotateCA(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var unknown x509.UnknownAuthorityError
+	if _, _, err := before.Get(ctx, pools); !errors.As(err, &unknown) {
+		t.Errorf("by the old CA: %v, want an unknown authority", err)
+	}
+	want(t, 200)(shared.Admin().Get(ctx, pools))
+	renewed, err := shared.Client(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, 200)(renewed.Get(ctx, pools))
+}
+
 func TestAuditCountsEachRequestOnceWithItsCode(t *testing.T) {
 	ctx, since := t.Context(), time.Now()
 	c, err := shared.CertificateFor("counted", "system:masters")
@@ -333,6 +355,7 @@ func TestReachAnswersInAnotherNetnsAndRefusesWhileTheServerIsDown(t *testing.T) 
 	}
 
 	refused("before")
+	sent, received := shared.Traffic()
 	stop, err := shared.Reach("/run/netns/" + n.Name)
 	if err != nil {
 		t.Fatal(err)
@@ -340,6 +363,10 @@ func TestReachAnswersInAnotherNetnsAndRefusesWhileTheServerIsDown(t *testing.T) 
 	if err := ask(); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the bytes of the request are counted", func() bool {
+		s, r := shared.Traffic()
+		return s-sent > 500 && r-received > 500 // TLS alone has more, both ways
+	})
 	shared.KillAPIServer()
 	refused("while the server is down")
 	if err := shared.StartAPIServer(t.Context()); err != nil {

@@ -5,14 +5,15 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // reach is the API server's address in another network namespace.
 type reach struct {
-	ns      *link.Netns
-	address string
+	plane *Plane
+	ns    *link.Netns
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -29,7 +30,7 @@ func (p *Plane) Reach(path string) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reach{ns: ns, address: p.address, conns: map[net.Conn]bool{}}
+	r := &reach{plane: p, ns: ns, conns: map[net.Conn]bool{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.apiserver != nil {
@@ -46,6 +47,13 @@ func (p *Plane) Reach(path string) (stop func(), err error) {
 	}, nil
 }
 
+// Traffic gives the bytes that clients have sent and received through [Plane.Reach],
+// those of TLS among them, over connections that have ended: for a plugin, soon
+// after its process has.
+func (p *Plane) Traffic() (sent, received int64) {
+	return p.sent.Load(), p.received.Load()
+}
+
 // leave ends a reach, once. The caller holds p.mu.
 func (p *Plane) leave(r *reach) {
 	if p.reaches[r] {
@@ -60,7 +68,7 @@ func (p *Plane) leave(r *reach) {
 func (r *reach) open() error {
 	var l net.Listener
 	err := r.ns.Do(func() (err error) {
-		l, err = net.Listen("tcp", r.address)
+		l, err = net.Listen("tcp", r.plane.address)
 		return err
 	})
 	if err != nil {
@@ -99,7 +107,7 @@ func (r *reach) cut() {
 // handOn copies both ways until either end closes.
 func (r *reach) handOn(near net.Conn) {
 	defer near.Close()
-	far, err := net.Dial("tcp", r.address)
+	far, err := net.Dial("tcp", r.plane.address)
 	if err != nil {
 		return
 	}
@@ -108,14 +116,20 @@ func (r *reach) handOn(near net.Conn) {
 	r.conns[near], r.conns[far] = true, true
 	r.mu.Unlock()
 
-	done := make(chan struct{}, 2)
-	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+	done := make(chan struct{})
+	for _, way := range []struct {
+		to, from net.Conn
+		count    *atomic.Int64
+	}{{near, far, &r.plane.received}, {far, near, &r.plane.sent}} {
 		go func() {
-			_, _ = io.Copy(way[0], way[1]) // its errors are those of the two ends, who see them themselves
+			n, _ := io.Copy(way.to, way.from) // its errors are those of the two ends, who see them themselves
+			way.count.Add(n)
 			done <- struct{}{}
 		}()
 	}
 	<-done // TLS ends both ways at once
+	_, _ = near.Close(), far.Close()
+	<-done
 
 	r.mu.Lock()
 	delete(r.conns, near)
