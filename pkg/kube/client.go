@@ -91,8 +91,9 @@ func (c *Client) Get(ctx context.Context, r Resource, name string) ([]byte, erro
 
 // List calls each with the JSON of every object, page by page, and returns the
 // list's resource version, where a Watch may begin. When the server forgets
-// the list between two pages, it begins anew: each may see an object again.
-// An error of each ends the list, and is returned as it is.
+// the list between two pages, it begins anew: each may see an object again. One
+// page is held in memory at a time. An error of each ends the list, and is
+// returned as it is.
 func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(item []byte) error) (string, error) {
 	if o.Limit <= 0 {
 		o.Limit = defaultLimit

@@ -207,7 +207,7 @@ func credentials(c *rest.Config, source string) string {
 	case c.BearerToken != "":
 		return "the token in " + source
 	case c.ExecProvider != nil:
-		return fmt.Sprintf("what the exec plugin %s of %s gave", c.ExecProvider.Command, source)
+		return fmt.Sprintf("what the exec plugin %s of %s gives", c.ExecProvider.Command, source)
 	case c.CertFile != "":
 		return "the client certificate " + c.CertFile
 	case len(c.CertData) > 0:

@@ -63,6 +63,11 @@ func TestKubeconfigForms(t *testing.T) {
 			files: map[string]string{"login": "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"t5\"}}'\n"},
 			want:  "Bearer t5",
 		},
+		{
+			name: "exec plugin that is not there", cluster: ca(a),
+			user:  "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./logon\n  interactiveMode: Never",
+			fails: "/logon of kubeconfig",
+		},
 		{name: "another name of the server", cluster: ca(a) + "\ntls-server-name: api.test", user: "token: t6", want: "Bearer t6"},
 		{name: "not the server's name", cluster: ca(a) + "\ntls-server-name: other.test", user: "token: t7", fails: "other.test"},
 		{name: "proxy", cluster: ca(a) + "\nproxy-url: " + proxy.URL, user: "token: t8", fails: "teapot"},

@@ -56,7 +56,6 @@ func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func
 			return failed
 		}
 		answer = got
-		context.AfterFunc(ctx, func() { end(nil) })
 		return nil
 	}); err != nil {
 		return err
