@@ -102,6 +102,10 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	var pools []ipam.Pool
 	for _, c := range claims {
 		spec := c.Range.Spec()
+		for _, g := range got {
+			// Ranges may overlap, and a reservation keeps nothing from its owner.
+			spec.Avoid = append(slices.Clip(spec.Avoid), g.Addr())
+		}
 		pools = append(pools, c.Pool)
 		addr, err := s.submit(ctx, c.Pool, &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive})
 		if err != nil {

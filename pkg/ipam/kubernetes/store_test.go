@@ -357,6 +357,18 @@ func TestSecondRangeGetsItsReservationAndDelGoesOnAfterTheFirst(t *testing.T) {
 	wantEmpty(t, v4.Pool, v6.Pool)
 }
 
+func TestOverlappingRangesGiveAnInterfaceTwoAddresses(t *testing.T) {
+	n := newNode(t)
+	narrow, wide := claim(t, "nested", "10.0.0.0/24"), claim(t, "nested", "10.0.0.0/16")
+	for range 2 {
+		if got := n.add(pod(0), narrow, wide); got[0].String() != "10.0.0.1/24" || got[1].String() != "10.0.0.2/16" {
+			t.Error(got)
+		}
+	}
+	n.del(pod(0), narrow.Pool, wide.Pool)
+	wantEmpty(t, narrow.Pool, wide.Pool)
+}
+
 func TestFailedSecondRangeGivesTheFirstBack(t *testing.T) {
 	n := newNode(t)
 	v4, tiny := claim(t, "undo", "10.0.0.0/24"), claim(t, "undo", "10.1.0.0/30")
