@@ -22,11 +22,7 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 	name := pool.ReservationName(addr)
 	for range vanishing {
 		var made kube.Meta
-		made, err = s.client.Create(ctx, all, reservation{
-			typeMeta: typed("OverlappingRangeIPReservation"),
-			Metadata: objectMeta{Name: name, Namespace: s.client.Namespace()},
-			Spec:     reservationSpec{ContainerID: o.ContainerID, PodRef: o.PodRef, IfName: o.IfName},
-		})
+		made, err = s.client.Create(ctx, all, newReservation(name, s.client.Namespace(), o))
 		if err == nil {
 			return made.UID, true, nil
 		}
@@ -42,6 +38,14 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 		}
 	}
 	return "", false, err
+}
+
+func newReservation(name, namespace string, o ipam.Owner) reservation {
+	return reservation{
+		typeMeta: typed("OverlappingRangeIPReservation"),
+		Metadata: objectMeta{Name: name, Namespace: namespace},
+		Spec:     reservationSpec{ContainerID: o.ContainerID, PodRef: o.PodRef, IfName: o.IfName},
+	}
 }
 
 // readReservation gives a reservation, nil when there is none.

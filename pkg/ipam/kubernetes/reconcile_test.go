@@ -1,0 +1,570 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// reconcilerLab is a namespace for CRs of its own, so that a reconciler sees
+// what its test has made and nothing else; and one for pods.
+type reconcilerLab struct {
+	*node
+	ns         string
+	kubeconfig string
+	client     *kube.Client
+}
+
+func newReconcilerLab(t *testing.T) *reconcilerLab {
+	t.Helper()
+	return newReconcilerLabAt(t, plane)
+}
+
+func newReconcilerLabAt(t *testing.T, p *controlplane.Plane) *reconcilerLab {
+	t.Helper()
+	l := &reconcilerLab{ns: fmt.Sprintf("lab-%08x", rand.Uint32())}
+	createAt(t, p, "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": l.ns}})
+	credential, err := p.CertificateFor("admin", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.kubeconfig, err = p.Kubeconfig(credential, controlplane.Form{Namespace: l.ns}); err != nil {
+		t.Fatal(err)
+	}
+	l.node = newNodeAt(t, l.kubeconfig, t.TempDir())
+	l.client = l.node.client
+	return l
+}
+
+func createAt(t testing.TB, p *controlplane.Plane, path string, object any) {
+	t.Helper()
+	code, data, err := p.Admin().Create(context.Background(), path, object)
+	if err != nil || code != 201 {
+		t.Fatal(path, code, string(data), err)
+	}
+}
+
+// owner is net1 of a pod in the lab's namespace.
+func (l *reconcilerLab) owner(name string, container int) ipam.Owner {
+	o := pod(container)
+	o.PodRef = l.ns + "/" + name
+	return o
+}
+
+func podObject(name string, annotations map[string]string) map[string]any {
+	return map[string]any{
+		"metadata": map[string]any{"name": name, "annotations": annotations},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}},
+	}
+}
+
+func (l *reconcilerLab) podPath(name string) string {
+	return strings.TrimSuffix("/api/v1/namespaces/"+l.ns+"/pods/"+name, "/")
+}
+
+func (l *reconcilerLab) createPod(name string, annotations map[string]string) {
+	l.t.Helper()
+	createAt(l.t, plane, l.podPath(""), podObject(name, annotations))
+}
+
+func (l *reconcilerLab) setPhase(name, phase string, ready bool) {
+	l.t.Helper()
+	status := map[string]any{"phase": phase, "conditions": []any{map[string]any{"type": "Ready", "status": map[bool]string{true: "True", false: "False"}[ready]}}}
+	code, data, err := plane.Admin().Patch(context.Background(), l.podPath(name)+"/status", controlplane.MergePatch, map[string]any{"status": status})
+	if err != nil || code != 200 {
+		l.t.Fatal(code, string(data), err)
+	}
+}
+
+func (l *reconcilerLab) deletePod(name string) {
+	l.t.Helper()
+	code, data, err := plane.Admin().Do(context.Background(), "DELETE", l.podPath(name), "", map[string]any{"gracePeriodSeconds": 0})
+	if err != nil || code != 200 {
+		l.t.Fatal(code, string(data), err)
+	}
+}
+
+// crs gives the path of CRs in the lab's namespace.
+func (l *reconcilerLab) crs(plural string) string {
+	return "/apis/" + Group + "/" + Version + "/namespaces/" + l.ns + "/" + plural
+}
+
+func (l *reconcilerLab) createPool(pool ipam.Pool, allocations map[string]Entry) {
+	l.t.Helper()
+	createAt(l.t, plane, l.crs("ippools"), ippool{
+		typeMeta: typed("IPPool"), Metadata: objectMeta{Name: pool.Name()},
+		Spec: poolSpec{Range: pool.Prefix.String(), Allocations: allocations},
+	})
+}
+
+func (l *reconcilerLab) createReservation(name string, o ipam.Owner) {
+	l.t.Helper()
+	createAt(l.t, plane, l.crs("overlappingrangeipreservations"), newReservation(name, l.ns, o))
+}
+
+// held gives "pool/key podref" of every entry and "name podref" of every
+// reservation in the lab's namespace.
+func (l *reconcilerLab) held() map[string]bool {
+	l.t.Helper()
+	s, err := Inspect(testContext(l.t), l.client)
+	if err != nil || len(s.Errors) > 0 {
+		l.t.Fatal(err, s)
+	}
+	all := map[string]bool{}
+	for _, p := range s.Pools {
+		for key, e := range p.Entries {
+			all[p.Name+"/"+key+" "+strings.TrimPrefix(e.PodRef, l.ns+"/")] = true
+		}
+	}
+	for _, h := range s.Holdings {
+		if h.Reservation != nil {
+			all[h.Reservation.Metadata.Name+" "+strings.TrimPrefix(h.PodRef, l.ns+"/")] = true
+		}
+	}
+	for _, r := range s.Loose {
+		all[r.Metadata.Name+" "+strings.TrimPrefix(r.Spec.PodRef, l.ns+"/")] = true
+	}
+	return all
+}
+
+func (l *reconcilerLab) wantHeld(what string, want ...string) {
+	l.t.Helper()
+	set := map[string]bool{}
+	for _, w := range want {
+		set[w] = true
+	}
+	if got := l.held(); !maps.Equal(got, set) {
+		l.t.Errorf("%s: held are\n%v, want\n%v", what, got, set)
+	}
+}
+
+func (l *reconcilerLab) reconciler(grace time.Duration) *Reconciler {
+	return NewReconciler(ReconcilerOptions{Client: l.client, Grace: grace})
+}
+
+// once reconciles without a period of grace, and gives "kind address outcome".
+func (l *reconcilerLab) once(r *Reconciler) map[string]int {
+	l.t.Helper()
+	found, err := r.Once(testContext(l.t))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return tally(l.t, found)
+}
+
+func tally(t *testing.T, found []*Finding) map[string]int {
+	t.Helper()
+	count := map[string]int{}
+	for _, f := range found {
+		what := f.Address.String()
+		if !f.Address.IsValid() {
+			what = f.Reservation
+		}
+		count[fmt.Sprintf("%s %s %s", f.Kind, what, f.Outcome)]++
+		if f.Error != "" {
+			t.Error(f.Kind, what, f.Error)
+		}
+	}
+	return count
+}
+
+func wantFindings(t *testing.T, got map[string]int, want ...string) {
+	t.Helper()
+	set := map[string]int{}
+	for _, w := range want {
+		set[w]++
+	}
+	if !maps.Equal(got, set) {
+		t.Errorf("findings are %v, want %v", got, set)
+	}
+}
+
+func networkStatus(ifname, ip string) map[string]string {
+	return map[string]string{statusAnnotation: fmt.Sprintf(`[{"name":"cbr0","interface":"eth0","ips":["10.99.0.1"],"default":true,"dns":{}},{"name":"default/net","interface":%q,"ips":[%q],"dns":{}}]`, ifname, ip)}
+}
+
+func TestReconcileLeavesAPodThatStartsAlone(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("starts", 0), c)
+	l.createPod("starts", nil)
+	wantFindings(t, l.once(l.reconciler(0)))
+	l.wantHeld("a pending pod without annotations", "10.0.0.0-24/1 starts", "10.0.0.1 starts")
+	l.setPhase("starts", "Running", true)
+	wantFindings(t, l.once(l.reconciler(0)))
+	l.wantHeld("a running pod without annotations", "10.0.0.0-24/1 starts", "10.0.0.1 starts")
+}
+
+func TestReconcileFreesThePairOfAPodThatIsGoneAfterTheGracePeriod(t *testing.T) {
+	const grace = 2 * time.Second
+	for _, space := range []string{"", "some-space"} {
+		t.Run("space"+space, func(t *testing.T) {
+			l, v4, v6 := newReconcilerLab(t), claim(t, space, "10.0.0.0/24"), claim(t, space, "2001:db8::/64")
+			l.createPod("goes", nil)
+			l.createPod("stays", nil)
+			l.add(l.owner("goes", 0), v4, v6)
+			l.add(l.owner("stays", 1), v4, v6)
+			l.deletePod("goes")
+			r := l.reconciler(grace)
+			for range 2 { // within the grace period the second look changes nothing, either
+				found, err := r.look(testContext(t), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Waiting, "stale entry 2001:db8::1 "+Waiting)
+			}
+			if held := l.held(); len(held) != 8 {
+				t.Errorf("within the grace period: %v", held)
+			}
+			began := time.Now()
+			wantFindings(t, l.once(l.reconciler(grace)), "stale entry 10.0.0.1 "+Freed, "stale entry 2001:db8::1 "+Freed)
+			if took := time.Since(began); took < grace {
+				t.Errorf("freed after %s", took)
+			}
+			left := l.held()
+			for what := range left {
+				if !strings.HasSuffix(what, " stays") {
+					t.Error("left is", what)
+				}
+			}
+			if len(left) != 4 {
+				t.Errorf("left are %v", left)
+			}
+		})
+	}
+}
+
+func TestReconcileKeepsThePodThatCameAgainUnderItsName(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.createPod("web-0", nil)
+	l.add(l.owner("web-0", 0), c)
+	r := l.reconciler(time.Millisecond)
+	l.deletePod("web-0")
+	if _, err := r.look(testContext(t), nil); err != nil { // marks it
+		t.Fatal(err)
+	}
+	l.createPod("web-0", nil)
+	wantFindings(t, l.once(r))
+	l.wantAdd(l.owner("web-0", 1), "10.0.0.1/24", c) // the new container
+	wantFindings(t, l.once(r))
+	l.wantHeld("recreated", "10.0.0.0-24/1 web-0", "10.0.0.1 web-0")
+	if e := l.entry(c.Pool, "1"); e.ContainerID != pod(1).ContainerID {
+		t.Errorf("the entry is %v", e)
+	}
+}
+
+func (l *reconcilerLab) entry(pool ipam.Pool, key string) Entry {
+	l.t.Helper()
+	p, err := ReadPool(testContext(l.t), l.client, pool.Name())
+	if err != nil || p == nil {
+		l.t.Fatal(p, err)
+	}
+	return p.Entries[key]
+}
+
+// A look may have seen the pod gone, and the new one be quicker than the patch.
+func TestReconcileIsFencedAgainstAnEntryThatWasTakenOver(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("web-0", 0), c)
+	l.add(l.owner("gone", 7), c)
+	r := l.reconciler(0)
+	s, err := Inspect(testContext(t), l.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := s.judge(nil, 0)
+	l.wantAdd(l.owner("web-0", 1), "10.0.0.1/24", c)
+	r.act(testContext(t), s, r.due(found, nil, nil, nil))
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Changed, "stale entry 10.0.0.2 "+Freed)
+	l.wantHeld("taken over", "10.0.0.0-24/1 web-0", "10.0.0.1 web-0")
+}
+
+// The new pod may also get the address after the entry went, and find the old
+// pod's reservation, which is as good as its own.
+func TestReconcileGivesBackAReservationThatWasTakenOver(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("web-0", 0), c)
+	r := l.reconciler(0)
+	s, err := Inspect(testContext(t), l.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := r.freeEntries(testContext(t), s.judge(nil, 0), 0)
+	l.wantAdd(l.owner("web-0", 1), "10.0.0.1/24", c)
+	r.freeReservations(testContext(t), found, []string{c.Pool.Name()})
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Changed)
+	l.wantHeld("taken over", "10.0.0.0-24/1 web-0", "10.0.0.1 web-0")
+}
+
+func TestReconcileFreesTheAddressOfAFormerSandboxOnlyOfAReadyPod(t *testing.T) {
+	l := newReconcilerLab(t)
+	// The pod moved between nodes, and with it between slices.
+	a, b := claim(t, "", "10.0.0.0/26"), claim(t, "", "10.0.0.64/26")
+	a.Pool.Node, b.Pool.Node = "node-a", "node-b"
+	l.add(l.owner("web-0", 0), a)
+	l.add(l.owner("web-0", 1), b)
+	both := []string{"node-a-10.0.0.0-26/1 web-0", "10.0.0.1 web-0", "node-b-10.0.0.64-26/1 web-0", "10.0.0.65 web-0"}
+	l.createPod("web-0", networkStatus("net1", "10.0.0.65"))
+	l.once(l.reconciler(0))
+	l.wantHeld("pending", both...)
+	l.setPhase("web-0", "Running", false)
+	l.once(l.reconciler(0))
+	l.wantHeld("running, not ready", both...)
+	l.setPhase("web-0", "Running", true)
+	wantFindings(t, l.once(l.reconciler(0)), "stale entry 10.0.0.1 "+Freed)
+	l.wantHeld("ready", both[2:]...)
+}
+
+func TestReconcileKeepsWhatTheStatusDoesNotName(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("odd", 0), c)
+	l.createPod("odd", networkStatus("net1", "10.0.0.99")) // which it holds nowhere
+	l.setPhase("odd", "Running", true)
+	wantFindings(t, l.once(l.reconciler(0)))
+	l.wantHeld("named elsewhere", "10.0.0.0-24/1 odd", "10.0.0.1 odd")
+}
+
+func TestReconcileFreesAPodThatHasEndedForLongerThanTheGracePeriod(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	for i, phase := range []string{"Succeeded", "Failed", "Running"} {
+		name := strings.ToLower(phase)
+		l.createPod(name, nil)
+		l.add(l.owner(name, i), c)
+		l.setPhase(name, phase, false)
+	}
+	r := l.reconciler(time.Hour)
+	found, err := r.look(testContext(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Waiting, "stale entry 10.0.0.2 "+Waiting)
+	wantFindings(t, l.once(l.reconciler(0)), "stale entry 10.0.0.1 "+Freed, "stale entry 10.0.0.2 "+Freed)
+	l.wantHeld("ended", "10.0.0.0-24/3 running", "10.0.0.3 running")
+}
+
+func TestReconcileLeavesForeignObjectsAlone(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.createPool(c.Pool, map[string]Entry{
+		"1": {ContainerID: "block", PodRef: ""}, "2": {ContainerID: "x", PodRef: "no-pod"},
+		"-3": {ContainerID: "y", PodRef: "ns/minus"}, "999999999999999999999": {ContainerID: "z", PodRef: "ns/far"},
+	})
+	l.createReservation("10.0.0.9", ipam.Owner{PodRef: ""})
+	before := l.held()
+	wantFindings(t, l.once(l.reconciler(0)))
+	if after := l.held(); !maps.Equal(before, after) || len(before) != 5 {
+		t.Errorf("%v became %v", before, after)
+	}
+}
+
+func TestReconcileMendsHalfPairs(t *testing.T) {
+	l, c, other := newReconcilerLab(t), claim(t, "sp", "10.0.0.0/24"), claim(t, "", "10.1.0.0/24")
+	for _, name := range []string{"whole", "half", "foreign", "lonely", "loose", "claimed"} {
+		l.createPod(name, networkStatus("net1", "10.0.0.99"))
+		l.setPhase(name, "Running", true)
+	}
+	l.add(l.owner("whole", 0), c) // 1
+	half := c
+	half.Exclusive = false
+	l.add(l.owner("half", 1), half)    // 2
+	l.add(l.owner("foreign", 2), half) // 3
+	other.Exclusive = false
+	l.add(l.owner("lonely", 3), other) // in whose pool nobody has a reservation
+	l.createReservation("sp-10.0.0.3", l.owner("whole", 0))
+	l.createReservation("sp-10.0.0.77", l.owner("loose", 4))
+	l.createReservation("sp-10.0.0.99", l.owner("claimed", 5)) // which the status names
+	l.createReservation("sp-10.0.0.78", l.owner("gone", 6))
+	wantFindings(t, l.once(l.reconciler(0)),
+		"missing reservation 10.0.0.2 "+Made,
+		"foreign reservation 10.0.0.3 "+Kept, "loose reservation sp-10.0.0.3 "+Kept,
+		"stale reservation sp-10.0.0.77 "+Freed, "loose reservation sp-10.0.0.99 "+Kept, "stale reservation sp-10.0.0.78 "+Freed)
+	l.wantHeld("mended", "sp-10.0.0.0-24/1 whole", "sp-10.0.0.1 whole", "sp-10.0.0.0-24/2 half", "sp-10.0.0.2 half",
+		"sp-10.0.0.0-24/3 foreign", "sp-10.0.0.3 whole", "10.1.0.0-24/1 lonely", "sp-10.0.0.99 claimed")
+}
+
+func TestReconcileDryRunChangesNothing(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("gone", 0), c)
+	l.createReservation("10.0.0.5", l.owner("gone", 0))
+	began := time.Now()
+	r := NewReconciler(ReconcilerOptions{Client: l.client, Grace: time.Hour, DryRun: true})
+	wantFindings(t, l.once(r), "stale entry 10.0.0.1 "+WouldFree, "stale reservation 10.0.0.5 "+WouldFree)
+	for _, q := range requestsSince(t, began) {
+		if q.Verb != "get" && q.Verb != "list" {
+			t.Errorf("a dry run did %s %s", q.Verb, q.URI)
+		}
+	}
+	l.wantHeld("after the dry run", "10.0.0.0-24/1 gone", "10.0.0.1 gone", "10.0.0.5 gone")
+}
+
+func TestReconcileReplaysTheJournal(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	o := l.owner("kept", 0)
+	l.createPod("kept", nil)
+	l.add(o, c)
+	if err := Defer(l.state+"/journal", l.kubeconfig, o, []ipam.Pool{c.Pool}); err != nil {
+		t.Fatal(err)
+	}
+	r := NewReconciler(ReconcilerOptions{Client: l.client, Store: l.Store})
+	wantFindings(t, l.once(r))
+	l.wantHeld("replayed")
+}
+
+// eventually waits for what a running reconciler is to do.
+func eventually(t *testing.T, what string, is func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !is() {
+		if time.Since(began) > time.Minute {
+			t.Fatal("not within a minute:", what)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+func (l *reconcilerLab) run(r *Reconciler) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }()
+	return func() {
+		l.t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			l.t.Error(err)
+		}
+	}
+}
+
+func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it starts a control plane of its own")
+	}
+	own := controlplane.Start(t, controlplane.Options{Audit: true})
+	shared := plane
+	plane = own // for the lab's helpers; no test of this package is parallel
+	defer func() { plane = shared }()
+	l, c := newReconcilerLabAt(t, own), claim(t, "", "10.0.0.0/24")
+	const grace = 2 * time.Second
+	r := l.reconciler(grace)
+	r.Identity = "first"
+	stop := l.run(r)
+	for i := range 3 {
+		name := fmt.Sprint("web-", i)
+		l.createPod(name, nil)
+		l.add(l.owner(name, i), c)
+	}
+	lists := func() (n int) {
+		requests, err := own.Requests(testContext(t), time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return controlplane.Tally(requests)["list ippools"]
+	}
+	eventually(t, "the first look", func() bool { return lists() > 0 })
+	eventually(t, "the watch", func() bool {
+		requests, err := own.Requests(testContext(t), time.Time{})
+		return err == nil && controlplane.Tally(requests)["watch pods"] > 0
+	})
+	l.deletePod("web-0")
+	took := eventually(t, "web-0's address", func() bool { return len(l.held()) == 4 })
+	t.Logf("freed %s after the pod went (grace period %s)", took.Round(100*time.Millisecond), grace)
+	if took < grace {
+		t.Error("the grace period was not kept")
+	}
+
+	// One goes while nobody can see it.
+	l.deletePod("web-1")
+	if err := own.RestartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	took = eventually(t, "web-1's address", func() bool { return len(l.held()) == 2 })
+	t.Logf("freed %s after the server came back", took.Round(100*time.Millisecond))
+
+	// Another reconciler waits, and takes over when the first one ends.
+	second := lease{client: l.client, identity: "second"}
+	if held, err := second.acquire(t.Context()); held || err != nil {
+		t.Errorf("two have the Lease: %v", err)
+	}
+	stop()
+	if held, err := second.acquire(t.Context()); !held || err != nil {
+		t.Errorf("the Lease was not given back: %v", err)
+	}
+	l.wantHeld("at the end", "10.0.0.0-24/3 web-2", "10.0.0.3 web-2")
+}
+
+func TestReconcileThousands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it makes thousands of objects")
+	}
+	const pods, gone = 3000, 600
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/16")
+	all := map[string]Entry{}
+	numbers := make([]int, pods)
+	for i := range numbers {
+		numbers[i] = i
+		all[fmt.Sprint(i+1)] = entryOf(l.owner(fmt.Sprint("pod-", i), i))
+	}
+	began := time.Now()
+	l.createPool(c.Pool, all)
+	each(numbers, func(i int) {
+		name, addr := fmt.Sprint("pod-", i), fmt.Sprintf("10.0.%d.%d", (i+1)/256, (i+1)%256)
+		createAt(t, plane, l.podPath(""), podObject(name, networkStatus("net1", addr)))
+		createAt(t, plane, l.crs("overlappingrangeipreservations"), newReservation(addr, l.ns, l.owner(name, i)))
+	})
+	t.Logf("making %d pods and reservations: %s", pods, time.Since(began).Round(time.Millisecond))
+
+	measured := func(what string, do func()) time.Duration {
+		began := time.Now()
+		do()
+		took := time.Since(began)
+		t.Logf("%s: %s, %v", what, took.Round(time.Millisecond), controlplane.Tally(requestsSince(t, began)))
+		return took
+	}
+	named := map[string]bool{}
+	var few []string
+	for i := range numbers {
+		ref := l.owner(fmt.Sprint("pod-", i), i).PodRef
+		named[ref] = true
+		if i < 500 {
+			few = append(few, ref)
+		}
+	}
+	measured("listing the pods", func() {
+		live, err := livePods(testContext(t), l.client, named)
+		if err != nil || len(live) != pods {
+			t.Error(len(live), err)
+		}
+	})
+	measured("asking for 500 of them", func() {
+		if live, failed := getPods(testContext(t), l.client, few); len(failed) > 0 || len(live) != 500 {
+			t.Error(len(live), failed)
+		}
+	})
+	measured("reconciling when nothing is stale", func() { wantFindings(t, l.once(l.reconciler(0))) })
+
+	each(numbers[:gone], func(i int) {
+		if _, _, err := plane.Admin().Do(context.Background(), "DELETE", l.podPath(fmt.Sprint("pod-", i)), "", map[string]any{"gracePeriodSeconds": 0}); err != nil {
+			t.Error(err)
+		}
+	})
+	began = time.Now()
+	var found map[string]int
+	measured(fmt.Sprintf("freeing the addresses of %d pods", gone), func() { found = l.once(l.reconciler(0)) })
+	patches := controlplane.Tally(requestsSince(t, began))["patch ippools"]
+	if len(found) != gone || patches != 2 {
+		t.Errorf("%d findings, %d patches", len(found), patches)
+	}
+	s, err := Inspect(testContext(t), l.client)
+	if err != nil || len(s.Holdings) != pods-gone || len(s.Loose) != 0 ||
+		slices.ContainsFunc(s.Holdings, func(h Holding) bool { return h.Reservation == nil }) {
+		t.Errorf("%d entries and %d loose reservations are left, %v", len(s.Holdings), len(s.Loose), err)
+	}
+}
