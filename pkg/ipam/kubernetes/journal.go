@@ -126,7 +126,11 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 			left++
 			continue
 		}
-		if _, err := s.submit(ctx, d.Pool, &ask{Owner: d.Owner, Note: d.Note}); err != nil {
+		done, err := s.submit(ctx, d.Pool, &ask{Owner: d.Owner, Note: d.Note})
+		if err == nil && done.Deferred != "" {
+			err = errors.New(done.Deferred)
+		}
+		if err != nil {
 			left++
 			errs = append(errs, err)
 			continue

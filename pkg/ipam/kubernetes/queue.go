@@ -32,13 +32,15 @@ type answer struct {
 	Addr  netip.Addr `json:"address"`
 	Code  uint       `json:"code,omitempty"`
 	Error string     `json:"error,omitempty"`
+	// Deferred says why what was given back is left to the journal.
+	Deferred string `json:"deferred,omitempty"`
 }
 
-func (a answer) result() (netip.Addr, error) {
-	if a.Error != "" {
-		return netip.Addr{}, &cnierr.Error{Code: a.Code, What: a.Error}
+func (a answer) err() error {
+	if a.Error == "" {
+		return nil
 	}
-	return a.Addr, nil
+	return &cnierr.Error{Code: a.Code, What: a.Error}
 }
 
 // pending is an ask that whoever leads carries out.
@@ -49,7 +51,6 @@ type pending struct {
 	answered bool
 	answer   answer
 	err      error
-	left     bool // to its asker, who leads next
 
 	// journalled is the file of the journal that the ask is from: nobody waits
 	// for its answer.
@@ -90,16 +91,16 @@ type queue struct{ dir *statefile.Dir }
 
 // submit has a carried out: by lead in this process, together with what others
 // have posted, or by another process that leads before this one.
-func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []*pending)) (netip.Addr, error) {
+func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []*pending)) (answer, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
-		return netip.Addr{}, err
+		return answer{}, err
 	}
 	// In the order of arrival: names sort by time.
 	name := fmt.Sprintf("%016x%08x", time.Now().UnixNano(), rand.Uint32())
 	posted, err := q.dir.Post(name+askSuffix, data)
 	if err != nil {
-		return netip.Addr{}, err
+		return answer{}, err
 	}
 	leave := func() {
 		_ = posted.UnlockAndRemove()
@@ -108,19 +109,19 @@ func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []
 	turn, err := q.dir.Lock(ctx, queueLock)
 	if err != nil {
 		leave()
-		return netip.Addr{}, err
+		return answer{}, err
 	}
 	defer func() {
 		leave() // before the next one leads, and carries it out again
 		turn.Unlock()
 	}()
 	if ans, ok := q.answerOf(name); ok {
-		return ans.result()
+		return ans, ans.err()
 	}
 	own := &pending{ask: a, name: name}
 	others, err := q.waiting(name)
 	if err != nil {
-		return netip.Addr{}, err
+		return answer{}, err
 	}
 	lead(ctx, append([]*pending{own}, others...))
 	for _, p := range others {
@@ -129,9 +130,9 @@ func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []
 		}
 	}
 	if !own.answered {
-		return netip.Addr{}, cnierr.New(cnierr.Internal, "", "the leader gave itself no answer")
+		return answer{}, cnierr.New(cnierr.Internal, "", "the leader gave itself no answer")
 	}
-	return own.answer.Addr, own.err
+	return own.answer, own.err
 }
 
 func (q queue) answerOf(name string) (answer, bool) {
@@ -189,7 +190,7 @@ func (q queue) reply(p *pending) {
 	_ = q.dir.Write(p.name+answerSuffix, data)
 }
 
-func (p *pending) open() bool { return !p.answered && !p.left }
+func (p *pending) open() bool { return !p.answered }
 
 // settle ends p.
 func (p *pending) settle(addr netip.Addr, err error) {

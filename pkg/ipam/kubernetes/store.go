@@ -46,8 +46,8 @@ var _ ipam.Store = (*Store)(nil)
 const (
 	storeDir  = "ipam-kubernetes"
 	queuesDir = "pools"
-	// deferAfter is how long a DEL tries before it leaves the rest to the
-	// journal: a pod's end does not wait for the server.
+	// deferAfter is how long a request is repeated before what is to be freed is
+	// left to the journal: a pod's end does not wait for the server.
 	deferAfter = 5 * time.Second
 	// undoTime is what the undoing of an ADD gets beyond the ADD's own time.
 	undoTime = 10 * time.Second
@@ -82,15 +82,15 @@ func (s *Store) warnIf(err error) {
 }
 
 // submit has a carried out on pool.
-func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (netip.Addr, error) {
+func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
 	pools, err := s.dir.Sub(queuesDir)
 	if err != nil {
-		return netip.Addr{}, err
+		return answer{}, err
 	}
 	defer pools.Close()
 	dir, err := pools.Sub(statefile.Name(pool.Name()))
 	if err != nil {
-		return netip.Addr{}, err
+		return answer{}, err
 	}
 	defer dir.Close()
 	return queue{dir}.submit(ctx, a, func(ctx context.Context, asks []*pending) { s.lead(ctx, pool, asks) })
@@ -107,13 +107,13 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 			spec.Avoid = append(slices.Clip(spec.Avoid), g.Addr())
 		}
 		pools = append(pools, c.Pool)
-		addr, err := s.submit(ctx, c.Pool, &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive})
+		given, err := s.submit(ctx, c.Pool, &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive})
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
 			return nil, errors.Join(err, s.Release(ctx, owner, pools))
 		}
-		got = append(got, netip.PrefixFrom(addr, c.Pool.Prefix.Bits()))
+		got = append(got, netip.PrefixFrom(given.Addr, c.Pool.Prefix.Bits()))
 	}
 	return got, nil
 }
@@ -129,8 +129,6 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 			pools = append(slices.Clip(pools), n.Pool)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, deferAfter)
-	defer cancel()
 	for _, pool := range pools {
 		errs = append(errs, s.release(ctx, owner, pool))
 	}
@@ -138,17 +136,29 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 }
 
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool) error {
-	a := &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}
-	_, err := s.submit(ctx, pool, a)
-	if err == nil || !passing(err) && !barred(err) {
-		return err
+	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
+	done, err := s.submit(ctx, pool, p.ask)
+	if err != nil && (passing(err) || barred(err)) {
+		s.deferAsk(pool, p, err)
+		done, err = p.answer, p.err
 	}
-	d := &deferred{Kubeconfig: s.kubeconfig, Namespace: s.client.Namespace(), Pool: pool, Owner: owner, Note: a.Note, Since: time.Now().UTC()}
-	if putErr := s.journal.put(d); putErr != nil {
-		return errors.Join(err, putErr)
+	if done.Deferred != "" {
+		s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
 	}
-	s.warnIf(cnierr.Wrap(err, cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server", pool.Name()))
-	return nil
+	return err
+}
+
+// deferAsk leaves it to the journal to free what p gives back, because of why.
+func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
+	if p.journalled == "" {
+		d := &deferred{Kubeconfig: s.kubeconfig, Namespace: s.client.Namespace(), Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC()}
+		if err := s.journal.put(d); err != nil {
+			p.settle(netip.Addr{}, errors.Join(why, err))
+			return
+		}
+	}
+	p.settle(netip.Addr{}, nil)
+	p.answer.Deferred = why.Error()
 }
 
 // barred says that the server does not let this node in: its token or its role

@@ -58,46 +58,73 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, asks []*pending) {
 		}
 	}
 	for _, p := range t.asks {
-		if p.journalled != "" && p.answered && p.err == nil {
+		if p.journalled != "" && p.answered && p.err == nil && p.answer.Deferred == "" {
 			s.warnIf(s.journal.drop(p.journalled))
 		}
 	}
 }
 
+// errContended is wrapped by what ends a leader who has lost every race for as
+// long as it had.
+var errContended = errors.New("others change the pool all the time")
+
 // passing says that err is about this process's time or connection, and not
 // about what was asked: somebody else who leads may have more luck.
 func passing(err error) bool {
-	return kube.Unavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return kube.Unavailable(err) || errors.Is(err, errContended) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// run goes on until nothing is open.
+// run goes on until nothing is open. When the server does not answer, what is
+// to be freed is left to the journal, and only who wants an address waits.
 func (t *turn) run(ctx context.Context) error {
 	for lost := 0; t.open(); {
-		state, err := t.read(ctx, lost)
-		if err != nil {
-			return err
-		}
-		err = t.commit(ctx, state, t.plan(state, lost))
-		if lostRace(err) {
+		err := t.step(ctx, lost)
+		switch {
+		case lostRace(err):
 			lost++
 			if err := pause(ctx, lost, err); err != nil {
 				return err
 			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, p := range t.asks {
-			if p.planned {
-				p.planned, p.committed, p.drop = false, true, nil
+		case barred(err), passing(err) && ctx.Err() == nil:
+			for _, p := range t.asks {
+				if p.open() && p.Range == nil {
+					t.s.deferAsk(t.pool, p, err)
+				}
 			}
-		}
-		if err := t.reservations(ctx); err != nil {
+			if barred(err) {
+				return err
+			}
+			if !t.own.open() {
+				return nil // the others have time of their own
+			}
+		case err != nil:
 			return err
 		}
 	}
 	return nil
+}
+
+// step reads, patches, and sees to the reservations, once.
+func (t *turn) step(ctx context.Context, lost int) error {
+	state, err := t.read(ctx, lost)
+	if err != nil {
+		return err
+	}
+	if err := t.commit(ctx, state, t.plan(state, lost)); err != nil {
+		return err
+	}
+	for _, p := range t.asks {
+		if p.planned {
+			p.planned, p.committed, p.drop = false, true, nil
+		}
+	}
+	return t.reservations(ctx)
+}
+
+// within gives a request, with its repetitions, its share of the time.
+func within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, deferAfter)
 }
 
 func (t *turn) open() bool {
@@ -111,6 +138,8 @@ func (t *turn) read(ctx context.Context, lost int) (*PoolState, error) {
 	if lost == 0 && !slices.ContainsFunc(t.asks, func(p *pending) bool { return !noted(p) }) {
 		return nil, nil
 	}
+	ctx, cancel := within(ctx)
+	defer cancel()
 	return t.s.readPool(ctx, t.pool)
 }
 
@@ -289,7 +318,7 @@ func (t *turn) choose(p *pending, state *PoolState, used *ipam.Set, lost int) (n
 	}
 	if lost > 0 {
 		from := addr
-		for range rand.IntN(len(t.asks) << min(lost, 4)) {
+		for range rand.IntN(widest(len(t.asks), lost)) {
 			if next := from.Next(); next.IsValid() {
 				from = next
 			}
@@ -300,6 +329,11 @@ func (t *turn) choose(p *pending, state *PoolState, used *ipam.Set, lost int) (n
 	}
 	return addr, nil
 }
+
+// widest is how far above the lowest free address one of several asks may
+// begin after so many lost races: far enough that a dozen nodes with as many
+// asks each are unlikely to meet again.
+func widest(asks, lost int) int { return max(asks, 4) << min(lost+2, 8) }
 
 // wanted says why p cannot have the address that it wants.
 func (t *turn) wanted(p *pending, state *PoolState, used *ipam.Set) error {
@@ -349,6 +383,8 @@ func (t *turn) commit(ctx context.Context, state *PoolState, c *change) error {
 	if len(c.ops) == 0 {
 		return nil
 	}
+	ctx, cancel := within(ctx)
+	defer cancel()
 	pools := Pools(t.s.client.Namespace())
 	if state != nil && state.UID == "" {
 		_, err := t.s.client.Create(ctx, pools, ippool{
@@ -386,7 +422,8 @@ func pause(ctx context.Context, lost int, err error) error {
 	case <-time.After(rand.N(longest)):
 		return nil
 	case <-ctx.Done():
-		return cnierr.Wrap(err, cnierr.TryAgain, "try again", "gave up after %d tries", lost)
+		return cnierr.Wrap(errors.Join(errContended, err), cnierr.TryAgain, "try again, or give each node a slice of the range (node_slice_size)",
+			"gave up after %d tries", lost)
 	}
 }
 
@@ -409,20 +446,23 @@ func (t *turn) reservations(ctx context.Context) error {
 		}()
 	}
 	wg.Wait()
+	var late error
 	for i, p := range t.asks {
 		switch err := errs[i]; {
 		case err == nil:
-		case p != t.own && passing(err):
-			p.left = true
+		case passing(err), barred(err):
+			late = err // what is open is tried again, or deferred
 		default:
 			p.settle(netip.Addr{}, err)
 		}
 	}
-	return t.hideForeign(ctx)
+	return errors.Join(late, t.hideForeign(ctx))
 }
 
 // finish sees to p's reservations and answers it, or plans another address.
 func (t *turn) finish(ctx context.Context, p *pending) error {
+	ctx, cancel := within(ctx)
+	defer cancel()
 	pool := t.pool.Name()
 	if p.Range == nil {
 		for _, h := range p.freed {
@@ -474,5 +514,7 @@ func (t *turn) hideForeign(ctx context.Context) error {
 		return nil
 	}
 	t.listed = true
+	ctx, cancel := within(ctx)
+	defer cancel()
 	return t.s.eachReserved(ctx, t.pool, t.hidden.Add)
 }

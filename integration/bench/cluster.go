@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+)
+
+// The addresses of the cluster: ADD and DEL of a macvlan through cnitool, with
+// each IPAM plugin in turn, against a real API server.
+
+// The IPAM plugins, in the order of the report.
+const (
+	hostLocal   = "host-local"
+	whereabouts = "whereabouts v0.9.4"
+	ours        = "ours"
+	oursBoth    = "ours, with our macvlan"
+)
+
+const (
+	clusterNIC   = "rail0"
+	clusterNodes = 10  // that the pods of one row are spread over
+	clusterPods  = 100 // network namespaces; the most that are begun at once
+	clusterRange = "10.96.0.0/16"
+	oneNode      = 1
+)
+
+// workload is how many pods start, how many of them at once, on how many
+// nodes.
+type workload struct {
+	pods, together, nodes int
+}
+
+func (w workload) String() string {
+	switch {
+	case w.together == 1:
+		return fmt.Sprintf("%d, one after another", w.pods)
+	case w.nodes > 1:
+		return fmt.Sprintf("%d at once, on %d nodes", w.pods, w.nodes)
+	}
+	return fmt.Sprintf("%d at once", w.pods)
+}
+
+var (
+	sequential = workload{10, 1, oneNode}
+	twenty     = workload{20, 20, oneNode}
+	fifty      = workload{50, 50, oneNode}
+	spread     = workload{50, 50, clusterNodes}
+	workloads  = []workload{sequential, twenty, fifty, spread}
+)
+
+// clusterLab is the node with a control plane beside it.
+type clusterLab struct {
+	o       options
+	plane   *controlplane.Plane
+	dir     string // on the file system of the output
+	confs   string // <plugin>/<node>/net.conflist
+	path    map[string]string
+	cnitool string
+}
+
+// newClusterLab starts a control plane with the given etcd ("" is the newest)
+// and writes the configurations.
+func newClusterLab(ctx context.Context, o options, p places, etcd string) (*clusterLab, error) {
+	dir, err := os.MkdirTemp(p.disk, "cluster-")
+	if err != nil {
+		return nil, err
+	}
+	planeDir := filepath.Join(dir, "plane")
+	if err := os.Mkdir(planeDir, 0o700); err != nil {
+		return nil, err
+	}
+	l := &clusterLab{o: o, dir: dir, confs: filepath.Join(dir, "confs"), cnitool: filepath.Join(p.ours, "cnitool")}
+	if l.plane, err = controlplane.New(ctx, planeDir, controlplane.Options{Audit: true, Fsync: true, Etcd: etcd}); err != nil {
+		return nil, err
+	}
+	peer := filepath.Join(p.peers, "kubernetes")
+	l.path = map[string]string{
+		hostLocal:   p.peers,
+		whereabouts: peer + ":" + p.peers,
+		// Upstream's macvlan for all, so that only the addresses differ …
+		ours:     filepath.Join(dir, "ours") + ":" + p.peers,
+		oursBoth: p.ours, // … but for this one.
+	}
+	return l, errors.Join(
+		os.Mkdir(filepath.Join(dir, "ours"), 0o755),
+		os.Symlink(filepath.Join(p.ours, "whereabouts"), filepath.Join(dir, "ours", "whereabouts")),
+		l.configure(p),
+	)
+}
+
+func (l *clusterLab) close() {
+	l.plane.Close()
+	_ = os.RemoveAll(l.dir)
+}
+
+// configure writes a network of each plugin for each node.
+func (l *clusterLab) configure(p places) error {
+	flat := filepath.Join(l.dir, "whereabouts.conf") // without one whereabouts refuses to work
+	if err := os.WriteFile(flat, []byte("{}"), 0o600); err != nil {
+		return err
+	}
+	for name := range l.path {
+		for node := range clusterNodes {
+			state := filepath.Join(p.state, fmt.Sprint("node", node))
+			ipam := map[string]any{
+				"type": "whereabouts", "range": clusterRange, "network_name": space(name), "configuration_path": flat,
+				"kubernetes": map[string]any{"kubeconfig": l.plane.AdminKubeconfig()},
+			}
+			if name == hostLocal {
+				ipam = map[string]any{
+					"type": hostLocal, "dataDir": "/run/host-local",
+					"ranges": []any{[]any{map[string]any{"subnet": clusterRange}}},
+				}
+			}
+			conf := map[string]any{
+				"cniVersion": "1.0.0", "name": space(name),
+				"plugins": []any{map[string]any{"type": "macvlan", "master": clusterNIC, "mode": "bridge", "stateDir": state, "ipam": ipam}},
+			}
+			data, err := json.Marshal(conf)
+			if err != nil {
+				return err
+			}
+			dir := l.confDir(name, node)
+			if err := errors.Join(os.MkdirAll(dir, 0o755), os.MkdirAll(state, 0o700)); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, "net.conflist"), data, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// space keeps the plugins' pools and networks apart.
+func space(name string) string {
+	return map[string]string{hostLocal: "host-local", whereabouts: "theirs", ours: "ours", oursBoth: "ours-both"}[name]
+}
+
+func (l *clusterLab) confDir(name string, node int) string {
+	return filepath.Join(l.confs, space(name), fmt.Sprint(node))
+}
+
+func podNetns(i int) string { return filepath.Join(netnsDir, fmt.Sprint("pod", i)) }
+
+// call runs cnitool for one pod and gives how long that took.
+func (l *clusterLab) call(name, verb string, pod, node int) (time.Duration, error) {
+	cmd := exec.Command(l.cnitool, verb, space(name), podNetns(pod))
+	cmd.Env = []string{
+		"CNI_PATH=" + l.path[name], "NETCONFPATH=" + l.confDir(name, node), "CNI_IFNAME=" + ifName,
+		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-%d", pod),
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	took := time.Since(began)
+	if err != nil {
+		return took, fmt.Errorf("%s, cnitool %s: %w: %s", name, verb, err, message(out))
+	}
+	return took, nil
+}
+
+// clusterResult is what one verb of a workload cost.
+type clusterResult struct {
+	each     []float64 // milliseconds of each call
+	wall     []float64 // milliseconds of each round
+	requests []float64 // of each round, for each call
+}
+
+// verb runs one verb of w and adds to r.
+func (l *clusterLab) verb(ctx context.Context, name, verb string, w workload, r *clusterResult) error {
+	began := time.Now()
+	took := make([]float64, w.pods)
+	errs := make([]error, w.pods)
+	slots := make(chan struct{}, w.together)
+	var wg sync.WaitGroup
+	for i := range w.pods {
+		slots <- struct{}{}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			t, err := l.call(name, verb, i, i%w.nodes)
+			took[i], errs[i] = milliseconds(t), err
+			<-slots
+		}()
+	}
+	wg.Wait()
+	wall := milliseconds(time.Since(began))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	n, err := l.requests(ctx, began)
+	r.each, r.wall = append(r.each, took...), append(r.wall, wall)
+	r.requests = append(r.requests, float64(n)/float64(w.pods))
+	return err
+}
+
+// requests counts those of others than the server itself.
+func (l *clusterLab) requests(ctx context.Context, since time.Time) (int, error) {
+	all, err := l.plane.Requests(ctx, since)
+	n := 0
+	for _, r := range all {
+		if !strings.HasPrefix(r.User, "system:") {
+			n++
+		}
+	}
+	return n, err
+}
+
+
+// clusterRun is all that was measured with one etcd.
+type clusterRun struct {
+	versions string
+	add, del map[string]map[workload]*clusterResult
+}
+
+// measure does w rounds times with each plugin, in turn.
+func (l *clusterLab) measure(ctx context.Context, names []string, ws []workload, rounds int) (*clusterRun, error) {
+	etcd, apiserver, err := l.plane.Versions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &clusterRun{
+		versions: fmt.Sprintf("etcd %s, kube-apiserver %s", etcd, apiserver),
+		add:      map[string]map[workload]*clusterResult{}, del: map[string]map[workload]*clusterResult{},
+	}
+	for _, name := range names {
+		r.add[name], r.del[name] = map[workload]*clusterResult{}, map[workload]*clusterResult{}
+		for _, w := range ws {
+			r.add[name][w], r.del[name][w] = &clusterResult{}, &clusterResult{}
+		}
+		// The first ADD makes the pool, which is nobody's everyday.
+		if err := l.both(ctx, name, workload{1, 1, oneNode}, &clusterResult{}, &clusterResult{}); err != nil {
+			return nil, err
+		}
+	}
+	for round := range rounds {
+		for _, w := range ws {
+			fmt.Fprintf(os.Stderr, "  %s, round %d of %d: %s\n", r.versions, round+1, rounds, w)
+			for _, name := range names {
+				if w.nodes > 1 && name == hostLocal {
+					continue // it knows one node only
+				}
+				if err := l.both(ctx, name, w, r.add[name][w], r.del[name][w]); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return r, nil
+}
+
+func (l *clusterLab) both(ctx context.Context, name string, w workload, add, del *clusterResult) error {
+	if err := l.verb(ctx, name, "add", w, add); err != nil {
+		return err
+	}
+	return l.verb(ctx, name, "del", w, del)
+}
+
+// benchCluster measures, inside the node, and reports.
+func benchCluster(o options) error {
+	ctx := context.Background()
+	p, err := findPlaces(o)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(p.disk)
+	a, err := machine()
+	if err != nil {
+		return err
+	}
+	a.Label, a.Rounds, a.Against = o.label, o.rounds, "whereabouts v0.9.4 and host-local v1.9.1, on a real API server"
+	a.State = "state of the node's plugins on tmpfs; etcd on disk, with fsync"
+	if err := clusterNode(); err != nil {
+		return err
+	}
+	report := &clusterReport{about: a}
+	for _, etcd := range append([]string{""}, o.etcds...) {
+		if err := report.measure(ctx, o, p, etcd); err != nil {
+			return err
+		}
+	}
+	if report.about.LoadAfter, err = loadAverage(); err != nil {
+		return err
+	}
+	return report.publish(o.out)
+}
+
+// clusterNode makes the NIC and the pods.
+func clusterNode() error {
+	// libcni's cache; on tmpfs, as the plugins' own state.
+	const cache = "/var/lib/cni"
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", cache, "tmpfs", 0, "mode=0700"); err != nil {
+		return fmt.Errorf("mounting %s for the node: %w", cache, err)
+	}
+	if err := addNIC(clusterNIC); err != nil {
+		return err
+	}
+	if err := readyNICs(map[string]string{clusterNIC: "192.0.2.1/24"}); err != nil {
+		return err
+	}
+	for i := range clusterPods {
+		if err := ip("netns", "add", filepath.Base(podNetns(i))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *clusterReport) measure(ctx context.Context, o options, p places, etcd string) error {
+	l, err := newClusterLab(ctx, o, p, etcd)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	all := []string{hostLocal, whereabouts, ours, oursBoth}
+	run, err := l.measure(ctx, all, workloads, o.rounds)
+	if err != nil {
+		return err
+	}
+	r.runs = append(r.runs, run)
+	if etcd != "" {
+		return nil // the pictures are of the newest only
+	}
+	if r.wall, err = l.wallOverParallelism(ctx, all); err != nil {
+		return err
+	}
+	r.fill, err = l.addOverFill(ctx, []string{whereabouts, ours})
+	return err
+}
+
+// wallOverParallelism gives, by plugin, the wall time of ADD for each number
+// of pods that start at once, in seconds.
+func (l *clusterLab) wallOverParallelism(ctx context.Context, names []string) (map[string][]point, error) {
+	lines := map[string][]point{}
+	for _, n := range []int{1, 2, 5, 10, 20, 50, clusterPods} {
+		fmt.Fprintf(os.Stderr, "  picture: %d at once\n", n)
+		for _, name := range names {
+			add := &clusterResult{}
+			if err := l.both(ctx, name, workload{n, n, oneNode}, add, &clusterResult{}); err != nil {
+				return nil, err
+			}
+			lines[name] = append(lines[name], point{float64(n), add.wall[0] / 1000})
+		}
+	}
+	return lines, nil
+}
+
+// addOverFill gives, by plugin, the median time of an ADD for each number of
+// addresses that are handed out already, in milliseconds.
+func (l *clusterLab) addOverFill(ctx context.Context, names []string) (map[string][]point, error) {
+	lines := map[string][]point{}
+	for _, n := range []int{0, 1000, 2500, 5000, 7500, 10000} {
+		fmt.Fprintf(os.Stderr, "  picture: %d addresses handed out\n", n)
+		for _, name := range names {
+			if err := l.fillPool(ctx, name, n); err != nil {
+				return nil, err
+			}
+			add := &clusterResult{}
+			if err := l.both(ctx, name, workload{5, 1, oneNode}, add, &clusterResult{}); err != nil {
+				return nil, err
+			}
+			lines[name] = append(lines[name], point{float64(n), median(add.each)})
+		}
+	}
+	return lines, nil
+}
+
+// fillPool gives the plugin's pool n entries of other pods, from the lowest
+// address on.
+func (l *clusterLab) fillPool(ctx context.Context, name string, n int) error {
+	const pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools/"
+	entries := make(map[string]any, n)
+	for i := range n {
+		entries[fmt.Sprint(i+1)] = map[string]any{"id": fmt.Sprintf("%064x", i), "podref": fmt.Sprint("default/other-", i), "ifname": ifName}
+	}
+	path := pools + space(name) + "-" + strings.ReplaceAll(clusterRange, "/", "-")
+	patch := map[string]any{"spec": map[string]any{"allocations": entries}}
+	code, answer, err := l.plane.Admin().Patch(ctx, path, "application/merge-patch+json", patch)
+	if err == nil && code != 200 {
+		err = fmt.Errorf("filling %s: %d %s", path, code, answer)
+	}
+	return err
+}

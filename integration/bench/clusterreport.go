@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// clusterReport is all that a run with -cluster says.
+type clusterReport struct {
+	about      about
+	runs       []*clusterRun
+	wall, fill map[string][]point
+}
+
+// tables lays the report out: for each etcd one table a verb, and the goals.
+func (r *clusterReport) tables() []table {
+	var all []table
+	for _, run := range r.runs {
+		all = append(all, run.table("ADD", run.add), run.table("DEL", run.del), run.goals())
+	}
+	return all
+}
+
+func (r *clusterRun) table(verb string, results map[string]map[workload]*clusterResult) table {
+	t := table{title: fmt.Sprintf("%s of macvlan pods by cnitool; %s", verb, r.versions), head: []string{
+		"medians", "p50 ms", "p90 ms", "wall s", "×whereabouts", "×host-local", "requests a call",
+	}}
+	for _, w := range workloads {
+		for _, name := range []string{hostLocal, whereabouts, ours, oursBoth} {
+			mine := results[name][w]
+			if mine == nil || len(mine.each) == 0 {
+				continue
+			}
+			row := []string{
+				w.String() + ": " + name,
+				fmt.Sprintf("%.1f", median(mine.each)), fmt.Sprintf("%.1f", quantile(mine.each, 0.9)), fmt.Sprintf("%.2f", median(mine.wall)/1000),
+			}
+			for _, base := range []string{whereabouts, hostLocal} {
+				cell := ""
+				if theirs := results[base][w]; name != base && len(theirs.wall) > 0 {
+					cell = fmt.Sprintf("%.2f", w.ratio(mine, theirs))
+				}
+				row = append(row, cell)
+			}
+			t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f", median(mine.requests))))
+		}
+	}
+	return t
+}
+
+// ratio compares single calls where there is one at a time, and the wall time
+// of all where they come together.
+func (w workload) ratio(mine, theirs *clusterResult) float64 {
+	if w.together == 1 {
+		return ratio(mine.each, theirs.each)
+	}
+	return ratio(mine.wall, theirs.wall)
+}
+
+// verdicts are the project's goals for the addresses of a cluster.
+func (r *clusterRun) verdicts() []verdict {
+	over := func(goal string, limit float64, w workload, base string) verdict {
+		return judge(goal, limit, w.ratio(r.add[ours][w], r.add[base][w]), "×", nil)
+	}
+	return []verdict{
+		over("ADD, one after another, over whereabouts", 0.3, sequential, whereabouts),
+		over("ADD, 50 at once, over whereabouts", 0.17, fifty, whereabouts),
+		over("ADD, 50 at once, over host-local", 1.3, fifty, hostLocal),
+		over("ADD, 50 at once on 10 nodes, over whereabouts", 0.25, spread, whereabouts),
+		judge("requests for an ADD alone", 3, median(r.add[ours][sequential].requests), "", nil),
+		judge("requests for a DEL alone", 3, median(r.del[ours][sequential].requests), "", nil),
+		judge("requests for an ADD of 50 at once", 1, median(r.add[ours][fifty].requests), "", nil),
+	}
+}
+
+func (r *clusterRun) goals() table { return goalTable("goals; "+r.versions, r.verdicts()) }
+
+func (r *clusterReport) text(w io.Writer) {
+	fmt.Fprintln(w, r.about.heading())
+	for _, t := range r.tables() {
+		t.text(w)
+	}
+}
+
+// publish prints the report, and leaves it in dir with its pictures.
+func (r *clusterReport) publish(dir string) error {
+	r.text(os.Stdout)
+	var md bytes.Buffer
+	r.about.markdown(&md)
+	for _, t := range r.tables() {
+		t.markdown(&md)
+	}
+	fmt.Fprint(&md, "\n![wall time over parallelism](cluster-parallel.svg)\n\n![ADD over pool fill](cluster-fill.svg)\n")
+	type row struct {
+		Versions string    `json:"versions"`
+		Verb     string    `json:"verb"`
+		Workload string    `json:"workload"`
+		Plugin   string    `json:"plugin"`
+		Each     []float64 `json:"eachMs"`
+		Wall     []float64 `json:"wallMs"`
+		Requests []float64 `json:"requestsPerCall"`
+	}
+	all := struct {
+		About    about              `json:"about"`
+		Rows     []row              `json:"rows"`
+		Parallel map[string][]point `json:"wallSecondsOverParallelism"`
+		Fill     map[string][]point `json:"addMsOverFill"`
+	}{About: r.about, Parallel: r.wall, Fill: r.fill}
+	for _, run := range r.runs {
+		for verb, results := range map[string]map[string]map[workload]*clusterResult{"ADD": run.add, "DEL": run.del} {
+			for name, ws := range results {
+				for w, c := range ws {
+					all.Rows = append(all.Rows, row{run.versions, verb, w.String(), name, c.each, c.wall, c.requests})
+				}
+			}
+		}
+	}
+	js, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	pictures := map[string]chart{
+		"cluster-parallel.svg": {
+			title: "Pods that start at once on one node: until the last one has its address",
+			x:     "pods", y: "seconds", logX: true, logY: true, lines: r.wall,
+		},
+		"cluster-fill.svg": {
+			title: "ADD of one pod, with so many addresses handed out",
+			x:     "addresses", y: "milliseconds", lines: r.fill,
+		},
+	}
+	errs := []error{
+		os.WriteFile(filepath.Join(dir, "cluster.md"), md.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(dir, "cluster.json"), js, 0o644),
+	}
+	for name, c := range pictures {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), c.svg(), 0o644))
+	}
+	fmt.Printf("\nwritten to %s, with pictures beside it\n", filepath.Join(dir, "cluster.{md,json}"))
+	return errors.Join(errs...)
+}
