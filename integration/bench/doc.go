@@ -31,11 +31,12 @@
 //
 // With -rig PROGRAM the programme does the same in the virtual machine of
 // integration/rig, whose NICs have RDMA devices, first in shared mode and then
-// in exclusive mode: PROGRAM runs this very binary once more inside, which is
-// therefore to be static; what it measured comes out of its stdout. There the
-// machine itself is the node. It is emulated: no time that it shows is one of a
-// real machine, and ratios are stated as "in emulation".
+// in exclusive mode; and last it measures what RDMA writes carry from pod to
+// pod and from host to host (Soft-RoCE). PROGRAM runs this very binary once more
+// inside, which is therefore to be static; what it measured comes out of its
+// stdout. There the machine itself is the node. It is emulated: no time that it
+// shows is one of a real machine, and ratios are stated as "in emulation".
 //
-// The package imports nothing of the project: it knows its programmes as a
-// runtime does, as binaries.
+// The package imports nothing of the project but the rig's: it knows its
+// programmes as a runtime does, as binaries.
 package main

@@ -37,6 +37,7 @@ type process struct {
 type measurement struct {
 	results   map[string]*result  // by contender's id
 	processes map[string]*process // by binary's path
+	traffic   *traffic            // nil outside of the rig
 }
 
 // run measures as many rounds as p says, after one that does not count.

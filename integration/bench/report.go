@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,7 @@ type verdict struct {
 	Measured float64 `json:"measured"`
 	Unit     string  `json:"unit"`
 	Met      bool    `json:"met"`
+	AtLeast  bool    `json:"atLeast,omitempty"` // the limit is a lower one
 	Why      string  `json:"notMeasured,omitempty"`
 }
 
@@ -82,7 +84,7 @@ func (v verdict) String() string {
 	case v.Met:
 		return "met"
 	}
-	return fmt.Sprintf("MISSED by %.2f %s (%.0f %%)", v.Measured-v.Limit, v.Unit, 100*(v.Measured/v.Limit-1))
+	return fmt.Sprintf("MISSED by %.2f %s (%.0f %%)", math.Abs(v.Measured-v.Limit), v.Unit, 100*math.Abs(v.Measured/v.Limit-1))
 }
 
 func judge(goal string, limit, measured float64, unit string, err error) verdict {
@@ -136,6 +138,9 @@ func newReport(a about, list []*contender, files []*binary, m *measurement) *rep
 			r.verdicts = append(r.verdicts, judge(b.title+", size of the binary", float64(b.sizeGoal)/mega, float64(p.Size)/mega, "MB", p.Err))
 		}
 	}
+	if m.traffic != nil {
+		r.verdicts = append(r.verdicts, m.traffic.verdict())
+	}
 	return r
 }
 
@@ -172,7 +177,10 @@ func (r *report) tables() []table {
 	if len(r.files) > 0 {
 		all = append(all, r.fileTable())
 	}
-	return append(all, r.goalTable())
+	if r.m.traffic != nil {
+		all = append(all, r.m.traffic.table())
+	}
+	return append(all, goalTable("goals", r.verdicts))
 }
 
 func (r *report) groupTable(group string) table {
@@ -227,38 +235,43 @@ func (r *report) fileTable() table {
 	return t
 }
 
-func (r *report) goalTable() table {
-	t := table{title: "goals", head: []string{"", "goal", "measured", ""}}
-	for _, v := range r.verdicts {
+func goalTable(title string, verdicts []verdict) table {
+	t := table{title: title, head: []string{"", "goal", "measured", ""}}
+	for _, v := range verdicts {
 		measured := ""
 		if v.Why == "" {
 			measured = fmt.Sprintf("%.2f %s", v.Measured, v.Unit)
 		}
-		t.rows = append(t.rows, []string{v.Goal, fmt.Sprintf("≤ %.2f %s", v.Limit, v.Unit), measured, v.String()})
+		sign := map[bool]string{false: "≤", true: "≥"}[v.AtLeast]
+		t.rows = append(t.rows, []string{v.Goal, fmt.Sprintf("%s %.2f %s", sign, v.Limit, v.Unit), measured, v.String()})
 	}
 	return t
 }
 
 // heading says under which conditions was measured.
-func (r *report) heading() string {
+func (a about) heading() string {
 	busy := ""
-	if load, err := strconv.ParseFloat(r.about.LoadBefore, 64); err == nil && load > float64(r.about.CPUs)/2 {
+	if load, err := strconv.ParseFloat(a.LoadBefore, 64); err == nil && load > float64(a.CPUs)/2 {
 		busy = "\nthe machine was busy: measure again when it is quiet before believing a figure"
 	}
 	return fmt.Sprintf("rail-cni %s against %s, %d rounds in turn\n"+
 		"Linux %s, %d CPUs, load average %s before and %s after\n%s",
-		r.about.Label, r.about.Against, r.about.Rounds, r.about.Kernel, r.about.CPUs, r.about.LoadBefore, r.about.LoadAfter, r.about.State) + busy
+		a.Label, a.Against, a.Rounds, a.Kernel, a.CPUs, a.LoadBefore, a.LoadAfter, a.State) + busy
+}
+
+func (a about) markdown(w io.Writer) {
+	fmt.Fprintf(w, "## Bench\n\n%s\n", strings.ReplaceAll(a.heading(), "\n", "  \n"))
 }
 
 func (r *report) text(w io.Writer) {
-	fmt.Fprintln(w, r.heading())
+	fmt.Fprintln(w, r.about.heading())
 	for _, t := range r.tables() {
 		t.text(w)
 	}
 }
 
 func (r *report) markdown(w io.Writer) {
-	fmt.Fprintf(w, "## Bench\n\n%s\n", strings.ReplaceAll(r.heading(), "\n", "  \n"))
+	r.about.markdown(w)
 	for _, t := range r.tables() {
 		t.markdown(w)
 	}
@@ -287,9 +300,10 @@ func (r *report) json(w io.Writer) error {
 		About    about     `json:"about"`
 		Rows     []row     `json:"rows"`
 		Files    []file    `json:"binaries"`
+		Traffic  *traffic  `json:"traffic,omitempty"`
 		Verdicts []verdict `json:"goals"`
 	}
-	all.About, all.Verdicts = r.about, r.verdicts
+	all.About, all.Verdicts, all.Traffic = r.about, r.verdicts, r.m.traffic
 	for _, c := range r.list {
 		m := r.m.results[c.id]
 		all.Rows = append(all.Rows, row{Group: c.group, Title: c.title, Add: m.Add, Del: m.Del, AddCPU: m.AddCPU, DelCPU: m.DelCPU, Error: words(m.Err)})

@@ -21,6 +21,7 @@ type outcome struct {
 	Machine  about              `json:"machine"`
 	Results  map[string]*result `json:"results"`
 	Failures map[string]string  `json:"failures"` // why a result has no figures
+	Traffic  *traffic           `json:"traffic"`
 }
 
 // benchInRig has this programme measure in the rig, and reports.
@@ -59,7 +60,7 @@ func benchInRig(o options) error {
 		"no time here is that of a real machine, only ratios mean something. What a process computes counts for more than\n" +
 		"elsewhere, and what the kernel waits for counts for less: nearly all of the floor is ip(8) and rdma(8), which load\n" +
 		"shared libraries. State of all plugins on tmpfs (no fsync)"
-	m := &measurement{results: found.Results}
+	m := &measurement{results: found.Results, traffic: found.Traffic}
 	for id, why := range found.Failures {
 		m.results[id].Err = errors.New(why)
 	}
@@ -100,6 +101,8 @@ func guest(o options) error {
 		}
 		maps.Copy(found.Results, m.results)
 	}
+	fmt.Fprintln(os.Stderr, "  RDMA traffic …")
+	found.Traffic = measureTraffic(p, s)
 	for id, r := range found.Results {
 		if r.Err != nil {
 			found.Failures[id] = r.Err.Error()

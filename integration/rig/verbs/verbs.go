@@ -42,14 +42,16 @@ func PingPong(ctx context.Context, turns int, server, client End) (string, error
 // server's memory, and gives what ib_write_bw says of it, in Gbit/s: the average
 // over all messages.
 func Bandwidth(ctx context.Context, messages int, server, client End) (float64, error) {
-	out, err := converse(ctx, server, client, "ib_write_bw", "-n", strconv.Itoa(messages), "-s", "65536", "-F", "--report_gbits", "-x")
+	out, err := converse(ctx, server, client, "ib_write_bw", "-n", strconv.Itoa(messages), "-s", "65536", "-F", "-x")
 	if err != nil {
 		return 0, err
 	}
-	// #bytes  #iterations  BW peak[Gb/sec]  BW average[Gb/sec]  MsgRate[Mpps]
+	// #bytes  #iterations  BW peak[MB/sec]  BW average[MB/sec]  MsgRate[Mpps],
+	// where an MB is 2^20 bytes. It can say Gbit/s, but then with two digits.
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) == 5 && f[0] == "65536" {
-			return strconv.ParseFloat(f[3], 64)
+			mebi, err := strconv.ParseFloat(f[3], 64)
+			return mebi * (1 << 20) * 8 / 1e9, err
 		}
 	}
 	return 0, fmt.Errorf("ib_write_bw printed no bandwidth:\n%s", out)
