@@ -15,7 +15,7 @@ PLANE   := $(TOOLS)/controlplane
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # What "make build" puts into bin/: one binary for each main package.
-MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/rdma ./plugins/whereabouts ./cmd/railctl \
+MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/rdma ./plugins/whereabouts ./cmd/railctl ./cmd/rail-agent \
          github.com/containernetworking/cni/cnitool
 
 # Static, and without the builder's paths or debug tables: a plugin is read
@@ -46,7 +46,7 @@ export RAIL_CNI_CONTROLPLANE := $(PLANE)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-build: ## static binaries of all plugins, railctl and cnitool in bin/
+build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin/
 	@mkdir -p '$(BIN)'
 	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
 

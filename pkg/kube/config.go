@@ -31,6 +31,7 @@ const (
 // Config says how to reach the server.
 type Config struct {
 	Kubeconfig string        // path of the file; "" is a pod's service account
+	Namespace  string        // "" is that of the kubeconfig's context, or of the service account
 	UserAgent  string        // "rail-cni" when empty; the server's audit log has it
 	Timeout    time.Duration // of one request, 10 s when 0
 
@@ -89,7 +90,7 @@ func Open(c Config) (*Client, error) {
 	opened := &Client{
 		config:    c,
 		base:      base,
-		namespace: cmp.Or(loaded.namespace, defaultNamespace),
+		namespace: cmp.Or(c.Namespace, loaded.namespace, defaultNamespace),
 		from:      origin{source: loaded.source, credentials: credentials(loaded.rest, loaded.source)},
 	}
 	opened.http.Store(client)
@@ -117,8 +118,9 @@ type origin struct {
 	credentials string // what the server knows us by, and its file
 }
 
-// Namespace is that of the kubeconfig's current context, or of the service
-// account; "kube-system" when there is none, as whereabouts has it.
+// Namespace is that of the Config, else that of the kubeconfig's current context
+// or of the service account; "kube-system" when there is none, as whereabouts
+// has it.
 func (c *Client) Namespace() string { return c.namespace }
 
 // Server is the server's URL, like https://10.96.0.1:443.

@@ -20,6 +20,9 @@ import (
 // longer than a runtime's retries of a DEL take, mostly.
 const DefaultGrace = time.Minute
 
+// DefaultInterval lies between two looks of a running reconciler at everything.
+const DefaultInterval = 10 * time.Minute
+
 // replayTime bounds a replay: while it goes on, the plugins wait for its pool.
 const replayTime = 30 * time.Second
 
@@ -32,7 +35,7 @@ type ReconcilerOptions struct {
 	DryRun bool // only [Reconciler.Once]: change nothing
 
 	// Of Run only.
-	Interval time.Duration // between looks at all there is, 10 min when 0
+	Interval time.Duration // between looks at all there is, DefaultInterval when 0
 	Identity string        // of this process in the cluster's Lease; "" = host name and process id
 
 	Store *Store       // the node's, whose journal is replayed; nil is none
@@ -75,7 +78,7 @@ func NewReconciler(o ReconcilerOptions) *Reconciler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Interval <= 0 {
-		o.Interval = 10 * time.Minute
+		o.Interval = DefaultInterval
 	}
 	if o.Identity == "" {
 		host, _ := os.Hostname() // the process id alone is also another's, but seldom
@@ -253,7 +256,7 @@ func (s *Survey) judge(live map[string]*podState, grace time.Duration) []*Findin
 	var found []*Finding
 	for i := range s.Holdings {
 		h := &s.Holdings[i]
-		f := &Finding{Pool: h.Pool.Name, Address: h.Addr, PodRef: h.PodRef, IfName: h.IfName, ContainerID: h.ContainerID, holding: h, Reservation: h.Missing}
+		f := &Finding{Pool: h.Pool.Name, Address: h.Addr, PodRef: h.PodRef, IfName: h.IfName, ContainerID: h.ContainerID, holding: h}
 		if h.Reservation != nil {
 			f.Reservation = h.Reservation.Metadata.Name
 		}
@@ -289,6 +292,7 @@ func (f *Finding) judgeEntry(p *podState) bool {
 		f.Reservation, f.Outcome = h.Foreign.Metadata.Name, Kept
 	case h.Missing != "":
 		f.Kind, f.Why = MissingReservation, "the entry has no reservation, as others of its pool have"
+		f.Reservation = h.Missing
 	default:
 		return false
 	}

@@ -87,7 +87,8 @@ func (r *Reconciler) lead(ctx context.Context) error {
 				ripe[ref] = t
 			}
 		}
-		err := r.tell(r.lookAt(ctx, all, ripe))
+		found, err := r.lookAt(ctx, all, ripe)
+		r.Tell(found)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -124,8 +125,8 @@ func (r *Reconciler) lookAt(ctx context.Context, all bool, told map[string]time.
 	return r.look(ctx, told)
 }
 
-// tell logs what was found, and passes the error on.
-func (r *Reconciler) tell(found []*Finding, err error) error {
+// Tell logs findings.
+func (r *Reconciler) Tell(found []*Finding) {
 	for _, f := range found {
 		level := slog.LevelInfo
 		switch f.Outcome {
@@ -137,7 +138,6 @@ func (r *Reconciler) tell(found []*Finding, err error) error {
 		r.Log.Log(context.Background(), level, string(f.Kind)+": "+f.Outcome, "pool", f.Pool, "address", f.Address, "reservation", f.Reservation,
 			"pod", f.PodRef, "ifname", f.IfName, "containerID", f.ContainerID, "why", f.Why, "err", f.Error)
 	}
-	return err
 }
 
 // watch sends the pods that are deleted, and a word whenever it begins anew and

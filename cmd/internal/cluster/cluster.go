@@ -1,0 +1,75 @@
+// Package cluster is how the commands find the API server and the node's side
+// of its address store. It imports kube, netconf, ipam/kubernetes and cnierr.
+package cluster
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Flags are those of every command that talks to the cluster.
+type Flags struct{ Kubeconfig, Namespace string }
+
+// Add gives a command the flags.
+func (f *Flags) Add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
+	flags.StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+}
+
+// Open opens the cluster that the flags mean, without a request. userAgent is
+// for the server's log.
+func (f *Flags) Open(userAgent string) (*kube.Client, error) {
+	path := cmp.Or(f.Kubeconfig, os.Getenv("KUBECONFIG"))
+	var err error
+	if path == "" {
+		if path, err = OfPlugins(); err != nil {
+			return nil, err
+		}
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: path, Namespace: f.Namespace, UserAgent: userAgent})
+	if path == "" && err != nil {
+		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "name one by --kubeconfig or $KUBECONFIG",
+			"there is no kubeconfig: none in whereabouts' flat file, and this is no pod with a service account")
+	}
+	return client, err
+}
+
+// OfPlugins gives the kubeconfig that the plugins of this node find in
+// whereabouts' flat file, "" when there is none.
+func OfPlugins() (string, error) {
+	conf, err := netconf.ParseWhereabouts([]byte(`{"name":"cluster","ipam":{}}`), "", netconf.WhereaboutsFlatFiles())
+	if err != nil {
+		return "", err
+	}
+	return conf.Kubeconfig, nil
+}
+
+// JournalDir gives the journal of the plugins whose state lies in stateDir.
+func JournalDir(stateDir string) string {
+	if stateDir == netconf.DefaultStateDir {
+		return kubernetes.DefaultJournalDir
+	}
+	return filepath.Join(stateDir, filepath.Base(kubernetes.DefaultJournalDir))
+}
+
+// Store opens the node's side of the store, to replay what the plugins of this
+// node have left in the journal: by client, whatever kubeconfig they have.
+func (f *Flags) Store(client *kube.Client, stateDir string) (*kubernetes.Store, error) {
+	plugins, err := OfPlugins()
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.New(kubernetes.Options{
+		Client: client, Kubeconfig: cmp.Or(plugins, f.Kubeconfig, os.Getenv("KUBECONFIG")),
+		StateDir: stateDir, JournalDir: JournalDir(stateDir),
+	})
+}

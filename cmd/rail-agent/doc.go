@@ -1,0 +1,10 @@
+// Rail-agent is the node's keeper: what is to be done on a node while no plugin
+// runs. Each of its duties is a command. ADD and DEL need none of them.
+//
+// "rail-agent ipam" reconciles the addresses of the cluster, by
+// pkg/ipam/kubernetes.
+//
+// It logs to stderr, one line of text for each event, and ends by SIGTERM or
+// SIGINT with 0. It exits with 1 when it cannot begin, and a command that ends
+// by itself also when something is left undone.
+package main

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+)
+
+// onceTime is what one pass gets beyond its grace period: the API client tries
+// until a context ends.
+const onceTime = 10 * time.Minute
+
+func newIPAM(a *agent) *cobra.Command {
+	var once bool
+	var grace, interval time.Duration
+	var flags cluster.Flags
+	cmd := &cobra.Command{
+		Use:   "ipam",
+		Short: "Free the addresses of pods that are gone, from whereabouts' pools in the cluster",
+		Long: `Free the addresses of pods that are gone from the IPPools of the cluster, each
+together with its reservation, and mend pairs of which one half is missing.
+Also frees what DELs of this node could not while the API server was away.
+
+An address is freed when its pod was gone at two looks, the grace period apart,
+and is still gone when asked for right before. A pod that exists keeps its
+addresses until its DEL, unless it has ended (Succeeded, Failed) for longer than
+the grace period. It may run on every node: by the Lease rail-cni-ipam one of
+them does the work. "railctl ipam gc" does it once and says what it did.`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
+	cmd.Flags().DurationVar(&grace, "grace", kubernetes.DefaultGrace, "how long a pod must be gone before its addresses are freed")
+	cmd.Flags().DurationVar(&interval, "interval", kubernetes.DefaultInterval, "time between looks at everything")
+	flags.Add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := flags.Open("rail-agent/" + version)
+		if err != nil {
+			return err
+		}
+		store, err := flags.Store(client, a.stateDir)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		r := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client, Store: store, Grace: grace, Interval: interval, Log: a.log})
+		if !once {
+			return r.Run(cmd.Context())
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), grace+onceTime)
+		defer cancel()
+		found, err := r.Once(ctx)
+		r.Tell(found)
+		failed := 0
+		for _, f := range found {
+			if f.Outcome == kubernetes.Failed {
+				failed++
+			}
+		}
+		if failed > 0 {
+			err = errors.Join(err, fmt.Errorf("%d of %d could not be freed or mended", failed, len(found)))
+		}
+		return err
+	}
+	return cmd
+}

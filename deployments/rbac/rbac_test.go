@@ -1,0 +1,297 @@
+package rbac_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/deployments/rbac"
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// cluster is a control plane with the manifests applied, and a node.
+type cluster struct {
+	t       *testing.T
+	plane   *controlplane.Plane
+	state   string
+	granted map[string]map[string]bool // by user: "verb resource"
+}
+
+// object is one of the manifests.
+type object struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Rules    []struct{ Resources, Verbs []string }
+	RoleRef  struct{ Name string } `yaml:"roleRef"`
+	Subjects []struct{ Name, Namespace string }
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, plane: controlplane.Start(t, controlplane.Options{Audit: true}), state: t.TempDir(), granted: map[string]map[string]bool{}}
+	files, err := fs.Glob(rbac.Files, "*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	rules := map[string]map[string]bool{}
+	for _, file := range files {
+		text, err := rbac.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+			c.apply(document, rules)
+		}
+	}
+	return c
+}
+
+// apply posts one object, and notes what it grants.
+func (c *cluster) apply(document []byte, rules map[string]map[string]bool) {
+	c.t.Helper()
+	var o object
+	if err := yaml.Unmarshal(document, &o); err != nil {
+		c.t.Fatal(err)
+	}
+	const group = "/apis/rbac.authorization.k8s.io/v1/"
+	path, ok := map[string]string{
+		"ServiceAccount": "/api/v1/namespaces/" + o.Metadata.Namespace + "/serviceaccounts", "ClusterRole": group + "clusterroles",
+		"RoleBinding": group + "namespaces/" + o.Metadata.Namespace + "/rolebindings", "ClusterRoleBinding": group + "clusterrolebindings",
+	}[o.Kind]
+	if !ok {
+		c.t.Fatalf("what is a %s?", o.Kind)
+	}
+	code, answer, err := c.plane.Admin().Do(c.t.Context(), "POST", path, controlplane.YAML, document)
+	if err != nil || code != 201 {
+		c.t.Fatal(code, string(answer), err)
+	}
+	for _, r := range o.Rules {
+		for _, resource := range r.Resources {
+			for _, verb := range r.Verbs {
+				if rules[o.Metadata.Name] == nil {
+					rules[o.Metadata.Name] = map[string]bool{}
+				}
+				rules[o.Metadata.Name][verb+" "+resource] = true
+			}
+		}
+	}
+	for _, s := range o.Subjects {
+		user := "system:serviceaccount:" + s.Namespace + ":" + s.Name
+		if c.granted[user] == nil {
+			c.granted[user] = map[string]bool{}
+		}
+		maps.Copy(c.granted[user], rules[o.RoleRef.Name])
+	}
+}
+
+func (c *cluster) kubeconfig(account string) string {
+	c.t.Helper()
+	credential, err := c.plane.ServiceAccount(c.t.Context(), "kube-system", account)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	path, err := c.plane.Kubeconfig(credential, controlplane.Form{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return path
+}
+
+func (c *cluster) create(path string, object any) {
+	c.t.Helper()
+	code, answer, err := c.plane.Admin().Create(c.t.Context(), path, object)
+	if err != nil || code != 201 {
+		c.t.Fatal(code, string(answer), err)
+	}
+}
+
+const crs = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/"
+
+func (c *cluster) createCR(plural, kind, name string, rest map[string]any) {
+	c.t.Helper()
+	o := map[string]any{"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": kind, "metadata": map[string]any{"name": name}}
+	maps.Copy(o, rest)
+	c.create(crs+plural, o)
+}
+
+// plugin runs the built plugin for a pod.
+func (c *cluster) plugin(verb, pod, kubeconfig, ipam, more string) string {
+	c.t.Helper()
+	cmd := exec.Command(filepath.Join(testnet.Bin(c.t), "whereabouts"))
+	cmd.Env = []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c-" + pod, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod, "NODENAME=node1",
+	}
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"macvlan","stateDir":%q%s,"ipam":{"type":"whereabouts","kubernetes":{"kubeconfig":%q},%s}}`,
+		c.state, more, kubeconfig, ipam))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("%s of %s: %v\n%s", verb, pod, err, out)
+	}
+	return string(out)
+}
+
+// wantExactly wants that the account's requests since began were all allowed,
+// and that there was one for each thing that its roles allow.
+func (c *cluster) wantExactly(account string, began time.Time) {
+	c.t.Helper()
+	requests, err := c.plane.Requests(c.t.Context(), began)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	user := "system:serviceaccount:kube-system:" + account
+	used := map[string]bool{}
+	for _, r := range requests {
+		if r.User != user {
+			continue
+		}
+		used[r.Verb+" "+r.Resource] = true
+		if r.Code == 401 || r.Code == 403 {
+			c.t.Errorf("%s: %d to %s %s", account, r.Code, r.Verb, r.URI)
+		}
+	}
+	c.t.Logf("%s used %v", account, slices.Sorted(maps.Keys(used)))
+	if !maps.Equal(used, c.granted[user]) {
+		c.t.Errorf("%s may do %v", account, slices.Sorted(maps.Keys(c.granted[user])))
+	}
+}
+
+func TestPluginNeedsExactlyItsRole(t *testing.T) {
+	c := newCluster(t)
+	kubeconfig, began := c.kubeconfig("rail-cni-whereabouts"), time.Now()
+	const pool = `"range":"10.0.0.0/24"`
+	for i := 1; i <= 4; i++ { // so that ADD lists them
+		c.createCR("overlappingrangeipreservations", "OverlappingRangeIPReservation", fmt.Sprint("10.0.0.", i), map[string]any{"spec": map[string]any{"podref": "other/pod"}})
+	}
+	result := c.plugin("ADD", "a", kubeconfig, pool, "")
+	if !strings.Contains(result, "10.0.0.5/24") {
+		t.Errorf("ADD: %s", result)
+	}
+	c.plugin("ADD", "b", kubeconfig, pool, "")
+	c.plugin("CHECK", "a", kubeconfig, pool, `,"prevResult":`+result)
+	c.plugin("STATUS", "a", kubeconfig, pool, "")
+	c.plugin("GC", "a", kubeconfig, pool, `,"cni.dev/valid-attachments":[{"containerID":"c-a","ifname":"net1"}]`)
+	c.plugin("DEL", "a", kubeconfig, pool, "")
+	c.createCR("nodeslicepools", "NodeSlicePool", "net", map[string]any{
+		"spec":   map[string]any{"range": "10.1.0.0/16", "sliceSize": "/24"},
+		"status": map[string]any{"allocations": []any{map[string]any{"nodeName": "node1", "sliceRange": "10.1.3.0/24"}}},
+	})
+	const slices = `"range":"10.1.0.0/16","node_slice_size":"/24"`
+	if result := c.plugin("ADD", "s", kubeconfig, slices, ""); !strings.Contains(result, "10.1.3.1/16") {
+		t.Errorf("ADD in a slice: %s", result)
+	}
+	c.plugin("DEL", "s", kubeconfig, slices, "")
+	// A node without notes frees by what it reads.
+	if err := os.RemoveAll(c.state); err != nil {
+		t.Fatal(err)
+	}
+	c.plugin("ADD", "late", kubeconfig, pool, "")
+	if err := os.RemoveAll(c.state); err != nil {
+		t.Fatal(err)
+	}
+	c.plugin("DEL", "late", kubeconfig, pool, "")
+	c.wantExactly("rail-cni-whereabouts", began)
+	for _, name := range []string{"10.0.0.0-24", "node1-10.1.3.0-24"} {
+		if left := c.allocations(name); len(left) > 0 {
+			t.Errorf("%s still has %v", name, left)
+		}
+	}
+}
+
+func (c *cluster) allocations(pool string) map[string]any {
+	c.t.Helper()
+	_, answer, err := c.plane.Admin().Get(context.Background(), crs+"ippools/"+pool)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var p struct {
+		Spec struct{ Allocations map[string]any }
+	}
+	if err := json.Unmarshal(answer, &p); err != nil {
+		c.t.Fatal(err)
+	}
+	return p.Spec.Allocations
+}
+
+func TestAgentNeedsExactlyItsRole(t *testing.T) {
+	c := newCluster(t)
+	kubeconfig, began := c.kubeconfig("rail-cni-agent"), time.Now()
+	entry := func(pod string) map[string]any {
+		return map[string]any{"id": "c-" + pod, "podref": "default/" + pod, "ifname": "net1"}
+	}
+	for _, pod := range []string{"lives", "half"} {
+		c.create("/api/v1/namespaces/default/pods", map[string]any{
+			"metadata": map[string]any{"name": pod},
+			"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}},
+		})
+	}
+	allocations := map[string]any{"1": entry("lives"), "2": entry("half")}
+	const many = 120 // more than are asked for one by one
+	for i := range many {
+		allocations[fmt.Sprint(10+i)] = entry(fmt.Sprint("gone-", i))
+	}
+	c.createCR("ippools", "IPPool", "10.0.0.0-24", map[string]any{"spec": map[string]any{"range": "10.0.0.0/24", "allocations": allocations}})
+	for name, pod := range map[string]string{"10.0.0.1": "lives", "10.0.0.10": "gone-0", "10.0.0.200": "gone-200"} {
+		c.createCR("overlappingrangeipreservations", "OverlappingRangeIPReservation", name, map[string]any{"spec": map[string]any{"podref": "default/" + pod, "ifname": "net1"}})
+	}
+
+	// A DEL that this node left to the journal, and an agent that does it all
+	// and ends when it is told to.
+	journal := filepath.Join(c.state, "ipam-journal")
+	if err := os.MkdirAll(journal, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	deferred := fmt.Sprintf(`{"kubeconfig":%q,"pool":{"Space":"","Node":"","Prefix":"10.0.0.0/24"},"owner":{"ContainerID":"c-gone-1","IfName":"net1","PodRef":"default/gone-1"}}`, kubeconfig)
+	if err := os.WriteFile(filepath.Join(journal, "x.free"), []byte(deferred), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	agent := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "ipam", "--grace", "1s", "--kubeconfig", kubeconfig, "--state-dir", c.state)
+	var log bytes.Buffer
+	agent.Stderr = &log
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Wait() }()
+	defer func() { _ = agent.Process.Kill() }()
+	for deadline := time.Now().Add(time.Minute); len(c.allocations("10.0.0.0-24")) > 2 && time.Now().Before(deadline); {
+		time.Sleep(200 * time.Millisecond)
+	}
+	time.Sleep(500 * time.Millisecond) // its last requests
+	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("%v\n%s", err, log.String())
+		}
+	case <-time.After(20 * time.Second):
+		t.Errorf("it does not end by SIGTERM:\n%s", log.String())
+	}
+	if left := c.allocations("10.0.0.0-24"); len(left) != 2 || left["1"] == nil || left["2"] == nil {
+		t.Errorf("the pool has %v\n%s", left, log.String())
+	}
+	if left, err := os.ReadDir(journal); err != nil || len(left) > 0 {
+		t.Errorf("the journal has %v, %v", left, err)
+	}
+	again := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "ipam", "--once", "--grace", "0s", "--kubeconfig", kubeconfig, "--state-dir", c.state)
+	if out, err := again.CombinedOutput(); err != nil {
+		t.Errorf("--once: %v\n%s", err, out)
+	}
+	c.wantExactly("rail-cni-agent", began)
+}
