@@ -293,6 +293,11 @@ func (a *Adding) awaitGIDs(ctx context.Context, ns *link.Netns, conf netconf.RDM
 	if r == nil {
 		return nil
 	}
+	r.GIDs = nil
+	addresses := l3.addresses()
+	if len(addresses) == 0 {
+		return nil
+	}
 	core, err := rdma.Open(ns)
 	if err != nil {
 		return err
@@ -300,7 +305,6 @@ func (a *Adding) awaitGIDs(ctx context.Context, ns *link.Netns, conf netconf.RDM
 	defer core.Close()
 	ctx, cancel := context.WithTimeout(ctx, conf.Wait())
 	defer cancel()
-	r.GIDs = nil
 	for _, d := range r.Devices {
 		if d.Port == 0 {
 			continue // InfiniBand: its GIDs do not come from addresses
@@ -312,7 +316,7 @@ func (a *Adding) awaitGIDs(ctx context.Context, ns *link.Netns, conf netconf.RDM
 		if device == nil || device.Protocol != "roce" {
 			continue
 		}
-		for _, ip := range l3.addresses() {
+		for _, ip := range addresses {
 			gid, err := core.AwaitGID(ctx, *device, d.Port, ip, a.IfName)
 			if err != nil && conf.RDMA == netconf.RDMARequired {
 				return cnierr.Wrap(err, cnierr.TryAgain, `raise "gidTimeout", or see the GID table: rdma link, show_gids`, "RDMA device %s", d.Name)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -239,18 +240,23 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 	return found
 }
 
-var representorPort = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
+// The expressions are made when they are needed, which is seldom: a plugin is a
+// process that starts for each call.
+var (
+	representorPort = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`) })
+	pciAddress      = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+	})
+)
 
 // representor is 1 for the representor of a VF or SF, else 0.
 func (h *Host) representor(l *link.Link) int {
 	port, err := os.ReadFile(filepath.Join(h.Sys, "class/net", l.Name, "phys_port_name"))
-	if err == nil && representorPort.Match(bytes.TrimSpace(port)) {
+	if err == nil && representorPort().Match(bytes.TrimSpace(port)) {
 		return 1
 	}
 	return 0
 }
-
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
 // pciOf gives the PCI function at or above a link: the last PCI address in
 // the path of its device.
@@ -267,7 +273,7 @@ func (h *Host) pciOf(l *link.Link) string {
 	}
 	pci := ""
 	for _, element := range strings.Split(real, "/") {
-		if pciAddress.MatchString(element) {
+		if pciAddress().MatchString(element) {
 			pci = element
 		}
 	}

@@ -238,11 +238,42 @@ func (c *Core) ByName(name string) (Device, error) {
 // shows below the parent is filtered by the namespace as well, so an empty
 // answer does not say that the parent has none.
 func (c *Core) ByParent(parent string) ([]Device, error) {
+	var found []Device
+	known := false
+	err := c.in(func() (err error) { found, known, err = c.below(parent); return err })
+	if known || err != nil {
+		return found, err
+	}
 	all, err := c.Devices()
 	if err != nil || parent == "" {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(d Device) bool { return d.ParentDev != parent }), nil
+}
+
+// below is ByParent without a look at the parents of all others: a node with
+// virtual functions has hundreds. It says false where it cannot tell, because
+// sysfs has no such parent, or not the devices that netlink has.
+func (c *Core) below(parent string) (found []Device, known bool, err error) {
+	bus, names, err := c.children(parent)
+	if bus == "" || err != nil {
+		return nil, false, err
+	}
+	if len(names) == 0 {
+		return nil, true, nil
+	}
+	all, err := c.dump()
+	if err != nil {
+		return nil, false, err
+	}
+	for _, d := range all {
+		if slices.Contains(names, d.Name) {
+			d.ParentDev, d.ParentBus = parent, bus
+			found = append(found, d)
+		}
+	}
+	slices.SortFunc(found, func(a, b Device) int { return cmp.Compare(a.Index, b.Index) })
+	return found, len(found) == len(names), nil
 }
 
 // ByIdentity gives the device with this GUID below this parent, whatever its

@@ -119,6 +119,33 @@ func (c *Core) list(path string) ([]string, error) {
 	return names, nil
 }
 
+// isElement says whether a path may be made of a name: the kernel's are good,
+// but they come through files and messages.
+func isElement(name string) bool {
+	return filepath.IsLocal(name) && name != "." && !strings.ContainsRune(name, filepath.Separator)
+}
+
+// children gives the names of the RDMA devices that the namespace has of a parent,
+// and the parent's bus: empty when sysfs has no such device on a bus that NICs
+// are on.
+func (c *Core) children(parent string) (bus string, names []string, err error) {
+	if !isElement(parent) {
+		return "", nil, nil
+	}
+	root, err := c.sys()
+	if err != nil {
+		return "", nil, err
+	}
+	for _, bus := range []string{"pci", "auxiliary"} {
+		dir := filepath.Join("bus", bus, "devices", parent)
+		if _, err := os.Stat(filepath.Join(root, dir)); err == nil {
+			names, err := c.list(filepath.Join(dir, "infiniband"))
+			return bus, names, err
+		}
+	}
+	return "", nil, nil
+}
+
 // parent gives the name and bus of the device that the RDMA device belongs to,
 // empty for a virtual one. The error wraps fs.ErrNotExist when sysfs does not
 // have the RDMA device.
@@ -127,8 +154,7 @@ func (c *Core) parent(name string) (dev, bus string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	// The name is the kernel's, but a path is made of it.
-	if !filepath.IsLocal(name) || strings.ContainsRune(name, filepath.Separator) {
+	if !isElement(name) {
 		return "", "", fmt.Errorf("RDMA device name %q: %w", name, errMessage)
 	}
 	at := filepath.Join(root, "class/infiniband", name)

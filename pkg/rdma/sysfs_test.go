@@ -94,15 +94,30 @@ func newNetns(t testing.TB, name string) *link.Netns {
 func TestTheParentComesFromSysfs(t *testing.T) {
 	const pci, aux = "devices/pci0000:3a/0000:3b:00.0", "devices/pci0000:3a/0000:3b:00.0/mlx5_core.sf.4"
 	c := offline(t, nil, sysfs(t, map[string]string{
-		"class/infiniband/mlx5_0":             "->../../" + pci + "/infiniband/mlx5_0",
-		pci + "/infiniband/mlx5_0/device":     "->../../../0000:3b:00.0",
-		pci + "/subsystem":                    "->../../../bus/pci",
-		"class/infiniband/mlx5_1":             "->../../" + aux + "/infiniband/mlx5_1",
-		aux + "/infiniband/mlx5_1/device":     "->../../../mlx5_core.sf.4",
-		aux + "/subsystem":                    "->../../../../bus/auxiliary",
-		"class/infiniband/rxe0":               "->../../devices/virtual/infiniband/rxe0",
-		"devices/virtual/infiniband/rxe0/uid": "x",
+		"class/infiniband/mlx5_0":              "->../../" + pci + "/infiniband/mlx5_0",
+		pci + "/infiniband/mlx5_0/device":      "->../../../0000:3b:00.0",
+		pci + "/subsystem":                     "->../../../bus/pci",
+		"class/infiniband/mlx5_1":              "->../../" + aux + "/infiniband/mlx5_1",
+		aux + "/infiniband/mlx5_1/device":      "->../../../mlx5_core.sf.4",
+		aux + "/subsystem":                     "->../../../../bus/auxiliary",
+		"class/infiniband/rxe0":                "->../../devices/virtual/infiniband/rxe0",
+		"devices/virtual/infiniband/rxe0/uid":  "x",
+		"bus/pci/devices/0000:3b:00.0":         "->../../../" + pci,
+		"bus/auxiliary/devices/mlx5_core.sf.4": "->../../../" + aux,
+		"bus/pci/devices/0000:3c:00.0/class":   "0x020000",
 	}))
+	for parent, want := range map[string]struct {
+		bus   string
+		names []string
+	}{
+		"0000:3b:00.0": {"pci", []string{"mlx5_0"}}, "mlx5_core.sf.4": {"auxiliary", []string{"mlx5_1"}},
+		"0000:3c:00.0": {"pci", nil}, "virtio3": {}, "": {}, ".": {}, "../devices": {},
+	} {
+		bus, names, err := c.children(parent)
+		if err != nil || bus != want.bus || !slices.Equal(names, want.names) {
+			t.Errorf("%q has %v on %q, %v", parent, names, bus, err)
+		}
+	}
 	for name, want := range map[string][2]string{"mlx5_0": {"0000:3b:00.0", "pci"}, "mlx5_1": {"mlx5_core.sf.4", "auxiliary"}, "rxe0": {"", ""}} {
 		dev, bus, err := c.parent(name)
 		if err != nil || dev != want[0] || bus != want[1] {
