@@ -170,7 +170,7 @@ func create(t testing.TB, path string, object any) {
 func createPool(t testing.TB, pool ipam.Pool, allocations map[string]Entry) {
 	t.Helper()
 	create(t, poolPath(""), ippool{
-		typeMeta: typed("IPPool"), Metadata: objectMeta{Name: pool.Name(), Namespace: testNamespace},
+		typeMeta: typed("IPPool"), Metadata: poolMeta{objectMeta: objectMeta{Name: pool.Name(), Namespace: testNamespace}},
 		Spec: poolSpec{Range: pool.Prefix.String(), Allocations: allocations},
 	})
 }

@@ -66,7 +66,7 @@ func entryOf(o ipam.Owner) Entry {
 
 // bytes is about what the entry takes in the object, without its key.
 func (e Entry) bytes() int {
-	const frame = 48 // names, quotes, commas
+	const frame = 37 // names, quotes, commas
 	return len(e.ContainerID) + len(e.PodRef) + len(e.IfName) + frame
 }
 
@@ -78,8 +78,13 @@ func (e Entry) Owner() ipam.Owner {
 // ippool is an IPPool as the server has it.
 type ippool struct {
 	typeMeta
-	Metadata objectMeta `json:"metadata"`
+	Metadata poolMeta `json:"metadata"`
 	Spec     poolSpec   `json:"spec"`
+}
+
+type poolMeta struct {
+	objectMeta
+	ManagedFields []json.RawMessage `json:"managedFields,omitempty"`
 }
 
 type poolSpec struct {
@@ -116,6 +121,9 @@ type PoolState struct {
 	Prefix  netip.Prefix     // spec.range, masked
 	Entries map[string]Entry // by key, as in the object
 	Bytes   int              // of the object as JSON
+	// Managed says that the server keeps a note, in metadata.managedFields, of
+	// who wrote each single entry.
+	Managed bool
 	// NoMap says that spec.allocations is missing or null: a patch cannot add
 	// to it.
 	NoMap bool
@@ -132,6 +140,7 @@ func ParsePool(data []byte) (*PoolState, error) {
 		Name: o.Metadata.Name, Namespace: o.Metadata.Namespace,
 		UID: o.Metadata.UID, Revision: o.Metadata.ResourceVersion,
 		Entries: o.Spec.Allocations, Bytes: len(data), NoMap: o.Spec.Allocations == nil,
+		Managed: len(o.Metadata.ManagedFields) > 0,
 	}
 	prefix, err := netip.ParsePrefix(o.Spec.Range)
 	if err != nil {

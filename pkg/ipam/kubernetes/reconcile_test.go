@@ -101,7 +101,7 @@ func (l *reconcilerLab) crs(plural string) string {
 func (l *reconcilerLab) createPool(pool ipam.Pool, allocations map[string]Entry) {
 	l.t.Helper()
 	createAt(l.t, plane, l.crs("ippools"), ippool{
-		typeMeta: typed("IPPool"), Metadata: objectMeta{Name: pool.Name()},
+		typeMeta: typed("IPPool"), Metadata: poolMeta{objectMeta: objectMeta{Name: pool.Name()}},
 		Spec: poolSpec{Range: pool.Prefix.String(), Allocations: allocations},
 	})
 }

@@ -424,7 +424,7 @@ func TestWantedAddress(t *testing.T) {
 func TestHostBitsInThePoolsRangeShiftTheKeys(t *testing.T) {
 	n, c := newNode(t), claim(t, "bits", "10.0.0.0/24")
 	create(t, poolPath(""), ippool{
-		typeMeta: typed("IPPool"), Metadata: objectMeta{Name: c.Pool.Name(), Namespace: testNamespace},
+		typeMeta: typed("IPPool"), Metadata: poolMeta{objectMeta: objectMeta{Name: c.Pool.Name(), Namespace: testNamespace}},
 		Spec: poolSpec{Range: "10.0.0.10/24", Allocations: map[string]Entry{"1": {ContainerID: "x", PodRef: "ns/x", IfName: "net1"}}},
 	})
 	c.Want = netip.MustParseAddr("10.0.0.12")
