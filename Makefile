@@ -34,6 +34,8 @@ FUZZTIME  ?= 60s
 BENCHARGS ?=
 # RIG=no leaves the virtual machine out: the part of the bench with RDMA.
 RIG       ?= yes
+# CLUSTER=no leaves out what is measured on a real API server.
+CLUSTER   ?= yes
 
 # Where tests that need real binaries find ours and those of others.
 export RAIL_CNI_BIN   := $(BIN)
@@ -90,11 +92,16 @@ lint: tools ## golangci-lint over all modules of the tree
 
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
-bench: build peers ## ADD and DEL against the plugins of others, and with RDMA in the rig (RIG=no: without); tables in bin/bench/
+bench: build peers controlplane ## ADD and DEL against the plugins of others, on an API server (CLUSTER=no: without) and in the rig (RIG=no); tables in bin/bench/
 	@scripts/need.sh ip:iproute2
 	@mkdir -p '$(TOOLS)'
 	@go build -o '$(TOOLS)/' ./integration/bench
 	@'$(TOOLS)/bench' $(BENCHFLAGS)
+ifneq ($(CLUSTER),no)
+	@scripts/debian-etcd.sh '$(TOOLS)/etcd-debian'
+	@echo
+	@'$(TOOLS)/bench' -cluster -etcd '$(TOOLS)/etcd-debian' $(BENCHFLAGS)
+endif
 ifneq ($(RIG),no)
 	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
 	@echo

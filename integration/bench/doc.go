@@ -2,7 +2,8 @@
 // the plugins of the CNI project and beside the floor, which is the bare move
 // of a link by one "ip link set … netns … name …".
 //
-//	make bench           RIG=no leaves out the part in the rig
+//	make bench           RIG=no leaves out the part in the rig,
+//	                     CLUSTER=no that on an API server
 //
 // It runs the plugins' binaries as a runtime does (CNI_* in the environment,
 // the configuration on stdin) and takes the wall time of the process. All
@@ -37,6 +38,13 @@
 // stdout. There the machine itself is the node. It is emulated: no time that it
 // shows is one of a real machine, and ratios are stated as "in emulation".
 //
-// The package imports nothing of the project but the rig's: it knows its
-// programmes as a runtime does, as binaries.
+// With -cluster it measures addresses of a cluster: macvlan pods by cnitool,
+// with host-local, real whereabouts and ours in turn, on a real API server and
+// etcd in the node; one after another, many at once, and spread over ten nodes,
+// which here are ten state directories of ours. It counts the requests by the
+// server's audit log, and draws what becomes of the times with more pods at
+// once and with more addresses handed out.
+//
+// The package imports nothing of the project but the rig's and the control
+// plane's: it knows its programmes as a runtime does, as binaries.
 package main

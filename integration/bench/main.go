@@ -22,7 +22,8 @@ type options struct {
 	rounds                 int
 	settle                 time.Duration
 	rig                    string
-	inside, guest          bool
+	etcds                  []string
+	cluster, inside, guest bool
 }
 
 func main() {
@@ -31,9 +32,14 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "bin/peers", "`directory` of the CNI project's binaries")
 	flag.StringVar(&o.out, "out", "bin/bench", "`directory` for bench.md and bench.json")
 	flag.StringVar(&o.label, "label", "devel", "what is measured, for the report")
-	flag.IntVar(&o.rounds, "rounds", 0, "how often each contender has its turn (default 40, in the rig 20)")
+	flag.IntVar(&o.rounds, "rounds", 0, "how often each contender has its turn (default 40, in the rig 20, with -cluster 3)")
 	flag.DurationVar(&o.settle, "settle", 0, "pause before each measured verb (default 80ms, in the rig 300ms)")
 	flag.StringVar(&o.rig, "rig", "", "measure with RDMA, in the virtual machine that `program` (integration/rig/exec) runs")
+	flag.BoolVar(&o.cluster, "cluster", false, "measure addresses of a cluster, against whereabouts on a real API server")
+	flag.Func("etcd", "with -cluster: measure with this etcd `program` as well (may be repeated)", func(path string) error {
+		o.etcds = append(o.etcds, path)
+		return nil
+	})
 	flag.BoolVar(&o.inside, "inside", false, "used by the programme itself: already in the node's namespaces")
 	flag.BoolVar(&o.guest, "guest", false, "used by the programme itself: already in the rig's virtual machine")
 	flag.Parse()
@@ -68,6 +74,9 @@ func start(o options) error {
 	}
 	if err := enterNode(); err != nil {
 		return err
+	}
+	if o.cluster {
+		return benchCluster(o)
 	}
 	return bench(o)
 }
@@ -173,7 +182,10 @@ func machine() (about, error) {
 }
 
 func defaultRounds(o options) int {
-	if o.rig != "" {
+	switch {
+	case o.cluster:
+		return 3
+	case o.rig != "":
 		return 20
 	}
 	return 40
