@@ -26,6 +26,8 @@ func TestHelp(t *testing.T) {
 		{[]string{"show", "--help"}, []string{"PORT STATE", "--wide", "NCCL_IB_GID_INDEX"}},
 		{[]string{"ibdev2netdev", "--help"}, []string{"mlx5_0 port 1 ==> net1 (Up)", "--pod", "--container", "--netns", "carrier", "exit code is 1"}},
 		{[]string{"rdma", "mode", "--help"}, []string{"/etc/modprobe.d/rail-cni-rdma.conf", "--now-only", "--persist-only", "--root", "initramfs", "exit code is 1"}},
+		{[]string{"ipam", "--help"}, []string{"show", "explain", "check", "gc", "without root"}},
+		{[]string{"ipam", "gc", "--help"}, []string{"Examples:", "--dry-run", "--grace", "--kubeconfig", "keeps its addresses until its DEL", "exit code is 1"}},
 		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "living pods are never touched", "exit code is 1"}},
 	} {
 		out, errOut, code := plainRun(c.args...)

@@ -116,7 +116,7 @@ func (c *call) claims() ([]ipam.Claim, error) {
 		r := c.conf.Ranges[i]
 		rng, err := ipam.NewRange(ipam.RangeSpec{
 			Prefix: pool.Prefix, Start: r.Start, End: r.End,
-			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: c.gateways(),
+			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: c.conf.Gateways(),
 		})
 		if err != nil {
 			return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", "")
@@ -124,23 +124,6 @@ func (c *call) claims() ([]ipam.Claim, error) {
 		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: c.conf.Overlapping})
 	}
 	return claims, c.wish(claims)
-}
-
-// gateways lists what must not be handed out.
-func (c *call) gateways() []netip.Addr {
-	if c.conf.AllowGateway {
-		return nil
-	}
-	var gws []netip.Addr
-	if c.conf.Gateway.IsValid() {
-		gws = append(gws, c.conf.Gateway)
-	}
-	for _, r := range c.conf.Routes {
-		if gw, ok := netip.AddrFromSlice(r.GW); ok {
-			gws = append(gws, gw.Unmap())
-		}
-	}
-	return gws
 }
 
 // wish gives each requested address to the range that it lies in.

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -194,3 +196,38 @@ func HiddenFrom(ctx context.Context, client *kube.Client, pool ipam.Pool) (map[n
 	})
 	return hidden, err
 }
+
+// NodeSlices is a NodeSlicePool: which node has which slice of a range.
+type NodeSlices struct {
+	Range string
+	Of    map[string]netip.Prefix // by node
+}
+
+// InspectSlices gives the NodeSlicePools of client's namespace by name: none
+// where the cluster does not know the kind.
+func InspectSlices(ctx context.Context, client *kube.Client) (map[string]*NodeSlices, error) {
+	all := map[string]*NodeSlices{}
+	_, err := client.List(ctx, Slices(client.Namespace()), kube.ListOptions{}, func(item []byte) error {
+		var p slicePool
+		if err := json.Unmarshal(item, &p); err != nil {
+			return err
+		}
+		n := &NodeSlices{Range: p.Spec.Range, Of: map[string]netip.Prefix{}}
+		for _, a := range p.Status.Allocations {
+			if slice, err := netip.ParsePrefix(a.SliceRange); err == nil && a.NodeName != "" {
+				n.Of[a.NodeName] = slice.Masked()
+			}
+		}
+		all[p.Metadata.Name] = n
+		return nil
+	})
+	var refused *kube.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return all, nil
+	}
+	return all, err
+}
+
+// Largest is about how many addresses one pool can hold: its object has 1.5 MiB
+// at the most, and an entry about 145 bytes.
+const Largest = 10_500

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// clusterTime bounds a command, beyond a grace period that it waits: the client
+// tries until its context ends.
+const clusterTime = 5 * time.Minute
+
+func newIPAM(stateDir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ipam",
+		Short: "See, check and tidy the address pools of the cluster",
+		Long: `See, check and tidy whereabouts' address pools (IPPool) in the cluster. Runs
+anywhere with a kubeconfig, without root; "gc" on a node also does what the
+node's plugins could not tell the API server while it was away.`,
+	}
+	cmd.AddCommand(newIPAMShow(), newIPAMExplain(), newIPAMCheck(), newIPAMGC(stateDir))
+	return cmd
+}
+
+// clusterCommand is what the commands share: the way to the cluster.
+type clusterCommand struct{ cluster.Flags }
+
+// begin opens the cluster, for as long as a command may take and wait.
+func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.Context, context.CancelFunc, *kube.Client, error) {
+	client, err := c.Open("railctl/" + version)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, clusterTime+wait)
+	return ctx, cancel, client, nil
+}
+
+func newIPAMGC(stateDir *string) *cobra.Command {
+	var c clusterCommand
+	var dryRun bool
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Free the addresses of pods that are gone, and mend half pairs",
+		Long: `Free the addresses of pods that are gone: entries of IPPools together with their
+reservations, and reservations without an entry; and make the reservations that
+entries lack where the others of their pool have theirs.
+
+It looks twice, the grace period apart, and asks for each pod once more right
+before it frees anything. A pod that exists keeps its addresses until its DEL,
+unless it has ended (Succeeded, Failed). With --grace 0s it looks once: only when
+no pod is about to come back under its name.
+
+Entries without podref, keys that name no address, and holders that are no pods
+stay. "left alone" is for a person to look at. The exit code is 1 if something
+failed, or changed meanwhile and is for the next run.`,
+		Example: `  railctl ipam gc --dry-run
+  railctl ipam gc --grace 2m
+  railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,
+		Args: cobra.NoArgs,
+	}
+	output := addOutputFlag(cmd)
+	c.Add(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "look once, and only say what would be freed if it is still so after the grace period")
+	cmd.Flags().DurationVar(&grace, "grace", kubernetes.DefaultGrace, "time between the two looks")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx, cancel, client, err := c.begin(cmd, grace)
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		o := kubernetes.ReconcilerOptions{Client: client, Grace: grace, DryRun: dryRun, Log: plainLog(cmd.ErrOrStderr())}
+		if _, err := os.Stat(cluster.JournalDir(*stateDir)); err == nil && !dryRun {
+			if o.Store, err = c.Store(client, *stateDir); err != nil {
+				return err
+			}
+			defer o.Store.Close()
+		}
+		found, err := kubernetes.NewReconciler(o).Once(ctx)
+		if printErr := printFindings(cmd, output, found); printErr != nil {
+			return printErr
+		}
+		var errs []error
+		if err != nil {
+			errs = append(errs, err)
+		}
+		left := 0
+		for _, f := range found {
+			switch f.Outcome {
+			case kubernetes.Failed, kubernetes.Changed, kubernetes.Waiting:
+				left++
+			}
+		}
+		if left > 0 {
+			errs = append(errs, fmt.Errorf("%d of %d are not settled yet", left, len(found)))
+		}
+		return report(cmd.ErrOrStderr(), errs)
+	}
+	return cmd
+}
+
+func printFindings(cmd *cobra.Command, output *format, found []*kubernetes.Finding) error {
+	if len(found) == 0 && *output == asTable {
+		fmt.Fprintln(cmd.OutOrStdout(), "nothing to free: every address has its pod")
+		return nil
+	}
+	if found == nil {
+		found = []*kubernetes.Finding{}
+	}
+	rows := [][]string{{"POOL", "ADDRESS", "RESERVATION", "POD", "IFNAME", "WHAT", "WHY", "OUTCOME"}}
+	for _, f := range found {
+		outcome, address := f.Outcome, ""
+		if f.Error != "" {
+			outcome += ": " + f.Error
+		}
+		if f.Address.IsValid() {
+			address = f.Address.String()
+		}
+		rows = append(rows, []string{f.Pool, address, f.Reservation, f.PodRef, f.IfName, string(f.Kind), f.Why, outcome})
+	}
+	return output.print(cmd.OutOrStdout(), found, rows)
+}

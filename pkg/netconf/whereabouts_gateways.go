@@ -1,0 +1,21 @@
+package netconf
+
+import "net/netip"
+
+// Gateways lists the addresses that must not be handed out: the gateway and
+// those of routes; none with allow_gateway.
+func (c *Whereabouts) Gateways() []netip.Addr {
+	if c.AllowGateway {
+		return nil
+	}
+	var gws []netip.Addr
+	if c.Gateway.IsValid() {
+		gws = append(gws, c.Gateway)
+	}
+	for _, r := range c.Routes {
+		if gw := addrOf(r.GW); gw.IsValid() {
+			gws = append(gws, gw)
+		}
+	}
+	return gws
+}
