@@ -161,10 +161,10 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	if err := c.readGateway(net.IPAM.Gateway); err != nil {
 		return err
 	}
-	if err := c.readStatic(net.IPAM.Addresses, args); err != nil {
+	if err := c.readRequested(net); err != nil {
 		return err
 	}
-	if err := c.readRequested(net); err != nil {
+	if err := c.readStatic(net.IPAM.Addresses, args); err != nil {
 		return err
 	}
 	if err := c.readSliceSize(net.IPAM.NodeSliceSize); err != nil {

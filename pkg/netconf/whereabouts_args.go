@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -37,10 +38,15 @@ func (a whereaboutsArgs) pod() WhereaboutsPod {
 }
 
 // addStatic adds the addresses of IP=, and sets each gateway of GATEWAY= on
-// every static address whose subnet contains it.
+// every static address whose subnet contains it. What runtimeConfig asks for
+// already is not added: Multus says a pod's "ips" in both places.
 func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 	if a.IP != "" {
 		for item := range strings.SplitSeq(string(a.IP), ",") {
+			bare, _, _ := strings.Cut(strings.TrimSpace(item), "/")
+			if addr, ok := sloppyAddr(bare); ok && slices.Contains(c.Requested, addr) {
+				continue
+			}
 			p, ok := sloppyPrefix(strings.TrimSpace(item))
 			if !ok {
 				return cnierr.New(cnierr.InvalidEnv, "write it as address/length", "invalid CIDR %s in IP of CNI_ARGS", strings.TrimSpace(item))

@@ -183,6 +183,18 @@ func TestWhereaboutsJoinsRequestedAddresses(t *testing.T) {
 	}
 }
 
+// TestWhereaboutsHearsARequestOnce: Multus says the "ips" of a pod in
+// runtimeConfig, if the network has the capability, and in CNI_ARGS always.
+func TestWhereaboutsHearsARequestOnce(t *testing.T) {
+	c, err := ParseWhereabouts([]byte(`{"ipam":{},"runtimeConfig":{"ips":["10.0.0.5/24","10.0.0.6"]}}`), "IP=10.0.0.5/24,10.0.0.6,10.0.0.7/24", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Requested) != 2 || len(c.Static) != 1 || c.Static[0].Address.String() != "10.0.0.7/24" {
+		t.Errorf("requested %v, static %v", c.Requested, c.Static)
+	}
+}
+
 func TestWhereaboutsTellsAbsentAttachmentsFromNone(t *testing.T) {
 	for _, tc := range []struct {
 		keys string
