@@ -196,6 +196,7 @@ func (n *Netns) State() string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	slices.SortFunc(links, func(a, b *link.Link) int { return strings.Compare(a.Name, b.Name) })
 	for _, l := range links {
 		settings, err := n.Sysctls(l.Name)
 		if err != nil {
@@ -212,7 +213,10 @@ func (n *Netns) State() string {
 }
 
 // volatile are the keys of ip's JSON that say nothing about the configuration.
-var volatile = []string{"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time", "expires"}
+var volatile = []string{
+	"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time", "expires",
+	"hello_timer", "tcn_timer", "topology_change_timer", "gc_timer", "forward_delay_timer", "hold_timer", "message_age_timer",
+}
 
 // describe writes what these commands of ip(8) show. All go to one process: in
 // a virtual machine starting one is what takes the time.
@@ -225,7 +229,7 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 			n.t.Fatalf("ip %s printed no JSON: %v\n%s", commands[0], err, out)
 		}
 		drop(v)
-		if kind, _, _ := strings.Cut(commands[0], " "); kind == "route" || kind == "neigh" {
+		if kind, _, _ := strings.Cut(commands[0], " "); kind != "rule" {
 			sortList(v)
 		}
 		text, err := json.MarshalIndent(v, "", " ")
@@ -236,10 +240,10 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 	}
 }
 
-// sortList orders a list by its elements' text. Routes that differ only in
-// their interface (fe80::/64) are listed in the order in which the interfaces
-// last came up, and neighbours in that of a hash with the interface's index:
-// neither is configuration.
+// sortList orders a list by its elements' text. Links are listed by their index,
+// which a NIC may lose in a pod; routes that differ only in their interface
+// (fe80::/64) in the order in which the interfaces last came up, and neighbours
+// in that of a hash with the interface's index: none of it is configuration.
 func sortList(v any) {
 	list, ok := v.([]any)
 	if !ok {
