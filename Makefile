@@ -80,7 +80,7 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
 	@RIG='$(RIG)' NICS='$(NICS)' scripts/demo.sh
 
-test: build peers controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
+test: build peers multus controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
 
