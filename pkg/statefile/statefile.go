@@ -279,6 +279,27 @@ func (d *Dir) List(suffix string) ([]string, error) {
 	return names, nil
 }
 
+// Sweep removes the temporary files that killed processes left: those that
+// nobody has written to for longer than age. A living writer that is slower
+// than that fails, and may write again.
+func (d *Dir) Sweep(age time.Duration) error {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	for _, name := range names {
+		if !strings.HasPrefix(name, tmpPrefix) {
+			continue
+		}
+		if info, statErr := d.root.Lstat(name); statErr == nil && time.Since(info.ModTime()) > age {
+			err = errors.Join(err, d.Remove(name))
+		}
+	}
+	return err
+}
+
 // Name joins parts, at least one, into one file name that no other list of
 // parts gives, and that is none of "", ".", ".." and the temporary names.
 // Letters, digits, '.', '_' and '-' stay (a leading '.' does not), all else is

@@ -179,6 +179,29 @@ func TestListSeesFilesOnly(t *testing.T) {
 	}
 }
 
+func TestSweepRemovesOldTemporaryFilesOnly(t *testing.T) {
+	d, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	long := time.Now().Add(-time.Hour)
+	for name, when := range map[string]time.Time{".tmp-old": long, ".tmp-new": time.Now(), "old": long} {
+		path := filepath.Join(d.Path(), name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, when, when)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Sweep(time.Minute); err != nil {
+		t.Error(err)
+	}
+	for name, there := range map[string]bool{".tmp-old": false, ".tmp-new": true, "old": true} {
+		if d.Exists(name) != there {
+			t.Errorf("%s: there is %v, want %v", name, d.Exists(name), there)
+		}
+	}
+}
+
 func TestFilesAndLinks(t *testing.T) {
 	d := openTemp(t)
 	if _, err := d.Read("file"); !errors.Is(err, fs.ErrNotExist) {

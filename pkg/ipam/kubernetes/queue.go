@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,6 +85,8 @@ const (
 	// longestTurn bounds one patch: two operations an ask, and the server takes
 	// ten thousand.
 	longestTurn = 512
+	// rubbishAge is how old a temporary file is when its writer was killed.
+	rubbishAge = time.Minute
 )
 
 // queue is where the processes of a node wait for one pool.
@@ -147,14 +150,20 @@ func (q queue) answerOf(name string) (answer, bool) {
 // waiting gives what others have posted and nobody has answered, the oldest
 // first. What the dead have posted is removed.
 func (q queue) waiting(own string) ([]*pending, error) {
-	names, err := q.dir.List(askSuffix)
-	if err != nil {
+	names, err := q.dir.List("")
+	if err = errors.Join(err, q.dir.Sweep(rubbishAge)); err != nil {
 		return nil, err
 	}
 	var all []*pending
 	for _, file := range names {
-		name := strings.TrimSuffix(file, askSuffix)
-		if name == own || len(all) == longestTurn {
+		name, isAsk := strings.CutSuffix(file, askSuffix)
+		if answered, ok := strings.CutSuffix(file, answerSuffix); ok && !slices.Contains(names, answered+askSuffix) {
+			// Who asked has left without it.
+			if err := q.dir.Remove(file); err != nil {
+				return nil, err
+			}
+		}
+		if !isAsk || name == own || len(all) == longestTurn {
 			continue
 		}
 		held, err := q.dir.Held(file)
