@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -160,20 +161,25 @@ const patience = 3 * time.Minute
 // run gives what the plugin printed. Its failure is what it printed as a CNI
 // error, or, without one, what else there is.
 func (c call) run() (string, error) {
+	out, _, err := c.runLogged()
+	return out, err
+}
+
+// runLogged also gives what the plugin wrote to stderr.
+func (c call) runLogged() (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := c.command(ctx)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	if err == nil {
-		return out.String(), nil
+	if err = cmd.Run(); err == nil {
+		return out.String(), errs.String(), nil
 	}
 	said := &types.Error{}
 	if json.Unmarshal(out.Bytes(), said) == nil && said.Code != 0 {
-		return "", said
+		return "", errs.String(), said
 	}
-	return "", fmt.Errorf("%w: %s%s", err, out.Bytes(), errs.Bytes())
+	return "", errs.String(), fmt.Errorf("%w: %s%s", err, out.Bytes(), errs.Bytes())
 }
 
 // exitCode gives the plugin's from what run gave: one that printed an error
@@ -262,4 +268,13 @@ func wantEmpty(t testing.TB, namespace string) {
 	if len(entries)+len(reserved) > 0 {
 		t.Errorf("left over: entries %q, reservations %q", entries, reserved)
 	}
+}
+
+// quantile gives the q-quantile of durations.
+func quantile(all []time.Duration, q float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[int(q*float64(len(sorted)-1))].Round(time.Millisecond)
 }

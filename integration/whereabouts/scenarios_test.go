@@ -63,15 +63,21 @@ var scenarios = []scenario{
 	{key: "range", what: "blanks round the dash", ipam: `{"range":"10.0.0.5 - 10.0.0.6/24"}`, steps: []step{add(1)}, says: "invalid range start IP"},
 	{key: "range", what: "leading zeros", ipam: `{"range":"010.000.000.000/24"}`, steps: twoPods},
 	{key: "range", what: "/30 has two addresses", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(3), del(1), add(3)}, says: "Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.2 / range: 10.0.0.0/30 / excludeRanges: []"},
-	{key: "range", what: "/31", ipam: `{"range":"10.0.0.0/31"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written"},
-	{key: "range", what: "IPv6 /127", ipam: `{"range":"2001:db8::/127"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written"},
+	{
+		key: "range", what: "/31", ipam: `{"range":"10.0.0.0/31"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
+		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+	},
+	{
+		key: "range", what: "IPv6 /127", ipam: `{"range":"2001:db8::/127"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
+		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+	},
 	{key: "range", what: "IPv6", ipam: `{"range":"2001:db8:480:603d::/64"}`, steps: twoPods},
 	{key: "range", what: "IPv6 in another spelling", ipam: `{"range":"2001:DB8:0:0::0/64"}`, steps: twoPods},
 	{key: "range", what: "IPv6, address that ends in a colon", ipam: `{"range":"2001:db8:480:603d::/64","range_start":"2001:db8:480:603d:304:403::"}`, steps: twoPods},
-	{key: "range", what: "IPv6, more than 64 bits from the network", ipam: `{"range":"2001:db8::/32","range_start":"2001:db8:1::1"}`, steps: []step{add(1), add(2), del(2), del(1)},
-		because: "v0.9.4 writes the key of another address (the lower 64 bits of the distance), and its DEL leaves the reservation"},
+	{
+		key: "range", what: "IPv6, more than 64 bits from the network", ipam: `{"range":"2001:db8::/32","range_start":"2001:db8:1::1"}`, steps: []step{add(1), add(2), del(2), del(1)},
+		because: "v0.9.4 writes the key of another address (the lower 64 bits of the distance), and its DEL leaves the reservation",
+	},
 	{key: "range", what: "addresses that end in .255 and .0", ipam: `{"range":"10.0.0.0/16","range_start":"10.0.0.255"}`, steps: twoPods},
 	{key: "range", what: "none: success without address", ipam: `{}`, steps: []step{add(1), del(1)}},
 	{key: "range", what: "no CIDR", ipam: `{"range":"10.0.0.0"}`, steps: []step{add(1)}, says: "invalid CIDR 10.0.0.0"},
@@ -90,31 +96,47 @@ var scenarios = []scenario{
 	{key: "exclude", what: "single addresses", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.1","10.0.0.3/32"]}`, steps: twoPods},
 	{key: "exclude", what: "blocks that touch", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.0/30","10.0.0.4/30","10.0.0.9"]}`, steps: twoPods},
 	{key: "exclude", what: "IPv6", ipam: `{"range":"2001:db8::/64","exclude":["2001:db8::/120"]}`, steps: twoPods},
-	{key: "exclude", what: "all of the range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.0/24"]}`, steps: []step{add(1)}, says: "Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.254 / range: 10.0.0.0/24 / excludeRanges: [10.0.0.0/24]",
-		because: "v0.9.4 leaves an empty pool behind; we make a pool with its first address"},
-	{key: "exclude", what: "dash range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.1-10.0.0.5"]}`, steps: []step{add(1)},
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written"},
-	{key: "exclude", what: "leading zeros", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.01"]}`, steps: []step{add(1)},
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written"},
+	{
+		key: "exclude", what: "all of the range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.0/24"]}`, steps: []step{add(1)}, says: "Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.254 / range: 10.0.0.0/24 / excludeRanges: [10.0.0.0/24]",
+		because: "v0.9.4 leaves an empty pool behind; we make a pool with its first address",
+	},
+	{
+		key: "exclude", what: "dash range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.1-10.0.0.5"]}`, steps: []step{add(1)},
+		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+	},
+	{
+		key: "exclude", what: "leading zeros", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.01"]}`, steps: []step{add(1)},
+		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+	},
 	{key: "exclude", what: "of another network: no effect", ipam: `{"range":"10.0.0.0/24","exclude":["10.9.0.0/24"]}`, steps: twoPods},
 
 	{key: "ipRanges", what: "one", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"}]}`, steps: twoPods},
 	{key: "ipRanges", what: "dual stack", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"2001:db8::/64"}]}`, steps: twoPods},
 	{key: "ipRanges", what: "after range", ipam: `{"range":"10.0.0.0/24","ipRanges":[{"range":"10.1.0.0/24"},{"range":"2001:db8::/64"}]}`, steps: twoPods},
-	{key: "ipRanges", what: "bounds and exclude of their own", ipam: `{"ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.8","range_end":"10.0.0.9"},{"range":"10.1.0.0/24","exclude":["10.1.0.0/28"]}]}`,
-		steps: []step{add(1), add(2), del(1), del(2)}},
+	{
+		key: "ipRanges", what: "bounds and exclude of their own", ipam: `{"ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.8","range_end":"10.0.0.9"},{"range":"10.1.0.0/24","exclude":["10.1.0.0/28"]}]}`,
+		steps: []step{add(1), add(2), del(1), del(2)},
+	},
 	{key: "ipRanges", what: "exclude beside it does not concern it", ipam: `{"exclude":["10.0.0.0/28"],"ipRanges":[{"range":"10.0.0.0/24"}]}`, steps: twoPods},
 	{key: "ipRanges", what: "start-end", ipam: `{"ipRanges":[{"range":"10.0.0.5-10.0.0.9/24"}]}`, steps: twoPods},
 	{key: "ipRanges", what: "bound that is no address", ipam: `{"ipRanges":[{"range":"10.0.0.0/24","range_start":"x"}]}`, steps: []step{add(1)}},
-	{key: "ipRanges", what: "the second is full", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/30"}]}`, steps: []step{add(1), add(2), add(3)}, says: "Could not allocate IP in range",
-		because: "v0.9.4 keeps the first range's address when ADD fails; a failed ADD of ours leaves nothing"},
-	{key: "ipRanges", what: "the same pool twice", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.0.7/24"}]}`, steps: []step{add(1)},
-		because: "v0.9.4 gives one interface the same address twice; we refuse the config"},
-	{key: "ipRanges", what: "one inside the other", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.0.0/16"}]}`, steps: []step{add(1), del(1)},
-		because: "v0.9.4 gives one interface the same address twice"},
-	{key: "ipRanges", what: "DEL when the first range's entry is gone", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`,
+	{
+		key: "ipRanges", what: "the second is full", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/30"}]}`, steps: []step{add(1), add(2), add(3)}, says: "Could not allocate IP in range",
+		because: "v0.9.4 keeps the first range's address when ADD fails; a failed ADD of ours leaves nothing",
+	},
+	{
+		key: "ipRanges", what: "the same pool twice", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.0.7/24"}]}`, steps: []step{add(1)},
+		because: "v0.9.4 gives one interface the same address twice; we refuse the config",
+	},
+	{
+		key: "ipRanges", what: "one inside the other", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.0.0/16"}]}`, steps: []step{add(1), del(1)},
+		because: "v0.9.4 gives one interface the same address twice",
+	},
+	{
+		key: "ipRanges", what: "DEL when the first range's entry is gone", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`,
 		existing: []existing{pool("10.1.0.0-24", "10.1.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.1.0.1", "apps/pod-1")}, steps: []step{del(1)},
-		because: "v0.9.4 stops at the first range that has nothing; we free every range"},
+		because: "v0.9.4 stops at the first range that has nothing; we free every range",
+	},
 
 	// Gateway, routes, DNS.
 	{key: "gateway", what: "outside what is handed out", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.254"}`, steps: twoPods},
@@ -124,8 +146,10 @@ var scenarios = []scenario{
 	{key: "gateway", what: "the lowest address", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1"}`, steps: twoPods, because: gatewayKept},
 	{key: "gateway", what: "of IPv6, the lowest address", ipam: `{"range":"2001:db8::/64","gateway":"2001:db8::1"}`, steps: twoPods, because: gatewayKept},
 	{key: "allow_gateway", what: "true: the gateway is handed out", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1","allow_gateway":true}`, steps: twoPods},
-	{key: "gateway", what: "with addresses of both families", ipam: `{"gateway":"10.0.0.254","ipRanges":[{"range":"10.0.0.0/24"},{"range":"2001:db8::/64"}]}`, steps: []step{add(1)},
-		because: "an IPv4 gateway is none of an IPv6 address"},
+	{
+		key: "gateway", what: "with addresses of both families", ipam: `{"gateway":"10.0.0.254","ipRanges":[{"range":"10.0.0.0/24"},{"range":"2001:db8::/64"}]}`, steps: []step{add(1)},
+		because: "an IPv4 gateway is none of an IPv6 address",
+	},
 	{key: "gateway", what: "no address", ipam: `{"range":"10.0.0.0/24","gateway":"x"}`, steps: []step{add(1)}, says: "couldn't parse gateway IP: x"},
 	{key: "gateway", what: "with a prefix length", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1/24"}`, steps: []step{add(1)}, says: "couldn't parse gateway IP: 10.0.0.1/24"},
 	{key: "routes", what: "verbatim", ipam: `{"range":"10.0.0.0/24","routes":[{"dst":"0.0.0.0/0"},{"dst":"10.8.0.0/16","gw":"10.9.0.1"},{"dst":"2001:db8::/32"}]}`, steps: twoPods},
@@ -154,8 +178,10 @@ var scenarios = []scenario{
 	{key: "cniVersion", what: "0.4.0", ipam: plain, steps: []step{add(1).at("0.4.0"), del(1).at("0.4.0")}},
 	{key: "cniVersion", what: "1.1.0", ipam: plain, steps: []step{add(1).at("1.1.0"), del(1).at("1.1.0")}},
 	{key: "cniVersion", what: "0.2.0 without any address", ipam: `{}`, steps: []step{add(1).at("0.2.0")}},
-	{key: "cniVersion", what: "two ranges of a family at 0.2.0", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`, steps: []step{add(1).at("0.2.0")},
-		because: "such a result has room for one, and v0.9.4 takes an address that the pod never gets"},
+	{
+		key: "cniVersion", what: "two ranges of a family at 0.2.0", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`, steps: []step{add(1).at("0.2.0")},
+		because: "such a result has room for one, and v0.9.4 takes an address that the pod never gets",
+	},
 
 	// Address spaces.
 	{key: "network_name", what: "prefix of pools and reservations", ipam: `{"range":"10.0.0.0/24","network_name":"blue"}`, steps: twoPods},
@@ -167,34 +193,52 @@ var scenarios = []scenario{
 	{key: "enable_overlapping_ranges", what: "false: no reservations", ipam: `{"range":"10.0.0.0/24","enable_overlapping_ranges":false}`, steps: twoPods},
 	{key: "enable_overlapping_ranges", what: "false: pools do not see each other", steps: []step{add(1).conf(`{"range":"10.0.0.0/24","enable_overlapping_ranges":false}`), add(2).conf(`{"range":"10.0.0.0/16","enable_overlapping_ranges":false}`)}},
 	{key: "enable_overlapping_ranges", what: "of the flat file: no effect", ipam: plain, files: map[string]string{"flat": `{"enable_overlapping_ranges":false}`}, steps: twoPods},
-	{key: "enable_overlapping_ranges", what: "two interfaces of a pod in pools that overlap", steps: []step{add(1).conf(plain), add(1).on("net2").conf(`{"range":"10.0.0.0/16"}`)},
-		because: "v0.9.4 gives both interfaces the same address"},
+	{
+		key: "enable_overlapping_ranges", what: "two interfaces of a pod in pools that overlap", steps: []step{add(1).conf(plain), add(1).on("net2").conf(`{"range":"10.0.0.0/16"}`)},
+		because: "v0.9.4 gives both interfaces the same address",
+	},
 	{key: "enable_overlapping_ranges", what: "three addresses reserved by others", ipam: plain, existing: foreign(3), steps: []step{add(1), del(1)}},
-	{key: "enable_overlapping_ranges", what: "40 addresses reserved by others", ipam: plain, existing: foreign(40), steps: []step{add(1), del(1)},
-		because: "v0.9.4 asks for each in turn until its 10 s are over; we list them once"},
-	{key: "enable_overlapping_ranges", what: "an entry of the pod whose address another has reserved", ipam: plain,
+	{
+		key: "enable_overlapping_ranges", what: "40 addresses reserved by others", ipam: plain, existing: foreign(40), steps: []step{add(1), del(1)},
+		because: "v0.9.4 asks for each in turn until its 10 s are over; we list them once",
+	},
+	{
+		key: "enable_overlapping_ranges", what: "an entry of the pod whose address another has reserved", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.0.0.1", "apps/other")}, steps: []step{add(1), del(1)},
-		because: "v0.9.4 tries the same address until its 100 tries are over, and the pod never starts; we give it up for the next"},
-	{key: "enable_overlapping_ranges", what: "DEL of an address whose reservation is another's", ipam: plain,
+		because: "v0.9.4 tries the same address until its 100 tries are over, and the pod never starts; we give it up for the next",
+	},
+	{
+		key: "enable_overlapping_ranges", what: "DEL of an address whose reservation is another's", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.0.0.1", "apps/other")}, steps: []step{del(1)},
-		because: "v0.9.4 deletes another pod's reservation by its name"},
-	{key: "enable_overlapping_ranges", what: "an entry of the pod without its reservation", ipam: plain,
-		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`)}, steps: []step{add(1), del(1)}},
+		because: "v0.9.4 deletes another pod's reservation by its name",
+	},
+	{
+		key: "enable_overlapping_ranges", what: "an entry of the pod without its reservation", ipam: plain,
+		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`)}, steps: []step{add(1), del(1)},
+	},
 
 	// Node slices.
 	{key: "node_slice_size", what: "the node's slice, mask of the range", ipam: slicedIPAM, node: "node1", existing: sliced, steps: twoPods},
 	{key: "node_slice_size", what: "without a slash", ipam: `{"range":"10.0.0.0/16","node_slice_size":"26"}`, node: "node1", existing: sliced, steps: twoPods},
-	{key: "node_slice_size", what: "with network_name", ipam: `{"range":"10.0.0.0/16","node_slice_size":"/26","network_name":"blue"}`, node: "node1",
-		existing: []existing{slicePool("blue", "10.0.0.0/16", node1Slice)}, steps: twoPods},
-	{key: "node_slice_size", what: "exclude and bounds", ipam: `{"range":"10.0.0.0/16","exclude":["10.0.0.64/28"],"node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
-		because: "v0.9.4 ignores both with slices"},
-	{key: "node_slice_size", what: "the node's name in the directory configuration_path", ipam: `{"range":"10.0.0.0/16","node_slice_size":"/26","configuration_path":"DIR"}`,
+	{
+		key: "node_slice_size", what: "with network_name", ipam: `{"range":"10.0.0.0/16","node_slice_size":"/26","network_name":"blue"}`, node: "node1",
+		existing: []existing{slicePool("blue", "10.0.0.0/16", node1Slice)}, steps: twoPods,
+	},
+	{
+		key: "node_slice_size", what: "exclude and bounds", ipam: `{"range":"10.0.0.0/16","exclude":["10.0.0.64/28"],"node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
+		because: "v0.9.4 ignores both with slices",
+	},
+	{
+		key: "node_slice_size", what: "the node's name in the directory configuration_path", ipam: `{"range":"10.0.0.0/16","node_slice_size":"/26","configuration_path":"DIR"}`,
 		files: map[string]string{"nodename": "node1\n"}, existing: sliced, steps: twoPods,
-		because: "v0.9.4 looks for the name there, but reads the directory as a flat file before"},
+		because: "v0.9.4 looks for the name there, but reads the directory as a flat file before",
+	},
 	{key: "node_slice_size", what: "no slice for the node", ipam: slicedIPAM, node: "node7", existing: sliced, steps: []step{add(1), del(1)}, because: noPanic},
 	{key: "node_slice_size", what: "no NodeSlicePool", ipam: slicedIPAM, node: "node1", steps: []step{add(1), del(1)}, because: noPanic},
-	{key: "node_slice_size", what: "no prefix length", ipam: `{"range":"10.0.0.0/16","node_slice_size":"x"}`, node: "node1", existing: sliced, steps: []step{add(1)},
-		because: "v0.9.4 never reads the value; a typing error there is one"},
+	{
+		key: "node_slice_size", what: "no prefix length", ipam: `{"range":"10.0.0.0/16","node_slice_size":"x"}`, node: "node1", existing: sliced, steps: []step{add(1)},
+		because: "v0.9.4 never reads the value; a typing error there is one",
+	},
 
 	// The flat file and the server.
 	{key: "kubernetes.kubeconfig", what: "missing", ipam: `{"range":"10.0.0.0/24","kubernetes":null}`, steps: []step{add(1)}},
@@ -204,45 +248,69 @@ var scenarios = []scenario{
 	{key: "configuration_path", what: "range of the flat file", ipam: `{}`, files: map[string]string{"flat": `{"range":"10.7.0.0/24","range_start":"10.7.0.9"}`}, steps: twoPods},
 	{key: "configuration_path", what: "range of the flat file before ipRanges", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"}]}`, files: map[string]string{"flat": `{"range":"10.7.0.0/24"}`}, steps: twoPods},
 	{key: "configuration_path", what: "flat file that is no JSON", ipam: plain, files: map[string]string{"flat": `{`}, steps: []step{add(1)}},
-	{key: "configuration_path", what: "no flat file at all", ipam: plain, noFile: true, steps: []step{add(1), del(1)},
-		because: "the network config can say everything that the file can"},
+	{
+		key: "configuration_path", what: "no flat file at all", ipam: plain, noFile: true, steps: []step{add(1), del(1)},
+		because: "the network config can say everything that the file can",
+	},
 
 	// Who holds what.
 	{key: "CNI_CONTAINERID", what: "a new container of the pod keeps the address, a late DEL of the old one takes nothing", ipam: plain, steps: []step{add(1), add(1).container("new"), del(1), del(1).container("new")}},
 	{key: "CNI_CONTAINERID", what: "ADD again", ipam: plain, steps: []step{add(1), add(1), del(1), del(1)}},
 	{key: "CNI_IFNAME", what: "another interface of the pod has its own address", ipam: plain, steps: []step{add(1), add(1).on("net2"), del(1).on("net2"), del(1)}},
 	{key: "CNI_IFNAME", what: "DEL of another interface takes nothing", ipam: plain, steps: []step{add(1), del(1).on("net2"), del(1)}},
-	{key: "CNI_IFNAME", what: "entry from before v0.8, without an interface", ipam: plain,
+	{
+		key: "CNI_IFNAME", what: "entry from before v0.8, without an interface", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":{"id":"old","podref":"apps/pod-1"}}`), reservationOf("10.0.0.1", "apps/pod-1", "")}, steps: []step{del(1).container("old")},
-		because: "v0.9.4 does not know it again, and keeps it for ever"},
-	{key: "DEL", what: "with a config that ADD would refuse", steps: []step{add(1).conf(plain), del(1).conf(`{"range":"10.0.0.0"}`)},
-		because: "v0.9.4 fails for ever, and keeps the address; we free what the node has noted"},
-	{key: "DEL", what: "of nothing", ipam: plain, steps: []step{del(1)},
-		because: "v0.9.4 makes an empty pool where there was none"},
+		because: "v0.9.4 does not know it again, and keeps it for ever",
+	},
+	{
+		key: "DEL", what: "with a config that ADD would refuse", steps: []step{add(1).conf(plain), del(1).conf(`{"range":"10.0.0.0"}`)},
+		because: "v0.9.4 fails for ever, and keeps the address; we free what the node has noted",
+	},
+	{
+		key: "DEL", what: "of nothing", ipam: plain, steps: []step{del(1)},
+		because: "v0.9.4 makes an empty pool where there was none",
+	},
 	{key: "DEL", what: "of nothing, in a pool", ipam: plain, steps: []step{add(1), del(2), del(1)}},
-	{key: "IPPool", what: "labels, and placeholders without a pod, stay", ipam: plain,
-		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":{"id":"block","podref":""},"3":`+entry(9, "net1")+`}`)}, steps: twoPods},
-	{key: "IPPool", what: "keys count from the host bits of spec.range", ipam: plain,
-		existing: []existing{pool("10.0.0.0-24", "10.0.0.10/24", `{"1":`+entry(9, "net1")+`}`)}, steps: []step{add(2).conf(`{"range":"10.0.0.0/24","range_start":"10.0.0.11"}`), del(2)}},
+	{
+		key: "IPPool", what: "labels, and placeholders without a pod, stay", ipam: plain,
+		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":{"id":"block","podref":""},"3":`+entry(9, "net1")+`}`)}, steps: twoPods,
+	},
+	{
+		key: "IPPool", what: "keys count from the host bits of spec.range", ipam: plain,
+		existing: []existing{pool("10.0.0.0-24", "10.0.0.10/24", `{"1":`+entry(9, "net1")+`}`)}, steps: []step{add(2).conf(`{"range":"10.0.0.0/24","range_start":"10.0.0.11"}`), del(2)},
+	},
 
 	// Keys of Multus and libcni.
-	{key: "runtimeConfig.ips", what: "an address of the range", ipam: plain, steps: []step{add(1).beside(`"runtimeConfig":{"ips":["10.0.0.77/24"]}`)},
-		because: "who asks Multus for an address expects it"},
-	{key: "args.cni.ips", what: "an address of the range", ipam: plain, steps: []step{add(1).beside(`"args":{"cni":{"ips":["10.0.0.77"]}}`)},
-		because: "as runtimeConfig.ips"},
-	{key: "CHECK", what: "after ADD", ipam: plain, steps: []step{add(1).at("1.0.0"), add(1).as("CHECK").at("1.0.0").beside(`"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/24"}]}`)},
-		because: "v0.9.4 has no CHECK, so that libcni's check of a pod always fails"},
-	{key: "STATUS", what: "of a full pool", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(0).as("STATUS").at("1.1.0")},
-		because: "v0.9.4 answers success to every STATUS"},
-	{key: "GC", what: "of an attachment that the runtime does not name", ipam: plain, steps: []step{add(1), add(0).as("GC").at("1.1.0").beside(`"cni.dev/valid-attachments":[]`)},
-		because: "v0.9.4 answers success and does nothing; we free what this node got"},
+	{
+		key: "runtimeConfig.ips", what: "an address of the range", ipam: plain, steps: []step{add(1).beside(`"runtimeConfig":{"ips":["10.0.0.77/24"]}`)},
+		because: "who asks Multus for an address expects it",
+	},
+	{
+		key: "args.cni.ips", what: "an address of the range", ipam: plain, steps: []step{add(1).beside(`"args":{"cni":{"ips":["10.0.0.77"]}}`)},
+		because: "as runtimeConfig.ips",
+	},
+	{
+		key: "CHECK", what: "after ADD", ipam: plain, steps: []step{add(1).at("1.0.0"), add(1).as("CHECK").at("1.0.0").beside(`"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/24"}]}`)},
+		because: "v0.9.4 has no CHECK, so that libcni's check of a pod always fails",
+	},
+	{
+		key: "STATUS", what: "of a full pool", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(0).as("STATUS").at("1.1.0")},
+		because: "v0.9.4 answers success to every STATUS",
+	},
+	{
+		key: "GC", what: "of an attachment that the runtime does not name", ipam: plain, steps: []step{add(1), add(0).as("GC").at("1.1.0").beside(`"cni.dev/valid-attachments":[]`)},
+		because: "v0.9.4 answers success and does nothing; we free what this node got",
+	},
 
 	// Keys without effect on addresses.
 	{key: "log_level", what: "any, with a file", ipam: `{"range":"10.0.0.0/24","log_file":"DIR/log","log_level":"debug"}`, steps: twoPods},
 	{key: "log_level", what: "unknown level", ipam: `{"range":"10.0.0.0/24","log_level":"loud"}`, steps: twoPods},
 	{key: "leader_*", what: "given", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":3000,"leader_renew_deadline":2000,"leader_retry_period":500}`, steps: twoPods},
-	{key: "leader_*", what: "renewal later than the end", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":1000,"leader_renew_deadline":2000}`, steps: []step{add(1)},
-		because: noPanic + "; we have no leader"},
+	{
+		key: "leader_*", what: "renewal later than the end", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":1000,"leader_renew_deadline":2000}`, steps: []step{add(1)},
+		because: noPanic + "; we have no leader",
+	},
 	{key: "leader_*", what: "wrong JSON type", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":"x"}`, steps: []step{add(1)}},
 	{key: "sleep_for_race", what: "accepted", ipam: `{"range":"10.0.0.0/24","sleep_for_race":1}`, steps: twoPods},
 	{key: "etcd_*, datastore", what: "accepted", ipam: `{"range":"10.0.0.0/24","datastore":"kubernetes","etcd_host":"x","etcd_username":"u","etcd_password":"p","etcd_key_file":"k","etcd_cert_file":"c","etcd_ca_cert_file":"a"}`, steps: twoPods},
@@ -250,6 +318,8 @@ var scenarios = []scenario{
 	{key: "keys", what: "in another case", ipam: `{"Range":"10.0.0.0/24","RANGE_START":"10.0.0.9"}`, steps: twoPods},
 	{key: "ipam", what: "missing", steps: []step{add(1).stdin(`{"cniVersion":"1.0.0","name":"net","type":"macvlan"}`)}, says: "IPAM config missing 'ipam' key"},
 	{key: "ipam", what: "stdin that is no JSON", steps: []step{add(1).stdin(`{`)}},
-	{key: "type", what: "another plugin's", ipam: `{"type":"host-local","range":"10.0.0.0/24"}`, steps: []step{add(1)},
-		because: "the runtime has chosen the binary by it, and ours may be installed under another name"},
+	{
+		key: "type", what: "another plugin's", ipam: `{"type":"host-local","range":"10.0.0.0/24"}`, steps: []step{add(1)},
+		because: "the runtime has chosen the binary by it, and ours may be installed under another name",
+	},
 }

@@ -1,0 +1,290 @@
+package whereabouts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// faults says how much a run suffers.
+type faults struct {
+	pairs    int // of ADD and DEL, at least: they go on until the last fault is over
+	restarts int // of kube-apiserver, killed
+	pauses   int // of etcd, 3 s each
+}
+
+// dose is a sample, or with RAIL_CNI_FAULTS=full everything.
+func dose() faults {
+	if os.Getenv("RAIL_CNI_FAULTS") == "full" {
+		return faults{pairs: 500, restarts: 20, pauses: 5}
+	}
+	return faults{pairs: 60, restarts: 3, pauses: 1}
+}
+
+const (
+	etcdPause  = 3 * time.Second
+	faultNodes = 2
+	faultCalls = 12 // under way at once
+)
+
+// TestNothingIsLostWhileServersDie runs pods while kube-apiserver is killed and
+// etcd is paused again and again.
+func TestNothingIsLostWhileServersDie(t *testing.T) {
+	how := dose()
+	namespace := newNamespace(t)
+	var nodes [faultNodes]*node
+	var confs [faultNodes]string
+	for i := range nodes {
+		nodes[i] = newNode(t, namespace)
+		confs[i] = nodes[i].config(t, "1.0.0", `{"range":"10.0.0.0/16"}`, "")
+	}
+	held := &answers{holder: map[netip.Addr]string{}}
+	watching := startAudit(t, nodes[0], held)
+
+	var adds, dels spent
+	var next, refused atomic.Int64
+	suffered := make(chan struct{})
+	binary := ours(t)
+	pair := func(pod int) {
+		id, args := identity(pod)
+		c := call{binary: binary, verb: "ADD", id: id, ifname: "net1", args: args, stdin: confs[pod%faultNodes]}
+		began := time.Now()
+		out, err := c.run()
+		adds.note(began, 0)
+		if err != nil {
+			refused.Add(1)
+			adds.fail(lastLine(err))
+			wantClear(t, err)
+		} else if got, err := held.take(id, out); err != nil || len(got) != 1 {
+			t.Errorf("ADD answers %s: %v", out, err)
+		}
+		time.Sleep(rand.N(300 * time.Millisecond))
+		held.leave(id)
+		c.verb = "DEL"
+		began = time.Now()
+		if _, err := c.run(); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		dels.note(began, 0)
+	}
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range faultCalls {
+		wg.Go(func() {
+			for {
+				pod := int(next.Add(1))
+				select {
+				case <-suffered:
+					if pod > how.pairs {
+						return
+					}
+				default:
+				}
+				pair(pod)
+			}
+		})
+	}
+	how.suffer(t)
+	close(suffered)
+	wg.Wait()
+	t.Logf("%d restarts of kube-apiserver and %d pauses of etcd in %s", how.restarts, how.pauses, time.Since(began).Round(time.Second))
+	t.Logf("ADD: %s", &adds)
+	t.Logf("DEL: %s", &dels)
+	t.Logf("%d ADDs failed", refused.Load())
+
+	for _, n := range nodes {
+		n.settle(t)
+	}
+	watching.stop(t)
+	held.report(t)
+	wantEmpty(t, namespace)
+}
+
+// suffer inflicts the faults, one after another.
+func (f faults) suffer(t *testing.T) {
+	t.Helper()
+	every := max(1, f.restarts/max(1, f.pauses))
+	for i := range f.restarts {
+		time.Sleep(300*time.Millisecond + rand.N(time.Second))
+		plane.KillAPIServer()
+		time.Sleep(rand.N(500 * time.Millisecond))
+		if err := plane.StartAPIServer(t.Context()); err != nil {
+			t.Error(err)
+			return
+		}
+		if i%every == every-1 {
+			time.Sleep(rand.N(500 * time.Millisecond))
+			if err := plane.PauseEtcd(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(etcdPause)
+			if err := plane.ResumeEtcd(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// wantClear wants an error that says which server, and that to try again is no
+// mistake.
+func wantClear(t *testing.T, err error) {
+	t.Helper()
+	var said *types.Error
+	if !errors.As(err, &said) || said.Code < 5 || said.Code == types.ErrInternal || !strings.Contains(said.Msg, plane.Server()) {
+		t.Errorf("not clear: %#v", err)
+	}
+}
+
+// settle does on the node what the next call or the agent would: it replays the
+// journal, and reconciles with the pods, of which there are none.
+func (n *node) settle(t *testing.T) {
+	t.Helper()
+	client, err := kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "settle"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(n.dir, "state")
+	journal := filepath.Join(state, "ipam-journal")
+	waiting, err := filepath.Glob(filepath.Join(journal, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := kubernetes.New(kubernetes.Options{Client: client, Kubeconfig: filepath.Join(n.dir, "kubeconfig"), StateDir: state, JournalDir: journal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if left, err := s.Replay(t.Context()); err != nil || left != 0 {
+		t.Errorf("the journal keeps %d: %v", left, err)
+	}
+	found, err := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client}).Once(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d DELs were in the journal, the reconciler found %d half or stale pairs", len(waiting), len(found))
+	for _, f := range found {
+		t.Logf("%s of %s: %s: %s", f.Kind, f.PodRef, f.Why, f.Outcome)
+	}
+}
+
+// audit watches the pools of a namespace through the API. It may be read when
+// it has stopped.
+type audit struct {
+	held    *answers
+	holders map[string]map[netip.Addr]kubernetes.Entry // by pool
+	wrong   []string
+	added   int // entries seen to come
+	gaps    int // times that the history has a hole: the server had forgotten it
+
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func startAudit(t *testing.T, n *node, held *answers) *audit {
+	t.Helper()
+	client, err := kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "audit"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &audit{held: held, holders: map[string]map[netip.Addr]kubernetes.Entry{}, cancel: cancel, done: make(chan struct{})}
+	go a.run(ctx, client)
+	return a
+}
+
+// run watches until ctx ends. It goes on where a connection broke.
+func (a *audit) run(ctx context.Context, client *kube.Client) {
+	defer close(a.done)
+	all := kubernetes.Pools(client.Namespace())
+	version := ""
+	for ctx.Err() == nil {
+		if version == "" {
+			v, err := client.List(ctx, all, kube.ListOptions{}, func(item []byte) error { return a.see(item, true) })
+			if err != nil {
+				continue
+			}
+			version = v
+		}
+		err := client.Watch(ctx, all, kube.ListOptions{ResourceVersion: version}, func(e kube.Event) error {
+			var o object
+			if err := json.Unmarshal(e.Object, &o); err != nil {
+				return err
+			}
+			version = o.Metadata.ResourceVersion
+			if e.Type != "ADDED" && e.Type != "MODIFIED" {
+				return nil
+			}
+			return a.see(e.Object, false)
+		})
+		if errors.Is(err, kube.ErrExpired) {
+			version = ""
+			a.gaps++
+		}
+	}
+}
+
+// see compares a pool with what it was before. After a hole in the history it
+// cannot be told whether an address was free in between.
+func (a *audit) see(data []byte, hole bool) error {
+	p, err := kubernetes.ParsePool(data)
+	if err != nil {
+		return err
+	}
+	now := map[netip.Addr]kubernetes.Entry{}
+	for key, e := range p.Entries {
+		addr, err := p.Addr(key)
+		if err != nil {
+			return err
+		}
+		now[addr] = e
+		if was, held := a.holders[p.Name][addr]; !held {
+			a.added++
+		} else if was.PodRef != e.PodRef && !hole {
+			a.wrong = append(a.wrong, fmt.Sprintf("%s went from %s to %s without having been free", addr, was.PodRef, e.PodRef))
+		}
+	}
+	for addr, was := range a.holders[p.Name] {
+		if now[addr].ContainerID != was.ContainerID && a.held.holds(addr, was.ContainerID) {
+			a.wrong = append(a.wrong, fmt.Sprintf("%s was taken from %s, which holds it", addr, was.PodRef))
+		}
+	}
+	a.holders[p.Name] = now
+	return nil
+}
+
+// holds says whether an ADD of id has answered with addr, and its DEL has not
+// begun.
+func (a *answers) holds(addr netip.Addr, id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.holder[addr] == id
+}
+
+// stop ends the audit and fails the test for what it saw.
+func (a *audit) stop(t *testing.T) {
+	t.Helper()
+	a.cancel()
+	<-a.done
+	for _, w := range a.wrong {
+		t.Error(w)
+	}
+	t.Logf("the audit saw %d entries come, with %d holes in the history", a.added, a.gaps)
+	if a.added == 0 {
+		t.Error("the audit saw nothing")
+	}
+}

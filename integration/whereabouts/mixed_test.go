@@ -1,0 +1,233 @@
+package whereabouts
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Half the pods of a burst come through real whereabouts, half through ours,
+// and each is ended by the other.
+const (
+	mixedPods = 200
+	// atOnce is how many calls of each plugin are under way at once.
+	atOnce = 16
+	// mixedNodes is on how many nodes the pods are: our calls on one share their
+	// writes.
+	mixedNodes = 4
+	// attempts is how often a runtime tries to start a pod.
+	attempts = 10
+)
+
+// answers is what ADDs have answered, by address. Its methods may be called
+// from many goroutines.
+type answers struct {
+	mu     sync.Mutex
+	holder map[netip.Addr]string
+	wrong  []string
+}
+
+// take notes that an ADD has answered with the addresses of result.
+func (a *answers) take(id, result string) ([]netip.Addr, error) {
+	texts, err := addresses(result)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var got []netip.Addr
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		if other, twice := a.holder[p.Addr()]; twice && other != id {
+			a.wrong = append(a.wrong, fmt.Sprintf("%s is answered to %s while %s holds it", p.Addr(), id, other))
+		}
+		a.holder[p.Addr()] = id
+		got = append(got, p.Addr())
+	}
+	return got, nil
+}
+
+// leave notes that a DEL of id begins.
+func (a *answers) leave(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for addr, holder := range a.holder {
+		if holder == id {
+			delete(a.holder, addr)
+		}
+	}
+}
+
+// report fails the test for each address that two held.
+func (a *answers) report(t testing.TB) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.wrong {
+		t.Error(w)
+	}
+}
+
+// workers does the jobs, n at once.
+func workers(n int, jobs []int, do func(int)) {
+	queue := make(chan int)
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			for job := range queue {
+				do(job)
+			}
+		})
+	}
+	for _, job := range jobs {
+		queue <- job
+	}
+	close(queue)
+	wg.Wait()
+}
+
+// spent is how long calls took.
+type spent struct {
+	mu       sync.Mutex
+	all      []time.Duration
+	retries  int
+	failures []string
+}
+
+func (s *spent) note(began time.Time, tries int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, time.Since(began))
+	s.retries += tries
+}
+
+func (s *spent) fail(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures = append(s.failures, text)
+}
+
+func (s *spent) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := fmt.Sprintf("%d calls, median %s, longest %s, %d retries", len(s.all),
+		quantile(s.all, 0.5), quantile(s.all, 1), s.retries)
+	seen := map[string]int{}
+	for _, f := range s.failures {
+		seen[f]++
+	}
+	for f, n := range seen {
+		text += fmt.Sprintf("\n  %d times: %s", n, f)
+	}
+	return text
+}
+
+func TestMixedWritersShareAPool(t *testing.T) {
+	namespace := newNamespace(t)
+	var confs [mixedNodes]string
+	for i := range confs {
+		confs[i] = newNode(t, namespace).config(t, "1.0.0", `{"range":"10.0.0.0/16","log_level":"debug"}`, "")
+	}
+	binaries := [2]string{ours(t), theirs(t)}
+	names := [2]string{"ours", "theirs"}
+	of := func(pod int) int { return pod % 2 } // who adds it
+	held := &answers{holder: map[netip.Addr]string{}}
+	callOf := func(verb string, pod, by int) call {
+		id, args := identity(pod)
+		return call{binary: binaries[by], verb: verb, id: id, ifname: "net1", args: args, stdin: confs[pod/2%mixedNodes]}
+	}
+	phase := func(verb string, by func(int) int, each func(pod int, c call, s *spent)) {
+		var both [2]spent
+		began := time.Now()
+		var wg sync.WaitGroup
+		for side := range both {
+			var jobs []int
+			for pod := range mixedPods {
+				if by(pod) == side {
+					jobs = append(jobs, pod)
+				}
+			}
+			wg.Go(func() {
+				workers(atOnce, jobs, func(pod int) { each(pod, callOf(verb, pod, side), &both[side]) })
+				t.Logf("%s by %s: over after %s", verb, names[side], time.Since(began).Round(time.Millisecond))
+			})
+		}
+		wg.Wait()
+		for side := range both {
+			t.Logf("%s by %s: %s", verb, names[side], &both[side])
+		}
+	}
+
+	phase("ADD", of, func(pod int, c call, s *spent) {
+		began := time.Now()
+		for try := range attempts {
+			out, err := c.run()
+			if err == nil {
+				s.note(began, try)
+				if _, err := held.take(c.id, out); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			s.fail(lastLine(err))
+			if c.binary == binaries[0] {
+				t.Errorf("our ADD failed: %v", err)
+			}
+		}
+		t.Errorf("ADD of pod %d failed %d times", pod, attempts)
+	})
+	held.report(t)
+	entries, reserved := holders(t, namespace)
+	if len(held.holder) != mixedPods || len(entries) != mixedPods || len(reserved) != mixedPods {
+		t.Errorf("%d addresses answered, %d entries, %d reservations: want %d of each", len(held.holder), len(entries), len(reserved), mixedPods)
+	}
+
+	// Real whereabouts answers success to every DEL, also to one that failed: no
+	// runtime would repeat it. What it leaves is counted, shown, and freed by a
+	// second DEL, as a reconciler would.
+	other := func(pod int) int { return 1 - of(pod) }
+	var said sync.Map // stderr, by container id
+	phase("DEL", other, func(_ int, c call, s *spent) {
+		began := time.Now()
+		_, log, err := c.runLogged()
+		if err != nil {
+			t.Errorf("DEL by %s: %v", c.binary, err)
+		}
+		said.Store(c.id, log)
+		s.note(began, 0)
+	})
+	kept := 0
+	entries, reserved = holders(t, namespace)
+	left := fmt.Sprint(entries, reserved)
+	for pod := range mixedPods {
+		c := callOf("DEL", pod, other(pod))
+		if !strings.Contains(left, fmt.Sprintf("podref:apps/pod-%d]", pod)) {
+			continue
+		}
+		log, _ := said.Load(c.id)
+		t.Logf("DEL by %s left pod %d behind: %s", names[other(pod)], pod, log)
+		if kept++; other(pod) == 0 {
+			t.Error("that was ours")
+		}
+		if _, err := c.run(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d of %d DELs by theirs left their address behind", kept, mixedPods/2)
+	if kept > mixedPods/20 {
+		t.Error("that is too many: does our traffic starve real whereabouts?")
+	}
+	wantEmpty(t, namespace)
+}
+
+// lastLine gives the last line of an error: real whereabouts logs before it.
+func lastLine(err error) string {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	return lines[len(lines)-1]
+}
