@@ -234,10 +234,15 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 		"capabilities": {"mac": true, "ips": true, "deviceID": true, "CNIDeviceInfoFile": true},
 		"ipam": {"type": "whereabouts", "range": "10.61.0.0/24"}
 	}`)
+	nad(t, "by-name", sharedResource, `{
+		"cniVersion": "1.1.0", "name": "by-name", "type": "host-device", "device": "`+rails(t)[4]+`",
+		"ipam": {"type": "whereabouts", "range": "172.31.5.0/24", "gateway": "172.31.5.1"}
+	}`)
 	simplePod(t, "asking", `[
 		{"name": "roce-net-1"},
 		{"name": "rdma-net-ipam"},
-		{"name": "everything", "interface": "rail0", "mac": "02:00:00:00:61:77", "ips": ["10.61.0.77/24"], "cni-args": {"rack": "b12"}}
+		{"name": "everything", "interface": "rail0", "mac": "02:00:00:00:61:77", "ips": ["10.61.0.77/24"], "cni-args": {"rack": "b12"}},
+		{"name": "by-name"}
 	]`)
 	s := n.sandbox(t, "asking")
 	// What the kubelet writes about its device plugins, in the place where
@@ -246,7 +251,7 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	uid := s.conf.Args[4][1]
 	n.writeJSON("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", map[string]any{"Data": map[string]any{
 		"PodDeviceEntries": []any{
-			map[string]any{"PodUID": uid, "ResourceName": sharedResource, "DeviceIDs": map[string]any{"-1": []string{"0"}}},
+			map[string]any{"PodUID": uid, "ResourceName": sharedResource, "DeviceIDs": map[string]any{"-1": []string{"0", "1"}}},
 			map[string]any{"PodUID": uid, "ResourceName": ownResource, "DeviceIDs": map[string]any{"-1": []string{"0000:3b:00.0"}}},
 		},
 	}})
@@ -265,9 +270,12 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	if got := s.stdin("net1"); !reflect.DeepEqual(got, wrote) {
 		t.Errorf("the plugin got %v of a NAD that says %v", got, wrote)
 	}
-	// Shape B: a device id that means nothing to the plugin.
-	if got := s.stdin("net2"); got["deviceID"] != "0" || got["pciBusID"] != "0" || got["runtimeConfig"] != nil {
-		t.Errorf("the plugin got %v", got)
+	// Shape B: device ids that mean nothing to the plugin, and go not before
+	// the NIC's name.
+	for ifName, id := range map[string]string{"net2": "0", "net4": "1"} {
+		if got := s.stdin(ifName); got["deviceID"] != id || got["pciBusID"] != id || got["runtimeConfig"] != nil {
+			t.Errorf("the plugin got %v", got)
+		}
 	}
 	// Shape C: all of runtimeConfig, beside both ids.
 	got := s.stdin("rail0")
@@ -279,7 +287,7 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	}
 
 	status := statusOf(t, "asking")
-	if len(status) != 4 {
+	if len(status) != 5 {
 		t.Fatalf("network-status: %+v", status)
 	}
 	// The standard has the MTU in results of version 1.1.0 and later.
@@ -294,7 +302,10 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	if got := status[2]; got.Interface != "net2" || !reflect.DeepEqual(got.IPs, []string{"192.168.111.1"}) || got.DeviceInfo != nil {
 		t.Errorf("network-status: %+v", got)
 	}
-	wantHeld(t, "172.31.1.0/24 default/asking net1", "192.168.111.0/24 default/asking net2", "10.61.0.0/24 default/asking rail0")
+	if got := status[4]; got.Interface != "net4" || got.MTU != 9000 || !reflect.DeepEqual(got.IPs, []string{"172.31.5.2"}) {
+		t.Errorf("network-status: %+v", got)
+	}
+	wantHeld(t, "172.31.1.0/24 default/asking net1", "172.31.5.0/24 default/asking net4", "192.168.111.0/24 default/asking net2", "10.61.0.0/24 default/asking rail0")
 	s.mustDel()
 	s.mustDel()
 	if _, err := os.Stat(n.file(strings.TrimPrefix(file, "/var"))); !os.IsNotExist(err) {

@@ -91,8 +91,10 @@ func newNodes(t testing.TB, mode string) (nodes [2]*node) {
 	}
 	for _, n := range nodes {
 		// The kernel tells of a carrier up to a second late.
-		for up, want := 0, len(nics)+2; up != want; up = strings.Count(n.IP("-o", "link"), " state UP ") {
-			time.Sleep(10 * time.Millisecond)
+		for began := time.Now(); strings.Count(n.IP("-o", "link"), " state UP ") != len(nics)+2; time.Sleep(10 * time.Millisecond) {
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("links of %s have no carrier:\n%s", n.name, n.IP("-o", "link"))
+			}
 		}
 	}
 	return nodes
