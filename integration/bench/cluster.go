@@ -300,12 +300,9 @@ func benchCluster(o options) error {
 
 // clusterNode makes the NIC and the pods.
 func clusterNode() error {
-	// libcni's cache; on tmpfs, as the plugins' own state.
-	const cache = "/var/lib/cni"
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount("tmpfs", cache, "tmpfs", 0, "mode=0700"); err != nil {
+	// libcni's cache is below it; on tmpfs, as the plugins' own state.
+	const cache = "/var/lib"
+	if err := unix.Mount("tmpfs", cache, "tmpfs", 0, "mode=0755"); err != nil {
 		return fmt.Errorf("mounting %s for the node: %w", cache, err)
 	}
 	if err := addNIC(clusterNIC); err != nil {
