@@ -66,6 +66,12 @@ func (n *node) core(ns *link.Netns) *rdma.Core {
 // namespace has: name, GUID, parent and uverbs number of each.
 func (n *node) rdmaState(ns *link.Netns) map[string]string {
 	n.t.Helper()
+	return n.rdmaIn(ns, ofRail) // the machine has more NICs
+}
+
+// rdmaIn is rdmaState of all devices whose parent is wanted.
+func (n *node) rdmaIn(ns *link.Netns, wanted func(parent string) bool) map[string]string {
+	n.t.Helper()
 	core, err := rdma.Open(ns)
 	if err != nil {
 		n.t.Fatal(err)
@@ -77,8 +83,8 @@ func (n *node) rdmaState(ns *link.Netns) map[string]string {
 	}
 	state := map[string]string{}
 	for _, d := range devices {
-		if !ofRail(d.ParentDev) {
-			continue // the machine has more NICs
+		if !wanted(d.ParentDev) {
+			continue
 		}
 		uverbs, err := core.Uverbs(d)
 		if err != nil {

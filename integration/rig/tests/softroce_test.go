@@ -67,23 +67,10 @@ func verbsConfig(nic string) map[string]any {
 	return map[string]any{"device": nic, "rdma": "required", "ipam": map[string]any{"type": "whereabouts", "range": "172.31.1.0/24"}}
 }
 
-// allRDMA gives parent and uverbs number of each RDMA device of the host.
+// allRDMA gives GUID, parent and uverbs number of each RDMA device of the host.
 func (n *node) allRDMA() map[string]string {
 	n.t.Helper()
-	core := n.core(n.Netns.Netns)
-	devices, err := core.Devices()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	state := map[string]string{}
-	for _, d := range devices {
-		uverbs, err := core.Uverbs(d)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		state[d.Name] = fmt.Sprintf("%s %s %s", d.NodeGUID, d.ParentDev, uverbs.Name)
-	}
-	return state
+	return n.rdmaIn(n.Netns.Netns, func(string) bool { return true })
 }
 
 // end gives what the record says of the pod's RDMA.
