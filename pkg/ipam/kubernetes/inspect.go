@@ -229,5 +229,5 @@ func InspectSlices(ctx context.Context, client *kube.Client) (map[string]*NodeSl
 }
 
 // Largest is about how many addresses one pool can hold: its object has 1.5 MiB
-// at the most, and an entry about 145 bytes.
-const Largest = 10_500
+// at the most, and an entry about 150 bytes.
+const Largest = 10_000

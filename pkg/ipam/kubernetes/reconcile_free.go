@@ -13,7 +13,7 @@ const (
 	// removals bounds one patch: three operations each, and the server takes
 	// ten thousand.
 	removals = 500
-	// patience is how often a patch may find the pool changed.
+	// mostLost is how often a patch may find the pool changed.
 	mostLost = 5
 )
 
@@ -96,20 +96,23 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 	if readErr != nil {
 		return give(readErr)
 	}
-	var same []*Finding
+	var same, out []*Finding
 	for _, f := range bunch {
-		if now != nil && now.Entries[f.holding.Key] == f.holding.Entry {
+		e, there := Entry{}, false
+		if now != nil {
+			e, there = now.Entries[f.holding.Key]
+		}
+		switch {
+		case !there: // perhaps by this patch, whose answer was lost
+			f.settle(Freed, nil)
+			out = append(out, f)
+		case e == f.holding.Entry:
 			same = append(same, f)
-		} else {
+		default:
 			f.settle(Changed, nil)
 		}
 	}
-	if len(same) < len(bunch) || len(same) == 1 {
-		return r.freeEntries(ctx, same, lost+1)
-	}
-	// Nothing has changed, so there is one that no patch can remove.
-	half := len(same) / 2
-	return append(r.freeEntries(ctx, same[:half], lost), r.freeEntries(ctx, same[half:], lost)...)
+	return append(out, r.freeEntries(ctx, same, lost+1)...)
 }
 
 // reserved gives the reservation that goes with f, nil if there is none.

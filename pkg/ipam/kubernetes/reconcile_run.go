@@ -292,6 +292,12 @@ func (l lease) keep(ctx context.Context, work func(context.Context) error) error
 	}
 	after, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer done()
-	_, releaseErr := l.client.MergePatch(after, l.resource(), leaseName, map[string]any{"spec": map[string]any{"holderIdentity": nil}})
+	const holder = "/spec/holderIdentity"
+	_, releaseErr := l.client.Patch(after, l.resource(), leaseName, []kube.PatchOp{
+		{Op: "test", Path: holder, Value: l.identity}, {Op: "remove", Path: holder},
+	})
+	if kube.Refused(releaseErr) || kube.NotFound(releaseErr) { // it is another's by now
+		releaseErr = nil
+	}
 	return errors.Join(err, releaseErr)
 }

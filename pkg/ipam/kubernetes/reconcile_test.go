@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -498,6 +499,96 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 		t.Errorf("the Lease was not given back: %v", err)
 	}
 	l.wantHeld("at the end", "10.0.0.0-24/3 web-2", "10.0.0.3 web-2")
+}
+
+func TestReconcileGoesOnWhereTheServerWasKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it starts a control plane of its own")
+	}
+	own := controlplane.Start(t, controlplane.Options{Audit: true})
+	shared := plane
+	plane = own
+	defer func() { plane = shared }()
+	const pods = 250
+	l, c := newReconcilerLabAt(t, own), claim(t, "", "10.0.0.0/24")
+	all := map[string]Entry{}
+	numbers := make([]int, pods)
+	for i := range numbers {
+		numbers[i] = i
+		all[fmt.Sprint(i+1)] = entryOf(l.owner(fmt.Sprint("gone-", i), i))
+	}
+	l.createPool(c.Pool, all)
+	each(numbers, func(i int) {
+		l.createReservation(fmt.Sprint("10.0.0.", i+1), l.owner(fmt.Sprint("gone-", i), i))
+	})
+	began := time.Now()
+	ended := make(chan map[string]int)
+	go func() {
+		found, err := l.reconciler(0).Once(testContext(t))
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- tally(t, found)
+	}()
+	for stop := time.Now().Add(20 * time.Second); time.Now().Before(stop); {
+		requests, err := own.Requests(testContext(t), began)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if controlplane.Tally(requests)["delete overlappingrangeipreservations"] > 0 {
+			break
+		}
+	}
+	if err := own.RestartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found := <-ended; len(found) != pods {
+		t.Errorf("%d findings", len(found))
+	}
+	l.wantHeld("after one run")
+}
+
+// A patch whose answer was lost is refused when it is sent again.
+func TestReconcileFinishesWhatItsLostPatchDid(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("gone", 0), c)
+	l.add(l.owner("other", 1), c)
+	r := l.reconciler(0)
+	s, err := Inspect(testContext(t), l.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := s.judge(nil, 0)
+	r.freeEntries(testContext(t), found[:1], 0)
+	r.act(testContext(t), s, r.due(found, nil, nil, nil))
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Freed, "stale entry 10.0.0.2 "+Freed)
+	l.wantHeld("done")
+}
+
+func TestLeaseOfOneThatDiedIsTaken(t *testing.T) {
+	l := newReconcilerLab(t)
+	dead, heir := lease{client: l.client, identity: "dead"}, lease{client: l.client, identity: "heir"}
+	if held, err := dead.acquire(testContext(t)); !held || err != nil {
+		t.Fatal(held, err)
+	}
+	if held, err := heir.acquire(testContext(t)); held || err != nil {
+		t.Error("two have it", err)
+	}
+	old := map[string]any{"spec": map[string]any{"renewTime": microTime{time.Now().Add(-leaseTime - time.Second)}}}
+	if _, err := l.client.MergePatch(testContext(t), dead.resource(), leaseName, old); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := heir.acquire(testContext(t)); !held || err != nil {
+		t.Error("an old one is not taken", err)
+	}
+	if err := dead.keep(testContext(t), func(context.Context) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	data, err := l.client.Get(testContext(t), heir.resource(), leaseName)
+	var is leaseObject
+	if err != nil || json.Unmarshal(data, &is) != nil || is.Spec.Holder != "heir" {
+		t.Errorf("who lost it gave it away: %s, %v", data, err)
+	}
 }
 
 func TestReconcileThousands(t *testing.T) {
