@@ -1,9 +1,12 @@
 // Railctl shows a person what rail-cni has lent on this node, ends attachments
-// whose pod is gone, and sets the node's RDMA mode.
+// whose pod is gone, sets the node's RDMA mode, and sees to the address pools of
+// the cluster.
 //
 // It reads the ledger and the node through pkg/ledger, pkg/attach, pkg/link and
 // pkg/rdma, and knows nothing of files. It makes no ledger where there is none,
-// and changes nothing but by "railctl gc" and "railctl rdma mode MODE".
+// and changes nothing but by "railctl gc", "railctl ipam gc" and "railctl rdma
+// mode MODE". The cluster it reads through pkg/kube and pkg/ipam/kubernetes, for
+// "railctl ipam" alone.
 //
 // It exits with 0 when all went well, and with 1 otherwise: also when it could
 // show or end only a part, which it then has done, and says so on stderr.
