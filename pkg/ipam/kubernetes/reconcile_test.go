@@ -565,6 +565,63 @@ func TestReconcileFinishesWhatItsLostPatchDid(t *testing.T) {
 	l.wantHeld("done")
 }
 
+// Pods come and go under the same names, some without a DEL, while a reconciler
+// without a grace period works all the time.
+func TestReconcileTakesNothingFromLivingPodsThatComeAndGo(t *testing.T) {
+	const names, rounds = 6, 12
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan int)
+	go func() {
+		freed := 0
+		for ctx.Err() == nil {
+			found, err := l.reconciler(0).Once(ctx)
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			for _, f := range found {
+				if f.Outcome == Freed {
+					freed++
+				}
+				if f.Error != "" && ctx.Err() == nil {
+					t.Error(f.Kind, f.Error)
+				}
+			}
+		}
+		ended <- freed
+	}()
+	parallel(names, func(name int) {
+		for round := range rounds {
+			o := l.owner(fmt.Sprint("web-", name), name*rounds+round)
+			l.createPod(fmt.Sprint("web-", name), nil)
+			got, err := l.Allocate(testContext(t), o, []ipam.Claim{c})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(rand.N(50 * time.Millisecond))
+			if held, err := l.Check(testContext(t), o, []ipam.Pool{c.Pool}); err != nil || held[0] != got[0] {
+				t.Errorf("round %d: %s held %s, now %v, %v", round, o.PodRef, got[0], held, err)
+			}
+			// What a reconciler takes for the last pod's it gives back at once.
+			eventually(t, o.PodRef+"'s reservation", func() bool {
+				r, err := l.readReservation(testContext(t), c.Pool.ReservationName(got[0].Addr()))
+				return err == nil && r != nil && r.Spec.of(o)
+			})
+			l.deletePod(fmt.Sprint("web-", name))
+			if round%2 == 0 {
+				if err := l.Release(testContext(t), o, []ipam.Pool{c.Pool}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	cancel()
+	t.Logf("%d freed by the reconciler while %d pods came and went", <-ended, names*rounds)
+	l.once(l.reconciler(0))
+	l.wantHeld("in the end")
+}
+
 func TestLeaseOfOneThatDiedIsTaken(t *testing.T) {
 	l := newReconcilerLab(t)
 	dead, heir := lease{client: l.client, identity: "dead"}, lease{client: l.client, identity: "heir"}
