@@ -219,7 +219,6 @@ func (l *clusterLab) requests(ctx context.Context, since time.Time) (int, error)
 	return n, err
 }
 
-
 // clusterRun is all that was measured with one etcd.
 type clusterRun struct {
 	versions string

@@ -34,6 +34,10 @@ type Config struct {
 	Namespace  string        // "" is that of the kubeconfig's context, or of the service account
 	UserAgent  string        // "rail-cni" when empty; the server's audit log has it
 	Timeout    time.Duration // of one request, 10 s when 0
+	// RetryFor bounds how long after its first try a request is tried again; 0
+	// is as long as the caller's context allows. A try that is under way is not
+	// broken off.
+	RetryFor time.Duration
 
 	// ServiceAccount is the directory with token, ca.crt and namespace that
 	// the kubelet mounts into a pod; "" is its usual place. Read only without

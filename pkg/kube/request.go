@@ -155,6 +155,9 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 		case !failed.transient():
 			return c.explain(q, failed)
 		}
+		if c.config.RetryFor > 0 && time.Since(began)+pause > c.config.RetryFor {
+			return c.explain(q, failed)
+		}
 		// No use to wait for the end.
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
 			return c.explain(q, failed)

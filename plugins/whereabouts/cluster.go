@@ -32,7 +32,7 @@ func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
 		return nil, cnierr.New(cnierr.InvalidConfig, `set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`,
 			`"store": "kubernetes" without a kubeconfig`)
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-cni-whereabouts/" + version})
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-cni-whereabouts/" + version, RetryFor: kubernetes.RetryFor})
 	if err != nil {
 		return nil, err
 	}

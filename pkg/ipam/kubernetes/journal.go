@@ -112,6 +112,23 @@ func Defer(journalDir, kubeconfig string, owner ipam.Owner, pools []ipam.Pool) e
 	return nil
 }
 
+// Way is how to reach what a journal's entry is about.
+type Way struct {
+	Kubeconfig string
+	Namespace  string // "" is that of the kubeconfig's current context
+}
+
+// Journalled counts what waits in a journal, by where it is to be freed: each
+// is for a Store of its own to [Store.Replay].
+func Journalled(journalDir string) (map[Way]int, error) {
+	waiting, err := journal{path: journalDir}.all()
+	ways := map[Way]int{}
+	for _, d := range waiting {
+		ways[Way{d.Kubeconfig, d.Namespace}]++
+	}
+	return ways, err
+}
+
 // Replay frees what the journal has for this store's server, and says how many
 // entries are left and why.
 func (s *Store) Replay(ctx context.Context) (left int, err error) {

@@ -52,7 +52,7 @@ func newNode(t *testing.T) *node {
 
 func newNodeAt(t *testing.T, kubeconfig, state string) *node {
 	t.Helper()
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "test-" + t.Name()})
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "test-" + t.Name(), RetryFor: RetryFor})
 	if err != nil {
 		t.Fatal(err)
 	}

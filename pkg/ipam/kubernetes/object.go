@@ -18,16 +18,15 @@ const (
 	Version = "v1alpha1"
 )
 
-// Pools, Reservations and Slices name the custom resources in a namespace;
-// with "" those of all namespaces.
+// Pools names the IPPools of a namespace; with "" those of all namespaces.
 func Pools(namespace string) kube.Resource { return resource("ippools", namespace) }
 
-// Reservations names the OverlappingRangeIPReservations.
+// Reservations names the OverlappingRangeIPReservations, as [Pools] does.
 func Reservations(namespace string) kube.Resource {
 	return resource("overlappingrangeipreservations", namespace)
 }
 
-// Slices names the NodeSlicePools.
+// Slices names the NodeSlicePools, as [Pools] does.
 func Slices(namespace string) kube.Resource { return resource("nodeslicepools", namespace) }
 
 func resource(plural, namespace string) kube.Resource {
@@ -79,7 +78,7 @@ func (e Entry) Owner() ipam.Owner {
 type ippool struct {
 	typeMeta
 	Metadata poolMeta `json:"metadata"`
-	Spec     poolSpec   `json:"spec"`
+	Spec     poolSpec `json:"spec"`
 }
 
 type poolMeta struct {

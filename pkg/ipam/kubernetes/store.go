@@ -16,8 +16,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
+// RetryFor is for [kube.Config]: how long a request is repeated before what is
+// to be freed is left to the journal. A pod's end does not wait for the server.
+const RetryFor = 5 * time.Second
+
 // Options say what a [Store] works with.
 type Options struct {
+	// Client is opened with [RetryFor].
 	Client *kube.Client
 	// Kubeconfig is what Client was opened with; it is noted for a DEL that
 	// comes without a config.
@@ -46,9 +51,6 @@ var _ ipam.Store = (*Store)(nil)
 const (
 	storeDir  = "ipam-kubernetes"
 	queuesDir = "pools"
-	// deferAfter is how long a request is repeated before what is to be freed is
-	// left to the journal: a pod's end does not wait for the server.
-	deferAfter = 5 * time.Second
 	// undoTime is what the undoing of an ADD gets beyond the ADD's own time.
 	undoTime = 10 * time.Second
 )

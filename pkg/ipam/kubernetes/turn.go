@@ -128,11 +128,6 @@ func (t *turn) step(ctx context.Context, lost int) error {
 	return t.reservations(ctx)
 }
 
-// within gives a request, with its repetitions, its share of the time.
-func within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, deferAfter)
-}
-
 func (t *turn) open() bool {
 	return slices.ContainsFunc(t.asks, (*pending).open)
 }
@@ -144,8 +139,6 @@ func (t *turn) read(ctx context.Context, lost int) (*PoolState, error) {
 	if lost == 0 && !slices.ContainsFunc(t.asks, func(p *pending) bool { return !noted(p) }) {
 		return nil, nil
 	}
-	ctx, cancel := within(ctx)
-	defer cancel()
 	return t.s.readPool(ctx, t.pool)
 }
 
@@ -389,8 +382,6 @@ func (t *turn) commit(ctx context.Context, state *PoolState, c *change) error {
 	if len(c.ops) == 0 {
 		return nil
 	}
-	ctx, cancel := within(ctx)
-	defer cancel()
 	pools := Pools(t.s.client.Namespace())
 	if state != nil && state.UID == "" {
 		_, err := t.s.client.Create(ctx, pools, ippool{
@@ -471,8 +462,6 @@ func (t *turn) reservations(ctx context.Context) error {
 
 // finish sees to p's reservations and answers it, or plans another address.
 func (t *turn) finish(ctx context.Context, p *pending) error {
-	ctx, cancel := within(ctx)
-	defer cancel()
 	pool := t.pool.Name()
 	if p.Range == nil {
 		for _, h := range p.freed {
@@ -524,7 +513,5 @@ func (t *turn) hideForeign(ctx context.Context) error {
 		return nil
 	}
 	t.listed = true
-	ctx, cancel := within(ctx)
-	defer cancel()
 	return t.s.eachReserved(ctx, t.pool, t.hidden.Add)
 }
