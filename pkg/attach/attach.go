@@ -10,6 +10,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -33,6 +34,9 @@ type Node struct {
 	Host   nic.Host
 	Ledger *ledger.Ledger
 	Log    *slog.Logger
+	// File is what the node's administrator opens to networks; nil opens all
+	// that no guardrail protects. Only ADD and STATUS ask it.
+	File *netconf.NodeFile
 
 	// Fault, if set, is asked before every step of ADD, by the step's name; an
 	// error fails the step. Tests use it to fail each in turn.
@@ -88,6 +92,26 @@ func (n *Node) step(name string) error {
 		return nil
 	}
 	return n.Fault(name)
+}
+
+// permit fails when the node file does not open the NIC to networks, or one of
+// the guardrails that the configuration overrides.
+func (n *Node) permit(what *nic.NIC, allow []string) error {
+	name, names := what.PCI, []string(nil)
+	if what.Link != nil {
+		name, names = what.Link.Name, what.Link.Names()
+	}
+	if !n.File.OpensNIC(names, what.PCI, n.Host.DriverOf(what)) {
+		return cnierr.New(cnierr.NICProtected, fmt.Sprintf(`choose another NIC, or add it to "nics" in %s`, n.File.Path),
+			"%s is not open to networks on this node", name)
+	}
+	for _, key := range allow {
+		if !n.File.OpensOverride(key) {
+			return cnierr.New(cnierr.NICProtected, fmt.Sprintf(`remove it from "allow", or add it to "allow" in %s`, n.File.Path),
+				"%s: networks may not override the guardrail %q on this node", name, key)
+		}
+	}
+	return nil
 }
 
 func (n *Node) log(r *ledger.Record) *slog.Logger {

@@ -35,7 +35,7 @@ type Chained struct {
 func ChainedMain(build string) {
 	ctx := context.Background()
 	skel.PluginMainFuncs(skel.CNIFuncs{
-		Add: chainedVerb(func(n *Node, c *Call, p Chained) error {
+		Add: chainedVerb(asks, func(n *Node, c *Call, p Chained) error {
 			result, err := n.AddChained(ctx, c, p)
 			if err != nil {
 				return err
@@ -43,20 +43,20 @@ func ChainedMain(build string) {
 			_, err = os.Stdout.Write(append(result, '\n'))
 			return err
 		}),
-		Check:  chainedVerb(func(n *Node, c *Call, p Chained) error { return n.CheckChained(c, p) }),
-		GC:     chainedVerb(func(n *Node, c *Call, _ Chained) error { return n.GC(ctx, c) }),
-		Status: chainedVerb(func(n *Node, c *Call, p Chained) error { return n.StatusChained(c, p) }),
+		Check:  chainedVerb(ends, func(n *Node, c *Call, p Chained) error { return n.CheckChained(c, p) }),
+		GC:     chainedVerb(ends, func(n *Node, c *Call, _ Chained) error { return n.GC(ctx, c) }),
+		Status: chainedVerb(asks, func(n *Node, c *Call, p Chained) error { return n.StatusChained(c, p) }),
 		Del:    delChained,
 	}, version.All, "CNI plugin rdma (rail-cni) "+build)
 }
 
-func chainedVerb(f func(*Node, *Call, Chained) error) func(*skel.CmdArgs) error {
+func chainedVerb(w want, f func(*Node, *Call, Chained) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		conf, err := netconf.ParseRDMAChained(args.StdinData)
 		if err != nil {
 			return cnierr.ToCNI(err)
 		}
-		return run(args, &conf.Common, func(n *Node, c *Call) error {
+		return run(args, &conf.Common, w, func(n *Node, c *Call) error {
 			return f(n, c, Chained{Conf: conf, Peer: PeerRecords})
 		})
 	}
@@ -68,7 +68,7 @@ func delChained(args *skel.CmdArgs) error {
 	if err != nil {
 		conf = &netconf.RDMAChained{Common: *netconf.Lenient(args.StdinData)}
 	}
-	return run(args, &conf.Common, func(n *Node, c *Call) error {
+	return run(args, &conf.Common, ends, func(n *Node, c *Call) error {
 		return n.DelChained(context.Background(), c, Chained{Conf: conf, Peer: PeerRecords})
 	})
 }

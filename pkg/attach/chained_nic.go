@@ -204,6 +204,11 @@ func (a *Adding) findChained(ctx context.Context, conf *netconf.RDMAChained, b *
 			`use host-device of rail-cni, which moves both in the right order, or "rdmaIsolation" of ib-sriov-cni`,
 			"the kernel would destroy the InfiniBand interface %s when its RDMA device moves after it", a.IfName)
 	}
+	if move {
+		if err := a.Node.permit(a.Node.nicOf(b), conf.Allow); err != nil {
+			return nil, err
+		}
+	}
 	r := &ledger.RDMA{Mode: string(mode)}
 	for _, d := range devices {
 		ok, err := a.fits(in, d, b, move, conf.Allow)
@@ -223,6 +228,19 @@ func (a *Adding) findChained(ctx context.Context, conf *netconf.RDMAChained, b *
 		return nil, noDevice(b.parent)
 	}
 	return r, nil
+}
+
+// nicOf gives the NIC as the host knew it: its netdev is in the pod, if it has
+// one, and what it was called on the host is its alias.
+func (n *Node) nicOf(b *behind) *nic.NIC {
+	l := &link.Link{Name: b.parent, ParentDev: b.parent, ParentBus: "auxiliary"}
+	if n.Host.IsPCI(b.parent) {
+		l.ParentBus = "pci"
+	}
+	if b.netdev != nil {
+		l.Name, l.AltNames, l.ParentBus = b.netdev.Alias, b.netdev.AltNames, b.netdev.ParentBus
+	}
+	return n.Host.Of(l)
 }
 
 func noDevice(parent string) error {

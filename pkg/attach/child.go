@@ -27,6 +27,11 @@ func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) er
 		return err
 	}
 	c := p.Conf
+	if !c.LinkInContainer {
+		if err := a.Node.permit(a.Node.Host.Of(master), nil); err != nil {
+			return err
+		}
+	}
 	if master.Encap == "infiniband" {
 		return cnierr.New(cnierr.InvalidConfig, "use the ipoib plugin for an InfiniBand port",
 			"master %s is InfiniBand, which cannot carry a macvlan", master.Name)
@@ -233,7 +238,11 @@ func (p MakeChild) Available(n *Node) error {
 	if p.Conf.LinkInContainer {
 		return nil // it is in each pod
 	}
-	if _, err := p.master(&Adding{Node: n}); err != nil {
+	master, err := p.master(&Adding{Node: n})
+	if err != nil {
+		return err
+	}
+	if err := n.permit(n.Host.Of(master), nil); err != nil {
 		return err
 	}
 	return n.availableRDMA(p.Conf.RDMA, true)

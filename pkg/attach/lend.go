@@ -63,6 +63,9 @@ func (p LendNIC) Claim(ctx context.Context, a *Adding, commit func() error) erro
 	if err != nil {
 		return err
 	}
+	if err := n.permit(found, p.Conf.Allow); err != nil {
+		return err
+	}
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
@@ -337,9 +340,9 @@ func (p LendNIC) Available(n *Node) error {
 		}
 		return err
 	}
-	_, err = n.Host.Select(s)
+	found, err := n.Host.Select(s)
 	if err == nil {
-		return nil
+		return n.permit(found, p.Conf.Allow)
 	}
 	if holder, _ := n.holderOfSelected(s); holder != nil {
 		return nil

@@ -34,27 +34,27 @@ func (p Plugin) Main(build string) {
 func (p Plugin) Funcs() skel.CNIFuncs {
 	ctx := context.Background()
 	return skel.CNIFuncs{
-		Add: p.verb(func(n *Node, c *Call, pr Provision) error {
+		Add: p.verb(asks, func(n *Node, c *Call, pr Provision) error {
 			result, err := n.Add(ctx, c, pr)
 			if err != nil {
 				return err
 			}
 			return types.PrintResult(result, c.Conf.CNIVersion)
 		}),
-		Check:  p.verb(func(n *Node, c *Call, _ Provision) error { return n.Check(ctx, c) }),
-		GC:     p.verb(func(n *Node, c *Call, _ Provision) error { return n.GC(ctx, c) }),
-		Status: p.verb(func(n *Node, c *Call, pr Provision) error { return n.Status(ctx, c, pr) }),
+		Check:  p.verb(ends, func(n *Node, c *Call, _ Provision) error { return n.Check(ctx, c) }),
+		GC:     p.verb(ends, func(n *Node, c *Call, _ Provision) error { return n.GC(ctx, c) }),
+		Status: p.verb(asks, func(n *Node, c *Call, pr Provision) error { return n.Status(ctx, c, pr) }),
 		Del:    p.del,
 	}
 }
 
-func (p Plugin) verb(f func(*Node, *Call, Provision) error) func(*skel.CmdArgs) error {
+func (p Plugin) verb(w want, f func(*Node, *Call, Provision) error) func(*skel.CmdArgs) error {
 	return func(args *skel.CmdArgs) error {
 		pr, conf, err := p.Parse(args)
 		if err != nil {
 			return cnierr.ToCNI(err)
 		}
-		return run(args, conf, func(n *Node, c *Call) error { return f(n, c, pr) })
+		return run(args, conf, w, func(n *Node, c *Call) error { return f(n, c, pr) })
 	}
 }
 
@@ -65,14 +65,39 @@ func (p Plugin) del(args *skel.CmdArgs) error {
 	if err != nil {
 		pr, conf = p.Bare, netconf.Lenient(args.StdinData)
 	}
-	return run(args, conf, func(n *Node, c *Call) error { return n.Del(context.Background(), c, pr) })
+	return run(args, conf, ends, func(n *Node, c *Call) error { return n.Del(context.Background(), c, pr) })
 }
 
-func run(args *skel.CmdArgs, conf *netconf.Common, f func(*Node, *Call) error) error {
+// want says whether a verb asks for something of the node, or ends or looks at
+// what is there.
+type want bool
+
+const (
+	asks want = true
+	ends want = false
+)
+
+// run opens the node for a call. What asks for something gets it only as the
+// node file has it. What ends something never depends on that file: it may have
+// been changed, or broken, since ADD. A state directory that it does not open
+// is then not looked at, because whoever named it could have forged what is in
+// it.
+func run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
+	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	if err == nil {
+		err = file.CheckPath("stateDir", conf.StateDir)
+	}
+	switch {
+	case err != nil && w == asks:
+		return cnierr.ToCNI(err)
+	case err != nil && file != nil:
+		conf.StateDir = netconf.DefaultStateDir
+	}
 	n, err := Open(conf.StateDir)
 	if err != nil {
 		return cnierr.ToCNI(err)
 	}
 	defer n.Close()
+	n.File = file
 	return cnierr.ToCNI(f(n, CallOf(args, conf)))
 }

@@ -50,6 +50,9 @@ type Whereabouts struct {
 	// ConfigurationPath is a flat file, or the directory of "nodename".
 	ConfigurationPath string
 	LogFile, LogLevel string
+	// Closed says which paths of the config the node file does not open; those
+	// keys are as if they were missing.
+	Closed error
 
 	Pod WhereaboutsPod
 
@@ -100,6 +103,12 @@ func WhereaboutsFlatFiles() []string {
 // InvalidEnv (CNI_ARGS), IO (a flat file that cannot be read) and
 // InvalidConfig.
 func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
+	return ParseWhereaboutsOn(nil, stdin, cniArgs, flatFiles)
+}
+
+// ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file. It
+// has no say in what a flat file names.
+func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
 	var net whereaboutsNet
 	if err := decode(stdin, &net, "network config"); err != nil {
 		return nil, err
@@ -111,6 +120,7 @@ func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Wherea
 	if err != nil {
 		return nil, err
 	}
+	closed := net.keepOpen(node)
 	overlapping := net.IPAM.Overlapping
 	flatFile, err := net.IPAM.fillFromFlatFile(flatFiles)
 	if err != nil {
@@ -124,6 +134,7 @@ func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Wherea
 		NetworkName: net.IPAM.NetworkName, Overlapping: overlapping,
 		ConfigurationPath: net.IPAM.ConfigurationPath,
 		LogFile:           net.IPAM.LogFile, LogLevel: net.IPAM.LogLevel,
+		Closed:           closed,
 		Pod:              args.pod(),
 		ValidAttachments: net.attachments(),
 	}
@@ -271,6 +282,25 @@ type whereaboutsNet struct {
 	} `json:"args"`
 	Valid  *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
 	Legacy *[]types.GCAttachment `json:"cni.dev/attachments"`
+}
+
+// keepOpen empties the keys that name a path of the host which file does not
+// open, and gives an error for each.
+func (n *whereaboutsNet) keepOpen(file *NodeFile) error {
+	var errs []error
+	for _, k := range []struct {
+		key   string
+		value *string
+	}{
+		{"stateDir", &n.StateDir}, {"kubeconfig", &n.IPAM.Kubernetes.Kubeconfig},
+		{"configuration_path", &n.IPAM.ConfigurationPath}, {"log_file", &n.IPAM.LogFile},
+	} {
+		if err := file.CheckPath(k.key, *k.value); err != nil {
+			errs = append(errs, err)
+			*k.value = ""
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // attachments prefers the specified key to the misspelt one that libcni sends

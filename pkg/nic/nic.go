@@ -89,6 +89,26 @@ func (h *Host) HasRDMA(l *link.Link) bool {
 	return l.HasParent() && exists(filepath.Join(h.Sys, "bus", l.ParentBus, "devices", l.ParentDev, "infiniband"))
 }
 
+// DriverOf gives the name of the driver that holds the NIC's device, "" if it
+// has no device of its own.
+func (h *Host) DriverOf(n *NIC) string {
+	dir := filepath.Join(h.Sys, "bus/pci/devices", n.PCI)
+	switch {
+	case n.Link != nil && n.Link.HasParent():
+		dir = filepath.Join(h.Sys, "bus", n.Link.ParentBus, "devices", n.Link.ParentDev)
+	case n.Link != nil:
+		return ""
+	}
+	driver, err := os.Readlink(filepath.Join(dir, "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(driver)
+}
+
+// Of gives the NIC that a link of the host is.
+func (h *Host) Of(l *link.Link) *NIC { return &NIC{Link: l, PCI: h.pciOf(l)} }
+
 // ErrNotFound is wrapped when no NIC matches a selector.
 var ErrNotFound = errors.New("no such NIC on this host")
 
@@ -121,7 +141,7 @@ func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &NIC{Link: l, PCI: h.pciOf(l)}, nil
+	return h.Of(l), nil
 }
 
 func (h *Host) byMAC(s Selector) (*NIC, error) {
@@ -164,11 +184,9 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 	if !h.IsPCI(s.PCI) {
 		return h.found(s, nil, link.ErrNotFound)
 	}
-	dir := filepath.Join(h.Sys, "bus/pci/devices", s.PCI)
-	if driver, err := os.Readlink(filepath.Join(dir, "driver")); err == nil {
-		if name := filepath.Base(driver); slices.Contains(userspaceDrivers, name) {
-			return &NIC{PCI: s.PCI, Driver: name}, nil
-		}
+	held := &NIC{PCI: s.PCI}
+	if held.Driver = h.DriverOf(held); slices.Contains(userspaceDrivers, held.Driver) {
+		return held, nil
 	}
 	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))
 }

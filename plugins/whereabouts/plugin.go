@@ -36,7 +36,13 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			c := &call{plugin: p, args: args}
-			c.conf, c.confErr = netconf.ParseWhereabouts(args.StdinData, args.Args, p.flatFiles)
+			// Only what asks for an address depends on the node file.
+			var fileErr error
+			c.file, fileErr = netconf.ReadNodeFile(netconf.NodeFilePath())
+			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.flatFiles)
+			if name == "ADD" || name == "STATUS" {
+				c.refuse(fileErr)
+			}
 			defer c.openLog(name)()
 			err := do(ctx, c)
 			c.logEnd(err)
@@ -49,6 +55,13 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 		Check:  verb("CHECK", patience, check),
 		GC:     verb("GC", patience, gc),
 		Status: verb("STATUS", patience, status),
+	}
+}
+
+// refuse makes the node file's objections errors of the config.
+func (c *call) refuse(fileErr error) {
+	if c.confErr == nil {
+		c.confErr = errors.Join(fileErr, c.conf.Closed)
 	}
 }
 
@@ -116,6 +129,9 @@ func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		c.warn("the config cannot be read: freeing by container id and interface alone", c.confErr)
 		dir := netconf.Lenient(c.args.StdinData).StateDir
+		if !c.file.OpensPath(dir) {
+			dir = netconf.DefaultStateDir
+		}
 		return errors.Join(c.releaseNoted(ctx, dir), local.New(dir).Release(ctx, c.owner(), nil))
 	}
 	err := local.New(c.conf.StateDir).Release(ctx, c.owner(), c.pools())

@@ -1,0 +1,205 @@
+package netconf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+const (
+	// DefaultNodeFile is where the node's administrator says what networks may
+	// use.
+	DefaultNodeFile = "/etc/rail-cni/node.yaml"
+	// NodeFileEnv names another place. It is the runtime's environment: no
+	// network configuration and no pod can set it.
+	NodeFileEnv = "RAIL_CNI_NODE_FILE"
+
+	maxNodeFile = 1 << 20
+)
+
+// NodeFile is what the administrator of a node opens to those who write network
+// configurations. A key that is not there leaves all open; so does a nil
+// *NodeFile, which stands for no file. A list that is there opens what it
+// names, and an empty one nothing.
+type NodeFile struct {
+	// NICs are the NICs that host-device may lend and macvlan may lie on.
+	NICs []NICPattern `yaml:"nics"`
+	// Allow are the guardrails that configurations may override.
+	Allow []string `yaml:"allow"`
+	// Paths are the paths of the host that configurations may name.
+	Paths []string `yaml:"paths"`
+
+	// Path is where the file lies, for messages.
+	Path string `yaml:"-"`
+}
+
+// NICPattern names NICs by patterns of [path.Match]. A NIC must match all that
+// are given.
+type NICPattern struct {
+	Name   string `yaml:"name"`   // name or altname of the netdev
+	PCI    string `yaml:"pci"`    // PCI function at or above the NIC, "0000:3b:00.0"
+	Driver string `yaml:"driver"` // driver of its device, "mlx5_core"
+}
+
+// NodeFilePath gives the path of this node's file.
+func NodeFilePath() string {
+	if p := os.Getenv(NodeFileEnv); p != "" {
+		return p
+	}
+	return DefaultNodeFile
+}
+
+// ReadNodeFile reads the file, which is nil when there is none. Whatever else
+// keeps it from being read and understood to the last key is an error: half an
+// understood list could open what it was written to close. It never blocks.
+func ReadNodeFile(name string) (*NodeFile, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	n := &NodeFile{Path: name}
+	if err == nil {
+		defer f.Close()
+		err = n.read(f)
+	}
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.InvalidConfig,
+			"correct it; without the file every NIC that no guardrail protects is open", "node file %s", name)
+	}
+	return n, nil
+}
+
+func (n *NodeFile) read(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("it is no file but %s", info.Mode().Type())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("others than its administrator may write to it (mode %04o)", info.Mode().Perm())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxNodeFile+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxNodeFile {
+		return fmt.Errorf("it is larger than %d bytes", maxNodeFile)
+	}
+	return n.parse(data)
+}
+
+func (n *NodeFile) parse(data []byte) error {
+	var keys map[string]yaml.Node
+	if err := yaml.Unmarshal(data, &keys); err != nil {
+		return err
+	}
+	// An editor that is just saving leaves an empty file for an instant; and
+	// the decoder takes a key without a value for a missing one.
+	if len(keys) == 0 {
+		return errors.New("it is empty")
+	}
+	for key, value := range keys {
+		if value.Kind != yaml.SequenceNode {
+			return fmt.Errorf("line %d: %q must be a list, [] if nothing is open", value.Line, key)
+		}
+	}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(n); err != nil {
+		return err
+	}
+	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return errors.New("it has a second document")
+	}
+	return n.check()
+}
+
+// check refuses patterns that match nothing or cannot be understood.
+func (n *NodeFile) check() error {
+	for i, p := range n.NICs {
+		if p == (NICPattern{}) {
+			return fmt.Errorf(`nics[%d] names no NIC: give "name", "pci" or "driver"`, i)
+		}
+		for _, pattern := range []string{p.Name, p.PCI, p.Driver} {
+			if err := checkPattern(pattern); err != nil {
+				return fmt.Errorf("nics[%d]: %w", i, err)
+			}
+		}
+	}
+	for i, p := range n.Paths {
+		if !filepath.IsAbs(p) || p != filepath.Clean(p) {
+			return fmt.Errorf("paths[%d]: %q is not an absolute path", i, p)
+		}
+		if err := checkPattern(p); err != nil {
+			return fmt.Errorf("paths[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func checkPattern(pattern string) error {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return fmt.Errorf("%q: %w", pattern, err)
+	}
+	return nil
+}
+
+// OpensNIC says whether networks may use the NIC with these names, at this PCI
+// address, with this driver; what it does not have is empty.
+func (n *NodeFile) OpensNIC(names []string, pci, driver string) bool {
+	if n == nil || n.NICs == nil {
+		return true
+	}
+	return slices.ContainsFunc(n.NICs, func(p NICPattern) bool {
+		return fits(p.Name, names...) && fits(p.PCI, pci) && fits(p.Driver, driver)
+	})
+}
+
+// fits says whether one of the texts matches. No pattern fits all.
+func fits(pattern string, texts ...string) bool {
+	return pattern == "" || slices.ContainsFunc(texts, func(text string) bool {
+		ok, err := path.Match(pattern, text)
+		return ok && err == nil
+	})
+}
+
+// OpensOverride says whether networks may override the guardrail.
+func (n *NodeFile) OpensOverride(key string) bool {
+	return n == nil || n.Allow == nil || slices.Contains(n.Allow, key)
+}
+
+// OpensPath says whether a configuration may name the path: also one that is
+// empty, and [DefaultStateDir].
+func (n *NodeFile) OpensPath(name string) bool {
+	if n == nil || n.Paths == nil || name == "" || name == DefaultStateDir {
+		return true
+	}
+	// Behind a symbolic link ".." leads elsewhere than Clean thinks.
+	if slices.Contains(strings.Split(name, "/"), "..") {
+		return false
+	}
+	return slices.ContainsFunc(n.Paths, func(pattern string) bool { return fits(pattern, filepath.Clean(name)) })
+}
+
+// CheckPath fails when the configuration may not name the path under key.
+func (n *NodeFile) CheckPath(key, name string) error {
+	if n.OpensPath(name) {
+		return nil
+	}
+	return cnierr.New(cnierr.InvalidConfig, fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.Path),
+		"%q: %q is not open to networks on this node", key, name)
+}

@@ -1,0 +1,238 @@
+package netconf
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+func nodeFile(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestNodeFileOpens(t *testing.T) {
+	type ask struct {
+		names       []string
+		pci, driver string
+		want        bool
+	}
+	for _, c := range []struct {
+		name, text string
+		asks       []ask
+		uplink     bool // "uplink" may be overridden
+		log        bool // /var/log/whereabouts.log may be named
+	}{
+		{"other keys only", "allow: [member]", []ask{{want: true}, {names: []string{"eth0"}, want: true}}, false, true},
+		{"nothing", "nics: []\nallow: []\npaths: []", []ask{{names: []string{"eth0"}}, {pci: "0000:3b:00.0"}, {}}, false, false},
+		{"names", "nics: [{name: ens*np0}]", []ask{
+			{names: []string{"ens12np0"}, want: true}, {names: []string{"eth0", "ens12np0"}, want: true},
+			{names: []string{"ens12np1"}}, {names: []string{"xens1np0"}}, {pci: "0000:3b:00.0"},
+		}, true, true},
+		{"PCI", `nics: [{pci: "0000:3b:*"}]`, []ask{
+			{pci: "0000:3b:00.1", want: true}, {pci: "0000:3c:00.1"}, {names: []string{"0000:3b:00.1"}},
+		}, true, true},
+		{"a driver", `nics: [{driver: mlx5_core}]`, []ask{{driver: "mlx5_core", want: true}, {driver: "mlx5_core.sf"}, {}}, true, true},
+		{"one of several", "nics:\n- name: a\n- name: b\n", []ask{{names: []string{"b"}, want: true}, {names: []string{"c"}}}, true, true},
+		{"all of one", "nics: [{name: ens*, driver: mlx5_core}]", []ask{
+			{names: []string{"ens1"}, driver: "mlx5_core", want: true}, {names: []string{"ens1"}, driver: "ixgbe"}, {names: []string{"eth0"}, driver: "mlx5_core"},
+		}, true, true},
+		{"overrides and paths", `{"allow": ["uplink"], "paths": ["/var/log/*.log"]}`, nil, true, true},
+		{"another path", `paths: ["/tmp/*"]`, nil, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := ReadNodeFile(nodeFile(t, c.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range c.asks {
+				if got := f.OpensNIC(a.names, a.pci, a.driver); got != a.want {
+					t.Errorf("%+v: %v", a, got)
+				}
+			}
+			if got := f.OpensOverride("uplink"); got != c.uplink {
+				t.Errorf("uplink: %v", got)
+			}
+			if got := f.OpensPath("/var/log/whereabouts.log"); got != c.log {
+				t.Errorf("log: %v", got)
+			}
+			for _, always := range []string{"", DefaultStateDir} {
+				if !f.OpensPath(always) {
+					t.Errorf("path %q is closed", always)
+				}
+			}
+			for _, never := range []string{"/var/log/../log/whereabouts.log", "/var/log/a/b.log", "var/log/x.log"} {
+				if f.Paths != nil && f.OpensPath(never) {
+					t.Errorf("path %q is open", never)
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutNodeFileAllIsOpen(t *testing.T) {
+	f, err := ReadNodeFile(filepath.Join(t.TempDir(), "node.yaml"))
+	if err != nil || f != nil {
+		t.Fatal(f, err)
+	}
+	if !f.OpensNIC(nil, "", "") || !f.OpensOverride("uplink") || !f.OpensPath("/x") || f.CheckPath("stateDir", "/x") != nil {
+		t.Error("something is closed")
+	}
+}
+
+// A file that is half understood could open what it was written to close.
+func TestNodeFileWithMistakesIsAnError(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":             {"", "empty"},
+		"a comment":         {"# nics: []\n", "empty"},
+		"no YAML":           {"nics: [", "yaml"},
+		"an alias":          {"nics: [{name: *np0}]", "unknown anchor"},
+		"a scalar":          {"open", "cannot unmarshal"},
+		"a key's typo":      {"nic: []", "field nic not found"},
+		"a pattern's typo":  {"nics: [{names: x}]", "field names not found"},
+		"no list":           {"nics: all", `"nics" must be a list`},
+		"a value forgotten": {"allow: [uplink]\nnics:\n", `line 2: "nics" must be a list`},
+		"null":              {"paths: ~", `"paths" must be a list`},
+		"twice":             {"nics: []\nnics: [{name: x}]", "already defined"},
+		"two documents":     {"nics: []\n---\nnics: [{name: x}]", "second document"},
+		"an empty pattern":  {"nics: [{}]", "nics[0] names no NIC"},
+		"an empty name":     {`nics: [{name: ""}]`, "nics[0] names no NIC"},
+		"a bad pattern":     {`nics: [{name: a, driver: "[x"}]`, "syntax error in pattern"},
+		"a relative path":   {"paths: [log/*]", "not an absolute path"},
+		"a climbing path":   {"paths: [/var/log/../*]", "not an absolute path"},
+		"a bad path":        {`paths: ["/var/[log"]`, "syntax error in pattern"},
+		"a number":          {"nics: [{name: {a: b}}]", "cannot unmarshal"},
+		"large":             {"nics: []\n" + strings.Repeat("#\n", maxNodeFile/2), "larger than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := nodeFile(t, c.text)
+			f, err := ReadNodeFile(path)
+			if f != nil || cnierr.Code(err) != cnierr.InvalidConfig {
+				t.Fatalf("%+v, %v", f, err)
+			}
+			for _, want := range []string{c.want, path, "correct it"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is not in %v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestNodeFileThatIsNoneOfTheAdministrators(t *testing.T) {
+	for name, plant := range map[string]func(path string) error{
+		"a directory":       func(p string) error { return os.Mkdir(p, 0o755) },
+		"a FIFO":            func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		"a link to nothing": func(p string) error { return os.Symlink(p, p) },
+		"writable by all": func(p string) error {
+			return os.Chmod(nodeFileAt(t, p), 0o666)
+		},
+		"another user's": func(p string) error {
+			return os.Chown(nodeFileAt(t, p), 65534, 65534)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "node.yaml")
+			if err := plant(path); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := ReadNodeFile(path)
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				if cnierr.Code(err) != cnierr.InvalidConfig {
+					t.Errorf("error %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("it blocks")
+			}
+		})
+	}
+}
+
+func nodeFileAt(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("nics: [{name: \"*\"}]"), 0o600); err != nil {
+		t.Error(err)
+	}
+	return path
+}
+
+func TestWhereaboutsPathsThatAreClosedAreAsIfMissing(t *testing.T) {
+	file, err := ReadNodeFile(nodeFile(t, "paths: [/var/log/*]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flat := filepath.Join(t.TempDir(), "flat")
+	if err := os.WriteFile(flat, []byte(`{"kubernetes":{"kubeconfig":"/the/administrators"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := ParseWhereaboutsOn(file, []byte(`{"stateDir":"/evil","ipam":{"log_file":"/var/log/w.log","configuration_path":"/evil/flat",
+		"kubernetes":{"kubeconfig":"/evil/kubeconfig"}}}`), "", []string{flat})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.StateDir != DefaultStateDir || c.Kubeconfig != "/the/administrators" || c.ConfigurationPath != "" || c.LogFile != "/var/log/w.log" {
+		t.Errorf("%+v", c)
+	}
+	for _, want := range []string{`"stateDir": "/evil"`, `"kubeconfig": "/evil/kubeconfig"`, `"configuration_path": "/evil/flat"`, file.Path} {
+		if c.Closed == nil || !strings.Contains(c.Closed.Error(), want) {
+			t.Errorf("%v does not say %s", c.Closed, want)
+		}
+	}
+	if c.Closed != nil && strings.Contains(c.Closed.Error(), "log_file") {
+		t.Errorf("what is open is refused: %v", c.Closed)
+	}
+}
+
+// FuzzNodeFile looks for files that are taken and open what they do not name.
+func FuzzNodeFile(f *testing.F) {
+	for _, seed := range []string{
+		"nics: [{name: ens*np0}, {pci: \"0000:3b:*\"}, {driver: mlx5_core}]\nallow: []\npaths: [/var/log/*]\n",
+		"nics: []", "nics:", "nics: *a", "a: &a [*a]", "nics: &x [{name: a}]\nallow: *x", "<<: {nics: []}", "{\"nics\": [{}]}", "---\n...\n", "? nics\n: []",
+		"nics: [!!null ~]", "nics: !!seq []", "paths: [\"/\\0\"]", "nics: [{name: '[a-'}]",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := &NodeFile{}
+		if n.parse(data) != nil {
+			return
+		}
+		if n.NICs == nil && n.Allow == nil && n.Paths == nil {
+			t.Errorf("%q is taken and says nothing", data)
+		}
+		// A NIC without name, device and driver is what only "*" may match.
+		if n.NICs != nil && n.OpensNIC(nil, "", "") && !strings.Contains(string(data), "*") {
+			t.Errorf("%q opens a NIC that has nothing to match", data)
+		}
+	})
+}
+
+// What the README shows must be what the code takes, with every key.
+func TestREADMEsNodeFileIsTaken(t *testing.T) {
+	_, block, _ := strings.Cut(section(t, "The node file"), "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	n := &NodeFile{}
+	if err := n.parse([]byte(block)); err != nil {
+		t.Fatalf("%v:\n%s", err, block)
+	}
+	if len(n.NICs) == 0 || n.Allow == nil || len(n.Paths) == 0 {
+		t.Errorf("a key is missing: %+v", n)
+	}
+	if !strings.Contains(section(t, "The node file"), DefaultNodeFile) || !strings.Contains(section(t, "The node file"), NodeFileEnv) {
+		t.Error("the places are not named")
+	}
+}
