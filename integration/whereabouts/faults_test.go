@@ -189,7 +189,7 @@ type audit struct {
 	holders map[string]map[netip.Addr]kubernetes.Entry // by pool
 	wrong   []string
 	added   int // entries seen to come
-	gaps    int // times that the history has a hole: the server had forgotten it
+	gaps    int // times that the history has a hole: a server died
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -197,30 +197,41 @@ type audit struct {
 
 func startAudit(t *testing.T, n *node, held *answers) *audit {
 	t.Helper()
-	client, err := kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "audit"})
-	if err != nil {
-		t.Fatal(err)
+	open := func() (*kube.Client, error) {
+		return kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "audit", Timeout: 2 * time.Second})
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &audit{held: held, holders: map[string]map[netip.Addr]kubernetes.Entry{}, cancel: cancel, done: make(chan struct{})}
-	go a.run(ctx, client)
+	began := make(chan struct{})
+	go a.run(ctx, n.namespace, open, began)
+	<-began
 	return a
 }
 
-// run watches until ctx ends. It goes on where a connection broke.
-func (a *audit) run(ctx context.Context, client *kube.Client) {
+// run watches until ctx ends, and closes began when it has looked first. It
+// looks anew where a connection broke.
+func (a *audit) run(ctx context.Context, namespace string, open func() (*kube.Client, error), began chan<- struct{}) {
 	defer close(a.done)
-	all := kubernetes.Pools(client.Namespace())
+	begin := sync.OnceFunc(func() { close(began) })
+	all := kubernetes.Pools(namespace)
 	version := ""
+	var client *kube.Client
 	for ctx.Err() == nil {
 		if version == "" {
-			v, err := client.List(ctx, all, kube.ListOptions{}, func(item []byte) error { return a.see(item, true) })
+			var err error
+			if client, err = open(); err != nil {
+				continue
+			}
+			look, cancel := context.WithTimeout(ctx, 3*time.Second)
+			v, err := client.List(look, all, kube.ListOptions{}, func(item []byte) error { return a.see(item, true) })
+			cancel()
 			if err != nil {
 				continue
 			}
 			version = v
+			begin()
 		}
-		err := client.Watch(ctx, all, kube.ListOptions{ResourceVersion: version}, func(e kube.Event) error {
+		err := client.Watch(ctx, all, kube.ListOptions{ResourceVersion: version, Timeout: time.Second}, func(e kube.Event) error {
 			var o object
 			if err := json.Unmarshal(e.Object, &o); err != nil {
 				return err
@@ -231,7 +242,7 @@ func (a *audit) run(ctx context.Context, client *kube.Client) {
 			}
 			return a.see(e.Object, false)
 		})
-		if errors.Is(err, kube.ErrExpired) {
+		if err != nil {
 			version = ""
 			a.gaps++
 		}

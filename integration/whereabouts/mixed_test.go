@@ -1,10 +1,12 @@
 package whereabouts
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -224,6 +226,75 @@ func TestMixedWritersShareAPool(t *testing.T) {
 		t.Error("that is too many: does our traffic starve real whereabouts?")
 	}
 	wantEmpty(t, namespace)
+}
+
+// TestRealWhereaboutsGetsThroughOurTraffic keeps ours busy on several nodes
+// without a pause, while real whereabouts adds and deletes some pods. Its
+// writes give way to every other writer's, and it gives up after 10 s: ADDs
+// that fail are repeated as by a runtime, and counted. Addresses that its DELs
+// leave behind are those of its defects, and are counted as well.
+func TestRealWhereaboutsGetsThroughOurTraffic(t *testing.T) {
+	const (
+		pods, theirCalls = 6, 2
+		busy             = 20 * time.Second
+	)
+	namespace := newNamespace(t)
+	var confs [mixedNodes]string
+	for i := range confs {
+		confs[i] = newNode(t, namespace).config(t, "1.0.0", `{"range":"10.0.0.0/16","log_level":"error"}`, "")
+	}
+	run := func(s *spent, verb, binary string, pod, tries int) {
+		id, args := identity(pod)
+		c := call{binary: binary, verb: verb, id: id, ifname: "net1", args: args, stdin: confs[pod%mixedNodes]}
+		began := time.Now()
+		for try := range tries {
+			_, err := c.run()
+			if err == nil {
+				s.note(began, try)
+				return
+			}
+			s.fail(lastLine(err))
+		}
+		t.Errorf("%s of pod %d by %s failed %d times: %s", verb, pod, binary, tries, s)
+	}
+	var ourAdds, ourDels, theirAdds, theirDels spent
+	our, their := ours(t), theirs(t)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	ctx, cancel := context.WithTimeout(t.Context(), busy)
+	defer cancel()
+	for range mixedNodes {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				pod := pods + int(next.Add(1))
+				run(&ourAdds, "ADD", our, pod, 1)
+				run(&ourDels, "DEL", our, pod, 1)
+			}
+		})
+	}
+	jobs := make([]int, pods)
+	for i := range jobs {
+		jobs[i] = i
+	}
+	workers(theirCalls, jobs, func(pod int) {
+		run(&theirAdds, "ADD", their, pod, attempts)
+		run(&theirDels, "DEL", their, pod, 1)
+	})
+	cancel()
+	wg.Wait()
+	for what, s := range map[string]*spent{
+		"ADD by ours": &ourAdds, "DEL by ours": &ourDels, "ADD by theirs": &theirAdds, "DEL by theirs": &theirDels,
+	} {
+		t.Logf("%s: %s", what, s)
+	}
+	entries, reserved := holders(t, namespace)
+	t.Logf("DELs by theirs left %q and %q behind", entries, reserved)
+	for pod := range pods {
+		run(&ourDels, "DEL", our, pod, 1)
+	}
+	if entries, _ := holders(t, namespace); len(entries) > 0 {
+		t.Errorf("left over: %q", entries)
+	}
 }
 
 // lastLine gives the last line of an error: real whereabouts logs before it.
