@@ -31,6 +31,7 @@ NO_RACE ?=
 SERIAL ?=
 
 FUZZTIME  ?= 60s
+MODEL_STEPS ?= 10000
 BENCHARGS ?=
 # RIG=no leaves the virtual machine out: the part of the bench with RDMA.
 RIG       ?= yes
@@ -43,7 +44,7 @@ export RAIL_CNI_PEERS := $(PEERS)
 # … and the control plane that they start.
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
 
-.PHONY: help build peers multus controlplane tools demo test test-rig lint bench fuzz clean
+.PHONY: help build peers multus controlplane tools demo test test-rig crash lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -86,6 +87,10 @@ test: build peers multus controlplane tools ## lint, vet and all tests (needs ro
 
 test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
+
+crash: build controlplane ## kill the plugins at each change that they make, and a model of a node for MODEL_STEPS steps (most of an hour)
+	@scripts/need.sh ip:iproute2
+	@RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' go test -count=1 -timeout 4h -parallel 8 ./integration/crash
 
 lint: tools ## golangci-lint over all modules of the tree
 	@scripts/lint.sh

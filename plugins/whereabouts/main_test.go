@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // binary is the plugin as users run it, built once.
@@ -139,35 +140,9 @@ func addresses(t testing.TB, result string) []string {
 	return as
 }
 
-// leftovers lists what of the state directory holds an address or is rubbish.
-func (n *node) leftovers() []string {
-	n.t.Helper()
-	var left []string
-	err := filepath.WalkDir(n.dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		switch name := d.Name(); {
-		case name == "pool.json", name == "lock", name == "reserved.lock", name == "boot", name == "boot.lock":
-			return nil
-		case name == "busy", strings.HasPrefix(name, "map-"):
-			data, err := os.ReadFile(path)
-			if text := strings.Trim(string(data), "\x00"); err != nil || text == "" || text == "idle\n" {
-				return err
-			}
-		}
-		left = append(left, strings.TrimPrefix(path, n.dir))
-		return nil
-	})
-	if err != nil {
-		n.t.Error(err)
-	}
-	return left
-}
-
 func (n *node) checkEmpty(when string) {
 	n.t.Helper()
-	if left := n.leftovers(); len(left) != 0 {
+	if left := testnet.Leftovers(n.t, n.dir); len(left) != 0 {
 		n.t.Errorf("%s these are left: %s", when, strings.Join(left, " "))
 	}
 }

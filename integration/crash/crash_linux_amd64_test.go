@@ -1,0 +1,42 @@
+package crash
+
+import (
+	"os"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	stopPlane()
+	printTable()
+	os.Exit(code)
+}
+
+// sample is how many points of each mode are tried when not all are, enough how
+// many losses end it.
+const sample, enough = 2, 10
+
+// TestNothingIsLostWherePluginsAreKilled kills ADD and DEL at each change, with
+// their children and without, or lets the change fail.
+func TestNothingIsLostWherePluginsAreKilled(t *testing.T) {
+	var modes []mode
+	for _, r := range []string{byDEL, byLateDEL, byADD, byGC, byAgain} {
+		modes = append(modes, mode{whole: true, recovery: r})
+	}
+	modes = append(modes, mode{recovery: byDEL}, mode{recovery: byGC})
+	for _, e := range injected {
+		modes = append(modes, mode{errno: e, recovery: byDEL})
+	}
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		for _, verb := range []string{"ADD", "DEL"} {
+			for _, m := range modes {
+				t.Run(plugin+"/"+verb+"/"+m.String(), func(t *testing.T) {
+					t.Parallel()
+					sweep(t, newHost(t, plugin, verb, testnet.Bin(t)), plugin, verb, m, sample, enough).report(t)
+				})
+			}
+		}
+	}
+}

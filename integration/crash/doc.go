@@ -1,0 +1,17 @@
+// Package crash proves by force that nothing is lost: it kills the plugins as
+// they ship at each system call that changes something, lets each of these fail
+// instead, ends them at random moments under load, and looks whether every NIC
+// and every address came home.
+//
+// The harness runs a plugin under ptrace(2) and counts the system calls that
+// can change the host, the pod, the state directory or the address pool, in the
+// plugin and in the IPAM plugin that it calls. What asks the kernel for
+// something is not counted: who is killed there leaves what the change before
+// left. A kill at the end of a change is one at the entry of the next; the last
+// point is the process's own exit.
+//
+//	make crash             every point
+//	go test ./integration/crash   some of them, chosen at random (the seed is printed)
+//
+// RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_CRASH_SEED repeats a sample.
+package crash

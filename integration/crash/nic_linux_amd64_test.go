@@ -1,0 +1,218 @@
+package crash
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+const (
+	nicName   = "ens12np0"
+	spareName = "ens13np0"
+)
+
+// host is a node with two NICs, the cables' other ends, and the pod of now. The
+// MACs are always the same, so that a NIC that died with its pod, as a veth
+// does, can be made again as it was.
+type host struct {
+	t          *testing.T
+	node, wire *testnet.Netns
+	pod        *testnet.Netns
+	pods       int
+	state, bin string
+	plugin     string
+	verb       string
+	before     string // the node's state with both NICs at home
+	without    string // and after the first was destroyed
+}
+
+func newHost(t *testing.T, plugin, verb, bin string) *host {
+	t.Helper()
+	h := &host{
+		t: t, node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), plugin: plugin, verb: verb, bin: bin,
+	}
+	h.nic(spareName, 2)
+	h.without = h.node.State()
+	h.furnish()
+	h.before = h.node.State()
+	return h
+}
+
+// nic makes a NIC with a cable.
+func (h *host) nic(name string, number int) {
+	h.node.IP("link", "add", name, "mtu", "9000", "address", fmt.Sprintf("02:00:00:00:01:%02x", number), "type", "veth",
+		"peer", "name", name+"-sw", "mtu", "9000", "address", fmt.Sprintf("02:00:00:00:02:%02x", number), "netns", h.wire.Name)
+	h.node.IP("link", "set", name, "up")
+	h.wire.IP("link", "set", name+"-sw", "up")
+	for range 400 {
+		if strings.Contains(h.node.IP("-6", "addr", "show", "dev", name, "-tentative"), "fe80:") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	h.t.Fatalf("%s has no link-local address", name)
+}
+
+// furnish makes the NIC that is lent, with what a move to a pod takes away.
+func (h *host) furnish() {
+	h.nic(nicName, 1)
+	h.node.Batch(nil,
+		"link property add dev "+nicName+" altname enp4s0np0",
+		"link set "+nicName+" alias rail-1 txqueuelen 4321",
+		"addr add 10.9.0.1/24 brd + dev "+nicName,
+		"addr add fd00:9::1/64 dev "+nicName,
+		"route add 10.20.0.0/16 via 10.9.0.254 metric 77",
+		"route add default via 10.9.0.254 table 101",
+		"neigh add 10.9.0.254 lladdr 02:00:00:00:00:fe nud permanent dev "+nicName)
+	h.node.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
+}
+
+// call is the call of the host's plugin for the pod of now.
+func (h *host) call(verb string) testnet.Call {
+	return h.callFor(verb, fmt.Sprintf("c%d", h.pods), h.pod, nicName)
+}
+
+func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.Call {
+	h.t.Helper()
+	conf := map[string]any{
+		"cniVersion": "1.1.0", "name": "roce-net1", "type": h.plugin, "stateDir": h.state, "mtu": 4000,
+		"ipam": map[string]any{"type": "whereabouts", "range": "10.55.0.0/24", "store": "local"},
+	}
+	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}}[h.plugin])
+	text, err := json.Marshal(conf)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return testnet.Call{
+		Plugin: filepath.Join(h.bin, h.plugin), Verb: verb, ContainerID: id, IfName: "net1", Netns: "/run/netns/" + pod.Name,
+		Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME=" + id, Path: h.bin, Config: string(text),
+	}
+}
+
+// traced makes of a call what the harness runs.
+func (h *host) traced(c testnet.Call) program {
+	h.t.Helper()
+	ip, err := exec.LookPath("ip")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return program{
+		args: []string{ip, "netns", "exec", h.node.Name, c.Plugin}, stdin: c.Config, execs: 1,
+		env: append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
+			"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path, "GOTRACEBACK=none"),
+	}
+}
+
+func (h *host) begin() program {
+	h.t.Helper()
+	h.pods++
+	h.state = filepath.Join(h.t.TempDir(), "state") // the first ADD makes all of it
+	h.pod = testnet.NewNetns(h.t, "pod")
+	if h.verb == "DEL" {
+		h.node.MustRun(h.call("ADD"))
+	}
+	return h.traced(h.call(h.verb))
+}
+
+// The recoveries.
+const (
+	byDEL     = "DEL"
+	byLateDEL = "DEL without the netns"
+	byADD     = "another pod's ADD"
+	byGC      = "railctl gc"
+	byAgain   = "the same ADD again, and DEL"
+)
+
+// recover does what follows and compares the host.
+func (h *host) recover(recovery string, _ outcome) (lost []string) {
+	h.t.Helper()
+	want := h.before
+	run := func(c testnet.Call, may bool) {
+		if _, err := h.node.Run(c); err != nil && !may {
+			lost = append(lost, fmt.Sprintf("%s: %v", c.Verb, err))
+		}
+	}
+	if recovery == byLateDEL || recovery == byADD || recovery == byGC {
+		if strings.Contains(h.pod.IP("-o", "link", "show"), "02:00:00:00:01:01") && h.plugin == "host-device" {
+			want = h.without // the kernel destroys a veth with its netns
+		}
+		h.pod.Delete()
+	} else {
+		defer h.pod.Kill()
+	}
+	switch recovery {
+	case byDEL, byLateDEL:
+		run(h.call("DEL"), false)
+	case byADD:
+		other := testnet.NewNetns(h.t, "other")
+		run(h.callFor("ADD", "other", other, spareName), false)
+		run(h.callFor("DEL", "other", other, spareName), false)
+		other.Kill()
+	case byGC:
+		if out, err := exec.Command("ip", "netns", "exec", h.node.Name, filepath.Join(h.bin, "railctl"), "--state-dir", h.state, "gc").CombinedOutput(); err != nil {
+			lost = append(lost, fmt.Sprintf("railctl gc: %v: %s", err, out))
+		}
+	case byAgain:
+		run(h.call("ADD"), true) // it is refused where the first had got through
+		run(h.call("DEL"), false)
+	}
+	if d := h.node.Settled(want); d != "" {
+		lost = append(lost, "the host is not as it was:\n"+d)
+	}
+	lost = append(lost, h.held()...)
+	h.refresh(want, len(lost) > 0)
+	return lost
+}
+
+// held gives what the ledger and the address pool still have. What is of no
+// account in the pool goes with the next ADD: only what is left then counts.
+func (h *host) held() (held []string) {
+	l, err := ledger.Open(h.state)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer l.Close()
+	records, errs := l.List()
+	for _, r := range records {
+		held = append(held, fmt.Sprintf("the ledger has %s, %s", r.Key, r.Phase))
+	}
+	for _, err := range errs {
+		held = append(held, err.Error())
+	}
+	pool := filepath.Join(h.state, "ipam")
+	if len(testnet.Leftovers(h.t, pool)) == 0 {
+		return held
+	}
+	c := h.callFor("ADD", "settle", h.wire, spareName)
+	c.Plugin = filepath.Join(h.bin, "whereabouts")
+	h.node.MustRun(c)
+	h.node.MustRun(c.With("DEL"))
+	for _, path := range testnet.Leftovers(h.t, pool) {
+		held = append(held, "the pool has "+path)
+	}
+	return held
+}
+
+// refresh makes the host as it was for the next point.
+func (h *host) refresh(is string, spoilt bool) {
+	h.t.Helper()
+	if spoilt {
+		*h = *newHost(h.t, h.plugin, h.verb, h.bin)
+		return
+	}
+	if is == h.without {
+		h.furnish()
+		if d := h.node.Settled(h.before); d != "" {
+			h.t.Fatalf("a NIC that was made again is another one:\n%s", d)
+		}
+	}
+}

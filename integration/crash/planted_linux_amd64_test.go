@@ -1,0 +1,86 @@
+package crash
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// plant builds a host-device with a bug: pieces of a source file replaced. The
+// tree itself stays as it is.
+func plant(t *testing.T, source string, replace ...string) (bin string) {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := string(data)
+	for i := 0; i < len(replace); i += 2 {
+		if strings.Count(code, replace[i]) != 1 {
+			t.Fatalf("%s has not one %q: plant the bug elsewhere", source, replace[i])
+		}
+		code = strings.Replace(code, replace[i], replace[i+1], 1)
+	}
+	bin = t.TempDir()
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: filepath.Join(bin, "planted.go")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"planted.go": code, "overlay.json": string(overlay)} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command("go", "build", "-overlay", filepath.Join(bin, "overlay.json"), "-o", bin+"/", "../../plugins/host-device")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, name := range []string{"whereabouts", "railctl"} {
+		if err := os.Symlink(filepath.Join(testnet.Bin(t), name), filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bin
+}
+
+// TestPlantedBugsAreFound is the test of the harness: with the record written
+// after the move, or removed before the NIC is home, it has to find losses.
+func TestPlantedBugsAreFound(t *testing.T) {
+	for name, bug := range map[string]struct {
+		verb, source string
+		replace      []string
+	}{
+		"the record is written after the move": {"ADD", "pkg/attach/add.go", []string{
+			`return errors.Join(step("record"), n.Ledger.Put(r))`, `return step("record")`,
+		}},
+		"the record is removed before the NIC is home": {"DEL", "pkg/attach/home.go", []string{
+			"		homeErr = n.takeBack(ctx, r, wait, isSilent)\n",
+			"		_ = n.Ledger.Remove(r)\n		homeErr = n.takeBack(ctx, r, wait, isSilent)\n",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bin := plant(t, bug.source, bug.replace...)
+			for _, recovery := range []string{byDEL, byGC} {
+				h := newHost(t, "host-device", bug.verb, bin)
+				r := sweep(t, h, "host-device, planted: "+name, bug.verb, mode{whole: true, recovery: recovery}, 12, 3)
+				if len(r.losses) == 0 {
+					t.Errorf("%d of %d points were tried, and nothing was found with %s", r.tried, r.points, recovery)
+					continue
+				}
+				first, _, _ := strings.Cut(r.losses[0], "\n")
+				t.Logf("%d of %d points lose something with %s, for example %s", len(r.losses), r.tried, recovery, first)
+			}
+		})
+	}
+}

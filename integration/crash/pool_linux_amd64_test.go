@@ -1,0 +1,279 @@
+package crash
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// plane is the control plane of all tests, started when the first wants it.
+var plane struct {
+	sync.Mutex
+	*controlplane.Plane
+	dir string
+}
+
+func startPlane(t *testing.T) *controlplane.Plane {
+	t.Helper()
+	plane.Lock()
+	defer plane.Unlock()
+	if plane.Plane != nil {
+		return plane.Plane
+	}
+	dir, err := os.MkdirTemp("", "rail-cni-crash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plane.dir = dir
+	if plane.Plane, err = controlplane.New(context.Background(), dir, controlplane.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return plane.Plane
+}
+
+func stopPlane() {
+	if plane.Plane != nil {
+		plane.Close()
+	}
+	if plane.dir != "" {
+		_ = os.RemoveAll(plane.dir)
+	}
+}
+
+var namespaces atomic.Int64
+
+// newNamespace makes a namespace of the API, and a kubeconfig for it.
+func newNamespace(t *testing.T) (kubeconfig string) {
+	t.Helper()
+	p, name := startPlane(t), fmt.Sprint("crash-", namespaces.Add(1))
+	code, answer, err := p.Admin().Create(t.Context(), "/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": name}})
+	if err != nil || code >= 300 {
+		t.Fatalf("namespace %s: %d %s %v", name, code, answer, err)
+	}
+	c, err := p.CertificateFor("node-of-"+name, "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if _, err := p.Kubeconfig(c, controlplane.Form{Path: kubeconfig, Namespace: name}); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+// Containers. "was" and "a" are sandboxes of one pod: the second takes over the
+// address that the first had.
+const (
+	was, a, b, c = "was", "a", "b", "c"
+	own          = "10.0.0.0/24"
+	wider        = "10.0.0.0/16" // a pool that overlaps
+)
+
+// pool is the subject whereabouts.
+type pool struct {
+	t          *testing.T
+	state      string
+	kubeconfig string // "" is the local store
+	before     func(p *pool)
+	verb       string
+	lost       []string
+}
+
+func (p *pool) program(verb, id, cidr string) program {
+	pod := map[string]string{was: a}[id]
+	if pod == "" {
+		pod = id
+	}
+	ipam := map[string]any{"type": "whereabouts", "range": cidr, "store": "local"}
+	if p.kubeconfig != "" {
+		ipam["store"], ipam["kubernetes"] = "kubernetes", map[string]any{"kubeconfig": p.kubeconfig}
+	}
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "stateDir": p.state, "ipam": ipam})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return program{args: []string{filepath.Join(testnet.Bin(p.t), "whereabouts")}, stdin: string(conf), env: []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+		"CNI_ARGS=K8S_POD_NAMESPACE=ns;K8S_POD_NAME=" + pod, "GOTRACEBACK=none",
+	}}
+}
+
+// run runs a verb to its end, and gives the address of an ADD.
+func (p *pool) run(verb, id, cidr string) (addr string) {
+	p.t.Helper()
+	call := p.program(verb, id, cidr)
+	cmd := exec.Command(call.args[0])
+	cmd.Env, cmd.Stdin = call.env, strings.NewReader(call.stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		p.lost = append(p.lost, fmt.Sprintf("%s of %s: %v %s%s", verb, id, err, stdout.Bytes(), stderr.Bytes()))
+		return ""
+	}
+	return address(stdout.Bytes())
+}
+
+// address gives the first address of a result, or "".
+func address(result []byte) string {
+	var r struct{ IPs []struct{ Address string } }
+	if json.Unmarshal(result, &r) != nil || len(r.IPs) == 0 {
+		return ""
+	}
+	addr, _, _ := strings.Cut(r.IPs[0].Address, "/")
+	return addr
+}
+
+func (p *pool) begin() program {
+	p.state = p.t.TempDir()
+	if p.before != nil {
+		p.before(p)
+	}
+	return p.program(p.verb, a, own)
+}
+
+// byReconciler is that of the cluster, which frees what no pod has.
+const byReconciler = "the reconciler"
+
+// recover lets others use the pools meanwhile. No two may get one address.
+func (p *pool) recover(recovery string, o outcome) []string {
+	p.t.Helper()
+	held := map[string]string{}
+	take := func(id, addr string) {
+		if other := held[addr]; addr != "" && other != "" && other != id {
+			p.lost = append(p.lost, fmt.Sprintf("%s and %s both have %s", other, id, addr))
+		}
+		held[addr] = id
+	}
+	if p.verb == "ADD" && o.code == 0 && o.ended {
+		take(a, address([]byte(o.stdout)))
+	}
+	take(b, p.run("ADD", b, wider))
+	if recovery == byAgain {
+		take(a, p.run("ADD", a, own))
+		take(c, p.run("ADD", c, own))
+		take(b, p.run("ADD", b, wider))
+	}
+	if recovery != byReconciler {
+		p.run("DEL", a, own)
+		p.run("DEL", was, own)
+	}
+	p.run("DEL", b, wider)
+	p.run("DEL", c, own)
+	if p.kubeconfig == "" {
+		p.settleLocal()
+	} else {
+		p.settleCluster(recovery)
+	}
+	lost := p.lost
+	p.lost = nil
+	return lost
+}
+
+// settleLocal lets somebody take each pool's lock, who tidies up if he must.
+func (p *pool) settleLocal() {
+	for _, cidr := range []string{own, wider} {
+		p.run("ADD", "settle", cidr)
+		p.run("DEL", "settle", cidr)
+	}
+	for _, path := range testnet.Leftovers(p.t, p.state) {
+		p.lost = append(p.lost, "left: "+path)
+	}
+}
+
+// settleCluster does what the next call, or the agent, would. An entry must be
+// gone before the reconciler comes, unless nothing else did.
+func (p *pool) settleCluster(recovery string) {
+	p.t.Helper()
+	client, err := kube.Open(kube.Config{Kubeconfig: p.kubeconfig, UserAgent: "crash"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	s, err := kubernetes.New(kubernetes.Options{
+		Client: client, Kubeconfig: p.kubeconfig, StateDir: p.state,
+		JournalDir: filepath.Join(p.state, filepath.Base(kubernetes.DefaultJournalDir)),
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer s.Close()
+	if left, err := s.Replay(p.t.Context()); err != nil || left != 0 {
+		p.lost = append(p.lost, fmt.Sprintf("the journal keeps %d: %v", left, err))
+	}
+	if recovery != byReconciler {
+		p.wantNone(client, "before the reconciler", false)
+	}
+	if _, err := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client}).Once(p.t.Context()); err != nil {
+		p.lost = append(p.lost, "reconciler: "+err.Error())
+	}
+	p.wantNone(client, "after the reconciler", true)
+}
+
+// wantNone wants no entry in the cluster's pools, and no reservation if all.
+func (p *pool) wantNone(client *kube.Client, when string, all bool) {
+	p.t.Helper()
+	found, err := kubernetes.Inspect(p.t.Context(), client)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, h := range found.Holdings {
+		p.lost = append(p.lost, fmt.Sprintf("%s, pool %s has %s for %s", when, h.Pool.Name, h.Addr, h.Owner()))
+	}
+	for _, r := range found.Loose {
+		if all {
+			p.lost = append(p.lost, fmt.Sprintf("%s, there is a reservation %s", when, r.Metadata.Name))
+		}
+	}
+}
+
+// TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled kills it at each
+// change, on both stores, and has others use the pools right after.
+func TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled(t *testing.T) {
+	type scenario struct {
+		name   string
+		verb   string
+		before func(p *pool)
+	}
+	scenarios := []scenario{
+		{"first address", "ADD", nil},
+		{"used pool", "ADD", func(p *pool) { p.run("ADD", "x", wider); p.run("DEL", "x", wider) }},
+		{"new sandbox", "ADD", func(p *pool) { p.run("ADD", was, own) }},
+		{"held address", "DEL", func(p *pool) { p.run("ADD", a, own) }},
+	}
+	modes := []mode{{recovery: byDEL}, {recovery: byAgain}}
+	for _, e := range injected {
+		modes = append(modes, mode{errno: e, recovery: byDEL})
+	}
+	for _, store := range []string{"local", "kubernetes"} {
+		for _, sc := range scenarios {
+			all := slices.Clone(modes)
+			if store == "kubernetes" {
+				all = append(all, mode{recovery: byReconciler})
+			}
+			for _, m := range all {
+				name := fmt.Sprintf("whereabouts, %s, %s", store, sc.name)
+				t.Run(name+"/"+m.String(), func(t *testing.T) {
+					t.Parallel()
+					p := &pool{t: t, before: sc.before, verb: sc.verb}
+					if store == "kubernetes" {
+						p.kubeconfig = newNamespace(t)
+					}
+					sweep(t, p, name, sc.verb, m, sample, enough).report(t)
+				})
+			}
+		}
+	}
+}
