@@ -58,7 +58,7 @@ func softRoCE(c cni) error {
 	if err == nil {
 		err = softNICs(nics...)
 	}
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, kmod.ErrNoSoftRoCE) {
 		chapter("Not shown: RDMA traffic")
 		say("%v", err)
 		return nil

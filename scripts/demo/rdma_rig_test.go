@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 )
 
 // TestRDMADemo is the second part as "make demo" shows it.
@@ -19,7 +21,7 @@ func TestRDMADemo(t *testing.T) {
 // TestDemoOnNamedNICs is the second part as "make demo NICS=…" shows it on a
 // host, which the machine is.
 func TestDemoOnNamedNICs(t *testing.T) {
-	if err := softNICs("ens11np0", "ens21np0", "ens12np0"); errors.Is(err, os.ErrNotExist) {
+	if err := softNICs("ens11np0", "ens21np0", "ens12np0"); errors.Is(err, kmod.ErrNoSoftRoCE) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)

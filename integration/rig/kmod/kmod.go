@@ -52,12 +52,15 @@ func ReloadNICs(parameters string) error {
 	return Load(wire.NICModule, parameters)
 }
 
+// ErrNoSoftRoCE is wrapped by [SoftRoCE] where the driver could not be built.
+var ErrNoSoftRoCE = errors.New("the rig has no Soft-RoCE")
+
 // SoftRoCE loads the driver that gives any NIC an RDMA device with a data path
-// (`rdma link add … type rxe netdev …`). Where the rig has none the error is the
-// reason, and wraps [os.ErrNotExist].
+// (`rdma link add … type rxe netdev …`). Where the rig has none the error wraps
+// [ErrNoSoftRoCE], and is the reason.
 func SoftRoCE() error {
 	if why, err := os.ReadFile(wire.NoSoftRoCE); err == nil {
-		return fmt.Errorf("the rig has no Soft-RoCE (%w): %s", os.ErrNotExist, why)
+		return fmt.Errorf("%w: %s", ErrNoSoftRoCE, strings.TrimSpace(string(why)))
 	}
 	return LoadAll(wire.SoftRoCE)
 }

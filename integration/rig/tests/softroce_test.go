@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
@@ -21,7 +20,7 @@ func TestPodsSpeakVerbs(t *testing.T) {
 	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newRDMANode(t, mode, "rdma=0")
-			if err := kmod.SoftRoCE(); errors.Is(err, os.ErrNotExist) {
+			if err := kmod.SoftRoCE(); errors.Is(err, kmod.ErrNoSoftRoCE) {
 				t.Skip(err)
 			} else if err != nil {
 				t.Fatal(err)
