@@ -1,5 +1,5 @@
-// Demo shows what rail-cni does, on one machine and in about a minute and a
-// half: two nodes with eight rail NICs each, and the NADs of examples/ lend them
+// Demo shows what rail-cni does, on one machine and in about two
+// minutes: two nodes with eight rail NICs each, and the NADs of examples/ lend them
 // to two pods and bring them home. It is the acceptance test of those files as
 // well: it checks all that it shows, and exits with 1 at the first thing that is
 // not as it should be.
