@@ -97,7 +97,7 @@ func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 }
 
 func (d *Dir) openLock(name string) (*os.File, error) {
-	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE, fileMode)
+	f, err := d.OpenFile(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, writeError(d.path, name, err)
 	}

@@ -42,7 +42,7 @@ func (d *Dir) Post(name string, data []byte) (*Lock, error) {
 // Held says whether some process holds the lock on the file name. Nobody holds
 // one on a file that does not exist.
 func (d *Dir) Held(name string) (bool, error) {
-	f, err := d.root.Open(name)
+	f, err := d.OpenFile(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

@@ -65,21 +65,30 @@ func openExisting(path string) (*Dir, error) {
 		return nil, cnierr.New(cnierr.IO, "remove it or configure another place",
 			"state directory %s is not a directory but %s", path, info.Mode().Type())
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return nil, cnierr.New(cnierr.IO, "remove it or configure another place",
-			"state directory %s belongs to user %d, who could forge what is in it", path, st.Uid)
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return nil, cnierr.New(cnierr.IO, fmt.Sprintf("chmod 0700 %s after checking what is in it", path),
-			"state directory %s may be written by others (mode %04o)", path, info.Mode().Perm())
-	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	d := &Dir{root: root, path: path}
-	d.durable = !onTmpfs(path)
-	return d, nil
+	return trusted(root, path, !onTmpfs(path))
+}
+
+// trusted makes a Dir of root, unless others could forge what is in it. It
+// looks at what was opened: path may lead elsewhere by now.
+func trusted(root *os.Root, path string, durable bool) (*Dir, error) {
+	info, err := root.Stat(".")
+	if err != nil {
+		err = openError(path, err)
+	} else if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		err = cnierr.New(cnierr.IO, "remove it or configure another place",
+			"state directory %s belongs to user %d, who could forge what is in it", path, st.Uid)
+	} else if info.Mode().Perm()&0o022 != 0 {
+		err = cnierr.New(cnierr.IO, fmt.Sprintf("chmod 0700 %s after checking what is in it", path),
+			"state directory %s may be written by others (mode %04o)", path, info.Mode().Perm())
+	}
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	return &Dir{root: root, path: path, durable: durable}, nil
 }
 
 func openError(path string, err error) error {
@@ -105,7 +114,8 @@ func (d *Dir) Path() string { return d.path }
 // tmpfs, and writes are fsynced.
 func (d *Dir) Durable() bool { return d.durable }
 
-// Sub opens the directory name below d, and makes it if it does not exist.
+// Sub opens the directory name below d, and makes it if it does not exist. It
+// refuses what [Open] refuses.
 func (d *Dir) Sub(name string) (*Dir, error) {
 	if err := d.root.Mkdir(name, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, openError(filepath.Join(d.path, name), err)
@@ -114,11 +124,16 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 			return nil, err
 		}
 	}
+	path := filepath.Join(d.path, name)
+	// OpenRoot follows a link, and waits for the other end of a FIFO.
+	if info, err := d.root.Lstat(name); err == nil && !info.IsDir() {
+		return nil, openError(path, fmt.Errorf("it is no directory but %s: %w", info.Mode().Type(), ErrNotOurs))
+	}
 	root, err := d.root.OpenRoot(name)
 	if err != nil {
-		return nil, openError(filepath.Join(d.path, name), err)
+		return nil, openError(path, err)
 	}
-	return &Dir{root: root, path: filepath.Join(d.path, name), durable: d.durable}, nil
+	return trusted(root, path, d.durable)
 }
 
 // ErrNotOurs is wrapped when a file cannot be one that [Dir.Write] made.
@@ -127,17 +142,17 @@ var ErrNotOurs = errors.New("nothing here makes such a file")
 var errSymlink = fmt.Errorf("it is a symbolic link: %w", ErrNotOurs)
 
 // Read gives the content of the file name. A missing file is an error that
-// wraps [fs.ErrNotExist]; a symbolic link, which it does not follow, and a file
-// that is too large wrap [ErrNotOurs].
+// wraps [fs.ErrNotExist]; a symbolic link, which it does not follow, what is no
+// regular file, and a file that is too large wrap [ErrNotOurs].
 func (d *Dir) Read(name string) ([]byte, error) {
-	f, err := d.root.Open(name)
+	if d.isSymlink(name) {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errSymlink)
+	}
+	f, err := d.OpenFile(name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if d.isSymlink(name) {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errSymlink)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
@@ -231,9 +246,22 @@ func (d *Dir) Exists(name string) bool {
 }
 
 // OpenFile opens a file below d, as [os.Root.OpenFile], with mode 0600 when it
-// is made. For files that are changed in place (bitmaps); the caller closes it.
+// is made. What is no regular file wraps [ErrNotOurs], and is not waited for,
+// as one would for the other end of a FIFO; only "." may be opened to list it.
+// For files that are changed in place (bitmaps); the caller closes it.
 func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
-	return d.root.OpenFile(name, flag, fileMode)
+	f, err := d.root.OpenFile(name, flag|unix.O_NONBLOCK, fileMode)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() && name != "." {
+		err = fmt.Errorf("%s is no file but %s: %w", filepath.Join(d.path, name), info.Mode().Type(), ErrNotOurs)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Remove removes the file name. A missing file is not an error.
