@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,7 +45,41 @@ func locate(id NetnsID, path string) *Netns {
 	if n, sure := openByHandle(id); sure {
 		return n
 	}
-	return scan(id)
+	if dead.has(id) {
+		return nil
+	}
+	n := scan(id)
+	if n == nil {
+		dead.add(id)
+	}
+	return n
+}
+
+// graves remembers namespaces that a scan, which looks at every open file of
+// the machine, did not find: a pod with eight NICs dies once, and a cookie is
+// never given twice.
+type graves struct {
+	mu      sync.Mutex
+	cookies map[uint64]bool
+}
+
+var dead graves
+
+func (g *graves) has(id NetnsID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cookies[id.Cookie]
+}
+
+func (g *graves) add(id NetnsID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cookies == nil || len(g.cookies) > 1000 {
+		g.cookies = map[uint64]bool{}
+	}
+	if id.Cookie != 0 {
+		g.cookies[id.Cookie] = true
+	}
 }
 
 // NetnsAlive is the quick form of [FindNetns] for the usual case: it says

@@ -24,6 +24,10 @@ var ErrNoRDMA = errors.New("no RDMA here: the kernel's RDMA core (module ib_core
 // knows that it must exist asks with [Core.Await].
 var ErrNotFound = errors.New("no such RDMA device")
 
+// NotifyGroup is the multicast group of NETLINK_RDMA to which the kernel says
+// which devices come and go (RDMA_NL_GROUP_NOTIFY, Linux 6.12).
+const NotifyGroup = 4
+
 // answerIn bounds how long the kernel may take to answer. It answers a request
 // before it takes the next one, so only a hung driver needs as long as this.
 var answerIn = unix.Timeval{Sec: 5}

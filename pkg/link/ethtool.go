@@ -1,0 +1,119 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// From linux/ethtool.h; the rest of its numbers are in package unix.
+const (
+	setOfStats    = 1  // ETH_SS_STATS
+	nameLength    = 32 // ETH_GSTRING_LEN
+	commandLength = 44 // struct ethtool_cmd
+)
+
+// mostStats bounds what a driver may claim to have.
+const mostStats = 1 << 16
+
+// Driver is what an interface's driver says of it by ethtool(8).
+type Driver struct {
+	Stats map[string]uint64 // `ethtool -S`, by the driver's own names
+	Mbps  uint32            // the link's speed in megabit per second, 0 if it is not known
+}
+
+// Driver asks the driver of the interface with this name. A driver without
+// statistics, or a speed, has none. The error wraps ENODEV when there is no such
+// interface.
+func (n *Netns) Driver(name string) (Driver, error) {
+	d := Driver{Stats: map[string]uint64{}}
+	err := n.Do(func() error {
+		s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		e := ethtool{socket: s, name: name}
+		if d.Mbps, err = e.speed(); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		err = e.stats(d.Stats)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil
+		}
+		return err
+	})
+	return d, cnierr.Wrap(err, cnierr.Kernel, "", "ethtool of %s in netns %s", name, n.Path)
+}
+
+// ethtool makes ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs
+// of 32-bit fields in host byte order, the command first.
+type ethtool struct {
+	socket int
+	name   string
+}
+
+func (e ethtool) call(argument []byte) error {
+	if len(e.name) >= unix.IFNAMSIZ {
+		return unix.ENODEV
+	}
+	request := struct { // struct ifreq
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&argument[0])}
+	copy(request.name[:], e.name)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(e.socket), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func argument(size int, fields ...uint32) []byte {
+	a := make([]byte, 0, size)
+	for _, f := range fields {
+		a = binary.NativeEndian.AppendUint32(a, f)
+	}
+	return a[:size]
+}
+
+func (e ethtool) speed() (uint32, error) {
+	a := argument(commandLength, unix.ETHTOOL_GSET)
+	if err := e.call(a); err != nil {
+		return 0, err
+	}
+	mbps := uint32(binary.NativeEndian.Uint16(a[12:])) | uint32(binary.NativeEndian.Uint16(a[28:]))<<16
+	if mbps == math.MaxUint32 || mbps == math.MaxUint16 { // SPEED_UNKNOWN, in 32 and in 16 bits
+		mbps = 0
+	}
+	return mbps, nil
+}
+
+func (e ethtool) stats(into map[string]uint64) error {
+	a := argument(20, unix.ETHTOOL_GSSET_INFO, 0, 1<<setOfStats, 0) // struct ethtool_sset_info
+	if err := e.call(a); err != nil {
+		return err
+	}
+	count := binary.NativeEndian.Uint32(a[16:])
+	if count == 0 || binary.NativeEndian.Uint32(a[8:]) == 0 || count > mostStats {
+		return nil
+	}
+	// The driver writes as many as it has by now: leave it room for more.
+	room := 2 * int(count)
+	names := argument(12+room*nameLength, unix.ETHTOOL_GSTRINGS, setOfStats, count)
+	values := argument(8+room*8, unix.ETHTOOL_GSTATS, count)
+	if err := errors.Join(e.call(names), e.call(values)); err != nil {
+		return err
+	}
+	for i := range int(min(count, binary.NativeEndian.Uint32(names[8:]), binary.NativeEndian.Uint32(values[4:]))) {
+		name, _, _ := bytes.Cut(names[12+i*nameLength:][:nameLength], []byte{0})
+		into[string(name)] = binary.NativeEndian.Uint64(values[8+i*8:])
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Listen calls told whenever the kernel says something to a multicast group of
+// a netlink family (unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) in the namespace,
+// until ctx ends. What it says is not read: notices are lost when they come too
+// fast, so whoever hears one has to look for himself. told is also called when
+// some were lost. The namespace may be closed meanwhile, and lives until then.
+// The error wraps EPROTONOSUPPORT when the kernel does not have the family.
+func (n *Netns) Listen(ctx context.Context, family, group int, told func()) error {
+	var socket *os.File
+	err := n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, family)
+		if err != nil {
+			return err
+		}
+		socket = os.NewFile(uintptr(fd), "netlink")
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (group - 1)})
+	})
+	if socket != nil {
+		defer socket.Close()
+	}
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.Kernel, "", "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
+	}
+	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
+	for notice := make([]byte, 64); ; { // the kernel drops what does not fit
+		_, err := socket.Read(notice)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS):
+			return cnierr.Wrap(err, cnierr.Kernel, "", "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
+		}
+		told()
+	}
+}
