@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,9 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 	}()
 	isSilent := sync.OnceFunc(func() { close(silent) })
 	var homeErr error
-	if r.Phase != ledger.Freeing {
+	// What the record of another boot speaks of is gone, whatever looks like it:
+	// nothing is taken back. Put would make it one of this boot.
+	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("the record could not be updated; going on", "err", err)
@@ -83,7 +86,7 @@ func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
 		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < freeAgain {
 			continue
 		}
-		err := n.sweepOne(ctx, r.Key)
+		err := n.End(ctx, r, 0)
 		if errors.Is(err, statefile.ErrBusy) {
 			continue
 		}
@@ -110,22 +113,57 @@ func (n *Node) Stale() ([]*ledger.Record, []error) {
 	return stale, errs
 }
 
-func (n *Node) sweepOne(ctx context.Context, k ledger.Key) error {
-	lock, err := n.Ledger.TryLockAttachment(k)
+// End ends one attachment that [Node.Stale] gave, if it is still the same one:
+// the runtime may have ended it, and used its name again. wait bounds the wait
+// for what is on its way home. The error wraps [statefile.ErrBusy] when another
+// process works on the attachment. Where the IPAM plugin is missing there is no
+// error, and the record stays, in phase [ledger.Freeing].
+func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration) error {
+	lock, err := n.Ledger.TryLockAttachment(stale.Key)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.UnlockAndRemove() }()
-	r, err := n.Ledger.Get(k)
+	r, err := n.Ledger.Get(stale.Key)
 	if errors.Is(err, ledger.ErrNoRecord) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
+	if !r.Same(stale) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, sweepWait)
 	defer cancel()
-	return n.settle(ctx, r, 0)
+	return n.settle(ctx, r, wait)
+}
+
+// OnTheirWay gives those of the attachments that [Node.Stale] gave whose NIC is
+// nowhere to be seen, though a driver holds it: the kernel is about to put it
+// into init_net. It tells nothing of RDMA devices.
+func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
+	links, err := n.Host.Netns.Links()
+	if err != nil {
+		return nil, err
+	}
+	// Where the kernel puts them, if that is not here; a container may not look there.
+	if first, err := link.OpenNetns(initNetns); err == nil {
+		if !first.ID.Equal(n.Host.Netns.ID) {
+			there, _ := first.Links() // what is not seen is waited for
+			links = append(links, there...)
+		}
+		first.Close()
+	}
+	away := map[ledger.Key]bool{}
+	for _, r := range stale {
+		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || r.Loan == nil || r.Loan.Driver != "" || r.Loan.Identity.ParentDev == "" {
+			continue
+		}
+		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })
+		away[r.Key] = !seen && n.bound(r.Loan.Identity.ParentDev)
+	}
+	return away, nil
 }
 
 // takeBack takes the interface out of the pod: a macvlan is deleted, a NIC
@@ -134,9 +172,6 @@ func (n *Node) sweepOne(ctx context.Context, k ledger.Key) error {
 // silent is called when the interface answers for no address and what is left
 // is the kernel's work.
 func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duration, silent func()) error {
-	if !n.Ledger.OfThisBoot(r) {
-		return nil // the boot reset all that the record speaks of
-	}
 	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
 	if err != nil {
 		return err

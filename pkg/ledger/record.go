@@ -140,6 +140,12 @@ func (r *Record) Holder() string {
 	return who
 }
 
+// Same says whether both are of one ADD, however far it is: a runtime may use
+// the name of an attachment again.
+func (r *Record) Same(other *Record) bool {
+	return r.Key == other.Key && r.Created.Equal(other.Created) && r.Netns == other.Netns
+}
+
 // OnlyRDMA says whether the record is the plugin rdma's own: the interface is
 // of a plugin that keeps no record here.
 func (r *Record) OnlyRDMA() bool { return r.Loan == nil && r.Child == nil }
