@@ -1,6 +1,9 @@
 // Rail-agent is the node's keeper: what is to be done on a node while no plugin
 // runs. Each of its duties is a command. ADD and DEL need none of them.
 //
+// "rail-agent run" keeps the node: NICs of pods that died come home at once, by
+// pkg/agent.
+//
 // "rail-agent ipam" reconciles the addresses of the cluster, by
 // pkg/ipam/kubernetes.
 //

@@ -16,7 +16,7 @@ import (
 // until a context ends.
 const onceTime = 10 * time.Minute
 
-func newIPAM(a *agent) *cobra.Command {
+func newIPAM(a *agentFlags) *cobra.Command {
 	var once bool
 	var grace, interval time.Duration
 	var flags cluster.Flags
@@ -43,7 +43,7 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		if err != nil {
 			return err
 		}
-		store, err := flags.Store(client, a.stateDir)
+		store, err := flags.Store(client, a.stateDirs[0])
 		if err != nil {
 			return err
 		}

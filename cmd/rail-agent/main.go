@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,22 +18,26 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
+// The process's first thread must never be parked in another namespace: that
+// would keep the namespace alive.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stderr))
 }
 
-// agent is what all commands share.
-type agent struct {
-	stateDir string
-	verbose  bool
-	log      *slog.Logger
+// agentFlags are what all commands share.
+type agentFlags struct {
+	stateDirs []string
+	verbose   bool
+	log       *slog.Logger
 }
 
 // run is rail-agent with its arguments, until ctx ends. It gives the exit code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
-	a := &agent{}
+	a := &agentFlags{}
 	root := &cobra.Command{
 		Use:           "rail-agent",
 		Short:         "Keep a node of rail-cni in order",
@@ -47,10 +52,10 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 			a.log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 		},
 	}
-	root.PersistentFlags().StringVar(&a.stateDir, "state-dir", netconf.DefaultStateDir,
-		`state directory of the plugins, the "stateDir" of their configuration`)
+	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{netconf.DefaultStateDir},
+		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log also what changes nothing")
-	root.AddCommand(newIPAM(a))
+	root.AddCommand(newRun(a), newIPAM(a))
 	root.SetArgs(args)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {

@@ -293,5 +293,29 @@ func TestAgentNeedsExactlyItsRole(t *testing.T) {
 	if out, err := again.CombinedOutput(); err != nil {
 		t.Errorf("--once: %v\n%s", err, out)
 	}
+	c.eventOfNode(kubeconfig)
 	c.wantExactly("rail-cni-agent", began)
+}
+
+// eventOfNode has the keeper of a node tell of a plugin that is missing.
+func (c *cluster) eventOfNode(kubeconfig string) {
+	c.t.Helper()
+	keeper := exec.Command(filepath.Join(testnet.Bin(c.t), "rail-agent"), "run", "--node", "node1", "--kubeconfig", kubeconfig,
+		"--state-dir", c.t.TempDir(), "--metrics", "off", "--cni-bin", c.t.TempDir())
+	var log bytes.Buffer
+	keeper.Stderr = &log
+	if err := keeper.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	var answer []byte
+	for deadline := time.Now().Add(30 * time.Second); !bytes.Contains(answer, []byte("PluginReplaced")) && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		var err error
+		if _, answer, err = c.plane.Admin().Get(context.Background(), "/api/v1/namespaces/default/events"); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	_ = keeper.Process.Signal(syscall.SIGTERM)
+	if err := keeper.Wait(); err != nil || !bytes.Contains(answer, []byte("PluginReplaced")) {
+		c.t.Errorf("no Event: %v\n%s", err, log.String())
+	}
 }

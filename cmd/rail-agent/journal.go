@@ -1,0 +1,64 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// journal replays what DELs of this node could not free, each entry by the
+// kubeconfig that it names.
+type journal struct{ stateDirs []string }
+
+// Waiting implements agent.Journal.
+func (j journal) Waiting() (int, error) {
+	total := 0
+	var errs []error
+	for _, dir := range j.stateDirs {
+		ways, err := kubernetes.Journalled(cluster.JournalDir(dir))
+		errs = append(errs, err)
+		for _, n := range ways {
+			total += n
+		}
+	}
+	return total, errors.Join(errs...)
+}
+
+// Replay implements agent.Journal.
+func (j journal) Replay(ctx context.Context) error {
+	var errs []error
+	for _, dir := range j.stateDirs {
+		ways, err := kubernetes.Journalled(cluster.JournalDir(dir))
+		errs = append(errs, err)
+		for _, w := range slices.SortedFunc(maps.Keys(ways), func(a, b kubernetes.Way) int {
+			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace))
+		}) {
+			if err := replay(ctx, dir, w); err != nil {
+				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", w.Kubeconfig, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func replay(ctx context.Context, stateDir string, w kubernetes.Way) error {
+	client, err := kube.Open(kube.Config{Kubeconfig: w.Kubeconfig, Namespace: w.Namespace, UserAgent: "rail-agent/" + version})
+	if err != nil {
+		return err
+	}
+	store, err := kubernetes.New(kubernetes.Options{
+		Client: client, Kubeconfig: w.Kubeconfig, StateDir: stateDir, JournalDir: cluster.JournalDir(stateDir),
+	})
+	if err != nil {
+		return err
+	}
+	_, err = store.Replay(ctx)
+	return errors.Join(err, store.Close())
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// lab is a node of its own, on which the built agent runs as it ships.
+type lab struct {
+	t          *testing.T
+	node, wire *testnet.Netns
+	state      string
+	path       string // CNI_PATH, "" is testnet's
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	return &lab{t: t, node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), state: filepath.Join(t.TempDir(), "state")}
+}
+
+// call makes a call of a plugin for a pod, with an address of the node's own
+// pool. nic is what is lent, or the macvlan's master.
+func (l *lab) call(plugin, verb, nic string, pod *testnet.Netns, ifName string) testnet.Call {
+	l.t.Helper()
+	key := map[string]string{"host-device": "device", "macvlan": "master"}[plugin]
+	return testnet.Call{
+		Plugin: plugin, Verb: verb, ContainerID: pod.Name, IfName: ifName, Netns: "/run/netns/" + pod.Name, Path: l.path,
+		Config: fmt.Sprintf(`{"cniVersion":"1.1.0","name":"rail-%s","type":%q,%q:%q,"stateDir":%q,"ipam":{"type":"whereabouts","range":"10.9.0.0/24"}}`,
+			plugin, plugin, key, nic, l.state),
+	}
+}
+
+func (l *lab) records() []*ledger.Record {
+	l.t.Helper()
+	d, err := ledger.Open(l.state)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer d.Close()
+	records, errs := d.List()
+	if len(errs) > 0 {
+		l.t.Fatal(errs)
+	}
+	return records
+}
+
+// await waits until done says so, and gives how long it took.
+func await(t *testing.T, what string, limit time.Duration, done func() bool) time.Duration {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(2 * time.Millisecond) {
+		if done() {
+			return time.Since(began)
+		}
+		if time.Since(began) > limit {
+			t.Fatalf("still waiting for %s after %v", what, limit)
+		}
+	}
+}
+
+// running is an agent.
+type running struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	socket string
+	ended  chan struct{}
+
+	mu  sync.Mutex
+	log []string
+}
+
+// start runs the agent in the lab's node, and ends it with the test.
+func (l *lab) start(args ...string) *running {
+	l.t.Helper()
+	a := l.launch(args...)
+	await(l.t, "the agent to be ready", 10*time.Second, func() bool {
+		code, _ := a.get("/readyz")
+		return code == http.StatusOK
+	})
+	return a
+}
+
+func (l *lab) launch(args ...string) *running {
+	l.t.Helper()
+	a := &running{t: l.t, socket: filepath.Join(l.state, "agent.sock"), ended: make(chan struct{})}
+	command := []string{filepath.Join(testnet.Bin(l.t), "rail-agent"), "run", "--state-dir", l.state, "--metrics", "off"}
+	if l.node != nil { // else the machine's own namespace
+		command = append([]string{"ip", "netns", "exec", l.node.Name}, command...)
+	}
+	command = append(command, args...)
+	a.cmd = exec.Command(command[0], command[1:]...)
+	a.cmd.Env = append(os.Environ(), "KUBECONFIG=")
+	read, write := io.Pipe()
+	a.cmd.Stderr = write
+	if err := a.cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	go func() {
+		for lines := bufio.NewScanner(read); lines.Scan(); {
+			a.mu.Lock()
+			a.log = append(a.log, lines.Text())
+			a.mu.Unlock()
+		}
+	}()
+	go func() {
+		_ = a.cmd.Wait() // it is asked for by its exit code, or killed
+		_ = write.Close()
+		close(a.ended)
+	}()
+	l.t.Cleanup(func() {
+		a.end(syscall.SIGTERM)
+		if l.t.Failed() {
+			l.t.Logf("the agent said:\n%s", strings.Join(a.said(""), "\n"))
+		}
+	})
+	return a
+}
+
+// end sends a signal and waits for the agent's end.
+func (a *running) end(signal syscall.Signal) {
+	a.t.Helper()
+	_ = a.cmd.Process.Signal(signal) // it may have ended
+	select {
+	case <-a.ended:
+	case <-time.After(30 * time.Second):
+		_ = a.cmd.Process.Kill()
+		a.t.Errorf("the agent does not end by %v", signal)
+	}
+}
+
+// said gives the lines of the log that contain text.
+func (a *running) said(text string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found []string
+	for _, line := range a.log {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// get asks the agent's socket.
+func (a *running) get(path string) (code int, body string) {
+	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", a.socket)
+		},
+	}}
+	answer, err := c.Get("http://agent" + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return answer.StatusCode, string(text)
+}
+
+func (a *running) status() agent.Status {
+	a.t.Helper()
+	var s agent.Status
+	code, body := a.get("/status")
+	if err := json.Unmarshal([]byte(body), &s); err != nil || code != http.StatusOK {
+		a.t.Fatal(code, body, err)
+	}
+	return s
+}
+
+// metric gives the sum of a metric's values over the lines that contain all of
+// labels, and how many there are.
+func (a *running) metric(name string, labels ...string) (sum float64, lines int) {
+	a.t.Helper()
+	code, body := a.get("/metrics")
+	if code != http.StatusOK {
+		a.t.Fatal(code, body)
+	}
+next:
+	for line := range strings.Lines(body) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), name)
+		if !ok || rest[0] != '{' && rest[0] != ' ' {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(rest, l) {
+				continue next
+			}
+		}
+		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+		if err != nil {
+			a.t.Fatalf("%q: %v", line, err)
+		}
+		sum += v
+		lines++
+	}
+	return sum, lines
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	a := l.start()
+	var took []time.Duration
+	for i := range 5 {
+		// A veth dies with its pod; so does a macvlan, of which the host hears nothing.
+		l.node.NIC("ens2", l.wire)
+		before := l.node.State()
+		pod := testnet.NewNetns(t, fmt.Sprint("pod", i))
+		l.node.MustRun(l.call("host-device", "ADD", "ens2", pod, "net1"))
+		l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net2"))
+		if n := len(l.records()); n != 2 {
+			t.Fatalf("%d records", n)
+		}
+		pod.Kill()
+		took = append(took, await(t, "the records' end", 5*time.Second, func() bool { return len(l.records()) == 0 }))
+		if l.node.State() == before {
+			t.Fatal("the veth came home")
+		}
+	}
+	t.Logf("from the pod's death to two attachments' end: %v", took)
+	addressOf(t, l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "last"), "net1")), "10.9.0.1/24")
+	if n, _ := a.metric("rail_cni_end_seconds_count"); n != 10 {
+		t.Errorf("%v attachments ended", n)
+	}
+	if w := a.said("level=WARN"); len(w) > 1 { // one for each veth that is gone is pkg/attach's
+		for _, line := range w {
+			if !strings.Contains(line, "no longer exists") {
+				t.Error(line)
+			}
+		}
+	}
+}
+
+func TestLivingPodsAndThoseThatAPluginWorksOnAreLeftAlone(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	lives, dies := testnet.NewNetns(t, "lives"), testnet.NewNetns(t, "dies")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", lives, "net1"))
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", dies, "net1"))
+	d, err := ledger.Open(l.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	lock, err := d.TryLockAttachment(ledger.Key{ContainerID: dies.Name, IfName: "net1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := l.start()
+	dies.Kill()
+	time.Sleep(1500 * time.Millisecond)
+	if left := l.records(); len(left) != 2 {
+		t.Errorf("%d records are left while a plugin works", len(left))
+	}
+	if n, _ := a.metric("rail_cni_attachments", `pod_netns="gone"`); n != 1 {
+		t.Errorf("%v are to be ended", n)
+	}
+	_ = lock.Unlock()
+	await(t, "the record's end", 3*time.Second, func() bool { return len(l.records()) == 1 })
+	if _, err := lives.ByName("net1"); err != nil {
+		t.Error(err)
+	}
+	if n, _ := a.metric("rail_cni_end_failures_total"); n != 0 {
+		t.Errorf("waiting for a plugin counts as %v failures", n)
+	}
+}
+
+func TestAgentDoesAtItsStartWhatWasLeft(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	before := l.node.State()
+	pods := []*testnet.Netns{testnet.NewNetns(t, "pod1"), testnet.NewNetns(t, "pod2")}
+	for _, p := range pods {
+		l.node.MustRun(l.call("macvlan", "ADD", "ens1", p, "net1"))
+		p.Delete()
+	}
+	l.start()
+	await(t, "the records' end", 5*time.Second, func() bool { return len(l.records()) == 0 })
+	if d := l.node.Settled(before); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestRecordsOfAnotherBootAreSettled has records as a reboot leaves them where
+// the state directory is on a disk. What they speak of does not exist any more,
+// though something may look the same.
+func TestRecordsOfAnotherBootAreSettled(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	l.node.NIC("ens2", l.wire)
+	pod := testnet.NewNetns(t, "pod")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
+	l.node.MustRun(l.call("host-device", "ADD", "ens2", pod, "net2"))
+	files, err := filepath.Glob(filepath.Join(l.state, "attachments", "*.json"))
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r map[string]any
+		if err := json.Unmarshal(text, &r); err != nil {
+			t.Fatal(err)
+		}
+		if r["bootID"] == nil {
+			t.Fatalf("%s is on a tmpfs; this test needs TMPDIR on a disk", l.state)
+		}
+		r["bootID"] = "11111111-2222-3333-4444-555555555555"
+		if text, err = json.Marshal(r); err == nil {
+			err = os.WriteFile(file, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, inPod := l.node.State(), pod.State()
+	l.start()
+	await(t, "the records' end", 5*time.Second, func() bool { return len(l.records()) == 0 })
+	if d := l.node.Settled(host) + pod.Settled(inPod); d != "" {
+		t.Errorf("something was touched:\n%s", d)
+	}
+	addressOf(t, l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "next"), "net1")), "10.9.0.1/24")
+}
+
+func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	bin := t.TempDir()
+	for _, name := range []string{"macvlan", "whereabouts"} {
+		copyFile(t, filepath.Join(testnet.Bin(t), name), filepath.Join(bin, name))
+	}
+	l.path = bin
+	pod := testnet.NewNetns(t, "pod")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
+	if err := os.Rename(filepath.Join(bin, "whereabouts"), filepath.Join(bin, "away")); err != nil {
+		t.Fatal(err)
+	}
+	a := l.start()
+	pod.Kill()
+	await(t, "three tries", 20*time.Second, func() bool {
+		n, _ := a.metric("rail_cni_end_failures_total", `plugin="macvlan"`)
+		return n >= 3
+	})
+	if told := a.said("reason=NotHome"); len(told) != 1 || !strings.Contains(told[0], "not installed") {
+		t.Errorf("it told %d times: %s", len(told), strings.Join(told, "\n"))
+	}
+	if n, _ := a.metric("rail_cni_not_home"); n != 1 {
+		t.Errorf("rail_cni_not_home is %v", n)
+	}
+	if s := a.status(); len(s.StateDirs) != 1 || len(s.StateDirs[0].Ending) != 1 || s.StateDirs[0].Ending[0].Error == "" || s.StateDirs[0].Ending[0].ContainerID != pod.Name {
+		t.Errorf("status: %+v", s)
+	}
+	if err := os.Rename(filepath.Join(bin, "away"), filepath.Join(bin, "whereabouts")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the record's end", 20*time.Second, func() bool { return len(l.records()) == 0 })
+	await(t, "the agent to say so", time.Second, func() bool { return len(a.said("reason=Home")) == 1 })
+	if n, lines := a.metric("rail_cni_not_home"); n != 0 || lines != 1 {
+		t.Errorf("rail_cni_not_home is %v in %d lines", n, lines)
+	}
+}
+
+// addressOf fails the test unless a result has this address: the lowest that is
+// free, so all others were freed.
+func addressOf(t *testing.T, result []byte, want string) {
+	t.Helper()
+	if !bytes.Contains(result, []byte(want)) {
+		t.Errorf("the address is not %s: %s", want, result)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPluginsThatAreReplacedAreToldOfOrRestored(t *testing.T) {
+	for _, restore := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restore=%v", restore), func(t *testing.T) {
+			l := newLab(t)
+			own, bin := t.TempDir(), t.TempDir()
+			for _, name := range []string{"macvlan", "rdma"} {
+				copyFile(t, filepath.Join(testnet.Bin(t), name), filepath.Join(own, name))
+				copyFile(t, filepath.Join(testnet.Bin(t), name), filepath.Join(bin, name))
+			}
+			a := l.start("--own", own, "--cni-bin", bin, fmt.Sprintf("--restore-binaries=%v", restore))
+			ours := func(name string) float64 {
+				n, lines := a.metric("rail_cni_binary_ours", bin+"/"+name+`"`)
+				if lines > 1 {
+					t.Errorf("%d lines of %s", lines, name)
+				}
+				return n
+			}
+			await(t, "the first comparison", 5*time.Second, func() bool { return ours("macvlan")+ours("rdma") == 2 })
+			if n, lines := a.metric("rail_cni_binary_ours"); n != 2 || lines != 2 {
+				t.Errorf("%v of %d plugins are ours", n, lines)
+			}
+			// An installer that writes into place, and one that renames.
+			if err := os.WriteFile(filepath.Join(bin, "macvlan"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(filepath.Join(bin, "rdma")); err != nil {
+				t.Fatal(err)
+			}
+			if restore {
+				await(t, "both to be restored", 5*time.Second, func() bool { return len(a.said("reason=PluginRestored")) == 2 })
+				for _, name := range []string{"macvlan", "rdma"} {
+					want, err := os.ReadFile(filepath.Join(own, name))
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, err := os.ReadFile(filepath.Join(bin, name))
+					if err != nil || !bytes.Equal(got, want) {
+						t.Errorf("%s was not restored: %d bytes, %v", name, len(got), err)
+					}
+					if info, err := os.Stat(filepath.Join(bin, name)); err != nil || info.Mode() != 0o755 {
+						t.Error(info.Mode(), err)
+					}
+				}
+				if files, err := os.ReadDir(bin); err != nil || len(files) != 2 {
+					t.Error(files, err)
+				}
+				await(t, "both to be ours", 5*time.Second, func() bool { return ours("macvlan")+ours("rdma") == 2 })
+				return
+			}
+			await(t, "both to be told of", 5*time.Second, func() bool { return len(a.said("reason=PluginReplaced")) == 2 })
+			if n := ours("macvlan") + ours("rdma"); n != 0 {
+				t.Errorf("%v of them are ours", n)
+			}
+			copyFile(t, filepath.Join(own, "macvlan"), filepath.Join(bin, "macvlan"))
+			await(t, "one to be ours again", 5*time.Second, func() bool { return len(a.said("reason=PluginOurs")) == 1 })
+		})
+	}
+}
+
+func TestSocketIsForRootAndForOneAgent(t *testing.T) {
+	l := newLab(t)
+	a := l.start()
+	info, err := os.Stat(a.socket)
+	if err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if code, body := a.get("/healthz"); code != http.StatusOK {
+		t.Error(code, body)
+	}
+	if s := a.status(); s.Node == "" || len(s.StateDirs) != 1 || s.StateDirs[0].Path != l.state || s.MemoryBytes == 0 {
+		t.Errorf("status: %+v", s)
+	}
+	second := l.launch()
+	select {
+	case <-second.ended:
+	case <-time.After(10 * time.Second):
+		t.Error("a second agent takes the socket of the first")
+	}
+	await(t, "its reason", time.Second, func() bool { return len(second.said("another rail-agent answers")) == 1 })
+	// What a killed one leaves is no hindrance.
+	a.end(syscall.SIGKILL)
+	if _, err := os.Stat(a.socket); err != nil {
+		t.Fatal(err)
+	}
+	l.start()
+}
+
+func TestCorruptRecordIsToldOfAndKeepsNothingElseAway(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	pod := testnet.NewNetns(t, "pod")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
+	bad := filepath.Join(l.state, "attachments", "c1@net1.json")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := l.launch()
+	await(t, "the agent to tell", 10*time.Second, func() bool { return len(a.said("reason=UnreadableRecord")) == 1 })
+	if code, _ := a.get("/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: %d", code)
+	}
+	pod.Kill()
+	await(t, "the other record's end", 5*time.Second, func() bool {
+		files, err := filepath.Glob(filepath.Join(l.state, "attachments", "*.json"))
+		return err == nil && len(files) == 1
+	})
+	if n, _ := a.metric("rail_cni_unreadable_records"); n != 1 {
+		t.Errorf("%v records cannot be read", n)
+	}
+}
+
+// TestAgentRestsWhenNothingHappens measures for a few seconds; the promise is of
+// the same figures over any time.
+func TestAgentRestsWhenNothingHappens(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	a := l.start("--cni-bin", testnet.Bin(t), "--own", testnet.Bin(t))
+	pod := testnet.NewNetns(t, "pod")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
+	time.Sleep(3 * time.Second) // the echoes of the start
+	before, _ := a.metric("process_cpu_seconds_total")
+	const span = 5 * time.Second
+	time.Sleep(span)
+	after, _ := a.metric("process_cpu_seconds_total")
+	memory, _ := a.metric("process_resident_memory_bytes")
+	t.Logf("CPU: %.1f ms in %v; resident: %.1f MiB", 1000*(after-before), span, memory/(1<<20))
+	if after-before > 0.1 {
+		t.Errorf("it took %.0f ms of CPU in %v", 1000*(after-before), span)
+	}
+	if memory > 40<<20 {
+		t.Errorf("%.1f MiB are resident", memory/(1<<20))
+	}
+}

@@ -1,0 +1,134 @@
+//go:build rig
+
+package tests
+
+import (
+	"bytes"
+	"maps"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+const agentAddress = "127.0.0.1:9400"
+
+// keep starts rail-agent on the node, and ends it with the test, which fails if
+// the agent had anything to complain of.
+func (n *node) keep() {
+	n.t.Helper()
+	var log bytes.Buffer
+	cmd := exec.Command(filepath.Join(testnet.Bin(n.t), "rail-agent"), "run", "--state-dir", n.state, "--metrics", agentAddress)
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil || n.t.Failed() || strings.Contains(log.String(), "level=WARN") {
+			n.t.Errorf("rail-agent: %v\n%s", err, log.String())
+		}
+	})
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if answer, err := http.Get("http://" + agentAddress + "/readyz"); err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatal("rail-agent does not become ready")
+		}
+	}
+}
+
+// arrival is when the kernel had brought a NIC back, and when it was usable.
+type arrival struct{ back, usable time.Time }
+
+// arrivals follows the NICs of all rails home, by the kernel's own notices.
+func (n *node) arrivals(notices <-chan netlink.LinkUpdate) map[string]*arrival {
+	n.t.Helper()
+	home, ofRail := map[string]*arrival{}, map[string]string{}
+	for rail := range rails {
+		ofRail[nicPCI(rail)] = nicName(rail)
+	}
+	usable := 0
+	for limit := time.After(20 * time.Second); usable < rails; {
+		select {
+		case u := <-notices:
+			a := u.Attrs()
+			name := ofRail[a.ParentDev]
+			if name == "" || u.Header.Type != syscall.RTM_NEWLINK {
+				continue
+			}
+			at := home[name]
+			if at == nil {
+				at = &arrival{back: time.Now()}
+				home[name] = at
+			}
+			if at.usable.IsZero() && a.Name == name && a.RawFlags&syscall.IFF_UP != 0 {
+				at.usable = time.Now()
+				usable++
+			}
+		case <-limit:
+			n.t.Fatalf("%d of %d NICs came home: %v", usable, rails, home)
+		}
+	}
+	return home
+}
+
+func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
+	for mode, count := range map[rdma.Mode]int{rdma.Exclusive: 10, rdma.Shared: 3} {
+		t.Run(string(mode), func(t *testing.T) {
+			n := newRDMANode(t, mode, "")
+			n.furnish(rails)
+			before, devices := n.State(), n.allRDMA()
+			n.keep()
+			var kernel, lag, each, all times
+			for range rounds(t, count) {
+				p := n.pod("pod1")
+				for rail := range rails {
+					n.MustRun(p.call("ADD", podName(rail), n.config(rail, nil)))
+				}
+				notices, done := make(chan netlink.LinkUpdate, 1000), make(chan struct{})
+				if err := netlink.LinkSubscribe(notices, done); err != nil {
+					t.Fatal(err)
+				}
+				died := time.Now()
+				p.Kill()
+				home := n.arrivals(notices)
+				close(done)
+				var back, usable time.Time
+				for _, a := range home {
+					each = append(each, a.usable.Sub(a.back))
+					if a.back.After(back) {
+						back = a.back
+					}
+					if a.usable.After(usable) {
+						usable = a.usable
+					}
+				}
+				kernel, lag, all = append(kernel, back.Sub(died)), append(lag, usable.Sub(back)), append(all, usable.Sub(died))
+				for deadline := time.Now().Add(10 * time.Second); len(n.records()) > 0 && time.Now().Before(deadline); {
+					time.Sleep(20 * time.Millisecond)
+				}
+				n.untouched(before)
+				if now := n.allRDMA(); !maps.Equal(now, devices) {
+					t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, devices)
+				}
+			}
+			t.Logf("%d NICs, from the pod's death to the last in init_net: %v", rails, kernel)
+			t.Logf("from the last in init_net to all named and up:           %v", lag)
+			t.Logf("from each in init_net to it named and up:                %v", each)
+			t.Logf("from the pod's death to all named and up:                %v", all)
+		})
+	}
+}

@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// slow is the time between looks at everything when the kernel says nothing: a
+// notice may be lost, and not all changes have one.
+const slow = 30 * time.Second
+
+// Notice is something that a person should know of the node.
+type Notice struct {
+	Reason  string // one word in CamelCase
+	Message string
+	Warning bool // something is wrong; else it has become right
+}
+
+// Teller passes notices on. Tell must not block.
+type Teller interface{ Tell(n Notice) }
+
+// Journal is where DELs leave the addresses that they could not free.
+type Journal interface {
+	// Waiting counts what waits. It must be cheap.
+	Waiting() (int, error)
+	// Replay frees what can be freed now, of all of it.
+	Replay(ctx context.Context) error
+}
+
+// Options say what an agent works on.
+type Options struct {
+	StateDirs []string // of the plugins, at least one
+	NodeName  string
+	Version   string
+
+	// BinDirs are the CNI directories in which the plugins that lie in Own must
+	// be the same. With Restore they are put there, else only told of.
+	BinDirs []string
+	Own     string
+	Restore bool
+
+	Metrics string // address to serve metrics and health at, "" for none
+	Socket  string // path of the socket that answers railctl, "" for none
+
+	Teller  Teller  // nil is nobody
+	Journal Journal // nil is none
+	Log     *slog.Logger
+}
+
+// agent is a running one.
+type agent struct {
+	Options
+	host     *link.Netns // for subscriptions; only Listen works on it
+	keepers  []*keeper
+	binaries *binaries
+	journal  journalState
+	stats    stats
+	scrape   sync.Mutex // one at a time
+	began    time.Time
+}
+
+// Run keeps the node until ctx ends, or until what it needs to begin is not to
+// be had. The calling thread must be in the host netns.
+func Run(ctx context.Context, o Options) error {
+	a := &agent{Options: o, began: time.Now()}
+	var err error
+	if a.host, err = link.CurrentNetns(); err != nil {
+		return err
+	}
+	defer a.host.Close()
+	for _, dir := range o.StateDirs {
+		k, err := newKeeper(a, dir)
+		if err != nil {
+			return err
+		}
+		defer k.node.Close()
+		a.keepers = append(a.keepers, k)
+	}
+	if a.binaries, err = newBinaries(a); err != nil {
+		return err
+	}
+	servers, err := a.listen()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
+	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup) })
+	if first, err := link.OpenNetns(firstNetns); err == nil {
+		defer first.Close()
+		if !first.ID.Equal(a.host.ID) { // NICs fall there
+			all.Go(func() { a.hear(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
+		}
+	}
+	for _, k := range a.keepers {
+		all.Go(func() { k.run(ctx) })
+	}
+	all.Go(func() { a.binaries.run(ctx) })
+	all.Go(func() { a.replay(ctx) })
+	failed := make(chan error, len(servers))
+	for _, s := range servers {
+		all.Go(func() { failed <- s.serve(ctx) })
+	}
+	a.Log.Info("keeping the node", "node", o.NodeName, "stateDirs", o.StateDirs, "version", o.Version)
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+}
+
+// firstNetns is the first process's netns, where NICs fall whose netns died.
+const firstNetns = "/proc/1/ns/net"
+
+// hear wakes the keepers whenever the kernel says something to a netlink group.
+func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
+	for ctx.Err() == nil {
+		err := ns.Listen(ctx, family, group, a.wake)
+		switch {
+		case err == nil:
+		case errors.Is(err, unix.EPROTONOSUPPORT):
+			a.Log.Debug("no RDMA here (yet)", "err", err)
+		default:
+			a.Log.Warn("changes are seen late", "err", err)
+		}
+		sleep(ctx, slow)
+	}
+}
+
+// wake has every keeper look.
+func (a *agent) wake() {
+	for _, k := range a.keepers {
+		nudge(k.nudged)
+	}
+}
+
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is going to look anyway
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// tell logs a notice and passes it on.
+func (a *agent) tell(log *slog.Logger, n Notice, args ...any) {
+	level := slog.LevelInfo
+	if n.Warning {
+		level = slog.LevelWarn
+	}
+	log.Log(context.Background(), level, n.Message, append([]any{"reason", n.Reason}, args...)...)
+	if a.Teller != nil {
+		a.Teller.Tell(n)
+	}
+}
+
+// journalState is what was last seen of the journal.
+type journalState struct {
+	mu      sync.Mutex
+	waiting int
+	err     error
+}
+
+func (j *journalState) set(waiting int, err error) (changed bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	changed = essence(j.err) != essence(err) || (j.waiting == 0) != (waiting == 0)
+	j.waiting, j.err = waiting, err
+	return changed
+}
+
+func (j *journalState) get() (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.waiting, j.err
+}
+
+// replayTime bounds one replay: a server that is away is tried for long.
+const replayTime = 2 * time.Minute
+
+// replay has the journal replayed while something waits in it.
+func (a *agent) replay(ctx context.Context) {
+	for ; a.Journal != nil && ctx.Err() == nil; sleep(ctx, slow) {
+		waiting, err := a.Journal.Waiting()
+		if err == nil && waiting > 0 {
+			bounded, cancel := context.WithTimeout(ctx, replayTime)
+			err = a.Journal.Replay(bounded)
+			cancel()
+			if left, again := a.Journal.Waiting(); again == nil {
+				waiting = left
+			}
+		}
+		if !a.journal.set(waiting, err) || ctx.Err() != nil {
+			continue
+		}
+		switch {
+		case err != nil:
+			a.tell(a.Log, Notice{"AddressesNotFreed", "addresses of pods that ended wait to be freed: " + err.Error(), true}, "waiting", waiting)
+		case waiting == 0:
+			a.tell(a.Log, Notice{"AddressesFreed", "no address waits to be freed any more", false})
+		}
+	}
+}

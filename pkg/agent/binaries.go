@@ -1,0 +1,213 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// Plugins are the names under which the plugins are installed.
+var Plugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
+
+// settleTime is how long a directory must be quiet before its files are
+// compared: an installer may be writing.
+const settleTime = 300 * time.Millisecond
+
+// What may be wrong with an installed plugin.
+const (
+	missing = "missing"
+	foreign = "another program"
+)
+
+// binary is an installed plugin.
+type binary struct {
+	Path  string `json:"path"`
+	State string `json:"state,omitempty"` // what is wrong, empty when it is ours
+}
+
+// binaries watches that the plugins in the CNI directories are the agent's.
+type binaries struct {
+	*agent
+	watcher *watcher
+	names   []string // of the plugins that there are copies of
+
+	mu    sync.Mutex
+	found []binary
+	sums  map[string]sum
+}
+
+// sum is a file's checksum, and what tells that the file is still the same one.
+type sum struct {
+	stat   [4]int64 // inode, size, mtime, ctime
+	sha256 []byte
+}
+
+func newBinaries(a *agent) (*binaries, error) {
+	b := &binaries{agent: a, sums: map[string]sum{}}
+	if len(a.BinDirs) == 0 {
+		return b, nil
+	}
+	for _, name := range Plugins {
+		if info, err := os.Stat(filepath.Join(a.Own, name)); err == nil && info.Mode().IsRegular() {
+			b.names = append(b.names, name)
+		}
+	}
+	if len(b.names) == 0 {
+		return nil, cnierr.New(cnierr.InvalidConfig, "name the directory that has them by --own, or leave --cni-bin away",
+			"there is none of the plugins in %s to compare those in the CNI directories with", a.Own)
+	}
+	var err error
+	b.watcher, err = newWatcher()
+	return b, err
+}
+
+// run compares at once, when something changes, and now and then.
+func (b *binaries) run(ctx context.Context) {
+	if b.watcher == nil {
+		return
+	}
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { b.watcher.run(ctx, func() { nudge(changed) }) })
+	for ctx.Err() == nil {
+		for _, dir := range b.BinDirs {
+			b.watcher.watch(dir)
+		}
+		b.compare()
+		select {
+		case <-ctx.Done():
+		case <-time.After(slow):
+		case <-changed:
+			sleep(ctx, settleTime)
+			select {
+			case <-changed:
+			default:
+			}
+		}
+	}
+}
+
+func (b *binaries) states() []binary {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.found)
+}
+
+// compare looks at each plugin in each directory, and tells what changed.
+func (b *binaries) compare() {
+	before := map[string]string{}
+	for _, f := range b.states() {
+		before[f.Path] = f.State
+	}
+	var found []binary
+	for _, dir := range b.BinDirs {
+		for _, name := range b.names {
+			path := filepath.Join(dir, name)
+			state := b.stateOf(path, name)
+			if state != "" && b.Restore {
+				state = b.restore(path, name, state)
+			}
+			found = append(found, binary{path, state})
+			switch state {
+			case before[path]:
+			case "":
+				b.tell(b.Log, Notice{"PluginOurs", path + " is ours again", false})
+			default:
+				b.tell(b.Log, Notice{"PluginReplaced", fmt.Sprintf("%s is not the plugin of rail-cni %s: %s", path, b.Version, state), true})
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.found = found
+}
+
+// stateOf says what is wrong with an installed plugin.
+func (b *binaries) stateOf(path, name string) string {
+	want, err := b.sum(filepath.Join(b.Own, name))
+	if err != nil {
+		return "cannot be compared: " + err.Error()
+	}
+	have, err := b.sum(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return missing
+	case err != nil:
+		return err.Error()
+	case !bytes.Equal(have, want):
+		return foreign
+	}
+	return ""
+}
+
+// sum gives the SHA-256 of a file, which is read only when it has changed.
+func (b *binaries) sum(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	stat := [4]int64{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
+	if s, ok := b.sums[path]; ok && s.stat == stat {
+		return s.sha256, nil
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return nil, err
+	}
+	b.sums[path] = sum{stat, h.Sum(nil)}
+	return b.sums[path].sha256, nil
+}
+
+// restore puts the agent's copy in path's place, in one step, and gives what is
+// wrong afterwards.
+func (b *binaries) restore(path, name, wrong string) string {
+	if err := install(filepath.Join(b.Own, name), path); err != nil {
+		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
+	}
+	b.stats.count(&b.stats.restored)
+	b.tell(b.Log, Notice{"PluginRestored", fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), true})
+	return b.stateOf(path, name)
+}
+
+func install(from, to string) (err error) {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	// The name begins with a dot, and is no plugin's.
+	target, err := os.CreateTemp(filepath.Dir(to), ".rail-agent-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(target.Name())
+		}
+	}()
+	_, err = io.Copy(target, source)
+	err = errors.Join(err, target.Chmod(0o755), target.Sync(), target.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(target.Name(), to)
+}

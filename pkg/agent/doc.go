@@ -1,0 +1,13 @@
+// Package agent is the node's keeper: it ends the attachments whose pod netns
+// is gone as soon as the kernel has brought their NICs home, watches that the
+// plugins' binaries are still ours, has what waits in the journal of addresses
+// replayed, and tells of all that: logs, notices, metrics, a status.
+//
+// It keeps nothing that matters: what is to be done is in the ledger and in the
+// journal, so it may be killed at any instant, run several times, or not at
+// all. What it does with an attachment it does by pkg/attach, under the lock that the
+// plugins take, so it never gets in the way of an ADD or DEL.
+//
+// It imports attach, ledger, link, rdma, statefile and cnierr, and knows the
+// API server only as a [Teller] and a [Journal].
+package agent

@@ -1,0 +1,313 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+const (
+	// A pod that dies makes many notices. A look takes in those of a moment,
+	// and looks take at most a fifth of the time.
+	moment   = 2 * time.Millisecond
+	atRest   = 4
+	mostRest = 100 * time.Millisecond
+
+	mostRun = 16 // attachments that are ended at a time
+
+	// flight is how long a NIC may be nowhere before that is an error; the
+	// kernel takes up to 1.6 s for eight on a slow machine. Meanwhile its
+	// arrival has a notice; look for it all the same.
+	flight     = 5 * time.Second
+	flightLook = 250 * time.Millisecond
+
+	// arriveTime is the wait for RDMA devices, which have no notice before
+	// Linux 6.12.
+	arriveTime = 5 * time.Second
+
+	busyAgain  = 200 * time.Millisecond // another process works on it
+	firstAgain = time.Second
+	lastAgain  = 5 * time.Minute
+)
+
+// echoes are when to look again after a notice: the path of a netns goes some
+// time before the netns does, and that has no notice of its own.
+var echoes = []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, time.Second}
+
+// keeper ends the attachments of one state directory whose pod netns is gone.
+type keeper struct {
+	*agent
+	node   *attach.Node
+	log    *slog.Logger
+	nudged chan struct{}
+	ended  chan outcome
+	paths  *watcher
+
+	mu         sync.Mutex
+	duties     map[ledger.Key]*duty
+	looked     time.Time // when it last looked
+	unreadable string    // the records that cannot be read, and why
+}
+
+// duty is an attachment that is to be ended.
+type duty struct {
+	record  *ledger.Record
+	since   time.Time
+	next    time.Time     // not before
+	pause   time.Duration // before that
+	tries   int
+	running bool
+	err     error // of the last try
+}
+
+// outcome is what came of a try.
+type outcome struct {
+	key  ledger.Key
+	err  error
+	took time.Duration
+}
+
+// errKept says that everything went well but the freeing of addresses.
+var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
+
+func newKeeper(a *agent, stateDir string) (*keeper, error) {
+	node, err := attach.Open(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	k := &keeper{
+		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
+		nudged: make(chan struct{}, 1), ended: make(chan outcome, mostRun), duties: map[ledger.Key]*duty{},
+	}
+	node.Log = k.log
+	if k.paths, err = newWatcher(); err != nil {
+		node.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+// run looks at once, on notices, and now and then, until ctx ends. What is
+// being ended then is finished first: that is bounded by pkg/attach.
+func (k *keeper) run(ctx context.Context) {
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	listening.Go(func() { k.paths.run(ctx, func() { nudge(k.nudged) }) })
+	var again []time.Time // of echoes
+	running := 0
+	for {
+		began := time.Now()
+		started, next := k.look(began, mostRun-running)
+		running += started
+		took := time.Since(began)
+		again = later(again, began)
+		if len(again) > 0 && again[0].Before(next) {
+			next = again[0]
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			for ; running > 0; running-- {
+				k.done(<-k.ended)
+			}
+			return
+		case o := <-k.ended:
+			k.done(o)
+			running--
+		case <-k.nudged:
+			again = again[:0]
+			for _, e := range echoes {
+				again = append(again, time.Now().Add(e))
+			}
+			sleep(ctx, max(moment, min(atRest*took, mostRest)-time.Since(began)))
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// later gives those of the times that are still to come.
+func later(times []time.Time, now time.Time) []time.Time {
+	for len(times) > 0 && !times[0].After(now) {
+		times = times[1:]
+	}
+	return times
+}
+
+// look finds what is to be ended, and begins with what is due, as long as there
+// is room. It gives how many it began with, and when to look again.
+func (k *keeper) look(now time.Time, room int) (started int, next time.Time) {
+	stale, errs := k.node.Stale()
+	away := k.onTheirWay(stale)
+	k.watchPaths()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.looked, next = now, now.Add(slow)
+	k.stats.count(&k.stats.looks)
+	k.sayUnreadable(errors.Join(errs...))
+	found := map[ledger.Key]bool{}
+	for _, r := range stale {
+		found[r.Key] = true
+		d := k.duties[r.Key]
+		if d == nil || !d.running && !d.record.Same(r) {
+			d = &duty{record: r, since: now}
+			k.duties[r.Key] = d
+		}
+		if d.running {
+			continue
+		}
+		if d.next.After(now) {
+			next = earlier(next, d.next)
+			continue
+		}
+		if now.Sub(d.since) < flight && away[r.Key] {
+			next = earlier(next, now.Add(flightLook))
+			continue
+		}
+		if started == room {
+			continue // whoever ends makes room
+		}
+		started++
+		d.running = true
+		go k.end(r)
+	}
+	for key, d := range k.duties {
+		if !found[key] && !d.running {
+			k.settled(d)
+		}
+	}
+	return started, next
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// onTheirWay gives those whose NIC the kernel is about to put home.
+func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
+	if len(stale) == 0 {
+		return nil
+	}
+	away, err := k.node.OnTheirWay(stale)
+	if err != nil {
+		k.log.Debug("looking for NICs", "err", err)
+	}
+	return away
+}
+
+// end tries to end an attachment. Each has a Node of its own, so that an IPAM
+// plugin that hangs keeps no other NIC away from home.
+func (k *keeper) end(r *ledger.Record) {
+	began := time.Now()
+	err := k.tryEnd(r)
+	k.ended <- outcome{r.Key, err, time.Since(began)}
+}
+
+func (k *keeper) tryEnd(r *ledger.Record) error {
+	node, err := attach.Open(k.node.Ledger.Dir())
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	node.Log = k.log
+	if err := node.End(context.Background(), r, arriveTime); err != nil {
+		return err
+	}
+	left, err := node.Ledger.Get(r.Key)
+	switch {
+	case errors.Is(err, ledger.ErrNoRecord):
+		return nil
+	case err == nil && left.Same(r):
+		return errKept
+	}
+	return err
+}
+
+// done takes note of a try.
+func (k *keeper) done(o outcome) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d := k.duties[o.key]
+	d.running = false
+	if errors.Is(o.err, statefile.ErrBusy) {
+		d.next = time.Now().Add(busyAgain)
+		return
+	}
+	d.tries++
+	if o.err == nil {
+		k.stats.end(d.record.Plugin, o.took)
+		k.log.Info("ended an attachment whose pod is gone", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
+			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", o.took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
+		k.settled(d)
+		return
+	}
+	k.stats.fail(d.record.Plugin, cnierr.Code(o.err))
+	changed := essence(d.err) != essence(o.err)
+	d.err = o.err
+	d.pause = min(max(2*d.pause, firstAgain), lastAgain)
+	d.next = time.Now().Add(d.pause)
+	if changed {
+		k.tell(k.log, Notice{"NotHome", fmt.Sprintf("%s of %s: %v", d.record.NICName(), d.record.Holder(), o.err), true},
+			"containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
+	}
+}
+
+// settled forgets a duty, whoever did it, and takes back what was said of it.
+func (k *keeper) settled(d *duty) {
+	delete(k.duties, d.record.Key)
+	if d.err != nil {
+		k.tell(k.log, Notice{"Home", fmt.Sprintf("%s of %s is home and free", d.record.NICName(), d.record.Holder()), false})
+	}
+}
+
+func (k *keeper) sayUnreadable(err error) {
+	text := essence(err)
+	if text != k.unreadable && err != nil {
+		k.tell(k.log, Notice{"UnreadableRecord", err.Error(), true})
+	}
+	k.unreadable = text
+}
+
+// essence is an error's text without the digits, which change from try to try:
+// times, ports, process ids.
+func essence(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, err.Error())
+}
+
+// watchPaths watches the directories that pods' netns have their paths in.
+func (k *keeper) watchPaths() {
+	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
+		k.paths.watch(dir)
+	}
+}
+
+// unended gives copies of what is still to be ended.
+func (k *keeper) unended() []duty {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := make([]duty, 0, len(k.duties))
+	for _, d := range k.duties {
+		list = append(list, *d)
+	}
+	return list
+}

@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// This file tells of RDMA under the names and labels of spiderpool's exporter,
+// as its dashboards ask for them: rdma_<counter>_total, of the driver's counters
+// of each port and of the interface's own that begin with rx_vport, tx_vport or
+// a priority.
+
+// port is what is told of a port's interface, and of the pod that has it.
+type port struct {
+	device rdma.Device
+	number uint32
+	netdev string     // its interface, by its name where it is
+	parent string     // the interface's name on the host
+	pod    ledger.Pod // empty on the host
+}
+
+// collectRDMA adds the counters of all ports of the node's RDMA devices,
+// wherever they are. What is just being moved is missing once.
+func (a *agent) collectRDMA(e *exposition) {
+	c := &rdmaCollector{agent: a, e: e, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
+	for _, k := range a.keepers {
+		records, _ := k.node.Ledger.List() // its errors are told elsewhere
+		for _, r := range records {
+			c.note(r)
+		}
+	}
+	failed := c.collect()
+	value := 0.0
+	if failed != nil {
+		a.Log.Debug("not all RDMA counters could be read", "err", failed)
+		value = 1
+	}
+	e.add("rail_cni_rdma_incomplete", gauge, "Whether some RDMA counters could not be read now.", value, nil)
+}
+
+type owned struct {
+	guid   rdma.GUID
+	parent string
+}
+
+type rdmaCollector struct {
+	*agent
+	e      *exposition
+	owners map[owned]*ledger.Record // whose NIC the device is of
+	pods   []*ledger.Record         // one for each netns with NICs of ours
+	roots  map[rdma.GUID]string     // interfaces of functions that are no virtual ones
+}
+
+// note takes note of a NIC that is lent. A macvlan is not: its master's port
+// counts for all.
+func (c *rdmaCollector) note(r *ledger.Record) {
+	if r.RDMA == nil || r.Child != nil || r.Phase != ledger.Lent {
+		return
+	}
+	for _, d := range r.RDMA.Devices {
+		c.owners[owned{d.NodeGUID, d.ParentDev}] = r
+	}
+	for _, p := range c.pods {
+		if p.Netns.NetnsID.Equal(r.Netns.NetnsID) {
+			return
+		}
+	}
+	c.pods = append(c.pods, r)
+}
+
+func (c *rdmaCollector) collect() error {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	core, err := rdma.Open(host)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	mode, err := core.Mode()
+	if err != nil {
+		return err
+	}
+	errs := []error{c.netns(host, core, func(*ledger.Record) bool { return mode == rdma.Shared })}
+	for _, p := range c.pods {
+		errs = append(errs, c.pod(p, core, mode))
+	}
+	return errors.Join(errs...)
+}
+
+// pod tells of the NICs in the netns of a pod.
+func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
+	ns, err := link.FindNetns(p.Netns.NetnsID, p.Netns.Path)
+	if err != nil || ns == nil {
+		return err
+	}
+	defer ns.Close()
+	mine := func(r *ledger.Record) bool { return r != nil && r.Netns.NetnsID.Equal(ns.ID) }
+	if mode == rdma.Exclusive {
+		core, err := rdma.Open(ns)
+		if err != nil {
+			return err
+		}
+		defer core.Close()
+		return c.netns(ns, core, mine)
+	}
+	// All devices are seen from the host, which has told of their counters; the
+	// interfaces are here.
+	for who, r := range c.owners {
+		if !mine(r) {
+			continue
+		}
+		device, err := host.ByIdentity(who.guid, who.parent)
+		if err != nil {
+			return err
+		}
+		c.driver(ns, c.describe(device, rdma.Port{}, r))
+	}
+	return nil
+}
+
+// netns tells of the devices that core sees, if they are told of from there: on
+// the host all that no pod has, of a pod's those that ours tells.
+func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
+	devices, err := core.Devices()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	var seen []port
+	for _, d := range devices {
+		r := c.owners[owned{d.NodeGUID, d.ParentDev}]
+		if r == nil && ns.Path != hostPath || r != nil && !ours(r) {
+			continue
+		}
+		ports, err := core.Ports(d)
+		errs = append(errs, err)
+		for _, p := range ports {
+			told := c.describe(d, p, r)
+			if told.netdev == "" {
+				continue
+			}
+			if d.NodeGUID == d.SysImageGUID {
+				c.roots[d.NodeGUID] = told.parent
+			}
+			seen = append(seen, told)
+		}
+	}
+	for _, p := range seen {
+		counters, err := core.Counters(p.device, p.number)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without any
+			errs = append(errs, err)
+		}
+		for name, value := range counters {
+			c.tell(name, float64(value), p)
+		}
+		if r := c.owners[owned{p.device.NodeGUID, p.device.ParentDev}]; r == nil || ns.ID.Equal(r.Netns.NetnsID) {
+			c.driver(ns, p)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hostPath is how link.CurrentNetns calls the namespace.
+const hostPath = "/proc/thread-self/ns/net"
+
+// describe says what is told with a port's counters.
+func (c *rdmaCollector) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
+	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName}
+	if r == nil {
+		return told
+	}
+	if r.Pod != nil {
+		told.pod = *r.Pod
+	}
+	told.netdev, told.parent = r.IfName, r.NICName()
+	return told
+}
+
+var (
+	metricName = regexp.MustCompile(`^[a-z0-9_]+$`)
+	ofPriority = regexp.MustCompile(`^([rt]x)_prio([0-7])_(pause|discards)$`)
+)
+
+// driver tells what the interface's driver counts of the port.
+func (c *rdmaCollector) driver(ns *link.Netns, p port) {
+	d, err := ns.Driver(p.netdev)
+	if err != nil {
+		return // it has been renamed, or goes just now
+	}
+	for name, value := range d.Stats {
+		if m := ofPriority.FindStringSubmatch(name); m != nil {
+			c.tell(m[1]+"_"+m[3], float64(value), p, "priority", m[2])
+		} else if strings.Contains(name, "vport") {
+			c.tell(name, float64(value), p)
+		}
+	}
+	if d.Mbps > 0 {
+		c.tell("vport_speed_mbps", float64(d.Mbps), p)
+	}
+}
+
+func (c *rdmaCollector) tell(name string, value float64, p port, more ...string) {
+	if name = strings.ToLower(name); !metricName.MatchString(name) {
+		return
+	}
+	root := "false"
+	if p.device.NodeGUID == p.device.SysImageGUID {
+		root = "true"
+	}
+	l := labels{
+		"node_name", c.NodeName, "ifname", p.device.Name, "net_dev_name", p.netdev,
+		"node_guid", p.device.NodeGUID.String(), "sys_image_guid", p.device.SysImageGUID.String(),
+		"is_root", root, "rdma_parent_name", c.roots[p.device.SysImageGUID],
+		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
+	}
+	// One that is no counter has the suffix as well: so the dashboards have it.
+	c.e.add("rdma_"+name+"_total", counter, "Of an RDMA device's port, as its driver counts.", value, append(l, more...))
+}

@@ -1,0 +1,196 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// hung is when a keeper that has not looked counts as hung.
+const hung = 4 * slow
+
+// Status is what the socket answers to GET /status.
+type Status struct {
+	Version     string    `json:"version"`
+	Node        string    `json:"node"`
+	Since       time.Time `json:"since"`
+	StateDirs   []StateOf `json:"stateDirs"`
+	Binaries    []binary  `json:"binaries"`
+	Journal     int       `json:"journal"` // addresses that wait to be freed
+	JournalErr  string    `json:"journalError,omitempty"`
+	MemoryBytes int64     `json:"memoryBytes"` // resident
+}
+
+// StateOf is the status of a state directory.
+type StateOf struct {
+	Path   string    `json:"path"`
+	Looked time.Time `json:"looked"` // when the agent last looked
+	Ending []Ending  `json:"ending"` // whose pod is gone
+}
+
+// Ending is an attachment that is being ended, or could not be.
+type Ending struct {
+	ledger.Key
+	NIC   string      `json:"nic"`
+	Pod   *ledger.Pod `json:"pod,omitempty"`
+	Since time.Time   `json:"since"`
+	Tries int         `json:"tries"`
+	Next  time.Time   `json:"next,omitzero"`
+	Error string      `json:"error,omitempty"`
+}
+
+func (a *agent) status() Status {
+	waiting, err := a.journal.get()
+	s := Status{
+		Version: a.Version, Node: a.NodeName, Since: a.began, Binaries: a.binaries.states(), Journal: waiting,
+		MemoryBytes: resident(),
+	}
+	if err != nil {
+		s.JournalErr = err.Error()
+	}
+	for _, k := range a.keepers {
+		of := StateOf{Path: k.node.Ledger.Dir(), Looked: k.lastLook(), Ending: []Ending{}}
+		for _, d := range k.unended() {
+			e := Ending{Key: d.record.Key, NIC: d.record.NICName(), Pod: d.record.Pod, Since: d.since, Tries: d.tries, Next: d.next}
+			if d.err != nil {
+				e.Error = d.err.Error()
+			}
+			of.Ending = append(of.Ending, e)
+		}
+		s.StateDirs = append(s.StateDirs, of)
+	}
+	return s
+}
+
+func (k *keeper) lastLook() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.looked
+}
+
+// healthy says whether every keeper still looks.
+func (a *agent) healthy() error {
+	for _, k := range a.keepers {
+		if since := time.Since(latest(k.lastLook(), a.began)); since > hung {
+			return fmt.Errorf("%s: last looked %v ago", k.node.Ledger.Dir(), since.Round(time.Second))
+		}
+	}
+	return nil
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// ready says whether every keeper has looked, and can read what there is.
+func (a *agent) ready() error {
+	for _, k := range a.keepers {
+		k.mu.Lock()
+		looked, unreadable := k.looked, k.unreadable
+		k.mu.Unlock()
+		switch {
+		case looked.IsZero():
+			return fmt.Errorf("%s: not looked yet", k.node.Ledger.Dir())
+		case unreadable != "":
+			return fmt.Errorf("%s: there are records that cannot be read", k.node.Ledger.Dir())
+		}
+	}
+	return a.healthy()
+}
+
+func probe(ask func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := ask(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+func (a *agent) metrics(w http.ResponseWriter, _ *http.Request) {
+	a.scrape.Lock()
+	defer a.scrape.Unlock()
+	e := &exposition{}
+	a.collect(e)
+	a.collectRDMA(e)
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = e.WriteTo(w) // whoever asked has gone
+}
+
+// server is one of the agent's ends that others connect to.
+type server struct {
+	listener net.Listener
+	handler  http.Handler
+}
+
+func (s *server) serve(ctx context.Context) error {
+	h := &http.Server{Handler: s.handler, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
+	err := h.Serve(s.listener)
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// listen opens what the agent answers at.
+func (a *agent) listen() ([]*server, error) {
+	var servers []*server
+	open := http.NewServeMux()
+	open.HandleFunc("GET /metrics", a.metrics)
+	open.HandleFunc("GET /healthz", probe(a.healthy))
+	open.HandleFunc("GET /readyz", probe(a.ready))
+	if a.Metrics != "" {
+		l, err := net.Listen("tcp", a.Metrics)
+		if err != nil {
+			return nil, cnierr.Wrap(err, cnierr.IO, "end what uses the port, or name another one by --metrics", "metrics")
+		}
+		servers = append(servers, &server{l, open})
+	}
+	if a.Socket != "" {
+		l, err := listenUnix(a.Socket)
+		if err != nil {
+			return nil, err
+		}
+		private := http.NewServeMux()
+		private.Handle("GET /", open)
+		private.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(a.status()) // whoever asked has gone
+		})
+		servers = append(servers, &server{l, private})
+	}
+	return servers, nil
+}
+
+// listenUnix opens a socket for root only. One that a killed agent left is
+// replaced, that of a living one is not.
+func listenUnix(path string) (net.Listener, error) {
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return nil, cnierr.New(cnierr.IO, "end it, or name another socket by --socket", "another rail-agent answers at %s", path)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		_ = os.Remove(path)
+	}
+	// Between bind(2) and a chmod others could connect. Nothing else of the
+	// process makes files yet.
+	mask := unix.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	unix.Umask(mask)
+	return l, cnierr.Wrap(err, cnierr.IO, "", "socket %s", path)
+}
