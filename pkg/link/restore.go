@@ -208,14 +208,28 @@ func (n *Netns) replayAddress(header []byte, attrs attributes, settled bool) err
 		first = withFlags(attrs, flags|unix.IFA_F_NODAD)
 	}
 	err := n.replay(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, first)
-	switch {
-	case errors.Is(err, unix.EEXIST):
-		return nil
-	case err != nil || !skipDAD:
+	if errors.Is(err, unix.EEXIST) {
+		if !skipDAD {
+			return nil
+		}
+		// The mark itself is of a process that was killed before the next step.
+		skipDAD, err = n.isUnchecked(header, attrs)
+	}
+	if err != nil || !skipDAD {
 		return err
 	}
 	// Takes the mark "without detection" away again.
 	return n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, withFlags(attrs, flags))
+}
+
+// isUnchecked says whether the address has the mark "without detection". What the
+// kernel makes by itself never has it.
+func (n *Netns) isUnchecked(header []byte, attrs attributes) (bool, error) {
+	ip, _ := attrs.get(unix.IFA_ADDRESS)
+	addrs, err := n.addrs(int(binary.NativeEndian.Uint32(header[4:])))
+	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+		return a.IP.Equal(ip) && a.Flags&unix.IFA_F_NODAD != 0
+	}), err
 }
 
 func withFlags(attrs attributes, flags uint32) attributes {

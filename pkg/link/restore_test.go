@@ -341,6 +341,30 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
+// A process that was killed in the middle of a Restore leaves an address that
+// is marked "without detection" for an instant.
+func TestRestoreTakesAwayTheMarkThatAKilledOneLeft(t *testing.T) {
+	r := newRail(t, nicName)
+	r.host.IP("addr", "add", "fd00:1::5/64", "dev", nicName)
+	before := r.host.State()
+	l, err := r.host.ByName(nicName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := r.host.Snapshot(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.host.IP("addr", "del", "fd00:1::5/64", "dev", nicName)
+	r.host.IP("addr", "add", "fd00:1::5/64", "dev", nicName, "nodad")
+	if lost, err := r.host.Restore(l.Index, snapshot); err != nil || len(lost) > 0 {
+		t.Fatal(lost, err)
+	}
+	if d := r.host.Settled(before); d != "" {
+		t.Errorf("the address is not as it was:\n%s", d)
+	}
+}
+
 func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 	t.Parallel()
 	r := newRail(t, nicName)
