@@ -382,6 +382,11 @@ func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
 	return pod.SetUp(l.Index)
 }
 
+const (
+	restoreTries = 3
+	restorePause = 20 * time.Millisecond
+)
+
 // restore gives a NIC that is home the state of its snapshot.
 func (n *Node) restore(r *ledger.Record, home *link.Netns, l *link.Link) error {
 	s := r.Loan.Snapshot
@@ -396,6 +401,12 @@ func (n *Node) restore(r *ledger.Record, home *link.Netns, l *link.Link) error {
 		}
 	}
 	lost, err := home.Restore(l.Index, s)
+	// What is lost now is lost for good, because the record goes: a reason that
+	// passes (no memory, something busy) must not be enough.
+	for try := 1; try < restoreTries && len(lost) > 0 && err == nil; try++ {
+		time.Sleep(restorePause)
+		lost, err = home.Restore(l.Index, s)
+	}
 	for _, e := range lost {
 		n.log(r).Warn("the host did not take back part of the NIC's configuration", "err", e)
 	}
