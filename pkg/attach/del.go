@@ -48,7 +48,25 @@ func (n *Node) takeBackUnrecorded(ctx context.Context, c *Call, p Provision) err
 	if pod.ID.Equal(n.Host.Netns.ID) {
 		return nil // whatever has that name there is the host's own
 	}
+	if other := n.recordedAs(c, pod); other != nil {
+		n.log(other).Warn("a DEL of another container names this interface; it stays", "of", c.Key)
+		return nil
+	}
 	return p.TakeBackUnrecorded(ctx, n, c, pod)
+}
+
+// recordedAs gives the record of another attachment that has the interface of c.
+func (n *Node) recordedAs(c *Call, pod *link.Netns) *ledger.Record {
+	records, errs := n.Ledger.List()
+	for _, err := range errs {
+		n.Log.Warn("a record cannot be read: it may be of the interface", "err", err)
+	}
+	for _, r := range records {
+		if r.Key != c.Key && r.IfName == c.IfName && r.Netns.Equal(pod.ID) && r.Phase != ledger.Freeing {
+			return r
+		}
+	}
+	return nil
 }
 
 // freeUnrecorded frees addresses by what the runtime says now.

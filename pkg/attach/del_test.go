@@ -293,6 +293,27 @@ func TestDelLeavesAnInterfaceThatIsNotItsOwn(t *testing.T) {
 	}
 }
 
+func TestDelOfAnotherContainerLeavesALivingAttachmentAlone(t *testing.T) {
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		b := newBench(t)
+		before := b.node.State()
+		config := b.config(nil)
+		if plugin == "macvlan" {
+			config = b.macvlanConfig(nil)
+		}
+		b.node.MustRun(b.call("ADD", config))
+		pod := b.pod.State()
+		stray := b.call("DEL", config)
+		stray.ContainerID = "stray"
+		b.node.MustRun(stray)
+		if d := testnet.Diff(pod, b.pod.State()); d != "" {
+			t.Errorf("%s: DEL of another container changed the pod:\n%s", plugin, d)
+		}
+		b.node.MustRun(b.call("DEL", config))
+		b.untouched(before)
+	}
+}
+
 func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 	b := newBench(t)
 	b.node.NIC("ens13np0", b.wire)
