@@ -9,6 +9,7 @@ require (
 	golang.org/x/sys v0.46.0
 	k8s.io/apimachinery v0.35.10
 	k8s.io/client-go v0.35.10
+	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -14,4 +14,11 @@
 //	go test ./integration/crash   some of them, chosen at random (the seed is printed)
 //
 // RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_CRASH_SEED repeats a sample.
+//
+// Beside it a model of a node, [TestNodeDoesAsTheModelSays], is run for
+// RAIL_CNI_MODEL_STEPS steps, in each of which up to four operations go on at
+// once; the shortest sequence that fails is printed.
+//
+// The NICs here are veths, which the kernel destroys with their pod's netns
+// where it would send a NIC of hardware home; the rig's tests are about those.
 package crash

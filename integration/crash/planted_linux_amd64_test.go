@@ -53,6 +53,9 @@ func plant(t *testing.T, source string, replace ...string) (bin string) {
 	return bin
 }
 
+// everyPoint is a sample of all points.
+const everyPoint = 1 << 20
+
 // TestPlantedBugsAreFound is the test of the harness: with the record written
 // after the move, or removed before the NIC is home, it has to find losses.
 func TestPlantedBugsAreFound(t *testing.T) {
@@ -73,7 +76,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 			bin := plant(t, bug.source, bug.replace...)
 			for _, recovery := range []string{byDEL, byGC} {
 				h := newHost(t, "host-device", bug.verb, bin)
-				r := sweep(t, h, "host-device, planted: "+name, bug.verb, mode{whole: true, recovery: recovery}, 12, 3)
+				r := sweep(t, h, "host-device, planted: "+name, bug.verb, mode{whole: true, recovery: recovery}, everyPoint, 2)
 				if len(r.losses) == 0 {
 					t.Errorf("%d of %d points were tried, and nothing was found with %s", r.tried, r.points, recovery)
 					continue
