@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +25,11 @@ const (
 
 	mostRun = 16 // attachments that are ended at a time
 
+	// Of many NICs that come home together, as many as there are processors are
+	// dealt with first, rather than all slowly; but one that hangs, as by its
+	// IPAM plugin, keeps the others no longer than this.
+	turn = 250 * time.Millisecond
+
 	// flight is how long a NIC may be nowhere before that is an error; the
 	// kernel takes up to 1.6 s for eight on a slow machine. Meanwhile its
 	// arrival has a notice; look for it all the same.
@@ -41,7 +47,7 @@ const (
 
 // echoes are when to look again after a notice: the path of a netns goes some
 // time before the netns does, and that has no notice of its own.
-var echoes = []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, time.Second}
+var echoes = []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
 // keeper ends the attachments of one state directory whose pod netns is gone.
 type keeper struct {
@@ -51,6 +57,7 @@ type keeper struct {
 	nudged chan struct{}
 	ended  chan outcome
 	paths  *watcher
+	turns  chan struct{}
 
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
@@ -87,6 +94,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
 		nudged: make(chan struct{}, 1), ended: make(chan outcome, mostRun), duties: map[ledger.Key]*duty{},
+		turns: make(chan struct{}, runtime.NumCPU()),
 	}
 	node.Log = k.log
 	if k.paths, err = newWatcher(); err != nil {
@@ -104,16 +112,21 @@ func (k *keeper) run(ctx context.Context) {
 	listening.Go(func() { k.paths.run(ctx, func() { nudge(k.nudged) }) })
 	var again []time.Time // of echoes
 	running := 0
-	for {
-		began := time.Now()
-		started, next := k.look(began, mostRun-running)
-		running += started
+	var began, next time.Time
+	for full, look := false, true; ; {
+		if look {
+			began = time.Now()
+			var started int
+			started, full, next = k.look(began, mostRun-running)
+			running += started
+		}
 		took := time.Since(began)
 		again = later(again, began)
-		if len(again) > 0 && again[0].Before(next) {
-			next = again[0]
+		if len(again) > 0 {
+			next = earlier(next, again[0])
 		}
 		timer := time.NewTimer(time.Until(next))
+		look = true
 		select {
 		case <-ctx.Done():
 			for ; running > 0; running-- {
@@ -121,8 +134,9 @@ func (k *keeper) run(ctx context.Context) {
 			}
 			return
 		case o := <-k.ended:
-			k.done(o)
 			running--
+			next = earlier(next, k.done(o))
+			look = full
 		case <-k.nudged:
 			again = again[:0]
 			for _, e := range echoes {
@@ -144,8 +158,9 @@ func later(times []time.Time, now time.Time) []time.Time {
 }
 
 // look finds what is to be ended, and begins with what is due, as long as there
-// is room. It gives how many it began with, and when to look again.
-func (k *keeper) look(now time.Time, room int) (started int, next time.Time) {
+// is room. It gives how many it began with, whether there was no room for more,
+// and when to look again.
+func (k *keeper) look(now time.Time, room int) (started int, full bool, next time.Time) {
 	stale, errs := k.node.Stale()
 	away := k.onTheirWay(stale)
 	k.watchPaths()
@@ -174,7 +189,8 @@ func (k *keeper) look(now time.Time, room int) (started int, next time.Time) {
 			continue
 		}
 		if started == room {
-			continue // whoever ends makes room
+			full = true // whoever ends makes room
+			continue
 		}
 		started++
 		d.running = true
@@ -185,7 +201,7 @@ func (k *keeper) look(now time.Time, room int) (started int, next time.Time) {
 			k.settled(d)
 		}
 	}
-	return started, next
+	return started, full, next
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -211,6 +227,11 @@ func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 // plugin that hangs keeps no other NIC away from home.
 func (k *keeper) end(r *ledger.Record) {
 	began := time.Now()
+	select {
+	case k.turns <- struct{}{}:
+		defer func() { <-k.turns }()
+	case <-time.After(turn):
+	}
 	err := k.tryEnd(r)
 	k.ended <- outcome{r.Key, err, time.Since(began)}
 }
@@ -235,15 +256,15 @@ func (k *keeper) tryEnd(r *ledger.Record) error {
 	return err
 }
 
-// done takes note of a try.
-func (k *keeper) done(o outcome) {
+// done takes note of a try, and gives when to look for the next one.
+func (k *keeper) done(o outcome) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	d := k.duties[o.key]
 	d.running = false
 	if errors.Is(o.err, statefile.ErrBusy) {
 		d.next = time.Now().Add(busyAgain)
-		return
+		return d.next
 	}
 	d.tries++
 	if o.err == nil {
@@ -251,7 +272,7 @@ func (k *keeper) done(o outcome) {
 		k.log.Info("ended an attachment whose pod is gone", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
 			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", o.took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
 		k.settled(d)
-		return
+		return time.Now().Add(slow)
 	}
 	k.stats.fail(d.record.Plugin, cnierr.Code(o.err))
 	changed := essence(d.err) != essence(o.err)
@@ -262,6 +283,7 @@ func (k *keeper) done(o outcome) {
 		k.tell(k.log, Notice{"NotHome", fmt.Sprintf("%s of %s: %v", d.record.NICName(), d.record.Holder(), o.err), true},
 			"containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
 	}
+	return d.next
 }
 
 // settled forgets a duty, whoever did it, and takes back what was said of it.

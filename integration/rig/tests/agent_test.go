@@ -4,10 +4,13 @@ package tests
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,10 +96,15 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 			before, devices := n.State(), n.allRDMA()
 			n.keep()
 			var kernel, lag, each, all times
-			for range rounds(t, count) {
+			for round := range rounds(t, count) {
 				p := n.pod("pod1")
 				for rail := range rails {
-					n.MustRun(p.call("ADD", podName(rail), n.config(rail, nil)))
+					c := p.call("ADD", podName(rail), n.config(rail, nil))
+					c.Args = "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=trainer"
+					n.MustRun(c)
+				}
+				if round == 0 {
+					n.countersOfPods()
 				}
 				notices, done := make(chan netlink.LinkUpdate, 1000), make(chan struct{})
 				if err := netlink.LinkSubscribe(notices, done); err != nil {
@@ -130,5 +138,43 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 			t.Logf("from each in init_net to it named and up:                %v", each)
 			t.Logf("from the pod's death to all named and up:                %v", all)
 		})
+	}
+}
+
+// countersOfPods fails the test unless the agent tells Prometheus the counters of
+// each RDMA device, with the pod that has its NIC.
+func (n *node) countersOfPods() {
+	n.t.Helper()
+	answer, err := http.Get("http://" + agentAddress + "/metrics")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "rdma_") {
+			lines = append(lines, line)
+		}
+	}
+	for rail := range rails {
+		labels := fmt.Sprintf(`ifname="mlx5_%d",net_dev_name=%q,`, rail, podName(rail))
+		own := slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
+			return !strings.Contains(l, labels) || !strings.Contains(l, `pod_namespace="default",pod_name="trainer"`)
+		})
+		of := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
+		all := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, of) })
+		if len(own) == 0 || len(own) != len(all) {
+			n.t.Errorf("mlx5_%d: %d lines have the pod's labels, of\n%s", rail, len(own), strings.Join(all, ""))
+		}
+		if rail == 0 && len(own) > 0 {
+			n.t.Logf("%d metrics of mlx5_0, as %s", len(own), own[0])
+		}
+	}
+	if !strings.Contains(string(text), "rail_cni_rdma_incomplete 0\n") {
+		n.t.Error("some counters could not be read")
 	}
 }
