@@ -22,7 +22,7 @@ const sample, enough = 2, 10
 // their children and without, or lets the change fail.
 func TestNothingIsLostWherePluginsAreKilled(t *testing.T) {
 	var modes []mode
-	for _, r := range []string{byDEL, byLateDEL, byADD, byGC, byAgain} {
+	for _, r := range []string{byDEL, byLateDEL, byADD, byGC, byAgent, byAgain} {
 		modes = append(modes, mode{whole: true, recovery: r})
 	}
 	modes = append(modes, mode{recovery: byDEL}, mode{recovery: byGC})

@@ -1,13 +1,17 @@
 package crash
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,6 +133,7 @@ const (
 	byLateDEL = "DEL without the netns"
 	byADD     = "another pod's ADD"
 	byGC      = "railctl gc"
+	byAgent   = "rail-agent"
 	byAgain   = "the same ADD again, and DEL"
 )
 
@@ -141,7 +146,7 @@ func (h *host) recover(recovery string, _ outcome) (lost []string) {
 			lost = append(lost, fmt.Sprintf("%s: %v", c.Verb, err))
 		}
 	}
-	if recovery == byLateDEL || recovery == byADD || recovery == byGC {
+	if slices.Contains([]string{byLateDEL, byADD, byGC, byAgent}, recovery) {
 		if strings.Contains(h.pod.IP("-o", "link", "show"), "02:00:00:00:01:01") && h.plugin == "host-device" {
 			want = h.without // the kernel destroys a veth with its netns
 		}
@@ -158,8 +163,12 @@ func (h *host) recover(recovery string, _ outcome) (lost []string) {
 		run(h.callFor("DEL", "other", other, spareName), false)
 		other.Kill()
 	case byGC:
-		if out, err := exec.Command("ip", "netns", "exec", h.node.Name, filepath.Join(h.bin, "railctl"), "--state-dir", h.state, "gc").CombinedOutput(); err != nil {
+		if out, err := h.command("railctl", "gc").CombinedOutput(); err != nil {
 			lost = append(lost, fmt.Sprintf("railctl gc: %v: %s", err, out))
+		}
+	case byAgent:
+		if err := h.runAgent(); err != nil {
+			lost = append(lost, err.Error())
 		}
 	case byAgain:
 		run(h.call("ADD"), true) // it is refused where the first had got through
@@ -173,21 +182,42 @@ func (h *host) recover(recovery string, _ outcome) (lost []string) {
 	return lost
 }
 
-// held gives what the ledger and the address pool still have. What is of no
-// account in the pool goes with the next ADD: only what is left then counts.
-func (h *host) held() (held []string) {
-	l, err := ledger.Open(h.state)
-	if err != nil {
+// command makes a command of the node's with its state directory.
+func (h *host) command(name string, args ...string) *exec.Cmd {
+	args = append([]string{"netns", "exec", h.node.Name, filepath.Join(h.bin, name), "--state-dir", h.state}, args...)
+	return exec.Command("ip", args...)
+}
+
+// runAgent runs the agent until there is no attachment, or agentTime has
+// passed.
+func (h *host) runAgent() error {
+	h.t.Helper()
+	if len(h.recorded()) == 0 {
+		return nil
+	}
+	cmd := h.command("rail-agent", "run", "--metrics", "off", "--socket", "off")
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
-	defer l.Close()
-	records, errs := l.List()
-	for _, r := range records {
-		held = append(held, fmt.Sprintf("the ledger has %s, %s", r.Key, r.Phase))
+	for deadline := time.Now().Add(agentTime); len(h.recorded()) > 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
 	}
-	for _, err := range errs {
-		held = append(held, err.Error())
+	err := cmd.Process.Signal(syscall.SIGTERM)
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		return fmt.Errorf("rail-agent: %w: %s", err, log.Bytes())
 	}
+	return nil
+}
+
+const agentTime = 10 * time.Second
+
+// held gives what the ledger and the address pool still have. What is of no
+// account in the pool goes with the next ADD: only what is left then counts.
+func (h *host) held() []string {
+	h.t.Helper()
+	held := h.recorded()
 	pool := filepath.Join(h.state, "ipam")
 	if len(testnet.Leftovers(h.t, pool)) == 0 {
 		return held
@@ -200,6 +230,24 @@ func (h *host) held() (held []string) {
 		held = append(held, "the pool has "+path)
 	}
 	return held
+}
+
+// recorded gives what the ledger has.
+func (h *host) recorded() (found []string) {
+	h.t.Helper()
+	l, err := ledger.Open(h.state)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer l.Close()
+	records, errs := l.List()
+	for _, r := range records {
+		found = append(found, fmt.Sprintf("the ledger has %s, %s", r.Key, r.Phase))
+	}
+	for _, err := range errs {
+		found = append(found, err.Error())
+	}
+	return found
 }
 
 // refresh makes the host as it was for the next point.
