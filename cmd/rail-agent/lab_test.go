@@ -29,6 +29,7 @@ type lab struct {
 	node, wire *testnet.Netns
 	state      string
 	path       string // CNI_PATH, "" is testnet's
+	alone      bool   // the agent does not see the machine's other namespaces come and go
 }
 
 func newLab(t *testing.T) *lab {
@@ -102,7 +103,10 @@ func (l *lab) launch(args ...string) *running {
 	a := &running{t: l.t, socket: filepath.Join(l.state, "agent.sock"), ended: make(chan struct{})}
 	command := []string{filepath.Join(testnet.Bin(l.t), "rail-agent"), "run", "--state-dir", l.state, "--metrics", "off"}
 	if l.node != nil { // else the machine's own namespace
-		command = append([]string{"ip", "netns", "exec", l.node.Name}, command...)
+		if l.alone {
+			command = append([]string{"sh", "-c", `mount -t tmpfs none /run/netns && exec "$@"`, "sh"}, command...)
+		}
+		command = append([]string{"ip", "netns", "exec", l.node.Name}, command...) // in a mount namespace of its own
 	}
 	command = append(command, args...)
 	a.cmd = exec.Command(command[0], command[1:]...)

@@ -26,6 +26,13 @@ var Plugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
 // compared: an installer may be writing.
 const settleTime = 300 * time.Millisecond
 
+// Something else that installs plugins may do so whenever one changes. A plugin
+// is restored so often in a time, and then left until the next.
+const (
+	mostRestores = 3
+	restoresPer  = time.Minute
+)
+
 // What may be wrong with an installed plugin.
 const (
 	missing = "missing"
@@ -47,6 +54,13 @@ type binaries struct {
 	mu    sync.Mutex
 	found []binary
 	sums  map[string]sum
+	tries map[string]restores // by path
+}
+
+// restores are those of a plugin in the present time span.
+type restores struct {
+	since time.Time
+	count int
 }
 
 // sum is a file's checksum, and what tells that the file is still the same one.
@@ -56,7 +70,7 @@ type sum struct {
 }
 
 func newBinaries(a *agent) (*binaries, error) {
-	b := &binaries{agent: a, sums: map[string]sum{}}
+	b := &binaries{agent: a, sums: map[string]sum{}, tries: map[string]restores{}}
 	if len(a.BinDirs) == 0 {
 		return b, nil
 	}
@@ -180,6 +194,15 @@ func (b *binaries) sum(path string) ([]byte, error) {
 // restore puts the agent's copy in path's place, in one step, and gives what is
 // wrong afterwards.
 func (b *binaries) restore(path, name, wrong string) string {
+	tries := b.tries[path]
+	if time.Since(tries.since) > restoresPer {
+		tries = restores{since: time.Now()}
+	}
+	if tries.count == mostRestores {
+		return wrong + ", and something puts it there again and again"
+	}
+	tries.count++
+	b.tries[path] = tries
 	if err := install(filepath.Join(b.Own, name), path); err != nil {
 		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
 	}
