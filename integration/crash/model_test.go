@@ -574,7 +574,7 @@ func (w *world) end() (found []string) {
 // name, all that is free at home as it was, no address twice, no record too
 // many or too few. RAIL_CNI_MODEL_STEPS says for how many steps.
 func TestNodeDoesAsTheModelSays(t *testing.T) {
-	steps := 300
+	steps := 96
 	if n, err := strconv.Atoi(os.Getenv("RAIL_CNI_MODEL_STEPS")); err == nil {
 		steps = n
 	}
