@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,7 +68,12 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	if n, lines := a.metric("rail_cni_journal_addresses"); n != 0 || lines != 1 {
 		t.Errorf("%v addresses wait, in %d lines", n, lines)
 	}
-	if a.end(15); len(a.said("level=ERROR"))+len(a.said("level=WARN")) > 0 {
+	memory, _ := a.metric("process_resident_memory_bytes")
+	t.Logf("after requests to the server: %.1f MiB resident", memory/(1<<20))
+	if memory > 40<<20 {
+		t.Errorf("%.1f MiB are resident", memory/(1<<20))
+	}
+	if a.end(syscall.SIGTERM); len(a.said("level=ERROR"))+len(a.said("level=WARN")) > 0 {
 		t.Error(a.said("level="))
 	}
 

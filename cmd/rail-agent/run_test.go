@@ -23,10 +23,11 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	var took []time.Duration
 	for i := range 5 {
 		// A veth dies with its pod; so does a macvlan, of which the host hears nothing.
-		l.node.NIC("ens2", l.wire)
+		veth := fmt.Sprint("ens2", i) // the kernel takes its time with the last one's peer
+		l.node.NIC(veth, l.wire)
 		before := l.node.State()
 		pod := testnet.NewNetns(t, fmt.Sprint("pod", i))
-		l.node.MustRun(l.call("host-device", "ADD", "ens2", pod, "net1"))
+		l.node.MustRun(l.call("host-device", "ADD", veth, pod, "net1"))
 		l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net2"))
 		if n := len(l.records()); n != 2 {
 			t.Fatalf("%d records", n)
