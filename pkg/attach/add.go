@@ -50,6 +50,9 @@ type Adding struct {
 // Add makes an attachment and gives its result in the configuration's
 // version. When it fails nothing is left of it, on the host or in the pod.
 func (n *Node) Add(ctx context.Context, c *Call, p Provision) (types.Result, error) {
+	if err := netconf.CheckEnv(c.ContainerID, c.IfName, c.Netns, c.Args, c.Path); err != nil {
+		return nil, err
+	}
 	pod, err := link.OpenNetns(c.Netns)
 	if err != nil {
 		return nil, err

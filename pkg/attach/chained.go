@@ -80,6 +80,9 @@ func (n *Node) AddChained(ctx context.Context, c *Call, p Chained) ([]byte, erro
 	if err := p.Conf.NeedPrevResult(); err != nil {
 		return nil, err
 	}
+	if err := netconf.CheckEnv(c.ContainerID, c.IfName, c.Netns, c.Args, c.Path); err != nil {
+		return nil, err
+	}
 	l3, err := c.prevLayer3()
 	if err != nil {
 		return nil, err

@@ -63,9 +63,14 @@ func (a *Adding) writeDeviceInfo() error {
 	if err := os.MkdirAll(filepath.Dir(r.DeviceInfo), 0o755); err != nil {
 		return cnierr.Wrap(err, cnierr.IO, "", "device information")
 	}
+	// Not through a link, and not into a file that has come meanwhile.
+	f, err := os.OpenFile(r.DeviceInfo, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.IO, "", "device information")
+	}
 	a.back.push(func() error { return removeDeviceInfo(r) })
-	err = os.WriteFile(r.DeviceInfo, data, 0o644)
-	return cnierr.Wrap(err, cnierr.IO, "", "device information")
+	_, err = f.Write(data)
+	return cnierr.Wrap(errors.Join(err, f.Close()), cnierr.IO, "", "device information")
 }
 
 // removeDeviceInfo removes the file that ADD wrote.

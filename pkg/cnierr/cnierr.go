@@ -101,11 +101,16 @@ func Code(err error) uint {
 // outermost coded error in it. nil stays nil.
 //
 // Multus takes a failed DEL for a success when its text holds the words of
-// ENOENT, and forgets the attachment; so they are said in other words.
+// ENOENT, and forgets the attachment; so they are said in other words. A text
+// that carries a user's megabyte is cut in its middle.
 func ToCNI(err error) error {
 	if err == nil {
 		return nil
 	}
 	text := strings.ReplaceAll(err.Error(), unix.ENOENT.Error(), "the file does not exist")
+	const longest = 16 << 10
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest/2], "") + " … " + strings.ToValidUTF8(text[len(text)-longest/2:], "")
+	}
 	return types.NewError(Code(err), text, "")
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -105,5 +107,14 @@ func TestCodesAreNotTheSpecifications(t *testing.T) {
 			t.Errorf("code %d is taken", code)
 		}
 		seen[code] = true
+	}
+}
+
+func TestToCNICutsWhatNobodyCanRead(t *testing.T) {
+	var got *types.Error
+	err := New(InvalidConfig, "the cure", "device %q", strings.Repeat("ö", 1<<20))
+	if !errors.As(ToCNI(err), &got) || len(got.Msg) > 20<<10 || !utf8.ValidString(got.Msg) ||
+		!strings.HasPrefix(got.Msg, "device \"ö") || !strings.HasSuffix(got.Msg, "; the cure") {
+		t.Errorf("%d bytes: %.50q", len(got.Msg), got.Msg)
 	}
 }

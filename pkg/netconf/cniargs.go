@@ -1,6 +1,11 @@
 package netconf
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
 
 // Args is what the suite reads of CNI_ARGS.
 type Args struct {
@@ -25,4 +30,16 @@ func ParseArgs(s string) Args {
 		}
 	}
 	return a
+}
+
+// CheckEnv fails for values of the runtime's environment that no record can
+// keep as they are: JSON has no other text than UTF-8, and what comes back
+// changed is not found again.
+func CheckEnv(values ...string) error {
+	for _, v := range values {
+		if !utf8.ValidString(v) {
+			return cnierr.New(cnierr.InvalidEnv, "write it in UTF-8", "the runtime's environment says %q, which is no UTF-8", v)
+		}
+	}
+	return nil
 }

@@ -25,8 +25,6 @@ const (
 	// NodeFileEnv names another place. It is the runtime's environment: no
 	// network configuration and no pod can set it.
 	NodeFileEnv = "RAIL_CNI_NODE_FILE"
-
-	maxNodeFile = 1 << 20
 )
 
 // NodeFile is what the administrator of a node opens to those who write network
@@ -65,14 +63,13 @@ func NodeFilePath() string {
 // keeps it from being read and understood to the last key is an error: half an
 // understood list could open what it was written to close. It never blocks.
 func ReadNodeFile(name string) (*NodeFile, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	data, info, err := readFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	n := &NodeFile{Path: name}
 	if err == nil {
-		defer f.Close()
-		err = n.read(f)
+		err = errors.Join(checkOwner(info), n.parse(data))
 	}
 	if err != nil {
 		return nil, cnierr.Wrap(err, cnierr.InvalidConfig,
@@ -81,25 +78,11 @@ func ReadNodeFile(name string) (*NodeFile, error) {
 	return n, nil
 }
 
-func (n *NodeFile) read(f *os.File) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("it is no file but %s", info.Mode().Type())
-	}
+func checkOwner(info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("others than its administrator may write to it (mode %04o)", info.Mode().Perm())
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxNodeFile+1))
-	if err != nil {
-		return err
-	}
-	if len(data) > maxNodeFile {
-		return fmt.Errorf("it is larger than %d bytes", maxNodeFile)
-	}
-	return n.parse(data)
+	return nil
 }
 
 func (n *NodeFile) parse(data []byte) error {

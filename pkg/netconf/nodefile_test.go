@@ -111,7 +111,7 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 		"a climbing path":   {"paths: [/var/log/../*]", "not an absolute path"},
 		"a bad path":        {`paths: ["/var/[log"]`, "syntax error in pattern"},
 		"a number":          {"nics: [{name: {a: b}}]", "cannot unmarshal"},
-		"large":             {"nics: []\n" + strings.Repeat("#\n", maxNodeFile/2), "larger than"},
+		"large":             {"nics: []\n" + strings.Repeat("#\n", maxFile/2), "larger than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := nodeFile(t, c.text)

@@ -47,7 +47,7 @@ func readFlatFile(path string) ([]byte, error) {
 	}
 	var data []byte
 	if err == nil {
-		data, err = os.ReadFile(path)
+		data, err = ReadFile(path)
 	}
 	if err != nil {
 		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable, or remove it", "flat file %s", path)

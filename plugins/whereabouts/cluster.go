@@ -83,7 +83,7 @@ func nodeName(configurationPath string) (string, error) {
 		return name, nil
 	}
 	for _, path := range []string{filepath.Join(configurationPath, "nodename"), "/etc/hostname"} {
-		data, err := os.ReadFile(path)
+		data, err := netconf.ReadFile(path)
 		if name := strings.TrimSpace(string(data)); err == nil && name != "" {
 			return name, nil
 		}

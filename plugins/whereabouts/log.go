@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -28,7 +31,7 @@ func (c *call) openLog(verb string) func() {
 	closeLog := func() {}
 	level := slog.LevelError
 	if c.conf != nil && c.conf.LogFile != "" {
-		f, err := os.OpenFile(c.conf.LogFile, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		f, err := openLogFile(c.conf.LogFile)
 		if err == nil {
 			to, closeLog = f, func() { _ = f.Close() }
 		} else {
@@ -47,6 +50,23 @@ func (c *call) openLog(verb string) func() {
 		began: time.Now(),
 	}
 	return closeLog
+}
+
+// openLogFile opens a regular file to append to. A FIFO would block until
+// somebody reads.
+func openLogFile(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("log_file %s is no file but %s", name, info.Mode().Type())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // logEnd writes how the call ended.

@@ -71,7 +71,7 @@ func add(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
 	}
-	if err := c.foreignNetns(); err != nil {
+	if err := errors.Join(netconf.CheckEnv(c.args.ContainerID, c.args.IfName, c.args.Args), c.foreignNetns()); err != nil {
 		return err
 	}
 	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {

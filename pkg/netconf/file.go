@@ -1,0 +1,40 @@
+package netconf
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// maxFile bounds the files that a configuration leads to.
+const maxFile = 1 << 20
+
+// ReadFile is [os.ReadFile] for a path that the author of a network wrote: what
+// is no regular file (a FIFO would block for ever), or is larger than 1 MiB, is
+// an error.
+func ReadFile(name string) ([]byte, error) {
+	data, _, err := readFile(name)
+	return data, err
+}
+
+func readFile(name string) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%s is no file but %s", name, info.Mode().Type())
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxFile)
+	}
+	return data, info, err
+}
