@@ -21,7 +21,14 @@ func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
 	r, err := n.Ledger.Get(c.Key)
 	switch {
 	case err == nil && !r.OnlyRDMA():
-		return n.settle(ctx, r, homeWait)
+		if err := n.settle(ctx, r, homeWait); !errors.Is(err, errUnbelieved) {
+			return err
+		}
+		aside, err := n.Ledger.SetAside(c.Key)
+		if err != nil {
+			return err
+		}
+		n.Log.Warn("the record was edited; going by the interface itself", "kept", aside)
 	case err == nil:
 		// Upstream's plugin made the interface, ours in the chain added RDMA.
 		if err := n.settle(ctx, r, homeWait); err != nil {

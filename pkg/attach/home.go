@@ -27,6 +27,9 @@ import (
 // the runtime waiting: the record stays in phase Freeing, and every sweep tries
 // again.
 func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration) error {
+	if err := n.believe(r); err != nil {
+		return err
+	}
 	log := n.log(r)
 	silent, freed := make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -105,11 +105,14 @@ func lentTo(holder *ledger.Record) error {
 		"%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase)
 }
 
-func (p LendNIC) snapshot(a *Adding, l *link.Link, loan *ledger.Loan) error {
+func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error {
 	// Read again under the lock: another loan may have come and gone.
-	l, err := a.Node.Host.Netns.ByIndex(l.Index)
+	l, err := a.Node.Host.Netns.ByIndex(chosen.Index)
 	if err != nil {
 		return fmt.Errorf("the NIC left while it was chosen: %w", err)
+	}
+	if l.Name != chosen.Name {
+		return cnierr.New(cnierr.TryAgain, "", "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
 	}
 	if err := a.Node.Host.Guard(l, p.Conf.Allow); err != nil {
 		return err

@@ -105,7 +105,7 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	if err == nil || !errors.Is(err, errCorrupt) {
 		return r, err
 	}
-	aside, moveErr := l.attachments.SetAside(recordName(k))
+	aside, moveErr := l.SetAside(k)
 	if moveErr != nil {
 		return nil, errors.Join(err, moveErr)
 	}
@@ -197,6 +197,10 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	}
 	return r, nil
 }
+
+// SetAside moves the record of an attachment out of the way, so that it can be
+// looked at later, and gives its new path.
+func (l *Ledger) SetAside(k Key) (string, error) { return l.attachments.SetAside(recordName(k)) }
 
 // Remove removes the record of an attachment and the mark on its NIC. No
 // record is no error.

@@ -1,0 +1,30 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// Proves says whether r's loan is as [Ledger.Put] recorded it, and was not
+// edited to name another NIC: the mark on the NIC leads to r, and all parts of
+// r that name the NIC agree. Loans of a userspace driver are not asked about,
+// nor is phase [Freeing], in which the NIC may be another's.
+func (l *Ledger) Proves(r *Record) bool {
+	target, err := l.nics.Readlink(statefile.Name(r.Loan.NIC))
+	return err == nil && target == recordName(r.Key) && r.Loan.NIC == r.loanKey() &&
+		r.Loan.Snapshot != nil && r.Loan.Snapshot.Name == r.Loan.Name
+}
+
+// loanKey makes nic.NIC.Key of what the record says of the NIC.
+func (r *Record) loanKey() string {
+	id := r.Loan.Identity
+	switch {
+	case id.ParentDev == "":
+		return fmt.Sprintf("%s %s", r.HostNetns.NetnsID, r.Loan.Name)
+	case id.PermMAC == "":
+		return fmt.Sprintf("%s %s %s", id.ParentBus, id.ParentDev, r.Loan.Name)
+	default:
+		return fmt.Sprintf("%s %s %s", id.ParentBus, id.ParentDev, id.PermMAC)
+	}
+}
