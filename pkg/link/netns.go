@@ -186,7 +186,12 @@ func (n *Netns) Do(f func() error) error {
 	// If f ends the goroutine or panics, the thread stays locked and ends with
 	// its goroutine: a thread in the wrong namespace must run nothing else.
 	ferr := f()
-	if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
+	err = unix.Setns(home, unix.CLONE_NEWNET)
+	for try := 1; try < 3 && err != nil; try++ {
+		// Whatever the caller does to undo its work would be done in there.
+		err = unix.Setns(home, unix.CLONE_NEWNET)
+	}
+	if err != nil {
 		return errors.Join(ferr, fmt.Errorf("leave netns %s: %w", n.Path, err))
 	}
 	runtime.UnlockOSThread()
