@@ -138,9 +138,16 @@ const (
 )
 
 // recover does what follows and compares the host.
-func (h *host) recover(recovery string, _ outcome) (lost []string) {
+func (h *host) recover(recovery string, o outcome) (lost []string) {
 	h.t.Helper()
 	want := h.before
+	// An ADD that says that it failed has taken everything back by itself, but
+	// for one that could not say that it is done.
+	if h.verb == "ADD" && strings.Contains(o.stdout, `"code"`) && o.at != "write stdout" {
+		for _, r := range h.recorded() {
+			lost = append(lost, "ADD failed, and "+r)
+		}
+	}
 	run := func(c testnet.Call, may bool) {
 		if _, err := h.node.Run(c); err != nil && !may {
 			lost = append(lost, fmt.Sprintf("%s: %v", c.Verb, err))
