@@ -35,8 +35,11 @@ func TestNodeFileOpens(t *testing.T) {
 		{"other keys only", "allow: [member]", []ask{{want: true}, {names: []string{"eth0"}, want: true}}, false, true},
 		{"nothing", "nics: []\nallow: []\npaths: []", []ask{{names: []string{"eth0"}}, {pci: "0000:3b:00.0"}, {}}, false, false},
 		{"names", "nics: [{name: ens*np0}]", []ask{
-			{names: []string{"ens12np0"}, want: true}, {names: []string{"eth0", "ens12np0"}, want: true},
-			{names: []string{"ens12np1"}}, {names: []string{"xens1np0"}}, {pci: "0000:3b:00.0"},
+			{names: []string{"ens12np0"}, want: true},
+			{names: []string{"eth0", "ens12np0"}, want: true},
+			{names: []string{"ens12np1"}},
+			{names: []string{"xens1np0"}},
+			{pci: "0000:3b:00.0"},
 		}, true, true},
 		{"PCI", `nics: [{pci: "0000:3b:*"}]`, []ask{
 			{pci: "0000:3b:00.1", want: true}, {pci: "0000:3c:00.1"}, {names: []string{"0000:3b:00.1"}},

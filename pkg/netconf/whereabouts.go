@@ -292,8 +292,10 @@ func (n *whereaboutsNet) keepOpen(file *NodeFile) error {
 		key   string
 		value *string
 	}{
-		{"stateDir", &n.StateDir}, {"kubeconfig", &n.IPAM.Kubernetes.Kubeconfig},
-		{"configuration_path", &n.IPAM.ConfigurationPath}, {"log_file", &n.IPAM.LogFile},
+		{"stateDir", &n.StateDir},
+		{"kubeconfig", &n.IPAM.Kubernetes.Kubeconfig},
+		{"configuration_path", &n.IPAM.ConfigurationPath},
+		{"log_file", &n.IPAM.LogFile},
 	} {
 		if err := file.CheckPath(k.key, *k.value); err != nil {
 			errs = append(errs, err)
