@@ -12,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attach"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // attachment is one line of "railctl show".
@@ -63,8 +64,8 @@ What cannot be read is "?", with the reason on stderr.
 A NIC belongs to the network namespace it was lent from, the host netns. Those
 of other host netns than railctl's own (nested runtimes) are listed with --all.
 
-A record or an RDMA device that cannot be read is named on stderr, the others
-are shown, and the exit code is 1.`,
+A record, an RDMA device or a node file (/etc/rail-cni/node.yaml) that cannot be
+read is named on stderr, the others are shown, and the exit code is 1.`,
 		Example: `  railctl show
   railctl show -o json | jq -r '.[] | select(.state == "gone") | .nic'
   railctl show -o json | jq -r '.[] | .rdma.devices[]?.gids[]? | "\(.address) \(.index)"'
@@ -107,6 +108,9 @@ func (s *shown) run(cmd *cobra.Command) error {
 	}
 	defer n.Close()
 	records, errs := n.Ledger.List()
+	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
+		errs = append(errs, fmt.Errorf("no NIC is lent now: %w", err))
+	}
 	now := live{host: n.Host.Netns}
 	defer now.close()
 	others := 0

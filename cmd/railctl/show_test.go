@@ -13,6 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 func TestShowWithoutALedgerMakesNone(t *testing.T) {
@@ -177,4 +179,27 @@ default/web-1 net1 macvlan rdma-net 0000:3b:00.0 0000:3b:00.0 - - AGE lent alive
 	if !slices.ContainsFunc(have, func(a attachment) bool { return a.Driver == "vfio-pci" }) {
 		t.Errorf("no driver in %+v", have)
 	}
+}
+
+func TestShowSaysThatTheNodeFileHasAMistake(t *testing.T) {
+	l := newLab(t)
+	opened, err := ledger.Open(l.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened.Close()
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	t.Setenv(netconf.NodeFileEnv, file)
+	if err := os.WriteFile(file, []byte("nics: [{name: ens*}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.must("show")
+	if err := os.WriteFile(file, []byte("nics: all\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errOut, code := l.railctl("show")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	contains(t, "stderr", errOut, "no NIC is lent now", file, `"nics" must be a list`)
 }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// A path that the author of a network wrote is neither waited for nor read
+// without end, and what is no file is not written to.
+func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"log_file", "configuration_path"} {
+		for _, path := range []string{fifo, "/dev/zero", dir, "/dev/full"} {
+			n := newNode(t)
+			quoted, err := json.Marshal(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := n.config(`{"range":"10.0.0.0/24","log_level":"debug","` + key + `":` + string(quoted) + `}`)
+			a := attachment{id: "c1", ifname: "net1"}
+			for _, verb := range []string{"ADD", "DEL"} {
+				done := make(chan error, 1)
+				go func() {
+					_, err := run(a.env(verb), config)
+					done <- err
+				}()
+				select {
+				case err := <-done:
+					if err != nil && code(err) == 0 {
+						t.Errorf("%s with %s %s: %v", verb, key, path, err)
+					}
+				case <-time.After(30 * time.Second):
+					t.Fatalf("%s with %s %s hangs", verb, key, path)
+				}
+			}
+			n.checkEmpty(key + " " + path)
+		}
+	}
+}
+
+// What the node file closes, ADD refuses and DEL passes over: it frees what
+// was handed out before.
+func TestPathsThatTheNodeFileCloses(t *testing.T) {
+	n := newNode(t)
+	outside := filepath.Join(t.TempDir(), "log")
+	plain := n.config(`{"range":"10.0.0.0/24"}`)
+	config := n.config(`{"range":"10.0.0.0/24","log_file":"` + outside + `","log_level":"debug","configuration_path":"` + outside + `"}`)
+	a := attachment{id: "c1", ifname: "net1"}
+	n.add(a, plain)
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	text := "paths: [" + n.dir + "]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	with := func(verb string) []string { return append(a.env(verb), netconf.NodeFileEnv+"="+file) }
+	for _, verb := range []string{"ADD", "STATUS"} {
+		_, err := run(with(verb), config)
+		if err == nil || !strings.Contains(err.Error(), `"log_file"`) || !strings.Contains(err.Error(), `"configuration_path"`) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	if _, err := run(with("ADD"), strings.Replace(plain, n.dir, n.dir+"-other", 1)); code(err) != cnierr.InvalidConfig {
+		t.Errorf("another state directory: %v", err)
+	}
+	if _, err := run(with("DEL"), config); err != nil {
+		t.Error(err)
+	}
+	n.checkEmpty("after DEL")
+	for _, path := range []string{outside, n.dir + "-other"} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was made: %v", path, err)
+		}
+	}
+	if _, err := run(attachment{id: "c1", ifname: "\xff\xfe"}.env("ADD"), plain); code(err) != cnierr.InvalidEnv {
+		t.Errorf("an interface name that is no UTF-8: %v", err)
+	}
+}
