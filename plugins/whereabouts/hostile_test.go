@@ -24,7 +24,7 @@ func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"log_file", "configuration_path"} {
-		for _, path := range []string{fifo, "/dev/zero", dir, "/dev/full"} {
+		for _, path := range []string{fifo, "/dev/zero", dir, "/dev/full", "relative.log"} {
 			n := newNode(t)
 			quoted, err := json.Marshal(path)
 			if err != nil {
@@ -48,6 +48,9 @@ func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
 				}
 			}
 			n.checkEmpty(key + " " + path)
+			if _, err := os.Lstat("relative.log"); err == nil {
+				t.Error("a file was made where the plugin runs")
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -53,8 +54,11 @@ func (c *call) openLog(verb string) func() {
 }
 
 // openLogFile opens a regular file to append to. A FIFO would block until
-// somebody reads.
+// somebody reads, and a relative path leads wherever the runtime happens to be.
 func openLogFile(name string) (*os.File, error) {
+	if !filepath.IsAbs(name) {
+		return nil, fmt.Errorf("log_file %q is not an absolute path", name)
+	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
