@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents runs against a real API
@@ -52,7 +52,7 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	if !held() {
 		t.Fatal("the pod has no address")
 	}
-	journal := cluster.JournalDir(l.state)
+	journal := netconf.JournalDir(l.state)
 	owner := ipam.Owner{ContainerID: "c1", IfName: "net1", PodRef: "default/pod1"}
 	if err := kubernetes.Defer(journal, kubeconfig, owner, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
 		t.Fatal(err)

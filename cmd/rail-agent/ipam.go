@@ -43,7 +43,7 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		if err != nil {
 			return err
 		}
-		store, err := flags.Store(client, a.stateDirs[0])
+		store, err := flags.Store("rail-agent/"+version, a.stateDirs[0])
 		if err != nil {
 			return err
 		}

@@ -8,9 +8,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // journal replays what DELs of this node could not free, each entry by the
@@ -22,7 +22,7 @@ func (j journal) Waiting() (int, error) {
 	total := 0
 	var errs []error
 	for _, dir := range j.stateDirs {
-		ways, err := kubernetes.Journalled(cluster.JournalDir(dir))
+		ways, err := kubernetes.Journalled(netconf.JournalDir(dir))
 		errs = append(errs, err)
 		for _, n := range ways {
 			total += n
@@ -35,7 +35,7 @@ func (j journal) Waiting() (int, error) {
 func (j journal) Replay(ctx context.Context) error {
 	var errs []error
 	for _, dir := range j.stateDirs {
-		ways, err := kubernetes.Journalled(cluster.JournalDir(dir))
+		ways, err := kubernetes.Journalled(netconf.JournalDir(dir))
 		errs = append(errs, err)
 		for _, w := range slices.SortedFunc(maps.Keys(ways), func(a, b kubernetes.Way) int {
 			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace))
@@ -49,12 +49,12 @@ func (j journal) Replay(ctx context.Context) error {
 }
 
 func replay(ctx context.Context, stateDir string, w kubernetes.Way) error {
-	client, err := kube.Open(kube.Config{Kubeconfig: w.Kubeconfig, Namespace: w.Namespace, UserAgent: "rail-agent/" + version})
+	client, err := kube.Open(kube.Config{Kubeconfig: w.Kubeconfig, Namespace: w.Namespace, UserAgent: "rail-agent/" + version, RetryFor: kubernetes.RetryFor})
 	if err != nil {
 		return err
 	}
 	store, err := kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: w.Kubeconfig, StateDir: stateDir, JournalDir: cluster.JournalDir(stateDir),
+		Client: client, Kubeconfig: w.Kubeconfig, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 	})
 	if err != nil {
 		return err

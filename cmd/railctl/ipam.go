@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // clusterTime bounds a command, beyond a grace period that it waits: the client
@@ -81,8 +82,8 @@ failed, or changed meanwhile and is for the next run.`,
 		}
 		defer cancel()
 		o := kubernetes.ReconcilerOptions{Client: client, Grace: grace, DryRun: dryRun, Log: plainLog(cmd.ErrOrStderr())}
-		if _, err := os.Stat(cluster.JournalDir(*stateDir)); err == nil && !dryRun {
-			if o.Store, err = c.Store(client, *stateDir); err != nil {
+		if _, err := os.Stat(netconf.JournalDir(*stateDir)); err == nil && !dryRun {
+			if o.Store, err = c.Store("railctl/"+version, *stateDir); err != nil {
 				return err
 			}
 			defer o.Store.Close()

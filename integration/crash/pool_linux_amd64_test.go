@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // plane is the control plane of all tests, started when the first wants it.
@@ -204,7 +205,7 @@ func (p *pool) settleCluster(recovery string) {
 	}
 	s, err := kubernetes.New(kubernetes.Options{
 		Client: client, Kubeconfig: p.kubeconfig, StateDir: p.state,
-		JournalDir: filepath.Join(p.state, filepath.Base(kubernetes.DefaultJournalDir)),
+		JournalDir: netconf.JournalDir(p.state),
 	})
 	if err != nil {
 		p.t.Fatal(err)

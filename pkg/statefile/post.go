@@ -59,3 +59,6 @@ func (d *Dir) Held(name string) (bool, error) {
 	}
 	return false, nil
 }
+
+// Withdraw removes the file under the lock, which is still to be given back.
+func (l *Lock) Withdraw() error { return l.dir.Remove(l.name) }

@@ -37,17 +37,9 @@ func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
 		return nil, err
 	}
 	return kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: kubeconfig, StateDir: stateDir, JournalDir: journalDir(stateDir),
+		Client: client, Kubeconfig: kubeconfig, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 		Warn: func(err error) { c.warn("not done yet", err) },
 	})
-}
-
-// journalDir follows a state directory that is not the usual one.
-func journalDir(stateDir string) string {
-	if stateDir == netconf.DefaultStateDir {
-		return kubernetes.DefaultJournalDir
-	}
-	return filepath.Join(stateDir, filepath.Base(kubernetes.DefaultJournalDir))
 }
 
 // findSlice sets c's node and slice.
@@ -114,7 +106,11 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	}
 	if err != nil {
 		c.warn("the addresses are freed later, by the next call of this node that reaches the server", err)
-		return kubernetes.Defer(journalDir(c.conf.StateDir), kubeconfig, c.owner(), c.pools())
+		pools := kubernetes.Noted(c.conf.StateDir, c.owner())[kubeconfig]
+		if c.conf.NodeSliceSize == 0 { // else the config alone does not say which slice is ours
+			pools = append(pools, c.pools()...)
+		}
+		return kubernetes.Defer(netconf.JournalDir(c.conf.StateDir), kubeconfig, c.owner(), pools)
 	}
 	defer s.Close()
 	if c.conf.NodeSliceSize != 0 {
@@ -127,11 +123,14 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	return s.Release(ctx, c.owner(), c.pools())
 }
 
-// releaseNoted frees what the node has noted of the attachment, wherever that
-// was.
+// releaseNoted frees what the node has noted of the attachment in clusters
+// that the config does not lead to, or not any more.
 func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
 	var errs []error
-	for _, kubeconfig := range kubernetes.Noted(stateDir, c.owner()) {
+	for kubeconfig := range kubernetes.Noted(stateDir, c.owner()) {
+		if c.confErr == nil && kubeconfig == c.conf.Kubeconfig && c.storeName() == netconf.StoreKubernetes {
+			continue
+		}
 		s, err := c.connect(kubeconfig, stateDir)
 		if err != nil {
 			errs = append(errs, err)

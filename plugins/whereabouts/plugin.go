@@ -93,7 +93,9 @@ func add(ctx context.Context, c *call) error {
 	}
 	if err := c.print(c.masked(got)); err != nil {
 		err = cnierr.Wrap(err, cnierr.Internal, "", "cannot give the result in version %q", c.conf.CNIVersion)
-		return errors.Join(err, store.Release(context.WithoutCancel(ctx), c.owner(), pools(claims)))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		return errors.Join(err, store.Release(ctx, c.owner(), pools(claims)))
 	}
 	return nil
 }
@@ -136,7 +138,7 @@ func del(ctx context.Context, c *call) error {
 	}
 	err := local.New(c.conf.StateDir).Release(ctx, c.owner(), c.pools())
 	if c.storeName() == netconf.StoreKubernetes {
-		return errors.Join(err, c.releaseCluster(ctx))
+		err = errors.Join(err, c.releaseCluster(ctx))
 	}
 	return errors.Join(err, c.releaseNoted(ctx, c.conf.StateDir))
 }

@@ -5,7 +5,7 @@ package cluster
 import (
 	"cmp"
 	"os"
-	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +27,9 @@ func (f *Flags) Add(cmd *cobra.Command) {
 
 // Open opens the cluster that the flags mean, without a request. userAgent is
 // for the server's log.
-func (f *Flags) Open(userAgent string) (*kube.Client, error) {
+func (f *Flags) Open(userAgent string) (*kube.Client, error) { return f.open(userAgent, 0) }
+
+func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, error) {
 	path := cmp.Or(f.Kubeconfig, os.Getenv("KUBECONFIG"))
 	var err error
 	if path == "" {
@@ -35,7 +37,7 @@ func (f *Flags) Open(userAgent string) (*kube.Client, error) {
 			return nil, err
 		}
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: path, Namespace: f.Namespace, UserAgent: userAgent})
+	client, err := kube.Open(kube.Config{Kubeconfig: path, Namespace: f.Namespace, UserAgent: userAgent, RetryFor: retryFor})
 	if path == "" && err != nil {
 		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "name one by --kubeconfig or $KUBECONFIG",
 			"there is no kubeconfig: none in whereabouts' flat file, and this is no pod with a service account")
@@ -53,23 +55,19 @@ func OfPlugins() (string, error) {
 	return conf.Kubeconfig, nil
 }
 
-// JournalDir gives the journal of the plugins whose state lies in stateDir.
-func JournalDir(stateDir string) string {
-	if stateDir == netconf.DefaultStateDir {
-		return kubernetes.DefaultJournalDir
-	}
-	return filepath.Join(stateDir, filepath.Base(kubernetes.DefaultJournalDir))
-}
-
 // Store opens the node's side of the store, to replay what the plugins of this
-// node have left in the journal: by client, whatever kubeconfig they have.
-func (f *Flags) Store(client *kube.Client, stateDir string) (*kubernetes.Store, error) {
+// node have left in the journal, whatever kubeconfig they have.
+func (f *Flags) Store(userAgent, stateDir string) (*kubernetes.Store, error) {
+	client, err := f.open(userAgent, kubernetes.RetryFor)
+	if err != nil {
+		return nil, err
+	}
 	plugins, err := OfPlugins()
 	if err != nil {
 		return nil, err
 	}
 	return kubernetes.New(kubernetes.Options{
 		Client: client, Kubeconfig: cmp.Or(plugins, f.Kubeconfig, os.Getenv("KUBECONFIG")),
-		StateDir: stateDir, JournalDir: JournalDir(stateDir),
+		StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 	})
 }

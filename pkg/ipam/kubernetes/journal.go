@@ -5,17 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
-
-// DefaultJournalDir is where DELs that could not reach the server wait. It
-// outlives a reboot, unlike the rest of the node's state.
-const DefaultJournalDir = "/var/lib/rail-cni/ipam-journal"
 
 const journalSuffix = ".free"
 
@@ -93,7 +87,7 @@ func (j journal) pending(namespace string, pool ipam.Pool) []*pending {
 	}
 	var asks []*pending
 	for name, d := range found {
-		if d.Pool == pool && (d.Namespace == namespace || d.Namespace == "") {
+		if len(asks) < longestTurn && d.Pool == pool && (d.Namespace == namespace || d.Namespace == "") {
 			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: name})
 		}
 	}
@@ -136,23 +130,18 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(waiting)) {
-		d := waiting[name]
-		if d.Kubeconfig != s.kubeconfig || d.Namespace != "" && d.Namespace != s.client.Namespace() {
-			left++
-			continue
+	pools := map[ipam.Pool]bool{}
+	for _, d := range waiting {
+		if d.Kubeconfig == s.kubeconfig && (d.Namespace == "" || d.Namespace == s.client.Namespace()) {
+			pools[d.Pool] = true
 		}
-		done, err := s.submit(ctx, d.Pool, &ask{Owner: d.Owner, Note: d.Note})
-		if err == nil && done.Deferred != "" {
-			err = errors.New(done.Deferred)
-		}
-		if err != nil {
-			left++
-			errs = append(errs, err)
-			continue
-		}
-		errs = append(errs, s.journal.drop(name))
 	}
-	return left, errors.Join(errs...)
+	var errs []error
+	for pool := range pools {
+		// Whoever leads sees to the pool's part of the journal, under its lock.
+		_, err := s.submit(ctx, pool, &ask{})
+		errs = append(errs, err)
+	}
+	waiting, err = s.journal.all()
+	return len(waiting), errors.Join(append(errs, err)...)
 }

@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"net/netip"
 	"strings"
@@ -46,7 +48,8 @@ func attachmentPrefix(o ipam.Owner) string {
 }
 
 func noteName(o ipam.Owner, pool string) string {
-	return attachmentPrefix(o) + statefile.Name(pool) + noteSuffix
+	sum := sha256.Sum256([]byte(pool)) // two whole names may be too long for one file's
+	return attachmentPrefix(o) + hex.EncodeToString(sum[:8]) + noteSuffix
 }
 
 // notes is the directory of the notes of one server.

@@ -157,7 +157,6 @@ func (p *PoolState) Key(addr netip.Addr) (string, error) { return offset(p.Base,
 // Addr gives the address that key names. It fails for what is no key of this
 // pool.
 func (p *PoolState) Addr(key string) (netip.Addr, error) {
-	// Almost all keys fit; big numbers cost ten times as much.
 	n, ok := new(big.Int).SetString(key, 10)
 	if !ok || n.Sign() < 0 || n.String() != key {
 		return netip.Addr{}, fmt.Errorf("the key %q is not a number from 0 on", key)

@@ -27,6 +27,9 @@ type ask struct {
 	Note *note `json:"note,omitempty"`
 }
 
+// nothing says that the asker only wants the journal seen to.
+func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
+
 // answer ends an ask: an address, an error, or neither when something was
 // given back.
 type answer struct {
@@ -64,9 +67,10 @@ type pending struct {
 	addr      netip.Addr // in the pool, once committed
 	key       string     // of addr
 	drop      *held      // in the pool and reserved by another: to be taken out again
-	freed     []held     // what DEL takes out
+	freed     []held     // what is taken out for good
 	foreign   int        // addresses that others had reserved
 	refusal   error      // the answer, once the pool has nothing of it
+	final     bool       // the refusal holds, whatever the pool says
 }
 
 // held is an entry of the pool.
@@ -82,19 +86,29 @@ const (
 	askSuffix    = ".ask"
 	answerSuffix = ".answer"
 	queueLock    = "lock"
-	// longestTurn bounds one patch: two operations an ask, and the server takes
-	// ten thousand.
+	// longestTurn bounds one patch: a handful of operations an ask, and the
+	// server takes ten thousand.
 	longestTurn = 512
+	// againAfter is about how long a leader who got no answer from the server
+	// lets others lead.
+	againAfter = time.Second
 	// rubbishAge is how old a temporary file is when its writer was killed.
 	rubbishAge = time.Minute
 )
+
+// errAgain is wrapped when the leader could do nothing for itself now.
+var errAgain = errors.New("to be tried again")
+
+// leader carries asks out, in their order, of which own is this process's. An
+// error is why own has no answer yet, though it has time left.
+type leader func(ctx context.Context, own *pending, asks []*pending) error
 
 // queue is where the processes of a node wait for one pool.
 type queue struct{ dir *statefile.Dir }
 
 // submit has a carried out: by lead in this process, together with what others
 // have posted, or by another process that leads before this one.
-func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []*pending)) (answer, error) {
+func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return answer{}, err
@@ -105,19 +119,31 @@ func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []
 	if err != nil {
 		return answer{}, err
 	}
-	leave := func() {
+	defer func() {
 		_ = posted.UnlockAndRemove()
 		_ = q.dir.Remove(name + answerSuffix)
+	}()
+	for {
+		ans, err := q.takeTurn(ctx, name, a, posted, lead)
+		if !errors.Is(err, errAgain) {
+			return ans, err
+		}
+		// The server does not answer. Others, who may only want to free, go on.
+		select {
+		case <-time.After(againAfter/2 + rand.N(againAfter)):
+		case <-ctx.Done():
+			return answer{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "")
+		}
 	}
-	turn, err := q.dir.Lock(ctx, queueLock)
+}
+
+// takeTurn waits for the lock, and then either finds its answer or leads.
+func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, lead leader) (answer, error) {
+	lock, err := q.dir.Lock(ctx, queueLock)
 	if err != nil {
-		leave()
 		return answer{}, err
 	}
-	defer func() {
-		leave() // before the next one leads, and carries it out again
-		turn.Unlock()
-	}()
+	defer lock.Unlock()
 	if ans, ok := q.answerOf(name); ok {
 		return ans, ans.err()
 	}
@@ -126,15 +152,18 @@ func (q queue) submit(ctx context.Context, a *ask, lead func(context.Context, []
 	if err != nil {
 		return answer{}, err
 	}
-	lead(ctx, append([]*pending{own}, others...))
-	for _, p := range others {
-		if p.answered {
+	asks := append(others, own)
+	slices.SortFunc(asks, func(a, b *pending) int { return strings.Compare(a.name, b.name) })
+	err = lead(ctx, own, asks)
+	for _, p := range asks {
+		if p != own && p.answered {
 			q.reply(p)
 		}
 	}
 	if !own.answered {
-		return answer{}, cnierr.New(cnierr.Internal, "", "the leader gave itself no answer")
+		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
+	_ = posted.Withdraw() // before the next one leads, and carries it out again
 	return own.answer, own.err
 }
 

@@ -30,7 +30,7 @@ func TestWhoWaitsIsAnsweredByWhoLeads(t *testing.T) {
 	q := testQueue(t)
 	var mu sync.Mutex
 	var turns []int
-	lead := func(_ context.Context, asks []*pending) {
+	lead := func(_ context.Context, _ *pending, asks []*pending) error {
 		mu.Lock()
 		turns = append(turns, len(asks))
 		first := len(turns) == 1
@@ -41,6 +41,7 @@ func TestWhoWaitsIsAnsweredByWhoLeads(t *testing.T) {
 		for _, p := range asks {
 			p.settle(netip.MustParseAddr("10.0.0.1"), nil)
 		}
+		return nil
 	}
 	const askers = 50
 	parallel(askers, func(i int) {
@@ -69,13 +70,14 @@ func TestWhatTheDeadHavePostedIsNotCarriedOut(t *testing.T) {
 	if err := errors.Join(q.dir.Write("0"+askSuffix, data), q.dir.Write("0"+answerSuffix, data)); err != nil {
 		t.Fatal(err) // nobody holds the lock on it
 	}
-	if _, err := q.submit(testContext(t), &ask{Owner: pod(0)}, func(_ context.Context, asks []*pending) {
+	if _, err := q.submit(testContext(t), &ask{Owner: pod(0)}, func(_ context.Context, _ *pending, asks []*pending) error {
 		for _, p := range asks {
 			if p.Owner != pod(0) {
 				t.Errorf("carried out for %v", p.Owner)
 			}
 			p.settle(netip.Addr{}, nil)
 		}
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +89,12 @@ func TestWhatTheDeadHavePostedIsNotCarriedOut(t *testing.T) {
 func TestAnErrorReachesWhoWaits(t *testing.T) {
 	q := testQueue(t)
 	release := make(chan struct{})
-	lead := func(_ context.Context, asks []*pending) {
+	lead := func(_ context.Context, _ *pending, asks []*pending) error {
 		<-release
 		for _, p := range asks {
 			p.settle(netip.Addr{}, errors.New("no luck for "+p.Owner.PodRef))
 		}
+		return nil
 	}
 	time.AfterFunc(100*time.Millisecond, func() { close(release) })
 	parallel(5, func(i int) {

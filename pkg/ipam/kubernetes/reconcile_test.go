@@ -42,7 +42,9 @@ func newReconcilerLabAt(t *testing.T, p *controlplane.Plane) *reconcilerLab {
 		t.Fatal(err)
 	}
 	l.node = newNodeAt(t, l.kubeconfig, t.TempDir())
-	l.client = l.node.client
+	if l.client, err = kube.Open(kube.Config{Kubeconfig: l.kubeconfig, UserAgent: "test-" + t.Name()}); err != nil {
+		t.Fatal(err)
+	}
 	return l
 }
 

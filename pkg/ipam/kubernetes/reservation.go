@@ -33,8 +33,19 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 		if getErr != nil {
 			return "", false, getErr
 		}
-		if there != nil {
-			return there.Metadata.UID, there.Spec.of(o), nil
+		switch {
+		case there == nil:
+		case !there.Spec.of(o):
+			return "", false, nil
+		case there.Spec.ContainerID == "" || there.Spec.ContainerID == o.ContainerID:
+			return there.Metadata.UID, true, nil
+		default:
+			// The same pod's former container made it, and may be about to
+			// delete it: with a new UID it is out of reach of that.
+			pre := kube.Preconditions{UID: there.Metadata.UID}
+			if err := s.client.Delete(ctx, all, name, pre); err != nil && !kube.NotFound(err) && !kube.Conflict(err) {
+				return "", false, err
+			}
 		}
 	}
 	return "", false, err
@@ -71,18 +82,25 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 		return nil
 	}
 	name := pool.ReservationName(h.addr)
-	if h.uid == "" {
-		there, err := s.readReservation(ctx, name)
-		if err != nil || there == nil || !there.Spec.of(h.entry.Owner()) {
+	for range 2 {
+		if h.uid == "" {
+			there, err := s.readReservation(ctx, name)
+			if err != nil || there == nil || !there.Spec.of(h.entry.Owner()) ||
+				there.Spec.ContainerID != "" && there.Spec.ContainerID != h.entry.ContainerID {
+				return err
+			}
+			h.uid = there.Metadata.UID
+		}
+		err := s.client.Delete(ctx, Reservations(s.client.Namespace()), name, kube.Preconditions{UID: h.uid})
+		if !kube.Conflict(err) {
+			if kube.NotFound(err) {
+				err = nil
+			}
 			return err
 		}
-		h.uid = there.Metadata.UID
+		h.uid = "" // another one by now: whose?
 	}
-	err := s.client.Delete(ctx, Reservations(s.client.Namespace()), name, kube.Preconditions{UID: h.uid})
-	if kube.NotFound(err) || kube.Conflict(err) { // gone, or another's by now
-		return nil
-	}
-	return err
+	return nil
 }
 
 // eachReserved calls each with every address of pool's network that has a

@@ -50,5 +50,5 @@ func TestFullObjectIsRefusedBeforeTheServerRefusesIt(t *testing.T) {
 		t.Errorf("%d ADDs before the refusal, %d bytes", added, len(data))
 	}
 	n.del(pod(0), c.Pool) // goes on working
-	n.add(pod(99), c)
+	n.add(pod(0), c)
 }

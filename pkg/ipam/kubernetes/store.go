@@ -95,7 +95,9 @@ func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, err
 		return answer{}, err
 	}
 	defer dir.Close()
-	return queue{dir}.submit(ctx, a, func(ctx context.Context, asks []*pending) { s.lead(ctx, pool, asks) })
+	return queue{dir}.submit(ctx, a, func(ctx context.Context, own *pending, asks []*pending) error {
+		return s.lead(ctx, pool, own, asks)
+	})
 }
 
 // Allocate implements [ipam.Store].
@@ -217,15 +219,16 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	return nil
 }
 
-// Noted gives the kubeconfigs by which owner's attachment got addresses, as
-// this node has noted them in stateDir: for a DEL whose config cannot be read.
-func Noted(stateDir string, owner ipam.Owner) []string {
+// Noted gives the pools of which owner's attachment got addresses, as this
+// node has noted them in stateDir, by the kubeconfig that leads to them: for a
+// DEL whose config cannot be read, or leads nowhere.
+func Noted(stateDir string, owner ipam.Owner) map[string][]ipam.Pool {
 	base := filepath.Join(stateDir, storeDir)
 	servers, err := os.ReadDir(base)
 	if err != nil {
 		return nil
 	}
-	var paths []string
+	found := map[string][]ipam.Pool{}
 	for _, server := range servers {
 		dir, err := statefile.OpenExisting(filepath.Join(base, server.Name(), notesDir))
 		if err != nil {
@@ -234,10 +237,8 @@ func Noted(stateDir string, owner ipam.Owner) []string {
 		noted, _ := notes{dir}.list(attachmentPrefix(owner))
 		_ = dir.Close()
 		for _, n := range noted {
-			if n.Kubeconfig != "" && !slices.Contains(paths, n.Kubeconfig) {
-				paths = append(paths, n.Kubeconfig)
-			}
+			found[n.Kubeconfig] = append(found[n.Kubeconfig], n.Pool)
 		}
 	}
-	return paths
+	return found
 }

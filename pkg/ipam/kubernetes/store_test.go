@@ -503,3 +503,70 @@ func TestStatus(t *testing.T) {
 	n.del(pod(0), c.Pool)
 	n.del(pod(1), c.Pool)
 }
+
+func TestJournalTakesNothingFromAnAttachmentThatCameAgain(t *testing.T) {
+	n, c := newNode(t), claim(t, "cameagain", "10.0.0.0/24")
+	for _, replay := range []bool{false, true} {
+		d := &deferred{Kubeconfig: n.kubeconfig, Namespace: testNamespace, Pool: c.Pool, Owner: pod(0), Since: time.Now()}
+		if err := n.journal.put(d); err != nil {
+			t.Fatal(err)
+		}
+		n.wantAdd(pod(0), "10.0.0.1/24", c)
+		if replay {
+			if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
+				t.Error(left, err)
+			}
+		}
+		if e := entries(t, c.Pool); e["1"] != entryOf(pod(0)) || len(reservations(t, "cameagain")) != 1 {
+			t.Errorf("entries %v, reservations %v", e, reservations(t, "cameagain"))
+		}
+		n.del(pod(0), c.Pool)
+	}
+	wantEmpty(t, c.Pool)
+}
+
+func TestReservationOfAFormerContainerIsMadeAnew(t *testing.T) {
+	first, second := pod(0), pod(0)
+	second.ContainerID = strings.Repeat("e", 64)
+	n, c := newNode(t), claim(t, "former", "10.0.0.0/24")
+	n.wantAdd(first, "10.0.0.1/24", c)
+	late := n.notes.get(first, c.Pool.Name()).held()
+	newNode(t).wantAdd(second, "10.0.0.1/24", c)
+	if err := n.freeReservation(testContext(t), c.Pool, late); err != nil { // a DEL that was half done
+		t.Fatal(err)
+	}
+	if r := reservations(t, "former"); r["former-10.0.0.1"].ContainerID != second.ContainerID {
+		t.Errorf("reservations %v", r)
+	}
+	n.del(second, c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestWhatATurnFreesIsGivenInTheSameTurn(t *testing.T) {
+	n, c := newNode(t), claim(t, "sameturn", "10.0.0.0/30")
+	n.add(pod(0), c)
+	n.add(pod(1), c)
+	d := &deferred{Kubeconfig: n.kubeconfig, Namespace: testNamespace, Pool: c.Pool, Owner: pod(0), Since: time.Now()}
+	if err := n.journal.put(d); err != nil {
+		t.Fatal(err)
+	}
+	n.wantAdd(pod(2), "10.0.0.1/30", c)
+	n.del(pod(1), c.Pool)
+	n.del(pod(2), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestAskingForAnotherAddressThanAFormerContainerHad(t *testing.T) {
+	n, c := newNode(t), claim(t, "moved", "10.0.0.0/24")
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	now := pod(0)
+	now.ContainerID = strings.Repeat("d", 64)
+	c.Want = netip.MustParseAddr("10.0.0.9")
+	n.wantAdd(now, "10.0.0.9/24", c)
+	if e := entries(t, c.Pool); len(e) != 1 || len(reservations(t, "moved")) != 1 {
+		t.Errorf("entries %v, reservations %v", e, reservations(t, "moved"))
+	}
+	n.del(now, c.Pool)
+	n.del(pod(0), c.Pool)
+	wantEmpty(t, c.Pool)
+}

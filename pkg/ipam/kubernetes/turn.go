@@ -43,20 +43,24 @@ type turn struct {
 	listed bool     // hidden has all of them
 }
 
-// lead answers asks, the first of which is this process's own.
-func (s *Store) lead(ctx context.Context, pool ipam.Pool, asks []*pending) {
-	s.warnIf(s.notes.dir.Sweep(rubbishAge))
-	t := &turn{s: s, pool: pool, own: asks[0], asks: append(asks, s.journal.pending(s.client.Namespace(), pool)...)}
+// lead carries asks out, and what the journal has for the pool.
+func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*pending) error {
+	t := &turn{s: s, pool: pool, own: own, asks: append(asks, s.journalled(pool, asks)...)}
 	for _, p := range t.asks {
-		if p.Range == nil {
-			continue
-		}
 		var err error
-		if p.rng, err = ipam.NewRange(*p.Range); err != nil {
-			p.settle(netip.Addr{}, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", ""))
+		switch {
+		case p.nothing():
+			p.settle(netip.Addr{}, nil)
+		case p.Range == nil && p.Note == nil:
+			p.Note = s.notes.get(p.Owner, pool.Name())
+		case p.Range != nil:
+			if p.rng, err = ipam.NewRange(*p.Range); err != nil {
+				p.settle(netip.Addr{}, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", ""))
+			}
 		}
 	}
-	if err := t.run(ctx); err != nil {
+	err := t.run(ctx)
+	if err != nil && (!passing(err) || ctx.Err() != nil) {
 		for _, p := range t.asks {
 			if !p.answered && (p == t.own || !passing(err)) {
 				p.settle(netip.Addr{}, err)
@@ -68,6 +72,25 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, asks []*pending) {
 			s.warnIf(s.journal.drop(p.journalled))
 		}
 	}
+	return err
+}
+
+// journalled gives the journal's asks for the pool. What it has of an
+// attachment that now wants an address is forgotten: it would take away what
+// that gets.
+func (s *Store) journalled(pool ipam.Pool, asks []*pending) []*pending {
+	var kept []*pending
+	for _, p := range s.journal.pending(s.client.Namespace(), pool) {
+		wanted := slices.ContainsFunc(asks, func(q *pending) bool {
+			return q.Range != nil && q.Owner.ContainerID == p.Owner.ContainerID && q.Owner.IfName == p.Owner.IfName
+		})
+		if wanted {
+			s.warnIf(s.journal.drop(p.journalled))
+			continue
+		}
+		kept = append(kept, p)
+	}
+	return kept
 }
 
 // errContended is wrapped by what ends a leader who has lost every race for as
@@ -82,7 +105,7 @@ func passing(err error) bool {
 }
 
 // run goes on until nothing is open. When the server does not answer, what is
-// to be freed is left to the journal, and only who wants an address waits.
+// to be freed is left to the journal; who wants an address tries again later.
 func (t *turn) run(ctx context.Context) error {
 	for lost := 0; t.open(); {
 		err := t.step(ctx, lost)
@@ -98,12 +121,10 @@ func (t *turn) run(ctx context.Context) error {
 					t.s.deferAsk(t.pool, p, err)
 				}
 			}
-			if barred(err) {
+			if barred(err) || t.own.open() {
 				return err
 			}
-			if !t.own.open() {
-				return nil // the others have time of their own
-			}
+			return nil // the others have time of their own
 		case err != nil:
 			return err
 		}
@@ -183,7 +204,13 @@ func (c *change) fence(key string, e Entry) {
 	c.ops = append(c.ops,
 		kube.PatchOp{Op: "test", Path: keyPath(key) + "/id", Value: e.ContainerID},
 		kube.PatchOp{Op: "test", Path: keyPath(key) + "/podref", Value: e.PodRef})
+	if e.IfName != "" {
+		c.ops = append(c.ops, kube.PatchOp{Op: "test", Path: keyPath(key) + "/ifname", Value: e.IfName})
+	}
 }
+
+// opsToAdd is how many operations add makes.
+const opsToAdd = 2
 
 func (c *change) add(key string, e Entry) {
 	c.ops = append(c.ops,
@@ -202,20 +229,30 @@ func (t *turn) plan(state *PoolState, lost int) *change {
 	if state != nil {
 		used = state.used()
 	}
+	var takers []*pending
 	for i, p := range t.asks {
 		if !p.open() || p.committed || t.waitsFor(p, i) {
 			continue
 		}
-		p.planned = true
-		if p.Range == nil {
-			p.giveBack(state, c)
+		if p.Range != nil {
+			takers = append(takers, p)
 			continue
 		}
-		if p.drop != nil {
+		p.planned = true
+		t.giveBack(p, state, c)
+	}
+	for _, p := range takers {
+		p.planned = true
+		if p.drop != nil && state.Entries[p.drop.key] == p.drop.entry {
 			c.remove(*p.drop)
 		}
-		if p.refusal == nil {
-			p.refusal = t.take(p, state, used, lost, c)
+		if p.final {
+			continue
+		}
+		frees := len(c.ops) > len(c.added)*opsToAdd
+		if p.refusal = t.take(p, state, used, lost, c); p.refusal != nil && frees {
+			// What this patch frees is there for the next one.
+			p.planned, p.refusal = false, nil
 		}
 	}
 	return c
@@ -234,7 +271,7 @@ func (t *turn) waitsFor(p *pending, i int) bool {
 
 // giveBack finds what p ends, and plans to take it out. Without a state the
 // note is believed.
-func (p *pending) giveBack(state *PoolState, c *change) {
+func (t *turn) giveBack(p *pending, state *PoolState, c *change) {
 	p.freed = nil
 	if state == nil {
 		p.freed = []held{p.Note.held()}
@@ -242,8 +279,11 @@ func (p *pending) giveBack(state *PoolState, c *change) {
 		return
 	}
 	for key, e := range state.Entries {
+		if e.PodRef == "" || !p.Owner.Ends(e.Owner()) {
+			continue
+		}
 		addr, err := state.Addr(key)
-		if err != nil || e.PodRef == "" || !p.Owner.Ends(e.Owner()) {
+		if err != nil {
 			continue
 		}
 		h := held{addr: addr, key: key, entry: e, reserved: true}
@@ -254,10 +294,15 @@ func (p *pending) giveBack(state *PoolState, c *change) {
 		p.freed = append(p.freed, h)
 		c.remove(h)
 	}
-	if len(p.freed) == 0 && p.Note != nil && !p.Owner.Same(state.Entries[p.Note.Key].Owner()) {
+	switch {
+	case len(p.freed) == 0 && p.Note != nil && !p.Owner.Same(state.Entries[p.Note.Key].Owner()):
 		// The entry has gone already, the reservation perhaps not. If the pod's
 		// new container has taken over the one, it needs the other.
 		p.freed = []held{p.Note.held()}
+	case len(p.freed) > 0 && p.Note == nil:
+		// For whoever goes on if this process dies, or the answer is lost.
+		p.Note = noteOf(t.s, t.pool, p.Owner, p.freed[0])
+		t.s.warnIf(t.s.notes.put(p.Note))
 	}
 }
 
@@ -267,6 +312,16 @@ func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *c
 	addr, entry, ok := state.find(func(a netip.Addr, e Entry) bool {
 		return p.Owner.Same(e.Owner()) && (p.drop == nil || p.drop.addr != a)
 	})
+	if ok && p.Want.IsValid() && p.Want != addr && entry.ContainerID != p.Owner.ContainerID {
+		// A former container's, whose DEL has not come: the pod has moved on.
+		h := held{addr: addr, entry: entry, reserved: true}
+		var err error
+		if h.key, err = state.Key(addr); err != nil {
+			return err
+		}
+		c.remove(h)
+		p.freed, ok = []held{h}, false
+	}
 	if ok {
 		if p.Want.IsValid() && p.Want != addr {
 			return cnierr.New(cnierr.IPAM, "end the attachment first, or ask for the same address",
@@ -315,15 +370,15 @@ func (t *turn) choose(p *pending, state *PoolState, used *ipam.Set, lost int) (n
 	if err != nil {
 		return addr, cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
 	}
-	if lost > 0 {
+	for spread := widest(len(t.asks), lost); lost > 0 && spread > 1; spread /= 4 {
 		from := addr
-		for range rand.IntN(widest(len(t.asks), lost)) {
+		for range rand.IntN(spread) {
 			if next := from.Next(); next.IsValid() {
 				from = next
 			}
 		}
 		if above, err := ipam.ChooseFrom(p.rng, both, from); err == nil {
-			addr = above
+			return above, nil
 		}
 	}
 	return addr, nil
@@ -389,6 +444,9 @@ func (t *turn) commit(ctx context.Context, state *PoolState, c *change) error {
 			Metadata: poolMeta{objectMeta: objectMeta{Name: t.pool.Name(), Namespace: t.s.client.Namespace()}},
 			Spec:     poolSpec{Range: t.pool.Prefix.String(), Allocations: c.added},
 		})
+		if kube.NotFound(err) { // not a race
+			return cnierr.New(cnierr.InvalidConfig, "create the namespace, or name another one in the kubeconfig's context", "%s", err)
+		}
 		return err
 	}
 	ops := c.ops
@@ -462,17 +520,24 @@ func (t *turn) reservations(ctx context.Context) error {
 
 // finish sees to p's reservations and answers it, or plans another address.
 func (t *turn) finish(ctx context.Context, p *pending) error {
-	pool := t.pool.Name()
-	if p.Range == nil {
-		for _, h := range p.freed {
-			if err := t.s.freeReservation(ctx, t.pool, h); err != nil {
+	var errs []error
+	for _, h := range p.freed {
+		if err := t.s.freeReservation(ctx, t.pool, h); err != nil {
+			if p.Range == nil {
 				p.Note = noteOf(t.s, t.pool, p.Owner, h)
-				return err
 			}
+			errs = append(errs, err)
 		}
-		p.settle(netip.Addr{}, nil)
-		return t.s.notes.drop(p.Owner, pool)
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if p.Range == nil {
+		p.settle(netip.Addr{}, nil)
+		t.s.warnIf(t.s.notes.drop(p.Owner, t.pool.Name()))
+		return nil
+	}
+	p.freed = nil
 	if p.refusal != nil {
 		p.settle(netip.Addr{}, p.refusal)
 		return nil
@@ -487,7 +552,7 @@ func (t *turn) finish(ctx context.Context, p *pending) error {
 			p.drop, p.committed = &h, false
 			p.foreign++
 			if p.Want.IsValid() {
-				p.refusal = cannotGive(p, "another pool of the same address space holds it")
+				p.refusal, p.final = cannotGive(p, "another pool of the same address space holds it"), true
 			}
 			return nil
 		}
