@@ -255,8 +255,6 @@ func (w *world) add(pod *modelPod, ifName string, nic int, busy bool, fuse time.
 		case errors.Is(err, errKilled):
 			switch {
 			case before != nil && before.fate == attached: // it had to be refused: nothing has changed
-			case before != nil && before.nic != nic: // the former may be ended, or the new one begun
-				w.set(&modelled{Key: k, nic: before.nic, pod: pod, fate: unknown})
 			default:
 				w.set(&modelled{Key: k, nic: nic, pod: pod, fate: unknown})
 			}
@@ -433,6 +431,13 @@ func (w *world) draw(rt *rapid.T) []operation {
 		nic := rapid.IntRange(0, modelNICs-1).Draw(rt, "nic")
 		switch {
 		case kind < 5 || len(has) == 0 && kind < 8:
+			// Of an attachment that a killed ADD may have made nobody asks for
+			// another NIC; which of the two it had then could not be known.
+			for _, m := range has {
+				if m.IfName == ifName {
+					nic = m.nic
+				}
+			}
 			wanted[nic]++
 			adds = append(adds, wish{pod, ifName, nic, d, alone})
 		case kind == 8: // a runtime that has lost count, or another runtime
