@@ -26,7 +26,7 @@ BUILDFLAGS := -trimpath -buildvcs=false
 
 # Packages (import paths without the module's) whose tests must not run under
 # the race detector, because they measure time or re-execute themselves …
-NO_RACE ?=
+NO_RACE ?= integration/crash integration/multus integration/whereabouts
 # … and those that must have the machine for themselves, one after another.
 SERIAL ?=
 
