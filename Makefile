@@ -43,6 +43,7 @@ export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
 # … and the control plane that they start.
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
+export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 
 .PHONY: help build peers multus controlplane tools demo test test-rig crash lint bench fuzz clean
 
@@ -83,6 +84,7 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 
 test: build peers multus controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
+	@scripts/debian-etcd.sh '$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
 
 test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
@@ -103,9 +105,9 @@ bench: build peers controlplane ## ADD and DEL against the plugins of others, on
 	@go build -o '$(TOOLS)/' ./integration/bench
 	@'$(TOOLS)/bench' $(BENCHFLAGS)
 ifneq ($(CLUSTER),no)
-	@scripts/debian-etcd.sh '$(TOOLS)/etcd-debian'
+	@scripts/debian-etcd.sh '$(RAIL_CNI_DEBIAN_ETCD)'
 	@echo
-	@'$(TOOLS)/bench' -cluster -etcd '$(TOOLS)/etcd-debian' $(BENCHFLAGS)
+	@'$(TOOLS)/bench' -cluster -etcd '$(RAIL_CNI_DEBIAN_ETCD)' $(BENCHFLAGS)
 endif
 ifneq ($(RIG),no)
 	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
