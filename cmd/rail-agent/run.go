@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -56,48 +57,52 @@ port, and the pod that has it), /healthz and /readyz; at --socket the same and
 	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
 	flags.BoolVar(&o.Restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if os.Geteuid() != 0 {
-			return errors.New("the ledger and the network namespaces are root's; run it as root")
-		}
-		debug.SetMemoryLimit(memoryLimit)
-		o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
-		if o.Socket == "" {
-			o.Socket = filepath.Join(o.StateDirs[0], "agent.sock")
-		}
-		for _, f := range []*string{&o.Socket, &o.Metrics} {
-			if *f == off {
-				*f = ""
-			}
-		}
-		o.NodeName = cmp.Or(o.NodeName, os.Getenv("NODE_NAME"))
-		if o.NodeName == "" {
-			var err error
-			if o.NodeName, err = os.Hostname(); err != nil {
-				return err
-			}
-		}
-		if o.Own == "" {
-			program, err := os.Executable()
-			if err != nil {
-				return err
-			}
-			o.Own = filepath.Dir(program)
-		}
-		o.Journal = journal{stateDirs: o.StateDirs}
-		kubeconfig = cmp.Or(kubeconfig, os.Getenv("KUBECONFIG"))
-		client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-agent/" + version})
-		switch {
-		case err == nil:
-			events := newEvents(client, o.NodeName, a.log)
-			go events.run(cmd.Context())
-			o.Teller = events
-		case kubeconfig != "":
-			return err
-		default:
-			a.log.Info("no Events: no --kubeconfig, and this is no pod with a service account")
-		}
-		return agent.Run(cmd.Context(), o)
-	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, kubeconfig) }
 	return cmd
+}
+
+// keep runs the keeper with what the flags say, and what is to be had where
+// they say nothing.
+func (a *agentFlags) keep(ctx context.Context, o agent.Options, kubeconfig string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the ledger and the network namespaces are root's; run it as root")
+	}
+	debug.SetMemoryLimit(memoryLimit)
+	o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
+	if o.Socket == "" {
+		o.Socket = filepath.Join(o.StateDirs[0], "agent.sock")
+	}
+	for _, f := range []*string{&o.Socket, &o.Metrics} {
+		if *f == off {
+			*f = ""
+		}
+	}
+	o.NodeName = cmp.Or(o.NodeName, os.Getenv("NODE_NAME"))
+	if o.NodeName == "" {
+		var err error
+		if o.NodeName, err = os.Hostname(); err != nil {
+			return err
+		}
+	}
+	if o.Own == "" {
+		program, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		o.Own = filepath.Dir(program)
+	}
+	o.Journal = journal{stateDirs: o.StateDirs}
+	kubeconfig = cmp.Or(kubeconfig, os.Getenv("KUBECONFIG"))
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-agent/" + version})
+	switch {
+	case err == nil:
+		events := newEvents(client, o.NodeName, a.log)
+		go events.run(ctx)
+		o.Teller = events
+	case kubeconfig != "":
+		return err
+	default:
+		a.log.Info("no Events: no --kubeconfig, and this is no pod with a service account")
+	}
+	return agent.Run(ctx, o)
 }

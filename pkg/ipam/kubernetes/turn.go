@@ -165,18 +165,13 @@ func (t *turn) read(ctx context.Context, lost int) (*PoolState, error) {
 
 // readPool gives the pool; one that does not exist is empty, without a UID.
 func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*PoolState, error) {
-	data, err := s.client.Get(ctx, Pools(s.client.Namespace()), pool.Name())
-	if kube.NotFound(err) {
+	state, err := ReadPool(ctx, s.client, pool.Name())
+	switch {
+	case err != nil:
+		return nil, err
+	case state == nil:
 		return &PoolState{Name: pool.Name(), Base: pool.Prefix.Addr(), Prefix: pool.Prefix}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	state, err := ParsePool(data)
-	if err != nil {
-		return nil, err
-	}
-	if state.Prefix != pool.Prefix {
+	case state.Prefix != pool.Prefix:
 		return nil, cnierr.New(cnierr.BadRecord, "give one of the networks another network_name",
 			"IPPool %s/%s is of %s and not of %s", state.Namespace, state.Name, state.Prefix, pool.Prefix)
 	}
@@ -489,32 +484,23 @@ func pause(ctx context.Context, lost int, err error) error {
 // reservations sees to the reservations of everything that is committed, and
 // answers what is done.
 func (t *turn) reservations(ctx context.Context) error {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, together)
-	errs := make([]error, len(t.asks))
-	for i, p := range t.asks {
-		if !p.open() || !p.committed {
-			continue
-		}
-		slots <- struct{}{}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			errs[i] = t.finish(ctx, p)
-			<-slots
-		}()
-	}
-	wg.Wait()
+	var mu sync.Mutex
 	var late error
-	for i, p := range t.asks {
-		switch err := errs[i]; {
+	each(t.asks, func(p *pending) {
+		if !p.open() || !p.committed {
+			return
+		}
+		err := t.finish(ctx, p)
+		switch {
 		case err == nil:
 		case passing(err), barred(err):
+			mu.Lock()
+			defer mu.Unlock()
 			late = err // what is open is tried again, or deferred
 		default:
 			p.settle(netip.Addr{}, err)
 		}
-	}
+	})
 	return errors.Join(late, t.hideForeign(ctx))
 }
 
