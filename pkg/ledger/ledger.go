@@ -93,8 +93,10 @@ func (l *Ledger) TryLockAttachment(k Key) (*statefile.Lock, error) {
 // LockNIC takes the lock under which a loan of the NIC is decided. nic is
 // nic.NIC.Key.
 func (l *Ledger) LockNIC(ctx context.Context, nic string) (*statefile.Lock, error) {
-	return l.locks.Lock(ctx, statefile.Name("nic", nic))
+	return l.locks.Lock(ctx, nicLock(nic))
 }
+
+func nicLock(nic string) string { return statefile.Name("nic", nic) }
 
 // Get reads the record of an attachment. The error wraps [ErrNoRecord] when
 // there is none. A record that cannot be understood is moved aside, so that it
@@ -202,8 +204,8 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 // looked at later, and gives its new path.
 func (l *Ledger) SetAside(k Key) (string, error) { return l.attachments.SetAside(recordName(k)) }
 
-// Remove removes the record of an attachment and the mark on its NIC. No
-// record is no error.
+// Remove removes the record of an attachment and the mark on its NIC, whose lock
+// the caller does not hold. No record is no error.
 func (l *Ledger) Remove(r *Record) error {
 	if err := l.attachments.Remove(recordName(r.Key)); err != nil {
 		return err
@@ -211,16 +213,25 @@ func (l *Ledger) Remove(r *Record) error {
 	return l.unmark(r)
 }
 
-// unmark removes the mark on the record's NIC, if it is the record's.
+// unmark removes the mark on the record's NIC, if it is the record's, under the
+// NIC's lock: an ADD may be making it its own at this moment. Whoever has the
+// lock does that, or finds that the mark means nothing any more.
 func (l *Ledger) unmark(r *Record) error {
 	if r.Loan == nil {
 		return nil
 	}
-	mark := statefile.Name(r.Loan.NIC)
-	if target, err := l.nics.Readlink(mark); err == nil && target == recordName(r.Key) {
-		return l.nics.Remove(mark)
+	lock, err := l.locks.TryLock(nicLock(r.Loan.NIC))
+	if errors.Is(err, statefile.ErrBusy) {
+		return nil
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	mark := statefile.Name(r.Loan.NIC)
+	if target, readErr := l.nics.Readlink(mark); readErr == nil && target == recordName(r.Key) {
+		err = l.nics.Remove(mark)
+	}
+	return errors.Join(err, lock.UnlockAndRemove())
 }
 
 // List reads all records, oldest first. It goes on past records that it

@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -440,6 +443,58 @@ func TestANICHasOneHolder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The end of one loan and the beginning of the next meet: the first may not take
+// the second's mark, without which the NIC could be lent twice.
+func TestALoanThatEndsLeavesTheNextOneItsMark(t *testing.T) {
+	const nic, borrowers, loans = "net:[7] ens1", 8, 120
+	dir := t.TempDir()
+	open(t, dir)
+	var all sync.WaitGroup
+	for i := range borrowers {
+		all.Go(func() {
+			l, err := Open(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer l.Close()
+			l.attachments.Volatile()
+			l.nics.Volatile()
+			r := lending(fmt.Sprint("c", i), nic)
+			for lent := 0; lent < loans && !t.Failed(); {
+				lock, err := l.LockNIC(t.Context(), nic)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				holder, err := l.HolderOf(nic)
+				took := err == nil && holder == nil
+				if took {
+					err = l.Put(r)
+				}
+				if err = errors.Join(err, lock.UnlockAndRemove()); err != nil {
+					t.Error(err)
+				}
+				if !took {
+					runtime.Gosched()
+					continue
+				}
+				for range 20 { // as long as the one before may still be about its end
+					if got, err := l.HolderOf(nic); err != nil || got == nil || got.Key != r.Key {
+						t.Errorf("%s lent it, and it is lent to %v, %v", r.Key, got, err)
+						break
+					}
+				}
+				if err := l.Remove(r); err != nil {
+					t.Error(err)
+				}
+				lent++
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestListGoesOnPastWhatItCannotRead(t *testing.T) {
