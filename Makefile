@@ -12,6 +12,7 @@ BIN     := $(CURDIR)/bin
 PEERS   := $(BIN)/peers
 TOOLS   := $(BIN)/tools
 PLANE   := $(TOOLS)/controlplane
+RUNTIME := $(TOOLS)/runtime
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # What "make build" puts into bin/: one binary for each main package.
@@ -38,14 +39,21 @@ RIG       ?= yes
 # CLUSTER=no leaves out what is measured on a real API server.
 CLUSTER   ?= yes
 
+# Builds programmes of Kubernetes, which say the version of their module.
+KUBERNETES = cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	go build $(BUILDFLAGS) -o '$(PLANE)/' -ldflags "-s -w \
+		-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
+
 # Where tests that need real binaries find ours and those of others.
 export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
 # … and the control plane that they start.
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
+# … and the container runtime of a cluster's nodes.
+export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build peers multus controlplane tools demo test test-rig crash lint bench fuzz clean
+.PHONY: help build peers multus controlplane cluster-binaries tools demo test test-rig crash lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -69,9 +77,16 @@ controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplan
 	@mkdir -p '$(PLANE)'
 	@test -x '$(PLANE)/kube-apiserver' || echo 'building etcd and kube-apiserver, once: this takes minutes …'
 	@cd integration/controlplane/binaries/etcd && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PLANE)/etcd' tool
-	@cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-		go build $(BUILDFLAGS) -o '$(PLANE)/kube-apiserver' -ldflags "-s -w \
-			-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" tool
+	@$(KUBERNETES) k8s.io/kubernetes/cmd/kube-apiserver
+
+cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programmes, containerd and runc (minutes, the first time)
+	@test -x '$(PLANE)/kubelet' || echo 'building the other programmes of Kubernetes, once: this takes minutes …'
+	@$(KUBERNETES) tool
+	@scripts/debian-files.sh containerd usr/bin/containerd:'$(RUNTIME)/containerd' usr/bin/ctr:'$(RUNTIME)/ctr' \
+		usr/bin/containerd-shim-runc-v2:'$(RUNTIME)/containerd-shim-runc-v2'
+	@scripts/debian-files.sh runc usr/sbin/runc:'$(RUNTIME)/runc'
+	@scripts/debian-files.sh busybox-static bin/busybox:'$(RUNTIME)/busybox'
+	@scripts/need.sh ip:iproute2 nsenter:util-linux
 
 tools: ## the linter, in bin/tools (its first build takes about a minute)
 	@mkdir -p '$(TOOLS)'
@@ -84,7 +99,7 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 
 test: build peers multus controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
-	@scripts/debian-etcd.sh '$(RAIL_CNI_DEBIAN_ETCD)'
+	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
 
 test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
@@ -105,7 +120,7 @@ bench: build peers controlplane ## ADD and DEL against the plugins of others, on
 	@go build -o '$(TOOLS)/' ./integration/bench
 	@'$(TOOLS)/bench' $(BENCHFLAGS)
 ifneq ($(CLUSTER),no)
-	@scripts/debian-etcd.sh '$(RAIL_CNI_DEBIAN_ETCD)'
+	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@echo
 	@'$(TOOLS)/bench' -cluster -etcd '$(RAIL_CNI_DEBIAN_ETCD)' $(BENCHFLAGS)
 endif

@@ -1,23 +1,33 @@
 #!/usr/bin/env bash
-# Puts Debian's etcd at the given path, without installing its package, which
-# would start a service. Does nothing when it is there.
+# Takes files out of a Debian package without installing it, which might start
+# a service. Does nothing when they are there.
 #
-#   scripts/debian-etcd.sh bin/tools/etcd-debian
+#   scripts/debian-files.sh etcd-server usr/bin/etcd:bin/tools/etcd-debian
+#
+# After the package's name come FILE:TO, what it is called in the package and
+# where to put it.
 set -euo pipefail
-to=${1:?where to put it}
-[[ -x $to ]] && exit 0
+package=${1:?a package}
+shift
+complete=yes
+for file in "$@"; do
+	[[ -x ${file#*:} ]] || complete=no
+done
+[[ $complete = no ]] || exit 0
 scripts=$(dirname "${BASH_SOURCE[0]}")
 "$scripts/need.sh" dpkg-deb:dpkg apt-get:apt
-to=$(realpath -m "$to")
+root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 chmod 755 . # apt fetches as a user of its own
-echo "fetching Debian's etcd"
-if ! { apt-get download -q etcd-server || { apt-get update -q && apt-get download -q etcd-server; }; } >log 2>&1; then
+echo "fetching Debian's $package"
+if ! { apt-get download -q "$package" || { apt-get update -q && apt-get download -q "$package"; }; } >log 2>&1; then
 	tail -n 20 log >&2
-	echo "debian-etcd.sh: apt-get could not download etcd-server (its last lines are above)" >&2
+	echo "debian-files.sh: apt-get could not download $package (its last lines are above)" >&2
 	exit 1
 fi
-dpkg-deb -x etcd-server_*.deb tree
-install -D tree/usr/bin/etcd "$to"
+dpkg-deb -x "$package"_*.deb tree
+for file in "$@"; do
+	(cd "$root" && install -D "$work/tree/${file%%:*}" "${file#*:}")
+done

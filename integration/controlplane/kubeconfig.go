@@ -17,7 +17,7 @@ func (p *Plane) CertificateFor(user string, groups ...string) (c Credential, err
 	return c, err
 }
 
-// ServiceAccount gives a token of a service account, valid for an hour, from
+// ServiceAccount gives a token of a service account, valid for a day, from
 // the API's TokenRequest as a kubelet asks for one. The account is made when
 // there is none. Its token ends with it: delete the account, and the server
 // answers 401.
@@ -38,7 +38,7 @@ func (p *Plane) ServiceAccount(ctx context.Context, namespace, name string) (Cre
 	}
 	ask := map[string]any{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-		"spec": map[string]any{"expirationSeconds": 3600},
+		"spec": map[string]any{"expirationSeconds": 86400},
 	}
 	err = p.Admin().into(ctx, &request, http.MethodPost, accounts+"/"+name+"/token", JSON, ask)
 	return Credential{Token: request.Status.Token}, err

@@ -84,14 +84,21 @@ func (a *authority) client(user string, groups ...string) (cert, key []byte, err
 	})
 }
 
-// server gives kube-apiserver's own certificate.
-func (a *authority) server() (cert, key []byte, err error) {
-	return a.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+// server gives the certificate of a server with these names and addresses; ""
+// is none.
+func (a *authority) server(name string, hosts ...string) (cert, key []byte, err error) {
+	tmpl := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-	})
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else if host != "" {
+			tmpl.DNSNames = append(tmpl.DNSNames, host)
+		}
+	}
+	return a.issue(tmpl)
 }
 
 func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {

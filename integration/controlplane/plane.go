@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/deployments/crds"
+	"github.com/rail-cni/rail-cni/integration/process"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Options say what a control plane is like. The zero value is good for a test.
@@ -48,7 +50,27 @@ type Options struct {
 	CRDs [][]byte
 	// APIServerArgs are further flags of kube-apiserver.
 	APIServerArgs []string
+	// Cluster makes it the control plane of nodes; nil = it has none.
+	Cluster *ClusterOptions
 }
+
+// ClusterOptions say where the nodes of a control plane find it. It then has
+// kube-scheduler and kube-controller-manager too, and knows kubelets: by
+// certificates of its CA, in both directions.
+type ClusterOptions struct {
+	// Netns is the path of the network namespace that all processes run in,
+	// with its loopback up and [ServiceAddress] on it. kube-apiserver listens
+	// there on port 443 of all addresses, etcd on loopback. This process hands
+	// on connections from the plane's address here, as [Plane.Reach] does.
+	Netns string
+	// Address is where nodes reach the namespace.
+	Address string
+}
+
+// ServiceAddress is the address of the service "kubernetes" in the namespace
+// "default", which pods have in their environment. It is the first of
+// --service-cluster-ip-range.
+const ServiceAddress = "10.96.0.1"
 
 // Plane is a running control plane. Its methods may be called from many
 // goroutines.
@@ -57,8 +79,10 @@ type Plane struct {
 	options  Options
 	address  string // of kube-apiserver, host:port
 	server   string // the same as an URL
+	inner    string // where kube-apiserver listens, in netns
 	etcdURL  string
-	binaries struct{ etcd, apiserver string }
+	netns    *link.Netns // nil = that of this process
+	binaries struct{ etcd, apiserver, scheduler, controllers string }
 	serves   []string // paths that answer when the server is ready; set by New
 
 	sent, received atomic.Int64 // bytes of reached connections that have ended
@@ -68,7 +92,8 @@ type Plane struct {
 	admin *Client
 
 	mu              sync.Mutex
-	etcd, apiserver *process // nil when killed
+	etcd, apiserver *process.Process // nil when killed
+	controllers     []*process.Process
 	killed          time.Time
 	reaches         map[*reach]bool
 }
@@ -96,6 +121,13 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	if err := p.find(); err != nil {
 		return nil, err
 	}
+	if o.Cluster != nil {
+		var err error
+		if p.netns, err = link.OpenNetns(o.Cluster.Netns); err != nil {
+			return nil, err
+		}
+		p.reaches[&reach{plane: p}] = true // opened with the server
+	}
 	var err error
 	for range 3 {
 		// Somebody else may take a port between our look and our use of it.
@@ -106,6 +138,9 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	}
 	if err == nil {
 		err = p.define(ctx)
+	}
+	if err == nil && o.Cluster != nil {
+		err = p.startControllers(ctx)
 	}
 	if err != nil {
 		p.Close()
@@ -136,9 +171,14 @@ func (p *Plane) find() error {
 	if p.options.Etcd != "" {
 		p.binaries.etcd = p.options.Etcd
 	}
-	for _, binary := range []string{p.binaries.etcd, p.binaries.apiserver} {
+	binaries, target := []string{p.binaries.etcd, p.binaries.apiserver}, "controlplane"
+	if p.options.Cluster != nil {
+		p.binaries.scheduler, p.binaries.controllers = filepath.Join(dir, "kube-scheduler"), filepath.Join(dir, "kube-controller-manager")
+		binaries, target = append(binaries, p.binaries.scheduler, p.binaries.controllers), "cluster-binaries"
+	}
+	for _, binary := range binaries {
 		if _, err := os.Stat(binary); err != nil {
-			return fmt.Errorf("the control plane is not built (run `make controlplane`): %w", err)
+			return fmt.Errorf("the control plane is not built (run `make %s`): %w", target, err)
 		}
 	}
 	return nil
@@ -155,7 +195,10 @@ func (p *Plane) begin(ctx context.Context) error {
 		addresses[i] = address
 	}
 	p.etcdURL, p.address = "http://"+addresses[0], addresses[1]
-	p.server = "https://" + p.address
+	p.inner, p.server = p.address, "https://"+p.address
+	if p.netns != nil {
+		p.inner = "127.0.0.1:443"
+	}
 	if err := p.secrets(); err != nil {
 		return err
 	}
@@ -214,7 +257,8 @@ func (p *Plane) certify(known []byte) error {
 	if err != nil {
 		return err
 	}
-	cert, key, err := ca.server()
+	cert, key, err := ca.server("kube-apiserver", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"127.0.0.1", "::1", ServiceAddress, p.nodesAddress())
 	if err != nil {
 		return err
 	}
@@ -241,7 +285,18 @@ func (p *Plane) certify(known []byte) error {
 	p.admin = admin
 	p.trust.Unlock()
 	_, err = p.Kubeconfig(c, Form{Path: p.AdminKubeconfig()})
-	return err
+	if err != nil || p.options.Cluster == nil {
+		return err
+	}
+	return writeFiles(map[string][]byte{p.file("kubelets.crt"): c.Certificate, p.file("kubelets.key"): c.Key})
+}
+
+// nodesAddress is where nodes reach the plane, "" without nodes.
+func (p *Plane) nodesAddress() string {
+	if p.options.Cluster == nil {
+		return ""
+	}
+	return p.options.Cluster.Address
 }
 
 // RotateCA replaces the CA, and restarts kube-apiserver with a certificate of
@@ -270,6 +325,7 @@ func (p *Plane) StartEtcd(ctx context.Context) error {
 		return nil
 	}
 	args := []string{
+		p.binaries.etcd,
 		"--data-dir", p.file("etcd"),
 		"--listen-client-urls", p.etcdURL, "--advertise-client-urls", p.etcdURL,
 		"--listen-peer-urls", "http://127.0.0.1:0", // there are no peers
@@ -282,12 +338,12 @@ func (p *Plane) StartEtcd(ctx context.Context) error {
 			args = append(args, "--unsafe-no-fsync")
 		}
 	}
-	etcd, err := launch("etcd", p.file("etcd.log"), p.binaries.etcd, args...)
+	etcd, err := p.launch(args...)
 	if err != nil {
 		return err
 	}
-	if err := poll(ctx, etcd, func(ctx context.Context) error { return p.etcdGet(ctx, "/health", nil) }); err != nil {
-		etcd.kill()
+	if err := etcd.Poll(ctx, patience, func(ctx context.Context) error { return p.etcdGet(ctx, "/health", nil) }); err != nil {
+		etcd.Kill()
 		return err
 	}
 	p.etcd = etcd
@@ -300,7 +356,7 @@ func (p *Plane) etcdGet(ctx context.Context, path string, out any) error {
 	if err != nil {
 		return err
 	}
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	resp, err := (&http.Transport{DisableKeepAlives: true, DialContext: p.dial}).RoundTrip(req)
 	if err != nil {
 		return err
 	}
@@ -320,7 +376,7 @@ func (p *Plane) KillEtcd() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.etcd != nil {
-		p.etcd.kill()
+		p.etcd.Kill()
 		p.etcd = nil
 	}
 }
@@ -338,7 +394,7 @@ func (p *Plane) signalEtcd(s syscall.Signal) error {
 	if p.etcd == nil {
 		return errors.New("etcd does not run")
 	}
-	return p.etcd.cmd.Process.Signal(s)
+	return p.etcd.Signal(s)
 }
 
 // StartAPIServer starts kube-apiserver, under the address that it had, and
@@ -360,13 +416,14 @@ func (p *Plane) StartAPIServer(ctx context.Context) error {
 
 // launchAPIServer waits only until something listens. The caller holds p.mu.
 func (p *Plane) launchAPIServer(ctx context.Context) error {
-	host, port, err := net.SplitHostPort(p.address)
+	host, port, err := net.SplitHostPort(p.inner)
 	if err != nil {
 		return err
 	}
 	args := []string{
+		p.binaries.apiserver,
 		"--etcd-servers=" + p.etcdURL,
-		"--bind-address=" + host, "--advertise-address=" + host, "--secure-port=" + port,
+		"--secure-port=" + port,
 		"--endpoint-reconciler-type=none",
 		"--cert-dir=" + p.dir,
 		"--tls-cert-file=" + p.file("apiserver.crt"), "--tls-private-key-file=" + p.file("apiserver.key"),
@@ -375,28 +432,36 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 		"--service-account-key-file=" + p.file("account.pub"), "--service-account-signing-key-file=" + p.file("account.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC",
-		// No controller makes the account "default", which this plugin wants
-		// to find before it lets a pod in.
-		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
+	}
+	if cluster := p.options.Cluster; cluster != nil {
+		args = append(args, "--bind-address=0.0.0.0", "--advertise-address="+cluster.Address,
+			"--enable-admission-plugins=NodeRestriction",
+			"--kubelet-client-certificate="+p.file("kubelets.crt"), "--kubelet-client-key="+p.file("kubelets.key"),
+			"--kubelet-certificate-authority="+p.file("clients.crt"), "--kubelet-preferred-address-types=InternalIP")
+	} else {
+		args = append(args, "--bind-address="+host, "--advertise-address="+host,
+			// No controller makes the account "default", which this plugin
+			// wants to find before it lets a pod in.
+			"--disable-admission-plugins=ServiceAccount")
 	}
 	if p.options.Audit {
 		args = append(args, "--audit-policy-file="+p.file("audit.policy"), "--audit-log-path="+p.auditLog(),
 			"--audit-log-maxsize=1000000") // one file, whatever comes
 	}
-	apiserver, err := launch("kube-apiserver", p.file("apiserver.log"), p.binaries.apiserver, append(args, p.options.APIServerArgs...)...)
+	apiserver, err := p.launch(append(args, p.options.APIServerArgs...)...)
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, apiserver, func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.address)
+	err = apiserver.Poll(ctx, patience, func(ctx context.Context) error {
+		conn, err := p.dial(ctx, "tcp", p.inner)
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err
 	})
 	if err != nil {
-		apiserver.kill()
+		apiserver.Kill()
 		return err
 	}
 	p.apiserver = apiserver
@@ -419,7 +484,7 @@ func (p *Plane) WaitReady(ctx context.Context) error {
 		return errors.New("kube-apiserver does not run")
 	}
 	for _, path := range append([]string{"/readyz"}, p.serves...) {
-		err := poll(ctx, apiserver, func(ctx context.Context) error {
+		err := apiserver.Poll(ctx, patience, func(ctx context.Context) error {
 			return p.Admin().into(ctx, nil, http.MethodGet, path, "", nil)
 		})
 		if err != nil {
@@ -439,7 +504,7 @@ func (p *Plane) KillAPIServer() {
 	for r := range p.reaches {
 		r.refuse()
 	}
-	p.apiserver.kill()
+	p.apiserver.Kill()
 	p.apiserver = nil
 	p.killed = time.Now()
 	for r := range p.reaches {
@@ -454,8 +519,12 @@ func (p *Plane) RestartAPIServer(ctx context.Context) error {
 	return p.StartAPIServer(ctx)
 }
 
-// stop kills both processes.
+// stop kills all processes.
 func (p *Plane) stop() {
+	for _, c := range p.controllers {
+		c.Kill()
+	}
+	p.controllers = nil
 	p.KillAPIServer() // first: without etcd it only complains
 	p.KillEtcd()
 }
@@ -467,6 +536,10 @@ func (p *Plane) Close() {
 	defer p.mu.Unlock()
 	for r := range p.reaches {
 		p.leave(r)
+	}
+	if p.netns != nil {
+		p.netns.Close()
+		p.netns = nil
 	}
 }
 
@@ -530,27 +603,4 @@ func (p *Plane) define(ctx context.Context) error {
 	}
 	p.serves = serves
 	return p.WaitReady(ctx)
-}
-
-// poll tries until there is no error, the process has ended, or patience and
-// context end.
-func poll(ctx context.Context, of *process, try func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		one, cancelOne := context.WithTimeout(ctx, 2*time.Second)
-		err := try(one)
-		cancelOne()
-		if err == nil {
-			return nil
-		}
-		if err := of.ended(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (%w)", of.name, err, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }

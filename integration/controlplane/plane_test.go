@@ -78,7 +78,7 @@ func TestMain(m *testing.M) {
 		}
 		defer shared.Close()
 		if os.Getenv(dieEnv) != "" {
-			fmt.Println(shared.etcd.cmd.Process.Pid, shared.apiserver.cmd.Process.Pid)
+			fmt.Println(shared.etcd.Pid(), shared.apiserver.Pid())
 			select {} // until it is killed
 		}
 		return m.Run()
@@ -426,7 +426,7 @@ func TestAProcessThatCannotStartIsReportedWithItsLog(t *testing.T) {
 func TestRunsOnDebiansEtcd(t *testing.T) {
 	etcd := os.Getenv("RAIL_CNI_DEBIAN_ETCD")
 	if etcd == "" {
-		t.Skip("RAIL_CNI_DEBIAN_ETCD does not say where Debian's etcd is (make test does: scripts/debian-etcd.sh)")
+		t.Skip("RAIL_CNI_DEBIAN_ETCD does not say where Debian's etcd is (make test does: scripts/debian-files.sh)")
 	}
 	p := Start(t, Options{Etcd: etcd})
 	version, _, err := p.Versions(t.Context())

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,10 +11,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// reach is the API server's address in another network namespace.
+// reach is the API server's address in another network namespace than the
+// server's.
 type reach struct {
 	plane *Plane
-	ns    *link.Netns
+	ns    *link.Netns // nil = that of this process
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -64,15 +66,32 @@ func (p *Plane) leave(r *reach) {
 	}
 }
 
+// within runs f on a thread in a namespace; nil is that of this process.
+func within(ns *link.Netns, f func() error) error {
+	if ns == nil {
+		return f()
+	}
+	return ns.Do(f)
+}
+
+// dial connects to an address as it is where the plane's processes are.
+func (p *Plane) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = within(p.netns, func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
 // open begins to listen. A socket stays in the namespace that it was made in.
 func (r *reach) open() error {
 	var l net.Listener
-	err := r.ns.Do(func() (err error) {
+	err := within(r.ns, func() (err error) {
 		l, err = net.Listen("tcp", r.plane.address)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("reaching kube-apiserver from %s: %w", r.ns.Path, err)
+		return fmt.Errorf("reaching kube-apiserver: %w", err)
 	}
 	r.listener = l
 	go func() {
@@ -107,7 +126,7 @@ func (r *reach) cut() {
 // handOn copies both ways until either end closes.
 func (r *reach) handOn(near net.Conn) {
 	defer near.Close()
-	far, err := net.Dial("tcp", r.plane.address)
+	far, err := r.plane.dial(context.Background(), "tcp", r.plane.inner)
 	if err != nil {
 		return
 	}

@@ -1,43 +1,82 @@
-package controlplane
+// Package process runs the programmes of others for the tests: servers that
+// write a log, and that end with the process that started them, however that
+// one ends. It imports nothing of ours.
+package process
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 )
 
-// process is a child that dies with this process.
-type process struct {
+// Spec says what to run.
+type Spec struct {
+	Name string   // for messages
+	Log  string   // path of the file that stdout and stderr are appended to
+	Args []string // the binary's path and its arguments
+	// Env is added to PATH and HOME. Nothing else is inherited, because etcd
+	// and Go programmes take options from there.
+	Env []string
+	// Enter, if not nil, calls start on a thread that has been prepared, for
+	// example by entering namespaces; the thread runs nothing else, and ends
+	// with the process.
+	Enter func(start func() error) error
+	// Cloneflags are the new namespaces that it gets (clone(2)).
+	Cloneflags uintptr
+	// Outlives: the kernel does not kill it when this process ends. For one
+	// that ends by itself, or with its PID namespace: in one that was entered
+	// the child cannot see whether its parent is still there, and Go would kill
+	// it at once.
+	Outlives bool
+	Stdin    *os.File
+}
+
+// Process is a child.
+type Process struct {
 	name string
-	log  string // path of what it writes to stdout and stderr
+	log  string
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when it has ended and has been waited for
 }
 
-// launch starts a binary. Its output is appended to the file log; it inherits
-// no environment, because etcd and Go programmes take options from there.
-func launch(name, log, binary string, args ...string) (*process, error) {
-	out, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+// Start starts a process, in a process group of its own: an interrupt from the
+// terminal is for the process that started it, which ends it in its order.
+func Start(s Spec) (*Process, error) {
+	out, err := os.OpenFile(s.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	p := &process{name: name, log: log, cmd: exec.Command(binary, args...), gone: make(chan struct{})}
+	p := &Process{name: s.Name, log: s.Log, cmd: exec.Command(s.Args[0], s.Args[1:]...), gone: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if s.Stdin != nil {
+		p.cmd.Stdin = s.Stdin
+	}
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, s.Env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.Cloneflags, Setpgid: true}
+	if !s.Outlives {
+		p.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
 
 	started := make(chan error)
 	go func() {
 		// The kernel sends the signal when the thread that started the child
 		// ends (prctl(2), PR_SET_PDEATHSIG), and Go ends threads as it likes:
-		// this one has to stay until the child is gone.
+		// this one has to stay until the child is gone. It is never unlocked,
+		// so that it ends with this goroutine: nothing else is to run in the
+		// namespaces that it may have entered.
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		var err error
+		if s.Enter != nil {
+			err = s.Enter(p.cmd.Start)
+		} else {
+			err = p.cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			_ = p.cmd.Wait() // how it ended is in its ProcessState
@@ -45,29 +84,62 @@ func launch(name, log, binary string, args ...string) (*process, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", name, err)
+		return nil, fmt.Errorf("starting %s: %w", s.Name, err)
 	}
 	return p, nil
 }
 
-// kill ends the process, also one that is paused, and waits until it has gone.
-func (p *process) kill() {
+// Pid gives the number of the process, as this process sees it.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Signal sends a signal. To a process that has ended that is an error.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Kill ends the process (SIGKILL), also one that is stopped or has ended, and
+// waits until it has gone.
+func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may have ended already
 	<-p.gone
 }
 
-// ended gives an error with the end of the log when the process has ended.
-func (p *process) ended() error {
+// Gone is closed when the process has ended.
+func (p *Process) Gone() <-chan struct{} { return p.gone }
+
+// Ended gives an error with the end of the log when the process has ended.
+func (p *Process) Ended() error {
 	select {
 	case <-p.gone:
-		return fmt.Errorf("%s ended (%s):\n%s", p.name, p.cmd.ProcessState, tail(p.log, 20))
+		return fmt.Errorf("%s ended (%s):\n%s", p.name, p.cmd.ProcessState, Tail(p.log, 20))
 	default:
 		return nil
 	}
 }
 
-// tail gives the last n lines of a file.
-func tail(path string, n int) []byte {
+// Poll tries until there is no error, the process has ended, or patience and
+// context end. One try may take 2 s.
+func (p *Process) Poll(ctx context.Context, patience time.Duration, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		one, cancelOne := context.WithTimeout(ctx, 2*time.Second)
+		err := try(one)
+		cancelOne()
+		if err == nil {
+			return nil
+		}
+		if err := p.Ended(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w (%w)", p.name, err, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Tail gives the last n lines of a file.
+func Tail(path string, n int) []byte {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return []byte(err.Error())
