@@ -34,6 +34,7 @@ SERIAL ?=
 FUZZTIME  ?= 60s
 MODEL_STEPS ?= 10000
 BENCHARGS ?=
+CLUSTERARGS ?=
 # RIG=no leaves the virtual machine out: the part of the bench with RDMA.
 RIG       ?= yes
 # CLUSTER=no leaves out what is measured on a real API server.
@@ -53,7 +54,7 @@ export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build peers multus controlplane cluster-binaries tools demo test test-rig crash lint bench fuzz clean
+.PHONY: help build peers multus controlplane cluster-binaries cluster cluster-down tools demo test test-rig crash lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -87,6 +88,13 @@ cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the o
 	@scripts/debian-files.sh runc usr/sbin/runc:'$(RUNTIME)/runc'
 	@scripts/debian-files.sh busybox-static bin/busybox:'$(RUNTIME)/busybox'
 	@scripts/need.sh ip:iproute2 nsenter:util-linux
+
+cluster: build cluster-binaries ## two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CLUSTERARGS=…)
+	@go build -o '$(TOOLS)/cluster' ./integration/cluster/run
+	@'$(TOOLS)/cluster' -plugins '$(BIN)' -kubeconfig '$(BIN)/kubeconfig' -pidfile '$(BIN)/cluster.pid' $(CLUSTERARGS)
+
+cluster-down: ## end what make cluster began
+	@! test -e '$(BIN)/cluster.pid' || { kill "$$(cat '$(BIN)/cluster.pid')" && while test -e '$(BIN)/cluster.pid'; do sleep 0.1; done; }
 
 tools: ## the linter, in bin/tools (its first build takes about a minute)
 	@mkdir -p '$(TOOLS)'

@@ -126,7 +126,7 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 		if p.netns, err = link.OpenNetns(o.Cluster.Netns); err != nil {
 			return nil, err
 		}
-		p.reaches[&reach{plane: p}] = true // opened with the server
+		p.reaches[&reach{plane: p, conns: map[net.Conn]bool{}}] = true // opened with the server
 	}
 	var err error
 	for range 3 {
@@ -149,22 +149,33 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	return p, nil
 }
 
+// Built gives the directory of something that make builds: what the variable of
+// the environment says or else, in the checkout that the process works in, the
+// path below bin/.
+func Built(variable string, path ...string) (string, error) {
+	if dir := os.Getenv(variable); dir != "" {
+		return dir, nil
+	}
+	at, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	below := filepath.Join(append([]string{"bin"}, path...)...)
+	for dir := at; ; dir = filepath.Dir(dir) {
+		built := filepath.Join(dir, below)
+		if _, err := os.Stat(built); err == nil || dir == filepath.Dir(dir) {
+			return built, nil
+		}
+	}
+}
+
 // find looks for the binaries.
 func (p *Plane) find() error {
 	dir := p.options.Binaries
 	if dir == "" {
-		dir = os.Getenv("RAIL_CNI_CONTROLPLANE")
-	}
-	if dir == "" {
-		at, err := os.Getwd()
-		if err != nil {
+		var err error
+		if dir, err = Built("RAIL_CNI_CONTROLPLANE", "tools", "controlplane"); err != nil {
 			return err
-		}
-		for ; at != filepath.Dir(at); at = filepath.Dir(at) {
-			dir = filepath.Join(at, "bin", "tools", "controlplane")
-			if _, err := os.Stat(dir); err == nil {
-				break
-			}
 		}
 	}
 	p.binaries.etcd, p.binaries.apiserver = filepath.Join(dir, "etcd"), filepath.Join(dir, "kube-apiserver")

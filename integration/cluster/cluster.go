@@ -1,0 +1,348 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/examples"
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/process"
+)
+
+// How Multus is installed: not at all; thin, a plugin that calls others; thick,
+// a daemon that a small plugin asks.
+const (
+	None  = "none"
+	Thin  = "thin"
+	Thick = "thick"
+)
+
+// Options say what a cluster is like.
+type Options struct {
+	Nodes int // 0 = 2; at most 100
+	// Rails are the names of each node's NICs. nil = those of the NADs in
+	// examples/, eight to lend and, last, one to share.
+	Rails []string
+	// Multus is [None] (when ""), [Thin] or [Thick].
+	Multus string
+	// Plugins are binaries that are copied into each node's CNI directory,
+	// beside those of the default network: see [OurPlugins]. With one named
+	// "whereabouts" the nodes also have its flat file and a kubeconfig of a
+	// service account with the roles in deployments/rbac. nil when something
+	// else is to install them.
+	Plugins []string
+	// KubeletConfig is YAML that is added to each kubelet's configuration
+	// (KubeletConfiguration, kubelet.config.k8s.io/v1beta1).
+	KubeletConfig string
+	// ControlPlane is the rest about the control plane. Its Cluster is ignored.
+	ControlPlane controlplane.Options
+}
+
+// Cluster is a running cluster. Its methods may be called from many goroutines.
+type Cluster struct {
+	*controlplane.Plane
+	dir     string
+	options Options
+	files   binaries
+	holder  *process.Process // of the control plane's network namespace
+	alive   *os.File         // closed when the holder is to clean up and end
+	cgroup  string           // below each hierarchy's mount point
+	nodes   []*Node
+}
+
+// binaries are the paths of what is run.
+type binaries struct{ kubernetes, runtime, peers string }
+
+const (
+	address = "10.77.0.1" // of the control plane, for the nodes
+
+	// NodeLabel is on each node, as Node Feature Discovery sets it for a
+	// Mellanox NIC.
+	NodeLabel = "feature.node.kubernetes.io/pci-15b3.present"
+
+	// patience bounds each wait. All of them together take 10 s on an idle
+	// machine with two cores.
+	patience = 2 * time.Minute
+)
+
+var serial atomic.Int64
+
+// Start gives a test a cluster that ends with it.
+func Start(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	c, err := New(t.Context(), t.TempDir(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.Report())
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// OurPlugins gives the project's plugins in a directory such as
+// bin/, for [Options].Plugins.
+func OurPlugins(dir string) (paths []string) {
+	for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts"} {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return paths
+}
+
+// New starts a cluster, with all its files in the empty directory dir, and
+// waits until all nodes are ready and pods may be made. It is the caller's to
+// close. After an error nothing is left running.
+func New(ctx context.Context, dir string, o Options) (*Cluster, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir, options: o}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("cluster: %w", err), c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	o := &c.options
+	if o.Nodes == 0 {
+		o.Nodes = 2
+	}
+	if o.Nodes > 100 {
+		return fmt.Errorf("%d nodes are more than the 100 that have addresses", o.Nodes)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("it makes namespaces and runs containers: run it as root")
+	}
+	if o.Rails == nil {
+		rails, err := exampleRails()
+		if err != nil {
+			return err
+		}
+		o.Rails = rails
+	}
+	if err := c.find(); err != nil {
+		return err
+	}
+	images, err := c.baseImages()
+	if err != nil {
+		return err
+	}
+	c.cgroup = fmt.Sprintf("rail-cluster-%d-%d", os.Getpid(), serial.Add(1))
+	if err := c.hold(ctx); err != nil {
+		return err
+	}
+	if err := c.wire(ctx); err != nil {
+		return err
+	}
+	plane := o.ControlPlane
+	plane.Binaries = c.files.kubernetes
+	plane.Cluster = &controlplane.ClusterOptions{Netns: namespace(c.holder.Pid(), "net"), Address: address}
+	planeDir := filepath.Join(c.dir, "control-plane")
+	if err := os.Mkdir(planeDir, 0o700); err != nil {
+		return err
+	}
+	if c.Plane, err = controlplane.New(ctx, planeDir, plane); err != nil {
+		return err
+	}
+	if err := c.accounts(ctx); err != nil {
+		return err
+	}
+	for i := range o.Nodes {
+		n, err := c.boot(ctx, i+1)
+		if n != nil {
+			c.nodes = append(c.nodes, n) // also when it is not complete: to be ended
+		}
+		if err != nil {
+			return fmt.Errorf("node %d: %w", i+1, err)
+		}
+	}
+	if err := c.LoadImage(ctx, images...); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		if err := n.StartKubelet(ctx); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.nodes {
+		if err := n.awaitReady(ctx); err != nil {
+			return err
+		}
+		label := map[string]any{"metadata": map[string]any{"labels": map[string]any{NodeLabel: "true"}}}
+		if code, answer, err := c.Admin().Patch(ctx, "/api/v1/nodes/"+n.Name, controlplane.MergePatch, label); err != nil || code != 200 {
+			return fmt.Errorf("labelling %s: %d, %w: %s", n.Name, code, err, answer)
+		}
+	}
+	return nil
+}
+
+// exampleRails gives the NICs that the NADs in examples/ name, in their order.
+func exampleRails() ([]string, error) {
+	var rails []string
+	for _, file := range []string{"roce-nads.yaml", "macvlan-nad.yaml"} {
+		networks, err := examples.Networks(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range networks {
+			var conf struct{ Device, Master string }
+			if err := json.Unmarshal(n.Config, &conf); err != nil {
+				return nil, err
+			}
+			rails = append(rails, conf.Device+conf.Master)
+		}
+	}
+	return rails, nil
+}
+
+// find looks for what is run.
+func (c *Cluster) find() error {
+	for _, place := range []struct {
+		dir      *string
+		variable string
+		path     []string
+	}{
+		{&c.files.kubernetes, "RAIL_CNI_CONTROLPLANE", []string{"tools", "controlplane"}},
+		{&c.files.runtime, "RAIL_CNI_RUNTIME", []string{"tools", "runtime"}},
+		{&c.files.peers, "RAIL_CNI_PEERS", []string{"peers"}},
+	} {
+		dir, err := controlplane.Built(place.variable, place.path...)
+		if err != nil {
+			return err
+		}
+		*place.dir = dir
+	}
+	need := []string{filepath.Join(c.files.runtime, "runc"), filepath.Join(c.files.kubernetes, "kubelet"), filepath.Join(c.files.kubernetes, "kubectl"),
+		filepath.Join(c.files.peers, "loopback")}
+	for _, file := range need {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("something that a cluster runs is missing (run `make cluster-binaries peers`): %w", err)
+		}
+	}
+	return nil
+}
+
+// Node gives a node, the first by 0.
+func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
+
+// Nodes gives all nodes.
+func (c *Cluster) Nodes() []*Node { return c.nodes }
+
+// Kubeconfig gives the path of a kubeconfig of a cluster administrator. It is
+// good on the machine, whose loopback this process listens on for the cluster.
+func (c *Cluster) Kubeconfig() string { return c.AdminKubeconfig() }
+
+// KubectlPath gives the path of the kubectl that was built with the rest.
+func (c *Cluster) KubectlPath() string { return filepath.Join(c.files.kubernetes, "kubectl") }
+
+// Kubectl runs kubectl as a cluster administrator, and gives what it printed.
+// What it wrote to stderr is in the error.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.kubectl(ctx, nil, args...)
+}
+
+func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.KubectlPath(), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.dir} // where it caches
+	if stdin != nil {
+		cmd.Stdin = bytes.NewReader(stdin)
+	}
+	return output(cmd)
+}
+
+// Apply applies objects: YAML or JSON, as many as there are.
+func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
+	_, err := c.kubectl(ctx, objects, "apply", "--filename=-")
+	return err
+}
+
+// Exec runs a command in the first container of a pod of the namespace
+// "default", and gives what it printed.
+func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) (string, error) {
+	return c.Kubectl(ctx, append([]string{"exec", pod, "--"}, args...)...)
+}
+
+// LoadImage gives all nodes the images in these archives, which are those of
+// `docker save` or OCI layouts as tar files.
+func (c *Cluster) LoadImage(ctx context.Context, archives ...string) error {
+	for _, archive := range archives {
+		for _, n := range c.nodes {
+			if err := n.loadImage(ctx, archive); err != nil {
+				return fmt.Errorf("loading %s on %s: %w", archive, n.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Report tells what there is, for a test that failed: pods, events, and the
+// ends of the nodes' logs.
+func (c *Cluster) Report() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var b strings.Builder
+	for _, args := range [][]string{{"get", "pods", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"}} {
+		out, err := c.Kubectl(ctx, args...)
+		fmt.Fprintf(&b, "# kubectl %s\n%s", strings.Join(args, " "), out)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		}
+	}
+	for _, n := range c.nodes {
+		logs, _ := filepath.Glob(filepath.Join(n.dir, "*.log"))
+		for _, log := range logs {
+			fmt.Fprintf(&b, "# %s, %s\n%s\n", n.Name, filepath.Base(log), process.Tail(log, 15))
+		}
+	}
+	return b.String()
+}
+
+// Close ends everything, and says what it could not take away. It may be called
+// again.
+func (c *Cluster) Close() error {
+	for _, n := range c.nodes {
+		n.init.Kill() // and the kernel all other processes of its PID namespace
+	}
+	if c.Plane != nil {
+		c.Plane.Close()
+	}
+	if c.alive == nil {
+		return nil
+	}
+	_ = c.alive.Close()
+	c.alive = nil
+	select {
+	case <-c.holder.Gone():
+	case <-time.After(patience):
+		c.holder.Kill()
+	}
+	return cgroupsLeft(c.cgroup)
+}
+
+// output runs a command, and gives what it wrote to stdout; what it wrote to
+// stderr is in the error.
+func output(cmd *exec.Cmd) (string, error) {
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(errOut.Bytes()))
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,20 @@
+// Package cluster is a real Kubernetes on one machine: the control plane of
+// [controlplane], and nodes with a kubelet, containerd and runc each, without a
+// registry, Docker or a network of the machine's. "make cluster-binaries" builds
+// and fetches what it runs.
+//
+// [Start] gives a test a cluster of its own; [New] gives one to a programme. A
+// node is a network, mount, PID and UTS namespace: its own interfaces, processes
+// and name, and of the machine's files a view whose /etc, /opt and /var are
+// private and whose /run and state directories are empty, so that every path on
+// it is the one that users have. Its NICs are veths, and each rail is a switch
+// that joins those of one name of all nodes. They move as NICs of hardware do, but
+// die with a pod's network namespace, have no PCI address and no RDMA device.
+//
+// The API server has the address of the service "kubernetes", so that in-cluster
+// configuration works in every pod, although there is no kube-proxy, DNS or
+// other service. Nodes have no way out.
+//
+// All of it ends with the process that started it, however that one ends, and
+// leaves nothing but the files in its directory.
+package cluster

@@ -1,0 +1,187 @@
+package cluster
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Images that each node has.
+const (
+	// ToolsImage has a shell and busybox' programmes, and iproute2's ip. Its
+	// entry point sleeps until it is told to end.
+	ToolsImage = "localhost/tools:1"
+	// PauseImage is that of sandboxes.
+	PauseImage = "localhost/pause:1"
+)
+
+// Image is a container image of one layer.
+type Image struct {
+	Name       string // with its tag
+	Entrypoint []string
+	// Files are those of the image by their paths in it, the values paths on
+	// the machine. Permissions are kept, owners are not.
+	Files map[string]string
+	// Links are symbolic links by their paths in the image.
+	Links map[string]string
+}
+
+// Write writes the image as a docker archive (`docker save`; image-spec of
+// moby, version 1.2), the same bytes for the same image.
+func (i Image) Write(w io.Writer) error {
+	layer, err := i.layer()
+	if err != nil {
+		return err
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(layer))
+	config, err := json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux", "created": time.Unix(0, 0).UTC(),
+		"config": map[string]any{"Entrypoint": i.Entrypoint, "Env": []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, "WorkingDir": "/"},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + sum}},
+	})
+	if err != nil {
+		return err
+	}
+	configName := fmt.Sprintf("%x.json", sha256.Sum256(config))
+	manifest, err := json.Marshal([]any{map[string]any{"Config": configName, "RepoTags": []string{i.Name}, "Layers": []string{sum + "/layer.tar"}}})
+	if err != nil {
+		return err
+	}
+	out := tar.NewWriter(w)
+	for _, file := range []struct {
+		name string
+		data []byte
+	}{{configName, config}, {sum + "/layer.tar", layer}, {"manifest.json", manifest}} {
+		if err := add(out, tar.Header{Name: file.name, Mode: 0o644}, file.data); err != nil {
+			return err
+		}
+	}
+	return out.Close()
+}
+
+// layer gives the image's files as a tar archive.
+func (i Image) layer() ([]byte, error) {
+	entries := map[string]tar.Header{}
+	put := func(name string, h tar.Header) {
+		h.Name = strings.TrimPrefix(name, "/")
+		entries[h.Name] = h
+		for dir := path.Dir(h.Name); dir != "."; dir = path.Dir(dir) {
+			if _, ok := entries[dir]; !ok {
+				entries[dir] = tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o755}
+			}
+		}
+	}
+	for _, dir := range []string{"dev", "etc", "proc", "root", "run", "sys", "var"} {
+		put(dir, tar.Header{Typeflag: tar.TypeDir, Mode: 0o755})
+	}
+	put("tmp", tar.Header{Typeflag: tar.TypeDir, Mode: 0o1777})
+	data := map[string][]byte{}
+	for name, source := range i.Files {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			return nil, err
+		}
+		info, err := os.Stat(source)
+		if err != nil {
+			return nil, err
+		}
+		put(name, tar.Header{Typeflag: tar.TypeReg, Mode: int64(info.Mode().Perm())})
+		data[strings.TrimPrefix(name, "/")] = text
+	}
+	for name, target := range i.Links {
+		put(name, tar.Header{Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: target})
+	}
+	names := make([]string, 0, len(entries))
+	for name := range entries {
+		names = append(names, name)
+	}
+	slices.Sort(names) // a directory before what is in it
+	var layer bytes.Buffer
+	out := tar.NewWriter(&layer)
+	for _, name := range names {
+		if err := add(out, entries[name], data[name]); err != nil {
+			return nil, err
+		}
+	}
+	return layer.Bytes(), out.Close()
+}
+
+func add(out *tar.Writer, h tar.Header, data []byte) error {
+	h.Size = int64(len(data))
+	if err := out.WriteHeader(&h); err != nil {
+		return err
+	}
+	_, err := out.Write(data)
+	return err
+}
+
+// WriteFile writes the image's archive to a file.
+func (i Image) WriteFile(file string) error {
+	var archive bytes.Buffer
+	if err := i.Write(&archive); err != nil {
+		return err
+	}
+	return os.WriteFile(file, archive.Bytes(), 0o600)
+}
+
+// AddProgram adds a programme of the machine under its own path, with the
+// libraries that it is linked with.
+func (i *Image) AddProgram(name string) error {
+	at, err := exec.LookPath(name)
+	if err != nil {
+		return err
+	}
+	i.Files[at] = at
+	libraries, err := output(exec.Command("ldd", at))
+	if err != nil {
+		return err
+	}
+	for word := range strings.FieldsSeq(libraries) {
+		if strings.HasPrefix(word, "/") {
+			i.Files[word] = word
+		}
+	}
+	return nil
+}
+
+// baseImages writes the images that each node has, and gives their archives.
+func (c *Cluster) baseImages() ([]string, error) {
+	busybox := filepath.Join(c.files.runtime, "busybox")
+	pause := Image{Name: PauseImage, Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}, Files: map[string]string{"/bin/busybox": busybox}}
+	tools := Image{
+		Name: ToolsImage, Files: map[string]string{"/bin/busybox": busybox}, Links: map[string]string{},
+		Entrypoint: []string{"/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"},
+	}
+	applets, err := output(exec.Command(busybox, "--list"))
+	if err != nil {
+		return nil, err
+	}
+	for applet := range strings.FieldsSeq(applets) {
+		if applet != "busybox" && applet != "ip" {
+			tools.Links["/bin/"+applet] = "busybox"
+		}
+	}
+	if err := tools.AddProgram("ip"); err != nil {
+		return nil, err
+	}
+	var archives []string
+	for _, image := range []Image{pause, tools} {
+		archive := filepath.Join(c.dir, strings.NewReplacer("/", "-", ":", "-").Replace(image.Name)+".tar")
+		if err := image.WriteFile(archive); err != nil {
+			return nil, err
+		}
+		archives = append(archives, archive)
+	}
+	return archives, nil
+}

@@ -1,0 +1,87 @@
+// Command run brings up a cluster of [cluster], says how to reach it, and ends
+// it when it is told to (SIGINT, SIGTERM). "make cluster" runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/rail-cni/rail-cni/integration/cluster"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run() (err error) {
+	nodes := flag.Int("nodes", 2, "how many nodes")
+	multus := flag.String("multus", cluster.Thick, "thick, thin or none")
+	plugins := flag.String("plugins", "", "directory of our plugins, to be in each node's CNI directory; none when empty")
+	images := flag.String("images", "", "archives of images to load, separated by commas")
+	at := flag.String("kubeconfig", "", "where to write the administrator's kubeconfig as well; it is removed at the end")
+	pidfile := flag.String("pidfile", "", "where to write the number of this process; it is removed at the end")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("%s is not an option", flag.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if *pidfile != "" {
+		if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+			return err
+		}
+		defer os.Remove(*pidfile)
+	}
+	dir, err := os.MkdirTemp("", "rail-cluster-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	o := cluster.Options{Nodes: *nodes, Multus: *multus}
+	if *plugins != "" {
+		o.Plugins = cluster.OurPlugins(*plugins)
+	}
+	fmt.Println("starting; this takes about 10 s …")
+	c, err := cluster.New(ctx, dir, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if *images != "" {
+		if err := c.LoadImage(ctx, strings.Split(*images, ",")...); err != nil {
+			return err
+		}
+	}
+	kubeconfig := c.Kubeconfig()
+	if *at != "" {
+		text, err := os.ReadFile(kubeconfig)
+		if err != nil {
+			return err
+		}
+		if kubeconfig, err = filepath.Abs(*at); err != nil {
+			return err
+		}
+		if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
+			return err
+		}
+		defer os.Remove(kubeconfig)
+	}
+	fmt.Printf("export KUBECONFIG=%s\nkubectl is %s\n", kubeconfig, c.KubectlPath())
+	for _, n := range c.Nodes() {
+		fmt.Printf("%s: nsenter -t %d -n -m -p -u\n", n.Name, n.Pid())
+	}
+	fmt.Printf("images: %s; end it by an interrupt or `kill %d`\n", cluster.ToolsImage, os.Getpid())
+	<-ctx.Done()
+	fmt.Println("ending")
+	return nil
+}
