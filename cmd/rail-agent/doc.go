@@ -2,7 +2,8 @@
 // runs. Each of its duties is a command. ADD and DEL need none of them.
 //
 // "rail-agent run" keeps the node: NICs of pods that died come home at once, by
-// pkg/agent.
+// pkg/agent. It also installs the plugins and what they find the cluster by, with
+// pkg/install, and takes them away; "rail-agent uninstall" does only that.
 //
 // "rail-agent ipam" reconciles the addresses of the cluster, by
 // pkg/ipam/kubernetes.

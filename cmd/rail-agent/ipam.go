@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
@@ -16,9 +17,17 @@ import (
 // until a context ends.
 const onceTime = 10 * time.Minute
 
+// reconcilerFlags are those of every command that reconciles.
+type reconcilerFlags struct{ grace, interval time.Duration }
+
+func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
+	flags.DurationVar(&f.grace, "grace", kubernetes.DefaultGrace, "how long a pod must be gone before its addresses are freed")
+	flags.DurationVar(&f.interval, "interval", kubernetes.DefaultInterval, "time between looks at all addresses")
+}
+
 func newIPAM(a *agentFlags) *cobra.Command {
 	var once bool
-	var grace, interval time.Duration
+	var of reconcilerFlags
 	var flags cluster.Flags
 	cmd := &cobra.Command{
 		Use:   "ipam",
@@ -35,8 +44,7 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
-	cmd.Flags().DurationVar(&grace, "grace", kubernetes.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	cmd.Flags().DurationVar(&interval, "interval", kubernetes.DefaultInterval, "time between looks at everything")
+	of.add(cmd.Flags())
 	flags.Add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := flags.Open("rail-agent/" + version)
@@ -48,11 +56,11 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 			return err
 		}
 		defer store.Close()
-		r := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client, Store: store, Grace: grace, Interval: interval, Log: a.log})
+		r := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client, Store: store, Grace: of.grace, Interval: of.interval, Log: a.log})
 		if !once {
 			return r.Run(cmd.Context())
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), grace+onceTime)
+		ctx, cancel := context.WithTimeout(cmd.Context(), of.grace+onceTime)
 		defer cancel()
 		found, err := r.Once(ctx)
 		r.Tell(found)

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -23,7 +26,7 @@ const memoryLimit = 24 << 20
 
 func newRun(a *agentFlags) *cobra.Command {
 	var o agent.Options
-	var kubeconfig string
+	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Keep this node: bring NICs of dead pods home at once, watch the plugins, tell of it",
@@ -39,31 +42,49 @@ Addresses that a DEL left to the journal are freed when the server is back.
 
 --cni-bin watches that the plugins there are those in --own, byte by byte, and
 tells when something has replaced or removed them; with --restore-binaries it
-puts its own there.
+puts its own there. --install puts them there to begin with, keeps what was there
+before, and has --cni-conf written: the kubeconfig of the plugin whereabouts, whose
+token it renews, and the flat file that leads to it. --uninstall undoes that on a
+node without pods that need it; until then it goes on keeping the node.
+
+--reconcile does what "rail-agent ipam" does.
 
 At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
 port, and the pod that has it), /healthz and /readyz; at --socket the same and
-/status, for root only.`,
+/status, for root only. It is ready when it has looked at everything, and what
+--install, --cni-conf or --uninstall say is done.`,
 		Example: `  rail-agent run
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --restore-binaries
+  rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --install --prefix rail-
   curl --unix-socket /run/rail-cni/agent.sock http://agent/status`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
 	flags.StringVar(&o.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
-	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else $KUBECONFIG, else a pod's service account, else none does")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else $KUBECONFIG, else a pod's service account, else none does")
 	flags.StringVar(&o.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
 	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
 	flags.BoolVar(&o.Restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, kubeconfig) }
+	f.install.add(flags)
+	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
+	f.reconciler.add(flags)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, &f) }
 	return cmd
+}
+
+// runFlags are those of "run" that are not about the keeper itself.
+type runFlags struct {
+	kubeconfig string
+	install    installFlags
+	reconcile  bool
+	reconciler reconcilerFlags
 }
 
 // keep runs the keeper with what the flags say, and what is to be had where
 // they say nothing.
-func (a *agentFlags) keep(ctx context.Context, o agent.Options, kubeconfig string) error {
+func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the ledger and the network namespaces are root's; run it as root")
 	}
@@ -77,12 +98,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, kubeconfig strin
 			*f = ""
 		}
 	}
-	o.NodeName = cmp.Or(o.NodeName, os.Getenv("NODE_NAME"))
-	if o.NodeName == "" {
-		var err error
-		if o.NodeName, err = os.Hostname(); err != nil {
-			return err
-		}
+	var err error
+	if o.NodeName, err = nodeName(o.NodeName); err != nil {
+		return err
 	}
 	if o.Own == "" {
 		program, err := os.Executable()
@@ -92,17 +110,49 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, kubeconfig strin
 		o.Own = filepath.Dir(program)
 	}
 	o.Journal = journal{stateDirs: o.StateDirs}
-	kubeconfig = cmp.Or(kubeconfig, os.Getenv("KUBECONFIG"))
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-agent/" + version})
-	switch {
-	case err == nil:
-		events := newEvents(client, o.NodeName, a.log)
-		go events.run(ctx)
-		o.Teller = events
-	case kubeconfig != "":
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	client, err := f.open("", a.log)
+	if err != nil {
 		return err
-	default:
-		a.log.Info("no Events: no --kubeconfig, and this is no pod with a service account")
+	}
+	if client != nil {
+		events := newEvents(client, o.NodeName, a.log)
+		beside.Go(func() { events.run(ctx) })
+		o.Teller = events
+	}
+	if f.reconcile {
+		if client == nil {
+			return errors.New("--reconcile needs a cluster: name it by --kubeconfig")
+		}
+		pools, err := f.open(f.install.credential.namespace, a.log)
+		if err != nil {
+			return err
+		}
+		// The keeper replays the journal.
+		r := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: a.log})
+		beside.Go(func() {
+			if err := r.Run(ctx); err != nil && ctx.Err() == nil {
+				a.log.Error("the addresses of the cluster are not reconciled any more", "err", err)
+			}
+		})
+	}
+	if err := f.install.begin(ctx, &beside, &o, client); err != nil {
+		return err
 	}
 	return agent.Run(ctx, o)
+}
+
+// open opens the cluster, with a namespace for what is not said to be in another
+// one; no cluster is nil.
+func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error) {
+	kubeconfig := cmp.Or(f.kubeconfig, os.Getenv("KUBECONFIG"))
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: "rail-agent/" + version})
+	if err != nil && kubeconfig == "" {
+		log.Info("no Events: no --kubeconfig, and this is no pod with a service account")
+		return nil, nil //nolint:nilnil // no cluster is no error
+	}
+	return client, err
 }

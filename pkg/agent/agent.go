@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -41,11 +42,18 @@ type Options struct {
 	NodeName  string
 	Version   string
 
-	// BinDirs are the CNI directories in which the plugins that lie in Own must
-	// be the same. With Restore they are put there, else only told of.
+	// BinDirs are the CNI directories in which the Plugins that lie in Own must
+	// be the same, named with the Prefix. With Restore they are put there, else
+	// only told of; those of the Record, and no others, where there is one.
 	BinDirs []string
 	Own     string
+	Plugins []string
+	Prefix  string
 	Restore bool
+	Record  *install.Node // may be nil
+
+	// Ready says what else must be before the agent is ready, nil is nothing.
+	Ready func() error
 
 	Metrics string // address to serve metrics and health at, "" for none
 	Socket  string // path of the socket that answers railctl, "" for none

@@ -3,8 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -63,40 +61,5 @@ func TestErrorsThatDifferInNumbersOnlyAreTheSame(t *testing.T) {
 		if (essence(c.a) == essence(c.b)) != c.same {
 			t.Errorf("%v, %v: same is not %v", c.a, c.b, c.same)
 		}
-	}
-}
-
-func TestInstallPutsAFileInPlaceInOneStep(t *testing.T) {
-	dir := t.TempDir()
-	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
-	if err := os.WriteFile(from, []byte("new"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, []byte("old"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	old, err := os.Open(to) // as a kernel that runs it has it
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer old.Close()
-	if err := install(from, to); err != nil {
-		t.Fatal(err)
-	}
-	was := make([]byte, 3)
-	if _, err := old.Read(was); err != nil || string(was) != "old" {
-		t.Errorf("the old file has %q, %v", was, err)
-	}
-	if text, err := os.ReadFile(to); err != nil || string(text) != "new" {
-		t.Errorf("%q, %v", text, err)
-	}
-	if err := install(filepath.Join(dir, "none"), to); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
-	if err := install(from, filepath.Join(dir, "none", "to")); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
-	if files, err := os.ReadDir(dir); err != nil || len(files) != 2 {
-		t.Errorf("%v, %v", files, err)
 	}
 }

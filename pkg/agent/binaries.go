@@ -17,10 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/install"
 )
 
-// Plugins are the names under which the plugins are installed.
+// Plugins are the names of the plugins' programs. Installed they may have a
+// prefix before it.
 var Plugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
+
+// PluginMode is the mode of an installed plugin.
+const PluginMode fs.FileMode = 0o755
 
 // settleTime is how long a directory must be quiet before its files are
 // compared: an installer may be writing.
@@ -49,7 +54,7 @@ type binary struct {
 type binaries struct {
 	*agent
 	watcher *watcher
-	names   []string // of the plugins that there are copies of
+	names   []string // of the plugins that there are copies of, of those that are meant
 
 	mu    sync.Mutex
 	found []binary
@@ -74,7 +79,7 @@ func newBinaries(a *agent) (*binaries, error) {
 	if len(a.BinDirs) == 0 {
 		return b, nil
 	}
-	for _, name := range Plugins {
+	for _, name := range a.Plugins {
 		if info, err := os.Stat(filepath.Join(a.Own, name)); err == nil && info.Mode().IsRegular() {
 			b.names = append(b.names, name)
 		}
@@ -127,10 +132,18 @@ func (b *binaries) compare() {
 	for _, f := range b.states() {
 		before[f.Path] = f.State
 	}
+	installed, err := b.installed()
+	if err != nil {
+		b.Log.Warn("not known what is installed", "err", err)
+		return
+	}
 	var found []binary
 	for _, dir := range b.BinDirs {
 		for _, name := range b.names {
-			path := filepath.Join(dir, name)
+			path := filepath.Join(dir, b.Prefix+name)
+			if !installed(path) {
+				continue
+			}
 			state := b.stateOf(path, name)
 			if state != "" && b.Restore {
 				state = b.restore(path, name, state)
@@ -148,6 +161,18 @@ func (b *binaries) compare() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.found = found
+}
+
+// installed gives what says whether a path is to have a plugin: each, unless
+// there is a record.
+func (b *binaries) installed() (func(path string) bool, error) {
+	if b.Record == nil {
+		return func(string) bool { return true }, nil
+	}
+	entries, err := b.Record.Entries()
+	return func(path string) bool {
+		return slices.ContainsFunc(entries, func(e *install.Entry) bool { return e.Path == path })
+	}, err
 }
 
 // stateOf says what is wrong with an installed plugin.
@@ -203,7 +228,7 @@ func (b *binaries) restore(path, name, wrong string) string {
 	}
 	tries.count++
 	b.tries[path] = tries
-	if err := install(filepath.Join(b.Own, name), path); err != nil {
+	if err := b.put(filepath.Join(b.Own, name), path); err != nil {
 		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
 	}
 	b.stats.count(&b.stats.restored)
@@ -211,26 +236,12 @@ func (b *binaries) restore(path, name, wrong string) string {
 	return b.stateOf(path, name)
 }
 
-func install(from, to string) (err error) {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
+// put puts a plugin into a CNI directory. Where there is a record of what was
+// there before, that is kept, and what is not installed any more stays away.
+func (b *binaries) put(from, to string) error {
+	if b.Record == nil {
+		return install.Copy(from, to, PluginMode)
 	}
-	defer source.Close()
-	// The name begins with a dot, and is no plugin's.
-	target, err := os.CreateTemp(filepath.Dir(to), ".rail-agent-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(target.Name())
-		}
-	}()
-	_, err = io.Copy(target, source)
-	err = errors.Join(err, target.Chmod(0o755), target.Sync(), target.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(target.Name(), to)
+	_, err := b.Record.PutBack(install.File{Path: to, Source: from, Mode: PluginMode})
+	return err
 }

@@ -8,6 +8,6 @@
 // all. What it does with an attachment it does by pkg/attach, under the lock that the
 // plugins take, so it never gets in the way of an ADD or DEL.
 //
-// It imports attach, ledger, link, rdma, statefile and cnierr, and knows the
+// It imports attach, install, ledger, link, rdma, statefile and cnierr, and knows the
 // API server only as a [Teller] and a [Journal].
 package agent

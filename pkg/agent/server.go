@@ -95,8 +95,14 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// ready says whether every keeper has looked, and can read what there is.
+// ready says whether every keeper has looked, and can read what there is, and
+// what else is asked for.
 func (a *agent) ready() error {
+	if a.Ready != nil {
+		if err := a.Ready(); err != nil {
+			return err
+		}
+	}
 	for _, k := range a.keepers {
 		k.mu.Lock()
 		looked, unreadable := k.looked, k.unreadable

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"regexp"
 	"strings"
 	"syscall"
@@ -199,7 +200,7 @@ func (c *Client) explain(q request, e *Error) error {
 		// Other things than RBAC forbid as well: quotas, a namespace that ends.
 		if user := forbidden.FindStringSubmatch(e.Message); user != nil {
 			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %q: apiGroups [%q], resources [%q], verbs [%q]",
-				user[1], q.resource.Group, q.resource.Plural, q.verb)
+				user[1], q.resource.Group, path.Join(q.resource.Plural, q.sub), q.verb)
 			if q.resource.Namespace != "" {
 				cure += fmt.Sprintf(", in the namespace %q", q.resource.Namespace)
 			} else {

@@ -25,6 +25,7 @@ type request struct {
 	method   string
 	resource Resource
 	name     string // "" for list, watch and create
+	sub      string // subresource, "" mostly
 	creates  string // the name in a create's body
 	query    url.Values
 
@@ -110,7 +111,7 @@ func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	to := c.base.JoinPath(path)
+	to := c.base.JoinPath(path, q.sub)
 	to.RawQuery = q.query.Encode()
 	sent, err := http.NewRequestWithContext(ctx, q.method, to.String(), bytes.NewReader(q.body))
 	if err != nil {

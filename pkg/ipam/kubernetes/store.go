@@ -223,22 +223,45 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 // node has noted them in stateDir, by the kubeconfig that leads to them: for a
 // DEL whose config cannot be read, or leads nowhere.
 func Noted(stateDir string, owner ipam.Owner) map[string][]ipam.Pool {
+	found := map[string][]ipam.Pool{}
+	for _, n := range noted(stateDir, attachmentPrefix(owner)) {
+		found[n.Kubeconfig] = append(found[n.Kubeconfig], n.Pool)
+	}
+	return found
+}
+
+// Noting is an address that an attachment of this node has.
+type Noting struct {
+	ipam.Owner
+	Addr netip.Addr
+}
+
+// Notes gives the addresses that attachments of this node have, as it has noted
+// them in stateDir.
+func Notes(stateDir string) []Noting {
+	var found []Noting
+	for _, n := range noted(stateDir, "") {
+		found = append(found, Noting{n.Owner, n.Addr})
+	}
+	return found
+}
+
+// noted gives the notes of all servers whose names begin with prefix.
+func noted(stateDir, prefix string) []*note {
 	base := filepath.Join(stateDir, storeDir)
 	servers, err := os.ReadDir(base)
 	if err != nil {
 		return nil
 	}
-	found := map[string][]ipam.Pool{}
+	var found []*note
 	for _, server := range servers {
 		dir, err := statefile.OpenExisting(filepath.Join(base, server.Name(), notesDir))
 		if err != nil {
 			continue
 		}
-		noted, _ := notes{dir}.list(attachmentPrefix(owner))
+		noted, _ := notes{dir}.list(prefix)
 		_ = dir.Close()
-		for _, n := range noted {
-			found[n.Kubeconfig] = append(found[n.Kubeconfig], n.Pool)
-		}
+		found = append(found, noted...)
 	}
 	return found
 }

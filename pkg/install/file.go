@@ -1,0 +1,125 @@
+package install
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// temporary begins the names of files that are not in place yet: with a dot, so
+// that they are nobody's plugin or configuration.
+const temporary = ".rail-cni-"
+
+// abandoned is the age of a temporary file that nobody writes any more.
+const abandoned = 10 * time.Minute
+
+// Sum gives the SHA-256 of a file, in hexadecimal.
+func Sum(path string) (string, error) {
+	h := sha256.New()
+	if err := copyInto(h, path); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Copy puts a copy of one file in another one's place, in one step.
+func Copy(from, to string, mode fs.FileMode) error {
+	return replace(to, mode, func(f *os.File) error { return copyInto(f, from) })
+}
+
+func copyInto(to io.Writer, from string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	_, err = io.Copy(to, source)
+	return err
+}
+
+// replace has write fill a new file, and puts that at path: whole, or not at
+// all, and on disk. A program that runs from the old file goes on.
+func replace(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, temporary+"*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	// The mode comes after an owner, whose change takes the set-uid bit.
+	err = errors.Join(write(f), f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// relink puts a symbolic link at path.
+func relink(path, target string) error {
+	dir := filepath.Dir(path)
+	tmp := filepath.Join(dir, fmt.Sprintf("%s%x", temporary, rand.Uint64()))
+	if err := os.Symlink(target, tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return syncDir(dir)
+}
+
+// removed removes a file that may be gone already.
+func removed(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// sweep removes what a killed process left in a directory.
+func sweep(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, temporary+"*")) // the pattern is valid
+	for _, path := range left {
+		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > abandoned {
+			_ = os.Remove(path) // another process may have done it
+		}
+	}
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	// Some file systems cannot (EINVAL), and need not.
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
+		return err
+	}
+	return nil
+}
+
+func owner(info fs.FileInfo) (uid, gid int) {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid), int(st.Gid)
+	}
+	return 0, 0
+}

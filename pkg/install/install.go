@@ -1,0 +1,401 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// DefaultDir is where the record and the backups are.
+const DefaultDir = "/var/lib/rail-cni/install"
+
+const (
+	recordName = "record.json"
+	lockName   = "lock"
+	version    = 1
+
+	// lockTime bounds the wait for another process that works on the record.
+	lockTime = 30 * time.Second
+
+	// mostSums bounds what the record remembers of one path: a token is renewed
+	// again and again.
+	mostSums = 20
+)
+
+// File is what is to be at a path.
+type File struct {
+	Path    string // absolute, with its directory
+	Source  string // file to copy; or
+	Content []byte
+	Mode    fs.FileMode
+	// Yield leaves the path to a file of another's, if there is one.
+	Yield bool
+}
+
+// Outcome is what became of a path.
+type Outcome string
+
+// The outcomes.
+const (
+	Same      Outcome = "is there"                          // already, as it is to be
+	Installed Outcome = "installed"                         // where nothing of another's was
+	Replaced  Outcome = "installed, another's is backed up" // now or earlier
+	Yielded   Outcome = "another's is there, and stays"
+	Restored  Outcome = "another's is there again"
+	Removed   Outcome = "removed"
+)
+
+// Node is the record of a node. It may be used by several goroutines and
+// processes.
+type Node struct{ dir string }
+
+// Open gives the record in dir, an absolute path. Nothing is made or read.
+func Open(dir string) *Node { return &Node{dir: dir} }
+
+// Entry is a path of the record.
+type Entry struct {
+	Path string `json:"path"`
+	// Ours are the SHA-256 of what was ever put there, the last one last.
+	Ours    []string `json:"sha256"`
+	MadeDir bool     `json:"madeDirectory,omitempty"`
+	Before  *Before  `json:"before,omitempty"` // nil when nothing was there
+}
+
+// Before is what was there before.
+type Before struct {
+	SHA256  string      `json:"sha256,omitempty"`
+	Backup  string      `json:"backup,omitempty"` // name in the record's directory
+	Link    string      `json:"link,omitempty"`   // instead: it was a symbolic link to this
+	Mode    fs.FileMode `json:"mode"`
+	UID     int         `json:"uid"`
+	GID     int         `json:"gid"`
+	ModTime time.Time   `json:"modTime"`
+}
+
+type record struct {
+	Version int      `json:"version"`
+	Files   []*Entry `json:"files"`
+}
+
+func (r *record) find(path string) *Entry {
+	for _, e := range r.Files {
+		if e.Path == path {
+			return e
+		}
+	}
+	return nil
+}
+
+// session is the record, locked.
+type session struct {
+	dir *statefile.Dir
+	record
+}
+
+// locked calls f with the record, while no other process has it. Where there is
+// no record it does nothing, unless it is to begin one.
+func (n *Node) locked(begin bool, f func(s *session) error) (err error) {
+	open := statefile.OpenExisting
+	if begin {
+		open = statefile.Open
+	}
+	dir, err := open(n.dir)
+	if errors.Is(err, fs.ErrNotExist) && !begin {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), lockTime)
+	defer cancel()
+	lock, err := dir.Lock(ctx, lockName)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	s := &session{dir: dir}
+	if s.record, err = read(dir); err != nil {
+		return err
+	}
+	return f(s)
+}
+
+func read(dir *statefile.Dir) (record, error) {
+	r := record{Version: version}
+	data, err := dir.Read(recordName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err == nil && r.Version != version {
+		err = fmt.Errorf("it is of version %d, and this program knows %d", r.Version, version)
+	}
+	return r, cnierr.Wrap(err, cnierr.BadRecord, "it says what was in the CNI directories before: correct it, or move it away and put that there by hand",
+		"%s", filepath.Join(dir.Path(), recordName))
+}
+
+func (s *session) save() error {
+	if len(s.Files) == 0 {
+		return s.dir.Remove(recordName)
+	}
+	data, err := json.MarshalIndent(s.record, "", "  ")
+	if err != nil {
+		return err
+	}
+	return s.dir.Write(recordName, append(data, '\n'))
+}
+
+// Entries gives the record, in the order in which it was written.
+func (n *Node) Entries() ([]*Entry, error) {
+	dir, err := statefile.OpenExisting(n.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	r, err := read(dir)
+	return r.Files, err
+}
+
+// Put puts a file where it is to be, and keeps what was there.
+func (n *Node) Put(f File) (Outcome, error) { return n.put(f, false) }
+
+// PutBack is Put for a path that the record has: elsewhere it does nothing, and
+// the outcome is "".
+func (n *Node) PutBack(f File) (Outcome, error) { return n.put(f, true) }
+
+func (n *Node) put(f File, known bool) (outcome Outcome, err error) {
+	err = n.locked(!known, func(s *session) error {
+		e := s.find(f.Path)
+		if known && e == nil {
+			return nil
+		}
+		outcome, err = s.put(f, e)
+		return err
+	})
+	return outcome, cnierr.Wrap(err, cnierr.IO, "", "%s is not installed", f.Path)
+}
+
+func (s *session) put(f File, e *Entry) (Outcome, error) {
+	if !filepath.IsAbs(f.Path) {
+		return "", fmt.Errorf("%q is not absolute", f.Path)
+	}
+	want, err := f.sum()
+	if err != nil {
+		return "", err
+	}
+	have, err := look(f.Path)
+	if err != nil {
+		return "", err
+	}
+	mine := have.isOurs(f.Path, e)
+	if have.exists && !mine && f.Yield {
+		return Yielded, nil
+	}
+	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Ours, want) {
+		return Same, nil
+	}
+	if e == nil {
+		e = &Entry{Path: f.Path}
+		s.Files = append(s.Files, e)
+	}
+	if have.exists && !mine && e.Before == nil {
+		if e.Before, err = s.backUp(f.Path, have); err != nil {
+			return "", err
+		}
+	}
+	parent := filepath.Dir(f.Path)
+	if _, err := os.Lstat(parent); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(parent, 0o755); err != nil {
+			return "", err
+		}
+		e.MadeDir = true
+	}
+	sweep(parent)
+	e.remember(want)
+	if err := s.save(); err != nil {
+		return "", err
+	}
+	if err := f.write(); err != nil {
+		return "", err
+	}
+	if e.Before != nil {
+		return Replaced, nil
+	}
+	return Installed, nil
+}
+
+func (e *Entry) remember(sum string) {
+	e.Ours = append(slices.DeleteFunc(e.Ours, func(s string) bool { return s == sum }), sum)
+	e.Ours = e.Ours[max(0, len(e.Ours)-mostSums):]
+}
+
+func (f *File) sum() (string, error) {
+	if f.Source == "" {
+		sum := sha256.Sum256(f.Content)
+		return hex.EncodeToString(sum[:]), nil
+	}
+	return Sum(f.Source)
+}
+
+// write puts the file into place.
+func (f *File) write() error {
+	return replace(f.Path, f.Mode, func(to *os.File) error {
+		if f.Source == "" {
+			_, err := to.Write(f.Content)
+			return err
+		}
+		return copyInto(to, f.Source)
+	})
+}
+
+// Remove takes away what Put put there, and puts back what was there before.
+// What took our file's place stays.
+func (n *Node) Remove(path string) (outcome Outcome, err error) {
+	err = n.locked(false, func(s *session) error {
+		e := s.find(path)
+		if e == nil {
+			return nil
+		}
+		have, err := look(path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case have.exists && !have.isOurs(path, e):
+			outcome = Yielded
+		case e.Before != nil:
+			outcome, err = Restored, s.restore(path, e.Before)
+		default:
+			outcome, err = Removed, removed(path)
+		}
+		if err != nil {
+			return err
+		}
+		if e.MadeDir {
+			_ = os.Remove(filepath.Dir(path)) // fails, and is to, when something lies in it
+		}
+		s.Files = slices.DeleteFunc(s.Files, func(other *Entry) bool { return other == e })
+		if err := s.save(); err != nil {
+			return err
+		}
+		if e.Before != nil && e.Before.Backup != "" {
+			err = s.dir.Remove(e.Before.Backup)
+		}
+		if len(s.Files) == 0 {
+			// Fails, and is to, when another process just waits for the lock.
+			_ = errors.Join(s.dir.Remove(lockName), os.Remove(n.dir))
+		}
+		return err
+	})
+	return outcome, cnierr.Wrap(err, cnierr.IO, "", "%s is not as it was", path)
+}
+
+// found is what lies at a path.
+type found struct {
+	exists bool
+	link   string // target
+	mode   fs.FileMode
+	sum    string
+	info   fs.FileInfo
+}
+
+func look(path string) (found, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return found{}, nil
+	}
+	if err != nil {
+		return found{}, err
+	}
+	have := found{exists: true, mode: info.Mode(), info: info}
+	switch {
+	case info.Mode().IsRegular():
+		have.sum, err = Sum(path)
+	case info.Mode().Type() == fs.ModeSymlink:
+		have.link, err = os.Readlink(path)
+	default:
+		err = fmt.Errorf("%s is there, which is no file", info.Mode().Type())
+	}
+	return have, err
+}
+
+// module is how our own programs are known by their build information.
+var module = func() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Path
+	}
+	return ""
+}()
+
+// isOurs says whether what lies at path was put there by us: by the record, or
+// by hand.
+func (h *found) isOurs(path string, e *Entry) bool {
+	if h.sum == "" {
+		return false
+	}
+	if e != nil && slices.Contains(e.Ours, h.sum) {
+		return true
+	}
+	if module == "" || h.mode&0o111 == 0 {
+		return false
+	}
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && info.Main.Path == module
+}
+
+// backUp keeps what lies at path.
+func (s *session) backUp(path string, have found) (*Before, error) {
+	b := &Before{SHA256: have.sum, Link: have.link, Mode: have.mode &^ fs.ModeType, ModTime: have.info.ModTime()}
+	b.UID, b.GID = owner(have.info)
+	if have.link != "" {
+		return b, nil
+	}
+	b.Backup = filepath.Base(path) + "." + have.sum[:16]
+	kept := filepath.Join(s.dir.Path(), b.Backup)
+	if err := Copy(path, kept, 0o600); err != nil {
+		return nil, err
+	}
+	switch sum, err := Sum(kept); {
+	case err != nil:
+		return nil, err
+	case sum != have.sum:
+		return nil, cnierr.New(cnierr.TryAgain, "try again when it is written", "%s changes while it is copied", path)
+	}
+	return b, nil
+}
+
+// restore puts back what was at path.
+func (s *session) restore(path string, b *Before) error {
+	if b.Link != "" {
+		return relink(path, b.Link)
+	}
+	kept := filepath.Join(s.dir.Path(), b.Backup)
+	switch sum, err := Sum(kept); {
+	case err != nil:
+		return err
+	case sum != b.SHA256:
+		return cnierr.New(cnierr.BadRecord, "remove it, and put there by hand what is to be at "+path, "%s is not what was kept", kept)
+	}
+	return replace(path, b.Mode, func(to *os.File) error {
+		return errors.Join(copyInto(to, kept), to.Chown(b.UID, b.GID), os.Chtimes(to.Name(), b.ModTime, b.ModTime))
+	})
+}

@@ -1,0 +1,364 @@
+package install_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/install"
+)
+
+// node is a CNI directory and the record of what is installed in it.
+type node struct {
+	t *testing.T
+	*install.Node
+	bin, record string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, bin: t.TempDir(), record: filepath.Join(t.TempDir(), "install")}
+	n.Node = install.Open(n.record)
+	return n
+}
+
+func (n *node) path(name string) string { return filepath.Join(n.bin, name) }
+
+// want puts a file and wants an outcome.
+func (n *node) want(outcome install.Outcome, f install.File) {
+	n.t.Helper()
+	got, err := n.Put(f)
+	if err != nil || got != outcome {
+		n.t.Errorf("%s: %q, %v; not %q", f.Path, got, err, outcome)
+	}
+}
+
+func (n *node) wantRemoved(outcome install.Outcome, name string) {
+	n.t.Helper()
+	got, err := n.Remove(n.path(name))
+	if err != nil || got != outcome {
+		n.t.Errorf("%s: %q, %v; not %q", name, got, err, outcome)
+	}
+}
+
+// state is all that a directory has: names, modes, owners, times, contents.
+func state(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil || path == dir {
+			return err
+		}
+		st := info.Sys().(*syscall.Stat_t) //nolint:errcheck // Linux
+		fmt.Fprintf(&b, "%s %v %d:%d", strings.TrimPrefix(path, dir), info.Mode(), st.Uid, st.Gid)
+		switch {
+		case info.Mode().IsRegular():
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %v %q", info.ModTime().UnixNano(), text)
+		case info.Mode().Type() == fs.ModeSymlink:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprint(&b, " -> ", to)
+		}
+		b.WriteByte('\n')
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func (n *node) write(name, text string, mode fs.FileMode) {
+	n.t.Helper()
+	if err := errors.Join(os.WriteFile(n.path(name), []byte(text), mode), os.Chmod(n.path(name), mode)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) wantContent(name, text string) {
+	n.t.Helper()
+	if got, err := os.ReadFile(n.path(name)); err != nil || string(got) != text {
+		n.t.Errorf("%s is %q, %v; not %q", name, got, err, text)
+	}
+}
+
+func TestWhatWasThereBeforeIsThereAfter(t *testing.T) {
+	n := newNode(t)
+	long := time.Date(2020, 2, 3, 4, 5, 6, 7, time.UTC)
+	n.write("host-device", "upstream's", 0o4751)
+	if err := errors.Join(os.Chown(n.path("host-device"), 7, 8), os.Chmod(n.path("host-device"), fs.ModeSetuid|0o751),
+		os.Chtimes(n.path("host-device"), long, long), os.Symlink("/opt/macvlan", n.path("macvlan"))); err != nil {
+		t.Fatal(err)
+	}
+	before := state(t, n.bin)
+	for _, version := range []string{"v1", "v2", "v2", "v1"} { // upgrade, the same again, rollback
+		for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts.d/conf"} {
+			if _, err := n.Put(install.File{Path: n.path(name), Content: []byte(version), Mode: 0o755}); err != nil {
+				t.Fatal(err)
+			}
+			n.wantContent(name, version)
+		}
+		n.want(install.Same, install.File{Path: n.path("rdma"), Content: []byte(version), Mode: 0o755})
+	}
+	n.wantRemoved(install.Restored, "host-device")
+	n.wantRemoved(install.Restored, "macvlan")
+	n.wantRemoved(install.Removed, "rdma")
+	n.wantRemoved(install.Removed, "whereabouts.d/conf")
+	n.wantRemoved("", "rdma")
+	if after := state(t, n.bin); after != before {
+		t.Errorf("it was\n%sand is\n%s", before, after)
+	}
+	if _, err := os.Stat(n.record); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the record is there: %v", err)
+	}
+}
+
+func TestOursIsNeverBackedUpOverWhatWasThere(t *testing.T) {
+	n := newNode(t)
+	n.write("macvlan", "upstream's", 0o755)
+	f := func(version string) install.File {
+		return install.File{Path: n.path("macvlan"), Content: []byte(version), Mode: 0o755}
+	}
+	n.want(install.Replaced, f("v1"))
+	n.want(install.Replaced, f("v2"))
+	n.write("macvlan", "v1", 0o755) // somebody's old copy of ours
+	n.want(install.Replaced, f("v2"))
+	n.write("macvlan", "a newer one of upstream", 0o755)
+	n.want(install.Replaced, f("v2"))
+	n.wantRemoved(install.Restored, "macvlan")
+	n.wantContent("macvlan", "upstream's")
+
+	// One that was copied there by hand, and one that comes later.
+	ours := filepath.Join(testnet.Bin(t), "macvlan")
+	if err := install.Copy(ours, n.path("macvlan"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.want(install.Installed, f("v1"))
+	n.write("macvlan", "upstream's, installed after us", 0o755)
+	n.want(install.Replaced, f("v1"))
+	n.wantRemoved(install.Restored, "macvlan")
+	n.wantContent("macvlan", "upstream's, installed after us")
+}
+
+func TestWhatTookOurPlaceStays(t *testing.T) {
+	n := newNode(t)
+	n.write("macvlan", "upstream's", 0o755)
+	n.want(install.Replaced, install.File{Path: n.path("macvlan"), Content: []byte("v1"), Mode: 0o755})
+	n.write("macvlan", "newer", 0o755)
+	n.wantRemoved(install.Yielded, "macvlan")
+	n.wantContent("macvlan", "newer")
+
+	n.want(install.Installed, install.File{Path: n.path("rdma"), Content: []byte("v1"), Mode: 0o755})
+	if err := os.Remove(n.path("rdma")); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRemoved(install.Removed, "rdma")
+}
+
+func TestFileThatYields(t *testing.T) {
+	n := newNode(t)
+	f := install.File{Path: n.path("conf"), Content: []byte("ours"), Mode: 0o600, Yield: true}
+	n.write("conf", "theirs", 0o644)
+	n.want(install.Yielded, f)
+	n.wantContent("conf", "theirs")
+	if entries, err := n.Entries(); err != nil || len(entries) > 0 {
+		t.Error(entries, err)
+	}
+	f.Yield = false
+	n.want(install.Replaced, f)
+	f.Yield = true
+	f.Content = []byte("ours, renewed")
+	n.want(install.Replaced, f)
+	n.wantContent("conf", "ours, renewed")
+	n.wantRemoved(install.Restored, "conf")
+	n.wantContent("conf", "theirs")
+}
+
+func TestOnlyWhatIsInstalledIsPutBack(t *testing.T) {
+	n := newNode(t)
+	f := install.File{Path: n.path("rdma"), Content: []byte("v1"), Mode: 0o755}
+	if outcome, err := n.PutBack(f); err != nil || outcome != "" {
+		t.Errorf("%q, %v", outcome, err)
+	}
+	n.want(install.Installed, f)
+	if err := os.Remove(f.Path); err != nil {
+		t.Fatal(err)
+	}
+	if outcome, err := n.PutBack(f); err != nil || outcome != install.Installed {
+		t.Errorf("%q, %v", outcome, err)
+	}
+}
+
+func TestRecordOrBackupThatIsSpoiltChangesNothing(t *testing.T) {
+	n := newNode(t)
+	n.write("macvlan", "upstream's", 0o755)
+	n.want(install.Replaced, install.File{Path: n.path("macvlan"), Content: []byte("v1"), Mode: 0o755})
+	entries, err := n.Entries()
+	if err != nil || len(entries) != 1 || entries[0].Before == nil {
+		t.Fatal(entries, err)
+	}
+	backup := filepath.Join(n.record, entries[0].Before.Backup)
+	if err := os.WriteFile(backup, []byte("upstr"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Remove(n.path("macvlan")); err == nil || !strings.Contains(err.Error(), backup) {
+		t.Error(err)
+	}
+	n.wantContent("macvlan", "v1")
+	for _, text := range []string{"{", `{"version": 2}`, `[]`} {
+		if err := os.WriteFile(filepath.Join(n.record, "record.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Remove(n.path("macvlan")); err == nil {
+			t.Errorf("%s is a record", text)
+		}
+		if _, err := n.Put(install.File{Path: n.path("macvlan"), Content: []byte("v2"), Mode: 0o755}); err == nil {
+			t.Errorf("%s is a record", text)
+		}
+		n.wantContent("macvlan", "v1")
+	}
+}
+
+func TestWhatIsNoFileIsRefused(t *testing.T) {
+	n := newNode(t)
+	if err := os.Mkdir(n.path("rdma"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{n.path("rdma"), "rdma"} {
+		if _, err := n.Put(install.File{Path: path, Content: []byte("x"), Mode: 0o755}); err == nil {
+			t.Errorf("%s was installed", path)
+		}
+	}
+}
+
+// TestKilledAtAnyInstantItEndsAsItWas kills an installer and an uninstaller
+// again and again, in another process.
+func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
+	if spec := os.Getenv("RAIL_CNI_TEST_INSTALL"); spec != "" {
+		var n struct{ Record, Bin string }
+		if err := json.Unmarshal([]byte(spec), &n); err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; ; i++ {
+			for _, name := range []string{"a", "b"} {
+				path := filepath.Join(n.Bin, name)
+				if _, err := install.Open(n.Record).Put(install.File{Path: path, Content: fmt.Appendf(nil, "v%d", i), Mode: 0o755}); err != nil {
+					fmt.Println(err)
+					os.Exit(3)
+				}
+				if i%3 == 2 {
+					if _, err := install.Open(n.Record).Remove(path); err != nil {
+						fmt.Println(err)
+						os.Exit(3)
+					}
+				}
+			}
+		}
+	}
+	n := newNode(t)
+	n.write("a", "upstream's", 0o755)
+	before := state(t, n.bin)
+	spec, err := json.Marshal(map[string]string{"Record": n.record, "Bin": n.bin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const kills = 60
+	installed := 0
+	for i := range kills {
+		var said strings.Builder
+		cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), "RAIL_CNI_TEST_INSTALL="+string(spec))
+		cmd.Stdout = &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30*time.Millisecond + time.Duration(i)*1370*time.Microsecond)
+		_ = cmd.Process.Kill()
+		if err := cmd.Wait(); err != nil && strings.Contains(err.Error(), "exit status") {
+			t.Fatalf("%v: %s", err, said.String())
+		}
+		if entries, err := n.Entries(); err != nil {
+			t.Fatal(err)
+		} else if len(entries) > 0 {
+			installed++
+		}
+	}
+	t.Logf("%d of %d kills left something installed", installed, kills)
+	if installed == 0 {
+		t.Error("nothing was ever installed")
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, err := n.Remove(n.path(name)); err != nil {
+			t.Error(err)
+		}
+	}
+	left, err := filepath.Glob(n.path(".rail-cni-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range left { // a later installation sweeps them
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := state(t, n.bin); after != before {
+		t.Errorf("it was\n%sand is\n%s", before, after)
+	}
+}
+
+func TestCopyPutsAFileInPlaceInOneStep(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	if err := os.WriteFile(from, []byte("new"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, []byte("old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Open(to) // as a kernel that runs it has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := install.Copy(from, to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	was := make([]byte, 3)
+	if _, err := old.Read(was); err != nil || string(was) != "old" {
+		t.Errorf("the old file has %q, %v", was, err)
+	}
+	if text, err := os.ReadFile(to); err != nil || string(text) != "new" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := install.Copy(filepath.Join(dir, "none"), to, 0o755); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := install.Copy(from, filepath.Join(dir, "none", "to"), 0o755); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 2 {
+		t.Errorf("%v, %v", files, err)
+	}
+}
