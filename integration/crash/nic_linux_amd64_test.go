@@ -24,6 +24,13 @@ const (
 	spareName = "ens13np0"
 )
 
+// chained is the plugin that stands in a chain, and prevResult what it gets
+// there.
+const (
+	chained    = "rdma"
+	prevResult = `{"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "pod"}], "ips": [{"address": "10.55.0.9/24", "interface": 0}]}`
+)
+
 // host is a node with two NICs, the cables' other ends, and the pod of now. The
 // MACs are always the same, so that a NIC that died with its pod, as a veth
 // does, can be made again as it was.
@@ -37,6 +44,12 @@ type host struct {
 	verb       string
 	before     string // the node's state with both NICs at home
 	without    string // and after the first was destroyed
+
+	// What is another thing on a host whose NICs have RDMA (rail); nil here.
+	inside  bool                   // the node is where the test runs
+	prepare func()                 // follows the making of a pod
+	settle  func() (lost []string) // comes before the host is compared
+	renew   func()                 // makes the host again when something was lost
 }
 
 func newHost(t *testing.T, plugin, verb, bin string) *host {
@@ -46,6 +59,7 @@ func newHost(t *testing.T, plugin, verb, bin string) *host {
 	}
 	h.nic(spareName, 2)
 	h.without = h.node.State()
+	h.nic(nicName, 1)
 	h.furnish()
 	h.before = h.node.State()
 	return h
@@ -66,9 +80,8 @@ func (h *host) nic(name string, number int) {
 	h.t.Fatalf("%s has no link-local address", name)
 }
 
-// furnish makes the NIC that is lent, with what a move to a pod takes away.
+// furnish gives the NIC that is lent what a move to a pod takes away.
 func (h *host) furnish() {
-	h.nic(nicName, 1)
 	h.node.Batch(nil,
 		"link property add dev "+nicName+" altname enp4s0np0",
 		"link set "+nicName+" alias rail-1 txqueuelen 4321",
@@ -87,17 +100,23 @@ func (h *host) call(verb string) testnet.Call {
 
 func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.Call {
 	h.t.Helper()
-	conf := map[string]any{
-		"cniVersion": "1.1.0", "name": "roce-net1", "type": h.plugin, "stateDir": h.state, "mtu": 4000,
-		"ipam": map[string]any{"type": "whereabouts", "range": "10.55.0.0/24", "store": "local"},
+	plugin := h.plugin
+	if nic == spareName && plugin == chained {
+		plugin = "host-device" // nothing made an interface of it
 	}
-	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}}[h.plugin])
+	conf := map[string]any{"cniVersion": "1.1.0", "name": "roce-net1", "type": plugin, "stateDir": h.state}
+	if plugin == chained {
+		conf["prevResult"] = json.RawMessage(prevResult)
+	} else {
+		conf["mtu"], conf["ipam"] = 4000, map[string]any{"type": "whereabouts", "range": "10.55.0.0/24", "store": "local"}
+	}
+	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}}[plugin])
 	text, err := json.Marshal(conf)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return testnet.Call{
-		Plugin: filepath.Join(h.bin, h.plugin), Verb: verb, ContainerID: id, IfName: "net1", Netns: "/run/netns/" + pod.Name,
+		Plugin: filepath.Join(h.bin, plugin), Verb: verb, ContainerID: id, IfName: "net1", Netns: "/run/netns/" + pod.Name,
 		Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME=" + id, Path: h.bin, Config: string(text),
 	}
 }
@@ -105,15 +124,25 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 // traced makes of a call what the harness runs.
 func (h *host) traced(c testnet.Call) program {
 	h.t.Helper()
+	args := h.enter(c.Plugin)
+	return program{
+		args: args, stdin: c.Config, execs: min(len(args)-1, 1),
+		env: append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
+			"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path, "GOTRACEBACK=none"),
+	}
+}
+
+// enter gives the command that runs a program in the node.
+func (h *host) enter(args ...string) []string {
+	h.t.Helper()
+	if h.inside {
+		return args
+	}
 	ip, err := exec.LookPath("ip")
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	return program{
-		args: []string{ip, "netns", "exec", h.node.Name, c.Plugin}, stdin: c.Config, execs: 1,
-		env: append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
-			"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path, "GOTRACEBACK=none"),
-	}
+	return append([]string{ip, "netns", "exec", h.node.Name}, args...)
 }
 
 func (h *host) begin() program {
@@ -121,6 +150,9 @@ func (h *host) begin() program {
 	h.pods++
 	h.state = filepath.Join(h.t.TempDir(), "state") // the first ADD makes all of it
 	h.pod = testnet.NewNetns(h.t, "pod")
+	if h.prepare != nil {
+		h.prepare()
+	}
 	if h.verb == "DEL" {
 		h.node.MustRun(h.call("ADD"))
 	}
@@ -181,6 +213,9 @@ func (h *host) recover(recovery string, o outcome) (lost []string) {
 		run(h.call("ADD"), true) // it is refused where the first had got through
 		run(h.call("DEL"), false)
 	}
+	if h.settle != nil {
+		lost = append(lost, h.settle()...)
+	}
 	if d := h.node.Settled(want); d != "" {
 		lost = append(lost, "the host is not as it was:\n"+d)
 	}
@@ -191,8 +226,8 @@ func (h *host) recover(recovery string, o outcome) (lost []string) {
 
 // command makes a command of the node's with its state directory.
 func (h *host) command(name string, args ...string) *exec.Cmd {
-	args = append([]string{"netns", "exec", h.node.Name, filepath.Join(h.bin, name), "--state-dir", h.state}, args...)
-	return exec.Command("ip", args...)
+	args = h.enter(append([]string{filepath.Join(h.bin, name), "--state-dir", h.state}, args...)...)
+	return exec.Command(args[0], args[1:]...)
 }
 
 // runAgent runs the agent until there is no attachment, or agentTime has
@@ -260,11 +295,16 @@ func (h *host) recorded() (found []string) {
 // refresh makes the host as it was for the next point.
 func (h *host) refresh(is string, spoilt bool) {
 	h.t.Helper()
-	if spoilt {
+	switch {
+	case spoilt && h.renew != nil:
+		h.renew()
+		return
+	case spoilt:
 		*h = *newHost(h.t, h.plugin, h.verb, h.bin)
 		return
 	}
 	if is == h.without {
+		h.nic(nicName, 1)
 		h.furnish()
 		if d := h.node.Settled(h.before); d != "" {
 			h.t.Fatalf("a NIC that was made again is another one:\n%s", d)

@@ -34,6 +34,8 @@ type mode struct {
 	errno    syscall.Errno
 	whole    bool
 	recovery string
+	// Only every nth point, from the one with the number first (0 …); 0 is all.
+	nth, first int
 }
 
 func (m mode) String() string {
@@ -94,6 +96,7 @@ func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough in
 	hash := fnv.New64()
 	fmt.Fprint(hash, name, verb, m) // never fails
 	points := rand.New(rand.NewPCG(seed, hash.Sum64())).Perm(result.points)
+	points = slices.DeleteFunc(points, func(p int) bool { return m.nth > 0 && p%m.nth != m.first })
 	if !full && len(points) > sample {
 		points = points[:sample]
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -334,18 +335,25 @@ func kindOf(path string) string {
 	return filepath.Base(path)
 }
 
+// rdmaChanges are the requests of RDMA netlink that change something: those
+// whose names in enum rdma_nldev_command end with SET, NEWLINK, DELLINK, DEL,
+// NEWDEV and DELDEV.
+var rdmaChanges = []uint16{2, 3, 4, 7, 16, 18, 26, 27}
+
 // netlinkChange leaves out the requests that only ask: of rtnetlink those of
-// kind GET (the second of each four types), of the RDMA core the dumps.
+// kind GET (the second of each four types), and what is not in rdmaChanges.
 func netlinkChange(tid int, c *callInfo, name string) string {
 	family, header := read(tid, c.args[4], 2), read(tid, c.args[1], 8)
 	if len(family) < 2 || binary.LittleEndian.Uint16(family) != unix.AF_NETLINK || len(header) < 8 {
 		return name
 	}
-	kind, flags := binary.LittleEndian.Uint16(header[4:]), binary.LittleEndian.Uint16(header[6:])
+	kind := binary.LittleEndian.Uint16(header[4:])
 	const nldev = 5 << 10 // RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)
 	switch {
-	case kind >= nldev && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP, kind < nldev && kind%4 == 2:
+	case kind < nldev && kind%4 == 2, kind >= nldev && !slices.Contains(rdmaChanges, kind-nldev):
 		return ""
+	case kind >= nldev:
+		return fmt.Sprintf("%s RDMA netlink %d", name, kind-nldev)
 	}
 	return fmt.Sprintf("%s netlink %d", name, kind)
 }

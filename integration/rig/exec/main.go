@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string) (int, error) {
 		Binaries: cmp.Or(os.Getenv("RAIL_CNI_BIN"), filepath.Join(root, "bin")),
 		Peers:    cmp.Or(os.Getenv("RAIL_CNI_PEERS"), filepath.Join(root, "bin", "peers")),
 	}
-	m := &rig.Machine{Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr}
+	m := &rig.Machine{Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK")}
 	if err := errors.Join(initrd.Close(), prepare(ctx, root, job, m)); err != nil {
 		return 1, err
 	}
@@ -106,7 +106,7 @@ func passedOn() []string {
 		case "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
 			env = append(env, kv)
 		default:
-			if strings.HasPrefix(name, "RIG_") {
+			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") {
 				env = append(env, kv)
 			}
 		}

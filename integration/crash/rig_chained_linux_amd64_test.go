@@ -1,0 +1,12 @@
+//go:build rig
+
+package crash
+
+import "testing"
+
+// TestNoRDMADeviceIsLostWhereTheChainedPluginIsKilled is the sweep of the plugin
+// rdma behind one that knows nothing of RDMA, so that it keeps a record of its
+// own.
+func TestNoRDMADeviceIsLostWhereTheChainedPluginIsKilled(t *testing.T) {
+	sweepRail(t, chained)
+}

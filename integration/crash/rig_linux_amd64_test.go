@@ -1,0 +1,237 @@
+//go:build rig
+
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/rig"
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// rail is a host in the rig: its NICs fall home when their pod dies, and have
+// RDMA devices.
+type rail struct {
+	*host
+	devices string // of RDMA, before
+}
+
+// nicPCI is where the rig has the NIC nicName.
+const nicPCI = "0000:00:0c.0"
+
+// newRail gives the machine's own netns with two NICs, in an RDMA mode. t is that
+// of everything that comes.
+func newRail(t *testing.T, plugin string, m rdma.Mode) *rail {
+	t.Helper()
+	if os.Getenv(rig.Mark) == "" {
+		t.Fatal("this test unloads drivers, and runs in the rig's virtual machine only: make test-rig")
+	}
+	h := &host{t: t, node: testnet.Here(t), plugin: plugin, bin: testnet.Bin(t), inside: true}
+	r := &rail{host: h}
+	r.load()
+	r.setMode(m)
+	t.Cleanup(func() {
+		r.t = t // those of the parts are over
+		r.setMode(rdma.Shared)
+	})
+	h.wire = testnet.NewNetns(t, "wire")
+	r.cable()
+	h.settle, h.renew = r.settled, r.again
+	if plugin == chained {
+		h.prepare = r.lend
+	}
+	return r
+}
+
+// load loads the NICs' driver anew: whatever became of them, they are back.
+func (r *rail) load() {
+	r.t.Helper()
+	for key, value := range map[string]string{"accept_dad": "0", "router_solicitations": "0"} {
+		r.node.Sysctl("ipv6/conf/default/"+key, value)
+	}
+	if err := kmod.ReloadNICs("slots=12,13"); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// cable sets the NICs up and takes down how everything is.
+func (r *rail) cable() {
+	r.t.Helper()
+	for _, name := range []string{nicName, spareName} {
+		r.node.Batch(nil, "link set "+name+" mtu 9000 up")
+	}
+	if r.plugin != chained { // whoever lends the NIC does not bring it home as it was
+		r.furnish()
+	}
+	for deadline := time.Now().Add(5 * time.Second); strings.Count(r.node.IP("-o", "link", "show", "up"), "state UP") < 2; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatal("the NICs have no carrier")
+		}
+	}
+	r.before = r.node.State()
+	r.devices = r.state()
+}
+
+// again makes the NICs anew after something was lost.
+func (r *rail) again() {
+	r.t.Helper()
+	r.load()
+	r.cable()
+}
+
+// setMode waits until the namespaces of the pods before are gone: the kernel
+// changes the mode only then.
+func (r *rail) setMode(m rdma.Mode) {
+	r.t.Helper()
+	core, err := rdma.Open(r.node.Netns)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer core.Close()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := core.SetMode(m)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, rdma.ErrOtherNetns) || time.Now().After(deadline) {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// state gives the mode, and of each RDMA device of the host the name, GUID,
+// parent, uverbs number and GIDs.
+func (r *rail) state() string {
+	r.t.Helper()
+	core, err := rdma.Open(r.node.Netns)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer core.Close()
+	m, err := core.Mode()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	lines := []string{string(m)}
+	devices, err := core.Devices()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, d := range devices {
+		uverbs, err := core.Uverbs(d)
+		// It may be in the middle of a move: then the text is another one.
+		lines = append(lines, fmt.Sprintf("%s %s %s %s %v", d.Name, d.NodeGUID, d.ParentDev, uverbs.Name, err))
+		gids, err := core.GIDs(d, 1)
+		if err != nil {
+			lines = append(lines, err.Error())
+		}
+		for _, g := range gids.Entries {
+			lines = append(lines, fmt.Sprint(d.Name, " ", g.GID, " ", g.Type, " ", g.Netdev))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// lend gives the pod the NIC as a plugin does that knows nothing of RDMA.
+func (r *rail) lend() {
+	r.t.Helper()
+	r.node.Batch(nil, "link set "+nicName+" down", "link set "+nicName+" alias "+nicName+" netns "+r.pod.Name+" name net1")
+	r.pod.Batch(nil, "addr add 10.55.0.9/24 dev net1", "link set net1 up")
+}
+
+// settled takes the NIC of the chain home, where that is not the business of
+// the plugin, and compares the RDMA devices.
+func (r *rail) settled() (lost []string) {
+	r.t.Helper()
+	if r.plugin == chained {
+		r.takeHome()
+	}
+	for deadline := time.Now().Add(4 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		now := r.state()
+		if now == r.devices {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return []string{"RDMA is not as it was:\n" + testnet.Diff(r.devices, now)}
+		}
+	}
+}
+
+// takeHome ends what lend began, from a pod that lives or died.
+func (r *rail) takeHome() {
+	r.t.Helper()
+	if link.NetnsExists(r.pod.ID, r.pod.Path) {
+		r.pod.Batch(nil, "link set net1 down", "link set net1 netns "+r.node.Name+" name "+nicName)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		links, err := r.node.Links()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		at := slices.IndexFunc(links, func(l *link.Link) bool { return l.ParentDev == nicPCI })
+		switch {
+		case at >= 0:
+			r.node.Batch(nil, "link set "+links[at].Name+" down", "link set "+links[at].Name+" name "+nicName+" alias ''",
+				"link set "+nicName+" up")
+			return
+		case time.Now().After(deadline):
+			r.t.Fatalf("%s has not fallen home", nicName)
+		}
+	}
+}
+
+// TestNoRDMADeviceIsLostWherePluginsAreKilled is the sweep of host-device, with
+// all that comes home by itself when a pod dies.
+func TestNoRDMADeviceIsLostWherePluginsAreKilled(t *testing.T) {
+	sweepRail(t, "host-device")
+}
+
+// sweepRail sweeps ADD and DEL of a plugin in both modes.
+func sweepRail(t *testing.T, plugin string) {
+	for _, m := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+		t.Run(string(m), func(t *testing.T) {
+			r := newRail(t, plugin, m)
+			name := fmt.Sprintf("%s, %s", plugin, m)
+			for _, verb := range []string{"ADD", "DEL"} {
+				for _, how := range railModes(name+verb, m) {
+					t.Run(verb+"/"+how.String(), func(t *testing.T) {
+						r.t, r.verb = t, verb
+						sweep(t, r.host, name, verb, how, 1, enough).report(t)
+					})
+				}
+			}
+		})
+	}
+}
+
+// railModes gives the ways to treat a call. Everything is slow in the rig: each
+// point fails with one of the errors, and a sample has one of these, and of
+// shared mode, where less is moved, one recovery.
+func railModes(what string, m rdma.Mode) (modes []mode) {
+	for _, recovery := range []string{byDEL, byLateDEL, byADD, byAgent} {
+		modes = append(modes, mode{whole: true, recovery: recovery})
+	}
+	hash := fnv.New64()
+	fmt.Fprint(hash, seed, what) // never fails
+	one := int(hash.Sum64() % 1000)
+	if !full && m == rdma.Shared {
+		modes = modes[one%len(modes):][:1]
+	}
+	for i, e := range injected {
+		if full || i == one%len(injected) {
+			modes = append(modes, mode{errno: e, recovery: byDEL, nth: len(injected), first: i})
+		}
+	}
+	return modes
+}
