@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The tests with the build tag "rig", in virtual machines with NICs that can
-# move (integration/rig). Called by "make test-rig" and, as its last step, by
+# move (integration/rig), and those with the tag "machines", which start such
+# machines themselves. Called by "make test-rig" and, as its last step, by
 # "make test", both of which build the binaries that the tests run.
 #
 # Each test file gets a machine of its own, and two run at a time: an emulated
@@ -24,9 +25,10 @@ trap 'rm -rf "$work"' EXIT
 
 # one FILE TESTS runs the tests of a file, by names joined with "|".
 one() {
-	local file=$1 tests=$2 dir=${1%/*}
+	local file=$1 tests=$2 dir=${1%/*} in=("$root/bin/tools/rig")
+	! grep -q '^//go:build machines$' "$file" || in=()
 	cd "$dir"
-	go tool test2json -t -p "${file%_test.go}" "$root/bin/tools/rig" "$work/${dir//\//-}.test" \
+	go tool test2json -t -p "${file%_test.go}" "${in[@]}" "$work/${dir//\//-}.test" \
 		-test.v=test2json -test.timeout="${RIG_LIMIT:-15m}" -test.run="^($tests)\$" 2>&1 |
 		"$root/bin/tools/testreport" -counts "${COUNTS:-/dev/null}"
 }
@@ -35,10 +37,10 @@ export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-2}
 
 began=$SECONDS ended=0
 # The demo first: what takes long must not begin last.
-mapfile -t files < <(git grep -l --untracked '^//go:build rig$' -- '*_test.go' | sort -s -t / -k 1,1r)
+mapfile -t files < <(git grep -l --untracked -e '^//go:build rig$' -e '^//go:build machines$' -- '*_test.go' | sort -s -t / -k 1,1r)
 for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
 	# Static, which excludes the race detector.
-	CGO_ENABLED=0 go test -c -tags rig -o "$work/${dir//\//-}.test" "./$dir"
+	CGO_ENABLED=0 go test -c -tags rig,machines -o "$work/${dir//\//-}.test" "./$dir"
 done
 for file in "${files[@]}"; do
 	# Those that are not in the file are for the host.

@@ -21,6 +21,9 @@ var kernelModules = []string{
 	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
 }
 
+// deviceModules are loaded on demand, for what [Machine] may be given.
+var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4"}
+
 // moduleParameters keep these from making links when they are loaded.
 var moduleParameters = map[string]string{"bonding.ko": "max_bonds=0", "dummy.ko": "numdummies=0", "ifb.ko": "numifbs=0"}
 
@@ -82,6 +85,9 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	}
 	added := map[string]bool{}
 	if err := a.modules(ctx, k, wire.LoadOrder, added, kernelModules...); err != nil {
+		return "", err
+	}
+	if err := a.modules(ctx, k, wire.Devices, added, deviceModules...); err != nil {
 		return "", err
 	}
 	a.file(wire.NICModule, module)

@@ -87,8 +87,9 @@ func (a *archive) binaries(to, from string) error {
 		return fmt.Errorf("%w (run `make build peers`)", err)
 	}
 	for _, e := range entries {
-		if e.Type().IsRegular() {
-			a.file(filepath.Join(to, e.Name()), filepath.Join(from, e.Name()))
+		path := filepath.Join(from, e.Name()) // or a link to it
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			a.file(filepath.Join(to, e.Name()), path)
 		}
 	}
 	return nil

@@ -21,6 +21,7 @@ import (
 type Machine struct {
 	Image  *Image
 	Initrd string    // file: the image's base, followed by the job
+	Disk   string    // file: a disk with ext4 on it; none if empty
 	Out    io.Writer // takes what the test prints
 	ErrOut io.Writer
 	Log    io.Writer // takes what the rig says, for a person
@@ -66,6 +67,9 @@ func (m *Machine) args() []string {
 		for _, first := range []int{firstSlot, secondSlot} {
 			args = append(args, "-device", "edu,addr="+strconv.FormatInt(int64(first+i), 16))
 		}
+	}
+	if m.Disk != "" {
+		args = append(args, "-drive", "file="+m.Disk+",format=raw,if=none,id=disk", "-device", "virtio-blk-pci,drive=disk,addr=3")
 	}
 	return args
 }

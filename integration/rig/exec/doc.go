@@ -12,6 +12,8 @@
 //	                              (bin and bin/peers of the checkout)
 //	RIG_MODULE                    parameters of the NICs' kernel module, as
 //	                              "movable=0 move_delay_ms=50"
+//	RIG_DISK                      a file with an ext4 file system, the machine's
+//	                              disk (kmod.Disk)
 //	RIG_LIMIT                     how long the machine may live, as "5m" (a test
 //	                              binary's -test.timeout and half a minute)
 //	RIG_MACHINES                  how many machines of this checkout may run at a

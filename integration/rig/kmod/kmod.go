@@ -52,6 +52,18 @@ func ReloadNICs(parameters string) error {
 	return Load(wire.NICModule, parameters)
 }
 
+// Disk loads the drivers for the machine's disk, and mounts it at dir, which it
+// makes. What is written there outlives the machine.
+func Disk(dir string) error {
+	if err := LoadAll(wire.Devices); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.NewSyscallError("mount", unix.Mount("/dev/vda", dir, "ext4", 0, ""))
+}
+
 // ErrNoSoftRoCE is wrapped by [SoftRoCE] where the driver could not be built.
 var ErrNoSoftRoCE = errors.New("the rig has no Soft-RoCE")
 

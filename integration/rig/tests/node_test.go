@@ -22,8 +22,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
+// drives is set where a test on the host starts machines (build tag machines).
+var drives bool
+
 func TestMain(m *testing.M) {
-	if os.Getenv(rig.Mark) == "" {
+	if os.Getenv(rig.Mark) == "" && !drives {
 		fmt.Fprintln(os.Stderr, "these tests unload drivers and unplug NICs, and run in the rig's virtual machine only: make test-rig")
 		os.Exit(1)
 	}

@@ -56,6 +56,7 @@ const (
 	LoadOrder  = Modules + "/order" // file names with parameters, one a line
 	NICModule  = Modules + "/fakerdma.ko"
 	SoftRoCE   = Modules + "/softroce"    // as LoadOrder, of what is loaded on demand
+	Devices    = Modules + "/devices"     // as LoadOrder, of drivers for what a machine may be given
 	NoSoftRoCE = Modules + "/no-softroce" // there in its place: why the rig has none
 )
 

@@ -1,0 +1,258 @@
+//go:build machines
+
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/rig"
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+func init() { drives = true }
+
+// The machine of the first boot ends the way a power failure ends it; it says
+// when by this word.
+const powerMayFail = "the power may fail now"
+
+// TestNICsComeHomeWhenThePowerFails runs itself in two boots of a machine with
+// one disk, on which the state directory is: the first one lends, and is killed.
+func TestNICsComeHomeWhenThePowerFails(t *testing.T) {
+	switch os.Getenv("RIG_BOOT") {
+	case "1":
+		lendUntilThePowerFails(t)
+		return
+	case "2":
+		findAfterTheReset(t)
+		return
+	}
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(disk, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", disk).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
+	}
+	out, err := boot(t, "1", disk)
+	if err == nil || !strings.Contains(out, powerMayFail) {
+		t.Fatalf("the first boot: %v\n%s", err, out)
+	}
+	if out, err = boot(t, "2", disk); err != nil {
+		t.Errorf("the second boot: %v\n%s", err, out)
+	}
+}
+
+// boot runs this test in a machine, and kills that when it says so.
+func boot(t *testing.T, which, disk string) (string, error) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := rig.FindRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, kill := context.WithCancel(t.Context())
+	defer kill()
+	said := &listener{heard: kill}
+	// The machine does not outlive the program.
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "tools", "rig"), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), "RIG_BOOT="+which, "RIG_DISK="+disk)
+	cmd.Stdout, cmd.Stderr = said, said
+	err = cmd.Run()
+	return string(said.text), err
+}
+
+// listener keeps what is written, and says when powerMayFail was.
+type listener struct {
+	text  []byte
+	heard func()
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	l.text = append(l.text, p...)
+	if strings.Contains(string(l.text), powerMayFail) {
+		l.heard()
+	}
+	return len(p), nil
+}
+
+// diskNode is a node whose state directory outlives the machine.
+func diskNode(t *testing.T) *node {
+	t.Helper()
+	if err := kmod.Disk("/disk"); err != nil {
+		t.Fatal(err)
+	}
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.state = "/disk/state"
+	n.furnish(rails)
+	return n
+}
+
+// diskLoan is what of the loans of the first boot the second has to know.
+type diskLoan struct{ Config, Netns string }
+
+const (
+	diskLoans   = "/disk/loans.json"
+	firstAddr   = "172.31.1.1"
+	journalled  = "a-pod-whose-free-waits"
+	rebootedPod = "trainer"
+)
+
+func (n *node) diskConfig(rail int) string {
+	n.t.Helper()
+	return n.config(rail, map[string]any{"rdma": "required", "ipam": map[string]any{
+		"type": "whereabouts", "store": "local", "range": fmt.Sprintf("172.31.%d.0/24", rail+1),
+	}})
+}
+
+// lendUntilThePowerFails lends all rails, ends and begins some of it again, and
+// lets a DEL wait for an API server that is away.
+func lendUntilThePowerFails(t *testing.T) {
+	n := diskNode(t)
+	p := n.pod(rebootedPod)
+	var loans []diskLoan
+	for rail := range rails {
+		c := p.call("ADD", podName(rail), n.diskConfig(rail))
+		n.MustRun(c)
+		loans = append(loans, diskLoan{c.Config, c.Netns})
+	}
+	// Of the last rail the record is an older one's successor.
+	last := p.call("DEL", podName(rails-1), loans[rails-1].Config)
+	n.MustRun(last)
+	n.MustRun(last.With("ADD"))
+	away := n.journalledCall(p)
+	if _, err := n.Run(away); err != nil {
+		t.Fatalf("DEL while the API server is away: %v", err)
+	}
+	text, err := json.Marshal(loans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.save(diskLoans, string(text))
+	fmt.Println(powerMayFail)
+	select {}
+}
+
+// save writes what the test itself wants to outlive the machine; what the plugins
+// write is their business.
+func (n *node) save(path, text string) {
+	n.t.Helper()
+	f, err := os.Create(path)
+	if err == nil {
+		_, err = f.WriteString(text)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// journalledCall is a DEL of whereabouts that cannot reach its API server.
+func (n *node) journalledCall(p *pod) testnet.Call {
+	n.t.Helper()
+	kubeconfig := "/disk/kubeconfig"
+	n.save(kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "kube-system"}}],
+"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]}`)
+	conf := n.config(0, map[string]any{"device": nil, "ipam": map[string]any{
+		"type": "whereabouts", "range": "172.31.99.0/24", "kubernetes": map[string]any{"kubeconfig": kubeconfig},
+	}})
+	c := p.call("DEL", "net1", conf)
+	c.Plugin, c.ContainerID = "whereabouts", journalled
+	c.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME=" + journalled
+	return c
+}
+
+// findAfterTheReset is the node after the reset: its NICs are as its drivers and
+// its administrator make them, and the ledger says that they are lent.
+func findAfterTheReset(t *testing.T) {
+	n := diskNode(t)
+	before, devices := n.State(), n.allRDMA()
+	var loans []diskLoan
+	text, err := os.ReadFile(diskLoans)
+	if err = errors.Join(err, json.Unmarshal(text, &loans)); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.records(); len(got) != rails {
+		t.Fatalf("%d records outlived the reset, want %d", len(got), rails)
+	}
+	for _, r := range n.records() {
+		if r.RDMA == nil || len(r.Addresses) != 1 || r.Phase != ledger.Lent {
+			t.Errorf("the record of %s is not whole: %+v", r.Key, r)
+		}
+	}
+	// The runtime ends what it remembers; the pods' netns are not there any more.
+	for rail := range rails / 2 {
+		n.MustRun(testnet.Call{
+			Plugin: "host-device", Verb: "DEL", ContainerID: rebootedPod, IfName: podName(rail),
+			Netns: loans[rail].Netns, Config: loans[rail].Config,
+		})
+	}
+	left := n.records()
+	for _, r := range left {
+		if slices.Contains([]string{"net1", "net2", "net3", "net4"}, r.IfName) {
+			t.Errorf("%s is recorded after its DEL", r.Key)
+		}
+	}
+	// The store of addresses forgets all at its first use after a boot.
+	if held := testnet.Leftovers(t, filepath.Join(n.state, "ipam")); len(left) != rails/2 || len(held) > 0 {
+		t.Errorf("after %d DELs: %d records, and addresses %v", rails/2, len(left), held)
+	}
+	n.as(before, devices)
+	// The others are settled by the agent, and the next ADD gets what was free.
+	n.keep("AddressesNotFreed")
+	for deadline := time.Now().Add(10 * time.Second); len(n.records()) > 0 && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.untouched(before)
+	p := n.pod("next")
+	add := p.call("ADD", "net1", loans[0].Config)
+	if out := string(n.MustRun(add)); !strings.Contains(out, firstAddr+"/24") {
+		t.Errorf("the next pod does not get %s: %s", firstAddr, out)
+	}
+	n.MustRun(add.With("DEL"))
+	n.untouched(before)
+	n.as(before, devices)
+	if held := testnet.Leftovers(t, filepath.Join(n.state, "ipam")); len(held) > 0 {
+		t.Errorf("addresses are held: %v", held)
+	}
+	waiting, err := kubernetes.Journalled(filepath.Join(n.state, "ipam-journal"))
+	if err != nil || len(waiting) != 1 {
+		t.Errorf("frees that wait for the API server: %v, %v", waiting, err)
+	}
+}
+
+// as fails the test unless links and RDMA devices are as before.
+func (n *node) as(before string, devices map[string]string) {
+	n.t.Helper()
+	if d := n.Settled(before); d != "" {
+		n.t.Errorf("the host is not as it was:\n%s", d)
+	}
+	if now := n.allRDMA(); !maps.Equal(now, devices) {
+		n.t.Errorf("RDMA devices:\n%v\nbefore:\n%v", now, devices)
+	}
+}
