@@ -53,8 +53,14 @@ func NewNetns(t testing.TB, role string) *Netns {
 // test: for tests whose host netns is the machine's own, in the rig.
 func Here(t testing.TB) *Netns {
 	t.Helper()
-	name := fmt.Sprintf("rail-here-%d-%d", os.Getpid(), serial.Add(1))
-	command(t, "ip", "netns", "attach", name, strconv.Itoa(os.Getpid()))
+	return Of(t, os.Getpid())
+}
+
+// Of gives the namespace that a process is in a name, for the time of the test.
+func Of(t testing.TB, pid int) *Netns {
+	t.Helper()
+	name := fmt.Sprintf("rail-of-%d-%d", os.Getpid(), serial.Add(1))
+	command(t, "ip", "netns", "attach", name, strconv.Itoa(pid))
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
 	opened, err := link.OpenNetns("/run/netns/" + name)
 	if err != nil {

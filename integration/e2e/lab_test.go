@@ -1,0 +1,349 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/examples"
+	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// lab is a cluster whose nodes' networks are known.
+type lab struct {
+	*cluster.Cluster
+	nodes  []*testnet.Netns
+	before []string
+}
+
+// patience bounds what a kubelet does in some seconds: also with many others on
+// the machine.
+const patience = "--timeout=3m"
+
+// begin starts a cluster with the examples' NADs.
+func begin(t *testing.T, multus string) *lab {
+	t.Helper()
+	began := time.Now()
+	l := &lab{Cluster: cluster.Start(t, cluster.Options{Multus: multus, Plugins: cluster.OurPlugins(testnet.Bin(t))})}
+	t.Logf("the cluster is up after %v", time.Since(began).Round(time.Millisecond))
+	for _, file := range []string{"roce-nads.yaml", "macvlan-nad.yaml"} {
+		text, err := examples.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.apply(t, text)
+	}
+	// The first pod changes settings of the bridge that the next ones find.
+	l.run(t, pod{name: "first-1", node: 0}, pod{name: "first-2", node: 1})
+	l.delete(t, "first-1", "first-2")
+	for _, n := range l.Nodes() {
+		netns := testnet.Of(t, n.Pid())
+		l.nodes, l.before = append(l.nodes, netns), append(l.before, netns.State())
+	}
+	return l
+}
+
+// asBefore wants that nothing is left of any pod: on the nodes, and of
+// addresses.
+func (l *lab) asBefore(t *testing.T) {
+	t.Helper()
+	for i, n := range l.Nodes() {
+		if d := l.nodes[i].Settled(l.before[i]); d != "" {
+			t.Errorf("%s is not as it was:\n%s", n.Name, d)
+		}
+		for _, r := range l.records(t, n) {
+			t.Errorf("a record is left on %s: %s, phase %s", n.Name, r.Holder(), r.Phase)
+		}
+	}
+	for _, left := range l.held(t) {
+		t.Errorf("an address is left: %s", left)
+	}
+}
+
+func (l *lab) records(t *testing.T, n *cluster.Node) []*ledger.Record {
+	t.Helper()
+	book, err := ledger.Open(n.Path("/run/rail-cni"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	records, errs := book.List()
+	if len(errs) > 0 {
+		t.Fatal(errors.Join(errs...))
+	}
+	return records
+}
+
+// held lists all entries of IPPools and all reservations.
+func (l *lab) held(t *testing.T) (held []string) {
+	t.Helper()
+	for _, kind := range []string{"ippools", "overlappingrangeipreservations"} {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Spec     struct {
+					Range       string
+					PodRef      string
+					Allocations map[string]struct{ PodRef, IfName string }
+				}
+			}
+		}
+		l.get(t, "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/"+kind, &list)
+		for _, o := range list.Items {
+			for _, e := range o.Spec.Allocations {
+				held = append(held, fmt.Sprintf("%s %s %s", o.Spec.Range, e.PodRef, e.IfName))
+			}
+			if kind != "ippools" {
+				held = append(held, "reservation "+o.Metadata.Name+" "+o.Spec.PodRef)
+			}
+		}
+	}
+	return held
+}
+
+func (l *lab) get(t *testing.T, path string, into any) {
+	t.Helper()
+	code, answer, err := l.Admin().Get(t.Context(), path)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("%d: %s", code, answer)
+	}
+	if err == nil {
+		err = json.Unmarshal(answer, into)
+	}
+	if err != nil {
+		t.Fatalf("GET %s: %v", path, err)
+	}
+}
+
+func (l *lab) apply(t *testing.T, objects []byte) {
+	t.Helper()
+	if err := l.Apply(t.Context(), objects); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *lab) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := l.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// exec runs a command in a pod.
+func (l *lab) exec(t *testing.T, pod string, args ...string) string {
+	t.Helper()
+	out, err := l.Exec(t.Context(), pod, args...)
+	if err != nil {
+		t.Fatalf("in %s: %v\n%s", pod, err, out)
+	}
+	return out
+}
+
+// nad makes a NetworkAttachmentDefinition for the time of the test.
+func (l *lab) nad(t *testing.T, name, config string) {
+	t.Helper()
+	object, err := json.Marshal(map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": map[string]any{"name": name}, "spec": map[string]any{"config": config},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.apply(t, object)
+	t.Cleanup(func() {
+		if _, err := l.Kubectl(context.Background(), "delete", "net-attach-def", name); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// pod is one that sleeps.
+type pod struct {
+	name     string
+	node     int
+	networks string // the annotation; "" = none
+}
+
+// object gives the pod as a user writes it.
+func (p pod) object() map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": p.name, "annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": p.networks}},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c"}}},
+	}
+}
+
+// here gives the pod what it needs in this cluster: an image that is there, a
+// node, a short end; and no devices, of which nobody offers any.
+func (l *lab) here(object map[string]any, node int) map[string]any {
+	spec := object["spec"].(map[string]any)
+	for _, c := range spec["containers"].([]any) {
+		container := c.(map[string]any)
+		container["image"] = cluster.ToolsImage
+		delete(container, "command") // the image's own ends when it is told to
+		delete(container, "resources")
+	}
+	spec["nodeSelector"] = map[string]any{"kubernetes.io/hostname": l.Node(node).Name, cluster.NodeLabel: "true"}
+	spec["terminationGracePeriodSeconds"] = 5
+	return object
+}
+
+// create makes pods, all at once.
+func (l *lab) create(t *testing.T, pods ...pod) {
+	t.Helper()
+	objects := make([]map[string]any, 0, len(pods))
+	for _, p := range pods {
+		objects = append(objects, l.here(p.object(), p.node))
+	}
+	l.createObjects(t, objects)
+}
+
+func (l *lab) createObjects(t *testing.T, pods []map[string]any) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": pods})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.apply(t, text)
+	t.Cleanup(func() { // what a failed test leaves must not fail others
+		for _, p := range pods {
+			name := p["metadata"].(map[string]any)["name"].(string)
+			_, _ = l.Kubectl(context.Background(), "delete", "pod", name, "--ignore-not-found", "--wait", patience)
+		}
+	})
+}
+
+// run makes pods and waits until they are ready.
+func (l *lab) run(t *testing.T, pods ...pod) {
+	t.Helper()
+	l.create(t, pods...)
+	names := make([]string, 0, len(pods))
+	for _, p := range pods {
+		names = append(names, p.name)
+	}
+	l.ready(t, names...)
+}
+
+func (l *lab) ready(t *testing.T, pods ...string) {
+	t.Helper()
+	began := time.Now()
+	l.kubectl(t, append([]string{"wait", "--for=condition=Ready", patience, "pod"}, pods...)...)
+	t.Logf("ready after %v: %s", time.Since(began).Round(time.Millisecond), strings.Join(pods, ", "))
+}
+
+// delete deletes pods as users do, and waits until they are gone.
+func (l *lab) delete(t *testing.T, pods ...string) {
+	t.Helper()
+	began := time.Now()
+	l.kubectl(t, append([]string{"delete", "--wait", patience, "pod"}, pods...)...)
+	t.Logf("gone after %v: %s", time.Since(began).Round(time.Millisecond), strings.Join(pods, ", "))
+}
+
+// examplePods gives the pods of an example file, one for each node.
+func (l *lab) examplePods(t *testing.T, file string) (pods []map[string]any) {
+	t.Helper()
+	text, err := examples.Files.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var object map[string]any
+		if err := d.Decode(&object); errors.Is(err, io.EOF) {
+			return pods
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, l.here(object, len(pods)))
+	}
+}
+
+// status is an entry of a pod's annotation (Kubernetes Network Custom Resource
+// Definition De-facto Standard, section 5.1).
+type status struct {
+	Name, Interface, MAC string
+	IPs                  []string
+	MTU                  int
+	Default              bool
+}
+
+func (l *lab) status(t *testing.T, pod string) (entries []status) {
+	t.Helper()
+	text := l.kubectl(t, "get", "pod", pod, "-o", `jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status}`)
+	if err := json.Unmarshal([]byte(text), &entries); err != nil {
+		t.Fatalf("network-status of %s is %q: %v", pod, text, err)
+	}
+	return entries
+}
+
+// iface is what ip -j addr says of an interface.
+type iface struct {
+	IfName, Address, OperState string
+	MTU                        int
+	Flags, AltNames            []string
+	AddrInfo                   []struct {
+		Family, Local, Broadcast string
+		PrefixLen                int
+	} `json:"addr_info"`
+}
+
+// interfaces gives those that a pod sees of itself.
+func (l *lab) interfaces(t *testing.T, pod string) map[string]iface {
+	t.Helper()
+	text := l.exec(t, pod, "ip", "-j", "addr")
+	var list []iface
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	found := map[string]iface{}
+	for _, i := range list {
+		found[i.IfName] = i
+	}
+	return found
+}
+
+// ipv4 gives the interface's address with its prefix length and broadcast
+// address, or "" if it has not exactly one.
+func (i iface) ipv4() string {
+	var found []string
+	for _, a := range i.AddrInfo {
+		if a.Family == "inet" {
+			found = append(found, fmt.Sprintf("%s/%d brd %s", a.Local, a.PrefixLen, a.Broadcast))
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
+}
+
+func (i iface) up() bool { return slices.Contains(i.Flags, "UP") && i.OperState == "UP" }
+
+// sandboxEvents waits for an event of the kubelet that it could not make the
+// pod's sandbox, and gives the messages of all of them.
+func (l *lab) sandboxEvents(t *testing.T, pod string) string {
+	t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		out := l.kubectl(t, "get", "events", "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}",
+			"--field-selector", "involvedObject.name="+pod+",reason=FailedCreatePodSandBox")
+		if out != "" {
+			return out
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has no event: %s", pod, l.kubectl(t, "describe", "pod", pod))
+		}
+	}
+}
