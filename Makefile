@@ -27,7 +27,7 @@ BUILDFLAGS := -trimpath -buildvcs=false
 
 # Packages (import paths without the module's) whose tests must not run under
 # the race detector, because they measure time or re-execute themselves …
-NO_RACE ?= integration/crash integration/multus integration/whereabouts
+NO_RACE ?= integration/cluster integration/crash integration/e2e integration/multus integration/whereabouts
 # … and those that must have the machine for themselves, one after another.
 SERIAL ?=
 
@@ -35,6 +35,7 @@ FUZZTIME  ?= 60s
 MODEL_STEPS ?= 10000
 BENCHARGS ?=
 CLUSTERARGS ?=
+E2E       ?=
 # RIG=no leaves the virtual machine out: the part of the bench with RDMA.
 RIG       ?= yes
 # CLUSTER=no leaves out what is measured on a real API server.
@@ -54,10 +55,10 @@ export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build peers multus controlplane cluster-binaries cluster cluster-down tools demo test test-rig crash lint bench fuzz clean
+.PHONY: help build peers multus controlplane cluster-binaries cluster cluster-down tools demo test test-rig crash e2e lint bench fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin/
 	@mkdir -p '$(BIN)'
@@ -89,7 +90,7 @@ cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the o
 	@scripts/debian-files.sh busybox-static bin/busybox:'$(RUNTIME)/busybox'
 	@scripts/need.sh ip:iproute2 nsenter:util-linux
 
-cluster: build cluster-binaries ## two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CLUSTERARGS=…)
+cluster: build peers cluster-binaries ## two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CLUSTERARGS=…)
 	@go build -o '$(TOOLS)/cluster' ./integration/cluster/run
 	@'$(TOOLS)/cluster' -plugins '$(BIN)' -kubeconfig '$(BIN)/kubeconfig' -pidfile '$(BIN)/cluster.pid' $(CLUSTERARGS)
 
@@ -105,7 +106,7 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
 	@RIG='$(RIG)' NICS='$(NICS)' scripts/demo.sh
 
-test: build peers multus controlplane tools ## lint, vet and all tests (needs root: they make network namespaces)
+test: build peers cluster-binaries tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
@@ -116,6 +117,9 @@ test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual ma
 crash: build controlplane ## kill the plugins at each change that they make, and a model of a node for MODEL_STEPS steps (most of an hour)
 	@scripts/need.sh ip:iproute2
 	@RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' go test -count=1 -timeout 4h -parallel 8 ./integration/crash
+
+e2e: build peers cluster-binaries ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
+	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/e2e
 
 lint: tools ## golangci-lint over all modules of the tree
 	@scripts/lint.sh

@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,48 +71,154 @@ func TestPodsRunAndAreReached(t *testing.T) {
 	}
 }
 
-// What a cluster leaves on the machine: nothing.
 func TestCloseLeavesNothing(t *testing.T) {
-	before := leftovers(t)
-	c, err := New(t.Context(), t.TempDir(), Options{Nodes: 1, Rails: []string{"ens1"}})
+	before := mounts(t)
+	c, err := New(t.Context(), t.TempDir(), oneNode)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pids := append([]int{c.holder.Pid()}, c.Node(0).Pid())
+	t.Cleanup(func() { _ = c.Close() }) // when this fails
+	processes := c.withAPod(t)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	nothingIsLeft(t, processes, os.Getpid())
+	if after := mounts(t); after != before {
+		t.Errorf("mounts before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+func TestEndsWithTheProcessThatStartedIt(t *testing.T) {
+	const child = "RAIL_CNI_CLUSTER_TEST_DIE"
+	if os.Getenv(child) != "" {
+		c, err := New(t.Context(), t.TempDir(), oneNode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("processes:", strings.Trim(fmt.Sprint(c.withAPod(t)), "[]"), ".")
+		select {} // until it is killed
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), child+"=1", "TMPDIR="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var processes []int
+	for lines := bufio.NewScanner(out); processes == nil && lines.Scan(); {
+		if _, list, ok := strings.Cut(lines.Text(), "processes: "); ok {
+			for field := range strings.FieldsSeq(strings.TrimSuffix(list, ".")) {
+				pid, err := strconv.Atoi(field)
+				if err != nil {
+					t.Error(err)
+				}
+				processes = append(processes, pid)
+			}
+		} else {
+			t.Log(lines.Text())
+		}
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // it was killed
+	if len(processes) == 0 {
+		t.Fatal("no cluster came up")
+	}
+	nothingIsLeft(t, processes, cmd.Process.Pid)
+}
+
+var oneNode = Options{Nodes: 1, Rails: []string{"ens1"}, Multus: Thick}
+
+// withAPod runs a pod, and gives all processes that the cluster has by then.
+func (c *Cluster) withAPod(t *testing.T) (pids []int) {
+	t.Helper()
 	if err := c.Apply(t.Context(), fmt.Appendf(nil, sleeper, "a", c.Node(0).Name, false, ToolsImage)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Kubectl(t.Context(), "wait", "--for=condition=Ready", "--timeout=2m", "pod/a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
+	// Those in the network namespaces of the control plane and the node, and
+	// those in the cgroups of the node's pods.
+	homes := map[string]bool{}
+	for _, pid := range []int{c.holder.Pid(), c.Node(0).Pid()} {
+		home, err := os.Readlink(namespace(pid, "net"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		homes[home] = true
 	}
-	for _, pid := range pids {
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
-			t.Errorf("process %d is left", pid)
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		home, _ := os.Readlink(path + "/ns/net") // it may end meanwhile
+		cgroups, _ := os.ReadFile(path + "/cgroup")
+		if homes[home] || strings.Contains(string(cgroups), "/"+c.cgroup+"/") {
+			pid, err := strconv.Atoi(filepath.Base(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
 		}
 	}
-	if after := leftovers(t); after != before {
-		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	// etcd, API server, scheduler, controllers, holder; init, Multus, containerd,
+	// kubelet, a shim and two containers.
+	if len(pids) < 12 {
+		t.Fatalf("%d processes, want at least 12", len(pids))
+	}
+	return pids
+}
+
+// nothingIsLeft wants the processes gone, and the cgroups of the clusters that
+// a process had.
+func nothingIsLeft(t *testing.T, pids []int, starter int) {
+	t.Helper()
+	var left []string
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		left = left[:0]
+		for _, pid := range pids {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			if err == nil && !strings.Contains(string(status), "State:\tZ") { // waits for a lazy init
+				left = append(left, string(status))
+			}
+		}
+		for _, depth := range []string{"", "*/"} { // version 2 and version 1
+			cgroups, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/%srail-cluster-%d-*", depth, starter))
+			if err != nil {
+				t.Fatal(err)
+			}
+			left = append(left, cgroups...)
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left:\n%s", strings.Join(left, "\n"))
+		}
 	}
 }
 
-// leftovers lists what a cluster might leave.
-func leftovers(t *testing.T) string {
+// mounts gives those of this process but for network namespaces, which other
+// tests name.
+func mounts(t *testing.T) string {
 	t.Helper()
-	found, err := filepath.Glob("/sys/fs/cgroup/*/rail-cluster-" + fmt.Sprint(os.Getpid()) + "-*")
+	text, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(mounts)) {
-		if !strings.HasPrefix(line, "nsfs ") { // those of other tests
-			found = append(found, line)
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "nsfs ") {
+			b.WriteString(line)
 		}
 	}
-	return strings.Join(found, "\n")
+	return b.String()
 }

@@ -1,4 +1,5 @@
-// Package kubernetes pins kube-apiserver for the tests; "make controlplane"
-// builds it into bin/tools/controlplane. It is built from the dependencies of
-// its own release, so it has a module for itself.
+// Package kubernetes pins the programmes of Kubernetes for the tests: "make
+// controlplane" builds kube-apiserver into bin/tools/controlplane, "make
+// cluster-binaries" the others. They are built from the dependencies of their own
+// release, so they have a module for themselves.
 package kubernetes
