@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -67,18 +68,9 @@ func (c *Client) Do(ctx context.Context, method, path, contentType string, body 
 			return 0, nil, fmt.Errorf("%s %s: %w", method, path, err)
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(raw))
+	req, err := c.request(ctx, method, path, contentType, bytes.NewReader(raw))
 	if err != nil {
 		return 0, nil, err
-	}
-	if contentType == "" {
-		contentType = JSON
-	}
-	req.Header.Set("Content-Type", contentType)
-	req.Header.Set("Accept", JSON)
-	req.Header.Set("User-Agent", "rail-cni-controlplane")
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -89,6 +81,24 @@ func (c *Client) Do(ctx context.Context, method, path, contentType string, body 
 		return 0, nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return resp.StatusCode, answer, nil
+}
+
+// request makes one with the client's credential.
+func (c *Client) request(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if contentType == "" {
+		contentType = JSON
+	}
+	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("Accept", JSON)
+	req.Header.Set("User-Agent", "rail-cni-controlplane")
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return req, nil
 }
 
 // Get reads an object or, by the path of a collection, a list.
@@ -115,6 +125,48 @@ func (c *Client) Patch(ctx context.Context, path, contentType string, patch any)
 // Delete deletes an object or, by the path of a collection, all in it.
 func (c *Client) Delete(ctx context.Context, path string) (code int, answer []byte, err error) {
 	return c.Do(ctx, http.MethodDelete, path, "", nil)
+}
+
+// Watch tells of the objects of a collection as they change: first of those that
+// are there, as added. kind is ADDED, MODIFIED or DELETED (Kubernetes API
+// concepts, "Efficient detection of changes"), object what it is then. It ends
+// without an error when each gives false, and with one when the context or the
+// server ends it.
+func (c *Client) Watch(ctx context.Context, path string, each func(kind string, object json.RawMessage) bool) error {
+	separator := "?"
+	if strings.Contains(path, "?") {
+		separator = "&"
+	}
+	req, err := c.request(ctx, http.MethodGet, path+separator+"watch=1", "", nil)
+	if err != nil {
+		return err
+	}
+	endless := c.http
+	endless.Timeout = 0
+	resp, err := endless.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		answer, _ := io.ReadAll(resp.Body) // the code says it
+		return fmt.Errorf("watching %s: %d: %s", path, resp.StatusCode, answer)
+	}
+	for events := json.NewDecoder(resp.Body); ; {
+		var event struct {
+			Type   string
+			Object json.RawMessage
+		}
+		if err := events.Decode(&event); err != nil {
+			return fmt.Errorf("watching %s: %w", path, err)
+		}
+		if event.Type == "ERROR" {
+			return fmt.Errorf("watching %s: %s", path, event.Object)
+		}
+		if !each(event.Type, event.Object) {
+			return nil
+		}
+	}
 }
 
 // into sends a request, decodes what a success answers into out, and makes an

@@ -256,6 +256,34 @@ func TestServiceAccountTokenIsKnownUntilTheAccountIsDeleted(t *testing.T) {
 	want(t, 401)(anonymous.Get(ctx, pools))
 }
 
+func TestAWatchTellsOfWhatIsThereAndOfEachChange(t *testing.T) {
+	admin := shared.Admin()
+	want(t, 201)(admin.Create(t.Context(), pools, pool("there")))
+	var told []string
+	err := admin.Watch(t.Context(), pools+"?fieldSelector=metadata.name%3Dthere", func(kind string, object json.RawMessage) bool {
+		var o struct{ Metadata struct{ Name string } }
+		if err := json.Unmarshal(object, &o); err != nil {
+			t.Error(err)
+		}
+		told = append(told, kind+" "+o.Metadata.Name)
+		if kind == "ADDED" {
+			want(t, 200)(admin.Delete(t.Context(), pools+"/there"))
+		}
+		return kind != "DELETED"
+	})
+	if got := strings.Join(told, ", "); err != nil || got != "ADDED there, DELETED there" {
+		t.Errorf("%s (%v)", got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := admin.Watch(ctx, pools, func(string, json.RawMessage) bool { return true }); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+	if err := admin.Watch(t.Context(), pools+"-of-nobody", func(string, json.RawMessage) bool { return true }); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("of what is not there: %v", err)
+	}
+}
+
 func TestRotatedCAIsTrustedOnlyByThoseWhoKnowIt(t *testing.T) {
 	ctx, before := t.Context(), shared.Admin()
 	c, err := shared.CertificateFor("old-timer", "system:masters")
