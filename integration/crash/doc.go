@@ -17,7 +17,9 @@
 //
 // Beside it a model of a node, [TestNodeDoesAsTheModelSays], is run for
 // RAIL_CNI_MODEL_STEPS steps, in each of which up to four operations go on at
-// once; the shortest sequence that fails is printed.
+// once, before all is compared; the shortest sequence that fails is printed.
+// RAIL_CNI_MODEL_WORLDS nodes run side by side, four for each processor unless
+// told, each in a process with namespaces of its own.
 //
 // The NICs here are veths, which the kernel destroys with their pod's netns
 // where it would send a NIC of hardware home; the rig's tests are about those.

@@ -1,0 +1,219 @@
+package crash
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+const (
+	stepsVar  = "RAIL_CNI_MODEL_STEPS"
+	worldsVar = "RAIL_CNI_MODEL_WORLDS"
+	worldVar  = "RAIL_CNI_MODEL_WORLD" // set in the process of a world
+)
+
+func fromEnv(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// TestNodeDoesAsTheModelSays runs random sequences of steps, and compares the
+// node with the model after each: no NIC in two pods, none on the host under another's
+// name, all that is free at home as it was, no address twice, no record too
+// many or too few.
+//
+// A step is the end of a pod, a GC, or up to four operations at once, each for
+// another pod: ADD, DEL, CHECK, another runtime's DEL, "railctl gc", a rename in
+// the pod, the end of rail-agent and its start; a quarter of the plugins' calls
+// are killed. Half of the worlds have their state directory on a tmpfs, as nodes
+// do, the others on what the tests have for their files, by their seeds.
+func TestNodeDoesAsTheModelSays(t *testing.T) {
+	steps := fromEnv(stepsVar, 480)
+	if os.Getenv(worldVar) != "" {
+		runWorld(t, steps)
+		return
+	}
+	worlds := min(fromEnv(worldsVar, 4*runtime.NumCPU()), max(1, steps/sequence))
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	done := map[string]int{}
+	for i := range worlds {
+		all.Go(func() {
+			counts, out, err := startWorld(t, i, (steps+worlds-1)/worlds)
+			if err != nil {
+				t.Errorf("world %d: %v; it alone is %s=1 %s=%d RAIL_CNI_CRASH_SEED=%d\n%s",
+					i, err, worldsVar, stepsVar, (steps+worlds-1)/worlds, seed+uint64(i), out)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for what, n := range counts {
+				done[what] += n
+			}
+		})
+	}
+	all.Wait()
+	var list []string
+	for _, what := range slices.Sorted(maps.Keys(done)) {
+		list = append(list, fmt.Sprintf("%d %s", done[what], what))
+	}
+	t.Logf("%d worlds, RAIL_CNI_CRASH_SEED=%d: %s", worlds, seed, strings.Join(list, ", "))
+	if !t.Failed() && done["steps"] < steps {
+		t.Errorf("only %d steps were made", done["steps"])
+	}
+}
+
+// startWorld runs this program again in namespaces of its own, of the kinds
+// network, mount and process, and gives what was done there, and what it said.
+func startWorld(t *testing.T, world, steps int) (done map[string]int, said string, err error) {
+	runtime.LockOSThread() // the world ends with the thread that made it
+	defer runtime.UnlockOSThread()
+	args := []string{"-test.run=^TestNodeDoesAsTheModelSays$", "-test.v"}
+	if deadline, ok := t.Deadline(); ok {
+		args = append(args, "-test.timeout="+time.Until(deadline).String())
+	}
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), "RAIL_CNI_BIN="+testnet.Bin(t), fmt.Sprintf("%s=%d", worldVar, world),
+		fmt.Sprintf("%s=%d", stepsVar, steps), fmt.Sprintf("RAIL_CNI_CRASH_SEED=%d", seed+uint64(world)))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	var out, errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if text, is := strings.CutPrefix(lines.Text(), progress); is {
+			if err := json.Unmarshal([]byte(text), &done); err != nil {
+				t.Error(err)
+			}
+			if testing.Verbose() {
+				fmt.Printf("world %d: %s\n", world, text)
+			}
+			continue
+		}
+		fmt.Fprintln(&out, lines.Text())
+	}
+	err = cmd.Wait()
+	return done, out.String() + errOut.String(), err
+}
+
+// progress begins the lines in which a world says what it has done so far, and
+// how often in steps it does.
+const (
+	progress      = "progress: "
+	progressEvery = 10 * sequence
+)
+
+// runWorld runs one world for so many steps. This process is the first in its
+// pid namespace, and nobody else is in its others.
+func runWorld(t *testing.T, steps int) {
+	state := settle(t)
+	for name, value := range map[string]string{
+		"rapid.checks": strconv.Itoa((steps + sequence - 1) / sequence), "rapid.seed": strconv.FormatUint(seed, 10), "rapid.nofailfile": "true",
+	} {
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var w *world
+	done := map[string]int{}
+	tell := func() {
+		text, _ := json.Marshal(done) // numbers
+		fmt.Printf("%s%s\n", progress, text)
+	}
+	sequences := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		if w == nil {
+			w = newWorld(t, done)
+		}
+		sequences++
+		w.state = filepath.Join(state, strconv.Itoa(sequences))
+		violated := func(found []string) {
+			if len(found) > 0 {
+				w.abandon() // what a failed sequence leaves is of no use
+				w = nil
+				rt.Fatalf("%s", strings.Join(found, "\n"))
+			}
+		}
+		for step := range sequence {
+			violated(w.step(rt, step))
+			if done["steps"]++; done["steps"]%progressEvery == 0 {
+				tell()
+			}
+		}
+		rt.Logf("the end")
+		violated(w.end())
+		if err := os.RemoveAll(w.state); err != nil {
+			t.Error(err)
+		}
+	})
+	tell()
+}
+
+// step makes a step, and gives what is wrong then.
+func (w *world) step(rt *rapid.T, number int) (found []string) {
+	all := w.draw(rt)
+	verdicts := make([]func() string, len(all))
+	var wg sync.WaitGroup
+	for i, op := range all {
+		rt.Logf("%d: %s", number, op.text)
+		wg.Go(func() { verdicts[i] = op.do() })
+	}
+	wg.Wait()
+	w.done["operations"] += len(all)
+	for _, verdict := range verdicts {
+		if v := verdict(); v != "" {
+			found = append(found, v)
+		}
+	}
+	return append(found, w.violations()...)
+}
+
+// settle makes this process's namespaces a node's: with /proc and /sys of its
+// own, and no named netns but those that it makes. It gives the directory for
+// states.
+func settle(t *testing.T) (state string) {
+	t.Helper()
+	state = t.TempDir()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mounts := map[string]string{"/proc": "proc", "/sys": "sysfs", "/run/netns": "tmpfs"}
+	if seed%2 == 0 {
+		mounts[state] = "tmpfs"
+	}
+	for at, kind := range mounts {
+		if err := unix.Mount(kind, at, kind, 0, ""); err != nil {
+			t.Fatalf("%s at %s: %v", kind, at, err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	}
+	return state
+}
