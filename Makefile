@@ -19,6 +19,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/rdma ./plugins/whereabouts ./cmd/railctl ./cmd/rail-agent \
          github.com/containernetworking/cni/cnitool
 
+# What "make image" puts into the image, and for which architectures.
+IMAGE_MAINS := $(filter ./%,$(MAINS))
+ARCHS       ?= amd64 arm64
+
 # Static, and without the builder's paths or debug tables: a plugin is read
 # from disk by each ADD. The same flags for the peers, so that both compare.
 export CGO_ENABLED ?= 0
@@ -55,7 +59,7 @@ export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build peers multus controlplane cluster-binaries cluster cluster-down tools demo test test-rig crash e2e lint bench fuzz clean
+.PHONY: help build image chart peers multus controlplane cluster-binaries cluster cluster-down tools demo test test-rig crash e2e lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -63,6 +67,15 @@ help: ## list the targets
 build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin/
 	@mkdir -p '$(BIN)'
 	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
+
+image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar
+	@for arch in $(ARCHS); do \
+		rm -rf '$(BIN)/image/'$$arch && mkdir -p '$(BIN)/image/'$$arch && GOARCH=$$arch go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/image/'$$arch/ $(IMAGE_MAINS); \
+	done
+	@go run ./scripts/image -tags '$(VERSION),devel' -out '$(BIN)/image/rail-cni-$(VERSION).tar' $(ARCHS:%='$(BIN)/image/%')
+
+chart: tools ## the helm chart as a file, in bin/chart, whose image is that of this VERSION
+	@'$(TOOLS)/helm' package deployments/helm/rail-cni --app-version '$(VERSION)' --destination '$(BIN)/chart'
 
 peers: ## the plugins of others that tests and bench compare with, in bin/peers
 	@mkdir -p '$(PEERS)/kubernetes'
@@ -97,10 +110,12 @@ cluster: build peers cluster-binaries ## two nodes with kubelets, containerd, Mu
 cluster-down: ## end what make cluster began
 	@! test -e '$(BIN)/cluster.pid' || { kill "$$(cat '$(BIN)/cluster.pid')" && while test -e '$(BIN)/cluster.pid'; do sleep 0.1; done; }
 
-tools: ## the linter, in bin/tools (its first build takes about a minute)
+tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 	@mkdir -p '$(TOOLS)'
-	@test -x '$(TOOLS)/golangci-lint' || echo 'building the linter, once …'
+	@test -x '$(TOOLS)/helm' || echo 'building the linter and helm, once …'
 	@cd scripts/tools && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
+	@cd scripts/tools/helm && go build $(BUILDFLAGS) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
+		-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=36)' -o '$(TOOLS)/' tool
 
 demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual machine (RIG=no: without; NICS="…": on these of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping

@@ -38,7 +38,7 @@ type Options struct {
 	// Plugins are binaries that are copied into each node's CNI directory,
 	// beside those of the default network: see [OurPlugins]. With one named
 	// "whereabouts" the nodes also have its flat file and a kubeconfig of a
-	// service account with the roles in deployments/rbac. nil when something
+	// service account with the roles in deployments/kustomize/base. nil when something
 	// else is to install them.
 	Plugins []string
 	// KubeletConfig is YAML that is added to each kubelet's configuration

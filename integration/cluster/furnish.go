@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rail-cni/rail-cni/deployments/rbac"
+	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 )
 
@@ -57,7 +57,7 @@ func (c *Cluster) accounts(ctx context.Context) error {
 		}
 	}
 	if c.ipam() {
-		roles, err := rbac.Files.ReadFile("plugin.yaml")
+		roles, err := base.Files.ReadFile("plugin.yaml")
 		if err != nil {
 			return err
 		}

@@ -62,6 +62,16 @@ func Peers(t testing.TB) string {
 	return dir
 }
 
+// Tool gives the path of a tool that make builds into bin/tools, by a target.
+func Tool(t testing.TB, name, target string) string {
+	t.Helper()
+	path := filepath.Join(root(), "bin", "tools", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%s is not built (run `make %s`): %v", name, target, err)
+	}
+	return path
+}
+
 // Call is one call of a plugin, as a runtime makes it.
 type Call struct {
 	Plugin      string // name of a binary in Path's first directory, or an absolute path

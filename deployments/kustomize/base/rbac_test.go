@@ -1,11 +1,10 @@
-package rbac_test
+package base_test
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -18,7 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rail-cni/rail-cni/deployments/rbac"
+	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
@@ -43,19 +42,9 @@ type object struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, plane: controlplane.Start(t, controlplane.Options{Audit: true}), state: t.TempDir(), granted: map[string]map[string]bool{}}
-	files, err := fs.Glob(rbac.Files, "*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
 	rules := map[string]map[string]bool{}
-	for _, file := range files {
-		text, err := rbac.Files.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
-			c.apply(document, rules)
-		}
+	for _, text := range base.Objects() {
+		c.apply(text, rules)
 	}
 	return c
 }
@@ -71,11 +60,13 @@ func (c *cluster) apply(document []byte, rules map[string]map[string]bool) {
 	path, ok := map[string]string{
 		"ServiceAccount": "/api/v1/namespaces/" + o.Metadata.Namespace + "/serviceaccounts", "ClusterRole": group + "clusterroles",
 		"RoleBinding": group + "namespaces/" + o.Metadata.Namespace + "/rolebindings", "ClusterRoleBinding": group + "clusterrolebindings",
+		"Role":      group + "namespaces/" + o.Metadata.Namespace + "/roles",
+		"DaemonSet": "/apis/apps/v1/namespaces/" + o.Metadata.Namespace + "/daemonsets",
 	}[o.Kind]
 	if !ok {
 		c.t.Fatalf("what is a %s?", o.Kind)
 	}
-	code, answer, err := c.plane.Admin().Do(c.t.Context(), "POST", path, controlplane.YAML, document)
+	code, answer, err := c.plane.Admin().Do(c.t.Context(), "POST", path+"?fieldValidation=Strict", controlplane.YAML, document)
 	if err != nil || code != 201 {
 		c.t.Fatal(code, string(answer), err)
 	}
@@ -293,29 +284,50 @@ func TestAgentNeedsExactlyItsRole(t *testing.T) {
 	if out, err := again.CombinedOutput(); err != nil {
 		t.Errorf("--once: %v\n%s", err, out)
 	}
-	c.eventOfNode(kubeconfig)
+	c.keep(kubeconfig)
 	c.wantExactly("rail-cni-agent", began)
 }
 
-// eventOfNode has the keeper of a node tell of a plugin that is missing.
-func (c *cluster) eventOfNode(kubeconfig string) {
+// keep has the keeper of a node install, with what the plugin reaches the server
+// by, and tell of a plugin that went.
+func (c *cluster) keep(kubeconfig string) {
 	c.t.Helper()
+	bin, conf := c.t.TempDir(), c.t.TempDir()
 	keeper := exec.Command(filepath.Join(testnet.Bin(c.t), "rail-agent"), "run", "--node", "node1", "--kubeconfig", kubeconfig,
-		"--state-dir", c.t.TempDir(), "--metrics", "off", "--cni-bin", c.t.TempDir())
+		"--state-dir", c.t.TempDir(), "--metrics", "off", "--install", "--record", filepath.Join(c.t.TempDir(), "record"), "--cni-bin", bin, "--cni-conf", conf)
 	var log bytes.Buffer
 	keeper.Stderr = &log
 	if err := keeper.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	var answer []byte
-	for deadline := time.Now().Add(30 * time.Second); !bytes.Contains(answer, []byte("PluginReplaced")) && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		var err error
-		if _, answer, err = c.plane.Admin().Get(context.Background(), "/api/v1/namespaces/default/events"); err != nil {
-			c.t.Fatal(err)
+	await := func(what string, done func() bool) {
+		for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				c.t.Errorf("%s did not come", what)
+				return
+			}
 		}
 	}
+	flat := filepath.Join(conf, "whereabouts.d", "whereabouts.conf")
+	await("the flat file", func() bool {
+		_, err := os.Stat(flat)
+		return err == nil
+	})
+	if result := c.plugin("ADD", "by-flat-file", "", fmt.Sprintf(`"range":"10.0.0.0/24","configuration_path":%q`, flat), ""); !strings.Contains(result, `"10.0.0.`) {
+		c.t.Errorf("ADD: %s", result)
+	}
+	if err := os.Remove(filepath.Join(bin, "macvlan")); err != nil {
+		c.t.Error(err)
+	}
+	await("an Event", func() bool {
+		_, answer, err := c.plane.Admin().Get(context.Background(), "/api/v1/namespaces/default/events")
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return bytes.Contains(answer, []byte("PluginRestored"))
+	})
 	_ = keeper.Process.Signal(syscall.SIGTERM)
-	if err := keeper.Wait(); err != nil || !bytes.Contains(answer, []byte("PluginReplaced")) {
-		c.t.Errorf("no Event: %v\n%s", err, log.String())
+	if err := keeper.Wait(); err != nil || c.t.Failed() {
+		c.t.Errorf("%v\n%s", err, log.String())
 	}
 }

@@ -1,0 +1,34 @@
+// Package base holds the manifests that install rail-cni in a cluster: what the
+// chart in deployments/helm/rail-cni makes with its defaults. kustomize takes them
+// from here, "railctl install" prints them, and tests run under exactly these
+// roles. It imports nothing of ours.
+//
+// They are generated: change the chart, then run the package's test with -update.
+package base
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+)
+
+// Files holds the manifests: YAML, several objects in each file.
+//
+//go:embed agent.yaml plugin.yaml daemonset.yaml
+var Files embed.FS
+
+// names are in the order in which the objects are to be made.
+var names = []string{"plugin.yaml", "agent.yaml", "daemonset.yaml"}
+
+// Objects gives each object's YAML, in the order in which they are to be made.
+func Objects() [][]byte {
+	var all [][]byte
+	for _, name := range names {
+		text, err := Files.ReadFile(name)
+		if err != nil {
+			panic(fmt.Sprintf("%s is embedded: %v", name, err))
+		}
+		all = append(all, bytes.Split(bytes.TrimSpace(text), []byte("\n---\n"))...)
+	}
+	return all
+}

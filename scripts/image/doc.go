@@ -1,0 +1,11 @@
+// Image packs the image of rail-cni, without Docker and without a registry: an
+// OCI image layout (image-spec v1.1) in one tar file, with an image for each
+// architecture and nothing in it but our static programs. "make image" runs it;
+// `ctr -n k8s.io images import`, podman, skopeo and Docker 25 read it.
+//
+//	image -tags v1 -out rail-cni-v1.tar bin/image/amd64 bin/image/arm64
+//
+// Each argument is a directory named as Go names the architecture, with the
+// programs rail-agent and railctl, and the plugins. The same programs make the
+// same file, byte for byte: no time, owner or host is in it.
+package main
