@@ -44,7 +44,7 @@ func parseNetworks(name string, config []byte) ([]network, error) {
 	for _, text := range plugins {
 		var p plugin
 		var keys map[string]json.RawMessage
-		if err := json.Unmarshal(text, &p); err != nil || p.IPAM.Type != "whereabouts" {
+		if err := json.Unmarshal(text, &p); err != nil || !strings.HasSuffix(p.IPAM.Type, "whereabouts") { // installed with a prefix or without
 			continue
 		}
 		if err := json.Unmarshal(text, &keys); err != nil {

@@ -54,7 +54,7 @@ attachments whose pod is gone, and sets the RDMA mode. Run it on the node, as ro
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", netconf.DefaultStateDir,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
-	root.AddCommand(newShow(&stateDir), newGC(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newVersion())
+	root.AddCommand(newShow(&stateDir), newGC(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newInstall(), newUninstall(), newVersion())
 	return root
 }
 
