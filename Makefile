@@ -124,14 +124,19 @@ demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual mac
 test: build peers cluster-binaries tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
-	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' scripts/test.sh
+	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
 test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
 
-crash: build controlplane ## kill the plugins at each change that they make, and a model of a node for MODEL_STEPS steps (most of an hour)
+crash: build peers controlplane ## kill the plugins at each change that they make, a model of a node for MODEL_STEPS steps (most of an hour), and the same with RDMA (two hours; RIG=no: without)
 	@scripts/need.sh ip:iproute2
 	@RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' go test -count=1 -timeout 4h -parallel 8 ./integration/crash
+ifneq ($(RIG),no)
+	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
+	@go test -c -tags rig -o '$(TOOLS)/crash.test' ./integration/crash
+	@cd integration/crash && RAIL_CNI_CRASH=full '$(TOOLS)/rig' '$(TOOLS)/crash.test' -test.run NoRDMADeviceIsLost -test.timeout 12h
+endif
 
 e2e: build peers cluster-binaries ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
 	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/e2e
