@@ -33,6 +33,9 @@ type Options struct {
 	// Rails are the names of each node's NICs. nil = those of the NADs in
 	// examples/, eight to lend and, last, one to share.
 	Rails []string
+	// Hardware makes the rails fall home when a pod's network namespace ends, as
+	// NICs of hardware do; a veth dies.
+	Hardware bool
 	// Multus is [None] (when ""), [Thin] or [Thick].
 	Multus string
 	// Plugins are binaries that are copied into each node's CNI directory,
@@ -229,8 +232,10 @@ func (c *Cluster) find() error {
 		}
 		*place.dir = dir
 	}
-	need := []string{filepath.Join(c.files.runtime, "runc"), filepath.Join(c.files.kubernetes, "kubelet"), filepath.Join(c.files.kubernetes, "kubectl"),
-		filepath.Join(c.files.peers, "loopback")}
+	need := []string{
+		filepath.Join(c.files.runtime, "runc"), filepath.Join(c.files.kubernetes, "kubelet"), c.KubectlPath(),
+		filepath.Join(c.files.peers, "loopback"),
+	}
 	for _, file := range need {
 		if _, err := os.Stat(file); err != nil {
 			return fmt.Errorf("something that a cluster runs is missing (run `make cluster-binaries peers`): %w", err)
@@ -298,7 +303,7 @@ func (c *Cluster) Report() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var b strings.Builder
-	for _, args := range [][]string{{"get", "pods", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"}} {
+	for _, args := range [][]string{{"get", "pods", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp", "--field-selector=type!=Normal"}} {
 		out, err := c.Kubectl(ctx, args...)
 		fmt.Fprintf(&b, "# kubectl %s\n%s", strings.Join(args, " "), out)
 		if err != nil {
@@ -318,6 +323,9 @@ func (c *Cluster) Report() string {
 // again.
 func (c *Cluster) Close() error {
 	for _, n := range c.nodes {
+		if n.stop != nil {
+			n.stop()
+		}
 		n.init.Kill() // and the kernel all other processes of its PID namespace
 	}
 	if c.Plane != nil {

@@ -9,7 +9,8 @@
 // private and whose /run and state directories are empty, so that every path on
 // it is the one that users have. Its NICs are veths, and each rail is a switch
 // that joins those of one name of all nodes. They move as NICs of hardware do, but
-// die with a pod's network namespace, have no PCI address and no RDMA device.
+// have no PCI address and no RDMA device, and die with a pod's network namespace
+// ([Options].Hardware: they fall home).
 //
 // The API server has the address of the service "kubernetes", so that in-cluster
 // configuration works in every pod, although there is no kube-proxy, DNS or

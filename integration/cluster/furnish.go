@@ -269,7 +269,7 @@ func (n *Node) startMultus(ctx context.Context, config map[string]any, account c
 // written what the runtime reads.
 func (n *Node) StartMultus(ctx context.Context) error {
 	env := []string{"KUBERNETES_SERVICE_HOST=" + controlplane.ServiceAddress, "KUBERNETES_SERVICE_PORT=443", "USER=root"}
-	return n.daemon(ctx, "multus", env, []string{n.multusBinary("multus-daemon"), "-config", multusDaemon}, func(context.Context) error {
+	return n.StartDaemon(ctx, "multus", env, []string{n.multusBinary("multus-daemon"), "-config", multusDaemon}, func(context.Context) error {
 		text, err := os.ReadFile(n.Path(multusConf))
 		if err == nil && !bytes.HasSuffix(bytes.TrimSpace(text), []byte("}")) {
 			err = fmt.Errorf("%s is not complete", multusConf)
@@ -279,4 +279,4 @@ func (n *Node) StartMultus(ctx context.Context) error {
 }
 
 // KillMultus kills the daemon of a thick Multus.
-func (n *Node) KillMultus() { n.kill("multus") }
+func (n *Node) KillMultus() { n.KillDaemon("multus") }

@@ -27,6 +27,8 @@ type Node struct {
 	dir     string // of its logs, on the machine
 	init    *process.Process
 
+	stop func() // ends what this process does for the node; nil = nothing
+
 	mu      sync.Mutex
 	daemons map[string]*process.Process // those that run, by name
 }
@@ -63,6 +65,11 @@ func (c *Cluster) boot(ctx context.Context, i int) (*Node, error) {
 	if err := n.wire(ctx); err != nil {
 		return n, err
 	}
+	if c.options.Hardware {
+		if err := n.startFallingHome(); err != nil {
+			return n, err
+		}
+	}
 	if err := n.furnish(ctx); err != nil {
 		return n, err
 	}
@@ -77,10 +84,12 @@ func (n *Node) Path(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.init.Pid(), path)
 }
 
-// CNIBin and CNIConf give the node's directories of plugins and of the
-// runtime's network configuration, as [Node.Path] does.
-func (n *Node) CNIBin() string  { return n.Path("/opt/cni/bin") }
-func (n *Node) CNIConf() string { return n.Path("/etc/cni/net.d") }
+// CNIBin gives the node's directory of plugins, as [Node.Path] does.
+func (n *Node) CNIBin() string { return n.Path(pluginDir) }
+
+// CNIConf gives the directory of the runtime's network configuration, as
+// [Node.Path] does.
+func (n *Node) CNIConf() string { return n.Path(runtimeConf) }
 
 // Pid gives the number of the node's first process.
 func (n *Node) Pid() int { return n.init.Pid() }
@@ -130,9 +139,11 @@ func (n *Node) enter(start func() error) error {
 	return start()
 }
 
-// daemon starts a daemon of the node, and waits until ready has no error.
-// Nothing happens when it runs.
-func (n *Node) daemon(ctx context.Context, name string, env, args []string, ready func(context.Context) error) error {
+// StartDaemon starts a programme of the machine as a daemon of the node, in all
+// of its namespaces, with its log in [Cluster.Report], and waits until ready has
+// no error. env is added to PATH and HOME. Nothing happens when the daemon of
+// this name runs.
+func (n *Node) StartDaemon(ctx context.Context, name string, env, args []string, ready func(context.Context) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d := n.daemons[name]; d != nil && d.Ended() == nil {
@@ -149,8 +160,8 @@ func (n *Node) daemon(ctx context.Context, name string, env, args []string, read
 	return d.Poll(ctx, patience, ready)
 }
 
-// kill kills a daemon (SIGKILL), if it runs.
-func (n *Node) kill(name string) {
+// KillDaemon kills a daemon (SIGKILL), if it runs.
+func (n *Node) KillDaemon(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d := n.daemons[name]; d != nil {
@@ -163,14 +174,14 @@ func (n *Node) kill(name string) {
 func (n *Node) StartContainerd(ctx context.Context) error {
 	env := []string{"PATH=" + n.cluster.files.runtime + ":" + os.Getenv("PATH")} // for its shim
 	args := []string{n.runtime("containerd"), "--config", containerdConf}
-	return n.daemon(ctx, "containerd", env, args, func(ctx context.Context) error {
+	return n.StartDaemon(ctx, "containerd", env, args, func(ctx context.Context) error {
 		_, err := n.Exec(ctx, n.runtime("ctr"), "version")
 		return err
 	})
 }
 
 // KillContainerd kills containerd. Containers go on.
-func (n *Node) KillContainerd() { n.kill("containerd") }
+func (n *Node) KillContainerd() { n.KillDaemon("containerd") }
 
 // StartKubelet starts the kubelet and waits until it is healthy. The node's
 // status in the API comes later.
@@ -179,14 +190,14 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 		filepath.Join(n.cluster.files.kubernetes, "kubelet"), "--config=" + kubeletConf, "--kubeconfig=" + kubeletAccount,
 		"--hostname-override=" + n.Name, "--node-ip=" + n.Address,
 	}
-	return n.daemon(ctx, "kubelet", nil, args, func(ctx context.Context) error {
+	return n.StartDaemon(ctx, "kubelet", nil, args, func(ctx context.Context) error {
 		_, err := n.Exec(ctx, n.runtime("busybox"), "wget", "-q", "-O", "-", "http://127.0.0.1:10248/healthz")
 		return err
 	})
 }
 
 // KillKubelet kills the kubelet. Pods go on.
-func (n *Node) KillKubelet() { n.kill("kubelet") }
+func (n *Node) KillKubelet() { n.KillDaemon("kubelet") }
 
 func (n *Node) runtime(binary string) string { return filepath.Join(n.cluster.files.runtime, binary) }
 

@@ -24,8 +24,10 @@ func (p *Plane) startControllers(ctx context.Context) error {
 	}
 	for _, args := range [][]string{
 		{p.binaries.scheduler},
-		{p.binaries.controllers, "--service-account-private-key-file=" + p.file("account.key"), "--root-ca-file=" + p.file("ca.crt"),
-			"--use-service-account-credentials=true"},
+		{
+			p.binaries.controllers, "--use-service-account-credentials=true",
+			"--service-account-private-key-file=" + p.file("account.key"), "--root-ca-file=" + p.file("ca.crt"),
+		},
 	} {
 		user := "system:" + filepath.Base(args[0])
 		c, err := p.CertificateFor(user)

@@ -11,20 +11,32 @@ import (
 	"github.com/rail-cni/rail-cni/integration/cluster"
 )
 
-func TestThinMultus(t *testing.T)  { onACluster(t, cluster.Thin) }
-func TestThickMultus(t *testing.T) { onACluster(t, cluster.Thick) }
+func TestThickMultus(t *testing.T) { onACluster(t, cluster.Options{Multus: cluster.Thick}, workflow) }
 
-func onACluster(t *testing.T, multus string) {
-	l := begin(t, multus)
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *lab)
-	}{
-		{"two pods get eight rails each and give them back", podsGetTheirRails},
-		{"many pods share a NIC by macvlan", podsShareANIC},
-		{"what network-operator renders", networkOperatorsForms},
-		{"a pod without its rail has an event that says why", failuresAreEvents},
-	} {
+// Daemons are killed behind the thin one: the thick one's daemon keeps the
+// namespaces of killed pods alive until Go's garbage collector closes its
+// handles on them.
+func TestThinMultus(t *testing.T) {
+	killed := test{"nothing is lost when daemons are killed", nothingIsLost}
+	onACluster(t, cluster.Options{Multus: cluster.Thin, Hardware: true}, append(workflow[:len(workflow):len(workflow)], killed))
+}
+
+// test is one that leaves a cluster as it was.
+type test struct {
+	name string
+	run  func(*testing.T, *lab)
+}
+
+var workflow = []test{
+	{"two pods get eight rails each and give them back", podsGetTheirRails},
+	{"many pods share a NIC by macvlan", podsShareANIC},
+	{"what network-operator renders", networkOperatorsForms},
+	{"a pod without its rail has an event that says why", failuresAreEvents},
+}
+
+func onACluster(t *testing.T, o cluster.Options, tests []test) {
+	l := begin(t, o)
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			test.run(t, l)
 			l.asBefore(t)
@@ -156,10 +168,10 @@ func failuresAreEvents(t *testing.T, l *lab) {
 		pod
 		says []string
 	}{
-		{pod{"wants-lent", 0, "roce-net-1,roce-net-5"}, []string{"ens16np0", "default/holder", "net1"}},
-		{pod{"wants-missing", 1, "no-such-nic"}, []string{"ens99np0"}},
+		{pod{"wants-lent", 0, "roce-net-1,roce-net-5"}, []string{"ens16np0", "default/holder", "net1", "wait until that attachment ends"}},
+		{pod{"wants-missing", 1, "no-such-nic"}, []string{`device "ens99np0"`, "no such NIC", "see `ip link`"}},
 		{pod{"wants-uplink", 1, "uplink"}, []string{"eth0", "default route", "allow", "uplink"}},
-		{pod{"wants-device", 1, "hostdev-net"}, []string{"device", "hwaddr", "pciBusID"}},
+		{pod{"wants-device", 1, "hostdev-net"}, []string{"names no NIC", "specify", "resourceName"}},
 	}
 	for _, f := range failures {
 		l.create(t, f.pod)

@@ -33,10 +33,11 @@ type lab struct {
 const patience = "--timeout=3m"
 
 // begin starts a cluster with the examples' NADs.
-func begin(t *testing.T, multus string) *lab {
+func begin(t *testing.T, o cluster.Options) *lab {
 	t.Helper()
 	began := time.Now()
-	l := &lab{Cluster: cluster.Start(t, cluster.Options{Multus: multus, Plugins: cluster.OurPlugins(testnet.Bin(t))})}
+	o.Plugins = cluster.OurPlugins(testnet.Bin(t))
+	l := &lab{Cluster: cluster.Start(t, o)}
 	t.Logf("the cluster is up after %v", time.Since(began).Round(time.Millisecond))
 	for _, file := range []string{"roce-nads.yaml", "macvlan-nad.yaml"} {
 		text, err := examples.Files.ReadFile(file)
@@ -55,21 +56,30 @@ func begin(t *testing.T, multus string) *lab {
 	return l
 }
 
-// asBefore wants that nothing is left of any pod: on the nodes, and of
+// asBefore wants that nothing is left of any pod, at once: on the nodes, and of
 // addresses.
 func (l *lab) asBefore(t *testing.T) {
 	t.Helper()
+	for _, left := range l.left(t) {
+		t.Error(left)
+	}
+}
+
+// left lists what is left of pods.
+func (l *lab) left(t *testing.T) (left []string) {
+	t.Helper()
 	for i, n := range l.Nodes() {
 		if d := l.nodes[i].Settled(l.before[i]); d != "" {
-			t.Errorf("%s is not as it was:\n%s", n.Name, d)
+			left = append(left, fmt.Sprintf("%s is not as it was:\n%s", n.Name, d))
 		}
 		for _, r := range l.records(t, n) {
-			t.Errorf("a record is left on %s: %s, phase %s", n.Name, r.Holder(), r.Phase)
+			left = append(left, fmt.Sprintf("a record on %s: %s, phase %s", n.Name, r.Holder(), r.Phase))
 		}
 	}
-	for _, left := range l.held(t) {
-		t.Errorf("an address is left: %s", left)
+	for _, address := range l.held(t) {
+		left = append(left, "an address: "+address)
 	}
+	return left
 }
 
 func (l *lab) records(t *testing.T, n *cluster.Node) []*ledger.Record {
@@ -189,10 +199,14 @@ func (p pod) object() map[string]any {
 
 // here gives the pod what it needs in this cluster: an image that is there, a
 // node, a short end; and no devices, of which nobody offers any.
-func (l *lab) here(object map[string]any, node int) map[string]any {
-	spec := object["spec"].(map[string]any)
-	for _, c := range spec["containers"].([]any) {
-		container := c.(map[string]any)
+func (l *lab) here(t *testing.T, object map[string]any, node int) map[string]any {
+	t.Helper()
+	spec := field[map[string]any](t, object, "spec")
+	for _, c := range field[[]any](t, spec, "containers") {
+		container, ok := c.(map[string]any)
+		if !ok {
+			t.Fatalf("a container is %v", c)
+		}
 		container["image"] = cluster.ToolsImage
 		delete(container, "command") // the image's own ends when it is told to
 		delete(container, "resources")
@@ -202,12 +216,22 @@ func (l *lab) here(object map[string]any, node int) map[string]any {
 	return object
 }
 
+// field gives a field of an object.
+func field[T any](t *testing.T, object map[string]any, name string) T {
+	t.Helper()
+	value, ok := object[name].(T)
+	if !ok {
+		t.Fatalf("%s of %v is no %T", name, object, value)
+	}
+	return value
+}
+
 // create makes pods, all at once.
 func (l *lab) create(t *testing.T, pods ...pod) {
 	t.Helper()
 	objects := make([]map[string]any, 0, len(pods))
 	for _, p := range pods {
-		objects = append(objects, l.here(p.object(), p.node))
+		objects = append(objects, l.here(t, p.object(), p.node))
 	}
 	l.createObjects(t, objects)
 }
@@ -221,7 +245,7 @@ func (l *lab) createObjects(t *testing.T, pods []map[string]any) {
 	l.apply(t, text)
 	t.Cleanup(func() { // what a failed test leaves must not fail others
 		for _, p := range pods {
-			name := p["metadata"].(map[string]any)["name"].(string)
+			name := field[string](t, field[map[string]any](t, p, "metadata"), "name")
 			_, _ = l.Kubectl(context.Background(), "delete", "pod", name, "--ignore-not-found", "--wait", patience)
 		}
 	})
@@ -267,7 +291,7 @@ func (l *lab) examplePods(t *testing.T, file string) (pods []map[string]any) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		pods = append(pods, l.here(object, len(pods)))
+		pods = append(pods, l.here(t, object, len(pods)))
 	}
 }
 

@@ -43,7 +43,9 @@ func (p LendNIC) Selector(h *nic.Host) (nic.Selector, error) {
 			"device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0])
 	}
 	if s.IsZero() {
-		return s, cnierr.New(cnierr.InvalidConfig, "", `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+		return s, cnierr.New(cnierr.InvalidConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", `+
+			"or have the pod ask for the resource in the NAD's annotation k8s.v1.cni.cncf.io/resourceName",
+			"the network names no NIC, and no device plugin gave one")
 	}
 	return s, nil
 }

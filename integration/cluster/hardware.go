@@ -1,0 +1,131 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// fallHome does for a node's rails, which are veths, what the kernel does for
+// NICs of hardware alone (default_device_exit_net in net/core/dev.c): when a
+// network namespace ends they fall back to the host, down, under the name that
+// they have by then, or as devN where that is taken. It keeps each namespace
+// that the runtime names in /run/netns alive until it has none of the rails,
+// and goes on until the context ends.
+func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]bool) {
+	defer home.Close()
+	pods := map[string]*link.Netns{}
+	defer func() {
+		for _, pod := range pods {
+			pod.Close()
+		}
+	}()
+	dir := n.Path("/run/netns")
+	for ctx.Err() == nil {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			n.tell(err)
+		}
+		named := map[string]bool{}
+		for _, e := range entries {
+			named[e.Name()] = true
+			if pods[e.Name()] == nil {
+				// It is an ordinary file before the namespace is mounted on it.
+				if pod, err := link.OpenNetns(filepath.Join(dir, e.Name())); err == nil {
+					pods[e.Name()] = pod
+				}
+			}
+		}
+		for name, pod := range pods {
+			if !named[name] && !inUse(pod.ID) {
+				if err := n.takeHome(pod, home, rails); err != nil {
+					n.tell(fmt.Errorf("NICs in the ended %s: %w", name, err))
+				}
+				pod.Close()
+				delete(pods, name)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// takeHome moves the rails, by their MAC addresses, out of a namespace.
+func (n *Node) takeHome(pod, home *link.Netns, rails map[string]bool) error {
+	links, err := pod.Links()
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, l := range links {
+		if l.Kind != "veth" || !rails[l.MAC.String()] {
+			continue
+		}
+		err := pod.Move(l.Index, home, l.Name, l.Alias)
+		for i := 0; errors.Is(err, unix.EEXIST) && i < 100; i++ {
+			err = pod.Move(l.Index, home, fmt.Sprintf("dev%d", i), l.Alias)
+		}
+		failed = append(failed, err)
+	}
+	return errors.Join(failed...)
+}
+
+// inUse says whether another process than this one is in a network namespace,
+// or has it open.
+func inUse(id link.NetnsID) bool {
+	own := fmt.Sprintf("/proc/%d/", os.Getpid())
+	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
+		paths, _ := filepath.Glob(pattern) // the pattern is right
+		for _, path := range paths {
+			if target, err := os.Readlink(path); err == nil && target == id.String() && !strings.HasPrefix(path, own) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tell writes to a log of the node's.
+func (n *Node) tell(err error) {
+	file, openErr := os.OpenFile(filepath.Join(n.dir, "hardware.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if openErr == nil {
+		fmt.Fprintln(file, time.Now().Format(time.RFC3339), err)
+		_ = file.Close() // nobody can be told
+	}
+}
+
+// startFallingHome starts [Node.fallHome] when the node's rails are there.
+func (n *Node) startFallingHome() error {
+	home, err := link.OpenNetns(n.Netns())
+	if err != nil {
+		return err
+	}
+	rails := map[string]bool{}
+	for _, rail := range n.cluster.options.Rails {
+		l, err := home.ByName(rail)
+		if err != nil {
+			home.Close()
+			return err
+		}
+		rails[l.MAC.String()] = true
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		n.fallHome(ctx, home, rails)
+		close(ended)
+	}()
+	n.stop = func() { cancel(); <-ended }
+	return nil
+}

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// nothingIsLost: while pods with all rails come and go, kubelets, containerd and
+// rail-agent are killed and started again, at random.
+func nothingIsLost(t *testing.T, l *lab) {
+	rounds := 4
+	if os.Getenv("RAIL_CNI_E2E") == "full" {
+		rounds = 50
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("%d rounds, seed %d", rounds, seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	agent := filepath.Join(testnet.Bin(t), "rail-agent")
+	var victims []victim
+	for _, n := range l.Nodes() {
+		start := func(ctx context.Context) error { return startAgent(ctx, n, agent) }
+		if err := start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.KillDaemon("rail-agent") })
+		victims = append(victims,
+			victim{"kubelet of " + n.Name, n.KillKubelet, n.StartKubelet},
+			victim{"containerd of " + n.Name, n.KillContainerd, n.StartContainerd},
+			victim{"rail-agent of " + n.Name, func() { n.KillDaemon("rail-agent") }, start},
+		)
+	}
+	networks := "rdma-net-ipam"
+	for k := range 8 {
+		networks += fmt.Sprintf(",roce-net-%d", k+1)
+	}
+	kills := 0
+	for round := range rounds {
+		pods := []pod{{fmt.Sprintf("round-%d-1", round), 0, networks}, {fmt.Sprintf("round-%d-2", round), 1, networks}}
+		kills += whileKilling(t, random, victims, func() { l.run(t, pods...) })
+		for _, p := range pods {
+			if entries := l.status(t, p.name); len(entries) != 10 {
+				t.Errorf("network-status of %s: %+v", p.name, entries)
+			}
+		}
+		if got := len(l.held(t)); got != 2*9*len(pods) {
+			t.Errorf("%d entries and reservations for %d pods: %v", got, len(pods), l.held(t))
+		}
+		kills += whileKilling(t, random, victims, func() { l.delete(t, pods[0].name, pods[1].name) })
+		// The kubelet may have to try again, and the agent looks at once.
+		var left []string
+		for deadline := time.Now().Add(time.Minute); ; {
+			if left = l.left(t); len(left) == 0 {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("after round %d and %d kills this is left:\n%s", round, kills, strings.Join(left, "\n"))
+			}
+		}
+	}
+	t.Logf("%d kills", kills)
+}
+
+// victim is a daemon.
+type victim struct {
+	name  string
+	kill  func()
+	start func(context.Context) error
+}
+
+// whileKilling kills one daemon after another until the work is done, starts
+// each again after a moment, and says how many it has killed. All run at the
+// end.
+func whileKilling(t *testing.T, random *rand.Rand, victims []victim, work func()) int {
+	t.Helper()
+	done, killed := make(chan struct{}), make(chan int)
+	pause := func(most time.Duration) (over bool) {
+		select {
+		case <-done:
+			return true
+		case <-time.After(time.Duration(random.Int64N(int64(most)))):
+			return false
+		}
+	}
+	go func() {
+		kills := 0
+		for ; !pause(5 * time.Second); kills++ {
+			v := victims[random.IntN(len(victims))]
+			v.kill()
+			pause(time.Second)
+			if err := v.start(context.Background()); err != nil {
+				t.Errorf("%s after it was killed: %v", v.name, err)
+			}
+		}
+		killed <- kills
+	}()
+	kills := 0
+	func() {
+		defer func() { // also when the work fails the test, which ends this goroutine
+			close(done)
+			kills = <-killed
+		}()
+		work()
+	}()
+	return kills
+}
+
+// startAgent starts a node's rail-agent, and waits until it has looked at
+// everything.
+func startAgent(ctx context.Context, n *cluster.Node, binary string) error {
+	socket := n.Path("/run/rail-cni/agent.sock")
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	return n.StartDaemon(ctx, "rail-agent", nil, []string{binary, "run"}, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/readyz", nil)
+		if err != nil {
+			return err
+		}
+		answer, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("it is not ready: %s", answer.Status)
+		}
+		return nil
+	})
+}
