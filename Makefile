@@ -108,7 +108,10 @@ cluster: build peers cluster-binaries ## two nodes with kubelets, containerd, Mu
 	@'$(TOOLS)/cluster' -plugins '$(BIN)' -kubeconfig '$(BIN)/kubeconfig' -pidfile '$(BIN)/cluster.pid' $(CLUSTERARGS)
 
 cluster-down: ## end what make cluster began
-	@! test -e '$(BIN)/cluster.pid' || { kill "$$(cat '$(BIN)/cluster.pid')" && while test -e '$(BIN)/cluster.pid'; do sleep 0.1; done; }
+	@if test -e '$(BIN)/cluster.pid'; then \
+		kill "$$(cat '$(BIN)/cluster.pid')" 2>/dev/null || rm '$(BIN)/cluster.pid'; \
+		while test -e '$(BIN)/cluster.pid'; do sleep 0.1; done; \
+	fi
 
 tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 	@mkdir -p '$(TOOLS)'

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -37,7 +38,7 @@ func run() (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *pidfile != "" {
-		if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+		if err := claim(*pidfile); err != nil {
 			return err
 		}
 		defer os.Remove(*pidfile)
@@ -84,4 +85,16 @@ func run() (err error) {
 	<-ctx.Done()
 	fmt.Println("ending")
 	return nil
+}
+
+// claim writes the number of this process to a file, unless that of another one
+// that runs is there.
+func claim(pidfile string) error {
+	if text, err := os.ReadFile(pidfile); err == nil {
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err == nil && pid > 0 && syscall.Kill(pid, 0) == nil {
+			return fmt.Errorf("process %d has a cluster already, says %s: end it by `make cluster-down`", pid, pidfile)
+		}
+	}
+	return os.WriteFile(pidfile, fmt.Appendln(nil, os.Getpid()), 0o600)
 }
