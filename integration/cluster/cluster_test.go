@@ -206,8 +206,8 @@ func nothingIsLeft(t *testing.T, pids []int, starter int) {
 	}
 }
 
-// mounts gives those of this process but for network namespaces, which other
-// tests name.
+// mounts gives those of this process where a node has its own, but for network
+// namespaces, which other tests name.
 func mounts(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
@@ -216,7 +216,13 @@ func mounts(t *testing.T) string {
 	}
 	var b strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "nsfs ") {
+		point := strings.Fields(line)[1]
+		for _, dir := range append([]string{"/run", "/proc", "/sys"}, private...) {
+			if strings.HasPrefix(point+"/", dir+"/") && !strings.HasPrefix(point, "/run/netns") {
+				b.WriteString(line)
+			}
+		}
+		if point == "/etc" || point == "/opt" || point == "/var" {
 			b.WriteString(line)
 		}
 	}

@@ -78,6 +78,10 @@ type victim struct {
 	start func(context.Context) error
 }
 
+// killsAtMost bounds the kills while one thing is done, so that it gets done
+// also where everything takes long.
+const killsAtMost = 5
+
 // whileKilling kills one daemon after another until the work is done, starts
 // each again after a moment, and says how many it has killed. All run at the
 // end.
@@ -94,7 +98,7 @@ func whileKilling(t *testing.T, random *rand.Rand, victims []victim, work func()
 	}
 	go func() {
 		kills := 0
-		for ; !pause(5 * time.Second); kills++ {
+		for ; kills < killsAtMost && !pause(4*time.Second); kills++ {
 			v := victims[random.IntN(len(victims))]
 			v.kill()
 			pause(time.Second)
