@@ -29,6 +29,7 @@ const (
 	secret          = fs.FileMode(0o600)
 	readable        = fs.FileMode(0o644)
 	credentialLooks = time.Minute // between looks whether all is as it should be
+	lookTime        = 10 * time.Second
 )
 
 // credentialFlags are those of "run" that are about it.
@@ -59,11 +60,13 @@ type credential struct {
 	log       *slog.Logger
 	outcomes  map[string]install.Outcome
 
-	mu  sync.Mutex
-	err error // of the last try; errNotYet before
-
 	token string
 	fresh time.Time // until when it need not be renewed
+
+	mu      sync.Mutex
+	err     error     // of the last try; errNotYet before
+	written bool      // once
+	ends    time.Time // of the token
 }
 
 var errNotYet = errors.New("the plugin's kubeconfig is not written yet")
@@ -73,7 +76,7 @@ func (c *credential) dir() string { return filepath.Join(c.confDir, whereaboutsD
 // run keeps the files until ctx ends.
 func (c *credential) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		bounded, cancel := context.WithTimeout(ctx, credentialLooks)
+		bounded, cancel := context.WithTimeout(ctx, lookTime)
 		err := c.look(bounded)
 		cancel()
 		if ctx.Err() != nil {
@@ -88,7 +91,7 @@ func (c *credential) run(ctx context.Context) {
 			case err != nil:
 				c.log.Warn("the plugin's kubeconfig is not as it should be", "err", err)
 			default:
-				c.log.Info("the plugin's kubeconfig is as it should be", "token", "until "+c.fresh.Format(time.RFC3339)+" and as long again")
+				c.log.Info("the plugin's kubeconfig is as it should be", "renewed", c.fresh.Format(time.RFC3339))
 			}
 		}
 		select {
@@ -102,13 +105,18 @@ func (c *credential) set(err error) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changed = c.err == nil && err != nil || c.err != nil && (err == nil || c.err.Error() != err.Error())
-	c.err = err
+	c.err, c.written = err, c.written || err == nil
 	return changed
 }
 
+// ready says why the plugin has no way to the server. A token that could not be
+// renewed is good until it ends.
 func (c *credential) ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.written && time.Now().Before(c.ends) {
+		return nil
+	}
 	return c.err
 }
 
@@ -126,6 +134,9 @@ func (c *credential) look(ctx context.Context) error {
 			return err
 		}
 		c.token, c.fresh = token, asked.Add(expires.Sub(asked)/2)
+		c.mu.Lock()
+		c.ends = expires
+		c.mu.Unlock()
 	}
 	server := c.server
 	if server == "" {

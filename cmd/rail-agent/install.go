@@ -243,12 +243,19 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	f.credential.add(flags)
 }
 
-// check refuses names that would lead elsewhere.
+// shortestToken is what a TokenRequest may ask for (Kubernetes API reference,
+// TokenRequestSpec).
+const shortestToken = 10 * time.Minute
+
+// check refuses what cannot work, and names that would lead elsewhere.
 func (f *installFlags) check() error {
 	for _, name := range f.plugins {
 		if !slices.Contains(agent.Plugins, name) {
 			return fmt.Errorf("--plugins: %q is none of %s", name, strings.Join(agent.Plugins, ", "))
 		}
+	}
+	if f.credential.lifetime < shortestToken {
+		return fmt.Errorf("--token-lifetime %v: the API server gives no token for less than %v", f.credential.lifetime, shortestToken)
 	}
 	if strings.ContainsAny(f.prefix, "/ ") || strings.HasPrefix(f.prefix, ".") {
 		return fmt.Errorf("--prefix %q cannot begin the name of a program", f.prefix)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,43 +48,6 @@ func build(t *testing.T, tag string) version {
 	return v
 }
 
-// tree is all that a directory of a node has: names, modes, owners, times,
-// contents.
-func tree(t *testing.T, dir string) string {
-	t.Helper()
-	var b strings.Builder
-	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		st := info.Sys().(*syscall.Stat_t)
-		fmt.Fprintf(&b, "%s %v %d:%d", strings.TrimPrefix(path, dir), info.Mode(), st.Uid, st.Gid)
-		switch {
-		case info.Mode().IsRegular():
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(&b, " %v %d %x", info.ModTime().UnixNano(), len(text), sha256.Sum256(text))
-		case info.Mode().Type() == fs.ModeSymlink:
-			to, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprint(&b, " -> ", to)
-		}
-		b.WriteByte('\n')
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
-}
-
 // installing is a cluster to install in, whose nodes have plugins and
 // configuration of others.
 type installing struct {
@@ -97,7 +58,7 @@ type installing struct {
 
 func (l *installing) files(t *testing.T, n *cluster.Node) string {
 	t.Helper()
-	return tree(t, n.CNIBin()) + tree(t, n.CNIConf())
+	return testnet.Tree(t, n.CNIBin()) + testnet.Tree(t, n.CNIConf())
 }
 
 // beginInstalling starts a cluster in which nothing of ours is.
@@ -341,4 +302,73 @@ func TestInstallUpgradeRollbackAndUninstall(t *testing.T) {
 			return l.tool(t, filepath.Join(l.v2.bin, "railctl"), "uninstall", "--timeout", wait.String())
 		})
 	})
+	t.Run("prefix and a namespace of its own", l.prefixed)
+}
+
+// prefixed installs beside others' plugins and takes nothing of theirs, and
+// thinks better of an uninstallation.
+func (l *installing) prefixed(t *testing.T) {
+	const chart, namespace = top + "/deployments/helm/rail-cni", "rails"
+	helm := testnet.Tool(t, "helm", "tools")
+	l.kubectl(t, "create", "namespace", namespace)
+	// As an administrator has it who lets nobody else's pods in.
+	l.kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
+	l.must(t, helm, "install", "rails", chart, "--namespace", namespace, "--set", "image.tag="+l.v1.tag, "--set", "plugins.prefix=rail-",
+		"--set", "uninstall.timeout=10s", "--set-string", "nodeSelector.feature\\.node\\.kubernetes\\.io/pci-15b3\\.present=true", "--wait", "--timeout", "3m")
+	for i, n := range l.Nodes() {
+		for line := range strings.Lines(l.was[i]) {
+			if path, _, _ := strings.Cut(line, " "); path != "" && path != "/whereabouts.d" && !strings.Contains(l.files(t, n), line) {
+				t.Errorf("%s: %s is another", n.Name, path)
+			}
+		}
+	}
+	l.nad(t, "prefixed", `{"cniVersion": "1.0.0", "name": "prefixed", "plugins": [
+		{"type": "rail-macvlan", "master": "ens2f0", "mtu": 9000, "ipam": {"type": "rail-whereabouts", "range": "10.44.0.0/24"}},
+		{"type": "rail-rdma", "rdma": "auto"}]}`)
+	l.nad(t, "prefixed-whole", `{"cniVersion": "1.0.0", "name": "whole", "type": "rail-host-device", "device": "ens12np0",
+		"ipam": {"type": "rail-whereabouts", "range": "10.45.0.0/24"}}`)
+	l.run(t, pod{name: "p-a", node: 0, networks: "prefixed,prefixed-whole"}, pod{name: "p-b", node: 1, networks: "prefixed"})
+	l.wantNICs(t, "p-a", "p-b")
+	if mtu := l.interfaces(t, "p-a")["net2"].MTU; mtu != 9000 {
+		t.Errorf("net2 has the MTU %d", mtu)
+	}
+
+	// An attachment whose pod dies without a DEL: the agent, in its container,
+	// runs the node's IPAM plugin by the node's kubeconfig.
+	n := l.Node(0)
+	if _, err := n.Exec(t.Context(), "ip", "netns", "add", "dies"); err != nil {
+		t.Fatal(err)
+	}
+	add := n.Command(t.Context(), "env", "CNI_COMMAND=ADD", "CNI_CONTAINERID=dies", "CNI_IFNAME=net1", "CNI_NETNS=/var/run/netns/dies", "CNI_PATH=/opt/cni/bin",
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dies", "/opt/cni/bin/rail-macvlan")
+	add.Stdin = strings.NewReader(`{"cniVersion": "1.0.0", "name": "dies", "type": "rail-macvlan", "master": "ens2f0", "ipam": {"type": "rail-whereabouts", "range": "10.46.0.0/24"}}`)
+	if out, err := add.CombinedOutput(); err != nil || !strings.Contains(strings.Join(l.held(t), "\n"), "default/dies") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if _, err := n.Exec(t.Context(), "ip", "netns", "del", "dies"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for strings.Contains(strings.Join(l.held(t), "\n"), "default/dies") {
+		if time.Sleep(100 * time.Millisecond); time.Since(began) > 30*time.Second {
+			t.Fatalf("its address is not freed: %s", l.kubectl(t, "--namespace", namespace, "logs", "--selector", "app.kubernetes.io/component=agent", "--prefix"))
+		}
+	}
+	t.Logf("freed after %v", time.Since(began).Round(time.Millisecond))
+
+	if out, err := l.tool(t, helm, "uninstall", "rails", "--namespace", namespace); err == nil {
+		t.Fatalf("it uninstalled although pods have NICs: %s", out)
+	}
+	l.must(t, helm, "rollback", "rails", "1", "--namespace", namespace, "--wait", "--timeout", "3m")
+	l.run(t, pod{name: "p-c", node: 1, networks: "prefixed"})
+	l.wantNICs(t, "p-a", "p-c")
+	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall", "--namespace", namespace); err == nil || !strings.Contains(err.Error(), "helm uninstall rails --namespace "+namespace) {
+		t.Errorf("what helm has installed: %s, %v", out, err)
+	}
+	l.delete(t, "p-a", "p-b", "p-c")
+	l.must(t, helm, "uninstall", "rails", "--namespace", namespace, "--timeout", "3m")
+	l.wantAsBefore(t)
+	for _, left := range l.held(t) {
+		t.Errorf("an address is left: %s", left)
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,42 +49,6 @@ func (n *node) wantRemoved(outcome install.Outcome, name string) {
 	}
 }
 
-// state is all that a directory has: names, modes, owners, times, contents.
-func state(t *testing.T, dir string) string {
-	t.Helper()
-	var b strings.Builder
-	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil || path == dir {
-			return err
-		}
-		st := info.Sys().(*syscall.Stat_t) //nolint:errcheck // Linux
-		fmt.Fprintf(&b, "%s %v %d:%d", strings.TrimPrefix(path, dir), info.Mode(), st.Uid, st.Gid)
-		switch {
-		case info.Mode().IsRegular():
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(&b, " %v %q", info.ModTime().UnixNano(), text)
-		case info.Mode().Type() == fs.ModeSymlink:
-			to, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprint(&b, " -> ", to)
-		}
-		b.WriteByte('\n')
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return b.String()
-}
-
 func (n *node) write(name, text string, mode fs.FileMode) {
 	n.t.Helper()
 	if err := errors.Join(os.WriteFile(n.path(name), []byte(text), mode), os.Chmod(n.path(name), mode)); err != nil {
@@ -108,7 +71,7 @@ func TestWhatWasThereBeforeIsThereAfter(t *testing.T) {
 		os.Chtimes(n.path("host-device"), long, long), os.Symlink("/opt/macvlan", n.path("macvlan"))); err != nil {
 		t.Fatal(err)
 	}
-	before := state(t, n.bin)
+	before := testnet.Tree(t, n.bin)
 	for _, version := range []string{"v1", "v2", "v2", "v1"} { // upgrade, the same again, rollback
 		for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts.d/conf"} {
 			if _, err := n.Put(install.File{Path: n.path(name), Content: []byte(version), Mode: 0o755}); err != nil {
@@ -123,7 +86,7 @@ func TestWhatWasThereBeforeIsThereAfter(t *testing.T) {
 	n.wantRemoved(install.Removed, "rdma")
 	n.wantRemoved(install.Removed, "whereabouts.d/conf")
 	n.wantRemoved("", "rdma")
-	if after := state(t, n.bin); after != before {
+	if after := testnet.Tree(t, n.bin); after != before {
 		t.Errorf("it was\n%sand is\n%s", before, after)
 	}
 	if _, err := os.Stat(n.record); !errors.Is(err, fs.ErrNotExist) {
@@ -275,7 +238,7 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 	}
 	n := newNode(t)
 	n.write("a", "upstream's", 0o755)
-	before := state(t, n.bin)
+	before := testnet.Tree(t, n.bin)
 	spec, err := json.Marshal(map[string]string{"Record": n.record, "Bin": n.bin})
 	if err != nil {
 		t.Fatal(err)
@@ -323,7 +286,7 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if after := state(t, n.bin); after != before {
+	if after := testnet.Tree(t, n.bin); after != before {
 		t.Errorf("it was\n%sand is\n%s", before, after)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
+	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -97,7 +98,7 @@ func TestKustomizeTakesAllOfIt(t *testing.T) {
 	kustomized := decoded(t, bytes.Split(run(t, testnet.Tool(t, "controlplane/kubectl", "cluster-binaries"), "kustomize", "."), []byte("\n---\n")))
 	ours := decoded(t, base.Objects())
 	wantEqual(t, kustomized, ours)
-	if len(ours) != 12 {
+	if len(ours) != 13 {
 		t.Errorf("%d objects", len(ours))
 	}
 	printed := run(t, filepath.Join(testnet.Bin(t), "railctl"), "install", "--manifest")
@@ -116,5 +117,61 @@ func wantEqual(t *testing.T, have, want map[string]any) {
 	}
 	if !bytes.Equal(a, b) {
 		t.Errorf("it is\n%s\nand not\n%s", a, b)
+	}
+}
+
+// TestChartMakesWhatTheServerTakes has a real API server look at all objects,
+// those of helm's hook as well, field by field.
+func TestChartMakesWhatTheServerTakes(t *testing.T) {
+	c := newCluster(t)
+	for _, set := range [][]string{
+		nil,
+		{
+			"image.tag=v1", "image.pullSecrets={a,b}", "plugins.prefix=rail-", "plugins.names={macvlan,whereabouts}", "whereabouts.apiServer=https://[fd00::1]:6443",
+			"whereabouts.replaceFiles=true", "reconcile=false", "metrics.address=::1", "nodeSelector.a=b", "priorityClassName=", "maxUnavailable=1",
+			"stateDirs={/run/rail-cni,/run/other}", "tolerations=null", "resources=null",
+			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
+			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+			"cniBinDir=/home/kubernetes/bin", "cniConfDir=/etc/kubernetes/cni/net.d",
+		},
+		{"uninstall.enabled=false", "metrics.address=0.0.0.0"},
+	} {
+		args := []string{"template", "rail-cni", chart, "--namespace", "default"}
+		for _, s := range set {
+			args = append(args, "--set", s)
+		}
+		text := run(t, testnet.Tool(t, "helm", "tools"), args...)
+		all := decoded(t, bytes.Split(bytes.TrimPrefix(bytes.TrimSpace(text), []byte("---\n")), []byte("\n---\n")))
+		want := 19
+		if slices.Contains(set, "uninstall.enabled=false") {
+			want = 13
+		}
+		if len(all) != want {
+			t.Errorf("%v: %d objects, not %d", set, len(all), want)
+		}
+		for name, o := range all {
+			object, err := yaml.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := c.path(object) + "?dryRun=All&fieldValidation=Strict"
+			// The cluster has the base, whose cluster-wide objects have these names.
+			code, answer, err := c.plane.Admin().Do(t.Context(), "POST", path, controlplane.YAML, object)
+			if err != nil || code != 201 && !(code == 409 && bytes.Contains(answer, []byte("AlreadyExists"))) {
+				t.Errorf("%v: %s: %d, %v: %s", set, name, code, err, answer)
+			}
+		}
+	}
+}
+
+func TestValuesThatCannotBeAreRefused(t *testing.T) {
+	for _, set := range []string{
+		"plugins.names={bridge}", "plugins.names={}", "plugins.prefix=../x", "plugin.prefix=rail-", "cniBinDir=opt/cni/bin", "image.pullPolicy=Maybe",
+		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "uninstall.timeout=soon",
+	} {
+		out, err := exec.Command(testnet.Tool(t, "helm", "tools"), "template", "rail-cni", chart, "--set", set).CombinedOutput()
+		if err == nil || !bytes.Contains(out, []byte("don't meet the specifications of the schema")) {
+			t.Errorf("%s: %v\n%s", set, err, out)
+		}
 	}
 }

@@ -56,16 +56,7 @@ func (c *cluster) apply(document []byte, rules map[string]map[string]bool) {
 	if err := yaml.Unmarshal(document, &o); err != nil {
 		c.t.Fatal(err)
 	}
-	const group = "/apis/rbac.authorization.k8s.io/v1/"
-	path, ok := map[string]string{
-		"ServiceAccount": "/api/v1/namespaces/" + o.Metadata.Namespace + "/serviceaccounts", "ClusterRole": group + "clusterroles",
-		"RoleBinding": group + "namespaces/" + o.Metadata.Namespace + "/rolebindings", "ClusterRoleBinding": group + "clusterrolebindings",
-		"Role":      group + "namespaces/" + o.Metadata.Namespace + "/roles",
-		"DaemonSet": "/apis/apps/v1/namespaces/" + o.Metadata.Namespace + "/daemonsets",
-	}[o.Kind]
-	if !ok {
-		c.t.Fatalf("what is a %s?", o.Kind)
-	}
+	path := c.path(document)
 	code, answer, err := c.plane.Admin().Do(c.t.Context(), "POST", path+"?fieldValidation=Strict", controlplane.YAML, document)
 	if err != nil || code != 201 {
 		c.t.Fatal(code, string(answer), err)
@@ -87,6 +78,25 @@ func (c *cluster) apply(document []byte, rules map[string]map[string]bool) {
 		}
 		maps.Copy(c.granted[user], rules[o.RoleRef.Name])
 	}
+}
+
+// path gives the collection that an object belongs to.
+func (c *cluster) path(document []byte) string {
+	c.t.Helper()
+	var o object
+	if err := yaml.Unmarshal(document, &o); err != nil {
+		c.t.Fatal(err)
+	}
+	in := "namespaces/" + o.Metadata.Namespace + "/"
+	const group = "/apis/rbac.authorization.k8s.io/v1/"
+	path, ok := map[string]string{
+		"ServiceAccount": "/api/v1/" + in + "serviceaccounts", "DaemonSet": "/apis/apps/v1/" + in + "daemonsets", "Job": "/apis/batch/v1/" + in + "jobs",
+		"ClusterRole": group + "clusterroles", "ClusterRoleBinding": group + "clusterrolebindings", "Role": group + in + "roles", "RoleBinding": group + in + "rolebindings",
+	}[o.Kind]
+	if !ok {
+		c.t.Fatalf("what is a %s?", o.Kind)
+	}
+	return path
 }
 
 func (c *cluster) kubeconfig(account string) string {

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/install"
+)
+
+// installed gives what an agent is started with that installs, into
+// directories of the test's own.
+func installed(t *testing.T) (bin, record string, args []string) {
+	t.Helper()
+	bin, record = t.TempDir(), filepath.Join(t.TempDir(), "record")
+	return bin, record, []string{"--install", "--own", testnet.Bin(t), "--cni-bin", bin, "--record", record}
+}
+
+// count gives the number of files in a directory.
+func count(t *testing.T, dir string) int {
+	t.Helper()
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+func sum(t *testing.T, path string) string {
+	t.Helper()
+	sum, err := install.Sum(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+func wantTree(t *testing.T, dir, want string) {
+	t.Helper()
+	if have := testnet.Tree(t, dir); have != want {
+		t.Errorf("%s has\n%sand not\n%s", dir, have, want)
+	}
+}
+
+func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	bin, record, args := installed(t)
+	if err := os.WriteFile(filepath.Join(bin, "macvlan"), []byte("#!/bin/sh\n"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	before := testnet.Tree(t, bin)
+	l.path = bin
+	a := l.start(args...)
+	if n := count(t, bin); n != 4 {
+		t.Errorf("%d plugins are installed", n)
+	}
+	pod := testnet.NewNetns(t, "pod")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
+	// Killed or stopped, it leaves all as it is.
+	a.end(syscall.SIGKILL)
+	if n := count(t, bin); n != 4 {
+		t.Errorf("%d plugins are installed", n)
+	}
+
+	a = l.launch(append(args, "--uninstall")...)
+	await(t, "it to say who needs the plugins", 10*time.Second, func() bool { return len(a.said("reason=NotUninstalled")) == 1 })
+	if code, text := a.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "ens1 as net1") {
+		t.Errorf("/readyz: %d %s", code, text)
+	}
+	if n := count(t, bin); n != 4 {
+		t.Errorf("%d plugins are installed", n)
+	}
+	pod.Kill() // the agent ends the attachment, by the plugins that it keeps
+	await(t, "it to uninstall", 20*time.Second, func() bool { return len(a.said("reason=Uninstalled")) == 1 })
+	wantTree(t, bin, before)
+	await(t, "it to be ready", 5*time.Second, func() bool {
+		code, _ := a.get("/readyz")
+		return code == http.StatusOK
+	})
+	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the record is there: %v", err)
+	}
+	// Started again, it keeps away.
+	a.end(syscall.SIGTERM)
+	l.start(append(args, "--uninstall")...)
+	wantTree(t, bin, before)
+}
+
+func TestUninstallByHand(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	bin, record, args := installed(t)
+	before := testnet.Tree(t, bin)
+	l.start(args...).end(syscall.SIGTERM)
+	l.path = bin
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "pod"), "net1"))
+	uninstall := func(more ...string) (string, error) {
+		cmd := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), append([]string{"uninstall", "--record", record, "--state-dir", l.state}, more...)...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := uninstall(); err == nil || !strings.Contains(out, "ens1 as net1") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if n := count(t, bin); n != 4 {
+		t.Errorf("%d plugins are installed", n)
+	}
+	if out, err := uninstall("--force"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	wantTree(t, bin, before)
+	if out, err := uninstall("--force"); err != nil {
+		t.Errorf("again: %v: %s", err, out)
+	}
+}
+
+func TestOtherPrefixAndFewerPlugins(t *testing.T) {
+	l := newLab(t)
+	bin, _, args := installed(t)
+	if err := os.WriteFile(filepath.Join(bin, "macvlan"), []byte("#!/bin/sh\n"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	before := testnet.Tree(t, bin)
+	l.start(args...).end(syscall.SIGTERM)
+	a := l.start(append(args, "--prefix", "rail-", "--plugins", "macvlan,whereabouts")...)
+	if now := testnet.Tree(t, bin); !strings.HasPrefix(now, before+"/rail-macvlan ") || !strings.Contains(now, "\n/rail-whereabouts ") || count(t, bin) != 3 {
+		t.Errorf("there are\n%s", now)
+	}
+	// What is kept is what is installed.
+	if err := os.Remove(filepath.Join(bin, "rail-macvlan")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it to be put back", 5*time.Second, func() bool { return len(a.said("reason=PluginRestored")) == 1 })
+	if want, have := sum(t, filepath.Join(testnet.Bin(t), "macvlan")), sum(t, filepath.Join(bin, "rail-macvlan")); want != have {
+		t.Errorf("what was put back is another: %s", have)
+	}
+	a.end(syscall.SIGTERM)
+	for _, wrong := range [][]string{{"--prefix", "../"}, {"--plugins", "bridge"}, {"--token-lifetime", "1m"}} {
+		a := l.launch(append(args, wrong...)...)
+		<-a.ended
+		if len(a.said("rail-agent: "+wrong[0])) != 1 {
+			t.Errorf("%v: %v", wrong, a.said(""))
+		}
+	}
+}
+
+func TestOthersPluginThatComesLaterIsKeptToo(t *testing.T) {
+	l := newLab(t)
+	bin, _, args := installed(t)
+	a := l.start(args...)
+	const later = "#!/bin/sh\necho later\n"
+	if err := os.WriteFile(filepath.Join(bin, "rdma"), []byte(later), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "ours to be put back", 5*time.Second, func() bool { return len(a.said("reason=PluginRestored")) == 1 })
+	a.end(syscall.SIGTERM)
+	l.start(append(args, "--uninstall")...)
+	if text, err := os.ReadFile(filepath.Join(bin, "rdma")); err != nil || string(text) != later {
+		t.Errorf("%q, %v", text, err)
+	}
+	if n := count(t, bin); n != 1 {
+		t.Errorf("%d files are left", n)
+	}
+}
+
+var tokenIn = regexp.MustCompile(`token: "([^"]+)"`)
+
+// TestKubeconfigOfThePlugin has the real server give the token, and real
+// whereabouts' files in their places.
+func TestKubeconfigOfThePlugin(t *testing.T) {
+	plane := controlplane.Start(t, controlplane.Options{})
+	if _, err := plane.ServiceAccount(t.Context(), "kube-system", "rail-cni-whereabouts"); err != nil { // makes it
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.node = nil // the server is the machine's
+	bin, _, args := installed(t)
+	conf := filepath.Join(t.TempDir(), "net.d")
+	args = append(args, "--kubeconfig", plane.AdminKubeconfig(), "--cni-conf", conf, "--node", "node7")
+	dir := filepath.Join(conf, "whereabouts.d")
+	a := l.start(args...)
+	kubeconfig := filepath.Join(dir, "whereabouts.kubeconfig")
+	who := exec.Command("kubectl", "--kubeconfig", kubeconfig, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+	who.Path = testnet.Tool(t, "controlplane/kubectl", "cluster-binaries")
+	if out, err := who.CombinedOutput(); err != nil || string(out) != "system:serviceaccount:kube-system:rail-cni-whereabouts" {
+		t.Errorf("%v: %s", err, out)
+	}
+	for name, mode := range map[string]fs.FileMode{"whereabouts.kubeconfig": 0o600, "whereabouts.conf": 0o600, "nodename": 0o644} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	var flat struct {
+		ConfigurationPath string `json:"configuration_path"`
+		Kubernetes        struct{ Kubeconfig string }
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "whereabouts.conf")); err != nil || json.Unmarshal(text, &flat) != nil || flat.Kubernetes.Kubeconfig != kubeconfig || flat.ConfigurationPath != dir {
+		t.Errorf("the flat file is %s, %v", text, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "nodename")); err != nil || string(text) != "node7\n" {
+		t.Errorf("nodename is %q, %v", text, err)
+	}
+	a.end(syscall.SIGTERM)
+	l.start(append(args, "--uninstall")...).end(syscall.SIGTERM)
+	if _, err := os.Stat(conf); err != nil {
+		t.Errorf("the runtime's directory is gone: %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is there: %v", dir, err)
+	}
+	wantTree(t, bin, "")
+
+	// Files of another installer stay, unless told otherwise; then they come back.
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"whereabouts.kubeconfig", "whereabouts.conf"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("theirs"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := testnet.Tree(t, dir)
+	a = l.start(args...)
+	if now := testnet.Tree(t, dir); !strings.HasSuffix(now, theirs) { // only "nodename" comes before them
+		t.Errorf("there is\n%sand was\n%s", now, theirs)
+	}
+	if n := len(a.said("another's is there, and stays")); n != 2 {
+		t.Errorf("it says so of %d files", n)
+	}
+	a.end(syscall.SIGTERM)
+	a = l.start(append(args, "--replace-whereabouts-files")...)
+	if text, err := os.ReadFile(kubeconfig); err != nil || !tokenIn.Match(text) {
+		t.Errorf("%s, %v", text, err)
+	}
+	a.end(syscall.SIGTERM)
+	l.start(append(args, "--replace-whereabouts-files", "--uninstall")...)
+	wantTree(t, dir, theirs)
+}
+
+// TestTokenIsRenewed has a server that gives tokens of three seconds, which a
+// real one refuses to do.
+func TestTokenIsRenewed(t *testing.T) {
+	const life = 3 * time.Second
+	var asked, away atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case away.Load() != 0:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case strings.HasSuffix(r.URL.Path, "/serviceaccounts/rail-cni-whereabouts/token"):
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprintf(w, `{"kind":"TokenRequest","status":{"token":"token-%d","expirationTimestamp":%q}}`, asked.Add(1), time.Now().Add(life).UTC().Format(time.RFC3339))
+		default:
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprint(w, `{"metadata":{}}`)
+		}
+	}))
+	defer server.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"kind":"Config","apiVersion":"v1","current-context":"c","clusters":[{"name":"c","cluster":{"server":%q}}],
+		"users":[{"name":"u","user":{"token":"t"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}]}`, server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.node = nil
+	_, _, args := installed(t)
+	conf := t.TempDir()
+	a := l.start(append(args, "--kubeconfig", kubeconfig, "--cni-conf", conf, "--api-server", "https://[fd00::1]:6443")...)
+	path := filepath.Join(conf, "whereabouts.d", "whereabouts.kubeconfig")
+	token := func() string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), `server: "https://[fd00::1]:6443"`) {
+			t.Fatalf("another server: %s", text)
+		}
+		return tokenIn.FindStringSubmatch(string(text))[1] // never a part of a file
+	}
+	first := token()
+	took := await(t, "another token", 2*life, func() bool { return token() != first })
+	if took > life {
+		t.Errorf("it took %v", took)
+	}
+	away.Store(1)
+	await(t, "it to say that the server is away", 90*time.Second, func() bool {
+		code, text := a.get("/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(text, "503")
+	})
+	last := token()
+	away.Store(0)
+	await(t, "a token", 10*time.Second, func() bool { return token() != last })
+	await(t, "it to be ready", 10*time.Second, func() bool {
+		code, _ := a.get("/readyz")
+		return code == http.StatusOK
+	})
+}
