@@ -141,7 +141,7 @@ ifneq ($(RIG),no)
 	@cd integration/crash && RAIL_CNI_CRASH=full '$(TOOLS)/rig' '$(TOOLS)/crash.test' -test.run NoRDMADeviceIsLost -test.timeout 12h
 endif
 
-e2e: build peers cluster-binaries ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
+e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
 	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/e2e
 
 lint: tools ## golangci-lint over all modules of the tree

@@ -26,7 +26,7 @@ spec:
 
 func TestPodsRunAndAreReached(t *testing.T) {
 	began := time.Now()
-	c := Start(t, Options{})
+	c := Start(t, Options{Hardware: true})
 	t.Logf("up after %v", time.Since(began).Round(time.Millisecond))
 	ctx := t.Context()
 	image := Image{Name: "localhost/test:1", Entrypoint: []string{"/bin/busybox", "sleep", "3600"}, Files: map[string]string{
@@ -68,6 +68,35 @@ func TestPodsRunAndAreReached(t *testing.T) {
 		if want := "system:serviceaccount:default:default"; err != nil || out != want {
 			t.Errorf("%s is %q for the API server (%v), not %q", pod, out, err, want)
 		}
+	}
+	railsFallHome(t, c.Node(0))
+}
+
+// railsFallHome: a NIC in a network namespace that ends is on the host again,
+// under the name that it had, and down.
+func railsFallHome(t *testing.T, n *Node) {
+	t.Helper()
+	const rail = "ens12np0"
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := n.Exec(t.Context(), args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	run("ip", "netns", "add", "pod")
+	run("ip", "link", "set", rail, "netns", "pod", "name", "net1", "alias", "lent")
+	run("ip", "-n", "pod", "link", "set", "net1", "up")
+	// A namespace may end no sooner than it has been seen; a pod's lives longer.
+	time.Sleep(100 * time.Millisecond)
+	run("ip", "netns", "del", "pod")
+	var link string
+	for deadline := time.Now().Add(20 * time.Second); link == "" && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		link, _ = n.Exec(t.Context(), "ip", "-o", "link", "show", "net1")
+	}
+	if !strings.Contains(link, "alias lent") || !strings.Contains(link, "altname "+Altname(0)) || !strings.Contains(link, "state DOWN") {
+		t.Errorf("the NIC that fell home is %q", link)
 	}
 }
 
