@@ -44,6 +44,8 @@ E2E       ?=
 RIG       ?= yes
 # CLUSTER=no leaves out what is measured on a real API server.
 CLUSTER   ?= yes
+# PODS=no leaves out what is measured on a real cluster.
+PODS      ?= yes
 
 # Builds programmes of Kubernetes, which say the version of their module.
 KUBERNETES = cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
@@ -135,6 +137,11 @@ test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual ma
 crash: build peers controlplane ## kill the plugins at each change that they make, a model of a node for MODEL_STEPS steps (most of an hour), and the same with RDMA (two hours; RIG=no: without)
 	@scripts/need.sh ip:iproute2
 	@RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' go test -count=1 -timeout 4h -parallel 8 ./integration/crash
+ifneq ($(PODS),no)
+	@$(MAKE) cluster-binaries
+	@echo
+	@'$(TOOLS)/bench' -pods $(BENCHFLAGS)
+endif
 ifneq ($(RIG),no)
 	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
 	@go test -c -tags rig -o '$(TOOLS)/crash.test' ./integration/crash
@@ -149,7 +156,7 @@ lint: tools ## golangci-lint over all modules of the tree
 
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
-bench: build peers controlplane ## ADD and DEL against the plugins of others, on an API server (CLUSTER=no: without) and in the rig (RIG=no); tables in bin/bench/
+bench: build peers controlplane ## ADD and DEL against the plugins of others, on an API server (CLUSTER=no: without), with pods of a cluster (PODS=no) and in the rig (RIG=no); tables in bin/bench/
 	@scripts/need.sh ip:iproute2
 	@mkdir -p '$(TOOLS)'
 	@go build -o '$(TOOLS)/' ./integration/bench
@@ -158,6 +165,11 @@ ifneq ($(CLUSTER),no)
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@echo
 	@'$(TOOLS)/bench' -cluster -etcd '$(RAIL_CNI_DEBIAN_ETCD)' $(BENCHFLAGS)
+endif
+ifneq ($(PODS),no)
+	@$(MAKE) cluster-binaries
+	@echo
+	@'$(TOOLS)/bench' -pods $(BENCHFLAGS)
 endif
 ifneq ($(RIG),no)
 	@go build -o '$(TOOLS)/rig' ./integration/rig/exec

@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestQuantile(t *testing.T) {
@@ -45,6 +47,44 @@ func TestMessageOfAFailedPlugin(t *testing.T) {
 		if got := message([]byte(out)); got != want {
 			t.Errorf("message(%q) = %q, want %q", out, got, want)
 		}
+	}
+}
+
+func TestSandboxesAreReadFromContainerdsLog(t *testing.T) {
+	const log = `time="2026-05-01T10:00:00.5Z" level=info msg="RunPodSandbox for &PodSandboxMetadata{Name:before,Uid:1,Namespace:default,Attempt:0,}"
+time="2026-05-01T10:00:00.6Z" level=info msg="RunPodSandbox for &PodSandboxMetadata{Name:before,Uid:1,Namespace:default,Attempt:0,} returns sandbox id \"a1\""
+time="2026-05-01T10:00:01.5Z" level=info msg="RunPodSandbox for &PodSandboxMetadata{Name:a,Uid:2,Namespace:default,Attempt:0,}"
+time="2026-05-01T10:00:01.6Z" level=info msg="RunPodSandbox for &PodSandboxMetadata{Name:b,Uid:3,Namespace:default,Attempt:0,}"
+time="2026-05-01T10:00:01.7Z" level=error msg="RunPodSandbox for &PodSandboxMetadata{Name:b,Uid:3,Namespace:default,Attempt:0,} failed, error"
+time="2026-05-01T10:00:01.75Z" level=info msg="StopPodSandbox for \"a1\""
+time="2026-05-01T10:00:01.8Z" level=info msg="RunPodSandbox for &PodSandboxMetadata{Name:a,Uid:2,Namespace:default,Attempt:0,} returns sandbox id \"b2\""
+time="2026-05-01T10:00:01.85Z" level=info msg="StopPodSandbox for \"a1\" returns successfully"
+time="2026-05-01T10:00:02Z" level=info msg="StopPodSandbox for \"b2\""
+time="2026-05-01T10:00:02.25Z" level=info msg="StopPodSandbox for \"b2\" returns successfully"
+time="2026-05-01T10:00:03Z" level=info msg="StopPodSandbox for \"b2\""
+time="2026-05-01T10:00:03.5Z" level=info msg="StopPodSandbox for \"b2\" returns successfully"
+`
+	var r podResult
+	if err := r.sandboxes(strings.NewReader(log), time.Date(2026, 5, 1, 10, 0, 1, 0, time.UTC)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(r.Start.Sandbox, []float64{300}) || !slices.Equal(r.Delete.Sandbox, []float64{250}) {
+		t.Errorf("made in %v ms, ended in %v ms", r.Start.Sandbox, r.Delete.Sandbox)
+	}
+}
+
+func TestWhatRailsAddIsNotComparedBelowTheNoise(t *testing.T) {
+	sc, v := scenes[0], podVerbs[0]
+	r := &podReport{results: map[string]map[string]*podResult{sc.id: {}}}
+	for s, all := range map[suite][]float64{noRails: {9, 10, 11}, upstream: {12, 12, 12}, ourSuite: {10, 11, 11}} {
+		r.results[sc.id][s.id] = &podResult{Start: podTimes{All: all}}
+	}
+	if over, err := r.addedRatio(sc, v); over != 0.5 || err != nil {
+		t.Errorf("%v, %v", over, err)
+	}
+	r.results[sc.id][upstream.id].Start.All = []float64{11, 10, 11}
+	if over, err := r.addedRatio(sc, v); err == nil {
+		t.Errorf("%v", over)
 	}
 }
 

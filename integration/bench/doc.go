@@ -3,7 +3,8 @@
 // of a link by one "ip link set … netns … name …".
 //
 //	make bench           RIG=no leaves out the part in the rig,
-//	                     CLUSTER=no that on an API server
+//	                     CLUSTER=no that on an API server,
+//	                     PODS=no that with pods of a cluster
 //
 // It runs the plugins' binaries as a runtime does (CNI_* in the environment,
 // the configuration on stdin) and takes the wall time of the process. All
@@ -45,6 +46,17 @@
 // server's audit log, and draws what becomes of the times with more pods at
 // once and with more addresses handed out.
 //
-// The package imports nothing of the project but the rig's and the control
-// plane's: it knows its programmes as a runtime does, as binaries.
+// With -pods it measures what a user of Kubernetes waits for, on a cluster of
+// integration/cluster: from the first request until all pods are Ready, and from
+// the request to delete them until all are gone, as a watch tells it. Our plugins
+// and upstream's are in each node's CNI directory side by side, ours by the
+// prefixed names that rail-agent can install, and both have the same account; they
+// take turns with the floor, which is the same pods without a rail. How long each
+// sandbox took is from containerd's log. Last it makes the CNI calls of a pod with
+// eight rails itself, by Multus and without: the difference is Multus' own. Beside
+// wall times, those show the CPU time of the processes, which says more on a
+// machine that is busy.
+//
+// The package imports nothing of the project but the rig, the control plane and
+// the cluster: it knows its programmes as a runtime does, as binaries.
 package main

@@ -23,7 +23,8 @@ type options struct {
 	settle                 time.Duration
 	rig                    string
 	etcds                  []string
-	cluster, inside, guest bool
+	cluster, pods          bool
+	inside, guest          bool
 }
 
 func main() {
@@ -32,10 +33,11 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "bin/peers", "`directory` of the CNI project's binaries")
 	flag.StringVar(&o.out, "out", "bin/bench", "`directory` for bench.md and bench.json")
 	flag.StringVar(&o.label, "label", "devel", "what is measured, for the report")
-	flag.IntVar(&o.rounds, "rounds", 0, "how often each contender has its turn (default 40, in the rig 20, with -cluster 3)")
-	flag.DurationVar(&o.settle, "settle", 0, "pause before each measured verb (default 80ms, in the rig 300ms)")
+	flag.IntVar(&o.rounds, "rounds", 0, "how often each contender has its turn (default 40, in the rig 20, with -cluster or -pods 3)")
+	flag.DurationVar(&o.settle, "settle", 0, "pause before each measured verb (default 80ms, in the rig 300ms, with -pods 3s)")
 	flag.StringVar(&o.rig, "rig", "", "measure with RDMA, in the virtual machine that `program` (integration/rig/exec) runs")
 	flag.BoolVar(&o.cluster, "cluster", false, "measure addresses of a cluster, against whereabouts on a real API server")
+	flag.BoolVar(&o.pods, "pods", false, "measure pods of a real cluster")
 	flag.Func("etcd", "with -cluster: measure with this etcd `program` as well (may be repeated)", func(path string) error {
 		o.etcds = append(o.etcds, path)
 		return nil
@@ -43,6 +45,11 @@ func main() {
 	flag.BoolVar(&o.inside, "inside", false, "used by the programme itself: already in the node's namespaces")
 	flag.BoolVar(&o.guest, "guest", false, "used by the programme itself: already in the rig's virtual machine")
 	flag.Parse()
+	if !o.pods {
+		// The cluster's package keeps the main thread for this goroutine, which
+		// makes each wait for a child a little longer.
+		runtime.UnlockOSThread()
+	}
 
 	if err := start(o); err != nil {
 		var exit *exec.ExitError
@@ -68,6 +75,9 @@ func start(o options) error {
 	}
 	if o.guest {
 		return guest(o)
+	}
+	if o.pods {
+		return benchPods(o)
 	}
 	if !o.inside {
 		return reexec(os.Args[1:])
@@ -183,7 +193,7 @@ func machine() (about, error) {
 
 func defaultRounds(o options) int {
 	switch {
-	case o.cluster:
+	case o.cluster, o.pods:
 		return 3
 	case o.rig != "":
 		return 20
@@ -193,7 +203,10 @@ func defaultRounds(o options) int {
 
 // defaultSettle gives the pauses that doc.go speaks of.
 func defaultSettle(o options) time.Duration {
-	if o.rig != "" {
+	switch {
+	case o.pods:
+		return 3 * time.Second
+	case o.rig != "":
 		return 300 * time.Millisecond
 	}
 	return 80 * time.Millisecond

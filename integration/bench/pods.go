@@ -1,0 +1,490 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+)
+
+// Pods of a real cluster: from the first request until all are Ready, and from
+// the request to delete them until all are gone.
+
+// suite is a set of plugins, or none.
+type suite struct {
+	id, title string
+	prefix    string // of the plugins' names in the node's directory
+	subnet    string // of its addresses, the first two numbers
+}
+
+var (
+	noRails  = suite{id: "floor", title: "floor: no rail"}
+	upstream = suite{id: "upstream", title: "upstream + whereabouts v0.9.4", subnet: "172.30"}
+	ourSuite = suite{id: "ours", title: "ours", prefix: "rail-", subnet: "172.31"}
+	suites   = []suite{noRails, upstream, ourSuite}
+)
+
+// scene is the pods that start together.
+type scene struct {
+	id, title string
+	plugin    string
+	rails     []string // the NICs of the node, one for each rail of a pod
+	pods      int
+	limit     float64 // the goal for ours over upstream
+}
+
+var scenes = []scene{
+	{"shared", "20 pods at once on 2 nodes, each with a macvlan rail", "macvlan", []string{"rail9"}, 20, 0.6},
+	{"lent", "one pod with 8 host-device rails", "host-device", clusterRails[:8], 1, 0.35},
+}
+
+var clusterRails = []string{"rail1", "rail2", "rail3", "rail4", "rail5", "rail6", "rail7", "rail8", "rail9"}
+
+// podLab is the cluster.
+type podLab struct {
+	*cluster.Cluster
+	o    options
+	logs []string // of the nodes' containerds
+}
+
+const podsPath = "/api/v1/namespaces/default/pods"
+
+// upstreamRole is what whereabouts' manifest gives its account, beside what the
+// account has for ours.
+const upstreamRole = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: whereabouts-cni}
+rules:
+- {apiGroups: [whereabouts.cni.cncf.io], resources: ["*"], verbs: [get, list, watch, create, update, patch, delete]}
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: ["*"]}
+- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: whereabouts-cni}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: whereabouts-cni}
+subjects: [{kind: ServiceAccount, name: rail-cni-whereabouts, namespace: kube-system}]
+`
+
+// newPodLab starts a cluster whose nodes have the plugins of both suites side by
+// side, ours by prefixed names, and makes the networks.
+func newPodLab(ctx context.Context, o options, dir string) (*podLab, error) {
+	plugins, err := sideBySide(o, filepath.Join(dir, "plugins"))
+	if err != nil {
+		return nil, err
+	}
+	l := &podLab{o: o}
+	clusterDir := filepath.Join(dir, "cluster")
+	if err := os.Mkdir(clusterDir, 0o700); err != nil {
+		return nil, err
+	}
+	l.Cluster, err = cluster.New(ctx, clusterDir, cluster.Options{
+		Multus: cluster.Thin, Plugins: plugins, Rails: clusterRails, ControlPlane: controlplane.Options{Fsync: true},
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range l.Nodes() {
+		l.logs = append(l.logs, filepath.Join(clusterDir, n.Name, "containerd.log"))
+	}
+	if err := l.Apply(ctx, []byte(upstreamRole)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if err := l.Apply(ctx, networks()); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// sideBySide makes links to the plugins by the names that they are to have.
+func sideBySide(o options, dir string) (paths []string, err error) {
+	for link, target := range map[string]string{
+		"macvlan": filepath.Join(o.peers, "macvlan"), "host-device": filepath.Join(o.peers, "host-device"),
+		"whereabouts":      filepath.Join(o.peers, "kubernetes", "whereabouts"),
+		"rail-macvlan":     filepath.Join(o.bin, "macvlan"),
+		"rail-host-device": filepath.Join(o.bin, "host-device"),
+		"rail-whereabouts": filepath.Join(o.bin, "whereabouts"),
+	} {
+		if target, err = filepath.Abs(target); err != nil {
+			return nil, err
+		}
+		paths = append(paths, filepath.Join(dir, link))
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Symlink(target, filepath.Join(dir, link))); err != nil {
+			return nil, err
+		}
+	}
+	return paths, nil
+}
+
+// networks gives a NetworkAttachmentDefinition for each rail of each scene, for
+// each suite.
+func networks() []byte {
+	var items []any
+	for _, s := range suites[1:] {
+		for _, sc := range scenes {
+			for _, rail := range sc.rails {
+				items = append(items, map[string]any{
+					"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+					"metadata": map[string]any{"name": s.networkName(sc, rail)}, "spec": map[string]any{"config": encoded(s.network(sc, rail))},
+				})
+			}
+		}
+	}
+	return []byte(encoded(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
+}
+
+// encoded gives the JSON of maps, lists and strings, which always have one.
+func encoded(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+func (s suite) networkName(sc scene, rail string) string {
+	return strings.Join([]string{s.id, sc.id, rail}, "-")
+}
+
+// network gives the CNI configuration of a rail.
+func (s suite) network(sc scene, rail string) map[string]any {
+	conf := map[string]any{
+		"cniVersion": "1.0.0", "name": s.networkName(sc, rail), "type": s.prefix + sc.plugin,
+		"ipam": map[string]any{"type": s.prefix + "whereabouts", "range": fmt.Sprintf("%s.%d.0/24", s.subnet, slices.Index(clusterRails, rail))},
+	}
+	if sc.plugin == "macvlan" {
+		conf["master"], conf["mode"] = rail, "bridge"
+	} else {
+		conf["device"] = rail
+	}
+	return conf
+}
+
+// pod gives one of a scene. It ends as soon as it is told to.
+func (l *podLab) pod(s suite, sc scene, i int) map[string]any {
+	annotations := map[string]any{}
+	if s != noRails {
+		var names []string
+		for _, rail := range sc.rails {
+			names = append(names, s.networkName(sc, rail))
+		}
+		annotations["k8s.v1.cni.cncf.io/networks"] = strings.Join(names, ",")
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": fmt.Sprintf("%s-%s-%d", s.id, sc.id, i), "annotations": annotations},
+		"spec": map[string]any{
+			"nodeSelector":                  map[string]any{"kubernetes.io/hostname": l.Node(i % len(l.Nodes())).Name},
+			"terminationGracePeriodSeconds": 5,
+			"containers": []any{map[string]any{
+				"name": "c", "image": cluster.ToolsImage, "command": []string{"/bin/sh", "-c", "trap 'exit 0' TERM; sleep 86400 & wait"},
+			}},
+		},
+	}
+}
+
+// seen is what a watch tells of a pod.
+type seen struct {
+	Metadata struct {
+		Name        string
+		Annotations map[string]string
+	}
+	Status struct {
+		Conditions []struct{ Type, Status string }
+	}
+}
+
+func (p *seen) ready() bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
+}
+
+// attached counts the pod's interfaces that have an address, as Multus reports
+// them.
+func (p *seen) attached() (n int) {
+	var entries []struct{ IPs []string }
+	if json.Unmarshal([]byte(p.Metadata.Annotations["k8s.v1.cni.cncf.io/network-status"]), &entries) != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if len(e.IPs) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// until does something and gives how long it took until each of n pods is as it
+// is to be, in seconds, in the order in which they became so.
+func (l *podLab) until(ctx context.Context, n int, do func() error, is func(kind string, p *seen) (bool, error)) (took []float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var list struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	code, answer, err := l.Admin().Get(ctx, podsPath+"?limit=1")
+	if err := errors.Join(answered(code, answer, err), json.Unmarshal(answer, &list)); err != nil {
+		return nil, err
+	}
+	done, began := make(chan error, 1), time.Now()
+	go func() { done <- do() }()
+	are := map[string]bool{}
+	var failed error
+	err = l.Admin().Watch(ctx, podsPath+"?resourceVersion="+list.Metadata.ResourceVersion, func(kind string, object json.RawMessage) bool {
+		at := time.Now()
+		var p seen
+		if failed = json.Unmarshal(object, &p); failed != nil || are[p.Metadata.Name] {
+			return failed == nil
+		}
+		if are[p.Metadata.Name], failed = is(kind, &p); are[p.Metadata.Name] {
+			took = append(took, at.Sub(began).Seconds())
+		}
+		return failed == nil && len(took) < n
+	})
+	return took, errors.Join(err, failed, <-done)
+}
+
+// start starts the pods of a scene.
+func (l *podLab) start(ctx context.Context, s suite, sc scene, pods int) ([]float64, error) {
+	want := 1
+	if s != noRails {
+		want += len(sc.rails)
+	}
+	create := func() error {
+		errs := make(chan error, pods)
+		for i := range pods {
+			go func() { errs <- answered(l.Admin().Create(ctx, podsPath, l.pod(s, sc, i))) }()
+		}
+		var err error
+		for range pods {
+			err = errors.Join(err, <-errs)
+		}
+		return err
+	}
+	return l.until(ctx, pods, create, func(_ string, p *seen) (bool, error) {
+		if !p.ready() {
+			return false, nil
+		}
+		if got := p.attached(); got != want {
+			return false, fmt.Errorf("%s is ready with %d addresses, not %d", p.Metadata.Name, got, want)
+		}
+		return true, nil
+	})
+}
+
+// stop deletes all pods.
+func (l *podLab) stop(ctx context.Context, pods int) ([]float64, error) {
+	return l.until(ctx, pods, func() error { return answered(l.Admin().Delete(ctx, podsPath)) },
+		func(kind string, _ *seen) (bool, error) { return kind == "DELETED", nil })
+}
+
+// answered makes an error of an answer that refuses.
+func answered(code int, answer []byte, err error) error {
+	if err == nil && code/100 != 2 {
+		err = fmt.Errorf("%d %s: %s", code, http.StatusText(code), answer)
+	}
+	return err
+}
+
+// podTimes is what pods took for one of the two things that a user waits for.
+type podTimes struct {
+	All     []float64 `json:"allSeconds"`  // of each round, until the last pod
+	Each    []float64 `json:"eachSeconds"` // of each pod
+	Sandbox []float64 `json:"sandboxMs"`   // of each pod's sandbox, as containerd reports
+}
+
+// podResult is what one suite's pods of a scene took.
+type podResult struct {
+	Start  podTimes `json:"start"`
+	Delete podTimes `json:"delete"`
+}
+
+// turn lets one suite start and delete its pods, and adds to r.
+func (l *podLab) turn(ctx context.Context, s suite, sc scene, pods int, r *podResult) error {
+	if err := l.quiet(ctx, l.o.settle); err != nil {
+		return err
+	}
+	began := time.Now()
+	up, err := l.start(ctx, s, sc, pods)
+	if err != nil {
+		return fmt.Errorf("%s, %s: start: %w", sc.id, s.id, err)
+	}
+	time.Sleep(l.o.settle)
+	down, err := l.stop(ctx, pods)
+	if err != nil {
+		return fmt.Errorf("%s, %s: delete: %w", sc.id, s.id, err)
+	}
+	r.Start.add(up)
+	r.Delete.add(down)
+	for _, log := range l.logs {
+		text, err := os.Open(log)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(r.sandboxes(text, began), text.Close())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *podTimes) add(seconds []float64) {
+	t.All, t.Each = append(t.All, slices.Max(seconds)), append(t.Each, seconds...)
+}
+
+// quiet brings the nodes into the state that each turn begins with: all NICs
+// up, with carrier, and a pause for what the kernel and the kubelets still do
+// about the pods before.
+func (l *podLab) quiet(ctx context.Context, pause time.Duration) error {
+	time.Sleep(pause)
+	for _, n := range l.Nodes() {
+		for _, rail := range clusterRails {
+			if _, err := n.Exec(ctx, "ip", "link", "set", rail, "up"); err != nil {
+				return err
+			}
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		down := ""
+		for _, n := range l.Nodes() {
+			out, err := n.Exec(ctx, "ip", "-o", "link", "show", "type", "veth")
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(out) {
+				if strings.Contains(line, ": rail") && !strings.Contains(line, " state UP ") {
+					down += n.Name + ": " + line
+				}
+			}
+		}
+		if down == "" {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("NICs do not come up:\n%s", down)
+		}
+	}
+}
+
+// sandboxLine is what containerd logs of the calls that make and end a
+// sandbox, network included, when they begin and when they have been done:
+// 1 is the time, 2 the call, 3 a quote when it begins, 4 the ID that a new sandbox
+// has got.
+var sandboxLine = regexp.MustCompile(`^time="([^"]+)" .*msg="(RunPodSandbox for &PodSandboxMetadata\{[^}]*\}|StopPodSandbox for \\"[0-9a-f]+\\")("| returns (?:sandbox id \\"([0-9a-f]+)\\")?)`)
+
+// sandboxes reads a log of containerd and adds how long it took to make the
+// sandboxes that were begun since then, and to end these. Of several calls
+// that end one it is the first, which does the work.
+func (r *podResult) sandboxes(log io.Reader, since time.Time) error {
+	began := map[string]time.Time{} // calls under way
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		m := sandboxLine.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339Nano, m[1])
+		if err != nil {
+			return err
+		}
+		call, done, id := m[2], m[3] != `"`, m[4]
+		run := strings.HasPrefix(call, "Run")
+		first, known := began[call]
+		switch {
+		case done && known && !first.IsZero():
+			to := &r.Delete.Sandbox
+			if run {
+				to = &r.Start.Sandbox
+				began[fmt.Sprintf(`StopPodSandbox for \"%s\"`, id)] = time.Time{} // one to look for
+			}
+			*to = append(*to, milliseconds(at.Sub(first)))
+			delete(began, call)
+		case !done && (run && at.After(since) || known && first.IsZero()):
+			began[call] = at
+		}
+	}
+	return lines.Err()
+}
+
+// benchPods measures on a cluster, and reports.
+func benchPods(o options) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(o.out, "pods-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	a, err := machine()
+	if err != nil {
+		return err
+	}
+	a.Label, a.Rounds = o.label, o.rounds
+	a.Against = "the plugins of containernetworking/plugins v1.9.1 with whereabouts v0.9.4, on a real cluster"
+	a.State = "2 nodes, Multus thin; all files of the nodes on tmpfs; etcd on disk, with fsync"
+	l, err := newPodLab(ctx, o, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	r := &podReport{about: a, results: map[string]map[string]*podResult{}}
+	if r.versions, err = l.versions(ctx); err != nil {
+		return err
+	}
+	for _, sc := range scenes {
+		r.results[sc.id] = map[string]*podResult{}
+		for _, s := range suites {
+			r.results[sc.id][s.id] = &podResult{}
+			// The first pod of a network makes the pool, which is nobody's
+			// everyday.
+			if err := l.turn(ctx, s, sc, min(sc.pods, len(l.Nodes())), &podResult{}); err != nil {
+				return err
+			}
+		}
+	}
+	for round := range o.rounds {
+		for _, sc := range scenes {
+			for i := range suites {
+				s := suites[(i+round)%len(suites)]
+				fmt.Fprintf(os.Stderr, "  round %d of %d: %s, %s\n", round+1, o.rounds, sc.title, s.title)
+				if err := l.turn(ctx, s, sc, sc.pods, r.results[sc.id][s.id]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if r.calls, err = l.callRows(scenes[1]); err != nil {
+		return err
+	}
+	if err := l.measureCalls(ctx, r.calls, callRounds); err != nil {
+		return err
+	}
+	if r.about.LoadAfter, err = loadAverage(); err != nil {
+		return err
+	}
+	return r.publish(o.out)
+}
+
+func (l *podLab) versions(ctx context.Context) (string, error) {
+	etcd, apiserver, err := l.Versions(ctx)
+	return fmt.Sprintf("Kubernetes %s, etcd %s", apiserver, etcd), err
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// podReport is all that a run with -pods says.
+type podReport struct {
+	about    about
+	versions string
+	results  map[string]map[string]*podResult // by scene and suite
+	calls    []*callRow
+}
+
+// podVerb is one of the two things that a user waits for.
+type podVerb struct {
+	name, note string
+	of         func(*podResult) *podTimes
+}
+
+var podVerbs = []podVerb{
+	{"start", "from the first request until the last pod is Ready", func(r *podResult) *podTimes { return &r.Start }},
+	{"delete", "from the request until the last pod is gone", func(r *podResult) *podTimes { return &r.Delete }},
+}
+
+func (r *podReport) times(sc scene, s suite, v podVerb) *podTimes {
+	return v.of(r.results[sc.id][s.id])
+}
+
+// added gives what the rails add to the median of the floor.
+func (r *podReport) added(sc scene, s suite, v podVerb) float64 {
+	return median(r.times(sc, s, v).All) - median(r.times(sc, noRails, v).All)
+}
+
+// addedRatio gives what our rails add over what upstream's add. There is none
+// where the difference is not larger than the noise.
+func (r *podReport) addedRatio(sc scene, v podVerb) (float64, error) {
+	ours, theirs := r.added(sc, ourSuite, v), r.added(sc, upstream, v)
+	floor := r.times(sc, noRails, v).All
+	if noise := (slices.Max(floor) - slices.Min(floor)) / 2; theirs <= noise {
+		return 0, fmt.Errorf("upstream's rails add %.2f s, and the floor differs from itself by ±%.2f s", theirs, noise)
+	}
+	return ours / theirs, nil
+}
+
+func (r *podReport) tables() []table {
+	var all []table
+	for _, sc := range scenes {
+		for _, v := range podVerbs {
+			all = append(all, r.table(sc, v))
+		}
+	}
+	return append(all, callTable(scenes[1], r.calls), goalTable("goals", r.verdicts()))
+}
+
+func (r *podReport) table(sc scene, v podVerb) table {
+	t := table{title: sc.title + ": " + v.name, head: []string{
+		v.note, "median s", "min", "max", "×upstream", "rails add s", "×upstream", "a pod p50 s", "sandbox p50 ms", "p90",
+	}}
+	for _, s := range suites {
+		mine := r.times(sc, s, v)
+		row := []string{
+			s.title, fmt.Sprintf("%.2f", median(mine.All)), fmt.Sprintf("%.2f", slices.Min(mine.All)), fmt.Sprintf("%.2f", slices.Max(mine.All)), "", "", "",
+			fmt.Sprintf("%.2f", median(mine.Each)), fmt.Sprintf("%.0f", median(mine.Sandbox)), fmt.Sprintf("%.0f", quantile(mine.Sandbox, 0.9)),
+		}
+		if s != upstream {
+			row[4] = fmt.Sprintf("%.2f", ratio(mine.All, r.times(sc, upstream, v).All))
+		}
+		if s != noRails {
+			row[5] = fmt.Sprintf("%.2f", r.added(sc, s, v))
+		}
+		if over, err := r.addedRatio(sc, v); err == nil && s == ourSuite {
+			row[6] = fmt.Sprintf("%.2f", over)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// verdicts are the project's goals for pods. Most of the whole time is the
+// kubelets' and the runtimes', so what the rails add to it is judged as well.
+func (r *podReport) verdicts() (all []verdict) {
+	for _, sc := range scenes {
+		for _, v := range podVerbs {
+			over, err := r.addedRatio(sc, v)
+			all = append(all,
+				judge(sc.title+": "+v.name+", over upstream", sc.limit, ratio(r.times(sc, ourSuite, v).All, r.times(sc, upstream, v).All), "×", nil),
+				judge("… what the rails add to it, over upstream", sc.limit, over, "×", err))
+		}
+	}
+	return all
+}
+
+func (r *podReport) print(w io.Writer, heading func(io.Writer), each func(table, io.Writer)) {
+	heading(w)
+	fmt.Fprintln(w, r.versions)
+	for _, t := range r.tables() {
+		each(t, w)
+	}
+}
+
+// publish prints the report, and leaves it in dir.
+func (r *podReport) publish(dir string) error {
+	r.print(os.Stdout, func(w io.Writer) { fmt.Fprintln(w, r.about.heading()) }, table.text)
+	var md bytes.Buffer
+	r.print(&md, r.about.markdown, table.markdown)
+	js, err := json.MarshalIndent(struct {
+		About    about                            `json:"about"`
+		Versions string                           `json:"versions"`
+		Results  map[string]map[string]*podResult `json:"results"`
+		Calls    []*callRow                       `json:"calls"`
+		Verdicts []verdict                        `json:"goals"`
+	}{r.about, r.versions, r.results, r.calls, r.verdicts()}, "", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nwritten to %s\n", filepath.Join(dir, "pods.{md,json}"))
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "pods.md"), md.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(dir, "pods.json"), js, 0o644),
+	)
+}
