@@ -22,7 +22,7 @@ var kernelModules = []string{
 }
 
 // deviceModules are loaded on demand, for what [Machine] may be given.
-var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4"}
+var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4", "virtio_net", "overlay"}
 
 // moduleParameters keep these from making links when they are loaded.
 var moduleParameters = map[string]string{"bonding.ko": "max_bonds=0", "dummy.ko": "numdummies=0", "ifb.ko": "numifbs=0"}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 )
@@ -22,6 +23,7 @@ type Job struct {
 	Binaries string   // directory of our plugins, RAIL_CNI_BIN in the guest
 	Peers    string   // directory of the plugins of others, RAIL_CNI_PEERS in the guest
 	Module   string   // parameters of the NICs' kernel module
+	Files    string   // directory whose files, or what they link to, the guest has below /; none if empty
 }
 
 // Pack writes the machine's file system for a job to path: the image's base,
@@ -47,6 +49,11 @@ func (j *Job) Pack(image *Image, path string) error {
 	a.file(wire.TestBinary, j.Binary)
 	if err := errors.Join(a.binaries(wire.Binaries, j.Binaries), a.binaries(wire.Peers, j.Peers), a.tree(filepath.Join(j.Dir, "testdata"))); err != nil {
 		return err
+	}
+	if j.Files != "" {
+		if err := a.below(j.Files); err != nil {
+			return err
+		}
 	}
 	text, err := json.Marshal(wire.Job{Args: j.Args, Dir: j.Dir, Module: j.Module, Env: append([]string{
 		"PATH=/bin:/usr/bin:/usr/sbin", "HOME=/root", "TMPDIR=/tmp",
@@ -93,6 +100,17 @@ func (a *archive) binaries(to, from string) error {
 		}
 	}
 	return nil
+}
+
+// below adds the files below a directory, which symbolic links may stand for, as
+// if that were the root.
+func (a *archive) below(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			a.file(strings.TrimPrefix(path, dir), path)
+		}
+		return err
+	})
 }
 
 // tree adds a directory where it is on the host, if there is one.

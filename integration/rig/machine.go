@@ -2,10 +2,12 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,8 +22,13 @@ import (
 // Machine is a virtual machine with RoCE NICs.
 type Machine struct {
 	Image  *Image
-	Initrd string    // file: the image's base, followed by the job
-	Disk   string    // file: a disk with ext4 on it; none if empty
+	Initrd string // file: the image's base, followed by the job
+	Disk   string // file: a disk with ext4 on it; none if empty
+	Memory string // in MB; 1024 if empty
+	// Reach is an address of this host's loopback, host:port, that the machine
+	// reaches at [wire.Reached] through a NIC (eth0, virtio) of its own, which
+	// leads nowhere else. None if empty.
+	Reach  string
 	Out    io.Writer // takes what the test prints
 	ErrOut io.Writer
 	Log    io.Writer // takes what the rig says, for a person
@@ -54,7 +61,7 @@ func (m *Machine) args() []string {
 		// each, one may run what the other is just patching, and about one
 		// boot in sixty ends with "Oops: int3" (the kernel patches its code
 		// while it boots). It costs no time.
-		"-accel", "tcg,thread=single", "-M", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", "1024",
+		"-accel", "tcg,thread=single", "-M", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", cmp.Or(m.Memory, "1024"),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(kernelArgs, " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
@@ -67,6 +74,12 @@ func (m *Machine) args() []string {
 		for _, first := range []int{firstSlot, secondSlot} {
 			args = append(args, "-device", "edu,addr="+strconv.FormatInt(int64(first+i), 16))
 		}
+	}
+	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
+		// One program for each connection: what QEMU connects by itself is one
+		// connection for good.
+		args = append(args, "-netdev", fmt.Sprintf("user,id=reach,restrict=on,guestfwd=tcp:%s-cmd:busybox nc %s %s", wire.Reached, host, port),
+			"-device", "virtio-net-pci,netdev=reach,addr=4,romfile=")
 	}
 	if m.Disk != "" {
 		args = append(args, "-drive", "file="+m.Disk+",format=raw,if=none,id=disk", "-device", "virtio-blk-pci,drive=disk,addr=3")

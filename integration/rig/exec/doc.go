@@ -14,6 +14,10 @@
 //	                              "movable=0 move_delay_ms=50"
 //	RIG_DISK                      a file with an ext4 file system, the machine's
 //	                              disk (kmod.Disk)
+//	RIG_FILES                     a directory of what the machine has below /
+//	RIG_REACH                     an address of this host's loopback that the
+//	                              machine reaches (wire.Reached)
+//	RIG_MEMORY                    the machine's memory in MB (1024)
 //	RIG_LIMIT                     how long the machine may live, as "5m" (a test
 //	                              binary's -test.timeout and half a minute)
 //	RIG_MACHINES                  how many machines of this checkout may run at a

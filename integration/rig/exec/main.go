@@ -48,11 +48,11 @@ func run(ctx context.Context, args []string) (int, error) {
 	}
 	defer os.Remove(initrd.Name())
 	job := &rig.Job{
-		Binary: args[0], Args: args[1:], Dir: dir, Env: passedOn(), Module: os.Getenv("RIG_MODULE"),
+		Binary: args[0], Args: args[1:], Dir: dir, Env: passedOn(), Module: os.Getenv("RIG_MODULE"), Files: os.Getenv("RIG_FILES"),
 		Binaries: cmp.Or(os.Getenv("RAIL_CNI_BIN"), filepath.Join(root, "bin")),
 		Peers:    cmp.Or(os.Getenv("RAIL_CNI_PEERS"), filepath.Join(root, "bin", "peers")),
 	}
-	m := &rig.Machine{Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK")}
+	m := &rig.Machine{Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK"), Reach: os.Getenv("RIG_REACH"), Memory: os.Getenv("RIG_MEMORY")}
 	if err := errors.Join(initrd.Close(), prepare(ctx, root, job, m)); err != nil {
 		return 1, err
 	}

@@ -60,6 +60,13 @@ const (
 	NoSoftRoCE = Modules + "/no-softroce" // there in its place: why the rig has none
 )
 
+// The NIC of a machine that reaches its host: its own address, and the one that
+// stands for the host's.
+const (
+	Address = "10.0.2.15/24"
+	Reached = "10.0.2.100:6443"
+)
+
 const (
 	headerSize = 3 // kind, length
 	maxPayload = 1<<16 - 1

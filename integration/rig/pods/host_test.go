@@ -1,0 +1,168 @@
+//go:build machines
+
+package pods
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/rig"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// Where the node has its files, beside the usual places.
+const (
+	programs   = "/node/bin"
+	images     = "/node/images"
+	account    = "/node/kubeconfig"
+	toolsImage = "localhost/tools:1"
+	pauseImage = "localhost/pause:1"
+	nodeName   = "rig"
+	plugins    = "/opt/cni/bin"
+)
+
+// ibdev2netdev says what NVIDIA's script of that name says, by what a container
+// without privileges sees of its RDMA devices.
+const ibdev2netdev = `#!/bin/sh
+for port in /sys/class/infiniband/*/ports/*; do
+	netdev=$(cat $port/gid_attrs/ndevs/0 2>/dev/null) && test -e /sys/class/net/$netdev || continue
+	device=${port%/ports/*} state=Down
+	test "$(cat /sys/class/net/$netdev/operstate)" != up || state=Up
+	echo "${device##*/} port ${port##*/} ==> $netdev ($state)"
+done
+`
+
+// TestPodHasItsRailsWithRDMA starts the API server here and the node in a
+// machine, where it runs itself.
+func TestPodHasItsRailsWithRDMA(t *testing.T) {
+	if os.Getenv(rig.Mark) != "" {
+		onTheNode(t)
+		return
+	}
+	plane := controlplane.Start(t, controlplane.Options{})
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "..", "bin", "tools", "rig"), program,
+		"-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=10m")
+	cmd.Env = append(os.Environ(), "RIG_FILES="+nodeFiles(t), "RIG_REACH="+withoutTLS(t, plane), "RIG_MEMORY=3072")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if testing.Verbose() {
+		cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, os.Stderr), os.Stderr
+	}
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%v\n%s", err, out.Bytes())
+	}
+}
+
+// withoutTLS gives an address at which the API server takes everybody for an
+// administrator: a handshake may take longer in the machine than Multus waits for
+// an answer (a quarter of a second).
+func withoutTLS(t *testing.T, plane *controlplane.Plane) (address string) {
+	t.Helper()
+	c, err := plane.CertificateFor(nodeName, "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(c.Certificate, c.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(plane.Server())
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust := x509.NewCertPool()
+	trust.AppendCertsFromPEM(plane.CA())
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
+		Transport:     &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: trust, MinVersion: tls.VersionTLS12}},
+		FlushInterval: -1, // watches
+	})
+	t.Cleanup(func() { proxy.CloseClientConnections(); proxy.Close() })
+	return proxy.Listener.Addr().String()
+}
+
+// nodeFiles gives a directory of what the node has of this host: programs with
+// their libraries, plugins and images.
+func nodeFiles(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	put := func(at, source string) {
+		to := filepath.Join(dir, at)
+		source, err := filepath.Abs(source)
+		if err == nil {
+			_, err = os.Stat(source)
+		}
+		if err = errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755)); err == nil {
+			err = os.Symlink(source, to)
+		}
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatalf("the node's %s (run `make cluster-binaries peers`): %v", at, err)
+		}
+	}
+	runtime, err := controlplane.Built("RAIL_CNI_RUNTIME", "tools", "runtime")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubernetes, err := controlplane.Built("RAIL_CNI_CONTROLPLANE", "tools", "controlplane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(programs+"/kubelet", filepath.Join(kubernetes, "kubelet"))
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
+		put(programs+"/"+name, filepath.Join(runtime, name))
+		out, err := exec.Command("ldd", filepath.Join(runtime, name)).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ldd %s: %v\n%s", name, err, out)
+		}
+		for word := range strings.FieldsSeq(string(out)) {
+			if strings.HasPrefix(word, "/") && !strings.HasSuffix(word, ":") {
+				put(word, word)
+			}
+		}
+	}
+	for _, name := range []string{"host-local", "loopback", "kubernetes/multus"} {
+		put(plugins+"/"+filepath.Base(name), filepath.Join(testnet.Peers(t), name))
+	}
+	for _, path := range cluster.OurPlugins(testnet.Bin(t)) {
+		put(plugins+"/"+filepath.Base(path), path)
+	}
+	archives := t.TempDir()
+	script := filepath.Join(archives, "script")
+	if err := os.WriteFile(script, []byte(ibdev2netdev), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	busybox := map[string]string{"/bin/busybox": filepath.Join(runtime, "busybox")}
+	pause := cluster.Image{Name: pauseImage, Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}, Files: busybox}
+	tools := cluster.Image{
+		Name: toolsImage, Entrypoint: []string{"/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"},
+		Files: map[string]string{"/bin/busybox": busybox["/bin/busybox"], "/bin/ibdev2netdev": script},
+		Links: map[string]string{"/bin/sh": "busybox", "/bin/sleep": "busybox", "/bin/cat": "busybox"},
+	}
+	for i, image := range []cluster.Image{pause, tools} {
+		file := filepath.Join(archives, fmt.Sprint(i, ".tar"))
+		if err := image.WriteFile(file); err != nil {
+			t.Fatal(err)
+		}
+		put(filepath.Join(images, filepath.Base(file)), file)
+	}
+	return dir
+}

@@ -1,0 +1,395 @@
+//go:build machines
+
+package pods
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/examples"
+	"github.com/rail-cni/rail-cni/integration/process"
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// node is the machine as a node of the cluster.
+type node struct {
+	t *testing.T
+	*testnet.Netns
+	api *kube.Client
+}
+
+const patience = 2 * time.Minute
+
+// onTheNode makes the machine a node, and runs a pod in each mode.
+func onTheNode(t *testing.T) {
+	began := time.Now()
+	n := &node{t: t, Netns: testnet.Here(t)}
+	n.rails()
+	n.setMode(rdma.Exclusive)
+	n.reachTheServer()
+	n.start()
+	t.Logf("the node is ready after %v", time.Since(began).Round(time.Millisecond))
+	for _, m := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+		ok := t.Run(string(m), func(t *testing.T) {
+			n.t = t
+			n.setMode(m)
+			n.podWithItsRails()
+		})
+		if !ok {
+			return // the pod may be there still
+		}
+	}
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// rails sets the NICs up as they are on the users' nodes: MTU 9000, and RDMA
+// devices that are numbered in the order of the NADs.
+func (n *node) rails() {
+	n.t.Helper()
+	n.must(os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
+	n.must(kmod.ReloadNICs("slots=11,12,13,14,15,16,17,18"))
+	networks, err := examples.Networks("roce-nads.yaml")
+	n.must(err)
+	core, err := rdma.Open(n.Netns.Netns)
+	n.must(err)
+	defer core.Close()
+	devices := make([]rdma.Device, len(networks))
+	for i, network := range networks {
+		var conf struct{ Device string }
+		n.must(json.Unmarshal(network.Config, &conf))
+		n.IP("link", "set", conf.Device, "mtu", "9000", "up")
+		l, err := n.ByName(conf.Device)
+		n.must(err)
+		device, _, err := core.ByNetdev(l.Index)
+		n.must(err)
+		devices[i] = device
+	}
+	for pass, name := range []string{"tmp_%d", "mlx5_%d"} {
+		for i := range devices {
+			d, err := core.ByIndex(devices[i].Index)
+			if err == nil {
+				err = core.Rename(d, fmt.Sprintf(name, i))
+			}
+			if err != nil {
+				n.t.Fatalf("pass %d: %v", pass, err)
+			}
+		}
+	}
+}
+
+// setMode waits until no pod's namespace is left: the kernel changes the mode
+// only then.
+func (n *node) setMode(m rdma.Mode) {
+	n.t.Helper()
+	core, err := rdma.Open(n.Netns.Netns)
+	n.must(err)
+	defer core.Close()
+	n.await("RDMA mode "+string(m), func() error { return core.SetMode(m) })
+}
+
+// await waits until there is no error.
+func (n *node) await(what string, done func() error) {
+	n.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		err := done()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%s: %v\n%s", what, err, n.logs())
+		}
+	}
+}
+
+// reachTheServer gives the machine its way to the API server.
+func (n *node) reachTheServer() {
+	n.t.Helper()
+	n.must(kmod.LoadAll(wire.Devices))
+	n.Batch(nil, "link set eth0 up", "address add "+wire.Address+" dev eth0", "route add default via 10.0.2.2",
+		"link add pods0 type dummy", "link set pods0 up")
+	n.write(account, `{"apiVersion": "v1", "kind": "Config", "current-context": "rig",
+		"contexts": [{"name": "rig", "context": {"cluster": "rig", "user": "rig"}}],
+		"clusters": [{"name": "rig", "cluster": {"server": "http://`+wire.Reached+`"}}], "users": [{"name": "rig", "user": {}}]}`)
+	var err error
+	n.api, err = kube.Open(kube.Config{Kubeconfig: account})
+	n.must(err)
+	n.await("the API server", func() error {
+		_, err := n.api.Get(n.t.Context(), kube.Resource{Version: "v1", Plural: "namespaces"}, "default")
+		return err
+	})
+}
+
+// write writes a file and its directory.
+func (n *node) write(path, text string) {
+	n.t.Helper()
+	n.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	n.must(os.WriteFile(path, []byte(text), 0o600))
+}
+
+const logDir = "/run/logs"
+
+// start starts containerd and the kubelet, with Multus before the runtime's
+// first network.
+func (n *node) start() {
+	n.t.Helper()
+	for _, dir := range []string{"/var/lib/containerd", "/var/lib/kubelet", logDir} {
+		n.must(os.MkdirAll(dir, 0o755))
+		n.must(unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	}
+	n.must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
+	n.must(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
+	n.write("/etc/cni/multus/net.d/10-cluster.conflist", `{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{
+		"type": "macvlan", "master": "pods0", "ipam": {"type": "host-local",
+		"ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`)
+	n.write("/etc/cni/net.d/00-multus.conf", `{"cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus",
+		"clusterNetwork": "cluster", "binDir": "`+plugins+`", "kubeconfig": "`+account+`"}`)
+	n.write("/etc/cni/net.d/whereabouts.d/whereabouts.conf",
+		`{"datastore": "kubernetes", "kubernetes": {"kubeconfig": "`+account+`"}}`)
+	// Without pivot_root(2), which there is none of in an initramfs.
+	n.write("/etc/containerd/config.toml", fmt.Sprintf(`version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = %q
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = %q
+      NoPivotRoot = true
+`, pauseImage, plugins, programs+"/runc"))
+	n.write("/var/lib/kubelet/config.yaml", `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: []
+failSwapOn: false
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+resolvConf: ""
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 50Mi}
+`)
+	n.daemon("containerd", []string{"--config", "/etc/containerd/config.toml"}, func(ctx context.Context) error {
+		return exec.CommandContext(ctx, programs+"/ctr", "version").Run()
+	})
+	archives, err := filepath.Glob(images + "/*")
+	n.must(err)
+	for _, archive := range archives {
+		if out, err := exec.Command(programs+"/ctr", "--namespace", "k8s.io", "images", "import", archive).CombinedOutput(); err != nil {
+			n.t.Fatalf("%v\n%s\n%s", err, out, n.logs())
+		}
+	}
+	address, _, _ := strings.Cut(wire.Address, "/")
+	n.daemon("kubelet", []string{
+		"--config=/var/lib/kubelet/config.yaml", "--kubeconfig=" + account, "--hostname-override=" + nodeName, "--node-ip=" + address,
+	}, func(ctx context.Context) error {
+		text, err := n.api.Get(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, nodeName)
+		if err == nil && !strings.Contains(strings.ReplaceAll(string(text), " ", ""), `"reason":"KubeletReady"`) {
+			err = fmt.Errorf("not ready: %.2000s", text)
+		}
+		return err
+	})
+}
+
+// daemon starts one, and waits until it is ready.
+func (n *node) daemon(name string, args []string, ready func(context.Context) error) {
+	n.t.Helper()
+	p, err := process.Start(process.Spec{
+		Name: name, Log: filepath.Join(logDir, name+".log"), Args: append([]string{programs + "/" + name}, args...),
+		Env: []string{"PATH=" + programs + ":" + os.Getenv("PATH")},
+	})
+	n.must(err)
+	n.t.Cleanup(p.Kill)
+	n.must(p.Poll(n.t.Context(), patience, ready))
+}
+
+// logs gives the ends of the daemons' logs.
+func (n *node) logs() string {
+	var b strings.Builder
+	files, _ := filepath.Glob(logDir + "/*.log")
+	for _, f := range files {
+		fmt.Fprintf(&b, "# %s\n%s\n", f, process.Tail(f, 40))
+	}
+	return b.String()
+}
+
+// podWithItsRails applies the examples as a user does, looks into the pod, and
+// deletes it.
+func (n *node) podWithItsRails() {
+	n.t.Helper()
+	before, devices := n.State(), n.devices()
+	nads := kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: "default"}
+	for _, nad := range n.objects("roce-nads.yaml") {
+		if _, err := n.api.Create(n.t.Context(), nads, nad); err != nil && !kube.Exists(err) {
+			n.t.Fatal(err)
+		}
+	}
+	pod := n.objects("roce-pods.yaml")[0]
+	name := here(pod)
+	pods := kube.Resource{Version: "v1", Plural: "pods", Namespace: "default"}
+	created := time.Now()
+	_, err := n.api.Create(n.t.Context(), pods, pod)
+	n.must(err)
+	var status struct {
+		Status struct {
+			Phase             string
+			ContainerStatuses []struct {
+				ContainerID string
+				Ready       bool
+			}
+		}
+	}
+	n.await("the pod", func() error {
+		text, err := n.api.Get(n.t.Context(), pods, name)
+		if err == nil {
+			err = json.Unmarshal(text, &status)
+		}
+		if err == nil && (status.Status.Phase != "Running" || len(status.Status.ContainerStatuses) != 1 || !status.Status.ContainerStatuses[0].Ready) {
+			err = fmt.Errorf("not ready: %s", text)
+		}
+		return err
+	})
+	n.t.Logf("%s is ready after %v", name, time.Since(created).Round(time.Millisecond))
+	container := strings.TrimPrefix(status.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	out, err := exec.Command(programs+"/ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", "look", container, "ibdev2netdev").CombinedOutput()
+	var want bytes.Buffer
+	for i := range 8 {
+		fmt.Fprintf(&want, "mlx5_%d port 1 ==> net%d (Up)\n", i, i+1)
+	}
+	n.t.Logf("in the container, ibdev2netdev:\n%s", out)
+	if err != nil || string(out) != want.String() {
+		n.t.Errorf("ibdev2netdev: %v, want\n%s", err, want.Bytes())
+	}
+	deleted := time.Now()
+	n.must(n.api.Delete(n.t.Context(), pods, name, kube.Preconditions{}))
+	n.await("the pod's end", func() error {
+		if _, err := n.api.Get(n.t.Context(), pods, name); !kube.NotFound(err) {
+			return errors.Join(errors.New("it is still there"), err)
+		}
+		return nil
+	})
+	n.t.Logf("%s is gone after %v", name, time.Since(deleted).Round(time.Millisecond))
+	n.asBefore(before, devices)
+}
+
+// objects reads the objects of an example.
+func (n *node) objects(file string) (found []map[string]any) {
+	n.t.Helper()
+	text, err := examples.Files.ReadFile(file)
+	n.must(err)
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var o map[string]any
+		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+			return found
+		} else if err != nil {
+			n.t.Fatal(err)
+		}
+		found = append(found, o)
+	}
+}
+
+// here gives the pod what it needs on this node: an image that is there, no
+// devices, of which nobody offers any, and no scheduler or account.
+func here(pod map[string]any) (name string) {
+	spec, _ := pod["spec"].(map[string]any)
+	containers, _ := spec["containers"].([]any)
+	for _, c := range containers {
+		container, _ := c.(map[string]any)
+		container["image"] = toolsImage
+		delete(container, "command")
+		delete(container, "resources")
+	}
+	spec["nodeName"], spec["automountServiceAccountToken"], spec["terminationGracePeriodSeconds"] = nodeName, false, 5
+	metadata, _ := pod["metadata"].(map[string]any)
+	name, _ = metadata["name"].(string)
+	return name
+}
+
+// devices gives the host's RDMA devices, with their uverbs numbers.
+func (n *node) devices() []string {
+	n.t.Helper()
+	core, err := rdma.Open(n.Netns.Netns)
+	n.must(err)
+	defer core.Close()
+	devices, err := core.Devices()
+	n.must(err)
+	var lines []string
+	for _, d := range devices {
+		uverbs, err := core.Uverbs(d)
+		n.must(err)
+		lines = append(lines, fmt.Sprint(d.Name, " ", d.NodeGUID, " ", d.ParentDev, " ", uverbs.Name))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// asBefore wants that nothing is left of any pod: NICs, RDMA devices, records,
+// addresses.
+func (n *node) asBefore(before string, devices []string) {
+	n.t.Helper()
+	if d := n.Settled(before); d != "" {
+		n.t.Errorf("the host is not as it was:\n%s", d)
+	}
+	if now := n.devices(); !slices.Equal(now, devices) {
+		n.t.Errorf("RDMA devices:\n%v\nbefore:\n%v", now, devices)
+	}
+	l, err := ledger.Open("/run/rail-cni")
+	n.must(err)
+	defer l.Close()
+	records, errs := l.List()
+	n.must(errors.Join(errs...))
+	for _, r := range records {
+		n.t.Errorf("a record is left: %s, phase %s", r.Holder(), r.Phase)
+	}
+	pools := kube.Resource{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Plural: "ippools", Namespace: "kube-system"}
+	count := 0
+	_, err = n.api.List(n.t.Context(), pools, kube.ListOptions{}, func(item []byte) error {
+		var pool struct {
+			Spec struct {
+				Range       string
+				Allocations map[string]json.RawMessage
+			}
+		}
+		count++
+		if err := json.Unmarshal(item, &pool); err != nil {
+			return err
+		}
+		if len(pool.Spec.Allocations) > 0 {
+			n.t.Errorf("addresses of %s are held: %s", pool.Spec.Range, item)
+		}
+		return nil
+	})
+	n.must(err)
+	if count != 8 {
+		n.t.Errorf("%d pools, want one for each rail", count)
+	}
+}
