@@ -38,6 +38,9 @@ const (
 	callPause  = 300 * time.Millisecond
 )
 
+// callPod gives the name of the pod that has the suite's networks.
+func callPod(s suite) string { return "calls-" + s.id }
+
 // callNetns is the pod's network namespace, in the node's mount namespace.
 const callNetns = "/run/netns/bench-calls"
 
@@ -54,15 +57,14 @@ func (l *podLab) callRows(sc scene) ([]*callRow, error) {
 	}
 	var rows []*callRow
 	for _, s := range suites {
-		pod := fmt.Sprint("calls-", s.id)
+		pod := callPod(s)
 		title := "the default network (bridge, host-local)"
 		alone := []cniCall{{"bridge", "eth0", pod, first}}
 		if s != noRails {
 			title = fmt.Sprintf("the %d rails, %s", len(sc.rails), s.title)
 			alone = nil
 			for i, rail := range sc.rails {
-				conf := s.network(sc, rail)
-				alone = append(alone, cniCall{conf["type"].(string), fmt.Sprint("net", i+1), pod, []byte(encoded(conf))})
+				alone = append(alone, cniCall{s.prefix + sc.plugin, fmt.Sprint("net", i+1), pod, []byte(encoded(s.network(sc, rail)))})
 			}
 		}
 		rows = append(rows, &callRow{Title: title, calls: alone})
@@ -103,10 +105,8 @@ func (l *podLab) measureCalls(ctx context.Context, rows []*callRow, rounds int) 
 	}
 	for _, s := range suites {
 		// Nobody schedules it: Multus only wants to read its networks.
-		pod := l.pod(s, scenes[1], 0)
-		pod["metadata"].(map[string]any)["name"] = fmt.Sprint("calls-", s.id)
-		pod["spec"].(map[string]any)["schedulerName"] = "nobody"
-		if err := answered(l.Admin().Create(ctx, podsPath, pod)); err != nil {
+		p := pod(callPod(s), s, scenes[1], n, "nobody")
+		if err := answered(l.Admin().Create(ctx, podsPath, p)); err != nil {
 			return err
 		}
 	}

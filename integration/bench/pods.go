@@ -175,8 +175,9 @@ func (s suite) network(sc scene, rail string) map[string]any {
 	return conf
 }
 
-// pod gives one of a scene. It ends as soon as it is told to.
-func (l *podLab) pod(s suite, sc scene, i int) map[string]any {
+// pod gives one of a scene, for a node. It ends as soon as it is told to.
+// scheduler is who finds the node, "" the cluster's own.
+func pod(name string, s suite, sc scene, node *cluster.Node, scheduler string) map[string]any {
 	annotations := map[string]any{}
 	if s != noRails {
 		var names []string
@@ -187,9 +188,10 @@ func (l *podLab) pod(s suite, sc scene, i int) map[string]any {
 	}
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
-		"metadata": map[string]any{"name": fmt.Sprintf("%s-%s-%d", s.id, sc.id, i), "annotations": annotations},
+		"metadata": map[string]any{"name": name, "annotations": annotations},
 		"spec": map[string]any{
-			"nodeSelector":                  map[string]any{"kubernetes.io/hostname": l.Node(i % len(l.Nodes())).Name},
+			"schedulerName":                 scheduler,
+			"nodeSelector":                  map[string]any{"kubernetes.io/hostname": node.Name},
 			"terminationGracePeriodSeconds": 5,
 			"containers": []any{map[string]any{
 				"name": "c", "image": cluster.ToolsImage, "command": []string{"/bin/sh", "-c", "trap 'exit 0' TERM; sleep 86400 & wait"},
@@ -267,7 +269,8 @@ func (l *podLab) start(ctx context.Context, s suite, sc scene, pods int) ([]floa
 	create := func() error {
 		errs := make(chan error, pods)
 		for i := range pods {
-			go func() { errs <- answered(l.Admin().Create(ctx, podsPath, l.pod(s, sc, i))) }()
+			p := pod(fmt.Sprintf("%s-%s-%d", s.id, sc.id, i), s, sc, l.Node(i%len(l.Nodes())), "")
+			go func() { errs <- answered(l.Admin().Create(ctx, podsPath, p)) }()
 		}
 		var err error
 		for range pods {
