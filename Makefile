@@ -131,7 +131,7 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
-test-rig: build peers ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
+test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
 
 crash: build peers controlplane ## kill the plugins at each change that they make, a model of a node for MODEL_STEPS steps (most of an hour), and the same with RDMA (two hours; RIG=no: without)

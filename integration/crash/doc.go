@@ -13,6 +13,9 @@
 //	make crash             every point
 //	go test ./integration/crash   some of them, chosen at random (the seed is printed)
 //
+// What has RDMA devices is swept in the rig (build tag rig): host-device and, in
+// a chain, rdma, in exclusive and in shared mode.
+//
 // RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_CRASH_SEED repeats a sample.
 //
 // Beside it a model of a node, [TestNodeDoesAsTheModelSays], is run for
@@ -21,6 +24,6 @@
 // RAIL_CNI_MODEL_WORLDS nodes run side by side, four for each processor unless
 // told, each in a process with namespaces of its own.
 //
-// The NICs here are veths, which the kernel destroys with their pod's netns
-// where it would send a NIC of hardware home; the rig's tests are about those.
+// Outside of the rig the NICs are veths, which the kernel destroys with their
+// pod's netns where it sends a NIC of hardware home.
 package crash

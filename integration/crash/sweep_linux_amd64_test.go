@@ -132,6 +132,7 @@ func (r tally) report(t *testing.T) {
 	table.Lock()
 	table.rows = append(table.rows, r)
 	table.Unlock()
+	t.Logf("%d points, %d tried, %d losses", r.points, r.tried, len(r.losses)) // a sweep that takes hours may not come to its table
 	for i, l := range r.losses {
 		if i == 5 {
 			t.Errorf("… and %d more", len(r.losses)-i)

@@ -88,7 +88,8 @@ func (m *Machine) args() []string {
 }
 
 // A machine that does not boot is tried once more. A boot takes four to six
-// seconds on a quiet host; the second may take as long as a busy one needs.
+// seconds on a quiet host, and longer with more files; the second may take as
+// long as a busy one needs.
 var bootLimits = []time.Duration{15 * time.Second, 60 * time.Second}
 
 // errNoBoot is wrapped when a machine gave no sign of life.
@@ -98,8 +99,12 @@ var errNoBoot = errors.New("the machine did not boot")
 // not nil when the test could not be run to its end, or when the kernel found
 // something wrong with itself meanwhile; ctx bounds the whole.
 func (m *Machine) Run(ctx context.Context) (code int, err error) {
+	more := time.Duration(0)
+	if info, err := os.Stat(m.Initrd); err == nil {
+		more = time.Duration(info.Size()>>20) * 100 * time.Millisecond
+	}
 	for _, limit := range bootLimits {
-		code, err = m.boot(ctx, limit)
+		code, err = m.boot(ctx, limit+more)
 		if !errors.Is(err, errNoBoot) || ctx.Err() != nil {
 			break
 		}
