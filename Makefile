@@ -137,11 +137,6 @@ test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA
 crash: build peers controlplane ## kill the plugins at each change that they make, a model of a node for MODEL_STEPS steps (most of an hour), and the same with RDMA (two hours; RIG=no: without)
 	@scripts/need.sh ip:iproute2
 	@RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' go test -count=1 -timeout 4h -parallel 8 ./integration/crash
-ifneq ($(PODS),no)
-	@$(MAKE) cluster-binaries
-	@echo
-	@'$(TOOLS)/bench' -pods $(BENCHFLAGS)
-endif
 ifneq ($(RIG),no)
 	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
 	@go test -c -tags rig -o '$(TOOLS)/crash.test' ./integration/crash
