@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,6 +72,48 @@ time="2026-05-01T10:00:03.5Z" level=info msg="StopPodSandbox for \"b2\" returns 
 	}
 	if !slices.Equal(r.Start.Sandbox, []float64{300}) || !slices.Equal(r.Delete.Sandbox, []float64{250}) {
 		t.Errorf("made in %v ms, ended in %v ms", r.Start.Sandbox, r.Delete.Sandbox)
+	}
+}
+
+func TestNetworksOfPodsNameInstalledPluginsAndRangesOfTheirOwn(t *testing.T) {
+	paths, err := sideBySide(options{bin: "/ours", peers: "/peers"}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := map[string]string{}
+	for _, path := range paths {
+		if installed[filepath.Base(path)], err = os.Readlink(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list struct {
+		Items []struct{ Spec struct{ Config string } }
+	}
+	if err := json.Unmarshal(networks(), &list); err != nil || len(list.Items) != 2*9 {
+		t.Fatalf("%d networks (%v)", len(list.Items), err)
+	}
+	ranges := map[string]bool{}
+	for _, item := range list.Items {
+		var conf struct {
+			Name, Type string
+			IPAM       struct{ Type, Range string }
+		}
+		if err := json.Unmarshal([]byte(item.Spec.Config), &conf); err != nil {
+			t.Fatal(err)
+		}
+		home := "/peers/"
+		if strings.HasPrefix(conf.Name, ourSuite.id) {
+			home = "/ours/"
+		}
+		for _, plugin := range []string{conf.Type, conf.IPAM.Type} {
+			if !strings.HasPrefix(installed[plugin], home) {
+				t.Errorf("network %s: the plugin %q is %q", conf.Name, plugin, installed[plugin])
+			}
+		}
+		if ranges[conf.IPAM.Range] {
+			t.Errorf("network %s: %s belongs to another as well", conf.Name, conf.IPAM.Range)
+		}
+		ranges[conf.IPAM.Range] = true
 	}
 }
 
