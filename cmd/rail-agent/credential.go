@@ -91,7 +91,7 @@ func (c *credential) run(ctx context.Context) {
 			case err != nil:
 				c.log.Warn("the plugin's kubeconfig is not as it should be", "err", err)
 			default:
-				c.log.Info("the plugin's kubeconfig is as it should be", "renewed", c.fresh.Format(time.RFC3339))
+				c.log.Info("the plugin's kubeconfig is as it should be", "renewAt", c.fresh.Format(time.RFC3339))
 			}
 		}
 		select {

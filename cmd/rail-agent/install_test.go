@@ -97,7 +97,14 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	}
 	// Started again, it keeps away.
 	a.end(syscall.SIGTERM)
-	l.start(append(args, "--uninstall")...)
+	l.start(append(args, "--uninstall")...).end(syscall.SIGTERM)
+	wantTree(t, bin, before)
+
+	// By force it waits for nobody.
+	a = l.start(args...)
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "other"), "net1"))
+	a.end(syscall.SIGTERM)
+	l.start(append(args, "--uninstall", "--force")...)
 	wantTree(t, bin, before)
 }
 

@@ -28,6 +28,8 @@ func TestHelp(t *testing.T) {
 		{[]string{"rdma", "mode", "--help"}, []string{"/etc/modprobe.d/rail-cni-rdma.conf", "--now-only", "--persist-only", "--root", "initramfs", "exit code is 1"}},
 		{[]string{"ipam", "--help"}, []string{"show", "explain", "check", "gc", "without root"}},
 		{[]string{"ipam", "gc", "--help"}, []string{"Examples:", "--dry-run", "--grace", "--kubeconfig", "keeps its addresses until its DEL", "exit code is 1"}},
+		{[]string{"install", "--help"}, []string{"Examples:", "--image", "--prefix", "--crds", "kubectl apply -f -"}},
+		{[]string{"uninstall", "--help"}, []string{"Examples:", "--timeout", "--force", "--nodes-only", "byte for byte"}},
 		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "living pods are never touched", "exit code is 1"}},
 	} {
 		out, errOut, code := plainRun(c.args...)
@@ -47,6 +49,10 @@ func TestMistakesAreNamed(t *testing.T) {
 		{[]string{"show", "-o", "xml"}, []string{"railctl: ", `"xml"`, "table, json, yaml"}},
 		{[]string{"show", "--nic", "x"}, []string{"railctl: ", "--nic"}},
 		{[]string{"gc", "pod1"}, []string{"railctl: ", "pod1"}},
+		{[]string{"install"}, []string{"railctl: ", "--manifest", "kubectl apply"}},
+		{[]string{"install", "--manifest", "--prefix", "../"}, []string{"railctl: ", "--prefix", `"../"`}},
+		{[]string{"install", "--manifest", "--image", "a b"}, []string{"railctl: ", "--image", `"a b"`}},
+		{[]string{"uninstall", "--kubeconfig", "/none"}, []string{"railctl: ", "/none"}},
 	} {
 		out, errOut, code := plainRun(c.args...)
 		if code != 1 || out != "" {

@@ -183,17 +183,17 @@ func (u *uninstaller) tell(ctx context.Context, d *daemonSet) error {
 // wait waits until all nodes are done, and says which are not and why.
 func (u *uninstaller) wait(ctx context.Context) error {
 	const lookAgain = time.Second
-	said := ""
-	for {
+	said, last := "", &daemonSet{}
+	for ctx.Err() == nil {
 		d, err := u.get(ctx)
-		if err != nil {
-			return err
+		var waiting []string
+		if err == nil {
+			if last = d; d.done() {
+				fmt.Fprintf(u.out, "uninstalled on %d of %d nodes\n", d.Status.NumberReady, d.Status.DesiredNumberScheduled)
+				return nil
+			}
+			waiting, err = u.waiting(ctx)
 		}
-		if d.done() {
-			fmt.Fprintf(u.out, "uninstalled on %d of %d nodes\n", d.Status.NumberReady, d.Status.DesiredNumberScheduled)
-			return nil
-		}
-		waiting, err := u.waiting(ctx)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -203,11 +203,11 @@ func (u *uninstaller) wait(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
-				max(1, d.Status.DesiredNumberScheduled-d.Status.NumberReady), d.Status.DesiredNumberScheduled, u.timeout)
 		case <-time.After(lookAgain):
 		}
 	}
+	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
+		max(1, last.Status.DesiredNumberScheduled-last.Status.NumberReady), last.Status.DesiredNumberScheduled, u.timeout)
 }
 
 // waiting gives what the nodes say that are not done, in the order of their

@@ -369,7 +369,8 @@ func (s *session) backUp(path string, have found) (*Before, error) {
 	if have.link != "" {
 		return b, nil
 	}
-	b.Backup = filepath.Base(path) + "." + have.sum[:16]
+	of := sha256.Sum256([]byte(path)) // the same file may lie in several directories
+	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(of[:4]) + "." + have.sum[:16]
 	kept := filepath.Join(s.dir.Path(), b.Backup)
 	if err := Copy(path, kept, 0o600); err != nil {
 		return nil, err

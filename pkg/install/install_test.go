@@ -121,6 +121,26 @@ func TestOursIsNeverBackedUpOverWhatWasThere(t *testing.T) {
 	n.wantContent("macvlan", "upstream's, installed after us")
 }
 
+func TestTheSameFileInTwoDirectories(t *testing.T) {
+	n := newNode(t)
+	if err := os.Mkdir(n.path("other"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"macvlan", "other/macvlan"} {
+		n.write(name, "upstream's", 0o755)
+	}
+	before := testnet.Tree(t, n.bin)
+	for _, name := range []string{"macvlan", "other/macvlan"} {
+		n.want(install.Replaced, install.File{Path: n.path(name), Content: []byte("v1"), Mode: 0o755})
+	}
+	for _, name := range []string{"macvlan", "other/macvlan"} {
+		n.wantRemoved(install.Restored, name)
+	}
+	if after := testnet.Tree(t, n.bin); after != before {
+		t.Errorf("it was\n%sand is\n%s", before, after)
+	}
+}
+
 func TestWhatTookOurPlaceStays(t *testing.T) {
 	n := newNode(t)
 	n.write("macvlan", "upstream's", 0o755)

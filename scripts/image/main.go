@@ -177,7 +177,7 @@ func files(w io.Writer, dir string) error {
 	}
 	t := tar.NewWriter(w)
 	var headers []*tar.Header
-	for _, d := range []string{"plugins/", "tmp/", "var/", "var/run/"} {
+	for _, d := range []string{"plugins/", "var/", "var/run/"} {
 		headers = append(headers, &tar.Header{Typeflag: tar.TypeDir, Name: d, Mode: 0o755})
 	}
 	for name, to := range links {
