@@ -73,13 +73,25 @@ func (r *rail) cable() {
 	if r.plugin != chained { // whoever lends the NIC does not bring it home as it was
 		r.furnish()
 	}
-	for deadline := time.Now().Add(5 * time.Second); strings.Count(r.node.IP("-o", "link", "show", "up"), "state UP") < 2; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatal("the NICs have no carrier")
-		}
-	}
+	r.carrier()
 	r.before = r.node.State()
 	r.devices = r.state()
+}
+
+// carrier waits until both NICs have one, of which the kernel tells late when it
+// is busy (linkwatch). A NIC that does not come back is found by the comparison.
+func (r *rail) carrier() {
+	r.t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		links, err := r.node.Links()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		down := func(l *link.Link) bool { return l.HasParent() && !l.OperUp }
+		if len(links) == 3 && !slices.ContainsFunc(links, down) {
+			return
+		}
+	}
 }
 
 // again makes the NICs anew after something was lost.
@@ -157,6 +169,7 @@ func (r *rail) settled() (lost []string) {
 	if r.plugin == chained {
 		r.takeHome()
 	}
+	r.carrier()
 	for deadline := time.Now().Add(4 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		now := r.state()
 		if now == r.devices {
