@@ -117,6 +117,18 @@ func TestNetworksOfPodsNameInstalledPluginsAndRangesOfTheirOwn(t *testing.T) {
 	}
 }
 
+func TestCPUTimeOfAProcessCountsItsChildren(t *testing.T) {
+	const stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 200 0 0 150 50 1000 300 20 0 1 0 99 0 0"
+	if got, err := cpuOf(stat); got != 15 || err != nil {
+		t.Errorf("%v s (%v), want 15 s", got, err)
+	}
+	for _, broken := range []string{"", "42 (a) S 1"} {
+		if got, err := cpuOf(broken); err == nil {
+			t.Errorf("%q is %v s", broken, got)
+		}
+	}
+}
+
 func TestWhatRailsAddIsNotComparedBelowTheNoise(t *testing.T) {
 	sc, v := scenes[0], podVerbs[0]
 	r := &podReport{results: map[string]map[string]*podResult{sc.id: {}}}

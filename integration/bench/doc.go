@@ -54,8 +54,8 @@
 // take turns with the floor, which is the same pods without a rail. How long each
 // sandbox took is from containerd's log. Last it makes the CNI calls of a pod with
 // eight rails itself, by Multus and without: the difference is Multus' own. Beside
-// wall times, those show the CPU time of the processes, which says more on a
-// machine that is busy.
+// the wall times stands CPU time, which says more on a machine that is busy:
+// of the whole cluster for pods, of the plugins' processes for calls.
 //
 // The package imports nothing of the project but the rig, the control plane and
 // the cluster: it knows its programmes as a runtime does, as binaries.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -308,6 +309,7 @@ type podTimes struct {
 	All     []float64 `json:"allSeconds"`  // of each round, until the last pod
 	Each    []float64 `json:"eachSeconds"` // of each pod
 	Sandbox []float64 `json:"sandboxMs"`   // of each pod's sandbox, as containerd reports
+	CPU     []float64 `json:"cpuSeconds"`  // of each round, of all processes of the cluster
 }
 
 // podResult is what one suite's pods of a scene took.
@@ -322,17 +324,15 @@ func (l *podLab) turn(ctx context.Context, s suite, sc scene, pods int, r *podRe
 		return err
 	}
 	began := time.Now()
-	up, err := l.start(ctx, s, sc, pods)
+	err := l.measured(&r.Start, func() ([]float64, error) { return l.start(ctx, s, sc, pods) })
 	if err != nil {
 		return fmt.Errorf("%s, %s: start: %w", sc.id, s.id, err)
 	}
 	time.Sleep(l.o.settle)
-	down, err := l.stop(ctx, pods)
+	err = l.measured(&r.Delete, func() ([]float64, error) { return l.stop(ctx, pods) })
 	if err != nil {
 		return fmt.Errorf("%s, %s: delete: %w", sc.id, s.id, err)
 	}
-	r.Start.add(up)
-	r.Delete.add(down)
 	for _, log := range l.logs {
 		text, err := os.Open(log)
 		if err != nil {
@@ -346,8 +346,80 @@ func (l *podLab) turn(ctx context.Context, s suite, sc scene, pods int, r *podRe
 	return nil
 }
 
-func (t *podTimes) add(seconds []float64) {
+// measured adds to t how long each pod took, in seconds, and what CPU time the
+// cluster.
+func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) error {
+	before, err := l.cpu()
+	if err != nil {
+		return err
+	}
+	seconds, err := do()
+	if err != nil {
+		return err
+	}
+	after, err := l.cpu()
 	t.All, t.Each = append(t.All, slices.Max(seconds)), append(t.Each, seconds...)
+	t.CPU = append(t.CPU, after-before)
+	return err
+}
+
+// cpu gives the CPU time that the processes of the cluster have had so far, in
+// seconds: those of the nodes, and the control plane's, which are children of
+// this one.
+func (l *podLab) cpu() (sum float64, err error) {
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return 0, err
+	}
+	inits := map[string]bool{}
+	var stats []string
+	for _, n := range l.Nodes() {
+		inits[strconv.Itoa(n.Pid())] = true // it is in its node's list, too
+		node, err := filepath.Glob(n.Path("/proc/[0-9]*/stat"))
+		if err != nil {
+			return 0, err
+		}
+		stats = append(stats, node...)
+	}
+	for _, file := range files {
+		children, _ := os.ReadFile(file) // the thread may have ended
+		for pid := range strings.FieldsSeq(string(children)) {
+			if !inits[pid] {
+				stats = append(stats, "/proc/"+pid+"/stat")
+			}
+		}
+	}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended, and whoever waited for it has its time
+		}
+		seconds, err := cpuOf(string(text))
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", path, err)
+		}
+		sum += seconds
+	}
+	return sum, nil
+}
+
+// cpuOf reads a process' CPU time and that of the children that it has waited
+// for (proc_pid_stat(5): utime, stime, cutime, cstime, fields 14 to 17, in
+// hundredths of a second), in seconds.
+func cpuOf(stat string) (float64, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // from field 3 on
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("not a process' status: %q", stat)
+	}
+	sum := 0
+	for _, field := range fields[11:15] {
+		ticks, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, err
+		}
+		sum += ticks
+	}
+	return float64(sum) / 100, nil
 }
 
 // quiet brings the nodes into the state that each turn begins with: all NICs
