@@ -54,6 +54,10 @@ func rendered(t *testing.T, args ...string) map[string]string {
 	return files
 }
 
+func TestHelmFindsNothingInTheChart(t *testing.T) {
+	run(t, testnet.Tool(t, "helm", "tools"), "lint", "--strict", chart)
+}
+
 func TestBaseIsWhatTheChartMakes(t *testing.T) {
 	files := rendered(t)
 	var names []string
