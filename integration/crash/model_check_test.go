@@ -128,11 +128,7 @@ func (w *world) end() (found []string) {
 			found = append(found, fmt.Sprintf("pod %s has a link still: %+v", pod.id, links[1]))
 		}
 	}
-	d := w.node.Settled(w.whole)
-	for deadline := time.Now().Add(settleTime); d != "" && time.Now().Before(deadline); {
-		d = w.node.Settled(w.whole) // it waits by itself, but not for long
-	}
-	if d != "" {
+	if d := w.node.Settled(w.whole); d != "" {
 		found = append(found, "the host is not as it was:\n"+d)
 	}
 	for _, path := range testnet.Leftovers(w.t, filepath.Join(w.state, "ipam")) {

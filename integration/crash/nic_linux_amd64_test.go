@@ -17,6 +17,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 const (
@@ -65,8 +66,14 @@ func newHost(t *testing.T, plugin, verb, bin string) *host {
 	return h
 }
 
-// nic makes a NIC with a cable.
+// nic makes a NIC with a cable. One of the name that died with its pod takes its
+// cable's other end along a while later.
 func (h *host) nic(name string, number int) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if _, err := h.wire.ByName(name + "-sw"); errors.Is(err, link.ErrNotFound) {
+			break
+		}
+	}
 	h.node.IP("link", "add", name, "mtu", "9000", "address", fmt.Sprintf("02:00:00:00:01:%02x", number), "type", "veth",
 		"peer", "name", name+"-sw", "mtu", "9000", "address", fmt.Sprintf("02:00:00:00:02:%02x", number), "netns", h.wire.Name)
 	h.node.IP("link", "set", name, "up")

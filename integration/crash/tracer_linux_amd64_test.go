@@ -136,9 +136,11 @@ func trace(t *testing.T, p program, in intervention) outcome {
 const hang = 90 * time.Second
 
 // follow lets all threads run from system call to system call until none is
-// left.
+// left: also of those that it has not heard of yet. A child that was being made
+// when its parent was killed would otherwise stand still for ever, with all that
+// the parent had open, its locks among it.
 func (tr *tracer) follow() error {
-	for len(tr.groups) > 0 {
+	for {
 		var status syscall.WaitStatus
 		// Not for every child: this thread may have started another test's too.
 		tid, err := syscall.Wait4(-tr.main, &status, unix.WALL|unix.WNOTHREAD, nil)
@@ -160,6 +162,10 @@ func (tr *tracer) follow() error {
 		}
 		if _, known := tr.groups[tid]; !known {
 			tr.groups[tid] = groupOf(tid)
+			if tr.outcome.at != "" && tr.in.whole && tr.in.errno == 0 {
+				_ = syscall.Kill(tr.groups[tid], syscall.SIGKILL)
+				continue
+			}
 		}
 		if tr.freed {
 			_ = syscall.PtraceDetach(tid)
@@ -182,7 +188,6 @@ func (tr *tracer) follow() error {
 		// The thread may be gone already: that is what the next wait is for.
 		_ = syscall.PtraceSyscall(tid, deliver)
 	}
-	return nil
 }
 
 // letGo detaches from all that is left when the main process has ended. A

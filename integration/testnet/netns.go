@@ -314,7 +314,7 @@ func Diff(before, after string) string {
 
 // Settled waits until the namespace's state is before, and gives the
 // difference that is left after settleTime: the kernel reports a carrier that
-// came back up to a second later (linkwatch).
+// came back up to a second later (linkwatch), on a busy machine some more.
 func (n *Netns) Settled(before string) string {
 	n.t.Helper()
 	deadline := time.Now().Add(settleTime)
@@ -327,4 +327,4 @@ func (n *Netns) Settled(before string) string {
 	}
 }
 
-const settleTime = 4 * time.Second
+const settleTime = 10 * time.Second
