@@ -73,6 +73,9 @@ time="2026-05-01T10:00:03.5Z" level=info msg="StopPodSandbox for \"b2\" returns 
 	if !slices.Equal(r.Start.Sandbox, []float64{300}) || !slices.Equal(r.Delete.Sandbox, []float64{250}) {
 		t.Errorf("made in %v ms, ended in %v ms", r.Start.Sandbox, r.Delete.Sandbox)
 	}
+	if r.Start.Failed != 1 || r.Delete.Failed != 0 {
+		t.Errorf("%d failed to be made, %d to be ended", r.Start.Failed, r.Delete.Failed)
+	}
 }
 
 func TestNetworksOfPodsNameInstalledPluginsAndRangesOfTheirOwn(t *testing.T) {

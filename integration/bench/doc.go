@@ -52,10 +52,13 @@
 // and upstream's are in each node's CNI directory side by side, ours by the
 // prefixed names that rail-agent can install, and both have the same account; they
 // take turns with the floor, which is the same pods without a rail. How long each
-// sandbox took is from containerd's log. Last it makes the CNI calls of a pod with
-// eight rails itself, by Multus and without: the difference is Multus' own. Beside
-// the wall times stands CPU time, which says more on a machine that is busy:
-// of the whole cluster for pods, of the plugins' processes for calls.
+// sandbox took is from containerd's log, and so is how many calls failed: on a
+// machine that is very busy Multus gives up waiting for the API server, whosever
+// pod it is, and the kubelet tries again some seconds later. The times of a run
+// with such failures say nothing. Last it makes the CNI calls of a pod with eight
+// rails itself, by Multus and without: the difference is Multus' own. Beside the
+// wall times stands CPU time, which says more on a machine that is busy: of the
+// whole cluster for pods, of the plugins' processes for calls.
 //
 // The package imports nothing of the project but the rig, the control plane and
 // the cluster: it knows its programmes as a runtime does, as binaries.

@@ -1,19 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -310,6 +306,7 @@ type podTimes struct {
 	Each    []float64 `json:"eachSeconds"` // of each pod
 	Sandbox []float64 `json:"sandboxMs"`   // of each pod's sandbox, as containerd reports
 	CPU     []float64 `json:"cpuSeconds"`  // of each round, of all processes of the cluster
+	Failed  int       `json:"failedCalls"` // of containerd's, which the kubelet then makes again, later
 }
 
 // podResult is what one suite's pods of a scene took.
@@ -346,82 +343,6 @@ func (l *podLab) turn(ctx context.Context, s suite, sc scene, pods int, r *podRe
 	return nil
 }
 
-// measured adds to t how long each pod took, in seconds, and what CPU time the
-// cluster.
-func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) error {
-	before, err := l.cpu()
-	if err != nil {
-		return err
-	}
-	seconds, err := do()
-	if err != nil {
-		return err
-	}
-	after, err := l.cpu()
-	t.All, t.Each = append(t.All, slices.Max(seconds)), append(t.Each, seconds...)
-	t.CPU = append(t.CPU, after-before)
-	return err
-}
-
-// cpu gives the CPU time that the processes of the cluster have had so far, in
-// seconds: those of the nodes, and the control plane's, which are children of
-// this one.
-func (l *podLab) cpu() (sum float64, err error) {
-	files, err := filepath.Glob("/proc/self/task/*/children")
-	if err != nil {
-		return 0, err
-	}
-	inits := map[string]bool{}
-	var stats []string
-	for _, n := range l.Nodes() {
-		inits[strconv.Itoa(n.Pid())] = true // it is in its node's list, too
-		node, err := filepath.Glob(n.Path("/proc/[0-9]*/stat"))
-		if err != nil {
-			return 0, err
-		}
-		stats = append(stats, node...)
-	}
-	for _, file := range files {
-		children, _ := os.ReadFile(file) // the thread may have ended
-		for pid := range strings.FieldsSeq(string(children)) {
-			if !inits[pid] {
-				stats = append(stats, "/proc/"+pid+"/stat")
-			}
-		}
-	}
-	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended, and whoever waited for it has its time
-		}
-		seconds, err := cpuOf(string(text))
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", path, err)
-		}
-		sum += seconds
-	}
-	return sum, nil
-}
-
-// cpuOf reads a process' CPU time and that of the children that it has waited
-// for (proc_pid_stat(5): utime, stime, cutime, cstime, fields 14 to 17, in
-// hundredths of a second), in seconds.
-func cpuOf(stat string) (float64, error) {
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // from field 3 on
-	if len(fields) < 15 {
-		return 0, fmt.Errorf("not a process' status: %q", stat)
-	}
-	sum := 0
-	for _, field := range fields[11:15] {
-		ticks, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, err
-		}
-		sum += ticks
-	}
-	return float64(sum) / 100, nil
-}
-
 // quiet brings the nodes into the state that each turn begins with: all NICs
 // up, with carrier, and a pause for what the kernel and the kubelets still do
 // about the pods before.
@@ -454,47 +375,6 @@ func (l *podLab) quiet(ctx context.Context, pause time.Duration) error {
 			return fmt.Errorf("NICs do not come up:\n%s", down)
 		}
 	}
-}
-
-// sandboxLine is what containerd logs of the calls that make and end a
-// sandbox, network included, when they begin and when they have been done:
-// 1 is the time, 2 the call, 3 a quote when it begins, 4 the ID that a new sandbox
-// has got.
-var sandboxLine = regexp.MustCompile(`^time="([^"]+)" .*msg="(RunPodSandbox for &PodSandboxMetadata\{[^}]*\}|StopPodSandbox for \\"[0-9a-f]+\\")("| returns (?:sandbox id \\"([0-9a-f]+)\\")?)`)
-
-// sandboxes reads a log of containerd and adds how long it took to make the
-// sandboxes that were begun since then, and to end these. Of several calls
-// that end one it is the first, which does the work.
-func (r *podResult) sandboxes(log io.Reader, since time.Time) error {
-	began := map[string]time.Time{} // calls under way
-	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		m := sandboxLine.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
-		at, err := time.Parse(time.RFC3339Nano, m[1])
-		if err != nil {
-			return err
-		}
-		call, done, id := m[2], m[3] != `"`, m[4]
-		run := strings.HasPrefix(call, "Run")
-		first, known := began[call]
-		switch {
-		case done && known && !first.IsZero():
-			to := &r.Delete.Sandbox
-			if run {
-				to = &r.Start.Sandbox
-				began[fmt.Sprintf(`StopPodSandbox for \"%s\"`, id)] = time.Time{} // one to look for
-			}
-			*to = append(*to, milliseconds(at.Sub(first)))
-			delete(began, call)
-		case !done && (run && at.After(since) || known && first.IsZero()):
-			began[call] = at
-		}
-	}
-	return lines.Err()
 }
 
 // benchPods measures on a cluster, and reports.

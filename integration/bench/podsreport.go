@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 )
 
 // podReport is all that a run with -pods says.
@@ -62,18 +63,18 @@ func (r *podReport) tables() []table {
 
 func (r *podReport) table(sc scene, v podVerb) table {
 	t := table{title: sc.title + ": " + v.name, head: []string{
-		v.note, "median s", "min", "max", "×upstream", "rails add s", "×upstream", "a pod p50 s", "sandbox p50 ms", "p90", "CPU s", "×upstream",
+		v.note, "median s", "min", "max", "×upstream", "rails add s", "×upstream", "a pod p50 s", "sandbox p50 ms", "p90", "failed", "CPU s", "×upstream",
 	}}
 	for _, s := range suites {
 		mine := r.times(sc, s, v)
 		row := []string{
 			s.title, fmt.Sprintf("%.2f", median(mine.All)), fmt.Sprintf("%.2f", slices.Min(mine.All)), fmt.Sprintf("%.2f", slices.Max(mine.All)), "", "", "",
 			fmt.Sprintf("%.2f", median(mine.Each)), fmt.Sprintf("%.0f", median(mine.Sandbox)), fmt.Sprintf("%.0f", quantile(mine.Sandbox, 0.9)),
-			fmt.Sprintf("%.2f", median(mine.CPU)), "",
+			strconv.Itoa(mine.Failed), fmt.Sprintf("%.2f", median(mine.CPU)), "",
 		}
 		if s != upstream {
 			row[4] = fmt.Sprintf("%.2f", ratio(mine.All, r.times(sc, upstream, v).All))
-			row[11] = fmt.Sprintf("%.2f", ratio(mine.CPU, r.times(sc, upstream, v).CPU))
+			row[12] = fmt.Sprintf("%.2f", ratio(mine.CPU, r.times(sc, upstream, v).CPU))
 		}
 		if s != noRails {
 			row[5] = fmt.Sprintf("%.2f", r.added(sc, s, v))
