@@ -3,7 +3,6 @@
 package crash
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -39,11 +38,8 @@ func newRail(t *testing.T, plugin string, m rdma.Mode) *rail {
 	h := &host{t: t, node: testnet.Here(t), plugin: plugin, bin: testnet.Bin(t), inside: true}
 	r := &rail{host: h}
 	r.load()
-	r.setMode(m)
-	t.Cleanup(func() {
-		r.t = t // those of the parts are over
-		r.setMode(rdma.Shared)
-	})
+	h.node.SetRDMAMode(t, m)
+	t.Cleanup(func() { h.node.SetRDMAMode(t, rdma.Shared) })
 	h.wire = testnet.NewNetns(t, "wire")
 	r.cable()
 	h.settle, h.renew = r.settled, r.again
@@ -99,26 +95,6 @@ func (r *rail) again() {
 	r.t.Helper()
 	r.load()
 	r.cable()
-}
-
-// setMode waits until the namespaces of the pods before are gone: the kernel
-// changes the mode only then.
-func (r *rail) setMode(m rdma.Mode) {
-	r.t.Helper()
-	core, err := rdma.Open(r.node.Netns)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer core.Close()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		err := core.SetMode(m)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, rdma.ErrOtherNetns) || time.Now().After(deadline) {
-			r.t.Fatal(err)
-		}
-	}
 }
 
 // state gives the mode, and of each RDMA device of the host the name, GUID,

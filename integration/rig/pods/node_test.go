@@ -47,14 +47,14 @@ func onTheNode(t *testing.T) {
 	began := time.Now()
 	n := &node{t: t, Netns: testnet.Here(t)}
 	n.rails()
-	n.setMode(rdma.Exclusive)
+	n.SetRDMAMode(t, rdma.Exclusive)
 	n.reachTheServer()
 	n.start()
 	t.Logf("the node is ready after %v", time.Since(began).Round(time.Millisecond))
 	for _, m := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
 		ok := t.Run(string(m), func(t *testing.T) {
 			n.t = t
-			n.setMode(m)
+			n.SetRDMAMode(t, m)
 			n.podWithItsRails()
 		})
 		if !ok {
@@ -103,16 +103,6 @@ func (n *node) rails() {
 			}
 		}
 	}
-}
-
-// setMode waits until no pod's namespace is left: the kernel changes the mode
-// only then.
-func (n *node) setMode(m rdma.Mode) {
-	n.t.Helper()
-	core, err := rdma.Open(n.Netns.Netns)
-	n.must(err)
-	defer core.Close()
-	n.await("RDMA mode "+string(m), func() error { return core.SetMode(m) })
 }
 
 // await waits until there is no error.

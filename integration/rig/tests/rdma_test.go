@@ -36,20 +36,9 @@ func newRDMANode(t *testing.T, mode rdma.Mode, parameters string) *node {
 	return n
 }
 
-// setMode waits until the namespaces of the test before are gone: the kernel
-// changes the mode only then.
 func (n *node) setMode(mode rdma.Mode) {
 	n.t.Helper()
-	core := n.core(n.Netns.Netns)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		err := core.SetMode(mode)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, rdma.ErrOtherNetns) || time.Now().After(deadline) {
-			n.t.Fatal(err)
-		}
-	}
+	n.SetRDMAMode(n.t, mode)
 }
 
 func (n *node) core(ns *link.Netns) *rdma.Core {
