@@ -127,6 +127,9 @@ func (u *uninstaller) run(ctx context.Context) error {
 	d, err := u.get(bounded)
 	switch {
 	case kube.NotFound(err):
+		if err := u.elsewhere(bounded); err != nil {
+			return err
+		}
 		fmt.Fprintf(u.out, "no DaemonSet %s in the namespace %s: the nodes are left as they are\n", agentName, u.namespace)
 	case err != nil:
 		return err
@@ -149,6 +152,25 @@ func (u *uninstaller) run(ctx context.Context) error {
 	return u.delete(ctx)
 }
 
+// elsewhere gives an error when the agents are in another namespace: to delete
+// them would leave their nodes as they are for good.
+func (u *uninstaller) elsewhere(ctx context.Context) error {
+	if u.nodesOnly { // nothing is deleted, and helm's hook may not look
+		return nil
+	}
+	all := u.daemonSets()
+	all.Namespace = ""
+	var found error
+	_, err := u.client.List(ctx, all, kube.ListOptions{LabelSelector: ourLabel, MetadataOnly: true}, func(item []byte) error {
+		var o struct{ Metadata kube.Meta }
+		err := json.Unmarshal(item, &o)
+		found = fmt.Errorf("the DaemonSet %s is not in the namespace %s, but in %s: add --namespace %s",
+			agentName, u.namespace, o.Metadata.Namespace, o.Metadata.Namespace)
+		return err
+	})
+	return errors.Join(found, err)
+}
+
 // tell has the DaemonSet's agents uninstall, on all nodes at the same time: one
 // that waits for its pods must not keep others from it.
 func (u *uninstaller) tell(ctx context.Context, d *daemonSet) error {
@@ -160,7 +182,7 @@ func (u *uninstaller) tell(ctx context.Context, d *daemonSet) error {
 		return c.Name == agentName
 	})
 	if i < 0 {
-		return fmt.Errorf("the DaemonSet %s/%s has no container %s", u.namespace, agentName, agentName)
+		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not that of deployments/: name the namespace of that by --namespace", u.namespace, agentName, agentName)
 	}
 	at := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
 	ops := []kube.PatchOp{{Op: "test", Path: at + "name", Value: agentName}}

@@ -148,7 +148,7 @@ state = "/run/containerd"
       BinaryName = %q
       SystemdCgroup = false
 `, PauseImage, pluginDir, runtimeConf, n.runtime("runc"))
-	// failCgroupV1 and oomScoreAdj as above: for machines like the one at hand.
+	// failCgroupV1: the machine may have cgroup v1 only. oomScoreAdj: as above.
 	// Nothing is evicted, or deleted for space: the disk is the machine's.
 	kubelet := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -333,7 +333,7 @@ func look(path string) (found, error) {
 	case info.Mode().Type() == fs.ModeSymlink:
 		have.link, err = os.Readlink(path)
 	default:
-		err = fmt.Errorf("%s is there, which is no file", info.Mode().Type())
+		err = fmt.Errorf("what lies there is neither a file nor a link (mode %s): move it away", info.Mode())
 	}
 	return have, err
 }
