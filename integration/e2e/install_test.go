@@ -364,6 +364,9 @@ func (l *installing) prefixed(t *testing.T) {
 	}
 	t.Logf("freed after %v", time.Since(began).Round(time.Millisecond))
 
+	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall"); err == nil || !strings.Contains(err.Error(), "add --namespace "+namespace) {
+		t.Errorf("agents in another namespace: %s, %v", out, err)
+	}
 	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall", "--namespace", namespace); err == nil || !strings.Contains(err.Error(), "helm uninstall rails --namespace "+namespace) {
 		t.Errorf("what helm has installed: %s, %v", out, err)
 	}
