@@ -51,7 +51,7 @@ type object struct {
 
 // Networks reads the NetworkAttachmentDefinitions of an example file.
 func Networks(file string) ([]Network, error) {
-	objects, err := read(file)
+	objects, err := read[object](file)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func Networks(file string) ([]Network, error) {
 
 // Pods reads the pods of an example file.
 func Pods(file string) ([]Pod, error) {
-	objects, err := read(file)
+	objects, err := read[object](file)
 	if err != nil {
 		return nil, err
 	}
@@ -97,14 +97,17 @@ func Pods(file string) ([]Pod, error) {
 	return found, nil
 }
 
-func read(file string) ([]object, error) {
+// Objects reads all objects of an example file, whole.
+func Objects(file string) ([]map[string]any, error) { return read[map[string]any](file) }
+
+func read[T any](file string) ([]T, error) {
 	data, err := Files.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	var objects []object
+	var objects []T
 	for documents := yaml.NewDecoder(bytes.NewReader(data)); ; {
-		var o object
+		var o T
 		err := documents.Decode(&o)
 		if errors.Is(err, io.EOF) {
 			return objects, nil

@@ -1,19 +1,15 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/cluster"
@@ -280,19 +276,14 @@ func (l *lab) delete(t *testing.T, pods ...string) {
 // examplePods gives the pods of an example file, one for each node.
 func (l *lab) examplePods(t *testing.T, file string) (pods []map[string]any) {
 	t.Helper()
-	text, err := examples.Files.ReadFile(file)
+	objects, err := examples.Objects(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		var object map[string]any
-		if err := d.Decode(&object); errors.Is(err, io.EOF) {
-			return pods
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		pods = append(pods, l.here(t, object, len(pods)))
+	for i, object := range objects {
+		pods = append(pods, l.here(t, object, i))
 	}
+	return pods
 }
 
 // status is an entry of a pod's annotation (Kubernetes Network Custom Resource

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/examples"
@@ -296,19 +294,11 @@ func (n *node) podWithItsRails() {
 }
 
 // objects reads the objects of an example.
-func (n *node) objects(file string) (found []map[string]any) {
+func (n *node) objects(file string) []map[string]any {
 	n.t.Helper()
-	text, err := examples.Files.ReadFile(file)
+	found, err := examples.Objects(file)
 	n.must(err)
-	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		var o map[string]any
-		if err := d.Decode(&o); errors.Is(err, io.EOF) {
-			return found
-		} else if err != nil {
-			n.t.Fatal(err)
-		}
-		found = append(found, o)
-	}
+	return found
 }
 
 // here gives the pod what it needs on this node: an image that is there, no
