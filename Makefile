@@ -134,14 +134,9 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
 
-crash: build peers controlplane ## kill the plugins at each change that they make, a model of a node for MODEL_STEPS steps (most of an hour), and the same with RDMA (two hours; RIG=no: without)
+crash: build peers controlplane ## kill the plugins at each change that they make, run a model of a node for MODEL_STEPS steps, and the first with RDMA (RIG=no: without); an hour or two
 	@scripts/need.sh ip:iproute2
-	@RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' go test -count=1 -timeout 4h -parallel 8 ./integration/crash
-ifneq ($(RIG),no)
-	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
-	@go test -c -tags rig -o '$(TOOLS)/crash.test' ./integration/crash
-	@cd integration/crash && RAIL_CNI_CRASH=full '$(TOOLS)/rig' '$(TOOLS)/crash.test' -test.run NoRDMADeviceIsLost -test.timeout 12h
-endif
+	@MODEL_STEPS='$(MODEL_STEPS)' RIG='$(RIG)' scripts/crash.sh
 
 e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
 	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/e2e

@@ -77,7 +77,7 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(done)) {
 		list = append(list, fmt.Sprintf("%d %s", done[what], what))
 	}
-	t.Logf("%d worlds, RAIL_CNI_CRASH_SEED=%d: %s", worlds, seed, strings.Join(list, ", "))
+	fmt.Printf("the model in %d worlds, RAIL_CNI_CRASH_SEED=%d: %s\n", worlds, seed, strings.Join(list, ", "))
 	if !t.Failed() && done["steps"] < steps {
 		t.Errorf("only %d steps were made", done["steps"])
 	}
@@ -110,7 +110,7 @@ func startWorld(t *testing.T, world, steps int) (done map[string]int, said strin
 			if err := json.Unmarshal([]byte(text), &done); err != nil {
 				t.Error(err)
 			}
-			if testing.Verbose() {
+			if testing.Verbose() || full {
 				fmt.Printf("world %d: %s\n", world, text)
 			}
 			continue
@@ -125,7 +125,7 @@ func startWorld(t *testing.T, world, steps int) (done map[string]int, said strin
 // how often in steps it does.
 const (
 	progress      = "progress: "
-	progressEvery = 10 * sequence
+	progressEvery = 50 * sequence
 )
 
 // runWorld runs one world for so many steps. This process is the first in its

@@ -132,7 +132,9 @@ func (r tally) report(t *testing.T) {
 	table.Lock()
 	table.rows = append(table.rows, r)
 	table.Unlock()
-	t.Logf("%d points, %d tried, %d losses", r.points, r.tried, len(r.losses)) // a sweep that takes hours may not come to its table
+	if full { // takes hours, and may not come to its table
+		fmt.Printf("%s %s, %s: %d points, %d tried, %d losses\n", r.name, r.verb, r.mode, r.points, r.tried, len(r.losses))
+	}
 	for i, l := range r.losses {
 		if i == 5 {
 			t.Errorf("… and %d more", len(r.losses)-i)

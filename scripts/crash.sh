@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The sweeps of integration/crash at every point, and its model of a node, then
+# what has RDMA in virtual machines. Called by "make crash", which builds the
+# binaries that the tests run. Goes on after a failed part, and prints the tables
+# of all at the end.
+#
+#   MODEL_STEPS   how many steps the model makes
+#   RIG=no        without the part with RDMA
+#   RIG_MACHINES  how many virtual machines run at a time, 2 unless told
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export root=$PWD logs=$PWD/bin/crash
+rm -rf "$logs"
+mkdir -p "$logs"
+export RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS=${MODEL_STEPS:-10000}
+
+# part NAME COMMAND… keeps what the command prints, and shows all but its table.
+# The test programmes run as they are, because "go test" shows nothing of tests
+# that pass.
+part() {
+	local log=$logs/$1.log
+	shift
+	cd integration/crash
+	"$@" 2>&1 | tee "$log" | sed -u '/^every point$/,$d'
+}
+export -f part
+
+began=$SECONDS ended=0
+go test -c -o bin/tools/crash.test ./integration/crash
+(part this-machine "$root/bin/tools/crash.test" -test.parallel 8 -test.timeout 8h) || ended=1
+echo "on this machine: $((SECONDS - began)) s"
+
+if [[ ${RIG:-yes} != no ]]; then
+	began=$SECONDS
+	go build -o bin/tools/rig ./integration/rig/exec
+	CGO_ENABLED=0 go test -c -tags rig -o bin/tools/crash-rig.test ./integration/crash
+	bin/tools/rig build
+	for test in WherePlugins WhereTheChained; do
+		for mode in exclusive shared; do
+			printf '%s\0%s\0' "rig-$test-$mode" "^TestNoRDMADeviceIsLost$test/^$mode\$"
+		done
+	done | xargs -0 -n 2 -P "${RIG_MACHINES:-2}" bash -euo pipefail -c \
+		'part "$1" "$root/bin/tools/rig" "$root/bin/tools/crash-rig.test" -test.run "$2" -test.timeout 8h' part || ended=1
+	echo "in the rig: $((SECONDS - began)) s"
+fi
+
+sed -n '/^every point$/,$p' "$logs"/*.log
+exit "$ended"
