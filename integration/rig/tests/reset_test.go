@@ -16,8 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -32,6 +34,7 @@ const powerMayFail = "the power may fail now"
 
 // TestNICsComeHomeWhenThePowerFails runs itself in two boots of a machine with
 // one disk, on which the state directory is: the first one lends, and is killed.
+// The API server is here, and knows of nothing.
 func TestNICsComeHomeWhenThePowerFails(t *testing.T) {
 	switch os.Getenv("RIG_BOOT") {
 	case "1":
@@ -51,17 +54,57 @@ func TestNICsComeHomeWhenThePowerFails(t *testing.T) {
 	if out, err := exec.Command("mkfs.ext4", "-q", disk).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
 	}
-	out, err := boot(t, "1", disk)
+	plane := controlplane.Start(t, controlplane.Options{})
+	credential, err := plane.CertificateFor("reset", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := t.TempDir()
+	// The server's certificate does not have the address at which machines see it.
+	form := controlplane.Form{Path: filepath.Join(files, apiAccount), Namespace: "kube-system", Server: "https://" + wire.Reached, SkipVerify: true}
+	if _, err := plane.Kubeconfig(credential, form); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"RIG_DISK=" + disk, "RIG_FILES=" + files, "RIG_REACH=" + strings.TrimPrefix(plane.Server(), "https://")}
+	out, err := boot(t, append(env, "RIG_BOOT=1"))
 	if err == nil || !strings.Contains(out, powerMayFail) {
 		t.Fatalf("the first boot: %v\n%s", err, out)
 	}
-	if out, err = boot(t, "2", disk); err != nil {
+	if n := held(t, plane); n != 1 {
+		t.Errorf("%d addresses are held in the cluster when the power fails, want 1", n)
+	}
+	if out, err = boot(t, append(env, "RIG_BOOT=2")); err != nil {
 		t.Errorf("the second boot: %v\n%s", err, out)
+	}
+	if n := held(t, plane); n != 0 {
+		t.Errorf("%d addresses are held in the cluster after the reset", n)
 	}
 }
 
+// held gives how many addresses the cluster's pools say are held.
+func held(t *testing.T, plane *controlplane.Plane) (n int) {
+	t.Helper()
+	var pools struct {
+		Items []struct {
+			Spec struct{ Allocations map[string]any }
+		}
+	}
+	path := fmt.Sprintf("/apis/%s/%s/namespaces/kube-system/ippools", kubernetes.Group, kubernetes.Version)
+	code, answer, err := plane.Admin().Get(t.Context(), path)
+	if err == nil {
+		err = json.Unmarshal(answer, &pools)
+	}
+	if err != nil || len(pools.Items) == 0 {
+		t.Fatalf("the pools: %d, %v\n%s", code, err, answer)
+	}
+	for _, pool := range pools.Items {
+		n += len(pool.Spec.Allocations)
+	}
+	return n
+}
+
 // boot runs this test in a machine, and kills that when it says so.
-func boot(t *testing.T, which, disk string) (string, error) {
+func boot(t *testing.T, env []string) (string, error) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -80,7 +123,7 @@ func boot(t *testing.T, which, disk string) (string, error) {
 	said := &listener{heard: kill}
 	// The machine does not outlive the program.
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "tools", "rig"), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=5m")
-	cmd.Env = append(os.Environ(), "RIG_BOOT="+which, "RIG_DISK="+disk)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = said, said
 	err = cmd.Run()
 	return string(said.text), err
@@ -106,7 +149,11 @@ func diskNode(t *testing.T) *node {
 	if err := kmod.Disk("/disk"); err != nil {
 		t.Fatal(err)
 	}
+	if err := kmod.LoadAll(wire.Devices); err != nil {
+		t.Fatal(err)
+	}
 	n := newRDMANode(t, rdma.Exclusive, "")
+	n.Batch(nil, "link set eth0 up", "address add "+wire.Address+" dev eth0")
 	n.state = "/disk/state"
 	n.furnish(rails)
 	return n
@@ -118,8 +165,8 @@ type diskLoan struct{ Config, Netns string }
 const (
 	diskLoans   = "/disk/loans.json"
 	firstAddr   = "172.31.1.1"
-	journalled  = "a-pod-whose-free-waits"
 	rebootedPod = "trainer"
+	apiAccount  = "/kubeconfig" // of the machine, for its way to the API server
 )
 
 func (n *node) diskConfig(rail int) string {
@@ -144,47 +191,31 @@ func lendUntilThePowerFails(t *testing.T) {
 	last := p.call("DEL", podName(rails-1), loans[rails-1].Config)
 	n.MustRun(last)
 	n.MustRun(last.With("ADD"))
-	away := n.journalledCall(p)
-	if _, err := n.Run(away); err != nil {
+	// Of a pod with an address of the cluster the DEL finds no way to the server.
+	c := p.call("ADD", "net1", n.config(0, map[string]any{"device": nil, "ipam": map[string]any{
+		"type": "whereabouts", "range": "172.31.99.0/24", "kubernetes": map[string]any{"kubeconfig": apiAccount},
+	}}))
+	c.Plugin, c.Args = "whereabouts", "IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME="+rebootedPod
+	n.MustRun(c)
+	n.IP("link", "set", "eth0", "down")
+	if _, err := n.Run(c.With("DEL")); err != nil {
 		t.Fatalf("DEL while the API server is away: %v", err)
 	}
 	text, err := json.Marshal(loans)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.save(diskLoans, string(text))
-	fmt.Println(powerMayFail)
-	select {}
-}
-
-// save writes what the test itself wants to outlive the machine; what the plugins
-// write is their business.
-func (n *node) save(path, text string) {
-	n.t.Helper()
-	f, err := os.Create(path)
+	// What the plugins write outlives the machine by their doing, this by ours.
+	f, err := os.Create(diskLoans)
 	if err == nil {
-		_, err = f.WriteString(text)
+		_, err = f.Write(text)
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
-}
-
-// journalledCall is a DEL of whereabouts that cannot reach its API server.
-func (n *node) journalledCall(p *pod) testnet.Call {
-	n.t.Helper()
-	kubeconfig := "/disk/kubeconfig"
-	n.save(kubeconfig, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "kube-system"}}],
-"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]}`)
-	conf := n.config(0, map[string]any{"device": nil, "ipam": map[string]any{
-		"type": "whereabouts", "range": "172.31.99.0/24", "kubernetes": map[string]any{"kubeconfig": kubeconfig},
-	}})
-	c := p.call("DEL", "net1", conf)
-	c.Plugin, c.ContainerID = "whereabouts", journalled
-	c.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME=" + journalled
-	return c
+	fmt.Println(powerMayFail)
+	select {}
 }
 
 // findAfterTheReset is the node after the reset: its NICs are as its drivers and
@@ -223,12 +254,19 @@ func findAfterTheReset(t *testing.T) {
 		t.Errorf("after %d DELs: %d records, and addresses %v", rails/2, len(left), held)
 	}
 	n.as(before, devices)
-	// The others are settled by the agent, and the next ADD gets what was free.
-	n.keep("AddressesNotFreed")
-	for deadline := time.Now().Add(10 * time.Second); len(n.records()) > 0 && time.Now().Before(deadline); {
+	// The others are settled by the agent, which frees what waited for the API
+	// server as well, and the next ADD gets what was free.
+	if n.waiting() != 1 {
+		t.Errorf("%d frees wait for the API server, want 1", n.waiting())
+	}
+	n.keep()
+	for deadline := time.Now().Add(20 * time.Second); len(n.records())+n.waiting() > 0 && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	n.untouched(before)
+	if n.waiting() != 0 {
+		t.Errorf("%d frees wait for the API server, which is there", n.waiting())
+	}
 	p := n.pod("next")
 	add := p.call("ADD", "net1", loans[0].Config)
 	if out := string(n.MustRun(add)); !strings.Contains(out, firstAddr+"/24") {
@@ -240,10 +278,16 @@ func findAfterTheReset(t *testing.T) {
 	if held := testnet.Leftovers(t, filepath.Join(n.state, "ipam")); len(held) > 0 {
 		t.Errorf("addresses are held: %v", held)
 	}
-	waiting, err := kubernetes.Journalled(filepath.Join(n.state, "ipam-journal"))
-	if err != nil || len(waiting) != 1 {
-		t.Errorf("frees that wait for the API server: %v, %v", waiting, err)
+}
+
+// waiting gives how many frees are journalled.
+func (n *node) waiting() int {
+	n.t.Helper()
+	frees, err := kubernetes.Journalled(filepath.Join(n.state, "ipam-journal"))
+	if err != nil {
+		n.t.Fatal(err)
 	}
+	return len(frees)
 }
 
 // as fails the test unless links and RDMA devices are as before.
