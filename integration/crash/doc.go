@@ -20,7 +20,8 @@
 //
 // Beside it a model of a node, [TestNodeDoesAsTheModelSays], is run for
 // RAIL_CNI_MODEL_STEPS steps, in each of which up to four operations go on at
-// once, before all is compared; the shortest sequence that fails is printed.
+// once, before all is compared; a sequence that fails is printed, and made shorter
+// for some minutes, as far as it fails again.
 // RAIL_CNI_MODEL_WORLDS nodes run side by side, four for each processor unless
 // told, each in a process with namespaces of its own.
 //

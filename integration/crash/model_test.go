@@ -24,7 +24,7 @@ const (
 	modelNICs = 8
 	modelPods = 20
 	atOnce    = 4  // operations of a step, each on another pod
-	sequence  = 24 // steps
+	sequence  = 24 // steps on average
 )
 
 // fate is what the model knows of an attachment.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -30,6 +29,10 @@ const (
 	worldsVar = "RAIL_CNI_MODEL_WORLDS"
 	worldVar  = "RAIL_CNI_MODEL_WORLD" // set in the process of a world
 )
+
+// shortening is how long rapid may try to make a failing sequence shorter: each
+// try takes seconds.
+const shortening = 5 * time.Minute
 
 func fromEnv(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
@@ -60,7 +63,7 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	done := map[string]int{}
 	for i := range worlds {
 		all.Go(func() {
-			counts, out, err := startWorld(t, i, (steps+worlds-1)/worlds)
+			counts, out, err := startWorld(t, testnet.Bin(t), i, (steps+worlds-1)/worlds, shortening)
 			if err != nil {
 				t.Errorf("world %d: %v; it alone is %s=1 %s=%d RAIL_CNI_CRASH_SEED=%d\n%s",
 					i, err, worldsVar, stepsVar, (steps+worlds-1)/worlds, seed+uint64(i), out)
@@ -84,16 +87,21 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 }
 
 // startWorld runs this program again in namespaces of its own, of the kinds
-// network, mount and process, and gives what was done there, and what it said.
-func startWorld(t *testing.T, world, steps int) (done map[string]int, said string, err error) {
+// network, mount and process, with the programs in bin, and gives what was done
+// there, and what it said. A sequence that fails is made shorter for so long.
+func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duration) (done map[string]int, said string, err error) {
 	runtime.LockOSThread() // the world ends with the thread that made it
 	defer runtime.UnlockOSThread()
-	args := []string{"-test.run=^TestNodeDoesAsTheModelSays$", "-test.v"}
+	args := []string{
+		"-test.run=^TestNodeDoesAsTheModelSays$", "-test.v", "-rapid.nofailfile", "-rapid.shrinktime=" + shorten.String(),
+		fmt.Sprint("-rapid.seed=", seed+uint64(world)), fmt.Sprint("-rapid.steps=", sequence),
+		fmt.Sprint("-rapid.checks=", 20+2*steps/sequence), // enough, whatever their lengths
+	}
 	if deadline, ok := t.Deadline(); ok {
 		args = append(args, "-test.timeout="+time.Until(deadline).String())
 	}
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), "RAIL_CNI_BIN="+testnet.Bin(t), fmt.Sprintf("%s=%d", worldVar, world),
+	cmd.Env = append(os.Environ(), "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, world),
 		fmt.Sprintf("%s=%d", stepsVar, steps), fmt.Sprintf("RAIL_CNI_CRASH_SEED=%d", seed+uint64(world)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	var out, errOut bytes.Buffer
@@ -128,44 +136,52 @@ const (
 	progressEvery = 50 * sequence
 )
 
-// runWorld runs one world for so many steps. This process is the first in its
-// pid namespace, and nobody else is in its others.
+// runWorld runs one world for at least so many steps, in sequences that end with
+// everything free. This process is the first in its pid namespace, and nobody
+// else is in its others.
 func runWorld(t *testing.T, steps int) {
 	state := settle(t)
-	for name, value := range map[string]string{
-		"rapid.checks": strconv.Itoa((steps + sequence - 1) / sequence), "rapid.seed": strconv.FormatUint(seed, 10), "rapid.nofailfile": "true",
-	} {
-		if err := flag.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
-	}
 	var w *world
 	done := map[string]int{}
 	tell := func() {
 		text, _ := json.Marshal(done) // numbers
 		fmt.Printf("%s%s\n", progress, text)
 	}
-	sequences := 0
+	sequences, failed := 0, false
 	rapid.Check(t, func(rt *rapid.T) {
+		if done["steps"] >= steps && !failed {
+			return
+		}
 		if w == nil {
 			w = newWorld(t, done)
 		}
 		sequences++
 		w.state = filepath.Join(state, strconv.Itoa(sequences))
+		var made []string
 		violated := func(found []string) {
-			if len(found) > 0 {
-				w.abandon() // what a failed sequence leaves is of no use
-				w = nil
-				rt.Fatalf("%s", strings.Join(found, "\n"))
+			if len(found) == 0 {
+				return
 			}
+			// Rapid prints a sequence that failed again, and not what was found: it
+			// shortens what fails with the same words.
+			fmt.Printf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
+			failed = true
+			w.abandon() // what a failed sequence leaves is of no use
+			w = nil
+			rt.Fatal("the node is not as the model says")
 		}
-		for step := range sequence {
-			violated(w.step(rt, step))
+		rt.Repeat(map[string]func(*rapid.T){"step": func(rt *rapid.T) {
+			all := w.draw(rt)
+			for _, op := range all {
+				made = append(made, fmt.Sprintf("%d: %s", len(made), op.text))
+				rt.Log(made[len(made)-1])
+			}
+			violated(w.step(all))
 			if done["steps"]++; done["steps"]%progressEvery == 0 {
 				tell()
 			}
-		}
-		rt.Logf("the end")
+		}})
+		made = append(made, "the end")
 		violated(w.end())
 		if err := os.RemoveAll(w.state); err != nil {
 			t.Error(err)
@@ -174,13 +190,11 @@ func runWorld(t *testing.T, steps int) {
 	tell()
 }
 
-// step makes a step, and gives what is wrong then.
-func (w *world) step(rt *rapid.T, number int) (found []string) {
-	all := w.draw(rt)
+// step does all operations at once, and gives what is wrong then.
+func (w *world) step(all []operation) (found []string) {
 	verdicts := make([]func() string, len(all))
 	var wg sync.WaitGroup
 	for i, op := range all {
-		rt.Logf("%d: %s", number, op.text)
 		wg.Go(func() { verdicts[i] = op.do() })
 	}
 	wg.Wait()

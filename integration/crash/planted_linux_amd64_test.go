@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
@@ -45,7 +46,7 @@ func plant(t *testing.T, source string, replace ...string) (bin string) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range []string{"whereabouts", "railctl"} {
+	for _, name := range []string{"whereabouts", "railctl", "rail-agent"} {
 		if err := os.Symlink(filepath.Join(testnet.Bin(t), name), filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -85,5 +86,21 @@ func TestPlantedBugsAreFound(t *testing.T) {
 				t.Logf("%d of %d points lose something with %s, for example %s", len(r.losses), r.tried, recovery, first)
 			}
 		})
+	}
+}
+
+// TestModelFindsAPlantedBug is the test of the model, by a DEL that keeps the
+// address. The shortest sequence, an ADD and the end, takes minutes to be found.
+func TestModelFindsAPlantedBug(t *testing.T) {
+	bin := plant(t, "pkg/attach/home.go", "freed <- n.ipamDel(ctx, r)", "freed <- nil")
+	_, said, err := startWorld(t, bin, 0, 10*sequence, 20*time.Second)
+	if err == nil || !strings.Contains(said, "the pool has ") {
+		t.Fatalf("not found: %v\n%s", err, said)
+	}
+	first, _, _ := strings.Cut(said, "this is wrong:")
+	_, last, _ := strings.Cut(said, "Failed test output:")
+	_, last, found := strings.Cut(last, "after\n")
+	if from, to := strings.Count(first, " of pod"), strings.Count(last, " of pod"); !found || to == 0 || to > from {
+		t.Errorf("a sequence with %d calls and ends of pods became one with %d\n%s", from, to, said)
 	}
 }
