@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // ipamLab is a namespace of pools on a real control plane.
@@ -250,6 +253,35 @@ func testIPAMGC(l *ipamLab) {
 	contains(t, "gc again", out, "nothing to free")
 	out, _, _ = l.railctl("show")
 	contains(t, "show", squeezed(out), "10.0.0.0-24 10.0.0.0/24 1 253 254 - -")
+
+	// What the node's plugins could not free is freed at the server that it is of,
+	// and at no other one, whichever kubeconfig this command is given.
+	elsewhere, err := l.plane.Kubeconfig(controlplane.Credential{Token: "t"}, controlplane.Form{Path: filepath.Join(t.TempDir(), "kubeconfig"), Server: "https://127.0.0.1:1", Namespace: l.ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := l.plane.Kubeconfig(controlplane.Credential{Token: "t"}, controlplane.Form{Path: filepath.Join(t.TempDir(), "kubeconfig"), Namespace: l.ns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	for kubeconfig, key := range map[string]string{elsewhere: "c-elsewhere", here: "c-lives"} {
+		o := ipam.Owner{ContainerID: key, IfName: "net1"}
+		if err := kubernetes.Defer(netconf.JournalDir(state), kubeconfig, o, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, errOut, code = plainRun("ipam", "gc", "--grace", "0s", "--kubeconfig", l.plane.AdminKubeconfig(), "--namespace", l.ns, "--state-dir", state)
+	if code != 0 {
+		t.Errorf("%d: %s%s", code, out, errOut)
+	}
+	contains(t, "stderr", errOut, "deferred DELs are left")
+	ways, err := kubernetes.Journalled(netconf.JournalDir(state))
+	if err != nil || len(ways) != 1 || ways[kubernetes.Way{Kubeconfig: elsewhere}] != 1 {
+		t.Errorf("the journal has %v, want that of the other server: %v", ways, err)
+	}
+	out, _, _ = l.railctl("show")
+	contains(t, "show", squeezed(out), "10.0.0.0-24 10.0.0.0/24 0 254 254 - -")
 }
 
 func TestIPAMWithoutAClusterNamesTheCure(t *testing.T) {

@@ -27,22 +27,26 @@ func (f *Flags) Add(cmd *cobra.Command) {
 
 // Open opens the cluster that the flags mean, without a request. userAgent is
 // for the server's log.
-func (f *Flags) Open(userAgent string) (*kube.Client, error) { return f.open(userAgent, 0) }
+func (f *Flags) Open(userAgent string) (*kube.Client, error) {
+	client, _, err := f.open(userAgent, 0)
+	return client, err
+}
 
-func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, error) {
+// open also gives the kubeconfig, "" when it is a pod's service account.
+func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, string, error) {
 	path := cmp.Or(f.Kubeconfig, os.Getenv("KUBECONFIG"))
 	var err error
 	if path == "" {
 		if path, err = OfPlugins(); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
 	client, err := kube.Open(kube.Config{Kubeconfig: path, Namespace: f.Namespace, UserAgent: userAgent, RetryFor: retryFor})
 	if path == "" && err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "name one by --kubeconfig or $KUBECONFIG",
+		return nil, "", cnierr.Wrap(err, cnierr.InvalidConfig, "name one by --kubeconfig or $KUBECONFIG",
 			"there is no kubeconfig: none in whereabouts' flat file, and this is no pod with a service account")
 	}
-	return client, err
+	return client, path, err
 }
 
 // OfPlugins gives the kubeconfig that the plugins of this node find in
@@ -56,9 +60,10 @@ func OfPlugins() (string, error) {
 }
 
 // Store opens the node's side of the store, to replay what the plugins of this
-// node have left in the journal, whatever kubeconfig they have.
+// node have left in the journal for the same server and namespace, whatever
+// kubeconfig they have.
 func (f *Flags) Store(userAgent, stateDir string) (*kubernetes.Store, error) {
-	client, err := f.open(userAgent, kubernetes.RetryFor)
+	client, path, err := f.open(userAgent, kubernetes.RetryFor)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +71,12 @@ func (f *Flags) Store(userAgent, stateDir string) (*kubernetes.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What is noted is for the plugins, which may have no other way.
+	if kubernetes.LeadsTo(client, kubernetes.Way{Kubeconfig: plugins}) {
+		path = plugins
+	}
 	return kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: cmp.Or(plugins, f.Kubeconfig, os.Getenv("KUBECONFIG")),
+		Client: client, Kubeconfig: path,
 		StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -15,9 +16,11 @@ const journalSuffix = ".free"
 
 // deferred is an address to be freed later.
 type deferred struct {
-	// Kubeconfig and Namespace say where; an empty namespace is that of the
-	// kubeconfig's current context, which could not be read.
+	// Kubeconfig, Server and Namespace say where. Without a server (from before
+	// it was written, or when the kubeconfig could not be read) it is that of the
+	// kubeconfig, and an empty namespace that of its current context.
 	Kubeconfig string     `json:"kubeconfig"`
+	Server     string     `json:"server,omitempty"`
 	Namespace  string     `json:"namespace,omitempty"`
 	Pool       ipam.Pool  `json:"pool"`
 	Owner      ipam.Owner `json:"owner"`
@@ -39,7 +42,8 @@ func (j journal) put(d *deferred) error {
 	if err != nil {
 		return err
 	}
-	return dir.Write(statefile.Name(d.Namespace, d.Pool.Name(), d.Owner.ContainerID, d.Owner.IfName)+journalSuffix, append(data, '\n'))
+	name := statefile.Name(d.Namespace, d.Pool.Name(), d.Owner.ContainerID, d.Owner.IfName, d.Kubeconfig)
+	return dir.Write(name+journalSuffix, append(data, '\n'))
 }
 
 func (j journal) drop(name string) error {
@@ -79,19 +83,52 @@ func (j journal) all() (map[string]*deferred, error) {
 	return found, nil
 }
 
-// pending gives what waits for pool, as asks.
-func (j journal) pending(namespace string, pool ipam.Pool) []*pending {
-	found, err := j.all()
+// pending gives what waits for pool at client's server and namespace, as asks.
+func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
+	found, err := j.allAt(client)
 	if err != nil {
 		return nil // the agent says so
 	}
 	var asks []*pending
 	for name, d := range found {
-		if len(asks) < longestTurn && d.Pool == pool && (d.Namespace == namespace || d.Namespace == "") {
-			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: name})
+		if len(asks) < longestTurn && d.Pool == pool {
+			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: name, kubeconfig: d.Kubeconfig})
 		}
 	}
 	return asks
+}
+
+// allAt gives what waits and is of client's server and namespace: what says so
+// itself, and what has a kubeconfig that leads there. Another server would know
+// nothing of the address, and what was to be freed would be forgotten.
+func (j journal) allAt(client *kube.Client) (map[string]*deferred, error) {
+	found, err := j.all()
+	leads := map[Way]bool{} // whether that is so: of many entries most have one way
+	for name, d := range found {
+		if d.Server == client.Server() && d.Namespace == client.Namespace() {
+			continue
+		}
+		way := Way{d.Kubeconfig, d.Namespace}
+		here, known := leads[way]
+		if !known {
+			here = LeadsTo(client, way)
+			leads[way] = here
+		}
+		if !here {
+			delete(found, name)
+		}
+	}
+	return found, err
+}
+
+// LeadsTo says whether way leads to the server and namespace of client. One
+// that cannot be read leads nowhere.
+func LeadsTo(client *kube.Client, way Way) bool {
+	if way.Kubeconfig == "" {
+		return false
+	}
+	there, err := kube.Open(kube.Config{Kubeconfig: way.Kubeconfig, Namespace: way.Namespace})
+	return err == nil && there.Server() == client.Server() && there.Namespace() == client.Namespace()
 }
 
 // Defer leaves it to the journal to free what owner's attachment holds in
@@ -126,15 +163,13 @@ func Journalled(journalDir string) (map[Way]int, error) {
 // Replay frees what the journal has for this store's server, and says how many
 // entries are left and why.
 func (s *Store) Replay(ctx context.Context) (left int, err error) {
-	waiting, err := s.journal.all()
+	waiting, err := s.journal.allAt(s.client)
 	if err != nil {
 		return 0, err
 	}
 	pools := map[ipam.Pool]bool{}
 	for _, d := range waiting {
-		if d.Kubeconfig == s.kubeconfig && (d.Namespace == "" || d.Namespace == s.client.Namespace()) {
-			pools[d.Pool] = true
-		}
+		pools[d.Pool] = true
 	}
 	var errs []error
 	for pool := range pools {

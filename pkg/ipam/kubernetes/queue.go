@@ -56,9 +56,9 @@ type pending struct {
 	answer   answer
 	err      error
 
-	// journalled is the file of the journal that the ask is from: nobody waits
-	// for its answer.
-	journalled string
+	// journalled is the file of the journal that the ask is from, and kubeconfig
+	// that of the entry: nobody waits for its answer.
+	journalled, kubeconfig string
 
 	// What the leader has done for it so far.
 	rng       *ipam.Range

@@ -155,7 +155,10 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool) e
 // deferAsk leaves it to the journal to free what p gives back, because of why.
 func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 	if p.journalled == "" {
-		d := &deferred{Kubeconfig: s.kubeconfig, Namespace: s.client.Namespace(), Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC()}
+		d := &deferred{
+			Kubeconfig: s.kubeconfig, Server: s.client.Server(), Namespace: s.client.Namespace(),
+			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
+		}
 		if err := s.journal.put(d); err != nil {
 			p.settle(netip.Addr{}, errors.Join(why, err))
 			return

@@ -80,7 +80,7 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*
 // that gets.
 func (s *Store) journalled(pool ipam.Pool, asks []*pending) []*pending {
 	var kept []*pending
-	for _, p := range s.journal.pending(s.client.Namespace(), pool) {
+	for _, p := range s.journal.pending(s.client, pool) {
 		wanted := slices.ContainsFunc(asks, func(q *pending) bool {
 			return q.Range != nil && q.Owner.ContainerID == p.Owner.ContainerID && q.Owner.IfName == p.Owner.IfName
 		})
