@@ -570,3 +570,127 @@ func TestAskingForAnotherAddressThanAFormerContainerHad(t *testing.T) {
 	n.del(pod(0), c.Pool)
 	wantEmpty(t, c.Pool)
 }
+
+// putJournal leaves it to n's journal to free what owners hold in pool.
+func (n *node) putJournal(pool ipam.Pool, owners ...ipam.Owner) {
+	n.t.Helper()
+	for _, o := range owners {
+		d := &deferred{Kubeconfig: n.kubeconfig, Namespace: testNamespace, Pool: pool, Owner: o, Since: time.Now()}
+		if err := n.journal.put(d); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// wantJournal wants so many entries in the node's journal.
+func (n *node) wantJournal(when string, want int) {
+	n.t.Helper()
+	if waiting, err := n.journal.all(); err != nil || len(waiting) != want {
+		n.t.Errorf("%s the journal has %d entries, want %d: %v", when, len(waiting), want, err)
+	}
+}
+
+func TestTwoDelsThatEndOneEntryBlockNobody(t *testing.T) {
+	n, c := newNode(t), claim(t, "twoends", "10.0.0.0/24")
+	old := entryOf(pod(0))
+	old.IfName = "" // from before whereabouts 0.8: whichever interface ends it
+	createPool(t, c.Pool, map[string]Entry{"7": old})
+	createReservation(t, "twoends-10.0.0.7", reservationSpec{ContainerID: old.ContainerID, PodRef: old.PodRef})
+	second := pod(0)
+	second.IfName = "net2"
+	n.putJournal(c.Pool, pod(0), second)
+	n.wantAdd(pod(1), "10.0.0.1/24", c)
+	n.wantJournal("after the ADD", 0)
+	n.del(pod(1), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestAddThatWouldTakeOverWhatAnOldDelEndsGetsAnAddress(t *testing.T) {
+	n, c := newNode(t), claim(t, "endsandtakes", "10.0.0.0/24")
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	late := pod(0)
+	late.PodRef = late.ContainerID // its DEL came without CNI_ARGS
+	n.putJournal(c.Pool, late)
+	now := pod(0)
+	now.ContainerID = strings.Repeat("c", 64)
+	n.add(now, c)
+	n.wantJournal("after the ADD", 0)
+	if e := entries(t, c.Pool); len(e) != 1 || len(reservations(t, "endsandtakes")) != 1 {
+		t.Errorf("entries %v, reservations %v", e, reservations(t, "endsandtakes"))
+	}
+	n.del(now, c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+// otherKubeconfig gives a kubeconfig for the shared plane, or for a server that
+// is another one by its URL.
+func otherKubeconfig(t *testing.T, server, namespace string) string {
+	t.Helper()
+	c, err := plane.CertificateFor("other", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := plane.Kubeconfig(c, controlplane.Form{Path: t.TempDir() + "/kubeconfig", Server: server, Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestJournalIsOnlyForTheServerAndNamespaceThatAnEntryIsOf(t *testing.T) {
+	n, c := newNode(t), claim(t, "whose", "10.0.0.0/24")
+	nobody := "https://127.0.0.1:1"
+	here, elsewhere, space := otherKubeconfig(t, "", testNamespace), otherKubeconfig(t, nobody, testNamespace), otherKubeconfig(t, "", "default")
+	for i, tc := range []struct {
+		what string
+		deferred
+		ours bool
+	}{
+		{"another server's", deferred{Kubeconfig: elsewhere, Server: nobody, Namespace: testNamespace}, false},
+		{"another server's, of an older version", deferred{Kubeconfig: elsewhere, Namespace: testNamespace}, false},
+		{"another server's, by a kubeconfig that could not be read", deferred{Kubeconfig: elsewhere}, false},
+		{"another namespace's", deferred{Kubeconfig: here, Server: plane.Server(), Namespace: "default"}, false},
+		{"another namespace's, by a kubeconfig that could not be read", deferred{Kubeconfig: space}, false},
+		{"unknown: its kubeconfig is gone", deferred{Kubeconfig: "/nonexistent"}, false},
+		{"ours, though its kubeconfig is gone", deferred{Kubeconfig: "/nonexistent", Server: plane.Server(), Namespace: testNamespace}, true},
+		{"ours, of an older version", deferred{Kubeconfig: here, Namespace: testNamespace}, true},
+		{"ours, by a kubeconfig that could not be read", deferred{Kubeconfig: here}, true},
+		{"ours, whose server has another URL now", deferred{Kubeconfig: here, Server: nobody, Namespace: testNamespace}, true},
+	} {
+		o := pod(i)
+		n.add(o, c)
+		d := tc.deferred
+		d.Pool, d.Owner, d.Since = c.Pool, o, time.Now()
+		if err := n.journal.put(&d); err != nil {
+			t.Fatal(err)
+		}
+		want := 1
+		if tc.ours {
+			want = 0
+		}
+		if left, err := n.Replay(testContext(t)); err != nil || left != want {
+			t.Errorf("%s: %d are left after the replay, want %d: %v", tc.what, left, want, err)
+		}
+		n.add(pod(100), c) // leads the pool, and sees to the journal as well
+		n.wantJournal(tc.what+": after an ADD", want)
+		held := false
+		for _, e := range entries(t, c.Pool) {
+			held = held || e == entryOf(o)
+		}
+		if held == tc.ours {
+			t.Errorf("%s: held is %v", tc.what, held)
+		}
+		n.del(pod(100), c.Pool)
+		n.del(o, c.Pool)
+		found, err := n.journal.all()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range found {
+			if err := n.journal.drop(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	wantEmpty(t, c.Pool)
+}

@@ -180,12 +180,17 @@ func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*PoolState, error
 
 // change is what one patch does.
 type change struct {
-	ops   []kube.PatchOp
-	added map[string]Entry // by key
+	ops     []kube.PatchOp
+	added   map[string]Entry // by key
+	touched map[string]bool  // keys that it tests, and removes or replaces: a second test fails for ever
 }
 
-// remove takes h out if it is still the same holder's.
+// remove takes h out if it is still the same holder's. Of several that end the
+// same entry (an old one, without an interface) one is enough.
 func (c *change) remove(h held) {
+	if c.touched[h.key] {
+		return
+	}
 	c.fence(h.key, h.entry)
 	c.ops = append(c.ops, kube.PatchOp{Op: "remove", Path: keyPath(h.key)})
 }
@@ -196,6 +201,10 @@ func (c *change) replace(key string, was, is Entry) {
 }
 
 func (c *change) fence(key string, e Entry) {
+	if c.touched == nil {
+		c.touched = map[string]bool{}
+	}
+	c.touched[key] = true
 	c.ops = append(c.ops,
 		kube.PatchOp{Op: "test", Path: keyPath(key) + "/id", Value: e.ContainerID},
 		kube.PatchOp{Op: "test", Path: keyPath(key) + "/podref", Value: e.PodRef})
@@ -301,6 +310,10 @@ func (t *turn) giveBack(p *pending, state *PoolState, c *change) {
 	}
 }
 
+// errTouched is for one whose entry an earlier ask has this patch change: plan
+// leaves it for the next one, as all whom a patch that frees something refuses.
+var errTouched = errors.New("the same patch changes the entry")
+
 // take plans p's address, old or new.
 func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *change) error {
 	mine := entryOf(p.Owner)
@@ -323,6 +336,9 @@ func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *c
 				"%s asks for %s and already holds %s", p.Owner.PodRef, p.Want, addr)
 		}
 		key, err := state.Key(addr)
+		if c.touched[key] {
+			return errTouched
+		}
 		if err == nil && entry != mine {
 			c.replace(key, entry, mine)
 		}
