@@ -154,13 +154,27 @@ func wantClear(t *testing.T, err error) {
 // journal, and reconciles with the pods, of which there are none.
 func (n *node) settle(t *testing.T) {
 	t.Helper()
+	client, waiting := n.settleJournal(t)
+	found, err := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client}).Once(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d DELs were in the journal, the reconciler found %d half or stale pairs", waiting, len(found))
+	for _, f := range found {
+		t.Logf("%s of %s: %s: %s", f.Kind, f.PodRef, f.Why, f.Outcome)
+	}
+}
+
+// settleJournal replays the journal, and says how many DELs were in it.
+func (n *node) settleJournal(t *testing.T) (client *kube.Client, waiting int) {
+	t.Helper()
 	client, err := kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "settle"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	state := filepath.Join(n.dir, "state")
 	journal := filepath.Join(state, "ipam-journal")
-	waiting, err := filepath.Glob(filepath.Join(journal, "*"))
+	files, err := filepath.Glob(filepath.Join(journal, "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,14 +186,7 @@ func (n *node) settle(t *testing.T) {
 	if left, err := s.Replay(t.Context()); err != nil || left != 0 {
 		t.Errorf("the journal keeps %d: %v", left, err)
 	}
-	found, err := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client}).Once(t.Context())
-	if err != nil {
-		t.Error(err)
-	}
-	t.Logf("%d DELs were in the journal, the reconciler found %d half or stale pairs", len(waiting), len(found))
-	for _, f := range found {
-		t.Logf("%s of %s: %s: %s", f.Kind, f.PodRef, f.Why, f.Outcome)
-	}
+	return client, len(files)
 }
 
 // audit watches the pools of a namespace through the API. It may be read when

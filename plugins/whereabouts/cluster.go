@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -101,16 +102,15 @@ func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 func (c *call) releaseCluster(ctx context.Context) error {
 	kubeconfig := c.conf.Kubeconfig
 	s, err := c.connect(kubeconfig, c.conf.StateDir)
-	if err != nil && (c.conf.Pod.Name == "" || kubeconfig == "") {
-		return nil // ADD gave nothing
-	}
 	if err != nil {
-		c.warn("the addresses are freed later, by the next call of this node that reaches the server", err)
 		pools := kubernetes.Noted(c.conf.StateDir, c.owner())[kubeconfig]
+		if kubeconfig == "" || c.conf.Pod.Name == "" && len(pools) == 0 {
+			return nil // ADD gave nothing
+		}
 		if c.conf.NodeSliceSize == 0 { // else the config alone does not say which slice is ours
 			pools = append(pools, c.pools()...)
 		}
-		return kubernetes.Defer(netconf.JournalDir(c.conf.StateDir), kubeconfig, c.owner(), pools)
+		return c.freeLater(kubeconfig, c.conf.StateDir, pools, err)
 	}
 	defer s.Close()
 	if c.conf.NodeSliceSize != 0 {
@@ -123,17 +123,25 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	return s.Release(ctx, c.owner(), c.pools())
 }
 
+// freeLater leaves it to the journal to free what the attachment holds in pools
+// of the cluster to which there is no way now, because of why.
+func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
+	c.warn("the addresses are freed later, by the next call of this node that reaches the server", why)
+	return kubernetes.Defer(netconf.JournalDir(stateDir), kubeconfig, c.owner(), pools)
+}
+
 // releaseNoted frees what the node has noted of the attachment in clusters
-// that the config does not lead to, or not any more.
+// that the config does not lead to, or not any more. If there is no way to one,
+// the journal keeps it.
 func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
 	var errs []error
-	for kubeconfig := range kubernetes.Noted(stateDir, c.owner()) {
+	for kubeconfig, pools := range kubernetes.Noted(stateDir, c.owner()) {
 		if c.confErr == nil && kubeconfig == c.conf.Kubeconfig && c.storeName() == netconf.StoreKubernetes {
 			continue
 		}
 		s, err := c.connect(kubeconfig, stateDir)
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, c.freeLater(kubeconfig, stateDir, pools, err))
 			continue
 		}
 		errs = append(errs, s.Release(ctx, c.owner(), nil), s.Close())

@@ -72,7 +72,7 @@ func (f *Flags) Store(userAgent, stateDir string) (*kubernetes.Store, error) {
 		return nil, err
 	}
 	// What is noted is for the plugins, which may have no other way.
-	if kubernetes.LeadsTo(client, kubernetes.Way{Kubeconfig: plugins}) {
+	if plugins != "" && kubernetes.LeadsTo(client, kubernetes.Way{Kubeconfig: plugins}) {
 		path = plugins
 	}
 	return kubernetes.New(kubernetes.Options{

@@ -122,11 +122,9 @@ func (j journal) allAt(client *kube.Client) (map[string]*deferred, error) {
 }
 
 // LeadsTo says whether way leads to the server and namespace of client. One
-// that cannot be read leads nowhere.
+// that cannot be read leads nowhere; one without a kubeconfig is that of this
+// process' service account.
 func LeadsTo(client *kube.Client, way Way) bool {
-	if way.Kubeconfig == "" {
-		return false
-	}
 	there, err := kube.Open(kube.Config{Kubeconfig: way.Kubeconfig, Namespace: way.Namespace})
 	return err == nil && there.Server() == client.Server() && there.Namespace() == client.Namespace()
 }

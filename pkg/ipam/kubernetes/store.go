@@ -42,8 +42,10 @@ type Store struct {
 	journal    journal
 	warn       func(error)
 
-	dir   *statefile.Dir // of this server and namespace
-	notes notes
+	base   string         // the directory of all servers
+	server string         // the name of dir in it
+	dir    *statefile.Dir // of this server and namespace
+	notes  notes
 }
 
 var _ ipam.Store = (*Store)(nil)
@@ -58,14 +60,17 @@ const (
 // New opens the node's side of the store and makes its directories. It talks
 // to no server.
 func New(o Options) (*Store, error) {
-	s := &Store{client: o.Client, kubeconfig: o.Kubeconfig, journal: journal{path: o.JournalDir}, warn: o.Warn}
-	base, err := statefile.Open(filepath.Join(o.StateDir, storeDir))
+	s := &Store{
+		client: o.Client, kubeconfig: o.Kubeconfig, journal: journal{path: o.JournalDir}, warn: o.Warn,
+		base: filepath.Join(o.StateDir, storeDir), server: statefile.Name(o.Client.Server(), o.Client.Namespace()),
+	}
+	base, err := statefile.Open(s.base)
 	if err != nil {
 		return nil, err
 	}
 	defer base.Close()
 	base.Volatile()
-	if s.dir, err = base.Sub(statefile.Name(o.Client.Server(), o.Client.Namespace())); err != nil {
+	if s.dir, err = base.Sub(s.server); err != nil {
 		return nil, err
 	}
 	if s.notes.dir, err = s.dir.Sub(notesDir); err != nil {
@@ -123,11 +128,13 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 }
 
 // Release implements [ipam.Store]. Beside pools it looks into those of which
-// the node has noted that owner's attachment got an address. What the server
-// cannot be told now is left to the journal, and is no error.
+// the node has noted that owner's attachment got an address, here or where the
+// kubeconfig led before. What the server cannot be told now is left to the
+// journal, and is no error.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	noted, err := s.notes.list(attachmentPrefix(owner))
 	errs := []error{err}
+	s.formerly(s.kubeconfig, owner, func(_ notes, n *note) { noted = append(noted, n) })
 	for _, n := range noted {
 		if !slices.Contains(pools, n.Pool) {
 			pools = append(slices.Clip(pools), n.Pool)
@@ -136,7 +143,25 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 	for _, pool := range pools {
 		errs = append(errs, s.release(ctx, owner, pool))
 	}
-	return errors.Join(errs...)
+	err = errors.Join(errs...)
+	if err == nil {
+		s.formerly(s.kubeconfig, owner, func(all notes, n *note) { s.warnIf(all.drop(owner, n.Pool.Name())) })
+	}
+	return err
+}
+
+// formerly calls do with what the node has noted of owner's attachment under
+// other servers and namespaces than this one's, by the same kubeconfig: it led
+// there when the attachment got its addresses, and nothing leads there now.
+func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes, n *note)) {
+	eachNotes(s.base, func(server string, all notes) {
+		found, _ := all.list(attachmentPrefix(owner))
+		for _, n := range found {
+			if server != s.server && n.Kubeconfig == kubeconfig {
+				do(all, n)
+			}
+		}
+	})
 }
 
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool) error {
@@ -251,20 +276,26 @@ func Notes(stateDir string) []Noting {
 
 // noted gives the notes of all servers whose names begin with prefix.
 func noted(stateDir, prefix string) []*note {
-	base := filepath.Join(stateDir, storeDir)
+	var found []*note
+	eachNotes(filepath.Join(stateDir, storeDir), func(_ string, all notes) {
+		noted, _ := all.list(prefix)
+		found = append(found, noted...)
+	})
+	return found
+}
+
+// eachNotes calls do with the notes of each server that base has some of.
+func eachNotes(base string, do func(server string, all notes)) {
 	servers, err := os.ReadDir(base)
 	if err != nil {
-		return nil
+		return
 	}
-	var found []*note
 	for _, server := range servers {
 		dir, err := statefile.OpenExisting(filepath.Join(base, server.Name(), notesDir))
 		if err != nil {
 			continue
 		}
-		noted, _ := notes{dir}.list(prefix)
+		do(server.Name(), notes{dir})
 		_ = dir.Close()
-		found = append(found, noted...)
 	}
-	return found
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -691,6 +692,44 @@ func TestJournalIsOnlyForTheServerAndNamespaceThatAnEntryIsOf(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+	wantEmpty(t, c.Pool)
+}
+
+func TestDelAfterTheKubeconfigLeadsElsewhereForgetsTheOldNotes(t *testing.T) {
+	c, state := claim(t, "moved-server", "10.0.0.0/24"), t.TempDir()
+	old := strings.Replace(plane.Server(), "127.0.0.1", "localhost", 1) // the same server by another URL
+	if old == plane.Server() {
+		t.Fatal("no other URL for", old)
+	}
+	kubeconfig := otherKubeconfig(t, old, testNamespace)
+	before := newNodeAt(t, kubeconfig, state)
+	for i := range 3 {
+		before.add(pod(i), c)
+	}
+	now, err := os.ReadFile(otherKubeconfig(t, "", testNamespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(kubeconfig, now, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	after := newNodeAt(t, kubeconfig, state)
+	if len(Notes(state+"/run")) != 3 {
+		t.Fatal(Notes(state + "/run"))
+	}
+	after.del(pod(0)) // by the note alone
+	after.putJournal(c.Pool, pod(1))
+	newNodeAt(t, plane.AdminKubeconfig(), state).add(pod(2), c) // by another kubeconfig, whose notes these are not
+	if e := entries(t, c.Pool); len(e) != 1 || e["3"] != entryOf(pod(2)) {
+		t.Errorf("entries %v", e)
+	}
+	if left := Notes(state + "/run"); len(left) != 2 || left[0].Owner != pod(2) || left[1].Owner != pod(2) {
+		t.Errorf("notes of %v, want the two of %v", left, pod(2))
+	}
+	after.del(pod(2), c.Pool)
+	if left := Notes(state + "/run"); len(left) != 0 {
+		t.Errorf("notes of %v are left", left)
 	}
 	wantEmpty(t, c.Pool)
 }

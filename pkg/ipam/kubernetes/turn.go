@@ -70,6 +70,11 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*
 	for _, p := range t.asks {
 		if p.journalled != "" && p.answered && p.err == nil && p.answer.Deferred == "" {
 			s.warnIf(s.journal.drop(p.journalled))
+			s.formerly(p.kubeconfig, p.Owner, func(all notes, n *note) {
+				if n.Pool == pool {
+					s.warnIf(all.drop(p.Owner, pool.Name()))
+				}
+			})
 		}
 	}
 	return err
@@ -306,6 +311,9 @@ func (t *turn) giveBack(p *pending, state *PoolState, c *change) {
 	case len(p.freed) > 0 && p.Note == nil:
 		// For whoever goes on if this process dies, or the answer is lost.
 		p.Note = noteOf(t.s, t.pool, p.Owner, p.freed[0])
+		if p.journalled != "" {
+			p.Note.Kubeconfig = p.kubeconfig
+		}
 		t.s.warnIf(t.s.notes.put(p.Note))
 	}
 }
