@@ -44,6 +44,7 @@ type Adding struct {
 	Record *ledger.Record
 
 	committed bool // a record may have been written
+	answers   bool // the interface is in the pod still, perhaps with its addresses
 	back      undo
 }
 
@@ -112,8 +113,20 @@ func (n *Node) settleOld(ctx context.Context, c *Call, pod *link.Netns) error {
 		return cnierr.New(cnierr.NameTaken, "end it with DEL first", "%s is attached already, since %s, with %s",
 			c.Key, old.Created.Format(time.RFC3339), old.NICName())
 	}
-	if err := n.settle(ctx, old, homeWait); err != nil {
-		return fmt.Errorf("an earlier attachment of %s must end first: %w", c.Key, err)
+	return n.settleFirst(ctx, old)
+}
+
+// settleFirst ends an attachment whose name another is to get: one record keeps
+// one attachment's addresses.
+func (n *Node) settleFirst(ctx context.Context, old *ledger.Record) error {
+	err := n.settle(ctx, old, homeWait)
+	if err == nil {
+		if _, kept := n.Ledger.Get(old.Key); kept == nil {
+			err = cnierr.New(cnierr.TryAgain, "install it again", "the IPAM plugin that is to free its addresses is not in CNI_PATH")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("an earlier attachment of %s must end first: %w", old.Key, err)
 	}
 	return nil
 }
@@ -161,7 +174,12 @@ func (a *Adding) run(ctx context.Context, p Provision) (types.Result, error) {
 			return nil, err
 		}
 	}
-	a.back.push(func() error { return n.takeBack(ctx, r, homeWait, func() {}) })
+	a.back.push(func() error {
+		silent := false
+		err := n.takeBack(ctx, r, homeWait, func() { silent = true })
+		a.answers = err != nil && !silent && n.alive(r)
+		return err
+	})
 	if err := step("give"); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -140,8 +139,8 @@ func (n *Node) chainedRecord(ctx context.Context, c *Call, pod *link.Netns) (*le
 	case !old.OnlyRDMA():
 		return old, n.clearRDMA(ctx, old)
 	}
-	if err := n.settle(ctx, old, homeWait); err != nil {
-		return nil, fmt.Errorf("an earlier attachment of %s must end first: %w", c.Key, err)
+	if err := n.settleFirst(ctx, old); err != nil {
+		return nil, err
 	}
 	return c.newChainedRecord(pod, n.hostNetns())
 }

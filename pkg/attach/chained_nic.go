@@ -163,7 +163,7 @@ func (n *Node) endDeadHolder(ctx context.Context, parent string, mine ledger.Key
 	if holder == nil || err != nil || n.alive(holder) {
 		return err
 	}
-	return n.endOf(ctx, holder.Key, homeWait)
+	return n.endOf(ctx, holder, homeWait)
 }
 
 var (

@@ -66,7 +66,7 @@ func (c *Call) prevResult() (*current.Result, error) {
 	}
 	// A prevResult may lack the version that the configuration has.
 	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(c.Conf.PrevResult, &raw); err != nil {
+	if err := errors.Join(whole(c.Conf.PrevResult), json.Unmarshal(c.Conf.PrevResult, &raw)); err != nil {
 		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
 	}
 	if _, ok := raw["cniVersion"]; !ok {

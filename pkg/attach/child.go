@@ -48,7 +48,16 @@ func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) er
 		return err
 	}
 	a.Record.Child = &ledger.Child{Master: master.Name, Mode: c.Mode, InPod: c.LinkInContainer}
-	return commit()
+	if err := commit(); err != nil || c.LinkInContainer {
+		return err
+	}
+	// Whoever lends the master at the same time writes its record, and then looks
+	// for ours: one of us sees the other.
+	holder, err := a.Node.Ledger.HolderOf(a.Node.Host.Of(master).Key(a.Node.Host.Netns.ID))
+	if err == nil && holder != nil && a.Node.alive(holder) {
+		err = lentTo(holder)
+	}
+	return err
 }
 
 // where gives the netns that the master is in.

@@ -212,12 +212,15 @@ func occupyAltname(_ *testing.T, b *bench, _ *testnet.Call) {
 	b.node.IP("link", "add", "enp4s0np0", "type", "ifb")
 }
 
-// stillInPod: the NIC stays in the pod, up, and comes home once the obstacle
-// is gone.
+// stillInPod: the NIC stays in the pod, up and with its address, and comes home
+// once the obstacle is gone.
 func stillInPod(t *testing.T, b *bench, before string) {
 	l, err := b.pod.ByName("net1")
 	if err != nil || !l.IsUp() {
 		t.Fatalf("the NIC is not in the pod and up: %+v, %v", l, err)
+	}
+	if len(b.held()) == 0 {
+		t.Error("its address is free, and the pod has it")
 	}
 	if text, err := os.ReadFile(b.recordFile(t)); err == nil && strings.Contains(string(text), `"version": 99`) {
 		b.overwriteRecord(t, strings.Replace(string(text), `"version": 99`, `"version": 1`, 1))

@@ -28,6 +28,10 @@ func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
 	if _, err := b.pod.ByName("net1"); err != nil || len(b.records()) != 1 {
 		t.Errorf("the new pod has lost its interface: %v, %d records", err, len(b.records()))
 	}
+	// Whatever was thought of it: it is not ended while its pod lives.
+	if err := n.End(context.Background(), b.records()[0], 0); err != nil || len(b.records()) != 1 {
+		t.Error(err, b.records())
+	}
 	b.pod.Delete()
 	stale, errs = n.Stale()
 	if len(stale) != 1 || len(errs) > 0 {

@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -69,16 +72,29 @@ func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(ctx, binary)
 		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env.list(), bytes.NewReader(config), &stdout, &stderr
-		err := cmd.Run()
+		// What it leaves running may keep its stdout.
+		cmd.WaitDelay = time.Second
+		// It dies with us: nobody would take its answer, and whoever ends the
+		// attachment next would be overtaken by it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		err := onOneThread(cmd.Run)
 		if errors.Is(err, unix.ETXTBSY) && try < busyTries {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 			return nil, pluginError(err, stdout.Bytes(), stderr.Bytes())
 		}
 		return stdout.Bytes(), nil
 	}
+}
+
+// onOneThread keeps the thread that starts a child until it has ended: its parent
+// is the thread, not the process (PR_SET_PDEATHSIG(2const)).
+func onOneThread(run func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return run()
 }
 
 func pluginError(err error, stdout, stderr []byte) error {
@@ -92,9 +108,25 @@ func pluginError(err error, stdout, stderr []byte) error {
 	return err
 }
 
+// whole fails for a result that is null, or has null in a list where an
+// interface, an address or a route should be: the library does not expect that.
+func whole(result []byte) error {
+	var r *struct{ Interfaces, IPs, Routes []*json.RawMessage }
+	if err := json.Unmarshal(result, &r); err != nil {
+		return err
+	}
+	if r == nil || slices.Contains(slices.Concat(r.Interfaces, r.IPs, r.Routes), nil) {
+		return errors.New("a result, an interface, an address or a route is null")
+	}
+	return nil
+}
+
 // decodeResult reads a plugin's result. One that names no version has the
 // configuration's.
 func decodeResult(stdout []byte, version string) (types.Result, error) {
+	if err := whole(stdout); err != nil {
+		return nil, err
+	}
 	var named struct {
 		CNIVersion string `json:"cniVersion"`
 	}

@@ -36,7 +36,7 @@ func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachme
 		if slices.Contains(valid, types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}) {
 			continue
 		}
-		if err := n.endOf(ctx, r.Key, homeWait); err != nil {
+		if err := n.endOf(ctx, r, homeWait); err != nil {
 			errs = append(errs, fmt.Errorf("attachment %s: %w", r.Key, err))
 		}
 	}

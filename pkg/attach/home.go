@@ -22,8 +22,8 @@ import (
 //
 // An address is freed only when no interface answers for it any more, but while
 // the kernel still works on the move or deletion of one that is down: that is
-// most of the time that either takes. Both are tried whatever happens to the
-// other. An IPAM plugin that is no longer installed keeps neither the NIC nor
+// most of the time that either takes. In a pod that lives it stays as long as the
+// interface cannot be taken away. An IPAM plugin that is no longer installed keeps neither the NIC nor
 // the runtime waiting: the record stays in phase Freeing, and every sweep tries
 // again.
 func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration) error {
@@ -31,12 +31,16 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 		return err
 	}
 	log := n.log(r)
-	silent, freed := make(chan struct{}), make(chan error, 1)
+	free, freed := make(chan bool, 1), make(chan error, 1)
 	go func() {
-		<-silent
-		freed <- n.ipamDel(ctx, r)
+		var err error
+		if <-free {
+			err = n.ipamDel(ctx, r)
+		}
+		freed <- err
 	}()
-	isSilent := sync.OnceFunc(func() { close(silent) })
+	var once sync.Once
+	decide := func(yes bool) { once.Do(func() { free <- yes }) }
 	var homeErr error
 	// What the record of another boot speaks of is gone, whatever looks like it:
 	// nothing is taken back. Put would make it one of this boot.
@@ -45,9 +49,10 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("the record could not be updated; going on", "err", err)
 		}
-		homeErr = n.takeBack(ctx, r, wait, isSilent)
+		homeErr = n.takeBack(ctx, r, wait, func() { decide(true) })
 	}
-	isSilent()
+	// Else it answers still, and whoever ends the attachment later frees.
+	decide(homeErr == nil || !n.alive(r))
 	if err := removeDeviceInfo(r); err != nil {
 		log.Warn("the device information file stays", "err", err)
 	}
@@ -134,7 +139,7 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	if err != nil {
 		return err
 	}
-	if !r.Same(stale) {
+	if !r.Same(stale) || r.Phase != ledger.Freeing && n.alive(r) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sweepWait)
@@ -366,7 +371,8 @@ func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link, 
 }
 
 // putBack undoes a move home that failed: a NIC that reached the host under
-// the pod's name goes back to the pod, and there it is up, as it was.
+// the pod's name goes back to the pod, and there it is up, as it was, but without
+// the addresses, which may be another pod's by now.
 func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
 	id, s := r.Loan.Identity, r.Loan.Snapshot
 	l, err := home.Find(id, r.IfName)
@@ -382,7 +388,7 @@ func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
 	if err != nil || l == nil {
 		return err
 	}
-	return pod.SetUp(l.Index)
+	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
 }
 
 const (

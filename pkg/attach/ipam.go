@@ -69,7 +69,12 @@ func (a *Adding) ipamAdd(ctx context.Context, l3 *layer3) error {
 		return err
 	}
 	// An ADD whose time is up must still give back.
-	a.back.push(func() error { return a.Node.ipamDel(context.WithoutCancel(ctx), a.Record) })
+	a.back.push(func() error {
+		if a.answers {
+			return nil // a DEL frees them
+		}
+		return a.Node.ipamDel(context.WithoutCancel(ctx), a.Record)
+	})
 	stdout, err := i.run(ctx)
 	if err != nil {
 		return err

@@ -68,13 +68,13 @@ func (p LendNIC) Claim(ctx context.Context, a *Adding, commit func() error) erro
 	if err := n.permit(found, p.Conf.Allow); err != nil {
 		return err
 	}
+	key := found.Key(n.Host.Netns.ID) // whoever drives it
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
 	if p.Conf.UseInterfaceNetwork && found.Link == nil {
 		return cnierr.New(cnierr.InvalidConfig, "give addresses by IPAM", `"useInterfaceNetwork" needs a netdev, but a userspace driver holds %s`, s)
 	}
-	key := found.Key(n.Host.Netns.ID)
 	lock, err := n.Ledger.LockNIC(ctx, key)
 	if err != nil {
 		return err
@@ -90,7 +90,12 @@ func (p LendNIC) Claim(ctx context.Context, a *Adding, commit func() error) erro
 		}
 	}
 	a.Record.Loan = loan
-	return commit()
+	if err := commit(); err != nil || loan.Driver != "" {
+		return err
+	}
+	// After the record is there: a macvlan's ADD writes its own, and then looks
+	// for ours.
+	return p.guardPodChildren(a, loan.Name)
 }
 
 // free fails when another attachment holds the NIC.
@@ -119,9 +124,6 @@ func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error
 	if err := a.Node.Host.Guard(l, p.Conf.Allow); err != nil {
 		return err
 	}
-	if err := p.guardPodChildren(a, l); err != nil {
-		return err
-	}
 	if err := a.nameFree(l.AltNames...); err != nil {
 		return err
 	}
@@ -135,63 +137,69 @@ func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error
 
 // guardPodChildren is the guardrail "children" for those that pods have: the
 // host sees no macvlan that is in another netns, but the ledger knows them.
-func (p LendNIC) guardPodChildren(a *Adding, l *link.Link) error {
+func (p LendNIC) guardPodChildren(a *Adding, name string) error {
 	if slices.Contains(p.Conf.Allow, nic.AllowChildren) {
 		return nil
 	}
 	records, errs := a.Node.Ledger.List()
 	for _, r := range records {
-		if r.Child == nil || r.Child.InPod || r.Child.Master != l.Name || !r.HostNetns.Equal(a.Node.Host.Netns.ID) || !a.Node.alive(r) {
+		if r.Child == nil || r.Child.InPod || r.Child.Master != name || !r.HostNetns.Equal(a.Node.Host.Netns.ID) || !a.Node.alive(r) {
 			continue
 		}
 		return cnierr.New(cnierr.NICProtected,
 			fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, nic.AllowChildren),
-			"%s must stay on the host: a macvlan on it belongs to %s", l.Name, r.Holder())
+			"%s must stay on the host: a macvlan on it belongs to %s", name, r.Holder())
 	}
 	for _, err := range errs {
-		a.Node.Log.Warn("a record cannot be read: it may be of a macvlan on the NIC", "nic", l.Name, "err", err)
+		a.Node.Log.Warn("a record cannot be read: it may be of a macvlan on the NIC", "nic", name, "err", err)
 	}
 	return nil
 }
 
 // selectNIC finds the NIC on the host, or says who has it. A NIC whose holder's
 // netns is gone is home already, under whatever name, or on its way: it is
-// brought into order first.
+// brought into order first. Meanwhile another ADD may take it.
 func (n *Node) selectNIC(ctx context.Context, s nic.Selector) (*nic.NIC, error) {
-	found, err := n.Host.Select(s)
-	var holder *ledger.Record
-	var holderErr error
-	switch {
-	case err == nil:
-		holder, holderErr = n.Ledger.HolderOf(found.Key(n.Host.Netns.ID))
-	case errors.Is(err, nic.ErrNotFound):
-		holder, holderErr = n.holderOfSelected(s)
-		err = cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", "")
+	for tries := 0; ; tries++ {
+		found, err := n.Host.Select(s)
+		var holder *ledger.Record
+		var holderErr error
+		switch {
+		case err == nil:
+			holder, holderErr = n.Ledger.HolderOf(found.Key(n.Host.Netns.ID))
+		case errors.Is(err, nic.ErrNotFound):
+			holder, holderErr = n.holderOfSelected(s)
+			err = cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", "")
+		}
+		if holder == nil || holderErr != nil {
+			return found, errors.Join(err, holderErr)
+		}
+		if n.alive(holder) || tries == selectTries {
+			return nil, lentTo(holder)
+		}
+		if err := n.endOf(ctx, holder, homeWait); err != nil {
+			return nil, err
+		}
 	}
-	if holder == nil || holderErr != nil {
-		return found, errors.Join(err, holderErr)
-	}
-	if n.alive(holder) {
-		return nil, lentTo(holder)
-	}
-	if err := n.endOf(ctx, holder.Key, homeWait); err != nil {
-		return nil, err
-	}
-	return n.Host.Select(s)
 }
 
-// endOf ends another attachment, waiting for its lock and its NIC.
-func (n *Node) endOf(ctx context.Context, k ledger.Key, wait time.Duration) error {
-	unlock, err := n.lock(ctx, k)
+// selectTries bounds how many attachments in turn are found dead that hold the
+// same NIC.
+const selectTries = 5
+
+// endOf ends another attachment, waiting for its lock and its NIC, if it is still
+// the one that was judged.
+func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
+	unlock, err := n.lock(ctx, judged.Key)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	r, err := n.Ledger.Get(k)
+	r, err := n.Ledger.Get(judged.Key)
 	if errors.Is(err, ledger.ErrNoRecord) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || !r.Same(judged) {
 		return err
 	}
 	return n.settle(ctx, r, wait)
@@ -241,6 +249,9 @@ func (p LendNIC) Give(ctx context.Context, a *Adding) error {
 	l, err := a.Node.Host.Netns.ByName(loan.Name)
 	if err != nil {
 		return err
+	}
+	if now, was := l.Identity(), loan.Identity; now.ParentDev != was.ParentDev || now.PermMAC != was.PermMAC || !l.HasParent() && now.Index != was.Index {
+		return cnierr.New(cnierr.TryAgain, "", "another NIC has taken the name %s meanwhile", loan.Name)
 	}
 	err = a.Node.Host.Netns.Move(l.Index, a.Pod, a.IfName, loan.Name)
 	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "lend %s", loan.Name)
