@@ -15,11 +15,12 @@ import (
 
 // FindNetns opens the namespace id, whose last known path was path. It looks
 // there first, and then for whatever else keeps the namespace alive. It gives
-// nil without an error when the namespace is gone.
+// nil without an error when the namespace is gone, and an error when that cannot
+// be told.
 func FindNetns(id NetnsID, path string) (*Netns, error) {
-	n := locate(id, path)
+	n, err := locate(id, path)
 	if n == nil {
-		return nil, nil
+		return nil, err
 	}
 	if err := n.connect(); err != nil {
 		n.Close()
@@ -28,31 +29,38 @@ func FindNetns(id NetnsID, path string) (*Netns, error) {
 	return n, nil
 }
 
-// NetnsExists says whether [FindNetns] would find the namespace. It opens no
+// NetnsExists says whether the namespace is not known to be gone. It opens no
 // socket in it: a closed socket keeps its namespace for some milliseconds more
 // (RCU), so that one which is looked at often enough would never end.
 func NetnsExists(id NetnsID, path string) bool {
-	n := locate(id, path)
+	n, err := locate(id, path)
 	n.Close()
-	return n != nil
+	return n != nil || err != nil
 }
 
-// locate gives the namespace without sockets in it, or nil.
-func locate(id NetnsID, path string) *Netns {
-	if n := openIf(path, id); n != nil {
-		return n
+// locate gives the namespace without sockets in it, or nil when it is gone. The
+// error says why neither is known.
+func locate(id NetnsID, path string) (*Netns, error) {
+	if n, err := openIf(path, id); n != nil || err != nil {
+		return n, err
 	}
 	if n, sure := openByHandle(id); sure {
-		return n
+		return n, nil
 	}
 	if dead.has(id) {
-		return nil
+		return nil, nil
 	}
-	n := scan(id)
-	if n == nil {
+	n, err := scan(id)
+	if n == nil && err == nil {
 		dead.add(id)
 	}
-	return n
+	return n, err
+}
+
+// starved says that an error tells nothing of a namespace: the process or the
+// machine has run out of something.
+func starved(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN)
 }
 
 // graves remembers namespaces that a scan, which looks at every open file of
@@ -85,8 +93,8 @@ func (g *graves) add(id NetnsID) {
 // NetnsAlive is the quick form of [FindNetns] for the usual case: it says
 // whether path still leads to the namespace id. False means "look closer".
 func NetnsAlive(id NetnsID, path string) bool {
-	fd, ok := candidate(path, id)
-	if !ok {
+	fd, err := candidate(path, id)
+	if fd < 0 || err != nil {
 		return false
 	}
 	n := &Netns{Path: path, fd: fd}
@@ -95,32 +103,48 @@ func NetnsAlive(id NetnsID, path string) bool {
 }
 
 // candidate opens path if it may be the namespace id: a path on another kind of
-// file system can have the same inode number.
-func candidate(path string, id NetnsID) (fd int, ok bool) {
-	var st unix.Stat_t
-	if path == "" || unix.Stat(path, &st) != nil || st.Ino != id.Inode {
-		return -1, false
+// file system can have the same inode number. Else fd is -1; an error says that
+// it is not known.
+func candidate(path string, id NetnsID) (fd int, err error) {
+	if path == "" {
+		return -1, nil
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	return fd, err == nil
+	var st unix.Stat_t
+	if err = unix.Stat(path, &st); err == nil && st.Ino != id.Inode {
+		return -1, nil
+	}
+	if err == nil {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	switch {
+	case err == nil:
+		return fd, nil
+	case starved(err):
+		return -1, fmt.Errorf("%s: %w", path, err)
+	}
+	return -1, nil
 }
 
-// openIf opens path if it is the namespace id.
-func openIf(path string, id NetnsID) *Netns {
-	fd, ok := candidate(path, id)
-	if !ok {
-		return nil
+// openIf opens path if it is the namespace id, and gives nil if it is not.
+func openIf(path string, id NetnsID) (*Netns, error) {
+	fd, err := candidate(path, id)
+	if fd < 0 || err != nil {
+		return nil, err
 	}
 	return fileIf(fd, path, id)
 }
 
-func fileIf(fd int, path string, id NetnsID) *Netns {
+func fileIf(fd int, path string, id NetnsID) (*Netns, error) {
 	n := &Netns{Path: path, fd: fd}
-	if n.identify() != nil || !n.ID.Equal(id) {
-		n.Close()
-		return nil
+	err := n.identify()
+	if err == nil && n.ID.Equal(id) {
+		return n, nil
 	}
-	return n
+	n.Close()
+	if starved(err) {
+		return nil, err
+	}
+	return nil, nil
 }
 
 // nsHandleType is FILEID_NSFS of linux/exportfs.h: the file handle of a
@@ -157,18 +181,18 @@ func openByHandle(id NetnsID) (n *Netns, sure bool) {
 	if err != nil {
 		return nil, false
 	}
-	n = fileIf(fd, id.String(), id)
+	n, _ = fileIf(fd, id.String(), id) // else it is looked for
 	return n, n != nil
 }
 
 // scan looks for the namespace wherever a path can lead to it: bind mounts,
 // processes and their threads, and files that processes hold open. Processes
 // come and go meanwhile; what vanishes is passed over.
-func scan(id NetnsID) *Netns {
+func scan(id NetnsID) (*Netns, error) {
 	want := id.String()
 	for _, p := range mountsOf(want) {
-		if n := openIf(p, id); n != nil {
-			return n
+		if n, err := openIf(p, id); n != nil || err != nil {
+			return n, err
 		}
 	}
 	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
@@ -178,12 +202,12 @@ func scan(id NetnsID) *Netns {
 			if target, err := os.Readlink(p); err != nil || !mayBe(target, want) {
 				continue
 			}
-			if n := openIf(p, id); n != nil {
-				return n
+			if n, err := openIf(p, id); n != nil || err != nil {
+				return n, err
 			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // mayBe says whether an open file that shows as target may be the namespace

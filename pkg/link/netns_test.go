@@ -250,8 +250,8 @@ func TestReusedInodeIsToldApartByTheCookie(t *testing.T) {
 				t.Errorf("looked for %+v, found %+v, %v", old, found, err)
 				found.Close()
 			}
-			if scanned := link.Scan(old); scanned != nil {
-				t.Errorf("scanned for %+v, found %+v", old, scanned.ID)
+			if scanned, err := link.Scan(old); scanned != nil || err != nil {
+				t.Errorf("scanned for %+v, found %+v, %v", old, scanned, err)
 				scanned.Close()
 			}
 		})
@@ -390,7 +390,7 @@ func TestFindNetns(t *testing.T) {
 				n.Close()
 			}
 			began = time.Now()
-			n = link.Scan(h.id)
+			n, _ = link.Scan(h.id)
 			t.Logf("FindNetns took %v, a scan %v", took, time.Since(began))
 			if (n != nil) != c.scan {
 				t.Errorf("a scan found %v", n)
@@ -446,7 +446,8 @@ func BenchmarkFindNetns(b *testing.B) {
 	})
 	b.Run("gone, scanned", func(b *testing.B) {
 		for b.Loop() {
-			link.Scan(gone).Close()
+			found, _ := link.Scan(gone)
+			found.Close()
 		}
 	})
 }
