@@ -465,3 +465,29 @@ func TestThePluginsOwnNetnsIsTheThreads(t *testing.T) {
 		}
 	})
 }
+
+// TestNetnsIsNotGoneWhereNothingCanBeOpened lets the process run out of file
+// descriptors, and looks for a namespace that is there.
+func TestNetnsIsNotGoneWhereNothingCanBeOpened(t *testing.T) {
+	n := testnet.NewNetns(t, "pod")
+	path := "/run/netns/" + n.Name
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	exists := link.NetnsExists(n.ID, path)
+	found, err := link.FindNetns(n.ID, path)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !exists || found != nil || !errors.Is(err, unix.EMFILE) {
+		t.Errorf("exists: %v, found: %+v, %v", exists, found, err)
+	}
+	if found, err = link.FindNetns(n.ID, path); found == nil || err != nil {
+		t.Errorf("then: %+v, %v", found, err)
+	}
+	found.Close()
+}
