@@ -121,11 +121,14 @@ func (n *network) sources(node string, slice netip.Prefix) ([]source, error) {
 		}
 		var err error
 		s.rng, err = ipam.NewRange(ipam.RangeSpec{
-			Prefix: s.pool.Prefix, Start: r.Start, End: r.End,
+			Prefix: r.Prefix, Start: r.Start, End: r.End,
 			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: n.conf.Gateways(),
 		})
+		if err == nil && slice.IsValid() {
+			s.rng, err = s.rng.In(slice)
+		}
 		if err != nil {
-			return all, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", "network %s", n.name)
+			return all, fmt.Errorf("network %s: %w", n.name, err)
 		}
 		all = append(all, s)
 	}

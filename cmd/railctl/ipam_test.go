@@ -178,6 +178,17 @@ network ns-explain/net, pool 10.9.0.0-30: from 10.9.0.1 to 10.9.0.2
 	})
 	out, _, _ = l.railctl("explain", file, "--node", "node1")
 	contains(t, "of a node", out, "pool node1-10.1.3.0-24", "10.1.3.1: free, comes next")
+	bounded := strings.Replace(list, `"node_slice_size"`, `"range_start":"10.1.3.250","range_end":"10.1.9.9","node_slice_size"`, 1)
+	for bounds, want := range map[string]string{
+		bounded: "pool node1-10.1.3.0-24: from 10.1.3.250 to 10.1.3.254",
+		strings.Replace(bounded, "10.1.3.250", "10.1.4.1", 1): "no address of the slice 10.1.3.0/24 lies between 10.1.4.1 and 10.1.9.9",
+	} {
+		if err := os.WriteFile(file, []byte(bounds), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, errOut, _ = l.railctl("explain", file, "--node", "node1")
+		contains(t, "with bounds", out+errOut, want)
+	}
 	_, errOut, _ = l.railctl("explain", "nothing")
 	contains(t, "neither", errOut, "namespace/name")
 }

@@ -6,6 +6,8 @@ import "fmt"
 const (
 	gatewayKept = "an address that the network's gateway has is no pod's (`\"allow_gateway\": true` hands it out)"
 	noPanic     = "v0.9.4 panics"
+
+	boundsInSlices = "v0.9.4 ignores bounds with slices, ours hold for the whole range"
 )
 
 const plain = `{"range":"10.0.0.0/24"}`
@@ -227,6 +229,14 @@ var scenarios = []scenario{
 	{
 		key: "node_slice_size", what: "exclude and bounds", ipam: `{"range":"10.0.0.0/16","exclude":["10.0.0.64/28"],"node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
 		because: "v0.9.4 ignores both with slices",
+	},
+	{
+		key: "node_slice_size", what: "bounds of the range, one of them in the slice", ipam: `{"range":"10.0.0.0/16","range_start":"10.0.0.100","range_end":"10.0.0.200","node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
+		because: boundsInSlices,
+	},
+	{
+		key: "node_slice_size", what: "bounds of the range, the slice outside", ipam: `{"range":"10.0.0.0/16","range_start":"10.0.0.200","node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
+		because: boundsInSlices,
 	},
 	{
 		key: "node_slice_size", what: "the node's name in the directory configuration_path", ipam: `{"range":"10.0.0.0/16","node_slice_size":"/26","configuration_path":"DIR"}`,

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
 // RangeSpec is a range as configured.
@@ -56,11 +58,12 @@ func (e *ExhaustedError) Error() string {
 		e.First, e.Last, e.Prefix, strings.Join(e.Exclude, " "))
 }
 
-// NewRange computes the bounds. It fails with a *[TooSmallError] only.
+// NewRange computes the bounds. It fails with a *[TooSmallError] only, of the
+// code InvalidConfig.
 func NewRange(spec RangeSpec) (*Range, error) {
 	prefix := spec.Prefix.Masked()
 	if !prefix.IsValid() || prefix.Addr().BitLen()-prefix.Bits() < 2 {
-		return nil, &TooSmallError{Prefix: spec.Prefix}
+		return nil, cnierr.Wrap(&TooSmallError{Prefix: spec.Prefix}, cnierr.InvalidConfig, "use a network with at least two host bits", "")
 	}
 	r := &Range{
 		prefix: prefix,
@@ -82,6 +85,31 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	}
 	r.closed = merge(r.closed)
 	return r, nil
+}
+
+// In gives what of the range lies in slice, a network that is a part of the
+// range's: a bound that lies elsewhere still counts. It fails with a
+// *[TooSmallError], or with the code IPAM when nothing is left.
+func (r *Range) In(slice netip.Prefix) (*Range, error) {
+	spec := r.spec
+	spec.Prefix, spec.Start, spec.End = slice, netip.Addr{}, netip.Addr{}
+	part, err := NewRange(spec)
+	if err != nil {
+		return nil, err
+	}
+	if part.first.Less(r.first) {
+		part.first = r.first
+	}
+	if r.last.Less(part.last) {
+		part.last = r.last
+	}
+	if part.last.Less(part.first) {
+		return nil, cnierr.New(cnierr.IPAM, "widen range_start and range_end, or make them the range of which the slices are",
+			"no address of the slice %s lies between %s and %s", slice, r.first, r.last)
+	}
+	// For another process.
+	part.spec.Start, part.spec.End = part.first, part.last
+	return part, nil
 }
 
 // Prefix gives the network, whose length is the mask of every address in it.

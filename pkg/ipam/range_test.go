@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
 func addr(s string) netip.Addr {
@@ -54,11 +56,53 @@ func TestRangeBounds(t *testing.T) {
 	}
 }
 
+func TestBoundsHoldInEachSliceOfTheNetwork(t *testing.T) {
+	for _, tc := range []struct{ slice, start, end, first, last string }{
+		{"10.0.0.0/28", "", "", "10.0.0.1", "10.0.0.14"},
+		{"10.0.0.96/28", "10.0.0.100", "10.0.0.200", "10.0.0.100", "10.0.0.110"},
+		{"10.0.0.112/28", "10.0.0.100", "10.0.0.200", "10.0.0.113", "10.0.0.126"}, // both bounds lie outside
+		{"10.0.0.192/28", "10.0.0.100", "10.0.0.200", "10.0.0.193", "10.0.0.200"},
+		{"10.0.0.0/28", "10.0.0.100", "10.0.0.200", "", ""},
+		{"10.0.0.208/28", "10.0.0.100", "10.0.0.200", "", ""},
+		{"10.0.0.96/28", "10.0.0.111", "", "", ""},                                // the last one, which no slice hands out
+		{"10.0.0.0/28", "10.0.0.200", "10.0.0.100", "", ""},                       // end before start: ignored
+		{"10.0.0.208/28", "10.0.0.200", "10.0.0.100", "10.0.0.209", "10.0.0.222"}, // likewise
+		{"10.0.0.0/28", "10.0.9.1", "2001:db8::5", "10.0.0.1", "10.0.0.14"},       // no bounds of the network
+		{"10.0.0.0/24", "10.0.0.100", "10.0.0.200", "10.0.0.100", "10.0.0.200"},   // one slice
+		{"10.0.0.128/25", "10.0.0.128", "10.0.0.255", "10.0.0.129", "10.0.0.254"}, // not usable in the slice
+		{"10.0.0.128/25", "10.0.0.127", "10.0.0.129", "10.0.0.129", "10.0.0.129"}, // one address
+	} {
+		whole := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Start: addr(tc.start), End: addr(tc.end), Exclude: prefixes("10.0.0.114/32")})
+		r, err := whole.In(netip.MustParsePrefix(tc.slice))
+		if tc.first == "" {
+			if cnierr.Code(err) != cnierr.IPAM {
+				t.Errorf("%+v: %v, %v", tc, r, err)
+			}
+			continue
+		}
+		if err != nil || r.First() != addr(tc.first) || r.Last() != addr(tc.last) {
+			t.Errorf("%+v: %+v, %v", tc, r, err)
+			continue
+		}
+		again := newRange(t, r.Spec()) // as another process makes it
+		if again.First() != r.First() || again.Last() != r.Last() || again.Prefix() != r.Prefix() || r.Prefix() != netip.MustParsePrefix(tc.slice) {
+			t.Errorf("%+v: %+v, of its spec %+v", tc, r, again)
+		}
+		if r.Why(r.First()) != "" || r.Why(addr("10.0.0.114")) == "" {
+			t.Errorf("%+v: %q, %q", tc, r.Why(r.First()), r.Why(addr("10.0.0.114")))
+		}
+	}
+	var small *TooSmallError
+	if _, err := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24")}).In(netip.MustParsePrefix("10.0.0.2/31")); !errors.As(err, &small) {
+		t.Errorf("a slice of two addresses: %v", err)
+	}
+}
+
 func TestNetworksWithoutUsableAddresses(t *testing.T) {
 	for _, p := range prefixes("10.0.0.0/31", "10.0.0.0/32", "2001:db8::/127", "2001:db8::1/128") {
 		_, err := NewRange(RangeSpec{Prefix: p})
 		var small *TooSmallError
-		if !errors.As(err, &small) || !strings.HasSuffix(err.Error(), "subnet "+p.String()+" has no usable IP addresses, it is too small") {
+		if !errors.As(err, &small) || cnierr.Code(err) != cnierr.InvalidConfig || !strings.HasSuffix(small.Error(), "subnet "+p.String()+" has no usable IP addresses, it is too small") {
 			t.Errorf("%s: %v", p, err)
 		}
 	}

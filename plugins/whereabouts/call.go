@@ -116,11 +116,14 @@ func (c *call) claims() ([]ipam.Claim, error) {
 	for i, pool := range c.pools() {
 		r := c.conf.Ranges[i]
 		rng, err := ipam.NewRange(ipam.RangeSpec{
-			Prefix: pool.Prefix, Start: r.Start, End: r.End,
+			Prefix: r.Prefix, Start: r.Start, End: r.End,
 			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: c.conf.Gateways(),
 		})
+		if err == nil && c.slice.IsValid() {
+			rng, err = rng.In(c.slice)
+		}
 		if err != nil {
-			return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", "")
+			return nil, err
 		}
 		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: c.conf.Overlapping})
 	}

@@ -55,7 +55,7 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*
 			p.Note = s.notes.get(p.Owner, pool.Name())
 		case p.Range != nil:
 			if p.rng, err = ipam.NewRange(*p.Range); err != nil {
-				p.settle(netip.Addr{}, cnierr.Wrap(err, cnierr.InvalidConfig, "use a network with at least two host bits", ""))
+				p.settle(netip.Addr{}, err)
 			}
 		}
 	}
