@@ -251,13 +251,18 @@ func (r Resource) path(name string) (string, error) {
 		parts = append(parts, name)
 	}
 	for _, part := range parts {
-		// What the server itself demands of each: one that fails it would be
-		// another path, and a DELETE of that another object.
-		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, "/%") {
+		if !InPath(part) {
 			return "", fmt.Errorf("%q cannot be part of an object's path", part)
 		}
 	}
 	return strings.Join(parts, "/"), nil
+}
+
+// InPath says whether a name can be part of an object's path. It is what the
+// server itself demands: one that fails it would be another path, and a DELETE
+// of that another object.
+func InPath(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
 
 // String is like "ippools.whereabouts.cni.cncf.io".

@@ -213,10 +213,15 @@ func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Fi
 	for _, l := range survey.Loose {
 		named[l.Spec.PodRef] = true
 	}
-	live, err := livePods(ctx, r.Client, named)
+	live, failed, err := livePods(ctx, r.Client, named)
 	if err != nil {
 		return nil, err
 	}
+	for ref, err := range failed {
+		delete(named, ref)
+		survey.Errors = append(survey.Errors, err)
+	}
+	survey.narrow(named)
 	found := survey.judge(live, r.Grace)
 	due := r.due(found, live, told, refs)
 	if r.DryRun {

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -95,10 +96,10 @@ func (p *podState) names(ifname string, addr netip.Addr) bool {
 }
 
 // splitRef takes "namespace/name" apart. What is none of that form is no
-// pod's, and nobody of ours wrote it.
+// pod's, nobody of ours wrote it, and no server can be asked for it.
 func splitRef(ref string) (namespace, name string, ok bool) {
 	namespace, name, ok = strings.Cut(ref, "/")
-	return namespace, name, ok && namespace != "" && name != "" && !strings.Contains(name, "/")
+	return namespace, name, ok && kube.InPath(namespace) && kube.InPath(name)
 }
 
 // getPod asks for one pod; nil when there is none.
@@ -150,15 +151,16 @@ func each[T any](items []T, do func(T)) {
 }
 
 // livePods gives the state of those of refs that may use their addresses. The
-// others are gone or, mostly, terminal. From a list no more is kept than of
-// the pods that are asked for.
-func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (map[string]*podState, error) {
+// others are gone or, mostly, terminal; but nothing is known of those that
+// failed, because the server cannot be asked for them. From a list no more is
+// kept than of the pods that are asked for.
+func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (live map[string]*podState, failed map[string]error, err error) {
 	byNamespace := map[string][]string{}
 	for ref := range refs {
 		namespace, _, _ := splitRef(ref)
 		byNamespace[namespace] = append(byNamespace[namespace], ref)
 	}
-	live := map[string]*podState{}
+	live = map[string]*podState{}
 	var single []string
 	for namespace, named := range byNamespace {
 		if len(named) <= fewPods {
@@ -173,15 +175,15 @@ func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (m
 			return err
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	found, failed := getPods(ctx, client, single)
 	for _, err := range failed {
-		return nil, err
+		if passing(err) || shutOut(err) { // it is not about this one
+			return nil, nil, err
+		}
 	}
-	for ref, p := range found {
-		live[ref] = p
-	}
-	return live, nil
+	maps.Copy(live, found)
+	return live, failed, nil
 }

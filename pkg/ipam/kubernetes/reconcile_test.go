@@ -367,6 +367,22 @@ func TestReconcileLeavesForeignObjectsAlone(t *testing.T) {
 	}
 }
 
+func TestReconcileGoesOnBesideHoldersThatItCannotAskFor(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	long := "ns/" + strings.Repeat("x", 70_000) // the server's answer to which is longer than anybody reads
+	l.createPool(c.Pool, map[string]Entry{
+		"1": {ContainerID: "a", PodRef: "ns/50%"}, "2": {ContainerID: "b", PodRef: "ns/.."}, "3": {ContainerID: "c", PodRef: "../x"},
+		"4": {ContainerID: "d", PodRef: long}, "5": {ContainerID: "e", PodRef: l.ns + "/gone"},
+	})
+	l.createReservation("10.0.0.9", ipam.Owner{PodRef: "ns/%41"})
+	found, err := l.reconciler(0).Once(testContext(t))
+	if err == nil || !strings.Contains(err.Error(), "get pods ns/xxx") || strings.Contains(err.Error(), "cannot be part") {
+		t.Errorf("what could not be asked for: %.200v", err)
+	}
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.5 freed")
+	l.wantHeld("afterwards", "10.0.0.0-24/1 ns/50%", "10.0.0.0-24/2 ns/..", "10.0.0.0-24/3 ../x", "10.0.0.0-24/4 "+long, "10.0.0.9 ns/%41")
+}
+
 func TestReconcileMendsHalfPairs(t *testing.T) {
 	l, c, other := newReconcilerLab(t), claim(t, "sp", "10.0.0.0/24"), claim(t, "", "10.1.0.0/24")
 	for _, name := range []string{"whole", "half", "foreign", "lonely", "loose", "claimed"} {
@@ -688,7 +704,7 @@ func TestReconcileThousands(t *testing.T) {
 		}
 	}
 	measured("listing the pods", func() {
-		live, err := livePods(testContext(t), l.client, named)
+		live, _, err := livePods(testContext(t), l.client, named)
 		if err != nil || len(live) != pods {
 			t.Error(len(live), err)
 		}

@@ -193,9 +193,16 @@ func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 	p.answer.Deferred = why.Error()
 }
 
-// barred says that the server does not let this node in: its token or its role
-// are to be mended, after which what it wanted can be done.
+// barred says that the server does not let this node in, or does not know the
+// kind: its token, its role or the CRDs are to be mended, after which what it
+// wanted can be done.
 func barred(err error) bool {
+	var e *kube.Error
+	return shutOut(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.NotFound(err)
+}
+
+// shutOut says that the server does not let this node in.
+func shutOut(err error) bool {
 	var e *kube.Error
 	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
 }

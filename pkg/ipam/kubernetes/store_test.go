@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -466,6 +467,58 @@ func TestDelWhileTheServerIsAwayIsDoneLater(t *testing.T) {
 	}
 	if state, err := ParsePool(data); err != nil || len(state.Entries) != 1 {
 		t.Errorf("%v, %v", state, err)
+	}
+}
+
+// definition gives the path of a CRD of whereabouts.
+func definition(plural string) string {
+	return "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + plural + "." + Group
+}
+
+func TestDelWhereTheServerKnowsNoPoolsAnyMoreIsDoneLater(t *testing.T) {
+	own := controlplane.Start(t, controlplane.Options{})
+	ask := func(method, path string, body any, want int) []byte {
+		t.Helper()
+		code, data, err := own.Admin().Do(t.Context(), method, path, "application/json", body)
+		if err != nil || code != want {
+			t.Fatal(method, path, code, string(data), err)
+		}
+		return data
+	}
+	for i, plural := range []string{"overlappingrangeipreservations", "ippools"} {
+		n, c := newNodeAt(t, own.AdminKubeconfig(), t.TempDir()), claim(t, "unknown", "10.0.0.0/24")
+		n.wantAdd(pod(i), "10.0.0.1/24", c)
+		var crd struct {
+			APIVersion string         `json:"apiVersion"`
+			Kind       string         `json:"kind"`
+			Metadata   map[string]any `json:"metadata"`
+			Spec       map[string]any `json:"spec"`
+		}
+		if err := json.Unmarshal(ask("GET", definition(plural), nil, 200), &crd); err != nil {
+			t.Fatal(err)
+		}
+		crd.Metadata = map[string]any{"name": crd.Metadata["name"], "annotations": crd.Metadata["annotations"]}
+		served := func(want bool) {
+			t.Helper()
+			eventually(t, fmt.Sprintf("%s served: %v", plural, want), func() bool {
+				code, _, err := own.Admin().Get(t.Context(), crPath(plural, ""))
+				return err == nil && (code == 200) == want
+			})
+		}
+		ask("DELETE", definition(plural), nil, 200)
+		served(false)
+		n.del(pod(i), c.Pool)
+		n.wantJournal("without "+plural, 1)
+		if _, err := n.Allocate(testContext(t), pod(9), []ipam.Claim{c}); cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), "apply its CRD") {
+			t.Errorf("ADD without %s: %v", plural, err)
+		}
+		ask("POST", strings.TrimSuffix(definition(""), "/."+Group), crd, 201)
+		served(true)
+		if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
+			t.Errorf("with %s again: %d are left: %v", plural, left, err)
+		}
+		n.wantAdd(pod(i), "10.0.0.1/24", c)
+		n.del(pod(i), c.Pool)
 	}
 }
 
