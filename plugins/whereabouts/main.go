@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	cniversion "github.com/containernetworking/cni/pkg/version"
@@ -14,6 +16,10 @@ import (
 var version = "devel"
 
 func main() {
+	// Without a receiver the Go runtime ends the process when it writes to a
+	// stdout that nobody reads; with one the write fails, and ADD takes back what
+	// the runtime will never know of.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	p := &plugin{flatFiles: netconf.WhereaboutsFlatFiles(), stdout: os.Stdout, stderr: os.Stderr}
 	skel.PluginMainFuncs(p.funcs(context.Background()), cniversion.All, "CNI plugin whereabouts (rail-cni) "+version)
 }

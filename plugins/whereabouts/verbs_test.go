@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -116,6 +118,26 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 		}
 		n.checkEmpty(name)
 	}
+}
+
+func TestAddWhoseReaderHasDiedLeavesNothing(t *testing.T) {
+	n := newNode(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	defer write.Close()
+	cmd := exec.Command(binary)
+	cmd.Env = attachment{id: "c1", ifname: "net1"}.env("ADD")
+	cmd.Stdin = strings.NewReader(n.config(`{"range":"10.0.0.0/24"}`))
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = write, &said
+	var exit *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("%v: %s", err, &said)
+	}
+	n.checkEmpty("after an ADD whose reader has died")
 }
 
 func TestAddToOwnNetnsIsRefusedBeforeAnythingIsTaken(t *testing.T) {
