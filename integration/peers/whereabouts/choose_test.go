@@ -2,6 +2,7 @@ package whereabouts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -157,9 +158,10 @@ func TestChoiceIsTheirs(t *testing.T) {
 func TestTooSmallTextIsTheirs(t *testing.T) {
 	for _, p := range []string{"10.0.0.0/31", "10.0.0.0/32", "2001:db8::/127", "2001:db8::/128"} {
 		_, _, theirs := allocate.AssignIP(types.RangeConfiguration{Range: p}, nil, "id", "ns/pod", "net1")
-		_, ours := ipam.NewRange(ipam.RangeSpec{Prefix: netip.MustParsePrefix(p)})
-		if theirs == nil || ours == nil {
-			t.Fatalf("%s: theirs %v, ours %v", p, theirs, ours)
+		_, ourErr := ipam.NewRange(ipam.RangeSpec{Prefix: netip.MustParsePrefix(p)})
+		var ours *ipam.TooSmallError // beside which we name the cure
+		if theirs == nil || !errors.As(ourErr, &ours) {
+			t.Fatalf("%s: theirs %v, ours %v", p, theirs, ourErr)
 		}
 		_, ipnet, err := net.ParseCIDR(p)
 		if err != nil {
