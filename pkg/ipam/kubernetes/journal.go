@@ -85,28 +85,29 @@ func (j journal) all() (map[string]*deferred, error) {
 
 // pending gives what waits for pool at client's server and namespace, as asks.
 func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
-	found, err := j.allAt(client)
+	found, err := j.all()
 	if err != nil {
 		return nil // the agent says so
 	}
+	here := isAt(client)
 	var asks []*pending
 	for name, d := range found {
-		if len(asks) < longestTurn && d.Pool == pool {
+		if len(asks) < longestTurn && d.Pool == pool && here(d) {
 			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: name, kubeconfig: d.Kubeconfig})
 		}
 	}
 	return asks
 }
 
-// allAt gives what waits and is of client's server and namespace: what says so
-// itself, and what has a kubeconfig that leads there. Another server would know
-// nothing of the address, and what was to be freed would be forgotten.
-func (j journal) allAt(client *kube.Client) (map[string]*deferred, error) {
-	found, err := j.all()
-	leads := map[Way]bool{} // whether that is so: of many entries most have one way
-	for name, d := range found {
+// isAt says of entries whether they are of client's server and namespace: those
+// that say so themselves, and those with a kubeconfig that leads there. Another
+// server would know nothing of the address, and what was to be freed would be
+// forgotten.
+func isAt(client *kube.Client) func(*deferred) bool {
+	leads := map[Way]bool{} // of many entries most have one way
+	return func(d *deferred) bool {
 		if d.Server == client.Server() && d.Namespace == client.Namespace() {
-			continue
+			return true
 		}
 		way := Way{d.Kubeconfig, d.Namespace}
 		here, known := leads[way]
@@ -114,11 +115,8 @@ func (j journal) allAt(client *kube.Client) (map[string]*deferred, error) {
 			here = LeadsTo(client, way)
 			leads[way] = here
 		}
-		if !here {
-			delete(found, name)
-		}
+		return here
 	}
-	return found, err
 }
 
 // LeadsTo says whether way leads to the server and namespace of client. One
@@ -161,13 +159,16 @@ func Journalled(journalDir string) (map[Way]int, error) {
 // Replay frees what the journal has for this store's server, and says how many
 // entries are left and why.
 func (s *Store) Replay(ctx context.Context) (left int, err error) {
-	waiting, err := s.journal.allAt(s.client)
+	waiting, err := s.journal.all()
 	if err != nil {
 		return 0, err
 	}
+	here := isAt(s.client)
 	pools := map[ipam.Pool]bool{}
 	for _, d := range waiting {
-		pools[d.Pool] = true
+		if !pools[d.Pool] && here(d) {
+			pools[d.Pool] = true
+		}
 	}
 	var errs []error
 	for pool := range pools {

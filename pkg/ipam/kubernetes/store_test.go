@@ -458,9 +458,7 @@ func TestDelWhileTheServerIsAwayIsDoneLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.wantAdd(pod(2), "10.0.0.3/24", c) // and frees the others in the same patch
-	if waiting, err := n.journal.all(); err != nil || len(waiting) != 0 {
-		t.Errorf("the journal still has %v, %v", waiting, err)
-	}
+	n.wantJournal("after the ADD", 0)
 	_, data, err := own.Admin().Get(context.Background(), poolPath(c.Pool.Name()))
 	if err != nil {
 		t.Fatal(err)
@@ -561,10 +559,7 @@ func TestStatus(t *testing.T) {
 func TestJournalTakesNothingFromAnAttachmentThatCameAgain(t *testing.T) {
 	n, c := newNode(t), claim(t, "cameagain", "10.0.0.0/24")
 	for _, replay := range []bool{false, true} {
-		d := &deferred{Kubeconfig: n.kubeconfig, Namespace: testNamespace, Pool: c.Pool, Owner: pod(0), Since: time.Now()}
-		if err := n.journal.put(d); err != nil {
-			t.Fatal(err)
-		}
+		n.putJournal(c.Pool, pod(0))
 		n.wantAdd(pod(0), "10.0.0.1/24", c)
 		if replay {
 			if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
@@ -600,10 +595,7 @@ func TestWhatATurnFreesIsGivenInTheSameTurn(t *testing.T) {
 	n, c := newNode(t), claim(t, "sameturn", "10.0.0.0/30")
 	n.add(pod(0), c)
 	n.add(pod(1), c)
-	d := &deferred{Kubeconfig: n.kubeconfig, Namespace: testNamespace, Pool: c.Pool, Owner: pod(0), Since: time.Now()}
-	if err := n.journal.put(d); err != nil {
-		t.Fatal(err)
-	}
+	n.putJournal(c.Pool, pod(0))
 	n.wantAdd(pod(2), "10.0.0.1/30", c)
 	n.del(pod(1), c.Pool)
 	n.del(pod(2), c.Pool)
