@@ -61,7 +61,7 @@ type credential struct {
 	outcomes  map[string]install.Outcome
 
 	token string
-	fresh time.Time // until when it need not be renewed
+	fresh time.Time // until when, of this host's clocks, it need not be renewed
 
 	mu      sync.Mutex
 	err     error     // of the last try; errNotYet before
@@ -127,15 +127,20 @@ func (c *credential) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !time.Now().Before(c.fresh) {
-		asked := time.Now()
+	// The monotonic clock stands still while the host is suspended, the other one
+	// may be set.
+	if asked := time.Now(); !asked.Before(c.fresh) || !asked.Round(0).Before(c.fresh.Round(0)) {
 		token, expires, err := c.client.Token(ctx, c.namespace, c.account, c.lifetime)
 		if err != nil {
 			return err
 		}
-		c.token, c.fresh = token, asked.Add(expires.Sub(asked)/2)
+		life := expires.Sub(asked)
+		if life <= 0 || life > c.lifetime { // the server's clock is another
+			life = c.lifetime
+		}
+		c.token, c.fresh = token, asked.Add(life/2)
 		c.mu.Lock()
-		c.ends = expires
+		c.ends = asked.Add(life)
 		c.mu.Unlock()
 	}
 	server := c.server

@@ -17,11 +17,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
+
+// mostTries bounds how often another's plugin may be found half written.
+const mostTries = 10
 
 // installation is the plugins that the agent puts on its node.
 type installation struct {
@@ -41,7 +45,11 @@ func (i *installation) put(inUse func() []string) error {
 		for _, name := range i.plugins {
 			path := filepath.Join(dir, i.prefix+name)
 			wanted[path] = true
-			outcome, err := i.record.Put(install.File{Path: path, Source: filepath.Join(i.own, name), Mode: agent.PluginMode})
+			file := install.File{Path: path, Source: filepath.Join(i.own, name), Mode: agent.PluginMode}
+			outcome, err := i.record.Put(file)
+			for tries := 0; cnierr.Code(err) == cnierr.TryAgain && tries < mostTries; tries++ { // another's is just being written
+				outcome, err = i.record.Put(file)
+			}
 			if err != nil {
 				return err
 			}
@@ -138,6 +146,7 @@ type uninstallation struct {
 	stateDirs []string
 	stop      func() // ends what keeps installing, and waits for that
 	tell      func(agent.Notice)
+	took      bool // the plugins, and has not put them back
 
 	mu   sync.Mutex
 	left string // what is still to be, "" when it is done
@@ -176,9 +185,18 @@ func (u *uninstallation) try(ctx context.Context) string {
 		}
 		return ""
 	}
+	back := func(left string) string {
+		errs := errorTexts(u.put(nobody))
+		u.took = len(errs) > 0
+		return strings.Join(append([]string{left}, errs...), "; ")
+	}
 	if left := inUse(); left != "" {
+		if u.took || u.broken() {
+			return back(left)
+		}
 		return left
 	}
+	u.took = true
 	if err := remove(u.record, u.log, isPlugin); err != nil {
 		return err.Error()
 	}
@@ -187,10 +205,17 @@ func (u *uninstallation) try(ctx context.Context) string {
 	case <-time.After(lastCalls):
 	}
 	if left := inUse(); left != "" { // a pod came in the last moment
-		return strings.Join(append([]string{left}, errorTexts(u.put(nobody))...), "; ")
+		return back(left)
 	}
 	u.stop()
 	return strings.Join(errorTexts(remove(u.record, u.log, func(string) bool { return true })), "; ")
+}
+
+// broken says that a former try ended, with its process, between the plugins and
+// the rest, which goes last.
+func (u *uninstallation) broken() bool {
+	entries, err := u.record.Entries()
+	return err == nil && len(entries) > 0 && !slices.ContainsFunc(entries, func(e *install.Entry) bool { return isPlugin(e.Path) })
 }
 
 // nobody uses what is replaced.
@@ -276,10 +301,12 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 		return errors.New("--install: name the CNI directory by --cni-bin")
 	}
 	i := installation{binDirs: o.BinDirs, own: o.Own, plugins: f.plugins, prefix: f.prefix, record: install.Open(f.record), log: o.Log}
-	o.Restore, o.Record = true, i.record
+	o.Restore, o.Record, o.Leaving = true, i.record, f.uninstall && f.force
 	put := i.record.Put
 	if f.uninstall {
 		put = i.record.PutBack // what is gone stays so
+	} else if err := i.record.Visible(append(slices.Clone(o.BinDirs), filepath.Join(f.credential.confDir, whereaboutsDir))...); err != nil {
+		return fmt.Errorf("what an earlier version installed elsewhere cannot be taken away (go back to its settings, uninstall, and then change them): %w", err)
 	} else if err := i.put(func() []string { return users(o.StateDirs) }); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -257,6 +258,69 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 	a.end(syscall.SIGTERM)
 	l.start(append(args, "--replace-whereabouts-files", "--uninstall")...)
 	wantTree(t, dir, theirs)
+}
+
+// TestUninstallThatWasKilledPutsThePluginsBackForAPod kills it after it took them,
+// and has a pod that needs them.
+func TestUninstallThatWasKilledPutsThePluginsBackForAPod(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	bin, record, args := installed(t)
+	l.start(args...).end(syscall.SIGTERM)
+	n := install.Open(record)
+	// The rest of an installation, that goes last.
+	rest := filepath.Join(t.TempDir(), "whereabouts.d", "whereabouts.conf")
+	if _, err := n.Put(install.File{Path: rest, Content: []byte("{}"), Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	pod := testnet.NewNetns(t, "pod")
+	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
+	for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts"} {
+		if _, err := n.Remove(filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := l.launch(append(args, "--uninstall")...)
+	await(t, "the plugins to be put back", 10*time.Second, func() bool { return count(t, bin) == 4 })
+	pod.Kill()
+	await(t, "it to uninstall", 20*time.Second, func() bool { return len(a.said("reason=Uninstalled")) == 1 })
+	if _, err := os.Stat(rest); count(t, bin) != 0 || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%d plugins are left, %v", count(t, bin), err)
+	}
+}
+
+// TestForcedUninstallIsReadyWhateverIsLeft has a record that nobody can read.
+func TestForcedUninstallIsReadyWhateverIsLeft(t *testing.T) {
+	l := newLab(t)
+	bin, _, args := installed(t)
+	a := l.start(args...)
+	if err := os.WriteFile(filepath.Join(l.state, "attachments", "x@net1.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.end(syscall.SIGTERM)
+	a = l.launch(append(args, "--uninstall")...)
+	await(t, "it to say what it cannot read", 10*time.Second, func() bool { return len(a.said("reason=NotUninstalled")) == 1 })
+	a.end(syscall.SIGTERM)
+	l.start(append(args, "--uninstall", "--force")...)
+	wantTree(t, bin, "")
+}
+
+// TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind changes a directory as an
+// upgrade of the chart can, which mounts only the new one.
+func TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind(t *testing.T) {
+	l := newLab(t)
+	bin, _, args := installed(t)
+	l.start(args...).end(syscall.SIGTERM)
+	if err := os.Rename(bin, bin+".hidden"); err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	args[slices.Index(args, bin)] = other
+	a := l.launch(args...)
+	<-a.ended
+	if len(a.said("go back to its settings")) != 1 || count(t, other) != 0 {
+		t.Errorf("%d plugins are installed: %v", count(t, other), a.said(""))
+	}
 }
 
 // TestTokenIsRenewed has a server that gives tokens of three seconds, which a

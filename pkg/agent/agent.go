@@ -54,6 +54,9 @@ type Options struct {
 
 	// Ready says what else must be before the agent is ready, nil is nothing.
 	Ready func() error
+	// Leaving: the plugins are taken away whatever is left, and a record that
+	// cannot be read keeps the agent from being ready no more.
+	Leaving bool
 
 	Metrics string // address to serve metrics and health at, "" for none
 	Socket  string // path of the socket that answers railctl, "" for none
@@ -99,10 +102,10 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var all sync.WaitGroup
 	defer all.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // first
 	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
 	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup) })
 	if first, err := link.OpenNetns(firstNetns); err == nil {

@@ -44,6 +44,9 @@ const (
 	foreign = "another program"
 )
 
+// errNoFile is of what lies at a plugin's path and has no end, or no beginning.
+var errNoFile = errors.New("not a regular file")
+
 // binary is an installed plugin.
 type binary struct {
 	Path  string `json:"path"`
@@ -185,6 +188,8 @@ func (b *binaries) stateOf(path, name string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return missing
+	case errors.Is(err, errNoFile):
+		return foreign
 	case err != nil:
 		return err.Error()
 	case !bytes.Equal(have, want):
@@ -195,7 +200,7 @@ func (b *binaries) stateOf(path, name string) string {
 
 // sum gives the SHA-256 of a file, which is read only when it has changed.
 func (b *binaries) sum(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would keep us
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +208,9 @@ func (b *binaries) sum(path string) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNoFile
 	}
 	stat := [4]int64{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
 	if s, ok := b.sums[path]; ok && s.stat == stat {

@@ -110,7 +110,7 @@ func (a *agent) ready() error {
 		switch {
 		case looked.IsZero():
 			return fmt.Errorf("%s: not looked yet", k.node.Ledger.Dir())
-		case unreadable != "":
+		case unreadable != "" && !a.Leaving:
 			return fmt.Errorf("%s: there are records that cannot be read", k.node.Ledger.Dir())
 		}
 	}

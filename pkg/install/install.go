@@ -30,6 +30,9 @@ const (
 	// lockTime bounds the wait for another process that works on the record.
 	lockTime = 30 * time.Second
 
+	// quiet is how long ago a file must have been written that is backed up.
+	quiet = 2 * time.Second
+
 	// mostSums bounds what the record remembers of one path: a token is renewed
 	// again and again.
 	mostSums = 20
@@ -191,7 +194,11 @@ func (n *Node) put(f File, known bool) (outcome Outcome, err error) {
 		outcome, err = s.put(f, e)
 		return err
 	})
-	return outcome, cnierr.Wrap(err, cnierr.IO, "", "%s is not installed", f.Path)
+	code := cnierr.IO
+	if cnierr.Code(err) == cnierr.TryAgain {
+		code = cnierr.TryAgain
+	}
+	return outcome, cnierr.Wrap(err, code, "", "%s is not installed", f.Path)
 }
 
 func (s *session) put(f File, e *Entry) (Outcome, error) {
@@ -275,6 +282,9 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		if e == nil {
 			return nil
 		}
+		if err := e.visible(); err != nil {
+			return err
+		}
 		have, err := look(path)
 		if err != nil {
 			return err
@@ -307,6 +317,32 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		return err
 	})
 	return outcome, cnierr.Wrap(err, cnierr.IO, "", "%s is not as it was", path)
+}
+
+// visible says why nothing can be said of what lies at the path.
+func (e *Entry) visible() error {
+	dir := filepath.Dir(e.Path)
+	if e.MadeDir { // it may have gone with the file
+		dir = filepath.Dir(dir)
+	}
+	_, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cnierr.New(cnierr.IO, "in a container mount it at the same place as when that was installed; if it was removed, make it again", "there is no %s, for %s", dir, e.Path)
+	}
+	return err
+}
+
+// Visible says of which paths of the record nothing can be done, as their
+// directories are not there, but of those below the directories except.
+func (n *Node) Visible(except ...string) error {
+	entries, err := n.Entries()
+	errs := []error{err}
+	for _, e := range entries {
+		if !slices.Contains(except, filepath.Dir(e.Path)) {
+			errs = append(errs, e.visible())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // found is what lies at a path.
@@ -369,6 +405,8 @@ func (s *session) backUp(path string, have found) (*Before, error) {
 	if have.link != "" {
 		return b, nil
 	}
+	// Another installer may be writing it in place, and have only begun.
+	time.Sleep(quiet - min(quiet, time.Since(have.info.ModTime()).Abs()))
 	of := sha256.Sum256([]byte(path)) // the same file may lie in several directories
 	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(of[:4]) + "." + have.sum[:16]
 	kept := filepath.Join(s.dir.Path(), b.Backup)

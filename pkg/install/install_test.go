@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/install"
 )
 
@@ -49,9 +50,11 @@ func (n *node) wantRemoved(outcome install.Outcome, name string) {
 	}
 }
 
+// write writes a file that is an hour old.
 func (n *node) write(name, text string, mode fs.FileMode) {
 	n.t.Helper()
-	if err := errors.Join(os.WriteFile(n.path(name), []byte(text), mode), os.Chmod(n.path(name), mode)); err != nil {
+	old := time.Now().Add(-time.Hour)
+	if err := errors.Join(os.WriteFile(n.path(name), []byte(text), mode), os.Chmod(n.path(name), mode), os.Chtimes(n.path(name), old, old)); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -344,4 +347,55 @@ func TestCopyPutsAFileInPlaceInOneStep(t *testing.T) {
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 2 {
 		t.Errorf("%v, %v", files, err)
 	}
+}
+
+// TestFileThatIsBeingWrittenIsBackedUpWhole has another installer write in place,
+// and slowly.
+func TestFileThatIsBeingWrittenIsBackedUpWhole(t *testing.T) {
+	n := newNode(t)
+	if err := os.WriteFile(n.path("a"), []byte("the first half, "), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		time.Sleep(700 * time.Millisecond)
+		f, err := os.OpenFile(n.path("a"), os.O_WRONLY|os.O_APPEND, 0)
+		if err == nil {
+			_, err = f.WriteString("the second")
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	f := install.File{Path: n.path("a"), Content: []byte("ours"), Mode: 0o755}
+	if _, err := n.Put(f); cnierr.Code(err) != cnierr.TryAgain {
+		t.Errorf("a half written file is taken for a whole one: %v", err)
+	}
+	n.want(install.Replaced, f)
+	n.wantRemoved(install.Restored, "a")
+	n.wantContent("a", "the first half, the second")
+}
+
+// TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten: a container may not have
+// it.
+func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
+	n := newNode(t)
+	n.want(install.Installed, install.File{Path: n.path("a"), Content: []byte("ours"), Mode: 0o755})
+	hidden := n.bin + ".hidden"
+	if err := os.Rename(n.bin, hidden); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Remove(n.path("a")); err == nil || !strings.Contains(err.Error(), "there is no "+n.bin) {
+		t.Errorf("removed: %v", err)
+	}
+	if err := n.Visible(); err == nil {
+		t.Error("it counts as visible")
+	}
+	if err := n.Visible(n.bin); err != nil {
+		t.Error(err)
+	}
+	if err := os.Rename(hidden, n.bin); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRemoved(install.Removed, "a")
 }

@@ -125,11 +125,16 @@ func timeLimit(testArgs []string) (time.Duration, error) {
 		}
 		return d, nil
 	}
-	for _, a := range testArgs {
-		if text, ok := strings.CutPrefix(a, "-test.timeout="); ok {
-			if d, err := time.ParseDuration(text); err == nil && d > 0 {
-				return d + slack, nil
-			}
+	for i, a := range testArgs {
+		name, text, _ := strings.Cut(a, "=")
+		if name != "-test.timeout" {
+			continue
+		}
+		if text == "" && i+1 < len(testArgs) {
+			text = testArgs[i+1]
+		}
+		if d, err := time.ParseDuration(text); err == nil && d > 0 {
+			return d + slack, nil
 		}
 	}
 	return 10*time.Minute + slack, nil
