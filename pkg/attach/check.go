@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 func validIfName(name string) bool { return utils.ValidateInterfaceName(name) == nil }
@@ -66,7 +67,7 @@ func (c *Call) prevResult() (*current.Result, error) {
 	}
 	// A prevResult may lack the version that the configuration has.
 	var raw map[string]json.RawMessage
-	if err := errors.Join(whole(c.Conf.PrevResult), json.Unmarshal(c.Conf.PrevResult, &raw)); err != nil {
+	if err := errors.Join(netconf.WholeResult(c.Conf.PrevResult), json.Unmarshal(c.Conf.PrevResult, &raw)); err != nil {
 		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
 	}
 	if _, ok := raw["cniVersion"]; !ok {

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // This file does what libcni's pkg/invoke does for a delegated plugin. That
@@ -108,23 +109,10 @@ func pluginError(err error, stdout, stderr []byte) error {
 	return err
 }
 
-// whole fails for a result that is null, or has null in a list where an
-// interface, an address or a route should be: the library does not expect that.
-func whole(result []byte) error {
-	var r *struct{ Interfaces, IPs, Routes []*json.RawMessage }
-	if err := json.Unmarshal(result, &r); err != nil {
-		return err
-	}
-	if r == nil || slices.Contains(slices.Concat(r.Interfaces, r.IPs, r.Routes), nil) {
-		return errors.New("a result, an interface, an address or a route is null")
-	}
-	return nil
-}
-
 // decodeResult reads a plugin's result. One that names no version has the
 // configuration's.
 func decodeResult(stdout []byte, version string) (types.Result, error) {
-	if err := whole(stdout); err != nil {
+	if err := netconf.WholeResult(stdout); err != nil {
 		return nil, err
 	}
 	var named struct {

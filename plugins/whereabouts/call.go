@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/netip"
 
@@ -170,11 +171,15 @@ func (c *call) foreignNetns() error {
 // readPrevResult gives the config's prevResult in the newest version.
 func readPrevResult(stdin []byte) (*current.Result, error) {
 	var conf types.PluginConf
-	if err := json.Unmarshal(stdin, &conf); err != nil {
+	var raw struct{ PrevResult json.RawMessage }
+	if err := errors.Join(json.Unmarshal(stdin, &conf), json.Unmarshal(stdin, &raw)); err != nil {
 		return nil, cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "network config")
 	}
 	if conf.RawPrevResult == nil {
 		return nil, cnierr.New(cnierr.InvalidConfig, "the runtime must pass the result of ADD", "CHECK needs prevResult")
+	}
+	if err := netconf.WholeResult(raw.PrevResult); err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
 	}
 	if err := cniversion.ParsePrevResult(&conf); err != nil {
 		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")

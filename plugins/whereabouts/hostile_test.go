@@ -92,3 +92,20 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 		t.Errorf("an interface name that is no UTF-8: %v", err)
 	}
 }
+
+func TestPrevResultsWithHolesAreErrors(t *testing.T) {
+	n := newNode(t)
+	a := attachment{id: "c1", ifname: "net1"}
+	config := n.config(`{"range":"10.0.0.0/24"}`)
+	n.add(a, config)
+	for _, hole := range []string{
+		"null", `{"cniVersion":"0.4.0","ips":[null]}`, `{"cniVersion":"0.4.0","interfaces":[null]}`, `{"cniVersion":"1.0.0","routes":[null]}`, `{"ips":[null]}`,
+	} {
+		if _, err := run(a.env("CHECK"), strings.Replace(config, "{", `{"prevResult":`+hole+",", 1)); code(err) == 0 || code(err) == cnierr.Mismatch {
+			t.Errorf("prevResult %s: %v", hole, err)
+		}
+	}
+	if _, err := run(a.env("DEL"), config); err != nil {
+		t.Error(err)
+	}
+}

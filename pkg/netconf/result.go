@@ -1,0 +1,21 @@
+package netconf
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+)
+
+// WholeResult fails for a CNI result, in JSON of any version, that is null, or has
+// null in a list where an interface, an address or a route should be: the CNI
+// library dereferences these.
+func WholeResult(result []byte) error {
+	var r *struct{ Interfaces, IPs, Routes []*json.RawMessage }
+	if err := json.Unmarshal(result, &r); err != nil {
+		return err
+	}
+	if r == nil || slices.Contains(slices.Concat(r.Interfaces, r.IPs, r.Routes), nil) {
+		return errors.New("the result, or an interface, an address or a route of it, is null")
+	}
+	return nil
+}
