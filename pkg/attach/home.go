@@ -22,10 +22,10 @@ import (
 //
 // An address is freed only when no interface answers for it any more, but while
 // the kernel still works on the move or deletion of one that is down: that is
-// most of the time that either takes. In a pod that lives it stays as long as the
-// interface cannot be taken away. An IPAM plugin that is no longer installed keeps neither the NIC nor
-// the runtime waiting: the record stays in phase Freeing, and every sweep tries
-// again.
+// most of the time that either takes. As long as the interface cannot be taken
+// out of a pod that lives, the address stays with it. An IPAM plugin that is no
+// longer installed keeps neither the NIC nor the runtime waiting: the record
+// stays in phase Freeing, and every sweep tries again.
 func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration) error {
 	if err := n.believe(r); err != nil {
 		return err
