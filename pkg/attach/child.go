@@ -54,7 +54,7 @@ func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) er
 	// Whoever lends the master at the same time writes its record, and then looks
 	// for ours: one of us sees the other.
 	holder, err := a.Node.Ledger.HolderOf(a.Node.Host.Of(master).Key(a.Node.Host.Netns.ID))
-	if err == nil && holder != nil && a.Node.alive(holder) {
+	if err == nil && holder != nil && holder.Loan.Driver == "" && a.Node.alive(holder) { // what is driven from user space stays here
 		err = lentTo(holder)
 	}
 	return err

@@ -150,6 +150,11 @@ func TestNICThatAPodDrivesFromUserSpaceIsNotLent(t *testing.T) {
 	c.ContainerID, c.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
 	_, err := b.node.Run(c)
 	fails(t, err, cnierr.NICLent, "is lent to container c1")
+	// It carries macvlans all the same.
+	child := c
+	child.Plugin, child.Config = "macvlan", b.macvlanConfig(nil)
+	b.node.MustRun(child)
+	b.node.MustRun(child.With("DEL"))
 	b.node.MustRun(userspace.With("DEL"))
 	b.node.MustRun(c)
 	b.node.MustRun(c.With("DEL"))
