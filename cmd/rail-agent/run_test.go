@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -249,6 +250,27 @@ func copyFile(t *testing.T, from, to string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestWhatHasNoEndInAPluginsPlaceIsReplaced has a FIFO and a link to a device
+// there: nobody waits for the one, or reads all of the other.
+func TestWhatHasNoEndInAPluginsPlaceIsReplaced(t *testing.T) {
+	l := newLab(t)
+	l.alone = true
+	own, bin := t.TempDir(), t.TempDir()
+	for _, name := range []string{"macvlan", "rdma"} {
+		copyFile(t, filepath.Join(testnet.Bin(t), name), filepath.Join(own, name))
+	}
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(bin, "macvlan"), 0o755), os.Symlink("/dev/zero", filepath.Join(bin, "rdma"))); err != nil {
+		t.Fatal(err)
+	}
+	a := l.start("--own", own, "--cni-bin", bin, "--restore-binaries")
+	await(t, "both to be restored", 5*time.Second, func() bool { return len(a.said("reason=PluginRestored")) == 2 })
+	for _, name := range []string{"macvlan", "rdma"} {
+		if info, err := os.Lstat(filepath.Join(bin, name)); err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
 	}
 }
 
