@@ -260,3 +260,32 @@ func TestAddWhoseContextEndsGivesBackWhatItHas(t *testing.T) {
 		t.Error("IPAM DEL was not called")
 	}
 }
+
+// TestMacvlanOnANICThatIsBeingLentIsRefused makes the macvlan while the ADD that
+// lends its master waits for an address.
+func TestMacvlanOnANICThatIsBeingLentIsRefused(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	n := b.open()
+	other := b.call("ADD", b.macvlanConfig(nil))
+	other.ContainerID, other.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
+	n.Fault = func(step string) error {
+		if step == "give" {
+			_, err := b.node.Run(other)
+			fails(t, err, cnierr.NICLent, "is lent to container c1")
+		}
+		return nil
+	}
+	conf, err := netconf.ParseHostDevice([]byte(b.config(nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.Add(context.Background(), &attach.Call{
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/" + b.pod.Name, Path: testnet.Bin(t), Conf: &conf.Common,
+	}, attach.LendNIC{Conf: conf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.node.MustRun(b.call("DEL", b.config(nil)))
+	b.untouched(before)
+}

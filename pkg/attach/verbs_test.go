@@ -273,3 +273,23 @@ func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
 	b.node.MustRun(c)
 	b.node.MustRun(c.With("DEL"))
 }
+
+// TestNICThatAPodDrivesFromUserSpaceIsNotLent: it stays on the host, with another
+// pod.
+func TestNICThatAPodDrivesFromUserSpaceIsNotLent(t *testing.T) {
+	b := newBench(t)
+	userspace := b.call("ADD", b.config(map[string]any{"DPDKMode": true}))
+	b.node.MustRun(userspace)
+	c := b.call("ADD", b.config(nil))
+	c.ContainerID, c.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
+	_, err := b.node.Run(c)
+	fails(t, err, cnierr.NICLent, "is lent to container c1")
+	// It carries macvlans all the same.
+	child := c
+	child.Plugin, child.Config = "macvlan", b.macvlanConfig(nil)
+	b.node.MustRun(child)
+	b.node.MustRun(child.With("DEL"))
+	b.node.MustRun(userspace.With("DEL"))
+	b.node.MustRun(c)
+	b.node.MustRun(c.With("DEL"))
+}

@@ -2,8 +2,9 @@ package netconf
 
 import (
 	"encoding/json"
-	"errors"
 	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
 // WholeResult fails for a CNI result, in JSON of any version, that is null, or has
@@ -15,7 +16,7 @@ func WholeResult(result []byte) error {
 		return err
 	}
 	if r == nil || slices.Contains(slices.Concat(r.Interfaces, r.IPs, r.Routes), nil) {
-		return errors.New("the result, or an interface, an address or a route of it, is null")
+		return cnierr.New(cnierr.Decode, "correct the plugin that made it", "the result, or an interface, an address or a route of it, is null")
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package attach_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,11 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/attach"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
-	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // answering gives a directory with an IPAM plugin "spy" that does what a shell
@@ -109,55 +104,6 @@ func TestResultsWithHolesAreErrors(t *testing.T) {
 		}
 	}
 	b.node.MustRun(add.With("DEL"))
-}
-
-// TestMacvlanOnANICThatIsBeingLentIsRefused makes the macvlan while the ADD that
-// lends its master waits for an address.
-func TestMacvlanOnANICThatIsBeingLentIsRefused(t *testing.T) {
-	b := newBench(t)
-	before := b.node.State()
-	n := b.open()
-	other := b.call("ADD", b.macvlanConfig(nil))
-	other.ContainerID, other.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
-	n.Fault = func(step string) error {
-		if step == "give" {
-			_, err := b.node.Run(other)
-			fails(t, err, cnierr.NICLent, "is lent to container c1")
-		}
-		return nil
-	}
-	conf, err := netconf.ParseHostDevice([]byte(b.config(nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = n.Add(context.Background(), &attach.Call{
-		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/" + b.pod.Name, Path: testnet.Bin(t), Conf: &conf.Common,
-	}, attach.LendNIC{Conf: conf})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.node.MustRun(b.call("DEL", b.config(nil)))
-	b.untouched(before)
-}
-
-// TestNICThatAPodDrivesFromUserSpaceIsNotLent: it stays on the host, with another
-// pod.
-func TestNICThatAPodDrivesFromUserSpaceIsNotLent(t *testing.T) {
-	b := newBench(t)
-	userspace := b.call("ADD", b.config(map[string]any{"DPDKMode": true}))
-	b.node.MustRun(userspace)
-	c := b.call("ADD", b.config(nil))
-	c.ContainerID, c.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
-	_, err := b.node.Run(c)
-	fails(t, err, cnierr.NICLent, "is lent to container c1")
-	// It carries macvlans all the same.
-	child := c
-	child.Plugin, child.Config = "macvlan", b.macvlanConfig(nil)
-	b.node.MustRun(child)
-	b.node.MustRun(child.With("DEL"))
-	b.node.MustRun(userspace.With("DEL"))
-	b.node.MustRun(c)
-	b.node.MustRun(c.With("DEL"))
 }
 
 // TestAddressThatIsStillToBeFreedKeepsItsRecord uses the attachment's name again
