@@ -265,7 +265,7 @@ func (a *Adding) devicesOf(ctx context.Context, parent string, places ...place) 
 			}
 		}
 		switch {
-		case !a.Node.everHadRDMA(parent):
+		case !a.Node.hasRDMA(parent):
 			return nil, place{}, noDevice(parent)
 		case time.Now().After(deadline) || ctx.Err() != nil:
 			return nil, place{}, cnierr.Wrap(errNoDevice, cnierr.NICLent, "find it with `ip -all netns exec rdma dev`, and end what has it",
@@ -274,9 +274,9 @@ func (a *Adding) devicesOf(ctx context.Context, parent string, places ...place) 
 	}
 }
 
-// everHadRDMA says whether the driver ever made an RDMA device of this one: the
-// directory in sysfs stays, empty, while it is in a pod.
-func (n *Node) everHadRDMA(parent string) bool {
+// hasRDMA says whether a driver has made an RDMA device of this one, wherever
+// that is: the directory in sysfs stays, empty, while it is in a pod.
+func (n *Node) hasRDMA(parent string) bool {
 	found, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", "*", "devices", parent, "infiniband"))
 	return len(found) > 0
 }

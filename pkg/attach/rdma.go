@@ -222,22 +222,43 @@ func (n *Node) deviceHome(ctx context.Context, d ledger.RDMADevice, pod, home *l
 		if device != nil || err != nil {
 			return errors.Join(err, rename(core, device, d.Name))
 		}
-		if first, err := link.OpenNetns(initNetns); err == nil && !first.ID.Equal(home.ID) {
-			moved, err := n.moveDeviceHome(ctx, d, first, home)
-			first.Close()
-			if moved || err != nil {
-				return err
-			}
+		if moved, err := n.moveDeviceFromInit(ctx, d, home); moved || err != nil {
+			return err
 		}
-		if !n.bound(d.ParentDev) {
+		if !n.bound(d.ParentDev) || !n.hasRDMA(d.ParentDev) {
 			return nil // unplugged, or its driver unloaded
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
+			if wait > 0 && madeAnew(core, d) {
+				n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
+				return nil
+			}
 			return cnierr.New(cnierr.NotHome, "find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again",
 				"the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// moveDeviceFromInit moves the device to a home that is not init_net, where the
+// kernel put it. It says false if it is not there.
+func (n *Node) moveDeviceFromInit(ctx context.Context, d ledger.RDMADevice, home *link.Netns) (bool, error) {
+	first, err := link.OpenNetns(initNetns)
+	if err != nil {
+		return false, nil // a container may not look there
+	}
+	defer first.Close()
+	if first.ID.Equal(home.ID) {
+		return false, nil
+	}
+	return n.moveDeviceHome(ctx, d, first, home)
+}
+
+// madeAnew says whether the device that was lent is gone, after it was nowhere
+// for long: that of a virtual function that was created again has another GUID.
+func madeAnew(core *rdma.Core, d ledger.RDMADevice) bool {
+	others, err := core.ByParent(d.ParentDev)
+	return err == nil && len(others) > 0
 }
 
 // moveDeviceHome moves the device if it is in from. It says false if it is not.
