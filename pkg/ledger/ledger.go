@@ -103,7 +103,7 @@ func nicLock(nic string) string { return statefile.Name("nic", nic) }
 // does not stand in the way, and the error says where it lies; a record of a
 // newer version, and one that cannot be read at the moment, are left alone.
 func (l *Ledger) Get(k Key) (*Record, error) {
-	r, err := l.read(recordName(k))
+	r, err := l.Peek(k)
 	if err == nil || !errors.Is(err, errCorrupt) {
 		return r, err
 	}
@@ -113,6 +113,9 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	}
 	return nil, cnierr.Wrap(err, cnierr.BadRecord, "the file is kept as "+aside, "the record of %s is corrupt", k)
 }
+
+// Peek is [Ledger.Get] that leaves everything as it is.
+func (l *Ledger) Peek(k Key) (*Record, error) { return l.read(recordName(k)) }
 
 // LockRDMA takes the node's lock round moves of RDMA devices: of two that move
 // at the same time the kernel may exchange the uverbs numbers.
@@ -147,12 +150,16 @@ func (l *Ledger) read(name string) (*Record, error) {
 var errCorrupt = errors.New("corrupt record")
 
 // Put writes the record. In phase [Lending] it first marks the NIC as held;
-// the caller holds the NIC's lock and has asked [Ledger.HolderOf].
+// the caller holds the NIC's lock and has asked [Ledger.HolderOf]. A record of
+// another boot stays one.
 func (l *Ledger) Put(r *Record) error {
 	r.Version = Version
-	r.BootID = l.bootID
+	if r.BootID == "" {
+		r.BootID = l.bootID
+	}
 	r.Updated = time.Now().UTC()
-	data, err := json.MarshalIndent(r, "", "  ")
+	// Without indentation, which grows with the square of a configuration's depth.
+	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}

@@ -99,12 +99,6 @@ func TestRecordRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The Config is indented in the file.
-	var config bytes.Buffer
-	if err := json.Compact(&config, got.IPAM.Config); err != nil {
-		t.Fatal(err)
-	}
-	got.IPAM.Config = config.Bytes()
 	if !reflect.DeepEqual(got, want) {
 		a, _ := json.Marshal(got)
 		b, _ := json.Marshal(want)
@@ -129,6 +123,11 @@ func TestRecordFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = bytes.Replace(got, updated, []byte(`"2026-11-21T20:00:01Z"`), 1)
+	var indented bytes.Buffer // as the first versions wrote it, and as a diff is read
+	if err := json.Indent(&indented, got, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	got = indented.Bytes()
 	golden := filepath.Join("testdata", "record.json")
 	if *update {
 		if err := os.WriteFile(golden, got, 0o600); err != nil {
@@ -555,6 +554,47 @@ func TestRecordsOfAnotherBoot(t *testing.T) {
 	put(t, volatile, r)
 	if r.BootID != "" {
 		t.Errorf("on a tmpfs the record has boot id %q", r.BootID)
+	}
+	// What could not be done yet does not make it one of this boot.
+	old := lending("c2", "ens2")
+	old.BootID, old.Phase = "another", Freeing
+	put(t, durable, old)
+	if got, err := durable.Get(old.Key); err != nil || durable.OfThisBoot(got) {
+		t.Errorf("a record of another boot, written again: %+v, %v", got, err)
+	}
+}
+
+// A configuration may be nested as deeply as JSON allows: the record stays small,
+// or is refused before the NIC moves.
+func TestWhatIsWrittenCanBeRead(t *testing.T) {
+	l := open(t, t.TempDir())
+	const deepest = 9000
+	for name, c := range map[string]struct {
+		config  string
+		written bool
+	}{
+		"deep":  {`{"x":` + strings.Repeat("[", deepest) + strings.Repeat("]", deepest) + "}", true},
+		"wide":  {`{"x":[[[[[` + strings.Repeat("1,", 500_000) + "1]]]]]}", true},
+		"large": {`{"x":"` + strings.Repeat("x", 8<<20) + `"}`, false},
+	} {
+		r := full()
+		r.ContainerID, r.IPAM.Config = name, json.RawMessage(c.config)
+		err := l.Put(r)
+		if (err == nil) != c.written {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !c.written {
+			if _, err := os.Stat(fileOf(l, r.Key)); !errors.Is(err, fs.ErrNotExist) || cnierr.Code(l.Put(r)) != cnierr.IO {
+				t.Errorf("%s: there is a file, %v", name, err)
+			}
+			continue
+		}
+		if info, err := os.Stat(fileOf(l, r.Key)); err != nil || info.Size() > int64(len(c.config))+10_000 {
+			t.Errorf("%s: of a configuration of %d bytes the record is %d long, %v", name, len(c.config), info.Size(), err)
+		}
+		if got, err := l.Get(r.Key); err != nil || string(got.IPAM.Config) != c.config {
+			t.Errorf("%s is not read as it was written: %v", name, err)
+		}
 	}
 }
 

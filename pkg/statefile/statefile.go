@@ -25,7 +25,8 @@ const (
 	fileMode fs.FileMode = 0o600
 
 	tmpPrefix = ".tmp-"
-	// maxFile bounds what Read takes into memory; a record is a few kB.
+	// maxFile bounds what Read takes into memory, and what Write writes; a record
+	// is a few kB.
 	maxFile = 8 << 20
 )
 
@@ -171,6 +172,10 @@ func (d *Dir) isSymlink(name string) bool {
 // Write puts data under name, in one step: a reader, and a process that comes
 // after a crash, sees the old content or the new one.
 func (d *Dir) Write(name string, data []byte) error {
+	if len(data) > maxFile {
+		return cnierr.New(cnierr.IO, "make the configuration that is kept in it smaller",
+			"state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile)
+	}
 	// Not the process number: containers that share the directory may share it.
 	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
 	if err := d.writeTemp(tmp, data); err != nil {
