@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -46,7 +47,10 @@ func (n *Netns) FlushAddresses(index int) error {
 	return errors.Join(errs...)
 }
 
-// AddRoute adds a route by the link with this index.
+// AddRoute adds a route by the link with this index, where the namespace may
+// have others to the same destination by other links: in IPv4 it goes before
+// those of its metric, and IPv6 makes one multipath route of all that have a
+// gateway (ip-route(8)). The very route that exists is no error.
 func (n *Netns) AddRoute(index int, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -58,7 +62,9 @@ func (n *Netns) AddRoute(index int, r Route) error {
 	case r.Gateway == nil && r.Dst != nil && r.Dst.IP.To4() != nil:
 		route.Scope = netlink.SCOPE_LINK
 	}
-	err := n.handle.RouteAdd(route)
+	// NLM_F_EXCL, as RouteAdd has it, would be EEXIST for any route to the
+	// destination with that metric, whichever link it leaves by.
+	err := n.handle.RouteAddEcmp(route)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -77,20 +83,27 @@ func (n *Netns) HasRoute(index int, r Route) (bool, error) {
 		family = netlink.FAMILY_V6
 	}
 	found, err := retryDump(func() ([]netlink.Route, error) {
-		return n.handle.RouteListFiltered(family, &netlink.Route{LinkIndex: index, Table: table},
-			netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+		return n.handle.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return false, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
 	}
 	for _, have := range found {
 		sameDst := have.Dst != nil && have.Dst.String() == r.Dst.String() || isDefault(have.Dst) && isDefault(r.Dst)
-		sameGateway := r.Gateway == nil || r.Gateway.Equal(have.Gw)
-		if sameDst && sameGateway && (r.Priority == 0 || r.Priority == have.Priority) {
+		if sameDst && leavesTo(have, index, r.Gateway) && (r.Priority == 0 || r.Priority == have.Priority) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// leavesTo says whether the route, or one hop of a multipath route, leaves by
+// the link, to the gateway if one is given.
+func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
+	hops := append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw})
+	return slices.ContainsFunc(hops, func(h *netlink.NexthopInfo) bool {
+		return h.LinkIndex == index && (gateway == nil || gateway.Equal(h.Gw))
+	})
 }
 
 // ErrDuplicateAddress is wrapped when another host of the link answers for an

@@ -121,6 +121,60 @@ func TestAddRoute(t *testing.T) {
 	})
 }
 
+// In one namespace each rail has its own way to the destination that all share.
+func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
+	for _, c := range []struct{ dst, gateway4, gateway6 string }{
+		{"172.16.0.0/12", "10.0.%d.1", ""},
+		{"0.0.0.0/0", "10.0.%d.1", ""},
+		{"172.16.0.0/12", "", ""},
+		{"fd05::/64", "", "fd00:%d::1"},
+		{"::/0", "", "fd00:%d::1"},
+		{"fd05::/64", "", ""},
+	} {
+		gateway := c.gateway4 + c.gateway6
+		t.Run(c.dst+" via "+gateway, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			route := link.Route{Dst: cidr(t, c.dst)}
+			way := func(i int) (int, link.Route) {
+				if gateway != "" {
+					route.Gateway = net.ParseIP(fmt.Sprintf(gateway, i))
+				}
+				return byName(t, r.host, fmt.Sprint("ens", i)).Index, route
+			}
+			for i := 1; i <= 3; i++ {
+				if i > 1 {
+					r.host.NIC(fmt.Sprint("ens", i), r.wire)
+				}
+				r.host.IP("addr", "add", fmt.Sprintf("10.0.%d.5/24", i), "dev", fmt.Sprint("ens", i))
+				r.host.IP("addr", "add", fmt.Sprintf("fd00:%d::5/64", i), "dev", fmt.Sprint("ens", i))
+				index, route := way(i)
+				if ok, err := r.host.HasRoute(index, route); ok || err != nil {
+					t.Errorf("before ens%d has it: %v, %v", i, ok, err)
+				}
+				for range 2 {
+					if err := r.host.AddRoute(index, route); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for i := 1; i <= 3; i++ {
+				index, route := way(i)
+				if ok, err := r.host.HasRoute(index, route); !ok || err != nil {
+					t.Errorf("by ens%d: %v, %v", i, ok, err)
+				}
+			}
+			// Whoever takes one away leaves the others.
+			r.host.IP("link", "del", "ens2")
+			for i := 1; i <= 3; i += 2 {
+				index, route := way(i)
+				if ok, err := r.host.HasRoute(index, route); !ok || err != nil {
+					t.Errorf("after ens2 went, by ens%d: %v, %v", i, ok, err)
+				}
+			}
+		})
+	}
+}
+
 // detects makes a NIC in a pod netns on which duplicate address detection is on.
 func detects(t *testing.T) (r *rail, index int) {
 	t.Helper()
