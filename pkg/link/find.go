@@ -190,7 +190,11 @@ func openByHandle(id NetnsID) (n *Netns, sure bool) {
 // come and go meanwhile; what vanishes is passed over.
 func scan(id NetnsID) (*Netns, error) {
 	want := id.String()
-	for _, p := range mountsOf(want) {
+	points, err := mountsOf(want)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range points {
 		if n, err := openIf(p, id); n != nil || err != nil {
 			return n, err
 		}
@@ -207,7 +211,10 @@ func scan(id NetnsID) (*Netns, error) {
 			}
 		}
 	}
-	return nil, nil
+	// Glob passes over what it cannot read. If this process has run out of
+	// files meanwhile, nothing was seen, and that means nothing.
+	_, err = mountsOf(want)
+	return nil, err
 }
 
 // mayBe says whether an open file that shows as target may be the namespace
@@ -220,10 +227,10 @@ func mayBe(target, want string) bool {
 
 // mountsOf gives where the namespace file "net:[…]" is bind-mounted, by
 // proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, wherever.
-func mountsOf(nsfile string) []string {
+func mountsOf(nsfile string) ([]string, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("look for netns %s: %w", nsfile, err)
 	}
 	var points []string
 	for line := range strings.Lines(string(table)) {
@@ -233,7 +240,7 @@ func mountsOf(nsfile string) []string {
 			points = append(points, unescapeMount(fields[4]))
 		}
 	}
-	return points
+	return points, nil
 }
 
 // unescapeMount reverses how the kernel writes blanks and backslashes.

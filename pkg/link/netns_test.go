@@ -467,10 +467,15 @@ func TestThePluginsOwnNetnsIsTheThreads(t *testing.T) {
 }
 
 // TestNetnsIsNotGoneWhereNothingCanBeOpened lets the process run out of file
-// descriptors, and looks for a namespace that is there.
+// descriptors, and looks for a namespace that is there, at its path or elsewhere.
 func TestNetnsIsNotGoneWhereNothingCanBeOpened(t *testing.T) {
 	n := testnet.NewNetns(t, "pod")
-	path := "/run/netns/" + n.Name
+	for name, path := range map[string]string{"its path": "/run/netns/" + n.Name, "no path": ""} {
+		t.Run(name, func(t *testing.T) { isNotGone(t, n, path) })
+	}
+}
+
+func isNotGone(t *testing.T, n *testnet.Netns, path string) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
