@@ -248,8 +248,9 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 
 // sortList orders a list by its elements' text. Links are listed by their index,
 // which a NIC may lose in a pod; routes that differ only in their interface
-// (fe80::/64) in the order in which the interfaces last came up, and neighbours
-// in that of a hash with the interface's index: none of it is configuration.
+// (fe80::/64), and the hops of an IPv6 multipath route, in the order in which the
+// interfaces last came up, and neighbours in that of a hash with the interface's
+// index: none of it is configuration.
 func sortList(v any) {
 	list, ok := v.([]any)
 	if !ok {
@@ -272,6 +273,7 @@ func drop(v any) {
 		for _, k := range volatile {
 			delete(v, k)
 		}
+		sortList(v["nexthops"])
 		for _, e := range v {
 			drop(e)
 		}

@@ -300,37 +300,49 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	binary.NativeEndian.PutUint32(header[8:], flags)
 	// A nexthop object died with the link; the attributes beside it say the same.
 	attrs = attrs.without(unix.RTA_CACHEINFO, rtaNexthopID)
-	// Beside another route to the same destination, where the kernel knows
-	// that. With a gateway IPv6 would make both into one multipath route.
+	// Beside another route to the same destination. With a gateway IPv6 makes
+	// both into one multipath route, of which this is a hop.
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
-	if _, via := attrs.get(unix.RTA_GATEWAY); via && header[0] == unix.AF_INET6 {
-		how = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-	}
 	for i, a := range attrs {
-		switch a.kind {
-		case unix.RTA_OIF:
+		switch {
+		case a.kind == unix.RTA_OIF:
 			attrs[i].value = nl.Uint32Attr(uint32(index))
-		case unix.RTA_MULTIPATH:
-			eachHop(a.value, func(hop []byte) {
-				hop[2] &= unix.RTNH_F_ONLINK // the others are state, as above
-				if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
-					binary.NativeEndian.PutUint32(hop[4:], uint32(index))
-				}
-			})
+		case a.kind == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
+			// The other hops stayed, or come home with their NICs.
+			attrs[i].value = ownHops(a.value, index, oldIndex)
+		case a.kind == unix.RTA_MULTIPATH:
+			attrs[i].value = withHops(a.value, index, oldIndex)
 			// Replaces what the kernel left of the route when this hop went.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 	}
-	err = n.replay(unix.RTM_NEWROUTE, how, header, attrs)
-	if !errors.Is(err, unix.EEXIST) {
+	if err := n.replay(unix.RTM_NEWROUTE, how, header, attrs); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// It is the same route, or another one to the same destination.
-	have, listErr := n.snapshotRoutes(index)
-	if slices.ContainsFunc(have, func(h Replay) bool { return h.Text == r.Text }) {
-		return nil
-	}
-	return errors.Join(err, listErr)
+	return nil // without NLM_F_EXCL, it is the very same route
+}
+
+// withHops gives the nexthops with those by oldIndex leaving by index.
+func withHops(hops []byte, index, oldIndex int) []byte {
+	eachHop(hops, func(hop []byte) {
+		hop[2] &= unix.RTNH_F_ONLINK // the others are state, and the kernel refuses them
+		if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
+			binary.NativeEndian.PutUint32(hop[4:], uint32(index))
+		}
+	})
+	return hops
+}
+
+// ownHops gives those nexthops alone that leave by oldIndex, leaving by index.
+func ownHops(hops []byte, index, oldIndex int) []byte {
+	var own []byte
+	eachHop(hops, func(hop []byte) {
+		if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
+			own = append(own, hop...)
+			own = append(own, make([]byte, align(len(own))-len(own))...)
+		}
+	})
+	return withHops(own, index, oldIndex)
 }
 
 func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {
