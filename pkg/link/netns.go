@@ -111,7 +111,7 @@ func (n *Netns) identify() error {
 		return noNetns(n.Path, err)
 	}
 	n.ID.Inode = st.Ino
-	return cannotWork(n.Path, n.Do(func() error { n.ID.Cookie = cookie(); return nil }))
+	return cannotWork(n.Path, n.Do(func() (err error) { n.ID.Cookie, err = cookie(); return err }))
 }
 
 // connect opens sockets in the namespace. A socket stays in the namespace that
@@ -134,18 +134,20 @@ func (n *Netns) connect() error {
 	}))
 }
 
-// cookie reads SO_NETNS_COOKIE of the calling thread's namespace, or 0.
-func cookie() uint64 {
+// cookie reads SO_NETNS_COOKIE of the calling thread's namespace, 0 where the
+// kernel has none. Any other trouble is an error: without the cookie of one that
+// has one, a namespace could pass for a dead one with the same inode number.
+func cookie() (uint64, error) {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("socket for SO_NETNS_COOKIE: %w", err)
 	}
 	defer unix.Close(s)
 	c, err := unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return 0, nil
 	}
-	return c
+	return c, wrap(err, "SO_NETNS_COOKIE")
 }
 
 // Close releases the namespace and its sockets.
