@@ -54,7 +54,7 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 }
 
 // TestNICsThatFellHomeAreRestoredAtOnce moves virtual NICs to the host, under the
-// names that the pod gave them and down, as the kernel does it with real ones when
+// names that the pod gave them (each other's as well) and down, as the kernel does it with real ones when
 // a pod dies (which the tests in integration/rig have).
 func TestNICsThatFellHomeAreRestoredAtOnce(t *testing.T) {
 	l := newLab(t)
@@ -69,11 +69,14 @@ func TestNICsThatFellHomeAreRestoredAtOnce(t *testing.T) {
 	before := l.node.State()
 	l.start()
 	var took []time.Duration
-	for round := range 5 {
+	for round := range 6 {
 		pod := testnet.NewNetns(t, fmt.Sprint("pod", round))
 		var fall []string
 		for i := range rails {
 			ifName := fmt.Sprint("net", i+1)
+			if round%2 == 1 { // the name that another one needs on the host, in pairs or round about
+				ifName = fmt.Sprint("ens1", []int{i ^ 1, (i + 1) % rails}[round/2%2])
+			}
 			l.node.MustRun(l.call("host-device", "ADD", fmt.Sprint("ens1", i), pod, ifName))
 			fall = append(fall, "link set "+ifName+" netns "+l.node.Name)
 		}
@@ -219,6 +222,24 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	}
 	if n, _ := a.metric("rail_cni_not_home"); n != 1 {
 		t.Errorf("rail_cni_not_home is %v", n)
+	}
+	// That its record cannot be read for a while does not mean that it is home.
+	record := filepath.Join(l.state, "attachments", pod.Name+"@net1.json")
+	text, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(text []byte) {
+		if err := os.WriteFile(record, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put([]byte("{"))
+	l.node.IP("link", "add", "wakes", "type", "bridge")
+	await(t, "the agent to see that", 10*time.Second, func() bool { return len(a.said("reason=UnreadableRecord")) == 1 })
+	put(text)
+	if told := a.said("reason=Home"); len(told) != 0 {
+		t.Errorf("it told %q", told)
 	}
 	if s := a.status(); len(s.StateDirs) != 1 || len(s.StateDirs[0].Ending) != 1 || s.StateDirs[0].Ending[0].Error == "" || s.StateDirs[0].Ending[0].ContainerID != pod.Name {
 		t.Errorf("status: %+v", s)

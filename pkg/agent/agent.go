@@ -74,14 +74,14 @@ type agent struct {
 	binaries *binaries
 	journal  journalState
 	stats    stats
-	scrape   sync.Mutex // one at a time
+	scrape   chan struct{} // one at a time
 	began    time.Time
 }
 
 // Run keeps the node until ctx ends, or until what it needs to begin is not to
 // be had. The calling thread must be in the host netns.
 func Run(ctx context.Context, o Options) error {
-	a := &agent{Options: o, began: time.Now()}
+	a := &agent{Options: o, began: time.Now(), scrape: make(chan struct{}, 1)}
 	var err error
 	if a.host, err = link.CurrentNetns(); err != nil {
 		return err

@@ -91,9 +91,8 @@ func newBinaries(a *agent) (*binaries, error) {
 		return nil, cnierr.New(cnierr.InvalidConfig, "name the directory that has them by --own, or leave --cni-bin away",
 			"there is none of the plugins in %s to compare those in the CNI directories with", a.Own)
 	}
-	var err error
-	b.watcher, err = newWatcher()
-	return b, err
+	b.watcher = newWatcher(a.Log)
+	return b, nil
 }
 
 // run compares at once, when something changes, and now and then.

@@ -97,10 +97,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 		turns: make(chan struct{}, runtime.NumCPU()),
 	}
 	node.Log = k.log
-	if k.paths, err = newWatcher(); err != nil {
-		node.Close()
-		return nil, err
-	}
+	k.paths = newWatcher(k.log)
 	return k, nil
 }
 
@@ -197,11 +194,19 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 		go k.end(r)
 	}
 	for key, d := range k.duties {
-		if !found[key] && !d.running {
+		if !found[key] && !d.running && k.gone(d.record) {
 			k.settled(d)
 		}
 	}
 	return started, full, next
+}
+
+// gone says whether the attachment has ended, whoever ended it. One that is not
+// among those to be ended now may only not have been seen, as when its record
+// could not be read.
+func (k *keeper) gone(r *ledger.Record) bool {
+	now, err := k.node.Ledger.Peek(r.Key)
+	return errors.Is(err, ledger.ErrNoRecord) || err == nil && !now.Same(r)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -24,6 +24,7 @@ type port struct {
 	netdev string     // its interface, by its name where it is
 	parent string     // the interface's name on the host
 	pod    ledger.Pod // empty on the host
+	lent   *ledger.Record
 }
 
 // collectRDMA adds the counters of all ports of the node's RDMA devices,
@@ -45,15 +46,17 @@ func (a *agent) collectRDMA(e *exposition) {
 	e.add("rail_cni_rdma_incomplete", gauge, "Whether some RDMA counters could not be read now.", value, nil)
 }
 
+// owned is a port of a device: each may have a NIC of its own. Port 0 is any.
 type owned struct {
 	guid   rdma.GUID
 	parent string
+	port   uint32
 }
 
 type rdmaCollector struct {
 	*agent
 	e      *exposition
-	owners map[owned]*ledger.Record // whose NIC the device is of
+	owners map[owned]*ledger.Record // whose NIC the port is of
 	pods   []*ledger.Record         // one for each netns with NICs of ours
 	roots  map[rdma.GUID]string     // interfaces of functions that are no virtual ones
 }
@@ -65,7 +68,7 @@ func (c *rdmaCollector) note(r *ledger.Record) {
 		return
 	}
 	for _, d := range r.RDMA.Devices {
-		c.owners[owned{d.NodeGUID, d.ParentDev}] = r
+		c.owners[owned{d.NodeGUID, d.ParentDev, d.Port}] = r
 	}
 	for _, p := range c.pods {
 		if p.Netns.NetnsID.Equal(r.Netns.NetnsID) {
@@ -73,6 +76,18 @@ func (c *rdmaCollector) note(r *ledger.Record) {
 		}
 	}
 	c.pods = append(c.pods, r)
+}
+
+// owner gives the record of the NIC that the port is of, or nil. A port whose
+// interface is on the host is not lent, whatever a chained attachment has of it.
+func (c *rdmaCollector) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Record {
+	if ns.Path == hostPath && p.NetdevName != "" {
+		return nil
+	}
+	if r := c.owners[owned{d.NodeGUID, d.ParentDev, p.Number}]; r != nil {
+		return r
+	}
+	return c.owners[owned{d.NodeGUID, d.ParentDev, 0}]
 }
 
 func (c *rdmaCollector) collect() error {
@@ -126,7 +141,7 @@ func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) e
 		if err != nil {
 			return err
 		}
-		c.driver(ns, c.describe(device, rdma.Port{}, r))
+		c.driver(ns, c.describe(device, rdma.Port{Number: who.port}, r))
 	}
 	return nil
 }
@@ -141,13 +156,13 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 	var errs []error
 	var seen []port
 	for _, d := range devices {
-		r := c.owners[owned{d.NodeGUID, d.ParentDev}]
-		if r == nil && ns.Path != hostPath || r != nil && !ours(r) {
-			continue
-		}
 		ports, err := core.Ports(d)
 		errs = append(errs, err)
 		for _, p := range ports {
+			r := c.owner(d, p, ns)
+			if r == nil && ns.Path != hostPath || r != nil && !ours(r) {
+				continue
+			}
 			told := c.describe(d, p, r)
 			if told.netdev == "" {
 				continue
@@ -166,7 +181,7 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 		for name, value := range counters {
 			c.tell(name, float64(value), p)
 		}
-		if r := c.owners[owned{p.device.NodeGUID, p.device.ParentDev}]; r == nil || ns.ID.Equal(r.Netns.NetnsID) {
+		if p.lent == nil || ns.ID.Equal(p.lent.Netns.NetnsID) {
 			c.driver(ns, p)
 		}
 	}
@@ -178,7 +193,7 @@ const hostPath = "/proc/thread-self/ns/net"
 
 // describe says what is told with a port's counters.
 func (c *rdmaCollector) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
-	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName}
+	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r}
 	if r == nil {
 		return told
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -127,9 +128,13 @@ func probe(ask func() error) http.HandlerFunc {
 	}
 }
 
-func (a *agent) metrics(w http.ResponseWriter, _ *http.Request) {
-	a.scrape.Lock()
-	defer a.scrape.Unlock()
+func (a *agent) metrics(w http.ResponseWriter, r *http.Request) {
+	select {
+	case a.scrape <- struct{}{}:
+		defer func() { <-a.scrape }()
+	case <-r.Context().Done():
+		return // a driver has kept the one before for too long
+	}
 	e := &exposition{}
 	a.collect(e)
 	a.collectRDMA(e)
@@ -193,10 +198,12 @@ func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path)
 	}
-	// Between bind(2) and a chmod others could connect. Nothing else of the
-	// process makes files yet.
-	mask := unix.Umask(0o177)
-	l, err := net.Listen("unix", path)
-	unix.Umask(mask)
+	// Between bind(2) and a chmod others could connect: bind gives the file the
+	// mode that the socket has (unix_bind_bsd), less the umask.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
 	return l, cnierr.Wrap(err, cnierr.IO, "", "socket %s", path)
 }

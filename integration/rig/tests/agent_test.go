@@ -146,9 +146,8 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 	}
 }
 
-// countersOfPods fails the test unless the agent tells Prometheus the counters of
-// each RDMA device, with the pod that has its NIC.
-func (n *node) countersOfPods() {
+// metrics gives what the agent tells Prometheus of RDMA devices, by lines.
+func (n *node) metrics() []string {
 	n.t.Helper()
 	answer, err := http.Get("http://" + agentAddress + "/metrics")
 	if err != nil {
@@ -159,12 +158,38 @@ func (n *node) countersOfPods() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	if !strings.Contains(string(text), "rail_cni_rdma_incomplete 0\n") {
+		n.t.Error("some counters could not be read")
+	}
 	var lines []string
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "rdma_") {
 			lines = append(lines, line)
 		}
 	}
+	return lines
+}
+
+// countersOfHost fails the test unless the agent tells the counters of the
+// rail's RDMA device as those of a NIC that no pod has.
+func (n *node) countersOfHost(rail int) {
+	n.t.Helper()
+	of := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
+	lines := slices.DeleteFunc(n.metrics(), func(l string) bool { return !strings.Contains(l, of) })
+	own := fmt.Sprintf(`%snet_dev_name=%q,`, of, nicName(rail))
+	pods := slices.ContainsFunc(lines, func(l string) bool {
+		return !strings.Contains(l, own) || !strings.Contains(l, `pod_namespace="",pod_name=""`)
+	})
+	if len(lines) == 0 || pods {
+		n.t.Errorf("mlx5_%d, which is on the host:\n%s", rail, strings.Join(lines, ""))
+	}
+}
+
+// countersOfPods fails the test unless the agent tells Prometheus the counters of
+// each RDMA device, with the pod that has its NIC.
+func (n *node) countersOfPods() {
+	n.t.Helper()
+	lines := n.metrics()
 	for rail := range rails {
 		labels := fmt.Sprintf(`ifname="mlx5_%d",net_dev_name=%q,`, rail, podName(rail))
 		own := slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
@@ -178,8 +203,5 @@ func (n *node) countersOfPods() {
 		if rail == 0 && len(own) > 0 {
 			n.t.Logf("%d metrics of mlx5_0, as %s", len(own), own[0])
 		}
-	}
-	if !strings.Contains(string(text), "rail_cni_rdma_incomplete 0\n") {
-		n.t.Error("some counters could not be read")
 	}
 }

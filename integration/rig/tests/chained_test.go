@@ -368,6 +368,8 @@ func TestChainedRDMAInSharedModeAwaitsTheGIDs(t *testing.T) {
 		c.result = c.MustRun(macvlan("ADD"))
 		sameJSON(t, c.MustRun(c.rdma("ADD")), c.result)
 		c.gidsRight(c.only(), 1)
+		c.keep()
+		c.countersOfHost(0)
 		c.MustRun(c.rdma("CHECK"))
 		c.MustRun(c.rdma("DEL"))
 		c.MustRun(macvlan("DEL"))
