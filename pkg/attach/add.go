@@ -109,7 +109,7 @@ func (n *Node) settleOld(ctx context.Context, c *Call, pod *link.Netns) error {
 	case err != nil:
 		return err
 	}
-	if old.Netns.Equal(pod.ID) && old.Phase == ledger.Lent && !old.OnlyRDMA() {
+	if old.Netns.Equal(pod.ID) && n.Ledger.OfThisBoot(old) && old.Phase == ledger.Lent && !old.OnlyRDMA() {
 		return cnierr.New(cnierr.NameTaken, "end it with DEL first", "%s is attached already, since %s, with %s",
 			c.Key, old.Created.Format(time.RFC3339), old.NICName())
 	}

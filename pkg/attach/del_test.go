@@ -200,7 +200,7 @@ func homeButDown(t *testing.T, b *bench, before string) {
 }
 
 func newerRecord(t *testing.T, b *bench, _ *testnet.Call) {
-	text := strings.Replace(string(readFile(t, b.recordFile(t))), `"version": 1`, `"version": 99`, 1)
+	text := strings.Replace(string(readFile(t, b.recordFile(t))), `"version":1`, `"version":99`, 1)
 	b.overwriteRecord(t, text)
 }
 
@@ -222,8 +222,8 @@ func stillInPod(t *testing.T, b *bench, before string) {
 	if len(b.held()) == 0 {
 		t.Error("its address is free, and the pod has it")
 	}
-	if text, err := os.ReadFile(b.recordFile(t)); err == nil && strings.Contains(string(text), `"version": 99`) {
-		b.overwriteRecord(t, strings.Replace(string(text), `"version": 99`, `"version": 1`, 1))
+	if text, err := os.ReadFile(b.recordFile(t)); err == nil && strings.Contains(string(text), `"version":99`) {
+		b.overwriteRecord(t, strings.Replace(string(text), `"version":99`, `"version":1`, 1))
 	}
 	for _, name := range []string{nicName, "enp4s0np0"} {
 		if l, err := b.node.ByName(name); err == nil {

@@ -36,9 +36,9 @@ func (p LendNIC) takeBackFallen(ctx context.Context, n *Node, c *Call) error {
 		switch {
 		case l != nil && away != nil:
 			defer away.Close()
-			return n.moveHome(n.unrecorded(c, l), away, n.Host.Netns, l, func() {})
+			return n.moveHome(ctx, n.unrecorded(c, l), away, n.Host.Netns, l, func() {})
 		case l != nil:
-			return n.restore(n.unrecorded(c, l), n.Host.Netns, l)
+			return n.restore(ctx, n.unrecorded(c, l), n.Host.Netns, l)
 		}
 		if err != nil || time.Now().After(deadline) || ctx.Err() != nil {
 			return err

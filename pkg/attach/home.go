@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -43,7 +44,7 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 	decide := func(yes bool) { once.Do(func() { free <- yes }) }
 	var homeErr error
 	// What the record of another boot speaks of is gone, whatever looks like it:
-	// nothing is taken back. Put would make it one of this boot.
+	// nothing is taken back.
 	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
@@ -51,8 +52,8 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 		}
 		homeErr = n.takeBack(ctx, r, wait, func() { decide(true) })
 	}
-	// Else it answers still, and whoever ends the attachment later frees.
-	decide(homeErr == nil || !n.alive(r))
+	// Else it answers still, or may, and whoever ends the attachment later frees.
+	decide(homeErr == nil || !n.alive(r) && !errors.Is(homeErr, errNowhere))
 	if err := removeDeviceInfo(r); err != nil {
 		log.Warn("the device information file stays", "err", err)
 	}
@@ -279,15 +280,15 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 			return err
 		}
 		if l != nil {
-			return n.moveHome(r, pod, home, l, silent)
+			return n.moveHome(ctx, r, pod, home, l, silent)
 		}
 	}
 	l, away, err := n.awaitHome(ctx, r, home, wait)
 	switch {
 	case err != nil:
 		return err
-	case l == nil && id.ParentDev != "" && n.bound(id.ParentDev):
-		return cnierr.New(cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
+	case l == nil && id.ParentDev != "" && n.bound(id.ParentDev) && !(wait > 0 && n.functionMadeAnew(home, id)):
+		return cnierr.Wrap(errNowhere, cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
 			"the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path)
 	case l == nil:
 		// A virtual link died with its netns; a device was unplugged.
@@ -295,9 +296,25 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 		return nil
 	case away != nil:
 		defer away.Close()
-		return n.moveHome(r, away, home, l, silent)
+		return n.moveHome(ctx, r, away, home, l, silent)
 	}
-	return n.restore(r, home, l)
+	return n.restore(ctx, r, home, l)
+}
+
+// errNowhere: a NIC is not to be seen, though a driver holds its device. It may
+// still answer for its addresses: a netns that only a socket keeps alive, or one
+// within the pod's, cannot be found on every kernel.
+var errNowhere = errors.New("it is on its way, or in a netns that nothing leads to")
+
+// functionMadeAnew says whether the NIC that was lent is gone, after it was
+// nowhere for long: a virtual function that was created again has a new MAC. It
+// has one netdev, and a physical one may have several.
+func (n *Node) functionMadeAnew(home *link.Netns, id link.Identity) bool {
+	if _, err := os.Stat(filepath.Join(n.Host.Sys, "bus", id.ParentBus, "devices", id.ParentDev, "physfn")); err != nil {
+		return false
+	}
+	links, err := home.Links()
+	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == id.ParentDev })
 }
 
 // awaitHome looks for the NIC on the host, where the kernel puts it when its
@@ -334,14 +351,14 @@ func (n *Node) bound(dev string) bool {
 
 // moveHome moves the NIC l from a netns to the host's, and restores it there.
 // When its name is taken on the host it stays where it is.
-func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link, silent func()) error {
+func (n *Node) moveHome(ctx context.Context, r *ledger.Record, from, home *link.Netns, l *link.Link, silent func()) error {
 	s := r.Loan.Snapshot
 	// Altnames that the pod added go first: one that is taken on the host
 	// would make the kernel refuse the move, and the pod could keep the NIC.
 	if err := from.KeepAltNames(l, s.AltNames); err != nil {
 		n.log(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
-	taken, name, err := home.NameTaken(append([]string{s.Name}, s.AltNames...), 0)
+	taken, name, err := n.makeRoom(ctx, r, home, nil, append([]string{s.Name}, s.AltNames...)...)
 	if err != nil {
 		return err
 	}
@@ -367,7 +384,7 @@ func (n *Node) moveHome(r *ledger.Record, from, home *link.Netns, l *link.Link, 
 	if err != nil {
 		return err
 	}
-	return n.restore(r, home, arrived)
+	return n.restore(ctx, r, home, arrived)
 }
 
 // putBack undoes a move home that failed: a NIC that reached the host under
@@ -391,16 +408,71 @@ func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
 	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
 }
 
+// makeRoom gives the link of the host that has one of the names that a NIC needs
+// at home, or nil. A NIC whose pod netns died keeps its name there, if the host
+// has none like it: and that may be another's, which is lent as well. Whoever is
+// home so is ended first. l is the NIC, if it is home already: it gives up its
+// name for that time, because the two may have each other's.
+func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns, l *link.Link, names ...string) (taken *link.Link, name string, err error) {
+	index := 0
+	if l != nil {
+		index = l.Index
+	}
+	deadline := time.Now().Add(roomWait)
+	for ended := false; ; {
+		taken, name, err = home.NameTaken(names, index)
+		if taken == nil || err != nil || ended || time.Now().After(deadline) || ctx.Err() != nil {
+			return taken, name, err
+		}
+		other, err := n.fallenAs(home, taken, r)
+		if other == nil || err != nil {
+			return taken, name, err
+		}
+		if aside := fmt.Sprintf("dev%d", index); l != nil && l.Name != aside {
+			if err := home.Rename(index, aside); err != nil {
+				return taken, name, cnierr.Wrap(err, cnierr.NotHome, "", "rename %s, which is home, to %s", l.Name, aside)
+			}
+			l.Name = aside // as the kernel would have called it
+		}
+		err = n.End(ctx, other, 0)
+		if ended = !errors.Is(err, statefile.ErrBusy); !ended {
+			time.Sleep(restorePause) // whoever works on it may be waiting for our name
+		} else if err != nil {
+			n.log(other).Warn("an attachment without a pod netns could not be ended", "err", err)
+		}
+	}
+}
+
+// roomWait bounds the wait for another process that brings a NIC into order.
+const roomWait = time.Second
+
+// fallenAs gives the record, other than mine, of the NIC l that is home because
+// its pod netns is gone, or nil.
+func (n *Node) fallenAs(home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
+	records, _ := n.Ledger.List() // one that cannot be read is nobody to be ended
+	for _, r := range records {
+		if r.Key == mine.Key || r.Loan == nil || r.Loan.Driver != "" || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
+			!r.HostNetns.Equal(home.ID) || n.alive(r) {
+			continue
+		}
+		found, err := home.Find(r.Loan.Identity, r.Loan.Name, r.IfName)
+		if err != nil || found != nil && found.Index == l.Index {
+			return r, err
+		}
+	}
+	return nil, nil
+}
+
 const (
 	restoreTries = 3
 	restorePause = 20 * time.Millisecond
 )
 
 // restore gives a NIC that is home the state of its snapshot.
-func (n *Node) restore(r *ledger.Record, home *link.Netns, l *link.Link) error {
+func (n *Node) restore(ctx context.Context, r *ledger.Record, home *link.Netns, l *link.Link) error {
 	s := r.Loan.Snapshot
 	if l.Name != s.Name {
-		taken, name, err := home.NameTaken([]string{s.Name}, l.Index)
+		taken, name, err := n.makeRoom(ctx, r, home, l, s.Name)
 		if err != nil {
 			return err
 		}

@@ -320,7 +320,7 @@ func (p LendNIC) TakeBackUnrecorded(ctx context.Context, n *Node, c *Call, pod *
 	}
 	r := n.unrecorded(c, l)
 	r.Netns.NetnsID = pod.ID
-	return n.moveHome(r, pod, n.Host.Netns, l, func() {})
+	return n.moveHome(ctx, r, pod, n.Host.Netns, l, func() {})
 }
 
 // lentByAlias says whether the alias of l is the host's name of a lent NIC, and

@@ -3,10 +3,14 @@
 package tests
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
 // loan is one NIC in one pod.
@@ -35,10 +39,15 @@ func scenarios() map[string]struct {
 			return all
 		}},
 		// The kernel cannot give the NIC its pod's name on the host, and takes
-		// dev<index>; each of the two here has the other's name on the host.
+		// dev<index>.
 		"named like links of the host": {1, func(n *node) []loan {
 			p := n.pod("pod1")
 			return []loan{{p, 0, nicName(2)}, {p, 1, altName(3)}}
+		}},
+		// The kernel gives each NIC the name on the host that another one needs.
+		"named like each other": {1, func(n *node) []loan {
+			p, q := n.pod("pod1"), n.pod("pod2")
+			return []loan{{p, 0, nicName(1)}, {p, 1, nicName(0)}, {p, 2, nicName(3)}, {q, 3, nicName(4)}, {q, 4, nicName(2)}}
 		}},
 		// Which of two gets the free name is a race.
 		"two pods together": {1, func(n *node) []loan {
@@ -168,4 +177,42 @@ func TestNICOfAPodThatJustDiedIsWaitedFor(t *testing.T) {
 		n.untouched(before)
 	}
 	t.Logf("from the first pod's death to the second having the NIC: %v", took)
+}
+
+// TestAddressStaysWithANICThatCannotBeFound has a pod whose netns only a socket
+// keeps alive, as one of a connection that is not closed yet: this kernel shows
+// no way to it, and the NIC in it answers all the same.
+func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
+	n := newNode(t)
+	n.furnish(2)
+	before := n.State()
+	ipam := map[string]any{"ipam": map[string]any{"type": "whereabouts", "range": "172.31.9.0/24"}}
+	first, second := n.pod("pod1"), n.pod("pod2")
+	lent, other := n.config(0, ipam), n.config(1, ipam)
+	n.MustRun(first.call("ADD", "net1", lent))
+	var socket int
+	if err := first.Do(func() (err error) {
+		socket, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	first.Kill()
+	if _, err := n.Run(first.call("DEL", "net1", lent)); cnierr.Code(err) != cnierr.NotHome {
+		t.Errorf("DEL: %v", err)
+	}
+	if result := n.MustRun(second.call("ADD", "net1", other)); !bytes.Contains(result, []byte("172.31.9.2/24")) {
+		t.Errorf("the next pod has %s", result)
+	}
+	n.MustRun(second.call("DEL", "net1", other))
+	if err := unix.Close(socket); err != nil {
+		t.Fatal(err)
+	}
+	n.MustRun(first.call("DEL", "net1", lent))
+	third := n.pod("pod3")
+	if result := n.MustRun(third.call("ADD", "net1", other)); !bytes.Contains(result, []byte("172.31.9.1/24")) {
+		t.Errorf("the address is not free: %s", result)
+	}
+	n.MustRun(third.call("DEL", "net1", other))
+	n.untouched(before)
 }

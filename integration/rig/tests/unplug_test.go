@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 const driver = "/sys/bus/pci/drivers/mlx5_core/"
@@ -91,5 +92,31 @@ func TestVirtualFunctionThatIsRemovedWhileLentIsForgotten(t *testing.T) {
 	n.MustRun(p.call("ADD", "net1", config))
 	write(t, physical+"sriov_numvfs", "0")
 	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(before)
+}
+
+// TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten has an administrator make
+// the functions again: at the same place there is another NIC then, with another
+// MAC and GUID.
+func TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	const physical = "/sys/bus/pci/devices/0000:01:00.0/"
+	write(t, physical+"sriov_numvfs", "2")
+	t.Cleanup(func() { write(t, physical+"sriov_numvfs", "0") })
+	config := n.config(0, map[string]any{"device": nil, "pciBusID": "0000:01:00.1", "rdma": "required"})
+	p := n.pod("pod1")
+	n.MustRun(p.call("ADD", "net1", config))
+	lent := n.records()[0]
+	write(t, physical+"sriov_numvfs", "0")
+	write(t, physical+"sriov_numvfs", "2")
+	began := time.Now()
+	n.MustRun(p.call("DEL", "net1", config))
+	t.Logf("DEL took %v", time.Since(began).Round(time.Millisecond))
+	before, next := n.State(), n.pod("pod2")
+	n.MustRun(next.call("ADD", "net1", config))
+	if r := n.records(); len(r) != 1 || r[0].Loan.Identity.PermMAC == lent.Loan.Identity.PermMAC {
+		t.Errorf("the NIC lent before was %+v; now there are %d records: %+v", lent.Loan.Identity, len(r), r[0].Loan)
+	}
+	n.MustRun(next.call("DEL", "net1", config))
 	n.untouched(before)
 }
