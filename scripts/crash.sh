@@ -13,6 +13,7 @@ export root=$PWD logs=$PWD/bin/crash
 rm -rf "$logs"
 mkdir -p "$logs"
 export RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS=${MODEL_STEPS:-10000}
+export RIG_MACHINES=${RIG_MACHINES:-2}
 
 # part NAME COMMAND… keeps what the command prints, and shows all but its table.
 # The test programmes run as they are, because "go test" shows nothing of tests
@@ -39,7 +40,7 @@ if [[ ${RIG:-yes} != no ]]; then
 		for mode in exclusive shared; do
 			printf '%s\0%s\0' "rig-$test-$mode" "^TestNoRDMADeviceIsLost$test/^$mode\$"
 		done
-	done | xargs -0 -n 2 -P "${RIG_MACHINES:-2}" bash -euo pipefail -c \
+	done | xargs -0 -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c \
 		'part "$1" "$root/bin/tools/rig" "$root/bin/tools/crash-rig.test" -test.run "$2" -test.timeout 8h' part || ended=1
 	echo "in the rig: $((SECONDS - began)) s"
 fi
