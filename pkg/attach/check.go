@@ -26,10 +26,11 @@ func mismatch(format string, args ...any) error {
 }
 
 // Check compares the attachment with what ADD made: the interface is there, up,
-// with its MAC, MTU, addresses and routes, and it is the NIC of the record.
-// What a later plugin of the chain added, or changed in prevResult, is its own
-// affair.
-func (n *Node) Check(ctx context.Context, c *Call) error {
+// with its MAC, addresses and routes, and it is the NIC of the record, or a
+// macvlan as the configuration has it. What a later plugin of the chain added, or
+// changed in prevResult, is its own affair; so is the MTU, which upstream's
+// tuning changes without a word in prevResult.
+func (n *Node) Check(ctx context.Context, c *Call, p Provision) error {
 	result, err := c.prevResult()
 	if err != nil {
 		return err
@@ -58,7 +59,11 @@ func (n *Node) Check(ctx context.Context, c *Call) error {
 	if err != nil {
 		return cnierr.Wrap(err, cnierr.Mismatch, "recreate the pod", "interface %s", c.IfName)
 	}
-	return errors.Join(checkLink(c, l, r, result), checkLayer3(pod, l, result), n.checkRDMA(r, pod))
+	var kind error
+	if p, ok := p.(MakeChild); ok {
+		kind = p.checkKind(l)
+	}
+	return errors.Join(checkLink(c, l, r, result), kind, checkLayer3(pod, l, result), n.checkRDMA(r, pod))
 }
 
 func (c *Call) prevResult() (*current.Result, error) {
@@ -94,14 +99,21 @@ func checkLink(c *Call, l *link.Link, r *ledger.Record, result *current.Result) 
 		return mismatch("interface %s is down", l.Name)
 	case iface.Mac != "" && !strings.EqualFold(iface.Mac, l.MAC.String()):
 		return mismatch("interface %s has MAC %s, not %s", l.Name, l.MAC, iface.Mac)
-	case iface.Mtu != 0 && iface.Mtu != l.MTU:
-		return mismatch("interface %s has MTU %d, not %d", l.Name, l.MTU, iface.Mtu)
 	case r == nil:
 		return nil
 	case r.Loan != nil && (l.ParentDev != r.Loan.Identity.ParentDev || l.Kind != r.Loan.Identity.Kind):
 		return mismatch("interface %s is not the NIC %s that was lent", l.Name, r.Loan.Name)
-	case r.Child != nil && l.Kind != "macvlan":
+	}
+	return nil
+}
+
+// checkKind fails unless the interface is such a macvlan as ADD makes.
+func (p MakeChild) checkKind(l *link.Link) error {
+	switch {
+	case l.Kind != "macvlan":
 		return mismatch("interface %s is no macvlan but a %s", l.Name, l.Kind)
+	case l.Mode != p.Conf.Mode:
+		return mismatch("interface %s is a macvlan in mode %s, not %s", l.Name, l.Mode, p.Conf.Mode)
 	}
 	return nil
 }

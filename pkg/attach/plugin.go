@@ -41,7 +41,7 @@ func (p Plugin) Funcs() skel.CNIFuncs {
 			}
 			return types.PrintResult(result, c.Conf.CNIVersion)
 		}),
-		Check:  p.verb(ends, func(n *Node, c *Call, _ Provision) error { return n.Check(ctx, c) }),
+		Check:  p.verb(ends, func(n *Node, c *Call, pr Provision) error { return n.Check(ctx, c, pr) }),
 		GC:     p.verb(ends, func(n *Node, c *Call, _ Provision) error { return n.GC(ctx, c) }),
 		Status: p.verb(asks, func(n *Node, c *Call, pr Provision) error { return n.Status(ctx, c, pr) }),
 		Del:    p.del,

@@ -23,7 +23,7 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 	}{
 		"nothing":         {nil, ""},
 		"down":            {[]string{"link", "set", "net1", "down"}, "is down"},
-		"MTU":             {[]string{"link", "set", "net1", "mtu", "1400"}, "MTU 1400, not 9000"},
+		"MTU, by tuning":  {[]string{"link", "set", "net1", "mtu", "1400"}, ""},
 		"MAC":             {[]string{"link", "set", "net1", "address", "02:00:00:00:00:99"}, "has MAC 02:00:00:00:00:99"},
 		"address removed": {[]string{"addr", "del", "10.1.1.2/24", "dev", "net1"}, "lacks address 10.1.1.2/24"},
 		"route removed":   {[]string{"route", "del", "10.0.0.0/8"}, "the route to 10.0.0.0/8"},
@@ -51,6 +51,35 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 				fails(t, err, cnierr.Mismatch, c.text)
 			})
 		}
+	}
+}
+
+// Upstream's plugin made it, and left no record.
+func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
+	b := newBench(t)
+	config := b.macvlanConfig(map[string]any{"cniVersion": "1.0.0", "mode": "private"})
+	for _, ours := range []bool{true, false} {
+		c := b.call("ADD", config)
+		if !ours {
+			c = peer(t, c)
+		}
+		prev := b.withPrevResult(config, b.node.MustRun(c))
+		b.node.MustRun(b.call("CHECK", prev))
+		_, err := b.node.Run(b.call("CHECK", strings.Replace(prev, `"private"`, `"bridge"`, 1)))
+		fails(t, err, cnierr.Mismatch, "mode private, not bridge")
+		// The interface's name is another one's now, with the same MAC.
+		l, err := b.pod.ByName("net1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.pod.IP("link", "set", "net1", "name", "net9")
+		b.pod.IP("link", "add", "net1", "address", l.MAC.String(), "type", "ifb")
+		b.pod.IP("link", "set", "net1", "up")
+		_, err = b.node.Run(b.call("CHECK", prev))
+		fails(t, err, cnierr.Mismatch, "no macvlan but a ifb")
+		b.pod.IP("link", "del", "net1")
+		b.pod.IP("link", "set", "net9", "name", "net1")
+		b.node.MustRun(b.call("DEL", config))
 	}
 }
 

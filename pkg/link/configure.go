@@ -173,6 +173,15 @@ var MacvlanModes = map[string]netlink.MacvlanMode{
 	"passthru": netlink.MACVLAN_MODE_PASSTHRU,
 }
 
+func modeOf(m *netlink.Macvlan) string {
+	for name, mode := range MacvlanModes {
+		if mode == m.Mode {
+			return name
+		}
+	}
+	return "source" // the kernel's only other one
+}
+
 // CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it
 // never shows in n. It is down, and has no address.
 func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {

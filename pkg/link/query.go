@@ -31,6 +31,7 @@ type Link struct {
 	LowerAway  bool             // Lower is an index of another namespace
 	Master     int              // ifindex of the bridge, bond, VRF, … that it belongs to, 0 if none
 	OperUp     bool             // operational state "up"
+	Mode       string           // of a macvlan: a key of [MacvlanModes], or "source"
 }
 
 // IsUp says whether the link is administratively up.
@@ -77,13 +78,17 @@ func fromNetlink(l netlink.Link) *Link {
 	if v, ok := l.(*netlink.Vxlan); ok && lower == 0 {
 		lower = v.VtepDevIndex
 	}
+	mode := ""
+	if m, ok := l.(*netlink.Macvlan); ok {
+		mode = modeOf(m)
+	}
 	return &Link{
 		Index: a.Index, Name: a.Name, AltNames: slices.Clone(a.AltNames), Alias: a.Alias,
 		Kind: l.Type(), Encap: a.EncapType, MTU: a.MTU, TxQueueLen: a.TxQLen, Group: a.Group,
 		MAC: a.HardwareAddr, PermMAC: a.PermHWAddr, Flags: a.RawFlags,
 		ParentDev: a.ParentDev, ParentBus: a.ParentDevBus,
 		Lower: lower, LowerAway: a.NetNsID >= 0, Master: a.MasterIndex,
-		OperUp: a.OperState == netlink.OperUp,
+		OperUp: a.OperState == netlink.OperUp, Mode: mode,
 	}
 }
 
