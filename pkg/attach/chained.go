@@ -304,9 +304,16 @@ func (n *Node) CheckChained(c *Call, p Chained) error {
 	case !r.Netns.Equal(pod.ID):
 		return mismatch("%s was attached to netns %s, which %s no longer is", c.Key, r.Netns.NetnsID, c.Netns)
 	}
+	l, err := pod.ByName(c.IfName)
+	switch {
+	case errors.Is(err, link.ErrNotFound):
+		l = nil // driven from user space
+	case err != nil:
+		return err
+	}
 	switch {
 	case r != nil && r.RDMA != nil:
-		return n.checkRDMA(r, pod)
+		return n.checkRDMA(r, pod, l, p.Conf.RDMA)
 	case p.Conf.RDMA.RDMA != netconf.RDMARequired:
 		return nil
 	}

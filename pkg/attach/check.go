@@ -59,11 +59,15 @@ func (n *Node) Check(ctx context.Context, c *Call, p Provision) error {
 	if err != nil {
 		return cnierr.Wrap(err, cnierr.Mismatch, "recreate the pod", "interface %s", c.IfName)
 	}
+	var conf netconf.RDMA
 	var kind error
-	if p, ok := p.(MakeChild); ok {
-		kind = p.checkKind(l)
+	switch p := p.(type) {
+	case LendNIC:
+		conf = p.Conf.RDMA
+	case MakeChild:
+		conf, kind = p.Conf.RDMA, p.checkKind(l)
 	}
-	return errors.Join(checkLink(c, l, r, result), kind, checkLayer3(pod, l, result), n.checkRDMA(r, pod))
+	return errors.Join(checkLink(c, l, r, result), kind, checkLayer3(pod, l, result), n.checkRDMA(r, pod, l, conf))
 }
 
 func (c *Call) prevResult() (*current.Result, error) {

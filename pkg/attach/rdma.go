@@ -369,8 +369,11 @@ func (l3 *layer3) addresses() []netip.Addr {
 
 // checkRDMA compares what the attachment has of RDMA with what ADD found: the
 // mode, the device in its namespace, its port, its GIDs, and that a process of
-// the pod can open it.
-func (n *Node) checkRDMA(r *ledger.Record, pod *link.Netns) error {
+// the pod can open it. l is the pod's interface, nil if it has none.
+//
+// A port without a cable is as ADD may have found it, and comes back by itself:
+// that is a mismatch only where RDMA is required, or when l has a carrier.
+func (n *Node) checkRDMA(r *ledger.Record, pod *link.Netns, l *link.Link, conf netconf.RDMA) error {
 	if r == nil || r.RDMA == nil {
 		return nil
 	}
@@ -390,15 +393,16 @@ func (n *Node) checkRDMA(r *ledger.Record, pod *link.Netns) error {
 	if string(mode) != r.RDMA.Mode {
 		return mismatch("RDMA was in %s mode when %s was attached, and is in %s mode now", r.RDMA.Mode, r.IfName, mode)
 	}
+	active := conf.RDMA == netconf.RDMARequired || l != nil && l.HasCarrier()
 	for _, d := range r.RDMA.Devices {
-		if err := n.checkDevice(core, r, d, pod); err != nil {
+		if err := n.checkDevice(core, r, d, pod, active); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (n *Node) checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *link.Netns) error {
+func (n *Node) checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *link.Netns, active bool) error {
 	device, err := one(core, d)
 	if err != nil {
 		return err
@@ -406,13 +410,13 @@ func (n *Node) checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevic
 	if device == nil {
 		return mismatch("the RDMA device %s of %s is not in its netns", d.Name, r.IfName)
 	}
-	if d.Port != 0 {
+	if d.Port != 0 && active {
 		port, err := core.Port(*device, d.Port)
 		if err != nil {
 			return err
 		}
 		if port.State != rdma.PortActive {
-			return mismatch("port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys)
+			return cnierr.New(cnierr.Mismatch, "see its cable and its switch's port", "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys)
 		}
 	}
 	for _, g := range r.RDMA.GIDs {
@@ -448,27 +452,21 @@ func openable(path string) error {
 }
 
 // availableRDMA says why the RDMA part of an ADD on a NIC of this host could
-// not work now. shares is true for a plugin whose pods use the device in
-// common, which exclusive mode does not allow.
+// not work now; where RDMA is not required ADD works without. shares is true for
+// a plugin whose pods use the device in common, which exclusive mode does not
+// allow.
 func (n *Node) availableRDMA(conf netconf.RDMA, shares bool) error {
-	if conf.RDMA != netconf.RDMARequired && !shares {
+	if conf.RDMA != netconf.RDMARequired {
 		return nil
 	}
 	core, err := rdma.Open(n.Host.Netns)
-	if errors.Is(err, rdma.ErrNoRDMA) && conf.RDMA != netconf.RDMARequired {
-		return nil
-	}
 	if err != nil {
 		return cnierr.Wrap(err, cnierr.NotAvailable, "load the NIC's RDMA driver", `"rdma" is required`)
 	}
 	defer core.Close()
 	mode, err := core.Mode()
-	if err != nil || mode == rdma.Shared || !shares || conf.RDMA == netconf.RDMAOff {
+	if err != nil || mode == rdma.Shared || !shares {
 		return err
 	}
-	code := cnierr.Limited
-	if conf.RDMA == netconf.RDMARequired {
-		code = cnierr.NotAvailable
-	}
-	return cnierr.New(code, rdma.AtBoot(rdma.Shared), "RDMA is in exclusive mode, in which macvlan pods cannot use it")
+	return cnierr.New(cnierr.NotAvailable, rdma.AtBoot(rdma.Shared), "RDMA is in exclusive mode, in which macvlan pods cannot use it")
 }

@@ -252,8 +252,7 @@ func TestMacvlanInExclusiveModeSaysThatThereIsNoRDMA(t *testing.T) {
 	mustFail(t, err, cnierr.NotAvailable, "exclusive mode", "netns_mode=1")
 	_, err = n.Run(call("STATUS", "required"))
 	mustFail(t, err, cnierr.NotAvailable, "exclusive mode")
-	_, err = n.Run(call("STATUS", "auto"))
-	mustFail(t, err, cnierr.Limited, "exclusive mode")
+	n.MustRun(call("STATUS", "auto"))
 	n.MustRun(call("ADD", "auto"))
 	n.MustRun(call("DEL", "auto"))
 }
@@ -484,6 +483,37 @@ func TestCheckNoticesWhatHappenedToRDMA(t *testing.T) {
 	_, err = n.Run(check)
 	mustFail(t, err, cnierr.Mismatch, "mlx5_0", "is not in its netns")
 	n.endRails(p, 1)
+}
+
+// A flap of the link is no fault of the pod.
+func TestCheckOfAPodWhoseCableIsOut(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "")
+	n.up(1)
+	p := n.pod("pod")
+	more := func(policy string) map[string]any {
+		return map[string]any{"type": "macvlan", "device": nil, "master": nicName(0), "rdma": policy, "ipam": map[string]any{
+			"type": "whereabouts", "range": "172.31.1.0/24",
+		}}
+	}
+	call := func(verb, policy string, prev []byte) testnet.Call {
+		conf := more(policy)
+		if prev != nil {
+			conf["prevResult"] = json.RawMessage(prev)
+		}
+		c := p.call(verb, "net1", n.config(0, conf))
+		c.Plugin = "macvlan"
+		return c
+	}
+	out := n.MustRun(call("ADD", "required", nil))
+	n.MustRun(call("CHECK", "required", out))
+	n.IP("link", "set", nicName(0), "down") // the port, and with it the carrier of all that lies on it
+	n.MustRun(call("CHECK", "auto", out))
+	_, err := n.Run(call("CHECK", "required", out))
+	mustFail(t, err, cnierr.Mismatch, "port 1 of mlx5_0 is DOWN", "cable")
+	n.IP("link", "set", nicName(0), "up")
+	n.carrier(nicName(0))
+	n.MustRun(call("CHECK", "required", out))
+	n.MustRun(call("DEL", "required", nil))
 }
 
 func TestUnpluggedWhileLentRDMA(t *testing.T) {
