@@ -103,8 +103,11 @@ func (a *Adding) claimRDMA(ctx context.Context, conf *netconf.RDMAChained, b *be
 		return cnierr.New(cnierr.InvalidConfig, "use "+strings.Join(nic.Overrides, ", "), `"allow" has no key %q`, conf.Allow[bad])
 	}
 	n := a.Node
-	if err := n.endDeadHolder(ctx, b.parent, a.Key); err != nil {
-		return err
+	if holder, _ := n.rdmaHolder(b.parent, a.Key); holder != nil && !n.alive(holder) {
+		// They are home already, or on their way.
+		if err := n.endOf(ctx, holder, homeWait); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -113,10 +116,18 @@ func (a *Adding) claimRDMA(ctx context.Context, conf *netconf.RDMAChained, b *be
 		return err
 	}
 	defer func() { _ = lock.UnlockAndRemove() }()
-	if holder, err := n.rdmaHolder(b.parent, a.Key); holder != nil || err != nil {
-		return errors.Join(err, heldBy(holder))
+	holder, unread := n.rdmaHolder(b.parent, a.Key)
+	if holder != nil {
+		return lentTo(holder)
 	}
 	found, err := a.findChained(ctx, conf, b)
+	switch {
+	case unread == nil:
+	case elsewhere(found, err):
+		return errors.Join(err, unread)
+	default:
+		n.Log.Warn("a record cannot be read; whosever it is, nobody has the RDMA devices", "of", b.parent, "err", unread)
+	}
 	switch {
 	case err == nil:
 	case conf.RDMA.RDMA == netconf.RDMARequired:
@@ -134,16 +145,19 @@ func (a *Adding) claimRDMA(ctx context.Context, conf *netconf.RDMAChained, b *be
 	return errors.Join(n.step("record"), n.Ledger.Put(a.Record))
 }
 
-func heldBy(holder *ledger.Record) error {
-	if holder == nil {
-		return nil
+// elsewhere says whether what findChained gave means that the NIC has RDMA devices
+// that are not on the host.
+func elsewhere(found *ledger.RDMA, err error) bool {
+	if err != nil {
+		return errors.Is(err, errAway)
 	}
-	return lentTo(holder)
+	return found.Mode == string(rdma.Exclusive) && !slices.ContainsFunc(found.Devices, func(d ledger.RDMADevice) bool { return d.Lent })
 }
 
 // rdmaHolder gives the record of another attachment that holds RDMA devices of
-// the host's device parent, or nil.
-func (n *Node) rdmaHolder(parent string, mine ledger.Key) (*ledger.Record, error) {
+// the host's device parent, or nil and why records could not be read: it may be
+// one of these.
+func (n *Node) rdmaHolder(parent string, mine ledger.Key) (holder *ledger.Record, unread error) {
 	records, errs := n.Ledger.List()
 	for _, r := range records {
 		if r.Key == mine || r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
@@ -156,19 +170,21 @@ func (n *Node) rdmaHolder(parent string, mine ledger.Key) (*ledger.Record, error
 	return nil, errors.Join(errs...)
 }
 
-// endDeadHolder ends the attachment that holds the RDMA devices, if its pod is
-// gone: they are home already, or on their way.
-func (n *Node) endDeadHolder(ctx context.Context, parent string, mine ledger.Key) error {
-	holder, err := n.rdmaHolder(parent, mine)
-	if holder == nil || err != nil || n.alive(holder) {
-		return err
+// heldByAnother says, for a DEL, whether another attachment holds RDMA devices of
+// parent. No DEL waits for a record of others that cannot be read.
+func (n *Node) heldByAnother(parent string, mine ledger.Key) bool {
+	holder, unread := n.rdmaHolder(parent, mine)
+	if unread != nil {
+		n.Log.Warn("a record cannot be read: it may hold the RDMA devices", "of", parent, "err", unread)
 	}
-	return n.endOf(ctx, holder, homeWait)
+	return holder != nil
 }
 
 var (
-	// errNoDevice: the NIC has no RDMA device.
+	// errNoDevice: the NIC has no RDMA device here.
 	errNoDevice = errors.New("it has no RDMA device")
+	// errAway is an errNoDevice of a NIC that has one somewhere else.
+	errAway = fmt.Errorf("%w here", errNoDevice)
 	// errNotForPod: the interface's RDMA device cannot be the pod's in this mode.
 	errNotForPod = errors.New("its RDMA device cannot be used in this pod")
 )
@@ -268,7 +284,7 @@ func (a *Adding) devicesOf(ctx context.Context, parent string, places ...place) 
 		case !a.Node.hasRDMA(parent):
 			return nil, place{}, noDevice(parent)
 		case time.Now().After(deadline) || ctx.Err() != nil:
-			return nil, place{}, cnierr.Wrap(errNoDevice, cnierr.NICLent, "find it with `ip -all netns exec rdma dev`, and end what has it",
+			return nil, place{}, cnierr.Wrap(errAway, cnierr.NICLent, "find it with `ip -all netns exec rdma dev`, and end what has it",
 				"device %s: on the host, and in netns %s", parent, a.Netns)
 		}
 	}

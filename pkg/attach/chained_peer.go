@@ -111,8 +111,8 @@ func (n *Node) readPeer(c *Call, dir string) (r *peerRecord, forget func() error
 // is nowhere, or another attachment's by now, is no error: there is nothing to
 // bring home.
 func (n *Node) endPeer(ctx context.Context, c *Call, r *peerRecord, pod *link.Netns) error {
-	if holder, err := n.rdmaHolder(r.DeviceID, c.Key); holder != nil || err != nil {
-		return err
+	if n.heldByAnother(r.DeviceID, c.Key) {
+		return nil
 	}
 	places := []*link.Netns{n.Host.Netns}
 	if pod != nil {
@@ -193,8 +193,8 @@ func (n *Node) endUnrecorded(ctx context.Context, c *Call, pod *link.Netns) erro
 	if mode, err := core.Mode(); err != nil || mode != rdma.Exclusive {
 		return err
 	}
-	if holder, err := n.rdmaHolder(l.ParentDev, c.Key); holder != nil || err != nil {
-		return err
+	if n.heldByAnother(l.ParentDev, c.Key) {
+		return nil
 	}
 	devices, err := core.ByParent(l.ParentDev)
 	if err != nil {

@@ -3,6 +3,7 @@ package attach_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -174,6 +175,42 @@ func TestChainedRDMAWithoutAnRDMACore(t *testing.T) {
 		if r := b.records(); len(r) > 0 {
 			t.Errorf("%q: recorded: %+v", policy, r[0])
 		}
+	}
+}
+
+// A record of somebody else that cannot be read stops nothing: neither the ADD for
+// a NIC whose RDMA devices nobody can have, nor the end of what rdma-cni began.
+func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
+	b := newBench(t)
+	b.withoutRDMA()
+	n := b.open()
+	n.Host.Sys = t.TempDir()
+	dir, file := t.TempDir(), "roce-net1-c1-net1"
+	for path, text := range map[string]string{
+		filepath.Join(n.Host.Sys, "bus/auxiliary/devices/mlx5_core.sf.4/uevent"): "",
+		filepath.Join(b.state, "attachments/c9@net1.json"):                       `{"version":99}`,
+		filepath.Join(dir, file):                                                 `{"deviceID":"mlx5_core.sf.4","sandboxRdmaDevName":"mlx5_4","containerRdmaDevName":"mlx5_4"}`,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conf, err := netconf.ParseRDMAChained([]byte(b.rdmaConfig(map[string]any{
+		"rdma": "auto", "deviceID": "mlx5_core.sf.4", "prevResult": b.prev("1.1.0"),
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &attach.Call{Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/" + b.pod.Name, Conf: &conf.Common}
+	p := attach.Chained{Conf: conf, Peer: dir}
+	if _, err := n.AddChained(context.Background(), c, p); err != nil {
+		t.Errorf("ADD: %v", err)
+	}
+	if err := n.DelChained(context.Background(), c, p); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+		t.Error("rdma-cni's record is left")
 	}
 }
 

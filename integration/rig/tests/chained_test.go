@@ -149,6 +149,42 @@ func sameJSON(t *testing.T, got, want []byte) {
 	}
 }
 
+// A record that cannot be read may be of the pod that holds the RDMA device; not
+// where the host has it.
+func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
+	c := newChain(t, rdma.Exclusive)
+	c.peerNIC = true
+	newer := filepath.Join(c.state, "attachments", "c9@net1.json")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(newer), 0o700), os.WriteFile(newer, []byte(`{"version":99}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c.result = c.MustRun(c.nic("ADD"))
+	// Somebody has the device.
+	other := c.node.pod("other")
+	host, away := c.core(c.Netns.Netns), c.core(other.Netns.Netns)
+	d, err := host.ByName("mlx5_0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved, err := host.Move(t.Context(), d, away)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Run(c.rdma("ADD"))
+	mustFail(t, err, cnierr.NICLent, nicPCI(0), "c9@net1.json")
+	if _, err := away.Move(t.Context(), moved.Device, host); err != nil {
+		t.Fatal(err)
+	}
+	c.MustRun(c.rdma("ADD"))
+	c.has()
+	c.MustRun(c.rdma("DEL"))
+	c.MustRun(c.nic("DEL"))
+	if err := os.Remove(newer); err != nil {
+		t.Fatal(err)
+	}
+	c.ended()
+}
+
 func TestChainedRDMAMovesTheDeviceBehindUpstreamsHostDevice(t *testing.T) {
 	for name, ids := range map[string]map[string]any{
 		"by the interface":        {},
