@@ -137,6 +137,9 @@ func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) e
 		if !mine(r) {
 			continue
 		}
+		if l, err := ns.ByName(r.IfName); err != nil || l.ParentDev != who.parent {
+			continue // it only lies on the NIC, or goes just now
+		}
 		device, err := host.ByIdentity(who.guid, who.parent)
 		if err != nil {
 			return err

@@ -100,13 +100,17 @@ func TestVirtualFunctionThatIsRemovedWhileLentIsForgotten(t *testing.T) {
 // MAC and GUID.
 func TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
-	const physical = "/sys/bus/pci/devices/0000:01:00.0/"
+	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
 	write(t, physical+"sriov_numvfs", "2")
-	t.Cleanup(func() { write(t, physical+"sriov_numvfs", "0") })
+	t.Cleanup(func() {
+		n.IP("link", "set", pf, "vf", "0", "mac", "00:00:00:00:00:00")
+		write(t, physical+"sriov_numvfs", "0")
+	})
 	config := n.config(0, map[string]any{"device": nil, "pciBusID": "0000:01:00.1", "rdma": "required"})
 	p := n.pod("pod1")
 	n.MustRun(p.call("ADD", "net1", config))
 	lent := n.records()[0]
+	n.IP("link", "set", pf, "vf", "0", "mac", "b8:ce:f6:00:01:77")
 	write(t, physical+"sriov_numvfs", "0")
 	write(t, physical+"sriov_numvfs", "2")
 	began := time.Now()
