@@ -28,7 +28,7 @@ type lab struct {
 	t          *testing.T
 	node, wire *testnet.Netns
 	state      string
-	path       string   // CNI_PATH, "" is testnet's
+	path       string // CNI_PATH, "" is testnet's
 	alone      bool   // the agent does not see the machine's other namespaces come and go
 }
 

@@ -131,27 +131,41 @@ func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error
 		return err
 	}
 	loan.Name, loan.Identity = l.Name, l.Identity()
+	if below := nic.LiesOn(l); below != 0 {
+		on, err := a.Node.Host.Netns.ByIndex(below)
+		if err != nil {
+			return err
+		}
+		loan.LiesOn = on.Name
+	}
 	loan.Snapshot, err = a.Node.Host.Netns.Snapshot(l)
 	return err
 }
 
 // guardPodChildren is the guardrail "children" for those that pods have: the
-// host sees no macvlan that is in another netns, but the ledger knows them.
+// host sees no macvlan or VLAN that is in another netns, but the ledger knows them.
 func (p LendNIC) guardPodChildren(a *Adding, name string) error {
 	if slices.Contains(p.Conf.Allow, nic.AllowChildren) {
 		return nil
 	}
 	records, errs := a.Node.Ledger.List()
 	for _, r := range records {
-		if r.Child == nil || r.Child.InPod || r.Child.Master != name || !r.HostNetns.Equal(a.Node.Host.Netns.ID) || !a.Node.alive(r) {
+		kind := ""
+		switch {
+		case r.Child != nil && !r.Child.InPod && r.Child.Master == name:
+			kind = "macvlan"
+		case r.Loan != nil && r.Loan.LiesOn == name:
+			kind = r.Loan.Identity.Kind
+		}
+		if kind == "" || !r.HostNetns.Equal(a.Node.Host.Netns.ID) || !a.Node.alive(r) {
 			continue
 		}
 		return cnierr.New(cnierr.NICProtected,
 			fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, nic.AllowChildren),
-			"%s must stay on the host: a macvlan on it belongs to %s", name, r.Holder())
+			"%s must stay on the host: a %s on it belongs to %s", name, kind, r.Holder())
 	}
 	for _, err := range errs {
-		a.Node.Log.Warn("a record cannot be read: it may be of a macvlan on the NIC", "nic", name, "err", err)
+		a.Node.Log.Warn("a record cannot be read: it may be of a link on the NIC", "nic", name, "err", err)
 	}
 	return nil
 }

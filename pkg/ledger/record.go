@@ -86,6 +86,7 @@ type Loan struct {
 	PCI      string         `json:"pci,omitempty"`    // its PCI function
 	Driver   string         `json:"driver,omitempty"` // userspace driver: no netdev was moved
 	Identity link.Identity  `json:"identity"`
+	LiesOn   string         `json:"liesOn,omitempty"`   // the host's NIC below it, of a VLAN
 	PodIndex int            `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 until it is known
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
 }

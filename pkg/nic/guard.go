@@ -89,10 +89,19 @@ func (f facts) member(l *link.Link) string {
 	return "it belongs to another link" // which has just gone
 }
 
+// LiesOn gives the index of the link of the same netns that l lies on, and goes
+// down with, or 0.
+func LiesOn(l *link.Link) int {
+	if l.LowerAway || l.Lower == l.Index || slices.Contains(peerKinds, l.Kind) {
+		return 0
+	}
+	return l.Lower
+}
+
 func (f facts) children(l *link.Link) string {
 	var names []string
 	for _, c := range f.links {
-		if c.Lower == l.Index && !c.LowerAway && c.Index != l.Index && !slices.Contains(peerKinds, c.Kind) {
+		if LiesOn(c) == l.Index {
 			names = append(names, fmt.Sprintf("%s (%s)", c.Name, c.Kind))
 		}
 	}

@@ -77,6 +77,29 @@ func TestGuardedNICIsRefusedUnlessAllowed(t *testing.T) {
 	}
 }
 
+// The host does not see a VLAN that a pod has, and the pod would lose it.
+func TestNICBelowAVLANThatIsLentIsRefused(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	vlan := nicName(0) + ".7"
+	n.Batch(nil, "link add link "+nicName(0)+" name "+vlan+" type vlan id 7", "link set "+vlan+" up")
+	n.carrier(vlan)
+	before := n.State()
+	first, second := n.pod("pod1"), n.pod("pod2")
+	above, below := n.config(0, map[string]any{"device": vlan}), n.config(0, nil)
+	n.MustRun(first.call("ADD", "net1", above))
+	_, err := n.Run(second.call("ADD", "net1", below))
+	refused(t, err, cnierr.NICProtected, "a vlan on it belongs to container pod1", `"allow": ["children"]`)
+	if l, err := first.ByName("net1"); err != nil || !l.IsUp() {
+		t.Errorf("the first pod's net1: %+v, %v", l, err)
+	}
+	n.MustRun(first.call("DEL", "net1", above))
+	n.untouched(before)
+	n.IP("link", "del", vlan)
+	n.MustRun(second.call("ADD", "net1", below))
+	n.MustRun(second.call("DEL", "net1", below))
+}
+
 // remove deletes those of these links that there are.
 func (n *node) remove(names ...string) {
 	for _, name := range names {
