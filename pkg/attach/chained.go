@@ -243,20 +243,23 @@ func (n *Node) DelChained(ctx context.Context, c *Call, p Chained) error {
 	}
 	defer unlock()
 	r, err := n.Ledger.Get(c.Key)
+	byInterface := false
 	switch {
 	case err == nil && r.OnlyRDMA():
-		err = n.settle(ctx, r, homeWait)
+		var believed bool
+		believed, err = n.settleBelieved(ctx, r)
+		byInterface = !believed
 	case err == nil && r.RDMA != nil:
 		err = n.clearRDMA(ctx, r)
 	case err == nil, errors.Is(err, ledger.ErrNoRecord):
-		return n.takeOver(ctx, c, p, true)
+		err, byInterface = nil, true
 	case cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err):
 		n.Log.Warn("going by the interface itself", "err", err)
-		return n.takeOver(ctx, c, p, true)
+		err, byInterface = nil, true
 	default:
 		return err
 	}
-	return errors.Join(err, n.takeOver(ctx, c, p, false))
+	return errors.Join(err, n.takeOver(ctx, c, p, byInterface))
 }
 
 // clearRDMA brings the RDMA devices of another plugin's attachment home, and

@@ -239,6 +239,32 @@ func TestDelOfChainedRDMASucceedsWhateverThereIs(t *testing.T) {
 	}
 }
 
+// An RDMA record that names the host as the pod is kept aside, and the DELs of both
+// plugins go on by the interface.
+func TestDelKeepsAnEditedRecordOfRDMAAside(t *testing.T) {
+	for _, plugin := range []string{"rdma", "host-device"} {
+		t.Run(plugin, func(t *testing.T) {
+			b := newBench(t)
+			before := b.node.State()
+			b.node.MustRun(peer(t, b.call("ADD", b.config(map[string]any{"cniVersion": "1.0.0"}))))
+			b.putRDMA()
+			forge(t, b, func(r *ledger.Record) { r.Netns = r.HostNetns })
+			calls := []testnet.Call{b.call("DEL", b.config(nil))}
+			if plugin == "rdma" {
+				calls = append([]testnet.Call{b.call("DEL", b.rdmaConfig(nil))}, calls...)
+			}
+			for _, c := range calls {
+				b.node.MustRun(c)
+			}
+			if kept, _ := filepath.Glob(b.recordPath() + ".corrupt-*"); len(kept) != 1 {
+				t.Errorf("kept aside: %q", kept)
+			}
+			b.node.IP("link", "set", nicName, "up") // nobody knows that it was
+			b.untouched(before)
+		})
+	}
+}
+
 // The chained plugin takes its part out of a record of ours, and no more.
 func TestDelOfChainedRDMALeavesTheNICLent(t *testing.T) {
 	b := newBench(t)

@@ -20,18 +20,13 @@ func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
 	defer unlock()
 	r, err := n.Ledger.Get(c.Key)
 	switch {
-	case err == nil && !r.OnlyRDMA():
-		if err := n.settle(ctx, r, homeWait); !errors.Is(err, errUnbelieved) {
-			return err
-		}
-		aside, err := n.Ledger.SetAside(c.Key)
-		if err != nil {
-			return err
-		}
-		n.Log.Warn("the record was edited; going by the interface itself", "kept", aside)
 	case err == nil:
-		// Upstream's plugin made the interface, ours in the chain added RDMA.
-		if err := n.settle(ctx, r, homeWait); err != nil {
+		believed, err := n.settleBelieved(ctx, r)
+		switch {
+		case !believed && err != nil, believed && !r.OnlyRDMA():
+			return err
+		case err != nil:
+			// Upstream's plugin made the interface, ours in the chain added RDMA.
 			return errors.Join(err, n.takeBackUnrecorded(ctx, c, p), c.freeUnrecorded(ctx))
 		}
 	case errors.Is(err, ledger.ErrNoRecord):
@@ -41,6 +36,19 @@ func (n *Node) Del(ctx context.Context, c *Call, p Provision) error {
 		return err
 	}
 	return errors.Join(n.takeBackUnrecorded(ctx, c, p), c.freeUnrecorded(ctx))
+}
+
+// settleBelieved settles an attachment for its own DEL. It keeps a record that was
+// edited aside, and says false: what there is to end is known by the interface.
+func (n *Node) settleBelieved(ctx context.Context, r *ledger.Record) (believed bool, err error) {
+	if err = n.settle(ctx, r, homeWait); !errors.Is(err, errUnbelieved) {
+		return true, err
+	}
+	kept, err := n.Ledger.SetAside(r.Key)
+	if err == nil {
+		n.Log.Warn("the record was edited; going by the interface itself", "kept", kept)
+	}
+	return false, err
 }
 
 func (n *Node) takeBackUnrecorded(ctx context.Context, c *Call, p Provision) error {
