@@ -132,7 +132,7 @@ func (p MakeChild) Give(_ context.Context, a *Adding) error {
 
 func (p MakeChild) createRenamed(a *Adding, ns *link.Netns, m link.Macvlan) error {
 	name := m.Name
-	m.Name = fmt.Sprintf("rail%011x", a.Record.Created.UnixNano()&0xfffffffffff)
+	m.Name = bornAs(a.Record)
 	if err := ns.CreateMacvlan(a.Pod, m); err != nil {
 		return err
 	}
@@ -144,6 +144,11 @@ func (p MakeChild) createRenamed(a *Adding, ns *link.Netns, m link.Macvlan) erro
 		return errors.Join(err, a.Pod.Delete(l.Index))
 	}
 	return nil
+}
+
+// bornAs is the name that createRenamed gives the attachment's macvlan at first.
+func bornAs(r *ledger.Record) string {
+	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
 }
 
 // refused says in the user's words why the kernel made no macvlan.
