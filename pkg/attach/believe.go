@@ -2,7 +2,6 @@ package attach
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -12,16 +11,13 @@ import (
 var errUnbelieved = errors.New("the record was edited")
 
 // believe fails when acting upon the record would touch what was never lent to
-// its attachment: it names another NIC than the one it was made for, another
-// NIC's RDMA device, or the host as the pod. Nothing of such a record is used,
-// neither its NIC nor the program that it names.
+// its attachment: it names another NIC than the one it was made for, or the host
+// as the pod. Nothing of such a record is used, neither its NIC nor the program
+// that it names.
 func (n *Node) believe(r *ledger.Record) error {
 	host := r.Netns.Equal(r.HostNetns.NetnsID) || r.Netns.Equal(n.Host.Netns.ID)
 	moved := r.Loan != nil && r.Loan.Driver == "" && r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r)
-	others := moved && r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool {
-		return d.Lent && d.ParentDev != r.Loan.Identity.ParentDev
-	})
-	if !host && !others && (!moved || n.Ledger.Proves(r)) {
+	if !host && (!moved || n.Ledger.Proves(r)) {
 		return nil
 	}
 	return cnierr.Wrap(errUnbelieved, cnierr.BadRecord, "compare it with `ip link`; a DEL of the attachment keeps it aside and goes by the interface itself",

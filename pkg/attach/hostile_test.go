@@ -452,9 +452,6 @@ func TestEditedRecordMovesNothingElse(t *testing.T) {
 		"another identity": func(b *bench, r *ledger.Record) {
 			r.Loan.Identity.ParentDev, r.Loan.Identity.ParentBus = "0000:3b:00.0", "pci"
 		},
-		"another NIC's RDMA device": func(_ *bench, r *ledger.Record) {
-			r.RDMA = &ledger.RDMA{Mode: "exclusive", Devices: []ledger.RDMADevice{{Name: "mlx5_9", ParentDev: "0000:3b:00.0", Lent: true}}}
-		},
 		"the host as its pod": func(b *bench, r *ledger.Record) { r.Netns = r.HostNetns },
 		"another host":        func(b *bench, r *ledger.Record) { r.HostNetns.NetnsID = b.wire.ID },
 	} {
