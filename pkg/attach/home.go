@@ -203,21 +203,22 @@ func (n *Node) deleteChild(r *ledger.Record, pod *link.Netns, silent func()) err
 	if err != nil {
 		return err
 	}
+	if r.Netns.Cookie == 0 && r.MAC != "" && l.MAC.String() != r.MAC {
+		return nil // another pod's: its netns has got the inode number of ours
+	}
 	return deleteMacvlan(pod, l, silent)
 }
 
-// deleteRenamedChild deletes the child that somebody in the pod renamed: a
-// macvlan with the MAC that it was given.
+// deleteRenamedChild deletes the child that has another name: a macvlan with the
+// MAC that it was given, which somebody in the pod renamed, or one that was just
+// being made.
 func (n *Node) deleteRenamedChild(r *ledger.Record, pod *link.Netns, silent func()) error {
-	if r.MAC == "" {
-		return nil
-	}
 	links, err := pod.Links()
 	if err != nil {
 		return err
 	}
 	for _, l := range links {
-		if l.Kind == "macvlan" && l.MAC.String() == r.MAC {
+		if l.Kind == "macvlan" && (l.MAC.String() == r.MAC || l.Name == bornAs(r)) {
 			return deleteMacvlan(pod, l, silent)
 		}
 	}

@@ -2,6 +2,7 @@ package attach_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
 func TestMacvlanIsMadeAsConfigured(t *testing.T) {
@@ -127,6 +129,41 @@ func TestMacvlanOnALinkOfThePod(t *testing.T) {
 		t.Errorf("the pod is not as it was:\n%s", d)
 	}
 	b.nothingHeld()
+}
+
+// An older kernel makes the macvlan under another name where the host has a link of
+// its own; an ADD that is killed before the rename leaves it so.
+func TestMacvlanThatHasNotGotItsNameYetIsDeleted(t *testing.T) {
+	for _, verb := range []string{"DEL", "ADD"} {
+		t.Run(verb, func(t *testing.T) {
+			b := newBench(t)
+			before, pod := b.node.State(), b.pod.State()
+			config := b.macvlanConfig(nil)
+			b.node.MustRun(b.call("ADD", config))
+			r := b.records()[0]
+			b.pod.IP("link", "set", "net1", "down", "name", fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff))
+			forge(t, b, func(r *ledger.Record) { r.Phase, r.MAC = ledger.Lending, "" })
+			b.node.MustRun(b.call(verb, config))
+			b.node.MustRun(b.call("DEL", config))
+			b.untouched(before)
+			if d := b.pod.Settled(pod); d != "" {
+				t.Errorf("the pod is not as it was:\n%s", d)
+			}
+		})
+	}
+}
+
+// Kernels before 5.14 tell namespaces apart by inode number only, and give that of
+// a dead pod's to the next one.
+func TestMacvlanOfThePodThatHasTheInodeNumberOfADeadOneStays(t *testing.T) {
+	b := newBench(t)
+	config := b.macvlanConfig(nil)
+	b.node.MustRun(b.call("ADD", config))
+	forge(t, b, func(r *ledger.Record) { r.Netns.Cookie, r.MAC = 0, "02:00:00:00:00:99" })
+	b.node.MustRun(b.call("DEL", config))
+	if _, err := b.pod.ByName("net1"); err != nil {
+		t.Errorf("the macvlan of the pod that lives: %v", err)
+	}
 }
 
 func TestMacvlanPodsOfOneNICReachEachOther(t *testing.T) {

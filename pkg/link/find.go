@@ -141,7 +141,7 @@ func fileIf(fd int, path string, id NetnsID) (*Netns, error) {
 		return n, nil
 	}
 	n.Close()
-	if starved(err) {
+	if err != nil && !errors.Is(err, ErrNoNetns) {
 		return nil, err
 	}
 	return nil, nil
