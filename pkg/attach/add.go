@@ -177,7 +177,7 @@ func (a *Adding) run(ctx context.Context, p Provision) (types.Result, error) {
 	a.back.push(func() error {
 		silent := false
 		err := n.takeBack(ctx, r, homeWait, func() { silent = true })
-		a.answers = err != nil && !silent && n.alive(r)
+		a.answers = !silent && n.mayAnswer(r, err)
 		return err
 	})
 	if err := step("give"); err != nil {

@@ -52,8 +52,7 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 		}
 		homeErr = n.takeBack(ctx, r, wait, func() { decide(true) })
 	}
-	// Else it answers still, or may, and whoever ends the attachment later frees.
-	decide(homeErr == nil || !n.alive(r) && !errors.Is(homeErr, errNowhere))
+	decide(!n.mayAnswer(r, homeErr)) // else whoever ends the attachment later frees
 	if err := removeDeviceInfo(r); err != nil {
 		log.Warn("the device information file stays", "err", err)
 	}
@@ -70,6 +69,12 @@ func (n *Node) settle(ctx context.Context, r *ledger.Record, wait time.Duration)
 		return errors.Join(ipamErr, n.Ledger.Put(r))
 	}
 	return n.Ledger.Remove(r)
+}
+
+// mayAnswer says whether the interface may still answer for its addresses, after
+// err came of taking it back.
+func (n *Node) mayAnswer(r *ledger.Record, err error) bool {
+	return err != nil && (errors.Is(err, errNowhere) || n.alive(r))
 }
 
 // Swept is what a sweep did, or would do, with one attachment.
