@@ -37,11 +37,12 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 		case there == nil:
 		case !there.Spec.of(o):
 			return "", false, nil
-		case there.Spec.ContainerID == "" || there.Spec.ContainerID == o.ContainerID:
+		case there.Spec.ContainerID == o.ContainerID:
 			return there.Metadata.UID, true, nil
 		default:
 			// The same pod's former container made it, and may be about to
-			// delete it: with a new UID it is out of reach of that.
+			// delete it: with a new UID it is out of reach of that. Upstream's
+			// names no container.
 			pre := kube.Preconditions{UID: there.Metadata.UID}
 			if err := s.client.Delete(ctx, all, name, pre); err != nil && !kube.NotFound(err) && !kube.Conflict(err) {
 				return "", false, err
@@ -82,25 +83,28 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 		return nil
 	}
 	name := pool.ReservationName(h.addr)
-	for range 2 {
+	for replaced := false; ; replaced = true {
 		if h.uid == "" {
 			there, err := s.readReservation(ctx, name)
-			if err != nil || there == nil || !there.Spec.of(h.entry.Owner()) ||
-				there.Spec.ContainerID != "" && there.Spec.ContainerID != h.entry.ContainerID {
+			if err != nil || there == nil || !there.Spec.of(h.entry.Owner()) {
 				return err
+			}
+			// Upstream's names no container: it is the pod's next one's if it
+			// was made just now.
+			if by := there.Spec.ContainerID; by != h.entry.ContainerID && (by != "" || replaced) {
+				return nil
 			}
 			h.uid = there.Metadata.UID
 		}
 		err := s.client.Delete(ctx, Reservations(s.client.Namespace()), name, kube.Preconditions{UID: h.uid})
-		if !kube.Conflict(err) {
-			if kube.NotFound(err) {
-				err = nil
-			}
+		switch {
+		case kube.NotFound(err), kube.Conflict(err) && replaced:
+			return nil
+		case !kube.Conflict(err):
 			return err
 		}
 		h.uid = "" // another one by now: whose?
 	}
-	return nil
 }
 
 // eachReserved calls each with every address of pool's network that has a

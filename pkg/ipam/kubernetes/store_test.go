@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 func TestAddWritesEntryAndReservationAndDelFreesBoth(t *testing.T) {
@@ -589,6 +590,70 @@ func TestReservationOfAFormerContainerIsMadeAnew(t *testing.T) {
 	}
 	n.del(second, c.Pool)
 	wantEmpty(t, c.Pool)
+}
+
+// Real whereabouts names no container in its reservations, and keeps one that is
+// there for the pod's next container. A late DEL leaves those that the next one
+// relies on alone.
+func TestLateDelLeavesTheNextContainersReservation(t *testing.T) {
+	first, second := pod(0), pod(0)
+	second.ContainerID = strings.Repeat("e", 64)
+	theirs := reservationSpec{PodRef: first.PodRef, IfName: first.IfName}
+	for name, c := range map[string]struct {
+		was  func(n *node, c ipam.Claim, object string)
+		late func(n *node, c ipam.Claim) error
+	}{
+		"made by real whereabouts before the switch": {
+			was: func(n *node, c ipam.Claim, object string) {
+				createPool(n.t, c.Pool, map[string]Entry{"1": entryOf(first)})
+				createReservation(n.t, object, theirs)
+				n.wantAdd(second, "10.0.0.1/24", c)
+			},
+			late: func(n *node, c ipam.Claim) error {
+				h := held{addr: netip.MustParseAddr("10.0.0.1"), key: "1", entry: entryOf(first), reserved: true}
+				return n.freeReservation(testContext(n.t), c.Pool, h)
+			},
+		},
+		"made by real whereabouts meanwhile": {
+			was: func(n *node, c ipam.Claim, object string) {
+				n.wantAdd(first, "10.0.0.1/24", c)
+				if err := n.client.Delete(testContext(n.t), Reservations(testNamespace), object, kube.Preconditions{}); err != nil {
+					n.t.Fatal(err)
+				}
+				createReservation(n.t, object, theirs)
+			},
+			late: func(n *node, c ipam.Claim) error {
+				return n.freeReservation(testContext(n.t), c.Pool, n.notes.get(first, c.Pool.Name()).held())
+			},
+		},
+		"taken over by real whereabouts, and the DEL names no pod": {
+			was: func(n *node, c ipam.Claim, _ string) {
+				n.wantAdd(first, "10.0.0.1/24", c)
+				taken := []kube.PatchOp{{Op: "replace", Path: "/spec/allocations/1/id", Value: second.ContainerID}}
+				if _, err := n.client.Patch(testContext(n.t), Pools(testNamespace), c.Pool.Name(), taken); err != nil {
+					n.t.Fatal(err)
+				}
+			},
+			late: func(n *node, c ipam.Claim) error {
+				nameless := first
+				nameless.PodRef = first.ContainerID
+				n.del(nameless, c.Pool)
+				return nil
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			space := fmt.Sprintf("nextone%d", len(name))
+			n, claim := newNode(t), claim(t, space, "10.0.0.0/24")
+			c.was(n, claim, space+"-10.0.0.1")
+			if err := c.late(n, claim); err != nil {
+				t.Fatal(err)
+			}
+			if r := reservations(t, space); len(r) != 1 {
+				t.Errorf("reservations %v", r)
+			}
+		})
+	}
 }
 
 func TestWhatATurnFreesIsGivenInTheSameTurn(t *testing.T) {

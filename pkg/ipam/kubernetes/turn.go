@@ -304,9 +304,10 @@ func (t *turn) giveBack(p *pending, state *PoolState, c *change) {
 		c.remove(h)
 	}
 	switch {
-	case len(p.freed) == 0 && p.Note != nil && !p.Owner.Same(state.Entries[p.Note.Key].Owner()):
+	case len(p.freed) == 0 && p.Note != nil && !p.Note.Owner.Same(state.Entries[p.Note.Key].Owner()):
 		// The entry has gone already, the reservation perhaps not. If the pod's
-		// new container has taken over the one, it needs the other.
+		// new container has taken over the one, it needs the other. The note
+		// knows the pod, which not every DEL names.
 		p.freed = []held{p.Note.held()}
 	case len(p.freed) > 0 && p.Note == nil:
 		// For whoever goes on if this process dies, or the answer is lost.
