@@ -93,6 +93,39 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 	}
 }
 
+// A file that cannot be read, as while it is being saved, may close what a
+// network names: no credential plugin of its kubeconfig is run.
+func TestKubeconfigOfANetworkIsNotUsedWhereTheNodeFileCannotBeRead(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	file, kubeconfig, mark := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "ran")
+	for name, text := range map[string]string{
+		file: "paths: [",
+		kubeconfig: `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+			"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],
+			"users":[{"name":"u","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/usr/bin/touch","args":["` + mark + `"],"interactiveMode":"Never"}}}]}`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := n.config(`{"range":"10.0.0.0/24","store":"kubernetes","kubernetes":{"kubeconfig":"` + kubeconfig + `"}}`)
+	a := attachment{id: "c1", ifname: "net1"}
+	for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
+		_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), config)
+		if verb == "DEL" && err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		if _, err := os.Lstat(mark); err == nil {
+			t.Fatalf("%s ran the program that the kubeconfig names", verb)
+		}
+	}
+	_, _ = run(a.env("DEL"), config) // nobody answers
+	if _, err := os.Lstat(mark); err != nil {
+		t.Errorf("without a file it is not run either, so this test proves nothing: %v", err)
+	}
+}
+
 func TestPrevResultsWithHolesAreErrors(t *testing.T) {
 	n := newNode(t)
 	a := attachment{id: "c1", ifname: "net1"}

@@ -39,6 +39,9 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 			// Only what asks for an address depends on the node file.
 			var fileErr error
 			c.file, fileErr = netconf.ReadNodeFile(netconf.NodeFilePath())
+			if fileErr != nil {
+				c.file = netconf.UnreadNodeFile(netconf.NodeFilePath())
+			}
 			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.flatFiles)
 			if name == "ADD" || name == "STATUS" {
 				c.refuse(fileErr)
