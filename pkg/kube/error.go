@@ -103,6 +103,20 @@ func TooLarge(err error) bool { return is(err, (*Error).tooLarge) }
 // Unavailable says that the server cannot answer now: no answer, 429, 5xx.
 func Unavailable(err error) bool { return is(err, (*Error).transient) }
 
+// Misdirected says that the answer is not one of the server that the kubeconfig
+// means: its certificate is not trusted, only one of both ends speaks TLS, or
+// what answered, perhaps something between, is no API server. It is false of a
+// 404, which may be a missing CRD.
+func Misdirected(err error) bool { return is(err, (*Error).misdirected) }
+
+func (e *Error) misdirected() bool {
+	if e.Status == 0 {
+		return e.mistrust()
+	}
+	// An API server gives the reason of each refusal.
+	return e.Reason == "" && e.Status != http.StatusNotFound && !e.transient() && !e.tooLarge()
+}
+
 func (e *Error) tooLarge() bool {
 	return e.Status == http.StatusRequestEntityTooLarge ||
 		// etcd's own limit, and that of the gRPC before it, come as 500.

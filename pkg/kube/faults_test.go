@@ -87,6 +87,7 @@ func TestWhatDoesNotPassIsNotRetried(t *testing.T) {
 	checks := map[string]func(error) bool{
 		"NotFound": kube.NotFound, "Exists": kube.Exists, "Conflict": kube.Conflict, "Refused": kube.Refused,
 		"Forbidden": kube.Forbidden, "TooLarge": kube.TooLarge, "Unavailable": kube.Unavailable,
+		"Misdirected": kube.Misdirected,
 	}
 	for _, c := range []struct {
 		status          int
@@ -261,8 +262,8 @@ func TestNotAnAPIServer(t *testing.T) {
 	} {
 		_, err := open(t, kube.Config{Kubeconfig: kubeconfig(t, c.server, "disable-compression: true", "{}")}).Get(within(t, 5*time.Second), pools, "x")
 		wants(t, err, c.want)
-		if kube.Unavailable(err) {
-			t.Errorf("%s: %v is said to pass", c.server, err)
+		if kube.Unavailable(err) || !kube.Misdirected(err) {
+			t.Errorf("%s: %v is said to pass, or to be an API server's", c.server, err)
 		}
 	}
 }

@@ -193,12 +193,12 @@ func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 	p.answer.Deferred = why.Error()
 }
 
-// barred says that the server does not let this node in, or does not know the
-// kind: its token, its role or the CRDs are to be mended, after which what it
-// wanted can be done.
+// barred says that the server does not let this node in, does not know the kind,
+// or cannot be told from another one: token, role, CRDs, certificates, clock or
+// the way there are to be mended, after which what was wanted can be done.
 func barred(err error) bool {
 	var e *kube.Error
-	return shutOut(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.NotFound(err)
+	return shutOut(err) || kube.Misdirected(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.NotFound(err)
 }
 
 // shutOut says that the server does not let this node in.

@@ -4,6 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
@@ -518,6 +522,45 @@ func TestDelWhereTheServerKnowsNoPoolsAnyMoreIsDoneLater(t *testing.T) {
 		}
 		n.wantAdd(pod(i), "10.0.0.1/24", c)
 		n.del(pod(i), c.Pool)
+	}
+}
+
+func TestDelWhereAnotherServerAnswersIsDoneLater(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>log in first</html>")) })
+	plain, untrusted := httptest.NewServer(page), httptest.NewUnstartedServer(page)
+	t.Cleanup(plain.Close)
+	untrusted.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshakes
+	untrusted.StartTLS()
+	t.Cleanup(untrusted.Close)
+	c := claim(t, "mistaken", "10.0.0.0/24")
+	for i, tc := range []struct{ server, says string }{
+		{untrusted.URL, "server and CA must be those of"},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "server and CA must be those of"},
+		{plain.URL, "not JSON"},
+		{strings.Replace(plane.Server(), "https:", "http:", 1), "HTTPS server. (400)"},
+	} {
+		state, kubeconfig := t.TempDir(), otherKubeconfig(t, "", testNamespace)
+		healthy, err := os.ReadFile(kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newNodeAt(t, kubeconfig, state).wantAdd(pod(i), "10.0.0.1/24", c)
+		if err := os.Rename(otherKubeconfig(t, tc.server, testNamespace), kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+		n := newNodeAt(t, kubeconfig, state)
+		n.del(pod(i), c.Pool)
+		n.wantJournal("at "+tc.server, 1)
+		if _, err := n.Allocate(testContext(t), pod(9), []ipam.Claim{c}); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("ADD at %s: %v, want %q", tc.server, err, tc.says)
+		}
+		if err := os.WriteFile(kubeconfig, healthy, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := newNodeAt(t, kubeconfig, state).Replay(testContext(t)); left != 0 || err != nil {
+			t.Errorf("after %s: %d are left: %v", tc.server, left, err)
+		}
+		wantEmpty(t, c.Pool)
 	}
 }
 
