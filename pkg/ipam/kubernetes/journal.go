@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -60,43 +62,86 @@ func (j journal) drop(name string) error {
 
 // all gives what waits, by file name. What cannot be read is left alone.
 func (j journal) all() (map[string]*deferred, error) {
+	found := map[string]*deferred{}
+	err := j.each(func(name) bool { return true }, func(name string, d *deferred) bool {
+		found[name] = d
+		return true
+	})
+	return found, err
+}
+
+// each calls do with what waits, in no order, as long as do says so; not with
+// what cannot be read, or for whose file name wanted is false. Thousands may
+// wait, and most are of other pools.
+func (j journal) each(wanted func(name) bool, do func(name string, d *deferred) bool) error {
 	dir, err := statefile.OpenExisting(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer dir.Close()
-	names, err := dir.List(journalSuffix)
+	files, err := dir.List(journalSuffix)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := make(map[string]*deferred, len(names))
-	for _, name := range names {
-		data, err := dir.Read(name)
+	// What cannot be done must not keep the rest from its turn.
+	rand.Shuffle(len(files), func(i, k int) { files[i], files[k] = files[k], files[i] })
+	for _, file := range files {
+		if !wanted(nameOf(file)) {
+			continue
+		}
+		data, err := dir.Read(file)
 		var d deferred
-		if err == nil && json.Unmarshal(data, &d) == nil && d.Owner.ContainerID != "" {
-			found[name] = &d
+		if err == nil && json.Unmarshal(data, &d) == nil && d.Owner.ContainerID != "" && !do(file, &d) {
+			break
 		}
 	}
-	return found, nil
+	return nil
+}
+
+// name is what a file's name has whole of namespace, pool, container ID and
+// interface, in this order and as [statefile.Name] writes them.
+type name []string
+
+func nameOf(file string) name {
+	parts := strings.Split(file, "@")
+	return parts[:len(parts)-1] // the last is the kubeconfig, or where a long name was cut
+}
+
+// may says whether the i-th part is value, as far as the name tells.
+func (n name) may(i int, value string) bool {
+	return i >= len(n) || n[i] == value || n[i] == statefile.Name(value)
 }
 
 // pending gives what waits for pool at client's server and namespace, as asks.
 func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
-	found, err := j.all()
+	here := isAt(client)
+	var asks []*pending
+	wanted := func(n name) bool { return (n.may(0, client.Namespace()) || n.may(0, "")) && n.may(1, pool.Name()) }
+	err := j.each(wanted, func(file string, d *deferred) bool {
+		if d.Pool == pool && here(d) {
+			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: file, kubeconfig: d.Kubeconfig})
+		}
+		return len(asks) < longestTurn
+	})
 	if err != nil {
 		return nil // the agent says so
 	}
-	here := isAt(client)
-	var asks []*pending
-	for name, d := range found {
-		if len(asks) < longestTurn && d.Pool == pool && here(d) {
-			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: name, kubeconfig: d.Kubeconfig})
-		}
-	}
 	return asks
+}
+
+// has says whether something waits that owner's attachment may have, or cannot
+// be known.
+func (j journal) has(owner ipam.Owner) bool {
+	found := false
+	wanted := func(n name) bool { return n.may(2, owner.ContainerID) && n.may(3, owner.IfName) }
+	err := j.each(wanted, func(_ string, d *deferred) bool {
+		found = d.Owner.ContainerID == owner.ContainerID && d.Owner.IfName == owner.IfName
+		return !found
+	})
+	return found || err != nil
 }
 
 // isAt says of entries whether they are of client's server and namespace: those

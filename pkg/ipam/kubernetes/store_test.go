@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -561,6 +562,143 @@ func TestDelWhereAnotherServerAnswersIsDoneLater(t *testing.T) {
 			t.Errorf("after %s: %d are left: %v", tc.server, left, err)
 		}
 		wantEmpty(t, c.Pool)
+	}
+}
+
+func TestFailedAddThatSentNothingLeavesNothingToFree(t *testing.T) {
+	c, state := claim(t, "vain", "10.0.0.0/24"), t.TempDir()
+	n := nobodyAt(t, state)
+	fails := func(i int) {
+		if _, err := n.Allocate(testContext(t), pod(i), []ipam.Claim{c}); err == nil || !strings.Contains(err.Error(), "allow it by a rule") {
+			t.Error(err)
+		}
+	}
+	parallel(10, fails)
+	n.wantJournal("after the ADDs", 0)
+	parallel(10, func(i int) { n.del(pod(i), c.Pool) })
+	n.wantJournal("after their DELs", 0)
+	if left, err := n.notes.dir.List(""); err != nil || len(left) != 0 {
+		t.Errorf("left among the notes: %v, %v", left, err)
+	}
+	n.del(pod(20), c.Pool) // of which this node has no notes any more, perhaps
+	n.wantJournal("after a DEL of an unknown container", 1)
+	fails(20)
+	n.wantJournal("after an ADD that crosses out what an earlier DEL left", 1)
+
+	fails(0)
+	healthy := newNodeAt(t, plane.AdminKubeconfig(), state)
+	healthy.wantAdd(pod(0), "10.0.0.1/24", c)
+	fails(0)
+	n.wantJournal("after an ADD of what an earlier one got", 1)
+	n.del(pod(0), c.Pool)
+	n.wantJournal("and its DEL", 1)
+	if left, err := healthy.Replay(testContext(t)); left != 0 || err != nil {
+		t.Errorf("%d are left: %v", left, err)
+	}
+	wantEmpty(t, c.Pool)
+}
+
+func TestAddWhoseAnswersWereLostIsUndoneLater(t *testing.T) {
+	var broken atomic.Bool // by the first write
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() {
+			http.Error(w, "shut", http.StatusForbidden)
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		code, answer, err := plane.Admin().Do(r.Context(), r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"), body)
+		if err != nil {
+			t.Error(err)
+		}
+		if r.Method != http.MethodGet {
+			broken.Store(true)
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write(answer)
+	}))
+	t.Cleanup(between.Close)
+	c := claim(t, "lost", "10.0.0.0/24")
+	n := newNodeAt(t, otherKubeconfig(t, between.URL, testNamespace), t.TempDir())
+	if _, err := n.Allocate(testContext(t), pod(0), []ipam.Claim{c}); err == nil || !broken.Load() {
+		t.Fatal(err)
+	}
+	if len(entries(t, c.Pool)) != 1 {
+		t.Error("nothing was written")
+	}
+	n.wantJournal("after the ADD", 1)
+	n.del(pod(0), c.Pool)
+	n.wantJournal("after the DEL", 1)
+	broken.Store(false)
+	_, _ = n.Replay(testContext(t)) // whose answer is lost, too
+	wantEmpty(t, c.Pool)
+}
+
+func TestTurnReadsOfTheJournalWhatMayBeOfItsPool(t *testing.T) {
+	n, c, other := newNode(t), claim(t, "pending", "10.0.0.0/24"), claim(t, "pending", "10.1.0.0/24")
+	long := claim(t, strings.Repeat("a-long-name.", 15), "10.0.0.0/24")
+	put := func(pool ipam.Pool, kubeconfig string, o ipam.Owner) string {
+		d := &deferred{Kubeconfig: kubeconfig, Server: plane.Server(), Namespace: testNamespace, Pool: pool, Owner: o, Since: time.Now()}
+		before, _ := n.journal.all()
+		if err := n.journal.put(d); err != nil {
+			t.Fatal(err)
+		}
+		after, _ := n.journal.all()
+		for file := range after {
+			if before[file] == nil {
+				return n.journal.path + "/" + file
+			}
+		}
+		t.Fatal("nothing was put")
+		return ""
+	}
+	rename := func(from, to string) {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(c.Pool, n.kubeconfig, pod(0))
+	put(c.Pool, "/"+strings.Repeat("long/", 40), pod(1)) // its name is cut
+	rename(put(c.Pool, n.kubeconfig, pod(2)), n.journal.path+"/by-hand"+journalSuffix)
+	put(long.Pool, n.kubeconfig, pod(3))
+	// One that a turn of c's pool would carry out if it read it.
+	theirs := put(other.Pool, n.kubeconfig, pod(4))
+	rename(put(c.Pool, n.kubeconfig, pod(5)), theirs)
+	got := map[string]int{}
+	for _, pool := range []ipam.Pool{c.Pool, other.Pool, long.Pool} {
+		for _, p := range n.journal.pending(n.client, pool) {
+			got[pool.Name()+" "+p.Owner.PodRef]++
+		}
+	}
+	for _, want := range []string{c.Pool.Name() + " default/pod-0", c.Pool.Name() + " default/pod-1", c.Pool.Name() + " default/pod-2", long.Pool.Name() + " default/pod-3"} {
+		if got[want] != 1 {
+			t.Errorf("%s is not found", want)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("found %v", got)
+	}
+	for i := range 4 {
+		if !n.journal.has(pod(i)) {
+			t.Errorf("nothing is found of pod %d", i)
+		}
+	}
+	if n.journal.has(pod(6)) {
+		t.Error("something is found of a pod that has nothing there")
+	}
+}
+
+func TestTurnTakesNoMoreOfTheJournalThanOnePatchHolds(t *testing.T) {
+	n, c := newNode(t), claim(t, "many", "10.0.0.0/16")
+	for i := range longestTurn + 10 {
+		n.putJournal(c.Pool, pod(i))
+	}
+	if got := n.journal.pending(n.client, c.Pool); len(got) != longestTurn {
+		t.Errorf("%d of %d", len(got), longestTurn+10)
 	}
 }
 
