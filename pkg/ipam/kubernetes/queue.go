@@ -163,13 +163,13 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 		return answer{}, err
 	}
 	defer lock.Unlock()
-	if data, err := q.dir.Read(name + askSuffix); err == nil {
-		a.unsent = markedUnsent(data)
-	}
+	data, err := q.dir.Read(name + askSuffix)
+	fresh := err == nil && markedUnsent(data)
 	if ans, ok := q.answerOf(name); ok {
+		a.unsent = fresh
 		return ans, ans.err()
 	}
-	own := &pending{ask: a, name: name, fresh: a.unsent}
+	own := &pending{ask: a, name: name, fresh: fresh}
 	others, err := q.waiting(name)
 	if err != nil {
 		return answer{}, err
@@ -190,7 +190,7 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 			q.reply(p)
 		}
 	}
-	a.unsent = own.fresh && own.idle()
+	a.unsent = fresh && own.idle()
 	if !own.answered {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
