@@ -45,6 +45,8 @@ type answer struct {
 	Error string     `json:"error,omitempty"`
 	// Deferred says why what was given back is left to the journal.
 	Deferred string `json:"deferred,omitempty"`
+	// Silence says so when it is because the server does not answer.
+	Silence string `json:"silence,omitempty"`
 }
 
 func (a answer) err() error {

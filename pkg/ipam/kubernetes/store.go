@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -159,8 +160,10 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 			pools = append(slices.Clip(pools), n.Pool)
 		}
 	}
+	var silence string
 	for _, pool := range pools {
-		errs = append(errs, s.release(ctx, owner, pool))
+		silence, err = s.release(ctx, owner, pool, silence)
+		errs = append(errs, err)
 	}
 	err = errors.Join(errs...)
 	if err == nil {
@@ -183,11 +186,20 @@ func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes,
 	})
 }
 
-func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool) error {
+// release gives back what owner holds of pool. After a silence it leaves that
+// to the journal at once, and it tells of one: a server that answers for no
+// pool is to cost a call its time once.
+func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
 	vain := vainName(owner, pool.Name())
 	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name()), Vain: s.notes.dir.Exists(vain)}}
-	done, err := s.submit(ctx, pool, p.ask)
-	if err != nil && (passing(err) || barred(err)) {
+	var done answer
+	var err error
+	if silence != "" {
+		err = errors.New(silence)
+	} else {
+		done, err = s.submit(ctx, pool, p.ask)
+	}
+	if err != nil && (silence != "" || passing(err) || barred(err)) {
 		s.deferAsk(pool, p, err)
 		done, err = p.answer, p.err
 	}
@@ -197,16 +209,13 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool) e
 	if done.Deferred != "" {
 		s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
 	}
-	return err
+	return cmp.Or(silence, done.Silence), err
 }
 
 // deferAsk leaves it to the journal to free what p gives back, because of why.
 func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
-	if p.Vain && p.Note == nil {
-		p.settle(netip.Addr{}, nil)
-		return
-	}
-	if p.journalled == "" {
+	vain := p.Vain && p.Note == nil
+	if p.journalled == "" && !vain {
 		d := &deferred{
 			Kubeconfig: s.kubeconfig, Server: s.client.Server(), Namespace: s.client.Namespace(),
 			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
@@ -217,7 +226,12 @@ func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 		}
 	}
 	p.settle(netip.Addr{}, nil)
-	p.answer.Deferred = why.Error()
+	if passing(why) && !errors.Is(why, errContended) {
+		p.answer.Silence = why.Error()
+	}
+	if !vain {
+		p.answer.Deferred = why.Error()
+	}
 }
 
 // barred says that the server does not let this node in, does not know the kind,
@@ -258,10 +272,12 @@ func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []i
 	began := time.Now()
 	all, err := s.notes.list("")
 	errs := []error{err}
+	var silence string
 	for _, n := range all {
 		a := ipam.Attachment{ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName}
 		if n.Owner.Network == network && !n.Since.After(began) && !slices.Contains(valid, a) {
-			errs = append(errs, s.release(ctx, n.Owner, n.Pool))
+			silence, err = s.release(ctx, n.Owner, n.Pool, silence)
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

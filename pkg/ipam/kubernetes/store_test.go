@@ -474,6 +474,32 @@ func TestDelWhileTheServerIsAwayIsDoneLater(t *testing.T) {
 	}
 }
 
+func TestServerThatDoesNotAnswerCostsADelOfManyPoolsItsTimeOnce(t *testing.T) {
+	var requests sync.Map // by path
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Store(r.URL.Path, true)
+		http.Error(w, "away", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(silent.Close)
+	n := newNodeAt(t, otherKubeconfig(t, silent.URL, testNamespace), t.TempDir())
+	var pools []ipam.Pool
+	for i := range 4 {
+		pools = append(pools, claim(t, fmt.Sprintf("silent%d", i), "10.0.0.0/24").Pool)
+	}
+	began := time.Now()
+	n.del(pod(0), pools...)
+	if took := time.Since(began); took > RetryFor+3*time.Second {
+		t.Errorf("DEL took %s", took)
+	}
+	n.wantJournal("after the DEL", len(pools))
+	requests.Range(func(path, _ any) bool {
+		if path != poolPath(pools[0].Name()) {
+			t.Errorf("it asked for %s", path)
+		}
+		return true
+	})
+}
+
 // definition gives the path of a CRD of whereabouts.
 func definition(plural string) string {
 	return "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + plural + "." + Group
