@@ -189,7 +189,7 @@ func (r *Reconciler) replay(ctx context.Context) error {
 // look reads the store, judges it and acts on what is due. told are the pods of
 // which a watch has said when they went: then only their holdings are looked
 // at, and those that were marked before; nil looks at all. What cannot be read
-// is an error, after everything else has been done.
+// is an [oddError], after everything else has been done.
 func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Finding, error) {
 	survey, err := Inspect(ctx, r.Client)
 	if err != nil {
@@ -236,8 +236,17 @@ func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Fi
 	} else {
 		r.act(ctx, survey, due)
 	}
-	return found, errors.Join(survey.Errors...)
+	if len(survey.Errors) > 0 {
+		return found, oddError{errors.Join(survey.Errors...)}
+	}
+	return found, nil
 }
+
+// oddError is of a look that has seen all but objects that nobody can read, and
+// holders that no server can be asked for: another look finds them as they are.
+type oddError struct{ error }
+
+func (e oddError) Unwrap() error { return e.error }
 
 // narrow leaves what pods of refs hold (all, if that is nil), and never what
 // no pod can hold.

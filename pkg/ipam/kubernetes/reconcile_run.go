@@ -89,6 +89,10 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		}
 		found, err := r.lookAt(ctx, all, ripe)
 		r.Tell(found)
+		if odd := (oddError{}); errors.As(err, &odd) {
+			r.Log.Warn("what cannot be read is left alone", "err", err)
+			err = nil
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

@@ -519,6 +519,27 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 	l.wantHeld("at the end", "10.0.0.0-24/3 web-2", "10.0.0.3 web-2")
 }
 
+func TestRunningReconcilerRestsBesideObjectsThatItCannotRead(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	createAt(t, plane, l.crs("ippools"), ippool{
+		typeMeta: typed("IPPool"), Metadata: poolMeta{objectMeta: objectMeta{Name: "unreadable"}}, Spec: poolSpec{Range: "nonsense", Allocations: map[string]Entry{}},
+	})
+	l.createPool(c.Pool, map[string]Entry{"4": {ContainerID: "d", PodRef: "ns/" + strings.Repeat("x", 70_000)}})
+	l.createPod("web", nil)
+	looks := func() int { return controlplane.Tally(requestsSince(t, time.Time{}))["list ippools"] }
+	defer l.run(l.reconciler(0))()
+	eventually(t, "the first look", func() bool { return looks() == 1 })
+	eventually(t, "the watch", func() bool {
+		return controlplane.Tally(requestsSince(t, time.Time{}))["watch pods"] > 0
+	})
+	l.deletePod("web")
+	eventually(t, "a look for the pod that went", func() bool { return looks() == 2 })
+	time.Sleep(afterError + 2*time.Second)
+	if n := looks(); n != 2 {
+		t.Errorf("%d looks, want 2", n)
+	}
+}
+
 func TestReconcileGoesOnWhereTheServerWasKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts a control plane of its own")
