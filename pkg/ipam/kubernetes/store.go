@@ -199,7 +199,9 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	} else {
 		done, err = s.submit(ctx, pool, p.ask)
 	}
-	if err != nil && (silence != "" || passing(err) || barred(err)) {
+	// The queue may be on a file system that is full; the journal lies elsewhere.
+	unqueued := cnierr.Code(err) == cnierr.IO
+	if err != nil && (silence != "" || passing(err) || barred(err) || unqueued) {
 		s.deferAsk(pool, p, err)
 		done, err = p.answer, p.err
 	}

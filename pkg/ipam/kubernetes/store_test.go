@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -15,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -498,6 +501,36 @@ func TestServerThatDoesNotAnswerCostsADelOfManyPoolsItsTimeOnce(t *testing.T) {
 		}
 		return true
 	})
+}
+
+func TestDelWhereTheQueueCannotBeWrittenIsDoneLater(t *testing.T) {
+	state, c := t.TempDir(), claim(t, "fullrun", "10.0.0.0/24")
+	run := state + "/run"
+	if err := os.Mkdir(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "mode=0700,size=128k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(run, unix.MNT_DETACH) })
+	n := newNodeAt(t, plane.AdminKubeconfig(), state)
+	n.wantAdd(pod(0), "10.0.0.1/24", c)
+	if err := os.WriteFile(run+"/much", make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if _, err := n.Allocate(testContext(t), pod(1), []ipam.Claim{c}); cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), "free space") {
+		t.Errorf("ADD: %v", err)
+	}
+	n.wantJournal("after the ADD", 0)
+	n.del(pod(0), c.Pool)
+	n.wantJournal("after the DEL", 1)
+	if err := os.Remove(run + "/much"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
+		t.Errorf("%d are left: %v", left, err)
+	}
+	wantEmpty(t, c.Pool)
 }
 
 // definition gives the path of a CRD of whereabouts.
