@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -62,7 +62,7 @@ port, and the pod that has it), /healthz and /readyz; at --socket the same and
 	flags := cmd.Flags()
 	flags.StringVar(&o.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
 	flags.StringVar(&o.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else $KUBECONFIG, else a pod's service account, else none does")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else the first of $KUBECONFIG, else a pod's service account, else none does")
 	flags.StringVar(&o.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
 	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
@@ -148,7 +148,7 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 // open opens the cluster, with a namespace for what is not said to be in another
 // one; no cluster is nil.
 func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error) {
-	kubeconfig := cmp.Or(f.kubeconfig, os.Getenv("KUBECONFIG"))
+	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: "rail-agent/" + version})
 	if err != nil && kubeconfig == "" {
 		log.Info("no Events: no --kubeconfig, and this is no pod with a service account")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -293,6 +295,41 @@ func testIPAMGC(l *ipamLab) {
 	}
 	out, _, _ = l.railctl("show")
 	contains(t, "show", squeezed(out), "10.0.0.0-24 10.0.0.0/24 0 254 254 - -")
+}
+
+func TestKubeconfigOfTheEnvironmentIsAList(t *testing.T) {
+	// serving gives a kubeconfig, and the URL of its server, which refuses.
+	serving := func() (path, url string) {
+		s := httptest.NewServer(http.NotFoundHandler())
+		t.Cleanup(s.Close)
+		path = t.TempDir() + "/kubeconfig"
+		config := "clusters: [{name: c, cluster: {server: '" + s.URL + "'}}]\nusers: [{name: u}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path, "at " + s.URL + ":"
+	}
+	one, atOne := serving()
+	two, atTwo := serving()
+	for _, c := range []struct {
+		env        []string
+		flag, says string
+	}{
+		{[]string{one}, "", atOne},
+		{[]string{one, two}, "", atOne},
+		{[]string{"", "/nonexistent", two, one}, "", atTwo},
+		{[]string{one, two}, two, atTwo},
+		{[]string{"/nonexistent", "/nonexistent/either"}, "", "/nonexistent: "},
+	} {
+		t.Setenv("KUBECONFIG", strings.Join(c.env, string(os.PathListSeparator)))
+		for _, command := range [][]string{{"ipam", "show"}, {"uninstall"}} {
+			_, errOut, code := plainRun(append(command, "--kubeconfig", c.flag)...)
+			if code != 1 {
+				t.Errorf("%v with %v: exit code %d", command, c.env, code)
+			}
+			contains(t, fmt.Sprint(command, " with ", c.env), errOut, c.says)
+		}
+	}
 }
 
 func TestIPAMWithoutAClusterNamesTheCure(t *testing.T) {

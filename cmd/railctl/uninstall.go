@@ -1,20 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -57,7 +56,7 @@ and with them the addresses of pods on nodes that go on with real whereabouts.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&u.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator; else $KUBECONFIG, else a pod's service account")
+	flags.StringVar(&u.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator; else the first of $KUBECONFIG, else a pod's service account")
 	flags.StringVar(&u.namespace, "namespace", "kube-system", "namespace of the DaemonSet")
 	flags.DurationVar(&u.timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
 	flags.BoolVar(&u.force, "force", false, "do not wait for pods: what they hold is brought home by nobody then")
@@ -66,7 +65,7 @@ and with them the addresses of pods on nodes that go on with real whereabouts.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		u.out = cmd.OutOrStdout()
 		var err error
-		u.client, err = kube.Open(kube.Config{Kubeconfig: cmp.Or(u.kubeconfig, os.Getenv("KUBECONFIG")), UserAgent: "railctl/" + version})
+		u.client, err = kube.Open(kube.Config{Kubeconfig: cluster.Kubeconfig(u.kubeconfig), UserAgent: "railctl/" + version})
 		if err != nil {
 			return err
 		}

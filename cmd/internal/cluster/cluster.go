@@ -3,8 +3,11 @@
 package cluster
 
 import (
-	"cmp"
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,8 +24,23 @@ type Flags struct{ Kubeconfig, Namespace string }
 // Add gives a command the flags.
 func (f *Flags) Add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
 	flags.StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+}
+
+// Kubeconfig gives what the flag says, or else the first file of the list
+// $KUBECONFIG that exists; of none that does the first, for the error to name,
+// and "" when there is no list. (kubectl would merge them all.)
+func Kubeconfig(flag string) string {
+	named := slices.DeleteFunc(filepath.SplitList(os.Getenv("KUBECONFIG")), func(path string) bool { return path == "" })
+	if flag != "" || len(named) == 0 {
+		return flag
+	}
+	there := slices.IndexFunc(named, func(path string) bool {
+		_, err := os.Stat(path)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+	return named[max(there, 0)]
 }
 
 // Open opens the cluster that the flags mean, without a request. userAgent is
@@ -34,7 +52,7 @@ func (f *Flags) Open(userAgent string) (*kube.Client, error) {
 
 // open also gives the kubeconfig, "" when it is a pod's service account.
 func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, string, error) {
-	path := cmp.Or(f.Kubeconfig, os.Getenv("KUBECONFIG"))
+	path := Kubeconfig(f.Kubeconfig)
 	var err error
 	if path == "" {
 		if path, err = OfPlugins(); err != nil {
