@@ -41,15 +41,6 @@ type NodeFile struct {
 
 	// Path is where the file lies, for messages.
 	Path string `yaml:"-"`
-
-	unread bool
-}
-
-// UnreadNodeFile stands for a file that is there and cannot be read: it may
-// close any path. What ends something needs the state directory all the same,
-// and that alone is open.
-func UnreadNodeFile(name string) *NodeFile {
-	return &NodeFile{Paths: []string{}, Path: name, unread: true}
 }
 
 // NICPattern names NICs by patterns of [path.Match]. A NIC must match all that

@@ -297,9 +297,6 @@ func (n *whereaboutsNet) keepOpen(file *NodeFile) error {
 		{"configuration_path", &n.IPAM.ConfigurationPath},
 		{"log_file", &n.IPAM.LogFile},
 	} {
-		if file != nil && file.unread && k.key == "stateDir" {
-			continue
-		}
 		if err := file.CheckPath(k.key, *k.value); err != nil {
 			errs = append(errs, err)
 			*k.value = ""

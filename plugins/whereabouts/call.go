@@ -23,7 +23,7 @@ import (
 type call struct {
 	*plugin
 	args    *skel.CmdArgs
-	file    *netconf.NodeFile    // nil if there is none, or it cannot be read
+	file    *netconf.NodeFile    // nil if there is none; closes all paths if it cannot be read
 	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
 	confErr error
 	log     *callLog

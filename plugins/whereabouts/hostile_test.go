@@ -94,8 +94,9 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 }
 
 // A file that cannot be read, as while it is being saved, may close what a
-// network names: no credential plugin of its kubeconfig is run.
-func TestKubeconfigOfANetworkIsNotUsedWhereTheNodeFileCannotBeRead(t *testing.T) {
+// network names: nothing of that is used until it can be read, neither a
+// credential plugin of its kubeconfig nor its state directory.
+func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
 	file, kubeconfig, mark := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "ran")
@@ -109,20 +110,34 @@ func TestKubeconfigOfANetworkIsNotUsedWhereTheNodeFileCannotBeRead(t *testing.T)
 			t.Fatal(err)
 		}
 	}
-	config := n.config(`{"range":"10.0.0.0/24","store":"kubernetes","kubernetes":{"kubeconfig":"` + kubeconfig + `"}}`)
+	own := n.config(`{"range":"10.0.0.0/24"}`)
 	a := attachment{id: "c1", ifname: "net1"}
-	for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
-		_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), config)
-		if verb == "DEL" && err != nil {
-			t.Errorf("DEL: %v", err)
-		}
-		if _, err := os.Lstat(mark); err == nil {
-			t.Fatalf("%s ran the program that the kubeconfig names", verb)
+	n.add(a, own)
+	ofCluster := strings.Replace(n.config(`{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"`+kubeconfig+`"}}`), n.dir, netconf.DefaultStateDir, 1)
+	broken := strings.Replace(own, "10.0.0.0/24", "what", 1)
+	for name, config := range map[string]string{"a kubeconfig": ofCluster, "a state directory": own, "a state directory, with a mistake": broken} {
+		for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
+			_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), config)
+			asks := verb == "ADD" || verb == "STATUS" // which say what else is wrong
+			if err == nil || !strings.Contains(err.Error(), file) && !(asks && config == broken) {
+				t.Errorf("%s, %s: %v", name, verb, err)
+			}
 		}
 	}
-	_, _ = run(a.env("DEL"), config) // nobody answers
+	if _, err := os.Lstat(mark); err == nil {
+		t.Error("the program that the kubeconfig names was run")
+	}
+	if err := os.WriteFile(file, []byte("nics: []"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, config := range []string{own, strings.Replace(ofCluster, netconf.DefaultStateDir, dir+"/state", 1)} { // of which nobody answers
+		if _, err := run(append(a.env("DEL"), netconf.NodeFileEnv+"="+file), config); err != nil {
+			t.Errorf("DEL, when the file can be read: %v", err)
+		}
+	}
+	n.checkEmpty("after DEL")
 	if _, err := os.Lstat(mark); err != nil {
-		t.Errorf("without a file it is not run either, so this test proves nothing: %v", err)
+		t.Errorf("it is never run, so this test proves nothing: %v", err)
 	}
 }
 

@@ -36,15 +36,17 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			c := &call{plugin: p, args: args}
-			// Only what asks for an address depends on the node file.
 			var fileErr error
 			c.file, fileErr = netconf.ReadNodeFile(netconf.NodeFilePath())
-			if fileErr != nil {
-				c.file = netconf.UnreadNodeFile(netconf.NodeFilePath())
+			if fileErr != nil { // it may close any path
+				c.file = &netconf.NodeFile{Path: netconf.NodeFilePath(), Paths: []string{}}
 			}
 			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.flatFiles)
-			if name == "ADD" || name == "STATUS" {
+			switch {
+			case name == "ADD" || name == "STATUS":
 				c.refuse(fileErr)
+			case fileErr != nil && c.closed():
+				return cnierr.ToCNI(fileErr)
 			}
 			defer c.openLog(name)()
 			err := do(ctx, c)
@@ -66,6 +68,16 @@ func (c *call) refuse(fileErr error) {
 	if c.confErr == nil {
 		c.confErr = errors.Join(fileErr, c.conf.Closed)
 	}
+}
+
+// closed says whether the network names paths that the node file does not open.
+// What ends an attachment, or looks at it, passes over those: ADD has refused
+// them. Where that file cannot be read they may have been open, and it waits.
+func (c *call) closed() bool {
+	if c.confErr != nil {
+		return !c.file.OpensPath(netconf.Lenient(c.args.StdinData).StateDir)
+	}
+	return c.conf.Closed != nil
 }
 
 // add hands out the addresses and prints the result. What it cannot print it
