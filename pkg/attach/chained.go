@@ -130,7 +130,7 @@ func (n *Node) chainedRecord(ctx context.Context, c *Call, pod *link.Netns) (*le
 		return nil, err
 	}
 	switch {
-	case !old.Netns.Equal(pod.ID), old.Phase == ledger.Freeing, old.OnlyRDMA() && old.Phase != ledger.Lent:
+	case !old.Netns.Equal(pod.ID), !n.Ledger.OfThisBoot(old), old.Phase == ledger.Freeing, old.OnlyRDMA() && old.Phase != ledger.Lent:
 		// Of an earlier life of the same name, or of an ADD that was killed.
 	case old.Phase != ledger.Lent:
 		return nil, cnierr.New(cnierr.TryAgain, "end it with DEL first", "the attachment %s is not complete (%s)", c.Key, old.Phase)
@@ -247,7 +247,9 @@ func (n *Node) DelChained(ctx context.Context, c *Call, p Chained) error {
 	switch {
 	case err == nil && r.OnlyRDMA():
 		var believed bool
-		believed, err = n.settleBelieved(ctx, r)
+		if believed, err = n.settleBelieved(ctx, r); !believed && err != nil {
+			return err
+		}
 		byInterface = !believed
 	case err == nil && r.RDMA != nil:
 		err = n.clearRDMA(ctx, r)

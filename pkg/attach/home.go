@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -208,7 +207,7 @@ func (n *Node) deleteChild(r *ledger.Record, pod *link.Netns, silent func()) err
 	if err != nil {
 		return err
 	}
-	if r.Netns.Cookie == 0 && r.MAC != "" && l.MAC.String() != r.MAC {
+	if r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && r.MAC != "" && l.MAC.String() != r.MAC {
 		return nil // another pod's: its netns has got the inode number of ours
 	}
 	return deleteMacvlan(pod, l, silent)
@@ -293,7 +292,7 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 	switch {
 	case err != nil:
 		return err
-	case l == nil && id.ParentDev != "" && n.bound(id.ParentDev) && !(wait > 0 && n.functionMadeAnew(home, id)):
+	case l == nil && id.ParentDev != "" && n.bound(id.ParentDev) && !(wait > 0 && n.netdevGone(r, home)):
 		return cnierr.Wrap(errNowhere, cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
 			"the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path)
 	case l == nil:
@@ -312,15 +311,42 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 // within the pod's, cannot be found on every kernel.
 var errNowhere = errors.New("it is on its way, or in a netns that nothing leads to")
 
-// functionMadeAnew says whether the NIC that was lent is gone, after it was
-// nowhere for long: a virtual function that was created again has a new MAC. It
-// has one netdev, and a physical one may have several.
-func (n *Node) functionMadeAnew(home *link.Netns, id link.Identity) bool {
-	if _, err := os.Stat(filepath.Join(n.Host.Sys, "bus", id.ParentBus, "devices", id.ParentDev, "physfn")); err != nil {
+// netdevGone says whether the NIC that was lent no longer exists, after it was
+// nowhere for long: its device has no netdev in any netns, or another one.
+func (n *Node) netdevGone(r *ledger.Record, home *link.Netns) bool {
+	id := r.Loan.Identity
+	if found, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", id.ParentBus, "devices", id.ParentDev, "net")); len(found) == 0 {
+		return true
+	}
+	if !n.single(id.ParentDev) {
 		return false
 	}
 	links, err := home.Links()
-	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == id.ParentDev })
+	if err != nil {
+		return false
+	}
+	return n.lentAnew(r, func(other *ledger.Record) bool {
+		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.PermMAC != id.PermMAC
+	}) || slices.ContainsFunc(links, func(l *link.Link) bool {
+		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // which is how it falls home
+	})
+}
+
+// single says whether the device has one netdev and one RDMA device at most: it is
+// a virtual function or a subfunction. When such a one is created again it has
+// the same place, and another MAC and GUID.
+func (n *Node) single(dev string) bool {
+	found, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", "*", "devices", dev, "physfn"))
+	more, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", "*", "devices", dev, "sfnum"))
+	return len(found)+len(more) > 0
+}
+
+// lentAnew says whether another attachment has what is asked for.
+func (n *Node) lentAnew(r *ledger.Record, has func(*ledger.Record) bool) bool {
+	records, _ := n.Ledger.List() // what cannot be read proves nothing
+	return slices.ContainsFunc(records, func(other *ledger.Record) bool {
+		return other.Key != r.Key && other.Phase != ledger.Freeing && n.Ledger.OfThisBoot(other) && has(other)
+	})
 }
 
 // awaitHome looks for the NIC on the host, where the kernel puts it when its
@@ -415,7 +441,7 @@ func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
 }
 
 // makeRoom gives the link of the host that has one of the names that a NIC needs
-// at home, or nil. A NIC whose pod netns died keeps its name there, if the host
+// at home, its own one first, or nil. A NIC whose pod netns died keeps its name there, if the host
 // has none like it: and that may be another's, which is lent as well. Whoever is
 // home so is ended first. l is the NIC, if it is home already: it gives up its
 // name for that time, because the two may have each other's.
@@ -424,26 +450,29 @@ func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns,
 	if l != nil {
 		index = l.Index
 	}
-	deadline := time.Now().Add(roomWait)
-	for ended := false; ; {
+	ended := map[ledger.Key]bool{}
+	for deadline := time.Now().Add(roomWait); ; {
 		taken, name, err = home.NameTaken(names, index)
-		if taken == nil || err != nil || ended || time.Now().After(deadline) || ctx.Err() != nil {
+		if taken == nil || err != nil {
 			return taken, name, err
 		}
 		other, err := n.fallenAs(home, taken, r)
-		if other == nil || err != nil {
+		if other == nil || err != nil || ended[other.Key] || time.Now().After(deadline) || ctx.Err() != nil {
 			return taken, name, err
 		}
-		if aside := fmt.Sprintf("dev%d", index); l != nil && l.Name != aside {
+		if aside := fmt.Sprintf("dev%d", index); l != nil && l.Name != aside && l.Name != names[0] {
 			if err := home.Rename(index, aside); err != nil {
 				return taken, name, cnierr.Wrap(err, cnierr.NotHome, "", "rename %s, which is home, to %s", l.Name, aside)
 			}
 			l.Name = aside // as the kernel would have called it
 		}
 		err = n.End(ctx, other, 0)
-		if ended = !errors.Is(err, statefile.ErrBusy); !ended {
+		if errors.Is(err, statefile.ErrBusy) {
 			time.Sleep(restorePause) // whoever works on it may be waiting for our name
-		} else if err != nil {
+			continue
+		}
+		ended[other.Key] = true
+		if err != nil {
 			n.log(other).Warn("an attachment without a pod netns could not be ended", "err", err)
 		}
 	}
@@ -477,8 +506,9 @@ const (
 // restore gives a NIC that is home the state of its snapshot.
 func (n *Node) restore(ctx context.Context, r *ledger.Record, home *link.Netns, l *link.Link) error {
 	s := r.Loan.Snapshot
-	if l.Name != s.Name {
-		taken, name, err := n.makeRoom(ctx, r, home, l, s.Name)
+	names := append([]string{s.Name}, s.AltNames...)
+	if slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(l.Names(), name) }) {
+		taken, name, err := n.makeRoom(ctx, r, home, l, names...)
 		if err != nil {
 			return err
 		}

@@ -154,7 +154,7 @@ func (p LendNIC) guardPodChildren(a *Adding, name string) error {
 		switch {
 		case r.Child != nil && !r.Child.InPod && r.Child.Master == name:
 			kind = "macvlan"
-		case r.Loan != nil && r.Loan.LiesOn == name:
+		case r.Loan != nil && r.Loan.LiesOn == name && r.Phase != ledger.Freeing:
 			kind = r.Loan.Identity.Kind
 		}
 		if kind == "" || !r.HostNetns.Equal(a.Node.Host.Netns.ID) || !a.Node.alive(r) {

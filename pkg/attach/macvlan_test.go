@@ -159,7 +159,9 @@ func TestMacvlanOfThePodThatHasTheInodeNumberOfADeadOneStays(t *testing.T) {
 	b := newBench(t)
 	config := b.macvlanConfig(nil)
 	b.node.MustRun(b.call("ADD", config))
-	forge(t, b, func(r *ledger.Record) { r.Netns.Cookie, r.MAC = 0, "02:00:00:00:00:99" })
+	forge(t, b, func(r *ledger.Record) {
+		r.Netns.Cookie, r.Netns.Path, r.MAC = 0, "/run/netns/gone", "02:00:00:00:00:99"
+	})
 	b.node.MustRun(b.call("DEL", config))
 	if _, err := b.pod.ByName("net1"); err != nil {
 		t.Errorf("the macvlan of the pod that lives: %v", err)

@@ -195,13 +195,13 @@ func (n *Node) rdmaHome(ctx context.Context, r *ledger.Record, pod, home *link.N
 	var errs []error
 	for _, d := range r.RDMA.Devices {
 		if d.Lent {
-			errs = append(errs, n.deviceHome(ctx, d, pod, home, wait))
+			errs = append(errs, n.deviceHome(ctx, r, d, pod, home, wait))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (n *Node) deviceHome(ctx context.Context, d ledger.RDMADevice, pod, home *link.Netns, wait time.Duration) error {
+func (n *Node) deviceHome(ctx context.Context, r *ledger.Record, d ledger.RDMADevice, pod, home *link.Netns, wait time.Duration) error {
 	if pod != nil {
 		moved, err := n.moveDeviceHome(ctx, d, pod, home)
 		if moved || err != nil {
@@ -229,7 +229,7 @@ func (n *Node) deviceHome(ctx context.Context, d ledger.RDMADevice, pod, home *l
 			return nil // unplugged, or its driver unloaded
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {
-			if wait > 0 && madeAnew(core, d) {
+			if wait > 0 && n.deviceGone(r, core, d) {
 				n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
 				return nil
 			}
@@ -254,11 +254,18 @@ func (n *Node) moveDeviceFromInit(ctx context.Context, d ledger.RDMADevice, home
 	return n.moveDeviceHome(ctx, d, first, home)
 }
 
-// madeAnew says whether the device that was lent is gone, after it was nowhere
-// for long: that of a virtual function that was created again has another GUID.
-func madeAnew(core *rdma.Core, d ledger.RDMADevice) bool {
+// deviceGone says whether the RDMA device that was lent no longer exists, after it
+// was nowhere for long: its function has another one.
+func (n *Node) deviceGone(r *ledger.Record, core *rdma.Core, d ledger.RDMADevice) bool {
+	if !n.single(d.ParentDev) {
+		return false
+	}
 	others, err := core.ByParent(d.ParentDev)
-	return err == nil && len(others) > 0
+	return err == nil && len(others) > 0 || n.lentAnew(r, func(other *ledger.Record) bool {
+		return other.RDMA != nil && slices.ContainsFunc(other.RDMA.Devices, func(o ledger.RDMADevice) bool {
+			return o.Lent && o.ParentDev == d.ParentDev && o.NodeGUID != d.NodeGUID
+		})
+	})
 }
 
 // moveDeviceHome moves the device if it is in from. It says false if it is not.

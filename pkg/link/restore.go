@@ -319,7 +319,7 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	if err := n.replay(unix.RTM_NEWROUTE, how, header, attrs); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	return nil // without NLM_F_EXCL, it is the very same route
+	return nil // without NLM_F_EXCL, one by this link, gateway and metric is there
 }
 
 // withHops gives the nexthops with those by oldIndex leaving by index.

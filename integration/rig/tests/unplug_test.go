@@ -4,6 +4,7 @@ package tests
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"testing"
 	"time"
@@ -97,30 +98,48 @@ func TestVirtualFunctionThatIsRemovedWhileLentIsForgotten(t *testing.T) {
 
 // TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten has an administrator make
 // the functions again: at the same place there is another NIC then, with another
-// MAC and GUID.
+// MAC and GUID, on the host or in the next pod.
 func TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten(t *testing.T) {
-	n := newRDMANode(t, rdma.Exclusive, "")
 	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
-	write(t, physical+"sriov_numvfs", "2")
-	t.Cleanup(func() {
-		n.IP("link", "set", pf, "vf", "0", "mac", "00:00:00:00:00:00")
-		write(t, physical+"sriov_numvfs", "0")
-	})
-	config := n.config(0, map[string]any{"device": nil, "pciBusID": "0000:01:00.1", "rdma": "required"})
-	p := n.pod("pod1")
-	n.MustRun(p.call("ADD", "net1", config))
-	lent := n.records()[0]
-	n.IP("link", "set", pf, "vf", "0", "mac", "b8:ce:f6:00:01:77")
-	write(t, physical+"sriov_numvfs", "0")
-	write(t, physical+"sriov_numvfs", "2")
-	began := time.Now()
-	n.MustRun(p.call("DEL", "net1", config))
-	t.Logf("DEL took %v", time.Since(began).Round(time.Millisecond))
-	before, next := n.State(), n.pod("pod2")
-	n.MustRun(next.call("ADD", "net1", config))
-	if r := n.records(); len(r) != 1 || r[0].Loan.Identity.PermMAC == lent.Loan.Identity.PermMAC {
-		t.Errorf("the NIC lent before was %+v; now there are %d records: %+v", lent.Loan.Identity, len(r), r[0].Loan)
+	for name, lentAgain := range map[string]bool{"": false, "and lent again": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newRDMANode(t, rdma.Exclusive, "")
+			write(t, physical+"sriov_numvfs", "2")
+			t.Cleanup(func() {
+				n.IP("link", "set", pf, "vf", "0", "mac", "00:00:00:00:00:00")
+				write(t, physical+"sriov_numvfs", "0")
+			})
+			config := n.config(0, map[string]any{"device": nil, "pciBusID": "0000:01:00.1", "rdma": "required"})
+			first, next := n.pod("pod1"), n.pod("pod2")
+			n.MustRun(first.call("ADD", "net1", config))
+			if _, err := os.Stat("/sys/bus/pci/devices/0000:01:00.1/net"); err != nil {
+				t.Errorf("sysfs has no netdev of a NIC in a pod, as of one without a driver: %v", err)
+			}
+			lent := n.records()[0].Loan.Identity
+			n.IP("link", "set", pf, "vf", "0", "mac", "b8:ce:f6:00:01:77")
+			write(t, physical+"sriov_numvfs", "0")
+			write(t, physical+"sriov_numvfs", "2")
+			before, devices := n.State(), n.allRDMA()
+			if lentAgain {
+				n.MustRun(next.call("ADD", "net1", config))
+			}
+			began := time.Now()
+			n.MustRun(first.call("DEL", "net1", config))
+			t.Logf("DEL took %v", time.Since(began).Round(time.Millisecond))
+			if !lentAgain {
+				n.MustRun(next.call("ADD", "net1", config))
+			}
+			if r := n.records(); len(r) != 1 || r[0].Loan.Identity.PermMAC == lent.PermMAC {
+				t.Errorf("the NIC lent before was %+v; now there are %d records: %+v", lent, len(r), r[0].Loan)
+			}
+			if l, err := next.ByName("net1"); err != nil || l.ParentDev != "0000:01:00.1" {
+				t.Errorf("the next pod's net1: %+v, %v", l, err)
+			}
+			n.MustRun(next.call("DEL", "net1", config))
+			n.untouched(before)
+			if now := n.allRDMA(); !maps.Equal(now, devices) {
+				t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, devices)
+			}
+		})
 	}
-	n.MustRun(next.call("DEL", "net1", config))
-	n.untouched(before)
 }
