@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -82,7 +85,17 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		failed.final = true
 		return nil, failed
 	}
+	// The transport takes a connection whose other end is gone without a word for
+	// a good one until HTTP/2 pings it, after 30 s; closing those that are idle
+	// does not reach it while it waits for the end of what was broken off.
+	var used atomic.Pointer[net.Conn]
+	sent = sent.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) { used.Store(&got.Conn) },
+	}))
 	answer, err := c.http.Load().Do(sent)
+	if conn := used.Load(); conn != nil && err != nil && errors.As(context.Cause(ctx), new(*timeoutError)) {
+		_ = (*conn).Close()
+	}
 	if err != nil {
 		var outer *url.Error // has the URL, which says nothing more than ours
 		if errors.As(err, &outer) {
@@ -138,9 +151,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 			return nil
 		}
 		if failed.Status == 0 {
-			// A connection whose other end is gone without a word would
-			// swallow the next tries, too, until HTTP/2 pings after 30 s.
-			c.hangUp()
+			c.hangUp() // rather than try again on a connection that may be broken
 		}
 		if ctx.Err() != nil && failed.Status == 0 && last != nil {
 			failed = last

@@ -73,6 +73,7 @@ type pending struct {
 	// What the leader has done for it so far.
 	rng       *ipam.Range
 	planned   bool       // the next patch is made with it
+	sent      bool       // something may have been sent for it, in this turn
 	committed bool       // the pool is as it should be
 	addr      netip.Addr // in the pool, once committed
 	key       string     // of addr
@@ -185,14 +186,14 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 	}
 	err = lead(ctx, own, asks)
 	for _, p := range asks {
-		if p.idle() {
+		if !p.sent {
 			_ = q.mark(p, markUnsent) // else it counts as sent
 		}
 		if p != own && p.answered {
 			q.reply(p)
 		}
 	}
-	a.unsent = fresh && own.idle()
+	a.unsent = fresh && !own.sent
 	if !own.answered {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
@@ -282,12 +283,6 @@ func (q queue) reply(p *pending) {
 }
 
 func (p *pending) open() bool { return !p.answered }
-
-// idle says that this turn has sent nothing for p, which wants an address: no
-// patch was planned with it.
-func (p *pending) idle() bool {
-	return !p.planned && !p.committed && p.drop == nil && !p.addr.IsValid()
-}
 
 // settle ends p.
 func (p *pending) settle(addr netip.Addr, err error) {
