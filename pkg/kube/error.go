@@ -38,6 +38,7 @@ type Error struct {
 	retryAfter time.Duration
 	final      bool // the request itself is at fault
 	invalid    bool // 422: the object, and not the patch
+	alien      bool // what was answered is no object of an API server
 }
 
 func (e *Error) Error() string {
@@ -113,8 +114,7 @@ func (e *Error) misdirected() bool {
 	if e.Status == 0 {
 		return e.mistrust()
 	}
-	// An API server gives the reason of each refusal.
-	return e.Reason == "" && e.Status != http.StatusNotFound && !e.transient() && !e.tooLarge()
+	return e.alien && e.Status != http.StatusNotFound && !e.transient() && !e.tooLarge()
 }
 
 func (e *Error) tooLarge() bool {
@@ -188,6 +188,7 @@ func (e *Error) set(body []byte) {
 			e.Message = "a test of the patch failed, or a path in it does not exist"
 		}
 	} else {
+		e.alien = true
 		const enough = 200
 		e.Message = strings.TrimSpace(string(body[:min(len(body), enough)]))
 	}

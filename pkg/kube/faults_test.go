@@ -268,6 +268,17 @@ func TestNotAnAPIServer(t *testing.T) {
 	}
 }
 
+// A webhook that denies a request need not say a reason: it is the API server's
+// answer all the same.
+func TestDenialWithoutAReasonIsTheServers(t *testing.T) {
+	server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusBadRequest, "", "denied") })
+	_, err := server.Get(within(t, 5*time.Second), pools, "x")
+	wants(t, err, "denied")
+	if kube.Misdirected(err) {
+		t.Errorf("%v is said not to be the server's", err)
+	}
+}
+
 // A lost answer to a write: the write was done, and its repetition says so.
 func TestLostAnswerToACreate(t *testing.T) {
 	created := map[string]bool{}

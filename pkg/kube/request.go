@@ -110,7 +110,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, plainJSON) {
 		_ = answer.Body.Close()
 		failed := c.failure(q, fmt.Errorf("the answer is %q and not JSON: this is no API server, or a proxy before it", kind))
-		failed.Status = answer.StatusCode
+		failed.Status, failed.alien = answer.StatusCode, true
 		return nil, failed
 	}
 	return answer, nil

@@ -26,9 +26,7 @@
 // What an attachment got is noted on the node, so that its DEL needs no read:
 // the notes only make things quicker, and every one may be lost. A DEL that
 // does not reach the server is written into a journal that outlives a reboot,
-// and is carried out by the next call that leads its pool, or by the agent. An
-// ADD that failed before anything was sent notes that instead: its DEL has
-// nothing to leave to the journal.
+// and is carried out by the next call that leads its pool, or by the agent.
 //
 // The package imports ipam, kube, statefile and cnierr of the project.
 package kubernetes

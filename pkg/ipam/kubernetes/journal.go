@@ -132,18 +132,6 @@ func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
 	return asks
 }
 
-// has says whether something waits that owner's attachment may have, or cannot
-// be known.
-func (j journal) has(owner ipam.Owner) bool {
-	found := false
-	wanted := func(n name) bool { return n.may(2, owner.ContainerID) && n.may(3, owner.IfName) }
-	err := j.each(wanted, func(_ string, d *deferred) bool {
-		found = d.Owner.ContainerID == owner.ContainerID && d.Owner.IfName == owner.IfName
-		return !found
-	})
-	return found || err != nil
-}
-
 // isAt says of entries whether they are of client's server and namespace: those
 // that say so themselves, and those with a kubeconfig that leads there. Another
 // server would know nothing of the address, and what was to be freed would be

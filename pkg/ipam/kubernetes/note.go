@@ -40,9 +40,6 @@ func (n *note) held() held {
 
 const (
 	noteSuffix = ".note"
-	// vainSuffix is that of an empty file that says in place of a note: the last
-	// ADD sent nothing to this pool, so there is nothing to free.
-	vainSuffix = ".vain"
 	notesDir   = "notes"
 )
 
@@ -50,12 +47,9 @@ func attachmentPrefix(o ipam.Owner) string {
 	return statefile.Name(o.ContainerID, o.IfName) + "@"
 }
 
-func noteName(o ipam.Owner, pool string) string { return noteStem(o, pool) + noteSuffix }
-func vainName(o ipam.Owner, pool string) string { return noteStem(o, pool) + vainSuffix }
-
-func noteStem(o ipam.Owner, pool string) string {
+func noteName(o ipam.Owner, pool string) string {
 	sum := sha256.Sum256([]byte(pool)) // two whole names may be too long for one file's
-	return attachmentPrefix(o) + hex.EncodeToString(sum[:8])
+	return attachmentPrefix(o) + hex.EncodeToString(sum[:8]) + noteSuffix
 }
 
 // notes is the directory of the notes of one server.

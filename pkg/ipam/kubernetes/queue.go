@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -25,13 +23,8 @@ type ask struct {
 	Range     *ipam.RangeSpec `json:"range,omitempty"`
 	Want      netip.Addr      `json:"want"`
 	Exclusive bool            `json:"exclusive,omitempty"`
-	// Note is what the asker knows of what it gives back, and Vain that its ADD
-	// sent nothing.
+	// Note is what the asker knows of what it gives back.
 	Note *note `json:"note,omitempty"`
-	Vain bool  `json:"vain,omitempty"`
-
-	// unsent says, after submit, that no turn has sent anything for it.
-	unsent bool
 }
 
 // nothing says that the asker only wants the journal seen to.
@@ -59,8 +52,7 @@ func (a answer) err() error {
 // pending is an ask that whoever leads carries out.
 type pending struct {
 	*ask
-	name  string // file
-	fresh bool   // the file says that nothing was sent for it
+	name string // file
 	// answered is set when there is an answer, of which err is the error.
 	answered bool
 	answer   answer
@@ -73,7 +65,6 @@ type pending struct {
 	// What the leader has done for it so far.
 	rng       *ipam.Range
 	planned   bool       // the next patch is made with it
-	sent      bool       // something may have been sent for it, in this turn
 	committed bool       // the pool is as it should be
 	addr      netip.Addr // in the pool, once committed
 	key       string     // of addr
@@ -92,14 +83,6 @@ type held struct {
 	reserved bool   // there may be a reservation
 	uid      string // of the reservation, "" when it must be looked up
 }
-
-// The first byte of an ask's file, white space to JSON, says whether something
-// may have been sent for it. A leader writes it before and after its turn: it
-// may be killed in between, or end without an answer for the ask.
-const (
-	markUnsent = ' '
-	markSent   = '\n'
-)
 
 const (
 	askSuffix    = ".ask"
@@ -128,14 +111,13 @@ type queue struct{ dir *statefile.Dir }
 // submit has a carried out: by lead in this process, together with what others
 // have posted, or by another process that leads before this one.
 func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) {
-	a.unsent = true
 	data, err := json.Marshal(a)
 	if err != nil {
 		return answer{}, err
 	}
 	// In the order of arrival: names sort by time.
 	name := fmt.Sprintf("%016x%08x", time.Now().UnixNano(), rand.Uint32())
-	posted, err := q.dir.Post(name+askSuffix, append([]byte{markUnsent}, data...))
+	posted, err := q.dir.Post(name+askSuffix, data)
 	if err != nil {
 		return answer{}, err
 	}
@@ -152,7 +134,6 @@ func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) 
 		select {
 		case <-time.After(againAfter/2 + rand.N(againAfter)):
 		case <-ctx.Done():
-			a.unsent = false // somebody may lead now
 			return answer{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "")
 		}
 	}
@@ -160,40 +141,27 @@ func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) 
 
 // takeTurn waits for the lock, and then either finds its answer or leads.
 func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, lead leader) (answer, error) {
-	a.unsent = false // while others may lead, nobody knows
 	lock, err := q.dir.Lock(ctx, queueLock)
 	if err != nil {
 		return answer{}, err
 	}
 	defer lock.Unlock()
-	data, err := q.dir.Read(name + askSuffix)
-	fresh := err == nil && markedUnsent(data)
 	if ans, ok := q.answerOf(name); ok {
-		a.unsent = fresh
 		return ans, ans.err()
 	}
-	own := &pending{ask: a, name: name, fresh: fresh}
+	own := &pending{ask: a, name: name}
 	others, err := q.waiting(name)
 	if err != nil {
 		return answer{}, err
 	}
 	asks := append(others, own)
 	slices.SortFunc(asks, func(a, b *pending) int { return strings.Compare(a.name, b.name) })
-	for _, p := range asks {
-		if err := q.mark(p, markSent); err != nil {
-			return answer{}, err
-		}
-	}
 	err = lead(ctx, own, asks)
 	for _, p := range asks {
-		if !p.sent {
-			_ = q.mark(p, markUnsent) // else it counts as sent
-		}
 		if p != own && p.answered {
 			q.reply(p)
 		}
 	}
-	a.unsent = fresh && !own.sent
 	if !own.answered {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
@@ -247,29 +215,9 @@ func (q queue) waiting(own string) ([]*pending, error) {
 		if err != nil || json.Unmarshal(data, p.ask) != nil {
 			continue // its poster has just left, or leads itself
 		}
-		p.fresh = markedUnsent(data)
 		all = append(all, p)
 	}
 	return all, nil
-}
-
-func markedUnsent(data []byte) bool { return len(data) > 0 && data[0] == markUnsent }
-
-// mark writes the first byte of p's file, if p wants an address and nothing was
-// sent for it before this turn.
-func (q queue) mark(p *pending, as byte) error {
-	if !p.fresh || p.Range == nil {
-		return nil
-	}
-	f, err := q.dir.OpenFile(p.name+askSuffix, os.O_WRONLY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // its poster has left, and takes it for sent
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt([]byte{as}, 0)
-	return errors.Join(err, f.Close())
 }
 
 // reply leaves p's answer. If it cannot be written the asker leads itself, and

@@ -104,79 +104,10 @@ func TestAnErrorReachesWhoWaits(t *testing.T) {
 	})
 }
 
-func TestAnAskKnowsWhetherSomeTurnMayHaveSentSomethingForIt(t *testing.T) {
-	sent := func(p *pending) { p.sent = true }
-	nothing := func(*pending) {}
-	for _, tc := range []struct {
-		what             string
-		first, second    func(*pending) // what the turns of another, and of its own, do for it
-		answered, unsent bool           // by the first turn
-	}{
-		{"own turn, nothing sent", nil, nothing, false, true},
-		{"own turn, sent", nil, sent, false, false},
-		{"another's turn, nothing sent", nothing, nothing, false, true},
-		{"another's turn, nothing sent, answered", nothing, nil, true, true},
-		{"another's turn, sent", sent, nothing, false, false},
-		{"another's turn, sent, answered", sent, nil, true, false},
-	} {
-		q, wanted := testQueue(t), &ask{Owner: pod(1), Range: &ipam.RangeSpec{}}
-		refused := errors.New("refused")
-		own := func(_ context.Context, own *pending, _ []*pending) error {
-			if tc.second == nil {
-				t.Errorf("%s: it leads", tc.what)
-			} else {
-				tc.second(own)
-			}
-			own.settle(netip.Addr{}, refused)
-			return nil
-		}
-		ended := make(chan error, 1)
-		// The queue's lock is given in the order of arrival.
-		lock, err := q.dir.TryLock(queueLock)
-		if err != nil {
-			t.Fatal(err)
-		}
-		arrive := func(a *ask, lead leader, ended chan<- error) {
-			before, _ := q.dir.List(askSuffix)
-			go func() { _, err := q.submit(testContext(t), a, lead); ended <- err }()
-			for now := before; len(now) == len(before); now, _ = q.dir.List(askSuffix) {
-				time.Sleep(10 * time.Millisecond)
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		if tc.first != nil {
-			arrive(&ask{Owner: pod(0)}, func(_ context.Context, own *pending, asks []*pending) error {
-				for _, p := range asks {
-					if p != own {
-						tc.first(p)
-						if tc.answered {
-							p.settle(netip.Addr{}, refused)
-						}
-					}
-				}
-				if len(asks) != 2 {
-					t.Errorf("%s: the other leads for %d", tc.what, len(asks))
-				}
-				own.settle(netip.Addr{}, nil)
-				return nil
-			}, make(chan error, 1))
-		}
-		arrive(wanted, own, ended)
-		if err := lock.Unlock(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; err == nil || err.Error() != refused.Error() {
-			t.Errorf("%s: %v", tc.what, err)
-		}
-		if wanted.unsent != tc.unsent {
-			t.Errorf("%s: unsent is %v", tc.what, wanted.unsent)
-		}
-	}
-}
-
-// nobodyAt is a node that may do nothing.
-func nobodyAt(t *testing.T, state string) *node {
-	t.Helper()
+func TestDelWithoutRightsIsDoneWhenTheRightsAreThere(t *testing.T) {
+	c := claim(t, "rights", "10.0.0.0/24")
+	state := t.TempDir()
+	newNodeAt(t, plane.AdminKubeconfig(), state).wantAdd(pod(0), "10.0.0.1/24", c)
 	nobody, err := plane.CertificateFor("nobody")
 	if err != nil {
 		t.Fatal(err)
@@ -185,14 +116,7 @@ func nobodyAt(t *testing.T, state string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newNodeAt(t, kubeconfig, state)
-}
-
-func TestDelWithoutRightsIsDoneWhenTheRightsAreThere(t *testing.T) {
-	c := claim(t, "rights", "10.0.0.0/24")
-	state := t.TempDir()
-	newNodeAt(t, plane.AdminKubeconfig(), state).wantAdd(pod(0), "10.0.0.1/24", c)
-	n := nobodyAt(t, state)
+	n := newNodeAt(t, kubeconfig, state)
 	parallel(3, func(int) { n.del(pod(0), c.Pool) })
 	if len(entries(t, c.Pool)) != 1 {
 		t.Error("freed without a right to")

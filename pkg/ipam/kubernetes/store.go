@@ -116,35 +116,16 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 			// Ranges may overlap, and a reservation keeps nothing from its owner.
 			spec.Avoid = append(slices.Clip(spec.Avoid), g.Addr())
 		}
-		first := !slices.Contains(pools, c.Pool) && !s.knows(owner, c.Pool)
-		a := &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive}
-		err := s.notes.dir.Remove(vainName(owner, c.Pool.Name()))
-		var given answer
-		if err == nil {
-			given, err = s.submit(ctx, c.Pool, a)
-		}
+		pools = append(pools, c.Pool)
+		given, err := s.submit(ctx, c.Pool, &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive})
 		if err != nil {
-			// The runtime tries again and again, each time with a new container.
-			if first && a.unsent {
-				s.warnIf(s.notes.dir.Write(vainName(owner, c.Pool.Name()), nil))
-			} else {
-				pools = append(pools, c.Pool)
-			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
 			return nil, errors.Join(err, s.Release(ctx, owner, pools))
 		}
-		pools = append(pools, c.Pool)
 		got = append(got, netip.PrefixFrom(given.Addr, c.Pool.Prefix.Bits()))
 	}
 	return got, nil
-}
-
-// knows says whether the node has something written down of what owner's
-// attachment may have in pool, from an earlier ADD: a note, or that it is to be
-// freed later, which an ADD crosses out.
-func (s *Store) knows(owner ipam.Owner, pool ipam.Pool) bool {
-	return s.notes.dir.Exists(noteName(owner, pool.Name())) || s.journal.has(owner)
 }
 
 // Release implements [ipam.Store]. Beside pools it looks into those of which
@@ -190,8 +171,7 @@ func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes,
 // to the journal at once, and it tells of one: a server that answers for no
 // pool is to cost a call its time once.
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
-	vain := vainName(owner, pool.Name())
-	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name()), Vain: s.notes.dir.Exists(vain)}}
+	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
 	var done answer
 	var err error
 	if silence != "" {
@@ -205,9 +185,6 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 		s.deferAsk(pool, p, err)
 		done, err = p.answer, p.err
 	}
-	if err == nil && p.Vain {
-		s.warnIf(s.notes.dir.Remove(vain))
-	}
 	if done.Deferred != "" {
 		s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
 	}
@@ -216,8 +193,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 
 // deferAsk leaves it to the journal to free what p gives back, because of why.
 func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
-	vain := p.Vain && p.Note == nil
-	if p.journalled == "" && !vain {
+	if p.journalled == "" {
 		d := &deferred{
 			Kubeconfig: s.kubeconfig, Server: s.client.Server(), Namespace: s.client.Namespace(),
 			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
@@ -231,9 +207,7 @@ func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 	if passing(why) && !errors.Is(why, errContended) {
 		p.answer.Silence = why.Error()
 	}
-	if !vain {
-		p.answer.Deferred = why.Error()
-	}
+	p.answer.Deferred = why.Error()
 }
 
 // barred says that the server does not let this node in, does not know the kind,

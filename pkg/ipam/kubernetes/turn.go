@@ -143,11 +143,7 @@ func (t *turn) step(ctx context.Context, lost int) error {
 	if err != nil {
 		return err
 	}
-	c := t.plan(state, lost)
-	for _, p := range t.asks {
-		p.sent = p.sent || p.planned
-	}
-	if err := t.commit(ctx, state, c); err != nil {
+	if err := t.commit(ctx, state, t.plan(state, lost)); err != nil {
 		return err
 	}
 	for _, p := range t.asks {
