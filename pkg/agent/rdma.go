@@ -21,10 +21,10 @@ import (
 type port struct {
 	device rdma.Device
 	number uint32
-	netdev string     // its interface, by its name where it is
-	parent string     // the interface's name on the host
-	pod    ledger.Pod // empty on the host
-	lent   *ledger.Record
+	netdev string         // its interface, by its name where it is
+	parent string         // the interface's name on the host
+	pod    ledger.Pod     // empty on the host
+	lent   *ledger.Record // nil on the host
 }
 
 // collectRDMA adds the counters of all ports of the node's RDMA devices,

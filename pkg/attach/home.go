@@ -318,31 +318,31 @@ func (n *Node) netdevGone(r *ledger.Record, home *link.Netns) bool {
 	if found, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", id.ParentBus, "devices", id.ParentDev, "net")); len(found) == 0 {
 		return true
 	}
-	if !n.single(id.ParentDev) {
+	if !n.hasOneNIC(id.ParentDev) {
 		return false
 	}
 	links, err := home.Links()
 	if err != nil {
 		return false
 	}
-	return n.lentAnew(r, func(other *ledger.Record) bool {
+	return n.anotherHas(r, func(other *ledger.Record) bool {
 		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.PermMAC != id.PermMAC
 	}) || slices.ContainsFunc(links, func(l *link.Link) bool {
 		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // which is how it falls home
 	})
 }
 
-// single says whether the device has one netdev and one RDMA device at most: it is
+// hasOneNIC says whether the device has one netdev and one RDMA device at most: it is
 // a virtual function or a subfunction. When such a one is created again it has
 // the same place, and another MAC and GUID.
-func (n *Node) single(dev string) bool {
+func (n *Node) hasOneNIC(dev string) bool {
 	found, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", "*", "devices", dev, "physfn"))
 	more, _ := filepath.Glob(filepath.Join(n.Host.Sys, "bus", "*", "devices", dev, "sfnum"))
 	return len(found)+len(more) > 0
 }
 
-// lentAnew says whether another attachment has what is asked for.
-func (n *Node) lentAnew(r *ledger.Record, has func(*ledger.Record) bool) bool {
+// anotherHas says whether another attachment has what is asked for.
+func (n *Node) anotherHas(r *ledger.Record, has func(*ledger.Record) bool) bool {
 	records, _ := n.Ledger.List() // what cannot be read proves nothing
 	return slices.ContainsFunc(records, func(other *ledger.Record) bool {
 		return other.Key != r.Key && other.Phase != ledger.Freeing && n.Ledger.OfThisBoot(other) && has(other)
@@ -462,7 +462,7 @@ func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns,
 		}
 		if aside := fmt.Sprintf("dev%d", index); l != nil && l.Name != aside && l.Name != names[0] {
 			if err := home.Rename(index, aside); err != nil {
-				return taken, name, cnierr.Wrap(err, cnierr.NotHome, "", "rename %s, which is home, to %s", l.Name, aside)
+				return taken, name, cnierr.Wrap(err, cnierr.NotHome, fmt.Sprintf("rename it by hand, then end the attachment again (%s)", r.Key), "rename %s, which is home, to %s", l.Name, aside)
 			}
 			l.Name = aside // as the kernel would have called it
 		}

@@ -257,11 +257,11 @@ func (n *Node) moveDeviceFromInit(ctx context.Context, d ledger.RDMADevice, home
 // deviceGone says whether the RDMA device that was lent no longer exists, after it
 // was nowhere for long: its function has another one.
 func (n *Node) deviceGone(r *ledger.Record, core *rdma.Core, d ledger.RDMADevice) bool {
-	if !n.single(d.ParentDev) {
+	if !n.hasOneNIC(d.ParentDev) {
 		return false
 	}
 	others, err := core.ByParent(d.ParentDev)
-	return err == nil && len(others) > 0 || n.lentAnew(r, func(other *ledger.Record) bool {
+	return err == nil && len(others) > 0 || n.anotherHas(r, func(other *ledger.Record) bool {
 		return other.RDMA != nil && slices.ContainsFunc(other.RDMA.Devices, func(o ledger.RDMADevice) bool {
 			return o.Lent && o.ParentDev == d.ParentDev && o.NodeGUID != d.NodeGUID
 		})

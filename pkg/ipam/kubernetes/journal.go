@@ -63,7 +63,7 @@ func (j journal) drop(name string) error {
 // all gives what waits, by file name. What cannot be read is left alone.
 func (j journal) all() (map[string]*deferred, error) {
 	found := map[string]*deferred{}
-	err := j.each(func(name) bool { return true }, func(name string, d *deferred) bool {
+	err := j.each(func(string) bool { return true }, func(name string, d *deferred) bool {
 		found[name] = d
 		return true
 	})
@@ -73,7 +73,7 @@ func (j journal) all() (map[string]*deferred, error) {
 // each calls do with what waits, in no order, as long as do says so; not with
 // what cannot be read, or for whose file name wanted is false. Thousands may
 // wait, and most are of other pools.
-func (j journal) each(wanted func(name) bool, do func(name string, d *deferred) bool) error {
+func (j journal) each(wanted func(file string) bool, do func(name string, d *deferred) bool) error {
 	dir, err := statefile.OpenExisting(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -89,7 +89,7 @@ func (j journal) each(wanted func(name) bool, do func(name string, d *deferred) 
 	// What cannot be done must not keep the rest from its turn.
 	rand.Shuffle(len(files), func(i, k int) { files[i], files[k] = files[k], files[i] })
 	for _, file := range files {
-		if !wanted(nameOf(file)) {
+		if !wanted(file) {
 			continue
 		}
 		data, err := dir.Read(file)
@@ -101,25 +101,21 @@ func (j journal) each(wanted func(name) bool, do func(name string, d *deferred) 
 	return nil
 }
 
-// name is what a file's name has whole of namespace, pool, container ID and
-// interface, in this order and as [statefile.Name] writes them.
-type name []string
-
-func nameOf(file string) name {
+// mayBeOf says whether the file is of the namespace, or of an older version that
+// named none, and of the pool, as far as its name tells: put writes those first,
+// and the last part is the kubeconfig, or where a long name was cut.
+func mayBeOf(file, namespace, pool string) bool {
 	parts := strings.Split(file, "@")
-	return parts[:len(parts)-1] // the last is the kubeconfig, or where a long name was cut
-}
-
-// may says whether the i-th part is value, as far as the name tells.
-func (n name) may(i int, value string) bool {
-	return i >= len(n) || n[i] == value || n[i] == statefile.Name(value)
+	whole := parts[:len(parts)-1]
+	return (len(whole) < 1 || whole[0] == "" || whole[0] == statefile.Name(namespace)) &&
+		(len(whole) < 2 || whole[1] == statefile.Name(pool))
 }
 
 // pending gives what waits for pool at client's server and namespace, as asks.
 func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
 	here := isAt(client)
 	var asks []*pending
-	wanted := func(n name) bool { return (n.may(0, client.Namespace()) || n.may(0, "")) && n.may(1, pool.Name()) }
+	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
 	err := j.each(wanted, func(file string, d *deferred) bool {
 		if d.Pool == pool && here(d) {
 			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: file, kubeconfig: d.Kubeconfig})

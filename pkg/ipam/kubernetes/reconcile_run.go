@@ -89,10 +89,6 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		}
 		found, err := r.lookAt(ctx, all, ripe)
 		r.Tell(found)
-		if odd := (oddError{}); errors.As(err, &odd) {
-			r.Log.Warn("what cannot be read is left alone", "err", err)
-			err = nil
-		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -122,11 +118,18 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 }
 
+// lookAt looks at all, or at what told says. What nobody can read is no reason to
+// look again soon.
 func (r *Reconciler) lookAt(ctx context.Context, all bool, told map[string]time.Time) ([]*Finding, error) {
 	if all {
-		return r.look(ctx, nil)
+		told = nil
 	}
-	return r.look(ctx, told)
+	found, err := r.look(ctx, told)
+	if odd := (oddError{}); errors.As(err, &odd) {
+		r.Log.Warn("what cannot be read is left alone", "err", err)
+		err = nil
+	}
+	return found, err
 }
 
 // Tell logs findings.
