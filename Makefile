@@ -26,6 +26,9 @@ ARCHS       ?= amd64 arm64
 # Static, and without the builder's paths or debug tables: a plugin is read
 # from disk by each ADD. The same flags for the peers, so that both compare.
 export CGO_ENABLED ?= 0
+# GOFIPS140=v1.0.0: with the FIPS 140-3 module of that version, in its mode
+# (https://go.dev/doc/security/fips140).
+export GOFIPS140 ?= off
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 BUILDFLAGS := -trimpath -buildvcs=false
 
@@ -37,6 +40,7 @@ SERIAL ?=
 
 FUZZTIME  ?= 60s
 MODEL_STEPS ?= 10000
+HOSTILE_TIME ?= 10m
 BENCHARGS ?=
 CLUSTERARGS ?=
 E2E       ?=
@@ -70,7 +74,7 @@ build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin
 	@mkdir -p '$(BIN)'
 	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
 
-image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar
+image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar, and its SBOM (.spdx.json)
 	@for arch in $(ARCHS); do \
 		rm -rf '$(BIN)/image/'$$arch && mkdir -p '$(BIN)/image/'$$arch && GOARCH=$$arch go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/image/'$$arch/ $(IMAGE_MAINS); \
 	done
@@ -134,9 +138,9 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
 
-crash: build peers controlplane ## kill the plugins at each change that they make, run a model of a node for MODEL_STEPS steps, and kill those with RDMA in the rig (RIG=no: without): an hour or two
+crash: build peers controlplane ## kill the plugins at each change that they make, run a model of a node for MODEL_STEPS steps, attack one for HOSTILE_TIME, and kill those with RDMA in the rig (RIG=no: without): an hour or two
 	@scripts/need.sh ip:iproute2
-	@MODEL_STEPS='$(MODEL_STEPS)' RIG='$(RIG)' scripts/crash.sh
+	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' scripts/crash.sh
 
 e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
 	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/e2e

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/ipam"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -26,11 +23,6 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	kubeconfig := plane.AdminKubeconfig()
 	l := &lab{t: t, state: filepath.Join(t.TempDir(), "state")}
 
-	add := exec.Command(filepath.Join(testnet.Bin(t), "whereabouts"))
-	add.Env = []string{
-		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
-		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1",
-	}
 	conf, err := json.Marshal(map[string]any{
 		"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "stateDir": l.state,
 		"ipam": map[string]any{"type": "whereabouts", "range": "10.0.0.0/24", "kubernetes": map[string]any{"kubeconfig": kubeconfig}},
@@ -38,10 +30,20 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	add.Stdin = strings.NewReader(string(conf))
-	if out, err := add.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	run := func(verb, nodeFile string) string {
+		cmd := exec.Command(filepath.Join(testnet.Bin(t), "whereabouts"))
+		cmd.Env = []string{
+			"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+			"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1", netconf.NodeFileEnv + "=" + nodeFile,
+		}
+		cmd.Stdin = strings.NewReader(string(conf))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", verb, err, out)
+		}
+		return string(out)
 	}
+	run("ADD", testnet.OpenNodeFile)
 	held := func() bool {
 		_, answer, err := plane.Admin().Get(t.Context(), "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools")
 		if err != nil {
@@ -52,14 +54,31 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	if !held() {
 		t.Fatal("the pod has no address")
 	}
+	// The kubeconfig was open when the pod began, and is not when it ends, as
+	// after an upgrade: a DEL does not fail for ever, and forgets nothing.
 	journal := netconf.JournalDir(l.state)
-	owner := ipam.Owner{ContainerID: "c1", IfName: "net1", PodRef: "default/pod1"}
-	if err := kubernetes.Defer(journal, kubeconfig, owner, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
+	closed := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(closed, []byte("paths: ["+l.state+"]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if said := run("DEL", closed); !strings.Contains(said, kubeconfig) || !strings.Contains(said, "add the path to") || !held() {
+		t.Errorf("address held: %v; DEL said %s", held(), said)
+	}
+	run("DEL", closed) // again
+	if left, err := os.ReadDir(journal); err != nil || len(left) != 1 {
+		t.Fatalf("in the journal: %v, %v", left, err)
+	}
 
-	// The agent has no kubeconfig of its own here, but that of the entry.
+	// The agent has no kubeconfig of its own here, but that of the entry, which
+	// it does not open while it is closed.
+	t.Setenv(netconf.NodeFileEnv, closed)
 	a := l.start()
+	await(t, "the agent to say why", 20*time.Second, func() bool { return len(a.said("add the path to")) > 0 })
+	if a.end(syscall.SIGTERM); !held() {
+		t.Error("a kubeconfig that is closed was used")
+	}
+	t.Setenv(netconf.NodeFileEnv, testnet.OpenNodeFile)
+	a = l.start()
 	await(t, "the address to be freed", 20*time.Second, func() bool { return !held() })
 	await(t, "the journal to be empty", 5*time.Second, func() bool {
 		left, err := os.ReadDir(journal)

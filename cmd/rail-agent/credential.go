@@ -60,8 +60,10 @@ type credential struct {
 	log       *slog.Logger
 	outcomes  map[string]install.Outcome
 
-	token string
-	fresh time.Time // until when, of this host's clocks, it need not be renewed
+	token   string
+	fresh   time.Time    // when it is to be renewed, by both clocks of this host
+	unbound bool         // the token is not bound to this node's object
+	plugin  *kube.Client // uses our kubeconfig with this token, nil until the first look
 
 	mu      sync.Mutex
 	err     error     // of the last try; errNotYet before
@@ -75,6 +77,7 @@ func (c *credential) dir() string { return filepath.Join(c.confDir, whereaboutsD
 
 // run keeps the files until ctx ends.
 func (c *credential) run(ctx context.Context) {
+	var last error
 	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, lookTime)
 		err := c.look(bounded)
@@ -82,10 +85,8 @@ func (c *credential) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		wait := credentialLooks
-		if err != nil {
-			wait = time.Second
-		}
+		wait := c.pause(err, last)
+		last = err
 		if c.set(err) {
 			switch {
 			case err != nil:
@@ -96,9 +97,23 @@ func (c *credential) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(min(wait, max(time.Until(c.fresh), time.Second))):
+		case <-time.After(wait):
 		}
 	}
+}
+
+// pause returns how long to wait after a look that ended with err, and the one
+// before it with last.
+func (c *credential) pause(err, last error) time.Duration {
+	switch {
+	case errors.Is(err, errRejected) && errors.Is(last, errRejected):
+		// The new token is refused as well. Each node would ask for tokens each
+		// second, for as long as that lasts.
+		return credentialLooks
+	case err != nil:
+		return time.Second
+	}
+	return min(credentialLooks, max(time.Until(c.fresh), time.Second))
 }
 
 func (c *credential) set(err error) (changed bool) {
@@ -121,28 +136,75 @@ func (c *credential) ready() error {
 }
 
 // look renews the token when that is due, and sees to it that the files are
-// there.
+// there, and that the server accepts the token.
 func (c *credential) look(ctx context.Context) error {
 	ca, err := c.client.CA()
 	if err != nil {
 		return err
 	}
+	if err := c.renew(ctx); err != nil {
+		return err
+	}
+	if err := c.write(ca); err != nil {
+		return err
+	}
+	if c.rejected(ctx) {
+		c.fresh = time.Time{}
+		return errRejected
+	}
+	return nil
+}
+
+var errRejected = errors.New("the server no longer knows the plugin's token: the Node or the service account was made anew")
+
+// rejected reports whether the server refuses the token in our kubeconfig. A token
+// ends early with its account and with its Node object, which may be made anew
+// while pods and this agent go on running.
+func (c *credential) rejected(ctx context.Context) bool {
+	path := filepath.Join(c.dir(), kubeconfigName)
+	if c.outcomes[path] == install.Yielded {
+		return false
+	}
+	if c.plugin == nil {
+		var err error
+		// A server that does not answer means nothing for the token.
+		if c.plugin, err = kube.Open(kube.Config{Kubeconfig: path, UserAgent: "rail-agent/" + version, RetryFor: time.Millisecond}); err != nil {
+			return false
+		}
+	}
+	known, err := c.plugin.Known(ctx)
+	return err == nil && !known
+}
+
+// renew requests a new token when that is due.
+func (c *credential) renew(ctx context.Context) error {
 	// The monotonic clock stands still while the host is suspended, the other one
 	// may be set.
 	if asked := time.Now(); !asked.Before(c.fresh) || !asked.Round(0).Before(c.fresh.Round(0)) {
-		token, expires, err := c.client.Token(ctx, c.namespace, c.account, c.lifetime)
+		token, err := c.client.Token(ctx, c.namespace, c.account, c.node, c.lifetime)
 		if err != nil {
 			return err
 		}
-		life := expires.Sub(asked)
+		if unbound := token.Unbound != nil; unbound != c.unbound {
+			c.unbound = unbound
+			if unbound {
+				c.log.Warn("token of the plugin is not bound to the Node", "node", c.node, "err", token.Unbound)
+			}
+		}
+		life := token.Expires.Sub(asked)
 		if life <= 0 || life > c.lifetime { // the server's clock is another
 			life = c.lifetime
 		}
-		c.token, c.fresh = token, asked.Add(life/2)
+		c.token, c.fresh, c.plugin = token.Value, asked.Add(life/2), nil
 		c.mu.Lock()
 		c.ends = asked.Add(life)
 		c.mu.Unlock()
 	}
+	return nil
+}
+
+// write makes sure that the files are there.
+func (c *credential) write(ca []byte) error {
 	server := c.server
 	if server == "" {
 		server = c.client.Server()

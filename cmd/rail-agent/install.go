@@ -22,6 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // mostTries bounds how often another's plugin may be found half written.
@@ -33,13 +34,18 @@ type installation struct {
 	own     string
 	plugins []string
 	prefix  string
-	record  *install.Node
-	log     *slog.Logger
+	// nodeFile is the text of the node file, "" for none.
+	nodeFile string
+	record   *install.Node
+	log      *slog.Logger
 }
 
 // put installs the plugins, and takes away what an earlier version or another
 // prefix had installed, as soon as nothing needs it.
 func (i *installation) put(inUse func() []string) error {
+	if err := i.putNodeFile(); err != nil {
+		return err
+	}
 	wanted := map[string]bool{}
 	for _, dir := range i.binDirs {
 		for _, name := range i.plugins {
@@ -77,8 +83,34 @@ func (i *installation) put(inUse func() []string) error {
 	return nil
 }
 
-// isPlugin tells the plugins of the record from what whereabouts reads.
-func isPlugin(path string) bool { return filepath.Base(filepath.Dir(path)) != whereaboutsDir }
+// putNodeFile writes the node file, or removes the one that it wrote earlier. Call
+// it before the plugins are installed, which read the file. A file that somebody
+// else wrote stays.
+func (i *installation) putNodeFile() error {
+	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
+	if i.nodeFile == "" {
+		outcome, err := i.record.Remove(path)
+		if outcome != "" {
+			i.log.Info("node file", "path", path, "outcome", outcome)
+		}
+		return err
+	}
+	outcome, err := i.record.Put(install.File{Path: path, Content: []byte(i.nodeFile + "\n"), Mode: readable, Yield: true})
+	if err != nil {
+		return err
+	}
+	i.log.Info("node file", "path", path, "outcome", outcome)
+	if holds := netconf.NodeFilePath(); holds != path {
+		i.log.Warn("node has a node file of its own, which overrides --node-file", "path", holds)
+	}
+	return nil
+}
+
+// isPlugin reports whether a path of the record is a plugin, and not a file that
+// plugins read.
+func isPlugin(path string) bool {
+	return filepath.Base(filepath.Dir(path)) != whereaboutsDir && filepath.Ext(path) != filepath.Ext(netconf.InstalledNodeFile)
+}
 
 // remove takes away what is installed and chosen, the last first: a directory
 // goes after what lies in it.
@@ -248,7 +280,7 @@ func (u *uninstallation) ready() error {
 // installFlags are those of "run" that are about the installation.
 type installFlags struct {
 	on, uninstall, force bool
-	prefix               string
+	prefix, nodeFile     string
 	plugins              []string
 	record               string
 	credential           credentialFlags
@@ -264,6 +296,7 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.prefix, "prefix", "", `installed plugins are named with this before their names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "take away what --install put there as soon as no pod needs it, and be ready then")
 	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, whoever needs the plugins")
+	flags.StringVar(&f.nodeFile, "node-file", "", "with --install: the text to write to "+netconf.InstalledNodeFile+", which limits what networks may use on a node without "+netconf.DefaultNodeFile)
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
 }
@@ -281,6 +314,11 @@ func (f *installFlags) check() error {
 	}
 	if f.credential.lifetime < shortestToken {
 		return fmt.Errorf("--token-lifetime %v: the API server gives no token for less than %v", f.credential.lifetime, shortestToken)
+	}
+	if f.nodeFile != "" {
+		if _, err := netconf.ParseNodeFile([]byte(f.nodeFile)); err != nil {
+			return fmt.Errorf("--node-file: %w", err)
+		}
 	}
 	if strings.ContainsAny(f.prefix, "/ ") || strings.HasPrefix(f.prefix, ".") {
 		return fmt.Errorf("--prefix %q cannot begin the name of a program", f.prefix)
@@ -300,8 +338,8 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 	if f.on && len(o.BinDirs) == 0 {
 		return errors.New("--install: name the CNI directory by --cni-bin")
 	}
-	i := installation{binDirs: o.BinDirs, own: o.Own, plugins: f.plugins, prefix: f.prefix, record: install.Open(f.record), log: o.Log}
-	o.Restore, o.Record, o.Leaving = true, i.record, f.uninstall && f.force
+	i := installation{binDirs: o.BinDirs, own: o.Own, plugins: f.plugins, prefix: f.prefix, nodeFile: f.nodeFile, record: install.Open(f.record), log: o.Log}
+	o.Restore, o.Record, o.Uninstalling, o.Leaving = true, i.record, f.uninstall, f.uninstall && f.force
 	put := i.record.Put
 	if f.uninstall {
 		put = i.record.PutBack // what is gone stays so

@@ -21,6 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // installed gives what an agent is started with that installs, into
@@ -106,6 +107,61 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "other"), "net1"))
 	a.end(syscall.SIGTERM)
 	l.start(append(args, "--uninstall", "--force")...)
+	wantTree(t, bin, before)
+}
+
+// The node file of the manifests is a file like any that is installed: what
+// somebody else put there stays, and the agent's own is removed when it is no
+// longer wanted.
+func TestNodeFileOfTheManifests(t *testing.T) {
+	const text = `{"nics":[{"name":"ens*np0"}],"allow":[]}`
+	path := filepath.Join(t.TempDir(), "node.yaml")
+	t.Setenv(netconf.NodeFileEnv, path)
+	l := newLab(t)
+	bin, _, args := installed(t)
+	before := testnet.Tree(t, bin)
+	with := append(slices.Clone(args), "--node-file="+text)
+
+	l.start(with...).end(syscall.SIGTERM)
+	n, err := netconf.ReadNodeFile(path)
+	if err != nil || n == nil || n.OpensNIC([]string{"eth0"}, "", "") || !n.OpensNIC([]string{"ens1np0"}, "", "") {
+		t.Errorf("%+v, %v", n, err)
+	}
+	l.start(append(slices.Clone(args), "--node-file=allow: []")...).end(syscall.SIGTERM)
+	if n, err := netconf.ReadNodeFile(path); err != nil || !n.OpensNIC([]string{"eth0"}, "", "") || n.OpensOverride("uplink") {
+		t.Errorf("changed: %+v, %v", n, err)
+	}
+	l.start(args...).end(syscall.SIGTERM)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not wanted any more: %v", err)
+	}
+	if count(t, bin) != 4 {
+		t.Error("the plugins went with it")
+	}
+
+	a := l.launch(append(slices.Clone(args), "--node-file=nic: []")...)
+	await(t, "a mistake in it to be said", 10*time.Second, func() bool { return len(a.said("field nic not found")) == 1 })
+	<-a.ended
+
+	const mine = "nics: []\n"
+	if err := os.WriteFile(path, []byte(mine), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range [][]string{nil, {"--uninstall", "--force"}} {
+		l.start(append(slices.Clone(with), more...)...).end(syscall.SIGTERM)
+		if have, err := os.ReadFile(path); err != nil || string(have) != mine {
+			t.Errorf("the administrator's own: %q, %v", have, err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+
+	l.start(with...).end(syscall.SIGTERM)
+	l.start(append(slices.Clone(with), "--uninstall")...).end(syscall.SIGTERM)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("uninstalled: %v", err)
+	}
 	wantTree(t, bin, before)
 }
 

@@ -26,7 +26,7 @@ func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 }
 
 func newIPAM(a *agentFlags) *cobra.Command {
-	var once bool
+	var once, journal bool
 	var of reconcilerFlags
 	var flags cluster.Flags
 	cmd := &cobra.Command{
@@ -39,11 +39,12 @@ Also frees what DELs of this node could not while the API server was away.
 An address is freed when its pod was gone at two looks, the grace period apart,
 and is still gone when asked for right before. A pod that exists keeps its
 addresses until its DEL, unless it has ended (Succeeded, Failed) for longer than
-the grace period. It may run on every node: by the Lease rail-cni-ipam one of
+the grace period. It may run on every node: by the Lease rail-cni-reconciler one of
 them does the work. "railctl ipam gc" does it once and says what it did.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
+	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; false in a pod that does not serve its node")
 	of.add(cmd.Flags())
 	flags.Add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -51,12 +52,14 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		if err != nil {
 			return err
 		}
-		store, err := flags.Store("rail-agent/"+version, a.stateDirs[0])
-		if err != nil {
-			return err
+		o := kubernetes.ReconcilerOptions{Client: client, Grace: of.grace, Interval: of.interval, Log: a.log}
+		if journal {
+			if o.Store, err = flags.Store("rail-agent/"+version, a.stateDirs[0]); err != nil {
+				return err
+			}
+			defer o.Store.Close()
 		}
-		defer store.Close()
-		r := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client, Store: store, Grace: of.grace, Interval: of.interval, Log: a.log})
+		r := kubernetes.NewReconciler(o)
 		if !once {
 			return r.Run(cmd.Context())
 		}

@@ -33,6 +33,11 @@ func (j journal) Waiting() (int, error) {
 
 // Replay implements agent.Journal.
 func (j journal) Replay(ctx context.Context) error {
+	// It may have been closed since the entry was made.
+	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, dir := range j.stateDirs {
 		ways, err := kubernetes.Journalled(netconf.JournalDir(dir))
@@ -40,7 +45,7 @@ func (j journal) Replay(ctx context.Context) error {
 		for _, w := range slices.SortedFunc(maps.Keys(ways), func(a, b kubernetes.Way) int {
 			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace))
 		}) {
-			if err := replay(ctx, dir, w); err != nil {
+			if err := replay(ctx, file, dir, w); err != nil {
 				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", w.Kubeconfig, err))
 			}
 		}
@@ -48,8 +53,12 @@ func (j journal) Replay(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func replay(ctx context.Context, stateDir string, w kubernetes.Way) error {
-	client, err := kube.Open(kube.Config{Kubeconfig: w.Kubeconfig, Namespace: w.Namespace, UserAgent: "rail-agent/" + version, RetryFor: kubernetes.RetryFor})
+func replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kubernetes.Way) error {
+	vet, err := file.VetKubeconfig(w.Kubeconfig, netconf.WhereaboutsFlatFiles())
+	if err != nil {
+		return err
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: w.Kubeconfig, Vet: vet, Namespace: w.Namespace, UserAgent: "rail-agent/" + version, RetryFor: kubernetes.RetryFor})
 	if err != nil {
 		return err
 	}

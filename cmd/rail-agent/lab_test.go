@@ -116,7 +116,9 @@ func (l *lab) launch(args ...string) *running {
 	if err := a.cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
+	logged := make(chan struct{})
 	go func() {
+		defer close(logged)
 		for lines := bufio.NewScanner(read); lines.Scan(); {
 			a.mu.Lock()
 			a.log = append(a.log, lines.Text())
@@ -126,6 +128,7 @@ func (l *lab) launch(args ...string) *running {
 	go func() {
 		_ = a.cmd.Wait() // it is asked for by its exit code, or killed
 		_ = write.Close()
+		<-logged // what it said last, too
 		close(a.ended)
 	}()
 	l.t.Cleanup(func() {

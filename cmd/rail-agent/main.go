@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{netconf.DefaultStateDir},
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log also what changes nothing")
-	root.AddCommand(newRun(a), newIPAM(a), newUninstall(a))
+	root.AddCommand(newRun(a), newProbe(a), newIPAM(a), newUninstall(a))
 	root.SetArgs(args)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {

@@ -50,8 +50,9 @@ node without pods that need it; until then it goes on keeping the node.
 --reconcile does what "rail-agent ipam" does.
 
 At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
-port, and the pod that has it), /healthz and /readyz; at --socket the same and
-/status, for root only. It is ready when it has looked at everything, and what
+port, and the pod that has it), /healthz and /readyz; with --metrics-secure by
+HTTPS, and /metrics only to whom the cluster lets get it. At --socket it serves
+the same and /status, for root only. It is ready when it has looked at everything, and what
 --install, --cni-conf or --uninstall say is done.`,
 		Example: `  rail-agent run
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --restore-binaries
@@ -67,7 +68,9 @@ port, and the pod that has it), /healthz and /readyz; at --socket the same and
 	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
 	flags.BoolVar(&o.Restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
+	flags.BoolVar(&f.container, "container", false, "in a container with capabilities that is not privileged: make its /proc/sys and /sys writable")
 	f.install.add(flags)
+	f.metrics.add(flags)
 	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
 	f.reconciler.add(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, &f) }
@@ -77,7 +80,9 @@ port, and the pod that has it), /healthz and /readyz; at --socket the same and
 // runFlags are those of "run" that are not about the keeper itself.
 type runFlags struct {
 	kubeconfig string
+	container  bool
 	install    installFlags
+	metrics    metricsFlags
 	reconcile  bool
 	reconciler reconcilerFlags
 }
@@ -88,10 +93,15 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 	if os.Geteuid() != 0 {
 		return errors.New("the ledger and the network namespaces are root's; run it as root")
 	}
+	if f.container {
+		if err := makeWritable(); err != nil {
+			return err
+		}
+	}
 	debug.SetMemoryLimit(memoryLimit)
 	o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
 	if o.Socket == "" {
-		o.Socket = filepath.Join(o.StateDirs[0], "agent.sock")
+		o.Socket = socketIn(o.StateDirs)
 	}
 	for _, f := range []*string{&o.Socket, &o.Metrics} {
 		if *f == off {
@@ -138,6 +148,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 				a.log.Error("the addresses of the cluster are not reconciled any more", "err", err)
 			}
 		})
+	}
+	if err := f.metrics.begin(&o, client); err != nil {
+		return err
 	}
 	if err := f.install.begin(ctx, &beside, &o, client); err != nil {
 		return err

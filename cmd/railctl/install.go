@@ -73,18 +73,21 @@ func objects(image, prefix string, definitions bool) ([]string, error) {
 	for _, text := range base.Objects() {
 		all = append(all, string(text))
 	}
-	for at, value := range map[string]string{"image: ": image, "- --prefix=": prefix} {
-		if value == "" {
+	for _, set := range []struct {
+		at, value string
+		lines     int // the DaemonSet and the Deployment have an image
+	}{{"image: ", image, 2}, {"- --prefix=", prefix, 1}} {
+		if set.value == "" {
 			continue
 		}
-		line := regexp.MustCompile(`(?m)^( +` + at + `).*$`)
+		line := regexp.MustCompile(`(?m)^( +` + set.at + `).*$`)
 		found := 0
 		for i, text := range all {
 			found += len(line.FindAllString(text, -1))
-			all[i] = line.ReplaceAllStringFunc(text, func(old string) string { return line.FindStringSubmatch(old)[1] + value })
+			all[i] = line.ReplaceAllStringFunc(text, func(old string) string { return line.FindStringSubmatch(old)[1] + set.value })
 		}
-		if found != 1 {
-			return nil, fmt.Errorf("the manifest has %d lines with %q", found, at)
+		if found != set.lines {
+			return nil, fmt.Errorf("the manifest has %d lines with %q", found, set.at)
 		}
 	}
 	return all, nil

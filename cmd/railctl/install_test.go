@@ -31,7 +31,7 @@ func TestInstallPrintsWithWhatIsAskedFor(t *testing.T) {
 			lines = append(lines, strings.TrimSpace(is[i]))
 		}
 	}
-	if have, want := strings.Join(lines, "; "), "image: registry.example:5000/rail-cni@sha256:0123; - --prefix=rail-"; have != want {
+	if have, want := strings.Join(lines, "; "), "image: registry.example:5000/rail-cni@sha256:0123; image: registry.example:5000/rail-cni@sha256:0123; - --prefix=rail-"; have != want {
 		t.Errorf("what is another: %s", have)
 	}
 }

@@ -64,6 +64,8 @@ What cannot be read is "?", with the reason on stderr.
 A NIC belongs to the network namespace it was lent from, the host netns. Those
 of other host netns than railctl's own (nested runtimes) are listed with --all.
 
+A NIC that did not come home as it was is named on stderr, with what changed.
+
 A record, an RDMA device or a node file (/etc/rail-cni/node.yaml) that cannot be
 read is named on stderr, the others are shown, and the exit code is 1.`,
 		Example: `  railctl show
@@ -131,7 +133,20 @@ func (s *shown) run(cmd *cobra.Command) error {
 	if others > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", others)
 	}
-	return report(cmd.ErrOrStderr(), errs)
+	return report(cmd.ErrOrStderr(), append(errs, tellReturned(cmd, n)...))
+}
+
+// tellReturned prints the NICs that did not come home as they were.
+func tellReturned(cmd *cobra.Command, n *attach.Node) []error {
+	changed, errs := n.Ledger.Returned()
+	for _, r := range changed {
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s is home, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
+		for _, c := range r.Changed {
+			fmt.Fprintf(cmd.ErrOrStderr(), "  %s\n", c)
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "  (correct it, then remove %s)\n", r.File)
+	}
+	return errs
 }
 
 // ofThisHost says whether the attachment belongs to the host netns that

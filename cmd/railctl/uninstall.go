@@ -284,6 +284,8 @@ func (u *uninstaller) delete(ctx context.Context) error {
 	deleted := 0
 	for _, r := range []kube.Resource{
 		{Group: "apps", Version: "v1", Plural: "daemonsets"},
+		{Group: "apps", Version: "v1", Plural: "deployments"},
+		{Group: "coordination.k8s.io", Version: "v1", Plural: "leases"},
 		{Group: rbac, Version: "v1", Plural: "rolebindings"},
 		{Group: rbac, Version: "v1", Plural: "roles"},
 		{Group: rbac, Version: "v1", Plural: "clusterrolebindings"},

@@ -161,7 +161,7 @@ func (l *clusterLab) call(name, verb string, pod, node int) (time.Duration, erro
 	cmd.Env = []string{
 		"CNI_PATH=" + l.path[name], "NETCONFPATH=" + l.confDir(name, node), "CNI_IFNAME=" + ifName,
 		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-%d", pod),
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", nodeFileEnv(),
 	}
 	began := time.Now()
 	out, err := cmd.CombinedOutput()

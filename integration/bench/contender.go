@@ -154,6 +154,7 @@ func (b *builder) chain(c *contender, path string, conf map[string]any) {
 			// Ours first: each finds the IPAM plugin that its config names.
 			"CNI_PATH=" + b.ours + ":" + b.peers,
 			"PATH=" + os.Getenv("PATH"),
+			nodeFileEnv(),
 		}
 		return func(result []byte) (command, error) {
 			conf := maps.Clone(conf)

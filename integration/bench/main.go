@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // options is the command line.
@@ -156,9 +158,20 @@ func findPlaces(o options) (places, error) {
 	if err != nil {
 		return p, err
 	}
-	p.disk, err = os.MkdirTemp(out, "state-")
-	return p, err
+	if p.disk, err = os.MkdirTemp(out, "state-"); err != nil {
+		return p, err
+	}
+	return p, openPaths(filepath.Join(p.disk, "node.yaml"))
 }
+
+// openPaths has the plugins take the state directories and kubeconfigs of the
+// bench, which are temporary.
+func openPaths(nodeFile string) error {
+	return errors.Join(os.WriteFile(nodeFile, []byte("paths: [/**]\n"), 0o600), os.Setenv(netconf.NodeFileEnv, nodeFile))
+}
+
+// nodeFileEnv is for the environment of a plugin.
+func nodeFileEnv() string { return netconf.NodeFileEnv + "=" + os.Getenv(netconf.NodeFileEnv) }
 
 // conditions notes what a reader must know to judge the figures.
 func conditions(o options, p places) (about, error) {

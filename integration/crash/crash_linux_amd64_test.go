@@ -4,10 +4,12 @@ import (
 	"os"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/crash/attacker"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 func TestMain(m *testing.M) {
+	attacker.Asked()
 	code := m.Run()
 	stopPlane()
 	printTable()

@@ -25,6 +25,18 @@
 // RAIL_CNI_MODEL_WORLDS nodes run side by side, four for each processor unless
 // told, each in a process with namespaces of its own.
 //
+// And pods attack a node, [TestHostilePodsHarmNobody]: package attacker has what
+// they do, for RAIL_CNI_HOSTILE_TIME in each of its variants. Meanwhile other pods
+// come and go, and must see nothing of it. A failure prints the last attacks and
+// calls, and what became of the host's links; RAIL_CNI_HOSTILE_ONLY chooses
+// attacks, to find the one that did it. Three things are not among them, because
+// no CNI plugin can keep a pod from them: taking addresses of others on a wire
+// that it shares; removing a veth that stands for a NIC of hardware, or hiding it
+// and posing as it with another, for a veth is known by no device; and making or
+// removing virtual links of the host by its namespace's number, which the kernel
+// lets pods do that have CAP_NET_ADMIN without a user namespace
+// (rtnl_link_get_net_capable).
+//
 // Outside of the rig the NICs are veths, which the kernel destroys with their
 // pod's netns where it sends a NIC of hardware home.
 package crash

@@ -162,8 +162,7 @@ type modelCall struct {
 	alone bool           // its children are not killed with it
 }
 
-// run runs the plugin. A killed one ends with errKilled; by then its children
-// have ended as well.
+// run runs the plugin.
 func (w *world) run(c modelCall) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": "1.1.0", "name": "net-" + modelNIC(c.nic), "type": "host-device", "device": modelNIC(c.nic), "stateDir": w.state,
@@ -172,16 +171,21 @@ func (w *world) run(c modelCall) ([]byte, error) {
 	for k, v := range c.keys {
 		conf[k] = v
 	}
-	text, err := json.Marshal(conf)
-	if err != nil {
-		return nil, err
-	}
 	netns := ""
 	if c.pod != nil {
 		netns = "/run/netns/" + c.pod.Name
 	}
-	bin := testnet.Bin(w.t)
-	cmd := exec.Command(filepath.Join(bin, "host-device"))
+	return execute(testnet.Bin(w.t), "host-device", c, netns, conf)
+}
+
+// execute runs a plugin of the directory bin for a call, with a configuration. A
+// killed one ends with errKilled; by then its children have ended as well.
+func execute(bin, plugin string, c modelCall, netns string, conf map[string]any) ([]byte, error) {
+	text, err := json.Marshal(conf)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(filepath.Join(bin, plugin))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.verb, "CNI_CONTAINERID="+c.key.ContainerID, "CNI_IFNAME="+c.key.IfName,
 		"CNI_NETNS="+netns, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME="+c.key.ContainerID, "CNI_PATH="+bin)
 	var stdout, stderr bytes.Buffer
@@ -233,13 +237,18 @@ type keeper struct {
 }
 
 func (w *world) startAgent() *keeper {
-	k := &keeper{cmd: exec.Command(filepath.Join(testnet.Bin(w.t), "rail-agent"), "run", "--state-dir", w.state, "--metrics", "off", "--socket", "off")}
+	w.done["agents"]++
+	return startKeeper(w.t, w.state)
+}
+
+// startKeeper starts a rail-agent that keeps the node of a state directory.
+func startKeeper(t *testing.T, state string) *keeper {
+	k := &keeper{cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "run", "--state-dir", state, "--metrics", "off", "--socket", "off")}
 	k.cmd.Env = append(os.Environ(), "KUBECONFIG=")
 	k.cmd.Stderr, k.cmd.SysProcAttr = &k.log, &syscall.SysProcAttr{Setpgid: true}
 	if err := k.cmd.Start(); err != nil {
-		w.t.Error(err)
+		t.Error(err)
 	}
-	w.done["agents"]++
 	return k
 }
 

@@ -100,10 +100,8 @@ func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duratio
 	if deadline, ok := t.Deadline(); ok {
 		args = append(args, "-test.timeout="+time.Until(deadline).String())
 	}
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, world),
+	cmd := inNamespaces(args, "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, world),
 		fmt.Sprintf("%s=%d", stepsVar, steps), fmt.Sprintf("RAIL_CNI_CRASH_SEED=%d", seed+uint64(world)))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 	var out, errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	stdout, err := cmd.StdoutPipe()
@@ -127,6 +125,16 @@ func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duratio
 	}
 	err = cmd.Wait()
 	return done, out.String() + errOut.String(), err
+}
+
+// inNamespaces returns the command that runs this program again in namespaces of
+// its own, of the kinds network, mount and process, which end with the thread
+// that starts it.
+func inNamespaces(args []string, env ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	return cmd
 }
 
 // progress begins the lines in which a world says what it has done so far, and

@@ -108,7 +108,7 @@ func (p *pool) program(verb, id, cidr string) program {
 		p.t.Fatal(err)
 	}
 	return program{args: []string{filepath.Join(testnet.Bin(p.t), "whereabouts")}, stdin: string(conf), env: []string{
-		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent", testnet.OpenNodeFileEnv,
 		"CNI_ARGS=K8S_POD_NAMESPACE=ns;K8S_POD_NAME=" + pod, "GOTRACEBACK=none",
 	}}
 }

@@ -66,7 +66,7 @@ func beginInstalling(t *testing.T) *installing {
 	t.Helper()
 	l := &installing{v1: build(t, "e2e-1"), v2: build(t, "e2e-2")}
 	began := time.Now()
-	l.lab = &lab{Cluster: cluster.Start(t, cluster.Options{Multus: cluster.Thin})}
+	l.lab = &lab{Cluster: cluster.Start(t, cluster.Options{Multus: cluster.Thin, Hardware: true})}
 	t.Logf("the cluster is up after %v", time.Since(began).Round(time.Millisecond))
 	if err := l.LoadImage(t.Context(), l.v1.archive, l.v2.archive); err != nil {
 		t.Fatal(err)
@@ -133,10 +133,13 @@ func (l *installing) helm(t *testing.T, args ...string) string {
 	return l.must(t, testnet.Tool(t, "helm", "tools"), append(args, "--namespace", "kube-system", "--timeout", "3m")...)
 }
 
-// rolledOut waits until each node's agent is a new one and ready.
+// rolledOut waits until each node's agent, and the reconciler, is a new one and
+// ready.
 func (l *installing) rolledOut(t *testing.T) {
 	t.Helper()
-	l.kubectl(t, "--namespace", "kube-system", "rollout", "status", "daemonset/rail-agent", patience)
+	for _, object := range []string{"daemonset/rail-agent", "deployment/rail-cni-reconciler"} {
+		l.kubectl(t, "--namespace", "kube-system", "rollout", "status", object, patience)
+	}
 }
 
 // wantPlugins wants the plugins of a release on every node, and what they find
@@ -251,7 +254,7 @@ func (l *installing) story(t *testing.T, install, upgrade, goBack, callOff func(
 		t.Fatalf("%v\n%s", err, out)
 	}
 	l.wantAsBefore(t)
-	if left := l.kubectl(t, "get", "daemonsets,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,jobs", "--all-namespaces",
+	if left := l.kubectl(t, "get", "daemonsets,deployments,leases,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,jobs", "--all-namespaces",
 		"--selector", "app.kubernetes.io/name=rail-cni", "--output", "name"); left != "" {
 		t.Errorf("there is left: %s", left)
 	}
@@ -321,8 +324,8 @@ func (l *installing) prefixed(t *testing.T) {
 	l.kubectl(t, "create", "namespace", namespace)
 	// As an administrator has it who lets nobody else's pods in.
 	l.kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
-	l.must(t, helm, "install", "rails", chart, "--namespace", namespace, "--set", "image.tag="+l.v1.tag, "--set", "plugins.prefix=rail-",
-		"--set", "uninstall.timeout=10s", "--set-string", "nodeSelector.feature\\.node\\.kubernetes\\.io/pci-15b3\\.present=true", "--wait", "--timeout", "3m")
+	l.must(t, helm, "install", "rails", chart, "--namespace", namespace, "--set", "image.tag="+l.v1.tag, "--set", "plugins.prefix=rail-", "--set", "privileged=false", "--set", "admissionPolicy=true",
+		"--set", "uninstall.timeout=40s", "--set-string", "nodeSelector.feature\\.node\\.kubernetes\\.io/pci-15b3\\.present=true", "--wait", "--timeout", "3m")
 	for i, n := range l.Nodes() {
 		for line := range strings.Lines(l.was[i]) {
 			if path, _, _ := strings.Cut(line, " "); path != "" && path != "/whereabouts.d" && !strings.Contains(l.files(t, n), line) {
@@ -341,9 +344,13 @@ func (l *installing) prefixed(t *testing.T) {
 		t.Errorf("net2 has the MTU %d", mtu)
 	}
 
-	// An attachment whose pod dies without a DEL: the agent, in its container,
-	// runs the node's IPAM plugin by the node's kubeconfig.
+	// Attachments whose pod dies without a DEL: the agent, in its container
+	// without privileges, runs the node's IPAM plugin by the node's kubeconfig,
+	// and gives a NIC back the settings that the pod has changed.
 	n := l.Node(0)
+	host := testnet.Of(t, n.Pid())
+	host.Sysctl("ipv4/conf/ens18np0/arp_notify", "1") // the kernel forgets it when the NIC leaves
+	before := host.State()
 	if _, err := n.Exec(t.Context(), "ip", "netns", "add", "dies"); err != nil {
 		t.Fatal(err)
 	}
@@ -351,6 +358,16 @@ func (l *installing) prefixed(t *testing.T) {
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dies", "/opt/cni/bin/rail-macvlan")
 	add.Stdin = strings.NewReader(`{"cniVersion": "1.0.0", "name": "dies", "type": "rail-macvlan", "master": "ens2f0", "ipam": {"type": "rail-whereabouts", "range": "10.46.0.0/24"}}`)
 	if out, err := add.CombinedOutput(); err != nil || !strings.Contains(strings.Join(l.held(t), "\n"), "default/dies") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	add = n.Command(t.Context(), "env", "CNI_COMMAND=ADD", "CNI_CONTAINERID=dies", "CNI_IFNAME=net2", "CNI_NETNS=/var/run/netns/dies", "CNI_PATH=/opt/cni/bin",
+		"/opt/cni/bin/rail-host-device")
+	add.Stdin = strings.NewReader(`{"cniVersion": "1.0.0", "name": "dies-too", "type": "rail-host-device", "device": "ens18np0"}`)
+	if out, err := add.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const change = "ip link set net2 mtu 1400; cd /proc/sys/net; echo 2 >ipv4/conf/net2/rp_filter; echo 0 >ipv6/conf/net2/accept_ra; echo 1 >ipv6/conf/net2/disable_ipv6"
+	if out, err := n.Exec(t.Context(), "ip", "netns", "exec", "dies", "sh", "-ec", change); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if _, err := n.Exec(t.Context(), "ip", "netns", "del", "dies"); err != nil {
@@ -363,6 +380,9 @@ func (l *installing) prefixed(t *testing.T) {
 		}
 	}
 	t.Logf("freed after %v", time.Since(began).Round(time.Millisecond))
+	if d := host.Settled(before); d != "" {
+		t.Errorf("%s is not as it was:\n%s", n.Name, d)
+	}
 
 	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall"); err == nil || !strings.Contains(err.Error(), "add --namespace "+namespace) {
 		t.Errorf("agents in another namespace: %s, %v", out, err)

@@ -256,6 +256,11 @@ func (n *node) records() []*ledger.Record {
 	if len(errs) > 0 {
 		n.t.Fatal(errs)
 	}
+	for i, r := range records { // with what a list leaves out
+		if records[i], err = l.Get(r.Key); err != nil {
+			n.t.Fatal(err)
+		}
+	}
 	return records
 }
 

@@ -17,7 +17,7 @@ import (
 // kernelModules are loaded in this order, each after those that it needs. A
 // kind of link that is missing here does not exist in the guest.
 var kernelModules = []string{
-	"ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm",
+	"ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm", "ib_ipoib",
 	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
 }
 

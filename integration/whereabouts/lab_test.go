@@ -2,6 +2,7 @@ package whereabouts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -142,13 +143,15 @@ func (n *node) config(t testing.TB, version, ipam, keys string) string {
 type call struct {
 	binary, verb, id, ifname, args, stdin string
 	node                                  string // NODENAME
+	netns                                 string // "" is one that does not exist
 }
 
 func (c call) command(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.binary)
 	cmd.Env = []string{
 		"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.id, "CNI_IFNAME=" + c.ifname, "CNI_ARGS=" + c.args,
-		"CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent", "GOTRACEBACK=none",
+		"CNI_NETNS=" + cmp.Or(c.netns, "/nonexistent/netns"), "CNI_PATH=/nonexistent", "GOTRACEBACK=none",
+		testnet.OpenNodeFileEnv,
 		"NODENAME=" + c.node,
 	}
 	cmd.Stdin = strings.NewReader(c.stdin)

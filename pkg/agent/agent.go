@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -57,9 +59,16 @@ type Options struct {
 	// Leaving: the plugins are taken away whatever is left, and a record that
 	// cannot be read keeps the agent from being ready no more.
 	Leaving bool
+	// Uninstalling means that readiness reports the end of the uninstallation, and
+	// does not depend on the metrics.
+	Uninstalling bool
 
 	Metrics string // address to serve metrics and health at, "" for none
-	Socket  string // path of the socket that answers railctl, "" for none
+	// MetricsTLS encrypts the metrics, and MetricsGuard decides who may read them.
+	// nil means no encryption, or everybody.
+	MetricsTLS   *tls.Config
+	MetricsGuard func(http.Handler) http.Handler
+	Socket       string // path of the socket that answers railctl, "" for none
 
 	Teller  Teller  // nil is nobody
 	Journal Journal // nil is none
@@ -69,20 +78,24 @@ type Options struct {
 // agent is a running one.
 type agent struct {
 	Options
-	host     *link.Netns // for subscriptions; only Listen works on it
-	keepers  []*keeper
-	binaries *binaries
-	journal  journalState
-	stats    stats
-	scrape   chan struct{} // one at a time
-	began    time.Time
+	host         *link.Netns // for subscriptions; only Listen works on it
+	keepers      []*keeper
+	binaries     *binaries
+	journal      journalState
+	metricsState metricsState
+	stats        stats
+	scrapes      turns
+	began        time.Time
 }
 
 // Run keeps the node until ctx ends, or until what it needs to begin is not to
 // be had. The calling thread must be in the host netns.
 func Run(ctx context.Context, o Options) error {
-	a := &agent{Options: o, began: time.Now(), scrape: make(chan struct{}, 1)}
-	var err error
+	a := &agent{Options: o, began: time.Now(), scrapes: newTurns()}
+	err := checkMetrics(o.Metrics)
+	if err != nil {
+		return err
+	}
 	if a.host, err = link.CurrentNetns(); err != nil {
 		return err
 	}
@@ -98,7 +111,7 @@ func Run(ctx context.Context, o Options) error {
 	if a.binaries, err = newBinaries(a); err != nil {
 		return err
 	}
-	servers, err := a.listen()
+	socket, err := a.private()
 	if err != nil {
 		return err
 	}
@@ -119,9 +132,13 @@ func Run(ctx context.Context, o Options) error {
 	}
 	all.Go(func() { a.binaries.run(ctx) })
 	all.Go(func() { a.replay(ctx) })
-	failed := make(chan error, len(servers))
-	for _, s := range servers {
-		all.Go(func() { failed <- s.serve(ctx) })
+	if a.Metrics != "" {
+		a.metricsState.err = errNotListening
+		all.Go(func() { a.serveMetrics(ctx, a.answers(a.MetricsGuard)) })
+	}
+	failed := make(chan error, 1)
+	if socket != nil {
+		all.Go(func() { failed <- socket.serve(ctx) })
 	}
 	a.Log.Info("keeping the node", "node", o.NodeName, "stateDirs", o.StateDirs, "version", o.Version)
 	select {

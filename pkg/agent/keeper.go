@@ -63,6 +63,8 @@ type keeper struct {
 	duties     map[ledger.Key]*duty
 	looked     time.Time // when it last looked
 	unreadable string    // the records that cannot be read, and why
+
+	changed map[string]time.Time // NICs that did not come home as they were: when that was reported
 }
 
 // duty is an attachment that is to be ended.
@@ -165,7 +167,9 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 	defer k.mu.Unlock()
 	k.looked, next = now, now.Add(slow)
 	k.stats.count(&k.stats.looks)
-	k.sayUnreadable(errors.Join(errs...))
+	changed, changedErrs := k.node.Ledger.Returned()
+	k.sayChanged(changed)
+	k.sayUnreadable(errors.Join(append(errs, changedErrs...)...))
 	found := map[ledger.Key]bool{}
 	for _, r := range stale {
 		found[r.Key] = true
@@ -297,6 +301,20 @@ func (k *keeper) settled(d *duty) {
 	if d.err != nil {
 		k.tell(k.log, Notice{"Home", fmt.Sprintf("%s of %s is home and free", d.record.NICName(), d.record.Holder()), false})
 	}
+}
+
+// sayChanged reports once each NIC that did not come home as it was.
+func (k *keeper) sayChanged(all []*ledger.Returned) {
+	told := map[string]time.Time{}
+	for _, r := range all {
+		told[r.File] = r.Time
+		if k.changed[r.File].Equal(r.Time) {
+			continue
+		}
+		k.tell(k.log, Notice{"ReturnedChanged", fmt.Sprintf("%s is home, but not as it was, after %s: %s", r.NIC, r.Holder, strings.Join(r.Changed, "; ")), true},
+			"nic", r.NIC, "file", r.File)
+	}
+	k.changed = told
 }
 
 func (k *keeper) sayUnreadable(err error) {

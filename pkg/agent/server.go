@@ -104,6 +104,9 @@ func (a *agent) ready() error {
 			return err
 		}
 	}
+	if err := a.metricsState.get(); err != nil && !a.Uninstalling {
+		return err
+	}
 	for _, k := range a.keepers {
 		k.mu.Lock()
 		looked, unreadable := k.looked, k.unreadable
@@ -128,20 +131,6 @@ func probe(ask func() error) http.HandlerFunc {
 	}
 }
 
-func (a *agent) metrics(w http.ResponseWriter, r *http.Request) {
-	select {
-	case a.scrape <- struct{}{}:
-		defer func() { <-a.scrape }()
-	case <-r.Context().Done():
-		return // a driver has kept the one before for too long
-	}
-	e := &exposition{}
-	a.collect(e)
-	a.collectRDMA(e)
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = e.WriteTo(w) // whoever asked has gone
-}
-
 // server is one of the agent's ends that others connect to.
 type server struct {
 	listener net.Listener
@@ -158,34 +147,34 @@ func (s *server) serve(ctx context.Context) error {
 	return err
 }
 
-// listen opens what the agent answers at.
-func (a *agent) listen() ([]*server, error) {
-	var servers []*server
-	open := http.NewServeMux()
-	open.HandleFunc("GET /metrics", a.metrics)
-	open.HandleFunc("GET /healthz", probe(a.healthy))
-	open.HandleFunc("GET /readyz", probe(a.ready))
-	if a.Metrics != "" {
-		l, err := net.Listen("tcp", a.Metrics)
-		if err != nil {
-			return nil, cnierr.Wrap(err, cnierr.IO, "end what uses the port, or name another one by --metrics", "metrics")
-		}
-		servers = append(servers, &server{l, open})
+// answers returns the agent's handler, with guard, unless nil, before the metrics.
+func (a *agent) answers(guard func(http.Handler) http.Handler) *http.ServeMux {
+	var metrics http.Handler = http.HandlerFunc(a.metrics)
+	if guard != nil {
+		metrics = guard(metrics)
 	}
-	if a.Socket != "" {
-		l, err := listenUnix(a.Socket)
-		if err != nil {
-			return nil, err
-		}
-		private := http.NewServeMux()
-		private.Handle("GET /", open)
-		private.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(a.status()) // whoever asked has gone
-		})
-		servers = append(servers, &server{l, private})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /healthz", probe(a.healthy))
+	mux.HandleFunc("GET /readyz", probe(a.ready))
+	return mux
+}
+
+// private listens on the socket for root, if there is one.
+func (a *agent) private() (*server, error) {
+	if a.Socket == "" {
+		return nil, nil //nolint:nilnil // no socket is no error
 	}
-	return servers, nil
+	l, err := listenUnix(a.Socket)
+	if err != nil {
+		return nil, err
+	}
+	mux := a.answers(nil)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(a.status()) // the client may have gone
+	})
+	return &server{l, mux}, nil
 }
 
 // listenUnix opens a socket for root only. One that a killed agent left is

@@ -115,6 +115,11 @@ func (a *agent) collectAttachments(e *exposition) {
 				notHome[dir]++
 			}
 		}
+		changed, _ := k.node.Ledger.Returned() // the keeper reports those that cannot be read
+		for _, r := range changed {
+			e.add("rail_cni_returned_changed", gauge, "Settings of a NIC that are not as they were before it was last lent.",
+				float64(len(r.Changed)), labels{"state_dir", dir, "nic", r.NIC})
+		}
 		records, errs := k.node.Ledger.List()
 		unreadable += len(errs)
 		for _, r := range records {

@@ -145,7 +145,7 @@ func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) (*ledger.Record, er
 		r.Pod = &ledger.Pod{Namespace: args.PodNamespace, Name: args.PodName, UID: args.PodUID}
 	}
 	if c.Conf.IPAM.Type != "" {
-		config, err := c.Conf.WithoutPrevResult()
+		config, err := c.Conf.Kept()
 		if err != nil {
 			return nil, err
 		}

@@ -55,11 +55,20 @@ func Open(stateDir string) (*Node, error) {
 		host.Close()
 		return nil, err
 	}
-	return &Node{
-		Host:   nic.Host{Netns: host, Sys: "/sys"},
+	n := &Node{
+		Host:   nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"},
 		Ledger: l,
 		Log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	}, nil
+	}
+	n.Host.Holder = n.holderOfDevice
+	host.Unread = func(l *link.Link) { warnUnread(n.Log, host, l) } // callers may change Log
+	return n, nil
+}
+
+// warnUnread logs a link whose description is damaged. What cannot be read of it
+// was ignored.
+func warnUnread(log *slog.Logger, ns *link.Netns, l *link.Link) {
+	log.Warn("link cannot be read in full", "link", l.Name, "index", l.Index, "of", ns.Path, "err", l.Damage)
 }
 
 // Close releases what Open opened.

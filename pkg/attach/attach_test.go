@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/attach"
@@ -149,6 +150,22 @@ func (b *bench) untouched(before string) {
 	}
 	if h := b.held(); len(h) > 0 {
 		b.t.Errorf("addresses are still held: %v", h)
+	}
+}
+
+// sameAttributes fails the test unless RTM_GETLINK tells the same of the NIC as
+// before. A carrier that came back is reported up to a second later (linkwatch).
+func (b *bench) sameAttributes(before string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		d := testnet.Diff(before, b.node.Attributes(nicName))
+		if d == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Errorf("the NIC's attributes are not as they were:\n%s", d)
+			return
+		}
 	}
 }
 

@@ -217,8 +217,8 @@ func (a *Adding) findChained(ctx context.Context, conf *netconf.RDMAChained, b *
 	move := exclusive && in.ns == a.Node.Host.Netns
 	if move && b.netdev != nil && b.netdev.Encap == "infiniband" {
 		return nil, cnierr.Wrap(errNotForPod, cnierr.NotAvailable,
-			`use host-device of rail-cni, which moves both in the right order, or "rdmaIsolation" of ib-sriov-cni`,
-			"the kernel would destroy the InfiniBand interface %s when its RDMA device moves after it", a.IfName)
+			rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`,
+			"RDMA is in exclusive mode, and the kernel would destroy the InfiniBand interface %s when its RDMA device moves", a.IfName)
 	}
 	if move {
 		if err := a.Node.permit(a.Node.nicOf(b), conf.Allow); err != nil {

@@ -166,7 +166,7 @@ func (n *Node) endPeerIn(ctx context.Context, r *peerRecord, ns *link.Netns) (bo
 		name = d.Name
 	}
 	if ns == n.Host.Netns {
-		return true, rename(core, &d, name)
+		return true, n.nameAgain(core, ns, &d, name)
 	}
 	return n.moveDeviceHome(ctx, ledger.RDMADevice{Name: name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, ns, n.Host.Netns)
 }

@@ -259,7 +259,7 @@ func TestDelKeepsAnEditedRecordOfRDMAAside(t *testing.T) {
 			if kept, _ := filepath.Glob(b.recordPath() + ".corrupt-*"); len(kept) != 1 {
 				t.Errorf("kept aside: %q", kept)
 			}
-			b.node.IP("link", "set", nicName, "up") // nobody knows that it was
+			b.fetch()
 			b.untouched(before)
 		})
 	}
@@ -295,7 +295,7 @@ func TestRecordOfRDMAAloneIsEndedByAll(t *testing.T) {
 		b.node.MustRun(peer(t, b.call("ADD", b.config(map[string]any{"cniVersion": "1.0.0"}))))
 		b.putRDMA()
 		b.node.MustRun(b.call("DEL", b.config(nil)))
-		b.node.IP("link", "set", nicName, "up") // nobody knows that it was
+		b.fetch()
 		b.untouched(before)
 	})
 	t.Run("host-device ADD", func(t *testing.T) {

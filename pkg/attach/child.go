@@ -47,7 +47,7 @@ func (p MakeChild) Claim(ctx context.Context, a *Adding, commit func() error) er
 	if a.Record.RDMA, err = p.findRDMA(a, master); err != nil {
 		return err
 	}
-	a.Record.Child = &ledger.Child{Master: master.Name, Mode: c.Mode, InPod: c.LinkInContainer}
+	a.Record.Child = &ledger.Child{Master: master.Name, MasterIndex: master.Index, Mode: c.Mode, InPod: c.LinkInContainer}
 	if err := commit(); err != nil || c.LinkInContainer {
 		return err
 	}
@@ -126,7 +126,7 @@ func (p MakeChild) Give(_ context.Context, a *Adding) error {
 	if err != nil {
 		return err
 	}
-	a.Record.MAC = l.MAC.String()
+	a.Record.MAC, a.Record.Child.PodIndex = l.MAC.String(), l.Index
 	return nil
 }
 
@@ -244,7 +244,10 @@ func (p MakeChild) TakeBackUnrecorded(_ context.Context, _ *Node, c *Call, pod *
 	if err != nil {
 		return err
 	}
-	return deleteMacvlan(pod, l, func() {})
+	if l.Kind != "macvlan" {
+		return nil // another interface has the name
+	}
+	return deleteMacvlans(pod, []*link.Link{l}, false, func() {})
 }
 
 // Available says whether the master that the configuration names is there.

@@ -71,7 +71,7 @@ func (n *Node) fallen(s nic.Selector, c *Call) (l *link.Link, away *link.Netns, 
 func (n *Node) fallenIn(ns *link.Netns, s nic.Selector, c *Call) (*link.Link, error) {
 	links, err := ns.Links()
 	for _, l := range links {
-		if hasFallen(l, c.IfName) && selects(s, n.unrecorded(c, l).Loan) {
+		if r := n.unrecorded(c, l); hasFallen(l, c.IfName) && selects(s, r.Loan) && n.mayTake(r, l) {
 			return l, nil
 		}
 	}
@@ -82,7 +82,7 @@ func (n *Node) fallenIn(ns *link.Netns, s nic.Selector, c *Call) (*link.Link, er
 // what the kernel gives a NIC whose netns died: that of the pod, or dev<index>
 // where the host has one of that name.
 func hasFallen(l *link.Link, ifName string) bool {
-	return l.HasParent() && l.Alias != l.Name && lentByAlias(l, "") &&
+	return lentByAlias(l) && l.Alias != l.Name &&
 		(l.Name == ifName || l.Name == fmt.Sprintf("dev%d", l.Index))
 }
 
@@ -93,8 +93,6 @@ func (n *Node) unrecorded(c *Call, l *link.Link) *ledger.Record {
 		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
 		Group: l.Group, Flags: l.SettableFlags(),
 	}}
-	if l.ParentBus == "pci" {
-		r.Loan.PCI = l.ParentDev
-	}
+	r.Loan.PCI = n.Host.Of(l).PCI
 	return r
 }

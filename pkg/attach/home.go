@@ -190,55 +190,13 @@ func (n *Node) takeBack(ctx context.Context, r *ledger.Record, wait time.Duratio
 		return err
 	}
 	defer pod.Close()
+	if pod != nil {
+		pod.Unread = func(l *link.Link) { warnUnread(n.log(r), pod, l) }
+	}
 	if r.Child != nil {
-		return n.deleteChild(r, pod, silent)
+		return n.deleteChild(ctx, r, pod, wait, silent)
 	}
 	return n.bringHome(ctx, r, pod, wait, silent)
-}
-
-func (n *Node) deleteChild(r *ledger.Record, pod *link.Netns, silent func()) error {
-	if pod == nil {
-		return nil // it died with its netns
-	}
-	l, err := pod.ByName(r.IfName)
-	if errors.Is(err, link.ErrNotFound) {
-		return n.deleteRenamedChild(r, pod, silent)
-	}
-	if err != nil {
-		return err
-	}
-	if r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && r.MAC != "" && l.MAC.String() != r.MAC {
-		return nil // another pod's: its netns has got the inode number of ours
-	}
-	return deleteMacvlan(pod, l, silent)
-}
-
-// deleteRenamedChild deletes the child that has another name: a macvlan with the
-// MAC that it was given, which somebody in the pod renamed, or one that was just
-// being made.
-func (n *Node) deleteRenamedChild(r *ledger.Record, pod *link.Netns, silent func()) error {
-	links, err := pod.Links()
-	if err != nil {
-		return err
-	}
-	for _, l := range links {
-		if l.Kind == "macvlan" && (l.MAC.String() == r.MAC || l.Name == bornAs(r)) {
-			return deleteMacvlan(pod, l, silent)
-		}
-	}
-	return nil
-}
-
-func deleteMacvlan(pod *link.Netns, l *link.Link, silent func()) error {
-	if l.Kind != "macvlan" {
-		return nil // somebody else's interface has taken the name
-	}
-	// Setting it down first would cost the kernel a grace period more than
-	// deleting it does; without addresses it is silent as well.
-	if pod.FlushAddresses(l.Index) == nil {
-		silent()
-	}
-	return cnierr.Wrap(pod.Delete(l.Index), cnierr.Kernel, "", "delete macvlan %s", l.Name)
 }
 
 // homeOf opens the netns that the record's NIC belongs to. When that is gone
@@ -506,6 +464,11 @@ const (
 // restore gives a NIC that is home the state of its snapshot.
 func (n *Node) restore(ctx context.Context, r *ledger.Record, home *link.Netns, l *link.Link) error {
 	s := r.Loan.Snapshot
+	// Altnames come first: a pod can add any number, and they hinder other
+	// programs of the host until they are gone.
+	if err := home.KeepAltNames(l, s.AltNames); err != nil {
+		n.log(r).Warn("altnames given in the pod could not be removed", "err", err)
+	}
 	names := append([]string{s.Name}, s.AltNames...)
 	if slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(l.Names(), name) }) {
 		taken, name, err := n.makeRoom(ctx, r, home, l, names...)
@@ -517,6 +480,11 @@ func (n *Node) restore(ctx context.Context, r *ledger.Record, home *link.Netns, 
 				"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, describe(taken))
 		}
 	}
+	// While the NIC is down: the pod's programs must see no packet of others.
+	missing, err := n.detachPrograms(r, home, l.Index)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
+	}
 	lost, err := home.Restore(l.Index, s)
 	// What is lost now is lost for good, because the record goes: a reason that
 	// passes (no memory, something busy) must not be enough.
@@ -524,8 +492,10 @@ func (n *Node) restore(ctx context.Context, r *ledger.Record, home *link.Netns, 
 		time.Sleep(restorePause)
 		lost, err = home.Restore(l.Index, s)
 	}
-	for _, e := range lost {
-		n.log(r).Warn("the host did not take back part of the NIC's configuration", "err", e)
+	var changed []link.Changed
+	if err == nil { // else the name may be another's, and the next try comes here
+		changed = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 	}
+	n.report(r, lost, changed, missing)
 	return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
 }

@@ -130,6 +130,9 @@ func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error
 	if a.Record.RDMA, err = a.findRDMA(l, p.Conf.RDMA, p.Conf.Allow); err != nil {
 		return err
 	}
+	if err := movableWithRDMA(l, a.Record.RDMA); err != nil {
+		return err
+	}
 	loan.Name, loan.Identity = l.Name, l.Identity()
 	if below := nic.LiesOn(l); below != 0 {
 		on, err := a.Node.Host.Netns.ByIndex(below)
@@ -139,7 +142,25 @@ func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error
 		loan.LiesOn = on.Name
 	}
 	loan.Snapshot, err = a.Node.Host.Netns.Snapshot(l)
+	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowBPF) {
+		loan.Snapshot.Programs, err = a.Node.Host.Netns.Programs(l.Index)
+	}
+	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowVFs) {
+		loan.Snapshot.Functions, err = a.Node.Host.Netns.Functions(l.Index)
+	}
 	return err
+}
+
+// movableWithRDMA fails for an InfiniBand interface whose RDMA device would move.
+// ib_ipoib, a client of the RDMA device, makes the interface. The move destroys
+// it with its addresses and settings, and makes another one in init_net that
+// cannot be recognized as the same (ipoib_add_one).
+func movableWithRDMA(l *link.Link, r *ledger.RDMA) error {
+	if l.Encap != "infiniband" || r == nil || r.Mode != string(rdma.Exclusive) {
+		return nil
+	}
+	return cnierr.New(cnierr.NICProtected, rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`,
+		"%s must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", l.Name, r.Devices[0].Name)
 }
 
 // guardPodChildren is the guardrail "children" for those that pods have: the
@@ -231,6 +252,18 @@ func (n *Node) holderOfSelected(s nic.Selector) (*ledger.Record, error) {
 	return nil, errors.Join(errs...)
 }
 
+// holderOfDevice returns the name of the attachment that has been lent a device
+// of the host, "" if none has.
+func (n *Node) holderOfDevice(device string) string {
+	records, _ := n.Ledger.List() // only for the text of an error
+	for _, r := range records {
+		if r.Loan != nil && r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) && (r.Loan.PCI == device || r.Loan.Identity.ParentDev == device) {
+			return r.Holder()
+		}
+	}
+	return ""
+}
+
 func selects(s nic.Selector, l *ledger.Loan) bool {
 	switch {
 	case s.Device != "":
@@ -250,8 +283,7 @@ func selects(s nic.Selector, l *ledger.Loan) bool {
 // the host's name, as upstream's plugin does, so that either can end what the
 // other began.
 //
-// The RDMA device goes first: it can refuse, and on InfiniBand the driver makes
-// the netdev anew when it moves.
+// The RDMA device goes first: it can refuse.
 func (p LendNIC) Give(ctx context.Context, a *Adding) error {
 	loan := a.Record.Loan
 	if loan.Driver != "" {
@@ -266,6 +298,9 @@ func (p LendNIC) Give(ctx context.Context, a *Adding) error {
 	}
 	if now, was := l.Identity(), loan.Identity; now.ParentDev != was.ParentDev || now.PermMAC != was.PermMAC || !l.HasParent() && now.Index != was.Index {
 		return cnierr.New(cnierr.TryAgain, "", "another NIC has taken the name %s meanwhile", loan.Name)
+	}
+	if err := a.Node.Host.Netns.Detach(l.Index, loan.Snapshot.Programs); err != nil {
+		return cnierr.Wrap(err, cnierr.Kernel, "", "lend %s without the host's BPF programs", loan.Name)
 	}
 	err = a.Node.Host.Netns.Move(l.Index, a.Pod, a.IfName, loan.Name)
 	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "lend %s", loan.Name)
@@ -318,6 +353,9 @@ func carry(a *Adding, l *link.Link, l3 *layer3) error {
 // TakeBackUnrecorded brings home a NIC that upstream's host-device lent, or that
 // ours lent and whose record is lost: the alias of the interface is its name on
 // the host. Such a NIC comes back down, because nobody knows how it was.
+//
+// The pod chooses the names and aliases of its links. So the host takes back only
+// a NIC with a device, which the configuration selects and the node file opens.
 func (p LendNIC) TakeBackUnrecorded(ctx context.Context, n *Node, c *Call, pod *link.Netns) error {
 	if pod == nil {
 		return p.takeBackFallen(ctx, n, c)
@@ -329,32 +367,40 @@ func (p LendNIC) TakeBackUnrecorded(ctx context.Context, n *Node, c *Call, pod *
 	if err != nil {
 		return err
 	}
-	if !lentByAlias(l, p.Conf.Device) {
+	r := n.unrecorded(c, l)
+	s, err := p.Selector(&n.Host)
+	if err != nil || !lentByAlias(l) || !selects(s, r.Loan) || !n.mayTake(r, l) {
 		return nil
 	}
-	r := n.unrecorded(c, l)
 	r.Netns.NetnsID = pod.ID
 	return n.moveHome(ctx, r, pod, n.Host.Netns, l, func() {})
 }
 
-// lentByAlias says whether the alias of l is the host's name of a lent NIC, and
-// not a text that somebody wrote there. device is what the configuration
-// selects by name, if it does.
-func lentByAlias(l *link.Link, device string) bool {
-	switch {
-	case l.Alias == "" || !validIfName(l.Alias):
+// lentByAlias reports whether l is a NIC with a device whose alias can be its name
+// on the host.
+func lentByAlias(l *link.Link) bool {
+	return l.HasParent() && validIfName(l.Alias)
+}
+
+// mayTake reports whether the host may take back l, which only its alias marks as
+// lent: the node file must open it, and no attachment may have it, or another NIC
+// of that name.
+func (n *Node) mayTake(r *ledger.Record, l *link.Link) bool {
+	known := *l
+	known.Name = l.Alias
+	found := n.Host.Of(&known)
+	if err := n.permit(found, nil); err != nil {
+		n.Log.Warn("NIC without a record left in place", "nic", l.Alias, "err", err)
 		return false
-	case l.Kind == "macvlan" || l.Kind == "ipvlan" || l.Encap == "loopback":
-		return false // never lent
-	case device == "" || l.Alias == device:
-		return true
 	}
-	for _, alt := range l.AltNames {
-		if alt == device {
-			return true
+	key := found.Key(n.Host.Netns.ID)
+	return !n.anotherHas(r, func(o *ledger.Record) bool {
+		held := o.Loan != nil && (o.Loan.NIC == key || o.HostNetns.Equal(n.Host.Netns.ID) && o.Loan.Name == l.Alias)
+		if held {
+			n.log(o).Warn("NIC without a record left in place: an attachment has it or its name", "alias", l.Alias, "device", l.ParentDev)
 		}
-	}
-	return false
+		return held
+	})
 }
 
 // Available says whether the NIC that the configuration names is on this host,

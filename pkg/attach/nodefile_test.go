@@ -16,12 +16,16 @@ import (
 )
 
 // nodeFile writes the node file of the plugins that the test runs from now on.
+// The bench's state directory stays open, unless the text says which paths are.
 func nodeFile(t *testing.T, text string) {
 	t.Helper()
 	path := os.Getenv(netconf.NodeFileEnv)
-	if path == "" {
+	if path == testnet.OpenNodeFile {
 		path = filepath.Join(t.TempDir(), "node.yaml")
 		t.Setenv(netconf.NodeFileEnv, path)
+	}
+	if _, err := netconf.ParseNodeFile([]byte(text)); err == nil && !strings.Contains(text, "paths:") {
+		text += "\npaths: [/**]"
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -180,8 +184,63 @@ func TestRecordsOfAClosedStateDirectoryAreNotBelieved(t *testing.T) {
 	if _, err := os.Stat(mark); err == nil {
 		t.Error("a program that the record names was run")
 	}
-	if _, err := b.node.ByName(nicName); err != nil {
-		t.Errorf("the NIC is not home by its alias: %v", err)
+	if l, err := b.pod.ByName("net1"); err != nil || l.Alias != nicName {
+		t.Errorf("a link that nothing but the record tells to be the host's: %+v, %v", l, err)
+	}
+}
+
+// As on a node that had no node file before: what the records of a state
+// directory say that is closed by now is done when it is open again.
+func TestRecordsOfAClosedStateDirectoryEndWhenItIsOpen(t *testing.T) {
+	for name, config := range map[string]func(b *bench, more map[string]any) string{"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			before := b.node.State()
+			call := b.call("ADD", config(b, map[string]any{"ipam": localIPAM("10.7.0.0/24")}))
+			b.node.MustRun(call)
+			nodeFile(t, "paths: []")
+			b.node.MustRun(call.With("DEL"))
+			if _, err := os.Stat(b.recordPath()); err != nil || len(b.held()) == 0 {
+				t.Fatalf("the record is gone, or the address: %v, %v", err, b.held())
+			}
+			nodeFile(t, "nics: []")
+			b.node.MustRun(gcAll(call))
+			b.untouched(before)
+		})
+	}
+}
+
+// Without a node file a state directory is ours, or nothing: its records name
+// programs, which the author of a network would have run.
+func TestRecordsOfAnAuthorAreNotBelievedWithoutANodeFile(t *testing.T) {
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
+	b.pod.Delete() // any ADD and GC ends the attachment now
+	dir, mark := spied(t)
+	forge(t, b, func(r *ledger.Record) { r.IPAM = &ledger.IPAM{Type: "spy", Path: dir, Config: []byte("{}")} })
+	t.Setenv(netconf.NodeFileEnv, filepath.Join(t.TempDir(), "none.yaml"))
+	b.pod = testnet.NewNetns(t, "pod")
+	for verb, refused := range map[string]bool{"ADD": true, "STATUS": true, "GC": false, "CHECK": true, "DEL": false} {
+		for _, id := range []string{"c1", "c2"} {
+			call := b.call(verb, b.macvlanConfig(nil))
+			call.ContainerID = id
+			_, err := b.node.Run(call)
+			switch asks := verb == "ADD" || verb == "STATUS"; {
+			case asks:
+				fails(t, err, 0, `"stateDir"`, `add the path to "paths" in `)
+				if verb == "ADD" {
+					fails(t, err, cnierr.InvalidConfig)
+				}
+			case refused != (err != nil):
+				t.Errorf("%s: %v", verb, err)
+			}
+		}
+	}
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("a program that the record names was run")
+	}
+	if _, err := os.Stat(b.recordPath()); err != nil {
+		t.Errorf("the record, which an administrator may believe, is gone: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -83,14 +84,20 @@ const (
 // is then not looked at, because whoever named it could have forged what is in
 // it.
 func run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
-	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
-	if err == nil {
-		err = file.CheckPath("stateDir", conf.StateDir)
+	if w == asks {
+		if err := checkSize(conf); err != nil {
+			return cnierr.ToCNI(err)
+		}
 	}
-	switch {
-	case err != nil && w == asks:
+	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	var closed error
+	if err == nil {
+		closed = file.CheckPath(netconf.KeyStateDir, conf.StateDir)
+	}
+	if err := errors.Join(err, closed); err != nil && w == asks {
 		return cnierr.ToCNI(err)
-	case err != nil && file != nil:
+	}
+	if closed != nil {
 		conf.StateDir = netconf.DefaultStateDir
 	}
 	n, err := Open(conf.StateDir)
@@ -98,6 +105,19 @@ func run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) 
 		return cnierr.ToCNI(err)
 	}
 	defer n.Close()
+	if closed != nil {
+		n.Log.Warn("state directory closed, records kept", "err", closed)
+	}
 	n.File = file
 	return cnierr.ToCNI(f(n, CallOf(args, conf)))
+}
+
+// checkSize fails if the configuration, or the part that a record keeps, is too
+// large.
+func checkSize(conf *netconf.Common) error {
+	if err := netconf.CheckSize(conf.Raw); err != nil {
+		return err
+	}
+	_, err := conf.Kept()
+	return err
 }

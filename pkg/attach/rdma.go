@@ -220,7 +220,7 @@ func (n *Node) deviceHome(ctx context.Context, r *ledger.Record, d ledger.RDMADe
 	for {
 		device, err := one(core, d)
 		if device != nil || err != nil {
-			return errors.Join(err, rename(core, device, d.Name))
+			return errors.Join(err, n.nameAgain(core, home, device, d.Name))
 		}
 		if moved, err := n.moveDeviceFromInit(ctx, d, home); moved || err != nil {
 			return err
@@ -285,7 +285,7 @@ func (n *Node) moveDeviceHome(ctx context.Context, d ledger.RDMADevice, from, ho
 		if mode == rdma.Shared {
 			// Every namespace has it, and nothing moves.
 			moved = true
-			return rename(target, device, d.Name)
+			return n.nameAgain(target, home, device, d.Name)
 		}
 		arrived, err := source.Move(ctx, *device, target)
 		var changed *rdma.UverbsChanged
@@ -297,20 +297,12 @@ func (n *Node) moveDeviceHome(ctx context.Context, d ledger.RDMADevice, from, ho
 			return cnierr.Wrap(err, cnierr.NotHome, cureOfMove(err), "RDMA device %s", d.Name)
 		}
 		moved = true
-		return rename(target, &arrived.Device, d.Name)
+		return n.nameAgain(target, home, &arrived.Device, d.Name)
 	})
 	if errors.Is(err, rdma.ErrNoRDMA) {
 		return false, nil
 	}
 	return moved, err
-}
-
-// rename gives the device its own name again, if somebody renamed it in the pod.
-func rename(core *rdma.Core, d *rdma.Device, name string) error {
-	if d == nil || d.Name == name {
-		return nil
-	}
-	return cnierr.Wrap(core.Rename(*d, name), cnierr.NotHome, "", "the RDMA device %s is home as %s", name, d.Name)
 }
 
 // awaitGIDs waits for the RoCE v2 GID of each address of the interface, on the

@@ -3,12 +3,14 @@ package attach_test
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -33,12 +35,20 @@ func TestNICComesHomeAsItWas(t *testing.T) {
 			b.node.IP("link", "set", nicName, "down")
 			b.node.IP("addr", "add", "10.77.0.1/24", "dev", nicName)
 		},
+		"own broadcast address and token": func(b *bench) {
+			b.node.IP("link", "set", nicName, "broadcast", "02:00:5e:00:00:01")
+			b.node.Sysctl("ipv6/conf/"+nicName+"/accept_ra", "2")
+			b.node.IP("token", "set", "::7", "dev", nicName)
+		},
+		"debugged": func(b *bench) {
+			b.node.SetFlags(nicName, math.MaxUint32, unix.IFF_DEBUG|unix.IFF_NOTRAILERS|unix.IFF_PORTSEL|unix.IFF_AUTOMEDIA|unix.IFF_DYNAMIC)
+		},
 		"promiscuous, no arp": func(b *bench) { b.node.IP("link", "set", nicName, "promisc", "on", "arp", "off", "group", "7") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			prepare(b)
-			before := b.node.State()
+			before, attributes := b.node.State(), b.node.Attributes(nicName)
 			config := b.config(nil)
 			b.node.MustRun(b.call("ADD", config))
 			if strings.Contains(b.node.State(), nicName+"\"") {
@@ -46,6 +56,7 @@ func TestNICComesHomeAsItWas(t *testing.T) {
 			}
 			b.node.MustRun(b.call("DEL", config))
 			b.untouched(before)
+			b.sameAttributes(attributes)
 		})
 	}
 }
@@ -53,13 +64,14 @@ func TestNICComesHomeAsItWas(t *testing.T) {
 func TestNICComesHomeAsItWasWhateverThePodDidToIt(t *testing.T) {
 	b := newBench(t)
 	b.furnish()
-	before := b.node.State()
+	before, attributes := b.node.State(), b.node.Attributes(nicName)
 	config := b.config(nil)
 	b.node.MustRun(b.call("ADD", config))
 
 	b.pod.IP("link", "set", "net1", "down")
 	b.pod.IP("link", "set", "net1", "name", "mine", "mtu", "1280", "alias", "my own", "promisc", "on", "txqueuelen", "5", "group", "9")
-	b.pod.IP("link", "set", "mine", "address", "02:aa:bb:cc:dd:ee")
+	b.pod.IP("link", "set", "mine", "address", "02:aa:bb:cc:dd:ee", "broadcast", "02:66:66:66:66:66")
+	b.pod.SetFlags("mine", math.MaxUint32, unix.IFF_DEBUG|unix.IFF_NOTRAILERS|unix.IFF_PORTSEL|unix.IFF_AUTOMEDIA|unix.IFF_DYNAMIC)
 	b.pod.IP("link", "property", "add", "dev", "mine", "altname", "lo2")
 	b.pod.IP("link", "property", "del", "dev", "mine", "altname", "enp4s0np0")
 	b.pod.IP("addr", "add", "1.2.3.4/8", "dev", "mine")
@@ -67,6 +79,34 @@ func TestNICComesHomeAsItWasWhateverThePodDidToIt(t *testing.T) {
 
 	b.node.MustRun(b.call("DEL", config))
 	b.untouched(before)
+	b.sameAttributes(attributes)
+}
+
+// A record of a version that did not keep the broadcast address, nor what
+// ethtool(8) sets.
+func TestOldRecordStillBringsTheNICHome(t *testing.T) {
+	b := newBench(t)
+	before, attributes := b.node.State(), b.node.Attributes(nicName)
+	config := b.config(nil)
+	b.node.MustRun(b.call("ADD", config))
+	l, err := ledger.Open(b.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r, err := l.Get(ledger.Key{ContainerID: "c1", IfName: "net1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Loan.Snapshot.Broadcast, r.Loan.Snapshot.Token = "", ""
+	delete(r.Loan.Snapshot.Settings, "proto_down")
+	if err := l.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	b.pod.IP("link", "set", "net1", "broadcast", "02:66:66:66:66:66")
+	b.node.MustRun(b.call("DEL", config))
+	b.untouched(before)
+	b.sameAttributes(attributes)
 }
 
 // An altname that a pod gives a NIC may be the name of another link of the

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,10 @@ type Config struct {
 	// broken off.
 	RetryFor time.Duration
 
+	// Vet, unless nil, is called before a Kubeconfig is used, with the program
+	// that it runs and the files that it names. Open returns its error.
+	Vet func(program string, files []string) error
+
 	// ServiceAccount is the directory with token, ca.crt and namespace that
 	// the kubelet mounts into a pod; "" is its usual place. Read only without
 	// a Kubeconfig.
@@ -57,6 +62,7 @@ type Client struct {
 	base      *url.URL
 	namespace string
 	from      origin
+	heard     atomic.Pointer[heard]
 }
 
 // Open reads the kubeconfig (or service account) and all files that it names.
@@ -71,11 +77,7 @@ func Open(c Config) (*Client, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = defaultTimeout
 	}
-	load, path := loadKubeconfig, c.Kubeconfig
-	if path == "" {
-		load, path = loadServiceAccount, c.ServiceAccount
-	}
-	loaded, err := load(path)
+	loaded, err := c.load()
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +138,14 @@ type loaded struct {
 	source    string // "kubeconfig /etc/…", for errors
 }
 
-func loadKubeconfig(path string) (*loaded, error) {
+func (c *Config) load() (*loaded, error) {
+	if c.Kubeconfig == "" {
+		return loadServiceAccount(c.ServiceAccount)
+	}
+	return loadKubeconfig(c.Kubeconfig, c.Vet)
+}
+
+func loadKubeconfig(path string, vet func(program string, files []string) error) (*loaded, error) {
 	bad := func(err error, cure, format string, args ...any) error {
 		return cnierr.Wrap(err, cnierr.InvalidConfig, cure, "kubeconfig "+path+format, args...)
 	}
@@ -170,6 +179,11 @@ func loadKubeconfig(path string) (*loaded, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, bad(err, "", "")
 	}
+	if vet != nil {
+		if err := vet(leads(file.AuthInfos[current.AuthInfo], cluster)); err != nil {
+			return nil, err
+		}
+	}
 	config, err := clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
 	if err != nil {
 		return nil, bad(err, "", "")
@@ -179,6 +193,20 @@ func loadKubeconfig(path string) (*loaded, error) {
 		config.ExecProvider.InteractiveMode = clientcmdapi.NeverExecInteractiveMode
 	}
 	return &loaded{rest: config, namespace: current.Namespace, source: "kubeconfig " + path}, nil
+}
+
+// leads returns the program that provides the user's credentials, and the files
+// that the user and the cluster name.
+func leads(user *clientcmdapi.AuthInfo, cluster *clientcmdapi.Cluster) (program string, files []string) {
+	if user.Exec != nil {
+		program = strconv.Quote(user.Exec.Command)
+	}
+	for _, name := range []string{user.TokenFile, user.ClientCertificate, user.ClientKey, cluster.CertificateAuthority} {
+		if name != "" {
+			files = append(files, name)
+		}
+	}
+	return program, files
 }
 
 // loadServiceAccount reads what the kubelet gives to each container: three

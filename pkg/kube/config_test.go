@@ -3,6 +3,7 @@ package kube_test
 import (
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -151,6 +153,40 @@ func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 		wants(t, err, "kubeconfig "+path)
 		if cnierr.Code(err) != cnierr.InvalidConfig {
 			t.Errorf("code %d of %v", cnierr.Code(err), err)
+		}
+	}
+}
+
+// Who opens a kubeconfig that another wrote decides what it leads to: with its
+// relative paths resolved, before a file of those is read.
+func TestWhatAKubeconfigLeadsToIsVetted(t *testing.T) {
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		cluster, user, program string
+		files                  []string
+	}{
+		{"disable-compression: true", "token: t", "", nil},
+		{"disable-compression: true", "tokenFile: /root/token", "", []string{"/root/token"}},
+		{"certificate-authority: ca.crt", "client-certificate: ../me.crt\nclient-key: /me.key", "", []string{"/DIR/../me.crt", "/me.key", "/DIR/ca.crt"}},
+		{"disable-compression: true", "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./login\n  interactiveMode: Never", `"/DIR/login"`, nil},
+		{"disable-compression: true", "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: aws\n  interactiveMode: Never", `"aws"`, nil},
+	} {
+		path := kubeconfig(t, "https://127.0.0.1:1", c.cluster, c.user)
+		in := func(text string) string { return filepath.Clean(strings.ReplaceAll(text, "/DIR", filepath.Dir(path))) }
+		want := []string{strings.ReplaceAll(c.program, "/DIR", filepath.Dir(path))}
+		for _, f := range c.files {
+			want = append(want, in(f))
+		}
+		asked := 0
+		_, err := kube.Open(kube.Config{Kubeconfig: path, Vet: func(program string, files []string) error {
+			asked++
+			if got := append([]string{program}, files...); !slices.Equal(got, want) {
+				t.Errorf("asked for %q, want %q", got, want)
+			}
+			return refused
+		}})
+		if !errors.Is(err, refused) || asked != 1 {
+			t.Errorf("%v, asked %d times", err, asked)
 		}
 	}
 }

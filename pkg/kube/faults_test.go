@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -268,6 +269,42 @@ func TestNotAnAPIServer(t *testing.T) {
 	}
 }
 
+// A server that does not stop fills no memory: it may be one that somebody else
+// has named.
+func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
+	for name, ask := range map[string]func(c *kube.Client, ctx context.Context) error{
+		"get": func(c *kube.Client, ctx context.Context) error { _, err := c.Get(ctx, pools, "x"); return err },
+		"watch": func(c *kube.Client, ctx context.Context) error {
+			return c.Watch(ctx, pools, kube.ListOptions{}, func(kube.Event) error { return nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 256 << 20
+			var tries, sent atomic.Int64
+			server := newFaulty(t, time.Minute, func(_ int64, w http.ResponseWriter, _ *http.Request) {
+				tries.Add(1)
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = w.Write([]byte(`{"type":"ADDED","object":"`))
+				for chunk := bytes.Repeat([]byte("x"), 1<<20); sent.Load() < most; sent.Add(int64(len(chunk))) {
+					if _, err := w.Write(chunk); err != nil {
+						return
+					}
+				}
+			})
+			err := ask(server.Client, within(t, 20*time.Second))
+			if err == nil || kube.Unavailable(err) && name == "get" {
+				t.Errorf("%v is said to pass", err)
+			}
+			if name == "get" {
+				wants(t, err, "larger than 64 MiB", "no API server")
+			}
+			if n := sent.Load(); n >= most || tries.Load() != 1 {
+				t.Errorf("the server could send %d MiB, in %d tries", n>>20, tries.Load())
+			}
+		})
+	}
+}
+
 // A webhook that denies a request need not say a reason: it is the API server's
 // answer all the same.
 func TestDenialWithoutAReasonIsTheServers(t *testing.T) {
@@ -498,5 +535,50 @@ func TestPatchOpsKeepTheirNull(t *testing.T) {
 func flush(w http.ResponseWriter) {
 	if f, ok := w.(http.Flusher); ok {
 		f.Flush()
+	}
+}
+
+// TestTokenIsNotBoundByAServerThatCannot has a server from before Kubernetes
+// 1.31.
+func TestTokenIsNotBoundByAServerThatCannot(t *testing.T) {
+	server := newFaulty(t, time.Second, func(_ int64, w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(string(body), "boundObjectRef") {
+			refuse(w, http.StatusBadRequest, "BadRequest", `cannot bind token to object of type "/v1, Kind=Node"`)
+			return
+		}
+		answer(w, http.StatusCreated, `{"status":{"token":"t","expirationTimestamp":"2030-01-01T00:00:00Z"}}`)
+	})
+	token, err := server.Token(t.Context(), "kube-system", "account", "node1", time.Hour)
+	if err != nil || token.Value != "t" || token.Unbound == nil || !strings.Contains(token.Unbound.Error(), "cannot bind") {
+		t.Errorf("%+v, %v", token, err)
+	}
+}
+
+// The server's clock is not this machine's.
+func TestServerTimeFollowsTheDateOfTheLastAnswer(t *testing.T) {
+	dates := []time.Time{time.Now().Add(-time.Hour), time.Now().Add(time.Hour)}
+	server := newFaulty(t, time.Second, func(n int64, w http.ResponseWriter, _ *http.Request) {
+		if n <= int64(len(dates)) {
+			w.Header().Set("Date", dates[n-1].UTC().Format(http.TimeFormat))
+		} else {
+			w.Header()["Date"] = nil
+		}
+		refuse(w, http.StatusNotFound, "NotFound", "none") // an answer, too
+	})
+	if now, ok := server.ServerTime(); ok {
+		t.Errorf("before the first answer it is %s", now)
+	}
+	for _, want := range append(dates, dates[1]) { // the third answer has none
+		if _, err := server.Get(within(t, 10*time.Second), pools, "x"); !kube.NotFound(err) {
+			t.Fatal(err)
+		}
+		now, ok := server.ServerTime()
+		if late := now.Sub(want); !ok || late < -time.Second || late > 10*time.Second {
+			t.Errorf("it is %s, want about %s", now, want)
+		}
 	}
 }

@@ -20,6 +20,10 @@ import (
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = 2 * time.Second
+
+	// maxAnswer bounds the memory that an answer takes. etcd accepts objects of
+	// 1.5 MiB, and lists are read in pages.
+	maxAnswer = 64 << 20
 )
 
 // request is one request, however often it is sent.
@@ -66,8 +70,11 @@ func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 		}
 		defer answer.Body.Close()
 		var err error
-		if body, err = io.ReadAll(answer.Body); err != nil {
+		if body, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1)); err != nil {
 			return c.failure(q, fmt.Errorf("the answer broke off: %w", because(ctx, err)))
+		}
+		if len(body) > maxAnswer {
+			return c.alien(q, answer, fmt.Errorf("the answer is larger than %d MiB: this is no API server, or a proxy before it", maxAnswer>>20))
 		}
 		return nil
 	})
@@ -103,17 +110,23 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		}
 		return nil, c.failure(q, because(ctx, err))
 	}
+	c.hear(answer.Header)
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		defer answer.Body.Close()
 		return nil, c.refusal(ctx, q, answer)
 	}
 	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, plainJSON) {
 		_ = answer.Body.Close()
-		failed := c.failure(q, fmt.Errorf("the answer is %q and not JSON: this is no API server, or a proxy before it", kind))
-		failed.Status, failed.alien = answer.StatusCode, true
-		return nil, failed
+		return nil, c.alien(q, answer, fmt.Errorf("the answer is %q and not JSON: this is no API server, or a proxy before it", kind))
 	}
 	return answer, nil
+}
+
+// alien returns the error of an answer that does not come from an API server.
+func (c *Client) alien(q request, answer *http.Response, err error) *Error {
+	failed := c.failure(q, err)
+	failed.Status, failed.alien = answer.StatusCode, true
+	return failed
 }
 
 func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
@@ -201,6 +214,27 @@ func because(ctx context.Context, err error) error {
 		return cause
 	}
 	return fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
+}
+
+// heard is a time of the server's clock, and when this process received it.
+type heard struct{ date, at time.Time }
+
+func (c *Client) hear(h http.Header) {
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		c.heard.Store(&heard{date: date, at: time.Now()})
+	}
+}
+
+// ServerTime returns the earliest time that the server's clock can show now, from
+// the Date of its last answer (RFC 9110, section 6.6.1: in whole seconds), or false
+// if no answer had one. The clock may be ahead by that answer's travel time and a
+// second.
+func (c *Client) ServerTime() (time.Time, bool) {
+	last := c.heard.Load()
+	if last == nil {
+		return time.Time{}, false
+	}
+	return last.date.Add(time.Since(last.at)), true
 }
 
 // retryAfter is the Retry-After header in its form of seconds, the only one

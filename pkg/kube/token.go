@@ -12,24 +12,51 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
+// Token is a token of a service account.
+type Token struct {
+	Value   string
+	Expires time.Time
+	// Unbound is why the token is not bound to the requested Node, nil if it is
+	// or if none was requested.
+	Unbound error
+}
+
 // Token asks for a token of a service account (TokenRequest of
 // authentication.k8s.io/v1), which ends after lifetime or when the account is
-// deleted. The server may give it a shorter life, or a longer one: expires says.
-// It needs the right to create serviceaccounts/token.
-func (c *Client) Token(ctx context.Context, namespace, account string, lifetime time.Duration) (token string, expires time.Time, err error) {
+// deleted. The server may give it a shorter life, or a longer one. With a node
+// the token also ends with the Node object of that name, and the server knows the
+// node of each request with it (ServiceAccountTokenNodeBinding, Kubernetes 1.31).
+// If the server refuses that, because it is older or has no such Node, the token
+// is not bound. It needs the right to create
+// serviceaccounts/token.
+func (c *Client) Token(ctx context.Context, namespace, account, node string, lifetime time.Duration) (Token, error) {
+	spec := map[string]any{"expirationSeconds": int64(lifetime / time.Second)}
+	if node == "" {
+		return c.token(ctx, namespace, account, spec)
+	}
+	// Without a UID the server uses that of the existing Node.
+	spec["boundObjectRef"] = map[string]any{"apiVersion": "v1", "kind": "Node", "name": node}
+	bound, err := c.token(ctx, namespace, account, spec)
+	if !is(err, (*Error).refusesBinding) {
+		return bound, err
+	}
+	delete(spec, "boundObjectRef")
+	unbound, again := c.token(ctx, namespace, account, spec)
+	unbound.Unbound = err
+	return unbound, again
+}
+
+// refusesBinding reports whether the server does not bind the token: 400 or 422
+// means that it cannot bind one to a Node
+// (pkg/registry/core/serviceaccount/storage/token.go of Kubernetes), 404 that it
+// has no such Node.
+func (e *Error) refusesBinding() bool {
+	return e.Status == http.StatusBadRequest || e.Status == http.StatusNotFound || e.Status == http.StatusUnprocessableEntity
+}
+
+func (c *Client) token(ctx context.Context, namespace, account string, spec map[string]any) (Token, error) {
 	q := request{
-		verb: "create", method: http.MethodPost, resource: Resource{Version: "v1", Plural: "serviceaccounts", Namespace: namespace},
-		name: account, sub: "token", accept: plainJSON, contentType: plainJSON,
-	}
-	if q.body, err = json.Marshal(map[string]any{
-		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-		"spec": map[string]any{"expirationSeconds": int64(lifetime / time.Second)},
-	}); err != nil {
-		return "", time.Time{}, c.unreadable(q, err)
-	}
-	body, err := c.send(ctx, q)
-	if err != nil {
-		return "", time.Time{}, err
+		resource: Resource{Version: "v1", Plural: "serviceaccounts", Namespace: namespace}, name: account, sub: "token",
 	}
 	var answer struct {
 		Status struct {
@@ -37,23 +64,37 @@ func (c *Client) Token(ctx context.Context, namespace, account string, lifetime 
 			ExpirationTimestamp time.Time `json:"expirationTimestamp"`
 		} `json:"status"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return "", time.Time{}, c.unreadable(q, err)
+	if err := c.ask(ctx, q, "authentication.k8s.io/v1", "TokenRequest", spec, &answer); err != nil {
+		return Token{}, err
 	}
 	if answer.Status.Token == "" {
-		return "", time.Time{}, c.unreadable(q, errors.New("there is no token in it"))
+		return Token{}, c.unreadable(q, errors.New("there is no token in the answer"))
 	}
-	return answer.Status.Token, answer.Status.ExpirationTimestamp, nil
+	return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp}, nil
+}
+
+// ask creates a review or request that the server answers without storing an
+// object, and decodes the answer.
+func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, spec map[string]any, answer any) error {
+	q.verb, q.method, q.accept, q.contentType = "create", http.MethodPost, plainJSON, plainJSON
+	var err error
+	if q.body, err = json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "spec": spec}); err != nil {
+		return c.unreadable(q, err)
+	}
+	body, err := c.send(ctx, q)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		return c.unreadable(q, err)
+	}
+	return nil
 }
 
 // CA gives the certificates by which the server is known, as PEM; nil when
 // those of the system are. It reads the files again.
 func (c *Client) CA() ([]byte, error) {
-	load, path := loadKubeconfig, c.config.Kubeconfig
-	if path == "" {
-		load, path = loadServiceAccount, c.config.ServiceAccount
-	}
-	loaded, err := load(path)
+	loaded, err := c.config.load()
 	if err != nil {
 		return nil, err
 	}

@@ -62,9 +62,11 @@ func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func
 	}
 	defer answer.Body.Close()
 
-	events := json.NewDecoder(answer.Body)
+	body := &io.LimitedReader{R: answer.Body}
+	events := json.NewDecoder(body)
 	for {
 		var event Event
+		body.N = maxAnswer // for one event, and for what is read ahead
 		if err := events.Decode(&event); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

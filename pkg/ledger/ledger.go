@@ -241,8 +241,10 @@ func (l *Ledger) unmark(r *Record) error {
 	return errors.Join(err, lock.UnlockAndRemove())
 }
 
-// List reads all records, oldest first. It goes on past records that it
-// cannot read, and returns an error for each.
+// List reads all records, oldest first, without their IPAM plugins'
+// configurations: these are the largest part, and only the end of an attachment
+// needs one. [Ledger.Get] returns it. It goes on past records that it cannot
+// read, and returns an error for each.
 func (l *Ledger) List() ([]*Record, []error) {
 	names, err := l.attachments.List(suffix)
 	if err != nil {
@@ -257,6 +259,9 @@ func (l *Ledger) List() ([]*Record, []error) {
 		case err != nil:
 			errs = append(errs, err)
 		default:
+			if r.IPAM != nil {
+				r.IPAM.Config = nil
+			}
 			records = append(records, r)
 		}
 	}

@@ -147,9 +147,9 @@ func TestRecordFormat(t *testing.T) {
 }
 
 func TestFilesAreForTheirOwnerOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "rail-cni")
 	old := unix.Umask(0)
 	defer unix.Umask(old)
-	dir := filepath.Join(t.TempDir(), "rail-cni")
 	if Exists(dir) {
 		t.Error("a ledger that was never opened exists")
 	}
@@ -522,6 +522,22 @@ func TestListGoesOnPastWhatItCannotRead(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(l.attachments.Path(), "*")); err != nil || len(left) != 6 {
 		t.Errorf("listing changed the files: %q, %v", left, err)
+	}
+}
+
+// A list is of all attachments, and many look at it: it holds no configuration,
+// which an author made as large as a record may be.
+func TestAListHoldsNoConfigurations(t *testing.T) {
+	l := open(t, t.TempDir())
+	r := lending("c1", "ens1")
+	r.IPAM = &IPAM{Type: "host-local", Path: "/opt/cni/bin", Config: []byte(`{"note":"` + strings.Repeat("x", 1<<20) + `"}`)}
+	put(t, l, r)
+	records, errs := l.List()
+	if len(records) != 1 || len(errs) != 0 || records[0].IPAM == nil || records[0].IPAM.Type != "host-local" || len(records[0].IPAM.Config) != 0 {
+		t.Errorf("%+v, %v", records, errs)
+	}
+	if got, err := l.Get(r.Key); err != nil || len(got.IPAM.Config) < 1<<20 {
+		t.Errorf("the record itself lacks it: %v", err)
 	}
 }
 

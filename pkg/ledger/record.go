@@ -93,9 +93,11 @@ type Loan struct {
 
 // Child is a macvlan that was made for the attachment.
 type Child struct {
-	Master string `json:"master"` // name of the NIC it lies on
-	Mode   string `json:"mode"`
-	InPod  bool   `json:"inPod,omitempty"` // the master is in the pod netns
+	Master      string `json:"master"`                // name of the NIC it lies on
+	MasterIndex int    `json:"masterIndex,omitempty"` // its ifindex, 0 in a record of an earlier version
+	Mode        string `json:"mode"`
+	InPod       bool   `json:"inPod,omitempty"`    // the master is in the pod netns
+	PodIndex    int    `json:"podIndex,omitempty"` // the macvlan's ifindex in the pod netns, 0 until it is known
 }
 
 // RDMA is what the attachment has of RDMA.

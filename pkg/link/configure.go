@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,6 +32,24 @@ func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
 	return wrap(err, "add address %s", ip)
 }
 
+// manyAddresses is the number of addresses from which setting a link down is
+// quicker than removing them: down costs the kernel a grace period, each removal a
+// walk through all addresses.
+const manyAddresses = 100
+
+// Silence makes the link stop answering for its addresses in the quickest way: it
+// removes them, or sets the link down.
+func (n *Netns) Silence(index int) error {
+	addrs, err := n.addrs(index)
+	if err != nil {
+		return err
+	}
+	if len(addrs) > manyAddresses {
+		return n.SetDown(index)
+	}
+	return n.flush(index, addrs)
+}
+
 // FlushAddresses removes the addresses of the link: it answers for none of them
 // any more, though it is up.
 func (n *Netns) FlushAddresses(index int) error {
@@ -38,8 +57,15 @@ func (n *Netns) FlushAddresses(index int) error {
 	if err != nil {
 		return err
 	}
+	return n.flush(index, addrs)
+}
+
+func (n *Netns) flush(index int, addrs []netlink.Addr) error {
 	var errs []error
-	for _, a := range addrs {
+	// Backwards: with promote_secondaries, removing the first address of a
+	// subnet would make the kernel promote the next, with all routes
+	// (__inet_del_ifa).
+	for _, a := range slices.Backward(addrs) {
 		if err := n.handle.AddrDel(ref(index), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			errs = append(errs, wrap(err, "remove address %s", a.IPNet))
 		}
@@ -173,11 +199,17 @@ var MacvlanModes = map[string]netlink.MacvlanMode{
 	"passthru": netlink.MACVLAN_MODE_PASSTHRU,
 }
 
-func modeOf(m *netlink.Macvlan) string {
-	for name, mode := range MacvlanModes {
-		if mode == m.Mode {
-			return name
-		}
+// modeOf returns the name of a macvlan mode from its number in rtnetlink.
+func modeOf(mode int) string {
+	switch mode {
+	case nl.MACVLAN_MODE_PRIVATE:
+		return "private"
+	case nl.MACVLAN_MODE_VEPA:
+		return "vepa"
+	case nl.MACVLAN_MODE_BRIDGE:
+		return "bridge"
+	case nl.MACVLAN_MODE_PASSTHRU:
+		return "passthru"
 	}
 	return "source" // the kernel's only other one
 }

@@ -2,13 +2,16 @@ package link
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,27 +105,53 @@ func NetnsAlive(id NetnsID, path string) bool {
 	return n.identify() == nil && n.ID.Equal(id)
 }
 
-// candidate opens path if it may be the namespace id: a path on another kind of
-// file system can have the same inode number. Else fd is -1; an error says that
-// it is not known.
+// candidate opens path if it is the namespace file with the inode number of id.
+// Otherwise fd is -1, with an error if that is unknown.
+//
+// The file may be a pod's, on a FUSE or NFS server that does not answer: a caller
+// that asks such a server sleeps beyond SIGKILL. So the file is opened with O_PATH,
+// and its device is read, neither of which asks the file system. Only a file of
+// nsfs is opened for reading.
 func candidate(path string, id NetnsID) (fd int, err error) {
 	if path == "" {
 		return -1, nil
 	}
-	var st unix.Stat_t
-	if err = unix.Stat(path, &st); err == nil && st.Ino != id.Inode {
-		return -1, nil
-	}
-	if err == nil {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	}
-	switch {
-	case err == nil:
-		return fd, nil
-	case starved(err):
+	fd, err = openNamespaceFile(path, id)
+	if starved(err) {
 		return -1, fmt.Errorf("%s: %w", path, err)
 	}
-	return -1, nil
+	if err != nil {
+		return -1, nil
+	}
+	return fd, nil
+}
+
+func openNamespaceFile(path string, id NetnsID) (int, error) {
+	own, _, err := identityOf(unix.AT_FDCWD, self, 0)
+	if err != nil {
+		return -1, err
+	}
+	handle, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(handle)
+	dev, inode, err := identityOf(handle, "", unix.AT_EMPTY_PATH)
+	if err != nil {
+		return -1, err
+	}
+	if dev != own || inode != id.Inode {
+		return -1, ErrNoNetns
+	}
+	return unix.Open(fmt.Sprintf("/proc/thread-self/fd/%d", handle), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
+// identityOf returns the device and the inode number of a file that the kernel
+// knows without asking the file system.
+func identityOf(dir int, path string, flags int) (dev, inode uint64, err error) {
+	var st unix.Statx_t
+	err = unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, err
 }
 
 // openIf opens path if it is the namespace id, and gives nil if it is not.
@@ -185,10 +214,40 @@ func openByHandle(id NetnsID) (n *Netns, sure bool) {
 	return n, n != nil
 }
 
-// scan looks for the namespace wherever a path can lead to it: bind mounts,
-// processes and their threads, and files that processes hold open. Processes
-// come and go meanwhile; what vanishes is passed over.
+// scanTime bounds a scan. It takes milliseconds, but it looks at what every
+// process of the machine has open.
+const scanTime = 10 * time.Second
+
+// scan looks for the namespace wherever a path can lead to it. It fails after
+// scanTime.
 func scan(id NetnsID) (*Netns, error) {
+	type answer struct {
+		n   *Netns
+		err error
+	}
+	found := make(chan answer)
+	ctx, cancel := context.WithTimeout(context.Background(), scanTime)
+	defer cancel()
+	go func() {
+		n, err := scanUntil(ctx, id)
+		select {
+		case found <- answer{n, err}:
+		case <-ctx.Done():
+			n.Close()
+		}
+	}()
+	select {
+	case a := <-found:
+		return a.n, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("look for netns %s among the open files of all processes: %w", id, ctx.Err())
+	}
+}
+
+// scanUntil looks at bind mounts, processes and their threads, and files that
+// processes hold open. Processes come and go meanwhile; what vanishes is
+// ignored.
+func scanUntil(ctx context.Context, id NetnsID) (*Netns, error) {
 	want := id.String()
 	points, err := mountsOf(want)
 	if err != nil {
@@ -203,7 +262,10 @@ func scan(id NetnsID) (*Netns, error) {
 		// The only error is a malformed pattern, and these are constants.
 		paths, _ := filepath.Glob(pattern)
 		for _, p := range paths {
-			if target, err := os.Readlink(p); err != nil || !mayBe(target, want) {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if target, err := os.Readlink(p); err != nil || !mayBe(target, want) || !hasInode(p, id.Inode) {
 				continue
 			}
 			if n, err := openIf(p, id); n != nil || err != nil {
@@ -217,12 +279,31 @@ func scan(id NetnsID) (*Netns, error) {
 	return nil, err
 }
 
-// mayBe says whether an open file that shows as target may be the namespace
+// mayBe reports whether an open file that shows as target may be the namespace
 // want. One that was opened through a bind mount shows as the mount's path, or
-// as "/" after the unmount. Other files are left alone: looking at a file of a
-// network file system may block.
+// as "/" after the unmount.
 func mayBe(target, want string) bool {
 	return target == want || target == "/" || strings.Contains(target, "netns")
+}
+
+// hasInode reports whether a file that a process has open may have the inode
+// number, by its fdinfo (Linux 5.14; proc_pid_fdinfo(5)), which needs no answer of
+// a file system. It returns true if there is no such fdinfo.
+func hasInode(path string, inode uint64) bool {
+	process, number, ok := strings.Cut(path, "/fd/")
+	if !ok {
+		return true // /proc/PID/ns/net
+	}
+	info, err := os.ReadFile(process + "/fdinfo/" + number)
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(info)) {
+		if text, ok := strings.CutPrefix(line, "ino:"); ok {
+			return strings.TrimSpace(text) == strconv.FormatUint(inode, 10)
+		}
+	}
+	return true
 }
 
 // mountsOf gives where the namespace file "net:[…]" is bind-mounted, by

@@ -25,7 +25,8 @@ type attributes []attribute
 var errMessage = errors.New("malformed netlink message")
 
 // parseMessage splits a payload into its fixed header of size bytes and its
-// attributes. The slices point into m.
+// attributes. The slices point into m. If one is malformed, it returns those before
+// it, and an error.
 func parseMessage(m []byte, size int) (header []byte, attrs attributes, err error) {
 	if len(m) < size {
 		return nil, nil, errMessage
@@ -34,7 +35,7 @@ func parseMessage(m []byte, size int) (header []byte, attrs attributes, err erro
 	for len(rest) >= unix.SizeofRtAttr {
 		length := int(binary.NativeEndian.Uint16(rest))
 		if length < unix.SizeofRtAttr || length > len(rest) {
-			return nil, nil, errMessage
+			return header, attrs, errMessage
 		}
 		kind := binary.NativeEndian.Uint16(rest[2:])
 		attrs = append(attrs, attribute{

@@ -35,6 +35,21 @@ func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 	return nil
 }
 
+// Movable returns an error that wraps EINVAL if the kernel moves l to no other
+// namespace: a bridge, a VRF, the uplink of a NIC in switchdev mode. Nothing is
+// changed.
+//
+// Linux 6.15 and later report it as an attribute of the link. Kernels before 6.13
+// check it even if a link is moved to the namespace where it is, and then do nothing
+// else (__dev_change_net_namespace). With 6.13 and 6.14 only the move itself shows
+// it.
+func (n *Netns) Movable(l *Link) error {
+	if l.Immutable {
+		return unix.EINVAL
+	}
+	return n.setLink(l.Index, attribute{kind: unix.IFLA_NET_NS_FD, value: nl.Uint32Attr(uint32(n.fd))})
+}
+
 // MoveAs renames the link in n, and moves it to target when it has the name and
 // alias that it is to have there. So target never sees another name, and the
 // kernel checks name and altnames before it moves anything: when one is taken

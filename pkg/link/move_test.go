@@ -273,3 +273,28 @@ func TestLinkSayings(t *testing.T) {
 		t.Errorf("identity %+v", id)
 	}
 }
+
+func TestWhatTheKernelDoesNotMove(t *testing.T) {
+	n, other := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "other")
+	n.Batch(nil, "link add br0 type bridge", "link add v0 up type veth peer name v1", "addr add 10.0.0.1/24 dev v0")
+	before := n.State()
+	for name, movable := range map[string]bool{"lo": false, "br0": false, "v0": true} {
+		l, err := n.ByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Movable(l); (err == nil) != movable || err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if movable {
+			continue
+		}
+		err = n.Move(l.Index, other.Netns, "x", "")
+		if !errors.Is(err, unix.EINVAL) || l.Immutable && !strings.Contains(err.Error(), "immutable") {
+			t.Errorf("the move of %s does not tell the kernel's reason: %v", name, err)
+		}
+	}
+	if d := testnet.Diff(before, n.State()); d != "" {
+		t.Errorf("asking changed the namespace:\n%s", d)
+	}
+}

@@ -43,10 +43,15 @@ type Netns struct {
 	Path string
 	// ID is its identity.
 	ID NetnsID
+	// Unread, if set, is called by [Netns.Links] once for each link that cannot
+	// be read in full.
+	Unread func(*Link)
 
 	fd     int
 	handle *netlink.Handle
 	socket map[int]*nl.SocketHandle
+	buffer []byte       // for receive
+	told   map[int]bool // indexes that Unread was called with
 }
 
 // self is the namespace of the calling thread. Not /proc/<pid>/task/<tid>:
@@ -123,6 +128,11 @@ func (n *Netns) connect() error {
 			return err
 		}
 		n.handle = handle
+		// A pod's process can fill the library's socket, so that the kernel's
+		// answer is dropped.
+		if err := handle.SetSocketTimeout(replyWait); err != nil {
+			return err
+		}
 		// A subscription to no group is an ordinary socket; the library has
 		// no other constructor for one.
 		s, err := nl.Subscribe(unix.NETLINK_ROUTE)
@@ -130,7 +140,11 @@ func (n *Netns) connect() error {
 			return err
 		}
 		n.socket = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
-		return nil
+		// The kernel adds its reason to the number of an error (Linux 4.12).
+		_ = s.SetExtAck(true)
+		// Connected to the kernel, the socket takes nothing from processes of the
+		// namespace (netlink_getsockbyportid).
+		return unix.Connect(s.GetFd(), &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}))
 }
 

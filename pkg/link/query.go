@@ -1,12 +1,14 @@
 package link
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,6 +34,10 @@ type Link struct {
 	Master     int              // ifindex of the bridge, bond, VRF, … that it belongs to, 0 if none
 	OperUp     bool             // operational state "up"
 	Mode       string           // of a macvlan: a key of [MacvlanModes], or "source"
+	Immutable  bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
+	// Damage is why the description is incomplete: the kernel refused it, or it
+	// is malformed. What could be read is set, the index always.
+	Damage error
 }
 
 // IsUp says whether the link is administratively up.
@@ -70,64 +76,131 @@ func retryDump[T any](dump func() (T, error)) (T, error) {
 	return result, err
 }
 
-func fromNetlink(l netlink.Link) *Link {
-	a := l.Attrs()
-	lower := a.ParentIndex
-	// The kernel deletes a VXLAN with the link that it sends by, but tells
-	// that link only among the VXLAN's own attributes.
-	if v, ok := l.(*netlink.Vxlan); ok && lower == 0 {
-		lower = v.VtepDevIndex
-	}
-	mode := ""
-	if m, ok := l.(*netlink.Macvlan); ok {
-		mode = modeOf(m)
-	}
-	return &Link{
-		Index: a.Index, Name: a.Name, AltNames: slices.Clone(a.AltNames), Alias: a.Alias,
-		Kind: l.Type(), Encap: a.EncapType, MTU: a.MTU, TxQueueLen: a.TxQLen, Group: a.Group,
-		MAC: a.HardwareAddr, PermMAC: a.PermHWAddr, Flags: a.RawFlags,
-		ParentDev: a.ParentDev, ParentBus: a.ParentDevBus,
-		Lower: lower, LowerAway: a.NetNsID >= 0, Master: a.MasterIndex,
-		OperUp: a.OperState == netlink.OperUp, Mode: mode,
-	}
-}
-
-// Links lists all links of the namespace, by index.
+// Links returns all links of the namespace, by index. One that cannot be read in
+// full does not hide the others: see [Link.Damage].
 func (n *Netns) Links() ([]*Link, error) {
-	found, err := retryDump(n.handle.LinkList)
+	links, err := retryDump(n.dumpLinks)
+	if errors.Is(err, unix.EMSGSIZE) {
+		// One link is too large for the list: it grew after the kernel reserved
+		// room for the largest (rtnl_calcit).
+		links, err = n.linksOneByOne()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list links of netns %s: %w", n.Path, err)
 	}
-	links := make([]*Link, len(found))
-	for i, l := range found {
-		links[i] = fromNetlink(l)
+	for _, l := range links {
+		n.tell(l)
 	}
 	return links, nil
 }
 
-// ByName gives the link with this name or altname. The error wraps
+// tell calls Unread, once for each link.
+func (n *Netns) tell(l *Link) {
+	if l.Damage == nil || n.Unread == nil || n.told[l.Index] {
+		return
+	}
+	if n.told == nil {
+		n.told = map[int]bool{}
+	}
+	n.told[l.Index] = true
+	n.Unread(l)
+}
+
+// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h. Every request has a
+// mask, because without one the kernel reserves no room in a dump for a link that is
+// larger than a page (rtnl_calcit). The mask does not include RTEXT_FILTER_VF: the
+// driver would ask the firmware for every virtual function under the RTNL, and the
+// answer may be too large to send.
+const skipStats = 1 << 3
+
+func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest {
+	req := n.request(unix.RTM_GETLINK, flags)
+	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	header.Index = int32(index)
+	req.AddData(header)
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	return req
+}
+
+func (n *Netns) dumpLinks() ([]*Link, error) {
+	var links []*Link
+	err := n.exchange(n.askLink(unix.NLM_F_DUMP, 0), func(m []byte) { links = append(links, parseLink(m)) })
+	return links, err
+}
+
+// linksOneByOne lists the links by their counters, which have a fixed size, and
+// then asks for each.
+func (n *Netns) linksOneByOne() ([]*Link, error) {
+	const statsHeader, statsLink64 = 12, 1 // struct if_stats_msg, and IFLA_STATS_LINK_64 in its mask
+	indexes, err := retryDump(func() ([]int, error) {
+		var found []int
+		req := n.request(unix.RTM_GETSTATS, unix.NLM_F_DUMP)
+		header := make([]byte, statsHeader)
+		binary.NativeEndian.PutUint32(header[8:], statsLink64)
+		req.AddRawData(header)
+		err := n.exchange(req, func(m []byte) {
+			if len(m) >= statsHeader {
+				found = append(found, int(binary.NativeEndian.Uint32(m[4:])))
+			}
+		})
+		return found, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var links []*Link
+	for _, index := range indexes {
+		l, err := n.readLink(n.askLink(0, index))
+		switch {
+		case errors.Is(err, unix.ENODEV):
+			continue
+		case err != nil:
+			l = &Link{Index: index, Damage: err}
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func (n *Netns) readLink(req *nl.NetlinkRequest) (l *Link, err error) {
+	err = n.exchange(req, func(m []byte) { l = parseLink(m) })
+	if err == nil && l == nil {
+		err = errMessage
+	}
+	return l, err
+}
+
+// ByName returns the link with this name or altname. The error wraps
 // [ErrNotFound] when there is none.
 func (n *Netns) ByName(name string) (*Link, error) {
-	l, err := n.handle.LinkByName(name)
+	req := n.askLink(0, 0)
+	kind := unix.IFLA_IFNAME
+	if len(name) >= unix.IFNAMSIZ {
+		kind = unix.IFLA_ALT_IFNAME
+	}
+	req.AddData(nl.NewRtAttr(kind, nl.ZeroTerminated(name)))
+	l, err := n.readLink(req)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+		err = unix.ENODEV // no link can have that name
+	}
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 	}
-	return fromNetlink(l), nil
+	return l, nil
 }
 
-// ByIndex gives the link with this index. The error wraps [ErrNotFound] when
+// ByIndex returns the link with this index. The error wraps [ErrNotFound] when
 // there is none.
 func (n *Netns) ByIndex(index int) (*Link, error) {
-	l, err := n.handle.LinkByIndex(index)
+	l, err := n.readLink(n.askLink(0, index))
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("with index %d", index), n.Path)
 	}
-	return fromNetlink(l), nil
+	return l, nil
 }
 
 func notFound(err error, what, path string) error {
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
+	if errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("%w %s in netns %s", ErrNotFound, what, path)
 	}
 	return fmt.Errorf("look up link %s in netns %s: %w", what, path, err)
@@ -201,9 +274,28 @@ func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
 	return found, nil
 }
 
-func (n *Netns) addrs(index int) ([]netlink.Addr, error) {
-	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	addrs, err := retryDump(func() ([]netlink.Addr, error) { return n.handle.AddrList(l, netlink.FAMILY_ALL) })
+// LinksWith returns the indexes of the links that have one of these addresses,
+// with whatever prefix.
+func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {
+	addrs, err := n.listAddrs(nil)
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]bool{}
+	for _, a := range addrs {
+		if slices.ContainsFunc(ips, a.IP.Equal) {
+			found[a.LinkIndex] = true
+		}
+	}
+	return found, nil
+}
+
+func (n *Netns) addrs(index int) ([]netlink.Addr, error) { return n.listAddrs(ref(index)) }
+
+// listAddrs lists the addresses of a link, or of all. The kernel tells of all in
+// either case.
+func (n *Netns) listAddrs(of netlink.Link) ([]netlink.Addr, error) {
+	addrs, err := retryDump(func() ([]netlink.Addr, error) { return n.handle.AddrList(of, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}

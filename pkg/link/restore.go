@@ -46,6 +46,7 @@ func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 	missing, err := n.restoreMaster(l, s)
 	errs = append(errs, err)
 	lost = append(lost, missing, n.SetSysctls(name, s.Sysctls))
+	n.adjustDevice(index, name, s.Device)
 	if s.Up != l.IsUp() {
 		set := n.SetUp
 		if !s.Up {
@@ -53,6 +54,8 @@ func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 		}
 		errs = append(errs, wrap(set(index), "set %s up=%v", s.Name, s.Up))
 	}
+	// After the sysctls: a link that accepts no router advertisements has no token.
+	lost = append(lost, n.restoreToken(l, s))
 	lost = append(lost, n.replayAddresses(index, s, true)...)
 	lost = append(lost, n.ReplayRoutes(index, s)...)
 	lost = append(lost, n.replayNeighbours(index, s)...)
@@ -88,19 +91,47 @@ func (n *Netns) addAltNames(l *Link, s *Snapshot) error {
 	return errors.Join(errs...)
 }
 
+// altNamesAtOnce bounds the altnames in one request: an attribute has room for
+// 64 KiB, and an altname takes up to 132 bytes (ALTIFNAMSIZ).
+const altNamesAtOnce = 400
+
 // KeepAltNames removes the altnames of l that are not in keep.
 func (n *Netns) KeepAltNames(l *Link, keep []string) error {
+	extra := slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return slices.Contains(keep, name) })
 	var errs []error
-	for _, have := range l.AltNames {
-		if !slices.Contains(keep, have) {
-			errs = append(errs, wrap(n.handle.LinkDelAltName(ref(l.Index), have), "remove altname %s of %s", have, l.Name))
+	for some := range slices.Chunk(extra, altNamesAtOnce) {
+		if n.removeAltNames(l.Index, some) == nil {
+			continue
+		}
+		// The kernel stops at the first that it does not find.
+		for _, name := range some {
+			if err := n.removeAltNames(l.Index, []string{name}); !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, wrap(err, "remove altname %s of %s", name, l.Name))
+			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// removeAltNames removes the altnames in few requests: after each request with a
+// change the kernel sends the whole list to all listeners (netdev_state_change).
+func (n *Netns) removeAltNames(index int, names []string) error {
+	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	header.Index = int32(index)
+	var list attributes
+	for _, name := range names {
+		list = append(list, attribute{kind: unix.IFLA_ALT_IFNAME, value: nl.ZeroTerminated(name)})
+	}
+	props := attribute{kind: unix.IFLA_PROP_LIST, flags: unix.NLA_F_NESTED, value: marshal(nil, list)}
+	return n.replay(unix.RTM_DELLINKPROP, 0, header.Serialize(), attributes{props})
+}
+
 func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
-	var errs []error
+	attrs, err := n.rawLink(l.Index)
+	if err != nil {
+		return err
+	}
+	errs := []error{wrap(n.restoreBroadcast(l, attrs, s), "link-layer broadcast address of %s", s.Name)}
 	r := ref(l.Index)
 	if l.Alias != s.Alias {
 		errs = append(errs, wrap(n.handle.LinkSetAlias(r, s.Alias), "alias of %s", s.Name))
@@ -124,7 +155,7 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	if flagsOf(l.Flags) != s.Flags {
 		errs = append(errs, wrap(n.setFlags(l.Index, s.Flags), "flags of %s", s.Name))
 	}
-	errs = append(errs, wrap(n.restoreSettings(l.Index, s.Settings), "settings of %s", s.Name))
+	errs = append(errs, wrap(n.restoreSettings(l.Index, attrs, s.Settings), "settings of %s", s.Name))
 	return errors.Join(errs...)
 }
 

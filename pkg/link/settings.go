@@ -1,8 +1,11 @@
 package link
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -21,25 +24,32 @@ var settings = []struct {
 	{"gro_max_size", unix.IFLA_GRO_MAX_SIZE},
 	{"gso_ipv4_max_size", unix.IFLA_GSO_IPV4_MAX_SIZE},
 	{"gro_ipv4_max_size", unix.IFLA_GRO_IPV4_MAX_SIZE},
+	{"proto_down", unix.IFLA_PROTO_DOWN},
 }
 
-// readSettings gives those of the settings that the kernel tells.
-func (n *Netns) readSettings(index int) (map[string]uint32, error) {
-	req := n.request(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	header.Index = int32(index)
-	req.AddData(header)
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if err == nil && len(msgs) != 1 {
-		err = errMessage
-	}
-	if err != nil {
+// rawLink reads all attributes of the link with this index.
+func (n *Netns) rawLink(index int) (attributes, error) {
+	var attrs attributes
+	var damage error
+	err := n.exchange(n.askLink(0, index), func(m []byte) {
+		// Copied, because the values point into the message.
+		_, attrs, damage = parseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
+	})
+	if err = cmp.Or(err, damage); err != nil {
 		return nil, fmt.Errorf("read link with index %d in netns %s: %w", index, n.Path, err)
 	}
-	_, attrs, err := parseMessage(msgs[0], unix.SizeofIfInfomsg)
-	if err != nil {
-		return nil, err
-	}
+	return attrs, nil
+}
+
+// setLink changes attributes of the link with this index.
+func (n *Netns) setLink(index int, attrs ...attribute) error {
+	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	header.Index = int32(index)
+	return n.replay(unix.RTM_NEWLINK, 0, header.Serialize(), attrs)
+}
+
+// settingsOf returns the settings that the kernel reports.
+func settingsOf(attrs attributes) map[string]uint32 {
 	found := map[string]uint32{}
 	for _, s := range settings {
 		switch v, _ := attrs.get(s.kind); len(v) {
@@ -49,38 +59,100 @@ func (n *Netns) readSettings(index int) (map[string]uint32, error) {
 			found[s.name] = binary.NativeEndian.Uint32(v)
 		}
 	}
-	return found, nil
+	return found
 }
 
-// restoreSettings sets those that differ.
-func (n *Netns) restoreSettings(index int, want map[string]uint32) error {
-	if len(want) == 0 {
-		return nil
-	}
-	have, err := n.readSettings(index)
-	if err != nil {
-		return err
-	}
-	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	header.Index = int32(index)
-	req.AddData(header)
-	differs := false
+// restoreSettings sets those that differ from attrs.
+func (n *Netns) restoreSettings(index int, attrs attributes, want map[string]uint32) error {
+	have := settingsOf(attrs)
+	var change attributes
 	for _, s := range settings {
 		wanted, ok := want[s.name]
 		if now, known := have[s.name]; !ok || !known || now == wanted {
 			continue
 		}
-		value := nl.Uint32Attr(wanted)
-		if s.kind == unix.IFLA_LINKMODE {
+		value := binary.NativeEndian.AppendUint32(nil, wanted)
+		if old, _ := attrs.get(s.kind); len(old) == 1 {
 			value = []byte{byte(wanted)}
 		}
-		req.AddData(nl.NewRtAttr(int(s.kind), value))
-		differs = true
+		if s.kind == unix.IFLA_PROTO_DOWN && wanted == 0 {
+			change = append(change, noProtoDownReason(attrs)...)
+		}
+		change = append(change, attribute{kind: s.kind, value: value})
 	}
-	if !differs {
+	if len(change) == 0 {
 		return nil
 	}
-	_, err = req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return n.setLink(index, change...)
+}
+
+// noProtoDownReason is the change that clears the reasons for which a link is held
+// down: while one is left, the kernel does not clear proto_down
+// (do_set_proto_down).
+func noProtoDownReason(attrs attributes) attributes {
+	nested, _ := attrs.get(unix.IFLA_PROTO_DOWN_REASON)
+	_, reason, err := parseMessage(nested, 0)
+	bits, _ := reason.get(unix.IFLA_PROTO_DOWN_REASON_VALUE)
+	if err != nil || len(bits) != 4 || binary.NativeEndian.Uint32(bits) == 0 {
+		return nil
+	}
+	none := marshal(nil, attributes{
+		{kind: unix.IFLA_PROTO_DOWN_REASON_MASK, value: bits},
+		{kind: unix.IFLA_PROTO_DOWN_REASON_VALUE, value: make([]byte, 4)},
+	})
+	return attributes{{kind: unix.IFLA_PROTO_DOWN_REASON, flags: unix.NLA_F_NESTED, value: none}}
+}
+
+// broadcastOf returns the link-layer broadcast address.
+func broadcastOf(attrs attributes) net.HardwareAddr {
+	b, _ := attrs.get(unix.IFLA_BROADCAST)
+	return b
+}
+
+// restoreBroadcast restores the link-layer broadcast address, to which ARP requests
+// are sent: a pod that changed it could receive the requests of later pods. A
+// snapshot of an older version has none; then the address is that of Ethernet.
+func (n *Netns) restoreBroadcast(l *Link, attrs attributes, s *Snapshot) error {
+	text := s.Broadcast
+	if text == "" && l.Encap == "ether" {
+		text = "ff:ff:ff:ff:ff:ff"
+	}
+	have := broadcastOf(attrs)
+	if text == "" || macText(have) == text {
+		return nil
+	}
+	want, err := net.ParseMAC(text)
+	if err != nil {
+		return err
+	}
+	return n.setLink(l.Index, attribute{kind: unix.IFLA_BROADCAST, value: want})
+}
+
+// tokenOf returns the link's interface identifier for IPv6 addresses of router
+// advertisements (ip-token(8)), "" if none is set.
+func tokenOf(attrs attributes) string {
+	for _, kind := range []uint16{unix.IFLA_AF_SPEC, unix.AF_INET6, unix.IFLA_INET6_TOKEN} {
+		value, ok := attrs.get(kind)
+		if kind == unix.IFLA_INET6_TOKEN {
+			if ip := net.IP(value); ok && len(ip) == net.IPv6len && !ip.IsUnspecified() {
+				return ip.String()
+			}
+			return ""
+		}
+		var err error
+		if _, attrs, err = parseMessage(value, 0); err != nil {
+			return ""
+		}
+	}
+	return ""
+}
+
+func (n *Netns) restoreToken(l *Link, s *Snapshot) error {
+	if s.Token == "" {
+		return nil
+	}
+	token := marshal(nil, attributes{{kind: unix.IFLA_INET6_TOKEN, value: net.ParseIP(s.Token).To16()}})
+	family := marshal(nil, attributes{{kind: unix.AF_INET6, flags: unix.NLA_F_NESTED, value: token}})
+	err := n.setLink(l.Index, attribute{kind: unix.IFLA_AF_SPEC, flags: unix.NLA_F_NESTED, value: family})
+	return wrap(err, "IPv6 token of %s", s.Name)
 }

@@ -22,6 +22,7 @@ type Snapshot struct {
 	Alias      string            `json:"alias,omitempty"`
 	MTU        int               `json:"mtu"`
 	MAC        string            `json:"mac,omitempty"`
+	Broadcast  string            `json:"broadcast,omitempty"` // of the link layer
 	TxQueueLen int               `json:"txQueueLen"`
 	Group      uint32            `json:"group,omitempty"`
 	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only when lent in spite of it
@@ -32,6 +33,10 @@ type Snapshot struct {
 	Routes     []Replay          `json:"routes,omitempty"`
 	Neighbours []Replay          `json:"neighbours,omitempty"` // permanent ones only
 	Sysctls    map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
+	Token      string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
+	Device     *Device           `json:"device,omitempty"`
+	Functions  [][]byte          `json:"functions,omitempty"` // settings of the virtual functions, if it is lent with them
+	Programs   []Program         `json:"programs,omitempty"`  // BPF programs of the host, if it is lent despite them
 }
 
 // Flags are the interface flags that a person can set (ip-link(8)), besides up.
@@ -40,7 +45,13 @@ type Flags struct {
 	AllMulticast bool `json:"allmulticast,omitempty"`
 	Multicast    bool `json:"multicast,omitempty"`
 	NoARP        bool `json:"noarp,omitempty"`
+	// Rest are those of restFlags, as the kernel numbers them.
+	Rest uint32 `json:"rest,omitempty"`
 }
+
+// restFlags are the other flags that the kernel lets userspace set
+// (__dev_change_flags), though few drivers use them.
+const restFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_DYNAMIC
 
 func flagsOf(raw uint32) Flags {
 	return Flags{
@@ -48,13 +59,14 @@ func flagsOf(raw uint32) Flags {
 		AllMulticast: raw&unix.IFF_ALLMULTI != 0,
 		Multicast:    raw&unix.IFF_MULTICAST != 0,
 		NoARP:        raw&unix.IFF_NOARP != 0,
+		Rest:         raw & restFlags,
 	}
 }
 
-const settableFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | unix.IFF_NOARP
+const settableFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | unix.IFF_NOARP | restFlags
 
 func (f Flags) raw() uint32 {
-	var raw uint32
+	raw := f.Rest & restFlags
 	for _, one := range []struct {
 		set bool
 		bit uint32
@@ -89,10 +101,11 @@ func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 		}
 		s.Master = master.Name
 	}
-	var err error
-	if s.Settings, err = n.readSettings(l.Index); err != nil {
+	attrs, err := n.rawLink(l.Index)
+	if err != nil {
 		return nil, err
 	}
+	s.Settings, s.Broadcast, s.Token = settingsOf(attrs), macText(broadcastOf(attrs)), tokenOf(attrs)
 	if s.Addresses, err = n.snapshotAddresses(l.Index); err != nil {
 		return nil, err
 	}
@@ -102,7 +115,10 @@ func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 	if s.Neighbours, err = n.snapshotNeighbours(l.Index); err != nil {
 		return nil, err
 	}
-	s.Sysctls, err = n.Sysctls(l.Name)
+	if s.Sysctls, err = n.Sysctls(l.Name); err != nil {
+		return nil, err
+	}
+	s.Device, err = n.Device(l.Index, l.Name)
 	return s, err
 }
 

@@ -3,12 +3,9 @@ package netconf
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
 	"math"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -172,18 +169,4 @@ func Lenient(stdin []byte) *Common {
 		c.StateDir = DefaultStateDir
 	}
 	return c
-}
-
-// WithoutPrevResult gives the configuration as it should be kept for later:
-// without the results and lists that belong to one call.
-func (c *Common) WithoutPrevResult() (json.RawMessage, error) {
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(c.Raw, &keys); err != nil {
-		return nil, fmt.Errorf("network configuration: %w", err)
-	}
-	maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool {
-		return slices.ContainsFunc([]string{"prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"},
-			func(k string) bool { return strings.EqualFold(k, key) })
-	})
-	return json.Marshal(keys)
 }

@@ -4,6 +4,7 @@
 // without looking at the machine.
 //
 // It follows encoding/json: keys match in any case, and unknown keys are
-// tolerated, because users rely on both. It imports only cnierr of the
-// project, and the CNI types.
+// tolerated, because users rely on both. It imports cnierr and safepath of the
+// project, and the CNI types. What lies at the paths that users name it looks at
+// only for the node file and the flat file.
 package netconf

@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
@@ -22,15 +21,18 @@ const (
 	// DefaultNodeFile is where the node's administrator says what networks may
 	// use.
 	DefaultNodeFile = "/etc/rail-cni/node.yaml"
+	// InstalledNodeFile is where rail-agent writes the file that the cluster's
+	// administrator has in the manifests. It holds on nodes without the other.
+	InstalledNodeFile = "/var/lib/rail-cni/node.yaml"
 	// NodeFileEnv names another place. It is the runtime's environment: no
 	// network configuration and no pod can set it.
 	NodeFileEnv = "RAIL_CNI_NODE_FILE"
 )
 
 // NodeFile is what the administrator of a node opens to those who write network
-// configurations. A key that is not there leaves all open; so does a nil
-// *NodeFile, which stands for no file. A list that is there opens what it
-// names, and an empty one nothing.
+// configurations. A list opens what it names, an empty one nothing. Without the
+// keys nics and allow all is open; without the key paths see [NodeFile.OpensPath].
+// A nil *NodeFile means no file, and opens what a file without keys does.
 type NodeFile struct {
 	// NICs are the NICs that host-device may lend and macvlan may lie on.
 	NICs []NICPattern `yaml:"nics"`
@@ -51,10 +53,17 @@ type NICPattern struct {
 	Driver string `yaml:"driver"` // driver of its device, "mlx5_core"
 }
 
-// NodeFilePath gives the path of this node's file.
+// NodeFilePath returns the path of this node's file.
 func NodeFilePath() string {
 	if p := os.Getenv(NodeFileEnv); p != "" {
 		return p
+	}
+	// A file of the node that exists but cannot be read closes all. The other
+	// file holds only if this one is missing.
+	if _, err := os.Lstat(DefaultNodeFile); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(InstalledNodeFile); err == nil {
+			return InstalledNodeFile
+		}
 	}
 	return DefaultNodeFile
 }
@@ -76,6 +85,12 @@ func ReadNodeFile(name string) (*NodeFile, error) {
 			"correct it; without the file every NIC that no guardrail protects is open", "node file %s", name)
 	}
 	return n, nil
+}
+
+// ParseNodeFile fails if [ReadNodeFile] would not accept the text.
+func ParseNodeFile(text []byte) (*NodeFile, error) {
+	n := &NodeFile{}
+	return n, n.parse(text)
 }
 
 func checkOwner(info fs.FileInfo) error {
@@ -163,26 +178,4 @@ func fits(pattern string, texts ...string) bool {
 // OpensOverride says whether networks may override the guardrail.
 func (n *NodeFile) OpensOverride(key string) bool {
 	return n == nil || n.Allow == nil || slices.Contains(n.Allow, key)
-}
-
-// OpensPath says whether a configuration may name the path: also one that is
-// empty, and [DefaultStateDir].
-func (n *NodeFile) OpensPath(name string) bool {
-	if n == nil || n.Paths == nil || name == "" || name == DefaultStateDir {
-		return true
-	}
-	// Behind a symbolic link ".." leads elsewhere than Clean thinks.
-	if slices.Contains(strings.Split(name, "/"), "..") {
-		return false
-	}
-	return slices.ContainsFunc(n.Paths, func(pattern string) bool { return fits(pattern, filepath.Clean(name)) })
-}
-
-// CheckPath fails when the configuration may not name the path under key.
-func (n *NodeFile) CheckPath(key, name string) error {
-	if n.OpensPath(name) {
-		return nil
-	}
-	return cnierr.New(cnierr.InvalidConfig, fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.Path),
-		"%q: %q is not open to networks on this node", key, name)
 }

@@ -65,16 +65,16 @@ func TestNodeFileOpens(t *testing.T) {
 			if got := f.OpensOverride("uplink"); got != c.uplink {
 				t.Errorf("uplink: %v", got)
 			}
-			if got := f.OpensPath("/var/log/whereabouts.log"); got != c.log {
+			if got := f.OpensPath(keyLogFile, "/var/log/whereabouts.log"); got != c.log {
 				t.Errorf("log: %v", got)
 			}
 			for _, always := range []string{"", DefaultStateDir} {
-				if !f.OpensPath(always) {
+				if !f.OpensPath(KeyStateDir, always) {
 					t.Errorf("path %q is closed", always)
 				}
 			}
 			for _, never := range []string{"/var/log/../log/whereabouts.log", "/var/log/a/b.log", "var/log/x.log"} {
-				if f.Paths != nil && f.OpensPath(never) {
+				if f.OpensPath(keyLogFile, never) {
 					t.Errorf("path %q is open", never)
 				}
 			}
@@ -82,13 +82,16 @@ func TestNodeFileOpens(t *testing.T) {
 	}
 }
 
-func TestWithoutNodeFileAllIsOpen(t *testing.T) {
+func TestWithoutNodeFileAllNICsAreOpenAndNoPathOfAnAuthor(t *testing.T) {
 	f, err := ReadNodeFile(filepath.Join(t.TempDir(), "node.yaml"))
 	if err != nil || f != nil {
 		t.Fatal(f, err)
 	}
-	if !f.OpensNIC(nil, "", "") || !f.OpensOverride("uplink") || !f.OpensPath("/x") || f.CheckPath("stateDir", "/x") != nil {
+	if !f.OpensNIC(nil, "", "") || !f.OpensOverride("uplink") {
 		t.Error("something is closed")
+	}
+	if err := f.CheckPath(KeyStateDir, "/x"); cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), DefaultNodeFile) {
+		t.Error(err)
 	}
 }
 

@@ -53,6 +53,9 @@ type Whereabouts struct {
 	// Closed says which paths of the config the node file does not open; those
 	// keys are as if they were missing.
 	Closed error
+	// Unlogged is the error of a log file that the node file does not open, if
+	// the file has no list of paths: the network is not refused for it.
+	Unlogged error
 
 	Pod WhereaboutsPod
 
@@ -103,12 +106,16 @@ func WhereaboutsFlatFiles() []string {
 // InvalidEnv (CNI_ARGS), IO (a flat file that cannot be read) and
 // InvalidConfig.
 func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
-	return ParseWhereaboutsOn(nil, stdin, cniArgs, flatFiles)
+	return parseWhereabouts(stdin, cniArgs, flatFiles, func(*whereaboutsNet) (closed, unlogged error) { return nil, nil })
 }
 
-// ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file. It
-// has no say in what a flat file names.
+// ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file, where
+// the config may name only what it opens. It does not restrict a flat file.
 func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
+	return parseWhereabouts(stdin, cniArgs, flatFiles, node.keepOpen)
+}
+
+func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen func(*whereaboutsNet) (closed, unlogged error)) (*Whereabouts, error) {
 	var net whereaboutsNet
 	if err := decode(stdin, &net, "network config"); err != nil {
 		return nil, err
@@ -120,7 +127,10 @@ func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles 
 	if err != nil {
 		return nil, err
 	}
-	closed := net.keepOpen(node)
+	if _, err := whereaboutsStateDir(net.StateDir); err != nil {
+		return nil, err
+	}
+	closed, unlogged := keepOpen(&net)
 	overlapping := net.IPAM.Overlapping
 	flatFile, err := net.IPAM.fillFromFlatFile(flatFiles)
 	if err != nil {
@@ -134,7 +144,7 @@ func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles 
 		NetworkName: net.IPAM.NetworkName, Overlapping: overlapping,
 		ConfigurationPath: net.IPAM.ConfigurationPath,
 		LogFile:           net.IPAM.LogFile, LogLevel: net.IPAM.LogLevel,
-		Closed:           closed,
+		Closed: closed, Unlogged: unlogged,
 		Pod:              args.pod(),
 		ValidAttachments: net.attachments(),
 	}
@@ -284,25 +294,31 @@ type whereaboutsNet struct {
 	Legacy *[]types.GCAttachment `json:"cni.dev/attachments"`
 }
 
-// keepOpen empties the keys that name a path of the host which file does not
-// open, and gives an error for each.
-func (n *whereaboutsNet) keepOpen(file *NodeFile) error {
+// keepOpen clears the keys that name a closed path of the host, and returns an
+// error for each.
+func (n *NodeFile) keepOpen(net *whereaboutsNet) (closed, unlogged error) {
 	var errs []error
 	for _, k := range []struct {
 		key   string
 		value *string
 	}{
-		{"stateDir", &n.StateDir},
-		{"kubeconfig", &n.IPAM.Kubernetes.Kubeconfig},
-		{"configuration_path", &n.IPAM.ConfigurationPath},
-		{"log_file", &n.IPAM.LogFile},
+		{KeyStateDir, &net.StateDir},
+		{keyKubeconfig, &net.IPAM.Kubernetes.Kubeconfig},
+		{keyFlatFile, &net.IPAM.ConfigurationPath},
+		{keyLogFile, &net.IPAM.LogFile},
 	} {
-		if err := file.CheckPath(k.key, *k.value); err != nil {
-			errs = append(errs, err)
-			*k.value = ""
+		err := n.CheckPath(k.key, *k.value)
+		if err == nil {
+			continue
 		}
+		*k.value = ""
+		if k.key == keyLogFile && !n.listsPaths() {
+			unlogged = err
+			continue
+		}
+		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return errors.Join(errs...), unlogged
 }
 
 // attachments prefers the specified key to the misspelt one that libcni sends

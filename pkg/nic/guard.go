@@ -1,9 +1,12 @@
 package nic
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -12,15 +15,21 @@ import (
 // Override keys: what a user writes under "allow" to have a NIC lent in spite
 // of a guardrail.
 const (
-	AllowUplink   = "uplink"   // it carries a default route of the host
+	AllowUplink   = "uplink"   // it carries a default route of the host, its connections or its storage
 	AllowMember   = "member"   // it belongs to a bond, team, bridge, VRF or OVS
 	AllowChildren = "children" // VLANs, macvlans, tunnels, … lie on it; the move destroys them or leads them nowhere
 	// Its RDMA device also serves a NIC that stays on the host, which loses RDMA.
 	AllowSharedRDMA = "shared-rdma"
+	// It has BPF programs of the host (XDP, tcx). They are detached, and do not
+	// come back.
+	AllowBPF = "bpf"
+	// It has virtual functions or subfunctions. They go down with it, and its
+	// holder can configure them.
+	AllowVFs = "vfs"
 )
 
 // Overrides are all override keys.
-var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA}
+var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs}
 
 // peerKinds are the link kinds that name a peer where others name the link that
 // they lie on. A peer outlives a move; all others die with it or lead nowhere.
@@ -30,34 +39,66 @@ var peerKinds = []string{"veth", "netkit", "vxcan"}
 type facts struct {
 	uplinks []int // indexes of the links that a default route leaves by
 	links   []*link.Link
+	// The rest is about the NIC alone.
+	programs  []link.Program
+	inUse     string // what the host uses it for, "" if unknown
+	functions string // its virtual functions and subfunctions, "" if it has none
+	immutable bool   // the kernel moves it to no other netns
 }
 
 // Guard gives an error if lending l would harm the host, unless the override
-// of that guardrail is in allow. The loopback has no override: the kernel does
-// not move it.
+// of that guardrail is in allow. What the kernel does not move has no override.
 //
 // It sees the host netns only: a macvlan on l that is in a pod netns is for the
 // ledger to know.
 func (h *Host) Guard(l *link.Link, allow []string) error {
-	uplinks, err := h.Netns.DefaultRouteLinks()
-	if err != nil {
+	var f facts
+	var err error
+	if f.immutable, err = h.immutable(l); err != nil {
 		return err
 	}
-	links, err := h.Netns.Links()
-	if err != nil {
+	if f.uplinks, err = h.Netns.DefaultRouteLinks(); err != nil {
 		return err
 	}
-	return facts{uplinks: uplinks, links: links}.guard(l, allow)
+	if f.links, err = h.Netns.Links(); err != nil {
+		return err
+	}
+	if f.programs, err = h.Netns.Programs(l.Index); err != nil {
+		return err
+	}
+	if !slices.Contains(allow, AllowUplink) {
+		if f.inUse, err = h.use(l); err != nil {
+			return err
+		}
+	}
+	f.functions = h.functions(l)
+	return f.guard(l, allow)
+}
+
+// immutable reports whether the kernel refuses to move l at all.
+func (h *Host) immutable(l *link.Link) (bool, error) {
+	err := h.Netns.Movable(l)
+	if errors.Is(err, unix.EINVAL) {
+		return true, nil
+	}
+	return false, err
 }
 
 func (f facts) guard(l *link.Link, allow []string) error {
 	if l.Encap == "loopback" {
 		return cnierr.New(cnierr.NICProtected, "name a NIC", "%s is the loopback of the host and cannot be lent", l.Name)
 	}
+	if f.immutable {
+		cure := "name a NIC, not a virtual link"
+		if l.HasParent() {
+			cure = fmt.Sprintf("lend a virtual function or subfunction of it, or take it out of switchdev mode: devlink dev eswitch set %s/%s mode legacy", l.ParentBus, l.ParentDev)
+		}
+		return cnierr.New(cnierr.NICProtected, cure, "%s must stay on the host: the kernel moves it to no other network namespace (netns-local)", l.Name)
+	}
 	for _, rule := range []struct {
 		override string
 		reason   func(*link.Link) string
-	}{{AllowUplink, f.uplink}, {AllowMember, f.member}, {AllowChildren, f.children}} {
+	}{{AllowUplink, f.uplink}, {AllowMember, f.member}, {AllowChildren, f.children}, {AllowBPF, f.bpf}, {AllowVFs, f.vfs}} {
 		if slices.Contains(allow, rule.override) {
 			continue
 		}
@@ -71,11 +112,13 @@ func (f facts) guard(l *link.Link, allow []string) error {
 }
 
 func (f facts) uplink(l *link.Link) string {
-	if !slices.Contains(f.uplinks, l.Index) {
-		return ""
+	if slices.Contains(f.uplinks, l.Index) {
+		return "a default route of the host leaves by it"
 	}
-	return "a default route of the host leaves by it"
+	return f.inUse
 }
+
+func (f facts) vfs(*link.Link) string { return f.functions }
 
 func (f facts) member(l *link.Link) string {
 	if l.Master == 0 {
@@ -109,4 +152,15 @@ func (f facts) children(l *link.Link) string {
 		return ""
 	}
 	return "these links lie on it: " + strings.Join(names, ", ")
+}
+
+func (f facts) bpf(*link.Link) string {
+	if len(f.programs) == 0 {
+		return ""
+	}
+	names := make([]string, len(f.programs))
+	for i, p := range f.programs {
+		names[i] = p.String()
+	}
+	return "BPF programs of the host are on it: " + strings.Join(names, ", ")
 }

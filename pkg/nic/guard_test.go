@@ -37,6 +37,9 @@ func TestGuardrails(t *testing.T) {
 		{"a child of another", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "vlan", Lower: 5}}}, "", "", ""},
 		{"the lower link of a child", &link.Link{Index: 9, Kind: "vlan", Lower: 4}, facts{links: []*link.Link{nic}}, "", "", ""},
 		{"itself", nic, facts{links: []*link.Link{{Index: 4, Kind: "dsa", Lower: 4}}}, "", "", ""},
+		{"with connections of the host", nic, facts{inUse: "the host has TCP connections"}, "TCP connections", AllowUplink, "ens1"},
+		{"with virtual functions", nic, facts{functions: "8 virtual functions"}, "8 virtual functions", AllowVFs, "ens1"},
+		{"in switchdev mode", nic, facts{immutable: true}, "netns-local", "", "devlink dev eswitch set pci/0000:3b:00.0 mode legacy"},
 		{"the master has gone", &link.Link{Index: 4, Name: "ens1", Master: 9}, facts{}, "belongs to another link", AllowMember, "ens1"},
 	}
 	for _, kind := range []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "vxlan", "gre", "ipoib", "a kind of the future"} {
@@ -151,3 +154,5 @@ func TestGuardOfRealLinks(t *testing.T) {
 		}
 	})
 }
+
+func linkOf(bus, dev string) *link.Link { return &link.Link{ParentBus: bus, ParentDev: dev} }

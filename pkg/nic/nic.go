@@ -23,6 +23,11 @@ type Host struct {
 	Netns *link.Netns
 	// Sys is the root of sysfs, "/sys" but for tests.
 	Sys string
+	// Proc is the root of procfs, "/proc" but for tests.
+	Proc string
+	// Holder, if set, returns who has been lent a device of the host, "" if
+	// nobody has. The device is a PCI address or a name on the auxiliary bus.
+	Holder func(device string) string
 }
 
 // Selector says which NIC is meant. The first field that is set decides, in

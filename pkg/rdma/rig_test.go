@@ -427,6 +427,10 @@ func TestRigADeviceInFlightIsWaitedFor(t *testing.T) {
 		inFlight := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoCharDev)
 		// A second mover finds it nowhere, or not yet whole, and waits.
 		m, err := other.Move(r.soon(), d, pod)
+		if errors.Is(err, ErrNotFound) {
+			// It left between the look and the request; the error says to try again.
+			m, err = other.Move(r.soon(), d, pod)
+		}
 		if err != nil || m.Device != d || m.Uverbs.Name == "" {
 			t.Errorf("moved by another meanwhile: %+v, %v", m, err)
 		}

@@ -19,37 +19,19 @@ import (
 //
 // /sys would be the wrong one for a pod: what class/infiniband shows is decided
 // by the namespace in which a sysfs was mounted, not by the thread that reads.
-// So the Core mounts one, from a thread of the namespace and attached to no
-// directory (fsopen, fsmount; Linux 5.2): it is seen by nobody else, is gone
-// with the process, and does not keep the namespace alive.
+// So the Core mounts one, from a thread of the namespace ([link.MountSysfs]).
 func (c *Core) sys() (string, error) {
 	if c.Sys != "" {
 		return c.Sys, nil
 	}
 	if c.view < 0 {
-		view, err := mountSys()
+		view, err := link.MountSysfs(unix.MOUNT_ATTR_RDONLY)
 		if err != nil {
 			return c.hostSys(err)
 		}
 		c.view = view
 	}
 	return "/proc/self/fd/" + strconv.Itoa(c.view), nil
-}
-
-func mountSys() (int, error) {
-	config, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("fsopen sysfs: %w", err)
-	}
-	defer unix.Close(config)
-	if err := unix.FsconfigCreate(config); err != nil {
-		return -1, fmt.Errorf("create sysfs: %w", err)
-	}
-	mount, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
-	if err != nil {
-		return -1, fmt.Errorf("fsmount sysfs: %w", err)
-	}
-	return mount, nil
 }
 
 // hostSys is the way out where a sysfs cannot be mounted: /sys, if the Core is

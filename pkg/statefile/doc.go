@@ -11,5 +11,5 @@
 // file system the file and its directory are fsynced as well.
 //
 // The ledger and the local address store are built on it. The package imports
-// nothing of the project but cnierr.
+// nothing of the project but cnierr and safepath.
 package statefile

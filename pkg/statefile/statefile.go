@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
 const (
@@ -40,15 +41,21 @@ type Dir struct {
 
 // Open opens path, which must be absolute, and makes it with mode 0700 if it
 // does not exist. It refuses a path whose last element is not a directory, or
-// one that another user owns or may write to, because a record there could be
-// forged: it names programs that are run.
+// one that another user owns or may write to, and one below such a directory
+// ([safepath.Check]), because a record there could be forged: it names programs
+// that are run.
 func Open(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
 		return nil, cnierr.New(cnierr.InvalidConfig, "give an absolute path",
 			"state directory %q is not an absolute path", path)
 	}
-	if err := os.MkdirAll(path, dirMode); err != nil {
-		return nil, openError(path, err)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := safepath.Check(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, unsafeError(path, err)
+		}
+		if err := os.MkdirAll(path, dirMode); err != nil {
+			return nil, openError(path, err)
+		}
 	}
 	return openExisting(path)
 }
@@ -70,7 +77,20 @@ func openExisting(path string) (*Dir, error) {
 	if err != nil {
 		return nil, openError(path, err)
 	}
-	return trusted(root, path, !onTmpfs(path))
+	d, err := trusted(root, path, !onTmpfs(path))
+	if err != nil {
+		return nil, err
+	}
+	// Last, because the errors of opening say more.
+	if err := safepath.Check(path); err != nil {
+		return nil, errors.Join(unsafeError(path, err), root.Close())
+	}
+	return d, nil
+}
+
+func unsafeError(path string, err error) error {
+	return cnierr.Wrap(err, cnierr.IO, "keep it below directories that only root may write to, as /run",
+		"state directory %s: others could forge what is in it", path)
 }
 
 // trusted makes a Dir of root, unless others could forge what is in it. It

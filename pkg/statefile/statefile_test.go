@@ -55,10 +55,53 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// A directory is nobody's but root's only if nobody else can put another in its
+// place, or could when it was made: so with each directory above it.
+func TestOpenRefusesADirectoryBelowOneThatOthersMayWrite(t *testing.T) {
+	for name, spoil := range map[string]func(parent string) error{
+		"writable by all, as a volume of a pod": func(p string) error { return os.Chmod(p, 0o777) },
+		"writable by a group":                   func(p string) error { return os.Chmod(p, 0o775) },
+		"another user's":                        func(p string) error { return os.Chown(p, 65534, 65534) },
+	} {
+		for what, path := range map[string]string{"a forged one": "root/state", "its parent": "root", "a new one": "root/new/state"} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				parent := filepath.Join(t.TempDir(), "volume")
+				if err := errors.Join(os.MkdirAll(filepath.Join(parent, "root", "state"), 0o700), spoil(parent)); err != nil {
+					t.Fatal(err)
+				}
+				state := filepath.Join(parent, path)
+				for how, open := range map[string]func(string) (*Dir, error){"Open": Open, "OpenExisting": OpenExisting} {
+					if _, err := os.Lstat(state); err != nil && how == "OpenExisting" {
+						continue
+					}
+					d, err := open(state)
+					if d != nil || cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), parent+" ") {
+						t.Errorf("%s: %v, %v", how, d, err)
+					}
+				}
+				if _, err := os.Lstat(filepath.Join(parent, "root", "new")); err == nil {
+					t.Error("a directory was made there")
+				}
+			})
+		}
+	}
+	t.Run("a sticky parent", func(t *testing.T) { // as /tmp
+		parent := filepath.Join(t.TempDir(), "tmp")
+		if err := errors.Join(os.Mkdir(parent, 0o700), os.Chmod(parent, 0o777|fs.ModeSticky)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := Open(filepath.Join(parent, "state"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = d.Close()
+	})
+}
+
 func TestOpenMakesADirectoryOnlyForItsOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "b")
 	old := unix.Umask(0)
 	defer unix.Umask(old)
-	path := filepath.Join(t.TempDir(), "a", "b")
 	if _, err := OpenExisting(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("OpenExisting of nothing: %v", err)
 	}

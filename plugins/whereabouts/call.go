@@ -154,8 +154,7 @@ next:
 // foreignNetns refuses the plugin's own network namespace before anything is
 // handed out; skel looks only afterwards.
 func (c *call) foreignNetns() error {
-	switch c.args.NetnsOverride {
-	case "1", "true", "TRUE", "True":
+	if c.anyNetns() {
 		return nil
 	}
 	own, err := ns.CheckNetNS(c.args.Netns)
@@ -166,6 +165,24 @@ func (c *call) foreignNetns() error {
 		return cnierr.New(cnierr.InvalidNetns, "give the pod's", "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns)
 	}
 	return nil
+}
+
+// anyNetns reports whether the runtime permits CNI_NETNS to be the plugin's own.
+func (c *call) anyNetns() bool {
+	switch c.args.NetnsOverride {
+	case "1", "true", "TRUE", "True":
+		return true
+	}
+	return false
+}
+
+// podNetns returns the path of the pod's network namespace, "" if the namespace may
+// outlive the pod.
+func (c *call) podNetns() string {
+	if c.anyNetns() {
+		return ""
+	}
+	return c.args.Netns
 }
 
 // readPrevResult gives the config's prevResult in the newest version.

@@ -33,14 +33,26 @@ func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
 		return nil, cnierr.New(cnierr.InvalidConfig, `set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`,
 			`"store": "kubernetes" without a kubeconfig`)
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "rail-cni-whereabouts/" + version, RetryFor: kubernetes.RetryFor})
+	vet, err := c.file.VetKubeconfig(kubeconfig, c.allFlatFiles())
+	if err != nil {
+		return nil, err
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + version, RetryFor: kubernetes.RetryFor})
 	if err != nil {
 		return nil, err
 	}
 	return kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: kubeconfig, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
+		Client: client, Kubeconfig: kubeconfig, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
 		Warn: func(err error) { c.warn("not done yet", err) },
 	})
+}
+
+// allFlatFiles returns the flat files of the node, and that of the config.
+func (c *call) allFlatFiles() []string {
+	if c.conf == nil || c.conf.FlatFile == "" {
+		return c.flatFiles
+	}
+	return append([]string{c.conf.FlatFile}, c.flatFiles...)
 }
 
 // findSlice sets c's node and slice.
@@ -104,7 +116,8 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	s, err := c.connect(kubeconfig, c.conf.StateDir)
 	if err != nil {
 		pools := kubernetes.Noted(c.conf.StateDir, c.owner())[kubeconfig]
-		if kubeconfig == "" || c.conf.Pod.Name == "" && len(pools) == 0 {
+		neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(err, netconf.ErrClosed)
+		if neverAsked && len(pools) == 0 {
 			return nil // ADD gave nothing
 		}
 		if c.conf.NodeSliceSize == 0 { // else the config alone does not say which slice is ours
@@ -113,12 +126,21 @@ func (c *call) releaseCluster(ctx context.Context) error {
 		return c.freeLater(kubeconfig, c.conf.StateDir, pools, err)
 	}
 	defer s.Close()
-	if c.conf.NodeSliceSize != 0 {
-		if err := c.findSlice(ctx, s); err != nil {
-			// The node's notes know the pool; without them the reconciler does.
-			c.warn("freeing what this node has noted", err)
-			return s.Release(ctx, c.owner(), nil)
-		}
+	if c.conf.NodeSliceSize == 0 {
+		return s.Release(ctx, c.owner(), c.pools())
+	}
+	// The node's notes know the pool, and cost no request.
+	if len(kubernetes.Noted(c.conf.StateDir, c.owner())[kubeconfig]) > 0 {
+		return s.Release(ctx, c.owner(), nil)
+	}
+	if why := s.Silence(); why != "" {
+		err = errors.New(why)
+	} else {
+		err = c.findSlice(ctx, s)
+	}
+	if err != nil {
+		c.warn("no note and no slice: the reconciler frees the address", err)
+		return s.Release(ctx, c.owner(), nil)
 	}
 	return s.Release(ctx, c.owner(), c.pools())
 }

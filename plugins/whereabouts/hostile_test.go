@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +55,47 @@ func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
 				t.Error("a file was made where the plugin runs")
 			}
 		}
+	}
+}
+
+// A log is written to no file but the plugin's own, whatever lies at the path.
+func TestALogLeadsToNoOtherFile(t *testing.T) {
+	for name, plant := range map[string]func(dir, victim string) (path string, err error){
+		"a symbolic link": func(d, v string) (string, error) { return d + "/log", os.Symlink(v, d+"/log") },
+		"a hard link":     func(d, v string) (string, error) { return d + "/log", os.Link(v, d+"/log") },
+		"another user's file": func(d, v string) (string, error) {
+			return v, os.Chown(v, 65534, 65534)
+		},
+		"a directory of others": func(d, _ string) (string, error) {
+			return d + "/open/log", errors.Join(os.Mkdir(d+"/open", 0o700), os.Chmod(d+"/open", 0o777))
+		},
+		"a link to a directory of others": func(d, _ string) (string, error) {
+			return d + "/link/log", errors.Join(os.Mkdir(d+"/open", 0o700), os.Chmod(d+"/open", 0o777), os.Symlink("open", d+"/link"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, dir := newNode(t), t.TempDir()
+			victim := filepath.Join(dir, "victim")
+			if err := os.WriteFile(victim, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			path, err := plant(dir, victim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := n.config(`{"range":"10.0.0.0/24","log_level":"debug","log_file":"` + path + `"}`)
+			_, said, err := runStderr(attachment{id: "c1", ifname: "net1"}.env("ADD"), config)
+			if err != nil || !strings.Contains(said, "only errors are logged") {
+				t.Errorf("%v; stderr has %q", err, said)
+			}
+			if data, err := os.ReadFile(victim); err != nil || len(data) > 0 {
+				t.Errorf("written to another's file: %q, %v", data, err)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "open", "log")); err == nil {
+				t.Error("a file was made in a directory of others")
+			}
+			n.del(attachment{id: "c1", ifname: "net1"}, config)
+		})
 	}
 }
 
@@ -127,7 +171,7 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	if _, err := os.Lstat(mark); err == nil {
 		t.Error("the program that the kubeconfig names was run")
 	}
-	if err := os.WriteFile(file, []byte("nics: []"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("paths: [/**]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, config := range []string{own, strings.Replace(ofCluster, netconf.DefaultStateDir, dir+"/state", 1)} { // of which nobody answers
@@ -139,6 +183,90 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	if _, err := os.Lstat(mark); err != nil {
 		t.Errorf("it is never run, so this test proves nothing: %v", err)
 	}
+}
+
+// Without a node file nothing that an author can have written is used: no
+// program of a kubeconfig is run, no token is sent to the author's server.
+func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
+	dir := t.TempDir() // as a volume of the author's pod
+	mark, secret := filepath.Join(dir, "ran"), filepath.Join(t.TempDir(), "secret")
+	var sent atomic.Int32
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) }))
+	defer server.Close()
+	if err := os.WriteFile(secret, []byte("another's token"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := func(user string) string {
+		path := filepath.Join(dir, "kubeconfig")
+		text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+			"clusters":[{"name":"c","cluster":{"insecure-skip-tls-verify":true,"server":"` + server.URL + `"}}],"users":[{"name":"u","user":` + user + `}]}`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return `{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"` + path + `"}}`
+	}
+	withExec := `{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/usr/bin/touch","args":["` + mark + `"],"interactiveMode":"Never"}}`
+	for name, c := range map[string]struct {
+		config func() string
+		key    string
+	}{
+		"a program": {func() string { return config(`"ipam":` + kubeconfig(withExec)) }, "kubeconfig"},
+		"a token":   {func() string { return config(`"ipam":` + kubeconfig(`{"tokenFile":"`+secret+`"}`)) }, "kubeconfig"},
+		"a state directory": {func() string {
+			return config(`"stateDir":"`+dir+`/state"`, `"ipam":{"range":"10.0.0.0/24","store":"local"}`)
+		}, "stateDir"},
+		"a flat file": {func() string {
+			return config(`"ipam":{"range":"10.0.0.0/24","store":"local","configuration_path":"` + dir + `/flat"}`)
+		}, "configuration_path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := attachment{id: "c1", ifname: "net1", args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"}
+			closed := func(verb string) []string {
+				return append(a.env(verb), netconf.NodeFileEnv+"="+filepath.Join(dir, "none.yaml"))
+			}
+			text := c.config()
+			for _, verb := range []string{"ADD", "STATUS"} {
+				if _, err := run(closed(verb), text); err == nil || verb == "ADD" && code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), `"`+c.key+`": "`+dir) {
+					t.Errorf("%s: %v", verb, err)
+				}
+			}
+			if _, err := run(closed("DEL"), text); err != nil {
+				t.Errorf("DEL of what never was: %v", err)
+			}
+			if _, err := os.Lstat(mark); err == nil {
+				t.Error("the author's program was run")
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "state")); err == nil {
+				t.Error("the author's state directory was used")
+			}
+			if n := sent.Load(); n > 0 {
+				t.Errorf("the author's server got %d requests", n)
+			}
+		})
+	}
+}
+
+// config makes a network config without a state directory of the test's own.
+func config(keys ...string) string {
+	return `{"cniVersion":"1.1.0","name":"net","type":"macvlan",` + strings.Join(keys, ",") + "}"
+}
+
+// A configuration that is larger than any is refused before an address is given,
+// and no reason to keep one that was.
+func TestALargeConfigIsRefusedAndEnds(t *testing.T) {
+	n := newNode(t)
+	a := attachment{id: "c1", ifname: "net1"}
+	plain := n.config(`{"range":"10.0.0.0/24"}`)
+	large := n.config(`{"range":"10.0.0.0/24"}`, `"note":"`+strings.Repeat("x", 1<<20)+`"`)
+	for _, verb := range []string{"ADD", "STATUS"} {
+		if _, err := run(a.env(verb), large); err == nil || verb == "ADD" && code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), "more than 65536") {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	n.checkEmpty("after a refused ADD")
+	n.add(a, plain)
+	n.del(a, large)
+	n.checkEmpty("after DEL")
 }
 
 func TestPrevResultsWithHolesAreErrors(t *testing.T) {

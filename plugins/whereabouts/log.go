@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
 // callLog writes what a call did to the configured log file. The runtime gets
@@ -32,18 +34,18 @@ func (c *call) openLog(verb string) func() {
 	closeLog := func() {}
 	level := slog.LevelError
 	if c.conf != nil && c.conf.LogFile != "" {
-		f, err := openLogFile(c.conf.LogFile)
-		if err == nil {
-			to, closeLog = f, func() { _ = f.Close() }
-		} else {
-			to = c.stderr
-		}
 		if l, ok := levels[strings.ToLower(c.conf.LogLevel)]; ok {
 			level = l
 		}
-		if err != nil {
-			level = max(level, slog.LevelError)
+		f, err := openLogFile(c.conf.LogFile)
+		if err == nil {
+			to, closeLog = f, func() { _ = f.Close() }
 		}
+		c.conf.Unlogged = err
+	}
+	if c.conf != nil && c.conf.Unlogged != nil {
+		to, level = c.stderr, max(level, slog.LevelError)
+		_, _ = fmt.Fprintln(to, "whereabouts: only errors are logged, and here:", c.conf.Unlogged)
 	}
 	c.log = &callLog{
 		Logger: slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})).With(
@@ -53,19 +55,28 @@ func (c *call) openLog(verb string) func() {
 	return closeLog
 }
 
-// openLogFile opens a regular file to append to. A FIFO would block until
-// somebody reads, and a relative path leads wherever the runtime happens to be.
+// openLogFile opens a regular file of the plugin's own to append to. A FIFO would
+// block until somebody reads, a relative path depends on the runtime's directory,
+// and a link may lead to any file of the host.
 func openLogFile(name string) (*os.File, error) {
 	if !filepath.IsAbs(name) {
 		return nil, fmt.Errorf("log_file %q is not an absolute path", name)
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	if err := safepath.CheckExceptGroups(filepath.Dir(name)); err != nil {
+		return nil, fmt.Errorf("log_file: %w", err)
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("log_file %s is no file but %s", name, info.Mode().Type())
+	}
+	if err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && (int(st.Uid) != os.Geteuid() || st.Nlink != 1) {
+			err = fmt.Errorf("log_file %s belongs to user %d and has %d names: it is not this plugin's", name, st.Uid, st.Nlink)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

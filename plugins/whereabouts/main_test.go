@@ -73,7 +73,7 @@ type attachment struct{ id, ifname, args string }
 func (a attachment) env(verb string) []string {
 	return []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_IFNAME=" + a.ifname, "CNI_ARGS=" + a.args,
-		"CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+		"CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent", testnet.OpenNodeFileEnv,
 	}
 }
 

@@ -63,10 +63,11 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 	}
 }
 
-// refuse makes the node file's objections errors of the config.
+// refuse adds to the errors of the config what the node file closes, and a size
+// that is too large.
 func (c *call) refuse(fileErr error) {
 	if c.confErr == nil {
-		c.confErr = errors.Join(fileErr, c.conf.Closed)
+		c.confErr = errors.Join(netconf.CheckSize(c.args.StdinData), fileErr, c.conf.Closed)
 	}
 }
 
@@ -75,7 +76,7 @@ func (c *call) refuse(fileErr error) {
 // them. Where that file cannot be read they may have been open, and it waits.
 func (c *call) closed() bool {
 	if c.confErr != nil {
-		return !c.file.OpensPath(netconf.Lenient(c.args.StdinData).StateDir)
+		return !c.file.OpensPath(netconf.KeyStateDir, netconf.Lenient(c.args.StdinData).StateDir)
 	}
 	return c.conf.Closed != nil
 }
@@ -146,7 +147,7 @@ func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		c.warn("the config cannot be read: freeing by container id and interface alone", c.confErr)
 		dir := netconf.Lenient(c.args.StdinData).StateDir
-		if !c.file.OpensPath(dir) {
+		if !c.file.OpensPath(netconf.KeyStateDir, dir) {
 			dir = netconf.DefaultStateDir
 		}
 		return errors.Join(c.releaseNoted(ctx, dir), local.New(dir).Release(ctx, c.owner(), nil))

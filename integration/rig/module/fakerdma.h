@@ -2,6 +2,7 @@
 #ifndef FAKERDMA_H
 #define FAKERDMA_H
 
+#include <linux/ethtool.h>
 #include <linux/if_ether.h>
 #include <linux/list.h>
 #include <linux/netdevice.h>
@@ -26,6 +27,22 @@ struct fk_ids {
 	u32 class;
 };
 
+#define FK_CHANNELS 4
+#define FK_INDIR 128
+#define FK_KEY 40
+#define FK_RULES 32
+
+/* What ethtool has set. */
+struct fk_settings {
+	u32 rings, channels, usecs, frames, fec, flags, level, copybreak;
+	bool adaptive, pause_rx, pause_tx;
+	u32 indir[FK_INDIR];
+	u8 key[FK_KEY];
+	u32 fields[0x20];
+	struct ethtool_rx_flow_spec rules[FK_RULES];
+	bool used[FK_RULES];
+};
+
 struct fk_rdma;
 
 /* A NIC: one PCI function with a netdev and, unless rdma=0, an RDMA device. */
@@ -37,8 +54,17 @@ struct fk_nic {
 	unsigned int rail;
 	struct fk_vf vf[FK_MAX_VF];
 	int num_vf;
+	struct fk_settings settings;
 	struct list_head list;	/* of all NICs, for the switch */
 };
+
+static inline struct fk_nic *fk_nic_of(struct net_device *nd)
+{
+	return *(struct fk_nic **)netdev_priv(nd);
+}
+
+extern const struct ethtool_ops fk_ethtool_ops;
+void fk_settings_init(struct net_device *nd);
 
 struct fk_rdma *fk_rdma_add(struct net_device *ndev);
 void fk_rdma_del(struct fk_rdma *rdma);

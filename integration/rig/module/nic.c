@@ -8,8 +8,9 @@
  * function as their common parent, shown in sysfs as an mlx5 of Mellanox.
  *
  * This file is the PCI driver, the netdev, and the switch that joins the
- * netdevs of one rail. rdma.c is the RDMA device.
+ * netdevs of one rail. rdma.c is the RDMA device, settings.c what ethtool sets.
  */
+#include <linux/delay.h>
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
 #include <linux/module.h>
@@ -29,26 +30,33 @@ static uint num_slots;
 module_param_array(slots, uint, &num_slots, 0444);
 MODULE_PARM_DESC(slots, "take only the functions in these slots (default: all)");
 
+static bool netns_local;
+module_param(netns_local, bool, 0444);
+MODULE_PARM_DESC(netns_local, "let no netdev move to another network namespace, as the uplink of a NIC in switchdev mode");
+
+static uint vf_config_calls;
+module_param(vf_config_calls, uint, 0644);
+MODULE_PARM_DESC(vf_config_calls, "how often somebody asked for a VF (counted)");
+
+static uint vf_config_ms;
+module_param(vf_config_ms, uint, 0644);
+MODULE_PARM_DESC(vf_config_ms, "what a question for a VF takes, as with firmware");
+
 static LIST_HEAD(nics);
 static DEFINE_SPINLOCK(nics_lock);
-
-static struct fk_nic *nic_of(struct net_device *nd)
-{
-	return *(struct fk_nic **)netdev_priv(nd);
-}
 
 /* ------------------------------------------------------------ netdev ---- */
 
 static int fk_open(struct net_device *nd)
 {
 	netif_carrier_on(nd);
-	netif_start_queue(nd);
+	netif_tx_start_all_queues(nd);
 	return 0;
 }
 
 static int fk_stop(struct net_device *nd)
 {
-	netif_stop_queue(nd);
+	netif_tx_stop_all_queues(nd);
 	netif_carrier_off(nd);
 	return 0;
 }
@@ -65,7 +73,7 @@ static bool fk_accepts(struct net_device *nd, const u8 *dest)
 static netdev_tx_t fk_xmit(struct sk_buff *skb, struct net_device *nd)
 {
 	const u8 *dest = eth_hdr(skb)->h_dest;
-	struct fk_nic *me = nic_of(nd), *other;
+	struct fk_nic *me = fk_nic_of(nd), *other;
 	struct sk_buff *copy;
 
 	dev_lstats_add(nd, skb->len);
@@ -111,7 +119,7 @@ static void fk_rx_mode(struct net_device *nd) {}
 
 static int fk_port_name(struct net_device *nd, char *buf, size_t len)
 {
-	if (nic_of(nd)->pdev->is_virtfn)
+	if (fk_nic_of(nd)->pdev->is_virtfn)
 		return -EOPNOTSUPP;
 	return snprintf(buf, len, "p0") >= len ? -EINVAL : 0;
 }
@@ -119,7 +127,7 @@ static int fk_port_name(struct net_device *nd, char *buf, size_t len)
 /* What is set for a VF is kept and shown, and does nothing. */
 static struct fk_vf *vf_of(struct net_device *nd, int n)
 {
-	struct fk_nic *nic = nic_of(nd);
+	struct fk_nic *nic = fk_nic_of(nd);
 
 	return n >= 0 && n < nic->num_vf ? &nic->vf[n] : NULL;
 }
@@ -191,6 +199,9 @@ static int fk_vf_config(struct net_device *nd, int n, struct ifla_vf_info *i)
 {
 	struct fk_vf *vf = vf_of(nd, n);
 
+	vf_config_calls++; /* under the RTNL */
+	if (vf_config_ms)
+		msleep(vf_config_ms);
 	if (!vf)
 		return -EINVAL;
 	memset(i, 0, sizeof(*i));
@@ -226,20 +237,6 @@ static const struct net_device_ops fk_netdev_ops = {
 	.ndo_set_vf_link_state = fk_vf_link,
 	.ndo_set_vf_rate = fk_vf_rate,
 	.ndo_get_vf_config = fk_vf_config,
-};
-
-static int fk_link_ksettings(struct net_device *nd, struct ethtool_link_ksettings *k)
-{
-	ethtool_link_ksettings_zero_link_mode(k, supported);
-	k->base.speed = netif_carrier_ok(nd) ? SPEED_200000 : SPEED_UNKNOWN;
-	k->base.duplex = DUPLEX_FULL;
-	k->base.port = PORT_FIBRE;
-	return 0;
-}
-
-static const struct ethtool_ops fk_ethtool_ops = {
-	.get_link = ethtool_op_get_link,
-	.get_link_ksettings = fk_link_ksettings,
 };
 
 /* --------------------------------------------------------------- NIC ---- */
@@ -282,7 +279,7 @@ static void fk_mac(struct fk_nic *nic, u8 *mac)
 
 static struct net_device *fk_netdev(struct fk_nic *nic)
 {
-	struct net_device *nd = alloc_etherdev(sizeof(struct fk_nic *));
+	struct net_device *nd = alloc_etherdev_mqs(sizeof(struct fk_nic *), FK_CHANNELS, FK_CHANNELS);
 	u8 mac[ETH_ALEN];
 	int err;
 
@@ -292,11 +289,13 @@ static struct net_device *fk_netdev(struct fk_nic *nic)
 	SET_NETDEV_DEV(nd, &nic->pdev->dev);
 	nd->netdev_ops = &fk_netdev_ops;
 	nd->ethtool_ops = &fk_ethtool_ops;
+	fk_settings_init(nd);
 	nd->min_mtu = 68;
 	nd->max_mtu = 9978;
 	nd->features |= NETIF_F_HIGHDMA;
 	nd->vlan_features = nd->features;
 	nd->hw_features = nd->features;
+	nd->netns_immutable = netns_local;
 	fk_mac(nic, mac);
 	eth_hw_addr_set(nd, mac);
 	netif_carrier_off(nd);

@@ -28,6 +28,15 @@ static uint move_delay_ms;
 module_param(move_delay_ms, uint, 0644);
 MODULE_PARM_DESC(move_delay_ms, "make each half of a move last longer, to provoke races");
 
+static char *link_layer = "ethernet";
+module_param(link_layer, charp, 0444);
+MODULE_PARM_DESC(link_layer, "\"ib\" makes the ports InfiniBand, without a subnet manager, for ib_ipoib");
+
+static bool is_ib(void)
+{
+	return !strcmp(link_layer, "ib");
+}
+
 #define FK_PORT 1
 #define FK_GIDS 255
 
@@ -85,6 +94,12 @@ static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
 	a->max_msg_sz = 0x40000000;
 	a->active_width = IB_WIDTH_4X;
 	a->active_speed = IB_SPEED_NDR;
+	if (is_ib()) {
+		a->state = IB_PORT_INIT;
+		a->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+		a->ip_gids = false;
+		a->lid = 1;
+	}
 	dev_put(nd);
 	return 0;
 }
@@ -92,7 +107,8 @@ static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
 static int fk_port_immutable(struct ib_device *d, u32 port,
 			     struct ib_port_immutable *im)
 {
-	im->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE | RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	im->core_cap_flags = is_ib() ? RDMA_CORE_PORT_IBA_IB :
+		RDMA_CORE_PORT_IBA_ROCE | RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
 	im->max_mad_size = IB_MGMT_MAD_SIZE;
 	im->pkey_tbl_len = 1;
 	im->gid_tbl_len = FK_GIDS;
@@ -101,7 +117,18 @@ static int fk_port_immutable(struct ib_device *d, u32 port,
 
 static enum rdma_link_layer fk_link_layer(struct ib_device *d, u32 port)
 {
-	return IB_LINK_LAYER_ETHERNET;
+	return is_ib() ? IB_LINK_LAYER_INFINIBAND : IB_LINK_LAYER_ETHERNET;
+}
+
+/* Of InfiniBand only: the core keeps RoCE's GIDs itself. */
+static int fk_query_gid(struct ib_device *d, u32 port, int i, union ib_gid *gid)
+{
+	memset(gid, 0, sizeof(*gid));
+	if (i)
+		return 0;
+	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ULL);
+	gid->global.interface_id = d->node_guid;
+	return 0;
 }
 
 static void fk_fw_str(struct ib_device *d, char *s)
@@ -281,6 +308,7 @@ static const struct ib_device_ops fk_ops = {
 	.get_link_layer = fk_link_layer,
 	.get_dev_fw_str = fk_fw_str,
 	.query_pkey = fk_query_pkey,
+	.query_gid = fk_query_gid,
 	.enable_driver = fk_enable,
 	.alloc_ucontext = fk_alloc_ucontext,
 	.dealloc_ucontext = fk_dealloc_ucontext,
@@ -332,7 +360,7 @@ static int fk_netdev_event(struct notifier_block *nb, unsigned long event, void 
 	mine = ib_device_get_netdev(&fk->ibdev, FK_PORT);
 	switch (event) {
 	case NETDEV_REGISTER:
-		if (!mine)
+		if (!mine && !is_ib())
 			ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
 		break;
 	case NETDEV_UNREGISTER:
@@ -366,7 +394,7 @@ struct fk_rdma *fk_rdma_add(struct net_device *nd)
 	ib_set_device_ops(&fk->ibdev, &fk_ops);
 	if (movable)
 		ib_set_device_ops(&fk->ibdev, &fk_movable_ops);
-	err = ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
+	err = is_ib() ? 0 : ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
 	if (err)
 		goto dealloc;
 	/* No DMA device: the core's virtual DMA is used. */

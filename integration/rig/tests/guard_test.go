@@ -4,6 +4,8 @@ package tests
 
 import (
 	"errors"
+	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,6 +13,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // Kinds of link that guard a NIC and that a container host's kernel may lack.
@@ -174,4 +178,44 @@ func TestVirtualLinkIsLentAndMayDie(t *testing.T) {
 	if left := n.records(); len(left) != 0 {
 		t.Errorf("%d records are left", len(left))
 	}
+}
+
+// What a PF's pod does, its VFs' pods feel.
+func TestNICWithVirtualFunctionsIsRefusedUnlessAllowed(t *testing.T) {
+	n := newNode(t)
+	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
+	write(t, physical+"sriov_numvfs", "2")
+	t.Cleanup(func() { write(t, physical+"sriov_numvfs", "0") })
+	vf := filepath.Base(readLink(t, physical+"virtfn1"))
+	before := n.State()
+	one, two := n.pod("pod1"), n.pod("pod2")
+	function, whole := n.config(0, map[string]any{"device": nil, "deviceID": vf}), n.config(0, map[string]any{"device": pf})
+	_, err := n.Run(two.call("ADD", "net1", whole))
+	refused(t, err, cnierr.NICProtected, pf, "2 virtual functions", `"allow": ["vfs"]`)
+	n.MustRun(one.call("ADD", "net1", function))
+	_, err = n.Run(two.call("ADD", "net1", whole))
+	refused(t, err, cnierr.NICProtected, vf+" is lent to container pod1, interface net1")
+	n.MustRun(one.call("DEL", "net1", function))
+	n.untouched(before)
+	allowed := n.config(0, map[string]any{"device": pf, "allow": []string{"vfs"}})
+	n.MustRun(two.call("ADD", "net1", allowed))
+	n.MustRun(two.call("DEL", "net1", allowed))
+	n.untouched(before)
+}
+
+// The uplink of a NIC in switchdev mode is so: no key overrides it, and the error
+// comes before the RDMA device moves, which would tear its users.
+func TestNICThatTheKernelDoesNotMoveIsRefusedFirst(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "netns_local=1 ")
+	n.up(1)
+	before, devices := n.State(), n.allRDMA()
+	config := n.config(0, map[string]any{"allow": nic.Overrides})
+	_, err := n.Run(n.pod("pod1").call("ADD", "net1", config))
+	refused(t, err, cnierr.NICProtected, nicName(0), "netns-local", "devlink dev eswitch set pci/"+nicPCI(0)+" mode legacy")
+	n.untouched(before)
+	if now := n.allRDMA(); !maps.Equal(now, devices) {
+		t.Errorf("RDMA devices: %v, before: %v", now, devices)
+	}
+	_, err = n.Run(n.pod("pod2").call("ADD", "net1", n.config(0, map[string]any{"rdma": "off"})))
+	refused(t, err, cnierr.NICProtected, "netns-local")
 }

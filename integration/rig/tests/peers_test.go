@@ -3,11 +3,14 @@
 package tests
 
 import (
+	"encoding/json"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // upstream gives the same call of upstream's host-device.
@@ -59,4 +62,90 @@ func TestUpstreamEndsWhatOursBegan(t *testing.T) {
 		n.gc()
 	}
 	n.untouched(before)
+}
+
+// A record that is lost or was edited leaves the NIC's own word: its device, which
+// the configuration selects, and its name as the alias.
+func TestNICWithoutARecordComesHome(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, n *node, record string){
+		"missing": func(t *testing.T, _ *node, record string) { remove(t, record) },
+		"corrupt": func(t *testing.T, _ *node, record string) { write(t, record, "{") },
+		"edited": func(t *testing.T, n *node, record string) {
+			r := n.records()[0]
+			r.Netns = r.HostNetns
+			text, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, record, string(text))
+		},
+		"the state directory removed": func(t *testing.T, n *node, _ string) { remove(t, n.state) },
+	} {
+		for by, more := range map[string]map[string]any{
+			"device": nil, "PCI": {"device": nil, "deviceID": nicPCI(0)}, "altname": {"device": altName(0)},
+		} {
+			t.Run(name+", by "+by, func(t *testing.T) {
+				n := newNode(t)
+				n.up(1)
+				before, p, config := n.State(), n.pod("pod1"), n.config(0, more)
+				n.MustRun(p.call("ADD", "net1", config))
+				lose(t, n, filepath.Join(n.state, "attachments", "pod1@net1.json"))
+				n.MustRun(p.call("DEL", "net1", config))
+				l, err := n.ByName(nicName(0))
+				if err != nil || l.IsUp() || l.Alias != "" || l.ParentDev != nicPCI(0) {
+					t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
+				}
+				n.Batch(nil, "link set "+nicName(0)+" up") // nobody knows that it was
+				n.untouched(before)
+			})
+		}
+	}
+}
+
+// What the configuration does not select, the node file does not open, or another
+// attachment has or has lent under that name, stays in the pod.
+func TestNICWithoutARecordStaysWhereItIsNotMeant(t *testing.T) {
+	for name, c := range map[string]struct {
+		alias string
+		more  map[string]any
+		file  string
+		lent  bool // the NIC that the alias names is lent to another pod
+	}{
+		"another device":                  {nicName(0), map[string]any{"device": nicName(1)}, "", false},
+		"another PCI function":            {nicName(0), map[string]any{"device": nil, "deviceID": nicPCI(1)}, "", false},
+		"the pod changed the alias":       {"eth7", nil, "", false},
+		"the node file does not open it":  {nicName(0), nil, "nics: [{name: rail*}]\npaths: [/**]", false},
+		"it has the name of one lent NIC": {nicName(2), map[string]any{"device": nil, "deviceID": nicPCI(0)}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.up(3)
+			p, other, config := n.pod("pod1"), n.pod("pod2"), n.config(0, c.more)
+			n.MustRun(upstream(t, p.call("ADD", "net1", n.config(0, map[string]any{"cniVersion": "1.0.0"}))))
+			p.IP("link", "set", "net1", "alias", c.alias)
+			if c.lent {
+				n.MustRun(other.call("ADD", "net1", n.config(2, nil)))
+			}
+			if c.file != "" {
+				file := filepath.Join(t.TempDir(), "node.yaml")
+				write(t, file, c.file)
+				t.Setenv(netconf.NodeFileEnv, file)
+			}
+			before, pod := n.State(), p.State()
+			n.MustRun(p.call("DEL", "net1", config))
+			if d := n.Settled(before); d != "" {
+				t.Errorf("the host was changed:\n%s", d)
+			}
+			if d := p.Settled(pod); d != "" {
+				t.Errorf("the pod was changed:\n%s", d)
+			}
+		})
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
 }

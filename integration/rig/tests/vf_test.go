@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -76,4 +78,84 @@ func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 	if now := n.allRDMA(); !maps.Equal(now, devices) {
 		t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, devices)
 	}
+}
+
+// TestNobodyAsksForVirtualFunctions counts how often the driver is asked for one:
+// a real one asks its firmware, with the lock held that every change of any link
+// takes.
+func TestNobodyAsksForVirtualFunctions(t *testing.T) {
+	n := newNode(t)
+	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
+	const calls = "/sys/module/fakerdma/parameters/vf_config_calls"
+	write(t, physical+"sriov_numvfs", "4")
+	t.Cleanup(func() { write(t, physical+"sriov_numvfs", "0") })
+	n.up(1)
+	n.IP("link", "set", pf, "up")
+	asked := func(what string, f func()) int {
+		write(t, calls, "0")
+		f()
+		text, err := os.ReadFile(calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d questions for a virtual function", what, count)
+		return count
+	}
+	if asked("ip link", func() { n.IP("link", "show") }) == 0 {
+		t.Error("the driver does not count")
+	}
+	nic, child := n.pod("nic"), n.pod("child")
+	ofNIC := n.config(0, nil)
+	ofChild := n.config(0, map[string]any{"type": "macvlan", "name": "macvlan-net", "device": nil, "master": pf})
+	call := func(verb string) (both []testnet.Call) {
+		macvlan := child.call(verb, "net1", ofChild)
+		macvlan.Plugin = "macvlan"
+		return []testnet.Call{nic.call(verb, "net1", ofNIC), macvlan}
+	}
+	run := func(verb string) func() {
+		return func() {
+			for _, c := range call(verb) {
+				n.MustRun(c)
+			}
+		}
+	}
+	railctl := func(args ...string) func() {
+		return func() {
+			if _, errOut, code := n.railctl(args...); code != 0 {
+				t.Errorf("railctl %v: %s", args, errOut)
+			}
+		}
+	}
+	for _, step := range []struct {
+		what string
+		does func()
+	}{
+		{"ADD", run("ADD")},
+		{"the agent", func() { n.in(t).keep(); n.metrics() }},
+		{"railctl show", railctl("show")},
+		{"railctl ibdev2netdev", railctl("ibdev2netdev")},
+		{"railctl gc", railctl("gc")},
+		{"DEL", run("DEL")},
+		{"ADD of one whose NIC is on the host by its address", func() {
+			n.MustRun(nic.call("ADD", "net1", n.config(0, map[string]any{"device": nil, "hwaddr": macOf(t, n, nicName(0))})))
+		}},
+		{"its DEL", func() { n.MustRun(nic.call("DEL", "net1", ofNIC)) }},
+	} {
+		if count := asked(step.what, step.does); count > 0 {
+			t.Errorf("%s asks %d times for a virtual function", step.what, count)
+		}
+	}
+}
+
+func macOf(t *testing.T, n *node, name string) string {
+	t.Helper()
+	l, err := n.ByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.MAC.String()
 }

@@ -23,6 +23,10 @@
 // others find their answers without having talked to the server at all. What
 // is posted by a process that died is not carried out.
 //
+// A pod's new sandbox takes over the entry of its former one. A late ADD does not:
+// its sandbox is gone, or older than the entry. A DEL waits only seconds for its
+// turn and for the server, and the node remembers a server that was silent.
+//
 // What an attachment got is noted on the node, so that its DEL needs no read:
 // the notes only make things quicker, and every one may be lost. A DEL that
 // does not reach the server is written into a journal that outlives a reboot,

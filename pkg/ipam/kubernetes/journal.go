@@ -118,7 +118,7 @@ func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
 	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
 	err := j.each(wanted, func(file string, d *deferred) bool {
 		if d.Pool == pool && here(d) {
-			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note}, journalled: file, kubeconfig: d.Kubeconfig})
+			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig}, journalled: file})
 		}
 		return len(asks) < longestTurn
 	})

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
 // plane is the control plane that the tests of this package share. Each test
@@ -52,12 +54,19 @@ func newNode(t *testing.T) *node {
 
 func newNodeAt(t *testing.T, kubeconfig, state string) *node {
 	t.Helper()
+	return newNodeFor(t, kubeconfig, state, "")
+}
+
+// newNodeFor is a node whose store is for a pod with the network namespace at a
+// path.
+func newNodeFor(t *testing.T, kubeconfig, state, netns string) *node {
+	t.Helper()
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "test-" + t.Name(), RetryFor: RetryFor})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, err := New(Options{
-		Client: client, Kubeconfig: kubeconfig, StateDir: state + "/run", JournalDir: state + "/journal",
+		Client: client, Kubeconfig: kubeconfig, StateDir: state + "/run", JournalDir: state + "/journal", Netns: netns,
 		Warn: func(err error) { t.Log("warning:", err) },
 	})
 	if err != nil {
@@ -90,11 +99,20 @@ func testContext(t testing.TB) context.Context {
 
 func (n *node) add(o ipam.Owner, c ...ipam.Claim) []netip.Prefix {
 	n.t.Helper()
-	got, err := n.Allocate(testContext(n.t), o, c)
-	if err != nil {
-		n.t.Fatal(err)
+	ctx := testContext(n.t)
+	for {
+		got, err := n.Allocate(ctx, o, c)
+		switch {
+		case err == nil:
+			return got
+		case strings.Contains(err.Error(), "is too late") && ctx.Err() == nil:
+			// On a machine so busy that the container may be the older one. What a
+			// runtime tries next is a newer one.
+			time.Sleep(time.Second)
+		default:
+			n.t.Fatal(err)
+		}
 	}
-	return got
 }
 
 func (n *node) wantAdd(o ipam.Owner, want string, c ipam.Claim) {
@@ -109,6 +127,34 @@ func (n *node) del(o ipam.Owner, pools ...ipam.Pool) {
 	if err := n.Release(testContext(n.t), o, pools); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// holdTurn takes the turn in a pool. It returns what waits until so many asks are
+// posted, and a function that ends the turn.
+func (n *node) holdTurn(pool ipam.Pool) (waiting func(int), unlock func()) {
+	n.t.Helper()
+	pools, err := n.dir.Sub(queuesDir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer pools.Close()
+	dir, err := pools.Sub(statefile.Name(pool.Name()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = dir.Close() })
+	lock, err := dir.Lock(testContext(n.t), queueLock)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	waiting = func(want int) {
+		n.t.Helper()
+		eventually(n.t, "the asks are posted", func() bool {
+			names, err := dir.List(askSuffix)
+			return err == nil && len(names) == want
+		})
+	}
+	return waiting, func() { _ = lock.Unlock() }
 }
 
 // entries gives the pool's allocations, nil if there is no such pool.

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -19,17 +20,20 @@ type note struct {
 	Pool       ipam.Pool  `json:"pool"`
 	Owner      ipam.Owner `json:"owner"`
 	Since      time.Time  `json:"since"`
-	Addr       netip.Addr `json:"address"`
-	Key        string     `json:"key"`
+	// Born is that of the ask. It orders two sandboxes of one node.
+	Born time.Time  `json:"born,omitzero"`
+	Addr netip.Addr `json:"address"`
+	Key  string     `json:"key"`
 	// Reserved says that there may be a reservation, and Reservation is its
 	// UID, "" when that must be looked up.
 	Reserved    bool   `json:"reserved,omitempty"`
 	Reservation string `json:"reservation,omitempty"`
 }
 
-func noteOf(s *Store, pool ipam.Pool, o ipam.Owner, h held) *note {
+func (t *turn) noteOf(p *pending, h held) *note {
 	return &note{
-		Kubeconfig: s.kubeconfig, Pool: pool, Owner: o, Since: time.Now().UTC().Truncate(time.Millisecond),
+		Kubeconfig: cmp.Or(p.Kubeconfig, t.s.kubeconfig), Pool: t.pool, Owner: p.Owner,
+		Since: time.Now().UTC().Truncate(time.Millisecond), Born: p.Born,
 		Addr: h.addr, Key: h.key, Reserved: h.reserved, Reservation: h.uid,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -44,6 +45,8 @@ type objectMeta struct {
 	Namespace       string `json:"namespace,omitempty"`
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// CreationTimestamp is by the server's clock, in whole seconds.
+	CreationTimestamp time.Time `json:"creationTimestamp,omitzero"`
 }
 
 func typed(kind string) typeMeta {

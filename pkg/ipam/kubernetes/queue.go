@@ -25,7 +25,22 @@ type ask struct {
 	Exclusive bool            `json:"exclusive,omitempty"`
 	// Note is what the asker knows of what it gives back.
 	Note *note `json:"note,omitempty"`
+	// Kubeconfig is the asker's own way to the server.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Born is a time by which the sandbox existed, by this node's clock; zero if
+	// the asker is of an older version.
+	Born time.Time `json:"born,omitzero"`
+
+	// left reports whether the address is no longer needed; nil means never.
+	// Only the asker knows it: it is not posted.
+	left func() bool
 }
+
+// frees reports whether the asker gives back an address.
+func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
+
+// over reports whether the address that a asks for is no longer needed.
+func (a *ask) over() bool { return a.left != nil && a.left() }
 
 // nothing says that the asker only wants the journal seen to.
 func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
@@ -58,9 +73,13 @@ type pending struct {
 	answer   answer
 	err      error
 
-	// journalled is the file of the journal that the ask is from, and kubeconfig
-	// that of the entry: nobody waits for its answer.
-	journalled, kubeconfig string
+	// journalled is the journal file that the ask comes from: nobody waits for
+	// its answer.
+	journalled string
+
+	// join returns the asks that were posted since its last call. Only the
+	// leader's own ask has it.
+	join func() ([]*pending, error)
 
 	// What the leader has done for it so far.
 	rng       *ipam.Range
@@ -70,6 +89,11 @@ type pending struct {
 	key       string     // of addr
 	drop      *held      // in the pool and reserved by another: to be taken out again
 	freed     []held     // what is taken out for good
+	former    Entry      // addr's entry before, if another container had it
+	looked    bool       // the pool was read before
+	saw       Entry      // what p's pod held in it then
+	rival     *held      // of another container, perhaps a newer one: to be judged
+	elder     Entry      // of an older container, as was judged
 	foreign   int        // addresses that others had reserved
 	refusal   error      // the answer, once the pool has nothing of it
 	final     bool       // the refusal holds, whatever the pool says
@@ -96,6 +120,11 @@ const (
 	againAfter = time.Second
 	// rubbishAge is how old a temporary file is when its writer was killed.
 	rubbishAge = time.Minute
+	// lockPatience is how long an ask that frees an address waits for its turn.
+	lockPatience = 5 * time.Second
+	// sandboxLook is the time between checks whether a waiting ask still needs
+	// its address.
+	sandboxLook = 200 * time.Millisecond
 )
 
 // errAgain is wrapped when the leader could do nothing for itself now.
@@ -141,7 +170,9 @@ func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) 
 
 // takeTurn waits for the lock, and then either finds its answer or leads.
 func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, lead leader) (answer, error) {
-	lock, err := q.dir.Lock(ctx, queueLock)
+	waiting, stop := a.patience(ctx)
+	lock, err := q.dir.Lock(waiting, queueLock)
+	stop()
 	if err != nil {
 		return answer{}, err
 	}
@@ -150,13 +181,18 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 		return ans, ans.err()
 	}
 	own := &pending{ask: a, name: name}
-	others, err := q.waiting(name)
-	if err != nil {
+	asks := []*pending{own}
+	join := func() ([]*pending, error) {
+		more, err := q.waiting(asks)
+		asks = append(asks, more...)
+		return more, err
+	}
+	if _, err := join(); err != nil {
 		return answer{}, err
 	}
-	asks := append(others, own)
 	slices.SortFunc(asks, func(a, b *pending) int { return strings.Compare(a.name, b.name) })
-	err = lead(ctx, own, asks)
+	own.join = join
+	err = lead(ctx, own, slices.Clone(asks))
 	for _, p := range asks {
 		if p != own && p.answered {
 			q.reply(p)
@@ -169,6 +205,30 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 	return own.answer, own.err
 }
 
+// patience returns a context that ends when the asker stops waiting for its turn.
+func (a *ask) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch {
+	case a.frees():
+		return context.WithTimeout(ctx, lockPatience)
+	case a.left == nil:
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		look := time.NewTicker(sandboxLook)
+		defer look.Stop()
+		for !a.over() {
+			select {
+			case <-look.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
 func (q queue) answerOf(name string) (answer, bool) {
 	data, err := q.dir.Read(name + answerSuffix)
 	if err != nil {
@@ -179,8 +239,8 @@ func (q queue) answerOf(name string) (answer, bool) {
 }
 
 // waiting gives what others have posted and nobody has answered, the oldest
-// first. What the dead have posted is removed.
-func (q queue) waiting(own string) ([]*pending, error) {
+// first, without known. What the dead have posted is removed.
+func (q queue) waiting(known []*pending) ([]*pending, error) {
 	names, err := q.dir.List("")
 	if err = errors.Join(err, q.dir.Sweep(rubbishAge)); err != nil {
 		return nil, err
@@ -194,7 +254,8 @@ func (q queue) waiting(own string) ([]*pending, error) {
 				return nil, err
 			}
 		}
-		if !isAsk || name == own || len(all) == longestTurn {
+		isKnown := slices.ContainsFunc(known, func(p *pending) bool { return p.name == name })
+		if !isAsk || isKnown || len(known)+len(all) > longestTurn {
 			continue
 		}
 		held, err := q.dir.Held(file)
@@ -214,6 +275,10 @@ func (q queue) waiting(own string) ([]*pending, error) {
 		data, err := q.dir.Read(file)
 		if err != nil || json.Unmarshal(data, p.ask) != nil {
 			continue // its poster has just left, or leads itself
+		}
+		p.left = func() bool {
+			held, err := q.dir.Held(file)
+			return err == nil && !held
 		}
 		all = append(all, p)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -127,5 +129,138 @@ func TestDelWithoutRightsIsDoneWhenTheRightsAreThere(t *testing.T) {
 	again := newNodeAt(t, plane.AdminKubeconfig(), state)
 	again.wantAdd(pod(2), "10.0.0.2/24", c)
 	again.del(pod(2), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+func TestALeaderWithoutRightsFailsNobodyElse(t *testing.T) {
+	nobody, err := plane.CertificateFor("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := plane.Kubeconfig(nobody, controlplane.Form{Path: t.TempDir() + "/kubeconfig"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, adds := range []bool{true, false} { // what the leader wants
+		state, c := t.TempDir(), claim(t, fmt.Sprint("rightsof", adds), "10.0.0.0/24")
+		bad, good := newNodeAt(t, kubeconfig, state), newNodeAt(t, plane.AdminKubeconfig(), state)
+		for i := range 2 {
+			good.add(pod(i), c)
+		}
+		waiting, unlock := good.holdTurn(c.Pool)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if !adds {
+				bad.del(pod(0), c.Pool)
+			} else if _, err := bad.Allocate(testContext(t), pod(2), []ipam.Claim{c}); err == nil || !strings.Contains(err.Error(), "allow it by a rule") {
+				t.Errorf("ADD without rights: %v", err)
+			}
+		})
+		waiting(1)
+		all.Go(func() { good.del(pod(1), c.Pool) })
+		waiting(2)
+		all.Go(func() { good.add(pod(3), c) })
+		waiting(3)
+		unlock()
+		all.Wait()
+		held := entries(t, c.Pool)
+		for _, e := range held {
+			if e == entryOf(pod(1)) {
+				t.Error("the DEL with rights was not done")
+			}
+		}
+		good.add(pod(4), c)
+		for _, i := range []int{0, 3, 4} {
+			good.del(pod(i), c.Pool)
+		}
+		good.wantJournal("in the end", 0)
+		wantEmpty(t, c.Pool)
+	}
+}
+
+func TestADelBesideARefusedAddIsDone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code   int
+		answer string
+		says   string
+	}{
+		"too large": {500, `{"kind":"Status","status":"Failure","message":"etcdserver: request is too large","code":500}`, "cannot hold more"},
+		"not valid": {422, `{"kind":"Status","status":"Failure","message":"a policy denies it","reason":"Invalid","details":{"kind":"IPPool"},"code":422}`, "a policy denies it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := claim(t, "beside"+strings.ReplaceAll(name, " ", ""), "10.0.0.0/24")
+			url := between(t, func(r *http.Request, body []byte) (int, string) {
+				if r.Method == http.MethodPatch && strings.Contains(string(body), pod(9).PodRef) {
+					return tc.code, tc.answer
+				}
+				return 0, ""
+			}, nil)
+			n := newNodeAt(t, otherKubeconfig(t, url, testNamespace), t.TempDir())
+			n.wantAdd(pod(0), "10.0.0.1/24", c)
+			n.wantAdd(pod(1), "10.0.0.2/24", c)
+			if err := n.notes.drop(pod(1), c.Pool.Name()); err != nil {
+				t.Fatal(err)
+			}
+			waiting, unlock := n.holdTurn(c.Pool)
+			var all sync.WaitGroup
+			all.Go(func() {
+				if _, err := n.Allocate(testContext(t), pod(9), []ipam.Claim{c}); err == nil || !strings.Contains(err.Error(), tc.says) {
+					t.Errorf("ADD: %v", err)
+				}
+			})
+			waiting(1)
+			for i := range 2 {
+				all.Go(func() { n.del(pod(i), c.Pool) })
+				waiting(2 + i)
+			}
+			unlock()
+			all.Wait()
+			n.wantJournal("afterwards", 0)
+			wantEmpty(t, c.Pool)
+		})
+	}
+}
+
+func TestWhoAsksWhileTheLeaderLosesARaceJoinsItsNextPatch(t *testing.T) {
+	c := claim(t, "joins", "10.0.0.0/24")
+	createPool(t, c.Pool, map[string]Entry{})
+	posted := make(chan struct{})
+	var mu sync.Mutex
+	var patches []string
+	url := between(t, func(r *http.Request, body []byte) (int, string) {
+		if r.Method != http.MethodPatch {
+			return 0, ""
+		}
+		mu.Lock()
+		patches = append(patches, string(body))
+		first := len(patches) == 1
+		mu.Unlock()
+		if !first {
+			return 0, ""
+		}
+		<-posted
+		return http.StatusConflict, `{"kind":"Status","reason":"Conflict","code":409}`
+	}, nil)
+	n := newNodeAt(t, otherKubeconfig(t, url, testNamespace), t.TempDir())
+	waiting, unlock := n.holdTurn(c.Pool)
+	var all sync.WaitGroup
+	all.Go(func() { n.add(pod(0), c) })
+	waiting(1)
+	unlock()
+	eventually(t, "the leader has patched", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(patches) == 1
+	})
+	all.Go(func() { n.add(pod(1), c) })
+	waiting(2)
+	close(posted)
+	all.Wait()
+	if len(patches) != 2 || !strings.Contains(patches[1], pod(0).PodRef) || !strings.Contains(patches[1], pod(1).PodRef) {
+		t.Errorf("patches %q", patches)
+	}
+	for i := range 2 {
+		n.del(pod(i), c.Pool)
+	}
 	wantEmpty(t, c.Pool)
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -197,7 +198,9 @@ func newestPod(ctx context.Context, client *kube.Client) (string, error) {
 }
 
 const (
-	leaseName = "rail-cni-ipam"
+	// leaseName differs from that of releases whose manifests had no Lease: helm
+	// does not adopt an object that it did not make.
+	leaseName = "rail-cni-reconciler"
 	leaseTime = time.Minute
 )
 
@@ -248,6 +251,10 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 		_, err = l.client.Create(ctx, l.resource(), mine)
 		if kube.Exists(err) {
 			return false, nil
+		}
+		if shutOut(err) {
+			err = cnierr.Wrap(err, cnierr.NotAvailable, "apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)",
+				"there is no Lease %s in %s", leaseName, l.client.Namespace())
 		}
 		return err == nil, err
 	}

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -659,6 +661,24 @@ func TestReconcileTakesNothingFromLivingPodsThatComeAndGo(t *testing.T) {
 	t.Logf("%d freed by the reconciler while %d pods came and went", <-ended, names*rounds)
 	l.once(l.reconciler(0))
 	l.wantHeld("in the end")
+}
+
+func TestLeaseThatIsMissingAndMayNotBeMadeIsToldWithItsCure(t *testing.T) {
+	l := newReconcilerLab(t)
+	url := between(t, func(r *http.Request, _ []byte) (int, string) {
+		if r.Method == http.MethodPost {
+			return http.StatusForbidden, `{"kind":"Status","reason":"Forbidden","code":403}`
+		}
+		return 0, ""
+	}, nil)
+	client, err := kube.Open(kube.Config{Kubeconfig: otherKubeconfig(t, url, l.client.Namespace())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := lease{client: client, identity: "one"}.acquire(testContext(t))
+	if held || cnierr.Code(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), "there is no Lease "+leaseName) || !strings.Contains(err.Error(), "resource.exclusions") {
+		t.Errorf("%v, %v", held, err)
+	}
 }
 
 func TestLeaseOfOneThatDiedIsTaken(t *testing.T) {

@@ -32,6 +32,9 @@ func (s *Store) Slice(ctx context.Context, name, node string) (netip.Prefix, err
 		return netip.Prefix{}, cnierr.Wrap(err, cnierr.NotAvailable,
 			"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?", "node slices of network %s", name)
 	}
+	if kube.Unavailable(err) {
+		s.silent(err)
+	}
 	if err != nil {
 		return netip.Prefix{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
@@ -31,6 +32,9 @@ type Options struct {
 	// StateDir and JournalDir are absolute paths of the node; the store lies in
 	// "ipam-kubernetes" of the former.
 	StateDir, JournalDir string
+	// Netns is the path of the network namespace of the pod that Allocate is for;
+	// "" if there is none, or if it may outlive the pod.
+	Netns string
 	// Warn is told what does not fail a call; nil is nobody.
 	Warn func(err error)
 }
@@ -41,6 +45,7 @@ type Store struct {
 	client     *kube.Client
 	kubeconfig string
 	journal    journal
+	sandbox    sandbox
 	warn       func(error)
 
 	base   string         // the directory of all servers
@@ -56,13 +61,16 @@ const (
 	queuesDir = "pools"
 	// undoTime is what the undoing of an ADD gets beyond the ADD's own time.
 	undoTime = 10 * time.Second
+	// delPatience is how long freeing an address may take before it is left to the
+	// journal: one request without an answer, and what comes before it.
+	delPatience = 12 * time.Second
 )
 
 // New opens the node's side of the store and makes its directories. It talks
 // to no server.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		client: o.Client, kubeconfig: o.Kubeconfig, journal: journal{path: o.JournalDir}, warn: o.Warn,
+		client: o.Client, kubeconfig: o.Kubeconfig, journal: journal{path: o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn,
 		base: filepath.Join(o.StateDir, storeDir), server: statefile.Name(o.Client.Server(), o.Client.Namespace()),
 	}
 	base, err := statefile.Open(s.base)
@@ -91,6 +99,7 @@ func (s *Store) warnIf(err error) {
 
 // submit has a carried out on pool.
 func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
+	a.Kubeconfig = s.kubeconfig
 	pools, err := s.dir.Sub(queuesDir)
 	if err != nil {
 		return answer{}, err
@@ -110,6 +119,10 @@ func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, err
 func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Claim) ([]netip.Prefix, error) {
 	var got []netip.Prefix
 	var pools []ipam.Pool
+	born := time.Now() // or earlier
+	if made := s.sandbox.born; !made.IsZero() && made.Before(born) {
+		born = made
+	}
 	for _, c := range claims {
 		spec := c.Range.Spec()
 		for _, g := range got {
@@ -117,7 +130,12 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 			spec.Avoid = append(slices.Clip(spec.Avoid), g.Addr())
 		}
 		pools = append(pools, c.Pool)
-		given, err := s.submit(ctx, c.Pool, &ask{Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive})
+		given, err := s.submit(ctx, c.Pool, &ask{
+			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Born: born, left: s.sandbox.gone,
+		})
+		if s.sandbox.gone() {
+			err = s.sandbox.over()
+		}
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
@@ -172,12 +190,19 @@ func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes,
 // pool is to cost a call its time once.
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
 	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
+	silence = cmp.Or(silence, s.Silence())
 	var done answer
 	var err error
 	if silence != "" {
 		err = errors.New(silence)
 	} else {
-		done, err = s.submit(ctx, pool, p.ask)
+		began := time.Now()
+		within, cancel := context.WithTimeout(ctx, delPatience)
+		done, err = s.submit(within, pool, p.ask)
+		cancel()
+		if took := time.Since(began); took >= RetryFor && s.Silence() == "" {
+			s.silent(fmt.Errorf("giving back an address took %s", took.Round(time.Second)))
+		}
 	}
 	// The queue may be on a file system that is full; the journal lies elsewhere.
 	unqueued := cnierr.Code(err) == cnierr.IO
@@ -195,7 +220,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 	if p.journalled == "" {
 		d := &deferred{
-			Kubeconfig: s.kubeconfig, Server: s.client.Server(), Namespace: s.client.Namespace(),
+			Kubeconfig: cmp.Or(p.Kubeconfig, s.kubeconfig), Server: s.client.Server(), Namespace: s.client.Namespace(),
 			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
 		}
 		if err := s.journal.put(d); err != nil {

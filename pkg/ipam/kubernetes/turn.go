@@ -45,24 +45,12 @@ type turn struct {
 
 // lead carries asks out, and what the journal has for the pool.
 func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*pending) error {
-	t := &turn{s: s, pool: pool, own: own, asks: append(asks, s.journalled(pool, asks)...)}
-	for _, p := range t.asks {
-		var err error
-		switch {
-		case p.nothing():
-			p.settle(netip.Addr{}, nil)
-		case p.Range == nil && p.Note == nil:
-			p.Note = s.notes.get(p.Owner, pool.Name())
-		case p.Range != nil:
-			if p.rng, err = ipam.NewRange(*p.Range); err != nil {
-				p.settle(netip.Addr{}, err)
-			}
-		}
-	}
+	t := &turn{s: s, pool: pool, own: own}
+	t.admit(append(asks, s.journalled(pool, asks)...))
 	err := t.run(ctx)
 	if err != nil && (!passing(err) || ctx.Err() != nil) {
 		for _, p := range t.asks {
-			if !p.answered && (p == t.own || !passing(err)) {
+			if !p.answered && t.concerns(p, err) {
 				p.settle(netip.Addr{}, err)
 			}
 		}
@@ -70,7 +58,7 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*
 	for _, p := range t.asks {
 		if p.journalled != "" && p.answered && p.err == nil && p.answer.Deferred == "" {
 			s.warnIf(s.journal.drop(p.journalled))
-			s.formerly(p.kubeconfig, p.Owner, func(all notes, n *note) {
+			s.formerly(p.Kubeconfig, p.Owner, func(all notes, n *note) {
 				if n.Pool == pool {
 					s.warnIf(all.drop(p.Owner, pool.Name()))
 				}
@@ -78,6 +66,24 @@ func (s *Store) lead(ctx context.Context, pool ipam.Pool, own *pending, asks []*
 		}
 	}
 	return err
+}
+
+// admit makes asks part of the turn.
+func (t *turn) admit(asks []*pending) {
+	for _, p := range asks {
+		var err error
+		switch {
+		case p.nothing():
+			p.settle(netip.Addr{}, nil)
+		case p.Range == nil && p.Note == nil:
+			p.Note = t.s.notes.get(p.Owner, t.pool.Name())
+		case p.Range != nil:
+			if p.rng, err = ipam.NewRange(*p.Range); err != nil {
+				p.settle(netip.Addr{}, err)
+			}
+		}
+	}
+	t.asks = append(t.asks, asks...)
 }
 
 // journalled gives the journal's asks for the pool. What it has of an
@@ -109,32 +115,68 @@ func passing(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
+// concerns reports whether err, which ended the turn, is p's error as well. The
+// server may admit asks with other credentials than the leader's.
+func (t *turn) concerns(p *pending, err error) bool {
+	switch {
+	case p == t.own:
+		return true
+	case passing(err):
+		return false
+	case barred(err):
+		return p.journalled != "" || p.Kubeconfig == t.own.Kubeconfig
+	}
+	return true
+}
+
 // run goes on until nothing is open. When the server does not answer, what is
 // to be freed is left to the journal; who wants an address tries again later.
 func (t *turn) run(ctx context.Context) error {
 	for lost := 0; t.open(); {
 		err := t.step(ctx, lost)
 		switch {
+		case err == nil:
+			t.s.heard()
 		case lostRace(err):
 			lost++
 			if err := pause(ctx, lost, err); err != nil {
 				return err
 			}
+			if more, err := t.own.join(); err == nil {
+				t.admit(more)
+			}
 		case barred(err), passing(err) && ctx.Err() == nil:
 			for _, p := range t.asks {
-				if p.open() && p.Range == nil {
+				if p.open() && p.Range == nil && (passing(err) || t.concerns(p, err)) {
 					t.s.deferAsk(t.pool, p, err)
 				}
+			}
+			if passing(err) {
+				t.s.silent(err)
 			}
 			if barred(err) || t.own.open() {
 				return err
 			}
 			return nil // the others have time of their own
-		case err != nil:
+		case passing(err), !t.refuse(err):
 			return err
 		}
 	}
 	return nil
+}
+
+// refuse answers with err the asks for an address of a pool that the server does
+// not change, so that the asks that free addresses are tried without them. It
+// reports whether there were any.
+func (t *turn) refuse(err error) bool {
+	some := false
+	for _, p := range t.asks {
+		if p.open() && p.Range != nil && !p.committed {
+			p.settle(netip.Addr{}, err)
+			some = true
+		}
+	}
+	return some
 }
 
 // step reads, patches, and sees to the reservations, once.
@@ -151,7 +193,10 @@ func (t *turn) step(ctx context.Context, lost int) error {
 			p.planned, p.committed, p.drop = false, true, nil
 		}
 	}
-	return t.reservations(ctx)
+	if err := t.reservations(ctx); err != nil {
+		return err
+	}
+	return t.judge(ctx)
 }
 
 func (t *turn) open() bool {
@@ -198,6 +243,16 @@ func (c *change) remove(h held) {
 	}
 	c.fence(h.key, h.entry)
 	c.ops = append(c.ops, kube.PatchOp{Op: "remove", Path: keyPath(h.key)})
+}
+
+// giveUp removes the entry that p does not keep, and restores the former one.
+func (c *change) giveUp(p *pending) {
+	switch {
+	case p.former == Entry{}:
+		c.remove(*p.drop)
+	case !c.touched[p.drop.key]:
+		c.replace(p.drop.key, p.drop.entry, p.former)
+	}
 }
 
 func (c *change) replace(key string, was, is Entry) {
@@ -253,13 +308,16 @@ func (t *turn) plan(state *PoolState, lost int) *change {
 	for _, p := range takers {
 		p.planned = true
 		if p.drop != nil && state.Entries[p.drop.key] == p.drop.entry {
-			c.remove(*p.drop)
+			c.giveUp(p)
+		}
+		if !p.final && p.over() {
+			p.refusal, p.final = errLeft, true
 		}
 		if p.final {
 			continue
 		}
 		frees := len(c.ops) > len(c.added)*opsToAdd
-		if p.refusal = t.take(p, state, used, lost, c); p.refusal != nil && frees {
+		if p.refusal = t.take(p, state, used, lost, c); p.refusal != nil && (frees || p.rival != nil) {
 			// What this patch frees is there for the next one.
 			p.planned, p.refusal = false, nil
 		}
@@ -311,10 +369,7 @@ func (t *turn) giveBack(p *pending, state *PoolState, c *change) {
 		p.freed = []held{p.Note.held()}
 	case len(p.freed) > 0 && p.Note == nil:
 		// For whoever goes on if this process dies, or the answer is lost.
-		p.Note = noteOf(t.s, t.pool, p.Owner, p.freed[0])
-		if p.journalled != "" {
-			p.Note.Kubeconfig = p.kubeconfig
-		}
+		p.Note = t.noteOf(p, p.freed[0])
 		t.s.warnIf(t.s.notes.put(p.Note))
 	}
 }
@@ -323,12 +378,18 @@ func (t *turn) giveBack(p *pending, state *PoolState, c *change) {
 // leaves it for the next one, as all whom a patch that frees something refuses.
 var errTouched = errors.New("the same patch changes the entry")
 
+// errLeft is the error of an ask that nobody waits for.
+var errLeft = cnierr.New(cnierr.InvalidNetns, "", "the pod's network namespace is gone, or the call has ended")
+
 // take plans p's address, old or new.
 func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *change) error {
 	mine := entryOf(p.Owner)
 	addr, entry, ok := state.find(func(a netip.Addr, e Entry) bool {
 		return p.Owner.Same(e.Owner()) && (p.drop == nil || p.drop.addr != a)
 	})
+	if p.rivalled(ok, addr, entry) {
+		return errRival
+	}
 	if ok && p.Want.IsValid() && p.Want != addr && entry.ContainerID != p.Owner.ContainerID {
 		// A former container's, whose DEL has not come: the pod has moved on.
 		h := held{addr: addr, entry: entry, reserved: true}
@@ -350,6 +411,7 @@ func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *c
 		}
 		if err == nil && entry != mine {
 			c.replace(key, entry, mine)
+			p.former = entry
 		}
 		p.addr, p.key = addr, key
 		return err
@@ -367,7 +429,7 @@ func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *c
 		return t.tooLarge(state)
 	}
 	used.Add(addr)
-	p.addr, p.key = addr, key
+	p.addr, p.key, p.former = addr, key, Entry{}
 	c.add(key, mine)
 	return nil
 }
@@ -535,7 +597,7 @@ func (t *turn) finish(ctx context.Context, p *pending) error {
 	for _, h := range p.freed {
 		if err := t.s.freeReservation(ctx, t.pool, h); err != nil {
 			if p.Range == nil {
-				p.Note = noteOf(t.s, t.pool, p.Owner, h)
+				p.Note = t.noteOf(p, h)
 			}
 			errs = append(errs, err)
 		}
@@ -554,13 +616,18 @@ func (t *turn) finish(ctx context.Context, p *pending) error {
 		return nil
 	}
 	h := held{addr: p.addr, key: p.key, entry: entryOf(p.Owner), reserved: p.Exclusive}
+	if p.over() {
+		p.drop, p.committed = &h, false
+		p.refusal, p.final = errLeft, true
+		return nil
+	}
 	if p.Exclusive {
 		uid, ours, err := t.s.reserve(ctx, t.pool, p.addr, p.Owner)
 		if err != nil {
 			return err
 		}
 		if !ours {
-			p.drop, p.committed = &h, false
+			p.drop, p.committed, p.former = &h, false, Entry{}
 			p.foreign++
 			if p.Want.IsValid() {
 				p.refusal, p.final = cannotGive(p, "another pool of the same address space holds it"), true
@@ -571,7 +638,7 @@ func (t *turn) finish(ctx context.Context, p *pending) error {
 	}
 	p.settle(p.addr, nil)
 	// A note is never needed: without it DEL reads.
-	_ = t.s.notes.put(noteOf(t.s, t.pool, p.Owner, h))
+	_ = t.s.notes.put(t.noteOf(p, h))
 	return nil
 }
 

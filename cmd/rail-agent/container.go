@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// readOnly are the mounts through which settings of NICs are written, and which
+// runc makes read-only in a container that is not privileged.
+var readOnly = []string{"/proc/sys", "/sys"}
+
+// makeWritable makes them writable in the mount namespace of the container.
+func makeWritable() error {
+	for _, path := range readOnly {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(path, &fs); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if fs.Flags&unix.ST_RDONLY == 0 {
+			continue
+		}
+		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("--container: make %s writable (it needs CAP_SYS_ADMIN, and AppArmor to allow mounts): %w", path, err)
+		}
+	}
+	return nil
+}

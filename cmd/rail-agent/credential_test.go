@@ -1,0 +1,137 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// credentialLab is the agent's keeping of the plugin's kubeconfig, on a real API
+// server.
+type credentialLab struct {
+	t     *testing.T
+	plane *controlplane.Plane
+	c     *credential
+	log   *strings.Builder
+}
+
+func newCredentialLab(t *testing.T, plane *controlplane.Plane, node string) *credentialLab {
+	t.Helper()
+	l := &credentialLab{t: t, plane: plane, log: &strings.Builder{}}
+	if _, err := l.plane.ServiceAccount(t.Context(), "kube-system", "rail-cni-whereabouts"); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: l.plane.AdminKubeconfig()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.c = &credential{
+		credentialFlags: credentialFlags{confDir: t.TempDir(), account: "rail-cni-whereabouts", lifetime: time.Hour},
+		client:          client, namespace: "kube-system", node: node, put: install.Open(t.TempDir()).Put,
+		log: slog.New(slog.NewTextHandler(l.log, nil)), outcomes: map[string]install.Outcome{}, err: errNotYet,
+	}
+	return l
+}
+
+func (l *credentialLab) createNode(name string) {
+	l.t.Helper()
+	code, answer, err := l.plane.Admin().Create(l.t.Context(), "/api/v1/nodes", map[string]any{"metadata": map[string]any{"name": name}})
+	if err != nil || code != http.StatusCreated {
+		l.t.Fatal(code, string(answer), err)
+	}
+}
+
+// code is what the server answers to a request with the token.
+func (l *credentialLab) code(token string) int {
+	l.t.Helper()
+	client, err := l.plane.Client(controlplane.Credential{Token: token})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	code, _, err := client.Get(l.t.Context(), "/version")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return code
+}
+
+func TestTokenOfThePlugin(t *testing.T) {
+	plane := controlplane.Start(t, controlplane.Options{})
+	t.Run("ends with its Node, and is renewed for the next one", func(t *testing.T) { testTokenEndsWithItsNode(t, plane) })
+	t.Run("is not bound where there is no such Node", func(t *testing.T) { testTokenWithoutNode(t, plane) })
+}
+
+func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
+	t.Helper()
+	l := newCredentialLab(t, plane, "node1")
+	l.createNode("node1")
+	if err := l.c.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := l.c.token
+	if code := l.code(first); code != http.StatusOK {
+		t.Errorf("the token: %d", code)
+	}
+	if err := l.c.look(t.Context()); err != nil || l.c.token != first {
+		t.Errorf("a second look: %v, another token: %v", err, l.c.token != first)
+	}
+	if code, answer, err := l.plane.Admin().Delete(t.Context(), "/api/v1/nodes/node1"); err != nil || code != http.StatusOK {
+		t.Fatal(code, string(answer), err)
+	}
+	// The server remembers for 10 s whose tokens it has seen.
+	await(t, "the token's end with its Node", 30*time.Second, func() bool { return l.code(first) == http.StatusUnauthorized })
+	l.createNode("node1") // the kubelet registers itself again
+	if code := l.code(first); code != http.StatusUnauthorized {
+		t.Errorf("the token of another Node of the same name: %d", code)
+	}
+	if err := l.c.look(t.Context()); err == nil {
+		t.Error("the agent did not notice")
+	}
+	if err := l.c.look(t.Context()); err != nil || l.c.token == first {
+		t.Errorf("a look after that: %v, the same token: %v", err, l.c.token == first)
+	}
+	if code := l.code(l.c.token); code != http.StatusOK {
+		t.Errorf("the new token: %d", code)
+	}
+	if strings.Contains(l.log.String(), "is not bound to the Node") {
+		t.Error(l.log)
+	}
+}
+
+func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
+	t.Helper()
+	l := newCredentialLab(t, plane, "a-host-name")
+	for range 2 {
+		l.c.fresh = time.Time{}
+		if err := l.c.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code := l.code(l.c.token); code != http.StatusOK {
+		t.Errorf("the token: %d", code)
+	}
+	if n := strings.Count(l.log.String(), "is not bound to the Node"); n != 1 {
+		t.Errorf("it told %d times: %s", n, l.log)
+	}
+}
+
+// A server that refuses every token, by a wrong address or a proxy of its own,
+// is not asked for another one each second by each node.
+func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
+	c := &credential{}
+	if first := c.pause(errRejected, nil); first != time.Second {
+		t.Errorf("after the first refusal: %s", first)
+	}
+	if again := c.pause(errRejected, errRejected); again != credentialLooks {
+		t.Errorf("after the next one: %s", again)
+	}
+	if other := c.pause(errNotYet, errRejected); other != time.Second {
+		t.Errorf("after another error: %s", other)
+	}
+}

@@ -1,0 +1,219 @@
+package attacker
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// most is how many interfaces of its own the program leaves alone before it
+// removes some.
+const most = 16
+
+// add makes a link of its own, and sets it up.
+func (a *attacker) add(l netlink.Link) error {
+	if len(interfaces()) > most {
+		return unix.ENOSPC
+	}
+	if err := netlink.LinkAdd(l); err != nil {
+		return err
+	}
+	names := []string{l.Attrs().Name}
+	if v, is := l.(*netlink.Veth); is {
+		names = append(names, v.PeerName)
+	}
+	for _, name := range names {
+		index, err := indexOf(name)
+		if err == nil {
+			err = up(index)
+		}
+		if err != nil {
+			return err
+		}
+		a.own = append(a.own, index)
+	}
+	return nil
+}
+
+func (a *attacker) attrs() netlink.LinkAttrs {
+	return netlink.LinkAttrs{Name: "x" + a.word(9), TxQLen: -1}
+}
+
+// bridge makes a bridge, of which the interface becomes a port.
+func (a *attacker) bridge(on target) error {
+	b := &netlink.Bridge{LinkAttrs: a.attrs()}
+	if err := a.add(b); err != nil {
+		return err
+	}
+	index, err := indexOf(b.Name)
+	if err != nil {
+		return err
+	}
+	return change(on.index, 0, 0, attribute(unix.IFLA_MASTER, uint32(index)))
+}
+
+func (a *attacker) macvlanOver(on target) error {
+	m := &netlink.Macvlan{LinkAttrs: a.attrs(), Mode: netlink.MACVLAN_MODE_BRIDGE}
+	m.ParentIndex = on.index
+	return a.add(m)
+}
+
+func (a *attacker) vlanOver(on target) error {
+	v := &netlink.Vlan{LinkAttrs: a.attrs(), VlanId: 1 + a.IntN(4000), VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	v.ParentIndex = on.index
+	return a.add(v)
+}
+
+func (a *attacker) vxlanOver(on target) error {
+	return a.add(&netlink.Vxlan{LinkAttrs: a.attrs(), VxlanId: 1 + a.IntN(1<<20), VtepDevIndex: on.index, Port: 4789, Group: net.IPv4(239, 1, 1, 1)})
+}
+
+// vethAsRail makes a cable with an end of the name of one of the host's NICs,
+// which claims to be another one.
+func (a *attacker) vethAsRail(target) error {
+	v := &netlink.Veth{LinkAttrs: a.attrs(), PeerName: "y" + a.word(9)}
+	v.Name = a.rail()
+	if err := a.add(v); err != nil {
+		return err
+	}
+	index, err := indexOf(v.Name)
+	if err != nil {
+		return err
+	}
+	return a.alias(target{v.Name, index})
+}
+
+// inItsPlace renames the interface, and gives its name to a new one whose alias
+// claims to be a NIC of the host.
+func (a *attacker) inItsPlace(on target) error {
+	if err := a.rename(on); err != nil {
+		return err
+	}
+	v := &netlink.Veth{LinkAttrs: a.attrs(), PeerName: "y" + a.word(9)}
+	v.Name = on.name
+	if err := a.add(v); err != nil {
+		return err
+	}
+	index, err := indexOf(on.name)
+	if err != nil {
+		return err
+	}
+	return a.alias(target{on.name, index})
+}
+
+// removeOwn removes some of the links that the program made.
+func (a *attacker) removeOwn(target) error {
+	for _, l := range interfaces() {
+		if slices.Contains(a.own, l.index) && a.IntN(2) == 0 {
+			// A cable's other end is gone by now, but for one of the host's.
+			_ = request(unix.RTM_DELLINK, 0, l.index, 0, 0)
+		}
+	}
+	return nil
+}
+
+// inNested runs f on a thread in a new namespace, which ends when f returns.
+func inNested(f func(inside *os.File) error) error {
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the namespace
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			failed <- err
+			return
+		}
+		inside, err := os.Open("/proc/thread-self/ns/net")
+		if err == nil {
+			err = f(inside)
+			inside.Close()
+		}
+		failed <- err
+	}()
+	return <-failed
+}
+
+// move moves an interface of the thread's namespace to another one.
+func move(index int, to *os.File) error {
+	return change(index, 0, 0, attribute(unix.IFLA_NET_NS_FD, uint32(to.Fd())))
+}
+
+// errVeth: a veth that leaves the namespace, for a NIC, takes along the only thing
+// by which it is known, its index there. One of hardware is known by its device.
+var errVeth = errors.New("a veth stays")
+
+func stays(on target) error {
+	info := make([]uint32, 49) // struct ethtool_drvinfo
+	info[0] = unix.ETHTOOL_GDRVINFO
+	if err := ethtool(on.name, info); err != nil {
+		return err
+	}
+	if info[1] == binary.NativeEndian.Uint32([]byte("veth")) {
+		return errVeth
+	}
+	return nil
+}
+
+// nested takes the interface to a namespace of its own, and brings it back with
+// another name.
+func (a *attacker) nested(on target) error {
+	if err := stays(on); err != nil {
+		return err
+	}
+	pause := time.Duration(a.IntN(300)) * time.Millisecond
+	name := a.word(12)
+	return inNested(func(inside *os.File) error {
+		if err := a.fromGround(on, inside); err != nil {
+			return err
+		}
+		_ = up(on.index)
+		time.Sleep(pause)
+		_ = change(on.index, 0, 0, text(unix.IFLA_IFNAME, name)) // or it keeps its own
+		return move(on.index, a.ground)
+	})
+}
+
+// fromGround moves an interface of the program's namespace, from a thread that
+// is elsewhere.
+func (a *attacker) fromGround(on target, to *os.File) error {
+	moved := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := unix.Setns(int(a.ground.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			err = move(on.index, to)
+		}
+		moved <- err
+	}()
+	return <-moved
+}
+
+// hidden takes the interface to a namespace that holds it for some seconds and
+// then ends with it.
+func (a *attacker) hidden(on target) error {
+	if err := stays(on); err != nil {
+		return err
+	}
+	pause := time.Duration(100+a.IntN(2000)) * time.Millisecond
+	moved := make(chan error, 1)
+	go func() {
+		err := inNested(func(inside *os.File) error {
+			err := a.fromGround(on, inside)
+			if err == nil {
+				err = up(on.index)
+			}
+			moved <- err
+			time.Sleep(pause)
+			return nil
+		})
+		if err != nil {
+			moved <- err
+		}
+	}()
+	return <-moved
+}

@@ -1,0 +1,229 @@
+package crash
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// innocent is the life of a pod that harms nobody. What it gets is what it would
+// get on a node without attackers.
+func (l *lab) innocent(worker uint64, number int) {
+	r := rand.New(rand.NewPCG(seed, 100*(worker+1)+uint64(number)<<16))
+	nic, ok := modelNICs-1-r.IntN(masters), true
+	if r.IntN(3) > 0 {
+		nic, ok = l.take(r)
+	}
+	if !ok {
+		time.Sleep(20 * time.Millisecond)
+		return
+	}
+	a := l.newAttachment(fmt.Sprintf("innocent%d-%d", worker, number), "net1", nic)
+	a.pod = l.newPod()
+	defer a.pod.Kill()
+	l.count("innocent pods", 1)
+	if err := l.patiently(func() error { return l.add(a) }); err != nil {
+		l.violation(nil, "ADD of %s: %v", a, err)
+	} else {
+		l.live(a, r)
+	}
+	if err := l.patiently(func() error { return l.del(a, a.path()) }); err != nil {
+		l.violation(nil, "DEL of %s: %v", a, err)
+		a.pod.Unname()
+	}
+	if l.recorded(a.Key) {
+		l.violation(nil, "%s is still recorded after its end", a)
+	}
+	l.returned(a)
+}
+
+// live looks at everything that the pod was given, for a while.
+func (l *lab) live(a *attachment, r *rand.Rand) {
+	a.clean()
+	a.answers()
+	pause(r, 400*time.Millisecond, func() bool { return true })
+	err := l.patiently(func() error {
+		_, err := l.call("CHECK", a, a.path(), map[string]any{"prevResult": json.RawMessage(a.result)})
+		return err
+	})
+	if err != nil {
+		l.violation(nil, "CHECK of %s: %v", a, err)
+	}
+	a.clean()
+	a.answers()
+}
+
+// patiently makes a call again that asks for it, and takes note of the slowest.
+func (l *lab) patiently(call func() error) error {
+	began := time.Now()
+	err := call()
+	for range 3 {
+		if err == nil || cnierr.Code(err) != cnierr.TryAgain {
+			break
+		}
+		l.count("calls made again", 1)
+		err = call()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slowest = max(l.slowest, time.Since(began))
+	return err
+}
+
+// clean compares the interface with that of the first pod that had the NIC.
+func (a *attachment) clean() {
+	for deadline := time.Now().Add(settleTime); ; time.Sleep(20 * time.Millisecond) {
+		now := a.dump()
+		if now == a.l.lent[a.nic] {
+			return
+		}
+		if time.Now().After(deadline) {
+			a.l.violation(nil, "%s is not as it was for its first pod:\n%s", a, differ(a.l.lent[a.nic], now))
+			return
+		}
+	}
+}
+
+// answers sends a packet each way, and looks who else answers for the pod's
+// address, on any wire.
+func (a *attachment) answers() {
+	if err := echo(a.pod, a.addr, a.l.wires[a.nic], station); err != nil {
+		a.l.violation(nil, "%s, %s, does not reach its station: %v\n%s", a, a.addr, err, a.l.wires[a.nic].IP("addr"))
+	}
+	if err := echo(a.l.wires[a.nic], station, a.pod, a.addr); err != nil {
+		a.l.violation(nil, "%s, %s, is not reached by its station: %v", a, a.addr, err)
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	found := map[string][]int{} // the wires on which a MAC answered
+	for nic, wire := range a.l.wires {
+		all.Go(func() {
+			// An error is a wire whose NIC is gone or down: nobody answers there.
+			macs, err := who(wire, a.l.cable(nic), a.addr)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil && nic == a.nic {
+				found[err.Error()] = append(found[err.Error()], nic)
+			}
+			for _, mac := range macs {
+				found[mac] = append(found[mac], nic)
+			}
+		})
+	}
+	all.Wait()
+	if len(found) != 1 || !onlyAt(found, a.nic) {
+		a.l.violation(nil, "%s has %s, for which these answer, each on the wires of these NICs: %v", a, a.addr, found)
+	}
+}
+
+func onlyAt(found map[string][]int, nic int) bool {
+	for _, at := range found {
+		if !slices.Equal(at, []int{nic}) {
+			return false
+		}
+	}
+	return true
+}
+
+// echo sends a packet from one address to the other until it is answered.
+func echo(from *testnet.Netns, fromAddr string, to *testnet.Netns, toAddr string) error {
+	server, err := listen(to, toAddr)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	client, err := listen(from, fromAddr)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	go func() {
+		b := make([]byte, 64)
+		for {
+			n, peer, err := server.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteTo(b[:n], peer) // who waits for it asks again
+		}
+	}()
+	b := make([]byte, 64)
+	for deadline := time.Now().Add(settleTime); ; {
+		if _, err = client.WriteTo([]byte("who is there"), server.LocalAddr()); err == nil {
+			_ = client.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			if _, _, err = client.ReadFrom(b); err == nil {
+				return nil
+			}
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+func listen(n *testnet.Netns, addr string) (c net.PacketConn, err error) {
+	err = n.Do(func() error {
+		var err error
+		c, err = net.ListenPacket("udp4", addr+":0")
+		return err
+	})
+	return c, err
+}
+
+// who asks by ARP who has an address, and lists the MACs that answer.
+func who(n *testnet.Netns, name, addr string) (macs []string, err error) {
+	arp := int(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ARP)))
+	var s int
+	if err := n.Do(func() (err error) {
+		s, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, arp)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer unix.Close(s)
+	var index int
+	if index, err = n.Index(name); err != nil {
+		return nil, err
+	}
+	everyone := &unix.SockaddrLinklayer{Protocol: uint16(arp), Ifindex: index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	target := netip.MustParseAddr(addr).As4()
+	question := []byte{0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 9, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // a probe (RFC 5227), of nobody
+	question = append(question, target[:]...)
+	if err := unix.Bind(s, &unix.SockaddrLinklayer{Protocol: uint16(arp), Ifindex: index}); err != nil {
+		return nil, err
+	}
+	if err := unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20000}); err != nil {
+		return nil, err
+	}
+	asked := 0
+	b := make([]byte, 64)
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		if asked < 3 {
+			asked++
+			if err := unix.Sendto(s, question, 0, everyone); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return nil, err
+			}
+		}
+		size, _, err := unix.Recvfrom(s, b, 0)
+		if err != nil || size < 28 || b[7] != 2 || !bytes.Equal(b[14:18], target[:]) {
+			continue
+		}
+		if mac := net.HardwareAddr(b[8:14]).String(); !slices.Contains(macs, mac) {
+			macs = append(macs, mac)
+		}
+	}
+	return macs, nil
+}

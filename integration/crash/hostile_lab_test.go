@@ -1,0 +1,478 @@
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+const (
+	masters  = 2                // of the NICs, the last ones, that macvlans lie on
+	patience = 60 * time.Second // in which a node gets everything into order
+	hangs    = 90 * time.Second // what takes longer hangs
+)
+
+// hardware is what the NICs of a node are: veths on this machine, functions of
+// PCI in the rig.
+type hardware struct {
+	name  func(nic int) string
+	cable func(nic int) string // the name of the other end, on its wire
+	plug  func(nic int)        // makes it as it is at home, the first time and whenever it is gone
+	gone  func(nic int) bool   // reports whether it was destroyed, with its pod
+	pull  func(nic int)        // destroys it, wherever it is
+	more  func() string        // tells what else is to be as it was
+}
+
+// lab is the node that is attacked. Its netns is that of this process; each NIC
+// has a wire of its own, with a station at its end.
+type lab struct {
+	hardware
+	t     *testing.T
+	plain bool
+	state string
+	node  *testnet.Netns
+	wires [modelNICs]*testnet.Netns
+	whole string            // the node's state with all NICs at home
+	home  [modelNICs]string // the dump of each NIC there
+	lent  [modelNICs]string // and in a pod that did nothing to it; of a macvlan for the masters
+
+	mu        sync.Mutex
+	free      []int // NICs at home that nobody has, last returned last
+	addresses map[string]ledger.Key
+	wrong     int
+	done      map[string]int
+	succeeded map[string]int    // attacks
+	refused   map[string]string // and why some were not possible
+	slowest   time.Duration
+	last      []string // what was done
+}
+
+func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *lab {
+	l := &lab{
+		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{},
+		done: map[string]int{}, succeeded: map[string]int{}, refused: map[string]string{},
+	}
+	l.hardware = of(l)
+	// Not that of all tests: another program may put its own in that place.
+	nodeFile := filepath.Join(state, "node.yaml")
+	if err := os.WriteFile(nodeFile, fmt.Appendf(nil, "paths: [%q]\n", l.state), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(netconf.NodeFileEnv, nodeFile)
+	// No address that comes by itself, so that there is nothing to wait for.
+	l.node.Sysctl("ipv6/conf/default/addr_gen_mode", "1")
+	for nic := range modelNICs {
+		l.wires[nic] = testnet.NewNetns(t, "wire")
+		l.plug(nic)
+	}
+	l.whole = l.node.State() + l.more()
+	for nic := range modelNICs {
+		l.home[nic] = l.atHome(nic)
+	}
+	for nic := range modelNICs {
+		a := l.newAttachment(fmt.Sprint("first-", nic), "net1", nic)
+		a.pod = l.newPod()
+		if err := l.add(a); err != nil {
+			t.Fatal(err)
+		}
+		l.lent[nic] = a.dump()
+		if err := l.del(a, a.path()); err != nil {
+			t.Fatal(err)
+		}
+		a.pod.Kill()
+		l.returned(a)
+	}
+	l.done = map[string]int{}
+	l.watch()
+	return l
+}
+
+// veths are NICs of the kind that the kernel destroys with their pod.
+func veths(l *lab) hardware {
+	h := hardware{name: modelNIC, cable: func(nic int) string { return modelNIC(nic) + "-sw" }, more: func() string { return "" }}
+	h.plug = l.makeNIC
+	h.gone = func(nic int) bool { return !l.wires[nic].Has(h.cable(nic)) && !l.node.Has(h.name(nic)) }
+	h.pull = func(nic int) { l.wires[nic].IP("link", "del", h.cable(nic)) }
+	return h
+}
+
+// makeNIC makes a veth, always with the same MAC. As in [world.makeNIC] it gets
+// its name and MAC when all else is done.
+func (l *lab) makeNIC(nic int) {
+	name := fmt.Sprint("new", nic)
+	l.node.Batch(nil,
+		fmt.Sprintf("link add %s mtu 9000 type veth peer name %s mtu 9000 netns %s", name, l.cable(nic), l.wires[nic].Name),
+		fmt.Sprintf("link property add dev %s altname enp%ds0np0", name, nic))
+	l.furnish(nic, name)
+	l.node.Batch(nil, "link set "+name+" name "+l.name(nic), "link set "+l.name(nic)+" address "+modelMAC(nic))
+	l.settled(nic)
+}
+
+// furnish configures a NIC, whose present name is name, and its cable as an
+// administrator would.
+func (l *lab) furnish(nic int, name string) {
+	l.node.Batch(nil,
+		fmt.Sprintf("link set %s txqueuelen %d alias 'uplink %d' up", name, 1000+nic, nic),
+		fmt.Sprintf("addr add 10.7.%d.1/24 brd + dev %s", nic, name),
+		fmt.Sprintf("neigh add 10.7.%d.254 lladdr 02:00:00:00:00:fe nud permanent dev %s", nic, name),
+		fmt.Sprintf("route add 10.20.%d.0/24 via 10.7.%d.254 metric 77", nic, nic))
+	l.node.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
+	l.wires[nic].Batch(nil, "addr add "+station+"/24 dev "+l.cable(nic), "link set "+l.cable(nic)+" up")
+}
+
+// settled waits until the kernel has told of the NIC's carrier (linkwatch).
+func (l *lab) settled(nic int) {
+	for deadline := time.Now().Add(settleTime); !strings.Contains(l.node.Dump(l.name(nic)), "sysfs operstate up"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Errorf("%s has no carrier", l.name(nic))
+			return
+		}
+	}
+}
+
+// station is the address of who is at each wire's other end.
+const station = "10.60.0.254"
+
+// note takes note of what was done to a pod, or of what became of a link.
+func (l *lab) note(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = append(l.last, time.Now().Format(clock)+" "+fmt.Sprintf(format, args...))
+	l.last = l.last[max(0, len(l.last)-10*remembered):]
+}
+
+// clock is how notes tell the time.
+const clock = "15:04:05.000"
+
+// violation tells what is wrong, and what was done before: to all pods, when
+// nothing is said.
+func (l *lab) violation(before []string, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wrong++; before == nil {
+		before = l.last
+	}
+	fmt.Printf("WRONG: %s\n", fmt.Sprintf(format, args...))
+	if len(before) > 0 {
+		fmt.Printf("  before:\n    %s\n", strings.Join(before, "\n    "))
+	}
+}
+
+func (l *lab) violations() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wrong
+}
+
+func (l *lab) count(what string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done[what] += n
+}
+
+// take returns a NIC that is free, most likely the one that came home last: who
+// had it before is to be found by who has it next.
+func (l *lab) take(r *rand.Rand) (nic int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.free) == 0 {
+		return 0, false
+	}
+	at := len(l.free) - 1
+	if r.IntN(4) == 0 {
+		at = r.IntN(len(l.free))
+	}
+	nic = l.free[at]
+	l.free = slices.Delete(l.free, at, at+1)
+	return nic, true
+}
+
+// attachment is one of a pod's.
+type attachment struct {
+	ledger.Key
+	l       *lab
+	nic     int
+	macvlan bool
+	pod     *testnet.Netns
+	addr    string
+	result  []byte
+	history func() []string // what its pod did
+}
+
+func (l *lab) newAttachment(id, ifName string, nic int) *attachment {
+	return &attachment{Key: ledger.Key{ContainerID: id, IfName: ifName}, l: l, nic: nic, macvlan: nic >= modelNICs-masters, history: func() []string { return nil }}
+}
+
+func (l *lab) newPod() *testnet.Netns {
+	pod := testnet.NewNetns(l.t, "pod")
+	pod.Sysctl("ipv6/conf/default/addr_gen_mode", "1")
+	return pod
+}
+
+func (a *attachment) path() string { return "/run/netns/" + a.pod.Name }
+
+func (a *attachment) String() string {
+	return fmt.Sprintf("%s (%s of %s)", a.Key, map[bool]string{true: "macvlan", false: "host-device"}[a.macvlan], a.l.name(a.nic))
+}
+
+// call runs the plugin for an attachment.
+func (l *lab) call(verb string, a *attachment, netns string, keys map[string]any) ([]byte, error) {
+	plugin := "host-device"
+	conf := map[string]any{
+		"cniVersion": "1.1.0", "name": "net-" + a.l.name(a.nic), "stateDir": l.state, "device": a.l.name(a.nic),
+		"ipam": map[string]any{"type": "whereabouts", "range": "10.60.0.0/24", "range_end": "10.60.0.250", "store": "local"},
+	}
+	if a.macvlan {
+		plugin, conf["master"] = "macvlan", a.l.name(a.nic)
+		delete(conf, "device")
+	}
+	conf["type"] = plugin
+	for k, v := range keys {
+		conf[k] = v
+	}
+	out, err := execute(testnet.Bin(l.t), plugin, modelCall{verb: verb, key: a.Key, fuse: hangs}, netns, conf)
+	l.note("%s of %s: %v", verb, a, err)
+	l.count(verb, 1)
+	if errors.Is(err, errKilled) {
+		l.violation(a.history(), "%s of %s hung for %v", verb, a, hangs)
+	}
+	return out, err
+}
+
+// add makes an ADD, whose address nobody else has.
+func (l *lab) add(a *attachment) error {
+	out, err := l.call("ADD", a, a.path(), nil)
+	if err != nil {
+		return err
+	}
+	a.result, a.addr = out, address(out)
+	l.mu.Lock()
+	other, taken := l.addresses[a.addr]
+	l.addresses[a.addr] = a.Key
+	l.mu.Unlock()
+	if taken {
+		l.violation(nil, "%s got %s, which %s has", a, a.addr, other)
+	}
+	return nil
+}
+
+func (l *lab) del(a *attachment, netns string) error {
+	l.forget(a) // it may be another's before the plugin has ended
+	_, err := l.call("DEL", a, netns, nil)
+	return err
+}
+
+// forget takes note that the attachment's address may be another's by now.
+func (l *lab) forget(a *attachment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.addresses[a.addr] == a.Key {
+		delete(l.addresses, a.addr)
+	}
+}
+
+// dump tells of the interface in the pod, as it is for every pod.
+func (a *attachment) dump() string {
+	// Each pod has addresses, and a macvlan a MAC, of its own.
+	ofOne := []string{"address ", "route "}
+	if a.macvlan {
+		ofOne = append(ofOne, "link 1 = ", "link 54 = ") // IFLA_ADDRESS, IFLA_PERM_ADDRESS
+	}
+	var lines []string
+	for line := range strings.Lines(a.pod.Dump(a.IfName)) {
+		if !slices.ContainsFunc(ofOne, func(prefix string) bool { return strings.HasPrefix(line, prefix) }) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// recorded reports whether the ledger has the attachment.
+func (l *lab) recorded(k ledger.Key) bool {
+	led, err := ledger.Open(l.state)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer led.Close()
+	_, err = led.Get(k)
+	return !errors.Is(err, ledger.ErrNoRecord)
+}
+
+// atHome tells of a NIC on the host, but for what is not given back to a veth and
+// is reported instead (docs/returned.md): threaded NAPI, which the kernel changes
+// only where there are NAPI instances, and a veth without GRO has none.
+func (l *lab) atHome(nic int) string {
+	var lines []string
+	for line := range strings.Lines(l.node.Dump(l.name(nic))) {
+		if !strings.HasPrefix(line, "sysfs threaded ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// returned waits until the attachment's NIC is at home as it was, and makes it
+// again if it was destroyed with its pod. Then it is free. The master of a
+// macvlan was there all the time; what pods that live make of it, as a macvlan
+// that listens to everything, is theirs.
+func (l *lab) returned(a *attachment) {
+	if a.macvlan {
+		return
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		now := l.atHome(a.nic)
+		if now == l.home[a.nic] {
+			break
+		}
+		if l.gone(a.nic) {
+			l.count("NICs destroyed with their pod", 1)
+			l.plug(a.nic)
+			continue
+		}
+		if time.Now().After(deadline) {
+			l.violation(a.history(), "%s is not home as it was, after the end of %s:\n%s", l.name(a.nic), a, differ(l.home[a.nic], now))
+			l.again(a.nic)
+			break
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.free = append(l.free, a.nic)
+}
+
+// differ shows how two dumps differ.
+func differ(before, now string) string {
+	if now == "" {
+		return "it is not there"
+	}
+	return testnet.Diff(before, now)
+}
+
+// again destroys a NIC, wherever it is, and makes it again.
+func (l *lab) again(nic int) {
+	l.pull(nic)
+	for deadline := time.Now().Add(patience); !l.gone(nic); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%s cannot be made again: host: %v, wire:\n%s", l.name(nic), l.node.Has(l.name(nic)), l.wires[nic].IP("link"))
+		}
+	}
+	l.plug(nic)
+}
+
+// restartAgents has a rail-agent on the node for some of the time.
+func (l *lab) restartAgents(going func() bool) {
+	r := rand.New(rand.NewPCG(seed, 1000))
+	for going() {
+		k := startKeeper(l.t, l.state)
+		l.count("agents", 1)
+		pause(r, 8*time.Second, going)
+		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[r.IntN(2)]
+		if v := k.end(signal); v != "" {
+			l.violation(nil, "%s", v)
+		}
+		pause(r, 5*time.Second, going)
+	}
+}
+
+// pause waits for a random time.
+func pause(r *rand.Rand, most time.Duration, going func() bool) {
+	for end := time.Now().Add(time.Duration(r.Int64N(int64(most)))); time.Now().Before(end) && going(); {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// finish compares the node with what it was, when all pods are gone.
+func (l *lab) finish() {
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		out, err := exec.Command(filepath.Join(testnet.Bin(l.t), "railctl"), "--state-dir", l.state, "gc").CombinedOutput()
+		left := l.left()
+		if len(left) == 0 && err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			l.violation(nil, "the node still has: %s\nrailctl gc: %v: %s", strings.Join(left, "\n"), err, out)
+			break
+		}
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		wrong := ""
+		for nic := range modelNICs {
+			if now := l.atHome(nic); now != l.home[nic] {
+				wrong += fmt.Sprintf("%s is not as it was:\n%s", l.name(nic), differ(l.home[nic], now))
+			}
+		}
+		if now := l.node.State() + l.more(); now != l.whole {
+			wrong += "the host is not as it was:\n" + testnet.Diff(l.whole, now)
+		}
+		if wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.violation(nil, "%s", wrong)
+			return
+		}
+	}
+}
+
+// watch takes note of what becomes of the host's links.
+func (l *lab) watch() {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	go func() {
+		for {
+			messages, _, err := s.Receive()
+			if err != nil {
+				continue // so many that some are lost: notes are for who reads a failure
+			}
+			for _, m := range messages {
+				if len(m.Data) < unix.SizeofIfInfomsg {
+					continue
+				}
+				info := nl.DeserializeIfInfomsg(m.Data)
+				attributes, _ := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
+				for _, a := range attributes {
+					if a.Attr.Type == unix.IFLA_IFNAME {
+						l.note("%s of link %d %s flags %x", map[uint16]string{unix.RTM_NEWLINK: "news", unix.RTM_DELLINK: "end"}[m.Header.Type], info.Index, a.Value[:len(a.Value)-1], info.Flags)
+					}
+				}
+			}
+		}
+	}()
+}
+
+// left lists records and addresses.
+func (l *lab) left() (left []string) {
+	entries, err := os.ReadDir(filepath.Join(l.state, "attachments"))
+	if err != nil {
+		left = append(left, err.Error())
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".json") {
+			left = append(left, e.Name())
+		}
+	}
+	for _, path := range testnet.Leftovers(l.t, filepath.Join(l.state, "ipam")) {
+		if strings.HasSuffix(path, ".json") || strings.Contains(path, "/reserved/") {
+			left = append(left, "the pool has "+path)
+		}
+	}
+	return left
+}

@@ -1,0 +1,124 @@
+package crash
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/crash/attacker"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+const (
+	hostileVar     = "RAIL_CNI_HOSTILE"      // set in the process of a node: the variant
+	hostileTimeVar = "RAIL_CNI_HOSTILE_TIME" // how long, for each variant
+	hostileOnlyVar = "RAIL_CNI_HOSTILE_ONLY" // some attacks, see [attacker.Plan], for who looks for the cause
+)
+
+// TestHostilePodsHarmNobody has pods attack a node of eight NICs with all that
+// their root may do to its interfaces, while other pods come and go: these get
+// what they would have got alone, nobody else answers for their addresses, and
+// each NIC is at home as it was as soon as its attacker is gone.
+//
+// Plain pods have every capability in their network namespace, those of the other
+// variant have a user namespace that owns theirs.
+func TestHostilePodsHarmNobody(t *testing.T) {
+	length, err := time.ParseDuration(os.Getenv(hostileTimeVar))
+	if err != nil {
+		length = 20 * time.Second
+	}
+	for _, variant := range []string{"plain", "userns"} {
+		t.Run(variant, func(t *testing.T) {
+			if os.Getenv(hostileVar) == variant {
+				runHostile(t, variant == "plain", length)
+				return
+			}
+			t.Parallel()
+			runtime.LockOSThread() // the node ends with the thread that made it
+			defer runtime.UnlockOSThread()
+			cmd := inNamespaces([]string{"-test.run=^TestHostilePodsHarmNobody$/^" + variant + "$", "-test.v", "-test.timeout=" + (length + 10*time.Minute).String()},
+				"RAIL_CNI_BIN="+testnet.Bin(t), hostileVar+"="+variant, hostileTimeVar+"="+length.String(), fmt.Sprint("RAIL_CNI_CRASH_SEED=", seed))
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Run(); err != nil {
+				t.Fatalf("%v; again by RAIL_CNI_CRASH_SEED=%d %s=%v\n%s", err, seed, hostileTimeVar, length, out.Bytes())
+			}
+			for line := range strings.Lines(out.String()) {
+				if strings.HasPrefix(line, "hostile pods") {
+					fmt.Print(line)
+				}
+			}
+		})
+	}
+}
+
+// enoughWrong is how many violations end a run.
+const enoughWrong = 20
+
+// runHostile is one node. This process is the first in its pid namespace, and
+// nobody else is in its others.
+func runHostile(t *testing.T, plain bool, length time.Duration) {
+	attackFor(t, newLab(t, settle(t), plain, veths), length)
+}
+
+// attackFor has the node attacked, and compares it in the end with what it was.
+func attackFor(t *testing.T, l *lab, length time.Duration) {
+	var all sync.WaitGroup
+	end := time.Now().Add(length)
+	going := func() bool { return time.Now().Before(end) && l.violations() < enoughWrong }
+	for i := range 2 {
+		all.Go(func() {
+			for n := 0; going(); n++ {
+				l.attack(uint64(i), n)
+			}
+		})
+	}
+	for i := range 3 {
+		all.Go(func() {
+			for n := 0; going(); n++ {
+				l.innocent(uint64(i), n)
+			}
+		})
+	}
+	all.Go(func() { l.restartAgents(going) })
+	all.Wait()
+	l.finish()
+	if l.violations() > 0 {
+		t.Errorf("%d violations", l.violations())
+	}
+	l.report(length)
+}
+
+// report prints what was done, and fails where an attack never came about: one
+// that the kernel refuses each time attacks nobody.
+func (l *lab) report(length time.Duration) {
+	variant := map[bool]string{true: "plain", false: "with a user namespace"}[l.plain]
+	total := 0
+	for _, n := range l.succeeded {
+		total += n
+	}
+	var counts []string
+	for _, what := range slices.Sorted(maps.Keys(l.done)) {
+		counts = append(counts, fmt.Sprintf("%d %s", l.done[what], what))
+	}
+	fmt.Printf("hostile pods, %s, for %v, RAIL_CNI_CRASH_SEED=%d: %d attacks, %s; slowest call of an innocent pod %v\n",
+		variant, length, seed, total, strings.Join(counts, ", "), l.slowest.Round(time.Millisecond))
+	if os.Getenv(hostileOnlyVar) != "" {
+		return
+	}
+	for _, name := range attacker.Names(l.plain) {
+		if l.succeeded[name] == 0 && length > time.Minute {
+			fmt.Printf("hostile pods, %s: %q never succeeded, but for: %s\n", variant, name, l.refused[name])
+		}
+	}
+	if total < 10 { // a machine that is busy with the RTNL makes few
+		l.t.Errorf("only %d attacks were made", total)
+	}
+}

@@ -1,0 +1,20 @@
+package mutate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Markdown is the table as docs/returned.md has it.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString("| what a pod sets | by | after DEL | tried on |\n|---|---|---|---|\n")
+	for _, m := range Table {
+		where := "veth"
+		if m.Rig {
+			where = "the rig's NIC"
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", m.Name, m.By, m.Fate, where)
+	}
+	return b.String()
+}

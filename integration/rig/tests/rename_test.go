@@ -1,0 +1,123 @@
+//go:build rig
+
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// rotate renames each device of the namespaces to the name of the next one. Names are
+// unique in the machine: so by a spare one.
+func (n *node) rotate(in []*link.Netns, names []string) {
+	n.t.Helper()
+	rename := func(i int, from, to string) {
+		n.t.Helper()
+		core, err := rdma.Open(in[i])
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		defer core.Close() // it keeps the pod's netns
+		d, err := core.ByName(from)
+		if err == nil {
+			err = core.Rename(d, to)
+		}
+		if err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	rename(0, names[0], "spare")
+	for i := len(names) - 1; i > 0; i-- {
+		rename(i, names[i], names[(i+1)%len(names)])
+	}
+	rename(0, "spare", names[1])
+}
+
+// Pods exchange the names of their RDMA devices, which are unique in the machine:
+// each stands in the way of another that comes home.
+func TestRDMADevicesThatExchangedNamesComeHome(t *testing.T) {
+	type ending struct {
+		devices, pods int
+		end           func(n *node, calls []testnet.Call, pods []*pod)
+	}
+	killed := func(n *node, pods []*pod) {
+		for _, p := range pods {
+			p.Kill()
+		}
+		for deadline := time.Now().Add(20 * time.Second); len(n.records()) > 0 && time.Now().Before(deadline); {
+			n.gc()
+		}
+	}
+	inOrder := func(n *node, calls []testnet.Call, _ []*pod) {
+		for _, c := range calls {
+			n.MustRun(c)
+		}
+	}
+	for name, c := range map[string]ending{
+		"DEL in order": {2, 1, inOrder},
+		"DEL in reverse order": {2, 1, func(n *node, calls []testnet.Call, pods []*pod) {
+			calls = slices.Clone(calls)
+			slices.Reverse(calls)
+			inOrder(n, calls, pods)
+		}},
+		"all DELs at once": {3, 2, func(n *node, calls []testnet.Call, _ []*pod) {
+			var all sync.WaitGroup
+			for _, c := range calls {
+				all.Go(func() {
+					if _, err := n.Run(c); err != nil {
+						n.t.Errorf("DEL: %v", err)
+					}
+				})
+			}
+			all.Wait()
+		}},
+		"the pod is killed": {2, 1, func(n *node, _ []testnet.Call, pods []*pod) { killed(n, pods) }},
+		"one DEL, and the rest killed": {3, 2, func(n *node, calls []testnet.Call, pods []*pod) {
+			n.MustRun(calls[0])
+			killed(n, pods)
+		}},
+	} {
+		t.Run(fmt.Sprintf("%s, %d devices of %d pods", name, c.devices, c.pods), func(t *testing.T) {
+			n := newRDMANode(t, rdma.Exclusive, "")
+			n.up(c.devices)
+			before, devices := n.State(), n.allRDMA()
+			var pods []*pod
+			for i := range c.pods {
+				pods = append(pods, n.pod(fmt.Sprintf("pod%d", i)))
+			}
+			var calls []testnet.Call
+			var in []*link.Netns
+			var names []string
+			for rail := range c.devices {
+				p := pods[rail%c.pods]
+				call := p.call("ADD", podName(rail), n.config(rail, map[string]any{"rdma": "required"}))
+				n.MustRun(call)
+				calls, in, names = append(calls, call.With("DEL")), append(in, p.Netns.Netns), append(names, fmt.Sprintf("mlx5_%d", rail))
+			}
+			n.rotate(in, names)
+			c.end(n, calls, pods)
+			n.rdmaAll(devices)
+			n.untouched(before)
+		})
+	}
+}
+
+// rdmaAll waits until the host has all the RDMA devices that it had before.
+func (n *node) rdmaAll(before map[string]string) {
+	n.t.Helper()
+	var now string
+	for range 100 {
+		if now = fmt.Sprint(n.allRDMA()); now == fmt.Sprint(before) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
+}

@@ -1,0 +1,107 @@
+//go:build rig
+
+package tests
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/mutate"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// TestWhatThePodDidToTheDeviceDoesNotComeHome is the part of the table that a
+// NIC of hardware has and a veth has not, once with a DEL and once with a pod
+// that dies.
+func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
+	n := newNode(t)
+	n.furnish(1)
+	config := n.config(0, nil)
+	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
+	before := everything()
+	for i, m := range mutate.Table {
+		if !m.Rig {
+			continue
+		}
+		t.Run(m.Name, func(t *testing.T) {
+			p := n.pod("pod")
+			n.MustRun(p.call("ADD", "net1", config))
+			inPod := p.Kept("net1")
+			if err := m.Set(p.Netns, "net1"); err != nil {
+				t.Errorf("it cannot be done here: %v", err)
+			} else if p.Kept("net1") == inPod {
+				t.Error("nothing shows that it was done")
+			}
+			if i%2 == 0 {
+				p.Kill()
+				n.fallen([]loan{{rail: 0}})
+				n.gc()
+			} else {
+				n.MustRun(p.call("DEL", "net1", config))
+			}
+			if said := n.returned(); (m.Fate == mutate.Reported) != (said != "") {
+				t.Errorf("it is to be %s, and of the NIC is said: %q", m.Fate, said)
+			}
+			d := ""
+			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+				if d = testnet.Diff(before, everything()); (d == "") == (m.Fate == mutate.Restored) {
+					return
+				}
+			}
+			t.Errorf("it is to be %s:\n%s", m.Fate, d)
+		})
+	}
+}
+
+// A pod that has a NIC with its virtual functions can set those of others.
+func TestVirtualFunctionsKeepTheirSettingsWhenTheirNICComesHome(t *testing.T) {
+	n := newNode(t)
+	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
+	write(t, physical+"sriov_numvfs", "2")
+	t.Cleanup(func() { write(t, physical+"sriov_numvfs", "0") })
+	n.Batch(nil, "link set "+pf+" up", "link set "+pf+" vf 0 mac 02:00:00:00:01:00 vlan 7 spoofchk on", "link set "+pf+" vf 1 trust on")
+	n.carrier(pf)
+	before := n.Attributes(pf)
+	p := n.pod("pod")
+	config := n.config(0, map[string]any{"device": pf, "allow": []string{"vfs"}})
+	n.MustRun(p.call("ADD", "net1", config))
+	p.Batch(nil,
+		"link set net1 vf 0 mac 02:66:66:66:66:66 vlan 66 qos 3 spoofchk off trust on state enable",
+		"link set net1 vf 1 trust off spoofchk off max_tx_rate 100 state disable")
+	n.MustRun(p.call("DEL", "net1", config))
+	d := ""
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if d = testnet.Diff(before, n.Attributes(pf)); d == "" {
+			break
+		}
+	}
+	if said := n.returned(); d != "" || said != "" {
+		t.Errorf("of the NIC is said %q:\n%s", said, d)
+	}
+}
+
+// returned returns the notes of NICs that did not come home as they were, and
+// forgets it.
+func (n *node) returned() string {
+	n.t.Helper()
+	l, err := ledger.Open(n.state)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer l.Close()
+	all, errs := l.Returned()
+	if len(errs) > 0 {
+		n.t.Fatal(errs)
+	}
+	var said []string
+	for _, r := range all {
+		said = append(said, r.NIC+": "+strings.Join(r.Changed, "; "))
+		if err := os.Remove(r.File); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return strings.Join(said, "\n")
+}

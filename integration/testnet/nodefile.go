@@ -1,0 +1,40 @@
+package testnet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// OpenNodeFile is a node file that opens all paths: the tests' state
+// directories and kubeconfigs are temporary. Each program that has this package
+// runs with it, and so do the plugins that it starts with its environment.
+var OpenNodeFile = filepath.Join(os.TempDir(), fmt.Sprintf("rail-cni-tests-%d.yaml", os.Geteuid()))
+
+// OpenNodeFileEnv is for an environment that is not the test's own.
+var OpenNodeFileEnv = netconf.NodeFileEnv + "=" + OpenNodeFile
+
+func init() {
+	if os.Getenv(netconf.NodeFileEnv) != "" {
+		return
+	}
+	// Several programs do this at once.
+	tmp, err := os.CreateTemp("", "rail-cni-tests")
+	if err == nil {
+		_, err = tmp.WriteString("paths: [\"/**\"]\n")
+	}
+	if err == nil {
+		err = tmp.Close()
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), OpenNodeFile)
+	}
+	if err == nil {
+		err = os.Setenv(netconf.NodeFileEnv, OpenNodeFile)
+	}
+	if err != nil {
+		panic(err)
+	}
+}

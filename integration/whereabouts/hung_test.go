@@ -1,0 +1,145 @@
+package whereabouts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+const (
+	rails = 8
+	// delsLimit is for the DELs of all rails of a pod together, which come one
+	// after another: the first may cost the time of one request, 10 s, and what
+	// goes before; on an idle machine each other one takes some 20 ms.
+	delsLimit = 15 * time.Second
+)
+
+// rail is the call of a pod's rail. Each rail has a pool of its own.
+func (n *node) rail(t *testing.T, i int, ipam string) call {
+	t.Helper()
+	id, args := identity(1)
+	return call{
+		binary: ours(t), verb: "ADD", id: id, ifname: fmt.Sprint("net", i), args: args,
+		stdin: n.config(t, "1.0.0", fmt.Sprintf(`{"range":"10.%d.0.0/24","network_name":"rail%d"%s}`, i, i, ipam), ""),
+	}
+}
+
+// makeSlice makes the NodeSlicePool of a rail, with a slice for node1.
+func makeSlice(t *testing.T, namespace string, i int) {
+	t.Helper()
+	mustCreate(t, group+namespace+"/"+slicePools, map[string]any{
+		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "NodeSlicePool",
+		"metadata": map[string]any{"name": fmt.Sprint("rail", i)},
+		"spec":     map[string]any{"range": fmt.Sprintf("10.%d.0.0/24", i), "sliceSize": "/26"},
+		"status": map[string]any{"allocations": []any{
+			map[string]any{"nodeName": "node1", "sliceRange": fmt.Sprintf("10.%d.0.64/26", i)},
+		}},
+	})
+}
+
+// TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne ends a pod with eight rails, a
+// process each and one after another as Multus does it, while none of them can
+// reach the cluster. Together they take the time of one; all are written to the
+// journal, and done when there is a way again.
+func TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne(t *testing.T) {
+	slices := `,"node_slice_size":"/26"`
+	for name, tc := range map[string]struct {
+		ipam    string
+		unknown bool // the node has lost its notes
+		locked  bool // and not the server that hangs
+		// requests is how many may be held at most, in all
+		requests int
+	}{
+		"the server accepts and never answers":   {requests: 1},
+		"another process holds the pools' locks": {locked: true},
+		"node slices":                            {ipam: slices, requests: 1},
+		"the notes are lost":                     {unknown: true, requests: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace, g := newNamespace(t), newGate(t)
+			n := newNodeBehind(t, namespace, g)
+			var dels []call
+			var unlock []func()
+			for i := range rails {
+				if tc.ipam != "" {
+					makeSlice(t, namespace, i)
+				}
+				c := n.rail(t, i, tc.ipam)
+				c.node = "node1"
+				mustAdd(t, c)
+				c.verb = "DEL"
+				dels = append(dels, c)
+				if tc.locked {
+					unlock = append(unlock, n.lockPool(t, fmt.Sprintf("rail%d-10.%d.0.0-24", i, i)))
+				}
+			}
+			if tc.unknown {
+				if err := os.RemoveAll(filepath.Join(n.dir, "state", "ipam-kubernetes")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !tc.locked {
+				g.shut("")
+			}
+			began := time.Now()
+			for i, c := range dels {
+				if _, err := c.run(); err != nil {
+					t.Errorf("DEL of rail %d: %v", i, err)
+				}
+			}
+			took := time.Since(began)
+			t.Logf("%d DELs in %v, %d requests", rails, took.Round(time.Millisecond), g.holds())
+			if took > delsLimit {
+				t.Errorf("%d DELs took %v", rails, took)
+			}
+			if g.holds() > tc.requests {
+				t.Errorf("%d requests waited for their time-out, want at most %d", g.holds(), tc.requests)
+			}
+			if journalled := n.glob(t, "state", "ipam-journal", "*.free"); len(journalled) != rails {
+				t.Errorf("the journal has %d of %d addresses", len(journalled), rails)
+			}
+			g.open()
+			for _, u := range unlock {
+				u()
+			}
+			n.settleJournal(t)
+			wantEmpty(t, namespace)
+		})
+	}
+}
+
+// TestAddsAskAServerThatWasSilent: what DELs have learnt keeps no ADD waiting,
+// and the first one that gets an answer ends it.
+func TestAddsAskAServerThatWasSilent(t *testing.T) {
+	namespace, g := newNamespace(t), newGate(t)
+	n := newNodeBehind(t, namespace, g)
+	silent := func(want int) {
+		t.Helper()
+		if found := n.glob(t, "state", "ipam-kubernetes", "*", "silent"); len(found) != want {
+			t.Errorf("remembered: %q, want %d", found, want)
+		}
+	}
+	first, second := n.rail(t, 1, ""), n.rail(t, 2, "")
+	mustAdd(t, first)
+	g.shut("")
+	first.verb = "DEL"
+	if _, err := first.run(); err != nil {
+		t.Fatal(err)
+	}
+	silent(1)
+	g.open()
+	mustAdd(t, second)
+	silent(0)
+	second.verb = "DEL"
+	if _, err := second.run(); err != nil {
+		t.Fatal(err)
+	}
+	if entries, _ := holders(t, namespace); len(entries) != 1 {
+		t.Errorf("the second DEL was not done at once: %q", entries)
+	}
+	n.settleJournal(t)
+	wantEmpty(t, namespace)
+}

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
+	a := &agent{Options: Options{Log: slog.New(slog.DiscardHandler)}, binaries: &binaries{}, scrapes: newTurns()}
+	if !a.scrapes.take(t.Context()) {
+		t.Fatal("the first has no turn")
+	}
+	second := make(chan int, 1)
+	scrape := func() int {
+		w := httptest.NewRecorder()
+		a.metrics(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return w.Code
+	}
+	go func() { second <- scrape() }()
+	for deadline := time.Now().Add(5 * time.Second); len(a.scrapes.waiting) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the second does not wait")
+		}
+	}
+	if code := scrape(); code != http.StatusServiceUnavailable {
+		t.Errorf("the third: %d", code)
+	}
+	a.scrapes.done()
+	select {
+	case code := <-second:
+		if code != http.StatusOK {
+			t.Errorf("the second: %d", code)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the second waits for ever")
+	}
+	if code := scrape(); code != http.StatusOK {
+		t.Errorf("one alone: %d", code)
+	}
+}

@@ -1,0 +1,100 @@
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// nameTries bounds the tries to free a name: other processes that bring devices
+// home rename at the same time.
+const nameTries = 5
+
+// nameAgain restores the name of a device that is home, if it was renamed in the
+// pod. Names are unique on the machine: if a pod gave this name to another lent
+// device, that one is renamed first.
+func (n *Node) nameAgain(core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
+	if d == nil || d.Name == name {
+		return nil
+	}
+	err := core.Rename(*d, name)
+	for try := 1; try < nameTries && errors.Is(err, unix.EEXIST); try++ {
+		if !n.makeWay(home, d, name) {
+			time.Sleep(restorePause) // the other device may be coming home, and about to be renamed
+		}
+		err = core.Rename(*d, name)
+	}
+	return cnierr.Wrap(err, cnierr.NotHome, "", "the RDMA device %s is home as %s", name, d.Name)
+}
+
+// makeWay renames the lent device that a pod gave this name to: it gets its own
+// name back when it comes home. A device that is not lent keeps the name. makeWay
+// reports whether the name may be free now.
+func (n *Node) makeWay(home *link.Netns, d *rdma.Device, name string) bool {
+	records, _ := n.Ledger.List() // a device of a record that cannot be read stays
+	for _, r := range records {
+		if r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
+			continue
+		}
+		for _, o := range r.RDMA.Devices {
+			if !o.Lent || o.Name == name || o.ParentDev == d.ParentDev && o.NodeGUID == d.NodeGUID {
+				continue
+			}
+			if n.renamedAside(r, o, home, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// renamedAside looks for the lent device o in its pod, at home and in init_net,
+// and calls aside. It reports whether the device was renamed.
+func (n *Node) renamedAside(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name string) bool {
+	if pod, _ := link.FindNetns(r.Netns.NetnsID, r.Netns.Path); pod != nil {
+		defer pod.Close()
+		if aside(pod, o, name) {
+			return true
+		}
+	}
+	if aside(home, o, name) {
+		return true
+	}
+	first, err := link.OpenNetns(initNetns)
+	if err != nil {
+		return false // a container may not look there
+	}
+	defer first.Close()
+	return !first.ID.Equal(home.ID) && aside(first, o, name)
+}
+
+// aside renames the device o of the namespace to an unused name, if it is called
+// name. It reports whether it did.
+func aside(ns *link.Netns, o ledger.RDMADevice, name string) bool {
+	core, err := rdma.Open(ns)
+	if err != nil {
+		return false
+	}
+	defer core.Close()
+	device, err := one(core, o)
+	if err != nil || device == nil || device.Name != name {
+		return false
+	}
+	for try := range nameTries {
+		to := fmt.Sprintf("rail-%d", device.Index)
+		if try > 0 {
+			to += fmt.Sprintf("-%d", try) // a pod may have taken that name too
+		}
+		if err = core.Rename(*device, to); !errors.Is(err, unix.EEXIST) {
+			break
+		}
+	}
+	return err == nil
+}

@@ -1,0 +1,108 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// A pod's new sandbox takes over the entry of its former one. But an ADD may be
+// late: while it waited for a slow server, the pod got a newer sandbox, perhaps on
+// another node. If the late ADD took over that one's entry, its own DEL would free
+// the address of a running pod.
+
+const (
+	// youth is the age below which a sandbox has no successor with an address:
+	// the sandbox must first be ended, and another one scheduled and made.
+	youth = time.Second
+	// clockStep is the granularity of the server's times: creationTimestamp
+	// and the header Date are truncated to seconds.
+	clockStep = time.Second
+)
+
+// errRival is the error of an ask that would take over the entry of a container
+// that may be newer. It is judged before the next patch.
+var errRival = errors.New("another container of the pod has the address")
+
+// rivalled reports whether entry must be judged before p may take it over. ok
+// reports whether p's pod has an entry at all.
+func (p *pending) rivalled(ok bool, addr netip.Addr, entry Entry) bool {
+	p.rival = nil
+	if !p.looked {
+		p.looked, p.saw = true, entry
+	}
+	if !ok || entry.ContainerID == p.Owner.ContainerID || entry == p.elder || p.Born.IsZero() {
+		return false
+	}
+	if entry == p.saw && time.Since(p.Born) < youth {
+		return false
+	}
+	p.rival = &held{addr: addr, entry: entry}
+	return true
+}
+
+// judge permits each ask with a rival to take over the rival's entry if that is
+// older, and refuses the ask otherwise.
+func (t *turn) judge(ctx context.Context) error {
+	var mu sync.Mutex
+	var late error
+	each(t.asks, func(p *pending) {
+		if !p.open() || p.rival == nil {
+			return
+		}
+		newer, err := t.newer(ctx, p, *p.rival)
+		switch {
+		case err != nil && (passing(err) || barred(err)):
+			mu.Lock()
+			defer mu.Unlock()
+			late = err
+		case err != nil:
+			p.refusal, p.final = err, true
+		case newer:
+			p.refusal, p.final = cnierr.New(cnierr.TryAgain, "a pod that still needs the address gets it with its next sandbox",
+				"container %s is too late: container %s of %s got %s after it was made",
+				p.Owner.ContainerID, p.rival.entry.ContainerID, p.Owner.PodRef, p.rival.addr), true
+		default:
+			p.elder = p.rival.entry
+		}
+	})
+	return late
+}
+
+// newer reports whether rival may have got its address after p's sandbox was
+// made. The notes decide for a rival on this node, its reservation for one on
+// another node, by the server's clock. Without reservations nothing is known.
+func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) {
+	holder := rival.entry.Owner()
+	n := t.s.notes.get(holder, t.pool.Name())
+	if n != nil && !n.Born.IsZero() && !n.Born.After(time.Now()) { // a clock may be set back
+		return n.Born.After(p.Born), nil
+	}
+	if !p.Exclusive {
+		return false, nil
+	}
+	r, err := t.s.readReservation(ctx, t.pool.ReservationName(rival.addr))
+	switch {
+	case err != nil:
+		return false, err
+	case r == nil, r.Spec.of(holder) && r.Spec.ContainerID != "" && r.Spec.ContainerID != holder.ContainerID:
+		// The holder is about to reserve the address, or died before it could.
+		// Reserve it, so that the pod's next sandbox can compare.
+		_, _, err = t.s.reserve(ctx, t.pool, rival.addr, holder)
+		return true, err
+	case !r.Spec.of(holder):
+		return false, nil // reserved by another: the ask gives it up later
+	}
+	now, ok := t.s.client.ServerTime()
+	if !ok {
+		now = time.Now()
+	}
+	// The server's clock shows now or later, so p's sandbox was made at born or
+	// later.
+	born := now.Add(-time.Since(p.Born))
+	return r.Metadata.CreationTimestamp.After(born.Add(-clockStep)), nil
+}

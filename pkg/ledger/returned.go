@@ -1,0 +1,95 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// Returned lists the settings of a returned NIC that are not as they were. It
+// outlives the record until somebody has corrected the NIC and removes the file. A
+// later return proves nothing: its snapshot is of the NIC as it then was.
+type Returned struct {
+	NIC     string    `json:"nic"`     // its name on the host
+	Time    time.Time `json:"time"`    // of the last return with a changed setting
+	Holder  string    `json:"holder"`  // who had it then
+	Changed []string  `json:"changed"` // settings, the newest last
+
+	// File is the path of the note.
+	File string `json:"-"`
+}
+
+const (
+	returnedDir  = "returned"
+	mostChanged  = 32  // settings of a NIC that are kept
+	mostOfChange = 256 // bytes of each
+)
+
+// PutReturned adds r's settings to the note of the NIC. nic is nic.NIC.Key.
+func (l *Ledger) PutReturned(nic string, r Returned) error {
+	dir, err := l.state.Sub(returnedDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	name := statefile.Name(nic) + suffix
+	var all []string
+	for _, c := range r.Changed {
+		all = append(all, c[:min(len(c), mostOfChange)]) // as an earlier note has it
+	}
+	if old, err := readReturned(dir, name); err == nil {
+		all = append(slices.DeleteFunc(old.Changed, func(c string) bool { return slices.Contains(all, c) }), all...)
+	}
+	r.Changed = all[max(0, len(all)-mostChanged):]
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return dir.Write(name, append(data, '\n'))
+}
+
+func readReturned(dir *statefile.Dir, name string) (*Returned, error) {
+	data, err := dir.Read(name)
+	if err != nil {
+		return nil, err
+	}
+	r := &Returned{File: filepath.Join(dir.Path(), name)}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.File, err)
+	}
+	return r, nil
+}
+
+// Returned returns the notes of NICs that did not come home as they were, by name.
+// It skips those that it cannot read, and returns an error for each.
+func (l *Ledger) Returned() ([]*Returned, []error) {
+	if !l.state.Exists(returnedDir) {
+		return nil, nil
+	}
+	dir, err := l.state.Sub(returnedDir)
+	if err != nil {
+		return nil, []error{err}
+	}
+	defer dir.Close()
+	names, err := dir.List(suffix)
+	if err != nil {
+		return nil, []error{err}
+	}
+	var all []*Returned
+	var errs []error
+	for _, name := range names {
+		switch r, err := readReturned(dir, name); {
+		case err == nil:
+			all = append(all, r)
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, err)
+		}
+	}
+	return all, errs
+}

@@ -1,0 +1,178 @@
+package link
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Device are the settings that a NIC keeps in every namespace, beside those of
+// rtnetlink and /proc/sys: settings of its driver and of its queues.
+type Device struct {
+	// Ethtool are the answers of the driver, by the names of ethtoolSettings.
+	Ethtool map[string][]byte `json:"ethtool,omitempty"`
+	// Files are the settings below /sys/class/net/NAME that differ from the
+	// kernel's defaults, nil if they could not be read.
+	Files map[string]string `json:"files"`
+	// NAPI are the settings of each NAPI instance, if one has its own.
+	NAPI [][]byte `json:"napi,omitempty"`
+}
+
+// Changed is a setting of a NIC that could not be restored, and why.
+type Changed struct {
+	Setting string
+	Err     error // nil if the kernel accepted the setting, but has another one
+}
+
+func (c Changed) String() string {
+	if c.Err == nil {
+		return c.Setting
+	}
+	return fmt.Sprintf("%s: %v", c.Setting, c.Err)
+}
+
+// device has the sockets and directories through which a NIC's settings are read
+// and set.
+type device struct {
+	*Netns
+	index  int
+	dir    int     // its directory in sysfs, -1 if it cannot be opened
+	ioctl  ethtool // its socket is -1 if it cannot be opened
+	family map[string]uint16
+}
+
+// openDevice opens whatever the machine has of these for the link. Close it when
+// done.
+func (n *Netns) openDevice(index int, name string) (*device, error) {
+	if !oneElement(name) {
+		return nil, fmt.Errorf("%q is not the name of an interface", name)
+	}
+	d := &device{Netns: n, index: index, dir: -1, ioctl: ethtool{socket: -1, name: name}, family: map[string]uint16{}}
+	err := n.Do(func() error {
+		if mount, err := MountSysfs(0); err == nil {
+			d.dir, _ = unix.Openat(mount, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			_ = unix.Close(mount)
+		}
+		if s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
+			d.ioctl.socket = s
+		}
+		return n.openGeneric()
+	})
+	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *device) close() {
+	for _, fd := range []int{d.dir, d.ioctl.socket} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// Device reads the link's settings. Those that cannot be read are left out: a
+// driver that does not report them must not keep a NIC from being lent.
+func (n *Netns) Device(index int, name string) (*Device, error) {
+	d, err := n.openDevice(index, name)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	s := &Device{Ethtool: map[string][]byte{}}
+	for _, setting := range ethtoolSettings {
+		if value, err := setting.read(d); err == nil && len(value) <= mostKept {
+			s.Ethtool[setting.name] = value
+		}
+	}
+	files, err := readFiles(d.dir)
+	if err != nil {
+		return s, nil
+	}
+	s.NAPI = ownNAPI(d.readNAPI(), files)
+	s.Files = setOnly(files)
+	return s, nil
+}
+
+// mostKept bounds the size of a setting in a snapshot, such as a list of rules or
+// an indirection table. Larger ones are not restored.
+const mostKept = 4096
+
+// adjustDevice sets once what differs from s. While the link is down that costs
+// the hardware least.
+func (n *Netns) adjustDevice(index int, name string, s *Device) {
+	if s == nil {
+		return
+	}
+	if d, err := n.openDevice(index, name); err == nil {
+		d.adjust(s)
+		d.close()
+	}
+}
+
+// RestoreDevice restores the settings s of the link with this index and name, and
+// returns those that differ afterwards. It sets only what differs: a change of
+// rings or channels resets the hardware.
+func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
+	if s == nil {
+		return nil // the snapshot is of an older version
+	}
+	d, err := n.openDevice(index, name)
+	if err != nil {
+		return []Changed{{"settings of the device", err}}
+	}
+	defer d.close()
+	failed := d.adjust(s)
+	if len(failed) == 0 {
+		return nil
+	}
+	var left []Changed
+	still := d.adjust(s)
+	for _, name := range slices.Sorted(maps.Keys(still)) {
+		err := still[name]
+		if err == nil {
+			err = failed[name]
+		}
+		left = append(left, Changed{name, err})
+	}
+	return left
+}
+
+// adjust sets what differs, and returns it, with the kernel's reason where it
+// refused.
+func (d *device) adjust(s *Device) map[string]error {
+	differed := map[string]error{}
+	for _, setting := range ethtoolSettings {
+		want, ok := s.Ethtool[setting.name]
+		if !ok {
+			continue
+		}
+		have, err := setting.read(d)
+		if err == nil && bytes.Equal(want, have) {
+			continue
+		}
+		if err == nil {
+			var differs bool
+			if differs, err = setting.set(d, want, have); !differs {
+				continue
+			}
+		}
+		differed["ethtool "+setting.name] = err
+	}
+	if s.Files == nil {
+		return differed
+	}
+	files, err := d.adjustFiles(s.Files)
+	maps.Copy(differed, files)
+	if err != nil {
+		differed["sysfs"] = err
+	}
+	maps.Copy(differed, d.adjustNAPI(s))
+	return differed
+}

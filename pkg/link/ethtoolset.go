@@ -1,0 +1,414 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// ethtoolSetting is what an option of ethtool(8) sets: how to read it, and how to
+// set what differs. set reports whether anything differs.
+type ethtoolSetting struct {
+	name string
+	read func(d *device) ([]byte, error)
+	set  func(d *device, want, have []byte) (differs bool, err error)
+}
+
+// ethtoolSettings are in the order in which they are set: the number of channels
+// decides how many rings and flows there are.
+var ethtoolSettings = []ethtoolSetting{
+	overNetlink{name: "channels", get: unix.ETHTOOL_MSG_CHANNELS_GET, set: unix.ETHTOOL_MSG_CHANNELS_SET, state: []uint16{2, 3, 4, 5}}.setting(),
+	overNetlink{name: "rings", get: unix.ETHTOOL_MSG_RINGS_GET, set: unix.ETHTOOL_MSG_RINGS_SET, state: []uint16{2, 3, 4, 5, 16, 18}}.setting(),
+	overNetlink{name: "features", get: unix.ETHTOOL_MSG_FEATURES_GET, set: unix.ETHTOOL_MSG_FEATURES_SET, state: []uint16{2, 4, 5}, bitsets: []uint16{3}}.setting(),
+	overNetlink{name: "private flags", get: unix.ETHTOOL_MSG_PRIVFLAGS_GET, set: unix.ETHTOOL_MSG_PRIVFLAGS_SET, bitsets: []uint16{2}}.setting(),
+	overNetlink{name: "coalescing", get: unix.ETHTOOL_MSG_COALESCE_GET, set: unix.ETHTOOL_MSG_COALESCE_SET, volatile: adaptive}.setting(),
+	overNetlink{name: "pause", get: unix.ETHTOOL_MSG_PAUSE_GET, set: unix.ETHTOOL_MSG_PAUSE_SET, state: []uint16{5, 6}, volatile: negotiatedPause}.setting(),
+	overNetlink{name: "link modes", get: unix.ETHTOOL_MSG_LINKMODES_GET, set: unix.ETHTOOL_MSG_LINKMODES_SET, state: []uint16{4, 8, 10}, bitsets: []uint16{3}, volatile: negotiated}.setting(),
+	overNetlink{name: "FEC", get: unix.ETHTOOL_MSG_FEC_GET, set: unix.ETHTOOL_MSG_FEC_SET, state: []uint16{4, 5}, bitsets: []uint16{2}}.setting(),
+	overNetlink{name: "EEE", get: unix.ETHTOOL_MSG_EEE_GET, set: unix.ETHTOOL_MSG_EEE_SET, state: []uint16{3, 4}, bitsets: []uint16{2}}.setting(),
+	overNetlink{name: "wake-on-LAN", get: unix.ETHTOOL_MSG_WOL_GET, set: unix.ETHTOOL_MSG_WOL_SET, bitsets: []uint16{2}}.setting(),
+	overNetlink{name: "message level", get: unix.ETHTOOL_MSG_DEBUG_GET, set: unix.ETHTOOL_MSG_DEBUG_SET, bitsets: []uint16{2}}.setting(),
+	overNetlink{name: "time stamping", get: unix.ETHTOOL_MSG_TSCONFIG_GET, set: unix.ETHTOOL_MSG_TSCONFIG_SET, bitsets: []uint16{3, 4, 5}}.setting(),
+	{"RSS", readRSS, setRSS},
+	{"flow hash", readFlowHash, setFlowHash},
+	{"flow rules", readRules, setRules},
+	{"tunables", readTunables, setTunables},
+}
+
+// overNetlink is a setting of the generic netlink family "ethtool" (Linux 5.6;
+// linux/ethtool_netlink.h). An attribute that is not listed counts as a
+// setting, so that those of newer kernels are noticed.
+type overNetlink struct {
+	name     string
+	get, set uint8
+	state    []uint16 // attributes that cannot be set
+	bitsets  []uint16 // attributes that are bitsets
+	// volatile, if set, removes attributes that the driver is free to change.
+	volatile func(attributes) attributes
+}
+
+const (
+	ethtoolFamily    = "ethtool"
+	ethtoolHeader    = 1 // ETHTOOL_A_*_HEADER of every message
+	compactBitsets   = 1 // ETHTOOL_FLAG_COMPACT_BITSETS
+	unknownSpeed     = ^uint32(0)
+	unknownDuplex    = 0xff
+	linkmodesAutoneg = unix.ETHTOOL_A_LINKMODES_AUTONEG
+)
+
+func (o overNetlink) setting() ethtoolSetting {
+	return ethtoolSetting{name: o.name, read: o.read, set: o.change}
+}
+
+func (d *device) ethtoolHeader() attribute {
+	return attribute{kind: ethtoolHeader, flags: unix.NLA_F_NESTED, value: marshal(nil, attributes{
+		{kind: unix.ETHTOOL_A_HEADER_DEV_INDEX, value: binary.NativeEndian.AppendUint32(nil, uint32(d.index))},
+		{kind: unix.ETHTOOL_A_HEADER_FLAGS, value: binary.NativeEndian.AppendUint32(nil, compactBitsets)},
+	})}
+}
+
+func (o overNetlink) read(d *device) ([]byte, error) {
+	answers, err := d.ask(ethtoolFamily, o.get, 0, attributes{d.ethtoolHeader()})
+	if err != nil {
+		return nil, err
+	}
+	if len(answers) != 1 {
+		return nil, errMessage
+	}
+	attrs := answers[0].without(append(o.state, ethtoolHeader)...)
+	if o.volatile != nil {
+		attrs = o.volatile(attrs)
+	}
+	return marshal(nil, attrs), nil
+}
+
+// change sends the wanted attributes that differ.
+func (o overNetlink) change(d *device, want, have []byte) (differs bool, err error) {
+	_, wanted, err := parseMessage(want, 0)
+	if err != nil {
+		return true, err
+	}
+	_, now, err := parseMessage(have, 0)
+	if err != nil {
+		return true, err
+	}
+	change := attributes{d.ethtoolHeader()}
+	for _, a := range wanted {
+		is, ok := now.get(a.kind)
+		if !ok || bytes.Equal(a.value, is) {
+			continue
+		}
+		if slices.Contains(o.bitsets, a.kind) {
+			if a.value = bitsetChange(a.value, is); a.value == nil {
+				continue
+			}
+		}
+		change = append(change, a)
+	}
+	if len(change) == 1 {
+		return false, nil
+	}
+	_, err = d.ask(ethtoolFamily, o.set, 0, change)
+	return true, err
+}
+
+// bitsetChange returns the bitset that turns one into another: the wanted values
+// with a mask of the bits that differ, nil if none do. Without the mask the kernel
+// would try to set all bits, including those that cannot be set.
+func bitsetChange(want, have []byte) []byte {
+	_, w, errW := parseMessage(want, 0)
+	_, h, errH := parseMessage(have, 0)
+	size, _ := w.get(unix.ETHTOOL_A_BITSET_SIZE)
+	wanted, _ := w.get(unix.ETHTOOL_A_BITSET_VALUE)
+	now, _ := h.get(unix.ETHTOOL_A_BITSET_VALUE)
+	if errW != nil || errH != nil || len(wanted) != len(now) {
+		return nil
+	}
+	mask := make([]byte, len(wanted))
+	for i := range mask {
+		mask[i] = wanted[i] ^ now[i]
+	}
+	if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0 }) {
+		return nil
+	}
+	return marshal(nil, attributes{
+		{kind: unix.ETHTOOL_A_BITSET_SIZE, value: size},
+		{kind: unix.ETHTOOL_A_BITSET_VALUE, value: wanted},
+		{kind: unix.ETHTOOL_A_BITSET_MASK, value: mask},
+	})
+}
+
+// negotiated removes what the link partner decides, or what is not decided yet.
+func negotiated(attrs attributes) attributes {
+	if auto, _ := uintOf(attrs, linkmodesAutoneg); auto != 0 {
+		return attrs.without(unix.ETHTOOL_A_LINKMODES_SPEED, unix.ETHTOOL_A_LINKMODES_DUPLEX, unix.ETHTOOL_A_LINKMODES_LANES)
+	}
+	if speed, _ := uintOf(attrs, unix.ETHTOOL_A_LINKMODES_SPEED); speed == uint64(unknownSpeed) {
+		attrs = attrs.without(unix.ETHTOOL_A_LINKMODES_SPEED)
+	}
+	if duplex, _ := uintOf(attrs, unix.ETHTOOL_A_LINKMODES_DUPLEX); duplex == unknownDuplex {
+		attrs = attrs.without(unix.ETHTOOL_A_LINKMODES_DUPLEX)
+	}
+	return attrs
+}
+
+// negotiatedPause removes what the link partner decides: with autonegotiation
+// some drivers (igb, ixgbe, e1000e) tell the outcome, and not the setting.
+func negotiatedPause(attrs attributes) attributes {
+	if auto, _ := uintOf(attrs, unix.ETHTOOL_A_PAUSE_AUTONEG); auto != 0 {
+		return attrs.without(unix.ETHTOOL_A_PAUSE_RX, unix.ETHTOOL_A_PAUSE_TX)
+	}
+	return attrs
+}
+
+// adaptive removes what the driver sets by itself in adaptive mode.
+func adaptive(attrs attributes) attributes {
+	if on, _ := uintOf(attrs, unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); on != 0 {
+		attrs = attrs.without(unix.ETHTOOL_A_COALESCE_RX_USECS, unix.ETHTOOL_A_COALESCE_RX_MAX_FRAMES)
+	}
+	if on, _ := uintOf(attrs, unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX); on != 0 {
+		attrs = attrs.without(unix.ETHTOOL_A_COALESCE_TX_USECS, unix.ETHTOOL_A_COALESCE_TX_MAX_FRAMES)
+	}
+	return attrs
+}
+
+// From linux/ethtool.h: settings without a netlink message, or only with a recent
+// one.
+const (
+	ethtoolGRXRINGS     = 0x2d
+	ethtoolGRXFH        = 0x29
+	ethtoolSRXFH        = 0x2a
+	ethtoolGRXCLSRLCNT  = 0x2e
+	ethtoolGRXCLSRULE   = 0x2f
+	ethtoolGRXCLSRLALL  = 0x30
+	ethtoolSRXCLSRLDEL  = 0x31
+	ethtoolSRXCLSRLINS  = 0x32
+	ethtoolGRSSH        = 0x46
+	ethtoolSRSSH        = 0x47
+	rssHeader           = 24  // struct ethtool_rxfh without its table and key
+	rxnfcSize           = 192 // struct ethtool_rxnfc
+	rxnfcSpec           = 16  // where its struct ethtool_rx_flow_spec begins
+	rxnfcLocation       = 176 // where that has its location
+	rxnfcCount          = 184
+	rxnfcLocations      = 188
+	mostRSS             = 1 << 14
+	mostRules           = 1 << 12
+	flowHashEntry       = 16 // command, flow type, fields
+	specialLocation     = 1 << 31
+	indirectionNoChange = ^uint32(0)
+	ethtoolGTUNABLE     = 0x48
+	ethtoolSTUNABLE     = 0x49
+	tunableHeader       = 16 // command, id, type, length
+	tunableSize         = tunableHeader + 4
+)
+
+var errTooMuch = errors.New("more than is kept")
+
+func (d *device) call(a []byte) error {
+	if d.ioctl.socket < 0 {
+		return unix.EBADF
+	}
+	return d.ioctl.call(a)
+}
+
+// readRSS reads the key, the hash function and the indirection table of receive
+// side scaling. It leaves out an even table, the default of every driver.
+func readRSS(d *device) ([]byte, error) {
+	sizes := argument(rssHeader, ethtoolGRSSH)
+	if err := d.call(sizes); err != nil {
+		return nil, err
+	}
+	entries, key := binary.NativeEndian.Uint32(sizes[8:]), binary.NativeEndian.Uint32(sizes[12:])
+	if entries > mostRSS || key > mostRSS {
+		return nil, errTooMuch
+	}
+	all := argument(rssHeader+4*int(entries)+int(key), ethtoolGRSSH, 0, entries, key)
+	if err := d.call(all); err != nil {
+		return nil, err
+	}
+	if table := all[rssHeader:][:4*entries]; d.isEven(table) {
+		all = slices.Concat(all[:rssHeader], all[rssHeader+len(table):])
+	}
+	return all, nil
+}
+
+// isEven reports whether the table lists all rings in turn
+// (ethtool_rxfh_indir_default).
+func (d *device) isEven(table []byte) bool {
+	rings := argument(rxnfcSize, ethtoolGRXRINGS)
+	if err := d.call(rings); err != nil {
+		return false
+	}
+	n := binary.NativeEndian.Uint64(rings[8:])
+	for i := 0; 4*i < len(table); i++ {
+		if n == 0 || uint64(binary.NativeEndian.Uint32(table[4*i:])) != uint64(i)%n {
+			return false
+		}
+	}
+	return true
+}
+
+func setRSS(d *device, want, _ []byte) (bool, error) {
+	a := slices.Clone(want)
+	if len(a) < rssHeader {
+		return true, errMessage
+	}
+	binary.NativeEndian.PutUint32(a, ethtoolSRSSH)
+	entries, key := binary.NativeEndian.Uint32(a[8:]), binary.NativeEndian.Uint32(a[12:])
+	switch len(a) {
+	case rssHeader + int(key): // the even one, which the kernel makes
+		binary.NativeEndian.PutUint32(a[8:], 0)
+		if entries == 0 {
+			binary.NativeEndian.PutUint32(a[8:], indirectionNoChange)
+		}
+	case rssHeader + 4*int(entries) + int(key):
+	default:
+		return true, errMessage
+	}
+	return true, d.call(a)
+}
+
+// flowTypes are those whose hash can be set (linux/ethtool.h: TCP_V4_FLOW, …).
+var flowTypes = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x10, 0x11}
+
+// readFlowHash reads which fields of a packet RSS hashes, for each type of flow.
+func readFlowHash(d *device) ([]byte, error) {
+	var all []byte
+	for _, flow := range flowTypes {
+		a := argument(rxnfcSize, ethtoolGRXFH, flow)
+		if err := d.call(a); err != nil {
+			if errors.Is(err, unix.EOPNOTSUPP) && len(all) == 0 {
+				return nil, err
+			}
+			continue
+		}
+		all = append(all, a[:flowHashEntry]...)
+	}
+	if len(all) == 0 {
+		return nil, unix.EOPNOTSUPP
+	}
+	return all, nil
+}
+
+func setFlowHash(d *device, want, have []byte) (bool, error) {
+	var errs []error
+	for w, h := want, have; len(w) >= flowHashEntry && len(h) >= flowHashEntry; w, h = w[flowHashEntry:], h[flowHashEntry:] {
+		if bytes.Equal(w[:flowHashEntry], h[:flowHashEntry]) {
+			continue
+		}
+		a := append(slices.Clone(w[:flowHashEntry]), make([]byte, rxnfcSize-flowHashEntry)...)
+		binary.NativeEndian.PutUint32(a, ethtoolSRXFH)
+		errs = append(errs, d.call(a))
+	}
+	return true, errors.Join(errs...)
+}
+
+// readRules reads the rules that steer received packets (ntuple), one struct
+// ethtool_rx_flow_spec after the other, by their locations.
+func readRules(d *device) ([]byte, error) {
+	rules, err := d.rules()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(rules...), nil
+}
+
+func (d *device) rules() ([][]byte, error) {
+	count := argument(rxnfcSize, ethtoolGRXCLSRLCNT)
+	if err := d.call(count); err != nil {
+		return nil, err
+	}
+	n := binary.NativeEndian.Uint32(count[rxnfcCount:])
+	if n > mostRules {
+		return nil, errTooMuch
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	all := argument(rxnfcSize+4*int(n), ethtoolGRXCLSRLALL)
+	binary.NativeEndian.PutUint32(all[rxnfcCount:], n)
+	if err := d.call(all); err != nil {
+		return nil, err
+	}
+	var rules [][]byte
+	for i := range min(n, binary.NativeEndian.Uint32(all[rxnfcCount:])) {
+		rule := argument(rxnfcSize, ethtoolGRXCLSRULE)
+		copy(rule[rxnfcLocation:], all[rxnfcLocations+4*i:][:4])
+		if err := d.call(rule); err != nil {
+			return nil, err
+		}
+		rules = append(rules, rule[rxnfcSpec:rxnfcCount])
+	}
+	return rules, nil
+}
+
+// setRules removes the rules that are not wanted, and inserts those that are
+// missing.
+func setRules(d *device, want, _ []byte) (bool, error) {
+	was := slices.Collect(slices.Chunk(want, rxnfcCount-rxnfcSpec))
+	now, err := d.rules()
+	if err != nil {
+		return true, err
+	}
+	isIn := func(rules [][]byte, rule []byte) bool {
+		return slices.ContainsFunc(rules, func(r []byte) bool { return bytes.Equal(r, rule) })
+	}
+	var errs []error
+	send := func(command uint32, rule []byte) {
+		a := argument(rxnfcSize, command)
+		copy(a[rxnfcSpec:], rule)
+		errs = append(errs, d.call(a))
+	}
+	for _, rule := range now {
+		if !isIn(was, rule) {
+			send(ethtoolSRXCLSRLDEL, rule)
+		}
+	}
+	for _, rule := range was {
+		if !isIn(now, rule) {
+			send(ethtoolSRXCLSRLINS, rule)
+		}
+	}
+	return true, errors.Join(errs...)
+}
+
+// tunables are those of the driver: id, type (ETHTOOL_TUNABLE_U16, _U32) and
+// length.
+var tunables = [][3]uint32{
+	{1, 3, 4}, // rx-copybreak
+	{2, 3, 4}, // tx-copybreak
+	{3, 2, 2}, // pfc-prevention-tout
+	{4, 3, 4}, // tx-copybreak-buf-size
+}
+
+// readTunables reads each as a struct ethtool_tunable with room for 4 bytes.
+func readTunables(d *device) ([]byte, error) {
+	var all []byte
+	for _, t := range tunables {
+		a := argument(tunableSize, ethtoolGTUNABLE, t[0], t[1], t[2])
+		if d.call(a) == nil {
+			all = append(all, a...)
+		}
+	}
+	if len(all) == 0 {
+		return nil, unix.EOPNOTSUPP
+	}
+	return all, nil
+}
+
+func setTunables(d *device, want, have []byte) (bool, error) {
+	var errs []error
+	now := slices.Collect(slices.Chunk(have, tunableSize))
+	for w := range slices.Chunk(want, tunableSize) {
+		if len(w) < tunableSize || slices.ContainsFunc(now, func(h []byte) bool { return bytes.Equal(h, w) }) {
+			continue
+		}
+		a := slices.Clone(w)
+		binary.NativeEndian.PutUint32(a, ethtoolSTUNABLE)
+		errs = append(errs, d.call(a))
+	}
+	return true, errors.Join(errs...)
+}

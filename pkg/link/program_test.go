@@ -1,0 +1,36 @@
+package link_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+const inUserNetns = "RAIL_CNI_TEST_IN_USER_NETNS"
+
+// Root of a user namespace (a nested runtime) may not ask for tcx programs
+// (bpf_prog_query), and nobody there may attach any: its NICs are lent as others.
+func TestProgramsInAUserNamespace(t *testing.T) {
+	if os.Getenv(inUserNetns) == "" {
+		again := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
+		again.Env = append(os.Environ(), inUserNetns+"=1")
+		if out, err := again.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	n, err := link.CurrentNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	lo, err := n.ByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if programs, err := n.Programs(lo.Index); err != nil || len(programs) != 0 {
+		t.Errorf("%v, %v", programs, err)
+	}
+}

@@ -1,0 +1,164 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MountSysfs mounts the sysfs of the calling thread's network namespace, and
+// attaches it to no directory (fsopen, fsmount; Linux 5.2): nobody else sees the
+// mount, it ends with the descriptor, and it does not keep the namespace alive.
+// attributes are MOUNT_ATTR_*.
+//
+// /sys would be wrong for a pod: what it shows depends on the namespace in which
+// it was mounted, not on the thread that reads.
+func MountSysfs(attributes int) (int, error) {
+	config, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("fsopen sysfs: %w", err)
+	}
+	defer unix.Close(config)
+	if err := unix.FsconfigCreate(config); err != nil {
+		return -1, fmt.Errorf("create sysfs: %w", err)
+	}
+	mount, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, attributes)
+	if err != nil {
+		return -1, fmt.Errorf("fsmount sysfs: %w", err)
+	}
+	return mount, nil
+}
+
+// deviceFiles are the settings of an interface below /sys/class/net/NAME that
+// survive a move, and their defaults, which a snapshot leaves out. Settings of
+// rtnetlink (mtu, flags, …) are not included.
+var deviceFiles = map[string]string{
+	"gro_flush_timeout":    "0",
+	"napi_defer_hard_irqs": "0",
+	"threaded":             "0",
+}
+
+// queueFiles are those of each queue, by the prefix of the queue's name. XPS has no
+// default: most drivers set it.
+var queueFiles = map[string]map[string]string{
+	"rx-": {"rps_cpus": "0", "rps_flow_cnt": "0"},
+	"tx-": {
+		"xps_cpus": "0", "xps_rxqs": "0", "tx_maxrate": "0",
+		"byte_queue_limits/limit_max": "1879048192", "byte_queue_limits/limit_min": "0",
+		"byte_queue_limits/hold_time": "1000", "byte_queue_limits/stall_thrs": "0",
+	},
+}
+
+// mostQueues bounds the queues of a NIC that are read.
+const mostQueues = 1024
+
+// readFiles returns the settings below an interface's directory in sysfs that can
+// be read.
+func readFiles(dir int) (map[string]string, error) {
+	found := map[string]string{}
+	take := func(file string) {
+		// A single queue has no XPS: its files exist, but cannot be read.
+		if v, err := readSysctl(dir, file); err == nil {
+			found[file] = trimMask(v)
+		}
+	}
+	for file := range deviceFiles {
+		take(file)
+	}
+	queues, err := namesIn(dir, "queues")
+	if err != nil {
+		return nil, err
+	}
+	for _, queue := range queues[:min(len(queues), mostQueues)] {
+		for file := range queueFiles[queue[:min(len("rx-"), len(queue))]] {
+			take(path.Join("queues", queue, file))
+		}
+	}
+	return found, nil
+}
+
+func namesIn(dir int, name string) ([]string, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// trimMask shortens a CPU mask ("00000000,00000010" → "10"). The kernel accepts
+// both.
+func trimMask(v string) string {
+	if short := strings.TrimLeft(v, "0,"); short != "" {
+		return short
+	}
+	if v == "" {
+		return ""
+	}
+	return "0"
+}
+
+func unsetValue(file string) (value string, known bool) {
+	if v, ok := deviceFiles[file]; ok {
+		return v, true
+	}
+	parts := strings.SplitN(file, "/", 3) // queues/rx-0/rps_cpus
+	if len(parts) != 3 || len(parts[1]) < len("rx-") {
+		return "", false
+	}
+	v, ok := queueFiles[parts[1][:len("rx-")]][parts[2]]
+	return v, ok
+}
+
+// setOnly leaves out the settings that have their default value.
+func setOnly(files map[string]string) map[string]string {
+	maps.DeleteFunc(files, func(file, value string) bool { v, _ := unsetValue(file); return v == value })
+	return files
+}
+
+// resetNAPI are files that are written even if they have the right value: they set
+// all NAPI instances of the interface, including those that do not exist while it
+// is down (netdev_set_gro_flush_timeout).
+var resetNAPI = []string{"gro_flush_timeout", "napi_defer_hard_irqs"}
+
+// adjustFiles sets the files that differ from the snapshot, or from their default,
+// and returns them.
+func (d *device) adjustFiles(want map[string]string) (differed map[string]error, err error) {
+	have, err := readFiles(d.dir)
+	differed = map[string]error{}
+	for _, file := range slices.Sorted(maps.Keys(have)) {
+		value, ok := want[file]
+		if !ok {
+			value, _ = unsetValue(file)
+		}
+		if have[file] == value && !slices.Contains(resetNAPI, file) {
+			continue
+		}
+		err := writeAt(d.dir, file, value)
+		if have[file] != value {
+			differed["sysfs "+file] = err
+		}
+	}
+	return differed, err
+}
+
+// writeAt writes in one write(2), and never creates the file.
+func writeAt(dir int, file, value string) error {
+	fd, err := unix.Openat(dir, file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the queue no longer exists
+	}
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(fd, []byte(value))
+	return errors.Join(err, unix.Close(fd))
+}

@@ -1,0 +1,197 @@
+package netconf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/safepath"
+)
+
+// The keys of a configuration that name a path of the host.
+const (
+	KeyStateDir   = "stateDir" // of all plugins; the others are of whereabouts
+	keyKubeconfig = "kubeconfig"
+	keyFlatFile   = "configuration_path"
+	keyLogFile    = "log_file"
+)
+
+// ErrClosed is wrapped if the node file does not open what a configuration names.
+var ErrClosed = errors.New("not open to networks on this node")
+
+// confDirs are the directories of runtimes' CNI configurations, in which
+// whereabouts' installer makes its own. Sources: whereabouts v0.9.4,
+// script/lib.sh and pkg/config; OpenShift's multus and whereabouts DaemonSets;
+// docs.k3s.io "Multus and IPAM plugins"; MicroK8s' addon multus. Their owner may
+// be another system user than root (Kubespray's is "kube").
+var confDirs = []string{
+	"/etc/cni/net.d", "/etc/kubernetes/cni/net.d", "/host/etc/cni/net.d",
+	"/run/multus/cni/net.d", "/var/run/multus/cni/net.d",
+	"/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/lib/rancher/rke2/agent/etc/cni/net.d",
+	"/var/snap/microk8s/*/args/cni-network",
+}
+
+// defaultPaths are the patterns of the paths that are open without the key
+// "paths", by the key that names them. No pod and no author of a network can
+// write to any of them, as whatever user.
+var defaultPaths = map[string][]string{
+	KeyStateDir:   {"/run/rail-cni*", "/run/rail-cni*/**", "/var/run/rail-cni*", "/var/run/rail-cni*/**", "/var/lib/rail-cni*", "/var/lib/rail-cni*/**"},
+	keyKubeconfig: below(confDirs, "whereabouts*", "whereabouts.d/*"),
+	keyFlatFile:   below(confDirs, "whereabouts*", "whereabouts.d/*"),
+	keyLogFile:    {"/tmp/whereabouts*", "/var/log/whereabouts*", "/var/log/whereabouts/*"},
+}
+
+// credentialPaths are the patterns of the files that a kubeconfig open by default
+// may name, beside those in its own directories: where kubeadm, Kubespray,
+// OpenShift, k3s, RKE2, MicroK8s, the kubelet and distributions have
+// certificates, keys and tokens.
+var credentialPaths = []string{
+	"/var/run/secrets/kubernetes.io/**", "/run/secrets/kubernetes.io/**",
+	"/etc/kubernetes/**", "/var/lib/kubelet/pki/*", "/etc/ssl/**", "/etc/pki/**",
+	"/var/lib/rancher/k3s/agent/*", "/var/lib/rancher/rke2/agent/*", "/var/snap/microk8s/*/certs/*",
+}
+
+func below(dirs []string, names ...string) []string {
+	var all []string
+	for _, dir := range dirs {
+		for _, name := range names {
+			all = append(all, dir+"/"+name)
+		}
+	}
+	return all
+}
+
+// OpensPath reports whether a configuration may name the path under key: a pattern
+// of "paths" must match it. Without that list the paths that rail-cni, whereabouts
+// and its installers use are open. "" and [DefaultStateDir] are always open.
+func (n *NodeFile) OpensPath(key, name string) bool {
+	if name == "" || name == DefaultStateDir {
+		return true
+	}
+	if n.listsPaths() {
+		return matchesPath(n.Paths, name)
+	}
+	return matchesPath(defaultPaths[key], name)
+}
+
+func (n *NodeFile) listsPaths() bool { return n != nil && n.Paths != nil }
+
+// matchesPath reports whether one of the patterns matches the path, as
+// [path.Match] does: "*" matches no "/". A pattern that ends in "/**" matches
+// everything below.
+func matchesPath(patterns []string, name string) bool {
+	// Behind a symbolic link ".." leads elsewhere than Clean thinks.
+	if slices.Contains(strings.Split(name, "/"), "..") {
+		return false
+	}
+	name = filepath.Clean(name)
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		dir, deep := strings.CutSuffix(pattern, "/**")
+		if !deep {
+			return fits(pattern, name)
+		}
+		parts, depth := strings.Split(name, "/"), strings.Count(dir, "/")+1
+		if len(parts) <= depth || name == "/" {
+			return false
+		}
+		ok, err := path.Match(dir, strings.Join(parts[:depth], "/"))
+		return ok && err == nil
+	})
+}
+
+// CheckPath fails if the configuration may not name the path under key. The error
+// wraps [ErrClosed].
+func (n *NodeFile) CheckPath(key, name string) error {
+	if n.OpensPath(key, name) {
+		return nil
+	}
+	return cnierr.Wrap(ErrClosed, cnierr.InvalidConfig, fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.place()), "%q: %q", key, name)
+}
+
+// place returns the path of the node file, which may not exist yet.
+func (n *NodeFile) place() string {
+	if n == nil || n.Path == "" {
+		return NodeFilePath()
+	}
+	return n.Path
+}
+
+// VetKubeconfig fails if networks may not use the kubeconfig; the error wraps
+// [ErrClosed]. vet, unless nil, must be called with the program that the kubeconfig
+// runs and the files that it names: the author of a kubeconfig decides to which
+// server the content of a token file is sent.
+//
+// A kubeconfig that a flat file names is the administrator's, and may name
+// anything. So may one that "paths" opens, if only root can have put it there. One
+// that is open by default may name files in its own directories and where nodes
+// keep credentials, and runs no program.
+func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(program string, files []string) error, err error) {
+	if name == "" {
+		return nil, nil // a pod's service account
+	}
+	err = n.CheckPath(keyKubeconfig, name)
+	if err == nil && n.listsPaths() && !matchesPath(defaultPaths[keyKubeconfig], name) {
+		err = roots(name)
+	}
+	if err != nil {
+		if flatFilesName(flatFiles, name) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if n.listsPaths() {
+		return nil, nil
+	}
+	return func(program string, files []string) error {
+		what := ""
+		if program != "" {
+			what = "the program " + program
+		}
+		for _, file := range files {
+			if !matchesPath(slices.Concat(defaultPaths[keyKubeconfig], credentialPaths), file) {
+				what = "the file " + file
+			}
+		}
+		if what == "" || flatFilesName(flatFiles, name) {
+			return nil
+		}
+		return cnierr.Wrap(ErrClosed, cnierr.InvalidConfig,
+			fmt.Sprintf(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place()), "kubeconfig %s: %s", name, what)
+	}, nil
+}
+
+// roots fails if a user other than root can have put there what lies at the path,
+// or if that is not a regular file. It does not fail if nothing is there.
+func roots(name string) error {
+	err := safepath.Check(name)
+	if err == nil {
+		var info fs.FileInfo
+		if info, err = os.Stat(name); err == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("it is no file but %s", info.Mode().Type())
+		}
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return cnierr.Wrap(fmt.Errorf("%w: %w", ErrClosed, err), cnierr.InvalidConfig, "", "kubeconfig %s", name)
+}
+
+// flatFilesName reports whether one of the flat files names the kubeconfig. One
+// that a network has named is the administrator's only if nobody but root can
+// have put it there: "paths" may open directories of logs.
+func flatFilesName(flatFiles []string, kubeconfig string) bool {
+	return slices.ContainsFunc(flatFiles, func(file string) bool {
+		if !matchesPath(defaultPaths[keyFlatFile], file) && roots(file) != nil {
+			return false
+		}
+		data, err := readFlatFile(file)
+		var flat whereaboutsIPAM
+		return err == nil && data != nil && decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
+	})
+}

@@ -1,0 +1,79 @@
+package netconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// The author of a network decides how large its configuration is, and each
+// interface keeps it in the node's memory until it ends. Real ones have 1 KiB.
+const (
+	maxConfig = 64 << 10 // of a configuration
+	maxKept   = 16 << 10 // of what is kept of it
+	keptWhole = 4 << 10  // what is kept as it is
+)
+
+var (
+	// ofOneCall are the keys that belong to one call of the runtime.
+	ofOneCall = []string{"prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"}
+	// forDEL are the keys that IPAM plugins read to free addresses: those of
+	// containernetworking/plugins (host-local, dhcp, static), and whereabouts.
+	// Only ours reads stateDir.
+	forDEL = []string{"cniVersion", "name", "type", "ipam", "args", "runtimeConfig", "stateDir"}
+)
+
+// CheckSize fails if a configuration is larger than 64 KiB, without the keys that
+// belong to one call.
+func CheckSize(stdin []byte) error {
+	if len(stdin) <= maxConfig {
+		return nil
+	}
+	_, size, err := lasting(stdin)
+	if err == nil && size > maxConfig {
+		err = cnierr.New(cnierr.InvalidConfig, "remove what no plugin reads", "the network configuration has %d bytes, more than %d", size, maxConfig)
+	}
+	return err
+}
+
+// Kept returns the part of the configuration that is kept to end the attachment,
+// without the keys that belong to one call. Above 4 KiB only the keys remain that
+// IPAM plugins are known to read; below, keys of other IPAM plugins remain too
+// (calico-ipam reads "kubernetes" beside "ipam"). Kept fails above 16 KiB.
+func (c *Common) Kept() (json.RawMessage, error) {
+	keys, size, err := lasting(c.Raw)
+	if err != nil {
+		return nil, err
+	}
+	if size > keptWhole {
+		maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return !hasKey(forDEL, key) })
+	}
+	kept, err := json.Marshal(keys)
+	if err == nil && len(kept) > maxKept {
+		err = cnierr.New(cnierr.InvalidConfig, "make them shorter", "the keys %s of the network configuration have %d bytes, more than %d that are kept for each interface",
+			strings.Join(forDEL, ", "), len(kept), maxKept)
+	}
+	return kept, err
+}
+
+// lasting returns the keys of a configuration without those of one call, and their
+// size in bytes.
+func lasting(stdin []byte) (keys map[string]json.RawMessage, size int, err error) {
+	if err := json.Unmarshal(stdin, &keys); err != nil {
+		return nil, 0, fmt.Errorf("network configuration: %w", err)
+	}
+	maps.DeleteFunc(keys, func(key string, _ json.RawMessage) bool { return hasKey(ofOneCall, key) })
+	for key, value := range keys {
+		size += len(key) + len(value)
+	}
+	return keys, size, nil
+}
+
+// hasKey reports whether keys has the key, compared as encoding/json does.
+func hasKey(keys []string, key string) bool {
+	return slices.ContainsFunc(keys, func(k string) bool { return strings.EqualFold(k, key) })
+}

@@ -1,0 +1,95 @@
+package nic
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// use describes what the host itself uses l for, "" if nothing is known. The host
+// uses l if an established TCP connection has one of its addresses (kubelet's to
+// the API server has the node's InternalIP), or if the route to the server of
+// mounted storage leaves by it. A listening socket does not count.
+func (h *Host) use(l *link.Link) (string, error) {
+	c, err := h.Netns.ConnectionOf(l.Index)
+	if err != nil {
+		return "", err
+	}
+	if c != nil {
+		return fmt.Sprintf("the host has TCP connections by its address %s (one to %s)", c.Local.Addr(), c.Remote), nil
+	}
+	for _, s := range h.storage() {
+		by, err := h.Netns.RouteTo(s.server)
+		if err != nil {
+			return "", err
+		}
+		if by == l.Index {
+			return fmt.Sprintf("%s of the host has its server %s behind it", s.what, s.server), nil
+		}
+	}
+	return "", nil
+}
+
+// storage is a mount, session or controller whose server is on the network.
+type storage struct {
+	what   string
+	server netip.Addr
+}
+
+// storage lists the servers of the host's NFS mounts, iSCSI sessions and NVMe over
+// Fabrics controllers, as the kernel shows them. Over RDMA these have no TCP
+// connections.
+func (h *Host) storage() []storage {
+	found := h.nfs()
+	for _, class := range []struct{ what, pattern string }{
+		{"an iSCSI session", "class/iscsi_connection/*/address"},
+		{"an iSCSI session", "class/iscsi_connection/*/persistent_address"},
+		{"an NVMe controller", "class/nvme/*/address"},
+	} {
+		// The only error is a malformed pattern, and these are constants.
+		files, _ := filepath.Glob(filepath.Join(h.Sys, class.pattern))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				continue // it has just gone
+			}
+			for _, field := range strings.Split(strings.TrimSpace(string(text)), ",") {
+				// NVMe: "traddr=10.1.0.1,trsvcid=4420"; a PCI address of a local disk is none.
+				if ip, err := netip.ParseAddr(strings.TrimPrefix(field, "traddr=")); err == nil {
+					found = append(found, storage{class.what, ip.Unmap().WithZone("")})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// nfs lists the servers of NFS in the host netns (nfs_server_list_show):
+//
+//	NV SERVER   PORT USE HOSTNAME
+//	v4 0a010001  801   2 10.1.0.1
+func (h *Host) nfs() []storage {
+	var text []byte
+	_ = h.Netns.Do(func() (err error) { // without NFS there is none
+		text, err = os.ReadFile(filepath.Join(h.Proc, "thread-self/net/nfsfs/servers"))
+		return err
+	})
+	var found []storage
+	for line := range bytes.Lines(text) {
+		fields := bytes.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		raw, err := hex.DecodeString(string(fields[1]))
+		if ip, ok := netip.AddrFromSlice(raw); err == nil && ok {
+			found = append(found, storage{"an NFS mount", ip.Unmap()})
+		}
+	}
+	return found
+}

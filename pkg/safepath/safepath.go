@@ -1,0 +1,95 @@
+package safepath
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// mostLinks is how many symbolic links of one path are followed, as by the
+// kernel (path_resolution(7)).
+const mostLinks = 40
+
+// Check fails if a user other than root and that of this process can have put
+// there what lies at path. As in sshd(8) and sudo(8), what lies there and each
+// directory on the way must belong to one of the two, and nobody else may write to
+// it. So nobody else can change it later either. A directory on the way may be
+// writable for all if it is sticky, as /tmp is: what belongs to root stays there
+// (inode(7)). Symbolic links follow the same rules.
+//
+// The error wraps [fs.ErrNotExist] if a part of the path is missing, and the part
+// that exists is safe.
+func Check(path string) error { return check(path, 0o022) }
+
+// CheckExceptGroups is [Check], but groups may write, as the group of the system
+// log may write to /var/log on Debian.
+func CheckExceptGroups(path string) error { return check(path, 0o002) }
+
+func check(path string, forbidden fs.FileMode) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("%q is not an absolute path", path)
+	}
+	at, links, kernels := "/", 0, ""
+	info, err := os.Lstat(at)
+	if err == nil {
+		err = safe(at, info, forbidden)
+	}
+	for todo := strings.Split(path, "/"); err == nil && len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if at == kernels {
+				return fmt.Errorf("%s: .. of a link of the kernel leads elsewhere than it reads", path)
+			}
+			at = filepath.Dir(at) // at has no other link in it, so this is what the kernel does
+			continue
+		}
+		next := filepath.Join(at, name)
+		if info, err = os.Lstat(next); err != nil {
+			break
+		}
+		if err = safe(next, info, forbidden); err != nil || info.Mode().Type() != fs.ModeSymlink {
+			at = next
+			continue
+		}
+		if links++; links > mostLinks {
+			return fmt.Errorf("%s: %w", path, unix.ELOOP)
+		}
+		var st unix.Statfs_t
+		if err = unix.Statfs(at, &st); err == nil && st.Type == unix.PROC_SUPER_MAGIC {
+			// It does not lead where it reads (proc_pid_root(5)).
+			if info, err = os.Stat(next); err == nil {
+				err = safe(next, info, forbidden)
+			}
+			at, kernels = next, next
+			continue
+		}
+		var target string
+		if target, err = os.Readlink(next); filepath.IsAbs(target) {
+			at = "/"
+		}
+		todo = append(strings.Split(target, "/"), todo...)
+	}
+	return err
+}
+
+// safe fails if others can write to what lies at path, or can give themselves that
+// right.
+func safe(path string, info fs.FileInfo, forbidden fs.FileMode) error {
+	mode := info.Mode()
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s belongs to user %d, and not to root", path, st.Uid)
+	}
+	if mode.Type() == fs.ModeSymlink || mode.Perm()&forbidden == 0 || mode.IsDir() && mode&fs.ModeSticky != 0 {
+		return nil
+	}
+	return fmt.Errorf("%s may be written by others than root (mode %04o)", path, mode.Perm())
+}
