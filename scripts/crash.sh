@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The sweeps of integration/crash at every point, and its model of a node, then
-# what has RDMA in virtual machines. Called by "make crash", which builds the
-# binaries that the tests run. Goes on after a failed part, and prints the tables
-# of all at the end.
+# The sweeps of integration/crash at every point, its model of a node and its
+# hostile pods, then what has RDMA in virtual machines. Called by "make crash",
+# which builds the binaries that the tests run. Goes on after a failed part, and
+# prints the tables of all at the end.
 #
 #   MODEL_STEPS   how many steps the model makes
+#   HOSTILE_TIME  how long pods attack a node, in each of two variants
 #   RIG=no        without the part with RDMA
 #   RIG_MACHINES  how many virtual machines run at a time, 2 unless told
 set -euo pipefail
@@ -12,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export root=$PWD logs=$PWD/bin/crash
 rm -rf "$logs"
 mkdir -p "$logs"
-export RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS=${MODEL_STEPS:-10000}
+export RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS=${MODEL_STEPS:-10000} RAIL_CNI_HOSTILE_TIME=${HOSTILE_TIME:-10m}
 export RIG_MACHINES=${RIG_MACHINES:-2}
 
 # part NAME COMMAND… keeps what the command prints, and shows all but its table.

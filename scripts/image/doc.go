@@ -5,7 +5,10 @@
 //
 //	image -tags v1 -out rail-cni-v1.tar bin/image/amd64 bin/image/arm64
 //
+// It also writes rail-cni-v1.spdx.json, the modules that each program was linked
+// from by its own build information, and prints the image's digest.
+//
 // Each argument is a directory named as Go names the architecture, with the
 // programs rail-agent and railctl, and the plugins. The same programs make the
-// same file, byte for byte: no time, owner or host is in it.
+// same files, byte for byte: no time, owner or host is in them.
 package main

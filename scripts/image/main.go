@@ -20,25 +20,39 @@ import (
 func main() {
 	name := flag.String("name", "localhost/rail-cni", "the image's name, without a tag")
 	tags := flag.String("tags", "", "its tags, with commas between; the first is its version")
-	out := flag.String("out", "", "file to write")
+	out := flag.String("out", "", "file to write; the bill of materials goes beside it, as .spdx.json")
 	flag.Parse()
-	if err := pack(*out, *name, strings.Split(*tags, ","), flag.Args()); err != nil {
+	if err := run(*out, *name, strings.Split(*tags, ","), flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-// pack writes the layout.
-func pack(out, name string, tags, dirs []string) error {
+// run packs the image, and writes its bill of materials.
+func run(out, name string, tags, dirs []string) error {
+	digest, err := pack(out, name, tags, dirs)
+	if err != nil {
+		return err
+	}
+	bill := strings.TrimSuffix(out, ".tar") + ".spdx.json"
+	if err := writeSBOM(bill, name, tags[0], digest, dirs); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %s with the tags %s\n%s: what it is made of\n%s@%s\n", out, name, strings.Join(tags, " and "), bill, name, digest)
+	return nil
+}
+
+// pack writes the layout, and returns the image's digest.
+func pack(out, name string, tags, dirs []string) (string, error) {
 	if out == "" || tags[0] == "" || len(dirs) == 0 {
-		return errors.New("-out, -tags and a directory for each architecture are needed")
+		return "", errors.New("-out, -tags and a directory for each architecture are needed")
 	}
 	l := layout{blobs: map[string][]byte{}}
 	var images []descriptor
 	for _, dir := range dirs {
 		image, err := l.image(dir, tags[0])
 		if err != nil {
-			return err
+			return "", err
 		}
 		images = append(images, image)
 	}
@@ -51,16 +65,12 @@ func pack(out, name string, tags, dirs []string) error {
 	}
 	f, err := os.Create(out)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := l.write(f, marshal(manifest{SchemaVersion: 2, MediaType: typeIndex, Manifests: named})); err != nil {
-		return fmt.Errorf("%s: %w", out, err)
+		return "", fmt.Errorf("%s: %w", out, err)
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	fmt.Printf("%s: %s with the tags %s, %s\n", out, name, strings.Join(tags, " and "), index.Digest)
-	return nil
+	return index.Digest, f.Close()
 }
 
 // Media types of OCI image-spec v1.1.

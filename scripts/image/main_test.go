@@ -38,7 +38,7 @@ func programs(t *testing.T) []string {
 func packed(t *testing.T, dirs []string) []byte {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "image.tar")
-	if err := pack(out, "localhost/rail-cni", []string{"v1", "devel"}, dirs); err != nil {
+	if _, err := pack(out, "localhost/rail-cni", []string{"v1", "devel"}, dirs); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(out)
@@ -161,8 +161,8 @@ func TestLayoutLeadsFromTheTagToTheFiles(t *testing.T) {
 func TestWhatIsMissingIsSaid(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
 	for _, err := range []error{
-		pack("", "x", []string{"v1"}, programs(t)), pack(out, "x", []string{""}, programs(t)), pack(out, "x", []string{"v1"}, nil),
-		pack(out, "x", []string{"v1"}, []string{filepath.Join(t.TempDir(), "none")}),
+		run("", "x", []string{"v1"}, programs(t)), run(out, "x", []string{""}, programs(t)), run(out, "x", []string{"v1"}, nil),
+		run(out, "x", []string{"v1"}, []string{filepath.Join(t.TempDir(), "none")}),
 	} {
 		if err == nil {
 			t.Error("it was packed")

@@ -14,11 +14,11 @@ import (
 
 // Files holds the manifests: YAML, several objects in each file.
 //
-//go:embed agent.yaml plugin.yaml daemonset.yaml
+//go:embed agent.yaml plugin.yaml reconciler.yaml daemonset.yaml
 var Files embed.FS
 
 // names are in the order in which the objects are to be made.
-var names = []string{"plugin.yaml", "agent.yaml", "daemonset.yaml"}
+var names = []string{"plugin.yaml", "agent.yaml", "reconciler.yaml", "daemonset.yaml"}
 
 // Objects gives each object's YAML, in the order in which they are to be made.
 func Objects() [][]byte {

@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 var update = flag.Bool("update", false, "write what the chart makes")
@@ -55,7 +56,52 @@ func rendered(t *testing.T, args ...string) map[string]string {
 }
 
 func TestHelmFindsNothingInTheChart(t *testing.T) {
-	run(t, testnet.Tool(t, "helm", "tools"), "lint", "--strict", chart)
+	for _, values := range []string{"values.yaml", "values-openshift.yaml", "values-talos.yaml"} {
+		run(t, testnet.Tool(t, "helm", "tools"), "lint", "--strict", "--values", filepath.Join(chart, values), chart)
+	}
+}
+
+func TestWhereEtcCannotBeWrittenNothingIsMadeThere(t *testing.T) {
+	text := rendered(t, "--values", filepath.Join(chart, "values-talos.yaml"))["daemonset.yaml"]
+	if strings.Contains(text, "/etc/rail-cni") || !strings.Contains(text, "path: /etc/cni/net.d,") {
+		t.Error(text)
+	}
+}
+
+// What the agent is to write is what the plugins take, with each key.
+func TestNodeFileOfTheValues(t *testing.T) {
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	const nodeFile = `nodeFile:
+  nics: [{name: "ens*np0"}, {pci: "0000:3b:*", driver: mlx5_core}]
+  allow: []
+  paths: ["/etc/cni/net.d/whereabouts.d/*", "/srv/it's \"here\"/**"]
+`
+	if err := os.WriteFile(values, []byte(nodeFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var pod struct {
+		Spec struct {
+			Template struct {
+				Spec struct{ Containers []struct{ Args []string } }
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(rendered(t, "--values", values)["daemonset.yaml"]), &pod); err != nil {
+		t.Fatal(err)
+	}
+	var text string
+	for _, arg := range pod.Spec.Template.Spec.Containers[0].Args {
+		if after, ok := strings.CutPrefix(arg, "--node-file="); ok {
+			text = after
+		}
+	}
+	n, err := netconf.ParseNodeFile([]byte(text))
+	if err != nil || len(n.NICs) != 2 || n.Allow == nil || !n.OpensPath(netconf.KeyStateDir, `/srv/it's "here"/x`) {
+		t.Errorf("%q: %+v, %v", text, n, err)
+	}
+	if strings.Contains(rendered(t)["daemonset.yaml"], "--node-file") {
+		t.Error("there is one without a value")
+	}
 }
 
 func TestBaseIsWhatTheChartMakes(t *testing.T) {
@@ -76,7 +122,7 @@ func TestBaseIsWhatTheChartMakes(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"agent.yaml", "daemonset.yaml", "plugin.yaml"}; !slices.Equal(names, want) {
+	if want := []string{"agent.yaml", "daemonset.yaml", "plugin.yaml", "reconciler.yaml"}; !slices.Equal(names, want) {
 		t.Errorf("the chart makes %v", names)
 	}
 }
@@ -102,7 +148,7 @@ func TestKustomizeTakesAllOfIt(t *testing.T) {
 	kustomized := decoded(t, bytes.Split(run(t, testnet.Tool(t, "controlplane/kubectl", "cluster-binaries"), "kustomize", "."), []byte("\n---\n")))
 	ours := decoded(t, base.Objects())
 	wantEqual(t, kustomized, ours)
-	if len(ours) != 13 {
+	if len(ours) != 16 {
 		t.Errorf("%d objects", len(ours))
 	}
 	printed := run(t, filepath.Join(testnet.Bin(t), "railctl"), "install", "--manifest")
@@ -128,6 +174,7 @@ func wantEqual(t *testing.T, have, want map[string]any) {
 // those of helm's hook as well, field by field.
 func TestChartMakesWhatTheServerTakes(t *testing.T) {
 	c := newCluster(t)
+	t.Run("and notes", func(t *testing.T) { testNotes(t, c.plane.AdminKubeconfig()) })
 	for _, set := range [][]string{
 		nil,
 		{
@@ -138,17 +185,37 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
 			"cniBinDir=/home/kubernetes/bin", "cniConfDir=/etc/kubernetes/cni/net.d",
 		},
-		{"uninstall.enabled=false", "metrics.address=0.0.0.0"},
+		{"uninstall.enabled=false", "metrics.address=0.0.0.0", "reconcile=daemonset"},
+		{"reconcile=off", "privileged=false", "netnsDirs={/run/netns}", "metrics.secure=true", "metrics.certSecret=a", "reconcile=false", "image.digest=sha256:" + strings.Repeat("0a", 32)},
+		{"values-openshift.yaml"},
+		{"values-talos.yaml"},
+		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
 	} {
 		args := []string{"template", "rail-cni", chart, "--namespace", "default"}
 		for _, s := range set {
+			if strings.HasSuffix(s, ".yaml") {
+				args = append(args, "--values", filepath.Join(chart, s))
+				continue
+			}
 			args = append(args, "--set", s)
 		}
 		text := run(t, testnet.Tool(t, "helm", "tools"), args...)
 		all := decoded(t, bytes.Split(bytes.TrimPrefix(bytes.TrimSpace(text), []byte("---\n")), []byte("\n---\n")))
-		want := 19
+		want := 22
 		if slices.Contains(set, "uninstall.enabled=false") {
-			want = 13
+			want -= 6
+		}
+		if slices.Contains(set, "reconcile=false") {
+			want -= 7
+		}
+		if slices.Contains(set, "reconcile=daemonset") {
+			want -= 2
+		}
+		if slices.Contains(set, "metrics.secure=true") || slices.Contains(set, "values-openshift.yaml") {
+			want += 2
+		}
+		if slices.Contains(set, "admissionPolicy=true") {
+			want += 6
 		}
 		if len(all) != want {
 			t.Errorf("%v: %d objects, not %d", set, len(all), want)
@@ -171,11 +238,43 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 func TestValuesThatCannotBeAreRefused(t *testing.T) {
 	for _, set := range []string{
 		"plugins.names={bridge}", "plugins.names={}", "plugins.prefix=../x", "plugin.prefix=rail-", "cniBinDir=opt/cni/bin", "image.pullPolicy=Maybe",
-		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "uninstall.timeout=soon",
+		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "reconciler.replicas=2", "admissionPolicy=yes", "netnsDirs={/}", "nodeFileDir=/etc", "nodeFile.nic=x", "nodeFile.paths={srv}", "nodeFile.nics[0].names=x", "openshift=yes", "privileged=no", "image.digest=sha256:0", "uninstall.timeout=soon",
 	} {
 		out, err := exec.Command(testnet.Tool(t, "helm", "tools"), "template", "rail-cni", chart, "--set", set).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("don't meet the specifications of the schema")) {
 			t.Errorf("%s: %v\n%s", set, err, out)
+		}
+	}
+}
+
+// testNotes wants that helm's notes say what is still open.
+func testNotes(t *testing.T, kubeconfig string) {
+	t.Helper()
+	notes := func(args ...string) string {
+		t.Helper()
+		out := run(t, testnet.Tool(t, "helm", "tools"), append([]string{"install", "rail-cni", chart, "--kubeconfig", kubeconfig, "--dry-run=client", "--skip-crds", "--take-ownership"}, args...)...)
+		_, text, _ := strings.Cut(string(out), "NOTES:\n")
+		return text
+	}
+	const psa, open, pinned = "pod-security.kubernetes.io/enforce=privileged", "WARNING", "image.digest"
+	for _, c := range []struct {
+		args       []string
+		want, none []string
+	}{
+		{[]string{"--namespace", "kube-system"}, []string{pinned}, []string{psa, open}},
+		{[]string{"--namespace", "rails", "--set", "metrics.address=0.0.0.0"}, []string{psa, open}, nil},
+		{[]string{"--namespace", "rails", "--set", "metrics.address=0.0.0.0", "--set", "metrics.secure=true", "--set", "image.digest=sha256:" + strings.Repeat("0a", 32)}, []string{psa}, []string{open, pinned}},
+	} {
+		text := notes(c.args...)
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%v: no %q in\n%s", c.args, want, text)
+			}
+		}
+		for _, none := range c.none {
+			if strings.Contains(text, none) {
+				t.Errorf("%v: %q in\n%s", c.args, none, text)
+			}
 		}
 	}
 }

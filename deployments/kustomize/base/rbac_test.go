@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -88,9 +89,11 @@ func (c *cluster) path(document []byte) string {
 		c.t.Fatal(err)
 	}
 	in := "namespaces/" + o.Metadata.Namespace + "/"
-	const group = "/apis/rbac.authorization.k8s.io/v1/"
+	const group, admission = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/"
 	path, ok := map[string]string{
 		"ServiceAccount": "/api/v1/" + in + "serviceaccounts", "DaemonSet": "/apis/apps/v1/" + in + "daemonsets", "Job": "/apis/batch/v1/" + in + "jobs",
+		"Deployment": "/apis/apps/v1/" + in + "deployments", "Lease": "/apis/coordination.k8s.io/v1/" + in + "leases",
+		"ValidatingAdmissionPolicy": admission + "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": admission + "validatingadmissionpolicybindings",
 		"ClusterRole": group + "clusterroles", "ClusterRoleBinding": group + "clusterrolebindings", "Role": group + in + "roles", "RoleBinding": group + in + "rolebindings",
 	}[o.Kind]
 	if !ok {
@@ -105,6 +108,11 @@ func (c *cluster) kubeconfig(account string) string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	return c.kubeconfigOf(credential)
+}
+
+func (c *cluster) kubeconfigOf(credential controlplane.Credential) string {
+	c.t.Helper()
 	path, err := c.plane.Kubeconfig(credential, controlplane.Form{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -134,7 +142,7 @@ func (c *cluster) plugin(verb, pod, kubeconfig, ipam, more string) string {
 	c.t.Helper()
 	cmd := exec.Command(filepath.Join(testnet.Bin(c.t), "whereabouts"))
 	cmd.Env = []string{
-		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c-" + pod, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c-" + pod, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent", testnet.OpenNodeFileEnv,
 		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod, "NODENAME=node1",
 	}
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"macvlan","stateDir":%q%s,"ipam":{"type":"whereabouts","kubernetes":{"kubeconfig":%q},%s}}`,
@@ -228,9 +236,9 @@ func (c *cluster) allocations(pool string) map[string]any {
 	return p.Spec.Allocations
 }
 
-func TestAgentNeedsExactlyItsRole(t *testing.T) {
+func TestReconcilerNeedsExactlyItsRole(t *testing.T) {
 	c := newCluster(t)
-	kubeconfig, began := c.kubeconfig("rail-cni-agent"), time.Now()
+	kubeconfig, began := c.kubeconfig("rail-cni-reconciler"), time.Now()
 	entry := func(pod string) map[string]any {
 		return map[string]any{"id": "c-" + pod, "podref": "default/" + pod, "ifname": "net1"}
 	}
@@ -250,17 +258,8 @@ func TestAgentNeedsExactlyItsRole(t *testing.T) {
 		c.createCR("overlappingrangeipreservations", "OverlappingRangeIPReservation", name, map[string]any{"spec": map[string]any{"podref": "default/" + pod, "ifname": "net1"}})
 	}
 
-	// A DEL that this node left to the journal, and an agent that does it all
-	// and ends when it is told to.
-	journal := filepath.Join(c.state, "ipam-journal")
-	if err := os.MkdirAll(journal, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	deferred := fmt.Sprintf(`{"kubeconfig":%q,"pool":{"Space":"","Node":"","Prefix":"10.0.0.0/24"},"owner":{"ContainerID":"c-gone-1","IfName":"net1","PodRef":"default/gone-1"}}`, kubeconfig)
-	if err := os.WriteFile(filepath.Join(journal, "x.free"), []byte(deferred), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	agent := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "ipam", "--grace", "1s", "--kubeconfig", kubeconfig, "--state-dir", c.state)
+	// As the Deployment runs it: not as root, and with nothing to write to.
+	agent := unprivileged(t, kubeconfig, "ipam", "--grace", "1s", "--namespace", "kube-system", "--journal=false")
 	var log bytes.Buffer
 	agent.Stderr = &log
 	if err := agent.Start(); err != nil {
@@ -287,13 +286,43 @@ func TestAgentNeedsExactlyItsRole(t *testing.T) {
 	if left := c.allocations("10.0.0.0-24"); len(left) != 2 || left["1"] == nil || left["2"] == nil {
 		t.Errorf("the pool has %v\n%s", left, log.String())
 	}
-	if left, err := os.ReadDir(journal); err != nil || len(left) > 0 {
-		t.Errorf("the journal has %v, %v", left, err)
-	}
-	again := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "ipam", "--once", "--grace", "0s", "--kubeconfig", kubeconfig, "--state-dir", c.state)
+	again := unprivileged(t, kubeconfig, "ipam", "--once", "--grace", "0s", "--journal=false")
 	if out, err := again.CombinedOutput(); err != nil {
 		t.Errorf("--once: %v\n%s", err, out)
 	}
+	c.wantExactly("rail-cni-reconciler", began)
+}
+
+// unprivileged is rail-agent as a user who owns nothing but the kubeconfig.
+func unprivileged(t *testing.T, kubeconfig string, args ...string) *exec.Cmd {
+	t.Helper()
+	const nobody = 65534
+	text, err := os.ReadFile(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(filepath.Join(testnet.Bin(t), "rail-agent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "reconciler-") // the test's own directory is root's
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	config, copied := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "rail-agent")
+	if err := errors.Join(os.WriteFile(config, text, 0o600), os.Chown(config, nobody, nobody), os.WriteFile(copied, program, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(copied, append(args, "--kubeconfig", config)...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	return cmd
+}
+
+func TestAgentNeedsExactlyItsRole(t *testing.T) {
+	c := newCluster(t)
+	kubeconfig, began := c.kubeconfig("rail-cni-agent"), time.Now()
 	c.keep(kubeconfig)
 	c.wantExactly("rail-cni-agent", began)
 }
