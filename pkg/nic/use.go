@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -25,18 +27,31 @@ func (h *Host) use(l *link.Link) (string, error) {
 		return fmt.Sprintf("the host has TCP connections by its address %s (one to %s)", c.Local.Addr(), c.Remote), nil
 	}
 	for _, s := range h.storage() {
-		by, err := h.Netns.RouteTo(s.server)
+		behind, err := h.behind(l, s.server)
 		if err != nil {
 			return "", err
 		}
-		if by == l.Index {
+		if behind {
 			return fmt.Sprintf("%s of the host has its server %s behind it", s.what, s.server), nil
 		}
 	}
 	return "", nil
 }
 
-// storage is a mount, session or controller whose server is on the network.
+// behind reports whether the host sends to server by l. Each NIC has a route to
+// all IPv6 link-local addresses, so of such a server only the zone tells the NIC: by
+// a name, or by an index. Without a zone nothing is known, and l is not refused.
+func (h *Host) behind(l *link.Link, server netip.Addr) (bool, error) {
+	if server.Is6() && server.IsLinkLocalUnicast() {
+		zone := server.Zone()
+		return slices.Contains(l.Names(), zone) || zone == strconv.Itoa(l.Index), nil
+	}
+	by, err := h.Netns.RouteTo(server.WithZone(""))
+	return by == l.Index, err
+}
+
+// storage is a mount, session or controller whose server is on the network. The
+// server has a zone if the kernel shows one.
 type storage struct {
 	what   string
 	server netip.Addr
@@ -59,15 +74,31 @@ func (h *Host) storage() []storage {
 			if err != nil {
 				continue // it has just gone
 			}
-			for _, field := range strings.Split(strings.TrimSpace(string(text)), ",") {
-				// NVMe: "traddr=10.1.0.1,trsvcid=4420"; a PCI address of a local disk is none.
-				if ip, err := netip.ParseAddr(strings.TrimPrefix(field, "traddr=")); err == nil {
-					found = append(found, storage{class.what, ip.Unmap().WithZone("")})
-				}
+			if ip, ok := serverOf(string(text)); ok {
+				found = append(found, storage{class.what, ip})
 			}
 		}
 	}
 	return found
+}
+
+// serverOf returns the address in what the kernel shows of an iSCSI connection
+// ("10.1.0.1") or of an NVMe controller ("traddr=10.1.0.1,trsvcid=4420"). It
+// reports false if there is none: a local disk has a PCI address.
+func serverOf(text string) (netip.Addr, bool) {
+	var server netip.Addr
+	var iface string
+	for _, field := range strings.Split(strings.TrimSpace(text), ",") {
+		if name, ok := strings.CutPrefix(field, "host_iface="); ok {
+			iface = name
+		} else if ip, err := netip.ParseAddr(strings.TrimPrefix(field, "traddr=")); err == nil {
+			server = ip.Unmap()
+		}
+	}
+	if server.Is6() && server.Zone() == "" {
+		server = server.WithZone(iface)
+	}
+	return server, server.IsValid()
 }
 
 // nfs lists the servers of NFS in the host netns (nfs_server_list_show):

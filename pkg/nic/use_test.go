@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // connect makes a TCP connection from one namespace to another, which ends with
@@ -45,6 +47,15 @@ func connect(t *testing.T, from *testnet.Netns, own string, to *testnet.Netns, a
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { accepted.Close() })
+}
+
+func linkNamed(t *testing.T, n *testnet.Netns, name string) *link.Link {
+	t.Helper()
+	l, err := n.ByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 func TestGuardOfANICThatTheHostUses(t *testing.T) {
@@ -109,6 +120,29 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 		"an NVMe controller": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
 			file(h, "class/nvme/nvme1/address", "traddr=10.0.0.1,trsvcid=4420\n")
 		}, "an NVMe controller of the host has its server 10.0.0.1"},
+		"an iSCSI session by a link-local address": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			file(h, "class/iscsi_connection/connection1:0/persistent_address", "fe80::1%ens1\n")
+		}, "an iSCSI session of the host has its server fe80::1%ens1"},
+		"an NVMe controller by a link-local address and an altname": {func(_ *testing.T, h *Host, host, _ *testnet.Netns) {
+			host.Batch(nil, "link property add dev ens1 altname storage1")
+			file(h, "class/nvme/nvme1/address", "traddr=fe80::1%storage1,trsvcid=4420\n")
+		}, "an NVMe controller of the host has its server fe80::1%storage1"},
+		"an NVMe controller by a link-local address and an index": {func(t *testing.T, h *Host, host, _ *testnet.Netns) {
+			file(h, "class/nvme/nvme1/address", fmt.Sprintf("traddr=fe80::1%%%d,trsvcid=4420\n", linkNamed(t, host, "ens1").Index))
+		}, "an NVMe controller of the host has its server fe80::1%"},
+		"an NVMe controller by a link-local address and an interface": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			file(h, "class/nvme/nvme1/address", "traddr=fe80::1,trsvcid=4420,host_iface=ens1,src_addr=fe80::2\n")
+		}, "an NVMe controller of the host has its server fe80::1%ens1"},
+		"link-local addresses behind another NIC": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			file(h, "class/iscsi_connection/connection1:0/persistent_address", "fe80::1%ens2\n")
+			file(h, "class/nvme/nvme1/address", "traddr=fe80::1%ens2,trsvcid=4420\n")
+			file(h, "class/nvme/nvme2/address", "traddr=fe80::1,trsvcid=4420,host_iface=ens2\n")
+		}, ""},
+		"link-local addresses behind a NIC that nothing tells": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			file(h, "class/iscsi_connection/connection1:0/address", "fe80:0000:0000:0000:0000:0000:0000:0001\n")
+			file(h, "class/nvme/nvme1/address", "traddr=fe80::1,trsvcid=4420\n")
+			file(h, "thread-self/net/nfsfs/servers", "NV SERVER   PORT USE HOSTNAME\nv4 fe800000000000000000000000000001  801   2 nas\n")
+		}, ""},
 		"a local NVMe controller": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
 			file(h, "class/nvme/nvme0/address", "0000:01:00.0\n")
 		}, ""},
@@ -121,11 +155,8 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 			wire.Batch(nil, "addr add 10.0.0.1/24 dev ens1-sw", "addr add fd00::1/64 dev ens1-sw", "addr add 10.1.0.1/24 dev ens2-sw")
 			h := &Host{Netns: host.Netns, Sys: t.TempDir(), Proc: t.TempDir()}
 			c.use(t, h, host, wire)
-			l, err := host.ByName("ens1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = h.Guard(l, nil)
+			l := linkNamed(t, host, "ens1")
+			err := h.Guard(l, nil)
 			if c.reason == "" {
 				if err != nil {
 					t.Error(err)
