@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -30,8 +31,9 @@ type Credential struct {
 
 // Client sends requests to kube-apiserver as one user. It knows no types: a
 // path is what follows the server's address, a body is what stands in the
-// documentation of the API. It tries once, for 30 s at the most, and may be
-// used from many goroutines.
+// documentation of the API. One try takes 30 s at the most; a request is sent
+// again only where the server asks for that. A Client may be used from many
+// goroutines.
 type Client struct {
 	server string
 	token  string
@@ -57,10 +59,17 @@ func (p *Plane) Client(c Credential) (*Client, error) {
 	}, nil
 }
 
-// Do sends one request and gives the status code and the body of the answer,
+// maxTries is how often a request is sent whose answer says when to try again:
+// the first time and ten more, as client-go does.
+const maxTries = 11
+
+// Do sends one request and returns the status code and the body of the answer,
 // also of one that refuses. Body may be nil, []byte (sent as it is), or
 // anything that encoding/json encodes; contentType is that of the body, "" for
 // [JSON]. An error means that there was no whole answer.
+//
+// A server that has just started refuses some requests with Retry-After while
+// it fills its caches. Do tries these again, as every client of Kubernetes does.
 func (c *Client) Do(ctx context.Context, method, path, contentType string, body any) (code int, answer []byte, err error) {
 	raw, ok := body.([]byte)
 	if !ok && body != nil {
@@ -68,19 +77,40 @@ func (c *Client) Do(ctx context.Context, method, path, contentType string, body 
 			return 0, nil, fmt.Errorf("%s %s: %w", method, path, err)
 		}
 	}
-	req, err := c.request(ctx, method, path, contentType, bytes.NewReader(raw))
-	if err != nil {
-		return 0, nil, err
+	for try := 1; ; try++ {
+		req, err := c.request(ctx, method, path, contentType, bytes.NewReader(raw))
+		if err != nil {
+			return 0, nil, err
+		}
+		code, answer, after, err := c.send(req)
+		if err != nil || after == 0 || try == maxTries {
+			return code, answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return code, answer, nil
+		case <-time.After(after):
+		}
 	}
+}
+
+// send returns the answer to one request. after is how long the server wants the
+// client to wait before the next try, 0 if the answer is final.
+func (c *Client) send(req *http.Request) (code int, answer []byte, after time.Duration, err error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, 0, err
 	}
 	defer resp.Body.Close()
 	if answer, err = io.ReadAll(resp.Body); err != nil {
-		return 0, nil, fmt.Errorf("%s %s: %w", method, path, err)
+		return 0, nil, 0, fmt.Errorf("%s %s: %w", req.Method, req.URL.Path, err)
 	}
-	return resp.StatusCode, answer, nil
+	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= http.StatusInternalServerError {
+		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+			after = time.Duration(seconds) * time.Second
+		}
+	}
+	return resp.StatusCode, answer, after, nil
 }
 
 // request makes one with the client's credential.

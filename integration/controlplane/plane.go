@@ -610,7 +610,7 @@ func (p *Plane) define(ctx context.Context) error {
 		if err := p.Admin().into(ctx, &crd, http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", YAML, text); err != nil {
 			return err
 		}
-		serves = append(serves, fmt.Sprintf("/apis/%s/%s/%s?limit=1", crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Plural))
+		serves = append(serves, fmt.Sprintf("/apis/%s/%s/%s", crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Plural))
 	}
 	p.serves = serves
 	return p.WaitReady(ctx)
