@@ -54,14 +54,12 @@ type Core struct {
 func Open(ns *link.Netns) (*Core, error) {
 	c := &Core{ns: ns, file: -1, view: -1}
 	err := ns.Do(func() error {
-		// Without groups to subscribe to, this is the library's constructor
-		// of a plain socket.
-		s, err := nl.Subscribe(unix.NETLINK_RDMA)
+		s, err := link.Dial(unix.NETLINK_RDMA)
 		if err != nil {
 			return err
 		}
-		c.sockets = map[int]*nl.SocketHandle{unix.NETLINK_RDMA: {Socket: s}}
-		if err := errors.Join(s.SetSendTimeout(&answerIn), s.SetReceiveTimeout(&answerIn)); err != nil {
+		c.sockets = map[int]*nl.SocketHandle{unix.NETLINK_RDMA: s}
+		if err := errors.Join(s.Socket.SetSendTimeout(&answerIn), s.Socket.SetReceiveTimeout(&answerIn)); err != nil {
 			return err
 		}
 		// Not ns.Path: another namespace may have that path by now.
