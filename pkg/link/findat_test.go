@@ -1,0 +1,43 @@
+package link_test
+
+import (
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// A NIC has left the pod's netns, and the kernel has given its index there to
+// another link of the same kind: that one is not taken for it.
+func TestIndexAloneDoesNotMakeALinkTheNIC(t *testing.T) {
+	ns := testnet.NewNetns(t, "pod")
+	ns.IP("link", "add", "net1", "type", "ifb")
+	n, err := link.OpenNetns("/run/netns/" + ns.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	l, err := n.ByName("net1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	virtual := l.Identity()
+	for name, c := range map[string]struct {
+		change func(*link.Identity)
+		want   bool
+	}{
+		"itself, with another MAC": {func(id *link.Identity) { id.MAC = "02:00:00:00:00:99" }, true},
+		"another kind":             {func(id *link.Identity) { id.Kind = "macvlan" }, false},
+		"a device's":               {func(id *link.Identity) { id.ParentDev = "0000:3b:00.0" }, false},
+		"of another bus":           {func(id *link.Identity) { id.ParentBus = "auxiliary" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := virtual
+			c.change(&id)
+			found, err := n.FindAt(l.Index, id, "net1")
+			if err != nil || (found != nil) != c.want {
+				t.Errorf("found %+v, %v; it is the NIC: %v", found, err, c.want)
+			}
+		})
+	}
+}
