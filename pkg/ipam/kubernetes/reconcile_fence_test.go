@@ -1,0 +1,114 @@
+package kubernetes
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+// What a reconciler has seen may be over when it acts. Here it looks and judges,
+// then something changes, and then it acts.
+
+// The watch told of a pod that went an hour ago. Another of its name has ended a
+// moment ago: that one has its own period of grace, in which its DEL comes.
+func TestReconcileWaitsForAPodThatEndedAfterTheOneThatTheWatchToldOf(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("job", 0), c)
+	ref := l.owner("job", 0).PodRef
+	r := l.reconciler(time.Minute)
+	s, found := l.judged(nil)
+	due := r.due(found, nil, map[string]time.Time{ref: time.Now().Add(-time.Hour)}, map[string]bool{ref: true})
+	if len(due) != 1 {
+		t.Fatalf("due are %v", due)
+	}
+	l.createPod("job", nil)
+	l.setPhase("job", "Succeeded", false)
+	r.act(testContext(t), s, due)
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Waiting)
+	l.wantHeld("just ended", "10.0.0.0-24/1 job", "10.0.0.1 job")
+}
+
+// judged returns what a look would find.
+func (l *reconcilerLab) judged(live map[string]*podState) (*Survey, []*Finding) {
+	l.t.Helper()
+	s, err := Inspect(testContext(l.t), l.client)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return s, s.judge(live, 0)
+}
+
+// The new pod may be starting in a sandbox that the entry is of, and have the
+// old one's annotations, as a controller's template has them.
+func TestReconcileLeavesWhatAnotherPodOfTheNameHasNow(t *testing.T) {
+	l := newReconcilerLab(t)
+	a, b := claim(t, "", "10.0.0.0/26"), claim(t, "", "10.0.0.64/26")
+	a.Pool.Node, b.Pool.Node = "node-a", "node-b"
+	l.add(l.owner("web-0", 0), a)
+	l.add(l.owner("web-0", 1), b)
+	create := func() map[string]*podState {
+		l.createPod("web-0", networkStatus("net1", "10.0.0.65"))
+		l.setPhase("web-0", "Running", true)
+		ref := l.owner("web-0", 0).PodRef
+		pods, failed := getPods(testContext(t), l.client, []string{ref})
+		if len(failed) > 0 || pods[ref] == nil {
+			t.Fatal(failed, pods)
+		}
+		return pods
+	}
+	live := create()
+	r := l.reconciler(0)
+	s, found := l.judged(live)
+	due := r.due(found, live, nil, nil)
+	if len(due) != 1 {
+		t.Fatalf("due are %v", due)
+	}
+	l.deletePod("web-0")
+	create()
+	r.act(testContext(t), s, due)
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Waiting)
+	l.wantHeld("replaced", "node-a-10.0.0.0-26/1 web-0", "10.0.0.1 web-0", "node-b-10.0.0.64-26/1 web-0", "10.0.0.65 web-0")
+}
+
+func TestReconcileTakesBackAReservationWhoseEntryHasGone(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("whole", 0), c)
+	half := c
+	half.Exclusive = false
+	l.add(l.owner("half", 1), half)
+	for _, name := range []string{"whole", "half"} {
+		l.createPod(name, nil)
+	}
+	refs := []string{l.owner("whole", 0).PodRef, l.owner("half", 0).PodRef}
+	live, _ := getPods(testContext(t), l.client, refs)
+	r := l.reconciler(0)
+	s, found := l.judged(live)
+	due := r.due(found, live, nil, nil)
+	l.del(l.owner("half", 1), c.Pool)
+	r.act(testContext(t), s, due)
+	wantFindings(t, tally(t, found), "missing reservation 10.0.0.2 "+Changed)
+	l.wantHeld("afterwards", "10.0.0.0-24/1 whole", "10.0.0.1 whole")
+}
+
+func TestReconcileLeavesAReservationThatWasChangedInPlace(t *testing.T) {
+	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
+	l.add(l.owner("web-0", 0), c)
+	r := l.reconciler(0)
+	_, found := l.judged(nil)
+	found = r.freeEntries(testContext(t), found, 0)
+	path := l.crs("overlappingrangeipreservations") + "/10.0.0.1"
+	code, data, err := plane.Admin().Patch(testContext(t), path, controlplane.MergePatch, map[string]any{"spec": newSpec(l.owner("other", 1))})
+	if err != nil || code != http.StatusOK {
+		t.Fatal(code, string(data), err)
+	}
+	r.freeReservations(testContext(t), found, []string{c.Pool.Name()})
+	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Changed)
+	l.wantHeld("changed", "10.0.0.1 other")
+}
+
+func newSpec(o ipam.Owner) reservationSpec {
+	return newReservation("", "", o).Spec
+}
