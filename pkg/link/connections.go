@@ -46,13 +46,13 @@ func (n *Netns) ConnectionOf(index int) (*Connection, error) {
 	}
 	var found *Connection
 	err = n.Do(func() error {
-		s, err := nl.Subscribe(unix.NETLINK_INET_DIAG)
+		s, err := Dial(unix.NETLINK_INET_DIAG)
 		if err != nil {
 			return err
 		}
 		defer s.Close()
 		_, err = retryDump(func() (struct{}, error) {
-			return struct{}{}, n.exchangeOn(&nl.SocketHandle{Socket: s}, diagRequest(own), func(m []byte) {
+			return struct{}{}, n.exchangeOn(s, diagRequest(own), func(m []byte) {
 				if found == nil {
 					found = connection(m)
 				}

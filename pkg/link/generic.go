@@ -14,11 +14,11 @@ func (n *Netns) openGeneric() error {
 	if n.socket[unix.NETLINK_GENERIC] != nil {
 		return nil
 	}
-	s, err := nl.Subscribe(unix.NETLINK_GENERIC)
+	s, err := Dial(unix.NETLINK_GENERIC)
 	if err != nil {
 		return err
 	}
-	n.socket[unix.NETLINK_GENERIC] = &nl.SocketHandle{Socket: s}
+	n.socket[unix.NETLINK_GENERIC] = s
 	return nil
 }
 

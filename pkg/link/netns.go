@@ -119,32 +119,17 @@ func (n *Netns) identify() error {
 	return cannotWork(n.Path, n.Do(func() (err error) { n.ID.Cookie, err = cookie(); return err }))
 }
 
-// connect opens sockets in the namespace. A socket stays in the namespace that
+// connect opens a socket in the namespace. A socket stays in the namespace that
 // it was opened in, whichever thread uses it.
 func (n *Netns) connect() error {
 	return cannotWork(n.Path, n.Do(func() error {
-		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		s, err := Dial(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
 		}
-		n.handle = handle
-		// A pod's process can fill the library's socket, so that the kernel's
-		// answer is dropped.
-		if err := handle.SetSocketTimeout(replyWait); err != nil {
-			return err
-		}
-		// A subscription to no group is an ordinary socket; the library has
-		// no other constructor for one.
-		s, err := nl.Subscribe(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		n.socket = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
-		// The kernel adds its reason to the number of an error (Linux 4.12).
-		_ = s.SetExtAck(true)
-		// Connected to the kernel, the socket takes nothing from processes of the
-		// namespace (netlink_getsockbyportid).
-		return unix.Connect(s.GetFd(), &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		n.socket = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s}
+		n.handle, err = handleOf(n.socket)
+		return err
 	}))
 }
 
@@ -169,12 +154,9 @@ func (n *Netns) Close() {
 	if n == nil {
 		return
 	}
-	if n.handle != nil {
-		n.handle.Close()
-		// A closed handle of the library goes on working, with sockets in
-		// whatever namespace the thread is in: the host's. Rather crash.
-		n.handle = nil
-	}
+	// A closed handle of the library goes on working, with sockets in whatever
+	// namespace the thread is in: the host's. Rather crash.
+	n.handle = nil
 	for _, s := range n.socket {
 		s.Close()
 	}

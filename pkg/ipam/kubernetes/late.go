@@ -92,8 +92,7 @@ func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) 
 	case r == nil, r.Spec.of(holder) && r.Spec.ContainerID != "" && r.Spec.ContainerID != holder.ContainerID:
 		// The holder is about to reserve the address, or died before it could.
 		// Reserve it, so that the pod's next sandbox can compare.
-		_, _, err = t.s.reserve(ctx, t.pool, rival.addr, holder)
-		return true, err
+		return t.reserveFor(ctx, rival)
 	case !r.Spec.of(holder):
 		return false, nil // reserved by another: the ask gives it up later
 	}
@@ -105,4 +104,24 @@ func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) 
 	// later.
 	born := now.Add(-time.Since(p.Born))
 	return r.Metadata.CreationTimestamp.After(born.Add(-clockStep)), nil
+}
+
+// reserveFor makes the reservation of h, which another container holds. It reports
+// whether that still holds the address. A holder that ended meanwhile may have
+// looked for its reservation before this one was made, and nobody else would free
+// it.
+func (t *turn) reserveFor(ctx context.Context, h held) (bool, error) {
+	var err error
+	if h.uid, _, err = t.s.reserve(ctx, t.pool, h.addr, h.entry.Owner()); err != nil {
+		return false, err
+	}
+	state, err := t.s.readPool(ctx, t.pool)
+	if err != nil {
+		return false, err
+	}
+	if key, err := state.Key(h.addr); err == nil && state.Entries[key] == h.entry {
+		return true, nil
+	}
+	h.reserved = h.uid != "" // else it is another's
+	return false, t.s.freeReservation(ctx, t.pool, h)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -114,6 +115,46 @@ func TestTakeoverGoesOnAfterTheClockWasSetBack(t *testing.T) {
 	}
 	if got := entries(t, c.Pool); got["1"] != entryOf(pod(0)) {
 		t.Errorf("entries %v", got)
+	}
+}
+
+// A late ADD makes the reservation that it finds missing. If the holder is gone
+// before that arrives, its DEL has found none, and nobody else would free it.
+func TestReservationForAHolderThatEndsMeanwhileDoesNotStay(t *testing.T) {
+	for name, reservedBy := range map[string]string{"none": "", "of an earlier container": "earlier"} {
+		t.Run(name, func(t *testing.T) {
+			c := claim(t, "endsmeanwhile"+reservedBy, "10.0.0.0/24")
+			holder := pod(0)
+			holder.ContainerID = "holder"
+			createPool(t, c.Pool, map[string]Entry{"1": entryOf(holder)})
+			if reservedBy != "" {
+				createReservation(t, c.Pool.ReservationName(netip.MustParseAddr("10.0.0.1")),
+					reservationSpec{PodRef: holder.PodRef, IfName: holder.IfName, ContainerID: reservedBy})
+			}
+			away := newNode(t)
+			end := sync.OnceFunc(func() {
+				if err := away.Release(testContext(t), holder, []ipam.Pool{c.Pool}); err != nil {
+					t.Error(err)
+				}
+			})
+			url := between(t, func(r *http.Request, body []byte) (int, string) {
+				if r.Method == http.MethodPost && strings.Contains(string(body), holder.ContainerID) {
+					end()
+				}
+				return 0, ""
+			}, nil)
+			n := newNodeAt(t, otherKubeconfig(t, url, testNamespace), t.TempDir())
+			spec := c.Range.Spec()
+			late := &ask{Owner: pod(0), Range: &spec, Exclusive: true, Born: time.Now().Add(-2 * youth)}
+			if _, err := n.submit(testContext(t), c.Pool, late); err != nil {
+				t.Errorf("the address is nobody's: %v", err)
+			}
+			if got := entries(t, c.Pool); len(got) != 1 || got["1"] != entryOf(pod(0)) {
+				t.Errorf("entries %v", got)
+			}
+			n.del(pod(0), c.Pool)
+			wantEmpty(t, c.Pool)
+		})
 	}
 }
 
