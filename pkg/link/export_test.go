@@ -6,6 +6,7 @@ import "golang.org/x/sys/unix"
 // quicker one fails.
 var (
 	Scan         = scan
+	ScanUntil    = scanUntil
 	OpenByHandle = openByHandle
 	MountsOf     = mountsOf
 )

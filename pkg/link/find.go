@@ -228,26 +228,28 @@ func scan(id NetnsID) (*Netns, error) {
 	found := make(chan answer)
 	ctx, cancel := context.WithTimeout(context.Background(), scanTime)
 	defer cancel()
+	end := make(chan struct{})
+	defer close(end)
 	go func() {
-		n, err := scanUntil(ctx, id)
+		n, err := scanUntil(ctx, "/proc", id)
 		select {
 		case found <- answer{n, err}:
-		case <-ctx.Done():
+		case <-end:
 			n.Close()
 		}
 	}()
 	select {
 	case a := <-found:
 		return a.n, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("look for netns %s among the open files of all processes: %w", id, ctx.Err())
+	case <-time.After(scanTime + time.Second): // it hangs
+		return nil, fmt.Errorf("look for netns %s among the open files of all processes: %w", id, context.DeadlineExceeded)
 	}
 }
 
 // scanUntil looks at bind mounts, processes and their threads, and files that
 // processes hold open. Processes come and go meanwhile; what vanishes is
 // ignored.
-func scanUntil(ctx context.Context, id NetnsID) (*Netns, error) {
+func scanUntil(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	want := id.String()
 	points, err := mountsOf(want)
 	if err != nil {
@@ -258,14 +260,14 @@ func scanUntil(ctx context.Context, id NetnsID) (*Netns, error) {
 			return n, err
 		}
 	}
-	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/task/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
+	for _, pattern := range []string{"[0-9]*/ns/net", "[0-9]*/task/[0-9]*/ns/net"} {
 		// The only error is a malformed pattern, and these are constants.
-		paths, _ := filepath.Glob(pattern)
+		paths, _ := filepath.Glob(filepath.Join(proc, pattern))
 		for _, p := range paths {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			if target, err := os.Readlink(p); err != nil || !mayBe(target, want) || !hasInode(p, id.Inode) {
+			if target, err := os.Readlink(p); err != nil || target != want {
 				continue
 			}
 			if n, err := openIf(p, id); n != nil || err != nil {
@@ -273,10 +275,82 @@ func scanUntil(ctx context.Context, id NetnsID) (*Netns, error) {
 			}
 		}
 	}
-	// Glob passes over what it cannot read. If this process has run out of
-	// files meanwhile, nothing was seen, and that means nothing.
-	_, err = mountsOf(want)
-	return nil, err
+	n, err := scanFiles(ctx, proc, id)
+	if n == nil && err == nil {
+		// Glob passes over what it cannot read. If this process has run out of
+		// files meanwhile, nothing was seen, and that means nothing.
+		_, err = mountsOf(want)
+	}
+	return n, err
+}
+
+// firstFiles is how many open files of each process are looked at before more of
+// any process.
+const firstFiles = 1024
+
+// scanFiles looks at the files that processes hold open. A process can have a
+// million: those with many come last, however they are ordered.
+func scanFiles(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
+	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd"))
+	for limit := firstFiles; len(dirs) > 0; limit *= 8 {
+		var larger []string
+		for _, dir := range dirs {
+			n, all, err := scanFilesOf(ctx, dir, limit, id)
+			if n != nil || err != nil {
+				return n, err
+			}
+			if !all {
+				larger = append(larger, dir)
+			}
+		}
+		dirs = larger
+	}
+	return nil, nil
+}
+
+// scanFilesOf looks at no more than limit open files of a process, and reports
+// whether these were all. They are not read at once: their names alone could be a
+// hundred megabytes.
+func scanFilesOf(ctx context.Context, dir string, limit int, id NetnsID) (n *Netns, all bool, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, true, onlyStarved(err)
+	}
+	defer d.Close()
+	want, target := id.String(), make([]byte, unix.PathMax)
+	for seen := 0; seen < limit; {
+		names, err := d.Readdirnames(256)
+		if len(names) == 0 {
+			return nil, true, onlyStarved(err)
+		}
+		seen += len(names)
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return nil, false, fmt.Errorf("look for netns %s among the open files of all processes: %s has too many, end its process: %w", id, dir, ctx.Err())
+			}
+			size, err := unix.Readlinkat(int(d.Fd()), name, target)
+			if err != nil || !mayBe(string(target[:size]), want) {
+				continue
+			}
+			p := filepath.Join(dir, name)
+			if !hasInode(p, id.Inode) {
+				continue
+			}
+			if n, err := openIf(p, id); n != nil || err != nil {
+				return n, false, err
+			}
+		}
+	}
+	return nil, false, nil
+}
+
+// onlyStarved returns an error that hides what is there, and nil for one that
+// means that it has vanished.
+func onlyStarved(err error) error {
+	if starved(err) {
+		return err
+	}
+	return nil
 }
 
 // mayBe reports whether an open file that shows as target may be the namespace
