@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
+	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -28,9 +29,7 @@ type call struct {
 	confErr error
 	log     *callLog
 
-	// With node slices: this node's name, and its slice of the range.
-	node  string
-	slice netip.Prefix
+	slice plan.Slice // with node slices: this node's
 }
 
 // owner gives the attachment. Outside Kubernetes the container stands for the
@@ -87,18 +86,8 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 		"pod %s needs an address that is unique in its cluster, and no kubeconfig is configured", c.conf.Pod.Ref())
 }
 
-// pools gives the pools of the config's ranges.
-func (c *call) pools() []ipam.Pool {
-	var ps []ipam.Pool
-	for _, r := range c.conf.Ranges {
-		p := ipam.Pool{Space: c.conf.NetworkName, Prefix: r.Prefix}
-		if c.slice.IsValid() {
-			p.Node, p.Prefix = c.node, c.slice
-		}
-		ps = append(ps, p)
-	}
-	return ps
-}
+// pools returns the pools of the config's ranges.
+func (c *call) pools() []ipam.Pool { return plan.Pools(c.conf, c.slice) }
 
 func pools(claims []ipam.Claim) []ipam.Pool {
 	var ps []ipam.Pool
@@ -106,49 +95,6 @@ func pools(claims []ipam.Claim) []ipam.Pool {
 		ps = append(ps, c.Pool)
 	}
 	return ps
-}
-
-// claims gives what ADD asks the store for.
-func (c *call) claims() ([]ipam.Claim, error) {
-	if err := ipam.CheckSpace(c.conf.NetworkName); err != nil {
-		return nil, err
-	}
-	claims := make([]ipam.Claim, 0, len(c.conf.Ranges))
-	for i, pool := range c.pools() {
-		r := c.conf.Ranges[i]
-		rng, err := ipam.NewRange(ipam.RangeSpec{
-			Prefix: r.Prefix, Start: r.Start, End: r.End,
-			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: c.conf.Gateways(),
-		})
-		if err == nil && c.slice.IsValid() {
-			rng, err = rng.In(c.slice)
-		}
-		if err != nil {
-			return nil, err
-		}
-		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: c.conf.Overlapping})
-	}
-	return claims, c.wish(claims)
-}
-
-// wish gives each requested address to the range that it lies in.
-func (c *call) wish(claims []ipam.Claim) error {
-next:
-	for _, want := range c.conf.Requested {
-		for i := range claims {
-			if !c.conf.Ranges[i].Prefix.Contains(want) {
-				continue
-			}
-			if other := claims[i].Want; other.IsValid() {
-				return cnierr.New(cnierr.InvalidConfig, "ask for one of them",
-					"the requested addresses %s and %s lie in one range, of which an interface gets one address", other, want)
-			}
-			claims[i].Want = want
-			continue next
-		}
-		return cnierr.New(cnierr.InvalidConfig, "ask for an address of a configured range", "the requested address %s lies in no range of network %s", want, c.conf.Name)
-	}
-	return nil
 }
 
 // foreignNetns refuses the plugin's own network namespace before anything is

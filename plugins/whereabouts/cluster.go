@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -55,27 +56,25 @@ func (c *call) allFlatFiles() []string {
 	return append([]string{c.conf.FlatFile}, c.flatFiles...)
 }
 
-// findSlice sets c's node and slice.
+// findSlice sets c.slice.
 func (c *call) findSlice(ctx context.Context, s *kubernetes.Store) error {
 	if len(c.conf.Ranges) != 1 {
 		return cnierr.New(cnierr.InvalidConfig, "use one network for each range",
 			"node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges))
 	}
-	name := c.conf.NetworkName
-	if name == "" {
-		name = c.conf.Name
-	}
-	var err error
-	if c.node, err = nodeName(c.conf.ConfigurationPath); err != nil {
-		return err
-	}
-	slice, err := s.Slice(ctx, name, c.node)
+	name, _ := plan.SlicePool(c.conf)
+	node, err := nodeName(c.conf.ConfigurationPath)
 	if err != nil {
 		return err
 	}
-	if whole := c.conf.Ranges[0].Prefix; !whole.Contains(slice.Addr()) || slice.Bits() < whole.Bits() {
+	prefix, err := s.Slice(ctx, name, node)
+	if err != nil {
+		return err
+	}
+	slice := plan.Slice{Node: node, Prefix: prefix}
+	if whole := c.conf.Ranges[0].Prefix; !slice.In(whole) {
 		return cnierr.New(cnierr.InvalidConfig, "delete the NodeSlicePool so that it is made anew, or correct the range",
-			"the slice %s of node %q, in NodeSlicePool %s, is no part of %s", slice, c.node, name, whole)
+			"the slice %s of node %q, in NodeSlicePool %s, is no part of %s", prefix, node, name, whole)
 	}
 	c.slice = slice
 	return nil
@@ -99,7 +98,7 @@ func nodeName(configurationPath string) (string, error) {
 
 // masked gives addresses of a slice the mask of the whole range.
 func (c *call) masked(got []netip.Prefix) []netip.Prefix {
-	if !c.slice.IsValid() {
+	if !c.slice.Prefix.IsValid() {
 		return got
 	}
 	masked := make([]netip.Prefix, 0, len(got))

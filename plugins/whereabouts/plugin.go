@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
+	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -99,7 +100,7 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	defer done()
-	claims, err := c.claims()
+	claims, err := plan.Claims(c.conf, c.slice)
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func status(ctx context.Context, c *call) error {
 		return unavailable(err)
 	}
 	defer done()
-	claims, err := c.claims()
+	claims, err := plan.Claims(c.conf, c.slice)
 	if err != nil {
 		return unavailable(err)
 	}

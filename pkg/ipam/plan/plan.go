@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Slice is a node's part of a network's range. The zero Slice stands for the
+// whole range.
+type Slice struct {
+	Node   string
+	Prefix netip.Prefix // masked
+}
+
+// SlicePool returns the name of the NodeSlicePool that holds the slices of a
+// network, and whether the network uses node slices.
+func SlicePool(conf *netconf.Whereabouts) (name string, ok bool) {
+	name = conf.NetworkName
+	if name == "" {
+		name = conf.Name
+	}
+	return name, conf.NodeSliceSize != 0
+}
+
+// In reports whether the slice is a part of a range.
+func (s Slice) In(whole netip.Prefix) bool {
+	return whole.Contains(s.Prefix.Addr()) && s.Prefix.Bits() >= whole.Bits()
+}
+
+// Pools returns the pools of a network's ranges, in their order.
+func Pools(conf *netconf.Whereabouts, slice Slice) []ipam.Pool {
+	pools := make([]ipam.Pool, 0, len(conf.Ranges))
+	for _, r := range conf.Ranges {
+		p := ipam.Pool{Space: conf.NetworkName, Prefix: r.Prefix}
+		if slice.Prefix.IsValid() {
+			p.Node, p.Prefix = slice.Node, slice.Prefix
+		}
+		pools = append(pools, p)
+	}
+	return pools
+}
+
+// Claims returns what an ADD asks the store for: one address of each range, in
+// their order. If a range cannot be used, Claims returns those before it, and an
+// error with a CNI code.
+func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
+	if err := ipam.CheckSpace(conf.NetworkName); err != nil {
+		return nil, err
+	}
+	claims := make([]ipam.Claim, 0, len(conf.Ranges))
+	for i, pool := range Pools(conf, slice) {
+		r := conf.Ranges[i]
+		rng, err := ipam.NewRange(ipam.RangeSpec{
+			Prefix: r.Prefix, Start: r.Start, End: r.End,
+			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: conf.Gateways(),
+		})
+		if err == nil && slice.Prefix.IsValid() {
+			rng, err = rng.In(slice.Prefix)
+		}
+		if err != nil {
+			return claims, err
+		}
+		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: conf.Overlapping})
+	}
+	return claims, assignRequested(conf, claims)
+}
+
+// assignRequested gives each requested address to the claim of its range.
+func assignRequested(conf *netconf.Whereabouts, claims []ipam.Claim) error {
+next:
+	for _, want := range conf.Requested {
+		for i := range claims {
+			if !conf.Ranges[i].Prefix.Contains(want) {
+				continue
+			}
+			if other := claims[i].Want; other.IsValid() {
+				return cnierr.New(cnierr.InvalidConfig, "ask for one of them",
+					"the requested addresses %s and %s lie in one range, of which an interface gets one address", other, want)
+			}
+			claims[i].Want = want
+			continue next
+		}
+		return cnierr.New(cnierr.InvalidConfig, "ask for an address of a configured range",
+			"the requested address %s lies in no range of network %s", want, conf.Name)
+	}
+	return nil
+}
