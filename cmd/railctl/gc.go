@@ -78,7 +78,7 @@ func collect(cmd *cobra.Command, stateDir string, output *format, dryRun bool) e
 	if err := printEndings(cmd, output, endings); err != nil {
 		return err
 	}
-	return report(cmd.ErrOrStderr(), errs)
+	return reportErrors(cmd.ErrOrStderr(), errs)
 }
 
 // plainLog logs for a person at a terminal: warnings, without the time.

@@ -106,7 +106,7 @@ failed, or changed meanwhile and is for the next run.`,
 		if left > 0 {
 			errs = append(errs, fmt.Errorf("%d of %d are not settled yet", left, len(found)))
 		}
-		return report(cmd.ErrOrStderr(), errs)
+		return reportErrors(cmd.ErrOrStderr(), errs)
 	}
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 
 // ipamLab is a namespace of pools on a real control plane.
@@ -129,7 +130,7 @@ func testIPAMShow(l *ipamLab) {
 		"10.0.0.5 ns-show/d net1 c-d 10.0.0.5 -",
 	}, "\n"))
 	out, _, _ = l.railctl("show", "-o", "json")
-	views := listed[poolView](t, out)
+	views := listed[report.Pool](t, out)
 	if len(views) != 2 || views[0].Placeholders != 1 || len(views[0].Holders) != 4 || len(views[0].Problems) != 3 {
 		t.Errorf("%+v", views)
 	}
@@ -218,7 +219,7 @@ func testIPAMCheck(l *ipamLab) {
 		t.Errorf("exit code %d: %s", code, errOut)
 	}
 	got := map[string]int{}
-	for _, v := range listed[verdict](t, out) {
+	for _, v := range listed[report.Verdict](t, out) {
 		got[fmt.Sprintf("%s %s: %s", v.Level, strings.TrimPrefix(v.Network, l.ns+"/"), v.What)]++
 	}
 	for _, want := range []string{

@@ -67,9 +67,9 @@ func requireRoot() error {
 	return nil
 }
 
-// report prints errors that did not keep a command from doing the rest, and
+// reportErrors prints errors that did not keep a command from doing the rest, and
 // gives the error that makes it exit with 1.
-func report(stderr io.Writer, errs []error) error {
+func reportErrors(stderr io.Writer, errs []error) error {
 	for _, err := range errs {
 		fmt.Fprintf(stderr, "railctl: %v\n", err)
 	}

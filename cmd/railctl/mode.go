@@ -82,7 +82,7 @@ stdout says what that is.`,
 		if len(args) == 0 {
 			return m.show()
 		}
-		return report(cmd.ErrOrStderr(), m.set(rdma.Mode(args[0])))
+		return reportErrors(cmd.ErrOrStderr(), m.set(rdma.Mode(args[0])))
 	}
 	return cmd
 }

@@ -133,7 +133,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 	if others > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", others)
 	}
-	return report(cmd.ErrOrStderr(), append(errs, tellReturned(cmd, n)...))
+	return reportErrors(cmd.ErrOrStderr(), append(errs, tellReturned(cmd, n)...))
 }
 
 // tellReturned prints the NICs that did not come home as they were.

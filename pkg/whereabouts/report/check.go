@@ -1,0 +1,215 @@
+package report
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// Verdict is something that is wrong with a network, and what helps.
+type Verdict struct {
+	Level   string `json:"level"`
+	Network string `json:"network"` // "" if it is not known
+	What    string `json:"what"`
+	Cure    string `json:"cure"`
+}
+
+// The levels of a [Verdict].
+const (
+	LevelError   = "error"
+	LevelWarning = "warning"
+)
+
+// Verdicts is what [Check] found.
+type Verdicts struct {
+	All    []Verdict // errors first, then by network
+	Ranges int       // how many were looked at
+	// Errors tell of objects that cannot be read.
+	Errors []error
+}
+
+// Check compares the ranges of all NetworkAttachmentDefinitions with each other
+// and with the pools of client's namespace.
+func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
+	k, err := newChecker(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(k.verdicts, func(a, b Verdict) int {
+		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Network, b.Network))
+	})
+	return &Verdicts{All: k.verdicts, Ranges: len(k.sources), Errors: k.errs}, nil
+}
+
+// checker holds what is compared, and what was found.
+type checker struct {
+	slices   map[string]*kubernetes.NodeSlices
+	pools    map[string]*kubernetes.PoolState
+	nodes    []string // nil when they cannot be read
+	sources  []source
+	verdicts []Verdict
+	errs     []error
+}
+
+func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
+	survey, err := kubernetes.Inspect(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	k := &checker{pools: map[string]*kubernetes.PoolState{}, verdicts: []Verdict{}, errs: survey.Errors}
+	for _, p := range survey.Pools {
+		k.pools[p.Name] = p
+	}
+	if k.slices, err = kubernetes.InspectSlices(ctx, client); err != nil {
+		return nil, err
+	}
+	networks, errs := readNetworks(ctx, client)
+	for _, err := range errs {
+		k.say(LevelError, "", err.Error(), "")
+	}
+	for i := range networks {
+		if _, sliced := plan.SlicePool(networks[i].Conf); sliced && k.nodes == nil {
+			k.readNodes(ctx, client)
+		}
+		k.network(&networks[i])
+	}
+	for i := range k.sources {
+		k.source(&k.sources[i])
+		for j := range k.sources[:i] {
+			k.pair(&k.sources[j], &k.sources[i])
+		}
+	}
+	return k, nil
+}
+
+// say adds a verdict once.
+func (k *checker) say(level, network, what, cure string) {
+	v := Verdict{level, network, what, cure}
+	if !slices.Contains(k.verdicts, v) {
+		k.verdicts = append(k.verdicts, v)
+	}
+}
+
+func (k *checker) readNodes(ctx context.Context, client *kube.Client) {
+	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{MetadataOnly: true}, func(item []byte) error {
+		var node struct{ Metadata kube.Meta }
+		if err := json.Unmarshal(item, &node); err != nil {
+			return err
+		}
+		k.nodes = append(k.nodes, node.Metadata.Name)
+		return nil
+	})
+	if err != nil {
+		k.errs = append(k.errs, fmt.Errorf("nodes without a slice are not found: %w", err))
+	}
+}
+
+// network checks one network by itself, and adds its ranges to those to compare.
+func (k *checker) network(n *Network) {
+	whole, err := n.sources(plan.Slice{})
+	if err != nil {
+		k.say(LevelError, n.Name, err.Error(), "")
+		return
+	}
+	name, sliced := plan.SlicePool(n.Conf)
+	if !sliced {
+		k.sources = append(k.sources, whole...)
+		return
+	}
+	if len(whole) != 1 {
+		k.say(LevelError, n.Name, "node_slice_size with several ranges", "use one network for each range")
+		return
+	}
+	made := k.slices[name]
+	switch {
+	case made == nil:
+		k.say(LevelError, n.Name, "there is no NodeSlicePool "+name+": no pod gets an address", "run whereabouts' node slice controller")
+		return
+	case len(made.Of) == 0:
+		k.say(LevelError, n.Name, "NodeSlicePool "+name+" has no slices: no pod gets an address", "run whereabouts' node slice controller")
+	}
+	for _, node := range k.nodes {
+		if !made.Of[node].IsValid() {
+			k.say(LevelError, n.Name, fmt.Sprintf("node %s has no slice of %s", node, whole[0].Pool.Prefix), "make the range larger or the slices smaller, and look at the controller's log")
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(made.Of)) {
+		slice := made.Of[node]
+		part := plan.Slice{Node: node, Prefix: slice}
+		if r := whole[0].Pool.Prefix; !part.In(r) {
+			k.say(LevelError, n.Name, fmt.Sprintf("the slice %s of node %s is no part of %s", slice, node, r), "delete the NodeSlicePool so that it is made anew")
+			continue
+		}
+		some, err := n.sources(part)
+		if err != nil {
+			k.say(LevelError, n.Name, err.Error(), "")
+		}
+		k.sources = append(k.sources, some...)
+	}
+}
+
+// source checks one range against its pool.
+func (k *checker) source(s *source) {
+	if addresses := between(s.Range.First(), s.Range.Last()); addresses.Cmp(big.NewInt(kubernetes.Largest)) > 0 {
+		level := LevelWarning
+		if p := k.pools[s.Pool.Name()]; p != nil && len(p.Entries) > nearlyFull {
+			level = LevelError
+		}
+		k.say(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), kubernetes.Largest),
+			"set node_slice_size, if that many pods are to come")
+	}
+	p := k.pools[s.Pool.Name()]
+	conf := s.network.Conf
+	if gw := conf.Gateway; conf.AllowGateway && gw.IsValid() && s.Range.Why(gw) == "" {
+		k.say(LevelWarning, s.network.Name, fmt.Sprintf("the gateway %s may be handed out", gw), "remove allow_gateway")
+	}
+	for _, gw := range gatewaysOf(s) {
+		if p != nil && holderOf(p, gw) != placeholder && p.Used().Has(gw) {
+			k.say(LevelError, s.network.Name, fmt.Sprintf("the gateway %s is %s", gw, holderOf(p, gw)), "delete that pod, so that it gets another address")
+		}
+	}
+}
+
+// gatewaysOf returns the gateways in the range's network, also those that may be
+// handed out.
+func gatewaysOf(s *source) []netip.Addr {
+	conf := *s.network.Conf
+	conf.AllowGateway = false
+	return slices.DeleteFunc(conf.Gateways(), func(a netip.Addr) bool { return !s.Pool.Prefix.Contains(a) })
+}
+
+// between returns the number of addresses from first to last.
+func between(first, last netip.Addr) *big.Int {
+	n := new(big.Int).Sub(new(big.Int).SetBytes(last.AsSlice()), new(big.Int).SetBytes(first.AsSlice()))
+	return n.Add(n, big.NewInt(1))
+}
+
+// pair checks two ranges of one address space against each other.
+func (k *checker) pair(a, b *source) {
+	if a.Pool.Space != b.Pool.Space || a.network.Name == b.network.Name {
+		return
+	}
+	for _, x := range [][2]*source{{a, b}, {b, a}} {
+		for _, gw := range gatewaysOf(x[0]) {
+			if x[1].Range.Why(gw) == "" {
+				k.say(LevelError, x[1].network.Name, fmt.Sprintf("it hands out %s, the gateway of network %s", gw, x[0].network.Name), "give it the same gateway, or exclude the address")
+			}
+		}
+	}
+	if a.Pool.Name() == b.Pool.Name() || a.Range.Last().Less(b.Range.First()) || b.Range.Last().Less(a.Range.First()) {
+		return
+	}
+	if !a.network.Conf.Overlapping || !b.network.Conf.Overlapping {
+		k.say(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be given twice", a.Pool.Prefix, b),
+			"set enable_overlapping_ranges in both, or, if they are different networks, network_name")
+	}
+}

@@ -1,0 +1,178 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Network is a configuration that takes addresses from whereabouts' pools.
+type Network struct {
+	Name string // namespace/name of the NetworkAttachmentDefinition, or the file
+	Conf *netconf.Whereabouts
+}
+
+func nads(namespace string) kube.Resource {
+	return kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: namespace}
+}
+
+// FindNetworks returns the networks that name stands for: those in the file of
+// that path or, if there is none, in the NetworkAttachmentDefinition
+// "namespace/name". It is an error if there are none.
+func FindNetworks(ctx context.Context, client *kube.Client, name string) ([]Network, error) {
+	var found []Network
+	text, err := os.ReadFile(name)
+	if err == nil {
+		found, err = parseNetworks(name, text)
+	} else {
+		namespace, nad, ok := strings.Cut(name, "/")
+		if !ok || strings.Contains(nad, "/") {
+			return nil, fmt.Errorf("%w; give a file, or a NetworkAttachmentDefinition as namespace/name", err)
+		}
+		var object []byte
+		if object, err = client.Get(ctx, nads(namespace), nad); err == nil {
+			found, err = parseNAD(object)
+		}
+	}
+	if err == nil && len(found) == 0 {
+		err = cnierr.New(cnierr.InvalidConfig, "", "network %s takes no addresses from whereabouts", name)
+	}
+	return found, err
+}
+
+// readNetworks returns the networks of all NetworkAttachmentDefinitions, and an
+// error for each that cannot be read.
+func readNetworks(ctx context.Context, client *kube.Client) ([]Network, []error) {
+	var found []Network
+	var errs []error
+	_, err := client.List(ctx, nads(""), kube.ListOptions{}, func(item []byte) error {
+		some, err := parseNAD(item)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		found = append(found, some...)
+		return nil
+	})
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return found, errs
+}
+
+// parseNAD returns the networks of a NetworkAttachmentDefinition.
+func parseNAD(item []byte) ([]Network, error) {
+	var nad struct {
+		Metadata kube.Meta
+		Spec     struct{ Config string }
+	}
+	if err := json.Unmarshal(item, &nad); err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(nad.Spec.Config) == "" { // a file on the nodes has it
+		return nil, nil
+	}
+	return parseNetworks(nad.Metadata.Namespace+"/"+nad.Metadata.Name, []byte(nad.Spec.Config))
+}
+
+// parseNetworks reads a network configuration or a list of plugins, and returns
+// those plugins in it that use whereabouts.
+func parseNetworks(name string, config []byte) ([]Network, error) {
+	type plugin struct {
+		Name, CNIVersion string
+		IPAM             struct{ Type string }
+		Plugins          []json.RawMessage
+	}
+	var whole plugin
+	if err := json.Unmarshal(config, &whole); err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "network %s", name)
+	}
+	plugins := whole.Plugins
+	if plugins == nil {
+		plugins = []json.RawMessage{config}
+	}
+	var found []Network
+	for _, text := range plugins {
+		var p plugin
+		var keys map[string]json.RawMessage
+		if err := json.Unmarshal(text, &p); err != nil || !strings.HasSuffix(p.IPAM.Type, "whereabouts") { // installed with a prefix or without
+			continue
+		}
+		if err := json.Unmarshal(text, &keys); err != nil {
+			continue
+		}
+		// A list's plugins have its name and version, as libcni passes them.
+		keys["name"], _ = json.Marshal(whole.Name)
+		keys["cniVersion"], _ = json.Marshal(whole.CNIVersion)
+		full, err := json.Marshal(keys)
+		if err != nil {
+			return nil, err
+		}
+		conf, err := netconf.ParseWhereabouts(full, "", netconf.WhereaboutsFlatFiles())
+		if err == nil {
+			err = ipam.CheckSpace(conf.NetworkName)
+		}
+		if err != nil {
+			return found, cnierr.Wrap(err, cnierr.Code(err), "", "network %s", name)
+		}
+		found = append(found, Network{Name: name, Conf: conf})
+	}
+	return found, nil
+}
+
+// source is one range of a network: the pool, and what is handed out of it.
+type source struct {
+	ipam.Claim
+	network *Network
+}
+
+// sources returns a network's ranges. With node slices they are those of the
+// slice, or without one the whole ranges, which are no pools.
+func (n *Network) sources(slice plan.Slice) ([]source, error) {
+	claims, err := plan.Claims(n.Conf, slice)
+	all := make([]source, 0, len(claims))
+	for _, c := range claims {
+		all = append(all, source{Claim: c, network: n})
+	}
+	if err != nil {
+		err = fmt.Errorf("network %s: %w", n.Name, err)
+	}
+	return all, err
+}
+
+// sourcesOn is sources for a node whose slice the cluster knows.
+func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node string) ([]source, error) {
+	name, ok := plan.SlicePool(n.Conf)
+	if !ok {
+		return n.sources(plan.Slice{})
+	}
+	if node == "" {
+		return nil, cnierr.New(cnierr.InvalidConfig, "say by --node for which one", "network %s gives each node a slice of its range", n.Name)
+	}
+	all, err := kubernetes.InspectSlices(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	var prefix netip.Prefix
+	if slices := all[name]; slices != nil {
+		prefix = slices.Of[node]
+	}
+	if !prefix.IsValid() {
+		return nil, cnierr.New(cnierr.NotAvailable, "whereabouts' node slice controller gives it", "NodeSlicePool %s has no slice for node %q", name, node)
+	}
+	return n.sources(plan.Slice{Node: node, Prefix: prefix})
+}
+
+// String names the range in a sentence.
+func (s *source) String() string {
+	return fmt.Sprintf("%s of network %s", s.Pool.Prefix, s.network.Name)
+}

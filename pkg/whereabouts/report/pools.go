@@ -1,0 +1,172 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// Pool is an address pool, with the networks that use it and the pods that hold
+// its addresses.
+type Pool struct {
+	Name         string       `json:"name"`
+	Namespace    string       `json:"namespace"`
+	Range        netip.Prefix `json:"range"`
+	Used         int          `json:"used"` // entries, placeholders too
+	Placeholders int          `json:"placeholders"`
+	Free         *big.Int     `json:"free"` // of the network; a range may leave some out
+	Size         *big.Int     `json:"size"` // without the network's first and last address
+	Bytes        int          `json:"bytes"`
+	Networks     []string     `json:"networks"` // NetworkAttachmentDefinitions that name it
+	Problems     []string     `json:"problems"`
+	Holders      []Holder     `json:"holders"`
+}
+
+// nearlyFull is how many entries of a pool are worth a warning.
+const nearlyFull = kubernetes.Largest * 9 / 10
+
+// Holder is an entry of a pool that names a pod.
+type Holder struct {
+	Address     netip.Addr `json:"address"`
+	PodRef      string     `json:"podref"`
+	IfName      string     `json:"ifname,omitempty"`
+	ContainerID string     `json:"containerID"`
+	Reservation string     `json:"reservation,omitempty"`
+	Problem     string     `json:"problem,omitempty"`
+}
+
+// Pools returns all pools of client's namespace by name, and an error for each
+// object that cannot be read.
+func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
+	survey, err := kubernetes.Inspect(ctx, client)
+	if err != nil {
+		return nil, nil, err
+	}
+	networks, errs := readNetworks(ctx, client)
+	errs = append(survey.Errors, errs...)
+	slicePools, err := kubernetes.InspectSlices(ctx, client)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if n := len(survey.Loose); n > 0 {
+		errs = append(errs, fmt.Errorf("%d reservations belong to no entry, the first is %s; see railctl ipam gc --dry-run", n, survey.Loose[0].Metadata.Name))
+	}
+	views := []*Pool{}
+	byName := map[string]*Pool{}
+	for _, p := range survey.Pools {
+		v := newPool(p)
+		views = append(views, v)
+		byName[v.Name] = v
+	}
+	for i := range survey.Holdings {
+		h := &survey.Holdings[i]
+		byName[h.Pool.Name].hold(h)
+	}
+	for i := range networks {
+		for _, s := range allSources(&networks[i], slicePools) {
+			if v := byName[s.Pool.Name()]; v != nil {
+				v.claim(&s)
+			}
+		}
+	}
+	return views, errs, nil
+}
+
+// allSources returns a network's ranges, or with node slices those of all nodes.
+// Ranges that cannot be used are left out: [Check] names them.
+func allSources(n *Network, slicePools map[string]*kubernetes.NodeSlices) []source {
+	name, sliced := plan.SlicePool(n.Conf)
+	if !sliced {
+		all, _ := n.sources(plan.Slice{})
+		return all
+	}
+	var all []source
+	if pool := slicePools[name]; pool != nil {
+		for node, slice := range pool.Of {
+			some, _ := n.sources(plan.Slice{Node: node, Prefix: slice})
+			all = append(all, some...)
+		}
+	}
+	return all
+}
+
+// newPool returns a pool without its holders and networks.
+func newPool(p *kubernetes.PoolState) *Pool {
+	v := &Pool{
+		Name: p.Name, Namespace: p.Namespace, Range: p.Prefix, Used: len(p.Entries), Bytes: p.Bytes,
+		Networks: []string{}, Problems: []string{}, Holders: []Holder{},
+	}
+	v.Size = new(big.Int).Lsh(big.NewInt(1), uint(p.Prefix.Addr().BitLen()-p.Prefix.Bits()))
+	v.Size.Sub(v.Size, big.NewInt(2))
+	inside := 0
+	for key, e := range p.Entries {
+		addr, err := p.Addr(key)
+		switch {
+		case err != nil:
+			v.Problems = append(v.Problems, err.Error())
+		case !p.Prefix.Contains(addr):
+			v.Problems = append(v.Problems, fmt.Sprintf("%s is not in its range", addr))
+		default:
+			inside++
+		}
+		if e.PodRef == "" {
+			v.Placeholders++
+		}
+	}
+	slices.Sort(v.Problems)
+	v.Free = new(big.Int).Sub(v.Size, big.NewInt(int64(inside)))
+	if v.Free.Sign() < 0 {
+		v.Free.SetInt64(0)
+	}
+	if len(p.Entries) > nearlyFull {
+		v.Problems = append(v.Problems, fmt.Sprintf("one object holds about %d addresses at the most: see node_slice_size", kubernetes.Largest))
+	}
+	return v
+}
+
+// hold adds the holder of an address.
+func (v *Pool) hold(h *kubernetes.Holding) {
+	holder := Holder{Address: h.Addr, PodRef: h.PodRef, IfName: h.IfName, ContainerID: h.ContainerID}
+	switch {
+	case h.Reservation != nil:
+		holder.Reservation = h.Reservation.Metadata.Name
+	case h.Foreign != nil:
+		holder.Problem = fmt.Sprintf("%s has the reservation %s", h.Foreign.Spec.PodRef, h.Foreign.Metadata.Name)
+	case h.Missing != "":
+		holder.Problem = "the reservation is missing"
+	}
+	if holder.Problem != "" {
+		v.Problems = append(v.Problems, fmt.Sprintf("%s of %s: %s", h.Addr, h.PodRef, holder.Problem))
+	}
+	v.Holders = append(v.Holders, holder)
+}
+
+// claim adds a network that takes addresses of the pool.
+func (v *Pool) claim(s *source) {
+	if !slices.Contains(v.Networks, s.network.Name) {
+		v.Networks = append(v.Networks, s.network.Name)
+	}
+	for i := range v.Holders {
+		h := &v.Holders[i]
+		if slices.Contains(s.network.Conf.Gateways(), h.Address) {
+			h.Problem = "it is the gateway of network " + s.network.Name
+			v.Problems = append(v.Problems, fmt.Sprintf("%s holds %s, the gateway of network %s", h.PodRef, h.Address, s.network.Name))
+		}
+	}
+}
+
+// Count returns a number in digits, or as a power of two if it is long: a table
+// has little room.
+func Count(n *big.Int) string {
+	const most = 40 // bits
+	if n.BitLen() > most {
+		return fmt.Sprintf("2^%d", n.BitLen())
+	}
+	return n.String()
+}
