@@ -58,26 +58,34 @@ func (c *call) allFlatFiles() []string {
 
 // findSlice sets c.slice.
 func (c *call) findSlice(ctx context.Context, s *kubernetes.Store) error {
-	if len(c.conf.Ranges) != 1 {
-		return cnierr.New(cnierr.InvalidConfig, "use one network for each range",
-			"node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges))
-	}
-	name, _ := plan.SlicePool(c.conf)
-	node, err := nodeName(c.conf.ConfigurationPath)
+	whole, name, err := c.sliced()
 	if err != nil {
 		return err
 	}
-	prefix, err := s.Slice(ctx, name, node)
+	prefix, err := s.Slice(ctx, name, whole.Node)
 	if err != nil {
 		return err
 	}
-	slice := plan.Slice{Node: node, Prefix: prefix}
-	if whole := c.conf.Ranges[0].Prefix; !slice.In(whole) {
+	slice := plan.Slice{Node: whole.Node, Prefix: prefix}
+	if whole := whole.Prefix; !slice.In(whole) {
 		return cnierr.New(cnierr.InvalidConfig, "delete the NodeSlicePool so that it is made anew, or correct the range",
-			"the slice %s of node %q, in NodeSlicePool %s, is no part of %s", prefix, node, name, whole)
+			"the slice %s of node %q, in NodeSlicePool %s, is no part of %s", prefix, slice.Node, name, whole)
 	}
 	c.slice = slice
 	return nil
+}
+
+// sliced returns the range of which each node has a slice, with this node's name,
+// and the name of the NodeSlicePool that tells the slices.
+func (c *call) sliced() (whole ipam.Pool, name string, err error) {
+	if len(c.conf.Ranges) != 1 {
+		return whole, "", cnierr.New(cnierr.InvalidConfig, "use one network for each range",
+			"node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges))
+	}
+	node, err := nodeName(c.conf.ConfigurationPath)
+	whole = ipam.Pool{Space: c.conf.NetworkName, Node: node, Prefix: c.conf.Ranges[0].Prefix}
+	name, _ = plan.SlicePool(c.conf)
+	return whole, name, err
 }
 
 // nodeName gives what whereabouts takes for the node's name: the environment
@@ -111,37 +119,46 @@ func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 // releaseCluster frees what the attachment holds in the cluster that the
 // config names. If there is no way to the cluster now, the journal keeps it.
 func (c *call) releaseCluster(ctx context.Context) error {
-	kubeconfig := c.conf.Kubeconfig
-	s, err := c.connect(kubeconfig, c.conf.StateDir)
+	s, err := c.connect(c.conf.Kubeconfig, c.conf.StateDir)
+	noted := kubernetes.Noted(c.conf.StateDir, c.owner())[c.conf.Kubeconfig]
 	if err != nil {
-		pools := kubernetes.Noted(c.conf.StateDir, c.owner())[kubeconfig]
-		neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(err, netconf.ErrClosed)
-		if neverAsked && len(pools) == 0 {
-			return nil // ADD gave nothing
-		}
-		if c.conf.NodeSliceSize == 0 { // else the config alone does not say which slice is ours
-			pools = append(pools, c.pools()...)
-		}
-		return c.freeLater(kubeconfig, c.conf.StateDir, pools, err)
+		return c.releaseAway(noted, err)
 	}
 	defer s.Close()
 	if c.conf.NodeSliceSize == 0 {
 		return s.Release(ctx, c.owner(), c.pools())
 	}
-	// The node's notes know the pool, and cost no request.
-	if len(kubernetes.Noted(c.conf.StateDir, c.owner())[kubeconfig]) > 0 {
+	if len(noted) > 0 { // the notes know the pool, and cost no request
 		return s.Release(ctx, c.owner(), nil)
 	}
-	if why := s.Silence(); why != "" {
-		err = errors.New(why)
-	} else {
-		err = c.findSlice(ctx, s)
-	}
+	whole, slices, err := c.sliced()
 	if err != nil {
 		c.warn("no note and no slice: the reconciler frees the address", err)
 		return s.Release(ctx, c.owner(), nil)
 	}
-	return s.Release(ctx, c.owner(), c.pools())
+	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
+}
+
+// releaseAway leaves it to the journal to free what the attachment holds in the
+// cluster, to which there is no way now because of why.
+func (c *call) releaseAway(noted []ipam.Pool, why error) error {
+	kubeconfig := c.conf.Kubeconfig
+	neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(why, netconf.ErrClosed)
+	switch {
+	case neverAsked && len(noted) == 0:
+		return nil // ADD gave nothing
+	case c.conf.NodeSliceSize == 0:
+		noted = append(noted, c.pools()...)
+	case len(noted) == 0:
+		whole, slices, err := c.sliced()
+		if err != nil {
+			c.warn("no note and no slice: the reconciler frees the address", err)
+			return nil
+		}
+		c.warn("the address is freed later, by the next call of this node that can read its slice", why)
+		return kubernetes.DeferSlice(netconf.JournalDir(c.conf.StateDir), kubeconfig, c.owner(), whole, slices)
+	}
+	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
 }
 
 // freeLater leaves it to the journal to free what the attachment holds in pools

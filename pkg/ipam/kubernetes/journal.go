@@ -21,13 +21,16 @@ type deferred struct {
 	// Kubeconfig, Server and Namespace say where. Without a server (from before
 	// it was written, or when the kubeconfig could not be read) it is that of the
 	// kubeconfig, and an empty namespace that of its current context.
-	Kubeconfig string     `json:"kubeconfig"`
-	Server     string     `json:"server,omitempty"`
-	Namespace  string     `json:"namespace,omitempty"`
-	Pool       ipam.Pool  `json:"pool"`
-	Owner      ipam.Owner `json:"owner"`
-	Note       *note      `json:"note,omitempty"`
-	Since      time.Time  `json:"since"`
+	Kubeconfig string    `json:"kubeconfig"`
+	Server     string    `json:"server,omitempty"`
+	Namespace  string    `json:"namespace,omitempty"`
+	Pool       ipam.Pool `json:"pool"`
+	// Slices names the NodeSlicePool that tells which slice of Pool's range is that
+	// of Pool's node; "" if Pool is the pool itself. Such a file ends in sliceSuffix.
+	Slices string     `json:"slices,omitempty"`
+	Owner  ipam.Owner `json:"owner"`
+	Note   *note      `json:"note,omitempty"`
+	Since  time.Time  `json:"since"`
 }
 
 // journal is the directory of what is to be freed later. It is made when
@@ -45,7 +48,11 @@ func (j journal) put(d *deferred) error {
 		return err
 	}
 	name := statefile.Name(d.Namespace, d.Pool.Name(), d.Owner.ContainerID, d.Owner.IfName, d.Kubeconfig)
-	return dir.Write(name+journalSuffix, append(data, '\n'))
+	suffix := journalSuffix
+	if d.Slices != "" {
+		suffix = sliceSuffix
+	}
+	return dir.Write(name+suffix, append(data, '\n'))
 }
 
 func (j journal) drop(name string) error {
@@ -60,20 +67,23 @@ func (j journal) drop(name string) error {
 	return dir.Remove(name)
 }
 
-// all gives what waits, by file name. What cannot be read is left alone.
+// all returns what waits, by file name. What cannot be read is left alone.
 func (j journal) all() (map[string]*deferred, error) {
 	found := map[string]*deferred{}
-	err := j.each(func(string) bool { return true }, func(name string, d *deferred) bool {
-		found[name] = d
-		return true
-	})
-	return found, err
+	var errs []error
+	for _, suffix := range []string{journalSuffix, sliceSuffix} {
+		errs = append(errs, j.each(suffix, func(string) bool { return true }, func(name string, d *deferred) bool {
+			found[name] = d
+			return true
+		}))
+	}
+	return found, errors.Join(errs...)
 }
 
-// each calls do with what waits, in no order, as long as do says so; not with
-// what cannot be read, or for whose file name wanted is false. Thousands may
-// wait, and most are of other pools.
-func (j journal) each(wanted func(file string) bool, do func(name string, d *deferred) bool) error {
+// each calls do with what waits in files with the suffix, in no order, until do
+// returns false; not with what cannot be read, or for whose file name wanted is
+// false. Thousands may wait, and most are of other pools.
+func (j journal) each(suffix string, wanted func(file string) bool, do func(name string, d *deferred) bool) error {
 	dir, err := statefile.OpenExisting(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -82,7 +92,7 @@ func (j journal) each(wanted func(file string) bool, do func(name string, d *def
 		return err
 	}
 	defer dir.Close()
-	files, err := dir.List(journalSuffix)
+	files, err := dir.List(suffix)
 	if err != nil {
 		return err
 	}
@@ -116,7 +126,7 @@ func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
 	here := isAt(client)
 	var asks []*pending
 	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
-	err := j.each(wanted, func(file string, d *deferred) bool {
+	err := j.each(journalSuffix, wanted, func(file string, d *deferred) bool {
 		if d.Pool == pool && here(d) {
 			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig}, journalled: file})
 		}
@@ -188,18 +198,18 @@ func Journalled(journalDir string) (map[Way]int, error) {
 // Replay frees what the journal has for this store's server, and says how many
 // entries are left and why.
 func (s *Store) Replay(ctx context.Context) (left int, err error) {
+	errs := []error{s.replaySlices(ctx)}
 	waiting, err := s.journal.all()
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(append(errs, err)...)
 	}
 	here := isAt(s.client)
 	pools := map[ipam.Pool]bool{}
 	for _, d := range waiting {
-		if !pools[d.Pool] && here(d) {
+		if d.Slices == "" && !pools[d.Pool] && here(d) {
 			pools[d.Pool] = true
 		}
 	}
-	var errs []error
 	for pool := range pools {
 		// Whoever leads sees to the pool's part of the journal, under its lock.
 		_, err := s.submit(ctx, pool, &ask{})

@@ -25,8 +25,17 @@ type slicePool struct {
 	} `json:"status"`
 }
 
-// Slice gives the node's slice of the NodeSlicePool name.
+// Slice returns the node's slice of the NodeSlicePool name, and enters it into what
+// the journal has of that.
 func (s *Store) Slice(ctx context.Context, name, node string) (netip.Prefix, error) {
+	slice, err := s.readSlice(ctx, name, node)
+	if err == nil {
+		s.warnIf(s.enterSlice(ctx, name, node, slice))
+	}
+	return slice, err
+}
+
+func (s *Store) readSlice(ctx context.Context, name, node string) (netip.Prefix, error) {
 	data, err := s.client.Get(ctx, Slices(s.client.Namespace()), name)
 	if kube.NotFound(err) {
 		return netip.Prefix{}, cnierr.Wrap(err, cnierr.NotAvailable,

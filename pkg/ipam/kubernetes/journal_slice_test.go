@@ -1,0 +1,124 @@
+package kubernetes
+
+import (
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+)
+
+// createSlices makes a NodeSlicePool that gives node a slice.
+func createSlices(t *testing.T, name, node, slice string) {
+	t.Helper()
+	create(t, crPath("nodeslicepools", ""), map[string]any{
+		"apiVersion": Group + "/" + Version, "kind": "NodeSlicePool",
+		"metadata": map[string]any{"name": name, "namespace": testNamespace},
+		"spec":     map[string]any{"range": "10.0.0.0/24", "sliceSize": "/26"},
+		"status":   map[string]any{"allocations": []any{map[string]any{"nodeName": node, "sliceRange": slice}}},
+	})
+}
+
+// ofNode returns c for a node, whose pool it is.
+func ofNode(c ipam.Claim, node string) ipam.Claim {
+	c.Pool.Node = node
+	return c
+}
+
+// A DEL whose node has lost its notes knows no slice while the server is silent.
+func TestDelWithoutANoteAndASliceIsDoneWhenTheServerTellsTheSlice(t *testing.T) {
+	for name, free := range map[string]func(t *testing.T, n *node, own ipam.Claim){
+		"agent": func(t *testing.T, n *node, _ ipam.Claim) {
+			if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
+				t.Errorf("%d are left: %v", left, err)
+			}
+		},
+		"add": func(t *testing.T, n *node, own ipam.Claim) {
+			if got, err := n.Slice(testContext(t), own.Pool.Space, "node1"); err != nil || got != own.Pool.Prefix {
+				t.Error(got, err)
+			}
+			n.wantAdd(pod(1), "10.0.0.66/26", own)
+			n.del(pod(1), own.Pool)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			space := "lostslice-" + name
+			whole, own := ofNode(claim(t, space, "10.0.0.0/24"), "node1"), ofNode(claim(t, space, "10.0.0.64/26"), "node1")
+			createSlices(t, space, "node1", "10.0.0.64/26")
+			var away atomic.Bool
+			url := between(t, func(*http.Request, []byte) (int, string) {
+				if away.Load() {
+					return http.StatusServiceUnavailable, `{"kind":"Status","code":503}`
+				}
+				return 0, ""
+			}, nil)
+			kubeconfig := otherKubeconfig(t, url, testNamespace)
+			newNodeAt(t, kubeconfig, t.TempDir()).wantAdd(pod(0), "10.0.0.65/26", own) // whose notes are lost
+			n := newNodeAt(t, kubeconfig, t.TempDir())
+			away.Store(true)
+			if err := n.ReleaseSlice(testContext(t), pod(0), whole.Pool, space); err != nil {
+				t.Fatal(err)
+			}
+			n.wantJournal("after the DEL", 1)
+			away.Store(false)
+			free(t, n, own)
+			n.wantJournal("in the end", 0)
+			wantEmpty(t, own.Pool)
+		})
+	}
+}
+
+func journalOf(t *testing.T, n *node) map[string]*deferred {
+	t.Helper()
+	all, err := n.journal.all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// What the journal would enter later would take the address from a running pod.
+func TestWhatWaitsForASliceTakesNothingFromTheNextAdd(t *testing.T) {
+	n, own := newNode(t), ofNode(claim(t, "sliceagain", "10.0.0.64/26"), "node1")
+	whole := ofNode(claim(t, "sliceagain", "10.0.0.0/24"), "node1")
+	createSlices(t, "sliceagain", "node1", "10.0.0.64/26")
+	if err := DeferSlice(n.journal.path, n.kubeconfig, pod(0), whole.Pool, "sliceagain"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := n.Slice(testContext(t), "sliceagain", "node1"); err != nil || got != own.Pool.Prefix {
+		t.Fatal(got, err)
+	}
+	n.wantAdd(pod(0), "10.0.0.65/26", own)
+	if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
+		t.Errorf("%d are left: %v", left, err)
+	}
+	if got := entries(t, own.Pool); len(got) != 1 {
+		t.Errorf("entries %v", got)
+	}
+}
+
+func TestWhatWaitsForASliceThatNobodyHasIsForgotten(t *testing.T) {
+	n := newNode(t)
+	createSlices(t, "slicegone", "node2", "10.0.0.64/26")
+	for i, name := range []string{"slicegone", "slicegone-all"} { // no slice, and no pool of slices
+		pool := ipam.Pool{Space: name, Node: "node1", Prefix: netip.MustParsePrefix("10.0.0.0/24")}
+		if err := DeferSlice(n.journal.path, n.kubeconfig, pod(i), pool, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	elsewhere := otherKubeconfig(t, "http://127.0.0.1:1", testNamespace)
+	pool := ipam.Pool{Node: "node2", Prefix: netip.MustParsePrefix("10.0.0.0/24")}
+	if err := DeferSlice(n.journal.path, elsewhere, pod(2), pool, "slicegone"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Replay(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	for _, d := range journalOf(t, n) {
+		if d.Kubeconfig != elsewhere {
+			t.Errorf("%+v stays", d)
+		}
+	}
+	n.wantJournal("of another server", 1)
+}
