@@ -133,7 +133,7 @@ func (c *Core) whole(index uint32) (Device, error) {
 		if err != nil {
 			return Device{}, err
 		}
-		d.ParentDev, d.ParentBus, err = c.parent(d.Name)
+		d.ParentDev, d.ParentBus, err = c.parentOf(d)
 		if err == nil {
 			return d, nil
 		}
@@ -189,6 +189,9 @@ func (c *Core) devices() ([]Device, error) {
 			seen[d.Index] = d
 		}
 		names, err := c.names()
+		if errors.Is(err, unix.EIO) {
+			break // the kernel lists no directory where a name has a slash (verify_dirent_name)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +206,7 @@ func (c *Core) devices() ([]Device, error) {
 	for _, index := range slices.Sorted(maps.Keys(seen)) {
 		d := seen[index]
 		var err error
-		d.ParentDev, d.ParentBus, err = c.parent(d.Name)
+		d.ParentDev, d.ParentBus, err = c.parentOf(d)
 		if errors.Is(err, fs.ErrNotExist) {
 			d, err = c.whole(index)
 		}
@@ -256,6 +259,9 @@ func (c *Core) ByParent(parent string) ([]Device, error) {
 // sysfs has no such parent, or not the devices that netlink has.
 func (c *Core) below(parent string) (found []Device, known bool, err error) {
 	bus, names, err := c.children(parent)
+	if errors.Is(err, unix.EIO) {
+		return nil, false, nil // a name with a slash, see devices
+	}
 	if bus == "" || err != nil {
 		return nil, false, err
 	}
@@ -289,7 +295,7 @@ func (c *Core) ByIdentity(guid GUID, parent string) (Device, error) {
 			if err != nil || d.NodeGUID != guid {
 				continue
 			}
-			if d.ParentDev, d.ParentBus, err = c.parent(d.Name); err == nil && is(d) {
+			if d.ParentDev, d.ParentBus, err = c.parentOf(d); err == nil && is(d) {
 				found = &d
 			}
 		}

@@ -139,7 +139,36 @@ func (c *Core) parent(name string) (dev, bus string, err error) {
 	if !isElement(name) {
 		return "", "", fmt.Errorf("RDMA device name %q: %w", name, errMessage)
 	}
-	at := filepath.Join(root, "class/infiniband", name)
+	return parentAt(filepath.Join(root, "class/infiniband", name))
+}
+
+// parentOf is parent for a device of any name: the kernel takes names as ".." and
+// "a/b" too, by which there is no way to the device in sysfs. Then its uverbs
+// device tells; without one the parent is unknown, and empty.
+func (c *Core) parentOf(d Device) (dev, bus string, err error) {
+	if isElement(d.Name) {
+		return c.parent(d.Name)
+	}
+	root, err := c.sys()
+	if err != nil {
+		return "", "", err
+	}
+	uverbs, err := c.chardev(d, "uverbs")
+	if errors.Is(err, ErrNoCharDev) || errors.Is(err, ErrNotFound) {
+		return "", "", nil
+	}
+	if err != nil || !isElement(uverbs.Name) {
+		return "", "", err
+	}
+	dev, bus, err = parentAt(filepath.Join(root, "class/infiniband_verbs", uverbs.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // it is being moved
+	}
+	return dev, bus, err
+}
+
+// parentAt gives the parent of what a directory of sysfs is about.
+func parentAt(at string) (dev, bus string, err error) {
 	target, err := os.Readlink(filepath.Join(at, "device"))
 	if errors.Is(err, fs.ErrNotExist) {
 		_, err := os.Lstat(at)

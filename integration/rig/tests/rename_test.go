@@ -121,3 +121,47 @@ func (n *node) rdmaAll(before map[string]string) {
 	}
 	n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
 }
+
+// The kernel takes each name for an RDMA device that no other has, also those that
+// are no file's: a pod must not hide its device by one, nor those of others.
+func TestRDMADeviceWithANameThatIsNoFilesComesHome(t *testing.T) {
+	for _, name := range []string{"..", "a/b"} {
+		for _, killed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%q, pod killed: %v", name, killed), func(t *testing.T) {
+				n := newRDMANode(t, rdma.Exclusive, "")
+				n.up(2)
+				before, devices := n.State(), n.allRDMA()
+				hostile, other := n.pod("hostile"), n.pod("other")
+				required := map[string]any{"rdma": "required"}
+				call := hostile.call("ADD", "net1", n.config(0, required))
+				n.MustRun(call)
+				core, err := rdma.Open(hostile.Netns.Netns)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d, err := core.ByName("mlx5_0")
+				if err == nil {
+					err = core.Rename(d, name)
+				}
+				core.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if killed {
+					hostile.Kill()
+					n.fallen([]loan{{hostile, 0, "net1"}})
+				} else {
+					n.MustRun(call.With("DEL"))
+				}
+				innocent := other.call("ADD", "net1", n.config(1, required))
+				n.MustRun(innocent)
+				n.MustRun(innocent.With("DEL"))
+				for deadline := time.Now().Add(time.Minute); len(n.records()) > 0 && time.Now().Before(deadline); {
+					n.gc()
+				}
+				n.rdmaAll(devices)
+				n.untouched(before)
+			})
+		}
+	}
+}
