@@ -26,6 +26,7 @@ var hardware = []Mutation{
 	{Name: "RSS table", By: "ethtool -X net1 equal 1", Fate: Restored, Rig: true, Set: rss(func(a []byte) { clear(a[24 : 24+4*indirection(a)]) })},
 	{Name: "RSS key", By: "ethtool -X net1 hkey …", Fate: Restored, Rig: true, Set: rss(func(a []byte) { clear(a[24+4*indirection(a):]) })},
 	ioctl("flow rule", "ethtool -N net1 flow-type udp4 dst-port 4791 action -1", rule(7, ^uint64(0))),
+	{Name: "very many flow rules", By: "ethtool -N net1 …, 5000 times", Fate: Restored, Rig: true, Set: manyRules},
 	ioctl("tunable", "ethtool --set-tunable net1 rx-copybreak 0", slices.Concat(word(0x49), word(1), word(3), word(4), word(0))),
 }
 
@@ -70,6 +71,15 @@ func rule(location uint32, cookie uint64) []byte {
 	binary.NativeEndian.PutUint64(a[16+152:], cookie)
 	copy(a[176:], word(location))
 	return a
+}
+
+func manyRules(pod *testnet.Netns, nic string) error {
+	for i := range uint32(5000) {
+		if err := pod.Ethtool(nic, rule(i, ^uint64(0))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func indirection(a []byte) uint32 { return binary.NativeEndian.Uint32(a[8:]) }

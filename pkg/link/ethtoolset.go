@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -195,8 +198,8 @@ const (
 	rxnfcCount          = 184
 	rxnfcLocations      = 188
 	mostRSS             = 1 << 14
-	mostRules           = 1 << 12
-	flowHashEntry       = 16 // command, flow type, fields
+	mostRules           = 1 << 16 // more than hardware has room for
+	flowHashEntry       = 16      // command, flow type, fields
 	specialLocation     = 1 << 31
 	indirectionNoChange = ^uint32(0)
 	ethtoolGTUNABLE     = 0x48
@@ -316,6 +319,9 @@ func readRules(d *device) ([]byte, error) {
 	return slices.Concat(rules...), nil
 }
 
+// rulesTime bounds how long rules are removed. Each is a command to the hardware.
+const rulesTime = 10 * time.Second
+
 func (d *device) rules() ([][]byte, error) {
 	count := argument(rxnfcSize, ethtoolGRXCLSRLCNT)
 	if err := d.call(count); err != nil {
@@ -362,7 +368,11 @@ func setRules(d *device, want, _ []byte) (bool, error) {
 		copy(a[rxnfcSpec:], rule)
 		errs = append(errs, d.call(a))
 	}
-	for _, rule := range now {
+	deadline := time.Now().Add(rulesTime)
+	for i, rule := range now {
+		if time.Now().After(deadline) {
+			return true, fmt.Errorf("%d rules are left: %w", len(now)-i, os.ErrDeadlineExceeded)
+		}
 		if !isIn(was, rule) {
 			send(ethtoolSRXCLSRLDEL, rule)
 		}

@@ -30,7 +30,7 @@ struct fk_ids {
 #define FK_CHANNELS 4
 #define FK_INDIR 128
 #define FK_KEY 40
-#define FK_RULES 32
+#define FK_RULES 8192
 
 /* What ethtool has set. */
 struct fk_settings {
