@@ -187,44 +187,7 @@ func TestNothingListens(t *testing.T) {
 func TestConnectionThatDiedSilently(t *testing.T) {
 	a := newAuthority(t)
 	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, pool) }))
-	between, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer between.Close()
-	var forgotten, connections atomic.Int64 // connections up to the n-th are forgotten
-	pump := func(to, from net.Conn, n int64) {
-		defer to.Close()
-		buffer := make([]byte, 4096)
-		for {
-			size, err := from.Read(buffer)
-			if err != nil {
-				return
-			}
-			if forgotten.Load() >= n {
-				continue
-			}
-			if _, err := to.Write(buffer[:size]); err != nil {
-				return
-			}
-		}
-	}
-	go func() {
-		for {
-			near, err := between.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", server.Listener.Addr().String())
-			if err != nil {
-				_ = near.Close()
-				return
-			}
-			n := connections.Add(1)
-			go pump(far, near, n)
-			go pump(near, far, n)
-		}
-	}()
+	between := newBalancer(t, server)
 	client := open(t, kube.Config{Kubeconfig: kubeconfig(t, "https://"+between.Addr().String(), ca(a), "token: t"), Timeout: 500 * time.Millisecond})
 	get := func() error {
 		_, err := client.Get(within(t, 5*time.Second), pools, "x")
@@ -243,10 +206,10 @@ func TestConnectionThatDiedSilently(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := connections.Load(); n != 1 {
+	if n := between.connections.Load(); n != 1 {
 		t.Errorf("%d connections for %d requests", n, many+1)
 	}
-	forgotten.Store(1)
+	between.forget()
 	if err := get(); err != nil {
 		t.Errorf("after the connection was forgotten: %v", err)
 	}
