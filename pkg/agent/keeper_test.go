@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// newStuckKeeper returns a keeper of a node with one attachment to be ended, whose
+// IPAM plugin is not installed: every try fails.
+func newStuckKeeper(t *testing.T) (*keeper, *ledger.Record) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "state")
+	k, err := newKeeper(&agent{Options: Options{Log: slog.New(slog.DiscardHandler)}}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.node.Close)
+	pod := ledger.Netns{NetnsID: link.NetnsID{Inode: 1}, Path: filepath.Join(t.TempDir(), "gone")}
+	r := &ledger.Record{
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Plugin: "macvlan", Child: &ledger.Child{Master: "ens1"}, Phase: ledger.Freeing, Created: time.Now().UTC(),
+		Netns: pod, HostNetns: ledger.Netns{NetnsID: k.node.Host.Netns.ID},
+		IPAM: &ledger.IPAM{Type: "nowhere", Path: t.TempDir(), Config: []byte(`{"cniVersion":"1.0.0","name":"n","type":"macvlan","ipam":{"type":"nowhere"}}`)},
+	}
+	if err := k.node.Ledger.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	return k, r
+}
+
+// Each notice of the kernel wakes the keeper. However many there are, what failed
+// is tried again only after its pause.
+func TestStormOfNoticesMakesNoMoreTries(t *testing.T) {
+	k, r := newStuckKeeper(t)
+	now := time.Now()
+	for try := 1; try <= 3; try++ {
+		started, _, _ := k.look(now, mostRun)
+		if started != 1 {
+			t.Fatalf("try %d: %d were begun with; %s", try, started, k.unreadable)
+		}
+		if started, _, _ := k.look(now, mostRun); started != 0 {
+			t.Error("another try was begun beside the first")
+		}
+		k.done(<-k.ended)
+		d := k.duties[r.Key]
+		if d == nil || d.tries != try || !errors.Is(d.err, errKept) {
+			t.Fatalf("after try %d: %+v", try, d)
+		}
+		for _, before := range []time.Duration{d.pause, d.pause / 2, time.Nanosecond} {
+			started, full, next := k.look(d.next.Add(-before), mostRun)
+			if started != 0 || full || next.After(d.next) {
+				t.Errorf("%s before the time of the next try: %d were begun with, next look %s after that time", before, started, next.Sub(d.next))
+			}
+		}
+		now = d.next
+	}
+}
+
+func TestPausesBetweenTriesGrow(t *testing.T) {
+	k, r := newStuckKeeper(t)
+	k.duties[r.Key] = &duty{record: r}
+	var pauses []time.Duration
+	for range 11 {
+		before := time.Now()
+		next := k.done(outcome{key: r.Key, err: errKept})
+		pause := k.duties[r.Key].pause
+		if next.Before(before.Add(pause)) || next.After(time.Now().Add(pause)) {
+			t.Errorf("the next look is in %s, after a pause of %s", time.Until(next), pause)
+		}
+		pauses = append(pauses, pause/time.Second)
+	}
+	if want := []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses in seconds are %d, want %d", pauses, want)
+	}
+}
