@@ -1,8 +1,13 @@
 package main
 
 import (
+	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -133,5 +138,45 @@ func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
 	}
 	if other := c.pause(errNotYet, errRejected); other != time.Second {
 		t.Errorf("after another error: %s", other)
+	}
+}
+
+// The server's clock may be another than this host's, and the life that it gives
+// another than was asked for.
+func TestTokenIsRenewedAtHalfOfItsLife(t *testing.T) {
+	for name, c := range map[string]struct{ expires, life time.Duration }{
+		"as was asked for":  {time.Hour, time.Hour},
+		"a shorter life":    {20 * time.Minute, 20 * time.Minute},
+		"ended already":     {-10 * time.Hour, time.Hour},
+		"a far longer life": {10 * time.Hour, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, `{"status":{"token":"t","expirationTimestamp":%q}}`, time.Now().Add(c.expires).UTC().Format(time.RFC3339))
+			}))
+			defer server.Close()
+			path := filepath.Join(t.TempDir(), "kubeconfig")
+			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+			if err := os.WriteFile(path, kubeconfigText(server.URL, ca, "agent", "kube-system"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			client, err := kube.Open(kube.Config{Kubeconfig: path})
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept := &credential{credentialFlags: credentialFlags{account: "a", lifetime: time.Hour}, client: client, namespace: "n"}
+			before := time.Now()
+			if err := kept.renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			asked := kept.fresh.Sub(before) // and the time until it was answered
+			if off := asked - c.life/2; kept.token != "t" || off.Abs() > 4*time.Minute {
+				t.Errorf("it is renewed after %s, want %s", asked, c.life/2)
+			}
+			if ends := kept.ends.Sub(before); (ends - c.life).Abs() > 4*time.Minute {
+				t.Errorf("it ends after %s, want %s", ends, c.life)
+			}
+		})
 	}
 }
