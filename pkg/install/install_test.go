@@ -178,6 +178,24 @@ func TestFileThatYields(t *testing.T) {
 	n.wantContent("conf", "theirs")
 }
 
+// A credential that others may read, and a plugin that cannot be run, are not as
+// they should be, whatever is in them.
+func TestFileWithAnotherModeIsPutRight(t *testing.T) {
+	n := newNode(t)
+	for name, mode := range map[string]fs.FileMode{"kubeconfig": 0o600, "plugin": 0o755} {
+		f := install.File{Path: n.path(name), Content: []byte(name), Mode: mode}
+		n.want(install.Installed, f)
+		n.want(install.Same, f)
+		n.write(name, name, 0o644)
+		n.want(install.Installed, f)
+		if info, err := os.Stat(f.Path); err != nil || info.Mode() != mode {
+			t.Errorf("%s has mode %v, want %v, %v", name, info.Mode(), mode, err)
+		}
+		n.want(install.Same, f)
+		n.wantRemoved(install.Removed, name)
+	}
+}
+
 func TestOnlyWhatIsInstalledIsPutBack(t *testing.T) {
 	n := newNode(t)
 	f := install.File{Path: n.path("rdma"), Content: []byte("v1"), Mode: 0o755}
