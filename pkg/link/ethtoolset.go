@@ -121,6 +121,9 @@ func (o overNetlink) change(d *device, want, have []byte) (differs bool, err err
 // bitsetChange returns the bitset that turns one into another: the wanted values
 // with a mask of the bits that differ, nil if none do. Without the mask the kernel
 // would try to set all bits, including those that cannot be set.
+//
+// Only bits that can be set in both count, which their own masks tell: some drivers
+// (i40e) support other link modes without carrier, and advertise them too.
 func bitsetChange(want, have []byte) []byte {
 	_, w, errW := parseMessage(want, 0)
 	_, h, errH := parseMessage(have, 0)
@@ -133,6 +136,11 @@ func bitsetChange(want, have []byte) []byte {
 	mask := make([]byte, len(wanted))
 	for i := range mask {
 		mask[i] = wanted[i] ^ now[i]
+		for _, set := range []attributes{w, h} {
+			if can, ok := set.get(unix.ETHTOOL_A_BITSET_MASK); ok && len(can) == len(mask) {
+				mask[i] &= can[i]
+			}
+		}
 	}
 	if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0 }) {
 		return nil

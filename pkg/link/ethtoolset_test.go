@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -21,5 +22,31 @@ func TestPauseThatWasNegotiatedIsNoSetting(t *testing.T) {
 	}
 	if kept := pause(0); len(kept) != 3 {
 		t.Errorf("without: %v", kept)
+	}
+}
+
+// i40e supports and advertises the modes of the module with carrier, and all that
+// the NIC has without.
+func TestLinkModesThatOnlyTheCarrierChangesAreNoSetting(t *testing.T) {
+	bitset := func(value, mask byte) []byte {
+		return marshal(nil, attributes{
+			{kind: unix.ETHTOOL_A_BITSET_SIZE, value: []byte{8, 0, 0, 0}},
+			{kind: unix.ETHTOOL_A_BITSET_VALUE, value: []byte{value, 0, 0, 0}},
+			{kind: unix.ETHTOOL_A_BITSET_MASK, value: []byte{mask, 0, 0, 0}},
+		})
+	}
+	const slow, fast = 1, 2
+	for name, c := range map[string]struct{ want, have, change []byte }{
+		"nothing changed":            {bitset(fast, fast), bitset(fast, fast), nil},
+		"the carrier went":           {bitset(fast, fast), bitset(fast|slow, fast|slow), nil},
+		"the carrier came":           {bitset(fast|slow, fast|slow), bitset(fast, fast), nil},
+		"a pod's, with carrier":      {bitset(fast|slow, fast|slow), bitset(slow, fast|slow), bitset(fast|slow, fast)},
+		"a pod's, the carrier went":  {bitset(fast, fast), bitset(slow, fast|slow), bitset(fast, fast)},
+		"a pod's, the carrier came":  {bitset(fast, fast|slow), bitset(slow, slow), bitset(fast, slow)},
+		"another module was plugged": {bitset(fast, fast), bitset(slow, slow), nil},
+	} {
+		if change := bitsetChange(c.want, c.have); !bytes.Equal(change, c.change) {
+			t.Errorf("%s: change %x, want %x", name, change, c.change)
+		}
 	}
 }
