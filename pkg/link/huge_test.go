@@ -206,7 +206,7 @@ func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 			Index: w.Index, Name: w.Name, AltNames: w.AltNames, Alias: w.Alias, Kind: want[i].Type(), Encap: w.EncapType,
 			MTU: w.MTU, TxQueueLen: w.TxQLen, Group: w.Group, MAC: w.HardwareAddr, PermMAC: w.PermHWAddr, Flags: w.RawFlags,
 			ParentDev: w.ParentDev, ParentBus: w.ParentDevBus, Lower: w.ParentIndex, LowerAway: w.NetNsID >= 0,
-			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp, Immutable: l.Immutable, // which the library does not know
+			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp, Immutable: l.Immutable, Mutable: l.Mutable, // which the library does not know
 		}
 		if m, ok := want[i].(*netlink.Macvlan); ok {
 			for name, mode := range link.MacvlanModes {

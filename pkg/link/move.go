@@ -47,6 +47,9 @@ func (n *Netns) Movable(l *Link) error {
 	if l.Immutable {
 		return unix.EINVAL
 	}
+	if l.Mutable {
+		return nil
+	}
 	return n.setLink(l.Index, attribute{kind: unix.IFLA_NET_NS_FD, value: nl.Uint32Attr(uint32(n.fd))})
 }
 

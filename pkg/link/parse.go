@@ -38,7 +38,7 @@ func parseLink(m []byte) *Link {
 		l.OperUp = state[0] == netlink.OperUp
 	}
 	if immutable, _ := attrs.get(netnsImmutable); len(immutable) == 1 {
-		l.Immutable = immutable[0] != 0
+		l.Immutable, l.Mutable = immutable[0] != 0, immutable[0] == 0
 	}
 	props, err := attrs.nested(unix.IFLA_PROP_LIST)
 	l.damaged(err)

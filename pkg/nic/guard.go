@@ -40,10 +40,10 @@ type facts struct {
 	uplinks []int // indexes of the links that a default route leaves by
 	links   []*link.Link
 	// The rest is about the NIC alone.
-	programs  []link.Program
-	inUse     string // what the host uses it for, "" if unknown
-	functions string // its virtual functions and subfunctions, "" if it has none
-	immutable bool   // the kernel moves it to no other netns
+	programs  []link.Program // empty if they are allowed
+	inUse     string         // what the host uses it for, "" if unknown
+	functions string         // its virtual functions and subfunctions, "" if it has none
+	immutable bool           // the kernel moves it to no other netns
 }
 
 // Guard gives an error if lending l would harm the host, unless the override
@@ -63,8 +63,10 @@ func (h *Host) Guard(l *link.Link, allow []string) error {
 	if f.links, err = h.Netns.Links(); err != nil {
 		return err
 	}
-	if f.programs, err = h.Netns.Programs(l.Index); err != nil {
-		return err
+	if !slices.Contains(allow, AllowBPF) {
+		if f.programs, err = h.Netns.Programs(l.Index); err != nil {
+			return err
+		}
 	}
 	if !slices.Contains(allow, AllowUplink) {
 		if f.inUse, err = h.use(l); err != nil {
