@@ -36,9 +36,9 @@ type Mutation struct {
 	Set func(pod *testnet.Netns, name string) error
 }
 
-// Table is everything that rtnetlink, ethtool, tc, bridge, the generic netlink
-// family netdev, sysfs and /proc/sys can set on an interface in a pod.
-var Table = slices.Concat(links, addresses, filters, programs, queues, ethtool, hardware, kept)
+// Table is everything that rtnetlink, ethtool, tc, bridge, rdma, the generic
+// netlink family netdev, sysfs and /proc/sys can set on an interface in a pod.
+var Table = slices.Concat(links, addresses, filters, programs, queues, ethtool, hardware, rdma, kept)
 
 func run(pod *testnet.Netns, program string, args ...string) error {
 	out, err := exec.Command(program, append([]string{"-n", pod.Name}, args...)...).CombinedOutput()
@@ -163,6 +163,7 @@ var kept = []Mutation{
 		return errors.Join(feature(pod, nic, gro), file("", "threaded", "1").Set(pod, nic))
 	}},
 	stuck,
+	stuckCounter,
 }
 
 // features turns off every feature that is on and can be changed.

@@ -97,7 +97,7 @@ func (n *Netns) Sysfs(name string, f func(dir string)) {
 
 // Kept tells all that a link is set to besides what [Netns.State] and
 // [Netns.Attributes] tell: by ethtool(8), of its queues and NAPI instances, in
-// sysfs, by tc(8) and bridge(8).
+// sysfs, of its RDMA device, by tc(8) and bridge(8).
 func (n *Netns) Kept(name string) string {
 	n.t.Helper()
 	var b strings.Builder
@@ -105,6 +105,7 @@ func (n *Netns) Kept(name string) string {
 	n.ethtoolState(&b, name)
 	n.napiState(&b, name)
 	n.Sysfs(name, func(dir string) { sysfsState(&b, dir) })
+	n.rdmaState(&b, name)
 	fmt.Fprintf(&b, "tcx programs %d\n", n.TCX(name))
 	for program, calls := range map[string][]string{
 		"tc":     {"qdisc show dev " + name, "filter show dev " + name + " ingress", "filter show dev " + name + " egress"},
@@ -217,7 +218,7 @@ func sysfsState(b *strings.Builder, dir string) {
 			return err
 		}
 		rel := strings.TrimPrefix(path, dir+"/")
-		if d.IsDir() && (d.Name() == "power" || d.Name() == "statistics") {
+		if d.IsDir() && slices.Contains([]string{"power", "statistics", "gids", "gid_attrs", "pkeys"}, d.Name()) {
 			return filepath.SkipDir
 		}
 		info, err := d.Info()

@@ -1,9 +1,16 @@
 package testnet
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -26,4 +33,86 @@ func (n *Netns) SetRDMAMode(t testing.TB, m rdma.Mode) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// From rdma/rdma_netlink.h.
+const (
+	rdmaGet         = 1  // RDMA_NLDEV_CMD_GET
+	rdmaStatGet     = 17 // RDMA_NLDEV_CMD_STAT_GET
+	rdmaStatStatus  = 24 // RDMA_NLDEV_CMD_STAT_GET_STATUS
+	rdmaDeviceIndex = 1  // RDMA_NLDEV_ATTR_DEV_INDEX
+	rdmaDeviceName  = 2  // RDMA_NLDEV_ATTR_DEV_NAME
+	rdmaPortIndex   = 3  // RDMA_NLDEV_ATTR_PORT_INDEX
+)
+
+// RDMA sends one request to the RDMA core (RDMA_NLDEV_CMD_…) and returns the
+// attributes of the answers.
+func (n *Netns) RDMA(command uint16, flags int, attributes ...[]byte) ([][]byte, error) {
+	n.t.Helper()
+	const nldev = 5 << 10 // RDMA_NL_NLDEV
+	return n.ask(unix.NETLINK_RDMA, nldev|command, flags, slices.Concat(attributes...))
+}
+
+// RDMADevice returns the name of the first RDMA device that the namespace has of
+// a link, "" if there is none, and the attribute that names it in a request.
+func (n *Netns) RDMADevice(nic string) (name string, device []byte) {
+	n.t.Helper()
+	n.Sysfs(nic, func(dir string) {
+		if found, err := os.ReadDir(dir + "/device/infiniband"); err == nil && len(found) > 0 {
+			name = found[0].Name()
+		}
+	})
+	if name == "" {
+		return "", nil
+	}
+	answers, err := n.RDMA(rdmaGet, unix.NLM_F_DUMP)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, a := range answers {
+		if string(Find(a, rdmaDeviceName)) == name+"\x00" {
+			return name, Attribute(rdmaDeviceIndex, Find(a, rdmaDeviceIndex))
+		}
+	}
+	n.t.Fatalf("netlink has no RDMA device %s", name)
+	return "", nil
+}
+
+// RDMASysfs runs f with the directory of an RDMA device below
+// /sys/class/infiniband, as the namespace has it.
+func (n *Netns) RDMASysfs(nic string, f func(dir string)) {
+	n.t.Helper()
+	name, _ := n.RDMADevice(nic)
+	n.Sysfs(nic, func(dir string) { f(dir + "/device/infiniband/" + name) })
+}
+
+// rdmaState tells what the link's RDMA device is set to: all of its attributes,
+// how its first port counts, and every file that can be written.
+func (n *Netns) rdmaState(b *strings.Builder, nic string) {
+	name, device := n.RDMADevice(nic)
+	if name == "" {
+		return
+	}
+	port := Attribute(rdmaPortIndex, binary.NativeEndian.AppendUint32(nil, 1))
+	for _, ask := range []struct {
+		what    string
+		command uint16
+		attrs   [][]byte
+	}{
+		{"device", rdmaGet, nil},
+		{"counter mode", rdmaStatGet, [][]byte{port, Attribute(74, words(0)), Attribute(75, words(19))}}, // STAT_MODE, STAT_RES of QPs
+		{"counters", rdmaStatStatus, [][]byte{port}},
+	} {
+		answers, err := n.RDMA(ask.command, 0, append([][]byte{device}, ask.attrs...)...)
+		if err != nil || len(answers) != 1 {
+			fmt.Fprintf(b, "rdma %s: %d answers, %v\n", ask.what, len(answers), err)
+			continue
+		}
+		var text strings.Builder
+		dump(&text, "", answers[0], func(string) bool { return false }, []string{"80", "80.81"})
+		for line := range strings.Lines(text.String()) {
+			fmt.Fprintf(b, "rdma %s %s", ask.what, line)
+		}
+	}
+	n.RDMASysfs(nic, func(dir string) { sysfsState(b, dir) })
 }

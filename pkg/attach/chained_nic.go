@@ -234,11 +234,7 @@ func (a *Adding) findChained(ctx context.Context, conf *netconf.RDMAChained, b *
 		if !ok {
 			continue
 		}
-		record := ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev, Lent: move}
-		if u, err := in.core.Uverbs(d); err == nil {
-			record.Uverbs = u.Name
-		}
-		r.Devices = append(r.Devices, record)
+		r.Devices = append(r.Devices, recordOf(in.core, d, move))
 	}
 	if len(r.Devices) == 0 {
 		return nil, noDevice(b.parent)

@@ -46,7 +46,7 @@ func (a *Adding) findRDMA(l *link.Link, conf netconf.RDMA, allow []string) (*led
 	if mode == rdma.Shared {
 		allow = []string{nic.AllowSharedRDMA} // nothing moves, so nobody loses it
 	}
-	found, err := ofNIC(core, l, allow)
+	found, err := ofNIC(core, l, mode, allow)
 	if err != nil {
 		if required || !errors.Is(err, errSharedDevice) {
 			return nil, err
@@ -61,9 +61,6 @@ func (a *Adding) findRDMA(l *link.Link, conf netconf.RDMA, allow []string) (*led
 		}
 		return nil, nil
 	}
-	for i := range found {
-		found[i].Lent = mode == rdma.Exclusive
-	}
 	return &ledger.RDMA{Mode: string(mode), Devices: found}, nil
 }
 
@@ -73,7 +70,7 @@ var errSharedDevice = errors.New("it also serves another NIC")
 // ofNIC lists the RDMA devices of the NIC l. A function can have several
 // netdevs and RDMA devices, and an RDMA device several ports: a device is the
 // NIC's if one of its ports is, or if it names no netdev at all (InfiniBand).
-func ofNIC(core *rdma.Core, l *link.Link, allow []string) ([]ledger.RDMADevice, error) {
+func ofNIC(core *rdma.Core, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
 	devices, err := core.ByParent(l.ParentDev)
 	if err != nil {
 		return nil, err
@@ -102,13 +99,23 @@ func ofNIC(core *rdma.Core, l *link.Link, allow []string) ([]ledger.RDMADevice, 
 				fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, nic.AllowSharedRDMA, others),
 				"RDMA device %s of %s (%s)", d.Name, l.Name, others)
 		}
-		r := ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev, Port: mine}
-		if u, err := core.Uverbs(d); err == nil {
-			r.Uverbs = u.Name
-		}
+		r := recordOf(core, d, mode == rdma.Exclusive)
+		r.Port = mine
 		found = append(found, r)
 	}
 	return found, nil
+}
+
+// recordOf returns what the record has to tell of a device.
+func recordOf(core *rdma.Core, d rdma.Device, lent bool) ledger.RDMADevice {
+	r := ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev, Lent: lent}
+	if u, err := core.Uverbs(d); err == nil {
+		r.Uverbs = u.Name
+	}
+	if lent {
+		r.Settings = core.Settings(d)
+	}
+	return r
 }
 
 // one gives the recorded device, under whatever name and index, or nil when it
@@ -194,11 +201,37 @@ func (n *Node) rdmaHome(ctx context.Context, r *ledger.Record, pod, home *link.N
 	}
 	var errs []error
 	for _, d := range r.RDMA.Devices {
-		if d.Lent {
-			errs = append(errs, n.deviceHome(ctx, r, d, pod, home, wait))
+		if !d.Lent {
+			continue
 		}
+		err := n.deviceHome(ctx, r, d, pod, home, wait)
+		if err == nil && len(d.Settings) > 0 {
+			n.restoreRDMA(r, d, home)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// restoreRDMA restores the settings of a device that is home, and reports those
+// that cannot be restored.
+func (n *Node) restoreRDMA(r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
+	core, err := rdma.Open(home)
+	if err != nil {
+		return // its driver was unloaded, and the settings went with it
+	}
+	defer core.Close()
+	device, err := one(core, d)
+	switch {
+	case err != nil:
+		n.report(r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
+	case device != nil:
+		left := core.Restore(*device, d.Settings)
+		for i := range left {
+			left[i].Setting = "RDMA device " + d.Name + ": " + left[i].Setting
+		}
+		n.report(r, nil, left, nil)
+	}
 }
 
 func (n *Node) deviceHome(ctx context.Context, r *ledger.Record, d ledger.RDMADevice, pod, home *link.Netns, wait time.Duration) error {

@@ -27,11 +27,11 @@ func (n *Node) report(r *ledger.Record, lost []error, device []link.Changed, pro
 	if len(changed) == 0 {
 		return
 	}
-	key := r.Loan.NIC
-	if key == "" {
-		key = r.Loan.Name // without a record
+	key := r.NICName() // without a record, or of RDMA devices alone
+	if r.Loan != nil && r.Loan.NIC != "" {
+		key = r.Loan.NIC
 	}
-	err := n.Ledger.PutReturned(key, ledger.Returned{NIC: r.Loan.Name, Time: time.Now().UTC(), Holder: r.Holder(), Changed: changed})
+	err := n.Ledger.PutReturned(key, ledger.Returned{NIC: r.NICName(), Time: time.Now().UTC(), Holder: r.Holder(), Changed: changed})
 	if err != nil {
 		n.log(r).Warn("cannot write the note of what changed", "err", err)
 	}

@@ -82,6 +82,7 @@ type Device struct {
 	Ports        uint32 // how many ports, numbered from 1
 	ParentDev    string // the device that it belongs to: a PCI address, "mlx5_core.sf.4"; empty if none
 	ParentBus    string // that one's bus: "pci", "auxiliary"
+	Moderation   string // adaptive moderation of completions: "on", "off"; empty if the kernel does not say
 }
 
 // Is says whether both are the same device of this machine, wherever they are
@@ -101,6 +102,9 @@ func parseDevice(a attributes) (Device, error) {
 		Protocol:     a.text(attrProtocol),
 		FWVersion:    a.text(nl.RDMA_NLDEV_ATTR_FW_VERSION),
 		Ports:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
+	}
+	if v := a.get(attrModeration); len(v) == 1 {
+		d.Moderation = onOff[min(v[0], 1)]
 	}
 	if !has32(a, nl.RDMA_NLDEV_ATTR_DEV_INDEX) || d.Name == "" {
 		return Device{}, errMessage

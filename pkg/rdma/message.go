@@ -13,6 +13,8 @@ import (
 const (
 	cmdPortGet    = 5  // RDMA_NLDEV_CMD_PORT_GET
 	cmdGetCharDev = 15 // RDMA_NLDEV_CMD_GET_CHARDEV
+	cmdStatSet    = 16 // RDMA_NLDEV_CMD_STAT_SET
+	cmdStatStatus = 24 // RDMA_NLDEV_CMD_STAT_GET_STATUS
 
 	attrNetdevIndex = 50 // RDMA_NLDEV_ATTR_NDEV_INDEX
 	attrProtocol    = 67 // RDMA_NLDEV_ATTR_DEV_PROTOCOL
@@ -20,6 +22,13 @@ const (
 	attrCharName    = 70 // RDMA_NLDEV_ATTR_CHARDEV_NAME
 	attrCharABI     = 71 // RDMA_NLDEV_ATTR_CHARDEV_ABI
 	attrCharDev     = 72 // RDMA_NLDEV_ATTR_CHARDEV
+	attrModeration  = 84 // RDMA_NLDEV_ATTR_DEV_DIM
+
+	attrStatMode       = 74 // RDMA_NLDEV_ATTR_STAT_MODE
+	attrStatResource   = 75 // RDMA_NLDEV_ATTR_STAT_RES
+	attrStatAutoMask   = 76 // RDMA_NLDEV_ATTR_STAT_AUTO_MODE_MASK
+	attrCounterIndex   = 94 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX
+	attrCounterDynamic = 95 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC
 )
 
 var errMessage = errors.New("malformed RDMA netlink message")

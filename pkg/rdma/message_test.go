@@ -40,7 +40,7 @@ func TestRecordedAnswersAreUnderstood(t *testing.T) {
 	d, err := parseDevice(attrsOf(t, message(t, "device")))
 	if want := (Device{
 		Index: 3, Name: "mlx5_3", NodeGUID: 0xbacef6fffe000003, SysImageGUID: 0xbacef6fffe000003,
-		NodeType: NodeCA, Protocol: "roce", FWVersion: "28.39.1002", Ports: 1,
+		NodeType: NodeCA, Protocol: "roce", FWVersion: "28.39.1002", Ports: 1, Moderation: "off",
 	}); err != nil || d != want {
 		t.Errorf("device: %+v, %v", d, err)
 	}

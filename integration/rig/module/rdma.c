@@ -169,12 +169,23 @@ static const struct rdma_stat_desc fk_stats[] = {
 	{ .name = "rx_write_requests" }, { .name = "out_of_sequence" },
 	{ .name = "np_cnp_sent" }, { .name = "rp_cnp_handled" },
 	{ .name = "rx_icrc_encapsulated" },
+	/* As mlx5's, off until somebody asks for them; the last one stays on then. */
+	{ .name = "cc_rx_ce_pkts", .flags = IB_STAT_FLAG_OPTIONAL },
+	{ .name = "cc_tx_cnp_pkts", .flags = IB_STAT_FLAG_OPTIONAL },
+	{ .name = "fused_pkts", .flags = IB_STAT_FLAG_OPTIONAL },
 };
 
 static struct rdma_hw_stats *fk_alloc_stats(struct ib_device *d, u32 port)
 {
-	return rdma_alloc_hw_stats_struct(fk_stats, ARRAY_SIZE(fk_stats),
-					  RDMA_HW_STATS_DEFAULT_LIFESPAN);
+	struct rdma_hw_stats *s;
+	int i;
+
+	s = rdma_alloc_hw_stats_struct(fk_stats, ARRAY_SIZE(fk_stats),
+				       RDMA_HW_STATS_DEFAULT_LIFESPAN);
+	for (i = 0; s && i < ARRAY_SIZE(fk_stats); i++)
+		if (fk_stats[i].flags & IB_STAT_FLAG_OPTIONAL)
+			set_bit(i, s->is_disabled);
+	return s;
 }
 
 static int fk_get_stats(struct ib_device *d, struct rdma_hw_stats *s, u32 port, int i)
@@ -182,6 +193,20 @@ static int fk_get_stats(struct ib_device *d, struct rdma_hw_stats *s, u32 port, 
 	if (!port || !s)
 		return -EINVAL;
 	return ARRAY_SIZE(fk_stats);
+}
+
+static int fk_modify_stat(struct ib_device *d, u32 port, unsigned int i, bool enable)
+{
+	return !enable && i == ARRAY_SIZE(fk_stats) - 1 ? -EBUSY : 0;
+}
+
+static int fk_modify_device(struct ib_device *d, int mask, struct ib_device_modify *m)
+{
+	if (mask & ~IB_DEVICE_MODIFY_NODE_DESC)
+		return -EOPNOTSUPP;
+	if (mask & IB_DEVICE_MODIFY_NODE_DESC)
+		memcpy(d->node_desc, m->node_desc, sizeof(d->node_desc));
+	return 0;
 }
 
 /* ------------------------------------------- verbs, without a data path ---- */
@@ -302,6 +327,8 @@ static const struct ib_device_ops fk_ops = {
 	.device_group = &fk_group,
 	.alloc_hw_port_stats = fk_alloc_stats,
 	.get_hw_stats = fk_get_stats,
+	.modify_hw_stat = fk_modify_stat,
+	.modify_device = fk_modify_device,
 	.query_device = fk_query_device,
 	.query_port = fk_query_port,
 	.get_port_immutable = fk_port_immutable,
@@ -389,6 +416,7 @@ struct fk_rdma *fk_rdma_add(struct net_device *nd)
 	fk->ibdev.node_type = RDMA_NODE_IB_CA;
 	fk->ibdev.phys_port_cnt = 1;
 	fk->ibdev.num_comp_vectors = num_possible_cpus();
+	fk->ibdev.use_cq_dim = true;	/* as mlx5 */
 	strscpy(fk->ibdev.node_desc, "fakerdma", sizeof(fk->ibdev.node_desc));
 	addrconf_addr_eui48((u8 *)&fk->ibdev.node_guid, nd->dev_addr);
 	ib_set_device_ops(&fk->ibdev, &fk_ops);

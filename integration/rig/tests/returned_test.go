@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/mutate"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // TestWhatThePodDidToTheDeviceDoesNotComeHome is the part of the table that a
@@ -18,8 +20,10 @@ import (
 // that dies.
 func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 	n := newNode(t)
+	n.setMode(rdma.Exclusive) // the RDMA device goes along
+	t.Cleanup(func() { n.setMode(rdma.Shared) })
 	n.furnish(1)
-	config := n.config(0, nil)
+	config := n.config(0, map[string]any{"rdma": "required"})
 	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
 	before := everything()
 	for i, m := range mutate.Table {
@@ -47,12 +51,50 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 			}
 			d := ""
 			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-				if d = testnet.Diff(before, everything()); (d == "") == (m.Fate == mutate.Restored) {
+				now := everything()
+				if d = testnet.Diff(before, now); (d == "") == (m.Fate == mutate.Restored) {
+					before = now
 					return
 				}
 			}
+			before = everything()
 			t.Errorf("it is to be %s:\n%s", m.Fate, d)
 		})
+	}
+}
+
+// TestChainedRDMADeviceComesHomeAsItWas has an attachment whose record has no NIC.
+func TestChainedRDMADeviceComesHomeAsItWas(t *testing.T) {
+	c := newChain(t, rdma.Exclusive)
+	c.peerNIC = true
+	moderation := func(n *testnet.Netns, nic string) string {
+		_, device := n.RDMADevice(nic)
+		answers, err := n.RDMA(1, 0, device) // RDMA_NLDEV_CMD_GET
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%x", testnet.Find(answers[0], 84)) // RDMA_NLDEV_ATTR_DEV_DIM
+	}
+	before := moderation(c.Netns, nicName(0))
+	c.add()
+	for _, m := range mutate.Table {
+		if strings.HasPrefix(m.Name, "RDMA device: adaptive") || strings.HasPrefix(m.Name, "RDMA device: optional counter that") {
+			if err := m.Set(c.pod.Netns, "net1"); err != nil {
+				t.Fatalf("%s: %v", m.Name, err)
+			}
+		}
+	}
+	if moderation(c.pod.Netns, "net1") == before {
+		t.Error("nothing shows that it was done")
+	}
+	c.MustRun(c.rdma("DEL"))
+	c.MustRun(c.nic("DEL"))
+	c.ended()
+	if now := moderation(c.Netns, nicName(0)); now != before {
+		t.Errorf("adaptive moderation is %s, it was %s", now, before)
+	}
+	if said := c.returned(); !strings.HasPrefix(said, nicPCI(0)+": RDMA device mlx5_0: port 1: optional counters") {
+		t.Errorf("of the device is said: %q", said)
 	}
 }
 

@@ -1,0 +1,246 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// setting is what an option of rdma(8), or a file in sysfs, sets of a device, and
+// the device keeps in every namespace.
+type setting struct {
+	name string
+	read func(c *Core, d Device) (string, error)
+	set  func(c *Core, d Device, value string) error
+}
+
+// settings returns those of the device. They are all that RDMA_NLDEV_CMD_SET and
+// STAT_SET set besides name and namespace, and the files that can be written.
+func settings(d Device) []setting {
+	all := []setting{
+		{"adaptive-moderation", readModeration, setModeration},
+		file("node_desc"),
+		file("hw_counters/lifespan"),
+	}
+	for port := uint32(1); port <= min(d.Ports, maxPorts); port++ {
+		all = append(all,
+			ofPort(port, "auto counters", readAuto, setAuto),
+			ofPort(port, "optional counters", readOptional, setOptional),
+			file(fmt.Sprintf("ports/%d/hw_counters/lifespan", port)))
+	}
+	return all
+}
+
+// Settings returns the settings of the device by their names. Those that cannot
+// be read are left out.
+func (c *Core) Settings(d Device) map[string]string {
+	found := map[string]string{}
+	_ = c.in(func() error {
+		for _, s := range settings(d) {
+			if value, err := s.read(c, d); err == nil && utf8.ValidString(value) {
+				found[s.name] = value
+			}
+		}
+		return nil
+	})
+	return found
+}
+
+// Restore sets what differs from want, which is what Settings returned. It
+// returns those settings that differ afterwards.
+func (c *Core) Restore(d Device, want map[string]string) []link.Changed {
+	var left []link.Changed
+	err := c.in(func() error {
+		for _, s := range settings(d) {
+			value, ok := want[s.name]
+			if !ok {
+				continue
+			}
+			have, err := s.read(c, d)
+			if err == nil && have != value {
+				if err = s.set(c, d, value); err == nil {
+					d.Moderation, have, err = c.again(d, s)
+				}
+			}
+			if err != nil || have != value {
+				left = append(left, link.Changed{Setting: s.name, Err: err})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		left = append(left, link.Changed{Setting: "settings", Err: err})
+	}
+	return left
+}
+
+// again reads a setting after it was set.
+func (c *Core) again(d Device, s setting) (moderation, value string, err error) {
+	now, err := c.device(d.Index)
+	if err != nil {
+		return d.Moderation, "", err
+	}
+	value, err = s.read(c, now)
+	return now.Moderation, value, err
+}
+
+var (
+	onOff     = []string{"off", "on"}
+	errUnread = errors.New("the kernel does not report it")
+)
+
+func readModeration(_ *Core, d Device) (string, error) {
+	if d.Moderation == "" {
+		return "", errUnread
+	}
+	return d.Moderation, nil
+}
+
+func setModeration(c *Core, d Device, value string) error {
+	on := byte(max(0, slices.Index(onOff, value)))
+	_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), nl.NewRtAttr(attrModeration, []byte{on}))
+	return err
+}
+
+func ofPort(port uint32, name string, read func(*Core, Device, uint32) (string, error), set func(*Core, Device, uint32, string) error) setting {
+	return setting{
+		name: fmt.Sprintf("port %d: %s", port, name),
+		read: func(c *Core, d Device) (string, error) { return read(c, d, port) },
+		set:  func(c *Core, d Device, value string) error { return set(c, d, port, value) },
+	}
+}
+
+const (
+	autoMode   = 1  // RDMA_COUNTER_MODE_AUTO
+	resourceQP = 19 // RDMA_NLDEV_ATTR_RES_QP
+)
+
+// readAuto reads by what a port's counters are bound to new QPs: the mask of
+// `rdma statistic qp set … auto`, 0 if they are not. Counters bound by hand end
+// with their QPs, so with each move.
+func readAuto(c *Core, d Device, port uint32) (string, error) {
+	a, err := c.ask(nl.RDMA_NLDEV_CMD_STAT_GET, deviceAttr(d.Index), portAttr(port), uint32Attr(attrStatMode, 0), uint32Attr(attrStatResource, resourceQP))
+	if err != nil {
+		return "", err
+	}
+	return strconv.FormatUint(a.uint(attrStatAutoMask), 10), nil
+}
+
+func setAuto(c *Core, d Device, port uint32, value string) error {
+	mask, err := strconv.ParseUint(value, 10, 32)
+	if err != nil {
+		return err
+	}
+	_, err = c.request(cmdStatSet, 0, deviceAttr(d.Index), portAttr(port), uint32Attr(attrStatMode, autoMode),
+		uint32Attr(attrStatResource, resourceQP), uint32Attr(attrStatAutoMask, uint32(mask)))
+	return err
+}
+
+type optionalCounter struct {
+	name  string
+	index uint32
+	on    bool
+}
+
+func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error) {
+	a, err := c.ask(cmdStatStatus, deviceAttr(d.Index), portAttr(port))
+	if err != nil {
+		return nil, err
+	}
+	entries, err := parse(a.get(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS))
+	if err != nil {
+		return nil, err
+	}
+	var found []optionalCounter
+	for _, e := range entries {
+		one, err := parse(e.value)
+		if err != nil {
+			return nil, err
+		}
+		if one.get(attrCounterDynamic) == nil {
+			continue // always on
+		}
+		found = append(found, optionalCounter{
+			name:  one.text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME),
+			index: uint32(one.uint(attrCounterIndex)), on: one.uint(attrCounterDynamic) != 0,
+		})
+	}
+	return found, nil
+}
+
+// readOptional reads which optional counters are on.
+func readOptional(c *Core, d Device, port uint32) (string, error) {
+	all, err := optionalCounters(c, d, port)
+	var on []string
+	for _, one := range all {
+		if one.on {
+			on = append(on, one.name)
+		}
+	}
+	return strings.Join(on, ","), err
+}
+
+func setOptional(c *Core, d Device, port uint32, value string) error {
+	all, err := optionalCounters(c, d, port)
+	if err != nil {
+		return err
+	}
+	list, want := nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS|unix.NLA_F_NESTED, nil), strings.Split(value, ",")
+	for _, one := range all {
+		if slices.Contains(want, one.name) {
+			list.AddRtAttr(attrCounterIndex, nl.Uint32Attr(one.index))
+		}
+	}
+	_, err = c.request(cmdStatSet, 0, deviceAttr(d.Index), portAttr(port), list)
+	return err
+}
+
+// file is a setting that sysfs has, by its path below the device's directory.
+func file(name string) setting {
+	path := func(d Device) (string, error) {
+		if !isElement(d.Name) {
+			return "", fmt.Errorf("RDMA device name %q: %w", d.Name, errMessage)
+		}
+		return filepath.Join("class/infiniband", d.Name, name), nil
+	}
+	read := func(c *Core, d Device) (string, error) {
+		at, err := path(d)
+		if err != nil {
+			return "", err
+		}
+		return c.readSys(at)
+	}
+	return setting{name: name, read: read, set: func(c *Core, d Device, value string) error {
+		at, err := path(d)
+		if err != nil {
+			return err
+		}
+		return c.writeSys(at, value)
+	}}
+}
+
+// writeSys writes a file, with the path below the sysfs root. What the Core
+// itself has mounted cannot be written to.
+func (c *Core) writeSys(path, value string) error {
+	view, err := link.MountSysfs(0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(view)
+	f, err := os.OpenFile(filepath.Join("/proc/self/fd", strconv.Itoa(view), path), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
