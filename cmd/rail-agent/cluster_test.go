@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -15,6 +16,78 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
+// whereabouts runs the plugin for an interface of default/pod1, and returns what it
+// said.
+func (l *lab) whereabouts(verb, nodeFile string, ipam map[string]any) string {
+	l.t.Helper()
+	ipam["type"] = "whereabouts"
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "stateDir": l.state, "ipam": ipam})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(testnet.Bin(l.t), "whereabouts"))
+	cmd.Env = []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
+		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1", netconf.NodeFileEnv + "=" + nodeFile,
+	}
+	cmd.Stdin = bytes.NewReader(conf)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		l.t.Fatalf("%s: %v\n%s", verb, err, out)
+	}
+	return string(out)
+}
+
+// holdsAddress reports whether default/pod1 has an address.
+func holdsAddress(t *testing.T, plane *controlplane.Plane) bool {
+	t.Helper()
+	_, answer, err := plane.Admin().Get(t.Context(), "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(answer), `"default/pod1"`)
+}
+
+// The node file opens the flat file that the network names, and the administrator's
+// flat file may name any kubeconfig. The agent knows no network.
+func TestAgentFreesByAKubeconfigThatOnlyTheFlatFileOfANetworkNames(t *testing.T) {
+	plane := controlplane.Start(t, controlplane.Options{})
+	dir := t.TempDir()
+	l := &lab{t: t, state: filepath.Join(dir, "state")}
+	flat, kubeconfig, nodeFile := filepath.Join(dir, "flat"), plane.AdminKubeconfig(), filepath.Join(dir, "node.yaml")
+	write := func(file, text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(flat, `{"kubernetes":{"kubeconfig":"`+kubeconfig+`"}}`)
+	write(nodeFile, "paths: ["+l.state+", "+flat+"]")
+	ipam := map[string]any{"range": "10.0.0.0/24", "configuration_path": flat}
+	l.whereabouts("ADD", nodeFile, ipam)
+	if err := os.Rename(kubeconfig, kubeconfig+".away"); err != nil {
+		t.Fatal(err)
+	}
+	l.whereabouts("DEL", nodeFile, ipam)
+	if err := os.Rename(kubeconfig+".away", kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	if !holdsAddress(t, plane) {
+		t.Fatal("the DEL did not wait")
+	}
+
+	closed := filepath.Join(dir, "closed.yaml")
+	write(closed, "paths: ["+l.state+"]")
+	t.Setenv(netconf.NodeFileEnv, closed)
+	a := l.start()
+	await(t, "the agent to say why", time.Minute, func() bool { return len(a.said("add the path to")) > 0 })
+	if a.end(syscall.SIGTERM); !holdsAddress(t, plane) {
+		t.Error("a flat file that is closed was believed")
+	}
+	t.Setenv(netconf.NodeFileEnv, nodeFile)
+	l.start()
+	await(t, "the address to be freed", time.Minute, func() bool { return !holdsAddress(t, plane) })
+}
+
 // TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents runs against a real API
 // server: an address whose DEL could not reach it is freed by the kubeconfig
 // that the entry names, and what is wrong with the node is an Event of it.
@@ -23,34 +96,12 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	kubeconfig := plane.AdminKubeconfig()
 	l := &lab{t: t, state: filepath.Join(t.TempDir(), "state")}
 
-	conf, err := json.Marshal(map[string]any{
-		"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "stateDir": l.state,
-		"ipam": map[string]any{"type": "whereabouts", "range": "10.0.0.0/24", "kubernetes": map[string]any{"kubeconfig": kubeconfig}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	run := func(verb, nodeFile string) string {
-		cmd := exec.Command(filepath.Join(testnet.Bin(t), "whereabouts"))
-		cmd.Env = []string{
-			"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
-			"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1", netconf.NodeFileEnv + "=" + nodeFile,
-		}
-		cmd.Stdin = strings.NewReader(string(conf))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", verb, err, out)
-		}
-		return string(out)
+		t.Helper()
+		return l.whereabouts(verb, nodeFile, map[string]any{"range": "10.0.0.0/24", "kubernetes": map[string]any{"kubeconfig": kubeconfig}})
 	}
 	run("ADD", testnet.OpenNodeFile)
-	held := func() bool {
-		_, answer, err := plane.Admin().Get(t.Context(), "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(string(answer), `"default/pod1"`)
-	}
+	held := func() bool { return holdsAddress(t, plane) }
 	if !held() {
 		t.Fatal("the pod has no address")
 	}

@@ -43,7 +43,7 @@ func (j journal) Replay(ctx context.Context) error {
 		ways, err := kubernetes.Journalled(netconf.JournalDir(dir))
 		errs = append(errs, err)
 		for _, w := range slices.SortedFunc(maps.Keys(ways), func(a, b kubernetes.Way) int {
-			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace))
+			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.FlatFile, b.FlatFile))
 		}) {
 			if err := replay(ctx, file, dir, w); err != nil {
 				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", w.Kubeconfig, err))
@@ -54,7 +54,7 @@ func (j journal) Replay(ctx context.Context) error {
 }
 
 func replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kubernetes.Way) error {
-	vet, err := file.VetKubeconfig(w.Kubeconfig, netconf.WhereaboutsFlatFiles())
+	vet, err := file.VetKubeconfig(w.Kubeconfig, file.FlatFiles(w.FlatFile))
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kube
 		return err
 	}
 	store, err := kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: w.Kubeconfig, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
+		Client: client, Kubeconfig: w.Kubeconfig, FlatFile: w.FlatFile, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 	})
 	if err != nil {
 		return err

@@ -281,7 +281,7 @@ func testIPAMGC(l *ipamLab) {
 	state := t.TempDir()
 	for kubeconfig, key := range map[string]string{elsewhere: "c-elsewhere", here: "c-lives"} {
 		o := ipam.Owner{ContainerID: key, IfName: "net1"}
-		if err := kubernetes.Defer(netconf.JournalDir(state), kubeconfig, o, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
+		if err := kubernetes.Defer(netconf.JournalDir(state), kubernetes.Way{Kubeconfig: kubeconfig}, o, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -166,6 +166,17 @@ func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(prog
 	}, nil
 }
 
+// FlatFiles returns the flat files that may name a kubeconfig: the one that a
+// network has named, if the node file opens that, and those of whereabouts'
+// installations.
+func (n *NodeFile) FlatFiles(named string) []string {
+	files := WhereaboutsFlatFiles()
+	if named == "" || !n.OpensPath(keyFlatFile, named) {
+		return files
+	}
+	return append([]string{named}, files...)
+}
+
 // roots fails if a user other than root can have put there what lies at the path,
 // or if that is not a regular file. It does not fail if nothing is there.
 func roots(name string) error {

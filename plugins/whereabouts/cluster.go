@@ -43,17 +43,25 @@ func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
 		return nil, err
 	}
 	return kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: kubeconfig, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
+		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
 		Warn: func(err error) { c.warn("not done yet", err) },
 	})
 }
 
 // allFlatFiles returns the flat files of the node, and that of the config.
 func (c *call) allFlatFiles() []string {
-	if c.conf == nil || c.conf.FlatFile == "" {
+	if c.flatFile() == "" {
 		return c.flatFiles
 	}
-	return append([]string{c.conf.FlatFile}, c.flatFiles...)
+	return append([]string{c.flatFile()}, c.flatFiles...)
+}
+
+// flatFile returns the flat file of the config, "" if it has none.
+func (c *call) flatFile() string {
+	if c.conf == nil {
+		return ""
+	}
+	return c.conf.FlatFile
 }
 
 // findSlice sets c.slice.
@@ -156,7 +164,7 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 			return nil
 		}
 		c.warn("the address is freed later, by the next call of this node that can read its slice", why)
-		return kubernetes.DeferSlice(netconf.JournalDir(c.conf.StateDir), kubeconfig, c.owner(), whole, slices)
+		return kubernetes.DeferSlice(netconf.JournalDir(c.conf.StateDir), c.way(kubeconfig), c.owner(), whole, slices)
 	}
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
 }
@@ -165,7 +173,12 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 // of the cluster to which there is no way now, because of why.
 func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
 	c.warn("the addresses are freed later, by the next call of this node that reaches the server", why)
-	return kubernetes.Defer(netconf.JournalDir(stateDir), kubeconfig, c.owner(), pools)
+	return kubernetes.Defer(netconf.JournalDir(stateDir), c.way(kubeconfig), c.owner(), pools)
+}
+
+// way returns how the journal's replay gets to the cluster that kubeconfig leads to.
+func (c *call) way(kubeconfig string) kubernetes.Way {
+	return kubernetes.Way{Kubeconfig: kubeconfig, FlatFile: c.flatFile()}
 }
 
 // releaseNoted frees what the node has noted of the attachment in clusters

@@ -20,8 +20,10 @@ const journalSuffix = ".free"
 type deferred struct {
 	// Kubeconfig, Server and Namespace say where. Without a server (from before
 	// it was written, or when the kubeconfig could not be read) it is that of the
-	// kubeconfig, and an empty namespace that of its current context.
+	// kubeconfig, and an empty namespace that of its current context. FlatFile is
+	// that of the network.
 	Kubeconfig string    `json:"kubeconfig"`
+	FlatFile   string    `json:"flatFile,omitempty"`
 	Server     string    `json:"server,omitempty"`
 	Namespace  string    `json:"namespace,omitempty"`
 	Pool       ipam.Pool `json:"pool"`
@@ -128,7 +130,7 @@ func (j journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
 	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
 	err := j.each(journalSuffix, wanted, func(file string, d *deferred) bool {
 		if d.Pool == pool && here(d) {
-			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig}, journalled: file})
+			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig, FlatFile: d.FlatFile}, journalled: file})
 		}
 		return len(asks) < longestTurn
 	})
@@ -148,7 +150,7 @@ func isAt(client *kube.Client) func(*deferred) bool {
 		if d.Server == client.Server() && d.Namespace == client.Namespace() {
 			return true
 		}
-		way := Way{d.Kubeconfig, d.Namespace}
+		way := Way{Kubeconfig: d.Kubeconfig, Namespace: d.Namespace}
 		here, known := leads[way]
 		if !known {
 			here = LeadsTo(client, way)
@@ -168,9 +170,12 @@ func LeadsTo(client *kube.Client, way Way) bool {
 
 // Defer leaves it to the journal to free what owner's attachment holds in
 // pools, for a caller that cannot even tell which server it should talk to.
-func Defer(journalDir, kubeconfig string, owner ipam.Owner, pools []ipam.Pool) error {
+func Defer(journalDir string, way Way, owner ipam.Owner, pools []ipam.Pool) error {
 	for _, pool := range pools {
-		d := &deferred{Kubeconfig: kubeconfig, Pool: pool, Owner: owner, Since: time.Now().UTC()}
+		d := &deferred{
+			Kubeconfig: way.Kubeconfig, FlatFile: way.FlatFile, Namespace: way.Namespace,
+			Pool: pool, Owner: owner, Since: time.Now().UTC(),
+		}
 		if err := (journal{path: journalDir}).put(d); err != nil {
 			return err
 		}
@@ -182,6 +187,9 @@ func Defer(journalDir, kubeconfig string, owner ipam.Owner, pools []ipam.Pool) e
 type Way struct {
 	Kubeconfig string
 	Namespace  string // "" is that of the kubeconfig's current context
+	// FlatFile is the flat file that filled the network's config, "" if there was
+	// none. The kubeconfig may be open only because this file names it.
+	FlatFile string
 }
 
 // Journalled counts what waits in a journal, by where it is to be freed: each
@@ -190,7 +198,7 @@ func Journalled(journalDir string) (map[Way]int, error) {
 	waiting, err := journal{path: journalDir}.all()
 	ways := map[Way]int{}
 	for _, d := range waiting {
-		ways[Way{d.Kubeconfig, d.Namespace}]++
+		ways[Way{d.Kubeconfig, d.Namespace, d.FlatFile}]++
 	}
 	return ways, err
 }

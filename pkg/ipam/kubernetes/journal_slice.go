@@ -44,14 +44,17 @@ func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.P
 	s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address is freed later, by the next call of this node that can read NodeSlicePool %s: %s",
 		slices, cmp.Or(silence, fmt.Sprint(err))))
 	return errors.Join(s.Release(ctx, owner, nil), s.journal.put(&deferred{
-		Kubeconfig: s.kubeconfig, Server: s.client.Server(), Namespace: s.client.Namespace(),
+		Kubeconfig: s.kubeconfig, FlatFile: s.flatFile, Server: s.client.Server(), Namespace: s.client.Namespace(),
 		Pool: whole, Slices: slices, Owner: owner, Since: time.Now().UTC(),
 	}))
 }
 
 // DeferSlice is [Defer] for an attachment of a network with node slices.
-func DeferSlice(journalDir, kubeconfig string, owner ipam.Owner, whole ipam.Pool, slices string) error {
-	d := &deferred{Kubeconfig: kubeconfig, Pool: whole, Slices: slices, Owner: owner, Since: time.Now().UTC()}
+func DeferSlice(journalDir string, way Way, owner ipam.Owner, whole ipam.Pool, slices string) error {
+	d := &deferred{
+		Kubeconfig: way.Kubeconfig, FlatFile: way.FlatFile, Namespace: way.Namespace,
+		Pool: whole, Slices: slices, Owner: owner, Since: time.Now().UTC(),
+	}
 	return journal{path: journalDir}.put(d)
 }
 

@@ -83,7 +83,7 @@ func TestWhatWaitsForASliceTakesNothingFromTheNextAdd(t *testing.T) {
 	n, own := newNode(t), ofNode(claim(t, "sliceagain", "10.0.0.64/26"), "node1")
 	whole := ofNode(claim(t, "sliceagain", "10.0.0.0/24"), "node1")
 	createSlices(t, "sliceagain", "node1", "10.0.0.64/26")
-	if err := DeferSlice(n.journal.path, n.kubeconfig, pod(0), whole.Pool, "sliceagain"); err != nil {
+	if err := DeferSlice(n.journal.path, Way{Kubeconfig: n.kubeconfig}, pod(0), whole.Pool, "sliceagain"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := n.Slice(testContext(t), "sliceagain", "node1"); err != nil || got != own.Pool.Prefix {
@@ -103,13 +103,13 @@ func TestWhatWaitsForASliceThatNobodyHasIsForgotten(t *testing.T) {
 	createSlices(t, "slicegone", "node2", "10.0.0.64/26")
 	for i, name := range []string{"slicegone", "slicegone-all"} { // no slice, and no pool of slices
 		pool := ipam.Pool{Space: name, Node: "node1", Prefix: netip.MustParsePrefix("10.0.0.0/24")}
-		if err := DeferSlice(n.journal.path, n.kubeconfig, pod(i), pool, name); err != nil {
+		if err := DeferSlice(n.journal.path, Way{Kubeconfig: n.kubeconfig}, pod(i), pool, name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	elsewhere := otherKubeconfig(t, "http://127.0.0.1:1", testNamespace)
 	pool := ipam.Pool{Node: "node2", Prefix: netip.MustParsePrefix("10.0.0.0/24")}
-	if err := DeferSlice(n.journal.path, elsewhere, pod(2), pool, "slicegone"); err != nil {
+	if err := DeferSlice(n.journal.path, Way{Kubeconfig: elsewhere}, pod(2), pool, "slicegone"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Replay(testContext(t)); err != nil {

@@ -25,8 +25,9 @@ type ask struct {
 	Exclusive bool            `json:"exclusive,omitempty"`
 	// Note is what the asker knows of what it gives back.
 	Note *note `json:"note,omitempty"`
-	// Kubeconfig is the asker's own way to the server.
+	// Kubeconfig and FlatFile are the asker's own way to the server, see [Way].
 	Kubeconfig string `json:"kubeconfig,omitempty"`
+	FlatFile   string `json:"flatFile,omitempty"`
 	// Born is a time by which the sandbox existed, by this node's clock; zero if
 	// the asker is of an older version.
 	Born time.Time `json:"born,omitzero"`

@@ -430,7 +430,7 @@ func TestReconcileReplaysTheJournal(t *testing.T) {
 	o := l.owner("kept", 0)
 	l.createPod("kept", nil)
 	l.add(o, c)
-	if err := Defer(l.state+"/journal", l.kubeconfig, o, []ipam.Pool{c.Pool}); err != nil {
+	if err := Defer(l.state+"/journal", Way{Kubeconfig: l.kubeconfig}, o, []ipam.Pool{c.Pool}); err != nil {
 		t.Fatal(err)
 	}
 	r := NewReconciler(ReconcilerOptions{Client: l.client, Store: l.Store})

@@ -29,6 +29,8 @@ type Options struct {
 	// Kubeconfig is what Client was opened with; it is noted for a DEL that
 	// comes without a config.
 	Kubeconfig string
+	// FlatFile is for [Way].
+	FlatFile string
 	// StateDir and JournalDir are absolute paths of the node; the store lies in
 	// "ipam-kubernetes" of the former.
 	StateDir, JournalDir string
@@ -44,6 +46,7 @@ type Options struct {
 type Store struct {
 	client     *kube.Client
 	kubeconfig string
+	flatFile   string
 	journal    journal
 	sandbox    sandbox
 	warn       func(error)
@@ -70,7 +73,7 @@ const (
 // to no server.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		client: o.Client, kubeconfig: o.Kubeconfig, journal: journal{path: o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn,
+		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: journal{path: o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn,
 		base: filepath.Join(o.StateDir, storeDir), server: statefile.Name(o.Client.Server(), o.Client.Namespace()),
 	}
 	base, err := statefile.Open(s.base)
@@ -99,7 +102,7 @@ func (s *Store) warnIf(err error) {
 
 // submit has a carried out on pool.
 func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
-	a.Kubeconfig = s.kubeconfig
+	a.Kubeconfig, a.FlatFile = s.kubeconfig, s.flatFile
 	pools, err := s.dir.Sub(queuesDir)
 	if err != nil {
 		return answer{}, err
@@ -219,8 +222,12 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 // deferAsk leaves it to the journal to free what p gives back, because of why.
 func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
 	if p.journalled == "" {
+		kubeconfig, flatFile := p.Kubeconfig, p.FlatFile
+		if kubeconfig == "" { // it was not posted
+			kubeconfig, flatFile = s.kubeconfig, s.flatFile
+		}
 		d := &deferred{
-			Kubeconfig: cmp.Or(p.Kubeconfig, s.kubeconfig), Server: s.client.Server(), Namespace: s.client.Namespace(),
+			Kubeconfig: kubeconfig, FlatFile: flatFile, Server: s.client.Server(), Namespace: s.client.Namespace(),
 			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
 		}
 		if err := s.journal.put(d); err != nil {
