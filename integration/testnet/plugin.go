@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +25,7 @@ func root() string {
 
 var buildOnce = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("RAIL_CNI_BIN"); dir != "" {
-		return dir, nil
+		return dir, stale(dir)
 	}
 	dir, err := os.MkdirTemp("", "rail-bin")
 	if err != nil {
@@ -37,6 +38,41 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	}
 	return dir, nil
 })
+
+// stale fails if the binaries of "make build" are older than a source file: an
+// edit would go untested. go build gives them a new time even if none changed.
+// Other directories are a test's own; and the rig has no sources.
+func stale(dir string) error {
+	const asked = "RAIL_CNI_BIN_ASKED" // by a test that runs itself again, for hours perhaps
+	if os.Getenv(asked) == dir {
+		return nil
+	}
+	defer os.Setenv(asked, dir)
+	here, err := os.Stat(filepath.Join(root(), "bin"))
+	if there, thereErr := os.Stat(dir); err != nil || thereErr != nil || !os.SameFile(here, there) {
+		return nil
+	}
+	built, err := os.Stat(filepath.Join(dir, "host-device"))
+	if err != nil {
+		return fmt.Errorf("run make build: %w", err)
+	}
+	for _, part := range []string{"go.mod", "cmd", "plugins", "pkg"} {
+		err := filepath.WalkDir(filepath.Join(root(), part), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") || filepath.Ext(path) != ".go" && d.Name() != "go.mod" {
+				return err
+			}
+			source, err := d.Info()
+			if err == nil && source.ModTime().After(built.ModTime()) {
+				err = fmt.Errorf("run make build: %s is newer than the binaries in %s", path, dir)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Bin gives the directory with the project's own binaries: RAIL_CNI_BIN, as
 // `make test` sets it, or one that they are built into now.
