@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -542,10 +543,7 @@ func TestAListHoldsNoConfigurations(t *testing.T) {
 }
 
 func TestRecordsOfAnotherBoot(t *testing.T) {
-	durable, volatile := open(t, t.TempDir()), open(t, onTmpfs(t, "1m"))
-	if !durable.state.Durable() {
-		t.Skip("the test's directory is on a tmpfs: no boot id is kept there")
-	}
+	durable, volatile := open(t, testnet.OnDisk(t)), open(t, onTmpfs(t, "1m"))
 	mine := lending("c1", "ens1")
 	put(t, durable, mine)
 	if got, err := durable.Get(mine.Key); err != nil || got.BootID == "" || !durable.OfThisBoot(got) {

@@ -9,12 +9,14 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // A power cut shows only what was synced. Here fsync fails: whatever is durable
 // must fail too, and a file must not get its name before its content is on disk.
 func TestWhatIsDurableIsSynced(t *testing.T) {
-	d := openAt(t, t.TempDir())
+	d := openAt(t, testnet.OnDisk(t))
 	for _, name := range []string{"old", "aside", "gone", "from"} {
 		if err := d.Write(name, []byte("old")); err != nil {
 			t.Fatal(err)
@@ -34,7 +36,7 @@ func TestWhatIsDurableIsSynced(t *testing.T) {
 }
 
 func TestWhatIsNotDurableIsNotSynced(t *testing.T) {
-	volatile := openAt(t, t.TempDir())
+	volatile := openAt(t, testnet.OnDisk(t))
 	volatile.Volatile()
 	for name, d := range map[string]*Dir{"tmpfs": openAt(t, tmpfs(t, "1m")), "volatile": volatile} {
 		for _, file := range []string{"aside", "gone", "from"} {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
@@ -567,10 +568,10 @@ func TestContextBoundsTheWaitForALock(t *testing.T) {
 }
 
 func TestReboot(t *testing.T) {
-	dir := t.TempDir()
+	dir := testnet.OnDisk(t)
 	s := New(dir)
 	if d, err := statefile.Open(dir); err != nil || !d.Durable() {
-		t.Skipf("the directory does not outlive a reboot, %v", err)
+		t.Fatalf("the directory does not outlive a reboot, %v", err)
 	}
 	c := claim(t, "10.0.0.0/24")
 	for _, id := range []string{"a", "b"} {
