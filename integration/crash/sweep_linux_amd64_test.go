@@ -97,19 +97,23 @@ func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough in
 	fmt.Fprint(hash, name, verb, m) // never fails
 	points := rand.New(rand.NewPCG(seed, hash.Sum64())).Perm(result.points)
 	points = slices.DeleteFunc(points, func(p int) bool { return m.nth > 0 && p%m.nth != m.first })
-	if !full && len(points) > sample {
-		points = points[:sample]
+	tries := len(points)
+	if !full && tries > sample {
+		tries = sample // in the random order: a point that is not reached has a substitute
+	} else {
+		slices.Sort(points)
 	}
-	slices.Sort(points)
 	for _, p := range points {
-		if len(result.losses) >= enough {
+		if len(result.losses) >= enough || result.tried == tries {
 			break
 		}
 		in.nth = p + 1
 		o := trace(t, s.begin(), in)
 		if o.at == "" {
 			// This time there were fewer: whatever the program did, it is done.
-			s.recover(m.recovery, o)
+			if lost := s.recover(m.recovery, o); lost != nil {
+				result.losses = append(result.losses, fmt.Sprintf("change %d of %d was not reached: %s", in.nth, result.points, strings.Join(lost, "; ")))
+			}
 			continue
 		}
 		result.tried++
@@ -134,6 +138,9 @@ func (r tally) report(t *testing.T) {
 	table.Unlock()
 	if full { // takes hours, and may not come to its table
 		fmt.Printf("%s %s, %s: %d points, %d tried, %d losses\n", r.name, r.verb, r.mode, r.points, r.tried, len(r.losses))
+	}
+	if r.tried == 0 && len(r.losses) == 0 {
+		t.Errorf("%s %s, %s: none of %d points was tried", r.name, r.verb, r.mode, r.points)
 	}
 	for i, l := range r.losses {
 		if i == 5 {
