@@ -254,7 +254,7 @@ func TestAddWhoseContextEndsGivesBackWhatItHas(t *testing.T) {
 	_, err = n.Add(ctx, &attach.Call{
 		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: "/run/netns/" + b.pod.Name, Path: dir, Conf: &conf.Common,
 	}, attach.LendNIC{Conf: conf})
-	fails(t, err, 0, "slow")
+	fails(t, err, cnierr.IPAM, "slow")
 	b.untouched(before)
 	if _, err := os.Stat(dir + "/freed"); err != nil {
 		t.Error("IPAM DEL was not called")

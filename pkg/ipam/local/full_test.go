@@ -15,11 +15,7 @@ import (
 func mount(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,"+options)
-	if errors.Is(err, unix.EPERM) {
-		t.Skip("mounting is not allowed here")
-	}
-	if err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,"+options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -33,11 +29,11 @@ func mount(t *testing.T, options string) string {
 // TestFileSystemFull lets the file system run full at every step of an ADD:
 // with one more inode, or one more page, each time.
 func TestFileSystemFull(t *testing.T) {
-	for _, resource := range []struct {
+	for name, resource := range map[string]struct {
 		option      string
 		unit, steps int // of the limit; how many ADDs must fail at least
-	}{{"nr_inodes=%d", 1, 10}, {"size=%dk", 4, 2}} {
-		t.Run(resource.option, func(t *testing.T) {
+	}{"inodes": {"nr_inodes=%d", 1, 10}, "pages": {"size=%dk", 4, 2}} {
+		t.Run(name, func(t *testing.T) {
 			failed, worked := 0, 0
 			for n := 1; worked < 5 && n < 200; n++ {
 				s := New(mount(t, fmt.Sprintf(resource.option, n*resource.unit)))
