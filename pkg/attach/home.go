@@ -243,7 +243,8 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 			return err
 		}
 		if l != nil {
-			return n.moveHome(ctx, r, pod, home, l, silent)
+			stacked := n.deleteStacked(r, pod, l.Index, false)
+			return errors.Join(n.moveHome(ctx, r, pod, home, l, silent), stacked)
 		}
 	}
 	l, away, err := n.awaitHome(ctx, r, home, wait)
@@ -261,7 +262,10 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 		defer away.Close()
 		return n.moveHome(ctx, r, away, home, l, silent)
 	}
-	return n.restore(ctx, r, home, l)
+	if pod != nil {
+		err = n.deleteStacked(r, pod, l.Index, true)
+	}
+	return errors.Join(n.restore(ctx, r, home, l), err)
 }
 
 // errNowhere: a NIC is not to be seen, though a driver holds its device. It may

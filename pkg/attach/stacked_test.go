@@ -1,0 +1,59 @@
+package attach_test
+
+import (
+	"testing"
+)
+
+// A macvlan that the pod makes on its NIC would go on hearing for the next pod,
+// and its XDP program would keep the NIC's from being detached.
+func TestWhatThePodPutOnItsNICEndsWithTheAttachment(t *testing.T) {
+	for name, does := range map[string]func(*bench){
+		"a macvlan": func(*bench) {},
+		"a macvlan on a macvlan": func(b *bench) {
+			b.pod.IP("link", "add", "link", "on0", "name", "on1", "type", "macvlan", "mode", "bridge")
+		},
+		"with an XDP program, beside the NIC's": func(b *bench) {
+			b.pod.Attach("net1", "xdp native")
+			b.pod.Attach("on0", "xdp generic")
+		},
+		"and takes the NIC to the host": func(b *bench) {
+			b.pod.Attach("net1", "xdp native")
+			b.pod.Attach("on0", "xdp generic")
+			b.pod.IP("link", "set", "net1", "netns", b.node.Name)
+		},
+		"many": func(b *bench) {
+			b.pod.Batch(nil, each(300, "link add link net1 name c%d-%d type macvlan mode bridge")...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500") // a veth takes no XDP program else
+			before, attributes, empty := b.node.State(), b.node.Attributes(nicName), b.pod.State()
+			config := b.config(nil)
+			b.node.MustRun(b.call("ADD", config))
+			b.pod.IP("link", "add", "link", "net1", "name", "on0", "up", "type", "macvlan", "mode", "bridge")
+			does(b)
+			b.node.MustRun(b.call("DEL", config))
+			b.untouched(before)
+			b.sameAttributes(attributes)
+			if d := b.pod.Settled(empty); d != "" {
+				t.Errorf("the pod has more than before its NIC:\n%s", d)
+			}
+		})
+	}
+}
+
+// The pod's own veth has its peer's index where a macvlan has its NIC's.
+func TestALinkThatOnlyLooksAsIfItLayOnTheNICStays(t *testing.T) {
+	b := newBench(t)
+	config := b.config(nil)
+	b.node.MustRun(b.call("ADD", config))
+	b.pod.IP("link", "add", "own0", "type", "veth", "peer", "name", "own1")
+	b.pod.IP("link", "add", "link", "own0", "name", "on-own", "type", "macvlan", "mode", "bridge")
+	b.node.MustRun(b.call("DEL", config))
+	for _, name := range []string{"own0", "own1", "on-own"} {
+		if !b.pod.Has(name) {
+			t.Errorf("the pod's %s is gone", name)
+		}
+	}
+}
