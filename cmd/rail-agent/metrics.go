@@ -1,22 +1,17 @@
 package main
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/big"
 	"net"
-	"net/http"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -117,88 +112,4 @@ func selfSigned(node string) (tls.Certificate, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
-}
-
-const (
-	guardTime   = 10 * time.Second // bounds both reviews of a token
-	guardMemory = 2 * time.Minute  // how long an accepted token is not reviewed again, as by the kubelet
-	mostTokens  = 100              // accepted tokens that are remembered
-	mostReviews = 2                // at the same time, so that false tokens do not load the API server
-)
-
-// guard accepts requests whose bearer token the cluster knows and permits to get
-// /metrics.
-type guard struct {
-	client  *kube.Client
-	log     *slog.Logger
-	reviews chan struct{}
-
-	mu  sync.Mutex
-	let map[[sha256.Size]byte]time.Time // accepted tokens, and until when
-}
-
-func newGuard(client *kube.Client, log *slog.Logger) *guard {
-	return &guard{client: client, log: log, reviews: make(chan struct{}, mostReviews), let: map[[sha256.Size]byte]time.Time{}}
-}
-
-// before returns h behind the guard.
-func (g *guard) before(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if code := g.check(r); code != http.StatusOK {
-			http.Error(w, http.StatusText(code), code)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// check returns the status for a request, StatusOK if the guard accepts it.
-func (g *guard) check(r *http.Request) int {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || token == "" {
-		return http.StatusUnauthorized
-	}
-	sum := sha256.Sum256([]byte(token))
-	if g.remembers(sum) {
-		return http.StatusOK
-	}
-	select {
-	case g.reviews <- struct{}{}:
-		defer func() { <-g.reviews }()
-	default:
-		return http.StatusServiceUnavailable
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), guardTime)
-	defer cancel()
-	user, known, err := g.client.WhoIs(ctx, token)
-	allowed := false
-	if err == nil && known {
-		allowed, err = g.client.MayGet(ctx, user, r.URL.Path)
-	}
-	switch {
-	case err != nil:
-		g.log.Warn("cannot review the token of a scrape", "err", err)
-		return http.StatusServiceUnavailable
-	case !known:
-		return http.StatusUnauthorized
-	case !allowed:
-		return http.StatusForbidden
-	}
-	g.remember(sum)
-	return http.StatusOK
-}
-
-func (g *guard) remembers(sum [sha256.Size]byte) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return time.Now().Before(g.let[sum])
-}
-
-func (g *guard) remember(sum [sha256.Size]byte) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.let) >= mostTokens {
-		clear(g.let)
-	}
-	g.let[sum] = time.Now().Add(guardMemory)
 }

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+const (
+	guardTime    = 10 * time.Second // bounds the wait for a review and both reviews of a token
+	guardMemory  = 2 * time.Minute  // how long an accepted token is not reviewed again, as by the kubelet
+	falseMemory  = 10 * time.Second // how long a refused token is not, which may become right
+	mostTokens   = 100              // that are remembered, of each kind
+	mostReviews  = 4                // at the same time, so that false tokens do not load the API server
+	reviewsOfOne = 2                // of one sender, which others are not to wait for; two scrapers may share an address
+	mostSenders  = 100              // that wait at the same time
+)
+
+// guard accepts requests whose bearer token the cluster knows and permits to get
+// /metrics.
+type guard struct {
+	client  *kube.Client
+	log     *slog.Logger
+	reviews chan struct{}
+
+	mu      sync.Mutex
+	known   verdicts             // 200
+	refused verdicts             // 401 and 403
+	senders map[netip.Prefix]int // their requests that wait or are reviewed
+}
+
+func newGuard(client *kube.Client, log *slog.Logger) *guard {
+	return &guard{
+		client: client, log: log, reviews: make(chan struct{}, mostReviews),
+		known: verdicts{}, refused: verdicts{}, senders: map[netip.Prefix]int{},
+	}
+}
+
+// before returns next behind the guard.
+func (g *guard) before(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if code := g.check(r); code != http.StatusOK {
+			http.Error(w, http.StatusText(code), code)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// check returns the status for a request, StatusOK if the guard accepts it.
+func (g *guard) check(r *http.Request) int {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || token == "" {
+		return http.StatusUnauthorized
+	}
+	sum := sha256.Sum256([]byte(token))
+	if code := g.remembers(sum); code != 0 {
+		return code
+	}
+	from := senderOf(r)
+	if !g.enter(from) {
+		return http.StatusTooManyRequests
+	}
+	defer g.leave(from)
+	ctx, cancel := context.WithTimeout(r.Context(), guardTime)
+	defer cancel()
+	select {
+	case g.reviews <- struct{}{}: // in the order in which they came
+		defer func() { <-g.reviews }()
+	case <-ctx.Done():
+		return http.StatusServiceUnavailable
+	}
+	code, err := g.review(ctx, token, r.URL.Path)
+	if err != nil {
+		g.log.Warn("cannot review the token of a scrape", "err", err)
+		return http.StatusServiceUnavailable
+	}
+	g.remember(sum, code)
+	return code
+}
+
+// review returns the status that the cluster has for a token.
+func (g *guard) review(ctx context.Context, token, path string) (int, error) {
+	user, known, err := g.client.WhoIs(ctx, token)
+	if err != nil || !known {
+		return http.StatusUnauthorized, err
+	}
+	allowed, err := g.client.MayGet(ctx, user, path)
+	if err != nil || !allowed {
+		return http.StatusForbidden, err
+	}
+	return http.StatusOK, nil
+}
+
+// senderOf returns whom the request counts for. A sender can have all addresses of
+// an IPv6 network.
+func senderOf(r *http.Request) netip.Prefix {
+	const network = 64
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	sender, _ := ip.Prefix(min(ip.BitLen(), network))
+	return sender
+}
+
+// enter reports whether a request of the sender may wait for a review. leave must
+// follow if it may.
+func (g *guard) enter(from netip.Prefix) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.senders[from]
+	if n >= reviewsOfOne || n == 0 && len(g.senders) >= mostSenders {
+		return false
+	}
+	g.senders[from]++
+	return true
+}
+
+func (g *guard) leave(from netip.Prefix) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.senders[from]--; g.senders[from] == 0 {
+		delete(g.senders, from)
+	}
+}
+
+// remembers returns the status of a token that was reviewed a short time ago, else
+// 0.
+func (g *guard) remembers(sum [sha256.Size]byte) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if code := g.known.of(sum); code != 0 {
+		return code
+	}
+	return g.refused.of(sum)
+}
+
+func (g *guard) remember(sum [sha256.Size]byte, code int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if code == http.StatusOK {
+		g.known.put(sum, code, guardMemory)
+	} else {
+		g.refused.put(sum, code, falseMemory)
+	}
+}
+
+// verdicts are the statuses of tokens, by their digests. False tokens have a map of
+// their own, so that they do not push out the right ones.
+type verdicts map[[sha256.Size]byte]verdict
+
+type verdict struct {
+	code  int
+	until time.Time
+}
+
+// of returns the status of a token, 0 if it is not known or was known too long ago.
+func (v verdicts) of(sum [sha256.Size]byte) int {
+	if is := v[sum]; time.Now().Before(is.until) {
+		return is.code
+	}
+	return 0
+}
+
+func (v verdicts) put(sum [sha256.Size]byte, code int, life time.Duration) {
+	if len(v) >= mostTokens {
+		clear(v)
+	}
+	v[sum] = verdict{code, time.Now().Add(life)}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// reviewer is an API server that knows the tokens that begin with "right". It
+// answers reviews of "slow" ones when it is told to.
+type reviewer struct {
+	reviews, now, most atomic.Int64
+	release            chan struct{}
+}
+
+func (s *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var asked struct{ Spec struct{ Token string } }
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	status := map[string]any{"allowed": true}
+	if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
+		s.reviews.Add(1)
+		now := s.now.Add(1)
+		defer s.now.Add(-1)
+		for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
+		}
+		if strings.HasPrefix(asked.Spec.Token, "slow") {
+			select {
+			case <-s.release:
+			case <-r.Context().Done():
+			}
+		}
+		status = map[string]any{"authenticated": strings.HasPrefix(asked.Spec.Token, "right")}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]any{"status": status})
+}
+
+// guarded returns a reviewer, and what asks a guard of it for the metrics.
+func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
+	t.Helper()
+	s = &reviewer{release: make(chan struct{})}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{"clusters":[{"name":"c","cluster":{"server":"` + server.URL + `"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{"token":"agent"}}],"current-context":"c"}`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: config, UserAgent: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newGuard(client, slog.New(slog.NewTextHandler(io.Discard, nil))).before(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	return s, func(from, token string) int {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		r.RemoteAddr = from + ":1234"
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+}
+
+// One sender of false tokens takes no review from others, however slow those are.
+func TestRightTokenGetsInBesideFalseOnes(t *testing.T) {
+	s, get := guarded(t)
+	var all sync.WaitGroup
+	var refused atomic.Int64
+	for i := range 50 {
+		all.Go(func() {
+			if get("10.0.0.9", "slow"+strings.Repeat("x", i)) != http.StatusUnauthorized {
+				refused.Add(1)
+			}
+		})
+	}
+	await(t, "the reviews", time.Minute, func() bool { return s.now.Load() == reviewsOfOne && refused.Load() > 0 })
+	for _, from := range []string{"10.0.0.10", "[fd00::1]"} {
+		if code := get(from, "right"+from); code != http.StatusOK {
+			t.Errorf("a right token from %s: %d", from, code)
+		}
+	}
+	close(s.release)
+	all.Wait()
+	if code := get("10.0.0.9", "right"); code != http.StatusOK {
+		t.Errorf("a right token from the same address, later: %d", code)
+	}
+}
+
+// Senders at many addresses do not load the server, and who comes then waits.
+func TestReviewsAtOnceAreBounded(t *testing.T) {
+	s, get := guarded(t)
+	var all sync.WaitGroup
+	for i := range 2 * mostReviews {
+		all.Go(func() { get("10.0.1."+fmt.Sprint(i), "slow"+strings.Repeat("x", i)) })
+	}
+	await(t, "the reviews", time.Minute, func() bool { return s.now.Load() == mostReviews })
+	answer := make(chan int, 1)
+	go func() { answer <- get("10.0.0.10", "right") }()
+	close(s.release)
+	if code := <-answer; code != http.StatusOK {
+		t.Errorf("a right token: %d", code)
+	}
+	all.Wait()
+	if most := s.most.Load(); most > mostReviews {
+		t.Errorf("%d reviews at once, want at most %d", most, mostReviews)
+	}
+}
+
+func TestFalseTokenIsNotReviewedAgainAtOnce(t *testing.T) {
+	s, get := guarded(t)
+	for range 5 {
+		if code := get("10.0.0.9", "false"); code != http.StatusUnauthorized {
+			t.Errorf("%d", code)
+		}
+	}
+	if n := s.reviews.Load(); n != 1 {
+		t.Errorf("%d reviews", n)
+	}
+}
