@@ -57,3 +57,24 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 		}
 	}
 }
+
+// All of them could answer for the attachment's MAC, and are deleted.
+func TestDELIsQuickHoweverManyMacvlansThePodMadeWithItsMAC(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	const mac = "02:00:00:00:00:42"
+	config := b.macvlanConfig(map[string]any{"mac": mac})
+	b.node.MustRun(b.call("ADD", config))
+	b.pod.IP("link", "add", "other", "type", "ifb")
+	b.pod.Batch(nil, each(800, "link add link net1 name c%d-%d address "+mac+" type macvlan mode bridge")...)
+	began := time.Now()
+	b.node.MustRun(b.call("DEL", config))
+	if took := time.Since(began); took > delTime {
+		t.Errorf("DEL took %v", took)
+	}
+	b.untouched(before)
+	links, err := b.pod.Links()
+	if err != nil || len(links) != 2 {
+		t.Errorf("%d links are left in the pod, want lo and other (%v)", len(links), err)
+	}
+}

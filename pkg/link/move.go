@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 
@@ -214,4 +215,29 @@ func (n *Netns) Delete(index int) error {
 		return nil
 	}
 	return err
+}
+
+// DeleteTogether deletes many virtual links of one namespace at once: one by one,
+// each takes the kernel up to some ten milliseconds (synchronize_net). It returns
+// those that are left, such as all of them if the kernel refuses.
+func (n *Netns) DeleteTogether(links []*Link) (left []*Link, err error) {
+	// Nobody has a link in this group, but who puts it there meanwhile and could
+	// delete it as well. The kernel refuses to delete a group with a NIC in it.
+	group := attribute{kind: unix.IFLA_GROUP, value: nl.Uint32Attr(rand.Uint32() | 1<<31)}
+	for _, l := range links {
+		if err := n.setLink(l.Index, group); err != nil && !errors.Is(err, unix.ENODEV) {
+			return links, nil
+		}
+	}
+	_ = n.replay(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attributes{group})
+	there, err := n.Links()
+	if err != nil {
+		return links, err
+	}
+	for _, l := range links {
+		if slices.ContainsFunc(there, func(t *Link) bool { return t.Index == l.Index && t.Kind == l.Kind && t.Lower == l.Lower }) {
+			left = append(left, l)
+		}
+	}
+	return left, nil
 }

@@ -298,3 +298,29 @@ func TestWhatTheKernelDoesNotMove(t *testing.T) {
 		t.Errorf("asking changed the namespace:\n%s", d)
 	}
 }
+
+func TestLinksAreDeletedTogether(t *testing.T) {
+	n := testnet.NewNetns(t, "n")
+	n.Batch(nil, "link add i0 type ifb", "link add i1 type ifb", "link add other type ifb")
+	named := func(names ...string) (links []*link.Link) {
+		for _, name := range names {
+			l, err := n.ByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			links = append(links, l)
+		}
+		return links
+	}
+	// The kernel refuses the loopback, as it does a NIC, and deletes none.
+	if left, err := n.DeleteTogether(named("i0", "i1", "lo")); len(left) != 3 || err != nil {
+		t.Errorf("%d of 3 are left (%v)", len(left), err)
+	}
+	gone := &link.Link{Index: 4711, Kind: "ifb"}
+	if left, err := n.DeleteTogether(append(named("i0", "i1"), gone)); len(left) != 0 || err != nil {
+		t.Errorf("%d are left (%v)", len(left), err)
+	}
+	if links, err := n.Links(); len(links) != 2 || err != nil {
+		t.Errorf("%d links, want lo and other (%v)", len(links), err)
+	}
+}
