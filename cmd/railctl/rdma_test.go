@@ -8,20 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 const noRDMA = "no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"
-
-// withoutRDMA skips a test of what railctl says on a kernel without RDMA. With
-// RDMA it is tested in integration/rig/tests.
-func withoutRDMA(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat("/sys/module/ib_core"); err == nil {
-		t.Skip("this kernel has an RDMA core")
-	}
-}
 
 // record writes RDMA facts into the record of an attachment.
 func (l *lab) record(container string, facts string) {
@@ -45,7 +37,9 @@ func (l *lab) record(container string, facts string) {
 }
 
 func TestShowOfADeviceThatCannotBeReadSaysWhy(t *testing.T) {
-	withoutRDMA(t)
+	if !without.RDMA(t) { // with RDMA it is tested in integration/rig/tests
+		return
+	}
 	l := newLab(t)
 	l.lend()
 	l.share("web-1", "c1")
@@ -102,7 +96,9 @@ func TestCellsOfSeveralDevices(t *testing.T) {
 }
 
 func TestIbdev2netdevWithoutRDMA(t *testing.T) {
-	withoutRDMA(t)
+	if !without.RDMA(t) { // with RDMA it is tested in integration/rig/tests
+		return
+	}
 	l := newLab(t)
 	l.share("web-1", "0123456789abcdef")
 	for _, args := range [][]string{{}, {"--netns", "/run/netns/" + l.node.Name}, {"--pod", "default/web-1"}, {"--container", "0123456789ab"}} {
@@ -188,7 +184,9 @@ func modeIn(root string, args ...string) (stdout, stderr string, code int) {
 }
 
 func TestModeWithoutRDMA(t *testing.T) {
-	withoutRDMA(t)
+	if !without.RDMA(t) { // with RDMA it is tested in integration/rig/tests
+		return
+	}
 	root := t.TempDir()
 	out, errOut, code := modeIn(root)
 	if code != 0 || errOut != "" {

@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/attach"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // rdmaConfig makes a configuration of the chained plugin rdma.
@@ -28,16 +28,6 @@ func (b *bench) prev(version string) json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"cniVersion":%q, "interfaces":[{"name":"net1","mac":"02:00:00:00:00:01","sandbox":"/run/netns/%s"}],`+
 		`"ips":[{%s"address":"10.1.1.2/24","interface":0}],"dns":{},"x-unknown":[1,2]}`, version, b.pod.Name,
 		map[bool]string{true: `"version":"4",`}[strings.HasPrefix(version, "0.")]))
-}
-
-// withoutRDMA skips a test of a kernel without an RDMA core.
-func (b *bench) withoutRDMA() {
-	b.t.Helper()
-	core, err := rdma.Open(b.node.Netns)
-	if err == nil {
-		core.Close()
-		b.t.Skip("this kernel has an RDMA core")
-	}
 }
 
 // putRDMA writes RDMA of the kind that exclusive mode lends into the record of
@@ -145,8 +135,10 @@ func TestChainedRDMAThatIsRequiredAndMissingLeavesNothing(t *testing.T) {
 
 // The chained plugin in this process, on a host whose sysfs is a fixture.
 func TestChainedRDMAWithoutAnRDMACore(t *testing.T) {
+	if !without.RDMA(t) {
+		return
+	}
 	b := newBench(t)
-	b.withoutRDMA()
 	n := b.open()
 	n.Host.Sys = t.TempDir()
 	if err := os.MkdirAll(filepath.Join(n.Host.Sys, "bus/auxiliary/devices/mlx5_core.sf.4"), 0o755); err != nil {
@@ -181,8 +173,10 @@ func TestChainedRDMAWithoutAnRDMACore(t *testing.T) {
 // A record of somebody else that cannot be read stops nothing: neither the ADD for
 // a NIC whose RDMA devices nobody can have, nor the end of what rdma-cni began.
 func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
+	if !without.RDMA(t) {
+		return
+	}
 	b := newBench(t)
-	b.withoutRDMA()
 	n := b.open()
 	n.Host.Sys = t.TempDir()
 	dir, file := t.TempDir(), "roce-net1-c1-net1"

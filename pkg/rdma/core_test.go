@@ -4,25 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// loaded says whether this kernel has an RDMA core.
-func loaded() bool {
-	_, err := os.Stat("/sys/module/ib_core")
-	return err == nil
-}
-
 func TestAKernelWithoutRDMASaysSo(t *testing.T) {
-	if loaded() {
-		t.Skip("this kernel has an RDMA core")
+	if !without.RDMA(t) {
+		return
 	}
 	c, err := Open(current(t))
 	if !errors.Is(err, ErrNoRDMA) {

@@ -1,0 +1,81 @@
+// Package without runs tests as on a kernel that lacks something.
+package without
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// RDMA reports whether this kernel has no RDMA core, as the calling test wants
+// it. Where it has one, RDMA runs the test again in a process that sees none, and
+// returns false: then there is nothing left to do.
+func RDMA(t testing.TB) bool {
+	t.Helper()
+	return family(t, unix.NETLINK_RDMA)
+}
+
+// family is [RDMA] for a netlink family.
+func family(t testing.TB, number int) bool {
+	t.Helper()
+	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, number)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return true
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Close(s); err != nil {
+		t.Fatal(err)
+	}
+	again(t, refusing(number))
+	return false
+}
+
+// refusing has the kernel answer to socket(AF_NETLINK, …, number) as one does that
+// has no such family. Arguments are in the order of little-endian machines.
+func refusing(number int) []unix.SockFilter {
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // number of the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_SOCKET, Jf: 5},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 16}, // first argument
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_NETLINK, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 32}, // third argument
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(number), Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+}
+
+// again runs the calling test in another process, with a filter of system calls
+// that its children have as well.
+func again(t testing.TB, filter []unix.SockFilter) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.count=1")
+	var out []byte
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread, which has the filter, ends with the goroutine
+		list := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&list)), 0, 0)
+		if err != nil {
+			done <- fmt.Errorf("seccomp: %w", err)
+			return
+		}
+		out, err = cmd.CombinedOutput()
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
