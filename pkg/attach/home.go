@@ -402,64 +402,6 @@ func (n *Node) putBack(r *ledger.Record, pod, home *link.Netns) error {
 	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
 }
 
-// makeRoom gives the link of the host that has one of the names that a NIC needs
-// at home, its own one first, or nil. A NIC whose pod netns died keeps its name there, if the host
-// has none like it: and that may be another's, which is lent as well. Whoever is
-// home so is ended first. l is the NIC, if it is home already: it gives up its
-// name for that time, because the two may have each other's.
-func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns, l *link.Link, names ...string) (taken *link.Link, name string, err error) {
-	index := 0
-	if l != nil {
-		index = l.Index
-	}
-	ended := map[ledger.Key]bool{}
-	for deadline := time.Now().Add(roomWait); ; {
-		taken, name, err = home.NameTaken(names, index)
-		if taken == nil || err != nil {
-			return taken, name, err
-		}
-		other, err := n.fallenAs(home, taken, r)
-		if other == nil || err != nil || ended[other.Key] || time.Now().After(deadline) || ctx.Err() != nil {
-			return taken, name, err
-		}
-		if aside := fmt.Sprintf("dev%d", index); l != nil && l.Name != aside && l.Name != names[0] {
-			if err := home.Rename(index, aside); err != nil {
-				return taken, name, cnierr.Wrap(err, cnierr.NotHome, fmt.Sprintf("rename it by hand, then end the attachment again (%s)", r.Key), "rename %s, which is home, to %s", l.Name, aside)
-			}
-			l.Name = aside // as the kernel would have called it
-		}
-		err = n.End(ctx, other, 0)
-		if errors.Is(err, statefile.ErrBusy) {
-			time.Sleep(restorePause) // whoever works on it may be waiting for our name
-			continue
-		}
-		ended[other.Key] = true
-		if err != nil {
-			n.log(other).Warn("an attachment without a pod netns could not be ended", "err", err)
-		}
-	}
-}
-
-// roomWait bounds the wait for another process that brings a NIC into order.
-const roomWait = time.Second
-
-// fallenAs gives the record, other than mine, of the NIC l that is home because
-// its pod netns is gone, or nil.
-func (n *Node) fallenAs(home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
-	records, _ := n.Ledger.List() // one that cannot be read is nobody to be ended
-	for _, r := range records {
-		if r.Key == mine.Key || r.Loan == nil || r.Loan.Driver != "" || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
-			!r.HostNetns.Equal(home.ID) || n.alive(r) {
-			continue
-		}
-		found, err := home.Find(r.Loan.Identity, r.Loan.Name, r.IfName)
-		if err != nil || found != nil && found.Index == l.Index {
-			return r, err
-		}
-	}
-	return nil, nil
-}
-
 const (
 	restoreTries = 3
 	restorePause = 20 * time.Millisecond

@@ -216,3 +216,39 @@ func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 	n.MustRun(third.call("DEL", "net1", other))
 	n.untouched(before)
 }
+
+// A pod moves its NIC to a netns of its own that ends, under a name that another
+// NIC needs: the kernel brings it to the host, and nobody ends the pod. The other
+// NIC comes home all the same.
+func TestNICThatEscapedFromALivingPodHindersNoOther(t *testing.T) {
+	for what, taken := range map[string][]string{
+		"name":             {"link set net1 name " + nicName(1)},
+		"altname":          {"link property add dev net1 altname " + altName(1)},
+		"name and altname": {"link set net1 name " + nicName(1), "link property add dev " + nicName(1) + " altname " + altName(1)},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := newNode(t)
+			n.up(2)
+			before := n.State()
+			hostile, other := n.pod("hostile"), n.pod("other")
+			call := hostile.call("ADD", "net1", n.config(0, nil))
+			innocent := other.call("ADD", "net1", n.config(1, nil))
+			n.MustRun(call)
+			n.MustRun(innocent)
+			nested := testnet.NewNetns(t, "nested")
+			hostile.Batch(nil, "link set net1 down", "link set net1 netns "+nested.Name)
+			nested.Batch(nil, taken...)
+			nested.Kill()
+			n.fallen([]loan{{hostile, 0, "net1"}})
+			n.MustRun(innocent.With("DEL"))
+			if l, err := n.ByName(nicName(1)); err != nil || l.ParentDev != nicPCI(1) {
+				t.Errorf("%s on the host is %+v, %v", nicName(1), l, err)
+			}
+			if left := n.records(); len(left) != 1 || left[0].ContainerID != hostile.container {
+				t.Errorf("%d records are left", len(left))
+			}
+			n.MustRun(call.With("DEL"))
+			n.untouched(before)
+		})
+	}
+}

@@ -61,3 +61,25 @@ func TestNICOfADeadNodeIsNotLost(t *testing.T) {
 		t.Errorf("%d records are left", len(left))
 	}
 }
+
+// The kernel leaves a VLAN or an ipvlan on a NIC that goes to another namespace:
+// the pod would hear and send on it.
+func TestLinksOnANICEndWithItsLoan(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	before := n.State()
+	for _, kind := range []string{"vlan id 7", "ipvlan mode l2"} {
+		t.Run(kind, func(t *testing.T) {
+			n := n.in(t)
+			p := n.pod("pod1")
+			call := p.call("ADD", "net1", n.config(0, nil))
+			n.MustRun(call)
+			p.Batch(nil, "link add link net1 name upper type "+kind, "link set upper up")
+			n.MustRun(call.With("DEL"))
+			if p.Has("upper") {
+				t.Errorf("the pod still has its link on the NIC:\n%s", p.IP("-d", "link"))
+			}
+			n.untouched(before)
+		})
+	}
+}
