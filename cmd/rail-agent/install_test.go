@@ -81,9 +81,10 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 
 	a = l.launch(append(args, "--uninstall")...)
 	await(t, "it to say who needs the plugins", 10*time.Second, func() bool { return len(a.said("reason=NotUninstalled")) == 1 })
-	if code, text := a.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "ens1 as net1") {
-		t.Errorf("/readyz: %d %s", code, text)
-	}
+	await(t, "/readyz to say so", 10*time.Second, func() bool {
+		code, text := a.get("/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(text, "ens1 as net1")
+	})
 	if n := count(t, bin); n != 4 {
 		t.Errorf("%d plugins are installed", n)
 	}

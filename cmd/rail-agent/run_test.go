@@ -122,12 +122,17 @@ func TestLivingPodsAndThoseThatAPluginWorksOnAreLeftAlone(t *testing.T) {
 	}
 	a := l.start()
 	dies.Kill()
-	time.Sleep(1500 * time.Millisecond)
+	await(t, "the agent to know of the pod's end", busy, func() bool {
+		n, _ := a.metric("rail_cni_attachments", `pod_netns="gone"`)
+		return n == 1
+	})
+	known, _ := a.metric("rail_cni_looks_total")
+	await(t, "two more looks", busy, func() bool {
+		n, _ := a.metric("rail_cni_looks_total")
+		return n >= known+2
+	})
 	if left := l.records(); len(left) != 2 {
 		t.Errorf("%d records are left while a plugin works", len(left))
-	}
-	if n, _ := a.metric("rail_cni_attachments", `pod_netns="gone"`); n != 1 {
-		t.Errorf("%v are to be ended", n)
 	}
 	_ = lock.Unlock()
 	await(t, "the record's end", 3*time.Second, func() bool { return len(l.records()) == 1 })

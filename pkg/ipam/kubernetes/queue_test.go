@@ -32,20 +32,24 @@ func TestWhoWaitsIsAnsweredByWhoLeads(t *testing.T) {
 	q := testQueue(t)
 	var mu sync.Mutex
 	var turns []int
+	const askers = 50
 	lead := func(_ context.Context, _ *pending, asks []*pending) error {
 		mu.Lock()
 		turns = append(turns, len(asks))
 		first := len(turns) == 1
 		mu.Unlock()
 		if first {
-			time.Sleep(200 * time.Millisecond) // the others arrive
+			for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+				if others, err := q.dir.List(askSuffix); err != nil || len(others) >= askers-len(asks) {
+					break
+				}
+			}
 		}
 		for _, p := range asks {
 			p.settle(netip.MustParseAddr("10.0.0.1"), nil)
 		}
 		return nil
 	}
-	const askers = 50
 	parallel(askers, func(i int) {
 		if a, err := q.submit(testContext(t), &ask{Owner: pod(i)}, lead); err != nil || a.Addr.String() != "10.0.0.1" {
 			t.Error(a, err)
