@@ -155,14 +155,19 @@ func runWorld(t *testing.T, steps int) {
 		text, _ := json.Marshal(done) // numbers
 		fmt.Printf("%s%s\n", progress, text)
 	}
-	sequences, failed := 0, false
+	sequences, failed, unfinished := 0, false, false
 	rapid.Check(t, func(rt *rapid.T) {
 		if done["steps"] >= steps && !failed {
 			return
 		}
+		if unfinished { // rapid gives a shortened sequence up where its bytes end
+			w.abandon()
+			w = nil
+		}
 		if w == nil {
 			w = newWorld(t, done)
 		}
+		unfinished = true
 		sequences++
 		w.state = filepath.Join(state, strconv.Itoa(sequences))
 		var made []string
@@ -175,7 +180,7 @@ func runWorld(t *testing.T, steps int) {
 			fmt.Printf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
 			failed = true
 			w.abandon() // what a failed sequence leaves is of no use
-			w = nil
+			w, unfinished = nil, false
 			rt.Fatal("the node is not as the model says")
 		}
 		rt.Repeat(map[string]func(*rapid.T){"step": func(rt *rapid.T) {
@@ -191,6 +196,7 @@ func runWorld(t *testing.T, steps int) {
 		}})
 		made = append(made, "the end")
 		violated(w.end())
+		unfinished = false
 		if err := os.RemoveAll(w.state); err != nil {
 			t.Error(err)
 		}
