@@ -169,14 +169,14 @@ func (n *Node) childHidden(r *ledger.Record, pod *link.Netns) (bool, error) {
 	return hears && !n.anotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }), err
 }
 
-// manyMacvlans is how many macvlans are deleted one by one. An attachment has one,
-// beside those that its pod made.
-const manyMacvlans = 4
+// fewLinks is how many links of a pod are deleted one by one. An attachment has one
+// macvlan, beside those that its pod made.
+const fewLinks = 4
 
 // deleteMacvlans deletes these links of the pod. If sure, which means that there
 // are no others, it calls silent once none of them answers for an address.
 func deleteMacvlans(pod *link.Netns, links []*link.Link, sure bool, silent func()) error {
-	if len(links) > manyMacvlans {
+	if len(links) > fewLinks {
 		var err error
 		if links, err = pod.DeleteTogether(links); err != nil {
 			return err

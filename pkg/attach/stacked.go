@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -8,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// stackedWait bounds the time for deleting what a pod put on its NIC. A DEL that
-// comes again goes on.
+// stackedWait bounds the time for deleting one by one what a pod put on its NIC. A
+// DEL that comes again goes on.
 const stackedWait = 5 * time.Second
 
 // deleteStacked deletes what the pod put on its NIC in its own netns, for example
@@ -24,10 +26,21 @@ func (n *Node) deleteStacked(r *ledger.Record, pod *link.Netns, index int, away 
 		return err
 	}
 	n.log(r).Info("deleting links that the pod put on the NIC", "links", len(links), "first", links[0].Name)
-	left, err := pod.DeleteAll(links, stackedWait)
-	if left == 0 {
-		return nil
+	if len(links) > fewLinks {
+		if links, err = pod.DeleteTogether(links); err != nil {
+			return err
+		}
 	}
-	return cnierr.Wrap(err, cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again",
-		"%d links that the pod put on %s are still there, the last is %s", left, r.Loan.Snapshot.Name, links[len(links)-1].Name)
+	var errs []error
+	for deadline := time.Now().Add(stackedWait); len(links) > 0; links = links[1:] {
+		if time.Now().After(deadline) {
+			errs = append(errs, fmt.Errorf("%d more were not tried within %v", len(links), stackedWait))
+			break
+		}
+		if err := pod.Delete(links[0].Index); err != nil {
+			errs = append(errs, fmt.Errorf("delete %s: %w", links[0].Name, err))
+		}
+	}
+	return cnierr.Wrap(errors.Join(errs...), cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again",
+		"links that the pod put on %s are still there", r.Loan.Snapshot.Name)
 }
