@@ -98,7 +98,7 @@ func (a *attachment) clean() {
 }
 
 // answers sends a packet each way, and looks who else answers for the pod's
-// address, on any wire.
+// address, on any wire, by a MAC that a plugin gave.
 func (a *attachment) answers() {
 	if err := echo(a.pod, a.addr, a.l.wires[a.nic], station); err != nil {
 		a.l.violation(nil, "%s, %s, does not reach its station: %v\n%s", a, a.addr, err, a.l.wires[a.nic].IP("addr"))
@@ -116,7 +116,7 @@ func (a *attachment) answers() {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil && nic == a.nic {
-				found[err.Error()] = append(found[err.Error()], nic)
+				a.l.violation(nil, "nobody can be asked for the address of %s: %v", a, err)
 			}
 			for _, mac := range macs {
 				found[mac] = append(found[mac], nic)
@@ -124,18 +124,9 @@ func (a *attachment) answers() {
 		})
 	}
 	all.Wait()
-	if len(found) != 1 || !onlyAt(found, a.nic) {
-		a.l.violation(nil, "%s has %s, for which these answer, each on the wires of these NICs: %v", a, a.addr, found)
+	if a.l.misdirected(a, found) {
+		a.l.violation(nil, "%s has %s at %s, for which these answer, each on the wires of these NICs: %v", a, a.addr, a.mac, found)
 	}
-}
-
-func onlyAt(found map[string][]int, nic int) bool {
-	for _, at := range found {
-		if !slices.Equal(at, []int{nic}) {
-			return false
-		}
-	}
-	return true
 }
 
 // echo sends a packet from one address to the other until it is answered.

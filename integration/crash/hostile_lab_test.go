@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -55,6 +56,7 @@ type lab struct {
 	mu        sync.Mutex
 	free      []int // NICs at home that nobody has, last returned last
 	addresses map[string]ledger.Key
+	given     map[string]gift // by MAC
 	wrong     int
 	done      map[string]int
 	succeeded map[string]int    // attacks
@@ -65,7 +67,7 @@ type lab struct {
 
 func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *lab {
 	l := &lab{
-		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{},
+		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{}, given: map[string]gift{},
 		done: map[string]int{}, succeeded: map[string]int{}, refused: map[string]string{},
 	}
 	l.hardware = of(l)
@@ -80,6 +82,11 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 	for nic := range modelNICs {
 		l.wires[nic] = testnet.NewNetns(t, "wire")
 		l.plug(nic)
+		card, err := l.node.ByName(l.name(nic))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.given[card.MAC.String()] = gift{nic: nic}
 	}
 	l.whole = l.node.State() + l.more()
 	for nic := range modelNICs {
@@ -211,6 +218,7 @@ type attachment struct {
 	macvlan bool
 	pod     *testnet.Netns
 	addr    string
+	mac     string
 	result  []byte
 	history func() []string // what its pod did
 }
@@ -261,8 +269,9 @@ func (l *lab) add(a *attachment) error {
 	if err != nil {
 		return err
 	}
-	a.result, a.addr = out, address(out)
+	a.result, a.addr, a.mac = out, address(out), hardwareAddress(out, a.IfName)
 	l.mu.Lock()
+	l.given[a.mac] = gift{a.nic, a.macvlan, a.addr}
 	other, taken := l.addresses[a.addr]
 	l.addresses[a.addr] = a.Key
 	l.mu.Unlock()
@@ -270,6 +279,22 @@ func (l *lab) add(a *attachment) error {
 		l.violation(nil, "%s got %s, which %s has", a, a.addr, other)
 	}
 	return nil
+}
+
+// hardwareAddress returns the MAC of the pod's interface in a result.
+func hardwareAddress(result []byte, ifName string) string {
+	var r struct {
+		Interfaces []struct{ Name, MAC, Sandbox string }
+	}
+	if json.Unmarshal(result, &r) != nil {
+		return ""
+	}
+	for _, i := range r.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.MAC
+		}
+	}
+	return ""
 }
 
 func (l *lab) del(a *attachment, netns string) error {
