@@ -16,8 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// whereabouts runs the plugin for an interface of default/pod1, and returns what it
-// said.
+// whereabouts runs the plugin for an interface of default/pod1, and returns its
+// output.
 func (l *lab) whereabouts(verb, nodeFile string, ipam map[string]any) string {
 	l.t.Helper()
 	ipam["type"] = "whereabouts"
@@ -49,8 +49,8 @@ func holdsAddress(t *testing.T, plane *controlplane.Plane) bool {
 }
 
 // The node file opens the flat file that the network names, and the administrator's
-// flat file may name any kubeconfig. The agent knows no network.
-func TestAgentFreesByAKubeconfigThatOnlyTheFlatFileOfANetworkNames(t *testing.T) {
+// flat file may name any kubeconfig. The agent does not know the network's config.
+func TestAgentFreesWithKubeconfigNamedOnlyByNetworksFlatFile(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	dir := t.TempDir()
 	l := &lab{t: t, state: filepath.Join(dir, "state")}
@@ -81,7 +81,7 @@ func TestAgentFreesByAKubeconfigThatOnlyTheFlatFileOfANetworkNames(t *testing.T)
 	a := l.start()
 	await(t, "the agent to say why", time.Minute, func() bool { return len(a.said("add the path to")) > 0 })
 	if a.end(syscall.SIGTERM); !holdsAddress(t, plane) {
-		t.Error("a flat file that is closed was believed")
+		t.Error("a flat file that the node file does not open was used")
 	}
 	t.Setenv(netconf.NodeFileEnv, nodeFile)
 	l.start()

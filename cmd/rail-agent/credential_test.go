@@ -141,9 +141,9 @@ func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
 	}
 }
 
-// The server's clock may be another than this host's, and the life that it gives
-// another than was asked for.
-func TestTokenIsRenewedAtHalfOfItsLife(t *testing.T) {
+// The server's clock may differ from this host's, and the granted lifetime from the
+// requested one.
+func TestTokenIsRenewedAtHalfItsLifetime(t *testing.T) {
 	for name, c := range map[string]struct{ expires, life time.Duration }{
 		"as was asked for":  {time.Hour, time.Hour},
 		"a shorter life":    {20 * time.Minute, 20 * time.Minute},
@@ -170,7 +170,7 @@ func TestTokenIsRenewedAtHalfOfItsLife(t *testing.T) {
 			if err := kept.renew(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			asked := kept.fresh.Sub(before) // and the time until it was answered
+			asked := kept.fresh.Sub(before) // includes the time until the answer
 			if off := asked - c.life/2; kept.token != "t" || off.Abs() > 4*time.Minute {
 				t.Errorf("it is renewed after %s, want %s", asked, c.life/2)
 			}

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	guardTime    = 10 * time.Second // bounds the wait for a review and both reviews of a token
-	guardMemory  = 2 * time.Minute  // how long an accepted token is not reviewed again, as by the kubelet
-	falseMemory  = 10 * time.Second // how long a refused token is not, which may become right
-	mostTokens   = 100              // that are remembered, of each kind
-	mostReviews  = 4                // at the same time, so that false tokens do not load the API server
-	reviewsOfOne = 2                // of one sender, which others are not to wait for; two scrapers may share an address
-	mostSenders  = 100              // that wait at the same time
+	guardTime    = 10 * time.Second // limit for one token: the wait, the TokenReview and the SubjectAccessReview
+	guardMemory  = 2 * time.Minute  // how long an accepted token is not reviewed again; the kubelet has the same
+	falseMemory  = 10 * time.Second // how long a refused token is not reviewed again; short, because it may become valid
+	mostTokens   = 100              // remembered tokens, accepted and refused ones each
+	mostReviews  = 4                // reviews at the same time, so that false tokens do not load the API server
+	reviewsOfOne = 2                // requests of one sender that wait or are in review, so that it does not block others; two scrapers may share an address
+	mostSenders  = 100              // senders whose requests wait or are in review
 )
 
 // guard accepts requests whose bearer token the cluster knows and permits to get
@@ -33,7 +33,7 @@ type guard struct {
 	mu      sync.Mutex
 	known   verdicts             // 200
 	refused verdicts             // 401 and 403
-	senders map[netip.Prefix]int // their requests that wait or are reviewed
+	senders map[netip.Prefix]int // requests that wait or are in review, by sender
 }
 
 func newGuard(client *kube.Client, log *slog.Logger) *guard {
@@ -43,7 +43,7 @@ func newGuard(client *kube.Client, log *slog.Logger) *guard {
 	}
 }
 
-// before returns next behind the guard.
+// before returns a handler that calls next for the requests that the guard accepts.
 func (g *guard) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code := g.check(r); code != http.StatusOK {
@@ -72,7 +72,7 @@ func (g *guard) check(r *http.Request) int {
 	ctx, cancel := context.WithTimeout(r.Context(), guardTime)
 	defer cancel()
 	select {
-	case g.reviews <- struct{}{}: // in the order in which they came
+	case g.reviews <- struct{}{}: // waiters get their turn in the order of their arrival
 		defer func() { <-g.reviews }()
 	case <-ctx.Done():
 		return http.StatusServiceUnavailable
@@ -86,7 +86,7 @@ func (g *guard) check(r *http.Request) int {
 	return code
 }
 
-// review returns the status that the cluster has for a token.
+// review asks the cluster about a token, and returns the status for the request.
 func (g *guard) review(ctx context.Context, token, path string) (int, error) {
 	user, known, err := g.client.WhoIs(ctx, token)
 	if err != nil || !known {
@@ -99,8 +99,8 @@ func (g *guard) review(ctx context.Context, token, path string) (int, error) {
 	return http.StatusOK, nil
 }
 
-// senderOf returns whom the request counts for. A sender can have all addresses of
-// an IPv6 network.
+// senderOf returns the sender of a request: its IPv4 address or, because one host can
+// use all addresses of an IPv6 network, its /64.
 func senderOf(r *http.Request) netip.Prefix {
 	const network = 64
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -112,8 +112,8 @@ func senderOf(r *http.Request) netip.Prefix {
 	return sender
 }
 
-// enter reports whether a request of the sender may wait for a review. leave must
-// follow if it may.
+// enter reports whether a request of the sender may wait for a review. If so, the
+// caller must call leave afterwards.
 func (g *guard) enter(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,8 +133,7 @@ func (g *guard) leave(from netip.Prefix) {
 	}
 }
 
-// remembers returns the status of a token that was reviewed a short time ago, else
-// 0.
+// remembers returns the status of a token that was reviewed recently, or 0.
 func (g *guard) remembers(sum [sha256.Size]byte) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -154,8 +153,8 @@ func (g *guard) remember(sum [sha256.Size]byte, code int) {
 	}
 }
 
-// verdicts are the statuses of tokens, by their digests. False tokens have a map of
-// their own, so that they do not push out the right ones.
+// verdicts holds the status of each token by its digest. Refused tokens have a map of
+// their own, so that they do not evict accepted ones.
 type verdicts map[[sha256.Size]byte]verdict
 
 type verdict struct {
@@ -163,7 +162,7 @@ type verdict struct {
 	until time.Time
 }
 
-// of returns the status of a token, 0 if it is not known or was known too long ago.
+// of returns the status of a token, or 0 if there is none or it has expired.
 func (v verdicts) of(sum [sha256.Size]byte) int {
 	if is := v[sum]; time.Now().Before(is.until) {
 		return is.code

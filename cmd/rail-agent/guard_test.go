@@ -18,8 +18,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// reviewer is an API server that knows the tokens that begin with "right". It
-// answers reviews of "slow" ones when it is told to.
+// reviewer is an API server that accepts tokens that begin with "right". It delays its
+// answers about "slow" tokens until the test lets it go on.
 type reviewer struct {
 	reviews, now, most atomic.Int64
 	release            chan struct{}
@@ -51,7 +51,8 @@ func (s *reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": status})
 }
 
-// guarded returns a reviewer, and what asks a guard of it for the metrics.
+// guarded returns a reviewer, and a function that requests the metrics from a guard
+// that uses it.
 func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 	t.Helper()
 	s = &reviewer{release: make(chan struct{})}
@@ -77,8 +78,9 @@ func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 	}
 }
 
-// One sender of false tokens takes no review from others, however slow those are.
-func TestRightTokenGetsInBesideFalseOnes(t *testing.T) {
+// One sender of false tokens does not use up the reviews of others, even if its own
+// are slow.
+func TestValidTokenIsAcceptedDuringFloodOfFalseTokens(t *testing.T) {
 	s, get := guarded(t)
 	var all sync.WaitGroup
 	var refused atomic.Int64
@@ -102,8 +104,8 @@ func TestRightTokenGetsInBesideFalseOnes(t *testing.T) {
 	}
 }
 
-// Senders at many addresses do not load the server, and who comes then waits.
-func TestReviewsAtOnceAreBounded(t *testing.T) {
+// Senders with many addresses do not load the server. Later requests wait.
+func TestConcurrentReviewsAreBounded(t *testing.T) {
 	s, get := guarded(t)
 	var all sync.WaitGroup
 	for i := range 2 * mostReviews {
@@ -122,7 +124,7 @@ func TestReviewsAtOnceAreBounded(t *testing.T) {
 	}
 }
 
-func TestFalseTokenIsNotReviewedAgainAtOnce(t *testing.T) {
+func TestRefusedTokenIsNotReviewedAgainAtOnce(t *testing.T) {
 	s, get := guarded(t)
 	for range 5 {
 		if code := get("10.0.0.9", "false"); code != http.StatusUnauthorized {

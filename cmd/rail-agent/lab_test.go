@@ -63,11 +63,11 @@ func (l *lab) records() []*ledger.Record {
 	return records
 }
 
-// busy is how long a machine may take on which much else runs.
+// busy is how long an operation may take on a machine under load.
 const busy = time.Minute
 
-// await waits until done reports true, and returns how long that took. limit is for
-// what takes longer than busy.
+// await waits until done reports true, and returns how long that took. limit replaces
+// busy for operations that take longer.
 func await(t *testing.T, what string, limit time.Duration, done func() bool) time.Duration {
 	t.Helper()
 	limit = max(limit, busy)

@@ -44,8 +44,8 @@ The exit code is 1 if there is an error; warnings alone leave it 0.`,
 	return cmd
 }
 
-// printVerdicts writes what was found, and adds the number of errors to those
-// of found: with errors the exit code is 1.
+// printVerdicts prints the verdicts. If some are errors, it adds one with their number
+// to found.Errors, so that the exit code is 1.
 func printVerdicts(cmd *cobra.Command, output *format, found *report.Verdicts) error {
 	errors := 0
 	rows := [][]string{{"LEVEL", "NETWORK", "WHAT", "CURE"}}

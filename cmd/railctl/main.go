@@ -68,7 +68,7 @@ func requireRoot() error {
 }
 
 // reportErrors prints errors that did not keep a command from doing the rest, and
-// gives the error that makes it exit with 1.
+// returns the error that makes it exit with 1.
 func reportErrors(stderr io.Writer, errs []error) error {
 	for _, err := range errs {
 		fmt.Fprintf(stderr, "railctl: %v\n", err)

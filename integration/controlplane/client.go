@@ -59,8 +59,8 @@ func (p *Plane) Client(c Credential) (*Client, error) {
 	}, nil
 }
 
-// maxTries is how often a request is sent whose answer says when to try again:
-// the first time and ten more, as client-go does.
+// maxTries is how often a request is sent if the server asks for another try: once and
+// ten more times, as in client-go.
 const maxTries = 11
 
 // Do sends one request and returns the status code and the body of the answer,
@@ -68,8 +68,8 @@ const maxTries = 11
 // anything that encoding/json encodes; contentType is that of the body, "" for
 // [JSON]. An error means that there was no whole answer.
 //
-// A server that has just started refuses some requests with Retry-After while
-// it fills its caches. Do tries these again, as every client of Kubernetes does.
+// A server that has just started answers some requests with Retry-After while it
+// fills its caches. Do tries these again, as all Kubernetes clients do.
 func (c *Client) Do(ctx context.Context, method, path, contentType string, body any) (code int, answer []byte, err error) {
 	raw, ok := body.([]byte)
 	if !ok && body != nil {

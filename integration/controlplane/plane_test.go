@@ -454,7 +454,7 @@ func TestAProcessThatCannotStartIsReportedWithItsLog(t *testing.T) {
 func TestRunsOnDebiansEtcd(t *testing.T) {
 	etcd := os.Getenv("RAIL_CNI_DEBIAN_ETCD")
 	if etcd == "" {
-		t.Fatal("RAIL_CNI_DEBIAN_ETCD does not say where Debian's etcd is (make test does: scripts/debian-files.sh)")
+		t.Fatal("RAIL_CNI_DEBIAN_ETCD is not the path of Debian's etcd; make test sets it (scripts/debian-files.sh)")
 	}
 	p := Start(t, Options{Etcd: etcd})
 	version, _, err := p.Versions(t.Context())

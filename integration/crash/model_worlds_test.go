@@ -160,7 +160,7 @@ func runWorld(t *testing.T, steps int) {
 		if done["steps"] >= steps && !failed {
 			return
 		}
-		if unfinished { // rapid gives a shortened sequence up where its bytes end
+		if unfinished { // rapid abandons a shortened sequence where its bytes end
 			w.abandon()
 			w = nil
 		}

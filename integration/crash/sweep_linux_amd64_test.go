@@ -99,7 +99,7 @@ func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough in
 	points = slices.DeleteFunc(points, func(p int) bool { return m.nth > 0 && p%m.nth != m.first })
 	tries := len(points)
 	if !full && tries > sample {
-		tries = sample // in the random order: a point that is not reached has a substitute
+		tries = sample // in random order: the next point replaces one that is not reached
 	} else {
 		slices.Sort(points)
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnDisk returns a directory of the test that is on no tmpfs, as far as anybody
-// can see: where the directory for temporary files is one, an overlay lies on it.
+// OnDisk returns a temporary directory of the test that does not look like a tmpfs. If
+// the directory for temporary files is on a tmpfs, OnDisk mounts an overlay.
 func OnDisk(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

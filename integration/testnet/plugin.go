@@ -39,11 +39,12 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// stale fails if the binaries of "make build" are older than a source file: an
-// edit would go untested. go build gives them a new time even if none changed.
-// Other directories are a test's own; and the rig has no sources.
+// stale returns an error if the binaries of "make build" are older than a source file:
+// the edit would go untested. go build updates their times even if nothing changed.
+// Directories that a test made itself are not checked, nor is the rig, which has no
+// sources.
 func stale(dir string) error {
-	const asked = "RAIL_CNI_BIN_ASKED" // by a test that runs itself again, for hours perhaps
+	const asked = "RAIL_CNI_BIN_ASKED" // set by a test that runs itself again, perhaps for hours
 	if os.Getenv(asked) == dir {
 		return nil
 	}

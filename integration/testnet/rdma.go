@@ -53,8 +53,8 @@ func (n *Netns) RDMA(command uint16, flags int, attributes ...[]byte) ([][]byte,
 	return n.ask(unix.NETLINK_RDMA, nldev|command, flags, slices.Concat(attributes...))
 }
 
-// RDMADevice returns the name of the first RDMA device that the namespace has of
-// a link, "" if there is none, and the attribute that names it in a request.
+// RDMADevice returns the name of the link's first RDMA device in the namespace, "" if
+// there is none, and the attribute that identifies it in a request.
 func (n *Netns) RDMADevice(nic string) (name string, device []byte) {
 	n.t.Helper()
 	n.Sysfs(nic, func(dir string) {
@@ -78,16 +78,16 @@ func (n *Netns) RDMADevice(nic string) (name string, device []byte) {
 	return "", nil
 }
 
-// RDMASysfs runs f with the directory of an RDMA device below
-// /sys/class/infiniband, as the namespace has it.
+// RDMASysfs calls f with the directory of an RDMA device below /sys/class/infiniband,
+// as seen in the namespace.
 func (n *Netns) RDMASysfs(nic string, f func(dir string)) {
 	n.t.Helper()
 	name, _ := n.RDMADevice(nic)
 	n.Sysfs(nic, func(dir string) { f(dir + "/device/infiniband/" + name) })
 }
 
-// rdmaState tells what the link's RDMA device is set to: all of its attributes,
-// how its first port counts, and every file that can be written.
+// rdmaState returns the settings of the link's RDMA device: all of its attributes, the
+// counter mode of its first port, and every writable file.
 func (n *Netns) rdmaState(b *strings.Builder, nic string) {
 	name, device := n.RDMADevice(nic)
 	if name == "" {

@@ -1,4 +1,4 @@
-// Package without runs tests as on a kernel that lacks something.
+// Package without runs tests as if the kernel lacked a feature.
 package without
 
 import (
@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RDMA reports whether this kernel has no RDMA core, as the calling test wants
-// it. Where it has one, RDMA runs the test again in a process that sees none, and
-// returns false: then there is nothing left to do.
+// RDMA reports whether the calling test runs without an RDMA core. If the kernel has
+// one, RDMA runs the test again in a process that cannot see it, and returns false:
+// the calling test must then return.
 func RDMA(t testing.TB) bool {
 	t.Helper()
 	return family(t, unix.NETLINK_RDMA)
 }
 
-// family is [RDMA] for a netlink family.
+// family is like [RDMA], for any netlink family.
 func family(t testing.TB, number int) bool {
 	t.Helper()
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, number)
@@ -38,8 +38,8 @@ func family(t testing.TB, number int) bool {
 	return false
 }
 
-// refusing has the kernel answer to socket(AF_NETLINK, …, number) as one does that
-// has no such family. Arguments are in the order of little-endian machines.
+// refusing returns a seccomp filter that lets socket(AF_NETLINK, …, number) fail as on
+// a kernel without that family. The offsets are those of little-endian machines.
 func refusing(number int) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // number of the system call
@@ -53,8 +53,8 @@ func refusing(number int) []unix.SockFilter {
 	}
 }
 
-// again runs the calling test in another process, with a filter of system calls
-// that its children have as well.
+// again runs the calling test in another process under a system call filter, which
+// its children inherit.
 func again(t testing.TB, filter []unix.SockFilter) {
 	t.Helper()
 	program, err := os.Executable()

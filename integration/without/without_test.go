@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every kernel has generic netlink, so that this test always runs itself again.
-func TestProcessSeesNoSuchFamily(t *testing.T) {
+// Every kernel has generic netlink, so this test always runs itself again.
+func TestFamilyIsHiddenFromTheProcess(t *testing.T) {
 	const inside = "RAIL_CNI_TEST_WITHOUT"
 	if os.Getenv(inside) == "" {
 		t.Setenv(inside, t.TempDir()+"/ran")

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// newStuckKeeper returns a keeper of a node with one attachment to be ended, whose
-// IPAM plugin is not installed: every try fails.
+// newStuckKeeper returns a keeper of a node with one attachment to end. Its IPAM
+// plugin is not installed, so every try fails.
 func newStuckKeeper(t *testing.T) (*keeper, *ledger.Record) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
@@ -34,9 +34,9 @@ func newStuckKeeper(t *testing.T) (*keeper, *ledger.Record) {
 	return k, r
 }
 
-// Each notice of the kernel wakes the keeper. However many there are, what failed
-// is tried again only after its pause.
-func TestStormOfNoticesMakesNoMoreTries(t *testing.T) {
+// Each kernel notification wakes the keeper. However many there are, it retries a
+// failed attachment only after the pause.
+func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	now := time.Now()
 	for try := 1; try <= 3; try++ {

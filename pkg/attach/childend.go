@@ -62,7 +62,7 @@ func (n *Node) childIn(pod *link.Netns, r *ledger.Record) ([]*link.Link, error) 
 	if len(links) == 1 && mine(links[0]) {
 		return links, nil // nearly always
 	}
-	others := n.othersIn(pod, r)
+	others := n.otherMacvlans(pod, r)
 	// Once for all: both the links and the addresses may be a pod's ten thousands.
 	answers := sync.OnceValue(func() map[int]bool { return answering(pod, r) })
 	var found []*link.Link
@@ -106,8 +106,8 @@ func (n *Node) onMaster(l *link.Link, r *ledger.Record, pod *link.Netns) bool {
 	return index == 0 || l.Damage != nil || l.Lower == index && l.LowerAway != r.Child.InPod
 }
 
-// othersIn returns the records of the pod's other attachments with a macvlan.
-func (n *Node) othersIn(pod *link.Netns, r *ledger.Record) []*ledger.Record {
+// otherMacvlans returns the records of the pod's other attachments with a macvlan.
+func (n *Node) otherMacvlans(pod *link.Netns, r *ledger.Record) []*ledger.Record {
 	records, errs := n.Ledger.List()
 	for _, err := range errs {
 		n.Log.Warn("unreadable record, perhaps of a macvlan in the pod", "err", err)
@@ -169,8 +169,8 @@ func (n *Node) childHidden(r *ledger.Record, pod *link.Netns) (bool, error) {
 	return hears && !n.anotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }), err
 }
 
-// fewLinks is how many links of a pod are deleted one by one. An attachment has one
-// macvlan, beside those that its pod made.
+// fewLinks is the largest number of a pod's links that are deleted one by one. An
+// attachment has one macvlan; any others were made by the pod.
 const fewLinks = 4
 
 // deleteMacvlans deletes these links of the pod. If sure, which means that there

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// flood sends messages to every netlink socket in the namespace until stop is
-// called, as a process of a pod can.
+// flood sends messages to every netlink socket in the namespace until stop is called,
+// as a process of a pod can do.
 func flood(t *testing.T, n *testnet.Netns) (stop func()) {
 	t.Helper()
 	var flooding sync.WaitGroup
@@ -55,7 +55,7 @@ func sendToAll() {
 	}
 }
 
-func TestAPodThatSendsToThePluginsSocketsKeepsNoNIC(t *testing.T) {
+func TestPodCannotKeepNICBySendingToThePluginsSockets(t *testing.T) {
 	for plugin, config := range map[string]func(*bench, map[string]any) string{
 		"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig,
 	} {

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// An IPAM plugin that fails for one pod would keep the ADD of each other pod
-// waiting.
+// Otherwise an IPAM plugin that fails for one pod would delay the ADDs of all other
+// pods.
 func TestAddDoesNotAskAFailedIPAMPluginAgainAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.node.NIC("ens13np0", b.wire)
@@ -35,7 +35,7 @@ func TestAddDoesNotAskAFailedIPAMPluginAgainAtOnce(t *testing.T) {
 	if times() != 1 {
 		t.Errorf("an ADD at once asked it again")
 	}
-	// Long after the failure the next ADD asks, and the record goes.
+	// Long after the failure the next ADD calls the plugin again, and the record goes.
 	if err := os.WriteFile(asked+".works", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// halfGiven is a provision whose Give fails after it has put the interface into
-// the pod. No fault step lies inside Give.
+// halfGiven is a provision whose Give fails after it has moved the interface into the
+// pod. There is no fault step inside Give.
 type halfGiven struct{ attach.Provision }
 
 var errHalfway = errors.New("failed halfway")
@@ -41,8 +41,8 @@ func TestAddThatFailsHalfwayThroughGivingLeavesNothing(t *testing.T) {
 	}
 }
 
-// inProcess returns the call and the provision with which Add and Del run in
-// this process, and not in the plugin's.
+// inProcess returns the call and the provision for Add and Del in this process,
+// instead of the plugin's.
 func (b *bench) inProcess(plugin string, more map[string]any) (*attach.Call, attach.Provision) {
 	b.t.Helper()
 	call := &attach.Call{
@@ -64,7 +64,7 @@ func (b *bench) inProcess(plugin string, more map[string]any) (*attach.Call, att
 	return call, attach.LendNIC{Conf: conf}
 }
 
-// The host itself may have a macvlan with the name that a pod's interface has.
+// The host itself may have a macvlan with the name of a pod's interface.
 // (The library of plugins refuses such a call, unless CNI_NETNS_OVERRIDE is set.)
 func TestDelInTheHostsOwnNetnsLeavesItsInterfacesAlone(t *testing.T) {
 	b := newBench(t)
@@ -83,7 +83,7 @@ func TestDelInTheHostsOwnNetnsLeavesItsInterfacesAlone(t *testing.T) {
 	}
 }
 
-func TestAddSettlesWhatAFailedDelLeft(t *testing.T) {
+func TestAddCleansUpAfterFailedDel(t *testing.T) {
 	b := newBench(t)
 	b.furnish()
 	before := b.node.State()
@@ -103,14 +103,15 @@ func TestAddSettlesWhatAFailedDelLeft(t *testing.T) {
 	b.untouched(before)
 }
 
-// The address is free when the move home fails: the pod must not go on using it.
+// If the move to the host fails, the address has been freed already: the pod must not
+// go on using it.
 func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
 	ipam := map[string]any{"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24"}, {"address": "fd77::2/64"}}}
 	c := b.call("ADD", b.config(map[string]any{"ipam": ipam}))
 	b.node.MustRun(c)
-	wasAlias := b.changeRecord(func(r *ledger.Record) { // the kernel takes no such alias, and so refuses the move
+	wasAlias := b.changeRecord(func(r *ledger.Record) { // the kernel refuses such an alias, and so the move
 		r.Loan.Snapshot.Alias = string(make([]byte, 300))
 	}).Loan.Snapshot.Alias
 	_, err := b.node.Run(c.With("DEL"))

@@ -58,8 +58,9 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 	}
 }
 
-// All of them could answer for the attachment's MAC, and are deleted.
-func TestDELIsQuickHoweverManyMacvlansThePodMadeWithItsMAC(t *testing.T) {
+// All of them have the attachment's MAC and could receive its traffic, so all are
+// deleted.
+func TestDelIsQuickWithManyMacvlansOfThePod(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
 	const mac = "02:00:00:00:00:42"

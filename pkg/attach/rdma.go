@@ -106,7 +106,7 @@ func ofNIC(core *rdma.Core, l *link.Link, mode rdma.Mode, allow []string) ([]led
 	return found, nil
 }
 
-// recordOf returns what the record has to tell of a device.
+// recordOf returns the record of an RDMA device, with its settings if it is lent.
 func recordOf(core *rdma.Core, d rdma.Device, lent bool) ledger.RDMADevice {
 	r := ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev, Lent: lent}
 	if u, err := core.Uverbs(d); err == nil {
@@ -213,8 +213,8 @@ func (n *Node) rdmaHome(ctx context.Context, r *ledger.Record, pod, home *link.N
 	return errors.Join(errs...)
 }
 
-// restoreRDMA restores the settings of a device that is home, and reports those
-// that cannot be restored.
+// restoreRDMA restores the settings of a returned device, and reports those that
+// cannot be restored.
 func (n *Node) restoreRDMA(r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
 	core, err := rdma.Open(home)
 	if err != nil {

@@ -47,7 +47,7 @@ func (n *Node) makeWay(home *link.Netns, d *rdma.Device, name string) bool {
 			if !o.Lent || o.Name == name || o.ParentDev == d.ParentDev && o.NodeGUID == d.NodeGUID {
 				continue
 			}
-			if n.renamedAside(r, o, home, name) {
+			if n.renamedAway(r, o, home, name) {
 				return true
 			}
 		}
@@ -55,16 +55,16 @@ func (n *Node) makeWay(home *link.Netns, d *rdma.Device, name string) bool {
 	return false
 }
 
-// renamedAside looks for the lent device o in its pod, at home and in init_net,
-// and calls aside. It reports whether the device was renamed.
-func (n *Node) renamedAside(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name string) bool {
+// renamedAway looks for the lent device o in its pod, at home and in init_net,
+// and calls renameToUnused. It reports whether the device was renamed.
+func (n *Node) renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name string) bool {
 	if pod, _ := link.FindNetns(r.Netns.NetnsID, r.Netns.Path); pod != nil {
 		defer pod.Close()
-		if aside(pod, o, name) {
+		if renameToUnused(pod, o, name) {
 			return true
 		}
 	}
-	if aside(home, o, name) {
+	if renameToUnused(home, o, name) {
 		return true
 	}
 	first, err := link.OpenNetns(initNetns)
@@ -72,12 +72,12 @@ func (n *Node) renamedAside(r *ledger.Record, o ledger.RDMADevice, home *link.Ne
 		return false // a container may not look there
 	}
 	defer first.Close()
-	return !first.ID.Equal(home.ID) && aside(first, o, name)
+	return !first.ID.Equal(home.ID) && renameToUnused(first, o, name)
 }
 
-// aside renames the device o of the namespace to an unused name, if it is called
+// renameToUnused renames the device o of the namespace to an unused name, if it is called
 // name. It reports whether it did.
-func aside(ns *link.Netns, o ledger.RDMADevice, name string) bool {
+func renameToUnused(ns *link.Netns, o ledger.RDMADevice, name string) bool {
 	core, err := rdma.Open(ns)
 	if err != nil {
 		return false

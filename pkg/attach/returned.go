@@ -27,7 +27,7 @@ func (n *Node) report(r *ledger.Record, lost []error, device []link.Changed, pro
 	if len(changed) == 0 {
 		return
 	}
-	key := r.NICName() // without a record, or of RDMA devices alone
+	key := r.NICName() // there is no record, or it has RDMA devices only
 	if r.Loan != nil && r.Loan.NIC != "" {
 		key = r.Loan.NIC
 	}

@@ -14,12 +14,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// makeRoom returns the link of the host that has one of the names that a NIC needs
-// at home, its own one first, or nil. A NIC whose pod netns died keeps its name
-// there, if the host has none like it: and that may be another's, which is lent as
-// well. Such an attachment is ended first. If its pod lives, the NIC is renamed. l is
-// the NIC, if it is home already: it gives up its name for that time, because the
-// two may have each other's.
+// makeRoom returns the host link that has one of the names that a NIC needs at home,
+// its own name first, or nil if the names are free. When a pod netns dies, the kernel
+// moves its NIC to the host, which keeps its name in the pod if that name is free
+// there. The name may be that of another NIC that is lent. makeRoom ends such an
+// attachment first, or renames the NIC if its pod is still running. l is the returned
+// NIC if it is home already. It gets a temporary name meanwhile, because the two NICs
+// may have each other's names.
 func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns, l *link.Link, names ...string) (taken *link.Link, name string, err error) {
 	index := 0
 	if l != nil {
@@ -36,21 +37,21 @@ func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns,
 			return taken, name, err
 		}
 		if n.alive(other) {
-			if err := n.setAside(home, taken.Index, other); err != nil && !errors.Is(err, statefile.ErrBusy) {
+			if err := n.renameFallen(home, taken.Index, other); err != nil && !errors.Is(err, statefile.ErrBusy) {
 				return taken, name, err
 			}
 			time.Sleep(restorePause)
 			continue
 		}
-		if aside := fmt.Sprintf("dev%d", index); l != nil && l.Name != aside && l.Name != names[0] {
-			if err := home.Rename(index, aside); err != nil {
-				return taken, name, cnierr.Wrap(err, cnierr.NotHome, fmt.Sprintf("rename it by hand, then end the attachment again (%s)", r.Key), "rename %s, which is home, to %s", l.Name, aside)
+		if tempName := fmt.Sprintf("dev%d", index); l != nil && l.Name != tempName && l.Name != names[0] {
+			if err := home.Rename(index, tempName); err != nil {
+				return taken, name, cnierr.Wrap(err, cnierr.NotHome, fmt.Sprintf("rename it by hand, then end the attachment again (%s)", r.Key), "rename the returned NIC %s to %s", l.Name, tempName)
 			}
-			l.Name = aside // as the kernel would have called it
+			l.Name = tempName // as the kernel would have called it
 		}
 		err = n.End(ctx, other, 0)
 		if errors.Is(err, statefile.ErrBusy) {
-			time.Sleep(restorePause) // whoever works on it may be waiting for our name
+			time.Sleep(restorePause) // the process that works on it may be waiting for our name
 			continue
 		}
 		ended[other.Key] = true
@@ -60,14 +61,15 @@ func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns,
 	}
 }
 
-// roomWait bounds the wait for another process that brings a NIC into order.
+// roomWait bounds the wait for another process that is returning a NIC.
 const roomWait = 5 * time.Second
 
-// setAside takes its name, and altnames that it had not, from a NIC on the host
-// whose pod lives: the pod moved it to a netns of its own that ended, and the
-// kernel brought it here, with the names that the pod chose. Its own end renames it.
-// The error wraps [statefile.ErrBusy] while another process works on it.
-func (n *Node) setAside(home *link.Netns, index int, of *ledger.Record) error {
+// renameFallen renames a NIC on the host whose pod is still running, and removes the
+// altnames that the pod added. The pod moved the NIC to a netns of its own, which
+// ended, and the kernel moved the NIC to the host with the names that the pod chose.
+// It gets its own name back when its attachment ends. The error wraps
+// [statefile.ErrBusy] while another process works on the attachment.
+func (n *Node) renameFallen(home *link.Netns, index int, of *ledger.Record) error {
 	lock, err := n.Ledger.TryLockAttachment(of.Key)
 	if err != nil {
 		return err
@@ -81,26 +83,26 @@ func (n *Node) setAside(home *link.Netns, index int, of *ledger.Record) error {
 		n.log(of).Warn("altnames given in the pod could not be removed", "err", err)
 	}
 	name := fmt.Sprintf("dev%d", index) // as the kernel would have called it
-	for try := 1; try < asideTries; try++ {
+	for try := 1; try < renameTries; try++ {
 		if err = home.Rename(index, name); !errors.Is(err, unix.EEXIST) {
 			break
 		}
 		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
 	}
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.NotHome, "rename it by hand, then end the attachment again", "rename %s, which its pod let fall home, to %s", l.Name, name)
+		return cnierr.Wrap(err, cnierr.NotHome, "rename it by hand, then end the attachment again", "rename NIC %s, which returned while its pod is running, to %s", l.Name, name)
 	}
-	n.log(of).Warn("a NIC that its pod let fall home had the name of another", "name", l.Name, "now", name)
+	n.log(of).Warn("NIC of a running pod returned under the name of another NIC, renamed", "name", l.Name, "now", name)
 	return nil
 }
 
-// asideTries bounds the tries to find a name that nobody has.
-const asideTries = 20
+// renameTries bounds the search for an unused name.
+const renameTries = 20
 
-// fallenAs returns the record, other than mine, of the NIC l that is home though
-// no attachment has ended, because a pod netns is gone, or nil.
+// fallenAs returns the record, other than mine, of the NIC l, or nil. The kernel moved
+// that NIC to the host because a netns ended; its attachment has not ended.
 func (n *Node) fallenAs(home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
-	records, _ := n.Ledger.List() // one that cannot be read is nobody to be ended
+	records, _ := n.Ledger.List() // an attachment whose record cannot be read cannot be ended
 	for _, r := range records {
 		if r.Key == mine.Key || r.Loan == nil || r.Loan.Driver != "" || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
 			!r.HostNetns.Equal(home.ID) {

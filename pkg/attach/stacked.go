@@ -10,16 +10,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// stackedWait bounds the time for deleting one by one what a pod put on its NIC. A
-// DEL that comes again goes on.
+// stackedWait bounds the time for deleting one by one the links that a pod put on
+// its NIC. A later DEL continues.
 const stackedWait = 5 * time.Second
 
-// deleteStacked deletes what the pod put on its NIC in its own netns, for example
-// a macvlan. Such a link survives the NIC's move (macvlan_device_event), would hear
-// for the next pod that gets the NIC, and a BPF program on it keeps those of the
-// NIC from being detached. index is that of the NIC, which is away if it has left
-// the pod netns. What lies in a netns below the pod's is not found: it ends with
-// the pod's processes.
+// deleteStacked deletes the links that the pod put on its NIC in its own netns, for
+// example a macvlan. Such a link survives the NIC's move (macvlan_device_event) and
+// would receive the traffic of the next pod that gets the NIC. While it has a BPF
+// program, those of the NIC cannot be detached. index is the NIC's; away is set if
+// the NIC has left the pod netns. Links in a netns that the pod made are not found:
+// they end with the pod's processes.
 func (n *Node) deleteStacked(r *ledger.Record, pod *link.Netns, index int, away bool) error {
 	links, err := pod.Stacked(index, away)
 	if err != nil || len(links) == 0 {

@@ -4,9 +4,9 @@ import (
 	"testing"
 )
 
-// A macvlan that the pod makes on its NIC would go on hearing for the next pod,
-// and its XDP program would keep the NIC's from being detached.
-func TestWhatThePodPutOnItsNICEndsWithTheAttachment(t *testing.T) {
+// A macvlan that the pod makes on its NIC would receive the next pod's traffic. While
+// it has an XDP program, the NIC's own cannot be detached.
+func TestLinksOnThePodsNICEndWithTheAttachment(t *testing.T) {
 	for name, does := range map[string]func(*bench){
 		"a macvlan": func(*bench) {},
 		"a macvlan on a macvlan": func(b *bench) {
@@ -27,7 +27,7 @@ func TestWhatThePodPutOnItsNICEndsWithTheAttachment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500") // a veth takes no XDP program else
+			b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500") // a veth refuses XDP programs if the MTU of its peer is larger
 			before, attributes, empty := b.node.State(), b.node.Attributes(nicName), b.pod.State()
 			config := b.config(nil)
 			b.node.MustRun(b.call("ADD", config))
@@ -43,8 +43,9 @@ func TestWhatThePodPutOnItsNICEndsWithTheAttachment(t *testing.T) {
 	}
 }
 
-// The pod's own veth has its peer's index where a macvlan has its NIC's.
-func TestALinkThatOnlyLooksAsIfItLayOnTheNICStays(t *testing.T) {
+// The pod's own veth refers to its peer by the attribute with which a macvlan refers
+// to its NIC.
+func TestVethWithTheNICsIndexAsItsPeerStays(t *testing.T) {
 	b := newBench(t)
 	config := b.config(nil)
 	b.node.MustRun(b.call("ADD", config))

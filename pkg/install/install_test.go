@@ -178,9 +178,9 @@ func TestFileThatYields(t *testing.T) {
 	n.wantContent("conf", "theirs")
 }
 
-// A credential that others may read, and a plugin that cannot be run, are not as
-// they should be, whatever is in them.
-func TestFileWithAnotherModeIsPutRight(t *testing.T) {
+// A credential that others can read, or a plugin that is not executable, is replaced
+// even if its content is right.
+func TestFileWithWrongModeIsCorrected(t *testing.T) {
 	n := newNode(t)
 	for name, mode := range map[string]fs.FileMode{"kubeconfig": 0o600, "plugin": 0o755} {
 		f := install.File{Path: n.path(name), Content: []byte(name), Mode: mode}

@@ -14,11 +14,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// balancer is a load balancer before a server, that can forget connections
-// without a word to either end.
+// balancer is a load balancer in front of a server. It can forget connections without
+// notice to either end.
 type balancer struct {
 	net.Listener
-	forgotten, connections atomic.Int64 // those up to the n-th are forgotten
+	forgotten, connections atomic.Int64 // forgotten is how many connections are forgotten, from the first on
 }
 
 func newBalancer(t *testing.T, server *httptest.Server) *balancer {
@@ -67,9 +67,9 @@ func (b *balancer) pump(to, from net.Conn, n int64) {
 
 func (b *balancer) forget() { b.forgotten.Store(b.connections.Load()) }
 
-// A watch is never idle, and so neither is the connection that it shares with
-// all other requests: none of them may wait for the watch's end.
-func TestConnectionThatDiedSilentlyUnderAWatch(t *testing.T) {
+// The connection of a watch is never idle, and all other requests share it. None of
+// them may wait until the watch ends.
+func TestConnectionLostSilentlyDuringWatch(t *testing.T) {
 	a := newAuthority(t)
 	b := newBalancer(t, a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !r.URL.Query().Has("watch") {
@@ -95,9 +95,8 @@ func TestConnectionThatDiedSilentlyUnderAWatch(t *testing.T) {
 	}
 }
 
-// The answer breaks off in its middle. Nothing more is asked through that
-// connection.
-func TestConnectionThatDiedSilentlyInAnAnswer(t *testing.T) {
+// The answer stops in the middle. The client must not use that connection again.
+func TestConnectionLostSilentlyDuringAnswer(t *testing.T) {
 	var died atomic.Pointer[string] // the other end of that connection
 	var again atomic.Int64
 	server := newFaulty(t, time.Second, func(_ int64, w http.ResponseWriter, r *http.Request) {
@@ -118,8 +117,8 @@ func TestConnectionThatDiedSilentlyInAnAnswer(t *testing.T) {
 	}
 }
 
-// The kubeconfig may become that of another cluster: its token is nothing that
-// this one may see, and this process goes on with the server that it began with.
+// The kubeconfig may be replaced by that of another cluster. The first server must not
+// see the new token, and the process goes on with the first server.
 func TestTokenForAnotherServerIsNotSent(t *testing.T) {
 	a := newAuthority(t)
 	var asked, leaked, others atomic.Int64
@@ -154,7 +153,7 @@ func TestTokenForAnotherServerIsNotSent(t *testing.T) {
 	}
 }
 
-// rewrite gives the file at path the content of another.
+// rewrite replaces the content of the file at path by that of another file.
 func rewrite(t *testing.T, path, from string) {
 	t.Helper()
 	content, err := os.ReadFile(from)

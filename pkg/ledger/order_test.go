@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A record without a mark would let its NIC be lent twice. So whoever is killed
-// halfway through Remove, or fails there, must have removed the record first.
-func TestRemoveThatFailsLeavesTheNICHeld(t *testing.T) {
+// A record without a mark would let its NIC be lent twice. So Remove must remove the
+// record first, in case it fails or is killed halfway.
+func TestFailedRemoveLeavesTheNICHeld(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)
 	r := lending("c1", "ens1")
@@ -30,7 +30,7 @@ func TestRemoveThatFailsLeavesTheNICHeld(t *testing.T) {
 	}
 }
 
-// readOnly makes the directory read-only for whoever opens it from now on.
+// readOnly makes the directory read-only for later opens.
 func readOnly(t *testing.T, dir string) {
 	t.Helper()
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {

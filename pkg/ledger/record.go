@@ -115,8 +115,8 @@ type RDMADevice struct {
 	Port      uint32    `json:"port,omitempty"`   // the port of the interface, 0 if none is known
 	Uverbs    string    `json:"uverbs,omitempty"` // "uverbs3"
 	Lent      bool      `json:"lent,omitempty"`   // it moves with the NIC (exclusive mode)
-	// Settings are those of rdma.Core.Settings, of a device that moves; nil in a
-	// record of an earlier version.
+	// Settings is the result of rdma.Core.Settings for a device that moves. It is nil
+	// in the record of an earlier version.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial opens a netlink socket in the calling thread's namespace that receives
-// only what the kernel sends. Any process with CAP_NET_ADMIN in the namespace can
-// send to the port of another process's socket, and to one of generic netlink
-// without it; the library fails on such a message, and the kernel's answer is
-// dropped when the socket's buffer is full.
+// Dial opens a netlink socket in the calling thread's namespace that receives only
+// messages from the kernel. A process with CAP_NET_ADMIN in the namespace can send to
+// the port of another process's socket; for generic netlink it needs no capability.
+// The library fails on such a message, and once the socket's buffer is full the
+// kernel's answer is dropped.
 func Dial(family int) (*nl.SocketHandle, error) {
 	// A subscription to no group is an ordinary socket; the library has no other
 	// constructor for one.
@@ -24,10 +24,10 @@ func Dial(family int) (*nl.SocketHandle, error) {
 	timeout := unix.NsecToTimeval(replyWait.Nanoseconds())
 	_ = s.SetSendTimeout(&timeout)
 	_ = s.SetReceiveTimeout(&timeout)
-	// The kernel adds its reason to the number of an error (Linux 4.12).
+	// Since Linux 4.12 the kernel explains its errors in a message.
 	_ = s.SetExtAck(true)
-	// Connected to the kernel, the socket takes nothing from processes of the
-	// namespace (netlink_getsockbyportid). What they sent before is dropped.
+	// Once connected to the kernel, the socket accepts nothing from other processes
+	// (netlink_getsockbyportid). Messages that they sent before are discarded here.
 	fd := s.GetFd()
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		s.Close()
@@ -39,14 +39,14 @@ func Dial(family int) (*nl.SocketHandle, error) {
 	return &nl.SocketHandle{Socket: s}, nil
 }
 
-// handleOf returns a handle of the library that uses these sockets. The library
-// opens the sockets of a handle itself, and gives no access to them, so that they
-// could not be connected to the kernel.
+// handleOf returns a handle of the library that uses these sockets. The library opens
+// a handle's sockets itself and does not expose them, so they could not be connected
+// to the kernel.
 func handleOf(sockets map[int]*nl.SocketHandle) (*netlink.Handle, error) {
 	h := &netlink.Handle{}
 	field := reflect.ValueOf(h).Elem().FieldByName("sockets")
 	if !field.IsValid() || field.Type() != reflect.TypeOf(sockets) {
-		return nil, errors.New("the netlink library keeps the sockets of a handle elsewhere")
+		return nil, errors.New("netlink.Handle has no field \"sockets\" of the expected type; adapt handleOf to the library's version")
 	}
 	*(*map[int]*nl.SocketHandle)(field.Addr().UnsafePointer()) = sockets
 	return h, nil

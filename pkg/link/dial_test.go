@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// ports lists the sockets of a netlink family in the calling thread's namespace,
-// except the kernel's.
+// ports returns the ports of a netlink family in the calling thread's namespace, except
+// the kernel's.
 func ports(t *testing.T, family int) (found []uint32) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/netlink")

@@ -122,8 +122,8 @@ func (o overNetlink) change(d *device, want, have []byte) (differs bool, err err
 // with a mask of the bits that differ, nil if none do. Without the mask the kernel
 // would try to set all bits, including those that cannot be set.
 //
-// Only bits that can be set in both count, which their own masks tell: some drivers
-// (i40e) support other link modes without carrier, and advertise them too.
+// Only bits that both masks allow are compared: some drivers (i40e) support, and
+// advertise, other link modes without carrier.
 func bitsetChange(want, have []byte) []byte {
 	_, w, errW := parseMessage(want, 0)
 	_, h, errH := parseMessage(have, 0)
@@ -327,7 +327,7 @@ func readRules(d *device) ([]byte, error) {
 	return slices.Concat(rules...), nil
 }
 
-// rulesTime bounds how long rules are removed. Each is a command to the hardware.
+// rulesTime bounds the removal of flow rules. Each one is a command to the hardware.
 const rulesTime = 10 * time.Second
 
 func (d *device) rules() ([][]byte, error) {
@@ -379,7 +379,7 @@ func setRules(d *device, want, _ []byte) (bool, error) {
 	deadline := time.Now().Add(rulesTime)
 	for i, rule := range now {
 		if time.Now().After(deadline) {
-			return true, fmt.Errorf("%d rules are left: %w", len(now)-i, os.ErrDeadlineExceeded)
+			return true, fmt.Errorf("%d flow rules remain, remove them by hand: %w", len(now)-i, os.ErrDeadlineExceeded)
 		}
 		if !isIn(was, rule) {
 			send(ethtoolSRXCLSRLDEL, rule)

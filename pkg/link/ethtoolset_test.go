@@ -25,9 +25,9 @@ func TestPauseThatWasNegotiatedIsNoSetting(t *testing.T) {
 	}
 }
 
-// i40e supports and advertises the modes of the module with carrier, and all that
-// the NIC has without.
-func TestLinkModesThatOnlyTheCarrierChangesAreNoSetting(t *testing.T) {
+// With carrier, i40e supports and advertises the modes of the module; without carrier,
+// all modes of the NIC.
+func TestLinkModesThatChangeWithTheCarrierAreNotCompared(t *testing.T) {
 	bitset := func(value, mask byte) []byte {
 		return marshal(nil, attributes{
 			{kind: unix.ETHTOOL_A_BITSET_SIZE, value: []byte{8, 0, 0, 0}},

@@ -284,12 +284,13 @@ func scanUntil(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	return n, err
 }
 
-// firstFiles is how many open files of each process are looked at before more of
-// any process.
+// firstFiles is how many open files of each process are read in the first round,
+// before more of any process are read.
 const firstFiles = 1024
 
-// scanFiles looks at the files that processes hold open. A process can have a
-// million: those with many come last, however they are ordered.
+// scanFiles looks for the netns among the open files of all processes. A process can
+// have a million of them. Processes with many come last, so that they do not delay
+// the search in the others.
 func scanFiles(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd"))
 	for limit := firstFiles; len(dirs) > 0; limit *= 8 {
@@ -308,9 +309,9 @@ func scanFiles(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	return nil, nil
 }
 
-// scanFilesOf looks at no more than limit open files of a process, and reports
-// whether these were all. They are not read at once: their names alone could be a
-// hundred megabytes.
+// scanFilesOf reads at most about limit open files of a process, and reports whether
+// these were all. It reads them in blocks: the names of all could take a hundred
+// megabytes.
 func scanFilesOf(ctx context.Context, dir string, limit int, id NetnsID) (n *Netns, all bool, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -326,7 +327,7 @@ func scanFilesOf(ctx context.Context, dir string, limit int, id NetnsID) (n *Net
 		seen += len(names)
 		for _, name := range names {
 			if ctx.Err() != nil {
-				return nil, false, fmt.Errorf("look for netns %s among the open files of all processes: %s has too many, end its process: %w", id, dir, ctx.Err())
+				return nil, false, fmt.Errorf("look for netns %s among the open files of all processes: %s has too many, end that process: %w", id, dir, ctx.Err())
 			}
 			size, err := unix.Readlinkat(int(d.Fd()), name, target)
 			if err != nil || !mayBe(string(target[:size]), want) {
@@ -344,8 +345,8 @@ func scanFilesOf(ctx context.Context, dir string, limit int, id NetnsID) (n *Net
 	return nil, false, nil
 }
 
-// onlyStarved returns an error that hides what is there, and nil for one that
-// means that it has vanished.
+// onlyStarved returns err if it means that this process ran out of files or memory,
+// and nil for other errors: what cannot be read has vanished.
 func onlyStarved(err error) error {
 	if starved(err) {
 		return err

@@ -7,9 +7,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// A NIC has left the pod's netns, and the kernel has given its index there to
-// another link of the same kind: that one is not taken for it.
-func TestIndexAloneDoesNotMakeALinkTheNIC(t *testing.T) {
+// A NIC has left the pod's netns, and the kernel gave its index there to another link
+// of the same kind. That link must not be taken for the NIC.
+func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 	ns := testnet.NewNetns(t, "pod")
 	ns.IP("link", "add", "net1", "type", "ifb")
 	n, err := link.OpenNetns("/run/netns/" + ns.Name)

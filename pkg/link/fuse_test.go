@@ -44,7 +44,7 @@ func newFUSE(t *testing.T, inode uint64) *fuseFile {
 	t.Helper()
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Fatalf("this machine has no FUSE, which a part of the tests needs (modprobe fuse): %v", err)
+		t.Fatalf("this kernel has no FUSE, which these tests need (modprobe fuse): %v", err)
 	}
 	f := &fuseFile{dir: t.TempDir(), inode: inode, device: device, held: -1, ended: make(chan struct{})}
 	if err := unix.Mount("test", f.dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {

@@ -217,12 +217,13 @@ func (n *Netns) Delete(index int) error {
 	return err
 }
 
-// DeleteTogether deletes many virtual links of one namespace at once: one by one,
-// each takes the kernel up to some ten milliseconds (synchronize_net). It returns
-// those that are left, such as all of them if the kernel refuses.
+// DeleteTogether deletes many virtual links of one namespace by one request. One by
+// one, each could take the kernel ten milliseconds (synchronize_net). It returns the
+// links that remain, such as all of them if the kernel refuses.
 func (n *Netns) DeleteTogether(links []*Link) (left []*Link, err error) {
-	// Nobody has a link in this group, but who puts it there meanwhile and could
-	// delete it as well. The kernel refuses to delete a group with a NIC in it.
+	// The group is chosen at random, so no other link is in it. A process that adds
+	// one now could delete that link itself. The kernel refuses to delete a group
+	// that contains a NIC.
 	group := attribute{kind: unix.IFLA_GROUP, value: nl.Uint32Attr(rand.Uint32() | 1<<31)}
 	for _, l := range links {
 		if err := n.setLink(l.Index, group); err != nil && !errors.Is(err, unix.ENODEV) {

@@ -35,7 +35,7 @@ type Link struct {
 	OperUp     bool             // operational state "up"
 	Mode       string           // of a macvlan: a key of [MacvlanModes], or "source"
 	Immutable  bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
-	Mutable    bool             // the kernel says that it does not; neither is set where it says nothing
+	Mutable    bool             // the kernel reports that it can be moved; older kernels set neither
 	// Damage is why the description is incomplete: the kernel refused it, or it
 	// is malformed. What could be read is set, the index always.
 	Damage error

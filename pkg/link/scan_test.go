@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// budget is a context that ends when it was asked a number of times: a deadline
-// that does not depend on the machine.
+// budget is a context that ends after its Err was called a number of times: a deadline
+// that does not depend on the machine's speed.
 type budget struct {
 	context.Context
 	left int
@@ -27,7 +27,8 @@ func (b *budget) Err() error {
 	return nil
 }
 
-// process makes a process of a /proc that has files open, one of which is target.
+// process creates the directory of a process below /proc, with open files of which one
+// is target.
 func process(t *testing.T, proc, pid string, files int, target string) {
 	t.Helper()
 	dir := filepath.Join(proc, pid, "fd")
@@ -45,9 +46,9 @@ func process(t *testing.T, proc, pid string, files int, target string) {
 	}
 }
 
-// A pod with a million open files must not hide the netns of another pod, which a
-// process before or after it holds.
-func TestAProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
+// A pod with a million open files must not hide the netns of another pod, which is held
+// by a process with a lower or higher ID.
+func TestProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
 	n := testnet.NewNetns(t, "n")
 	f, err := os.Open("/run/netns/" + n.Name)
 	if err != nil {
@@ -55,7 +56,7 @@ func TestAProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
 	}
 	defer f.Close()
 	n.Unname()
-	// As it shows in a process that opened it through a mount.
+	// This is what the link of a file shows that was opened through a mount.
 	holder := filepath.Join(t.TempDir(), "netns")
 	if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), holder); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestAProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
 	}
 	found.Close()
 
-	// It may be among those that were not looked at.
+	// The netns may be among the files that were not read.
 	found, err = link.ScanUntil(&budget{context.Background(), 3000}, proc, link.NetnsID{Inode: 1})
 	if found != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("found %v, %v", found, err)

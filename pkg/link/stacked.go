@@ -2,12 +2,12 @@ package link
 
 import "slices"
 
-// peers are the kinds of links of which Lower is not the link below but the peer:
-// to delete one deletes both.
+// peers are the kinds of links whose Lower is their peer, not a link below them. To
+// delete one deletes both.
 var peers = []string{"veth", "netkit", "vxcan"}
 
-// Stacked returns the links of the namespace that lie on the link with this index,
-// directly: macvlans, VLANs, tunnels, … If away is set, that link is in another
+// Stacked returns the links of the namespace that lie directly on the link with this
+// index: macvlans, VLANs, tunnels and others. If away is set, that link is in another
 // namespace.
 func (n *Netns) Stacked(index int, away bool) ([]*Link, error) {
 	links, err := n.Links()

@@ -166,9 +166,8 @@ func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(prog
 	}, nil
 }
 
-// FlatFiles returns the flat files that may name a kubeconfig: the one that a
-// network has named, if the node file opens that, and those of whereabouts'
-// installations.
+// FlatFiles returns the flat files that may name a kubeconfig: the one named by a
+// network, if the node file opens it, and those of whereabouts' installations.
 func (n *NodeFile) FlatFiles(named string) []string {
 	files := WhereaboutsFlatFiles()
 	if named == "" || !n.OpensPath(keyFlatFile, named) {

@@ -40,7 +40,7 @@ type facts struct {
 	uplinks []int // indexes of the links that a default route leaves by
 	links   []*link.Link
 	// The rest is about the NIC alone.
-	programs  []link.Program // empty if they are allowed
+	programs  []link.Program // not read if the network allows them
 	inUse     string         // what the host uses it for, "" if unknown
 	functions string         // its virtual functions and subfunctions, "" if it has none
 	immutable bool           // the kernel moves it to no other netns

@@ -38,9 +38,10 @@ func (h *Host) use(l *link.Link) (string, error) {
 	return "", nil
 }
 
-// behind reports whether the host sends to server by l. Each NIC has a route to
-// all IPv6 link-local addresses, so of such a server only the zone tells the NIC: by
-// a name, or by an index. Without a zone nothing is known, and l is not refused.
+// behind reports whether the host reaches server through l. Every NIC has a route to
+// all IPv6 link-local addresses, so only the zone of such an address, a name or an
+// index, identifies the NIC. Without a zone the NIC is unknown, and behind reports
+// false.
 func (h *Host) behind(l *link.Link, server netip.Addr) (bool, error) {
 	if server.Is6() && server.IsLinkLocalUnicast() {
 		zone := server.Zone()
@@ -82,9 +83,9 @@ func (h *Host) storage() []storage {
 	return found
 }
 
-// serverOf returns the address in what the kernel shows of an iSCSI connection
-// ("10.1.0.1") or of an NVMe controller ("traddr=10.1.0.1,trsvcid=4420"). It
-// reports false if there is none: a local disk has a PCI address.
+// serverOf returns the server's address from the sysfs text of an iSCSI connection
+// ("10.1.0.1") or an NVMe controller ("traddr=10.1.0.1,trsvcid=4420"), and reports
+// whether there is one. A local disk has a PCI address instead.
 func serverOf(text string) (netip.Addr, bool) {
 	var server netip.Addr
 	var iface string

@@ -82,7 +82,7 @@ type Device struct {
 	Ports        uint32 // how many ports, numbered from 1
 	ParentDev    string // the device that it belongs to: a PCI address, "mlx5_core.sf.4"; empty if none
 	ParentBus    string // that one's bus: "pci", "auxiliary"
-	Moderation   string // adaptive moderation of completions: "on", "off"; empty if the kernel does not say
+	Moderation   string // adaptive moderation of completions: "on" or "off"; empty if the kernel does not report it
 }
 
 // Is says whether both are the same device of this machine, wherever they are
@@ -194,7 +194,7 @@ func (c *Core) devices() ([]Device, error) {
 		}
 		names, err := c.names()
 		if errors.Is(err, unix.EIO) {
-			break // the kernel lists no directory where a name has a slash (verify_dirent_name)
+			break // the kernel cannot list a directory if a name in it has a slash (verify_dirent_name)
 		}
 		if err != nil {
 			return nil, err

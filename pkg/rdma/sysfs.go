@@ -142,9 +142,9 @@ func (c *Core) parent(name string) (dev, bus string, err error) {
 	return parentAt(filepath.Join(root, "class/infiniband", name))
 }
 
-// parentOf is parent for a device of any name: the kernel takes names as ".." and
-// "a/b" too, by which there is no way to the device in sysfs. Then its uverbs
-// device tells; without one the parent is unknown, and empty.
+// parentOf is like parent, for a device with any name. The kernel also accepts names
+// such as ".." and "a/b", which lead to no device in sysfs. For these, parentOf uses
+// the uverbs device; without one the parent is unknown, and the results are empty.
 func (c *Core) parentOf(d Device) (dev, bus string, err error) {
 	if isElement(d.Name) {
 		return c.parent(d.Name)
@@ -167,7 +167,7 @@ func (c *Core) parentOf(d Device) (dev, bus string, err error) {
 	return dev, bus, err
 }
 
-// parentAt gives the parent of what a directory of sysfs is about.
+// parentAt returns the parent of the device of a sysfs directory.
 func parentAt(at string) (dev, bus string, err error) {
 	target, err := os.Readlink(filepath.Join(at, "device"))
 	if errors.Is(err, fs.ErrNotExist) {

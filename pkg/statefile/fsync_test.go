@@ -13,9 +13,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// A power cut shows only what was synced. Here fsync fails: whatever is durable
+// After a power cut only synced data is left. Here fsync fails: every durable change
 // must fail too, and a file must not get its name before its content is on disk.
-func TestWhatIsDurableIsSynced(t *testing.T) {
+func TestDurableChangesAreSynced(t *testing.T) {
 	d := openAt(t, testnet.OnDisk(t))
 	for _, name := range []string{"old", "aside", "gone", "from"} {
 		if err := d.Write(name, []byte("old")); err != nil {
@@ -35,7 +35,7 @@ func TestWhatIsDurableIsSynced(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotDurableIsNotSynced(t *testing.T) {
+func TestVolatileChangesAreNotSynced(t *testing.T) {
 	volatile := openAt(t, testnet.OnDisk(t))
 	volatile.Volatile()
 	for name, d := range map[string]*Dir{"tmpfs": openAt(t, tmpfs(t, "1m")), "volatile": volatile} {
@@ -52,7 +52,7 @@ func TestWhatIsNotDurableIsNotSynced(t *testing.T) {
 	}
 }
 
-// changes are all that change a directory.
+// changes are all operations that change a directory.
 func changes() map[string]func(*Dir) error {
 	return map[string]func(*Dir) error{
 		"Write, over another": func(d *Dir) error { return d.Write("old", []byte("not synced")) },
@@ -72,8 +72,8 @@ func closeIf(d *Dir) error {
 	return d.Close()
 }
 
-// withoutFsync runs f in a thread of its own in which the kernel answers EIO to
-// fsync and fdatasync.
+// withoutFsync runs f in a thread of its own in which fsync and fdatasync fail with
+// EIO.
 func withoutFsync(t *testing.T, f func() error) error {
 	t.Helper()
 	refuse := unix.SECCOMP_RET_ERRNO | uint32(unix.EIO)

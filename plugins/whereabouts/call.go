@@ -29,7 +29,7 @@ type call struct {
 	confErr error
 	log     *callLog
 
-	slice plan.Slice // with node slices: this node's
+	slice plan.Slice // this node's, if the network uses node slices
 }
 
 // owner gives the attachment. Outside Kubernetes the container stands for the

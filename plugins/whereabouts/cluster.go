@@ -56,7 +56,7 @@ func (c *call) allFlatFiles() []string {
 	return append([]string{c.flatFile()}, c.flatFiles...)
 }
 
-// flatFile returns the flat file of the config, "" if it has none.
+// flatFile returns the flat file that completed the config, "" if there was none.
 func (c *call) flatFile() string {
 	if c.conf == nil {
 		return ""
@@ -83,8 +83,8 @@ func (c *call) findSlice(ctx context.Context, s *kubernetes.Store) error {
 	return nil
 }
 
-// sliced returns the range of which each node has a slice, with this node's name,
-// and the name of the NodeSlicePool that tells the slices.
+// sliced returns the range that the nodes' slices divide, with this node's name, and
+// the name of the NodeSlicePool that holds the slices.
 func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	if len(c.conf.Ranges) != 1 {
 		return whole, "", cnierr.New(cnierr.InvalidConfig, "use one network for each range",
@@ -147,14 +147,14 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
 }
 
-// releaseAway leaves it to the journal to free what the attachment holds in the
-// cluster, to which there is no way now because of why.
+// releaseAway defers freeing the attachment's addresses to the journal, because the
+// cluster cannot be reached. why is the reason.
 func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	kubeconfig := c.conf.Kubeconfig
 	neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(why, netconf.ErrClosed)
 	switch {
 	case neverAsked && len(noted) == 0:
-		return nil // ADD gave nothing
+		return nil // ADD got no address
 	case c.conf.NodeSliceSize == 0:
 		noted = append(noted, c.pools()...)
 	case len(noted) == 0:
@@ -176,7 +176,7 @@ func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why err
 	return kubernetes.Defer(netconf.JournalDir(stateDir), c.way(kubeconfig), c.owner(), pools)
 }
 
-// way returns how the journal's replay gets to the cluster that kubeconfig leads to.
+// way returns how the journal's replay reaches the cluster of kubeconfig.
 func (c *call) way(kubeconfig string) kubernetes.Way {
 	return kubernetes.Way{Kubeconfig: kubeconfig, FlatFile: c.flatFile()}
 }

@@ -217,10 +217,10 @@ func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 	n.untouched(before)
 }
 
-// A pod moves its NIC to a netns of its own that ends, under a name that another
-// NIC needs: the kernel brings it to the host, and nobody ends the pod. The other
-// NIC comes home all the same.
-func TestNICThatEscapedFromALivingPodHindersNoOther(t *testing.T) {
+// A pod gives its NIC a name that another NIC needs, and moves it to a netns of its
+// own that ends. The kernel moves the NIC to the host while the pod goes on running.
+// The other NIC must still come home.
+func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 	for what, taken := range map[string][]string{
 		"name":             {"link set net1 name " + nicName(1)},
 		"altname":          {"link property add dev net1 altname " + altName(1)},

@@ -62,8 +62,8 @@ func TestNICOfADeadNodeIsNotLost(t *testing.T) {
 	}
 }
 
-// The kernel leaves a VLAN or an ipvlan on a NIC that goes to another namespace:
-// the pod would hear and send on it.
+// The kernel leaves a VLAN or an ipvlan on a NIC that moves to another namespace: the
+// pod could go on receiving and sending with it.
 func TestLinksOnANICEndWithItsLoan(t *testing.T) {
 	n := newNode(t)
 	n.up(1)

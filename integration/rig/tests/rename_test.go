@@ -122,9 +122,9 @@ func (n *node) rdmaAll(before map[string]string) {
 	n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
 }
 
-// The kernel takes each name for an RDMA device that no other has, also those that
-// are no file's: a pod must not hide its device by one, nor those of others.
-func TestRDMADeviceWithANameThatIsNoFilesComesHome(t *testing.T) {
+// The kernel accepts any unused name for an RDMA device, including names that no file
+// can have. A pod must not be able to hide its device, or other devices, with one.
+func TestRDMADeviceWithInvalidFileNameComesHome(t *testing.T) {
 	for _, name := range []string{"..", "a/b"} {
 		for _, killed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%q, pod killed: %v", name, killed), func(t *testing.T) {

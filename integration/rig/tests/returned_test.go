@@ -63,7 +63,7 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 	}
 }
 
-// TestChainedRDMADeviceComesHomeAsItWas has an attachment whose record has no NIC.
+// The record of a chained attachment has no NIC.
 func TestChainedRDMADeviceComesHomeAsItWas(t *testing.T) {
 	c := newChain(t, rdma.Exclusive)
 	c.peerNIC = true

@@ -21,14 +21,15 @@ type deferred struct {
 	// Kubeconfig, Server and Namespace say where. Without a server (from before
 	// it was written, or when the kubeconfig could not be read) it is that of the
 	// kubeconfig, and an empty namespace that of its current context. FlatFile is
-	// that of the network.
+	// the flat file of the network.
 	Kubeconfig string    `json:"kubeconfig"`
 	FlatFile   string    `json:"flatFile,omitempty"`
 	Server     string    `json:"server,omitempty"`
 	Namespace  string    `json:"namespace,omitempty"`
 	Pool       ipam.Pool `json:"pool"`
-	// Slices names the NodeSlicePool that tells which slice of Pool's range is that
-	// of Pool's node; "" if Pool is the pool itself. Such a file ends in sliceSuffix.
+	// Slices names the NodeSlicePool that holds the slice of Pool's node, if that is
+	// not known yet: Pool then has the whole range, and the file name ends in
+	// sliceSuffix. It is "" if Pool is the pool itself.
 	Slices string     `json:"slices,omitempty"`
 	Owner  ipam.Owner `json:"owner"`
 	Note   *note      `json:"note,omitempty"`
@@ -69,7 +70,7 @@ func (j journal) drop(name string) error {
 	return dir.Remove(name)
 }
 
-// all returns what waits, by file name. What cannot be read is left alone.
+// all returns the entries by file name. Files that cannot be read are left alone.
 func (j journal) all() (map[string]*deferred, error) {
 	found := map[string]*deferred{}
 	var errs []error
@@ -82,9 +83,9 @@ func (j journal) all() (map[string]*deferred, error) {
 	return found, errors.Join(errs...)
 }
 
-// each calls do with what waits in files with the suffix, in no order, until do
-// returns false; not with what cannot be read, or for whose file name wanted is
-// false. Thousands may wait, and most are of other pools.
+// each calls do for the entries in files with the suffix, in no order, until do
+// returns false. It skips files that cannot be read, and those for whose names wanted
+// returns false: there may be thousands, mostly of other pools.
 func (j journal) each(suffix string, wanted func(file string) bool, do func(name string, d *deferred) bool) error {
 	dir, err := statefile.OpenExisting(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,8 +188,8 @@ func Defer(journalDir string, way Way, owner ipam.Owner, pools []ipam.Pool) erro
 type Way struct {
 	Kubeconfig string
 	Namespace  string // "" is that of the kubeconfig's current context
-	// FlatFile is the flat file that filled the network's config, "" if there was
-	// none. The kubeconfig may be open only because this file names it.
+	// FlatFile is the flat file that completed the network's configuration, "" if
+	// there was none. The kubeconfig may be allowed only because this file names it.
 	FlatFile string
 }
 

@@ -13,19 +13,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// With node slices only the server knows the pool of a node that has lost its
-// notes, as after a reboot. While the server is silent the journal keeps the name
-// of the NodeSlicePool instead. The next call of the node that reads the slice there
-// enters the pool.
+// With node slices, a node that has lost its notes (after a reboot, for example) must
+// ask the server which pool is its own. If the server does not answer, the journal
+// entry names the NodeSlicePool instead of the pool. The next call of the node that
+// reads its slice fills in the pool.
 
 const (
 	sliceSuffix = ".slice"
 	sliceLock   = "slices"
 )
 
-// ReleaseSlice frees what owner's attachment holds in the slice that whole.Node has
-// of whole, by the NodeSlicePool slices. If the server cannot tell the slice now,
-// that is left to the journal, and is no error.
+// ReleaseSlice frees the addresses that owner's attachment holds in the slice of
+// whole.Node, which the NodeSlicePool slices assigns from the range whole. If the
+// server does not answer, ReleaseSlice writes a journal entry and returns no error.
 func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.Pool, slices string) error {
 	var slice netip.Prefix
 	var err error
@@ -38,7 +38,7 @@ func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.P
 		whole.Prefix = slice
 		return s.Release(ctx, owner, []ipam.Pool{whole})
 	case silence == "" && !passing(err) && !barred(err):
-		s.warnIf(cnierr.Wrap(err, cnierr.TryAgain, "", "only the reconciler frees the address, if there is one"))
+		s.warnIf(cnierr.Wrap(err, cnierr.TryAgain, "", "the node's slice is unknown, so only the reconciler can free an address in it"))
 		return s.Release(ctx, owner, nil)
 	}
 	s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address is freed later, by the next call of this node that can read NodeSlicePool %s: %s",
@@ -49,7 +49,7 @@ func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.P
 	}))
 }
 
-// DeferSlice is [Defer] for an attachment of a network with node slices.
+// DeferSlice is like [Defer], for an attachment of a network with node slices.
 func DeferSlice(journalDir string, way Way, owner ipam.Owner, whole ipam.Pool, slices string) error {
 	d := &deferred{
 		Kubeconfig: way.Kubeconfig, FlatFile: way.FlatFile, Namespace: way.Namespace,
@@ -58,9 +58,9 @@ func DeferSlice(journalDir string, way Way, owner ipam.Owner, whole ipam.Pool, s
 	return journal{path: journalDir}.put(d)
 }
 
-// replaySlices enters the pools of the journal's entries for this store's server
-// that name a NodeSlicePool. Without a slice there is none, and the reconciler frees
-// the address, as for a DEL that finds no slice.
+// replaySlices fills in the pool of each journal entry that names a NodeSlicePool of
+// this store's server. If the node has no slice, the entry is dropped: the reconciler
+// frees the address, as after a DEL that finds no slice.
 func (s *Store) replaySlices(ctx context.Context) error {
 	waiting, err := s.journal.sliced()
 	errs := []error{err}
@@ -70,7 +70,7 @@ func (s *Store) replaySlices(ctx context.Context) error {
 			continue
 		}
 		switch _, err := s.Slice(ctx, d.Slices, d.Pool.Node); {
-		case err == nil: // it has entered the pool
+		case err == nil: // Slice has filled in the pool
 		case noSlice(err):
 			s.warnIf(err)
 			errs = append(errs, s.journal.drop(file))
@@ -83,12 +83,12 @@ func (s *Store) replaySlices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// noSlice reports whether err, of [Store.Slice], is that the node has none.
+// noSlice reports whether err, from [Store.Slice], means that the node has no slice.
 func noSlice(err error) bool {
 	return cnierr.Code(err) == cnierr.NotAvailable && !passing(err) && !barred(err)
 }
 
-// sliced returns what waits for a slice, by file name.
+// sliced returns the journal entries that wait for a slice, by file name.
 func (j journal) sliced() (map[string]*deferred, error) {
 	found := map[string]*deferred{}
 	err := j.each(sliceSuffix, func(string) bool { return true }, func(name string, d *deferred) bool {
@@ -98,10 +98,10 @@ func (j journal) sliced() (map[string]*deferred, error) {
 	return found, err
 }
 
-// enterSlice replaces the journal's entries that wait for node's slice by entries
-// that name the pool. An ADD does this before it asks for an address, and its turn
-// then forgets what the journal has of the same attachment. So the lock keeps
-// others from entering that later.
+// enterSlice replaces the journal entries that wait for node's slice by entries that
+// name the pool. An ADD does this before it asks for an address, and its turn then
+// drops the journal entries of the same attachment. The lock keeps another process
+// from adding such an entry afterwards, which would free the new address.
 func (s *Store) enterSlice(ctx context.Context, slices, node string, slice netip.Prefix) error {
 	if waiting, err := s.journal.sliced(); err != nil || len(waiting) == 0 {
 		return err

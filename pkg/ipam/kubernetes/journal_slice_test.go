@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// createSlices makes a NodeSlicePool that gives node a slice.
+// createSlices creates a NodeSlicePool with a slice for node.
 func createSlices(t *testing.T, name, node, slice string) {
 	t.Helper()
 	create(t, crPath("nodeslicepools", ""), map[string]any{
@@ -20,14 +20,15 @@ func createSlices(t *testing.T, name, node, slice string) {
 	})
 }
 
-// ofNode returns c for a node, whose pool it is.
+// ofNode returns c with the pool of a node.
 func ofNode(c ipam.Claim, node string) ipam.Claim {
 	c.Pool.Node = node
 	return c
 }
 
-// A DEL whose node has lost its notes knows no slice while the server is silent.
-func TestDelWithoutANoteAndASliceIsDoneWhenTheServerTellsTheSlice(t *testing.T) {
+// If the node has lost its notes and the server does not answer, a DEL does not know
+// the node's slice.
+func TestDelWithoutASliceIsDoneOnceTheServerAnswers(t *testing.T) {
 	for name, free := range map[string]func(t *testing.T, n *node, own ipam.Claim){
 		"agent": func(t *testing.T, n *node, _ ipam.Claim) {
 			if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
@@ -54,7 +55,7 @@ func TestDelWithoutANoteAndASliceIsDoneWhenTheServerTellsTheSlice(t *testing.T) 
 				return 0, ""
 			}, nil)
 			kubeconfig := otherKubeconfig(t, url, testNamespace)
-			newNodeAt(t, kubeconfig, t.TempDir()).wantAdd(pod(0), "10.0.0.65/26", own) // whose notes are lost
+			newNodeAt(t, kubeconfig, t.TempDir()).wantAdd(pod(0), "10.0.0.65/26", own) // its notes are lost
 			n := newNodeAt(t, kubeconfig, t.TempDir())
 			away.Store(true)
 			if err := n.ReleaseSlice(testContext(t), pod(0), whole.Pool, space); err != nil {
@@ -78,8 +79,8 @@ func journalOf(t *testing.T, n *node) map[string]*deferred {
 	return all
 }
 
-// What the journal would enter later would take the address from a running pod.
-func TestWhatWaitsForASliceTakesNothingFromTheNextAdd(t *testing.T) {
+// An entry completed later would free the address of a running pod.
+func TestDeferredDelWithoutASliceDoesNotFreeTheNextAddsAddress(t *testing.T) {
 	n, own := newNode(t), ofNode(claim(t, "sliceagain", "10.0.0.64/26"), "node1")
 	whole := ofNode(claim(t, "sliceagain", "10.0.0.0/24"), "node1")
 	createSlices(t, "sliceagain", "node1", "10.0.0.64/26")
@@ -98,10 +99,10 @@ func TestWhatWaitsForASliceTakesNothingFromTheNextAdd(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForASliceThatNobodyHasIsForgotten(t *testing.T) {
+func TestDeferredDelForASliceThatIsGoneIsDropped(t *testing.T) {
 	n := newNode(t)
 	createSlices(t, "slicegone", "node2", "10.0.0.64/26")
-	for i, name := range []string{"slicegone", "slicegone-all"} { // no slice, and no pool of slices
+	for i, name := range []string{"slicegone", "slicegone-all"} { // no slice of the node, and no NodeSlicePool
 		pool := ipam.Pool{Space: name, Node: "node1", Prefix: netip.MustParsePrefix("10.0.0.0/24")}
 		if err := DeferSlice(n.journal.path, Way{Kubeconfig: n.kubeconfig}, pod(i), pool, name); err != nil {
 			t.Fatal(err)

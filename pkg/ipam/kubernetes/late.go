@@ -16,37 +16,38 @@ import (
 // the address of a running pod.
 
 const (
-	// youth is the age below which a sandbox has no successor with an address:
-	// the sandbox must first be ended, and another one scheduled and made.
-	youth = time.Second
+	// minSuccessorAge is the age that a sandbox must have before another sandbox of
+	// its pod can hold an address: the old one must end first, and the new one must
+	// be scheduled and made.
+	minSuccessorAge = time.Second
 	// clockStep is the granularity of the server's times: creationTimestamp
 	// and the header Date are truncated to seconds.
 	clockStep = time.Second
 )
 
-// errRival is the error of an ask that would take over the entry of a container
-// that may be newer. It is judged before the next patch.
+// errRival is the error of an ask that would take over the entry of another
+// container of the pod, which may be newer. judge decides before the next patch.
 var errRival = errors.New("another container of the pod has the address")
 
-// rivalled reports whether entry must be judged before p may take it over. ok
-// reports whether p's pod has an entry at all.
-func (p *pending) rivalled(ok bool, addr netip.Addr, entry Entry) bool {
+// needsJudging reports whether p may take over entry only after judge has found its
+// container to be older. ok is false if p's pod has no entry.
+func (p *pending) needsJudging(ok bool, addr netip.Addr, entry Entry) bool {
 	p.rival = nil
 	if !p.looked {
 		p.looked, p.saw = true, entry
 	}
-	if !ok || entry.ContainerID == p.Owner.ContainerID || entry == p.elder || p.Born.IsZero() {
+	if !ok || entry.ContainerID == p.Owner.ContainerID || entry == p.older || p.Born.IsZero() {
 		return false
 	}
-	if entry == p.saw && time.Since(p.Born) < youth {
+	if entry == p.saw && time.Since(p.Born) < minSuccessorAge {
 		return false
 	}
 	p.rival = &held{addr: addr, entry: entry}
 	return true
 }
 
-// judge permits each ask with a rival to take over the rival's entry if that is
-// older, and refuses the ask otherwise.
+// judge lets an ask take over the entry of its rival if the rival is older, and
+// refuses the ask otherwise.
 func (t *turn) judge(ctx context.Context) error {
 	var mu sync.Mutex
 	var late error
@@ -67,7 +68,7 @@ func (t *turn) judge(ctx context.Context) error {
 				"container %s is too late: container %s of %s got %s after it was made",
 				p.Owner.ContainerID, p.rival.entry.ContainerID, p.Owner.PodRef, p.rival.addr), true
 		default:
-			p.elder = p.rival.entry
+			p.older = p.rival.entry
 		}
 	})
 	return late
@@ -106,10 +107,9 @@ func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) 
 	return r.Metadata.CreationTimestamp.After(born.Add(-clockStep)), nil
 }
 
-// reserveFor makes the reservation of h, which another container holds. It reports
-// whether that still holds the address. A holder that ended meanwhile may have
-// looked for its reservation before this one was made, and nobody else would free
-// it.
+// reserveFor makes the reservation for h, an address that another container holds. It
+// reports whether that container still holds the address. If it does not, reserveFor
+// frees the reservation again: the container's DEL may have looked for one too early.
 func (t *turn) reserveFor(ctx context.Context, h held) (bool, error) {
 	var err error
 	if h.uid, _, err = t.s.reserve(ctx, t.pool, h.addr, h.entry.Owner()); err != nil {
@@ -122,6 +122,6 @@ func (t *turn) reserveFor(ctx context.Context, h held) (bool, error) {
 	if key, err := state.Key(h.addr); err == nil && state.Entries[key] == h.entry {
 		return true, nil
 	}
-	h.reserved = h.uid != "" // else it is another's
+	h.reserved = h.uid != "" // otherwise another pool or pod has it
 	return false, t.s.freeReservation(ctx, t.pool, h)
 }

@@ -109,7 +109,7 @@ func TestTakeoverGoesOnAfterTheClockWasSetBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := c.Range.Spec()
-	got, err := n.submit(testContext(t), c.Pool, &ask{Owner: pod(0), Range: &spec, Born: time.Now().Add(-2 * youth)})
+	got, err := n.submit(testContext(t), c.Pool, &ask{Owner: pod(0), Range: &spec, Born: time.Now().Add(-2 * minSuccessorAge)})
 	if err != nil || got.Addr != of.Addr {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -118,9 +118,9 @@ func TestTakeoverGoesOnAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// A late ADD makes the reservation that it finds missing. If the holder is gone
-// before that arrives, its DEL has found none, and nobody else would free it.
-func TestReservationForAHolderThatEndsMeanwhileDoesNotStay(t *testing.T) {
+// A late ADD makes the holder's reservation if it is missing. If the holder's DEL looks
+// for it earlier, only the ADD can free it again.
+func TestReservationForHolderThatEndedMeanwhileIsFreed(t *testing.T) {
 	for name, reservedBy := range map[string]string{"none": "", "of an earlier container": "earlier"} {
 		t.Run(name, func(t *testing.T) {
 			c := claim(t, "endsmeanwhile"+reservedBy, "10.0.0.0/24")
@@ -145,7 +145,7 @@ func TestReservationForAHolderThatEndsMeanwhileDoesNotStay(t *testing.T) {
 			}, nil)
 			n := newNodeAt(t, otherKubeconfig(t, url, testNamespace), t.TempDir())
 			spec := c.Range.Spec()
-			late := &ask{Owner: pod(0), Range: &spec, Exclusive: true, Born: time.Now().Add(-2 * youth)}
+			late := &ask{Owner: pod(0), Range: &spec, Exclusive: true, Born: time.Now().Add(-2 * minSuccessorAge)}
 			if _, err := n.submit(testContext(t), c.Pool, late); err != nil {
 				t.Errorf("the address is nobody's: %v", err)
 			}

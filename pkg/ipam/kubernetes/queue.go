@@ -25,23 +25,23 @@ type ask struct {
 	Exclusive bool            `json:"exclusive,omitempty"`
 	// Note is what the asker knows of what it gives back.
 	Note *note `json:"note,omitempty"`
-	// Kubeconfig and FlatFile are the asker's own way to the server, see [Way].
+	// Kubeconfig and FlatFile are how the asker reaches the server, see [Way].
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	FlatFile   string `json:"flatFile,omitempty"`
 	// Born is a time by which the sandbox existed, by this node's clock; zero if
 	// the asker is of an older version.
 	Born time.Time `json:"born,omitzero"`
 
-	// left reports whether the address is no longer needed; nil means never.
+	// isCanceled reports whether the address is no longer needed; nil means never.
 	// Only the asker knows it: it is not posted.
-	left func() bool
+	isCanceled func() bool
 }
 
 // frees reports whether the asker gives back an address.
 func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
 
-// over reports whether the address that a asks for is no longer needed.
-func (a *ask) over() bool { return a.left != nil && a.left() }
+// canceled reports whether the address that a asks for is no longer needed.
+func (a *ask) canceled() bool { return a.isCanceled != nil && a.isCanceled() }
 
 // nothing says that the asker only wants the journal seen to.
 func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
@@ -93,8 +93,8 @@ type pending struct {
 	former    Entry      // addr's entry before, if another container had it
 	looked    bool       // the pool was read before
 	saw       Entry      // what p's pod held in it then
-	rival     *held      // of another container, perhaps a newer one: to be judged
-	elder     Entry      // of an older container, as was judged
+	rival     *held      // the entry of another container, to be judged: it may be newer
+	older     Entry      // the rival's entry, once it was found to be older
 	foreign   int        // addresses that others had reserved
 	refusal   error      // the answer, once the pool has nothing of it
 	final     bool       // the refusal holds, whatever the pool says
@@ -211,7 +211,7 @@ func (a *ask) patience(ctx context.Context) (context.Context, context.CancelFunc
 	switch {
 	case a.frees():
 		return context.WithTimeout(ctx, lockPatience)
-	case a.left == nil:
+	case a.isCanceled == nil:
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -219,7 +219,7 @@ func (a *ask) patience(ctx context.Context) (context.Context, context.CancelFunc
 		defer cancel()
 		look := time.NewTicker(sandboxLook)
 		defer look.Stop()
-		for !a.over() {
+		for !a.canceled() {
 			select {
 			case <-look.C:
 			case <-ctx.Done():
@@ -277,7 +277,7 @@ func (q queue) waiting(known []*pending) ([]*pending, error) {
 		if err != nil || json.Unmarshal(data, p.ask) != nil {
 			continue // its poster has just left, or leads itself
 		}
-		p.left = func() bool {
+		p.isCanceled = func() bool {
 			held, err := q.dir.Held(file)
 			return err == nil && !held
 		}

@@ -9,12 +9,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// What a reconciler has seen may be over when it acts. Here it looks and judges,
-// then something changes, and then it acts.
+// What a reconciler has seen may have changed by the time it acts. In these tests it
+// decides, then something changes, and then it acts.
 
-// The watch told of a pod that went an hour ago. Another of its name has ended a
-// moment ago: that one has its own period of grace, in which its DEL comes.
-func TestReconcileWaitsForAPodThatEndedAfterTheOneThatTheWatchToldOf(t *testing.T) {
+// The watch reported that a pod was deleted an hour ago. Another pod of that name has
+// just ended, and has a grace period of its own for its DEL.
+func TestReconcileWaitsForLaterPodOfTheSameName(t *testing.T) {
 	l, c := newReconcilerLab(t), claim(t, "", "10.0.0.0/24")
 	l.add(l.owner("job", 0), c)
 	ref := l.owner("job", 0).PodRef
@@ -31,7 +31,7 @@ func TestReconcileWaitsForAPodThatEndedAfterTheOneThatTheWatchToldOf(t *testing.
 	l.wantHeld("just ended", "10.0.0.0-24/1 job", "10.0.0.1 job")
 }
 
-// judged returns what a look would find.
+// judged returns the findings of a look.
 func (l *reconcilerLab) judged(live map[string]*podState) (*Survey, []*Finding) {
 	l.t.Helper()
 	s, err := Inspect(testContext(l.t), l.client)
@@ -41,9 +41,9 @@ func (l *reconcilerLab) judged(live map[string]*podState) (*Survey, []*Finding) 
 	return s, s.judge(live, 0)
 }
 
-// The new pod may be starting in a sandbox that the entry is of, and have the
-// old one's annotations, as a controller's template has them.
-func TestReconcileLeavesWhatAnotherPodOfTheNameHasNow(t *testing.T) {
+// The entry may be of the sandbox in which a new pod is starting, and that pod may have
+// the old one's annotations, from a controller's template.
+func TestReconcileLeavesEntryOfNewPodWithTheSameName(t *testing.T) {
 	l := newReconcilerLab(t)
 	a, b := claim(t, "", "10.0.0.0/26"), claim(t, "", "10.0.0.64/26")
 	a.Pool.Node, b.Pool.Node = "node-a", "node-b"

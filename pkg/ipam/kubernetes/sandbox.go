@@ -53,8 +53,8 @@ func (s sandbox) gone() bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(s.file, now)
 }
 
-// over returns the error of an ADD whose sandbox is gone.
-func (s sandbox) over() error {
+// goneError returns the error of an ADD whose sandbox is gone.
+func (s sandbox) goneError() error {
 	return cnierr.New(cnierr.InvalidNetns, "nothing to do: the pod's sandbox was ended",
 		"the network namespace %s is gone", s.path)
 }

@@ -25,8 +25,8 @@ type slicePool struct {
 	} `json:"status"`
 }
 
-// Slice returns the node's slice of the NodeSlicePool name, and enters it into what
-// the journal has of that.
+// Slice returns the node's slice in the NodeSlicePool name, and completes the journal
+// entries that wait for it.
 func (s *Store) Slice(ctx context.Context, name, node string) (netip.Prefix, error) {
 	slice, err := s.readSlice(ctx, name, node)
 	if err == nil {

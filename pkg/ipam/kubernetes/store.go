@@ -29,7 +29,7 @@ type Options struct {
 	// Kubeconfig is what Client was opened with; it is noted for a DEL that
 	// comes without a config.
 	Kubeconfig string
-	// FlatFile is for [Way].
+	// FlatFile is the flat file of the network, see [Way]; "" if it has none.
 	FlatFile string
 	// StateDir and JournalDir are absolute paths of the node; the store lies in
 	// "ipam-kubernetes" of the former.
@@ -134,10 +134,10 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 		}
 		pools = append(pools, c.Pool)
 		given, err := s.submit(ctx, c.Pool, &ask{
-			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Born: born, left: s.sandbox.gone,
+			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Born: born, isCanceled: s.sandbox.gone,
 		})
 		if s.sandbox.gone() {
-			err = s.sandbox.over()
+			err = s.sandbox.goneError()
 		}
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)

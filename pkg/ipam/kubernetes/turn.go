@@ -310,7 +310,7 @@ func (t *turn) plan(state *PoolState, lost int) *change {
 		if p.drop != nil && state.Entries[p.drop.key] == p.drop.entry {
 			c.giveUp(p)
 		}
-		if !p.final && p.over() {
+		if !p.final && p.canceled() {
 			p.refusal, p.final = errLeft, true
 		}
 		if p.final {
@@ -387,7 +387,7 @@ func (t *turn) take(p *pending, state *PoolState, used *ipam.Set, lost int, c *c
 	addr, entry, ok := state.find(func(a netip.Addr, e Entry) bool {
 		return p.Owner.Same(e.Owner()) && (p.drop == nil || p.drop.addr != a)
 	})
-	if p.rivalled(ok, addr, entry) {
+	if p.needsJudging(ok, addr, entry) {
 		return errRival
 	}
 	if ok && p.Want.IsValid() && p.Want != addr && entry.ContainerID != p.Owner.ContainerID {
@@ -616,7 +616,7 @@ func (t *turn) finish(ctx context.Context, p *pending) error {
 		return nil
 	}
 	h := held{addr: p.addr, key: p.key, entry: entryOf(p.Owner), reserved: p.Exclusive}
-	if p.over() {
+	if p.canceled() {
 		p.drop, p.committed = &h, false
 		p.refusal, p.final = errLeft, true
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// What an ADD wrote before the file system was full is gone with the next ADD,
-// though no DEL comes for the first one: its pool was tidied, or is still marked.
+// The next ADD removes what an ADD wrote before the file system was full, even if the
+// first one gets no DEL: its pool was cleaned up, or is still marked as unfinished.
 func TestNothingIsLeftOfAnAddThatFailedHalfway(t *testing.T) {
 	failed := 0
 	for inodes := 8; ; inodes++ {

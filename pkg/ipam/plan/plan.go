@@ -15,8 +15,8 @@ type Slice struct {
 	Prefix netip.Prefix // masked
 }
 
-// SlicePool returns the name of the NodeSlicePool that holds the slices of a
-// network, and whether the network uses node slices.
+// SlicePool returns the name of the NodeSlicePool that holds a network's slices, and
+// reports whether the network uses node slices.
 func SlicePool(conf *netconf.Whereabouts) (name string, ok bool) {
 	name = conf.NetworkName
 	if name == "" {
@@ -30,7 +30,7 @@ func (s Slice) In(whole netip.Prefix) bool {
 	return whole.Contains(s.Prefix.Addr()) && s.Prefix.Bits() >= whole.Bits()
 }
 
-// Pools returns the pools of a network's ranges, in their order.
+// Pools returns the pools of a network's ranges, in the order of the ranges.
 func Pools(conf *netconf.Whereabouts, slice Slice) []ipam.Pool {
 	pools := make([]ipam.Pool, 0, len(conf.Ranges))
 	for _, r := range conf.Ranges {
@@ -43,9 +43,9 @@ func Pools(conf *netconf.Whereabouts, slice Slice) []ipam.Pool {
 	return pools
 }
 
-// Claims returns what an ADD asks the store for: one address of each range, in
-// their order. If a range cannot be used, Claims returns those before it, and an
-// error with a CNI code.
+// Claims returns the claims of an ADD: one address from each range, in the order of
+// the ranges. If a range cannot be used, Claims returns the claims of the ranges
+// before it, and an error with a CNI code.
 func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 	if err := ipam.CheckSpace(conf.NetworkName); err != nil {
 		return nil, err

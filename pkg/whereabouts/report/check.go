@@ -15,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// Verdict is something that is wrong with a network, and what helps.
+// Verdict is a problem of a network, with its cure.
 type Verdict struct {
 	Level   string `json:"level"`
 	Network string `json:"network"` // "" if it is not known
@@ -32,8 +32,8 @@ const (
 // Verdicts is what [Check] found.
 type Verdicts struct {
 	All    []Verdict // errors first, then by network
-	Ranges int       // how many were looked at
-	// Errors tell of objects that cannot be read.
+	Ranges int       // how many were checked
+	// Errors are about objects that cannot be read.
 	Errors []error
 }
 
@@ -54,7 +54,7 @@ func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
 type checker struct {
 	slices   map[string]*kubernetes.NodeSlices
 	pools    map[string]*kubernetes.PoolState
-	nodes    []string // nil when they cannot be read
+	nodes    []string // nil if they cannot be read
 	sources  []source
 	verdicts []Verdict
 	errs     []error
@@ -91,7 +91,7 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 	return k, nil
 }
 
-// say adds a verdict once.
+// say adds a verdict unless it is there already.
 func (k *checker) say(level, network, what, cure string) {
 	v := Verdict{level, network, what, cure}
 	if !slices.Contains(k.verdicts, v) {
@@ -109,7 +109,7 @@ func (k *checker) readNodes(ctx context.Context, client *kube.Client) {
 		return nil
 	})
 	if err != nil {
-		k.errs = append(k.errs, fmt.Errorf("nodes without a slice are not found: %w", err))
+		k.errs = append(k.errs, fmt.Errorf("cannot check which nodes have no slice: %w", err))
 	}
 }
 
@@ -165,7 +165,7 @@ func (k *checker) source(s *source) {
 			level = LevelError
 		}
 		k.say(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), kubernetes.Largest),
-			"set node_slice_size, if that many pods are to come")
+			"set node_slice_size if you expect that many pods")
 	}
 	p := k.pools[s.Pool.Name()]
 	conf := s.network.Conf
@@ -179,7 +179,7 @@ func (k *checker) source(s *source) {
 	}
 }
 
-// gatewaysOf returns the gateways in the range's network, also those that may be
+// gatewaysOf returns the gateways in the range's network, including those that may be
 // handed out.
 func gatewaysOf(s *source) []netip.Addr {
 	conf := *s.network.Conf

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// Explanation is the way of an ADD through one range to the next free address.
+// Explanation lists what an ADD passes over in one range, up to the next free address.
 type Explanation struct {
 	Network string       `json:"network"`
 	Pool    string       `json:"pool"`
@@ -30,8 +30,8 @@ type Step struct {
 	Why  string     `json:"why"`
 }
 
-// Explain returns the next address of each range of networks. node is needed for
-// those with node slices, else "".
+// Explain returns the next address of each range of the networks. node is needed only
+// for networks with node slices.
 func Explain(ctx context.Context, client *kube.Client, networks []Network, node string) ([]Explanation, error) {
 	list := []Explanation{}
 	for i := range networks {
@@ -100,11 +100,11 @@ func holderOf(state *kubernetes.PoolState, addr netip.Addr) string {
 	return placeholder
 }
 
-// placeholder is an entry without a pod: somebody set the address aside.
+// placeholder describes an entry without a pod: somebody set the address aside.
 const placeholder = "held by a placeholder"
 
-// closed adds a block of addresses that the range leaves out. Gateways are told
-// apart from what is excluded.
+// closed adds a block of addresses that the range leaves out. Each gateway in it is a
+// step of its own, apart from excluded addresses.
 func (x *Explanation) closed(r *ipam.Range, from, to netip.Addr) {
 	gateways := slices.DeleteFunc(slices.Clone(r.Spec().Avoid), func(a netip.Addr) bool { return a.Less(from) || to.Less(a) })
 	slices.SortFunc(gateways, netip.Addr.Compare)
@@ -120,7 +120,7 @@ func (x *Explanation) closed(r *ipam.Range, from, to netip.Addr) {
 	x.Steps = append(x.Steps, Step{from, to, r.Why(from)})
 }
 
-// pass adds one address.
+// pass adds a step for one address.
 func (x *Explanation) pass(addr netip.Addr, why string) {
 	x.Steps = append(x.Steps, Step{addr, addr, why})
 }

@@ -26,9 +26,9 @@ func nads(namespace string) kube.Resource {
 	return kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: namespace}
 }
 
-// FindNetworks returns the networks that name stands for: those in the file of
-// that path or, if there is none, in the NetworkAttachmentDefinition
-// "namespace/name". It is an error if there are none.
+// FindNetworks returns the networks in the file name or, if there is no such file, in
+// the NetworkAttachmentDefinition "namespace/name". It returns an error if there are
+// none.
 func FindNetworks(ctx context.Context, client *kube.Client, name string) ([]Network, error) {
 	var found []Network
 	text, err := os.ReadFile(name)
@@ -78,7 +78,7 @@ func parseNAD(item []byte) ([]Network, error) {
 	if err := json.Unmarshal(item, &nad); err != nil {
 		return nil, err
 	}
-	if strings.TrimSpace(nad.Spec.Config) == "" { // a file on the nodes has it
+	if strings.TrimSpace(nad.Spec.Config) == "" { // the configuration is a file on the nodes
 		return nil, nil
 	}
 	return parseNetworks(nad.Metadata.Namespace+"/"+nad.Metadata.Name, []byte(nad.Spec.Config))
@@ -135,8 +135,8 @@ type source struct {
 	network *Network
 }
 
-// sources returns a network's ranges. With node slices they are those of the
-// slice, or without one the whole ranges, which are no pools.
+// sources returns a network's ranges within slice, or the whole ranges if slice is
+// zero. For a network with node slices, a whole range has no pool of its own.
 func (n *Network) sources(slice plan.Slice) ([]source, error) {
 	claims, err := plan.Claims(n.Conf, slice)
 	all := make([]source, 0, len(claims))
@@ -149,14 +149,15 @@ func (n *Network) sources(slice plan.Slice) ([]source, error) {
 	return all, err
 }
 
-// sourcesOn is sources for a node whose slice the cluster knows.
+// sourcesOn returns a network's ranges on a node. It reads the node's slice, if the
+// network has node slices, from the cluster.
 func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node string) ([]source, error) {
 	name, ok := plan.SlicePool(n.Conf)
 	if !ok {
 		return n.sources(plan.Slice{})
 	}
 	if node == "" {
-		return nil, cnierr.New(cnierr.InvalidConfig, "say by --node for which one", "network %s gives each node a slice of its range", n.Name)
+		return nil, cnierr.New(cnierr.InvalidConfig, "name a node with --node", "network %s gives each node a slice of its range", n.Name)
 	}
 	all, err := kubernetes.InspectSlices(ctx, client)
 	if err != nil {
@@ -167,7 +168,7 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 		prefix = slices.Of[node]
 	}
 	if !prefix.IsValid() {
-		return nil, cnierr.New(cnierr.NotAvailable, "whereabouts' node slice controller gives it", "NodeSlicePool %s has no slice for node %q", name, node)
+		return nil, cnierr.New(cnierr.NotAvailable, "run whereabouts' node slice controller, and check that it knows the node", "NodeSlicePool %s has no slice for node %q", name, node)
 	}
 	return n.sources(plan.Slice{Node: node, Prefix: prefix})
 }

@@ -28,7 +28,7 @@ type Pool struct {
 	Holders      []Holder     `json:"holders"`
 }
 
-// nearlyFull is how many entries of a pool are worth a warning.
+// nearlyFull is the number of entries above which a pool counts as nearly full.
 const nearlyFull = kubernetes.Largest * 9 / 10
 
 // Holder is an entry of a pool that names a pod.
@@ -147,7 +147,7 @@ func (v *Pool) hold(h *kubernetes.Holding) {
 	v.Holders = append(v.Holders, holder)
 }
 
-// claim adds a network that takes addresses of the pool.
+// claim adds a network that takes addresses from the pool.
 func (v *Pool) claim(s *source) {
 	if !slices.Contains(v.Networks, s.network.Name) {
 		v.Networks = append(v.Networks, s.network.Name)
@@ -161,8 +161,8 @@ func (v *Pool) claim(s *source) {
 	}
 }
 
-// Count returns a number in digits, or as a power of two if it is long: a table
-// has little room.
+// Count returns a number in digits, or as a power of two if it is long, to keep
+// tables narrow.
 func Count(n *big.Int) string {
 	const most = 40 // bits
 	if n.BitLen() > most {

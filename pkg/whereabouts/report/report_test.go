@@ -56,7 +56,7 @@ func TestExplainPassesOverWhatIsTaken(t *testing.T) {
 func TestCheckComparesRangesOfOneAddressSpace(t *testing.T) {
 	for _, test := range []struct {
 		name, a, b string
-		want       string // a part of the only verdict; "" for none
+		want       string // part of the only verdict; "" for none
 	}{
 		{"apart", `"range":"10.0.0.0/24"`, `"range":"10.0.1.0/24"`, ""},
 		{"one pool", `"range":"10.0.0.0/24"`, `"range":"10.0.0.0/24"`, ""},
@@ -80,7 +80,7 @@ func TestCheckComparesRangesOfOneAddressSpace(t *testing.T) {
 	}
 }
 
-func TestNetworksOfAList(t *testing.T) {
+func TestNetworksOfAPluginList(t *testing.T) {
 	list := `{"cniVersion":"1.0.0","name":"net","plugins":[
 		{"type":"macvlan","ipam":{"type":"rail-whereabouts","range":"10.0.0.0/24"}},
 		{"type":"tuning"},
