@@ -29,6 +29,8 @@ type guard struct {
 	client  *kube.Client
 	log     *slog.Logger
 	reviews chan struct{}
+	time    time.Duration // guardTime
+	refuses time.Duration // falseMemory
 
 	mu      sync.Mutex
 	known   verdicts             // 200
@@ -38,7 +40,7 @@ type guard struct {
 
 func newGuard(client *kube.Client, log *slog.Logger) *guard {
 	return &guard{
-		client: client, log: log, reviews: make(chan struct{}, mostReviews),
+		client: client, log: log, reviews: make(chan struct{}, mostReviews), time: guardTime, refuses: falseMemory,
 		known: verdicts{}, refused: verdicts{}, senders: map[netip.Prefix]int{},
 	}
 }
@@ -69,7 +71,7 @@ func (g *guard) check(r *http.Request) int {
 		return http.StatusTooManyRequests
 	}
 	defer g.leave(from)
-	ctx, cancel := context.WithTimeout(r.Context(), guardTime)
+	ctx, cancel := context.WithTimeout(r.Context(), g.time)
 	defer cancel()
 	select {
 	case g.reviews <- struct{}{}: // waiters get their turn in the order of their arrival
@@ -149,7 +151,7 @@ func (g *guard) remember(sum [sha256.Size]byte, code int) {
 	if code == http.StatusOK {
 		g.known.put(sum, code, guardMemory)
 	} else {
-		g.refused.put(sum, code, falseMemory)
+		g.refused.put(sum, code, g.refuses)
 	}
 }
 

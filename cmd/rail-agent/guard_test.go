@@ -67,7 +67,9 @@ func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newGuard(client, slog.New(slog.NewTextHandler(io.Discard, nil))).before(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	g := newGuard(client, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	g.time, g.refuses = time.Hour, time.Hour // no test waits for their end
+	h := g.before(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	return s, func(from, token string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		r.RemoteAddr = from + ":1234"
