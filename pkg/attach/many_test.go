@@ -14,8 +14,9 @@ func each(n int, format string) (commands []string) {
 	return commands
 }
 
-// delTime is more than a DEL here needs, also on a busy machine.
-const delTime = 5 * time.Second
+// delTime is less than runtimes wait for a DEL, which is minutes, and more than one
+// here needs on a busy machine. What looks at all pairs of thousands takes longer.
+const delTime = time.Minute
 
 // A pod may give its interface, and its netns, thousands of everything: a DEL
 // takes no longer than the runtime has patience for, and leaves nothing.
