@@ -59,13 +59,16 @@ func settingsOf(attrs attributes) map[string]uint32 {
 			found[s.name] = binary.NativeEndian.Uint32(v)
 		}
 	}
+	if _, known := found["proto_down"]; known {
+		found[protoDownReason] = protoDownReasons(attrs)
+	}
 	return found
 }
 
 // restoreSettings sets those that differ from attrs.
 func (n *Netns) restoreSettings(index int, attrs attributes, want map[string]uint32) error {
 	have := settingsOf(attrs)
-	var change attributes
+	change, after := restoreReasons(have, want)
 	for _, s := range settings {
 		wanted, ok := want[s.name]
 		if now, known := have[s.name]; !ok || !known || now == wanted {
@@ -75,32 +78,57 @@ func (n *Netns) restoreSettings(index int, attrs attributes, want map[string]uin
 		if old, _ := attrs.get(s.kind); len(old) == 1 {
 			value = []byte{byte(wanted)}
 		}
-		if s.kind == unix.IFLA_PROTO_DOWN && wanted == 0 {
-			change = append(change, noProtoDownReason(attrs)...)
-		}
 		change = append(change, attribute{kind: s.kind, value: value})
 	}
-	if len(change) == 0 {
-		return nil
+	for _, c := range []attributes{change, after} {
+		if len(c) == 0 {
+			continue
+		}
+		if err := n.setLink(index, c...); err != nil {
+			return err
+		}
 	}
-	return n.setLink(index, change...)
+	return nil
 }
 
-// noProtoDownReason is the change that clears the reasons for which a link is held
-// down: while one is left, the kernel does not clear proto_down
-// (do_set_proto_down).
-func noProtoDownReason(attrs attributes) attributes {
+// protoDownReason is the setting of why a link is held down, a set of bits. A pod
+// can set it without proto_down.
+const protoDownReason = "proto_down_reason"
+
+// protoDownReasons returns the reasons; the kernel does not report none.
+func protoDownReasons(attrs attributes) uint32 {
 	nested, _ := attrs.get(unix.IFLA_PROTO_DOWN_REASON)
 	_, reason, err := parseMessage(nested, 0)
 	bits, _ := reason.get(unix.IFLA_PROTO_DOWN_REASON_VALUE)
-	if err != nil || len(bits) != 4 || binary.NativeEndian.Uint32(bits) == 0 {
+	if err != nil || len(bits) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(bits)
+}
+
+// restoreReasons returns the changes that restore the reasons, before and after
+// proto_down: while there is one, the kernel does not clear proto_down
+// (do_set_proto_down). A snapshot of an older version has none; then there are
+// none if proto_down was off.
+func restoreReasons(have, want map[string]uint32) (before, after attributes) {
+	now, wanted := have[protoDownReason], want[protoDownReason]
+	_, known := want[protoDownReason]
+	down, ok := want["proto_down"]
+	if !known && (!ok || down != 0) || now == wanted {
+		return nil, nil
+	}
+	return changeReasons(now, 0), changeReasons(wanted, wanted)
+}
+
+func changeReasons(mask, value uint32) attributes {
+	if mask == 0 {
 		return nil
 	}
-	none := marshal(nil, attributes{
-		{kind: unix.IFLA_PROTO_DOWN_REASON_MASK, value: bits},
-		{kind: unix.IFLA_PROTO_DOWN_REASON_VALUE, value: make([]byte, 4)},
+	nested := marshal(nil, attributes{
+		{kind: unix.IFLA_PROTO_DOWN_REASON_MASK, value: binary.NativeEndian.AppendUint32(nil, mask)},
+		{kind: unix.IFLA_PROTO_DOWN_REASON_VALUE, value: binary.NativeEndian.AppendUint32(nil, value)},
 	})
-	return attributes{{kind: unix.IFLA_PROTO_DOWN_REASON, flags: unix.NLA_F_NESTED, value: none}}
+	return attributes{{kind: unix.IFLA_PROTO_DOWN_REASON, flags: unix.NLA_F_NESTED, value: nested}}
 }
 
 // broadcastOf returns the link-layer broadcast address.
