@@ -28,6 +28,20 @@ var hardware = []Mutation{
 	ioctl("flow rule", "ethtool -N net1 flow-type udp4 dst-port 4791 action -1", rule(7, ^uint64(0))),
 	{Name: "very many flow rules", By: "ethtool -N net1 …, 5000 times", Fate: Restored, Rig: true, Set: manyRules},
 	ioctl("tunable", "ethtool --set-tunable net1 rx-copybreak 0", slices.Concat(word(0x49), word(1), word(3), word(4), word(0))),
+	messages("energy-efficient Ethernet", "ethtool --set-eee net1 eee off", unix.ETHTOOL_MSG_EEE_SET, testnet.Attribute(unix.ETHTOOL_A_EEE_ENABLED, []byte{0})),
+	messages("wake-on-LAN", "ethtool -s net1 wol u", unix.ETHTOOL_MSG_WOL_SET, bits(2, 8, 1<<1)),
+	onRig(file("transmit rate of a queue", "queues/tx-0/tx_maxrate", "100")),
+	onRig(ip("carrier", "link set NIC carrier off")),
+	onRig(ip("held down", "link set NIC protodown on protodown_reason 3 on")),
+	onRig(ip("reason for holding down", "link set NIC protodown_reason 3 on")),
+	onRig(ip("VLAN on it", "link add link NIC name vl0 type vlan id 7", "link set vl0 up")),
+	onRig(ip("bond port", "link add bo0 type bond", "link set NIC down", "link set NIC master bo0")),
+}
+
+// onRig is m for a NIC whose driver can do more than that of a veth.
+func onRig(m Mutation) Mutation {
+	m.Rig = true
+	return m
 }
 
 // stuck is one that the rig's NIC does not take back.

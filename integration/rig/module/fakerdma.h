@@ -35,7 +35,8 @@ struct fk_ids {
 /* What ethtool has set. */
 struct fk_settings {
 	u32 rings, channels, usecs, frames, fec, flags, level, copybreak;
-	bool adaptive, pause_rx, pause_tx;
+	u32 lpi_timer, wol;
+	bool adaptive, pause_rx, pause_tx, eee;
 	u32 indir[FK_INDIR];
 	u8 key[FK_KEY];
 	u32 fields[0x20];

@@ -114,6 +114,21 @@ static int fk_change_mtu(struct net_device *nd, int mtu)
 	return 0;
 }
 
+static int fk_change_carrier(struct net_device *nd, bool on)
+{
+	if (on)
+		netif_carrier_on(nd);
+	else
+		netif_carrier_off(nd);
+	return 0;
+}
+
+/* The core keeps the rate, and shows it. */
+static int fk_tx_maxrate(struct net_device *nd, int queue, u32 rate)
+{
+	return 0;
+}
+
 /* With this op the core keeps the unicast list that fk_accepts looks at. */
 static void fk_rx_mode(struct net_device *nd) {}
 
@@ -228,6 +243,8 @@ static const struct net_device_ops fk_netdev_ops = {
 	.ndo_set_mac_address = eth_mac_addr,
 	.ndo_validate_addr = eth_validate_addr,
 	.ndo_change_mtu = fk_change_mtu,
+	.ndo_change_carrier = fk_change_carrier,
+	.ndo_set_tx_maxrate = fk_tx_maxrate,
 	.ndo_set_rx_mode = fk_rx_mode,
 	.ndo_get_phys_port_name = fk_port_name,
 	.ndo_set_vf_mac = fk_vf_mac,
@@ -296,6 +313,7 @@ static struct net_device *fk_netdev(struct fk_nic *nic)
 	nd->vlan_features = nd->features;
 	nd->hw_features = nd->features;
 	nd->netns_immutable = netns_local;
+	nd->change_proto_down = true;
 	fk_mac(nic, mac);
 	eth_hw_addr_set(nd, mac);
 	netif_carrier_off(nd);

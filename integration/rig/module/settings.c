@@ -22,6 +22,9 @@ void fk_settings_init(struct net_device *nd)
 	s->pause_rx = s->pause_tx = true;
 	s->fec = ETHTOOL_FEC_RS;
 	s->copybreak = 256;
+	s->eee = true;
+	s->lpi_timer = 30;
+	s->wol = WAKE_MAGIC;
 	for (i = 0; i < FK_INDIR; i++)
 		s->indir[i] = ethtool_rxfh_indir_default(i, FK_CHANNELS);
 	for (i = 0; i < FK_KEY; i++)
@@ -263,6 +266,32 @@ static int fk_set_tunable(struct net_device *nd, const struct ethtool_tunable *t
 	return 0;
 }
 
+static int fk_get_eee(struct net_device *nd, struct ethtool_keee *e)
+{
+	e->eee_enabled = of(nd)->eee;
+	e->tx_lpi_timer = of(nd)->lpi_timer;
+	return 0;
+}
+
+static int fk_set_eee(struct net_device *nd, struct ethtool_keee *e)
+{
+	of(nd)->eee = e->eee_enabled;
+	of(nd)->lpi_timer = e->tx_lpi_timer;
+	return 0;
+}
+
+static void fk_get_wol(struct net_device *nd, struct ethtool_wolinfo *w)
+{
+	w->supported = WAKE_MAGIC | WAKE_UCAST;
+	w->wolopts = of(nd)->wol;
+}
+
+static int fk_set_wol(struct net_device *nd, struct ethtool_wolinfo *w)
+{
+	of(nd)->wol = w->wolopts;
+	return 0;
+}
+
 static int fk_link_ksettings(struct net_device *nd, struct ethtool_link_ksettings *k)
 {
 	ethtool_link_ksettings_zero_link_mode(k, supported);
@@ -303,4 +332,8 @@ const struct ethtool_ops fk_ethtool_ops = {
 	.set_rxnfc = fk_set_rxnfc,
 	.get_tunable = fk_get_tunable,
 	.set_tunable = fk_set_tunable,
+	.get_eee = fk_get_eee,
+	.set_eee = fk_set_eee,
+	.get_wol = fk_get_wol,
+	.set_wol = fk_set_wol,
 };

@@ -23,6 +23,8 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 	n.setMode(rdma.Exclusive) // the RDMA device goes along
 	t.Cleanup(func() { n.setMode(rdma.Shared) })
 	n.furnish(1)
+	n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 on") // also while nothing holds it down
+	t.Cleanup(func() { n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 off") })
 	config := n.config(0, map[string]any{"rdma": "required"})
 	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
 	before := everything()
@@ -33,10 +35,10 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 		t.Run(m.Name, func(t *testing.T) {
 			p := n.pod("pod")
 			n.MustRun(p.call("ADD", "net1", config))
-			inPod := p.Kept("net1")
+			inPod := p.Attributes("net1") + p.Kept("net1")
 			if err := m.Set(p.Netns, "net1"); err != nil {
 				t.Errorf("it cannot be done here: %v", err)
-			} else if p.Kept("net1") == inPod {
+			} else if p.Attributes("net1")+p.Kept("net1") == inPod {
 				t.Error("nothing shows that it was done")
 			}
 			if i%2 == 0 {
@@ -50,7 +52,7 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 				t.Errorf("it is to be %s, and of the NIC is said: %q", m.Fate, said)
 			}
 			d := ""
-			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 				now := everything()
 				if d = testnet.Diff(before, now); (d == "") == (m.Fate == mutate.Restored) {
 					before = now
@@ -95,6 +97,56 @@ func TestChainedRDMADeviceComesHomeAsItWas(t *testing.T) {
 	}
 	if said := c.returned(); !strings.HasPrefix(said, nicPCI(0)+": RDMA device mlx5_0: port 1: optional counters") {
 		t.Errorf("of the device is said: %q", said)
+	}
+}
+
+// A record of a version that kept no settings of RDMA devices, nor the reasons for
+// holding a NIC down.
+func TestOldRecordStillBringsTheNICAndItsRDMADeviceHome(t *testing.T) {
+	n := newNode(t)
+	n.setMode(rdma.Exclusive)
+	t.Cleanup(func() { n.setMode(rdma.Shared) })
+	n.furnish(1)
+	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
+	state, before := n.State(), everything()
+	p := n.pod("pod")
+	config := n.config(0, map[string]any{"rdma": "required"})
+	n.MustRun(p.call("ADD", "net1", config))
+	n.ageRecord()
+	for _, m := range mutate.Table {
+		if m.Name == "RDMA device: name" || m.Name == "held down" {
+			if err := m.Set(p.Netns, "net1"); err != nil {
+				t.Fatalf("%s: %v", m.Name, err)
+			}
+		}
+	}
+	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(state)
+	d := testnet.Diff(before, everything())
+	for deadline := time.Now().Add(20 * time.Second); d != "" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		d = testnet.Diff(before, everything())
+	}
+	if said := n.returned(); said != "" || d != "" {
+		t.Errorf("of the NIC is said %q:\n%s", said, d)
+	}
+}
+
+// ageRecord takes from the only record what older versions did not keep.
+func (n *node) ageRecord() {
+	n.t.Helper()
+	l, err := ledger.Open(n.state)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer l.Close()
+	r := n.records()[0]
+	if len(r.RDMA.Devices) != 1 || r.RDMA.Devices[0].Settings == nil {
+		n.t.Fatalf("the record has no settings of an RDMA device: %+v", r.RDMA)
+	}
+	r.RDMA.Devices[0].Settings = nil
+	delete(r.Loan.Snapshot.Settings, "proto_down_reason")
+	if err := l.Put(r); err != nil {
+		n.t.Fatal(err)
 	}
 }
 
