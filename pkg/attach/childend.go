@@ -62,7 +62,7 @@ func (n *Node) childIn(pod *link.Netns, r *ledger.Record) ([]*link.Link, error) 
 	if len(links) == 1 && mine(links[0]) {
 		return links, nil // nearly always
 	}
-	others := n.otherMacvlans(pod, r)
+	others := n.otherAttachments(pod, r)
 	// Once for all: both the links and the addresses may be a pod's ten thousands.
 	answers := sync.OnceValue(func() map[int]bool { return answering(pod, r) })
 	var found []*link.Link
@@ -106,19 +106,22 @@ func (n *Node) onMaster(l *link.Link, r *ledger.Record, pod *link.Netns) bool {
 	return index == 0 || l.Damage != nil || l.Lower == index && l.LowerAway != r.Child.InPod
 }
 
-// otherMacvlans returns the records of the pod's other attachments with a macvlan.
-func (n *Node) otherMacvlans(pod *link.Netns, r *ledger.Record) []*ledger.Record {
+// otherAttachments returns the records of the pod's other attachments.
+func (n *Node) otherAttachments(pod *link.Netns, r *ledger.Record) []*ledger.Record {
 	records, errs := n.Ledger.List()
 	for _, err := range errs {
 		n.Log.Warn("unreadable record, perhaps of a macvlan in the pod", "err", err)
 	}
 	return slices.DeleteFunc(records, func(o *ledger.Record) bool {
-		return o.Key == r.Key || o.Child == nil || o.Phase == ledger.Freeing || !o.Netns.Equal(pod.ID)
+		return o.Key == r.Key || o.Phase == ledger.Freeing || !o.Netns.Equal(pod.ID)
 	})
 }
 
 // isChildOf reports whether l is the macvlan of the attachment o.
 func isChildOf(l *link.Link, o *ledger.Record) bool {
+	if o.Child == nil {
+		return false
+	}
 	if o.Child.PodIndex != 0 {
 		return l.Index == o.Child.PodIndex
 	}
@@ -178,7 +181,7 @@ const fewLinks = 4
 func deleteMacvlans(pod *link.Netns, links []*link.Link, sure bool, silent func()) error {
 	if len(links) > fewLinks {
 		var err error
-		if links, err = pod.DeleteTogether(links); err != nil {
+		if links, err = pod.DeleteTogether(links, stackedWait); err != nil {
 			return err
 		}
 	}

@@ -243,8 +243,8 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 			return err
 		}
 		if l != nil {
-			stacked := n.deleteStacked(r, pod, l.Index, false)
-			return errors.Join(n.moveHome(ctx, r, pod, home, l, silent), stacked)
+			n.deleteStacked(r, pod, nil, l.Index)
+			return n.moveHome(ctx, r, pod, home, l, silent)
 		}
 	}
 	l, away, err := n.awaitHome(ctx, r, home, wait)
@@ -260,12 +260,15 @@ func (n *Node) netdevHome(ctx context.Context, r *ledger.Record, pod, home *link
 		return nil
 	case away != nil:
 		defer away.Close()
+		if pod != nil {
+			n.deleteStacked(r, pod, away, l.Index)
+		}
 		return n.moveHome(ctx, r, away, home, l, silent)
 	}
 	if pod != nil {
-		err = n.deleteStacked(r, pod, l.Index, true)
+		n.deleteStacked(r, pod, home, l.Index)
 	}
-	return errors.Join(n.restore(ctx, r, home, l), err)
+	return n.restore(ctx, r, home, l)
 }
 
 // errNowhere: a NIC is not to be seen, though a driver holds its device. It may

@@ -141,6 +141,9 @@ func (p LendNIC) snapshot(a *Adding, chosen *link.Link, loan *ledger.Loan) error
 		}
 		loan.LiesOn = on.Name
 	}
+	if loan.Above, err = a.above(l.Index); err != nil {
+		return err
+	}
 	loan.Snapshot, err = a.Node.Host.Netns.Snapshot(l)
 	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowBPF) {
 		loan.Snapshot.Programs, err = a.Node.Host.Netns.Programs(l.Index)

@@ -1,7 +1,10 @@
 package attach_test
 
 import (
+	"strconv"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // A macvlan that the pod makes on its NIC would receive the next pod's traffic. While
@@ -56,5 +59,48 @@ func TestVethWithTheNICsIndexAsItsPeerStays(t *testing.T) {
 		if !b.pod.Has(name) {
 			t.Errorf("the pod's %s is gone", name)
 		}
+	}
+}
+
+// Links that another plugin, or rail-cni, put on the NIC are not the pod's to lose.
+func TestALinkThatLayOnTheNICBeforeStays(t *testing.T) {
+	for name, fails := range map[string]bool{"DEL": false, "ADD that fails": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.node.IP("link", "add", "link", nicName, "name", "other0", "type", "macvlan", "mode", "bridge")
+			b.node.IP("link", "set", "other0", "netns", b.pod.Name)
+			keys := map[string]any{}
+			if fails {
+				keys["ipam"] = map[string]any{"type": "no-such-plugin"}
+			}
+			config := b.config(keys)
+			if _, err := b.node.Run(b.call("ADD", config)); (err != nil) != fails {
+				t.Fatal(err)
+			}
+			b.node.MustRun(b.call("DEL", config))
+			if !b.pod.Has("other0") {
+				t.Error("the pod's link of another plugin is gone")
+			}
+		})
+	}
+}
+
+// A netns may have another link of the NIC's index below.
+func TestALinkOnALinkOfTheSameIndexElsewhereStays(t *testing.T) {
+	b := newBench(t)
+	config := b.config(nil)
+	b.node.MustRun(b.call("ADD", config))
+	b.pod.IP("link", "set", "net1", "netns", b.node.Name) // so that DEL looks for what lies on it there
+	index, err := b.node.Index("net1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	third := testnet.NewNetns(t, "third")
+	third.IP("link", "add", "under0", "index", strconv.Itoa(index), "type", "ifb")
+	third.IP("link", "add", "link", "under0", "name", "on-third", "type", "macvlan", "mode", "bridge")
+	third.IP("link", "set", "on-third", "netns", b.pod.Name)
+	b.node.MustRun(b.call("DEL", config))
+	if !b.pod.Has("on-third") {
+		t.Error("a link on another netns' link is gone")
 	}
 }

@@ -81,13 +81,16 @@ type Netns struct {
 
 // Loan is a NIC of the host that the attachment holds.
 type Loan struct {
-	NIC      string         `json:"nic"`              // nic.NIC.Key
-	Name     string         `json:"name"`             // its name on the host; empty under a userspace driver
-	PCI      string         `json:"pci,omitempty"`    // its PCI function
-	Driver   string         `json:"driver,omitempty"` // userspace driver: no netdev was moved
-	Identity link.Identity  `json:"identity"`
-	LiesOn   string         `json:"liesOn,omitempty"`   // the host's NIC below it, of a VLAN
-	PodIndex int            `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 until it is known
+	NIC      string        `json:"nic"`              // nic.NIC.Key
+	Name     string        `json:"name"`             // its name on the host; empty under a userspace driver
+	PCI      string        `json:"pci,omitempty"`    // its PCI function
+	Driver   string        `json:"driver,omitempty"` // userspace driver: no netdev was moved
+	Identity link.Identity `json:"identity"`
+	LiesOn   string        `json:"liesOn,omitempty"`   // the host's NIC below it, of a VLAN
+	PodIndex int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 until it is known
+	// Above are the ifindexes of the links in the pod netns that lay on the NIC before
+	// it was lent; nil in a record of an earlier version.
+	Above    []int          `json:"above,omitzero"`
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -219,14 +220,15 @@ func (n *Netns) Delete(index int) error {
 
 // DeleteTogether deletes many virtual links of one namespace by one request. One by
 // one, each could take the kernel ten milliseconds (synchronize_net). It returns the
-// links that remain, such as all of them if the kernel refuses.
-func (n *Netns) DeleteTogether(links []*Link) (left []*Link, err error) {
+// links that remain: all of them if the kernel refuses, or if limit ends first.
+func (n *Netns) DeleteTogether(links []*Link, limit time.Duration) (left []*Link, err error) {
+	deadline := time.Now().Add(limit)
 	// The group is chosen at random, so no other link is in it. A process that adds
 	// one now could delete that link itself. The kernel refuses to delete a group
 	// that contains a NIC.
 	group := attribute{kind: unix.IFLA_GROUP, value: nl.Uint32Attr(rand.Uint32() | 1<<31)}
 	for _, l := range links {
-		if err := n.setLink(l.Index, group); err != nil && !errors.Is(err, unix.ENODEV) {
+		if err := n.setLink(l.Index, group); err != nil && !errors.Is(err, unix.ENODEV) || time.Now().After(deadline) {
 			return links, nil
 		}
 	}

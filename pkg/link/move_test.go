@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -313,11 +314,11 @@ func TestLinksAreDeletedTogether(t *testing.T) {
 		return links
 	}
 	// The kernel refuses the loopback, as it does a NIC, and deletes none.
-	if left, err := n.DeleteTogether(named("i0", "i1", "lo")); len(left) != 3 || err != nil {
+	if left, err := n.DeleteTogether(named("i0", "i1", "lo"), time.Minute); len(left) != 3 || err != nil {
 		t.Errorf("%d of 3 are left (%v)", len(left), err)
 	}
 	gone := &link.Link{Index: 4711, Kind: "ifb"}
-	if left, err := n.DeleteTogether(append(named("i0", "i1"), gone)); len(left) != 0 || err != nil {
+	if left, err := n.DeleteTogether(append(named("i0", "i1"), gone), time.Minute); len(left) != 0 || err != nil {
 		t.Errorf("%d are left (%v)", len(left), err)
 	}
 	if links, err := n.Links(); len(links) != 2 || err != nil {

@@ -33,7 +33,9 @@ func parseLink(m []byte) *Link {
 		Lower: attrs.number(unix.IFLA_LINK), Master: attrs.number(unix.IFLA_MASTER),
 		Damage: err,
 	}
-	_, l.LowerAway = attrs.get(unix.IFLA_LINK_NETNSID)
+	if _, l.LowerAway = attrs.get(unix.IFLA_LINK_NETNSID); l.LowerAway {
+		l.LowerNetns = attrs.number(unix.IFLA_LINK_NETNSID)
+	}
 	if state, _ := attrs.get(unix.IFLA_OPERSTATE); len(state) == 1 {
 		l.OperUp = state[0] == netlink.OperUp
 	}

@@ -31,6 +31,7 @@ type Link struct {
 	ParentBus  string           // its bus: "pci", "virtio", "auxiliary"; empty for a virtual link
 	Lower      int              // ifindex of the link below (or of a veth's peer), 0 if none
 	LowerAway  bool             // Lower is an index of another namespace
+	LowerNetns int              // if LowerAway: the id that this namespace has for that one
 	Master     int              // ifindex of the bridge, bond, VRF, … that it belongs to, 0 if none
 	OperUp     bool             // operational state "up"
 	Mode       string           // of a macvlan: a key of [MacvlanModes], or "source"
