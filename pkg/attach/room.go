@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,9 @@ func (n *Node) makeRoom(ctx context.Context, r *ledger.Record, home *link.Netns,
 			return taken, name, err
 		}
 		if n.alive(other) {
-			if err := n.renameFallen(home, taken.Index, other); err != nil && !errors.Is(err, statefile.ErrBusy) {
+			switch changed, err := n.renameFallen(home, taken.Index, other); {
+			case errors.Is(err, statefile.ErrBusy):
+			case err != nil || !changed:
 				return taken, name, err
 			}
 			time.Sleep(restorePause)
@@ -67,20 +70,25 @@ const roomWait = 5 * time.Second
 // renameFallen renames a NIC on the host whose pod is still running, and removes the
 // altnames that the pod added. The pod moved the NIC to a netns of its own, which
 // ended, and the kernel moved the NIC to the host with the names that the pod chose.
-// It gets its own name back when its attachment ends. The error wraps
-// [statefile.ErrBusy] while another process works on the attachment.
-func (n *Node) renameFallen(home *link.Netns, index int, of *ledger.Record) error {
+// It gets its own name back when its attachment ends. changed reports whether the
+// NIC may have other names now. The error wraps [statefile.ErrBusy] while another
+// process works on the attachment.
+func (n *Node) renameFallen(home *link.Netns, index int, of *ledger.Record) (changed bool, err error) {
 	lock, err := n.Ledger.TryLockAttachment(of.Key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = lock.UnlockAndRemove() }()
 	l, err := home.ByIndex(index)
-	if err != nil || l.Name == of.Loan.Name {
-		return nil // it has left, or has its own name again
+	if err != nil {
+		return true, nil //nolint:nilerr // it has left
 	}
+	changed = slices.ContainsFunc(l.AltNames, func(name string) bool { return !slices.Contains(of.Loan.Snapshot.AltNames, name) })
 	if err := home.KeepAltNames(l, of.Loan.Snapshot.AltNames); err != nil {
 		n.log(of).Warn("altnames given in the pod could not be removed", "err", err)
+	}
+	if l.Name == of.Loan.Name {
+		return changed, nil
 	}
 	name := fmt.Sprintf("dev%d", index) // as the kernel would have called it
 	for try := 1; try < renameTries; try++ {
@@ -90,10 +98,10 @@ func (n *Node) renameFallen(home *link.Netns, index int, of *ledger.Record) erro
 		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
 	}
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.NotHome, "rename it by hand, then end the attachment again", "rename NIC %s, which returned while its pod is running, to %s", l.Name, name)
+		return false, cnierr.Wrap(err, cnierr.NotHome, "rename it by hand, then end the attachment again", "rename NIC %s, which returned while its pod is running, to %s", l.Name, name)
 	}
 	n.log(of).Warn("NIC of a running pod returned under the name of another NIC, renamed", "name", l.Name, "now", name)
-	return nil
+	return true, nil
 }
 
 // renameTries bounds the search for an unused name.
