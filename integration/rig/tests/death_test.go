@@ -222,9 +222,10 @@ func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 // The other NIC must still come home.
 func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 	for what, taken := range map[string][]string{
-		"name":             {"link set net1 name " + nicName(1)},
-		"altname":          {"link property add dev net1 altname " + altName(1)},
-		"name and altname": {"link set net1 name " + nicName(1), "link property add dev " + nicName(1) + " altname " + altName(1)},
+		"name":                      {"link set net1 name " + nicName(1)},
+		"altname":                   {"link property add dev net1 altname " + altName(1)},
+		"altname, and its own name": {"link set net1 name " + nicName(0), "link property add dev " + nicName(0) + " altname " + altName(1)},
+		"name and altname":          {"link set net1 name " + nicName(1), "link property add dev " + nicName(1) + " altname " + altName(1)},
 	} {
 		t.Run(what, func(t *testing.T) {
 			n := newNode(t)
