@@ -98,7 +98,7 @@ func (b *bench) expect(t *testing.T, m mutate.Mutation, before string) string {
 		return now
 	}
 	d := ""
-	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if d = testnet.Diff(before, everything(b.node, nicName)); d == "" {
 			return before
 		}
