@@ -146,7 +146,7 @@ func (r *rail) settled() (lost []string) {
 		r.takeHome()
 	}
 	r.carrier()
-	for deadline := time.Now().Add(4 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		now := r.state()
 		if now == r.devices {
 			return nil

@@ -20,7 +20,7 @@ func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 		return w.Code
 	}
 	go func() { second <- scrape() }()
-	for deadline := time.Now().Add(5 * time.Second); len(a.scrapes.waiting) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); len(a.scrapes.waiting) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the second does not wait")
 		}

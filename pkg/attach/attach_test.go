@@ -157,7 +157,7 @@ func (b *bench) untouched(before string) {
 // before. A carrier that came back is reported up to a second later (linkwatch).
 func (b *bench) sameAttributes(before string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		d := testnet.Diff(before, b.node.Attributes(nicName))
 		if d == "" {
 			return

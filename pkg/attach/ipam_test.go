@@ -50,7 +50,7 @@ func TestIPAMPluginDiesWithTheADD(t *testing.T) {
 	}
 	_ = cmd.Process.Kill() // "ip" has become the plugin
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); err != nil || strings.Contains(string(stat), ") Z ") {
 			break
 		}

@@ -103,7 +103,7 @@ func (n *node) up(count int) {
 // which takes it up to a second (linkwatch).
 func (n *node) carrier(names ...string) {
 	n.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		links, err := n.Links()
 		if err != nil {
 			n.t.Fatal(err)

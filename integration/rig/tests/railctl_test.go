@@ -206,7 +206,7 @@ func (n *node) changes(p *pod) {
 // shows waits until show says it of the first attachment.
 func (n *node) shows(what string, is func(rdmaOf) bool) {
 	n.t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		list := n.shown()
 		if len(list) > 0 && list[0].RDMA != nil && is(list[0]) {
 			return
