@@ -162,7 +162,7 @@ func users(stateDirs []string) []string {
 			}
 		}
 	}
-	switch waiting, err := (journal{stateDirs}).Waiting(); {
+	switch waiting, err := (journal{stateDirs: stateDirs}).Waiting(); {
 	case err != nil:
 		all = append(all, err.Error())
 	case waiting > 0:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -15,7 +16,10 @@ import (
 
 // journal replays what DELs of this node could not free, each entry by the
 // kubeconfig that it names.
-type journal struct{ stateDirs []string }
+type journal struct {
+	stateDirs []string
+	log       *slog.Logger
+}
 
 // Waiting implements agent.Journal.
 func (j journal) Waiting() (int, error) {
@@ -45,7 +49,7 @@ func (j journal) Replay(ctx context.Context) error {
 		for _, w := range slices.SortedFunc(maps.Keys(ways), func(a, b kubernetes.Way) int {
 			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.FlatFile, b.FlatFile))
 		}) {
-			if err := replay(ctx, file, dir, w); err != nil {
+			if err := j.replay(ctx, file, dir, w); err != nil {
 				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", w.Kubeconfig, err))
 			}
 		}
@@ -53,7 +57,7 @@ func (j journal) Replay(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kubernetes.Way) error {
+func (j journal) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kubernetes.Way) error {
 	vet, err := file.VetKubeconfig(w.Kubeconfig, file.FlatFiles(w.FlatFile))
 	if err != nil {
 		return err
@@ -64,6 +68,7 @@ func replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kube
 	}
 	store, err := kubernetes.New(kubernetes.Options{
 		Client: client, Kubeconfig: w.Kubeconfig, FlatFile: w.FlatFile, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
+		Warn: func(err error) { j.log.Warn("not done yet", "stateDir", stateDir, "err", err) },
 	})
 	if err != nil {
 		return err

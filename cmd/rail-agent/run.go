@@ -119,7 +119,7 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		}
 		o.Own = filepath.Dir(program)
 	}
-	o.Journal = journal{stateDirs: o.StateDirs}
+	o.Journal = journal{stateDirs: o.StateDirs, log: a.log}
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()

@@ -70,7 +70,7 @@ func (c *call) findSlice(ctx context.Context, s *kubernetes.Store) error {
 	if err != nil {
 		return err
 	}
-	prefix, err := s.Slice(ctx, name, whole.Node)
+	prefix, err := s.Slice(ctx, c.owner(), name, whole.Node)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 			c.warn("no note and no slice: the reconciler frees the address", err)
 			return nil
 		}
-		c.warn("the address is freed later, by the next call of this node that can read its slice", why)
+		c.warn("the address is freed later, by rail-agent when it can read the slice", why)
 		return kubernetes.DeferSlice(netconf.JournalDir(c.conf.StateDir), c.way(kubeconfig), c.owner(), whole, slices)
 	}
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)

@@ -50,12 +50,16 @@ func (j journal) put(d *deferred) error {
 	if err != nil {
 		return err
 	}
+	return dir.Write(d.file(), append(data, '\n'))
+}
+
+// file returns the name of d's file.
+func (d *deferred) file() string {
 	name := statefile.Name(d.Namespace, d.Pool.Name(), d.Owner.ContainerID, d.Owner.IfName, d.Kubeconfig)
-	suffix := journalSuffix
 	if d.Slices != "" {
-		suffix = sliceSuffix
+		return name + sliceSuffix
 	}
-	return dir.Write(name+suffix, append(data, '\n'))
+	return name + journalSuffix
 }
 
 func (j journal) drop(name string) error {
@@ -75,7 +79,7 @@ func (j journal) all() (map[string]*deferred, error) {
 	found := map[string]*deferred{}
 	var errs []error
 	for _, suffix := range []string{journalSuffix, sliceSuffix} {
-		errs = append(errs, j.each(suffix, func(string) bool { return true }, func(name string, d *deferred) bool {
+		errs = append(errs, j.each(suffix, everyFile, func(name string, d *deferred) bool {
 			found[name] = d
 			return true
 		}))
@@ -122,6 +126,14 @@ func mayBeOf(file, namespace, pool string) bool {
 	whole := parts[:len(parts)-1]
 	return (len(whole) < 1 || whole[0] == "" || whole[0] == statefile.Name(namespace)) &&
 		(len(whole) < 2 || whole[1] == statefile.Name(pool))
+}
+
+// mayBeOwned reports whether the file is of owner's attachment, as far as its name
+// tells.
+func mayBeOwned(file string, owner ipam.Owner) bool {
+	parts := strings.Split(file, "@")
+	whole := parts[:len(parts)-1]
+	return (len(whole) < 3 || whole[2] == statefile.Name(owner.ContainerID)) && (len(whole) < 4 || whole[3] == statefile.Name(owner.IfName))
 }
 
 // pending gives what waits for pool at client's server and namespace, as asks.

@@ -3,9 +3,13 @@ package kubernetes
 import (
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
@@ -36,7 +40,7 @@ func TestDelWithoutASliceIsDoneOnceTheServerAnswers(t *testing.T) {
 			}
 		},
 		"add": func(t *testing.T, n *node, own ipam.Claim) {
-			if got, err := n.Slice(testContext(t), own.Pool.Space, "node1"); err != nil || got != own.Pool.Prefix {
+			if got, err := n.Slice(testContext(t), pod(0), own.Pool.Space, "node1"); err != nil || got != own.Pool.Prefix {
 				t.Error(got, err)
 			}
 			n.wantAdd(pod(1), "10.0.0.66/26", own)
@@ -87,7 +91,7 @@ func TestDeferredDelWithoutASliceDoesNotFreeTheNextAddsAddress(t *testing.T) {
 	if err := DeferSlice(n.journal.path, Way{Kubeconfig: n.kubeconfig}, pod(0), whole.Pool, "sliceagain"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := n.Slice(testContext(t), "sliceagain", "node1"); err != nil || got != own.Pool.Prefix {
+	if got, err := n.Slice(testContext(t), pod(0), "sliceagain", "node1"); err != nil || got != own.Pool.Prefix {
 		t.Fatal(got, err)
 	}
 	n.wantAdd(pod(0), "10.0.0.65/26", own)
@@ -122,4 +126,111 @@ func TestDeferredDelForASliceThatIsGoneIsDropped(t *testing.T) {
 		}
 	}
 	n.wantJournal("of another server", 1)
+}
+
+// waitForSlice leaves it to n's journal to end the attachments of pods below many.
+func waitForSlice(t *testing.T, n *node, whole ipam.Pool, slices string, many int) {
+	t.Helper()
+	for i := range many {
+		if err := DeferSlice(n.journal.path, Way{Kubeconfig: n.kubeconfig}, pod(i), whole, slices); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// waiting counts the entries of n's journal that wait for a slice.
+func (n *node) waiting() (count int) {
+	for _, d := range journalOf(n.t, n) {
+		if d.Slices != "" {
+			count++
+		}
+	}
+	return count
+}
+
+// Thousands may wait after an outage: a call would have no time for its own.
+func TestACallEntersItsSliceOnlyForItsOwnAttachment(t *testing.T) {
+	n, whole, own := newNode(t), ofNode(claim(t, "sliceown", "10.0.0.0/24"), "node1"), ofNode(claim(t, "sliceown", "10.0.0.64/26"), "node1")
+	createSlices(t, "sliceown", "node1", "10.0.0.64/26")
+	waitForSlice(t, n, whole.Pool, "sliceown", 5)
+	if got, err := n.Slice(testContext(t), pod(0), "sliceown", "node1"); err != nil || got != own.Pool.Prefix {
+		t.Fatal(got, err)
+	}
+	if left := n.waiting(); left != 4 {
+		t.Errorf("%d wait after an ADD, want 4", left)
+	}
+	if err := n.ReleaseSlice(testContext(t), pod(1), whole.Pool, "sliceown"); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.waiting(); left != 3 {
+		t.Errorf("%d wait after a DEL, want 3", left)
+	}
+	if left, err := n.Replay(testContext(t)); left != 0 || err != nil {
+		t.Errorf("%d are left: %v", left, err)
+	}
+}
+
+// Who replays the entry later would take the address from the running pod.
+func TestAddFailsThatCannotEnterItsSlice(t *testing.T) {
+	n, whole := newNode(t), ofNode(claim(t, "slicefails", "10.0.0.0/24"), "node1")
+	createSlices(t, "slicefails", "node1", "10.0.0.64/26")
+	waitForSlice(t, n, whole.Pool, "slicefails", 1)
+	if err := os.Mkdir(filepath.Join(n.journal.path, sliceLock), 0o700); err != nil { // nobody gets the lock
+		t.Fatal(err)
+	}
+	if _, err := n.Slice(testContext(t), pod(0), "slicefails", "node1"); cnierr.Code(err) != cnierr.TryAgain {
+		t.Errorf("got %v, want that it is tried again", err)
+	}
+	if _, err := n.Slice(testContext(t), pod(1), "slicefails", "node1"); err != nil {
+		t.Errorf("another attachment: %v", err)
+	}
+}
+
+func TestReplayReadsEachSliceOnce(t *testing.T) {
+	createSlices(t, "sliceonce", "node1", "10.0.0.64/26")
+	var asked atomic.Int64
+	var refuses atomic.Bool
+	url := between(t, func(r *http.Request, _ []byte) (int, string) {
+		if !strings.Contains(r.URL.Path, "nodeslicepools") {
+			return 0, ""
+		}
+		asked.Add(1)
+		if refuses.Load() {
+			return http.StatusForbidden, `{"kind":"Status","status":"Failure","message":"not for you","reason":"Forbidden","code":403}`
+		}
+		return 0, ""
+	}, nil)
+	n, whole := newNodeAt(t, otherKubeconfig(t, url, testNamespace), t.TempDir()), ofNode(claim(t, "sliceonce", "10.0.0.0/24"), "node1")
+	waitForSlice(t, n, whole.Pool, "sliceonce", 5)
+	refuses.Store(true)
+	if left, err := n.Replay(testContext(t)); left != 5 || err == nil || strings.Count(err.Error(), "not for you") != 1 || asked.Load() != 1 {
+		t.Errorf("refused: %d requests, %d entries left: %v", asked.Load(), left, err)
+	}
+	refuses.Store(false)
+	if left, err := n.Replay(testContext(t)); left != 0 || err != nil || asked.Load() != 2 {
+		t.Errorf("%d requests, %d entries left: %v", asked.Load(), left, err)
+	}
+}
+
+// The other entry may know more of what is to be freed.
+func TestWhatWaitsForASliceReplacesNoEntryOfThePool(t *testing.T) {
+	n, whole, own := newNode(t), ofNode(claim(t, "slicenote", "10.0.0.0/24"), "node1"), ofNode(claim(t, "slicenote", "10.0.0.64/26"), "node1")
+	createSlices(t, "slicenote", "node1", "10.0.0.64/26")
+	waitForSlice(t, n, whole.Pool, "slicenote", 1)
+	noted := &deferred{
+		Kubeconfig: n.kubeconfig, Server: n.client.Server(), Namespace: n.client.Namespace(), Pool: own.Pool, Owner: pod(0),
+		Note: &note{Owner: pod(0), Pool: own.Pool, Addr: netip.MustParseAddr("10.0.0.65")},
+	}
+	if err := n.journal.put(noted); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Slice(testContext(t), pod(0), "slicenote", "node1"); err != nil {
+		t.Fatal(err)
+	}
+	n.wantJournal("entered", 1)
+	for _, d := range journalOf(t, n) {
+		if d.Note == nil || d.Note.Addr != noted.Note.Addr {
+			t.Errorf("left: %+v", d)
+		}
+	}
 }
