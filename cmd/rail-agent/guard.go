@@ -81,7 +81,9 @@ func (g *guard) check(r *http.Request) int {
 	}
 	code, err := g.review(ctx, token, r.URL.Path)
 	if err != nil {
-		g.log.Warn("cannot review the token of a scrape", "err", err)
+		if r.Context().Err() == nil { // else the sender hung up, which it can do as often as it likes
+			g.log.Warn("cannot review the token of a scrape", "err", err)
+		}
 		return http.StatusServiceUnavailable
 	}
 	g.remember(sum, code)
