@@ -217,11 +217,14 @@ func (n *Node) rdmaHome(ctx context.Context, r *ledger.Record, pod, home *link.N
 // cannot be restored.
 func (n *Node) restoreRDMA(r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
 	core, err := rdma.Open(home)
-	if err != nil {
+	if errors.Is(err, rdma.ErrNoRDMA) {
 		return // its driver was unloaded, and the settings went with it
 	}
-	defer core.Close()
-	device, err := one(core, d)
+	var device *rdma.Device
+	if err == nil {
+		defer core.Close()
+		device, err = one(core, d)
+	}
 	switch {
 	case err != nil:
 		n.report(r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
