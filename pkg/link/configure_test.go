@@ -195,7 +195,7 @@ func TestAwaitDAD(t *testing.T) {
 	}{
 		{
 			"nobody else has it", func(r *rail) { r.host.IP("addr", "add", address, "dev", "ens1") },
-			10 * time.Second, 500 * time.Millisecond, 5 * time.Second,
+			10 * time.Second, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
 				if err != nil || tentative != "" {
 					return "want no error and nothing tentative"
@@ -208,7 +208,7 @@ func TestAwaitDAD(t *testing.T) {
 				r.wire.IP("addr", "add", address, "dev", "ens1-sw")
 				r.host.IP("addr", "add", address, "dev", "ens1")
 			},
-			10 * time.Second, 0, 3 * time.Second,
+			10 * time.Second, 0, 9 * time.Second,
 			func(err error, _ string) string {
 				if !errors.Is(err, link.ErrDuplicateAddress) || !strings.Contains(err.Error(), address) {
 					return "want ErrDuplicateAddress and the address"
@@ -225,7 +225,7 @@ func TestAwaitDAD(t *testing.T) {
 				}
 				r.host.IP("addr", "add", address, "dev", "ens1")
 			},
-			500 * time.Millisecond, 500 * time.Millisecond, 1500 * time.Millisecond,
+			500 * time.Millisecond, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
 				if err != nil || tentative == "" {
 					return "want no error, and the address unchecked"
@@ -237,11 +237,9 @@ func TestAwaitDAD(t *testing.T) {
 			"the cable comes late", func(r *rail) {
 				r.wire.IP("link", "set", "ens1-sw", "down")
 				r.host.IP("addr", "add", address, "dev", "ens1")
-				time.AfterFunc(300*time.Millisecond, func() {
-					_ = r.wire.SetUp(byName(t, r.wire, "ens1-sw").Index)
-				})
+				r.later(300*time.Millisecond, func() { _ = r.wire.SetUp(byName(t, r.wire, "ens1-sw").Index) })
 			},
-			10 * time.Second, 500 * time.Millisecond, 6 * time.Second,
+			10 * time.Second, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
 				if err != nil || tentative != "" {
 					return "want no error and nothing tentative"
@@ -251,7 +249,7 @@ func TestAwaitDAD(t *testing.T) {
 		},
 		{
 			"the time is over", func(r *rail) { r.host.IP("addr", "add", address, "dev", "ens1") },
-			100 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
+			100 * time.Millisecond, 100 * time.Millisecond, 9 * time.Second,
 			func(err error, _ string) string {
 				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, link.ErrDuplicateAddress) || !strings.Contains(err.Error(), address) {
 					return "want the deadline and the address"
@@ -261,7 +259,7 @@ func TestAwaitDAD(t *testing.T) {
 		},
 		{
 			"no IPv6 address", func(r *rail) { r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1") },
-			10 * time.Second, 0, 300 * time.Millisecond,
+			10 * time.Second, 0, 9 * time.Second,
 			func(err error, _ string) string {
 				if err != nil {
 					return "want no error"
@@ -291,7 +289,7 @@ func TestAwaitDAD(t *testing.T) {
 	t.Run("the link is gone", func(t *testing.T) {
 		r, index := detects(t)
 		r.host.IP("addr", "add", address, "dev", "ens1")
-		time.AfterFunc(100*time.Millisecond, func() { _ = r.wire.Netns.Delete(byName(t, r.wire, "ens1-sw").Index) })
+		r.later(100*time.Millisecond, func() { _ = r.wire.Netns.Delete(byName(t, r.wire, "ens1-sw").Index) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if err := r.host.AwaitDAD(ctx, index); err != nil && !errors.Is(err, link.ErrNotFound) {

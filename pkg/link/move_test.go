@@ -19,13 +19,24 @@ import (
 // rail is a host netns with one NIC in it, its switch, and a pod netns.
 type rail struct {
 	host, wire, pod *testnet.Netns
+	t               *testing.T
 }
 
 func newRail(t *testing.T, nic string) *rail {
 	t.Helper()
-	r := &rail{host: testnet.NewNetns(t, "host"), wire: testnet.NewNetns(t, "wire"), pod: testnet.NewNetns(t, "pod")}
+	r := &rail{host: testnet.NewNetns(t, "host"), wire: testnet.NewNetns(t, "wire"), pod: testnet.NewNetns(t, "pod"), t: t}
 	r.host.NIC(nic, r.wire)
 	return r
+}
+
+// later does something after a while, and before the test closes its namespaces.
+func (r *rail) later(after time.Duration, do func()) {
+	over := make(chan struct{})
+	time.AfterFunc(after, func() {
+		defer close(over)
+		do()
+	})
+	r.t.Cleanup(func() { <-over })
 }
 
 func byName(t *testing.T, n *testnet.Netns, name string) *link.Link {
