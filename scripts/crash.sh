@@ -5,7 +5,7 @@
 # prints the tables of all at the end.
 #
 #   MODEL_STEPS   how many steps the model makes
-#   HOSTILE_TIME  how long pods attack a node, in each of two variants
+#   HOSTILE_TIME  how long pods attack a node, in each of two variants, here and in the rig
 #   RIG=no        without the part with RDMA
 #   RIG_MACHINES  how many virtual machines run at a time, 2 unless told
 set -euo pipefail
@@ -37,11 +37,16 @@ if [[ ${RIG:-yes} != no ]]; then
 	go build -o bin/tools/rig ./integration/rig/exec
 	CGO_ENABLED=0 go test -c -tags rig -o bin/tools/crash-rig.test ./integration/crash
 	bin/tools/rig build
-	for test in WherePlugins WhereTheChained; do
-		for mode in exclusive shared; do
-			printf '%s\0%s\0' "rig-$test-$mode" "^TestNoRDMADeviceIsLost$test/^$mode\$"
+	{
+		for variant in plain userns; do
+			printf '%s\0%s\0' "rig-hostile-$variant" "^TestHostilePodsHarmNobodyOnNICsWithRDMA\$/^$variant\$"
 		done
-	done | xargs -0 -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c \
+		for test in WherePlugins WhereTheChained; do
+			for mode in exclusive shared; do
+				printf '%s\0%s\0' "rig-$test-$mode" "^TestNoRDMADeviceIsLost$test/^$mode\$"
+			done
+		done
+	} | xargs -0 -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c \
 		'part "$1" "$root/bin/tools/rig" "$root/bin/tools/crash-rig.test" -test.run "$2" -test.timeout 8h' part || ended=1
 	echo "in the rig: $((SECONDS - began)) s"
 fi

@@ -38,5 +38,10 @@
 // (rtnl_link_get_net_capable).
 //
 // Outside of the rig the NICs are veths, which the kernel destroys with their
-// pod's netns where it sends a NIC of hardware home.
+// pod's netns where it sends a NIC of hardware home. In the rig,
+// [TestHostilePodsHarmNobodyOnNICsWithRDMA], they have drivers and RDMA devices:
+// there pods take them to namespaces within their own, exchange names of RDMA
+// devices, hold contexts, and change what only a driver has (package mutate).
+// What the test does not ask for is that uverbs numbers stay: who may move RDMA
+// devices can have the kernel exchange those of two.
 package crash

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -32,12 +33,18 @@ const (
 // hardware is what the NICs of a node are: veths on this machine, functions of
 // PCI in the rig.
 type hardware struct {
+	rdma  bool           // they are functions of PCI, with RDMA devices
+	slow  time.Duration  // how many times longer than on this machine anything may take
+	keys  map[string]any // of host-device's configuration
 	name  func(nic int) string
 	cable func(nic int) string // the name of the other end, on its wire
 	plug  func(nic int)        // makes it as it is at home, the first time and whenever it is gone
 	gone  func(nic int) bool   // reports whether it was destroyed, with its pod
 	pull  func(nic int)        // destroys it, wherever it is
 	more  func() string        // tells what else is to be as it was
+	// Tells what else is to be as it was of a NIC in a namespace, whose name there
+	// is given.
+	rest func(n *testnet.Netns, name string, nic int) string
 }
 
 // lab is the node that is attacked. Its netns is that of this process; each NIC
@@ -70,6 +77,8 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{}, given: map[string]gift{},
 		done: map[string]int{}, succeeded: map[string]int{}, refused: map[string]string{},
 	}
+	// No address that comes by itself, so that there is nothing to wait for.
+	l.node.Sysctl("ipv6/conf/default/addr_gen_mode", "1")
 	l.hardware = of(l)
 	// Not that of all tests: another program may put its own in that place.
 	nodeFile := filepath.Join(state, "node.yaml")
@@ -77,8 +86,6 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 		t.Fatal(err)
 	}
 	t.Setenv(netconf.NodeFileEnv, nodeFile)
-	// No address that comes by itself, so that there is nothing to wait for.
-	l.node.Sysctl("ipv6/conf/default/addr_gen_mode", "1")
 	for nic := range modelNICs {
 		l.wires[nic] = testnet.NewNetns(t, "wire")
 		l.plug(nic)
@@ -92,32 +99,55 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 	for nic := range modelNICs {
 		l.home[nic] = l.atHome(nic)
 	}
+	pod := l.newPod()
 	for nic := range modelNICs {
 		a := l.newAttachment(fmt.Sprint("first-", nic), "net1", nic)
-		a.pod = l.newPod()
+		a.pod = pod
 		if err := l.add(a); err != nil {
 			t.Fatal(err)
 		}
-		l.lent[nic] = a.dump()
+		l.lent[nic] = l.calm(a.dump)
 		if err := l.del(a, a.path()); err != nil {
 			t.Fatal(err)
 		}
-		a.pod.Kill()
 		l.returned(a)
 	}
+	pod.Kill()
 	l.done = map[string]int{}
 	l.watch()
 	return l
 }
 
+// long returns how long something may take.
+func (l *lab) long(here time.Duration) time.Duration { return here * l.slow }
+
+// calm returns what read tells as soon as it tells the same for a while: the
+// kernel is late with some news (linkwatch).
+func (l *lab) calm(read func() string) string {
+	before, since := read(), time.Now()
+	for deadline := since.Add(l.long(settleTime)); time.Since(since) < l.long(50*time.Millisecond) && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+		if now := read(); now != before {
+			before, since = now, time.Now()
+		}
+	}
+	return before
+}
+
 // veths are NICs of the kind that the kernel destroys with their pod.
 func veths(l *lab) hardware {
-	h := hardware{name: modelNIC, cable: func(nic int) string { return modelNIC(nic) + "-sw" }, more: func() string { return "" }}
+	h := hardware{
+		slow: 1, name: modelNIC, cable: modelCable, more: func() string { return "" },
+		rest: func(*testnet.Netns, string, int) string { return "" },
+	}
 	h.plug = l.makeNIC
 	h.gone = func(nic int) bool { return !l.wires[nic].Has(h.cable(nic)) && !l.node.Has(h.name(nic)) }
 	h.pull = func(nic int) { l.wires[nic].IP("link", "del", h.cable(nic)) }
 	return h
 }
+
+// modelCable is the name of the other end of a NIC's cable.
+func modelCable(nic int) string { return modelNIC(nic) + "-sw" }
 
 // makeNIC makes a veth, always with the same MAC. As in [world.makeNIC] it gets
 // its name and MAC when all else is done.
@@ -131,21 +161,22 @@ func (l *lab) makeNIC(nic int) {
 	l.settled(nic)
 }
 
-// furnish configures a NIC, whose present name is name, and its cable as an
-// administrator would.
-func (l *lab) furnish(nic int, name string) {
-	l.node.Batch(nil,
+// furnish configures a NIC, whose name is name after these commands, and its cable
+// as an administrator would.
+func (l *lab) furnish(nic int, name string, first ...string) {
+	l.node.Batch(nil, append(first,
 		fmt.Sprintf("link set %s txqueuelen %d alias 'uplink %d' up", name, 1000+nic, nic),
 		fmt.Sprintf("addr add 10.7.%d.1/24 brd + dev %s", nic, name),
 		fmt.Sprintf("neigh add 10.7.%d.254 lladdr 02:00:00:00:00:fe nud permanent dev %s", nic, name),
-		fmt.Sprintf("route add 10.20.%d.0/24 via 10.7.%d.254 metric 77", nic, nic))
+		fmt.Sprintf("route add 10.20.%d.0/24 via 10.7.%d.254 metric 77", nic, nic))...)
 	l.node.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
-	l.wires[nic].Batch(nil, "addr add "+station+"/24 dev "+l.cable(nic), "link set "+l.cable(nic)+" up")
+	// It takes in what is for others, too: the answers to who asks for nobody (see who).
+	l.wires[nic].Batch(nil, "addr replace "+station+"/24 dev "+l.cable(nic), "link set "+l.cable(nic)+" mtu 9000 promisc on up")
 }
 
 // settled waits until the kernel has told of the NIC's carrier (linkwatch).
 func (l *lab) settled(nic int) {
-	for deadline := time.Now().Add(settleTime); !strings.Contains(l.node.Dump(l.name(nic)), "sysfs operstate up"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(l.long(settleTime)); !strings.Contains(l.node.Dump(l.name(nic)), "sysfs operstate up"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			l.t.Errorf("%s has no carrier", l.name(nic))
 			return
@@ -251,14 +282,15 @@ func (l *lab) call(verb string, a *attachment, netns string, keys map[string]any
 		delete(conf, "device")
 	}
 	conf["type"] = plugin
-	for k, v := range keys {
-		conf[k] = v
+	if !a.macvlan {
+		maps.Copy(conf, l.keys)
 	}
-	out, err := execute(testnet.Bin(l.t), plugin, modelCall{verb: verb, key: a.Key, fuse: hangs}, netns, conf)
+	maps.Copy(conf, keys)
+	out, err := execute(testnet.Bin(l.t), plugin, modelCall{verb: verb, key: a.Key, fuse: l.long(hangs)}, netns, conf)
 	l.note("%s of %s: %v", verb, a, err)
 	l.count(verb, 1)
 	if errors.Is(err, errKilled) {
-		l.violation(a.history(), "%s of %s hung for %v", verb, a, hangs)
+		l.violation(a.history(), "%s of %s hung for %v", verb, a, l.long(hangs))
 	}
 	return out, err
 }
@@ -325,7 +357,10 @@ func (a *attachment) dump() string {
 			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines, "")
+	if len(lines) == 0 || a.macvlan {
+		return strings.Join(lines, "")
+	}
+	return strings.Join(lines, "") + a.l.rest(a.pod, a.IfName, a.nic)
 }
 
 // recorded reports whether the ledger has the attachment.
@@ -349,7 +384,10 @@ func (l *lab) atHome(nic int) string {
 			lines = append(lines, line)
 		}
 	}
-	return strings.Join(lines, "")
+	if len(lines) == 0 {
+		return ""
+	}
+	return strings.Join(lines, "") + l.rest(l.node, l.name(nic), nic)
 }
 
 // returned waits until the attachment's NIC is at home as it was, and makes it
@@ -360,7 +398,7 @@ func (l *lab) returned(a *attachment) {
 	if a.macvlan {
 		return
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(20 * time.Millisecond) {
 		now := l.atHome(a.nic)
 		if now == l.home[a.nic] {
 			break
@@ -392,7 +430,7 @@ func differ(before, now string) string {
 // again destroys a NIC, wherever it is, and makes it again.
 func (l *lab) again(nic int) {
 	l.pull(nic)
-	for deadline := time.Now().Add(patience); !l.gone(nic); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(l.long(patience)); !l.gone(nic); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			l.t.Fatalf("%s cannot be made again: host: %v, wire:\n%s", l.name(nic), l.node.Has(l.name(nic)), l.wires[nic].IP("link"))
 		}
@@ -405,6 +443,7 @@ func (l *lab) restartAgents(going func() bool) {
 	r := rand.New(rand.NewPCG(seed, 1000))
 	for going() {
 		k := startKeeper(l.t, l.state)
+		k.long = l.long(settleTime)
 		l.count("agents", 1)
 		pause(r, 8*time.Second, going)
 		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[r.IntN(2)]
@@ -424,7 +463,7 @@ func pause(r *rand.Rand, most time.Duration, going func() bool) {
 
 // finish compares the node with what it was, when all pods are gone.
 func (l *lab) finish() {
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(100 * time.Millisecond) {
 		out, err := exec.Command(filepath.Join(testnet.Bin(l.t), "railctl"), "--state-dir", l.state, "gc").CombinedOutput()
 		left := l.left()
 		if len(left) == 0 && err == nil {
@@ -435,7 +474,7 @@ func (l *lab) finish() {
 			break
 		}
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(100 * time.Millisecond) {
 		wrong := ""
 		for nic := range modelNICs {
 			if now := l.atHome(nic); now != l.home[nic] {

@@ -61,7 +61,7 @@ func (h *hostile) history() []string {
 // do.
 func (l *lab) attack(worker uint64, number int) {
 	h := &hostile{l: l, r: rand.New(rand.NewPCG(seed, worker+1+uint64(number)<<16)), id: fmt.Sprintf("hostile%d-%d", worker, number), over: make(chan struct{})}
-	h.start(attacker.Plan{Seed: h.r.Uint64(), Plain: l.plain, Only: os.Getenv(hostileOnlyVar)})
+	h.start(attacker.Plan{Seed: h.r.Uint64(), Plain: l.plain, Only: os.Getenv(hostileOnlyVar), Hardware: l.rdma})
 	l.count("hostile pods", 1)
 	always := func() bool { return true }
 	for i := range 2 + h.r.IntN(3) {
@@ -171,22 +171,25 @@ func (h *hostile) lend(ifName string, kind int) {
 	}
 }
 
+// hindered is how long a pod may keep a DEL from success while it lives.
+const hindered = 5 * time.Second
+
 // detach has the plugin end an attachment while the attacker lives, who may
 // hinder that, but then keeps no more than it had.
 func (h *hostile) detach(i int) {
 	a := h.has[i]
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(hindered); ; time.Sleep(50 * time.Millisecond) {
 		err := h.l.del(a, a.path())
 		h.note("DEL of %s: %v", a, err)
 		if err == nil {
 			break
 		}
 		if time.Now().After(deadline) {
-			h.l.count("DELs that attackers hindered for 5s", 1)
+			h.l.count(fmt.Sprintf("DELs that attackers hindered for %v", hindered), 1)
 			return
 		}
 	}
-	if !h.l.node.Has(h.l.name(a.nic)) {
+	if !h.l.rdma && !h.l.node.Has(h.l.name(a.nic)) {
 		return // it is in a namespace within the pod's, or died there with that
 	}
 	h.has = append(h.has[:i], h.has[i+1:]...)
@@ -251,9 +254,9 @@ func (h *hostile) settle(path string) {
 	l, how := h.l, h.r.IntN(4)
 	for _, a := range h.has {
 		var err error
-		for deadline := time.Now().Add(patience); l.recorded(a.Key); time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(l.long(patience)); l.recorded(a.Key); time.Sleep(100 * time.Millisecond) {
 			_, statErr := os.Stat(path)
-			switch late := time.Now().After(deadline.Add(-patience / 2)); {
+			switch late := time.Now().After(deadline.Add(-l.long(patience) / 2)); {
 			case how == 0 && errors.Is(statErr, os.ErrNotExist) && !late:
 				err = errors.New("nobody but an agent could have ended it") // or the ADD of an innocent pod
 			case how == 1 && errors.Is(statErr, os.ErrNotExist):
@@ -266,7 +269,7 @@ func (h *hostile) settle(path string) {
 				h.note("DEL of %s: %v", a, err)
 			}
 			if time.Now().After(deadline) {
-				l.violation(h.history(), "%s has not ended %v after its pod: %v", a, patience, err)
+				l.violation(h.history(), "%s has not ended %v after its pod: %v", a, l.long(patience), err)
 				break
 			}
 		}

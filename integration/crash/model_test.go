@@ -232,8 +232,9 @@ func awaitGroup(leader int) {
 
 // keeper is a rail-agent that runs.
 type keeper struct {
-	cmd *exec.Cmd
-	log bytes.Buffer
+	cmd  *exec.Cmd
+	log  bytes.Buffer
+	long time.Duration // how long its end may take
 }
 
 func (w *world) startAgent() *keeper {
@@ -243,7 +244,7 @@ func (w *world) startAgent() *keeper {
 
 // startKeeper starts a rail-agent that keeps the node of a state directory.
 func startKeeper(t *testing.T, state string) *keeper {
-	k := &keeper{cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "run", "--state-dir", state, "--metrics", "off", "--socket", "off")}
+	k := &keeper{long: settleTime, cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "run", "--state-dir", state, "--metrics", "off", "--socket", "off")}
 	k.cmd.Env = append(os.Environ(), "KUBECONFIG=")
 	k.cmd.Stderr, k.cmd.SysProcAttr = &k.log, &syscall.SysProcAttr{Setpgid: true}
 	if err := k.cmd.Start(); err != nil {
@@ -254,7 +255,7 @@ func startKeeper(t *testing.T, state string) *keeper {
 
 // end ends the agent. Asked to, it has to do so by itself.
 func (k *keeper) end(signal syscall.Signal) (violation string) {
-	late := time.AfterFunc(settleTime, func() { _ = k.cmd.Process.Kill() })
+	late := time.AfterFunc(k.long, func() { _ = k.cmd.Process.Kill() })
 	_ = k.cmd.Process.Signal(signal) // what it ended by is seen below
 	err := k.cmd.Wait()
 	late.Stop()

@@ -154,6 +154,15 @@ var gets = []struct {
 	{"tsconfig", unix.ETHTOOL_MSG_TSCONFIG_GET, nil},
 }
 
+// Settings tells what ethtool(8) shows of a link, of which [Netns.Dump] has only
+// some.
+func (n *Netns) Settings(name string) string {
+	n.t.Helper()
+	var b strings.Builder
+	n.ethtoolState(&b, name)
+	return b.String()
+}
+
 func (n *Netns) ethtoolState(b *strings.Builder, name string) {
 	for _, g := range gets {
 		answers, err := n.Generic("ethtool", g.command, 0, n.EthtoolHeader(name))

@@ -70,6 +70,16 @@ func Of(t testing.TB, pid int) *Netns {
 	return &Netns{Netns: opened, Name: name, t: t}
 }
 
+// Current returns the namespace that the calling thread is in, without a name.
+func Current(t testing.TB) *Netns {
+	t.Helper()
+	opened, err := link.CurrentNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Netns{Netns: opened, t: t}
+}
+
 // Kill takes the namespace's path and every handle on it away, as the death of
 // a pod does, and waits for nothing.
 func (n *Netns) Kill() {

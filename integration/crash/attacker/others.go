@@ -181,16 +181,21 @@ func (a *attacker) nested(on target) error {
 // fromGround moves an interface of the program's namespace, from a thread that
 // is elsewhere.
 func (a *attacker) fromGround(on target, to *os.File) error {
-	moved := make(chan error)
+	return a.onGround(func() error { return move(on.index, to) })
+}
+
+// onGround calls f in the program's namespace, from a thread that is elsewhere.
+func (a *attacker) onGround(f func() error) error {
+	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		err := unix.Setns(int(a.ground.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
-			err = move(on.index, to)
+			err = f()
 		}
-		moved <- err
+		done <- err
 	}()
-	return <-moved
+	return <-done
 }
 
 // hidden takes the interface to a namespace that holds it for some seconds and
@@ -199,14 +204,24 @@ func (a *attacker) hidden(on target) error {
 	if err := stays(on); err != nil {
 		return err
 	}
+	return a.hide(func(inside *os.File) error {
+		err := a.fromGround(on, inside)
+		if err == nil {
+			err = up(on.index)
+		}
+		return err
+	}, func() {})
+}
+
+// hide makes a namespace that take moves something to, then calls arrived in it;
+// it ends some seconds later. The attacks go on meanwhile.
+func (a *attacker) hide(take func(inside *os.File) error, arrived func()) error {
 	pause := time.Duration(100+a.IntN(2000)) * time.Millisecond
 	moved := make(chan error, 1)
 	go func() {
 		err := inNested(func(inside *os.File) error {
-			err := a.fromGround(on, inside)
-			if err == nil {
-				err = up(on.index)
-			}
+			err := take(inside)
+			arrived()
 			moved <- err
 			time.Sleep(pause)
 			return nil

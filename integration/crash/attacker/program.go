@@ -20,6 +20,8 @@ type Plan struct {
 	Seed  uint64 `json:"seed"`
 	Plain bool   `json:"plain"` // has its capabilities in the first user namespace
 	Only  string `json:"only"`  // a regular expression of names; with a "!" before it all others
+
+	Hardware bool `json:"hardware"` // the NICs are of hardware, with RDMA devices
 }
 
 // planVar has the plan in the program's environment.
@@ -92,7 +94,7 @@ func (p Plan) run() {
 	pattern, others := strings.CutPrefix(p.Only, "!")
 	only := regexp.MustCompile(pattern)
 	for _, at := range attacks {
-		if at.init && !p.Plain || only.MatchString(at.name) == others {
+		if !at.possible(p.Plain, p.Hardware) || only.MatchString(at.name) == others {
 			continue
 		}
 		for range at.weight {
@@ -146,10 +148,10 @@ func interfaces() (found []target) {
 }
 
 // Names lists the attacks that succeed where the kernel has what they use, of
-// a plain pod or one with a user namespace.
-func Names(plain bool) (names []string) {
+// a plain pod or one with a user namespace, on NICs of hardware or others.
+func Names(plain, hardware bool) (names []string) {
 	for _, at := range attacks {
-		if plain || !at.init {
+		if at.possible(plain, hardware) {
 			names = append(names, at.name)
 		}
 	}

@@ -8,12 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// many is how many entries an attack adds: mostly some, seldom very many.
+// many is how many entries an attack adds: mostly some, seldom very many. Where
+// NICs are of hardware the processor is an emulated one, to which ten times fewer
+// are as many.
 func (a *attacker) many() int {
+	n := 300
 	if a.IntN(12) == 0 {
-		return 10000
+		n = 10000
 	}
-	return 300
+	if a.Hardware {
+		n /= 10
+	}
+	return n
 }
 
 // elsewhere returns an address of 198.18.0.0/15 (RFC 2544), which no pod of the

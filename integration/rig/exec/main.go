@@ -106,7 +106,7 @@ func passedOn() []string {
 		case "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
 			env = append(env, kv)
 		default:
-			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") {
+			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") || strings.HasPrefix(name, "RAIL_CNI_HOSTILE") {
 				env = append(env, kv)
 			}
 		}

@@ -1,0 +1,44 @@
+package attacker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/mutate"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// settings are the attacks of package mutate's table that need a NIC of hardware,
+// but for those that a NIC is known not to come home from.
+func settings() (all []attack) {
+	for _, m := range mutate.Table {
+		if m.Rig && m.Fate == mutate.Restored {
+			all = append(all, attack{name: "setting: " + m.Name, weight: 2, rig: true, do: func(_ *attacker, on target) error {
+				return mutation(m, on.name)
+			}})
+		}
+	}
+	return all
+}
+
+// mutation makes a mutation of an interface of the program's namespace.
+func mutation(m mutate.Mutation, name string) (err error) {
+	defer func() {
+		if refused, is := recover().(refusal); is {
+			err = errors.New(string(refused))
+		}
+	}()
+	here := testnet.Current(failing{})
+	defer here.Close()
+	return m.Set(here, name)
+}
+
+// failing is a test whose failures are panics with a refusal.
+type failing struct{ testing.TB }
+
+type refusal string
+
+func (failing) Helper()                        {}
+func (failing) Fatal(args ...any)              { panic(refusal(fmt.Sprint(args...))) }
+func (failing) Fatalf(text string, arg ...any) { panic(refusal(fmt.Sprintf(text, arg...))) }
