@@ -376,11 +376,12 @@ func (l *lab) recorded(k ledger.Key) bool {
 
 // atHome tells of a NIC on the host, but for what is not given back to a veth and
 // is reported instead (docs/returned.md): threaded NAPI, which the kernel changes
-// only where there are NAPI instances, and a veth without GRO has none.
+// only where there are NAPI instances, and a veth without GRO has none; and that a
+// MAC was once set (addr_assign_type), which the kernel lets nobody take back.
 func (l *lab) atHome(nic int) string {
 	var lines []string
 	for line := range strings.Lines(l.node.Dump(l.name(nic))) {
-		if !strings.HasPrefix(line, "sysfs threaded ") {
+		if !strings.HasPrefix(line, "sysfs threaded ") && !strings.HasPrefix(line, "sysfs addr_assign_type ") {
 			lines = append(lines, line)
 		}
 	}
