@@ -138,7 +138,7 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
 
-crash: build peers controlplane ## kill the plugins at each change that they make, run a model of a node for MODEL_STEPS steps, attack one for HOSTILE_TIME, and kill those with RDMA in the rig (RIG=no: without): an hour or two
+crash: build peers controlplane ## kill the plugins at each change that they make, run a model of a node for MODEL_STEPS steps, attack one for HOSTILE_TIME, and do the first and the last in the rig with RDMA, too (RIG=no: without): an hour or two
 	@scripts/need.sh ip:iproute2
 	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' scripts/crash.sh
 
