@@ -42,8 +42,7 @@ type hardware struct {
 	gone  func(nic int) bool   // reports whether it was destroyed, with its pod
 	pull  func(nic int)        // destroys it, wherever it is
 	more  func() string        // tells what else is to be as it was
-	// Tells what else is to be as it was of a NIC in a namespace, whose name there
-	// is given.
+	// rest describes what else of a NIC must be as it was. name is the NIC's in n.
 	rest func(n *testnet.Netns, name string, nic int) string
 }
 
@@ -224,8 +223,8 @@ func (l *lab) count(what string, n int) {
 	l.done[what] += n
 }
 
-// take returns a NIC that is free, most likely the one that came home last: who
-// had it before is to be found by who has it next.
+// take returns a NIC that is free, most likely the one that came home last, so
+// that the next pod finds what the pod before it has left on the NIC.
 func (l *lab) take(r *rand.Rand) (nic int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

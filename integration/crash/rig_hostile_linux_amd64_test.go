@@ -88,7 +88,7 @@ func (l *lab) eventually(what string, f func() error, long time.Duration) {
 	}
 }
 
-// driver gives a NIC's function to the driver ("bind"), or takes it away.
+// driver binds a NIC's function to the driver ("bind"), or unbinds it.
 func (l *lab) driver(what string, nic int) {
 	if err := os.WriteFile(filepath.Join(driverDir, what), []byte(cardPCI(nic)), 0); err != nil {
 		l.violation(nil, "%s %s: %v", what, cardPCI(nic), err)
@@ -128,11 +128,11 @@ func (l *lab) plugCard(nic int) {
 	l.calm(func() string { return l.rest(l.node, name, nic) })
 }
 
-// devicesOf tells of the RDMA devices that a namespace has: name, GUID, port, GIDs,
-// and whether processes can use it. The number of its char device is not among it:
-// the kernel gives the lowest one that is free to each device that is moved, and
-// whoever may move devices can have two exchange theirs. Nor are the GIDs of
-// a pod's addresses.
+// devicesOf describes the RDMA devices of a namespace: name, GUID, port, GIDs, and
+// whether processes can use them. It leaves out the numbers of char devices: a
+// device that moves gets the lowest free number, so that a process that may move
+// devices can exchange the numbers of two. It leaves out the GIDs of a pod's
+// addresses, too.
 func devicesOf(t testing.TB, n *testnet.Netns, of func(parent string) bool) string {
 	core, err := rdma.Open(n.Netns)
 	if err != nil {

@@ -346,7 +346,7 @@ func (l *installing) prefixed(t *testing.T) {
 
 	// Attachments whose pod dies without a DEL: the agent, in its container
 	// without privileges, runs the node's IPAM plugin by the node's kubeconfig,
-	// and gives a NIC back the settings that the pod has changed.
+	// and restores the NIC's settings that the pod has changed.
 	n := l.Node(0)
 	host := testnet.Of(t, n.Pid())
 	host.Sysctl("ipv4/conf/ens18np0/arp_notify", "1") // the kernel forgets it when the NIC leaves

@@ -90,7 +90,7 @@ func (a *attacker) vethAsRail(target) error {
 	return a.alias(target{v.Name, index})
 }
 
-// inItsPlace renames the interface, and gives its name to a new one whose alias
+// inItsPlace renames the interface, and makes another one of its name, whose alias
 // claims to be a NIC of the host.
 func (a *attacker) inItsPlace(on target) error {
 	if err := a.rename(on); err != nil {

@@ -217,8 +217,8 @@ func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 	n.untouched(before)
 }
 
-// A pod gives its NIC a name that another NIC needs, and moves it to a netns of its
-// own that ends. The kernel moves the NIC to the host while the pod goes on running.
+// A pod renames its NIC to a name that another NIC needs, and moves the NIC to a
+// netns of the pod's own that ends. The kernel moves the NIC to the host while the pod goes on running.
 // The other NIC must still come home.
 func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 	for what, taken := range map[string][]string{

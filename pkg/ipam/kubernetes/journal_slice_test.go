@@ -212,7 +212,7 @@ func TestReplayReadsEachSliceOnce(t *testing.T) {
 	}
 }
 
-// The other entry may know more of what is to be freed.
+// The other entry may name more addresses to free.
 func TestWhatWaitsForASliceReplacesNoEntryOfThePool(t *testing.T) {
 	n, whole, own := newNode(t), ofNode(claim(t, "slicenote", "10.0.0.0/24"), "node1"), ofNode(claim(t, "slicenote", "10.0.0.64/26"), "node1")
 	createSlices(t, "slicenote", "node1", "10.0.0.64/26")

@@ -37,7 +37,7 @@ type ask struct {
 	isCanceled func() bool
 }
 
-// frees reports whether the asker gives back an address.
+// frees reports whether the asker releases an address.
 func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
 
 // canceled reports whether the address that a asks for is no longer needed.
