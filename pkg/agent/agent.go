@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // slow is the time between looks at everything when the kernel says nothing: a
@@ -166,7 +167,7 @@ func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
 		default:
 			a.Log.Warn("changes are seen late", "err", err)
 		}
-		sleep(ctx, slow)
+		_ = wait.For(ctx, slow)
 	}
 }
 
@@ -181,13 +182,6 @@ func nudge(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default: // it is going to look anyway
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 
@@ -229,7 +223,7 @@ const replayTime = 2 * time.Minute
 
 // replay has the journal replayed while something waits in it.
 func (a *agent) replay(ctx context.Context) {
-	for ; a.Journal != nil && ctx.Err() == nil; sleep(ctx, slow) {
+	for ; a.Journal != nil && ctx.Err() == nil; _ = wait.For(ctx, slow) {
 		waiting, err := a.Journal.Waiting()
 		if err == nil && waiting > 0 {
 			bounded, cancel := context.WithTimeout(ctx, replayTime)

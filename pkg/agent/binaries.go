@@ -18,6 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Plugins are the names of the plugins' programs. Installed they may have a
@@ -113,7 +114,7 @@ func (b *binaries) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(slow):
 		case <-changed:
-			sleep(ctx, settleTime)
+			_ = wait.For(ctx, settleTime)
 			select {
 			case <-changed:
 			default:

@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 const (
@@ -141,7 +142,7 @@ func (k *keeper) run(ctx context.Context) {
 			for _, e := range echoes {
 				again = append(again, time.Now().Add(e))
 			}
-			sleep(ctx, max(moment, min(atRest*took, mostRest)-time.Since(began)))
+			_ = wait.For(ctx, max(moment, min(atRest*took, mostRest)-time.Since(began)))
 		case <-timer.C:
 		}
 		timer.Stop()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // metricsRetry is the time between tries to listen on the port of the metrics.
@@ -40,7 +41,7 @@ func (m *metricsState) get() error {
 // serveMetrics serves h at the address of the metrics until ctx ends. It retries
 // while something else has the port: the agent keeps the node without metrics, too.
 func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
-	for ; ctx.Err() == nil; sleep(ctx, metricsRetry) {
+	for ; ctx.Err() == nil; _ = wait.For(ctx, metricsRetry) {
 		l, err := net.Listen("tcp", a.Metrics)
 		if err == nil {
 			if was := a.metricsState.set(nil); was != nil && !errors.Is(was, errNotListening) {

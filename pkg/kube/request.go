@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 const (
@@ -158,7 +160,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 	began := time.Now()
 	var last *Error
 	renewed := false
-	for n, wait := 1, firstWait; ; n, wait = n+1, min(2*wait, maxWait) {
+	for n, longest := 1, firstWait; ; n, longest = n+1, min(2*longest, maxWait) {
 		failed := try()
 		if failed == nil {
 			return nil
@@ -172,7 +174,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 		failed.Tries, failed.Tried = n, time.Since(began)
 		last = failed
 
-		pause := max(wait/2+rand.N(wait/2), failed.retryAfter)
+		pause := max(longest/2+rand.N(longest/2), failed.retryAfter)
 		switch {
 		case (failed.Status == http.StatusUnauthorized || failed.mistrust()) && !renewed:
 			c.renew()
@@ -187,10 +189,8 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
 			return c.explain(q, failed)
 		}
-		select {
-		case <-ctx.Done():
+		if wait.For(ctx, pause) != nil {
 			return c.explain(q, failed)
-		case <-time.After(pause):
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Route is a route to add by one interface. Zero values mean "as the kernel
@@ -136,7 +138,7 @@ func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
 // IPv6 address (RFC 4862, duplicate address detection).
 var ErrDuplicateAddress = errors.New("duplicate address")
 
-// dadPoll is the pause between two looks at a tentative address; detection
+// dadPoll is the longest pause between two looks at a tentative address; detection
 // itself takes about a second.
 const dadPoll = 10 * time.Millisecond
 
@@ -148,37 +150,43 @@ const dadPoll = 10 * time.Millisecond
 // for a moment, so it is waited for; but when ctx ends without one there is no
 // error, because an unplugged cable must not keep a pod from starting.
 func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
-	for {
-		addrs, err := n.addrs(index)
-		if err != nil {
-			return err
+	var tentative *net.IPNet
+	err := wait.Until(ctx, dadPoll, func() (bool, error) {
+		var err error
+		tentative, err = n.tentative(index)
+		return tentative == nil, err
+	})
+	if tentative == nil || err == nil {
+		return err
+	}
+	if l, err := n.ByIndex(index); err != nil || !l.HasCarrier() {
+		return err
+	}
+	return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, err)
+}
+
+// tentative returns an IPv6 address of the link that must not be used yet, nil if
+// there is none. It returns an error when another host uses one of them.
+func (n *Netns) tentative(index int) (*net.IPNet, error) {
+	addrs, err := n.addrs(index)
+	if err != nil {
+		return nil, err
+	}
+	var tentative *net.IPNet
+	for _, a := range addrs {
+		if a.IP.To4() != nil {
+			continue
 		}
-		var tentative *net.IPNet
-		for _, a := range addrs {
-			if a.IP.To4() != nil {
-				continue
-			}
-			if a.Flags&unix.IFA_F_DADFAILED != 0 {
-				return fmt.Errorf("%w: another host on the link uses %s", ErrDuplicateAddress, a.IPNet)
-			}
-			// An optimistic address may be used while it is checked, and the
-			// link-local one is nobody's but the kernel's.
-			if a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0 && !a.IP.IsLinkLocalUnicast() {
-				tentative = a.IPNet
-			}
+		if a.Flags&unix.IFA_F_DADFAILED != 0 {
+			return nil, fmt.Errorf("%w: another host on the link uses %s", ErrDuplicateAddress, a.IPNet)
 		}
-		if tentative == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			if l, err := n.ByIndex(index); err != nil || !l.HasCarrier() {
-				return err
-			}
-			return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, ctx.Err())
-		case <-time.After(dadPoll):
+		// An optimistic address may be used while it is checked, and the
+		// link-local one is nobody's but the kernel's.
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0 && !a.IP.IsLinkLocalUnicast() {
+			tentative = a.IPNet
 		}
 	}
+	return tentative, nil
 }
 
 // Macvlan describes a macvlan child to create.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // ErrNoRDMA is wrapped by [Open] when this kernel has no RDMA core (no module
@@ -142,25 +143,8 @@ func (c *Core) ask(cmd int, attrs ...*nl.RtAttr) (attributes, error) {
 	return parse(messages[0])
 }
 
-// Waiting for the kernel starts with firstPause and slows down to lastPause:
-// most waits end at once, and those that do not need no haste.
-const (
-	firstPause = time.Millisecond
-	lastPause  = 20 * time.Millisecond
-)
-
-// poll calls done until it says true, fails, or ctx ends. It asks at least
-// once, whatever ctx says.
-func poll(ctx context.Context, done func() (bool, error)) error {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		ok, err := done()
-		if ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-	}
+// await waits for the kernel until done returns true or an error, or ctx ends.
+// Most waits end at once, and those that do not need no haste.
+func await(ctx context.Context, done func() (bool, error)) error {
+	return wait.Until(ctx, 20*time.Millisecond, done)
 }

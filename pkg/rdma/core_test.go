@@ -1,12 +1,10 @@
 package rdma
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,29 +24,6 @@ func TestAKernelWithoutRDMASaysSo(t *testing.T) {
 		t.Errorf("the text does not name the module: %v", err)
 	}
 	c.Close() // of nil: for "defer c.Close()" before the error is looked at
-}
-
-func TestPollingAsksAtLeastOnceAndEnds(t *testing.T) {
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	asked := 0
-	if err := poll(over, func() (bool, error) { asked++; return true, nil }); err != nil || asked != 1 {
-		t.Errorf("asked %d times, %v", asked, err)
-	}
-	if err := poll(over, func() (bool, error) { return false, nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	broken := errors.New("broken")
-	if err := poll(t.Context(), func() (bool, error) { return false, broken }); !errors.Is(err, broken) {
-		t.Errorf("%v", err)
-	}
-	asked = 0
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_ = poll(ctx, func() (bool, error) { asked++; return false, nil })
-	if asked < 3 || asked > 20 {
-		t.Errorf("asked %d times in 100 ms", asked)
-	}
 }
 
 func TestRefusedMovesSayWhy(t *testing.T) {

@@ -327,7 +327,7 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 // names it in the error, which wraps [ErrNotFound] when ctx ended first.
 func (c *Core) Await(ctx context.Context, what string, want func(Device) bool) (Device, error) {
 	var found Device
-	err := poll(ctx, func() (bool, error) {
+	err := await(ctx, func() (bool, error) {
 		var err error
 		found, err = c.first(what, want)
 		if errors.Is(err, ErrNotFound) {

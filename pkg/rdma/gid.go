@@ -230,7 +230,7 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	var found GIDEntry
 	var last error
-	err := poll(ctx, func() (bool, error) {
+	err := await(ctx, func() (bool, error) {
 		found, last = c.FindGID(d, port, ip, netdev)
 		if errors.Is(last, ErrNoGID) || errors.Is(last, ErrNotFound) {
 			return false, nil

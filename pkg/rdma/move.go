@@ -104,7 +104,7 @@ func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
 	defer cancel()
 	var found CharDev
 	var last error
-	err := poll(ctx, func() (bool, error) {
+	err := await(ctx, func() (bool, error) {
 		found, last = c.Uverbs(d)
 		if !errors.Is(last, ErrNoCharDev) {
 			return true, last
@@ -120,7 +120,7 @@ func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
 
 // locate waits until d is here or in to, and says whether it is here.
 func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err error) {
-	err = poll(ctx, func() (bool, error) {
+	err = await(ctx, func() (bool, error) {
 		var there bool
 		if here, err = c.holds(d); here || err != nil {
 			return true, err
@@ -186,7 +186,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (Moved, error) {
 	var m Moved
 	missing := ""
-	err := poll(ctx, func() (bool, error) {
+	err := await(ctx, func() (bool, error) {
 		var err error
 		m, missing, err = c.arrived(d, to, before)
 		return missing == "", err

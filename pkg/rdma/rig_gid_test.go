@@ -88,7 +88,7 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	// One address in two pods, each with a net1: nothing tells which is whose.
 	ns := newNetns(t, "pod")
 	child(ns, "10.1.0.1")
-	err := poll(r.soon(), func() (bool, error) {
+	err := await(r.soon(), func() (bool, error) {
 		_, err := r.host.FindGID(d, 1, netip.MustParseAddr("10.1.0.1"), "net1")
 		return err != nil && strings.Contains(err.Error(), "two interfaces"), nil
 	})
@@ -99,7 +99,7 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	for _, end := range pods {
 		end()
 	}
-	err = poll(r.soon(), func() (bool, error) {
+	err = await(r.soon(), func() (bool, error) {
 		_, err := r.host.FindGID(d, 1, netip.MustParseAddr("10.1.0.2"), "net1")
 		return errors.Is(err, ErrNoGID), nil
 	})

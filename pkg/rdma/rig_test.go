@@ -93,7 +93,7 @@ func (r *rig) soon() context.Context {
 func (r *rig) mode(m Mode) time.Duration {
 	r.t.Helper()
 	began := time.Now()
-	err := poll(r.soon(), func() (bool, error) {
+	err := await(r.soon(), func() (bool, error) {
 		err := r.host.SetMode(m)
 		if errors.Is(err, ErrOtherNetns) {
 			return false, nil
@@ -113,7 +113,7 @@ func (r *rig) mode(m Mode) time.Duration {
 func (r *rig) netdev(ns *link.Netns, d Device) *link.Link {
 	r.t.Helper()
 	var found *link.Link
-	err := poll(r.soon(), func() (bool, error) {
+	err := await(r.soon(), func() (bool, error) {
 		links, err := ns.Links()
 		i := slices.IndexFunc(links, func(l *link.Link) bool { return l.ParentDev == d.ParentDev })
 		if err != nil || i < 0 {
@@ -419,7 +419,7 @@ func TestRigADeviceInFlightIsWaitedFor(t *testing.T) {
 		r.delay(delay)
 		moved := make(chan error, 1)
 		go func() { _, err := r.host.Move(r.soon(), d, pod); moved <- err }()
-		must(t, poll(r.soon(), func() (bool, error) {
+		must(t, await(r.soon(), func() (bool, error) {
 			_, err := other.ByName(d.Name)
 			return errors.Is(err, ErrNotFound), nil
 		}))
