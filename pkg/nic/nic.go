@@ -88,11 +88,9 @@ func (n *NIC) Key(host link.NetnsID) string {
 	}
 }
 
-// HasRDMA says whether the device that l belongs to ever had an RDMA device:
-// its directory in sysfs stays, empty, while the RDMA device is in a pod.
-func (h *Host) HasRDMA(l *link.Link) bool {
-	return l.HasParent() && exists(filepath.Join(h.Sys, "bus", l.ParentBus, "devices", l.ParentDev, "infiniband"))
-}
+// HasRDMA reports whether the device that l belongs to has an RDMA device, in any
+// network namespace.
+func (h *Host) HasRDMA(l *link.Link) bool { return l.HasParent() && h.HasRDMADevice(l.ParentDev) }
 
 // DriverOf gives the name of the driver that holds the NIC's device, "" if it
 // has no device of its own.

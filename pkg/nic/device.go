@@ -1,0 +1,45 @@
+package nic
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// What sysfs tells of a device of the host, such as "0000:3b:00.0": the name of
+// a device is the same in every network namespace, and so are these facts, also
+// while what a driver made of the device is in a pod.
+
+// Bound reports whether a driver holds the device. One that was unplugged has
+// none.
+func (h *Host) Bound(device string) bool { return h.deviceHas(device, "driver") }
+
+// HasNetdev reports whether a driver has made a netdev of the device, in any
+// network namespace: the directory stays, empty, while the netdev is in a pod.
+func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net") }
+
+// HasRDMADevice reports whether a driver has made an RDMA device of the device,
+// in any network namespace: the directory stays, empty, while it is in a pod.
+func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
+
+// HasOneNIC reports whether the device has no more than one netdev and one RDMA
+// device: virtual functions and subfunctions. Another one at the same place, with
+// another MAC or GUID, has taken the place of the first. A physical function may
+// have several, of its ports and representors.
+func (h *Host) HasOneNIC(device string) bool {
+	return h.deviceHas(device, "physfn") || h.deviceHas(device, "sfnum")
+}
+
+// deviceHas reports whether the directory of a device has an entry, on whatever
+// bus the device is.
+func (h *Host) deviceHas(device, entry string) bool {
+	if !validName(device) {
+		return false
+	}
+	buses, _ := os.ReadDir(filepath.Join(h.Sys, "bus")) // without sysfs nothing is known
+	for _, bus := range buses {
+		if _, err := os.Lstat(filepath.Join(h.Sys, "bus", bus.Name(), "devices", device, entry)); err == nil {
+			return true
+		}
+	}
+	return false
+}
