@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/events"
 	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -94,14 +96,14 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		return errors.New("the ledger and the network namespaces are root's; run it as root")
 	}
 	if f.container {
-		if err := makeWritable(); err != nil {
-			return err
+		if err := agent.MakeWritable(); err != nil {
+			return fmt.Errorf("--container: %w", err)
 		}
 	}
 	debug.SetMemoryLimit(memoryLimit)
 	o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
 	if o.Socket == "" {
-		o.Socket = socketIn(o.StateDirs)
+		o.Socket = agent.SocketIn(o.StateDirs[0])
 	}
 	for _, f := range []*string{&o.Socket, &o.Metrics} {
 		if *f == off {
@@ -129,9 +131,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		return err
 	}
 	if client != nil {
-		events := newEvents(client, o.NodeName, a.log)
-		beside.Go(func() { events.run(ctx) })
-		o.Teller = events
+		recorder := events.New(client, o.NodeName, a.log)
+		beside.Go(func() { recorder.Run(ctx) })
+		o.Teller = recorder
 	}
 	if f.reconcile {
 		if client == nil {

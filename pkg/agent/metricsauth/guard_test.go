@@ -1,4 +1,4 @@
-package main
+package metricsauth
 
 import (
 	"encoding/json"
@@ -67,9 +67,9 @@ func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGuard(client, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	g := NewGuard(client, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	g.time, g.refuses = time.Hour, time.Hour // no test waits for their end
-	h := g.before(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h := g.Before(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	return s, func(from, token string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		r.RemoteAddr = from + ":1234"
@@ -77,6 +77,16 @@ func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w.Code
+	}
+}
+
+// await waits until done reports true.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for began := time.Now(); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("still waiting for %s after a minute", what)
+		}
 	}
 }
 
@@ -93,7 +103,7 @@ func TestValidTokenIsAcceptedDuringFloodOfFalseTokens(t *testing.T) {
 			}
 		})
 	}
-	await(t, "the reviews", time.Minute, func() bool { return s.now.Load() == reviewsOfOne && refused.Load() > 0 })
+	await(t, "the reviews", func() bool { return s.now.Load() == reviewsOfOne && refused.Load() > 0 })
 	for _, from := range []string{"10.0.0.10", "[fd00::1]"} {
 		if code := get(from, "right"+from); code != http.StatusOK {
 			t.Errorf("a right token from %s: %d", from, code)
@@ -113,7 +123,7 @@ func TestConcurrentReviewsAreBounded(t *testing.T) {
 	for i := range 2 * mostReviews {
 		all.Go(func() { get("10.0.1."+fmt.Sprint(i), "slow"+strings.Repeat("x", i)) })
 	}
-	await(t, "the reviews", time.Minute, func() bool { return s.now.Load() == mostReviews })
+	await(t, "the reviews", func() bool { return s.now.Load() == mostReviews })
 	answer := make(chan int, 1)
 	go func() { answer <- get("10.0.0.10", "right") }()
 	close(s.release)

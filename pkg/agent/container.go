@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"fmt"
@@ -10,8 +10,9 @@ import (
 // runc makes read-only in a container that is not privileged.
 var readOnly = []string{"/proc/sys", "/sys"}
 
-// makeWritable makes them writable in the mount namespace of the container.
-func makeWritable() error {
+// MakeWritable makes /proc/sys and /sys writable in the calling process's mount
+// namespace, which is that of its container.
+func MakeWritable() error {
 	for _, path := range readOnly {
 		var fs unix.Statfs_t
 		if err := unix.Statfs(path, &fs); err != nil {
@@ -21,7 +22,7 @@ func makeWritable() error {
 			continue
 		}
 		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-			return fmt.Errorf("--container: make %s writable (it needs CAP_SYS_ADMIN, and AppArmor to allow mounts): %w", path, err)
+			return fmt.Errorf("make %s writable (it needs CAP_SYS_ADMIN, and AppArmor to allow mounts): %w", path, err)
 		}
 	}
 	return nil

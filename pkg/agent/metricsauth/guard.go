@@ -1,4 +1,4 @@
-package main
+package metricsauth
 
 import (
 	"context"
@@ -23,9 +23,9 @@ const (
 	mostSenders  = 100              // senders whose requests wait or are in review
 )
 
-// guard accepts requests whose bearer token the cluster knows and permits to get
-// /metrics.
-type guard struct {
+// Guard accepts requests whose bearer token the cluster knows and permits to get
+// the path, /metrics for example.
+type Guard struct {
 	client  *kube.Client
 	log     *slog.Logger
 	reviews chan struct{}
@@ -38,15 +38,16 @@ type guard struct {
 	senders map[netip.Prefix]int // requests that wait or are in review, by sender
 }
 
-func newGuard(client *kube.Client, log *slog.Logger) *guard {
-	return &guard{
+// NewGuard returns a guard that asks the cluster of client.
+func NewGuard(client *kube.Client, log *slog.Logger) *Guard {
+	return &Guard{
 		client: client, log: log, reviews: make(chan struct{}, mostReviews), time: guardTime, refuses: falseMemory,
 		known: verdicts{}, refused: verdicts{}, senders: map[netip.Prefix]int{},
 	}
 }
 
-// before returns a handler that calls next for the requests that the guard accepts.
-func (g *guard) before(next http.Handler) http.Handler {
+// Before returns a handler that calls next for the requests that the guard accepts.
+func (g *Guard) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code := g.check(r); code != http.StatusOK {
 			http.Error(w, http.StatusText(code), code)
@@ -57,7 +58,7 @@ func (g *guard) before(next http.Handler) http.Handler {
 }
 
 // check returns the status for a request, StatusOK if the guard accepts it.
-func (g *guard) check(r *http.Request) int {
+func (g *Guard) check(r *http.Request) int {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
 		return http.StatusUnauthorized
@@ -91,7 +92,7 @@ func (g *guard) check(r *http.Request) int {
 }
 
 // review asks the cluster about a token, and returns the status for the request.
-func (g *guard) review(ctx context.Context, token, path string) (int, error) {
+func (g *Guard) review(ctx context.Context, token, path string) (int, error) {
 	user, known, err := g.client.WhoIs(ctx, token)
 	if err != nil || !known {
 		return http.StatusUnauthorized, err
@@ -118,7 +119,7 @@ func senderOf(r *http.Request) netip.Prefix {
 
 // enter reports whether a request of the sender may wait for a review. If so, the
 // caller must call leave afterwards.
-func (g *guard) enter(from netip.Prefix) bool {
+func (g *Guard) enter(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := g.senders[from]
@@ -129,7 +130,7 @@ func (g *guard) enter(from netip.Prefix) bool {
 	return true
 }
 
-func (g *guard) leave(from netip.Prefix) {
+func (g *Guard) leave(from netip.Prefix) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.senders[from]--; g.senders[from] == 0 {
@@ -138,7 +139,7 @@ func (g *guard) leave(from netip.Prefix) {
 }
 
 // remembers returns the status of a token that was reviewed recently, or 0.
-func (g *guard) remembers(sum [sha256.Size]byte) int {
+func (g *Guard) remembers(sum [sha256.Size]byte) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if code := g.known.of(sum); code != 0 {
@@ -147,7 +148,7 @@ func (g *guard) remembers(sum [sha256.Size]byte) int {
 	return g.refused.of(sum)
 }
 
-func (g *guard) remember(sum [sha256.Size]byte, code int) {
+func (g *Guard) remember(sum [sha256.Size]byte, code int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if code == http.StatusOK {

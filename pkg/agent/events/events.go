@@ -1,0 +1,91 @@
+// Package events tells what an agent notices of its node as core/v1 Events, which
+// "kubectl describe node" shows.
+//
+// To tell never blocks: notices wait in a queue, and with the API server away for
+// long some are lost. The log has them all.
+//
+// An agent that tells:
+//
+//	recorder := events.New(client, node, log)
+//	go recorder.Run(ctx)
+//	err := agent.Run(ctx, agent.Options{Teller: recorder})
+package events
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// eventTime is how long the server is tried for one Event.
+const eventTime = time.Minute
+
+// longest is what the API takes as an Event's message, in bytes.
+const longest = 1024
+
+// Recorder sends notices to the API server, as Events of the node.
+type Recorder struct {
+	client *kube.Client
+	node   string
+	log    *slog.Logger
+	queue  chan agent.Notice
+}
+
+// New returns a recorder. It sends what it is told once [Recorder.Run] runs.
+func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
+	return &Recorder{client: client, node: node, log: log, queue: make(chan agent.Notice, 100)}
+}
+
+// Tell implements agent.Teller. With the server away for long some are lost;
+// the log has them.
+func (r *Recorder) Tell(n agent.Notice) {
+	select {
+	case r.queue <- n:
+	default:
+	}
+}
+
+// Run sends what is told until ctx ends.
+func (r *Recorder) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-r.queue:
+			bounded, cancel := context.WithTimeout(ctx, eventTime)
+			_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
+			cancel()
+			if err != nil && ctx.Err() == nil && !kube.Exists(err) {
+				r.log.Warn("no Event", "reason", n.Reason, "err", err)
+			}
+		}
+	}
+}
+
+// event makes the object, as the kubelet makes those of its node: in the
+// namespace default, and with the node's name as its UID, by which kubectl finds
+// them.
+func (r *Recorder) event(n agent.Notice, at time.Time) map[string]any {
+	kind := "Normal"
+	if n.Warning {
+		kind = "Warning"
+	}
+	message := n.Message
+	if len(message) > longest {
+		message = strings.ToValidUTF8(message[:longest-len("…")], "") + "…"
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Event",
+		"metadata":       map[string]any{"name": fmt.Sprintf("%s.%x", r.node, at.UnixNano()), "namespace": "default"},
+		"involvedObject": map[string]any{"kind": "Node", "name": r.node, "uid": r.node},
+		"reason":         n.Reason, "message": message, "type": kind, "count": 1,
+		"source":         map[string]any{"component": "rail-agent", "host": r.node},
+		"firstTimestamp": at.Format(time.RFC3339), "lastTimestamp": at.Format(time.RFC3339),
+		"reportingComponent": "rail-agent", "reportingInstance": r.node,
+	}
+}

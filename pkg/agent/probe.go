@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// probeTime bounds the answer to a probe.
+const probeTime = 8 * time.Second
+
+// SocketIn returns the path of an agent's socket in a state directory.
+func SocketIn(stateDir string) string { return filepath.Join(stateDir, "agent.sock") }
+
+// ProbeReady asks the agent at the socket whether it is ready. The error is why it is
+// not.
+func ProbeReady(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/readyz") }
+
+// ProbeLive asks the agent at the socket whether it is still working. The error is
+// why it is not.
+func ProbeLive(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/healthz") }
+
+// askSocket returns the agent's answer as an error, nil if it is OK.
+func askSocket(ctx context.Context, socket, path string) error {
+	client := http.Client{Timeout: probeTime, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(text)))
+	}
+	return err
+}
