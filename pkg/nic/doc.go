@@ -1,9 +1,10 @@
 // Package nic answers two questions: which NIC of the host does a selector
-// mean, and may it be lent.
+// mean, and may it be lent. It also has what sysfs tells of the NIC's device.
 //
 // [Host.Select] reads links from pkg/link and device facts from sysfs; where
 // sysfs lies is a field of [Host], so that tests bring their own. Guardrails
-// are a table of rules, each with the key that overrides it.
+// are a table of rules, each with the key that overrides it, and
+// [Host.Permit] is the administrator's say.
 //
-// It imports pkg/link and cnierr, changes nothing, and knows nothing of CNI.
+// The package changes nothing, and knows nothing of CNI.
 package nic

@@ -1,0 +1,51 @@
+package nic
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// Guardrails for what the host netns does not show: the caller knows it from the
+// ledger or from the RDMA core.
+
+// GuardPodLink returns an error because a link of a pod lies on the NIC, unless
+// that is overridden. kind is the link's, and holder says whose it is.
+func GuardPodLink(nic, kind, holder string, allow []string) error {
+	if slices.Contains(allow, AllowChildren) {
+		return nil
+	}
+	return cnierr.New(cnierr.NICProtected,
+		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, AllowChildren),
+		"%s must stay on the host: a %s on it belongs to %s", nic, kind, holder)
+}
+
+// ErrSharedRDMA is wrapped by [GuardSharedRDMA].
+var ErrSharedRDMA = errors.New("it also serves another NIC")
+
+// GuardSharedRDMA returns an error because an RDMA device that is to move with nic
+// also serves another NIC that stays on the host, unless that is overridden.
+func GuardSharedRDMA(device, nic, other string, allow []string) error {
+	if slices.Contains(allow, AllowSharedRDMA) {
+		return nil
+	}
+	return cnierr.Wrap(ErrSharedRDMA, cnierr.NICProtected,
+		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, AllowSharedRDMA, other),
+		"RDMA device %s of %s (%s)", device, nic, other)
+}
+
+// GuardInfiniBand returns an error if l is an InfiniBand interface, because its
+// RDMA device is to move. ib_ipoib, a client of the RDMA device, makes the
+// interface. The move destroys it with its addresses and settings, and makes
+// another one in init_net that cannot be recognized as the same (ipoib_add_one).
+func GuardInfiniBand(l *link.Link, device string) error {
+	if l.Encap != "infiniband" {
+		return nil
+	}
+	return cnierr.New(cnierr.NICProtected, rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`,
+		"%s must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", l.Name, device)
+}

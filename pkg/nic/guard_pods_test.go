@@ -1,0 +1,94 @@
+package nic
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
+	for name, c := range map[string]struct {
+		guard func(allow []string) error
+		lift  string // the override that lifts it, "" = none
+		want  []string
+	}{
+		"a pod's macvlan": {
+			func(allow []string) error { return GuardPodLink("ens1", "macvlan", "pod default/a", allow) },
+			AllowChildren,
+			[]string{"ens1 must stay on the host", "a macvlan on it belongs to pod default/a"},
+		},
+		"an RDMA device of two NICs": {
+			func(allow []string) error { return GuardSharedRDMA("mlx5_0", "ens1", "ens2", allow) },
+			AllowSharedRDMA,
+			[]string{"RDMA device mlx5_0 of ens1 (ens2)", "also serves another NIC", "ens2 may lose RDMA"},
+		},
+		"an InfiniBand interface": {
+			func([]string) error {
+				return GuardInfiniBand(&link.Link{Name: "ib0", Encap: "infiniband"}, "mlx5_2")
+			},
+			"",
+			[]string{"ib0 must stay on the host", "mlx5_2", "netns_mode=1", `"rdma": "off"`},
+		},
+	} {
+		err := c.guard(nil)
+		for _, text := range c.want {
+			if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: error %v, want code %d and %q", name, err, cnierr.NICProtected, text)
+			}
+		}
+		for _, override := range Overrides {
+			if err := c.guard([]string{override}); (err == nil) != (override == c.lift) {
+				t.Errorf("%s, with override %q: %v", name, override, err)
+			}
+		}
+		if c.lift != "" && !strings.Contains(err.Error(), `"allow": ["`+c.lift+`"]`) {
+			t.Errorf("%s: the error does not name the override: %v", name, err)
+		}
+	}
+	if err := GuardSharedRDMA("mlx5_0", "ens1", "ens2", nil); !errors.Is(err, ErrSharedRDMA) {
+		t.Errorf("error %v", err)
+	}
+	if err := GuardInfiniBand(&link.Link{Name: "ens1", Encap: "ether"}, "mlx5_0"); err != nil {
+		t.Errorf("an Ethernet NIC: %v", err)
+	}
+}
+
+func TestNodeFilePermitsNICsAndOverrides(t *testing.T) {
+	h := &Host{Sys: t.TempDir()}
+	for name, c := range map[string]struct {
+		file  string
+		nic   NIC
+		allow []string
+		want  []string // parts of the error, none = it may be lent
+	}{
+		"all NICs":               {`nics: [{name: "*"}]`, NIC{Link: &link.Link{Name: "ens1"}}, []string{AllowUplink}, nil},
+		"by name":                {"nics: [{name: ens*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, nil},
+		"by altname":             {"nics: [{name: enp4*}]", NIC{Link: &link.Link{Name: "ens1", AltNames: []string{"enp4s0"}}}, nil, nil},
+		"another name":           {"nics: [{name: eth*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, []string{"ens1 is not open to networks", `add it to "nics" in`}},
+		"without a netdev":       {"nics: [{name: eth*}]", NIC{PCI: pciPlain}, nil, []string{pciPlain + " is not open to networks"}},
+		"by PCI address":         {`nics: [{pci: "0000:3b:*"}]`, NIC{PCI: pciPlain}, nil, nil},
+		"an override":            {"allow: [bpf]", NIC{PCI: pciPlain}, []string{AllowBPF}, nil},
+		"an override not opened": {"allow: [bpf]", NIC{PCI: pciPlain}, []string{AllowBPF, AllowUplink}, []string{`may not override the guardrail "uplink"`, `add it to "allow" in`}},
+	} {
+		file, err := netconf.ParseNodeFile([]byte(c.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = h.Permit(&c.nic, file, c.allow)
+		if (err == nil) != (len(c.want) == 0) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		for _, text := range c.want {
+			if cnierr.Code(err) != cnierr.NICProtected || err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: error %v, want code %d and %q", name, err, cnierr.NICProtected, text)
+			}
+		}
+	}
+	if err := h.Permit(&NIC{PCI: pciPlain}, nil, []string{AllowUplink}); err != nil {
+		t.Errorf("without a node file: %v", err)
+	}
+}

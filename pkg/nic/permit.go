@@ -1,0 +1,28 @@
+package nic
+
+import (
+	"fmt"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Permit returns an error if the administrator's node file does not open the NIC
+// to networks, or one of the guardrails that allow overrides.
+func (h *Host) Permit(n *NIC, file *netconf.NodeFile, allow []string) error {
+	name, names := n.PCI, []string(nil)
+	if n.Link != nil {
+		name, names = n.Link.Name, n.Link.Names()
+	}
+	if !file.OpensNIC(names, n.PCI, h.DriverOf(n)) {
+		return cnierr.New(cnierr.NICProtected, fmt.Sprintf(`choose another NIC, or add it to "nics" in %s`, file.Path),
+			"%s is not open to networks on this node", name)
+	}
+	for _, key := range allow {
+		if !file.OpensOverride(key) {
+			return cnierr.New(cnierr.NICProtected, fmt.Sprintf(`remove it from "allow", or add it to "allow" in %s`, file.Path),
+				"%s: networks may not override the guardrail %q on this node", name, key)
+		}
+	}
+	return nil
+}
