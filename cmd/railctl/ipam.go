@@ -47,6 +47,12 @@ func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.
 	return ctx, cancel, client, nil
 }
 
+// openCluster opens the cluster of a kubeconfig. An empty path means $KUBECONFIG or a
+// pod's service account.
+func openCluster(kubeconfig string) (*kube.Client, error) {
+	return kube.Open(kube.Config{Kubeconfig: cluster.Kubeconfig(kubeconfig), UserAgent: "railctl/" + version})
+}
+
 func newIPAMGC(stateDir *string) *cobra.Command {
 	var c clusterCommand
 	var dryRun bool

@@ -1,0 +1,70 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+const rbac = "rbac.authorization.k8s.io"
+
+// made are the kinds of what the manifests make, the agents first.
+var made = []kube.Resource{
+	{Group: "apps", Version: "v1", Plural: "daemonsets"},
+	{Group: "apps", Version: "v1", Plural: "deployments"},
+	{Group: "coordination.k8s.io", Version: "v1", Plural: "leases"},
+	{Group: rbac, Version: "v1", Plural: "rolebindings"},
+	{Group: rbac, Version: "v1", Plural: "roles"},
+	{Group: rbac, Version: "v1", Plural: "clusterrolebindings"},
+	{Group: rbac, Version: "v1", Plural: "clusterroles"},
+	{Version: "v1", Plural: "serviceaccounts"},
+}
+
+// delete deletes what the manifests have made.
+func (u *Uninstaller) delete(ctx context.Context) error {
+	deleted := 0
+	for _, r := range made {
+		n, err := u.deleteOurs(ctx, r)
+		deleted += n
+		if err != nil {
+			return err
+		}
+	}
+	u.Say(fmt.Sprintf("deleted %d objects", deleted))
+	if !u.Definitions {
+		u.Say("the CustomResourceDefinitions, and the pools, stay")
+		return nil
+	}
+	for _, name := range definitionsOfPools {
+		err := u.Client.Delete(ctx, kube.Resource{Group: "apiextensions.k8s.io", Version: "v1", Plural: "customresourcedefinitions"}, name+".whereabouts.cni.cncf.io", kube.Preconditions{})
+		if err != nil && !kube.NotFound(err) {
+			return err
+		}
+	}
+	u.Say("deleted whereabouts' CustomResourceDefinitions and all pools")
+	return nil
+}
+
+// deleteOurs deletes all objects of a kind that have our label, and returns how many
+// there were.
+func (u *Uninstaller) deleteOurs(ctx context.Context, r kube.Resource) (int, error) {
+	var found []kube.Meta
+	_, err := u.Client.List(ctx, r, kube.ListOptions{LabelSelector: ourLabel, MetadataOnly: true}, func(item []byte) error {
+		var o struct{ Metadata kube.Meta }
+		err := json.Unmarshal(item, &o)
+		found = append(found, o.Metadata)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range found {
+		r.Namespace = m.Namespace
+		if err := u.Client.Delete(ctx, r, m.Name, kube.Preconditions{UID: m.UID}); err != nil && !kube.NotFound(err) {
+			return 0, err
+		}
+	}
+	return len(found), nil
+}

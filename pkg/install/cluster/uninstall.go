@@ -1,0 +1,188 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// What deployments/kustomize/base has.
+const (
+	agentName     = "rail-agent" // of the DaemonSet and its container
+	ourLabel      = "app.kubernetes.io/name=rail-cni"
+	agentLabel    = ourLabel + ",app.kubernetes.io/component=agent"
+	uninstallFlag = "--uninstall"
+	forceFlag     = "--force"
+)
+
+const (
+	lookAgain  = time.Second // between looks at the nodes
+	deleteTime = time.Minute // limit for the deletion of the objects
+)
+
+// Uninstaller takes rail-cni off all nodes of a cluster, then out of the cluster.
+type Uninstaller struct {
+	Client    *kube.Client
+	Namespace string        // of the DaemonSet
+	Timeout   time.Duration // limit for the wait for the nodes
+
+	Force       bool // do not wait for pods that need the plugins
+	NodesOnly   bool // leave the objects
+	Definitions bool // delete whereabouts' CustomResourceDefinitions too
+
+	Say func(line string) // is called with what is done, and with what nodes wait for
+}
+
+type container struct {
+	Name string
+	Args []string
+}
+
+// daemonSet is the part of a DaemonSet that matters here.
+type daemonSet struct {
+	Metadata struct {
+		Generation  int64
+		Labels      map[string]string
+		Annotations map[string]string
+	}
+	Spec struct {
+		Template struct {
+			Spec struct {
+				Containers []container
+			}
+		}
+	}
+	Status struct {
+		ObservedGeneration                                          int64
+		DesiredNumberScheduled, UpdatedNumberScheduled, NumberReady int
+	}
+}
+
+// done reports whether every node's agent is one that uninstalls, and has done so.
+func (d *daemonSet) done() bool {
+	s := d.Status
+	return s.ObservedGeneration >= d.Metadata.Generation && s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberReady == s.DesiredNumberScheduled
+}
+
+func (u *Uninstaller) daemonSets() kube.Resource {
+	return kube.Resource{Group: "apps", Version: "v1", Plural: "daemonsets", Namespace: u.Namespace}
+}
+
+func (u *Uninstaller) get(ctx context.Context) (*daemonSet, error) {
+	text, err := u.Client.Get(ctx, u.daemonSets(), agentName)
+	if err != nil {
+		return nil, err
+	}
+	d := &daemonSet{}
+	return d, json.Unmarshal(text, d)
+}
+
+// Run uninstalls. It may be interrupted and run again.
+func (u *Uninstaller) Run(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, u.Timeout)
+	defer cancel()
+	d, err := u.get(bounded)
+	switch {
+	case kube.NotFound(err):
+		if err := u.elsewhere(bounded); err != nil {
+			return err
+		}
+		u.Say(fmt.Sprintf("no DaemonSet %s in the namespace %s: the nodes are left as they are", agentName, u.Namespace))
+	case err != nil:
+		return err
+	default:
+		if release := d.Metadata.Annotations["meta.helm.sh/release-name"]; release != "" && !u.NodesOnly {
+			return fmt.Errorf("helm has installed it: helm uninstall %s --namespace %s", release, d.Metadata.Annotations["meta.helm.sh/release-namespace"])
+		}
+		if err := u.tell(bounded, d); err != nil {
+			return err
+		}
+		if err := u.wait(bounded); err != nil {
+			return err
+		}
+	}
+	if u.NodesOnly {
+		return nil
+	}
+	ctx, cancel = context.WithTimeout(ctx, deleteTime)
+	defer cancel()
+	return u.delete(ctx)
+}
+
+// elsewhere returns an error if the agents are in another namespace. To delete them
+// would leave their nodes as they are for good.
+func (u *Uninstaller) elsewhere(ctx context.Context) error {
+	if u.NodesOnly { // nothing is deleted, and helm's hook may not look
+		return nil
+	}
+	all := u.daemonSets()
+	all.Namespace = ""
+	var found error
+	_, err := u.Client.List(ctx, all, kube.ListOptions{LabelSelector: ourLabel, MetadataOnly: true}, func(item []byte) error {
+		var o struct{ Metadata kube.Meta }
+		err := json.Unmarshal(item, &o)
+		found = fmt.Errorf("the DaemonSet %s is not in the namespace %s, but in %s: add --namespace %s",
+			agentName, u.Namespace, o.Metadata.Namespace, o.Metadata.Namespace)
+		return err
+	})
+	return errors.Join(found, err)
+}
+
+// tell has the DaemonSet's agents uninstall, on all nodes at the same time, because a
+// node that waits for its pods must not delay the others.
+func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
+	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
+	if i < 0 {
+		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not that of deployments/: name the namespace of that by --namespace", u.Namespace, agentName, agentName)
+	}
+	at := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
+	ops := []kube.PatchOp{{Op: "test", Path: at + "name", Value: agentName}}
+	args := d.Spec.Template.Spec.Containers[i].Args
+	for flag, wanted := range map[string]bool{uninstallFlag: true, forceFlag: u.Force} {
+		if wanted && !slices.Contains(args, flag) {
+			ops = append(ops, kube.PatchOp{Op: "add", Path: at + "args/-", Value: flag})
+		}
+	}
+	if len(ops) == 1 {
+		return nil
+	}
+	ops = append(ops, kube.PatchOp{Op: "add", Path: "/spec/updateStrategy", Value: map[string]any{
+		"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": "100%"},
+	}})
+	_, err := u.Client.Patch(ctx, u.daemonSets(), agentName, ops)
+	return err
+}
+
+// wait waits until all nodes are done. It says which are not, and why, whenever that
+// changes.
+func (u *Uninstaller) wait(ctx context.Context) error {
+	said, last := "", &daemonSet{}
+	for ctx.Err() == nil {
+		d, err := u.get(ctx)
+		var waiting []string
+		if err == nil {
+			if last = d; d.done() {
+				u.Say(fmt.Sprintf("uninstalled on %d of %d nodes", d.Status.NumberReady, d.Status.DesiredNumberScheduled))
+				return nil
+			}
+			waiting, err = u.waiting(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if text := strings.Join(waiting, "\n"); text != said && text != "" {
+			u.Say(text)
+			said = text
+		}
+		_ = wait.For(ctx, lookAgain) // the loop looks at ctx
+	}
+	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
+		max(1, last.Status.DesiredNumberScheduled-last.Status.NumberReady), last.Status.DesiredNumberScheduled, u.Timeout)
+}

@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// waiting returns what the nodes say that are not done, in the order of their names.
+func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
+	agents, err := u.unready(ctx)
+	said, sayErr := u.said(ctx, agents)
+	var lines []string
+	for _, node := range slices.Sorted(maps.Keys(said)) {
+		lines = append(lines, node+": "+said[node])
+	}
+	return lines, errors.Join(err, sayErr)
+}
+
+// unready returns the nodes whose agent is not done.
+func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
+	nodes := map[string]bool{}
+	pods := kube.Resource{Version: "v1", Plural: "pods", Namespace: u.Namespace}
+	_, err := u.Client.List(ctx, pods, kube.ListOptions{LabelSelector: agentLabel}, func(item []byte) error {
+		type condition struct{ Type, Status string }
+		var pod struct {
+			Metadata struct{ DeletionTimestamp string }
+			Spec     struct{ NodeName string }
+			Status   struct{ Conditions []condition }
+		}
+		if err := json.Unmarshal(item, &pod); err != nil {
+			return err
+		}
+		ready := slices.Contains(pod.Status.Conditions, condition{"Ready", "True"})
+		if !ready && pod.Metadata.DeletionTimestamp == "" && pod.Spec.NodeName != "" {
+			nodes[pod.Spec.NodeName] = true
+		}
+		return nil
+	})
+	return nodes, err
+}
+
+// said returns the last Event of each of the nodes that tells why it is not done.
+func (u *Uninstaller) said(ctx context.Context, nodes map[string]bool) (map[string]string, error) {
+	last, at := map[string]string{}, map[string]string{}
+	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}
+	_, err := u.Client.List(ctx, events, kube.ListOptions{FieldSelector: "reason=NotUninstalled"}, func(item []byte) error {
+		var event struct {
+			Message, LastTimestamp string
+			InvolvedObject         struct{ Name string }
+		}
+		if err := json.Unmarshal(item, &event); err != nil {
+			return err
+		}
+		if node := event.InvolvedObject.Name; nodes[node] && event.LastTimestamp >= at[node] {
+			last[node], at[node] = event.Message, event.LastTimestamp
+		}
+		return nil
+	})
+	return last, err
+}
