@@ -1,11 +1,12 @@
 package link
 
 import (
-	"encoding/binary"
 	"net"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Carried is what of a NIC's host configuration makes sense on the same NIC in
@@ -27,7 +28,7 @@ type Carried struct {
 func (s *Snapshot) Carried() *Carried {
 	c := &Carried{Snapshot: &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}}
 	for _, r := range s.Addresses {
-		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
+		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
 		if err != nil || header[3] != unix.RT_SCOPE_UNIVERSE {
 			continue
 		}
@@ -35,12 +36,12 @@ func (s *Snapshot) Carried() *Carried {
 			continue
 		}
 		// The label is the host's name of the interface.
-		attrs = attrs.without(unix.IFA_CACHEINFO, unix.IFA_LABEL)
-		c.Snapshot.Addresses = append(c.Snapshot.Addresses, Replay{Text: r.Text, Raw: marshal(header, attrs)})
+		attrs = attrs.Without(unix.IFA_CACHEINFO, unix.IFA_LABEL)
+		c.Snapshot.Addresses = append(c.Snapshot.Addresses, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
 		c.Addresses = append(c.Addresses, addressOf(header, attrs))
 	}
 	for _, r := range s.Routes {
-		header, attrs, err := parseMessage(r.Raw, unix.SizeofRtMsg)
+		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
 		if err != nil {
 			continue
 		}
@@ -57,43 +58,29 @@ func (s *Snapshot) Carried() *Carried {
 	return c
 }
 
-// marshal is the reverse of parseMessage.
-func marshal(header []byte, attrs attributes) []byte {
-	m := append([]byte(nil), header...)
-	for _, a := range attrs {
-		for len(m)%unix.RTA_ALIGNTO != 0 {
-			m = append(m, 0)
-		}
-		m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(a.value)))
-		m = binary.NativeEndian.AppendUint16(m, a.kind|a.flags)
-		m = append(m, a.value...)
-	}
-	return m
-}
-
-func addressOf(ifaddrmsg []byte, attrs attributes) *net.IPNet {
-	ip, ok := attrs.get(unix.IFA_LOCAL)
+func addressOf(ifaddrmsg []byte, attrs nlattr.Attrs) *net.IPNet {
+	ip, ok := attrs.Get(unix.IFA_LOCAL)
 	if !ok {
-		ip, _ = attrs.get(unix.IFA_ADDRESS)
+		ip, _ = attrs.Get(unix.IFA_ADDRESS)
 	}
 	return &net.IPNet{IP: slices.Clone(ip), Mask: net.CIDRMask(int(ifaddrmsg[1]), 8*len(ip))}
 }
 
-func routeOf(rtmsg []byte, attrs attributes) Route {
+func routeOf(rtmsg []byte, attrs nlattr.Attrs) Route {
 	bits := 8 * net.IPv4len
 	if rtmsg[0] == unix.AF_INET6 {
 		bits = 8 * net.IPv6len
 	}
 	r := Route{Table: int(rtmsg[4]), Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(int(rtmsg[1]), bits)}}
-	if dst, ok := attrs.get(unix.RTA_DST); ok {
+	if dst, ok := attrs.Get(unix.RTA_DST); ok {
 		r.Dst.IP = slices.Clone(dst)
 	}
-	if gw, ok := attrs.get(unix.RTA_GATEWAY); ok {
+	if gw, ok := attrs.Get(unix.RTA_GATEWAY); ok {
 		r.Gateway = slices.Clone(gw)
 	}
 	for kind, to := range map[uint16]*int{unix.RTA_TABLE: &r.Table, unix.RTA_PRIORITY: &r.Priority} {
-		if v, ok := attrs.get(kind); ok && len(v) == 4 {
-			*to = int(binary.NativeEndian.Uint32(v))
+		if v, ok := attrs.Uint32(kind); ok {
+			*to = int(v)
 		}
 	}
 	if scope := int(rtmsg[6]); scope != unix.RT_SCOPE_UNIVERSE {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Connection is the two ends of a TCP connection.
@@ -75,7 +77,7 @@ func diagRequest(addrs []netip.Addr) *nl.NetlinkRequest {
 	header := make([]byte, sizeofDiagReq)
 	header[0] = unix.AF_INET
 	binary.NativeEndian.PutUint32(header[52:], 1<<tcpEstablished)
-	req.AddRawData(marshal(header, attributes{{kind: diagBytecode, value: diagFilter(addrs)}}))
+	req.AddRawData(nlattr.Marshal(header, nlattr.Attrs{{Type: diagBytecode, Value: diagFilter(addrs)}}))
 	return req
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // ethtoolSetting is what an option of ethtool(8) sets: how to read it, and how to
@@ -50,7 +52,7 @@ type overNetlink struct {
 	state    []uint16 // attributes that cannot be set
 	bitsets  []uint16 // attributes that are bitsets
 	// volatile, if set, removes attributes that the driver is free to change.
-	volatile func(attributes) attributes
+	volatile func(nlattr.Attrs) nlattr.Attrs
 }
 
 const (
@@ -66,46 +68,46 @@ func (o overNetlink) setting() ethtoolSetting {
 	return ethtoolSetting{name: o.name, read: o.read, set: o.change}
 }
 
-func (d *device) ethtoolHeader() attribute {
-	return attribute{kind: ethtoolHeader, flags: unix.NLA_F_NESTED, value: marshal(nil, attributes{
-		{kind: unix.ETHTOOL_A_HEADER_DEV_INDEX, value: binary.NativeEndian.AppendUint32(nil, uint32(d.index))},
-		{kind: unix.ETHTOOL_A_HEADER_FLAGS, value: binary.NativeEndian.AppendUint32(nil, compactBitsets)},
+func (d *device) ethtoolHeader() nlattr.Attr {
+	return nlattr.Attr{Type: ethtoolHeader, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, nlattr.Attrs{
+		{Type: unix.ETHTOOL_A_HEADER_DEV_INDEX, Value: binary.NativeEndian.AppendUint32(nil, uint32(d.index))},
+		{Type: unix.ETHTOOL_A_HEADER_FLAGS, Value: binary.NativeEndian.AppendUint32(nil, compactBitsets)},
 	})}
 }
 
 func (o overNetlink) read(d *device) ([]byte, error) {
-	answers, err := d.ask(ethtoolFamily, o.get, 0, attributes{d.ethtoolHeader()})
+	answers, err := d.ask(ethtoolFamily, o.get, 0, nlattr.Attrs{d.ethtoolHeader()})
 	if err != nil {
 		return nil, err
 	}
 	if len(answers) != 1 {
-		return nil, errMessage
+		return nil, nlattr.ErrMalformed
 	}
-	attrs := answers[0].without(append(o.state, ethtoolHeader)...)
+	attrs := answers[0].Without(append(o.state, ethtoolHeader)...)
 	if o.volatile != nil {
 		attrs = o.volatile(attrs)
 	}
-	return marshal(nil, attrs), nil
+	return nlattr.Marshal(nil, attrs), nil
 }
 
 // change sends the wanted attributes that differ.
 func (o overNetlink) change(d *device, want, have []byte) (differs bool, err error) {
-	_, wanted, err := parseMessage(want, 0)
+	wanted, err := nlattr.Parse(want)
 	if err != nil {
 		return true, err
 	}
-	_, now, err := parseMessage(have, 0)
+	now, err := nlattr.Parse(have)
 	if err != nil {
 		return true, err
 	}
-	change := attributes{d.ethtoolHeader()}
+	change := nlattr.Attrs{d.ethtoolHeader()}
 	for _, a := range wanted {
-		is, ok := now.get(a.kind)
-		if !ok || bytes.Equal(a.value, is) {
+		is, ok := now.Get(a.Type)
+		if !ok || bytes.Equal(a.Value, is) {
 			continue
 		}
-		if slices.Contains(o.bitsets, a.kind) {
-			if a.value = bitsetChange(a.value, is); a.value == nil {
+		if slices.Contains(o.bitsets, a.Type) {
+			if a.Value = bitsetChange(a.Value, is); a.Value == nil {
 				continue
 			}
 		}
@@ -125,19 +127,19 @@ func (o overNetlink) change(d *device, want, have []byte) (differs bool, err err
 // Only bits that both masks allow are compared: some drivers (i40e) support, and
 // advertise, other link modes without carrier.
 func bitsetChange(want, have []byte) []byte {
-	_, w, errW := parseMessage(want, 0)
-	_, h, errH := parseMessage(have, 0)
-	size, _ := w.get(unix.ETHTOOL_A_BITSET_SIZE)
-	wanted, _ := w.get(unix.ETHTOOL_A_BITSET_VALUE)
-	now, _ := h.get(unix.ETHTOOL_A_BITSET_VALUE)
+	w, errW := nlattr.Parse(want)
+	h, errH := nlattr.Parse(have)
+	size, _ := w.Get(unix.ETHTOOL_A_BITSET_SIZE)
+	wanted, _ := w.Get(unix.ETHTOOL_A_BITSET_VALUE)
+	now, _ := h.Get(unix.ETHTOOL_A_BITSET_VALUE)
 	if errW != nil || errH != nil || len(wanted) != len(now) {
 		return nil
 	}
 	mask := make([]byte, len(wanted))
 	for i := range mask {
 		mask[i] = wanted[i] ^ now[i]
-		for _, set := range []attributes{w, h} {
-			if can, ok := set.get(unix.ETHTOOL_A_BITSET_MASK); ok && len(can) == len(mask) {
+		for _, set := range []nlattr.Attrs{w, h} {
+			if can, ok := set.Get(unix.ETHTOOL_A_BITSET_MASK); ok && len(can) == len(mask) {
 				mask[i] &= can[i]
 			}
 		}
@@ -145,43 +147,43 @@ func bitsetChange(want, have []byte) []byte {
 	if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0 }) {
 		return nil
 	}
-	return marshal(nil, attributes{
-		{kind: unix.ETHTOOL_A_BITSET_SIZE, value: size},
-		{kind: unix.ETHTOOL_A_BITSET_VALUE, value: wanted},
-		{kind: unix.ETHTOOL_A_BITSET_MASK, value: mask},
+	return nlattr.Marshal(nil, nlattr.Attrs{
+		{Type: unix.ETHTOOL_A_BITSET_SIZE, Value: size},
+		{Type: unix.ETHTOOL_A_BITSET_VALUE, Value: wanted},
+		{Type: unix.ETHTOOL_A_BITSET_MASK, Value: mask},
 	})
 }
 
 // negotiated removes what the link partner decides, or what is not decided yet.
-func negotiated(attrs attributes) attributes {
-	if auto, _ := uintOf(attrs, linkmodesAutoneg); auto != 0 {
-		return attrs.without(unix.ETHTOOL_A_LINKMODES_SPEED, unix.ETHTOOL_A_LINKMODES_DUPLEX, unix.ETHTOOL_A_LINKMODES_LANES)
+func negotiated(attrs nlattr.Attrs) nlattr.Attrs {
+	if auto, _ := attrs.Uint(linkmodesAutoneg); auto != 0 {
+		return attrs.Without(unix.ETHTOOL_A_LINKMODES_SPEED, unix.ETHTOOL_A_LINKMODES_DUPLEX, unix.ETHTOOL_A_LINKMODES_LANES)
 	}
-	if speed, _ := uintOf(attrs, unix.ETHTOOL_A_LINKMODES_SPEED); speed == uint64(unknownSpeed) {
-		attrs = attrs.without(unix.ETHTOOL_A_LINKMODES_SPEED)
+	if speed, _ := attrs.Uint(unix.ETHTOOL_A_LINKMODES_SPEED); speed == uint64(unknownSpeed) {
+		attrs = attrs.Without(unix.ETHTOOL_A_LINKMODES_SPEED)
 	}
-	if duplex, _ := uintOf(attrs, unix.ETHTOOL_A_LINKMODES_DUPLEX); duplex == unknownDuplex {
-		attrs = attrs.without(unix.ETHTOOL_A_LINKMODES_DUPLEX)
+	if duplex, _ := attrs.Uint(unix.ETHTOOL_A_LINKMODES_DUPLEX); duplex == unknownDuplex {
+		attrs = attrs.Without(unix.ETHTOOL_A_LINKMODES_DUPLEX)
 	}
 	return attrs
 }
 
 // negotiatedPause removes what the link partner decides: with autonegotiation
 // some drivers (igb, ixgbe, e1000e) tell the outcome, and not the setting.
-func negotiatedPause(attrs attributes) attributes {
-	if auto, _ := uintOf(attrs, unix.ETHTOOL_A_PAUSE_AUTONEG); auto != 0 {
-		return attrs.without(unix.ETHTOOL_A_PAUSE_RX, unix.ETHTOOL_A_PAUSE_TX)
+func negotiatedPause(attrs nlattr.Attrs) nlattr.Attrs {
+	if auto, _ := attrs.Uint(unix.ETHTOOL_A_PAUSE_AUTONEG); auto != 0 {
+		return attrs.Without(unix.ETHTOOL_A_PAUSE_RX, unix.ETHTOOL_A_PAUSE_TX)
 	}
 	return attrs
 }
 
 // adaptive removes what the driver sets by itself in adaptive mode.
-func adaptive(attrs attributes) attributes {
-	if on, _ := uintOf(attrs, unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); on != 0 {
-		attrs = attrs.without(unix.ETHTOOL_A_COALESCE_RX_USECS, unix.ETHTOOL_A_COALESCE_RX_MAX_FRAMES)
+func adaptive(attrs nlattr.Attrs) nlattr.Attrs {
+	if on, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); on != 0 {
+		attrs = attrs.Without(unix.ETHTOOL_A_COALESCE_RX_USECS, unix.ETHTOOL_A_COALESCE_RX_MAX_FRAMES)
 	}
-	if on, _ := uintOf(attrs, unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX); on != 0 {
-		attrs = attrs.without(unix.ETHTOOL_A_COALESCE_TX_USECS, unix.ETHTOOL_A_COALESCE_TX_MAX_FRAMES)
+	if on, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX); on != 0 {
+		attrs = attrs.Without(unix.ETHTOOL_A_COALESCE_TX_USECS, unix.ETHTOOL_A_COALESCE_TX_MAX_FRAMES)
 	}
 	return attrs
 }
@@ -265,7 +267,7 @@ func (d *device) isEven(table []byte) bool {
 func setRSS(d *device, want, _ []byte) (bool, error) {
 	a := slices.Clone(want)
 	if len(a) < rssHeader {
-		return true, errMessage
+		return true, nlattr.ErrMalformed
 	}
 	binary.NativeEndian.PutUint32(a, ethtoolSRSSH)
 	entries, key := binary.NativeEndian.Uint32(a[8:]), binary.NativeEndian.Uint32(a[12:])
@@ -277,7 +279,7 @@ func setRSS(d *device, want, _ []byte) (bool, error) {
 		}
 	case rssHeader + 4*int(entries) + int(key):
 	default:
-		return true, errMessage
+		return true, nlattr.ErrMalformed
 	}
 	return true, d.call(a)
 }

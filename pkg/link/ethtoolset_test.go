@@ -5,16 +5,18 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // With autonegotiation some drivers tell what was negotiated. To set that would
 // reset the NIC at each return.
 func TestPauseThatWasNegotiatedIsNoSetting(t *testing.T) {
-	pause := func(autoneg byte) attributes {
-		return negotiatedPause(attributes{
-			{kind: unix.ETHTOOL_A_PAUSE_AUTONEG, value: []byte{autoneg}},
-			{kind: unix.ETHTOOL_A_PAUSE_RX, value: []byte{1}},
-			{kind: unix.ETHTOOL_A_PAUSE_TX, value: []byte{1}},
+	pause := func(autoneg byte) nlattr.Attrs {
+		return negotiatedPause(nlattr.Attrs{
+			{Type: unix.ETHTOOL_A_PAUSE_AUTONEG, Value: []byte{autoneg}},
+			{Type: unix.ETHTOOL_A_PAUSE_RX, Value: []byte{1}},
+			{Type: unix.ETHTOOL_A_PAUSE_TX, Value: []byte{1}},
 		})
 	}
 	if kept := pause(1); len(kept) != 1 {
@@ -29,10 +31,10 @@ func TestPauseThatWasNegotiatedIsNoSetting(t *testing.T) {
 // all modes of the NIC.
 func TestLinkModesThatChangeWithTheCarrierAreNotCompared(t *testing.T) {
 	bitset := func(value, mask byte) []byte {
-		return marshal(nil, attributes{
-			{kind: unix.ETHTOOL_A_BITSET_SIZE, value: []byte{8, 0, 0, 0}},
-			{kind: unix.ETHTOOL_A_BITSET_VALUE, value: []byte{value, 0, 0, 0}},
-			{kind: unix.ETHTOOL_A_BITSET_MASK, value: []byte{mask, 0, 0, 0}},
+		return nlattr.Marshal(nil, nlattr.Attrs{
+			{Type: unix.ETHTOOL_A_BITSET_SIZE, Value: []byte{8, 0, 0, 0}},
+			{Type: unix.ETHTOOL_A_BITSET_VALUE, Value: []byte{value, 0, 0, 0}},
+			{Type: unix.ETHTOOL_A_BITSET_MASK, Value: []byte{mask, 0, 0, 0}},
 		})
 	}
 	const slow, fast = 1, 2

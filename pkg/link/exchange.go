@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 const (
@@ -51,7 +53,7 @@ func (n *Netns) exchangeOn(handle *nl.SocketHandle, req *nl.NetlinkRequest, each
 		}
 		msgs, err := syscall.ParseNetlinkMessage(datagram)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errMessage, err)
+			return fmt.Errorf("%w: %w", nlattr.ErrMalformed, err)
 		}
 		for _, m := range msgs {
 			if m.Header.Seq != req.Seq {

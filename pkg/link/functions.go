@@ -6,6 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // withFunctions is RTEXT_FILTER_VF: the answer includes each virtual function.
@@ -29,18 +31,17 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(withFunctions|skipStats)))
 	var functions [][]byte
 	err := n.exchange(req, func(m []byte) {
-		_, attrs, _ := parseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
-		list, _ := attrs.get(unix.IFLA_VFINFO_LIST)
-		_, infos, _ := parseMessage(list, 0)
+		_, attrs, _ := nlattr.ParseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
+		infos, _ := attrs.Nested(unix.IFLA_VFINFO_LIST)
 		for _, info := range infos {
-			_, all, _ := parseMessage(info.value, 0)
-			var settings attributes
+			all, _ := nlattr.Parse(info.Value)
+			var settings nlattr.Attrs
 			for _, a := range all {
-				if functionSettings[a.kind] != "" {
+				if functionSettings[a.Type] != "" {
 					settings = append(settings, a)
 				}
 			}
-			functions = append(functions, marshal(nil, settings))
+			functions = append(functions, nlattr.Marshal(nil, settings))
 		}
 	})
 	return functions, wrap(err, "read virtual functions of link with index %d in netns %s", index, n.Path)
@@ -61,16 +62,16 @@ func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 	}
 	var changed []Changed
 	for i := range want {
-		_, was, _ := parseMessage(want[i], 0)
-		_, is, _ := parseMessage(have[i], 0)
+		was, _ := nlattr.Parse(want[i])
+		is, _ := nlattr.Parse(have[i])
 		for _, a := range was {
-			if now, ok := is.get(a.kind); !ok || bytes.Equal(now, a.value) {
+			if now, ok := is.Get(a.Type); !ok || bytes.Equal(now, a.Value) {
 				continue
 			}
-			info := marshal(nil, attributes{a})
-			list := marshal(nil, attributes{{kind: ifVFInfo, flags: unix.NLA_F_NESTED, value: info}})
-			if err := n.setLink(index, attribute{kind: unix.IFLA_VFINFO_LIST, flags: unix.NLA_F_NESTED, value: list}); err != nil {
-				changed = append(changed, Changed{fmt.Sprintf("virtual function %d, %s", i, functionSettings[a.kind]), err})
+			info := nlattr.Marshal(nil, nlattr.Attrs{a})
+			list := nlattr.Marshal(nil, nlattr.Attrs{{Type: ifVFInfo, Flags: unix.NLA_F_NESTED, Value: info}})
+			if err := n.setLink(index, nlattr.Attr{Type: unix.IFLA_VFINFO_LIST, Flags: unix.NLA_F_NESTED, Value: list}); err != nil {
+				changed = append(changed, Changed{fmt.Sprintf("virtual function %d, %s", i, functionSettings[a.Type]), err})
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // openGeneric opens a generic netlink socket in the calling thread's namespace,
@@ -27,7 +29,7 @@ var errNoFamily = errors.New("no such generic netlink family")
 
 // ask sends one request to a generic netlink family, and returns the payloads
 // of the answers behind their struct genlmsghdr.
-func (d *device) ask(family string, command uint8, flags int, attrs attributes) ([]attributes, error) {
+func (d *device) ask(family string, command uint8, flags int, attrs nlattr.Attrs) ([]nlattr.Attrs, error) {
 	id, ok := d.family[family]
 	if !ok {
 		id = d.familyID(family)
@@ -42,44 +44,32 @@ func (d *device) ask(family string, command uint8, flags int, attrs attributes) 
 // familyID returns the number of a generic netlink family, 0 if the kernel has
 // none of this name.
 func (d *device) familyID(family string) uint16 {
-	name := attribute{kind: nl.GENL_CTRL_ATTR_FAMILY_NAME, value: nl.ZeroTerminated(family)}
-	answers, err := d.askFamily(nl.GENL_ID_CTRL, nl.GENL_CTRL_CMD_GETFAMILY, 0, attributes{name})
+	name := nlattr.Attr{Type: nl.GENL_CTRL_ATTR_FAMILY_NAME, Value: nl.ZeroTerminated(family)}
+	answers, err := d.askFamily(nl.GENL_ID_CTRL, nl.GENL_CTRL_CMD_GETFAMILY, 0, nlattr.Attrs{name})
 	if err != nil || len(answers) != 1 {
 		return 0
 	}
-	id, _ := answers[0].get(nl.GENL_CTRL_ATTR_FAMILY_ID)
+	id, _ := answers[0].Get(nl.GENL_CTRL_ATTR_FAMILY_ID)
 	if len(id) != 2 {
 		return 0
 	}
 	return binary.NativeEndian.Uint16(id)
 }
 
-func (d *device) askFamily(id uint16, command uint8, flags int, attrs attributes) ([]attributes, error) {
+func (d *device) askFamily(id uint16, command uint8, flags int, attrs nlattr.Attrs) ([]nlattr.Attrs, error) {
 	req := d.request(int(id), flags|unix.NLM_F_ACK)
-	req.AddRawData(marshal((&nl.Genlmsg{Command: command, Version: 1}).Serialize(), attrs))
+	req.AddRawData(nlattr.Marshal((&nl.Genlmsg{Command: command, Version: 1}).Serialize(), attrs))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]attributes, 0, len(msgs))
+	answers := make([]nlattr.Attrs, 0, len(msgs))
 	for _, m := range msgs {
-		_, attrs, err := parseMessage(m, nl.SizeofGenlmsg)
+		_, attrs, err := nlattr.ParseMessage(m, nl.SizeofGenlmsg)
 		if err != nil {
 			return nil, err
 		}
 		answers = append(answers, attrs)
 	}
 	return answers, nil
-}
-
-func uintOf(attrs attributes, kind uint16) (uint64, bool) {
-	switch v, _ := attrs.get(kind); len(v) {
-	case 1:
-		return uint64(v[0]), true
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(v)), true
-	case 8:
-		return binary.NativeEndian.Uint64(v), true
-	}
-	return 0, false
 }

@@ -10,22 +10,24 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // message builds the payload of a netlink message.
-func message(header []byte, attrs ...attribute) []byte { return marshal(header, attrs) }
+func message(header []byte, attrs ...nlattr.Attr) []byte { return nlattr.Marshal(header, attrs) }
 
-func attr(kind uint16, value ...byte) attribute { return attribute{kind: kind, value: value} }
+func attr(typ uint16, value ...byte) nlattr.Attr { return nlattr.Attr{Type: typ, Value: value} }
 
-func number(kind uint16, v uint32) attribute {
-	return attr(kind, binary.NativeEndian.AppendUint32(nil, v)...)
+func number32(typ uint16, v uint32) nlattr.Attr {
+	return attr(typ, binary.NativeEndian.AppendUint32(nil, v)...)
 }
 
-func hop(index uint32, flags byte, attrs ...attribute) []byte {
+func hop(index uint32, flags byte, attrs ...nlattr.Attr) []byte {
 	h := binary.NativeEndian.AppendUint16(nil, 0)
 	h = append(h, flags, 0)
 	h = binary.NativeEndian.AppendUint32(h, index)
-	h = marshal(h, attrs)
+	h = nlattr.Marshal(h, attrs)
 	binary.NativeEndian.PutUint16(h, uint16(len(h)))
 	return h
 }
@@ -39,49 +41,16 @@ func routeHeader(family, prefix, table byte, flags uint32) []byte {
 	return binary.NativeEndian.AppendUint32(h, flags)
 }
 
-func TestMessageRoundTrip(t *testing.T) {
-	want := message(routeHeader(unix.AF_INET, 16, 254, 0),
-		attr(unix.RTA_DST, 10, 0, 0, 0), attr(99, 1), attr(98), attr(97, 1, 2, 3, 4, 5),
-		attribute{kind: unix.RTA_METRICS, flags: unix.NLA_F_NESTED, value: []byte{8, 0, 2, 0, 1, 0, 0, 0}})
-	header, attrs, err := parseMessage(want, unix.SizeofRtMsg)
-	if err != nil || len(attrs) != 5 {
-		t.Fatalf("%d attributes, %v", len(attrs), err)
-	}
-	if got := marshal(header, attrs); !bytes.Equal(got, want) {
-		t.Errorf("came back as\n%x, was\n%x", got, want)
-	}
-	if v, ok := attrs.get(unix.RTA_METRICS); !ok || len(v) != 8 {
-		t.Errorf("the nested attribute: %x, %v", v, ok)
-	}
-	if left := attrs.without(unix.RTA_METRICS, 98); len(left) != 3 {
-		t.Errorf("without two of five: %v", left)
-	}
-}
-
-func TestParseMessageRefuses(t *testing.T) {
-	h := routeHeader(unix.AF_INET, 0, 254, 0)
-	for name, m := range map[string][]byte{
-		"nothing":                              nil,
-		"half a header":                        h[:7],
-		"an attribute shorter than itself":     append(slices.Clone(h), 3, 0, 1, 0),
-		"an attribute longer than the message": append(slices.Clone(h), 9, 0, 1, 0, 1, 2, 3, 4),
-	} {
-		if _, _, err := parseMessage(m, unix.SizeofRtMsg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
 func TestReplayTexts(t *testing.T) {
 	v6 := net.ParseIP("fd00::5")
 	for _, c := range []struct{ got, want string }{
-		{addressText(header4(unix.AF_INET, 24, 0, 0, 7), attributes{attr(unix.IFA_ADDRESS, 10, 0, 0, 5), attr(unix.IFA_LOCAL, 10, 0, 0, 5), attr(unix.IFA_BROADCAST, 10, 0, 0, 255)}), "10.0.0.5/24 brd 10.0.0.255"},
-		{addressText(header4(unix.AF_INET, 32, 0, 0, 7), attributes{attr(unix.IFA_ADDRESS, 10, 0, 0, 6), attr(unix.IFA_LOCAL, 10, 0, 0, 5)}), "10.0.0.5/32 peer 10.0.0.6"},
-		{addressText(header4(unix.AF_INET6, 64, 0, 0, 7), attributes{attr(unix.IFA_ADDRESS, v6...)}), "fd00::5/64"},
+		{addressText(header4(unix.AF_INET, 24, 0, 0, 7), nlattr.Attrs{attr(unix.IFA_ADDRESS, 10, 0, 0, 5), attr(unix.IFA_LOCAL, 10, 0, 0, 5), attr(unix.IFA_BROADCAST, 10, 0, 0, 255)}), "10.0.0.5/24 brd 10.0.0.255"},
+		{addressText(header4(unix.AF_INET, 32, 0, 0, 7), nlattr.Attrs{attr(unix.IFA_ADDRESS, 10, 0, 0, 6), attr(unix.IFA_LOCAL, 10, 0, 0, 5)}), "10.0.0.5/32 peer 10.0.0.6"},
+		{addressText(header4(unix.AF_INET6, 64, 0, 0, 7), nlattr.Attrs{attr(unix.IFA_ADDRESS, v6...)}), "fd00::5/64"},
 		{addressText(header4(unix.AF_INET6, 64, 0, 0, 7), nil), "?/64"},
-		{routeText(routeHeader(unix.AF_INET, 0, 254, 0), attributes{attr(unix.RTA_GATEWAY, 10, 0, 0, 1), number(unix.RTA_PRIORITY, 7)}), "default via 10.0.0.1 metric 7"},
-		{routeText(routeHeader(unix.AF_INET6, 64, 0, 0), attributes{attr(unix.RTA_DST, v6...), number(unix.RTA_TABLE, 70000), attr(unix.RTA_PRIORITY, 1)}), "fd00::5/64 table 70000"},
-		{neighbourText(attributes{attr(1, 10, 0, 0, 1), attr(2, 2, 0, 0, 0, 0, 1)}), "10.0.0.1 lladdr 02:00:00:00:00:01"},
+		{routeText(routeHeader(unix.AF_INET, 0, 254, 0), nlattr.Attrs{attr(unix.RTA_GATEWAY, 10, 0, 0, 1), number32(unix.RTA_PRIORITY, 7)}), "default via 10.0.0.1 metric 7"},
+		{routeText(routeHeader(unix.AF_INET6, 64, 0, 0), nlattr.Attrs{attr(unix.RTA_DST, v6...), number32(unix.RTA_TABLE, 70000), attr(unix.RTA_PRIORITY, 1)}), "fd00::5/64 table 70000"},
+		{neighbourText(nlattr.Attrs{attr(1, 10, 0, 0, 1), attr(2, 2, 0, 0, 0, 0, 1)}), "10.0.0.1 lladdr 02:00:00:00:00:01"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
@@ -90,7 +59,7 @@ func TestReplayTexts(t *testing.T) {
 }
 
 func TestAge(t *testing.T) {
-	life := func(preferred, valid uint32) attribute {
+	life := func(preferred, valid uint32) nlattr.Attr {
 		v := binary.NativeEndian.AppendUint32(nil, preferred)
 		v = binary.NativeEndian.AppendUint32(v, valid)
 		return attr(unix.IFA_CACHEINFO, append(v, make([]byte, 8)...)...)
@@ -115,16 +84,16 @@ func TestAge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := life(c.preferred, c.valid)
-			in := attributes{attr(unix.IFA_ADDRESS, 10, 0, 0, 1), before}
-			kept := slices.Clone(before.value)
+			in := nlattr.Attrs{attr(unix.IFA_ADDRESS, 10, 0, 0, 1), before}
+			kept := slices.Clone(before.Value)
 			got, alive := age(header4(unix.AF_INET, 24, c.flags, 0, 7), in, c.passed)
 			if alive != c.alive {
 				t.Fatalf("alive %v", alive)
 			}
-			if !bytes.Equal(kept, before.value) {
+			if !bytes.Equal(kept, before.Value) {
 				t.Error("the record's bytes were changed")
 			}
-			info, ok := got.get(unix.IFA_CACHEINFO)
+			info, ok := got.Get(unix.IFA_CACHEINFO)
 			if ok != (c.want != nil) {
 				t.Fatalf("lifetimes %x, want %v", info, c.want)
 			}
@@ -133,7 +102,7 @@ func TestAge(t *testing.T) {
 			}
 		})
 	}
-	if got, alive := age(header4(unix.AF_INET, 24, 0, 0, 7), attributes{attr(unix.IFA_CACHEINFO, 1, 2)}, time.Hour); !alive || len(got) != 1 {
+	if got, alive := age(header4(unix.AF_INET, 24, 0, 0, 7), nlattr.Attrs{attr(unix.IFA_CACHEINFO, 1, 2)}, time.Hour); !alive || len(got) != 1 {
 		t.Errorf("lifetimes that are none: %v, %v", got, alive)
 	}
 }
@@ -150,8 +119,8 @@ func TestCarried(t *testing.T) {
 		{"fe80::5/64", message(header4(unix.AF_INET6, 64, permanent, unix.RT_SCOPE_LINK, 7), attr(unix.IFA_ADDRESS, ll...))},
 		{"torn", []byte{1, 2, 3}},
 	}, Routes: []Replay{
-		{"default", message(routeHeader(unix.AF_INET, 0, 254, 0), attr(unix.RTA_GATEWAY, 10, 0, 0, 1), number(unix.RTA_OIF, 7))},
-		{"table", message(routeHeader(unix.AF_INET, 16, 0, 0), attr(unix.RTA_DST, 10, 5, 0, 0), number(unix.RTA_TABLE, 70000), number(unix.RTA_PRIORITY, 9))},
+		{"default", message(routeHeader(unix.AF_INET, 0, 254, 0), attr(unix.RTA_GATEWAY, 10, 0, 0, 1), number32(unix.RTA_OIF, 7))},
+		{"table", message(routeHeader(unix.AF_INET, 16, 0, 0), attr(unix.RTA_DST, 10, 5, 0, 0), number32(unix.RTA_TABLE, 70000), number32(unix.RTA_PRIORITY, 9))},
 		{"fd05::/64", message(routeHeader(unix.AF_INET6, 64, 254, 0), attr(unix.RTA_DST, net.ParseIP("fd05::")...))},
 		{"fe80::/64", message(routeHeader(unix.AF_INET6, 64, 254, 0), attr(unix.RTA_DST, net.ParseIP("fe80::")...))},
 		{"torn", nil},
@@ -175,12 +144,12 @@ func TestCarried(t *testing.T) {
 		t.Errorf("snapshot %+v", c.Snapshot)
 	}
 	for _, a := range c.Snapshot.Addresses {
-		_, attrs, err := parseMessage(a.Raw, unix.SizeofIfAddrmsg)
+		_, attrs, err := nlattr.ParseMessage(a.Raw, unix.SizeofIfAddrmsg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, kind := range []uint16{unix.IFA_LABEL, unix.IFA_CACHEINFO} {
-			if _, ok := attrs.get(kind); ok {
+			if _, ok := attrs.Get(kind); ok {
 				t.Errorf("%s carries attribute %d of the host", a.Text, kind)
 			}
 		}
@@ -202,32 +171,13 @@ func TestUnescapeMount(t *testing.T) {
 	}
 }
 
-func FuzzParseMessage(f *testing.F) {
-	f.Add([]byte{}, 8)
-	f.Add(message(header4(unix.AF_INET, 24, 0, 0, 7), attr(unix.IFA_LOCAL, 10, 0, 0, 5)), 8)
-	f.Add(message(routeHeader(unix.AF_INET, 16, 254, 0), attr(unix.RTA_DST, 10, 0, 0, 0), number(unix.RTA_OIF, 7)), 12)
-	f.Add(message(routeHeader(unix.AF_INET, 16, 254, 0), attr(unix.RTA_MULTIPATH, append(hop(7, 0, attr(unix.RTA_GATEWAY, 1, 2, 3, 4)), hop(8, unix.RTNH_F_LINKDOWN)...)...)), 12)
-	f.Add(append(make([]byte, 12), 5, 0, 1, 0, 1), 12)
-	f.Fuzz(func(t *testing.T, m []byte, size int) {
-		size = max(4, size&^3) & 31
-		header, attrs, err := parseMessage(m, size)
-		if err != nil {
-			return
-		}
-		// What was understood comes back with the same meaning.
-		again := marshal(header, attrs)
-		h, a, err := parseMessage(again, size)
-		if err != nil || !bytes.Equal(h, header) || len(a) != len(attrs) {
-			t.Fatalf("%x was read, but its copy %x was not: %v", m, again, err)
-		}
-		for i := range a {
-			if a[i].kind != attrs[i].kind || a[i].flags != attrs[i].flags || !bytes.Equal(a[i].value, attrs[i].value) {
-				t.Fatalf("attribute %d: %+v became %+v", i, attrs[i], a[i])
-			}
-		}
-		hops, _ := attrs.get(unix.RTA_MULTIPATH)
+func FuzzHops(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(append(hop(7, 0, attr(unix.RTA_GATEWAY, 1, 2, 3, 4)), hop(8, unix.RTNH_F_LINKDOWN)...))
+	f.Fuzz(func(_ *testing.T, hops []byte) {
 		eachHop(slices.Clone(hops), func(hop []byte) { hop[2] = 0; binary.NativeEndian.PutUint32(hop[4:], 1) })
-		leavesBy(attrs, 7)
+		_ = ownHops(slices.Clone(hops), 7, 8)
+		leavesBy(nlattr.Attrs{attr(unix.RTA_MULTIPATH, hops...)}, 7)
 	})
 }
 
@@ -237,7 +187,7 @@ func FuzzParseLink(f *testing.F) {
 	binary.NativeEndian.PutUint32(header[4:], 7)
 	name := attr(unix.IFLA_IFNAME, []byte("net1\x00\x00\x00\x00")...) // padded, so that more can follow
 	f.Add([]byte{})
-	f.Add(message(header, name, number(unix.IFLA_MTU, 9000), attr(unix.IFLA_ADDRESS, 2, 0, 0, 0, 0, 1)))
+	f.Add(message(header, name, number32(unix.IFLA_MTU, 9000), attr(unix.IFLA_ADDRESS, 2, 0, 0, 0, 0, 1)))
 	f.Add(message(header, name, attr(unix.IFLA_PROP_LIST, message(nil, attr(unix.IFLA_ALT_IFNAME, []byte("other\x00")...))...)))
 	f.Add(message(header, name, attr(unix.IFLA_LINKINFO, message(nil, attr(unix.IFLA_INFO_KIND, []byte("macvlan\x00")...),
 		attr(unix.IFLA_INFO_DATA, 8, 0, 1, 0, 4, 0, 0, 0, 3, 0, 4, 0))...)))
@@ -262,7 +212,7 @@ func FuzzParseLink(f *testing.F) {
 // FuzzReplay reads records as they may be in a ledger that somebody edited.
 func FuzzReplay(f *testing.F) {
 	f.Add(message(header4(unix.AF_INET, 24, 0, 0, 7), attr(unix.IFA_LOCAL, 10, 0, 0, 5), attr(unix.IFA_CACHEINFO, make([]byte, 16)...)),
-		message(routeHeader(unix.AF_INET, 16, 254, 0), attr(unix.RTA_DST, 10, 0, 0, 0), number(unix.RTA_TABLE, 7)))
+		message(routeHeader(unix.AF_INET, 16, 254, 0), attr(unix.RTA_DST, 10, 0, 0, 0), number32(unix.RTA_TABLE, 7)))
 	f.Add(message(header4(unix.AF_INET6, 255, 0, 0, 7), attr(unix.IFA_ADDRESS, 1)), message(routeHeader(unix.AF_INET6, 200, 254, 0)))
 	f.Fuzz(func(t *testing.T, address, route []byte) {
 		s := &Snapshot{Addresses: []Replay{{Raw: address}}, Routes: []Replay{{Raw: route}}}
@@ -276,11 +226,11 @@ func FuzzReplay(f *testing.F) {
 			}
 			_ = r.Dst.String()
 		}
-		if header, attrs, err := parseMessage(address, unix.SizeofIfAddrmsg); err == nil {
+		if header, attrs, err := nlattr.ParseMessage(address, unix.SizeofIfAddrmsg); err == nil {
 			_, _ = age(header, attrs, time.Minute)
 			_ = addressText(header, attrs)
 		}
-		if header, attrs, err := parseMessage(route, unix.SizeofRtMsg); err == nil {
+		if header, attrs, err := nlattr.ParseMessage(route, unix.SizeofRtMsg); err == nil {
 			_ = routeText(header, attrs)
 		}
 	})

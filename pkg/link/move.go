@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Move moves the link with this index from n to target, gives it the name
@@ -52,7 +54,7 @@ func (n *Netns) Movable(l *Link) error {
 	if l.Mutable {
 		return nil
 	}
-	return n.setLink(l.Index, attribute{kind: unix.IFLA_NET_NS_FD, value: nl.Uint32Attr(uint32(n.fd))})
+	return n.setLink(l.Index, nlattr.Attr{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(n.fd))})
 }
 
 // MoveAs renames the link in n, and moves it to target when it has the name and
@@ -226,13 +228,13 @@ func (n *Netns) DeleteTogether(links []*Link, limit time.Duration) (left []*Link
 	// The group is chosen at random, so no other link is in it. A process that adds
 	// one now could delete that link itself. The kernel refuses to delete a group
 	// that contains a NIC.
-	group := attribute{kind: unix.IFLA_GROUP, value: nl.Uint32Attr(rand.Uint32() | 1<<31)}
+	group := nlattr.Attr{Type: unix.IFLA_GROUP, Value: nl.Uint32Attr(rand.Uint32() | 1<<31)}
 	for _, l := range links {
 		if err := n.setLink(l.Index, group); err != nil && !errors.Is(err, unix.ENODEV) || time.Now().After(deadline) {
 			return links, nil
 		}
 	}
-	_ = n.replay(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attributes{group})
+	_ = n.replay(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), nlattr.Attrs{group})
 	there, err := n.Links()
 	if err != nil {
 		return links, err

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // From linux/netdev.h: what the family "netdev" reports of NAPI instances (Linux
@@ -34,27 +36,27 @@ var napiSettings = []struct {
 
 type napi struct {
 	id       []byte
-	settings attributes
+	settings nlattr.Attrs
 }
 
 // readNAPI returns the NAPI instances of the link, by their ids: none while it is
 // down.
 func (d *device) readNAPI() []napi {
 	index := binary.NativeEndian.AppendUint32(nil, uint32(d.index))
-	answers, err := d.ask(netdevFamily, netdevNAPIGet, unix.NLM_F_DUMP, attributes{{kind: napiIfindex, value: index}})
+	answers, err := d.ask(netdevFamily, netdevNAPIGet, unix.NLM_F_DUMP, nlattr.Attrs{{Type: napiIfindex, Value: index}})
 	if err != nil {
 		return nil
 	}
 	var found []napi
 	for _, a := range answers {
-		id, _ := a.get(napiID)
+		id, _ := a.Get(napiID)
 		if len(id) != 4 {
 			continue
 		}
 		one := napi{id: slices.Clone(id)}
 		for _, s := range napiSettings {
-			if v, ok := a.get(s.kind); ok {
-				one.settings = append(one.settings, attribute{kind: s.kind, value: slices.Clone(v)})
+			if v, ok := a.Get(s.kind); ok {
+				one.settings = append(one.settings, nlattr.Attr{Type: s.kind, Value: slices.Clone(v)})
 			}
 		}
 		found = append(found, one)
@@ -81,9 +83,9 @@ func ownNAPI(all []napi, files map[string]string) [][]byte {
 	var own [][]byte
 	differs := false
 	for _, one := range all {
-		own = append(own, marshal(nil, one.settings))
+		own = append(own, nlattr.Marshal(nil, one.settings))
 		for _, s := range napiSettings {
-			if v, ok := uintOf(one.settings, s.kind); ok && v != ofDevice(s.file, files) {
+			if v, ok := one.settings.Uint(s.kind); ok && v != ofDevice(s.file, files) {
 				differs = true
 			}
 		}
@@ -104,21 +106,21 @@ func (d *device) adjustNAPI(s *Device) map[string]error {
 		return differed
 	}
 	for i, one := range all {
-		var was attributes
+		var was nlattr.Attrs
 		if len(s.NAPI) > 0 {
-			_, was, _ = parseMessage(s.NAPI[i], 0)
+			was, _ = nlattr.Parse(s.NAPI[i])
 		}
-		change := attributes{{kind: napiID, value: one.id}}
+		change := nlattr.Attrs{{Type: napiID, Value: one.id}}
 		for _, setting := range napiSettings {
-			have, ok := uintOf(one.settings, setting.kind)
-			want, own := uintOf(was, setting.kind)
+			have, ok := one.settings.Uint(setting.kind)
+			want, own := was.Uint(setting.kind)
 			if !own {
 				want = ofDevice(setting.file, s.Files)
 			}
 			if !ok || have == want {
 				continue
 			}
-			change = append(change, attribute{kind: setting.kind, value: napiValue(want)})
+			change = append(change, nlattr.Attr{Type: setting.kind, Value: napiValue(want)})
 		}
 		if len(change) > 1 {
 			_, err := d.ask(netdevFamily, netdevNAPISet, 0, change)

@@ -2,12 +2,13 @@ package link
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // parseLink decodes the payload of RTM_NEWLINK. Of a malformed one it decodes what
@@ -19,34 +20,34 @@ import (
 // then chosen by the pod. So the first attribute of a kind counts: the kernel puts
 // a link's name, addresses and kind before everything that a pod can lengthen.
 func parseLink(m []byte) *Link {
-	header, attrs, err := parseMessage(m, unix.SizeofIfInfomsg)
+	header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfInfomsg)
 	if header == nil {
 		return &Link{Damage: err}
 	}
 	info := nl.DeserializeIfInfomsg(header)
 	l := &Link{
 		Index: int(info.Index), Flags: info.Flags, Encap: info.EncapType(), Kind: "device",
-		Name: attrs.text(unix.IFLA_IFNAME), Alias: attrs.text(unix.IFLA_IFALIAS),
-		MTU: attrs.number(unix.IFLA_MTU), TxQueueLen: attrs.number(unix.IFLA_TXQLEN), Group: uint32(attrs.number(unix.IFLA_GROUP)),
-		MAC: attrs.mac(unix.IFLA_ADDRESS), PermMAC: attrs.mac(unix.IFLA_PERM_ADDRESS),
-		ParentDev: attrs.text(unix.IFLA_PARENT_DEV_NAME), ParentBus: attrs.text(unix.IFLA_PARENT_DEV_BUS_NAME),
-		Lower: attrs.number(unix.IFLA_LINK), Master: attrs.number(unix.IFLA_MASTER),
+		Name: attrs.Text(unix.IFLA_IFNAME), Alias: attrs.Text(unix.IFLA_IFALIAS),
+		MTU: number(attrs, unix.IFLA_MTU), TxQueueLen: number(attrs, unix.IFLA_TXQLEN), Group: uint32(number(attrs, unix.IFLA_GROUP)),
+		MAC: macOf(attrs, unix.IFLA_ADDRESS), PermMAC: macOf(attrs, unix.IFLA_PERM_ADDRESS),
+		ParentDev: attrs.Text(unix.IFLA_PARENT_DEV_NAME), ParentBus: attrs.Text(unix.IFLA_PARENT_DEV_BUS_NAME),
+		Lower: number(attrs, unix.IFLA_LINK), Master: number(attrs, unix.IFLA_MASTER),
 		Damage: err,
 	}
-	if _, l.LowerAway = attrs.get(unix.IFLA_LINK_NETNSID); l.LowerAway {
-		l.LowerNetns = attrs.number(unix.IFLA_LINK_NETNSID)
+	if _, l.LowerAway = attrs.Get(unix.IFLA_LINK_NETNSID); l.LowerAway {
+		l.LowerNetns = number(attrs, unix.IFLA_LINK_NETNSID)
 	}
-	if state, _ := attrs.get(unix.IFLA_OPERSTATE); len(state) == 1 {
+	if state, _ := attrs.Get(unix.IFLA_OPERSTATE); len(state) == 1 {
 		l.OperUp = state[0] == netlink.OperUp
 	}
-	if immutable, _ := attrs.get(netnsImmutable); len(immutable) == 1 {
+	if immutable, _ := attrs.Get(netnsImmutable); len(immutable) == 1 {
 		l.Immutable, l.Mutable = immutable[0] != 0, immutable[0] == 0
 	}
-	props, err := attrs.nested(unix.IFLA_PROP_LIST)
+	props, err := attrs.Nested(unix.IFLA_PROP_LIST)
 	l.damaged(err)
 	for _, p := range props {
-		if p.kind == unix.IFLA_ALT_IFNAME {
-			l.AltNames = append(l.AltNames, unix.ByteSliceToString(p.value))
+		if p.Type == unix.IFLA_ALT_IFNAME {
+			l.AltNames = append(l.AltNames, unix.ByteSliceToString(p.Value))
 		}
 	}
 	l.parseInfo(attrs)
@@ -61,26 +62,26 @@ const netnsImmutable = 67
 const sourcesThatFit = 5000
 
 // parseInfo decodes IFLA_LINKINFO, which virtual links have.
-func (l *Link) parseInfo(attrs attributes) {
-	info, err := attrs.nested(unix.IFLA_LINKINFO)
+func (l *Link) parseInfo(attrs nlattr.Attrs) {
+	info, err := attrs.Nested(unix.IFLA_LINKINFO)
 	l.damaged(err)
-	if kind := info.text(unix.IFLA_INFO_KIND); kind != "" {
+	if kind := info.Text(unix.IFLA_INFO_KIND); kind != "" {
 		l.Kind = kind
 	}
-	data, err := info.nested(unix.IFLA_INFO_DATA)
+	data, err := info.Nested(unix.IFLA_INFO_DATA)
 	switch l.Kind {
 	case "macvlan":
 		l.damaged(err)
-		l.Mode = modeOf(data.number(nl.IFLA_MACVLAN_MODE))
-		if count, ok := data.get(nl.IFLA_MACVLAN_MACADDR_COUNT); !ok || len(count) != 4 || binary.NativeEndian.Uint32(count) > sourcesThatFit {
-			l.damaged(errMessage) // even if what follows looks well-formed
+		l.Mode = modeOf(number(data, nl.IFLA_MACVLAN_MODE))
+		if count, ok := data.Uint32(nl.IFLA_MACVLAN_MACADDR_COUNT); !ok || count > sourcesThatFit {
+			l.damaged(nlattr.ErrMalformed) // even if what follows looks well-formed
 		}
 	case "vxlan":
 		l.damaged(err)
 		// The kernel deletes a VXLAN with the link that it sends by, but reports
 		// that link only in the VXLAN's own attributes.
 		if l.Lower == 0 {
-			l.Lower = data.number(nl.IFLA_VXLAN_LINK)
+			l.Lower = number(data, nl.IFLA_VXLAN_LINK)
 		}
 	}
 }
@@ -91,30 +92,15 @@ func (l *Link) damaged(err error) {
 	}
 }
 
-// nested returns the attributes in the attribute of this kind.
-func (a attributes) nested(kind uint16) (attributes, error) {
-	v, _ := a.get(kind)
-	_, attrs, err := parseMessage(v, 0)
-	return attrs, err
-}
-
-// text returns the string in the attribute, up to its NUL.
-func (a attributes) text(kind uint16) string {
-	v, _ := a.get(kind)
-	return unix.ByteSliceToString(v)
-}
-
 // number returns the 32-bit number in the attribute, 0 if it has none.
-func (a attributes) number(kind uint16) int {
-	if v, _ := a.get(kind); len(v) == 4 {
-		return int(binary.NativeEndian.Uint32(v))
-	}
-	return 0
+func number(attrs nlattr.Attrs, typ uint16) int {
+	n, _ := attrs.Uint32(typ)
+	return int(n)
 }
 
-// mac returns the link-layer address in the attribute, nil for one of zeros.
-func (a attributes) mac(kind uint16) []byte {
-	v, _ := a.get(kind)
+// macOf returns the link-layer address in the attribute, nil for one of zeros.
+func macOf(attrs nlattr.Attrs, typ uint16) []byte {
+	v, _ := attrs.Get(typ)
 	if len(bytes.Trim(v, "\x00")) == 0 {
 		return nil
 	}

@@ -1,12 +1,13 @@
 package link
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Program is a BPF program that is attached to a link. Such a program survives
@@ -58,8 +59,8 @@ func (n *Netns) Programs(index int) ([]Program, error) {
 		return nil, err
 	}
 	found := xdpPrograms(attrs)
-	info, _ := attrs.nested(unix.IFLA_LINKINFO)
-	kind := info.text(unix.IFLA_INFO_KIND)
+	info, _ := attrs.Nested(unix.IFLA_LINKINFO)
+	kind := info.Text(unix.IFLA_INFO_KIND)
 	err = n.Do(func() error {
 		for _, h := range listHooks {
 			if h.kind != "" && h.kind != kind {
@@ -78,16 +79,15 @@ func (n *Netns) Programs(index int) ([]Program, error) {
 	return found, err
 }
 
-func xdpPrograms(attrs attributes) []Program {
-	value, _ := attrs.get(unix.IFLA_XDP)
-	_, xdp, err := parseMessage(value, 0)
+func xdpPrograms(attrs nlattr.Attrs) []Program {
+	xdp, err := attrs.Nested(unix.IFLA_XDP)
 	if err != nil {
 		return nil
 	}
 	var found []Program
 	for _, h := range xdpHooks {
-		if id, _ := xdp.get(h.kind); len(id) == 4 && binary.NativeEndian.Uint32(id) != 0 {
-			found = append(found, Program{Hook: h.name, ID: binary.NativeEndian.Uint32(id)})
+		if id, _ := xdp.Uint32(h.kind); id != 0 {
+			found = append(found, Program{Hook: h.name, ID: id})
 		}
 	}
 	return found

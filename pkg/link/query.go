@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Link is what the kernel says of one network interface (rtnetlink(7),
@@ -167,7 +169,7 @@ func (n *Netns) linksOneByOne() ([]*Link, error) {
 func (n *Netns) readLink(req *nl.NetlinkRequest) (l *Link, err error) {
 	err = n.exchange(req, func(m []byte) { l = parseLink(m) })
 	if err == nil && l == nil {
-		err = errMessage
+		err = nlattr.ErrMalformed
 	}
 	return l, err
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Restore gives the link with this index the state of s, changing only what
@@ -118,12 +120,12 @@ func (n *Netns) KeepAltNames(l *Link, keep []string) error {
 func (n *Netns) removeAltNames(index int, names []string) error {
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
-	var list attributes
+	var list nlattr.Attrs
 	for _, name := range names {
-		list = append(list, attribute{kind: unix.IFLA_ALT_IFNAME, value: nl.ZeroTerminated(name)})
+		list = append(list, nlattr.Attr{Type: unix.IFLA_ALT_IFNAME, Value: nl.ZeroTerminated(name)})
 	}
-	props := attribute{kind: unix.IFLA_PROP_LIST, flags: unix.NLA_F_NESTED, value: marshal(nil, list)}
-	return n.replay(unix.RTM_DELLINKPROP, 0, header.Serialize(), attributes{props})
+	props := nlattr.Attr{Type: unix.IFLA_PROP_LIST, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, list)}
+	return n.replay(unix.RTM_DELLINKPROP, 0, header.Serialize(), nlattr.Attrs{props})
 }
 
 func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
@@ -190,9 +192,9 @@ func (n *Netns) setFlags(index int, f Flags) error {
 const rtaNexthopID = 30
 
 // replay sends one message back to the kernel.
-func (n *Netns) replay(kind, flags int, header []byte, attrs attributes) error {
+func (n *Netns) replay(kind, flags int, header []byte, attrs nlattr.Attrs) error {
 	req := n.request(kind, flags|unix.NLM_F_ACK)
-	req.AddRawData(marshal(header, attrs))
+	req.AddRawData(nlattr.Marshal(header, attrs))
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
@@ -210,7 +212,7 @@ func (n *Netns) ReplayAddresses(index int, s *Snapshot) []error {
 func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 	var lost []error
 	for _, r := range s.Addresses {
-		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
+		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
 		if err != nil {
 			lost = append(lost, wrap(err, "address %s", r.Text))
 			continue
@@ -230,7 +232,7 @@ func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 // replayAddress adds one address. One that exists stays as it is: the kernel
 // made it when the link went up (link-local), or a router has announced it
 // since, and knows better how long it lives.
-func (n *Netns) replayAddress(header []byte, attrs attributes, settled bool) error {
+func (n *Netns) replayAddress(header []byte, attrs nlattr.Attrs, settled bool) error {
 	flags := addressFlags(header, attrs)
 	const checked = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_OPTIMISTIC | unix.IFA_F_NODAD
 	skipDAD := settled && header[0] == unix.AF_INET6 && flags&checked == 0
@@ -255,17 +257,17 @@ func (n *Netns) replayAddress(header []byte, attrs attributes, settled bool) err
 
 // isUnchecked says whether the address has the mark "without detection". What the
 // kernel makes by itself never has it.
-func (n *Netns) isUnchecked(header []byte, attrs attributes) (bool, error) {
-	ip, _ := attrs.get(unix.IFA_ADDRESS)
+func (n *Netns) isUnchecked(header []byte, attrs nlattr.Attrs) (bool, error) {
+	ip, _ := attrs.Get(unix.IFA_ADDRESS)
 	addrs, err := n.addrs(int(binary.NativeEndian.Uint32(header[4:])))
 	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
 		return a.IP.Equal(ip) && a.Flags&unix.IFA_F_NODAD != 0
 	}), err
 }
 
-func withFlags(attrs attributes, flags uint32) attributes {
-	return append(attrs.without(unix.IFA_FLAGS),
-		attribute{kind: unix.IFA_FLAGS, value: binary.NativeEndian.AppendUint32(nil, flags)})
+func withFlags(attrs nlattr.Attrs, flags uint32) nlattr.Attrs {
+	return append(attrs.Without(unix.IFA_FLAGS),
+		nlattr.Attr{Type: unix.IFA_FLAGS, Value: binary.NativeEndian.AppendUint32(nil, flags)})
 }
 
 // foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME).
@@ -274,12 +276,12 @@ const foreverLife = ^uint32(0)
 // age takes the time that has passed from the lifetimes of an address
 // (IFA_CACHEINFO: preferred, valid, in seconds) and says whether it still is
 // valid. An address without an end keeps none.
-func age(header []byte, attrs attributes, passed time.Duration) (attributes, bool) {
-	info, ok := attrs.get(unix.IFA_CACHEINFO)
+func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs, bool) {
+	info, ok := attrs.Get(unix.IFA_CACHEINFO)
 	if !ok || len(info) < 8 {
 		return attrs, true
 	}
-	attrs = attrs.without(unix.IFA_CACHEINFO)
+	attrs = attrs.Without(unix.IFA_CACHEINFO)
 	aged := slices.Clone(info)
 	if addressFlags(header, attrs)&unix.IFA_F_DEPRECATED != 0 {
 		// IPv4 says of every address without an end that it is preferred.
@@ -296,7 +298,7 @@ func age(header []byte, attrs attributes, passed time.Duration) (attributes, boo
 	if binary.NativeEndian.Uint32(aged[4:]) == 0 {
 		return nil, false
 	}
-	return append(attrs, attribute{kind: unix.IFA_CACHEINFO, value: aged}), true
+	return append(attrs, nlattr.Attr{Type: unix.IFA_CACHEINFO, Value: aged}), true
 }
 
 // ReplayRoutes adds the snapshot's routes to the link. A route whose gateway is
@@ -321,7 +323,7 @@ func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
 }
 
 func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
-	header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
+	header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
 	if err != nil {
 		return err
 	}
@@ -330,19 +332,19 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	flags := binary.NativeEndian.Uint32(header[8:]) & unix.RTNH_F_ONLINK
 	binary.NativeEndian.PutUint32(header[8:], flags)
 	// A nexthop object died with the link; the attributes beside it say the same.
-	attrs = attrs.without(unix.RTA_CACHEINFO, rtaNexthopID)
+	attrs = attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID)
 	// Beside another route to the same destination. With a gateway IPv6 makes
 	// both into one multipath route, of which this is a hop.
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
 	for i, a := range attrs {
 		switch {
-		case a.kind == unix.RTA_OIF:
-			attrs[i].value = nl.Uint32Attr(uint32(index))
-		case a.kind == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
+		case a.Type == unix.RTA_OIF:
+			attrs[i].Value = nl.Uint32Attr(uint32(index))
+		case a.Type == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
 			// The other hops stayed, or come home with their NICs.
-			attrs[i].value = ownHops(a.value, index, oldIndex)
-		case a.kind == unix.RTA_MULTIPATH:
-			attrs[i].value = withHops(a.value, index, oldIndex)
+			attrs[i].Value = ownHops(a.Value, index, oldIndex)
+		case a.Type == unix.RTA_MULTIPATH:
+			attrs[i].Value = withHops(a.Value, index, oldIndex)
 			// Replaces what the kernel left of the route when this hop went.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
@@ -370,7 +372,7 @@ func ownHops(hops []byte, index, oldIndex int) []byte {
 	eachHop(hops, func(hop []byte) {
 		if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
 			own = append(own, hop...)
-			own = append(own, make([]byte, align(len(own))-len(own))...)
+			own = append(own, make([]byte, nlattr.Align(len(own))-len(own))...)
 		}
 	})
 	return withHops(own, index, oldIndex)
@@ -379,11 +381,11 @@ func ownHops(hops []byte, index, oldIndex int) []byte {
 func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {
 	var lost []error
 	for _, r := range s.Neighbours {
-		header, attrs, err := parseMessage(slices.Clone(r.Raw), unix.SizeofNdMsg)
+		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofNdMsg)
 		if err == nil {
 			binary.NativeEndian.PutUint32(header[4:], uint32(index))
 			err = n.replay(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, header,
-				attrs.without(unix.NDA_CACHEINFO, unix.NDA_PROBES))
+				attrs.Without(unix.NDA_CACHEINFO, unix.NDA_PROBES))
 		}
 		if err != nil {
 			lost = append(lost, wrap(err, "neighbour %s of %s", r.Text, s.Name))

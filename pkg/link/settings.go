@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // settings are further numbers of a link that a pod can change, and that
@@ -28,12 +30,12 @@ var settings = []struct {
 }
 
 // rawLink reads all attributes of the link with this index.
-func (n *Netns) rawLink(index int) (attributes, error) {
-	var attrs attributes
+func (n *Netns) rawLink(index int) (nlattr.Attrs, error) {
+	var attrs nlattr.Attrs
 	var damage error
 	err := n.exchange(n.askLink(0, index), func(m []byte) {
 		// Copied, because the values point into the message.
-		_, attrs, damage = parseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
+		_, attrs, damage = nlattr.ParseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
 	})
 	if err = cmp.Or(err, damage); err != nil {
 		return nil, fmt.Errorf("read link with index %d in netns %s: %w", index, n.Path, err)
@@ -42,17 +44,17 @@ func (n *Netns) rawLink(index int) (attributes, error) {
 }
 
 // setLink changes attributes of the link with this index.
-func (n *Netns) setLink(index int, attrs ...attribute) error {
+func (n *Netns) setLink(index int, attrs ...nlattr.Attr) error {
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
 	return n.replay(unix.RTM_NEWLINK, 0, header.Serialize(), attrs)
 }
 
 // settingsOf returns the settings that the kernel reports.
-func settingsOf(attrs attributes) map[string]uint32 {
+func settingsOf(attrs nlattr.Attrs) map[string]uint32 {
 	found := map[string]uint32{}
 	for _, s := range settings {
-		switch v, _ := attrs.get(s.kind); len(v) {
+		switch v, _ := attrs.Get(s.kind); len(v) {
 		case 1:
 			found[s.name] = uint32(v[0])
 		case 4:
@@ -66,7 +68,7 @@ func settingsOf(attrs attributes) map[string]uint32 {
 }
 
 // restoreSettings sets those that differ from attrs.
-func (n *Netns) restoreSettings(index int, attrs attributes, want map[string]uint32) error {
+func (n *Netns) restoreSettings(index int, attrs nlattr.Attrs, want map[string]uint32) error {
 	have := settingsOf(attrs)
 	change, after := restoreReasons(have, want)
 	for _, s := range settings {
@@ -75,12 +77,12 @@ func (n *Netns) restoreSettings(index int, attrs attributes, want map[string]uin
 			continue
 		}
 		value := binary.NativeEndian.AppendUint32(nil, wanted)
-		if old, _ := attrs.get(s.kind); len(old) == 1 {
+		if old, _ := attrs.Get(s.kind); len(old) == 1 {
 			value = []byte{byte(wanted)}
 		}
-		change = append(change, attribute{kind: s.kind, value: value})
+		change = append(change, nlattr.Attr{Type: s.kind, Value: value})
 	}
-	for _, c := range []attributes{change, after} {
+	for _, c := range []nlattr.Attrs{change, after} {
 		if len(c) == 0 {
 			continue
 		}
@@ -96,21 +98,20 @@ func (n *Netns) restoreSettings(index int, attrs attributes, want map[string]uin
 const protoDownReason = "proto_down_reason"
 
 // protoDownReasons returns the reasons; the kernel does not report none.
-func protoDownReasons(attrs attributes) uint32 {
-	nested, _ := attrs.get(unix.IFLA_PROTO_DOWN_REASON)
-	_, reason, err := parseMessage(nested, 0)
-	bits, _ := reason.get(unix.IFLA_PROTO_DOWN_REASON_VALUE)
-	if err != nil || len(bits) != 4 {
+func protoDownReasons(attrs nlattr.Attrs) uint32 {
+	reason, err := attrs.Nested(unix.IFLA_PROTO_DOWN_REASON)
+	if err != nil {
 		return 0
 	}
-	return binary.NativeEndian.Uint32(bits)
+	bits, _ := reason.Uint32(unix.IFLA_PROTO_DOWN_REASON_VALUE)
+	return bits
 }
 
 // restoreReasons returns the changes that restore the reasons, before and after
 // proto_down: while there is one, the kernel does not clear proto_down
 // (do_set_proto_down). A snapshot of an older version has none; then there are
 // none if proto_down was off.
-func restoreReasons(have, want map[string]uint32) (before, after attributes) {
+func restoreReasons(have, want map[string]uint32) (before, after nlattr.Attrs) {
 	now, wanted := have[protoDownReason], want[protoDownReason]
 	_, known := want[protoDownReason]
 	down, ok := want["proto_down"]
@@ -120,27 +121,27 @@ func restoreReasons(have, want map[string]uint32) (before, after attributes) {
 	return changeReasons(now, 0), changeReasons(wanted, wanted)
 }
 
-func changeReasons(mask, value uint32) attributes {
+func changeReasons(mask, value uint32) nlattr.Attrs {
 	if mask == 0 {
 		return nil
 	}
-	nested := marshal(nil, attributes{
-		{kind: unix.IFLA_PROTO_DOWN_REASON_MASK, value: binary.NativeEndian.AppendUint32(nil, mask)},
-		{kind: unix.IFLA_PROTO_DOWN_REASON_VALUE, value: binary.NativeEndian.AppendUint32(nil, value)},
+	nested := nlattr.Marshal(nil, nlattr.Attrs{
+		{Type: unix.IFLA_PROTO_DOWN_REASON_MASK, Value: binary.NativeEndian.AppendUint32(nil, mask)},
+		{Type: unix.IFLA_PROTO_DOWN_REASON_VALUE, Value: binary.NativeEndian.AppendUint32(nil, value)},
 	})
-	return attributes{{kind: unix.IFLA_PROTO_DOWN_REASON, flags: unix.NLA_F_NESTED, value: nested}}
+	return nlattr.Attrs{{Type: unix.IFLA_PROTO_DOWN_REASON, Flags: unix.NLA_F_NESTED, Value: nested}}
 }
 
 // broadcastOf returns the link-layer broadcast address.
-func broadcastOf(attrs attributes) net.HardwareAddr {
-	b, _ := attrs.get(unix.IFLA_BROADCAST)
+func broadcastOf(attrs nlattr.Attrs) net.HardwareAddr {
+	b, _ := attrs.Get(unix.IFLA_BROADCAST)
 	return b
 }
 
 // restoreBroadcast restores the link-layer broadcast address, to which ARP requests
 // are sent: a pod that changed it could receive the requests of later pods. A
 // snapshot of an older version has none; then the address is that of Ethernet.
-func (n *Netns) restoreBroadcast(l *Link, attrs attributes, s *Snapshot) error {
+func (n *Netns) restoreBroadcast(l *Link, attrs nlattr.Attrs, s *Snapshot) error {
 	text := s.Broadcast
 	if text == "" && l.Encap == "ether" {
 		text = "ff:ff:ff:ff:ff:ff"
@@ -153,24 +154,21 @@ func (n *Netns) restoreBroadcast(l *Link, attrs attributes, s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	return n.setLink(l.Index, attribute{kind: unix.IFLA_BROADCAST, value: want})
+	return n.setLink(l.Index, nlattr.Attr{Type: unix.IFLA_BROADCAST, Value: want})
 }
 
 // tokenOf returns the link's interface identifier for IPv6 addresses of router
 // advertisements (ip-token(8)), "" if none is set.
-func tokenOf(attrs attributes) string {
-	for _, kind := range []uint16{unix.IFLA_AF_SPEC, unix.AF_INET6, unix.IFLA_INET6_TOKEN} {
-		value, ok := attrs.get(kind)
-		if kind == unix.IFLA_INET6_TOKEN {
-			if ip := net.IP(value); ok && len(ip) == net.IPv6len && !ip.IsUnspecified() {
-				return ip.String()
-			}
-			return ""
-		}
+func tokenOf(attrs nlattr.Attrs) string {
+	for _, family := range []uint16{unix.IFLA_AF_SPEC, unix.AF_INET6} {
 		var err error
-		if _, attrs, err = parseMessage(value, 0); err != nil {
+		if attrs, err = attrs.Nested(family); err != nil {
 			return ""
 		}
+	}
+	token, _ := attrs.Get(unix.IFLA_INET6_TOKEN)
+	if ip := net.IP(token); len(ip) == net.IPv6len && !ip.IsUnspecified() {
+		return ip.String()
 	}
 	return ""
 }
@@ -179,8 +177,8 @@ func (n *Netns) restoreToken(l *Link, s *Snapshot) error {
 	if s.Token == "" {
 		return nil
 	}
-	token := marshal(nil, attributes{{kind: unix.IFLA_INET6_TOKEN, value: net.ParseIP(s.Token).To16()}})
-	family := marshal(nil, attributes{{kind: unix.AF_INET6, flags: unix.NLA_F_NESTED, value: token}})
-	err := n.setLink(l.Index, attribute{kind: unix.IFLA_AF_SPEC, flags: unix.NLA_F_NESTED, value: family})
+	token := nlattr.Marshal(nil, nlattr.Attrs{{Type: unix.IFLA_INET6_TOKEN, Value: net.ParseIP(s.Token).To16()}})
+	family := nlattr.Marshal(nil, nlattr.Attrs{{Type: unix.AF_INET6, Flags: unix.NLA_F_NESTED, Value: token}})
+	err := n.setLink(l.Index, nlattr.Attr{Type: unix.IFLA_AF_SPEC, Flags: unix.NLA_F_NESTED, Value: family})
 	return wrap(err, "IPv6 token of %s", s.Name)
 }

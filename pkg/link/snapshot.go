@@ -9,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Snapshot is the state of a link in the host netns: all that a move to a pod
@@ -138,7 +140,7 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 	}
 	var v4, v6 []Replay
 	for _, m := range msgs {
-		h, attrs, err := parseMessage(m, unix.SizeofIfAddrmsg)
+		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
 		if err != nil || int(binary.NativeEndian.Uint32(h[4:])) != index {
 			continue
 		}
@@ -159,15 +161,15 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 
 // onlyByKernel says whether only the kernel can make the IPv6 address: a privacy
 // address from the one it belongs to, a link-local one from a secret.
-func onlyByKernel(ifaddrmsg []byte, attrs attributes) bool {
+func onlyByKernel(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	flags := addressFlags(ifaddrmsg, attrs)
 	return flags&unix.IFA_F_TEMPORARY != 0 || flags&unix.IFA_F_STABLE_PRIVACY != 0 && ifaddrmsg[3] == unix.RT_SCOPE_LINK
 }
 
 // addressFlags gives all IFA_F_* of an address; its header has room for eight.
-func addressFlags(ifaddrmsg []byte, attrs attributes) uint32 {
-	if f, ok := attrs.get(unix.IFA_FLAGS); ok && len(f) == 4 {
-		return binary.NativeEndian.Uint32(f)
+func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
+	if all, ok := attrs.Uint32(unix.IFA_FLAGS); ok {
+		return all
 	}
 	return uint32(ifaddrmsg[2])
 }
@@ -182,7 +184,7 @@ func (n *Netns) snapshotRoutes(index int) ([]Replay, error) {
 			return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
 		}
 		for _, m := range msgs {
-			h, attrs, err := parseMessage(m, unix.SizeofRtMsg)
+			h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
 			if err != nil || madeByKernel(h) || !leavesBy(attrs, index) {
 				continue
 			}
@@ -201,12 +203,12 @@ func madeByKernel(rtmsg []byte) bool {
 	return flags&unix.RTM_F_CLONED != 0
 }
 
-func leavesBy(attrs attributes, index int) bool {
-	if oif, ok := attrs.get(unix.RTA_OIF); ok && len(oif) == 4 {
-		return int(binary.NativeEndian.Uint32(oif)) == index
+func leavesBy(attrs nlattr.Attrs, index int) bool {
+	if oif, ok := attrs.Uint32(unix.RTA_OIF); ok {
+		return int(oif) == index
 	}
 	leaves := false
-	hops, _ := attrs.get(unix.RTA_MULTIPATH)
+	hops, _ := attrs.Get(unix.RTA_MULTIPATH)
 	eachHop(hops, func(hop []byte) { leaves = leaves || int(binary.NativeEndian.Uint32(hop[4:])) == index })
 	return leaves
 }
@@ -219,7 +221,7 @@ func (n *Netns) snapshotNeighbours(index int) ([]Replay, error) {
 	}
 	var found []Replay
 	for _, m := range msgs {
-		h, attrs, err := parseMessage(m, unix.SizeofNdMsg)
+		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofNdMsg)
 		if err != nil || int(int32(binary.NativeEndian.Uint32(h[4:]))) != index {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // CharDev is a char device through which a process uses an RDMA device.
@@ -78,16 +79,16 @@ func (c *Core) hasVerbs() (bool, error) {
 	return len(names) > 0, err
 }
 
-func parseCharDev(a attributes) (CharDev, error) {
-	number := a.uint(attrCharDev)
+func parseCharDev(a nlattr.Attrs) (CharDev, error) {
+	device := number(a, attrCharDev)
 	dev := CharDev{
-		Name:  a.text(attrCharName),
-		Major: unix.Major(number),
-		Minor: unix.Minor(number),
-		ABI:   a.uint(attrCharABI),
+		Name:  a.Text(attrCharName),
+		Major: unix.Major(device),
+		Minor: unix.Minor(device),
+		ABI:   number(a, attrCharABI),
 	}
-	if dev.Name == "" || len(a.get(attrCharDev)) != 8 {
-		return CharDev{}, errMessage
+	if v, _ := a.Get(attrCharDev); dev.Name == "" || len(v) != 8 {
+		return CharDev{}, nlattr.ErrMalformed
 	}
 	return dev, nil
 }

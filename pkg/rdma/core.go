@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -132,7 +133,7 @@ func (c *Core) request(cmd, flags int, attrs ...*nl.RtAttr) ([][]byte, error) {
 }
 
 // ask is request for a command that is answered with one message.
-func (c *Core) ask(cmd int, attrs ...*nl.RtAttr) (attributes, error) {
+func (c *Core) ask(cmd int, attrs ...*nl.RtAttr) (nlattr.Attrs, error) {
 	messages, err := c.request(cmd, 0, attrs...)
 	if err != nil {
 		return nil, err
@@ -140,7 +141,7 @@ func (c *Core) ask(cmd int, attrs ...*nl.RtAttr) (attributes, error) {
 	if len(messages) == 0 {
 		return nil, errSilent
 	}
-	return parse(messages[0])
+	return nlattr.Parse(messages[0])
 }
 
 // await waits for the kernel until done returns true or an error, or ctx ends.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // GUID is a node's or system image's 64-bit identifier. Its text is the one of
@@ -92,22 +93,22 @@ func (d Device) Is(other Device) bool {
 }
 
 // parseDevice reads the answer to RDMA_NLDEV_CMD_GET (fill_dev_info).
-func parseDevice(a attributes) (Device, error) {
+func parseDevice(a nlattr.Attrs) (Device, error) {
 	d := Device{
-		Index:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_DEV_INDEX)),
-		Name:         a.text(nl.RDMA_NLDEV_ATTR_DEV_NAME),
-		NodeGUID:     GUID(a.uint(nl.RDMA_NLDEV_ATTR_NODE_GUID)),
-		SysImageGUID: GUID(a.uint(nl.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
-		NodeType:     NodeType(a.uint(nl.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
-		Protocol:     a.text(attrProtocol),
-		FWVersion:    a.text(nl.RDMA_NLDEV_ATTR_FW_VERSION),
-		Ports:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
+		Index:        uint32(number(a, nl.RDMA_NLDEV_ATTR_DEV_INDEX)),
+		Name:         a.Text(nl.RDMA_NLDEV_ATTR_DEV_NAME),
+		NodeGUID:     GUID(number(a, nl.RDMA_NLDEV_ATTR_NODE_GUID)),
+		SysImageGUID: GUID(number(a, nl.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
+		NodeType:     NodeType(number(a, nl.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
+		Protocol:     a.Text(attrProtocol),
+		FWVersion:    a.Text(nl.RDMA_NLDEV_ATTR_FW_VERSION),
+		Ports:        uint32(number(a, nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
 	}
-	if v := a.get(attrModeration); len(v) == 1 {
+	if v, _ := a.Get(attrModeration); len(v) == 1 {
 		d.Moderation = onOff[min(v[0], 1)]
 	}
-	if !has32(a, nl.RDMA_NLDEV_ATTR_DEV_INDEX) || d.Name == "" {
-		return Device{}, errMessage
+	if !has(a, nl.RDMA_NLDEV_ATTR_DEV_INDEX) || d.Name == "" {
+		return Device{}, nlattr.ErrMalformed
 	}
 	return d, nil
 }
@@ -156,7 +157,7 @@ func (c *Core) dump() ([]Device, error) {
 	}
 	var found []Device
 	for _, m := range messages {
-		a, err := parse(m)
+		a, err := nlattr.Parse(m)
 		if err != nil {
 			return nil, err
 		}

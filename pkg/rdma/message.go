@@ -1,11 +1,9 @@
 package rdma
 
 import (
-	"encoding/binary"
-	"errors"
-
 	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Commands and attributes of include/uapi/rdma/rdma_netlink.h that the library
@@ -31,67 +29,18 @@ const (
 	attrCounterDynamic = 95 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC
 )
 
-var errMessage = errors.New("malformed RDMA netlink message")
-
-// attribute is one netlink attribute (struct nlattr): its type without the
-// flag bits, and its value.
-type attribute struct {
-	kind  uint16
-	value []byte
+// number returns the number in the attribute, whatever its width, 0 if there is
+// none.
+func number(a nlattr.Attrs, typ uint16) uint64 {
+	n, _ := a.Uint(typ)
+	return n
 }
 
-type attributes []attribute
-
-// parse splits the payload of a message, or of a nested attribute, into its
-// attributes. The values point into m. The messages of RDMA_NL_NLDEV have no
-// header of their own.
-func parse(m []byte) (attributes, error) {
-	var attrs attributes
-	for len(m) >= unix.SizeofRtAttr {
-		length := int(binary.NativeEndian.Uint16(m))
-		if length < unix.SizeofRtAttr || length > len(m) {
-			return nil, errMessage
-		}
-		kind := binary.NativeEndian.Uint16(m[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-		attrs = append(attrs, attribute{kind: kind, value: m[unix.SizeofRtAttr:length]})
-		next := (length + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1)
-		m = m[min(next, len(m)):]
-	}
-	return attrs, nil
+// has reports whether there is a 32-bit number in the attribute.
+func has(a nlattr.Attrs, typ uint16) bool {
+	_, ok := a.Uint32(typ)
+	return ok
 }
-
-func (a attributes) get(kind uint16) []byte {
-	for _, one := range a {
-		if one.kind == kind {
-			return one.value
-		}
-	}
-	return nil
-}
-
-// uint gives the number in the attribute, whatever its width, and 0 when it
-// is absent or no number.
-func (a attributes) uint(kind uint16) uint64 {
-	switch v := a.get(kind); len(v) {
-	case 1:
-		return uint64(v[0])
-	case 2:
-		return uint64(binary.NativeEndian.Uint16(v))
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(v))
-	case 8:
-		return binary.NativeEndian.Uint64(v)
-	default:
-		return 0
-	}
-}
-
-// text gives the string in the attribute, up to its NUL.
-func (a attributes) text(kind uint16) string {
-	return unix.ByteSliceToString(a.get(kind))
-}
-
-func has32(a attributes, kind uint16) bool { return len(a.get(kind)) == 4 }
 
 func uint32Attr(kind int, v uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(v)) }
 

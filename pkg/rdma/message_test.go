@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Answers of Linux 6.12 (amd64), recorded in the rig from the device with
@@ -27,9 +29,9 @@ func message(t testing.TB, name string) []byte {
 	return b
 }
 
-func attrsOf(t testing.TB, m []byte) attributes {
+func attrsOf(t testing.TB, m []byte) nlattr.Attrs {
 	t.Helper()
-	a, err := parse(m)
+	a, err := nlattr.Parse(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func TestShortMessagesAreErrorsOrHoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, err := parse(b); err == nil {
+		if a, err := nlattr.Parse(b); err == nil {
 			t.Errorf("%s was taken for %v", text, a)
 		}
 	}
@@ -110,7 +112,7 @@ func TestShortMessagesAreErrorsOrHoles(t *testing.T) {
 }
 
 func parseAll(m []byte) {
-	a, err := parse(m)
+	a, err := nlattr.Parse(m)
 	if err != nil {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Mode says how RDMA devices and network namespaces relate. It holds for the
@@ -53,11 +54,11 @@ func (c *Core) mode() (Mode, error) {
 	return "", cnierr.Wrap(err, cnierr.Kernel, "", "read the RDMA mode")
 }
 
-func parseMode(a attributes) (Mode, error) {
-	v := a.get(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE)
+func parseMode(a nlattr.Attrs) (Mode, error) {
+	v, _ := a.Get(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE)
 	switch {
 	case len(v) != 1:
-		return "", errMessage
+		return "", nlattr.ErrMalformed
 	case v[0] == 0:
 		return Exclusive, nil
 	case v[0] == 1:

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // PortState is the logical state of a port (enum ib_port_state).
@@ -65,19 +66,19 @@ type Port struct {
 }
 
 // parsePort reads the answer to RDMA_NLDEV_CMD_PORT_GET (fill_port_info).
-func parsePort(a attributes) (Port, error) {
+func parsePort(a nlattr.Attrs) (Port, error) {
 	p := Port{
-		Number:     uint32(a.uint(nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
-		State:      PortState(a.uint(nl.RDMA_NLDEV_ATTR_PORT_STATE)),
-		Phys:       PhysState(a.uint(nl.RDMA_NLDEV_ATTR_PORT_PHYS_STATE)),
-		LID:        uint32(a.uint(nl.RDMA_NLDEV_ATTR_LID)),
-		SMLID:      uint32(a.uint(nl.RDMA_NLDEV_ATTR_SM_LID)),
-		LMC:        uint8(a.uint(nl.RDMA_NLDEV_ATTR_LMC)),
-		Netdev:     int(uint32(a.uint(attrNetdevIndex))),
-		NetdevName: a.text(nl.RDMA_NLDEV_ATTR_NDEV_NAME),
+		Number:     uint32(number(a, nl.RDMA_NLDEV_ATTR_PORT_INDEX)),
+		State:      PortState(number(a, nl.RDMA_NLDEV_ATTR_PORT_STATE)),
+		Phys:       PhysState(number(a, nl.RDMA_NLDEV_ATTR_PORT_PHYS_STATE)),
+		LID:        uint32(number(a, nl.RDMA_NLDEV_ATTR_LID)),
+		SMLID:      uint32(number(a, nl.RDMA_NLDEV_ATTR_SM_LID)),
+		LMC:        uint8(number(a, nl.RDMA_NLDEV_ATTR_LMC)),
+		Netdev:     int(uint32(number(a, attrNetdevIndex))),
+		NetdevName: a.Text(nl.RDMA_NLDEV_ATTR_NDEV_NAME),
 	}
-	if !has32(a, nl.RDMA_NLDEV_ATTR_PORT_INDEX) || p.Number == 0 {
-		return Port{}, errMessage
+	if !has(a, nl.RDMA_NLDEV_ATTR_PORT_INDEX) || p.Number == 0 {
+		return Port{}, nlattr.ErrMalformed
 	}
 	return p, nil
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // setting is what an option of rdma(8), or a file in sysfs, sets of a device, and
@@ -133,7 +134,7 @@ func readAuto(c *Core, d Device, port uint32) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return strconv.FormatUint(a.uint(attrStatAutoMask), 10), nil
+	return strconv.FormatUint(number(a, attrStatAutoMask), 10), nil
 }
 
 func setAuto(c *Core, d Device, port uint32, value string) error {
@@ -157,22 +158,22 @@ func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := parse(a.get(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS))
+	entries, err := a.Nested(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS)
 	if err != nil {
 		return nil, err
 	}
 	var found []optionalCounter
 	for _, e := range entries {
-		one, err := parse(e.value)
+		one, err := nlattr.Parse(e.Value)
 		if err != nil {
 			return nil, err
 		}
-		if one.get(attrCounterDynamic) == nil {
+		if _, ok := one.Get(attrCounterDynamic); !ok {
 			continue // always on
 		}
 		found = append(found, optionalCounter{
-			name:  one.text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME),
-			index: uint32(one.uint(attrCounterIndex)), on: one.uint(attrCounterDynamic) != 0,
+			name:  one.Text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME),
+			index: uint32(number(one, attrCounterIndex)), on: number(one, attrCounterDynamic) != 0,
 		})
 	}
 	return found, nil
@@ -209,7 +210,7 @@ func setOptional(c *Core, d Device, port uint32, value string) error {
 func file(name string) setting {
 	path := func(d Device) (string, error) {
 		if !isElement(d.Name) {
-			return "", fmt.Errorf("RDMA device name %q: %w", d.Name, errMessage)
+			return "", fmt.Errorf("RDMA device name %q: %w", d.Name, nlattr.ErrMalformed)
 		}
 		return filepath.Join("class/infiniband", d.Name, name), nil
 	}

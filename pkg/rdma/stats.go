@@ -4,6 +4,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // Counters reads the hardware counters of a port (RDMA_NLDEV_CMD_STAT_GET), by
@@ -21,22 +22,22 @@ func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 	return counters, cnierr.Wrap(err, cnierr.Kernel, "", "read the counters of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }
 
-func parseCounters(a attributes) (map[string]uint64, error) {
-	entries, err := parse(a.get(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS))
+func parseCounters(a nlattr.Attrs) (map[string]uint64, error) {
+	entries, err := a.Nested(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS)
 	if err != nil {
 		return nil, err
 	}
 	counters := map[string]uint64{}
 	for _, e := range entries {
-		if e.kind != nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY {
+		if e.Type != nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY {
 			continue
 		}
-		one, err := parse(e.value)
+		one, err := nlattr.Parse(e.Value)
 		if err != nil {
 			return nil, err
 		}
-		if name := one.text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME); name != "" {
-			counters[name] = one.uint(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE)
+		if name := one.Text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME); name != "" {
+			counters[name] = number(one, nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_VALUE)
 		}
 	}
 	return counters, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
 // sys gives the directory where the sysfs of the namespace is read.
@@ -137,7 +138,7 @@ func (c *Core) parent(name string) (dev, bus string, err error) {
 		return "", "", err
 	}
 	if !isElement(name) {
-		return "", "", fmt.Errorf("RDMA device name %q: %w", name, errMessage)
+		return "", "", fmt.Errorf("RDMA device name %q: %w", name, nlattr.ErrMalformed)
 	}
 	return parentAt(filepath.Join(root, "class/infiniband", name))
 }
