@@ -6,7 +6,7 @@
 // pkg/install, and takes them away; "rail-agent uninstall" does only that.
 //
 // "rail-agent ipam" reconciles the addresses of the cluster, by
-// pkg/ipam/kubernetes.
+// pkg/whereabouts.
 //
 // It logs to stderr, one line of text for each event, and ends by SIGTERM or
 // SIGINT with 0. It exits with 1 when it cannot begin, and a command that ends

@@ -19,10 +19,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/install"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // mostTries bounds how often another's plugin may be found half written.
@@ -156,7 +156,7 @@ func users(stateDirs []string) []string {
 				all = append(all, err.Error())
 			}
 		}
-		for _, n := range kubernetes.Notes(dir) {
+		for _, n := range store.Allocations(dir) {
 			if !known[ledger.Key{ContainerID: n.ContainerID, IfName: n.IfName}] {
 				all = append(all, fmt.Sprintf("pod %s has the address %s at %s", n.PodRef, n.Addr, n.IfName))
 			}

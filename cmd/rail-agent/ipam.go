@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
 // onceTime is what one pass gets beyond its grace period: the API client tries
@@ -21,8 +21,8 @@ const onceTime = 10 * time.Minute
 type reconcilerFlags struct{ grace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
-	flags.DurationVar(&f.grace, "grace", kubernetes.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	flags.DurationVar(&f.interval, "interval", kubernetes.DefaultInterval, "time between looks at all addresses")
+	flags.DurationVar(&f.grace, "grace", reconcile.DefaultGrace, "how long a pod must be gone before its addresses are freed")
+	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between looks at all addresses")
 }
 
 func newIPAM(a *agentFlags) *cobra.Command {
@@ -52,14 +52,16 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		if err != nil {
 			return err
 		}
-		o := kubernetes.ReconcilerOptions{Client: client, Grace: of.grace, Interval: of.interval, Log: a.log}
+		o := reconcile.Options{Client: client, Grace: of.grace, Interval: of.interval, Log: a.log}
 		if journal {
-			if o.Store, err = flags.Store("rail-agent/"+version, a.stateDirs[0]); err != nil {
+			s, err := flags.Store("rail-agent/"+version, a.stateDirs[0])
+			if err != nil {
 				return err
 			}
-			defer o.Store.Close()
+			defer s.Close()
+			o.Journal = s
 		}
-		r := kubernetes.NewReconciler(o)
+		r := reconcile.New(o)
 		if !once {
 			return r.Run(cmd.Context())
 		}
@@ -69,7 +71,7 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		r.Tell(found)
 		failed := 0
 		for _, f := range found {
-			if f.Outcome == kubernetes.Failed {
+			if f.Outcome == reconcile.Failed {
 				failed++
 			}
 		}

@@ -9,9 +9,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // journal replays what DELs of this node could not free, each entry by the
@@ -26,9 +26,9 @@ func (j journal) Waiting() (int, error) {
 	total := 0
 	var errs []error
 	for _, dir := range j.stateDirs {
-		ways, err := kubernetes.Journalled(netconf.JournalDir(dir))
+		endpoints, err := store.Journal{Path: netconf.JournalDir(dir)}.Waiting()
 		errs = append(errs, err)
-		for _, n := range ways {
+		for _, n := range endpoints {
 			total += n
 		}
 	}
@@ -44,35 +44,35 @@ func (j journal) Replay(ctx context.Context) error {
 	}
 	var errs []error
 	for _, dir := range j.stateDirs {
-		ways, err := kubernetes.Journalled(netconf.JournalDir(dir))
+		endpoints, err := store.Journal{Path: netconf.JournalDir(dir)}.Waiting()
 		errs = append(errs, err)
-		for _, w := range slices.SortedFunc(maps.Keys(ways), func(a, b kubernetes.Way) int {
+		for _, e := range slices.SortedFunc(maps.Keys(endpoints), func(a, b store.Endpoint) int {
 			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.FlatFile, b.FlatFile))
 		}) {
-			if err := j.replay(ctx, file, dir, w); err != nil {
-				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", w.Kubeconfig, err))
+			if err := j.replay(ctx, file, dir, e); err != nil {
+				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", e.Kubeconfig, err))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (j journal) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, w kubernetes.Way) error {
-	vet, err := file.VetKubeconfig(w.Kubeconfig, file.FlatFiles(w.FlatFile))
+func (j journal) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, e store.Endpoint) error {
+	vet, err := file.VetKubeconfig(e.Kubeconfig, file.FlatFiles(e.FlatFile))
 	if err != nil {
 		return err
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: w.Kubeconfig, Vet: vet, Namespace: w.Namespace, UserAgent: "rail-agent/" + version, RetryFor: kubernetes.RetryFor})
+	client, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: "rail-agent/" + version, RetryFor: store.RetryFor})
 	if err != nil {
 		return err
 	}
-	store, err := kubernetes.New(kubernetes.Options{
-		Client: client, Kubeconfig: w.Kubeconfig, FlatFile: w.FlatFile, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
+	s, err := store.New(store.Options{
+		Client: client, Kubeconfig: e.Kubeconfig, FlatFile: e.FlatFile, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 		Warn: func(err error) { j.log.Warn("not done yet", "stateDir", stateDir, "err", err) },
 	})
 	if err != nil {
 		return err
 	}
-	_, err = store.Replay(ctx)
-	return errors.Join(err, store.Close())
+	_, err = s.Replay(ctx)
+	return errors.Join(err, s.Close())
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/agent/events"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
 // off is what switches a flag with a default off.
@@ -144,7 +144,7 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 			return err
 		}
 		// The keeper replays the journal.
-		r := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: a.log})
+		r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: a.log})
 		beside.Go(func() {
 			if err := r.Run(ctx); err != nil && ctx.Err() == nil {
 				a.log.Error("the addresses of the cluster are not reconciled any more", "err", err)

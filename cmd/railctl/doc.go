@@ -6,7 +6,7 @@
 // pkg/rdma, and knows nothing of files. It makes no ledger where there is none,
 // and changes nothing but by "railctl gc", "railctl ipam gc", "railctl rdma mode
 // MODE" and "railctl uninstall". The cluster it reads through pkg/kube and
-// pkg/ipam/kubernetes, for these two and "railctl ipam" alone.
+// pkg/whereabouts, for these two and "railctl ipam" alone.
 //
 // It exits with 0 when all went well, and with 1 otherwise: also when it could
 // show or end only a part, which it then has done, and says so on stderr.

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
 // clusterTime bounds a command, beyond a grace period that it waits: the client
@@ -80,21 +80,23 @@ failed, or changed meanwhile and is for the next run.`,
 	output := addOutputFlag(cmd)
 	c.Add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "look once, and only say what would be freed if it is still so after the grace period")
-	cmd.Flags().DurationVar(&grace, "grace", kubernetes.DefaultGrace, "time between the two looks")
+	cmd.Flags().DurationVar(&grace, "grace", reconcile.DefaultGrace, "time between the two looks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel, client, err := c.begin(cmd, grace)
 		if err != nil {
 			return err
 		}
 		defer cancel()
-		o := kubernetes.ReconcilerOptions{Client: client, Grace: grace, DryRun: dryRun, Log: plainLog(cmd.ErrOrStderr())}
+		o := reconcile.Options{Client: client, Grace: grace, DryRun: dryRun, Log: plainLog(cmd.ErrOrStderr())}
 		if _, err := os.Stat(netconf.JournalDir(*stateDir)); err == nil && !dryRun {
-			if o.Store, err = c.Store("railctl/"+version, *stateDir); err != nil {
+			s, err := c.Store("railctl/"+version, *stateDir)
+			if err != nil {
 				return err
 			}
-			defer o.Store.Close()
+			defer s.Close()
+			o.Journal = s
 		}
-		found, err := kubernetes.NewReconciler(o).Once(ctx)
+		found, err := reconcile.New(o).Once(ctx)
 		if printErr := printFindings(cmd, output, found); printErr != nil {
 			return printErr
 		}
@@ -105,7 +107,7 @@ failed, or changed meanwhile and is for the next run.`,
 		left := 0
 		for _, f := range found {
 			switch f.Outcome {
-			case kubernetes.Failed, kubernetes.Changed, kubernetes.Waiting:
+			case reconcile.Failed, reconcile.Changed, reconcile.Waiting:
 				left++
 			}
 		}
@@ -117,13 +119,13 @@ failed, or changed meanwhile and is for the next run.`,
 	return cmd
 }
 
-func printFindings(cmd *cobra.Command, output *format, found []*kubernetes.Finding) error {
+func printFindings(cmd *cobra.Command, output *format, found []*reconcile.Finding) error {
 	if len(found) == 0 && *output == asTable {
 		fmt.Fprintln(cmd.OutOrStdout(), "nothing to free: every address has its pod")
 		return nil
 	}
 	if found == nil {
-		found = []*kubernetes.Finding{}
+		found = []*reconcile.Finding{}
 	}
 	rows := [][]string{{"POOL", "ADDRESS", "RESERVATION", "POD", "IFNAME", "WHAT", "WHY", "OUTCOME"}}
 	for _, f := range found {

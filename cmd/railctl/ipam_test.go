@@ -14,9 +14,10 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // ipamLab is a namespace of pools on a real control plane.
@@ -226,7 +227,7 @@ func testIPAMCheck(l *ipamLab) {
 		"error same: it hands out 10.0.0.1, the gateway of network ns-check/fine",
 		"error fine: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be given twice",
 		"error same: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be given twice",
-		fmt.Sprintf("warning wide: 10.0.0.0/16 has 65534 addresses, and one IPPool holds about %d", kubernetes.Largest),
+		fmt.Sprintf("warning wide: 10.0.0.0/16 has 65534 addresses, and one IPPool holds about %d", api.MaxEntries),
 		"error sliced: there is no NodeSlicePool sliced: no pod gets an address",
 		"error held: the gateway 10.4.0.1 is held by ns-check/a",
 		"warning held: the gateway 10.4.0.1 may be handed out",
@@ -281,7 +282,7 @@ func testIPAMGC(l *ipamLab) {
 	state := t.TempDir()
 	for kubeconfig, key := range map[string]string{elsewhere: "c-elsewhere", here: "c-lives"} {
 		o := ipam.Owner{ContainerID: key, IfName: "net1"}
-		if err := kubernetes.Defer(netconf.JournalDir(state), kubernetes.Way{Kubeconfig: kubeconfig}, o, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
+		if err := (store.Journal{Path: netconf.JournalDir(state)}).Add(store.Endpoint{Kubeconfig: kubeconfig}, o, []ipam.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -290,9 +291,9 @@ func testIPAMGC(l *ipamLab) {
 		t.Errorf("%d: %s%s", code, out, errOut)
 	}
 	contains(t, "stderr", errOut, "deferred DELs are left")
-	ways, err := kubernetes.Journalled(netconf.JournalDir(state))
-	if err != nil || len(ways) != 1 || ways[kubernetes.Way{Kubeconfig: elsewhere}] != 1 {
-		t.Errorf("the journal has %v, want that of the other server: %v", ways, err)
+	waiting, err := store.Journal{Path: netconf.JournalDir(state)}.Waiting()
+	if err != nil || len(waiting) != 1 || waiting[store.Endpoint{Kubeconfig: elsewhere}] != 1 {
+		t.Errorf("the journal has %v, want that of the other server: %v", waiting, err)
 	}
 	out, _, _ = l.railctl("show")
 	contains(t, "show", squeezed(out), "10.0.0.0-24 10.0.0.0/24 0 254 254 - -")

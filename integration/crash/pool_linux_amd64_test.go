@@ -16,9 +16,11 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // plane is the control plane of all tests, started when the first wants it.
@@ -203,7 +205,7 @@ func (p *pool) settleCluster(recovery string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	s, err := kubernetes.New(kubernetes.Options{
+	s, err := store.New(store.Options{
 		Client: client, Kubeconfig: p.kubeconfig, StateDir: p.state,
 		JournalDir: netconf.JournalDir(p.state),
 	})
@@ -217,7 +219,7 @@ func (p *pool) settleCluster(recovery string) {
 	if recovery != byReconciler {
 		p.wantNone(client, "before the reconciler", false)
 	}
-	if _, err := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client}).Once(p.t.Context()); err != nil {
+	if _, err := reconcile.New(reconcile.Options{Client: client}).Once(p.t.Context()); err != nil {
 		p.lost = append(p.lost, "reconciler: "+err.Error())
 	}
 	p.wantNone(client, "after the reconciler", true)
@@ -226,7 +228,7 @@ func (p *pool) settleCluster(recovery string) {
 // wantNone wants no entry in the cluster's pools, and no reservation if all.
 func (p *pool) wantNone(client *kube.Client, when string, all bool) {
 	p.t.Helper()
-	found, err := kubernetes.Inspect(p.t.Context(), client)
+	found, err := api.Inspect(p.t.Context(), client)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -17,8 +17,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // faults says how much a run suffers.
@@ -155,7 +157,7 @@ func wantClear(t *testing.T, err error) {
 func (n *node) settle(t *testing.T) {
 	t.Helper()
 	client, waiting := n.settleJournal(t)
-	found, err := kubernetes.NewReconciler(kubernetes.ReconcilerOptions{Client: client}).Once(t.Context())
+	found, err := reconcile.New(reconcile.Options{Client: client}).Once(t.Context())
 	if err != nil {
 		t.Error(err)
 	}
@@ -178,7 +180,7 @@ func (n *node) settleJournal(t *testing.T) (client *kube.Client, waiting int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := kubernetes.New(kubernetes.Options{Client: client, Kubeconfig: filepath.Join(n.dir, "kubeconfig"), StateDir: state, JournalDir: journal})
+	s, err := store.New(store.Options{Client: client, Kubeconfig: filepath.Join(n.dir, "kubeconfig"), StateDir: state, JournalDir: journal})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func (n *node) settleJournal(t *testing.T) (client *kube.Client, waiting int) {
 // it has stopped.
 type audit struct {
 	held    *answers
-	holders map[string]map[netip.Addr]kubernetes.Entry // by pool
+	holders map[string]map[netip.Addr]api.Entry // by pool
 	wrong   []string
 	added   int // entries seen to come
 	gaps    int // times that the history has a hole: a server died
@@ -208,7 +210,7 @@ func startAudit(t *testing.T, n *node, held *answers) *audit {
 		return kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "audit", Timeout: 2 * time.Second})
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &audit{held: held, holders: map[string]map[netip.Addr]kubernetes.Entry{}, cancel: cancel, done: make(chan struct{})}
+	a := &audit{held: held, holders: map[string]map[netip.Addr]api.Entry{}, cancel: cancel, done: make(chan struct{})}
 	began := make(chan struct{})
 	go a.run(ctx, n.namespace, open, began)
 	<-began
@@ -220,7 +222,7 @@ func startAudit(t *testing.T, n *node, held *answers) *audit {
 func (a *audit) run(ctx context.Context, namespace string, open func() (*kube.Client, error), began chan<- struct{}) {
 	defer close(a.done)
 	begin := sync.OnceFunc(func() { close(began) })
-	all := kubernetes.Pools(namespace)
+	all := api.Pools(namespace)
 	version := ""
 	var client *kube.Client
 	for ctx.Err() == nil {
@@ -259,11 +261,11 @@ func (a *audit) run(ctx context.Context, namespace string, open func() (*kube.Cl
 // see compares a pool with what it was before. After a hole in the history it
 // cannot be told whether an address was free in between.
 func (a *audit) see(data []byte, hole bool) error {
-	p, err := kubernetes.ParsePool(data)
+	p, err := api.ParsePool(data)
 	if err != nil {
 		return err
 	}
-	now := map[netip.Addr]kubernetes.Entry{}
+	now := map[netip.Addr]api.Entry{}
 	for key, e := range p.Entries {
 		addr, err := p.Addr(key)
 		if err != nil {

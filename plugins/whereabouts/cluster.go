@@ -10,15 +10,15 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // openCluster opens the store of the cluster that kubeconfig leads to, and
 // looks the node's slice up where the config wants slices.
-func (c *call) openCluster(ctx context.Context, kubeconfig string) (*kubernetes.Store, error) {
+func (c *call) openCluster(ctx context.Context, kubeconfig string) (*store.Store, error) {
 	s, err := c.connect(kubeconfig, c.conf.StateDir)
 	if err != nil || c.conf.NodeSliceSize == 0 {
 		return s, err
@@ -29,7 +29,7 @@ func (c *call) openCluster(ctx context.Context, kubeconfig string) (*kubernetes.
 	return s, nil
 }
 
-func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
+func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	if kubeconfig == "" {
 		return nil, cnierr.New(cnierr.InvalidConfig, `set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`,
 			`"store": "kubernetes" without a kubeconfig`)
@@ -38,11 +38,11 @@ func (c *call) connect(kubeconfig, stateDir string) (*kubernetes.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + version, RetryFor: kubernetes.RetryFor})
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + version, RetryFor: store.RetryFor})
 	if err != nil {
 		return nil, err
 	}
-	return kubernetes.New(kubernetes.Options{
+	return store.New(store.Options{
 		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
 		Warn: func(err error) { c.warn("not done yet", err) },
 	})
@@ -65,7 +65,7 @@ func (c *call) flatFile() string {
 }
 
 // findSlice sets c.slice.
-func (c *call) findSlice(ctx context.Context, s *kubernetes.Store) error {
+func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 	whole, name, err := c.sliced()
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 // config names. If there is no way to the cluster now, the journal keeps it.
 func (c *call) releaseCluster(ctx context.Context) error {
 	s, err := c.connect(c.conf.Kubeconfig, c.conf.StateDir)
-	noted := kubernetes.Noted(c.conf.StateDir, c.owner())[c.conf.Kubeconfig]
+	noted := store.AllocatedPools(c.conf.StateDir, c.owner())[c.conf.Kubeconfig]
 	if err != nil {
 		return c.releaseAway(noted, err)
 	}
@@ -164,7 +164,7 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 			return nil
 		}
 		c.warn("the address is freed later, by rail-agent when it can read the slice", why)
-		return kubernetes.DeferSlice(netconf.JournalDir(c.conf.StateDir), c.way(kubeconfig), c.owner(), whole, slices)
+		return c.journal(c.conf.StateDir).AddSlice(c.endpoint(kubeconfig), c.owner(), whole, slices)
 	}
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
 }
@@ -173,12 +173,17 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 // of the cluster to which there is no way now, because of why.
 func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
 	c.warn("the addresses are freed later, by the next call of this node that reaches the server", why)
-	return kubernetes.Defer(netconf.JournalDir(stateDir), c.way(kubeconfig), c.owner(), pools)
+	return c.journal(stateDir).Add(c.endpoint(kubeconfig), c.owner(), pools)
 }
 
-// way returns how the journal's replay reaches the cluster of kubeconfig.
-func (c *call) way(kubeconfig string) kubernetes.Way {
-	return kubernetes.Way{Kubeconfig: kubeconfig, FlatFile: c.flatFile()}
+// journal returns the journal of what stateDir's store could not free.
+func (c *call) journal(stateDir string) store.Journal {
+	return store.Journal{Path: netconf.JournalDir(stateDir)}
+}
+
+// endpoint returns how the journal's replay reaches the cluster of kubeconfig.
+func (c *call) endpoint(kubeconfig string) store.Endpoint {
+	return store.Endpoint{Kubeconfig: kubeconfig, FlatFile: c.flatFile()}
 }
 
 // releaseNoted frees what the node has noted of the attachment in clusters
@@ -186,7 +191,7 @@ func (c *call) way(kubeconfig string) kubernetes.Way {
 // the journal keeps it.
 func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
 	var errs []error
-	for kubeconfig, pools := range kubernetes.Noted(stateDir, c.owner()) {
+	for kubeconfig, pools := range store.AllocatedPools(stateDir, c.owner()) {
 		if c.confErr == nil && kubeconfig == c.conf.Kubeconfig && c.storeName() == netconf.StoreKubernetes {
 			continue
 		}

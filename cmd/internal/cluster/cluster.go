@@ -1,5 +1,5 @@
 // Package cluster is how the commands find the API server and the node's side
-// of its address store. It imports kube, netconf, ipam/kubernetes and cnierr.
+// of its address store. It imports kube, netconf, whereabouts/store and cnierr.
 package cluster
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // Flags are those of every command that talks to the cluster.
@@ -80,8 +80,8 @@ func OfPlugins() (string, error) {
 // Store opens the node's side of the store, to replay what the plugins of this
 // node have left in the journal for the same server and namespace, whatever
 // kubeconfig they have.
-func (f *Flags) Store(userAgent, stateDir string) (*kubernetes.Store, error) {
-	client, path, err := f.open(userAgent, kubernetes.RetryFor)
+func (f *Flags) Store(userAgent, stateDir string) (*store.Store, error) {
+	client, path, err := f.open(userAgent, store.RetryFor)
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +90,10 @@ func (f *Flags) Store(userAgent, stateDir string) (*kubernetes.Store, error) {
 		return nil, err
 	}
 	// What is noted is for the plugins, which may have no other way.
-	if plugins != "" && kubernetes.LeadsTo(client, kubernetes.Way{Kubeconfig: plugins}) {
+	if plugins != "" && store.SameServer(client, store.Endpoint{Kubeconfig: plugins}) {
 		path = plugins
 	}
-	return kubernetes.New(kubernetes.Options{
+	return store.New(store.Options{
 		Client: client, Kubeconfig: path,
 		StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
 	})

@@ -21,9 +21,10 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 func init() { drives = true }
@@ -89,7 +90,7 @@ func held(t *testing.T, plane *controlplane.Plane) (n int) {
 			Spec struct{ Allocations map[string]any }
 		}
 	}
-	path := fmt.Sprintf("/apis/%s/%s/namespaces/kube-system/ippools", kubernetes.Group, kubernetes.Version)
+	path := fmt.Sprintf("/apis/%s/%s/namespaces/kube-system/ippools", api.Group, api.Version)
 	code, answer, err := plane.Admin().Get(t.Context(), path)
 	if err == nil {
 		err = json.Unmarshal(answer, &pools)
@@ -283,7 +284,7 @@ func findAfterTheReset(t *testing.T) {
 // waiting gives how many frees are journalled.
 func (n *node) waiting() int {
 	n.t.Helper()
-	frees, err := kubernetes.Journalled(filepath.Join(n.state, "ipam-journal"))
+	frees, err := store.Journal{Path: filepath.Join(n.state, "ipam-journal")}.Waiting()
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // Verdict is a problem of a network, with its cure.
@@ -52,8 +52,8 @@ func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
 
 // checker holds what is compared, and what was found.
 type checker struct {
-	slices   map[string]*kubernetes.NodeSlices
-	pools    map[string]*kubernetes.PoolState
+	slices   map[string]*api.NodeSlices
+	pools    map[string]*api.PoolState
 	nodes    []string // nil if they cannot be read
 	sources  []source
 	verdicts []Verdict
@@ -61,15 +61,15 @@ type checker struct {
 }
 
 func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
-	survey, err := kubernetes.Inspect(ctx, client)
+	survey, err := api.Inspect(ctx, client)
 	if err != nil {
 		return nil, err
 	}
-	k := &checker{pools: map[string]*kubernetes.PoolState{}, verdicts: []Verdict{}, errs: survey.Errors}
+	k := &checker{pools: map[string]*api.PoolState{}, verdicts: []Verdict{}, errs: survey.Errors}
 	for _, p := range survey.Pools {
 		k.pools[p.Name] = p
 	}
-	if k.slices, err = kubernetes.InspectSlices(ctx, client); err != nil {
+	if k.slices, err = api.InspectSlices(ctx, client); err != nil {
 		return nil, err
 	}
 	networks, errs := readNetworks(ctx, client)
@@ -159,12 +159,12 @@ func (k *checker) network(n *Network) {
 
 // source checks one range against its pool.
 func (k *checker) source(s *source) {
-	if addresses := between(s.Range.First(), s.Range.Last()); addresses.Cmp(big.NewInt(kubernetes.Largest)) > 0 {
+	if addresses := between(s.Range.First(), s.Range.Last()); addresses.Cmp(big.NewInt(api.MaxEntries)) > 0 {
 		level := LevelWarning
 		if p := k.pools[s.Pool.Name()]; p != nil && len(p.Entries) > nearlyFull {
 			level = LevelError
 		}
-		k.say(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), kubernetes.Largest),
+		k.say(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), api.MaxEntries),
 			"set node_slice_size if you expect that many pods")
 	}
 	p := k.pools[s.Pool.Name()]

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/ipam"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // Explanation lists what an ADD passes over in one range, up to the next free address.
@@ -40,16 +40,16 @@ func Explain(ctx context.Context, client *kube.Client, networks []Network, node 
 			return nil, err
 		}
 		for _, s := range sources {
-			state, err := kubernetes.ReadPool(ctx, client, s.Pool.Name())
+			state, err := api.ReadPool(ctx, client, s.Pool.Name())
 			if err != nil {
 				return nil, err
 			}
 			if state == nil {
-				state = &kubernetes.PoolState{Name: s.Pool.Name(), Base: s.Pool.Prefix.Addr(), Prefix: s.Pool.Prefix}
+				state = &api.PoolState{Name: s.Pool.Name(), Base: s.Pool.Prefix.Addr(), Prefix: s.Pool.Prefix}
 			}
 			hidden := map[netip.Addr]string{}
 			if networks[i].Conf.Overlapping {
-				if hidden, err = kubernetes.HiddenFrom(ctx, client, s.Pool); err != nil {
+				if hidden, err = api.HiddenFrom(ctx, client, s.Pool); err != nil {
 					return nil, err
 				}
 			}
@@ -60,7 +60,7 @@ func Explain(ctx context.Context, client *kube.Client, networks []Network, node 
 }
 
 // explain goes through the range as an ADD does, from its first address on.
-func (s *source) explain(state *kubernetes.PoolState, hidden map[netip.Addr]string) Explanation {
+func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Explanation {
 	x := Explanation{
 		Network: s.network.Name, Pool: s.Pool.Name(), Range: s.Pool.Prefix,
 		First: s.Range.First(), Last: s.Range.Last(), Steps: []Step{},
@@ -91,7 +91,7 @@ func (s *source) explain(state *kubernetes.PoolState, hidden map[netip.Addr]stri
 	return x
 }
 
-func holderOf(state *kubernetes.PoolState, addr netip.Addr) string {
+func holderOf(state *api.PoolState, addr netip.Addr) string {
 	if key, err := state.Key(addr); err == nil {
 		if e := state.Entries[key]; e.PodRef != "" {
 			return "held by " + e.PodRef

@@ -10,10 +10,10 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // Network is a configuration that takes addresses from whereabouts' pools.
@@ -159,7 +159,7 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 	if node == "" {
 		return nil, cnierr.New(cnierr.InvalidConfig, "name a node with --node", "network %s gives each node a slice of its range", n.Name)
 	}
-	all, err := kubernetes.InspectSlices(ctx, client)
+	all, err := api.InspectSlices(ctx, client)
 	if err != nil {
 		return nil, err
 	}

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // Pool is an address pool, with the networks that use it and the pods that hold
@@ -29,7 +29,7 @@ type Pool struct {
 }
 
 // nearlyFull is the number of entries above which a pool counts as nearly full.
-const nearlyFull = kubernetes.Largest * 9 / 10
+const nearlyFull = api.MaxEntries * 9 / 10
 
 // Holder is an entry of a pool that names a pod.
 type Holder struct {
@@ -44,13 +44,13 @@ type Holder struct {
 // Pools returns all pools of client's namespace by name, and an error for each
 // object that cannot be read.
 func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
-	survey, err := kubernetes.Inspect(ctx, client)
+	survey, err := api.Inspect(ctx, client)
 	if err != nil {
 		return nil, nil, err
 	}
 	networks, errs := readNetworks(ctx, client)
 	errs = append(survey.Errors, errs...)
-	slicePools, err := kubernetes.InspectSlices(ctx, client)
+	slicePools, err := api.InspectSlices(ctx, client)
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -80,7 +80,7 @@ func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
 
 // allSources returns a network's ranges, or with node slices those of all nodes.
 // Ranges that cannot be used are left out: [Check] names them.
-func allSources(n *Network, slicePools map[string]*kubernetes.NodeSlices) []source {
+func allSources(n *Network, slicePools map[string]*api.NodeSlices) []source {
 	name, sliced := plan.SlicePool(n.Conf)
 	if !sliced {
 		all, _ := n.sources(plan.Slice{})
@@ -97,7 +97,7 @@ func allSources(n *Network, slicePools map[string]*kubernetes.NodeSlices) []sour
 }
 
 // newPool returns a pool without its holders and networks.
-func newPool(p *kubernetes.PoolState) *Pool {
+func newPool(p *api.PoolState) *Pool {
 	v := &Pool{
 		Name: p.Name, Namespace: p.Namespace, Range: p.Prefix, Used: len(p.Entries), Bytes: p.Bytes,
 		Networks: []string{}, Problems: []string{}, Holders: []Holder{},
@@ -125,13 +125,13 @@ func newPool(p *kubernetes.PoolState) *Pool {
 		v.Free.SetInt64(0)
 	}
 	if len(p.Entries) > nearlyFull {
-		v.Problems = append(v.Problems, fmt.Sprintf("one object holds about %d addresses at the most: see node_slice_size", kubernetes.Largest))
+		v.Problems = append(v.Problems, fmt.Sprintf("one object holds about %d addresses at the most: see node_slice_size", api.MaxEntries))
 	}
 	return v
 }
 
 // hold adds the holder of an address.
-func (v *Pool) hold(h *kubernetes.Holding) {
+func (v *Pool) hold(h *api.Holding) {
 	holder := Holder{Address: h.Addr, PodRef: h.PodRef, IfName: h.IfName, ContainerID: h.ContainerID}
 	switch {
 	case h.Reservation != nil:

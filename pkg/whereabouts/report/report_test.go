@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/ipam/kubernetes"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // network returns the only network of a plugin with these keys in its ipam part.
@@ -32,9 +32,9 @@ func sourcesOf(t *testing.T, n *Network) []source {
 
 func TestExplainPassesOverWhatIsTaken(t *testing.T) {
 	s := sourcesOf(t, network(t, "a", `"range":"10.0.0.0/28","gateway":"10.0.0.2","exclude":["10.0.0.4/31"]`))[0]
-	state := &kubernetes.PoolState{
+	state := &api.PoolState{
 		Name: s.Pool.Name(), Base: s.Pool.Prefix.Addr(), Prefix: s.Pool.Prefix,
-		Entries: map[string]kubernetes.Entry{"1": {PodRef: "ns/pod"}, "3": {}},
+		Entries: map[string]api.Entry{"1": {PodRef: "ns/pod"}, "3": {}},
 	}
 	x := s.explain(state, map[netip.Addr]string{netip.MustParseAddr("10.0.0.6"): "ns/other"})
 	var got []string

@@ -1,0 +1,59 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// ErrContended is wrapped by the error of a writer that lost every race for as long
+// as it had.
+var ErrContended = errors.New("others change the pool all the time")
+
+// IsTransient reports whether err is about this process's time or connection, and not
+// about what was asked: another process may have more luck.
+func IsTransient(err error) bool {
+	return kube.Unavailable(err) || errors.Is(err, ErrContended) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// IsAccessError reports whether the server does not let this node in, does not know
+// the kind, or cannot be told from another server. An operator must mend the token,
+// the role, the CRDs, the certificates, the clock or the way there; then what was
+// wanted can be done.
+func IsAccessError(err error) bool {
+	var e *kube.Error
+	return IsDenied(err) || kube.Misdirected(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.NotFound(err)
+}
+
+// IsDenied reports whether the server does not let this node in.
+func IsDenied(err error) bool {
+	var e *kube.Error
+	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
+}
+
+// IsLostRace reports whether the server refused a patch because the pool was not as
+// it was read. Read it again.
+func IsLostRace(err error) bool {
+	return kube.Refused(err) || kube.Conflict(err) || kube.NotFound(err) || kube.Exists(err)
+}
+
+const shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
+
+// PauseAfterRace waits after a lost race: longer after each, and not as long as the
+// other writers. lost counts the races, and err is how the last was lost.
+func PauseAfterRace(ctx context.Context, lost int, err error) error {
+	longest := min(shortestPause<<min(lost, 10), longestPause)
+	select {
+	case <-time.After(rand.N(longest)):
+		return nil
+	case <-ctx.Done():
+		return cnierr.Wrap(errors.Join(ErrContended, err), cnierr.TryAgain, "try again, or give each node a slice of the range (node_slice_size)",
+			"gave up after %d tries", lost)
+	}
+}

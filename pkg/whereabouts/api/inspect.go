@@ -1,0 +1,158 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// poolsPerPage bounds what one answer holds: a pool may have 1.5 MB.
+const poolsPerPage = 20
+
+// Holding is an entry of a pool that names an address and a holder, with the
+// reservation that belongs to it.
+type Holding struct {
+	Pool *PoolState
+	Key  string
+	Addr netip.Addr
+	Entry
+	// Reservation is the holder's own; nil when there is none. Foreign is
+	// another holder's, where that is known to be of the same address space.
+	Reservation, Foreign *Reservation
+	// Missing is the name of the reservation that other entries of the pool
+	// have and this one lacks.
+	Missing string
+}
+
+// Survey is what the cluster's address store holds, as one look saw it: first
+// the reservations, then the pools. So a reservation without an entry is not
+// one whose ADD was under way.
+type Survey struct {
+	Pools    []*PoolState // by name
+	Holdings []Holding    // by pool and address
+	// Loose are the reservations that belong to no entry, by name. Claimed says
+	// of each whether another holder's entry has the address.
+	Loose   []*Reservation
+	Claimed map[string]bool
+	// Errors tell of objects that cannot be read; the others are here.
+	Errors []error
+}
+
+// Inspect reads all pools and reservations of client's namespace.
+func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
+	s := &Survey{Claimed: map[string]bool{}}
+	reserved := map[string]*Reservation{}
+	_, err := client.List(ctx, Reservations(client.Namespace()), kube.ListOptions{}, func(item []byte) error {
+		r := new(Reservation)
+		if err := json.Unmarshal(item, r); err != nil {
+			s.Errors = append(s.Errors, err)
+			return nil
+		}
+		reserved[r.Metadata.Name] = r
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	pools := map[string]*PoolState{} // a list that begins anew shows some twice
+	_, err = client.List(ctx, Pools(client.Namespace()), kube.ListOptions{Limit: poolsPerPage}, func(item []byte) error {
+		p, err := ParsePool(item)
+		if err != nil {
+			s.Errors = append(s.Errors, err)
+			return nil
+		}
+		pools[p.Name] = p
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Pools = slices.SortedFunc(maps.Values(pools), func(a, b *PoolState) int { return cmp.Compare(a.Name, b.Name) })
+	s.pair(reserved)
+	return s, nil
+}
+
+// pair finds out which reservation belongs to which entry.
+func (s *Survey) pair(reserved map[string]*Reservation) {
+	own := map[string]bool{}
+	for _, p := range s.Pools {
+		spaces, held := p.spaces(), p.holdings()
+		known := map[string]bool{} // the spaces in which the pool has reservations
+		for i := range held {
+			h := &held[i]
+			for _, space := range spaces {
+				name := (ipam.Pool{Space: space}).ReservationName(h.Addr)
+				if r := reserved[name]; r != nil && r.Spec.BelongsTo(h.Owner()) {
+					h.Reservation = r
+					own[name], known[space] = true, true
+					break
+				}
+			}
+		}
+		for i := range held {
+			held[i].lacks(spaces, known, reserved, s.Claimed)
+		}
+		s.Holdings = append(s.Holdings, held...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(reserved)) {
+		if !own[name] {
+			s.Loose = append(s.Loose, reserved[name])
+		}
+	}
+}
+
+// lacks sets what an entry without a reservation of its own has in its place.
+// The pool's name alone does not tell its space from its node: only what its
+// other entries have does, or a name that is neither's.
+func (h *Holding) lacks(spaces []string, known map[string]bool, reserved map[string]*Reservation, claimed map[string]bool) {
+	for _, space := range spaces {
+		name := (ipam.Pool{Space: space}).ReservationName(h.Addr)
+		claimed[name] = true
+		if h.Reservation != nil || !known[space] && len(spaces) > 1 {
+			continue
+		}
+		if r := reserved[name]; r != nil {
+			h.Foreign = r
+		} else if known[space] && len(known) == 1 {
+			h.Missing = name
+		}
+	}
+}
+
+// spaces returns the address spaces that the pool may be of. Its name is
+// "[space-][node-]network", and what stands before the network is either, or
+// both, and may have dashes of its own.
+func (p *PoolState) spaces() []string {
+	head, ok := strings.CutSuffix(p.Name, ipam.Pool{Prefix: p.Prefix}.Name())
+	head, dashed := strings.CutSuffix(head, "-")
+	if !ok || !dashed {
+		return []string{""}
+	}
+	found := []string{head}
+	for i := strings.LastIndexByte(head, '-'); i > 0; i = strings.LastIndexByte(head[:i], '-') {
+		found = append(found, head[:i])
+	}
+	return append(found, "")
+}
+
+// holdings returns the entries that name an address and a holder, by address.
+func (p *PoolState) holdings() []Holding {
+	var held []Holding
+	for key, e := range p.Entries {
+		if e.PodRef == "" {
+			continue
+		}
+		if addr, err := p.Addr(key); err == nil {
+			held = append(held, Holding{Pool: p, Key: key, Addr: addr, Entry: e})
+		}
+	}
+	slices.SortFunc(held, func(a, b Holding) int { return a.Addr.Compare(b.Addr) })
+	return held
+}

@@ -1,0 +1,212 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// The API group of whereabouts' custom resources.
+const (
+	Group   = "whereabouts.cni.cncf.io"
+	Version = "v1alpha1"
+)
+
+// Pools names the IPPools of a namespace; with "" those of all namespaces.
+func Pools(namespace string) kube.Resource { return resource("ippools", namespace) }
+
+// Reservations names the OverlappingRangeIPReservations, as [Pools] does.
+func Reservations(namespace string) kube.Resource {
+	return resource("overlappingrangeipreservations", namespace)
+}
+
+// Slices names the NodeSlicePools, as [Pools] does.
+func Slices(namespace string) kube.Resource { return resource("nodeslicepools", namespace) }
+
+func resource(plural, namespace string) kube.Resource {
+	return kube.Resource{Group: Group, Version: Version, Plural: plural, Namespace: namespace}
+}
+
+// TypeMeta names the kind of an object.
+type TypeMeta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+func typed(kind string) TypeMeta {
+	return TypeMeta{APIVersion: Group + "/" + Version, Kind: kind}
+}
+
+// Entry is the value of a pool's allocation: who holds the address. Entries
+// whose PodRef is empty are placeholders that nobody touches.
+type Entry struct {
+	ContainerID string `json:"id"`
+	PodRef      string `json:"podref"`
+	// IfName is empty in entries from before whereabouts 0.8.
+	IfName string `json:"ifname,omitempty"`
+}
+
+// NewEntry returns the entry of o.
+func NewEntry(o ipam.Owner) Entry {
+	return Entry{ContainerID: o.ContainerID, PodRef: o.PodRef, IfName: o.IfName}
+}
+
+// Size returns about how many bytes the entry takes in the object, without its key.
+func (e Entry) Size() int {
+	const frame = 37 // names, quotes, commas
+	return len(e.ContainerID) + len(e.PodRef) + len(e.IfName) + frame
+}
+
+// Owner returns the holder, without the network, which pools do not keep.
+func (e Entry) Owner() ipam.Owner {
+	return ipam.Owner{ContainerID: e.ContainerID, PodRef: e.PodRef, IfName: e.IfName}
+}
+
+// IPPool is an IPPool as the server has it.
+type IPPool struct {
+	TypeMeta
+	Metadata poolMeta   `json:"metadata"`
+	Spec     IPPoolSpec `json:"spec"`
+}
+
+type poolMeta struct {
+	kube.Meta
+	ManagedFields []json.RawMessage `json:"managedFields,omitempty"`
+}
+
+// IPPoolSpec is what an IPPool says of its addresses.
+type IPPoolSpec struct {
+	Range       string           `json:"range"`
+	Allocations map[string]Entry `json:"allocations"`
+}
+
+// NewIPPool returns the object of a pool of the network cidr.
+func NewIPPool(name, namespace, cidr string, allocations map[string]Entry) IPPool {
+	return IPPool{
+		TypeMeta: typed("IPPool"), Metadata: poolMeta{Meta: kube.Meta{Name: name, Namespace: namespace}},
+		Spec: IPPoolSpec{Range: cidr, Allocations: allocations},
+	}
+}
+
+// PoolState is what one read of an IPPool says.
+type PoolState struct {
+	Name, Namespace string
+	UID, Revision   string
+	// Base is the address that the keys count from: the IP part of spec.range,
+	// with the host bits that somebody may have left in it.
+	Base    netip.Addr
+	Prefix  netip.Prefix     // spec.range, masked
+	Entries map[string]Entry // by key, as in the object
+	Bytes   int              // of the object as JSON
+	// Managed says that the server keeps a note, in metadata.managedFields, of
+	// who wrote each single entry.
+	Managed bool
+	// NoMap says that spec.allocations is missing or null: a patch cannot add
+	// to it.
+	NoMap bool
+}
+
+// ParsePool reads an IPPool. It fails with the code BadRecord if spec.range is
+// no network.
+func ParsePool(data []byte) (*PoolState, error) {
+	var o IPPool
+	if err := json.Unmarshal(data, &o); err != nil {
+		return nil, cnierr.Wrap(err, cnierr.BadRecord, "correct or delete the object", "IPPool %s/%s", o.Metadata.Namespace, o.Metadata.Name)
+	}
+	p := &PoolState{
+		Name: o.Metadata.Name, Namespace: o.Metadata.Namespace,
+		UID: o.Metadata.UID, Revision: o.Metadata.ResourceVersion,
+		Entries: o.Spec.Allocations, Bytes: len(data), NoMap: o.Spec.Allocations == nil,
+		Managed: len(o.Metadata.ManagedFields) > 0,
+	}
+	prefix, err := netip.ParsePrefix(o.Spec.Range)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.BadRecord, "write the network that the pool is named after into spec.range",
+			"IPPool %s/%s", p.Namespace, p.Name)
+	}
+	p.Base, p.Prefix = prefix.Addr(), prefix.Masked()
+	return p, nil
+}
+
+// Key returns the allocation key of addr: its distance from the pool's base, in
+// decimal. It fails for an address below the base, which no key can name.
+func (p *PoolState) Key(addr netip.Addr) (string, error) { return offset(p.Base, addr) }
+
+// Addr returns the address that key names. It fails for what is no key of this
+// pool.
+func (p *PoolState) Addr(key string) (netip.Addr, error) {
+	n, ok := new(big.Int).SetString(key, 10)
+	if !ok || n.Sign() < 0 || n.String() != key {
+		return netip.Addr{}, fmt.Errorf("the key %q is not a number from 0 on", key)
+	}
+	base := p.Base.AsSlice()
+	sum := n.Add(n, new(big.Int).SetBytes(base))
+	if sum.BitLen() > 8*len(base) {
+		return netip.Addr{}, fmt.Errorf("the key %q is beyond the last address", key)
+	}
+	addr, _ := netip.AddrFromSlice(sum.FillBytes(base))
+	return addr, nil
+}
+
+var errBelow = errors.New("the address lies below the one that spec.range begins with")
+
+func offset(base, addr netip.Addr) (string, error) {
+	if base.Is4() != addr.Is4() || addr.Less(base) {
+		return "", errBelow
+	}
+	a, b := new(big.Int).SetBytes(addr.AsSlice()), new(big.Int).SetBytes(base.AsSlice())
+	return a.Sub(a, b).String(), nil
+}
+
+// Used returns the set of the addresses that have an entry, placeholders too.
+// Keys that name no address hold none.
+func (p *PoolState) Used() *ipam.Set {
+	s := new(ipam.Set)
+	for key := range p.Entries {
+		if addr, err := p.Addr(key); err == nil {
+			s.Add(addr)
+		}
+	}
+	return s
+}
+
+// Find returns the entry for which match holds; of several, the one with the lowest
+// address. Placeholders are nobody's.
+func (p *PoolState) Find(match func(netip.Addr, Entry) bool) (netip.Addr, Entry, bool) {
+	var best netip.Addr
+	var found Entry
+	for key, e := range p.Entries {
+		if e.PodRef == "" {
+			continue
+		}
+		addr, err := p.Addr(key)
+		if err != nil || best.IsValid() && !addr.Less(best) || !match(addr, e) {
+			continue
+		}
+		best, found = addr, e
+	}
+	return best, found, best.IsValid()
+}
+
+// ReadPool returns the named pool of client's namespace, nil when there is none.
+func ReadPool(ctx context.Context, client *kube.Client, name string) (*PoolState, error) {
+	data, err := client.Get(ctx, Pools(client.Namespace()), name)
+	if kube.NotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ParsePool(data)
+}
+
+// MaxEntries is about how many addresses one pool can hold: its object has 1.5 MiB
+// at the most, and an entry about 150 bytes.
+const MaxEntries = 10_000

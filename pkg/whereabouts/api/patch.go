@@ -1,0 +1,66 @@
+package api
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// PoolPatch builds a JSON patch of an IPPool. Each operation first tests that the
+// entry is as it was read: the server refuses the whole patch if one is not.
+type PoolPatch struct {
+	Ops   []kube.PatchOp
+	Added map[string]Entry // by key
+
+	// tested are the keys that the patch tests, and removes or replaces. A second
+	// test of one would fail for ever.
+	tested map[string]bool
+}
+
+// Remove removes the entry e. Of several removals of the same key one is enough.
+func (p *PoolPatch) Remove(key string, e Entry) {
+	if p.tested[key] {
+		return
+	}
+	p.test(key, e)
+	p.Ops = append(p.Ops, kube.PatchOp{Op: "remove", Path: keyPath(key)})
+}
+
+// Replace replaces the entry was by is.
+func (p *PoolPatch) Replace(key string, was, is Entry) {
+	p.test(key, was)
+	p.Ops = append(p.Ops, kube.PatchOp{Op: "replace", Path: keyPath(key), Value: is})
+}
+
+// Tests reports whether the patch removes or replaces the entry of key.
+func (p *PoolPatch) Tests(key string) bool { return p.tested[key] }
+
+func (p *PoolPatch) test(key string, e Entry) {
+	if p.tested == nil {
+		p.tested = map[string]bool{}
+	}
+	p.tested[key] = true
+	p.Ops = append(p.Ops,
+		kube.PatchOp{Op: "test", Path: keyPath(key) + "/id", Value: e.ContainerID},
+		kube.PatchOp{Op: "test", Path: keyPath(key) + "/podref", Value: e.PodRef})
+	if e.IfName != "" {
+		p.Ops = append(p.Ops, kube.PatchOp{Op: "test", Path: keyPath(key) + "/ifname", Value: e.IfName})
+	}
+}
+
+// opsToAdd is how many operations Add makes.
+const opsToAdd = 2
+
+// Add adds the entry e where there is none.
+func (p *PoolPatch) Add(key string, e Entry) {
+	if p.Added == nil {
+		p.Added = map[string]Entry{}
+	}
+	p.Ops = append(p.Ops,
+		kube.PatchOp{Op: "test", Path: keyPath(key), Value: nil},
+		kube.PatchOp{Op: "add", Path: keyPath(key), Value: e})
+	p.Added[key] = e
+}
+
+// OnlyAdds reports whether the patch neither removes nor replaces an entry.
+func (p *PoolPatch) OnlyAdds() bool { return len(p.Ops) == len(p.Added)*opsToAdd }
+
+func keyPath(key string) string { return "/spec/allocations/" + kube.Escape(key) }

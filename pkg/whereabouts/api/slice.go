@@ -1,0 +1,91 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// slicePool is a NodeSlicePool. whereabouts' controller makes it, and gives
+// each node its slice.
+type slicePool struct {
+	Metadata kube.Meta `json:"metadata"`
+	Spec     struct {
+		Range     string `json:"range"`
+		SliceSize string `json:"sliceSize"`
+	} `json:"spec"`
+	Status struct {
+		Allocations []struct {
+			NodeName   string `json:"nodeName"`
+			SliceRange string `json:"sliceRange"`
+		} `json:"allocations"`
+	} `json:"status"`
+}
+
+// ReadSlice returns node's slice in the NodeSlicePool name.
+func ReadSlice(ctx context.Context, client *kube.Client, name, node string) (netip.Prefix, error) {
+	data, err := client.Get(ctx, Slices(client.Namespace()), name)
+	if kube.NotFound(err) {
+		return netip.Prefix{}, cnierr.Wrap(err, cnierr.NotAvailable,
+			"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?", "node slices of network %s", name)
+	}
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	var p slicePool
+	bad := func(err error) error {
+		return cnierr.Wrap(err, cnierr.BadRecord, "correct or delete the object", "NodeSlicePool %s/%s", client.Namespace(), name)
+	}
+	if err := json.Unmarshal(data, &p); err != nil {
+		return netip.Prefix{}, bad(err)
+	}
+	for _, a := range p.Status.Allocations {
+		if a.NodeName != node {
+			continue
+		}
+		slice, err := netip.ParsePrefix(a.SliceRange)
+		if err != nil {
+			return netip.Prefix{}, bad(err)
+		}
+		return slice.Masked(), nil
+	}
+	return netip.Prefix{}, cnierr.New(cnierr.NotAvailable,
+		"check that the controller knows the node by this name, and that the range has slices left",
+		"NodeSlicePool %s/%s has no slice of %s for node %q", client.Namespace(), name, p.Spec.Range, node)
+}
+
+// NodeSlices is a NodeSlicePool: which node has which slice of a range.
+type NodeSlices struct {
+	Range string
+	Of    map[string]netip.Prefix // by node
+}
+
+// InspectSlices returns the NodeSlicePools of client's namespace by name: none
+// where the cluster does not know the kind.
+func InspectSlices(ctx context.Context, client *kube.Client) (map[string]*NodeSlices, error) {
+	all := map[string]*NodeSlices{}
+	_, err := client.List(ctx, Slices(client.Namespace()), kube.ListOptions{}, func(item []byte) error {
+		var p slicePool
+		if err := json.Unmarshal(item, &p); err != nil {
+			return err
+		}
+		n := &NodeSlices{Range: p.Spec.Range, Of: map[string]netip.Prefix{}}
+		for _, a := range p.Status.Allocations {
+			if slice, err := netip.ParsePrefix(a.SliceRange); err == nil && a.NodeName != "" {
+				n.Of[a.NodeName] = slice.Masked()
+			}
+		}
+		all[p.Metadata.Name] = n
+		return nil
+	})
+	var refused *kube.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return all, nil
+	}
+	return all, err
+}

@@ -1,0 +1,205 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+const (
+	// removals bounds one patch: three operations each, and the server takes
+	// ten thousand.
+	removals = 500
+	// mostLost is how often a patch may find the pool changed.
+	mostLost = 5
+)
+
+// act carries out what is due, in bunches: each asks for its pods just before.
+func (r *Reconciler) act(ctx context.Context, s *api.Survey, due []*Finding) {
+	for len(due) > 0 {
+		n := 1
+		for n < len(due) && n < removals && due[n].Kind == due[0].Kind && due[n].Pool == due[0].Pool {
+			n++
+		}
+		bunch := r.confirm(ctx, due[:n])
+		switch {
+		case len(bunch) == 0:
+		case bunch[0].Kind == MissingReservation:
+			r.makeReservations(ctx, bunch)
+		case bunch[0].Kind == StaleEntry:
+			freed := r.freeEntries(ctx, bunch, 0)
+			r.freeReservations(ctx, freed, []string{bunch[0].Pool})
+		default:
+			r.freeReservations(ctx, bunch, poolsOf(s, bunch))
+		}
+		due = due[n:]
+	}
+}
+
+// confirm asks the server for the pods of findings, and gives those that hold.
+func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
+	var refs []string
+	for _, f := range bunch {
+		refs = append(refs, f.PodRef)
+	}
+	slices.Sort(refs)
+	pods, failed := getPods(ctx, r.Client, slices.Compact(refs))
+	var sure []*Finding
+	for _, f := range bunch {
+		switch err := failed[f.PodRef]; {
+		case err != nil:
+			f.settle(Failed, err)
+		case f.confirmed(pods[f.PodRef]):
+			sure = append(sure, f)
+		default:
+			f.settle(Waiting, nil)
+		}
+	}
+	return sure
+}
+
+// freeEntries takes entries of one pool out by one patch, which changes
+// nothing unless all of them are as they were; otherwise it goes on with those
+// that still are. It gives those that are out.
+func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int) []*Finding {
+	if len(bunch) == 0 {
+		return nil
+	}
+	c := &api.PoolPatch{}
+	for _, f := range bunch {
+		c.Remove(f.holding.Key, f.holding.Entry)
+	}
+	pool := bunch[0].Pool
+	_, err := r.Client.Patch(ctx, api.Pools(r.Client.Namespace()), pool, c.Ops)
+	if err == nil {
+		for _, f := range bunch {
+			f.settle(Freed, nil)
+		}
+		return bunch
+	}
+	give := func(err error) []*Finding {
+		for _, f := range bunch {
+			f.settle(Failed, err)
+		}
+		return nil
+	}
+	if !api.IsLostRace(err) || lost == mostLost {
+		return give(err)
+	}
+	if err := api.PauseAfterRace(ctx, lost, err); err != nil {
+		return give(err)
+	}
+	now, readErr := api.ReadPool(ctx, r.Client, pool)
+	if readErr != nil {
+		return give(readErr)
+	}
+	var same, out []*Finding
+	for _, f := range bunch {
+		e, there := api.Entry{}, false
+		if now != nil {
+			e, there = now.Entries[f.holding.Key]
+		}
+		switch {
+		case !there: // perhaps by this patch, whose answer was lost
+			f.settle(Freed, nil)
+			out = append(out, f)
+		case e == f.holding.Entry:
+			same = append(same, f)
+		default:
+			f.settle(Changed, nil)
+		}
+	}
+	return append(out, r.freeEntries(ctx, same, lost+1)...)
+}
+
+// reserved gives the reservation that goes with f, nil if there is none.
+func (f *Finding) reserved() *api.Reservation {
+	if f.loose != nil {
+		return f.loose
+	}
+	return f.holding.Reservation
+}
+
+// freeReservations deletes the reservations of bunch, each only if it is as it
+// was read. Then it looks into pools: a new pod of the same name may have got
+// the same address in between, and taken the reservation for its own.
+func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, pools []string) {
+	bunch = slices.DeleteFunc(slices.Clone(bunch), func(f *Finding) bool { return f.reserved() == nil })
+	if len(bunch) == 0 {
+		return
+	}
+	api.ForEach(bunch, func(f *Finding) {
+		m := f.reserved().Metadata
+		err := api.DeleteReservation(ctx, r.Client, m.Name, kube.Preconditions{UID: m.UID, ResourceVersion: m.ResourceVersion})
+		switch {
+		case kube.NotFound(err):
+			err = nil
+		case kube.Conflict(err):
+			f.settle(Changed, nil)
+			return
+		}
+		f.settle(Freed, err)
+	})
+	for _, pool := range pools {
+		now, err := api.ReadPool(ctx, r.Client, pool)
+		for _, f := range bunch {
+			switch {
+			case f.Outcome != Freed:
+			case err != nil:
+				f.settle(Failed, err)
+			case now != nil:
+				l := f.reserved()
+				o := ipam.Owner{PodRef: l.Spec.PodRef, IfName: l.Spec.IfName}
+				if e, ok := entryAt(now, l.Metadata.Name, o); ok {
+					_, err := api.CreateReservation(ctx, r.Client, l.Metadata.Name, e.Owner())
+					f.settle(Changed, err)
+				}
+			}
+		}
+	}
+}
+
+// poolsOf gives the pools in which the addresses of the reservations may lie.
+func poolsOf(s *api.Survey, bunch []*Finding) []string {
+	var names []string
+	for _, p := range s.Pools {
+		inside := func(f *Finding) bool {
+			return slices.ContainsFunc(readings(f.Reservation), p.Prefix.Contains)
+		}
+		if slices.ContainsFunc(bunch, inside) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// makeReservations gives entries the reservations that they lack, and takes
+// them back where the entry has gone meanwhile.
+func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
+	uids := make(map[*Finding]string, len(bunch))
+	for _, f := range bunch { // there are never many
+		uid, err := api.CreateReservation(ctx, r.Client, f.Reservation, f.holding.Owner())
+		if uid != "" {
+			uids[f] = uid
+		}
+		f.settle(Made, err)
+	}
+	if len(uids) == 0 {
+		return
+	}
+	now, err := api.ReadPool(ctx, r.Client, bunch[0].Pool)
+	for f, uid := range uids {
+		if err == nil && now != nil && now.Entries[f.holding.Key] == f.holding.Entry {
+			continue
+		}
+		undo := api.DeleteReservation(ctx, r.Client, f.Reservation, kube.Preconditions{UID: uid})
+		if kube.NotFound(undo) || kube.Conflict(undo) {
+			undo = nil
+		}
+		f.settle(Changed, errors.Join(err, undo))
+	}
+}

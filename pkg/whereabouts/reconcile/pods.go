@@ -1,0 +1,174 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+const (
+	// statusAnnotation is what Multus writes at the end of a pod's ADD.
+	statusAnnotation = "k8s.v1.cni.cncf.io/network-status"
+	// notTerminal selects the pods that may still use their addresses.
+	notTerminal = "status.phase!=Succeeded,status.phase!=Failed"
+	// fewPods of a namespace are read one by one, and more by a list of the
+	// namespace. See TestReconcileThousands for what both cost.
+	fewPods = 100
+)
+
+func podsOf(namespace string) kube.Resource {
+	return kube.Resource{Version: "v1", Plural: "pods", Namespace: namespace}
+}
+
+// podState is what counts of a pod.
+type podState struct {
+	uid string
+	// terminal is its phase when that is Succeeded or Failed.
+	terminal string
+	// settled: it runs and is ready, so that its status is not of a former
+	// sandbox. Unknown (false) of a pod that came with its metadata alone.
+	settled bool
+	// status has the addresses of each interface; nil when Multus has not said.
+	status map[string][]netip.Addr
+}
+
+// parsePod reads a pod, or the metadata of one.
+func parsePod(data []byte) (ref string, p *podState, err error) {
+	var pod struct {
+		Metadata kube.Meta `json:"metadata"`
+		Status   struct {
+			Phase      string `json:"phase"`
+			Conditions []struct {
+				Type, Status string
+			} `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(data, &pod); err != nil {
+		return "", nil, err
+	}
+	p = &podState{uid: pod.Metadata.UID, status: parseStatus(pod.Metadata.Annotations[statusAnnotation])}
+	switch pod.Status.Phase {
+	case "Succeeded", "Failed":
+		p.terminal = pod.Status.Phase
+	case "Running":
+		for _, c := range pod.Status.Conditions {
+			p.settled = p.settled || c.Type == "Ready" && c.Status == "True"
+		}
+	}
+	return pod.Metadata.Namespace + "/" + pod.Metadata.Name, p, nil
+}
+
+// parseStatus reads the annotation. What cannot be read says nothing.
+func parseStatus(text string) map[string][]netip.Addr {
+	var networks []struct {
+		Interface string
+		IPs       []string
+	}
+	if text == "" || json.Unmarshal([]byte(text), &networks) != nil {
+		return nil
+	}
+	status := map[string][]netip.Addr{}
+	for _, n := range networks {
+		for _, ip := range n.IPs {
+			if a, err := netip.ParseAddr(ip); err == nil {
+				status[n.Interface] = append(status[n.Interface], a.Unmap())
+			}
+		}
+	}
+	return status
+}
+
+// names says whether the status has addr on the interface; on any, if ifname
+// is "".
+func (p *podState) names(ifname string, addr netip.Addr) bool {
+	for name, addrs := range p.status {
+		if (ifname == "" || name == ifname) && slices.Contains(addrs, addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// splitRef takes "namespace/name" apart. What is none of that form is no
+// pod's, nobody of ours wrote it, and no server can be asked for it.
+func splitRef(ref string) (namespace, name string, ok bool) {
+	namespace, name, ok = strings.Cut(ref, "/")
+	return namespace, name, ok && kube.InPath(namespace) && kube.InPath(name)
+}
+
+// getPod asks for one pod; nil when there is none.
+func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, error) {
+	namespace, name, _ := splitRef(ref)
+	data, err := client.Get(ctx, podsOf(namespace), name)
+	if kube.NotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, p, err := parsePod(data)
+	return p, err
+}
+
+// getPods asks for each, several at once. It gives an error for those that
+// could not be asked for.
+func getPods(ctx context.Context, client *kube.Client, refs []string) (map[string]*podState, map[string]error) {
+	var mu sync.Mutex
+	found, failed := map[string]*podState{}, map[string]error{}
+	api.ForEach(refs, func(ref string) {
+		p, err := getPod(ctx, client, ref)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			failed[ref] = err
+		} else if p != nil {
+			found[ref] = p
+		}
+	})
+	return found, failed
+}
+
+// livePods gives the state of those of refs that may use their addresses. The
+// others are gone or, mostly, terminal; but nothing is known of those that
+// failed, because the server cannot be asked for them. From a list no more is
+// kept than of the pods that are asked for.
+func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (live map[string]*podState, failed map[string]error, err error) {
+	byNamespace := map[string][]string{}
+	for ref := range refs {
+		namespace, _, _ := splitRef(ref)
+		byNamespace[namespace] = append(byNamespace[namespace], ref)
+	}
+	live = map[string]*podState{}
+	var single []string
+	for namespace, named := range byNamespace {
+		if len(named) <= fewPods {
+			single = append(single, named...)
+			continue
+		}
+		_, err := client.List(ctx, podsOf(namespace), kube.ListOptions{MetadataOnly: true, FieldSelector: notTerminal}, func(item []byte) error {
+			ref, p, err := parsePod(item)
+			if err == nil && refs[ref] {
+				live[ref] = p
+			}
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	found, failed := getPods(ctx, client, single)
+	for _, err := range failed {
+		if api.IsTransient(err) || api.IsDenied(err) { // it is not about this one
+			return nil, nil, err
+		}
+	}
+	maps.Copy(live, found)
+	return live, failed, nil
+}

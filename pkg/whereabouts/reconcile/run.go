@@ -1,0 +1,318 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+const (
+	// afterError is the pause before what failed is tried again.
+	afterError = 10 * time.Second
+	// gathering is how long deletions are gathered before a look at them.
+	gathering = time.Second
+)
+
+// Run reconciles until ctx ends. Of all that run in a cluster one at a time
+// does it, by a Lease, because each look at everything costs the server a list
+// of pods; the others wait, and replay their node's journal. (Nothing depends
+// on the Lease but that cost: what is freed is fenced by itself.)
+//
+// The one looks at all there is every Interval, and whenever its watch of pods
+// broke. In between it looks at pods of which the watch says that they went,
+// after the grace period. Pools are not watched: each event would carry a whole
+// pool; they are read when there is something to look for.
+func (r *Reconciler) Run(ctx context.Context) error {
+	l := lease{client: r.Client, identity: r.Identity}
+	for ctx.Err() == nil {
+		if err := r.replay(ctx); err != nil {
+			r.Log.Warn("replaying the journal", "err", err)
+		}
+		held, err := l.acquire(ctx)
+		if held {
+			r.Log.Info("reconciling the cluster's addresses")
+			err = l.keep(ctx, r.lead)
+		}
+		if err != nil && ctx.Err() == nil {
+			r.Log.Warn("the reconciler rests", "err", err)
+		}
+		_ = sleep(ctx, leaseTime/2+rand.N(leaseTime/2))
+	}
+	return nil
+}
+
+// lead is Run while the Lease is held.
+func (r *Reconciler) lead(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	went, began := make(chan string), make(chan struct{})
+	go r.watch(ctx, went, began)
+
+	told := map[string]time.Time{}
+	// When to look at all, at first when the watch has begun; and when to look
+	// at those that went or are marked, zero is never.
+	full, some := time.Now().Add(afterError), time.Time{}
+	replayed := time.Now()
+	for {
+		next := full
+		if !some.IsZero() && some.Before(next) {
+			next = some
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case ref := <-went:
+			told[ref] = time.Now()
+			if some.IsZero() {
+				some = time.Now().Add(r.Grace + gathering)
+			}
+			continue
+		case <-began:
+			full = time.Now()
+			continue
+		case <-time.After(time.Until(next)):
+		}
+
+		all := !time.Now().Before(full)
+		r.Log.Debug("looking", "all", all, "pods", len(told))
+		// What went too short a time ago is for the next look.
+		ripe := map[string]time.Time{}
+		for ref, t := range told {
+			if all || time.Since(t) >= r.Grace {
+				ripe[ref] = t
+			}
+		}
+		found, err := r.lookAt(ctx, all, ripe)
+		r.Tell(found)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			r.Log.Warn("looking", "err", err)
+			if all {
+				full = time.Now().Add(afterError)
+			}
+		case all:
+			full = time.Now().Add(r.Interval)
+		}
+		if err == nil {
+			for ref := range ripe {
+				delete(told, ref)
+			}
+		}
+		some = time.Time{}
+		if len(told)+len(r.marks) > 0 {
+			some = time.Now().Add(max(r.Grace, afterError))
+		}
+		if all && time.Since(replayed) > leaseTime {
+			replayed = time.Now()
+			if err := r.replay(ctx); err != nil {
+				r.Log.Warn("replaying the journal", "err", err)
+			}
+		}
+	}
+}
+
+// lookAt looks at all, or at what told says. What nobody can read is no reason to
+// look again soon.
+func (r *Reconciler) lookAt(ctx context.Context, all bool, told map[string]time.Time) ([]*Finding, error) {
+	if all {
+		told = nil
+	}
+	found, err := r.look(ctx, told)
+	if odd := (oddError{}); errors.As(err, &odd) {
+		r.Log.Warn("what cannot be read is left alone", "err", err)
+		err = nil
+	}
+	return found, err
+}
+
+// Tell logs findings.
+func (r *Reconciler) Tell(found []*Finding) {
+	for _, f := range found {
+		level := slog.LevelInfo
+		switch f.Outcome {
+		case Waiting, Changed:
+			level = slog.LevelDebug
+		case Kept, Failed:
+			level = slog.LevelWarn
+		}
+		r.Log.Log(context.Background(), level, string(f.Kind)+": "+f.Outcome, "pool", f.Pool, "address", f.Address, "reservation", f.Reservation,
+			"pod", f.PodRef, "ifname", f.IfName, "containerID", f.ContainerID, "why", f.Why, "err", f.Error)
+	}
+}
+
+// watch sends the pods that are deleted, and a word whenever it begins anew and
+// so may have missed some.
+func (r *Reconciler) watch(ctx context.Context, went chan<- string, began chan<- struct{}) {
+	for from := ""; ctx.Err() == nil; {
+		var err error
+		if from == "" {
+			if from, err = newestPod(ctx, r.Client); err == nil {
+				send(ctx, began, struct{}{})
+			}
+		} else {
+			err = r.Client.Watch(ctx, podsOf(""), kube.ListOptions{MetadataOnly: true, ResourceVersion: from}, func(e kube.Event) error {
+				var o struct {
+					Metadata kube.Meta `json:"metadata"`
+				}
+				if err := json.Unmarshal(e.Object, &o); err != nil {
+					return err
+				}
+				from = o.Metadata.ResourceVersion
+				if e.Type == "DELETED" {
+					send(ctx, went, o.Metadata.Namespace+"/"+o.Metadata.Name)
+				}
+				return nil
+			})
+		}
+		if err != nil && ctx.Err() == nil {
+			r.Log.Warn("watching pods", "err", err)
+			from = ""
+			_ = sleep(ctx, time.Second)
+		}
+	}
+}
+
+func send[T any](ctx context.Context, to chan<- T, what T) {
+	select {
+	case to <- what:
+	case <-ctx.Done():
+	}
+}
+
+// newestPod gives a resource version from which a watch of pods may begin: that
+// of a list which, from the server's memory, finds nothing.
+func newestPod(ctx context.Context, client *kube.Client) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, afterError)
+	defer cancel()
+	return client.List(ctx, podsOf(""), kube.ListOptions{
+		MetadataOnly: true, ResourceVersion: "0", FieldSelector: "spec.nodeName=none,metadata.name=none",
+	}, func([]byte) error { return nil })
+}
+
+const (
+	// leaseName differs from that of releases whose manifests had no Lease: helm
+	// does not adopt an object that it did not make.
+	leaseName = "rail-cni-reconciler"
+	leaseTime = time.Minute
+)
+
+// lease is the Lease of the reconcilers of a cluster.
+type lease struct {
+	client   *kube.Client
+	identity string
+}
+
+type leaseSpec struct {
+	Holder   string    `json:"holderIdentity"`
+	Seconds  int       `json:"leaseDurationSeconds"`
+	Acquired microTime `json:"acquireTime,omitzero"`
+	Renewed  microTime `json:"renewTime,omitzero"`
+}
+
+// microTime has six decimals: the API takes no fewer.
+type microTime struct{ time.Time }
+
+// MarshalJSON writes it as metav1.MicroTime reads it.
+func (t microTime) MarshalJSON() ([]byte, error) {
+	return json.Marshal(t.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
+}
+
+func (l lease) resource() kube.Resource {
+	return kube.Resource{Group: "coordination.k8s.io", Version: "v1", Plural: "leases", Namespace: l.client.Namespace()}
+}
+
+type leaseObject struct {
+	api.TypeMeta
+	Metadata kube.Meta `json:"metadata"`
+	Spec     leaseSpec `json:"spec"`
+}
+
+// acquire takes the Lease if nobody has it. Of two that find it free the
+// server refuses the second.
+func (l lease) acquire(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
+	defer cancel()
+	now := microTime{time.Now()}
+	mine := leaseObject{
+		TypeMeta: api.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		Metadata: kube.Meta{Name: leaseName, Namespace: l.client.Namespace()},
+		Spec:     leaseSpec{Holder: l.identity, Seconds: int(leaseTime / time.Second), Acquired: now, Renewed: now},
+	}
+	data, err := l.client.Get(ctx, l.resource(), leaseName)
+	if kube.NotFound(err) {
+		_, err = l.client.Create(ctx, l.resource(), mine)
+		if kube.Exists(err) {
+			return false, nil
+		}
+		if api.IsDenied(err) {
+			err = cnierr.Wrap(err, cnierr.NotAvailable, "apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)",
+				"there is no Lease %s in %s", leaseName, l.client.Namespace())
+		}
+		return err == nil, err
+	}
+	if err != nil {
+		return false, err
+	}
+	var is leaseObject
+	if err := json.Unmarshal(data, &is); err != nil {
+		return false, err
+	}
+	free := is.Spec.Holder == "" || is.Spec.Holder == l.identity ||
+		now.Sub(is.Spec.Renewed.Time) > time.Duration(is.Spec.Seconds)*time.Second
+	if !free {
+		return false, nil
+	}
+	_, err = l.client.MergePatch(ctx, l.resource(), leaseName, map[string]any{
+		"metadata": map[string]any{"resourceVersion": is.Metadata.ResourceVersion}, "spec": mine.Spec,
+	})
+	if kube.Conflict(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// errLeaseLost ends the work of one that could not renew its Lease.
+var errLeaseLost = errors.New("another reconciler may have the Lease " + leaseName)
+
+// keep does the work while it renews the Lease, and gives the Lease back.
+func (l lease) keep(ctx context.Context, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for sleep(ctx, leaseTime/3) == nil {
+			if held, err := l.acquire(ctx); !held {
+				cancel(errors.Join(errLeaseLost, err))
+			}
+		}
+	}()
+	err := work(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	<-ended
+	if errors.Is(err, errLeaseLost) {
+		return err
+	}
+	after, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer done()
+	const holder = "/spec/holderIdentity"
+	_, releaseErr := l.client.Patch(after, l.resource(), leaseName, []kube.PatchOp{
+		{Op: "test", Path: holder, Value: l.identity}, {Op: "remove", Path: holder},
+	})
+	if kube.Refused(releaseErr) || kube.NotFound(releaseErr) { // it is another's by now
+		releaseErr = nil
+	}
+	return errors.Join(err, releaseErr)
+}

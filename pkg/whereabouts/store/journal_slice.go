@@ -1,0 +1,183 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// With node slices, a node that has lost its notes (after a reboot, for example) must
+// ask the server which pool is its own. If the server does not answer, the journal
+// entry names the NodeSlicePool instead of the pool. The next replay that reads the
+// node's slice fills in the pool, or a call for the same attachment before it.
+
+const (
+	sliceSuffix = ".slice"
+	sliceLock   = "slices"
+)
+
+// ReleaseSlice frees the addresses that owner's attachment holds in the slice of
+// whole.Node, which the NodeSlicePool slices assigns from the range whole. If the
+// server does not answer, ReleaseSlice writes a journal entry and returns no error.
+func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.Pool, slices string) error {
+	var slice netip.Prefix
+	var err error
+	silence := s.Silence()
+	if silence == "" {
+		slice, err = s.readSlice(ctx, slices, whole.Node)
+	}
+	switch {
+	case silence == "" && err == nil:
+		whole.Prefix = slice
+		s.warnIf(s.enterOwn(ctx, owner, slices, whole.Node, slice))
+		return s.Release(ctx, owner, []ipam.Pool{whole})
+	case silence == "" && !api.IsTransient(err) && !api.IsAccessError(err):
+		s.warnIf(cnierr.Wrap(err, cnierr.TryAgain, "", "the node's slice is unknown, so only the reconciler can free an address in it"))
+		return s.Release(ctx, owner, nil)
+	}
+	s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address is freed later, by rail-agent when it can read NodeSlicePool %s: %s",
+		slices, cmp.Or(silence, fmt.Sprint(err))))
+	return errors.Join(s.Release(ctx, owner, nil), s.journal.put(&deferred{
+		Kubeconfig: s.kubeconfig, FlatFile: s.flatFile, Server: s.client.Server(), Namespace: s.client.Namespace(),
+		Pool: whole, Slices: slices, Owner: owner, Since: time.Now().UTC(),
+	}))
+}
+
+// AddSlice is like [Journal.Add], for an attachment of a network with node slices.
+func (j Journal) AddSlice(e Endpoint, owner ipam.Owner, whole ipam.Pool, slices string) error {
+	return j.put(&deferred{
+		Kubeconfig: e.Kubeconfig, FlatFile: e.FlatFile, Namespace: e.Namespace,
+		Pool: whole, Slices: slices, Owner: owner, Since: time.Now().UTC(),
+	})
+}
+
+// replaySlices fills in the pool of each journal entry that names a NodeSlicePool of
+// this store's server. It reads each slice once. If the node has no slice, the entry
+// is dropped: the reconciler frees the address, as after a DEL that finds no slice.
+func (s *Store) replaySlices(ctx context.Context) error {
+	waiting, err := s.journal.sliced(everyFile)
+	errs := []error{err}
+	type share struct{ slices, node string }
+	shares := map[share]map[string]*deferred{}
+	here := isAt(s.client)
+	for file, d := range waiting {
+		if here(d) {
+			of := share{d.Slices, d.Pool.Node}
+			if shares[of] == nil {
+				shares[of] = map[string]*deferred{}
+			}
+			shares[of][file] = d
+		}
+	}
+	for of, entries := range shares {
+		slice, err := s.readSlice(ctx, of.slices, of.node)
+		switch {
+		case err == nil:
+			err = s.enterSlice(ctx, entries, slice)
+		case noSlice(err):
+			s.warnIf(err)
+			err = s.journal.dropAll(entries)
+		}
+		errs = append(errs, err)
+		if err != nil && api.IsTransient(err) {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// noSlice reports whether err, from [Store.Slice], means that the node has no slice.
+func noSlice(err error) bool {
+	return cnierr.Code(err) == cnierr.NotAvailable && !api.IsTransient(err) && !api.IsAccessError(err)
+}
+
+// sliced returns the journal entries in the wanted files that wait for a slice, by
+// file name.
+func (j Journal) sliced(wanted func(file string) bool) (map[string]*deferred, error) {
+	found := map[string]*deferred{}
+	err := j.each(sliceSuffix, wanted, func(name string, d *deferred) bool {
+		found[name] = d
+		return true
+	})
+	return found, err
+}
+
+// dropAll drops the entries. It ends with the first error.
+func (j Journal) dropAll(entries map[string]*deferred) error {
+	for file := range entries {
+		if err := j.drop(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everyFile is what [Journal.each] needs to read all files.
+func everyFile(string) bool { return true }
+
+// enterOwn fills in the slice in the journal entries of owner's attachment. Thousands
+// of others may wait, which are left to [Store.Replay].
+func (s *Store) enterOwn(ctx context.Context, owner ipam.Owner, slices, node string, slice netip.Prefix) error {
+	own, err := s.journal.sliced(func(file string) bool { return mayBeOwned(file, owner) })
+	if err != nil {
+		return err
+	}
+	here := isAt(s.client)
+	maps.DeleteFunc(own, func(_ string, d *deferred) bool {
+		return d.Slices != slices || d.Pool.Node != node || d.Owner.ContainerID != owner.ContainerID || d.Owner.IfName != owner.IfName || !here(d)
+	})
+	return s.enterSlice(ctx, own, slice)
+}
+
+// enterSlice replaces entries, which wait for slice, by entries that name the pool.
+// An ADD does this before it asks for an address, and its turn then drops the journal
+// entries of the same attachment. The lock keeps another process from adding such an
+// entry afterwards, which would free the new address. It is held for one entry at a
+// time, so that an ADD does not wait for the entries of others.
+func (s *Store) enterSlice(ctx context.Context, entries map[string]*deferred, slice netip.Prefix) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	dir, err := statefile.OpenExisting(s.journal.Path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for file, d := range entries {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := s.enterEntry(ctx, dir, file, d, slice); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enterEntry is [Store.enterSlice] for one entry, from a file in dir.
+func (s *Store) enterEntry(ctx context.Context, dir *statefile.Dir, file string, d *deferred, slice netip.Prefix) error {
+	lock, err := dir.Lock(ctx, sliceLock)
+	if err != nil {
+		return err
+	}
+	defer func() { s.warnIf(lock.UnlockAndRemove()) }()
+	if !dir.Exists(file) { // another process was first
+		return nil
+	}
+	d.Slices, d.Pool.Prefix, d.Server, d.Namespace = "", slice, s.client.Server(), s.client.Namespace()
+	if !dir.Exists(d.file()) { // an existing one may have a note, which this one has not
+		if err := s.journal.put(d); err != nil {
+			return err
+		}
+	}
+	return s.journal.drop(file)
+}

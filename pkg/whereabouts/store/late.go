@@ -1,0 +1,128 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// A pod's new sandbox takes over the entry of its former one. But an ADD may be
+// late: while it waited for a slow server, the pod got a newer sandbox, perhaps on
+// another node. If the late ADD took over that one's entry, its own DEL would free
+// the address of a running pod.
+
+const (
+	// minSuccessorAge is the age that a sandbox must have before another sandbox of
+	// its pod can hold an address: the old one must end first, and the new one must
+	// be scheduled and made.
+	minSuccessorAge = time.Second
+	// clockStep is the granularity of the server's times: creationTimestamp
+	// and the header Date are truncated to seconds.
+	clockStep = time.Second
+)
+
+// errRival is the error of an ask that would take over the entry of another
+// container of the pod, which may be newer. judge decides before the next patch.
+var errRival = errors.New("another container of the pod has the address")
+
+// needsJudging reports whether p may take over entry only after judge has found its
+// container to be older. ok is false if p's pod has no entry.
+func (p *pending) needsJudging(ok bool, addr netip.Addr, entry api.Entry) bool {
+	p.rival = nil
+	if !p.looked {
+		p.looked, p.saw = true, entry
+	}
+	if !ok || entry.ContainerID == p.Owner.ContainerID || entry == p.older || p.Born.IsZero() {
+		return false
+	}
+	if entry == p.saw && time.Since(p.Born) < minSuccessorAge {
+		return false
+	}
+	p.rival = &held{addr: addr, entry: entry}
+	return true
+}
+
+// judge lets an ask take over the entry of its rival if the rival is older, and
+// refuses the ask otherwise.
+func (t *turn) judge(ctx context.Context) error {
+	var mu sync.Mutex
+	var late error
+	api.ForEach(t.asks, func(p *pending) {
+		if !p.open() || p.rival == nil {
+			return
+		}
+		newer, err := t.newer(ctx, p, *p.rival)
+		switch {
+		case err != nil && (api.IsTransient(err) || api.IsAccessError(err)):
+			mu.Lock()
+			defer mu.Unlock()
+			late = err
+		case err != nil:
+			p.refusal, p.final = err, true
+		case newer:
+			p.refusal, p.final = cnierr.New(cnierr.TryAgain, "a pod that still needs the address gets it with its next sandbox",
+				"container %s is too late: container %s of %s got %s after it was made",
+				p.Owner.ContainerID, p.rival.entry.ContainerID, p.Owner.PodRef, p.rival.addr), true
+		default:
+			p.older = p.rival.entry
+		}
+	})
+	return late
+}
+
+// newer reports whether rival may have got its address after p's sandbox was
+// made. The notes decide for a rival on this node, its reservation for one on
+// another node, by the server's clock. Without reservations nothing is known.
+func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) {
+	holder := rival.entry.Owner()
+	n := t.s.notes.get(holder, t.pool.Name())
+	if n != nil && !n.Born.IsZero() && !n.Born.After(time.Now()) { // a clock may be set back
+		return n.Born.After(p.Born), nil
+	}
+	if !p.Exclusive {
+		return false, nil
+	}
+	r, err := api.ReadReservation(ctx, t.s.client, t.pool.ReservationName(rival.addr))
+	switch {
+	case err != nil:
+		return false, err
+	case r == nil, r.Spec.BelongsTo(holder) && r.Spec.ContainerID != "" && r.Spec.ContainerID != holder.ContainerID:
+		// The holder is about to reserve the address, or died before it could.
+		// Reserve it, so that the pod's next sandbox can compare.
+		return t.reserveFor(ctx, rival)
+	case !r.Spec.BelongsTo(holder):
+		return false, nil // reserved by another: the ask gives it up later
+	}
+	now, ok := t.s.client.ServerTime()
+	if !ok {
+		now = time.Now()
+	}
+	// The server's clock shows now or later, so p's sandbox was made at born or
+	// later.
+	born := now.Add(-time.Since(p.Born))
+	return r.Metadata.CreationTimestamp.After(born.Add(-clockStep)), nil
+}
+
+// reserveFor makes the reservation for h, an address that another container holds. It
+// reports whether that container still holds the address. If it does not, reserveFor
+// frees the reservation again: the container's DEL may have looked for one too early.
+func (t *turn) reserveFor(ctx context.Context, h held) (bool, error) {
+	var err error
+	if h.uid, _, err = t.s.reserve(ctx, t.pool, h.addr, h.entry.Owner()); err != nil {
+		return false, err
+	}
+	state, err := t.s.readPool(ctx, t.pool)
+	if err != nil {
+		return false, err
+	}
+	if key, err := state.Key(h.addr); err == nil && state.Entries[key] == h.entry {
+		return true, nil
+	}
+	h.reserved = h.uid != "" // otherwise another pool or pod has it
+	return false, t.s.freeReservation(ctx, t.pool, h)
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// note is what the node remembers of an address that it got: enough to free it
+// without reading anything, and without the config.
+type note struct {
+	Kubeconfig string     `json:"kubeconfig,omitempty"`
+	Pool       ipam.Pool  `json:"pool"`
+	Owner      ipam.Owner `json:"owner"`
+	Since      time.Time  `json:"since"`
+	// Born is that of the ask. It orders two sandboxes of one node.
+	Born time.Time  `json:"born,omitzero"`
+	Addr netip.Addr `json:"address"`
+	Key  string     `json:"key"`
+	// Reserved says that there may be a reservation, and Reservation is its
+	// UID, "" when that must be looked up.
+	Reserved    bool   `json:"reserved,omitempty"`
+	Reservation string `json:"reservation,omitempty"`
+}
+
+func (t *turn) noteOf(p *pending, h held) *note {
+	return &note{
+		Kubeconfig: cmp.Or(p.Kubeconfig, t.s.kubeconfig), Pool: t.pool, Owner: p.Owner,
+		Since: time.Now().UTC().Truncate(time.Millisecond), Born: p.Born,
+		Addr: h.addr, Key: h.key, Reserved: h.reserved, Reservation: h.uid,
+	}
+}
+
+func (n *note) held() held {
+	return held{addr: n.Addr, key: n.Key, entry: api.NewEntry(n.Owner), reserved: n.Reserved, uid: n.Reservation}
+}
+
+const (
+	noteSuffix = ".note"
+	notesDir   = "notes"
+)
+
+func attachmentPrefix(o ipam.Owner) string {
+	return statefile.Name(o.ContainerID, o.IfName) + "@"
+}
+
+func noteName(o ipam.Owner, pool string) string {
+	sum := sha256.Sum256([]byte(pool)) // two whole names may be too long for one file's
+	return attachmentPrefix(o) + hex.EncodeToString(sum[:8]) + noteSuffix
+}
+
+// notes is the directory of the notes of one server.
+type notes struct{ dir *statefile.Dir }
+
+// get gives the note of what o got of pool, nil when there is none that can be
+// read: a note is never needed.
+func (n notes) get(o ipam.Owner, pool string) *note { return n.read(noteName(o, pool)) }
+
+func (n notes) read(name string) *note {
+	data, err := n.dir.Read(name)
+	if err != nil {
+		return nil
+	}
+	var v note
+	if json.Unmarshal(data, &v) != nil || !v.Addr.IsValid() || v.Key == "" {
+		return nil
+	}
+	return &v
+}
+
+func (n notes) put(v *note) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return n.dir.Write(noteName(v.Owner, v.Pool.Name()), data)
+}
+
+func (n notes) drop(o ipam.Owner, pool string) error { return n.dir.Remove(noteName(o, pool)) }
+
+// list gives the notes whose file name begins with prefix.
+func (n notes) list(prefix string) ([]*note, error) {
+	names, err := n.dir.List(noteSuffix)
+	if err != nil {
+		return nil, err
+	}
+	var all []*note
+	for _, name := range names {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if v := n.read(name); v != nil {
+			all = append(all, v)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,309 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// ask is one address wanted of, or given back to, a pool.
+type ask struct {
+	Owner ipam.Owner `json:"owner"`
+	// Range is what an address is wanted of; nil gives back what Owner ends.
+	Range     *ipam.RangeSpec `json:"range,omitempty"`
+	Want      netip.Addr      `json:"want"`
+	Exclusive bool            `json:"exclusive,omitempty"`
+	// Note is what the asker knows of what it gives back.
+	Note *note `json:"note,omitempty"`
+	// Kubeconfig and FlatFile are how the asker reaches the server, see [Endpoint].
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	FlatFile   string `json:"flatFile,omitempty"`
+	// Born is a time by which the sandbox existed, by this node's clock; zero if
+	// the asker is of an older version.
+	Born time.Time `json:"born,omitzero"`
+
+	// isCanceled reports whether the address is no longer needed; nil means never.
+	// Only the asker knows it: it is not posted.
+	isCanceled func() bool
+}
+
+// frees reports whether the asker releases an address.
+func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
+
+// canceled reports whether the address that a asks for is no longer needed.
+func (a *ask) canceled() bool { return a.isCanceled != nil && a.isCanceled() }
+
+// nothing says that the asker only wants the journal seen to.
+func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
+
+// answer ends an ask: an address, an error, or neither when something was
+// given back.
+type answer struct {
+	Addr  netip.Addr `json:"address"`
+	Code  uint       `json:"code,omitempty"`
+	Error string     `json:"error,omitempty"`
+	// Deferred says why what was given back is left to the journal.
+	Deferred string `json:"deferred,omitempty"`
+	// Silence says so when it is because the server does not answer.
+	Silence string `json:"silence,omitempty"`
+}
+
+func (a answer) err() error {
+	if a.Error == "" {
+		return nil
+	}
+	return &cnierr.Error{Code: a.Code, What: a.Error}
+}
+
+// pending is an ask that whoever leads carries out.
+type pending struct {
+	*ask
+	name string // file
+	// answered is set when there is an answer, of which err is the error.
+	answered bool
+	answer   answer
+	err      error
+
+	// journalled is the journal file that the ask comes from: nobody waits for
+	// its answer.
+	journalled string
+
+	// join returns the asks that were posted since its last call. Only the
+	// leader's own ask has it.
+	join func() ([]*pending, error)
+
+	// What the leader has done for it so far.
+	rng       *ipam.Range
+	planned   bool       // the next patch is made with it
+	committed bool       // the pool is as it should be
+	addr      netip.Addr // in the pool, once committed
+	key       string     // of addr
+	drop      *held      // in the pool and reserved by another: to be taken out again
+	freed     []held     // what is taken out for good
+	former    api.Entry  // addr's entry before, if another container had it
+	looked    bool       // the pool was read before
+	saw       api.Entry  // what p's pod held in it then
+	rival     *held      // the entry of another container, to be judged: it may be newer
+	older     api.Entry  // the rival's entry, once it was found to be older
+	foreign   int        // addresses that others had reserved
+	refusal   error      // the answer, once the pool has nothing of it
+	final     bool       // the refusal holds, whatever the pool says
+}
+
+// held is an entry of the pool.
+type held struct {
+	addr     netip.Addr
+	key      string
+	entry    api.Entry
+	reserved bool   // there may be a reservation
+	uid      string // of the reservation, "" when it must be looked up
+}
+
+const (
+	askSuffix    = ".ask"
+	answerSuffix = ".answer"
+	queueLock    = "lock"
+	// longestTurn bounds one patch: a handful of operations an ask, and the
+	// server takes ten thousand.
+	longestTurn = 512
+	// againAfter is about how long a leader who got no answer from the server
+	// lets others lead.
+	againAfter = time.Second
+	// rubbishAge is how old a temporary file is when its writer was killed.
+	rubbishAge = time.Minute
+	// lockPatience is how long an ask that frees an address waits for its turn.
+	lockPatience = 5 * time.Second
+	// sandboxLook is the time between checks whether a waiting ask still needs
+	// its address.
+	sandboxLook = 200 * time.Millisecond
+)
+
+// errAgain is wrapped when the leader could do nothing for itself now.
+var errAgain = errors.New("to be tried again")
+
+// leader carries asks out, in their order, of which own is this process's. An
+// error is why own has no answer yet, though it has time left.
+type leader func(ctx context.Context, own *pending, asks []*pending) error
+
+// queue is where the processes of a node wait for one pool.
+type queue struct{ dir *statefile.Dir }
+
+// submit has a carried out: by lead in this process, together with what others
+// have posted, or by another process that leads before this one.
+func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return answer{}, err
+	}
+	// In the order of arrival: names sort by time.
+	name := fmt.Sprintf("%016x%08x", time.Now().UnixNano(), rand.Uint32())
+	posted, err := q.dir.Post(name+askSuffix, data)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() {
+		_ = posted.UnlockAndRemove()
+		_ = q.dir.Remove(name + answerSuffix)
+	}()
+	for {
+		ans, err := q.takeTurn(ctx, name, a, posted, lead)
+		if !errors.Is(err, errAgain) {
+			return ans, err
+		}
+		// The server does not answer. Others, who may only want to free, go on.
+		select {
+		case <-time.After(againAfter/2 + rand.N(againAfter)):
+		case <-ctx.Done():
+			return answer{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "")
+		}
+	}
+}
+
+// takeTurn waits for the lock, and then either finds its answer or leads.
+func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, lead leader) (answer, error) {
+	waiting, stop := a.patience(ctx)
+	lock, err := q.dir.Lock(waiting, queueLock)
+	stop()
+	if err != nil {
+		return answer{}, err
+	}
+	defer lock.Unlock()
+	if ans, ok := q.answerOf(name); ok {
+		return ans, ans.err()
+	}
+	own := &pending{ask: a, name: name}
+	asks := []*pending{own}
+	join := func() ([]*pending, error) {
+		more, err := q.waiting(asks)
+		asks = append(asks, more...)
+		return more, err
+	}
+	if _, err := join(); err != nil {
+		return answer{}, err
+	}
+	slices.SortFunc(asks, func(a, b *pending) int { return strings.Compare(a.name, b.name) })
+	own.join = join
+	err = lead(ctx, own, slices.Clone(asks))
+	for _, p := range asks {
+		if p != own && p.answered {
+			q.reply(p)
+		}
+	}
+	if !own.answered {
+		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
+	}
+	_ = posted.Withdraw() // before the next one leads, and carries it out again
+	return own.answer, own.err
+}
+
+// patience returns a context that ends when the asker stops waiting for its turn.
+func (a *ask) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch {
+	case a.frees():
+		return context.WithTimeout(ctx, lockPatience)
+	case a.isCanceled == nil:
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		look := time.NewTicker(sandboxLook)
+		defer look.Stop()
+		for !a.canceled() {
+			select {
+			case <-look.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+func (q queue) answerOf(name string) (answer, bool) {
+	data, err := q.dir.Read(name + answerSuffix)
+	if err != nil {
+		return answer{}, false
+	}
+	var a answer
+	return a, json.Unmarshal(data, &a) == nil
+}
+
+// waiting gives what others have posted and nobody has answered, the oldest
+// first, without known. What the dead have posted is removed.
+func (q queue) waiting(known []*pending) ([]*pending, error) {
+	names, err := q.dir.List("")
+	if err = errors.Join(err, q.dir.Sweep(rubbishAge)); err != nil {
+		return nil, err
+	}
+	var all []*pending
+	for _, file := range names {
+		name, isAsk := strings.CutSuffix(file, askSuffix)
+		if answered, ok := strings.CutSuffix(file, answerSuffix); ok && !slices.Contains(names, answered+askSuffix) {
+			// Who asked has left without it.
+			if err := q.dir.Remove(file); err != nil {
+				return nil, err
+			}
+		}
+		isKnown := slices.ContainsFunc(known, func(p *pending) bool { return p.name == name })
+		if !isAsk || isKnown || len(known)+len(all) > longestTurn {
+			continue
+		}
+		held, err := q.dir.Held(file)
+		if err != nil {
+			return nil, err
+		}
+		if !held {
+			if err := errors.Join(q.dir.Remove(file), q.dir.Remove(name+answerSuffix)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if q.dir.Exists(name + answerSuffix) {
+			continue
+		}
+		p := &pending{ask: new(ask), name: name}
+		data, err := q.dir.Read(file)
+		if err != nil || json.Unmarshal(data, p.ask) != nil {
+			continue // its poster has just left, or leads itself
+		}
+		p.isCanceled = func() bool {
+			held, err := q.dir.Held(file)
+			return err == nil && !held
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// reply leaves p's answer. If it cannot be written the asker leads itself, and
+// finds what was done for it.
+func (q queue) reply(p *pending) {
+	data, err := json.Marshal(p.answer)
+	if err != nil {
+		return
+	}
+	_ = q.dir.Write(p.name+answerSuffix, data)
+}
+
+func (p *pending) open() bool { return !p.answered }
+
+// settle ends p.
+func (p *pending) settle(addr netip.Addr, err error) {
+	p.answered, p.err = true, err
+	p.answer = answer{Addr: addr}
+	if err != nil {
+		p.answer = answer{Code: cnierr.Code(err), Error: err.Error()}
+	}
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// vanishing is how often a reservation may disappear between being in the way
+// and being looked at.
+const vanishing = 3
+
+// reserve makes owner's reservation of addr and returns its UID. It returns false
+// if another owner has one.
+func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o ipam.Owner) (uid string, ours bool, err error) {
+	name := pool.ReservationName(addr)
+	for range vanishing {
+		uid, err := api.CreateReservation(ctx, s.client, name, o)
+		if err != nil || uid != "" {
+			return uid, err == nil, err
+		}
+		there, err := api.ReadReservation(ctx, s.client, name)
+		switch {
+		case err != nil:
+			return "", false, err
+		case there == nil:
+		case !there.Spec.BelongsTo(o):
+			return "", false, nil
+		case there.Spec.ContainerID == o.ContainerID:
+			return there.Metadata.UID, true, nil
+		default:
+			// The same pod's former container made it, and may be about to
+			// delete it: with a new UID it is out of reach of that. Upstream's
+			// names no container.
+			err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: there.Metadata.UID})
+			if err != nil && !kube.NotFound(err) && !kube.Conflict(err) {
+				return "", false, err
+			}
+		}
+	}
+	return "", false, cnierr.New(cnierr.TryAgain, "try again", "OverlappingRangeIPReservation %s is made and deleted all the time", name)
+}
+
+// freeReservation deletes the reservation that belongs to the entry h, and no
+// other one.
+func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) error {
+	if !h.reserved {
+		return nil
+	}
+	name := pool.ReservationName(h.addr)
+	for replaced := false; ; replaced = true {
+		if h.uid == "" {
+			there, err := api.ReadReservation(ctx, s.client, name)
+			if err != nil || there == nil || !there.Spec.BelongsTo(h.entry.Owner()) {
+				return err
+			}
+			// Upstream's names no container: it is the pod's next one's if it
+			// was made just now.
+			if by := there.Spec.ContainerID; by != h.entry.ContainerID && (by != "" || replaced) {
+				return nil
+			}
+			h.uid = there.Metadata.UID
+		}
+		err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: h.uid})
+		switch {
+		case kube.NotFound(err), kube.Conflict(err) && replaced:
+			return nil
+		case !kube.Conflict(err):
+			return err
+		}
+		h.uid = "" // another one by now: whose?
+	}
+}

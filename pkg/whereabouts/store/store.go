@@ -1,0 +1,345 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// RetryFor is for [kube.Config]: how long a request is repeated before what is
+// to be freed is left to the journal. A pod's end does not wait for the server.
+const RetryFor = 5 * time.Second
+
+// Options say what a [Store] works with.
+type Options struct {
+	// Client is opened with [RetryFor].
+	Client *kube.Client
+	// Kubeconfig is what Client was opened with; it is noted for a DEL that
+	// comes without a config.
+	Kubeconfig string
+	// FlatFile is the flat file of the network, see [Endpoint]; "" if it has none.
+	FlatFile string
+	// StateDir and JournalDir are absolute paths of the node; the store lies in
+	// "ipam-kubernetes" of the former.
+	StateDir, JournalDir string
+	// Netns is the path of the network namespace of the pod that Allocate is for;
+	// "" if there is none, or if it may outlive the pod.
+	Netns string
+	// Warn is told what does not fail a call; nil is nobody.
+	Warn func(err error)
+}
+
+// Store is the cluster's address store as one node uses it. It is safe for
+// concurrent use by goroutines and processes. Close it when done.
+type Store struct {
+	client     *kube.Client
+	kubeconfig string
+	flatFile   string
+	journal    Journal
+	sandbox    sandbox
+	warn       func(error)
+
+	base   string         // the directory of all servers
+	server string         // the name of dir in it
+	dir    *statefile.Dir // of this server and namespace
+	notes  notes
+}
+
+var _ ipam.Store = (*Store)(nil)
+
+const (
+	storeDir  = "ipam-kubernetes"
+	queuesDir = "pools"
+	// undoTime is what the undoing of an ADD gets beyond the ADD's own time.
+	undoTime = 10 * time.Second
+	// delPatience is how long freeing an address may take before it is left to the
+	// journal: one request without an answer, and what comes before it.
+	delPatience = 12 * time.Second
+)
+
+// New opens the node's side of the store and makes its directories. It talks
+// to no server.
+func New(o Options) (*Store, error) {
+	s := &Store{
+		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: Journal{o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn,
+		base: filepath.Join(o.StateDir, storeDir), server: statefile.Name(o.Client.Server(), o.Client.Namespace()),
+	}
+	base, err := statefile.Open(s.base)
+	if err != nil {
+		return nil, err
+	}
+	defer base.Close()
+	base.Volatile()
+	if s.dir, err = base.Sub(s.server); err != nil {
+		return nil, err
+	}
+	if s.notes.dir, err = s.dir.Sub(notesDir); err != nil {
+		return nil, errors.Join(err, s.dir.Close())
+	}
+	return s, nil
+}
+
+// Close closes the directories.
+func (s *Store) Close() error { return errors.Join(s.notes.dir.Close(), s.dir.Close()) }
+
+func (s *Store) warnIf(err error) {
+	if err != nil && s.warn != nil {
+		s.warn(err)
+	}
+}
+
+// submit has a carried out on pool.
+func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
+	a.Kubeconfig, a.FlatFile = s.kubeconfig, s.flatFile
+	pools, err := s.dir.Sub(queuesDir)
+	if err != nil {
+		return answer{}, err
+	}
+	defer pools.Close()
+	dir, err := pools.Sub(statefile.Name(pool.Name()))
+	if err != nil {
+		return answer{}, err
+	}
+	defer dir.Close()
+	return queue{dir}.submit(ctx, a, func(ctx context.Context, own *pending, asks []*pending) error {
+		return s.lead(ctx, pool, own, asks)
+	})
+}
+
+// Allocate implements [ipam.Store].
+func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Claim) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	var pools []ipam.Pool
+	born := time.Now() // or earlier
+	if made := s.sandbox.born; !made.IsZero() && made.Before(born) {
+		born = made
+	}
+	for _, c := range claims {
+		spec := c.Range.Spec()
+		for _, g := range got {
+			// Ranges may overlap, and a reservation keeps nothing from its owner.
+			spec.Avoid = append(slices.Clip(spec.Avoid), g.Addr())
+		}
+		pools = append(pools, c.Pool)
+		given, err := s.submit(ctx, c.Pool, &ask{
+			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Born: born, isCanceled: s.sandbox.gone,
+		})
+		if s.sandbox.gone() {
+			err = s.sandbox.goneError()
+		}
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			return nil, errors.Join(err, s.Release(ctx, owner, pools))
+		}
+		got = append(got, netip.PrefixFrom(given.Addr, c.Pool.Prefix.Bits()))
+	}
+	return got, nil
+}
+
+// Release implements [ipam.Store]. Beside pools it looks into those of which
+// the node has noted that owner's attachment got an address, here or where the
+// kubeconfig led before. What the server cannot be told now is left to the
+// journal, and is no error.
+func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
+	noted, err := s.notes.list(attachmentPrefix(owner))
+	errs := []error{err}
+	s.formerly(s.kubeconfig, owner, func(_ notes, n *note) { noted = append(noted, n) })
+	for _, n := range noted {
+		if !slices.Contains(pools, n.Pool) {
+			pools = append(slices.Clip(pools), n.Pool)
+		}
+	}
+	var silence string
+	for _, pool := range pools {
+		silence, err = s.release(ctx, owner, pool, silence)
+		errs = append(errs, err)
+	}
+	err = errors.Join(errs...)
+	if err == nil {
+		s.formerly(s.kubeconfig, owner, func(all notes, n *note) { s.warnIf(all.drop(owner, n.Pool.Name())) })
+	}
+	return err
+}
+
+// formerly calls do with what the node has noted of owner's attachment under
+// other servers and namespaces than this one's, by the same kubeconfig: it led
+// there when the attachment got its addresses, and nothing leads there now.
+func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes, n *note)) {
+	eachNotes(s.base, func(server string, all notes) {
+		found, _ := all.list(attachmentPrefix(owner))
+		for _, n := range found {
+			if server != s.server && n.Kubeconfig == kubeconfig {
+				do(all, n)
+			}
+		}
+	})
+}
+
+// release gives back what owner holds of pool. After a silence it leaves that
+// to the journal at once, and it tells of one: a server that answers for no
+// pool is to cost a call its time once.
+func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
+	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
+	silence = cmp.Or(silence, s.Silence())
+	var done answer
+	var err error
+	if silence != "" {
+		err = errors.New(silence)
+	} else {
+		began := time.Now()
+		within, cancel := context.WithTimeout(ctx, delPatience)
+		done, err = s.submit(within, pool, p.ask)
+		cancel()
+		if took := time.Since(began); took >= RetryFor && s.Silence() == "" {
+			s.silent(fmt.Errorf("giving back an address took %s", took.Round(time.Second)))
+		}
+	}
+	// The queue may be on a file system that is full; the journal lies elsewhere.
+	unqueued := cnierr.Code(err) == cnierr.IO
+	if err != nil && (silence != "" || api.IsTransient(err) || api.IsAccessError(err) || unqueued) {
+		s.deferAsk(pool, p, err)
+		done, err = p.answer, p.err
+	}
+	if done.Deferred != "" {
+		s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
+	}
+	return cmp.Or(silence, done.Silence), err
+}
+
+// deferAsk leaves it to the journal to free what p gives back, because of why.
+func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
+	if p.journalled == "" {
+		kubeconfig, flatFile := p.Kubeconfig, p.FlatFile
+		if kubeconfig == "" { // it was not posted
+			kubeconfig, flatFile = s.kubeconfig, s.flatFile
+		}
+		d := &deferred{
+			Kubeconfig: kubeconfig, FlatFile: flatFile, Server: s.client.Server(), Namespace: s.client.Namespace(),
+			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
+		}
+		if err := s.journal.put(d); err != nil {
+			p.settle(netip.Addr{}, errors.Join(why, err))
+			return
+		}
+	}
+	p.settle(netip.Addr{}, nil)
+	if api.IsTransient(why) && !errors.Is(why, api.ErrContended) {
+		p.answer.Silence = why.Error()
+	}
+	p.answer.Deferred = why.Error()
+}
+
+// Check implements [ipam.Store].
+func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	for _, pool := range pools {
+		state, err := s.readPool(ctx, pool)
+		if err != nil {
+			return nil, err
+		}
+		addr, _, ok := state.Find(func(_ netip.Addr, e api.Entry) bool { return owner.Ends(e.Owner()) })
+		if !ok {
+			return nil, cnierr.New(cnierr.Mismatch, "delete the pod, so that it is attached anew",
+				"this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name())
+		}
+		got = append(got, netip.PrefixFrom(addr, pool.Prefix.Bits()))
+	}
+	return got, nil
+}
+
+// GC implements [ipam.Store], for what this node has noted: the runtime's list
+// knows nothing of the other nodes' attachments, which share the pools.
+func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
+	began := time.Now()
+	all, err := s.notes.list("")
+	errs := []error{err}
+	var silence string
+	for _, n := range all {
+		a := ipam.Attachment{ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName}
+		if n.Owner.Network == network && !n.Since.After(began) && !slices.Contains(valid, a) {
+			silence, err = s.release(ctx, n.Owner, n.Pool, silence)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Status implements [ipam.Store].
+func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
+	for _, c := range claims {
+		state, err := s.readPool(ctx, c.Pool)
+		if err == nil {
+			_, err = ipam.Choose(c.Range, state.Used())
+		}
+		if err != nil {
+			return cnierr.Wrap(err, cnierr.NotAvailable, "", "no address can be handed out")
+		}
+	}
+	return nil
+}
+
+// AllocatedPools returns the pools of which owner's attachment got addresses, as this
+// node has noted them in stateDir, by the kubeconfig that leads to them: for a DEL
+// whose config cannot be read, or leads nowhere.
+func AllocatedPools(stateDir string, owner ipam.Owner) map[string][]ipam.Pool {
+	found := map[string][]ipam.Pool{}
+	for _, n := range noted(stateDir, attachmentPrefix(owner)) {
+		found[n.Kubeconfig] = append(found[n.Kubeconfig], n.Pool)
+	}
+	return found
+}
+
+// Allocation is an address that an attachment of this node has.
+type Allocation struct {
+	ipam.Owner
+	Addr netip.Addr
+}
+
+// Allocations returns the addresses that attachments of this node have, as it has
+// noted them in stateDir.
+func Allocations(stateDir string) []Allocation {
+	var found []Allocation
+	for _, n := range noted(stateDir, "") {
+		found = append(found, Allocation{n.Owner, n.Addr})
+	}
+	return found
+}
+
+// noted returns the notes of all servers whose names begin with prefix.
+func noted(stateDir, prefix string) []*note {
+	var found []*note
+	eachNotes(filepath.Join(stateDir, storeDir), func(_ string, all notes) {
+		noted, _ := all.list(prefix)
+		found = append(found, noted...)
+	})
+	return found
+}
+
+// eachNotes calls do with the notes of each server that base has some of.
+func eachNotes(base string, do func(server string, all notes)) {
+	servers, err := os.ReadDir(base)
+	if err != nil {
+		return
+	}
+	for _, server := range servers {
+		dir, err := statefile.OpenExisting(filepath.Join(base, server.Name(), notesDir))
+		if err != nil {
+			continue
+		}
+		do(server.Name(), notes{dir})
+		_ = dir.Close()
+	}
+}
