@@ -17,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent/events"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
 )
 
 // off is what switches a flag with a default off.
@@ -121,7 +122,7 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		}
 		o.Own = filepath.Dir(program)
 	}
-	o.Journal = journal{stateDirs: o.StateDirs, log: a.log}
+	o.Journal = replay.Journals{StateDirs: o.StateDirs, UserAgent: "rail-agent/" + version, Log: a.log}
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()

@@ -14,5 +14,5 @@
 // is done again ends in the same state. Several processes may work on one
 // record.
 //
-// It imports statefile and cnierr of the project.
+// Package node below it installs the plugins, and package cluster what runs the agents.
 package install

@@ -1,4 +1,4 @@
-package main
+package credential
 
 import (
 	"encoding/pem"
@@ -17,18 +17,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// credentialLab is the agent's keeping of the plugin's kubeconfig, on a real API
+// lab is the agent's keeping of the plugin's kubeconfig, on a real API
 // server.
-type credentialLab struct {
+type lab struct {
 	t     *testing.T
 	plane *controlplane.Plane
-	c     *credential
+	c     *Keeper
 	log   *strings.Builder
 }
 
-func newCredentialLab(t *testing.T, plane *controlplane.Plane, node string) *credentialLab {
+func newLab(t *testing.T, plane *controlplane.Plane, node string) *lab {
 	t.Helper()
-	l := &credentialLab{t: t, plane: plane, log: &strings.Builder{}}
+	l := &lab{t: t, plane: plane, log: &strings.Builder{}}
 	if _, err := l.plane.ServiceAccount(t.Context(), "kube-system", "rail-cni-whereabouts"); err != nil {
 		t.Fatal(err)
 	}
@@ -36,15 +36,14 @@ func newCredentialLab(t *testing.T, plane *controlplane.Plane, node string) *cre
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.c = &credential{
-		credentialFlags: credentialFlags{confDir: t.TempDir(), account: "rail-cni-whereabouts", lifetime: time.Hour},
-		client:          client, namespace: "kube-system", node: node, put: install.Open(t.TempDir()).Put,
-		log: slog.New(slog.NewTextHandler(l.log, nil)), outcomes: map[string]install.Outcome{}, err: errNotYet,
-	}
+	l.c = New(Options{
+		Client: client, ConfDir: t.TempDir(), Node: node, Account: "rail-cni-whereabouts", Namespace: "kube-system", Lifetime: time.Hour,
+		Put: install.Open(t.TempDir()).Put, Log: slog.New(slog.NewTextHandler(l.log, nil)),
+	})
 	return l
 }
 
-func (l *credentialLab) createNode(name string) {
+func (l *lab) createNode(name string) {
 	l.t.Helper()
 	code, answer, err := l.plane.Admin().Create(l.t.Context(), "/api/v1/nodes", map[string]any{"metadata": map[string]any{"name": name}})
 	if err != nil || code != http.StatusCreated {
@@ -53,7 +52,7 @@ func (l *credentialLab) createNode(name string) {
 }
 
 // code is what the server answers to a request with the token.
-func (l *credentialLab) code(token string) int {
+func (l *lab) code(token string) int {
 	l.t.Helper()
 	client, err := l.plane.Client(controlplane.Credential{Token: token})
 	if err != nil {
@@ -66,6 +65,16 @@ func (l *credentialLab) code(token string) int {
 	return code
 }
 
+// await waits until done reports true.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for began := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("still waiting for %s after a minute", what)
+		}
+	}
+}
+
 func TestTokenOfThePlugin(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	t.Run("ends with its Node, and is renewed for the next one", func(t *testing.T) { testTokenEndsWithItsNode(t, plane) })
@@ -74,7 +83,7 @@ func TestTokenOfThePlugin(t *testing.T) {
 
 func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
 	t.Helper()
-	l := newCredentialLab(t, plane, "node1")
+	l := newLab(t, plane, "node1")
 	l.createNode("node1")
 	if err := l.c.look(t.Context()); err != nil {
 		t.Fatal(err)
@@ -90,7 +99,7 @@ func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
 		t.Fatal(code, string(answer), err)
 	}
 	// The server remembers for 10 s whose tokens it has seen.
-	await(t, "the token's end with its Node", 30*time.Second, func() bool { return l.code(first) == http.StatusUnauthorized })
+	await(t, "the token's end with its Node", func() bool { return l.code(first) == http.StatusUnauthorized })
 	l.createNode("node1") // the kubelet registers itself again
 	if code := l.code(first); code != http.StatusUnauthorized {
 		t.Errorf("the token of another Node of the same name: %d", code)
@@ -111,7 +120,7 @@ func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
 
 func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
 	t.Helper()
-	l := newCredentialLab(t, plane, "a-host-name")
+	l := newLab(t, plane, "a-host-name")
 	for range 2 {
 		l.c.fresh = time.Time{}
 		if err := l.c.look(t.Context()); err != nil {
@@ -129,11 +138,11 @@ func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
 // A server that refuses every token, by a wrong address or a proxy of its own,
 // is not asked for another one each second by each node.
 func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
-	c := &credential{}
+	c := &Keeper{}
 	if first := c.pause(errRejected, nil); first != time.Second {
 		t.Errorf("after the first refusal: %s", first)
 	}
-	if again := c.pause(errRejected, errRejected); again != credentialLooks {
+	if again := c.pause(errRejected, errRejected); again != looks {
 		t.Errorf("after the next one: %s", again)
 	}
 	if other := c.pause(errNotYet, errRejected); other != time.Second {
@@ -165,7 +174,7 @@ func TestTokenIsRenewedAtHalfItsLifetime(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			kept := &credential{credentialFlags: credentialFlags{account: "a", lifetime: time.Hour}, client: client, namespace: "n"}
+			kept := New(Options{Client: client, Account: "a", Namespace: "n", Lifetime: time.Hour})
 			before := time.Now()
 			if err := kept.renew(t.Context()); err != nil {
 				t.Fatal(err)

@@ -1,4 +1,4 @@
-package main
+package replay
 
 import (
 	"cmp"
@@ -14,18 +14,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// journal replays what DELs of this node could not free, each entry by the
-// kubeconfig that it names.
-type journal struct {
-	stateDirs []string
-	log       *slog.Logger
+// Journals are those of a node's state directories.
+type Journals struct {
+	StateDirs []string
+	UserAgent string       // for the servers' logs
+	Log       *slog.Logger // is not needed to count
 }
 
-// Waiting implements agent.Journal.
-func (j journal) Waiting() (int, error) {
+// Waiting returns how many addresses wait to be freed. It makes no request.
+func (j Journals) Waiting() (int, error) {
 	total := 0
 	var errs []error
-	for _, dir := range j.stateDirs {
+	for _, dir := range j.StateDirs {
 		endpoints, err := store.Journal{Path: netconf.JournalDir(dir)}.Waiting()
 		errs = append(errs, err)
 		for _, n := range endpoints {
@@ -35,15 +35,15 @@ func (j journal) Waiting() (int, error) {
 	return total, errors.Join(errs...)
 }
 
-// Replay implements agent.Journal.
-func (j journal) Replay(ctx context.Context) error {
+// Replay frees what can be freed now. The error is about what is left.
+func (j Journals) Replay(ctx context.Context) error {
 	// It may have been closed since the entry was made.
 	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, dir := range j.stateDirs {
+	for _, dir := range j.StateDirs {
 		endpoints, err := store.Journal{Path: netconf.JournalDir(dir)}.Waiting()
 		errs = append(errs, err)
 		for _, e := range slices.SortedFunc(maps.Keys(endpoints), func(a, b store.Endpoint) int {
@@ -57,18 +57,18 @@ func (j journal) Replay(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (j journal) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, e store.Endpoint) error {
+func (j Journals) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, e store.Endpoint) error {
 	vet, err := file.VetKubeconfig(e.Kubeconfig, file.FlatFiles(e.FlatFile))
 	if err != nil {
 		return err
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: "rail-agent/" + version, RetryFor: store.RetryFor})
+	client, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: j.UserAgent, RetryFor: store.RetryFor})
 	if err != nil {
 		return err
 	}
 	s, err := store.New(store.Options{
 		Client: client, Kubeconfig: e.Kubeconfig, FlatFile: e.FlatFile, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
-		Warn: func(err error) { j.log.Warn("not done yet", "stateDir", stateDir, "err", err) },
+		Warn: func(err error) { j.Log.Warn("not done yet", "stateDir", stateDir, "err", err) },
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,127 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+const (
+	looks    = time.Minute // between looks whether all is as it should be
+	lookTime = 10 * time.Second
+)
+
+// ShortestLifetime is the shortest that a TokenRequest may ask for (Kubernetes API
+// reference, TokenRequestSpec).
+const ShortestLifetime = 10 * time.Minute
+
+// Options say which credential a [Keeper] keeps, and where.
+type Options struct {
+	Client  *kube.Client // may request tokens of the account
+	ConfDir string       // the runtime's configuration directory
+	Node    string       // the node's name
+
+	Account   string        // service account of the plugin
+	Namespace string        // of the account
+	Lifetime  time.Duration // of a token; it is renewed at half of it
+
+	Server        string // URL of the API server for the plugin; the Client's if it is ""
+	PoolNamespace string // of the address pools; that of the account if it is ""
+	Replace       bool   // also files that somebody else has put there
+
+	// Put puts a file into place, and keeps what was there before.
+	Put       func(install.File) (install.Outcome, error)
+	UserAgent string
+	Log       *slog.Logger
+}
+
+// Keeper keeps what the plugin whereabouts finds the API server by, on the node: the
+// kubeconfig with a token, the flat file that names it, and the node's name for node
+// slices.
+type Keeper struct {
+	Options
+	outcomes map[string]install.Outcome
+
+	token   string
+	fresh   time.Time    // when it is to be renewed, by both clocks of this host
+	unbound bool         // the token is not bound to this node's object
+	plugin  *kube.Client // uses our kubeconfig with this token, nil until the first look
+
+	mu      sync.Mutex
+	err     error     // of the last try; errNotYet before
+	written bool      // once
+	ends    time.Time // of the token
+}
+
+var (
+	errNotYet   = errors.New("the plugin's kubeconfig is not written yet")
+	errRejected = errors.New("the server no longer knows the plugin's token: the Node or the service account was made anew")
+)
+
+// New returns a keeper, which does nothing until [Keeper.Run] runs.
+func New(o Options) *Keeper {
+	return &Keeper{Options: o, outcomes: map[string]install.Outcome{}, err: errNotYet}
+}
+
+// Run keeps the files until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	var last error
+	for ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, lookTime)
+		err := k.look(bounded)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		pause := k.pause(err, last)
+		last = err
+		if k.set(err) {
+			switch {
+			case err != nil:
+				k.Log.Warn("the plugin's kubeconfig is not as it should be", "err", err)
+			default:
+				k.Log.Info("the plugin's kubeconfig is as it should be", "renewAt", k.fresh.Format(time.RFC3339))
+			}
+		}
+		_ = wait.For(ctx, pause) // the loop looks at ctx
+	}
+}
+
+// pause returns how long to wait after a look that ended with err, and the one
+// before it with last.
+func (k *Keeper) pause(err, last error) time.Duration {
+	switch {
+	case errors.Is(err, errRejected) && errors.Is(last, errRejected):
+		// The new token is refused as well. Each node would ask for tokens each
+		// second, for as long as that lasts.
+		return looks
+	case err != nil:
+		return time.Second
+	}
+	return min(looks, max(time.Until(k.fresh), time.Second))
+}
+
+func (k *Keeper) set(err error) (changed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed = k.err == nil && err != nil || k.err != nil && (err == nil || k.err.Error() != err.Error())
+	k.err, k.written = err, k.written || err == nil
+	return changed
+}
+
+// Ready returns why the plugin has no way to the server, nil if it has one. A token that
+// could not be renewed is good until it ends.
+func (k *Keeper) Ready() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.written && time.Now().Before(k.ends) {
+		return nil
+	}
+	return k.err
+}

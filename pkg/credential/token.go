@@ -1,0 +1,75 @@
+package credential
+
+import (
+	"context"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// look renews the token when that is due, and sees to it that the files are
+// there, and that the server accepts the token.
+func (k *Keeper) look(ctx context.Context) error {
+	ca, err := k.Client.CA()
+	if err != nil {
+		return err
+	}
+	if err := k.renew(ctx); err != nil {
+		return err
+	}
+	if err := k.write(ca); err != nil {
+		return err
+	}
+	if k.rejected(ctx) {
+		k.fresh = time.Time{}
+		return errRejected
+	}
+	return nil
+}
+
+// rejected reports whether the server refuses the token in our kubeconfig. A token
+// ends early with its account and with its Node object, which may be made anew
+// while pods and this agent go on running.
+func (k *Keeper) rejected(ctx context.Context) bool {
+	path := k.path(kubeconfigName)
+	if k.outcomes[path] == install.Yielded {
+		return false
+	}
+	if k.plugin == nil {
+		var err error
+		// A server that does not answer means nothing for the token.
+		if k.plugin, err = kube.Open(kube.Config{Kubeconfig: path, UserAgent: k.UserAgent, RetryFor: time.Millisecond}); err != nil {
+			return false
+		}
+	}
+	known, err := k.plugin.Known(ctx)
+	return err == nil && !known
+}
+
+// renew requests a new token when that is due.
+func (k *Keeper) renew(ctx context.Context) error {
+	// The monotonic clock stands still while the host is suspended, the other one
+	// may be set.
+	if asked := time.Now(); !asked.Before(k.fresh) || !asked.Round(0).Before(k.fresh.Round(0)) {
+		token, err := k.Client.Token(ctx, k.Namespace, k.Account, k.Node, k.Lifetime)
+		if err != nil {
+			return err
+		}
+		if unbound := token.Unbound != nil; unbound != k.unbound {
+			k.unbound = unbound
+			if unbound {
+				k.Log.Warn("token of the plugin is not bound to the Node", "node", k.Node, "err", token.Unbound)
+			}
+		}
+		life := token.Expires.Sub(asked)
+		if life <= 0 || life > k.Lifetime { // the server's clock is another
+			life = k.Lifetime
+		}
+		k.token, k.fresh, k.plugin = token.Value, asked.Add(life/2), nil
+		k.mu.Lock()
+		k.ends = asked.Add(life)
+		k.mu.Unlock()
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/credential"
+	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+const (
+	// mostTries is how often a plugin of somebody else may be found half written.
+	mostTries = 10
+
+	nodeFileMode = fs.FileMode(0o644)
+)
+
+// Plugins are the plugins of a node, and the node file that they read.
+type Plugins struct {
+	BinDirs  []string // where they are installed
+	Own      string   // directory that has them
+	Names    []string
+	Prefix   string // of their names where they are installed
+	NodeFile string // text of the node file, "" for none
+	Record   *install.Node
+	Log      *slog.Logger
+}
+
+// Put installs the node file and the plugins. It removes what an earlier version or
+// another prefix had installed, unless inUse returns who needs it.
+func (p *Plugins) Put(inUse func() []string) error {
+	if err := p.putNodeFile(); err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, dir := range p.BinDirs {
+		for _, name := range p.Names {
+			path := filepath.Join(dir, p.Prefix+name)
+			wanted[path] = true
+			if err := p.putPlugin(name, path); err != nil {
+				return err
+			}
+		}
+	}
+	return p.removeOthers(wanted, inUse)
+}
+
+// putPlugin installs a plugin. It tries again while another installer is writing the
+// file that is there.
+func (p *Plugins) putPlugin(name, path string) error {
+	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: agent.PluginMode}
+	outcome, err := p.Record.Put(file)
+	for tries := 0; cnierr.Code(err) == cnierr.TryAgain && tries < mostTries; tries++ {
+		outcome, err = p.Record.Put(file)
+	}
+	if err != nil {
+		return err
+	}
+	p.Log.Info("plugin", "path", path, "outcome", outcome)
+	return nil
+}
+
+// removeOthers removes the plugins that are installed and not wanted.
+func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) error {
+	entries, err := p.Record.Entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if wanted[e.Path] || !isPlugin(e.Path) {
+			continue
+		}
+		if users := inUse(); len(users) > 0 {
+			p.Log.Info("not wanted any more, and kept while it may be needed", "path", e.Path, "users", users)
+			continue
+		}
+		outcome, err := p.Record.Remove(e.Path)
+		if err != nil {
+			return err
+		}
+		p.Log.Info("not wanted any more", "path", e.Path, "outcome", outcome)
+	}
+	return nil
+}
+
+// putNodeFile writes the node file, or removes the one that it wrote earlier. Call
+// it before the plugins are installed, which read the file. A file that somebody
+// else wrote stays.
+func (p *Plugins) putNodeFile() error {
+	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
+	if p.NodeFile == "" {
+		outcome, err := p.Record.Remove(path)
+		if outcome != "" {
+			p.Log.Info("node file", "path", path, "outcome", outcome)
+		}
+		return err
+	}
+	outcome, err := p.Record.Put(install.File{Path: path, Content: []byte(p.NodeFile + "\n"), Mode: nodeFileMode, Yield: true})
+	if err != nil {
+		return err
+	}
+	p.Log.Info("node file", "path", path, "outcome", outcome)
+	if holds := netconf.NodeFilePath(); holds != path {
+		p.Log.Warn("node has a node file of its own, which overrides --node-file", "path", holds)
+	}
+	return nil
+}
+
+// isPlugin reports whether a path of the record is a plugin, and not a file that
+// plugins read.
+func isPlugin(path string) bool {
+	return filepath.Base(filepath.Dir(path)) != credential.Dir && filepath.Ext(path) != filepath.Ext(netconf.InstalledNodeFile)
+}
+
+// Remove takes away all that the record has, and puts back what was there before.
+func Remove(record *install.Node, log *slog.Logger) error {
+	return remove(record, log, func(string) bool { return true })
+}
+
+// remove takes away what is installed and chosen. What was installed last goes first:
+// a directory goes after what lies in it.
+func remove(record *install.Node, log *slog.Logger, chosen func(path string) bool) error {
+	entries, err := record.Entries()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range slices.Backward(entries) {
+		if !chosen(e.Path) {
+			continue
+		}
+		outcome, err := record.Remove(e.Path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		log.Info("uninstalled", "path", e.Path, "outcome", outcome)
+	}
+	return errors.Join(errs...)
+}

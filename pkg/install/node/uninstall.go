@@ -1,0 +1,122 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+var errNotLooked = errors.New("not looked yet")
+
+// Uninstaller takes the plugins of a node away once nobody needs them.
+type Uninstaller struct {
+	Plugins
+	InUse func() []string    // returns who needs the plugins
+	Force bool               // do not wait for them
+	Stop  func()             // ends what else installs, and waits for its end
+	Tell  func(agent.Notice) // is called whenever what is left changes
+
+	took bool // it removed the plugins, and did not put them back
+
+	mu    sync.Mutex
+	known bool   // it has looked
+	left  string // what is still to be done, "" when it is done
+}
+
+const (
+	lookAgain = 2 * time.Second
+	// lastCalls is how long a call of a plugin that began before its program
+	// went may take to write its record.
+	lastCalls = 2 * time.Second
+)
+
+// Run uninstalls. It ends when it is done, or with ctx.
+func (u *Uninstaller) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		left := u.try(ctx)
+		if u.set(left) {
+			if left == "" {
+				u.Tell(agent.Notice{Reason: "Uninstalled", Message: "rail-cni's plugins are gone from this node, and what was there before is there"})
+				return
+			}
+			u.Tell(agent.Notice{Reason: "NotUninstalled", Message: left, Warning: true})
+		}
+		_ = wait.For(ctx, lookAgain) // the loop looks at ctx
+	}
+}
+
+// try uninstalls unless somebody needs the plugins. It returns what is left to do.
+func (u *Uninstaller) try(ctx context.Context) string {
+	inUse := func() string {
+		if pods := u.InUse(); len(pods) > 0 && !u.Force {
+			return "the plugins stay while they are needed: " + strings.Join(pods, "; ")
+		}
+		return ""
+	}
+	back := func(left string) string {
+		errs := errorTexts(u.Put(nobody))
+		u.took = len(errs) > 0
+		return strings.Join(append([]string{left}, errs...), "; ")
+	}
+	if left := inUse(); left != "" {
+		if u.took || u.broken() {
+			return back(left)
+		}
+		return left
+	}
+	u.took = true
+	if err := remove(u.Record, u.Log, isPlugin); err != nil {
+		return err.Error()
+	}
+	_ = wait.For(ctx, lastCalls)
+	if left := inUse(); left != "" { // a pod came in the last moment
+		return back(left)
+	}
+	u.Stop()
+	return strings.Join(errorTexts(remove(u.Record, u.Log, func(string) bool { return true })), "; ")
+}
+
+// broken reports whether a former try ended, with its process, between the plugins and
+// the rest, which goes last.
+func (u *Uninstaller) broken() bool {
+	entries, err := u.Record.Entries()
+	return err == nil && len(entries) > 0 && !slices.ContainsFunc(entries, func(e *install.Entry) bool { return isPlugin(e.Path) })
+}
+
+// nobody uses what is replaced.
+func nobody() []string { return nil }
+
+func errorTexts(err error) []string {
+	if err == nil {
+		return nil
+	}
+	return []string{err.Error()}
+}
+
+func (u *Uninstaller) set(left string) (changed bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	changed = !u.known || u.left != left
+	u.known, u.left = true, left
+	return changed
+}
+
+// Ready returns what is left to do, nil when it is done.
+func (u *Uninstaller) Ready() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case !u.known:
+		return errNotLooked
+	case u.left != "":
+		return errors.New(u.left)
+	}
+	return nil
+}

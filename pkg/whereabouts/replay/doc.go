@@ -1,0 +1,14 @@
+// Package replay frees the addresses that DELs of a node could not free, because the
+// API server did not answer or their kubeconfig was not open to them.
+//
+// Each entry of a journal is replayed with the kubeconfig that it names, and only if
+// the node file opens that now: it may have been closed since. What cannot be freed
+// stays in the journal.
+//
+// An agent replays while something waits:
+//
+//	journals := replay.Journals{StateDirs: stateDirs, UserAgent: "rail-agent/v1", Log: log}
+//	if waiting, err := journals.Waiting(); err == nil && waiting > 0 {
+//		err = journals.Replay(ctx)
+//	}
+package replay

@@ -1,0 +1,71 @@
+package replay_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
+)
+
+// journal writes entries into the journal of a state directory, as a DEL does that
+// cannot reach its server.
+func journal(t *testing.T, stateDir string, kubeconfigs ...string) {
+	t.Helper()
+	dir := netconf.JournalDir(stateDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i, kubeconfig := range kubeconfigs {
+		text := fmt.Appendf(nil, `{"kubeconfig":%q,"pool":{"Prefix":"10.0.0.0/24"},"owner":{"ContainerID":"c%d","IfName":"net1","PodRef":"default/pod"}}`, kubeconfig, i)
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("e%d.free", i)), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// nodeFile has the node open these paths and no others.
+func nodeFile(t *testing.T, paths ...string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(path, []byte("paths: ["+strings.Join(paths, ", ")+"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(netconf.NodeFileEnv, path)
+}
+
+func TestEveryStateDirectoryCounts(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	journal(t, one, "/a", "/b")
+	journal(t, two, "/a")
+	j := replay.Journals{StateDirs: []string{one, two, filepath.Join(one, "nothing")}}
+	if n, err := j.Waiting(); n != 3 || err != nil {
+		t.Errorf("%d addresses wait, %v", n, err)
+	}
+}
+
+// The rest of what it does needs a server: cmd/rail-agent's tests have one.
+func TestKubeconfigThatTheNodeFileClosedIsNotUsed(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	closed, missing := filepath.Join(one, "closed"), filepath.Join(two, "missing")
+	journal(t, one, closed)
+	journal(t, two, missing)
+	nodeFile(t, missing)
+	j := replay.Journals{StateDirs: []string{one, two}, Log: slog.New(slog.DiscardHandler)}
+	err := j.Replay(t.Context())
+	if err == nil {
+		t.Fatal("it was replayed")
+	}
+	for _, want := range []string{"by kubeconfig " + closed + ": ", "add the path to", "by kubeconfig " + missing + ": ", "no such file"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q: %v", want, err)
+		}
+	}
+	if n, err := j.Waiting(); n != 2 || err != nil {
+		t.Errorf("%d addresses wait, %v", n, err)
+	}
+}
