@@ -1,6 +1,10 @@
 package link
 
-import "golang.org/x/sys/unix"
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
 
 // For tests of the ways to a namespace that FindNetns takes only where a
 // quicker one fails.
@@ -10,6 +14,13 @@ var (
 	OpenByHandle = openByHandle
 	MountsOf     = mountsOf
 )
+
+// UseHandles has NetnsExists ask for file handles of namespaces first, or never,
+// until t ends.
+func UseHandles(t testing.TB, yes bool) {
+	before := noHandles.Swap(!yes)
+	t.Cleanup(func() { noHandles.Store(before) })
+}
 
 // LinksOneByOne is how Links reads what the kernel cannot list.
 var LinksOneByOne = (*Netns).linksOneByOne

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,9 @@ func FindNetns(id NetnsID, path string) (*Netns, error) {
 // socket in it: a closed socket keeps its namespace for some milliseconds more
 // (RCU), so that one which is looked at often enough would never end.
 func NetnsExists(id NetnsID, path string) bool {
+	if leadsTo(path, id) {
+		return true // nearly always
+	}
 	n, err := locate(id, path)
 	n.Close()
 	return n != nil || err != nil
@@ -127,7 +131,18 @@ func candidate(path string, id NetnsID) (fd int, err error) {
 }
 
 func openNamespaceFile(path string, id NetnsID) (int, error) {
-	own, _, err := identityOf(unix.AT_FDCWD, self, 0)
+	handle, err := namespaceFile(path, id)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(handle)
+	return unix.Open(fmt.Sprintf("/proc/thread-self/fd/%d", handle), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
+// namespaceFile opens path with O_PATH if it is the namespace file with the inode
+// number of id.
+func namespaceFile(path string, id NetnsID) (int, error) {
+	own, err := nsfsDevice()
 	if err != nil {
 		return -1, err
 	}
@@ -135,15 +150,29 @@ func openNamespaceFile(path string, id NetnsID) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer unix.Close(handle)
 	dev, inode, err := identityOf(handle, "", unix.AT_EMPTY_PATH)
+	if err == nil && (dev != own || inode != id.Inode) {
+		err = ErrNoNetns
+	}
 	if err != nil {
+		_ = unix.Close(handle)
 		return -1, err
 	}
-	if dev != own || inode != id.Inode {
-		return -1, ErrNoNetns
+	return handle, nil
+}
+
+// nsfs is the device of all namespace files, 0 until it is known.
+var nsfs atomic.Uint64
+
+func nsfsDevice() (uint64, error) {
+	if dev := nsfs.Load(); dev != 0 {
+		return dev, nil
 	}
-	return unix.Open(fmt.Sprintf("/proc/thread-self/fd/%d", handle), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	dev, _, err := identityOf(unix.AT_FDCWD, self, 0)
+	if err == nil {
+		nsfs.Store(dev)
+	}
+	return dev, err
 }
 
 // identityOf returns the device and the inode number of a file that the kernel
@@ -184,6 +213,30 @@ func nsHandle(id NetnsID) []byte {
 	h := binary.NativeEndian.AppendUint64(nil, id.Cookie)
 	h = binary.NativeEndian.AppendUint32(h, unix.CLONE_NEWNET)
 	return binary.NativeEndian.AppendUint32(h, uint32(id.Inode))
+}
+
+// noHandles is set when the kernel has no file handles of namespaces.
+var noHandles atomic.Bool
+
+// leadsTo reports whether path is the namespace id, where the kernel says so without
+// the namespace being entered (Linux 6.18). False means that it is not known. Each
+// ADD asks this of the netns of each attachment on the node: entering it, to ask for
+// the cookie, takes eight times as long.
+func leadsTo(path string, id NetnsID) bool {
+	if path == "" || id.Cookie == 0 || noHandles.Load() {
+		return false
+	}
+	file, err := namespaceFile(path, id)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(file)
+	handle, _, err := unix.NameToHandleAt(file, "", unix.AT_EMPTY_PATH)
+	if err != nil {
+		noHandles.Store(errors.Is(err, unix.EOPNOTSUPP))
+		return false
+	}
+	return handle.Type() == nsHandleType && bytes.Equal(handle.Bytes(), nsHandle(id))
 }
 
 // openByHandle asks the kernel for the namespace (Linux 6.18). It finds also

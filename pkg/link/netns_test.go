@@ -421,6 +421,31 @@ func TestNetnsAlive(t *testing.T) {
 	}
 }
 
+func TestNetnsExists(t *testing.T) {
+	n, gone := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "gone")
+	path := "/run/netns/" + n.Name
+	gone.Delete()
+	for _, handles := range []bool{true, false} {
+		link.UseHandles(t, handles)
+		for _, c := range []struct {
+			name string
+			id   link.NetnsID
+			path string
+			want bool
+		}{
+			{"it is there", n.ID, path, true},
+			{"it is elsewhere", n.ID, path + "x", true},
+			{"another is there", gone.ID, path, false},
+			{"another with its inode number is there", link.NetnsID{Inode: n.ID.Inode, Cookie: gone.ID.Cookie}, path, false},
+			{"it is there, of a kernel without cookies", link.NetnsID{Inode: n.ID.Inode}, path, true},
+		} {
+			if got := link.NetnsExists(c.id, c.path); got != c.want {
+				t.Errorf("%s: %v, want %v; with handles: %v", c.name, got, c.want, handles)
+			}
+		}
+	}
+}
+
 // What a sweep costs for each record whose netns lives, and for one whose
 // netns is gone.
 func BenchmarkFindNetns(b *testing.B) {
@@ -429,7 +454,13 @@ func BenchmarkFindNetns(b *testing.B) {
 	gone := link.NetnsID{Inode: n.ID.Inode, Cookie: 1 << 60}
 	b.Run("alive", func(b *testing.B) {
 		for b.Loop() {
-			link.NetnsAlive(n.ID, path)
+			link.NetnsExists(n.ID, path)
+		}
+	})
+	b.Run("alive, without handles", func(b *testing.B) {
+		link.UseHandles(b, false)
+		for b.Loop() {
+			link.NetnsExists(n.ID, path)
 		}
 	})
 	b.Run("opened", func(b *testing.B) {
