@@ -124,24 +124,31 @@ func (l *Ledger) LockRDMA(ctx context.Context) (*statefile.Lock, error) {
 }
 
 func (l *Ledger) read(name string) (*Record, error) {
-	path := filepath.Join(l.attachments.Path(), name)
 	data, err := l.attachments.Read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNoRecord, filepath.Join(l.attachments.Path(), name))
+	}
+	return l.decode(name, data, err)
+}
+
+// decode returns the record in data, the content of the file name, or what err of
+// reading it means.
+func (l *Ledger) decode(name string, data []byte, err error) (*Record, error) {
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: %s", ErrNoRecord, path)
 	case errors.Is(err, statefile.ErrNotOurs):
 		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
 	case err != nil:
 		return nil, err
 	}
 	r, err := Decode(data)
+	path := func() string { return filepath.Join(l.attachments.Path(), name) }
 	switch {
 	case errors.Is(err, errNewer):
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path(), err)
 	case err != nil:
-		return nil, fmt.Errorf("%w %s: %w", errCorrupt, path, err)
+		return nil, fmt.Errorf("%w %s: %w", errCorrupt, path(), err)
 	case recordName(r.Key) != name:
-		return nil, fmt.Errorf("%w %s: it is the record of %s", errCorrupt, path, r.Key)
+		return nil, fmt.Errorf("%w %s: it is the record of %s", errCorrupt, path(), r.Key)
 	}
 	return r, nil
 }
@@ -246,24 +253,21 @@ func (l *Ledger) unmark(r *Record) error {
 // needs one. [Ledger.Get] returns it. It goes on past records that it cannot
 // read, and returns an error for each.
 func (l *Ledger) List() ([]*Record, []error) {
-	names, err := l.attachments.List(suffix)
-	if err != nil {
-		return nil, []error{err}
-	}
 	var records []*Record
 	var errs []error
-	for _, name := range names {
-		r, err := l.read(name)
-		switch {
-		case errors.Is(err, ErrNoRecord): // ended since it was listed
-		case err != nil:
+	err := l.attachments.ReadEach(suffix, func(name string, data []byte, err error) {
+		r, err := l.decode(name, data, err)
+		if err != nil {
 			errs = append(errs, err)
-		default:
-			if r.IPAM != nil {
-				r.IPAM.Config = nil
-			}
-			records = append(records, r)
+			return
 		}
+		if r.IPAM != nil {
+			r.IPAM.Config = nil
+		}
+		records = append(records, r)
+	})
+	if err != nil {
+		return nil, []error{err}
 	}
 	sortByAge(records)
 	return records, errs

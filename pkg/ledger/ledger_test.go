@@ -528,6 +528,27 @@ func TestListGoesOnPastWhatItCannotRead(t *testing.T) {
 
 // A list is of all attachments, and many look at it: it holds no configuration,
 // which an author made as large as a record may be.
+// An ADD lists all attachments of the node, to end those whose pod is gone.
+func BenchmarkListOf300(b *testing.B) {
+	l, err := Open(filepath.Join(b.TempDir(), "state"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	for i := range 300 {
+		r := full()
+		r.ContainerID = fmt.Sprintf("%064x", i)
+		if err := l.Put(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if records, errs := l.List(); len(records) != 300 || len(errs) > 0 {
+			b.Fatal(len(records), errs)
+		}
+	}
+}
+
 func TestAListHoldsNoConfigurations(t *testing.T) {
 	l := open(t, t.TempDir())
 	r := lending("c1", "ens1")

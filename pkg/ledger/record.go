@@ -185,21 +185,18 @@ func IsNewer(err error) bool { return errors.Is(err, errNewer) }
 // Decode reads a record. It refuses a newer version, and a record that lacks
 // what ending the attachment needs.
 func Decode(data []byte) (*Record, error) {
-	// The version first: a newer one may have other types below known keys.
-	var v struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(data, &v); err != nil {
-		return nil, err
-	}
-	if v.Version > Version {
-		return nil, cnierr.Wrap(errNewer, cnierr.BadRecord, "use that version, or let it end the attachment", "record of version %d", v.Version)
-	}
 	r := &Record{}
-	if err := json.Unmarshal(data, r); err != nil {
-		return nil, err
+	err := json.Unmarshal(data, r)
+	version := r.Version
+	if err != nil {
+		// A newer version may have other types below known keys.
+		version = versionOf(data)
 	}
 	switch {
+	case version > Version:
+		return nil, cnierr.Wrap(errNewer, cnierr.BadRecord, "use that version, or let it end the attachment", "record of version %d", version)
+	case err != nil:
+		return nil, err
 	case r.Version < 1:
 		return nil, errors.New("no version")
 	case r.ContainerID == "" || r.IfName == "":
@@ -210,4 +207,16 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("a loan without a snapshot")
 	}
 	return r, nil
+}
+
+// versionOf returns the version of a record that has nothing else in common with
+// [Record], 0 if it has none.
+func versionOf(data []byte) int {
+	var v struct {
+		Version int `json:"version"`
+	}
+	if json.Unmarshal(data, &v) != nil {
+		return 0
+	}
+	return v.Version
 }

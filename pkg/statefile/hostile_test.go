@@ -22,7 +22,11 @@ func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 		"a link to nothing outside": func(p, canary string) error { return os.Symlink(canary+"-new", p) },
 	} {
 		for verb, do := range map[string]func(d *Dir) error{
-			"Read":     func(d *Dir) error { _, err := d.Read("x"); return err },
+			"Read": func(d *Dir) error { _, err := d.Read("x"); return err },
+			"ReadEach": func(d *Dir) error {
+				failed := errors.New("as it should be") // a directory is passed over
+				return errors.Join(d.ReadEach("x", func(_ string, _ []byte, err error) { failed = err }), failed)
+			},
 			"OpenFile": func(d *Dir) error { _, err := d.OpenFile("x", os.O_RDWR|os.O_CREATE); return err },
 			"TryLock":  func(d *Dir) error { _, err := d.TryLock("x"); return err },
 			"Lock":     func(d *Dir) error { _, err := d.Lock(t.Context(), "x"); return err },

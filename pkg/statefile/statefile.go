@@ -160,7 +160,10 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 // ErrNotOurs is wrapped when a file cannot be one that [Dir.Write] made.
 var ErrNotOurs = errors.New("nothing here makes such a file")
 
-var errSymlink = fmt.Errorf("it is a symbolic link: %w", ErrNotOurs)
+var (
+	errSymlink  = fmt.Errorf("it is a symbolic link: %w", ErrNotOurs)
+	errTooLarge = fmt.Errorf("it is larger than %d bytes: %w", maxFile, ErrNotOurs)
+)
 
 // Read gives the content of the file name. A missing file is an error that
 // wraps [fs.ErrNotExist]; a symbolic link, which it does not follow, what is no
@@ -179,7 +182,7 @@ func (d *Dir) Read(name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes: %w", filepath.Join(d.path, name), maxFile, ErrNotOurs)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errTooLarge)
 	}
 	return data, nil
 }
@@ -324,12 +327,17 @@ func (d *Dir) List(suffix string) ([]string, error) {
 	}
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
-		if !e.IsDir() && strings.HasSuffix(e.Name(), suffix) && !strings.HasPrefix(e.Name(), tmpPrefix) {
+		if !e.IsDir() && listed(e.Name(), suffix) {
 			names = append(names, e.Name())
 		}
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// listed reports whether [Dir.List] lists a file of this name.
+func listed(name, suffix string) bool {
+	return strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, tmpPrefix)
 }
 
 // Sweep removes the temporary files that killed processes left: those that
