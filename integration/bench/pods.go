@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 )
@@ -181,7 +183,7 @@ func pod(name string, s suite, sc scene, node *cluster.Node, scheduler string) m
 		for _, rail := range sc.rails {
 			names = append(names, s.networkName(sc, rail))
 		}
-		annotations["k8s.v1.cni.cncf.io/networks"] = strings.Join(names, ",")
+		annotations[nadv1.NetworkAttachmentAnnot] = strings.Join(names, ",")
 	}
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
@@ -215,8 +217,8 @@ func (p *seen) ready() bool {
 // attached counts the pod's interfaces that have an address, as Multus reports
 // them.
 func (p *seen) attached() (n int) {
-	var entries []struct{ IPs []string }
-	if json.Unmarshal([]byte(p.Metadata.Annotations["k8s.v1.cni.cncf.io/network-status"]), &entries) != nil {
+	var entries []nadv1.NetworkStatus
+	if json.Unmarshal([]byte(p.Metadata.Annotations[nadv1.NetworkStatusAnnot]), &entries) != nil {
 		return 0
 	}
 	for _, e := range entries {

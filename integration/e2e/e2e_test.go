@@ -62,7 +62,7 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 		}
 		for k, e := range entries[1:] {
 			nic := inside[fmt.Sprintf("net%d", k+1)]
-			if e.Name != fmt.Sprintf("default/roce-net-%d", k+1) || e.Interface != nic.IfName || e.MAC != nic.Address || len(e.IPs) != 1 {
+			if e.Name != fmt.Sprintf("default/roce-net-%d", k+1) || e.Interface != nic.IfName || e.Mac != nic.Address || len(e.IPs) != 1 {
 				t.Errorf("network-status of %s, whose net%d has the address %s: %+v", name, k+1, nic.Address, e)
 				continue
 			}
@@ -157,7 +157,7 @@ func failuresAreEvents(t *testing.T, l *lab) {
 	// In version 1.1.0 of a result, network-status has the MTU.
 	l.nad(t, "new-version", `{"cniVersion": "1.1.0", "name": "new-version", "type": "host-device", "device": "ens16np0"}`)
 	l.run(t, pod{"holder", 0, "new-version"})
-	if entries := l.status(t, "holder"); len(entries) != 2 || entries[1].MTU != 9000 {
+	if entries := l.status(t, "holder"); len(entries) != 2 || entries[1].Mtu != 9000 {
 		t.Errorf("network-status: %+v", entries)
 	}
 	l.nad(t, "no-such-nic", `{"cniVersion": "1.0.0", "name": "no-such-nic", "type": "host-device", "device": "ens99np0"}`)

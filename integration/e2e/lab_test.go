@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -188,7 +190,7 @@ type pod struct {
 func (p pod) object() map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
-		"metadata": map[string]any{"name": p.name, "annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": p.networks}},
+		"metadata": map[string]any{"name": p.name, "annotations": map[string]any{nadv1.NetworkAttachmentAnnot: p.networks}},
 		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c"}}},
 	}
 }
@@ -286,16 +288,7 @@ func (l *lab) examplePods(t *testing.T, file string) (pods []map[string]any) {
 	return pods
 }
 
-// status is an entry of a pod's annotation (Kubernetes Network Custom Resource
-// Definition De-facto Standard, section 5.1).
-type status struct {
-	Name, Interface, MAC string
-	IPs                  []string
-	MTU                  int
-	Default              bool
-}
-
-func (l *lab) status(t *testing.T, pod string) (entries []status) {
+func (l *lab) status(t *testing.T, pod string) (entries []nadv1.NetworkStatus) {
 	t.Helper()
 	text := l.kubectl(t, "get", "pod", pod, "-o", `jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status}`)
 	if err := json.Unmarshal([]byte(text), &entries); err != nil {

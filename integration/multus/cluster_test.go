@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 )
 
@@ -134,7 +136,7 @@ func nad(t testing.TB, name, resource, config string) {
 func simplePod(t testing.TB, name, annotation string) {
 	t.Helper()
 	object(t, pods, name, map[string]any{
-		"metadata": map[string]any{"name": name, "annotations": map[string]any{"k8s.v1.cni.cncf.io/networks": annotation}},
+		"metadata": map[string]any{"name": name, "annotations": map[string]any{nadv1.NetworkAttachmentAnnot: annotation}},
 		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "c"}}},
 	})
 }
@@ -146,23 +148,13 @@ type podObject struct {
 	}
 }
 
-// networkStatus is an entry of a pod's annotation (Kubernetes Network Custom
-// Resource Definition De-facto Standard, section 5.1).
-type networkStatus struct {
-	Name, Interface, MAC string
-	IPs                  []string
-	MTU                  int
-	Default              bool
-	DeviceInfo           json.RawMessage `json:"device-info"`
-}
-
 // statusOf reads a pod's network-status back.
-func statusOf(t testing.TB, pod string) []networkStatus {
+func statusOf(t testing.TB, pod string) []nadv1.NetworkStatus {
 	t.Helper()
 	var p podObject
 	get(t, pods+"/"+pod, &p)
-	var s []networkStatus
-	text := p.Metadata.Annotations["k8s.v1.cni.cncf.io/network-status"]
+	var s []nadv1.NetworkStatus
+	text := p.Metadata.Annotations[nadv1.NetworkStatusAnnot]
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatalf("network-status of %s is %q: %v", pod, text, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/examples"
 )
 
@@ -117,7 +119,7 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if st.Name != "default/"+nadName(k) || st.Interface != l.Name || st.MAC != l.MAC.String() || len(st.IPs) != 1 {
+			if st.Name != "default/"+nadName(k) || st.Interface != l.Name || st.Mac != l.MAC.String() || len(st.IPs) != 1 {
 				t.Errorf("network-status of %s, %s (%s): %+v", s.pod, l.Name, l.MAC, st)
 				continue
 			}
@@ -291,18 +293,19 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 		t.Fatalf("network-status: %+v", status)
 	}
 	// The standard has the MTU in results of version 1.1.0 and later.
-	want := networkStatus{
-		Name: "default/everything", Interface: "rail0", MAC: "02:00:00:00:61:77", IPs: []string{"10.61.0.77"}, MTU: 4200, DeviceInfo: json.RawMessage(device),
+	want := nadv1.NetworkStatus{Name: "default/everything", Interface: "rail0", Mac: "02:00:00:00:61:77", IPs: []string{"10.61.0.77"}, Mtu: 4200}
+	if err := json.Unmarshal([]byte(device), &want.DeviceInfo); err != nil {
+		t.Fatal(err)
 	}
-	if got := status[3]; !sameJSON(got.DeviceInfo, want.DeviceInfo) {
-		t.Errorf("device-info: %s", got.DeviceInfo)
-	} else if got.DeviceInfo = want.DeviceInfo; !reflect.DeepEqual(got, want) {
+	if got := status[3]; !reflect.DeepEqual(got.DeviceInfo, want.DeviceInfo) {
+		t.Errorf("device-info: %+v, want %+v", got.DeviceInfo, want.DeviceInfo)
+	} else if want.DeviceInfo, want.Gateway = got.DeviceInfo, got.Gateway; !reflect.DeepEqual(got, want) {
 		t.Errorf("network-status: %+v, want %+v", got, want)
 	}
 	if got := status[2]; got.Interface != "net2" || !reflect.DeepEqual(got.IPs, []string{"192.168.111.1"}) || got.DeviceInfo != nil {
 		t.Errorf("network-status: %+v", got)
 	}
-	if got := status[4]; got.Interface != "net4" || got.MTU != 9000 || !reflect.DeepEqual(got.IPs, []string{"172.31.5.2"}) {
+	if got := status[4]; got.Interface != "net4" || got.Mtu != 9000 || !reflect.DeepEqual(got.IPs, []string{"172.31.5.2"}) {
 		t.Errorf("network-status: %+v", got)
 	}
 	wantHeld(t, "172.31.1.0/24 default/asking net1", "172.31.5.0/24 default/asking net4", "192.168.111.0/24 default/asking net2", "10.61.0.0/24 default/asking rail0")
@@ -311,11 +314,6 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	if _, err := os.Stat(n.file(strings.TrimPrefix(file, "/var"))); !os.IsNotExist(err) {
 		t.Errorf("device information is left: %v", err)
 	}
-}
-
-func sameJSON(a, b []byte) bool {
-	var x, y any
-	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
 // forgottenPodIsSwept: a pod is deleted while its node is down, and what Multus

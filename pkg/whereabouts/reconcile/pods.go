@@ -9,13 +9,13 @@ import (
 	"strings"
 	"sync"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 const (
-	// statusAnnotation is what Multus writes at the end of a pod's ADD.
-	statusAnnotation = "k8s.v1.cni.cncf.io/network-status"
 	// notTerminal selects the pods that may still use their addresses.
 	notTerminal = "status.phase!=Succeeded,status.phase!=Failed"
 	// fewPods of a namespace are read one by one, and more by a list of the
@@ -53,7 +53,7 @@ func parsePod(data []byte) (ref string, p *podState, err error) {
 	if err := json.Unmarshal(data, &pod); err != nil {
 		return "", nil, err
 	}
-	p = &podState{uid: pod.Metadata.UID, status: parseStatus(pod.Metadata.Annotations[statusAnnotation])}
+	p = &podState{uid: pod.Metadata.UID, status: parseStatus(pod.Metadata.Annotations[nadv1.NetworkStatusAnnot])}
 	switch pod.Status.Phase {
 	case "Succeeded", "Failed":
 		p.terminal = pod.Status.Phase
@@ -65,12 +65,10 @@ func parsePod(data []byte) (ref string, p *podState, err error) {
 	return pod.Metadata.Namespace + "/" + pod.Metadata.Name, p, nil
 }
 
-// parseStatus reads the annotation. What cannot be read says nothing.
+// parseStatus reads the annotation that Multus writes at the end of a pod's ADD.
+// What cannot be read says nothing.
 func parseStatus(text string) map[string][]netip.Addr {
-	var networks []struct {
-		Interface string
-		IPs       []string
-	}
+	var networks []nadv1.NetworkStatus
 	if text == "" || json.Unmarshal([]byte(text), &networks) != nil {
 		return nil
 	}

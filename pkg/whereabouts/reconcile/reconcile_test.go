@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -186,7 +188,7 @@ func wantFindings(t *testing.T, got map[string]int, want ...string) {
 }
 
 func networkStatus(ifname, ip string) map[string]string {
-	return map[string]string{statusAnnotation: fmt.Sprintf(`[{"name":"cbr0","interface":"eth0","ips":["10.99.0.1"],"default":true,"dns":{}},{"name":"default/net","interface":%q,"ips":[%q],"dns":{}}]`, ifname, ip)}
+	return map[string]string{nadv1.NetworkStatusAnnot: fmt.Sprintf(`[{"name":"cbr0","interface":"eth0","ips":["10.99.0.1"],"default":true,"dns":{}},{"name":"default/net","interface":%q,"ips":[%q],"dns":{}}]`, ifname, ip)}
 }
 
 func TestReconcileLeavesAPodThatStartsAlone(t *testing.T) {

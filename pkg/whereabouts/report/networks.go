@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
+
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
@@ -23,7 +25,7 @@ type Network struct {
 }
 
 func nads(namespace string) kube.Resource {
-	return kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: namespace}
+	return kube.Resource{Group: nadv1.SchemeGroupVersion.Group, Version: nadv1.SchemeGroupVersion.Version, Plural: "network-attachment-definitions", Namespace: namespace}
 }
 
 // FindNetworks returns the networks in the file name or, if there is no such file, in
@@ -71,17 +73,14 @@ func readNetworks(ctx context.Context, client *kube.Client) ([]Network, []error)
 
 // parseNAD returns the networks of a NetworkAttachmentDefinition.
 func parseNAD(item []byte) ([]Network, error) {
-	var nad struct {
-		Metadata kube.Meta
-		Spec     struct{ Config string }
-	}
+	var nad nadv1.NetworkAttachmentDefinition
 	if err := json.Unmarshal(item, &nad); err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(nad.Spec.Config) == "" { // the configuration is a file on the nodes
 		return nil, nil
 	}
-	return parseNetworks(nad.Metadata.Namespace+"/"+nad.Metadata.Name, []byte(nad.Spec.Config))
+	return parseNetworks(nad.Namespace+"/"+nad.Name, []byte(nad.Spec.Config))
 }
 
 // parseNetworks reads a network configuration or a list of plugins, and returns
