@@ -2,11 +2,16 @@
 // runs. Each of its duties is a command. ADD and DEL need none of them.
 //
 // "rail-agent run" keeps the node: NICs of pods that died come home at once, by
-// pkg/agent. It also installs the plugins and what they find the cluster by, with
-// pkg/install, and takes them away; "rail-agent uninstall" does only that.
+// pkg/agent. It also installs the plugins and takes them away, by
+// pkg/install/node, and keeps what they find the cluster by, by pkg/credential;
+// "rail-agent uninstall" does only the taking away. "rail-agent probe" asks a running
+// one how it is.
 //
 // "rail-agent ipam" reconciles the addresses of the cluster, by
 // pkg/whereabouts.
+//
+// It has the commands, their flags, and what begins and ends with the process: all
+// else is in these packages.
 //
 // It logs to stderr, one line of text for each event, and ends by SIGTERM or
 // SIGINT with 0. It exits with 1 when it cannot begin, and a command that ends

@@ -5,30 +5,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-)
-
-// ending is one line of "railctl gc": an attachment, why it is to be ended,
-// and what came of it.
-type ending struct {
-	attachment
-	Why     string `json:"why"`
-	Outcome string `json:"outcome"`         // see the constants
-	Error   string `json:"error,omitempty"` // why it was not ended
-}
-
-// The outcomes.
-const (
-	ended    = "ended"
-	wouldEnd = "would be ended"
-	busy     = "busy"
-	notEnded = "not ended"
 )
 
 func newGC(stateDir *string) *cobra.Command {
@@ -64,16 +46,17 @@ func collect(cmd *cobra.Command, stateDir string, output *format, dryRun bool) e
 	if err := requireRoot(); err != nil {
 		return err
 	}
-	var endings []ending
+	var endings []inventory.Ending
 	var errs []error
 	if ledger.Exists(stateDir) {
-		n, err := attach.Open(stateDir)
-		if err != nil {
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		var err error
+		if endings, errs, err = inventory.EndStale(ctx, stateDir, plainLog(cmd.ErrOrStderr()), dryRun); err != nil {
 			return err
 		}
-		defer n.Close()
-		n.Log = plainLog(cmd.ErrOrStderr())
-		endings, errs = sweep(cmd.Context(), n, dryRun)
 	}
 	if err := printEndings(cmd, output, endings); err != nil {
 		return err
@@ -94,81 +77,13 @@ func plainLog(w io.Writer) *slog.Logger {
 	}))
 }
 
-// sweep sweeps, and finds out what became of each attachment that was stale
-// before. It looks afterwards: a sweep passes over what another process works
-// on, and keeps the record of an address that cannot be freed yet.
-func sweep(ctx context.Context, n *attach.Node, dryRun bool) ([]ending, []error) {
-	stale, errs := n.Stale()
-	endings := []ending{}
-	for _, r := range stale {
-		endings = append(endings, ending{attachment: describe(r, netnsState(n, r)), Why: why(n, r), Outcome: wouldEnd})
-	}
-	if dryRun {
-		return endings, errs
-	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	swept := n.Sweep(ctx, ledger.Key{})
-	left, _ := n.Stale() // what it cannot read was reported above
-	failed := 0
-	for i := range endings {
-		e := &endings[i]
-		key := stale[i].Key
-		e.conclude(key, swept, left)
-		if e.Outcome != ended {
-			failed++
-		}
-	}
-	if failed > 0 {
-		errs = append(errs, fmt.Errorf("%d of %d attachments could not be ended", failed, len(endings)))
-	}
-	return endings, errs
-}
-
-// conclude says what became of the attachment.
-func (e *ending) conclude(key ledger.Key, swept []attach.Swept, left []*ledger.Record) {
-	is := func(r *ledger.Record) bool { return r.Key == key }
-	tried := slices.IndexFunc(swept, func(s attach.Swept) bool { return is(s.Record) })
-	still := slices.IndexFunc(left, is)
-	switch {
-	case tried >= 0 && swept[tried].Err != nil:
-		e.Outcome, e.Error = notEnded, swept[tried].Err.Error()
-	case still < 0:
-		e.Outcome = ended
-	case tried < 0:
-		e.Outcome, e.Error = busy, "another process works on it; try again"
-	default:
-		e.Phase = left[still].Phase
-		e.Outcome, e.Error = notEnded, "the NIC is home, but the addresses could not be freed: "+missing(left[still])
-	}
-}
-
-func missing(r *ledger.Record) string {
-	if r.IPAM == nil {
-		return "see the warnings"
-	}
-	return fmt.Sprintf("IPAM plugin %q is not in %s; install it, then run railctl gc again", r.IPAM.Type, r.IPAM.Path)
-}
-
-// why says why a sweep ends the attachment.
-func why(n *attach.Node, r *ledger.Record) string {
-	switch {
-	case !n.Ledger.OfThisBoot(r):
-		return "it is of an earlier boot"
-	case r.Phase == ledger.Freeing:
-		return "its addresses are still to be freed"
-	}
-	return fmt.Sprintf("its pod netns %s is gone", r.Netns.Path)
-}
-
-func printEndings(cmd *cobra.Command, output *format, endings []ending) error {
+func printEndings(cmd *cobra.Command, output *format, endings []inventory.Ending) error {
 	if len(endings) == 0 && *output == asTable {
 		fmt.Fprintln(cmd.OutOrStdout(), "nothing to end: every attachment has its pod")
 		return nil
 	}
 	if endings == nil {
-		endings = []ending{}
+		endings = []inventory.Ending{}
 	}
 	rows := [][]string{{"POD", "IFNAME", "PLUGIN", "NIC", "ADDRESSES", "WHY", "OUTCOME"}}
 	for i := range endings {
@@ -177,7 +92,7 @@ func printEndings(cmd *cobra.Command, output *format, endings []ending) error {
 		if e.Error != "" {
 			outcome += ": " + strings.ReplaceAll(e.Error, "\n", "; ")
 		}
-		rows = append(rows, []string{e.who(), e.IfName, e.Plugin, e.NIC, strings.Join(e.Addresses, ","), e.Why, outcome})
+		rows = append(rows, []string{who(&e.Attachment), e.IfName, e.Plugin, e.NIC, strings.Join(e.Addresses, ","), e.Why, outcome})
 	}
 	return output.print(cmd.OutOrStdout(), endings, rows)
 }

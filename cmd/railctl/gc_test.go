@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -20,7 +21,7 @@ func TestGCEndsWhatHasNoPod(t *testing.T) {
 	dry := l.must("gc", "--dry-run")
 	equal(t, "gc --dry-run", squeezed(dry), `POD IFNAME PLUGIN NIC ADDRESSES WHY OUTCOME
 default/web-0 net1 host-device ens12np0 172.31.1.2/24 its pod netns `+dead.Path+` is gone would be ended`)
-	if n := len(listed[attachment](t, l.must("show", "-o", "json"))); n != 2 {
+	if n := len(listed[inventory.Attachment](t, l.must("show", "-o", "json"))); n != 2 {
 		t.Errorf("%d attachments after a dry run, not 2", n)
 	}
 
@@ -30,7 +31,7 @@ default/web-0 net1 host-device ens12np0 172.31.1.2/24 its pod netns `+dead.Path+
 		t.Errorf("exit code %d:\n%s", code, errOut)
 	}
 	equal(t, "gc", squeezed(out), strings.ReplaceAll(squeezed(dry), "would be ended", "ended"))
-	left := listed[attachment](t, l.must("show", "-o", "json"))
+	left := listed[inventory.Attachment](t, l.must("show", "-o", "json"))
 	if len(left) != 1 || left[0].Pod != "default/web-1" {
 		t.Errorf("left are %+v, not web-1 alone", left)
 	}
@@ -53,8 +54,8 @@ func TestGCSaysWhatCannotBeFreed(t *testing.T) {
 			t.Errorf("exit code %d, not 1", code)
 		}
 		contains(t, "stderr", errOut, "1 of 1 attachments could not be ended")
-		e := listed[ending](t, out)
-		if len(e) != 1 || e[0].Outcome != notEnded || e[0].Phase != ledger.Freeing {
+		e := listed[inventory.Ending](t, out)
+		if len(e) != 1 || e[0].Outcome != inventory.NotEnded || e[0].Phase != ledger.Freeing {
 			t.Fatalf("endings are %+v", e)
 		}
 		contains(t, "error", e[0].Error, `IPAM plugin "whereabouts"`, l.path)

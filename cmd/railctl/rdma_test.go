@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/without"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -59,13 +59,13 @@ default/web-1 net1 macvlan rdma-net ens2f0 - 4000 - - - - AGE lent alive`)
 	contains(t, "show -w", squeezed(out), "RDMA PORT STATE GID GID VALUE UVERBS MODE AGE",
 		"mlx5_1/1 ? 3 0000:0000:0000:0000:0000:ffff:ac1f:0102 uverbs1 exclusive AGE")
 	out, _, _ = l.railctl("show", "-o", "json")
-	list := listed[attachment](t, out)
+	list := listed[inventory.Attachment](t, out)
 	if len(list) != 2 || list[1].RDMA != nil || list[0].RDMA == nil {
 		t.Fatalf("%+v", list)
 	}
-	want := rdmaDevice{
+	want := inventory.RDMADevice{
 		Name: "mlx5_1", NodeGUID: "5054:00ff:fe00:0001", Parent: "0000:0c:00.0", Port: 1, State: "?", Uverbs: "uverbs1", Lent: true,
-		GIDs: []gid{{Address: "172.31.1.2", Index: 3, Value: "0000:0000:0000:0000:0000:ffff:ac1f:0102"}},
+		GIDs: []inventory.GID{{Address: "172.31.1.2", Index: 3, Value: "0000:0000:0000:0000:0000:ffff:ac1f:0102"}},
 	}
 	if d := list[0].RDMA.Devices; list[0].RDMA.Mode != "exclusive" || len(d) != 1 || !slices.Equal(d[0].GIDs, want.GIDs) || d[0].State != want.State || d[0].NodeGUID != want.NodeGUID {
 		t.Errorf("is\n%+v\nshould be\n%+v", d, want)
@@ -86,13 +86,13 @@ func header(table string) string {
 }
 
 func TestCellsOfSeveralDevices(t *testing.T) {
-	p := &rdmaPart{Mode: "shared", Devices: []rdmaDevice{
-		{Name: "mlx5_0", Port: 1, State: "ACTIVE", GIDs: []gid{{Index: 3, Value: "a"}, {Index: 5, Value: "b", Missing: true}}},
+	p := &inventory.RDMA{Mode: "shared", Devices: []inventory.RDMADevice{
+		{Name: "mlx5_0", Port: 1, State: "ACTIVE", GIDs: []inventory.GID{{Index: 3, Value: "a"}, {Index: 5, Value: "b", Missing: true}}},
 		{Name: "mlx5_1", State: "DOWN", Uverbs: "uverbs1"},
 	}}
-	equal(t, "cells", strings.Join(p.cells(true), " "), "mlx5_0/1,mlx5_1 ACTIVE,DOWN 3,? a,b -,uverbs1 shared")
+	equal(t, "cells", strings.Join(rdmaCells(p, true), " "), "mlx5_0/1,mlx5_1 ACTIVE,DOWN 3,? a,b -,uverbs1 shared")
 	p = nil
-	equal(t, "cells of none", strings.Join(p.cells(false), "|"), "||")
+	equal(t, "cells of none", strings.Join(rdmaCells(p, false), "|"), "||")
 }
 
 func TestIbdev2netdevWithoutRDMA(t *testing.T) {
@@ -137,45 +137,8 @@ func TestIbdev2netdevOfWhatIsNotThere(t *testing.T) {
 }
 
 func TestTheLineIsTheOneOfNVIDIAsScript(t *testing.T) {
-	equal(t, "up", pair{"mlx5_0", 1, "net1", true}.String(), "mlx5_0 port 1 ==> net1 (Up)")
-	equal(t, "down", pair{"mlx5_10", 2, "ib0", false}.String(), "mlx5_10 port 2 ==> ib0 (Down)")
-}
-
-func TestPairsOfADevice(t *testing.T) {
-	const carrier = 1 << 16 // IFF_LOWER_UP
-	links := []*link.Link{
-		{Index: 2, Name: "net1", Encap: "ether", ParentDev: "0000:0c:00.0", Flags: carrier},
-		{Index: 3, Name: "rep0", Encap: "ether", ParentDev: "0000:0c:00.0"},
-		{Index: 4, Name: "ib0", Encap: "infiniband", ParentDev: "0000:0d:00.0"},
-		{Index: 5, Name: "ib0.8001", Encap: "infiniband", ParentDev: "0000:0d:00.0", Lower: 4},
-		{Index: 6, Name: "ibx", Encap: "infiniband"},
-	}
-	roce := rdma.Device{Name: "mlx5_0", ParentDev: "0000:0c:00.0"}
-	ib := rdma.Device{Name: "mlx5_1", ParentDev: "0000:0d:00.0"}
-	for _, c := range []struct {
-		device rdma.Device
-		ports  []rdma.Port
-		want   []pair
-	}{
-		{roce, []rdma.Port{{Number: 1, Netdev: 2, LinkLayer: "Ethernet"}}, []pair{{"mlx5_0", 1, "net1", true}}},
-		{roce, []rdma.Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, []pair{{"mlx5_0", 1, "net1", true}, {"mlx5_0", 2, "rep0", false}}},
-		{roce, []rdma.Port{{Number: 1, LinkLayer: "Ethernet"}}, nil},
-		{ib, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}}, []pair{{"mlx5_1", 1, "ib0", false}}},
-		{ib, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, nil},
-		{rdma.Device{Name: "virtual"}, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil},
-	} {
-		if have := pairsOf(c.device, c.ports, links); !slices.Equal(have, c.want) {
-			t.Errorf("%s %+v: %v, not %v", c.device.Name, c.ports, have, c.want)
-		}
-	}
-}
-
-func TestNamesAreSortedByTheirNumber(t *testing.T) {
-	names := []string{"mlx5_10", "rocep1s0", "mlx5_2", "bnxt_re0", "mlx5_1", "mlx5_bond"}
-	slices.SortFunc(names, byNumber)
-	if want := []string{"bnxt_re0", "mlx5_1", "mlx5_2", "mlx5_10", "mlx5_bond", "rocep1s0"}; !slices.Equal(names, want) {
-		t.Errorf("%v", names)
-	}
+	equal(t, "up", pairLine(rdma.Pair{Device: "mlx5_0", Port: 1, Netdev: "net1", HasSignal: true}), "mlx5_0 port 1 ==> net1 (Up)")
+	equal(t, "down", pairLine(rdma.Pair{Device: "mlx5_10", Port: 2, Netdev: "ib0"}), "mlx5_10 port 2 ==> ib0 (Down)")
 }
 
 // modeIn runs "railctl rdma mode" with a root file system of its own.
@@ -278,7 +241,7 @@ func TestMistakesOfMode(t *testing.T) {
 func TestIbdev2netdevFindsThePod(t *testing.T) {
 	l := newLab(t)
 	pod := l.share("web-1", "c1")
-	for _, c := range []ibdev2netdev{{pod: "default/web-1"}, {container: "c1"}, {netns: pod.Path}} {
+	for _, c := range []ibdev2netdev{{holder: inventory.Holder{Pod: "default/web-1"}}, {holder: inventory.Holder{Container: "c1"}}, {netns: pod.Path}} {
 		c.stateDir = l.state
 		ns, err := c.where()
 		if err != nil {

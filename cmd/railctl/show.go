@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,37 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
-)
-
-// attachment is one line of "railctl show".
-type attachment struct {
-	Pod         string       `json:"pod,omitempty"` // namespace/name
-	ContainerID string       `json:"containerID"`
-	IfName      string       `json:"ifname"`
-	Plugin      string       `json:"plugin"`
-	Network     string       `json:"network"`
-	NIC         string       `json:"nic"` // its name on the host; a macvlan's master
-	PCI         string       `json:"pci,omitempty"`
-	Driver      string       `json:"driver,omitempty"` // the userspace driver that holds the NIC
-	MAC         string       `json:"mac,omitempty"`
-	MTU         int          `json:"mtu,omitempty"`
-	Addresses   []string     `json:"addresses"`
-	RDMA        *rdmaPart    `json:"rdma,omitempty"`
-	Created     time.Time    `json:"created"`
-	Phase       ledger.Phase `json:"phase"`
-	State       string       `json:"state"` // of the pod netns: alive or gone
-	PodNetns    string       `json:"podNetns"`
-	HostNetns   string       `json:"hostNetns"`
-}
-
-// The states of a pod netns.
-const (
-	alive = "alive"
-	gone  = "gone"
 )
 
 func newShow(stateDir *string) *cobra.Command {
@@ -96,49 +68,29 @@ func (s *shown) run(cmd *cobra.Command) error {
 	if err := requireRoot(); err != nil {
 		return err
 	}
-	list := []attachment{}
 	if !ledger.Exists(s.stateDir) {
 		if *s.format == asTable {
 			fmt.Fprintf(cmd.OutOrStdout(), "no attachments: there is no ledger at %s, so no plugin has used it since the node booted\n", s.stateDir)
 			return nil
 		}
-		return s.format.print(cmd.OutOrStdout(), list, nil)
+		return s.format.print(cmd.OutOrStdout(), []inventory.Attachment{}, nil)
 	}
-	n, err := attach.Open(s.stateDir)
+	list, err := inventory.Collect(s.stateDir, s.all)
 	if err != nil {
 		return err
 	}
-	defer n.Close()
-	records, errs := n.Ledger.List()
-	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
-		errs = append(errs, fmt.Errorf("no NIC is lent now: %w", err))
-	}
-	now := live{host: n.Host.Netns}
-	defer now.close()
-	others := 0
-	for _, r := range records {
-		if !s.all && !ofThisHost(n, r) {
-			others++
-			continue
-		}
-		a := describe(r, netnsState(n, r))
-		if a.RDMA != nil && a.State == alive && r.Phase != ledger.Freeing {
-			errs = append(errs, now.fill(a.RDMA, r)...)
-		}
-		list = append(list, a)
-	}
-	if err := s.print(cmd, list); err != nil {
+	if err := s.print(cmd, list.Attachments); err != nil {
 		return err
 	}
-	if others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", others)
+	if list.Others > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", list.Others)
 	}
-	return reportErrors(cmd.ErrOrStderr(), append(errs, tellReturned(cmd, n)...))
+	tellReturned(cmd, list.Returned)
+	return reportErrors(cmd.ErrOrStderr(), list.Errors)
 }
 
 // tellReturned prints the NICs that did not come home as they were.
-func tellReturned(cmd *cobra.Command, n *attach.Node) []error {
-	changed, errs := n.Ledger.Returned()
+func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	for _, r := range changed {
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s is home, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
 		for _, c := range r.Changed {
@@ -146,39 +98,11 @@ func tellReturned(cmd *cobra.Command, n *attach.Node) []error {
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "  (correct it, then remove %s)\n", r.File)
 	}
-	return errs
-}
-
-// ofThisHost says whether the attachment belongs to the host netns that
-// railctl runs in. Of an earlier boot nobody can tell, so it does.
-func ofThisHost(n *attach.Node, r *ledger.Record) bool {
-	return r.HostNetns.Equal(n.Host.Netns.ID) || !n.Ledger.OfThisBoot(r)
-}
-
-func netnsState(n *attach.Node, r *ledger.Record) string {
-	if n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
-		return alive
-	}
-	return gone
-}
-
-func describe(r *ledger.Record, state string) attachment {
-	a := attachment{
-		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
-		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
-		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), Created: r.Created, Phase: r.Phase, State: state,
-		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(),
-	}
-	a.Addresses = append(a.Addresses, r.Addresses...)
-	if r.Loan != nil {
-		a.PCI, a.Driver = r.Loan.PCI, r.Loan.Driver
-	}
-	return a
 }
 
 // who names the pod, or the container where the runtime named no pod, as a
 // table has room for.
-func (a *attachment) who() string {
+func who(a *inventory.Attachment) string {
 	if a.Pod != "" {
 		return a.Pod
 	}
@@ -189,12 +113,12 @@ func (a *attachment) who() string {
 	return a.ContainerID
 }
 
-func (s *shown) print(cmd *cobra.Command, list []attachment) error {
+func (s *shown) print(cmd *cobra.Command, list []inventory.Attachment) error {
 	if len(list) == 0 && *s.format == asTable {
 		fmt.Fprintln(cmd.OutOrStdout(), "no attachments")
 		return nil
 	}
-	hasRDMA := slices.ContainsFunc(list, func(a attachment) bool { return a.RDMA != nil })
+	hasRDMA := slices.ContainsFunc(list, func(a inventory.Attachment) bool { return a.RDMA != nil })
 	rows := [][]string{s.header(hasRDMA)}
 	for i := range list {
 		rows = append(rows, s.row(&list[i], hasRDMA))
@@ -217,18 +141,58 @@ func (s *shown) header(hasRDMA bool) []string {
 	return header
 }
 
-func (s *shown) row(a *attachment, hasRDMA bool) []string {
+func (s *shown) row(a *inventory.Attachment, hasRDMA bool) []string {
 	mtu := ""
 	if a.MTU != 0 {
 		mtu = strconv.Itoa(a.MTU)
 	}
-	row := []string{a.who(), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu, strings.Join(a.Addresses, ",")}
+	row := []string{who(a), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu, strings.Join(a.Addresses, ",")}
 	if hasRDMA {
-		row = append(row, a.RDMA.cells(s.wide)...)
+		row = append(row, rdmaCells(a.RDMA, s.wide)...)
 	}
 	row = append(row, age(time.Since(a.Created)), string(a.Phase), a.State)
 	if s.all {
 		row = append(row, a.HostNetns)
 	}
 	return row
+}
+
+// rdmaCells returns the columns of the table. Several devices or addresses share one.
+func rdmaCells(p *inventory.RDMA, wide bool) []string {
+	var names, states, indexes, values, uverbs []string
+	mode := ""
+	if p != nil {
+		mode = p.Mode
+		for _, d := range p.Devices {
+			name := d.Name
+			if d.Port != 0 {
+				name = fmt.Sprintf("%s/%d", d.Name, d.Port)
+			}
+			names, states, uverbs = append(names, name), append(states, d.State), append(uverbs, d.Uverbs)
+			for _, g := range d.GIDs {
+				index := strconv.Itoa(g.Index)
+				if g.Missing {
+					index = inventory.Unknown
+				}
+				indexes, values = append(indexes, index), append(values, g.Value)
+			}
+		}
+	}
+	cells := []string{cell(names), cell(states), cell(indexes)}
+	if wide {
+		cells = append(cells, cell(values), cell(uverbs), mode)
+	}
+	return cells
+}
+
+// cell joins what one cell has. A gap among several shows as one.
+func cell(parts []string) string {
+	if !slices.ContainsFunc(parts, func(s string) bool { return s != "" }) {
+		return ""
+	}
+	text := make([]string, len(parts))
+	for i, s := range parts {
+		text[i] = cmp.Or(s, "-")
+	}
+	return strings.Join(text, ",")
 }

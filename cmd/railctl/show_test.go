@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -42,7 +43,7 @@ func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
 	l := newLab(t)
 	pod := l.lend()
 	out := l.must("show", "-o", "json")
-	have := listed[attachment](t, out)
+	have := listed[inventory.Attachment](t, out)
 	if len(have) != 1 {
 		t.Fatalf("%d attachments, not 1:\n%s", len(have), out)
 	}
@@ -50,10 +51,10 @@ func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
 	if a.Created.IsZero() || a.MAC == "" {
 		t.Errorf("no time or MAC:\n%s", out)
 	}
-	want := attachment{
+	want := inventory.Attachment{
 		Pod: "default/web-0", ContainerID: "c-web-0", IfName: "net1", Plugin: "host-device", Network: "roce-net1",
 		NIC: "ens12np0", MAC: a.MAC, MTU: 9000, Addresses: []string{"172.31.1.2/24"}, Created: a.Created,
-		Phase: "lent", State: alive, PodNetns: pod.Path, HostNetns: l.node.ID.String(),
+		Phase: "lent", State: inventory.Alive, PodNetns: pod.Path, HostNetns: l.node.ID.String(),
 	}
 	if !reflect.DeepEqual(a, want) {
 		t.Errorf("is\n%+v\nshould be\n%+v", a, want)
@@ -70,7 +71,7 @@ func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
 }
 
 func TestYAMLKeepsWhatLooksLikeANumber(t *testing.T) {
-	list := []attachment{{ContainerID: "123456", IfName: "1e3", Network: "true", NIC: "0x10", Addresses: []string{}}}
+	list := []inventory.Attachment{{ContainerID: "123456", IfName: "1e3", Network: "true", NIC: "0x10", Addresses: []string{}}}
 	f := asYAML
 	w := &writer{}
 	if err := f.print(w, list, nil); err != nil {
@@ -141,12 +142,12 @@ func TestShowSaysThatAPodIsGone(t *testing.T) {
 	dead := l.share("web-1", "c1")
 	l.share("web-2", "c2")
 	dead.Delete() // last: an ADD would end it
-	have := listed[attachment](t, l.must("show", "-o", "json"))
+	have := listed[inventory.Attachment](t, l.must("show", "-o", "json"))
 	states := map[string]string{}
 	for _, a := range have {
 		states[a.Pod] = a.State
 	}
-	if !reflect.DeepEqual(states, map[string]string{"default/web-1": gone, "default/web-2": alive}) {
+	if !reflect.DeepEqual(states, map[string]string{"default/web-1": inventory.Gone, "default/web-2": inventory.Alive}) {
 		t.Errorf("states are %v", states)
 	}
 }
@@ -175,8 +176,8 @@ func TestShowOfANICUnderAUserspaceDriver(t *testing.T) {
 	}
 	equal(t, "railctl show", squeezed(l.must("show")), `POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES AGE PHASE STATE
 default/web-1 net1 macvlan rdma-net 0000:3b:00.0 0000:3b:00.0 - - AGE lent alive`)
-	have := listed[attachment](t, l.must("show", "-o", "json"))
-	if !slices.ContainsFunc(have, func(a attachment) bool { return a.Driver == "vfio-pci" }) {
+	have := listed[inventory.Attachment](t, l.must("show", "-o", "json"))
+	if !slices.ContainsFunc(have, func(a inventory.Attachment) bool { return a.Driver == "vfio-pci" }) {
 		t.Errorf("no driver in %+v", have)
 	}
 }

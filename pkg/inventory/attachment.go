@@ -1,0 +1,64 @@
+package inventory
+
+import (
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Attachment is what a person sees of one. Its JSON is that of "railctl show".
+type Attachment struct {
+	Pod         string       `json:"pod,omitempty"` // namespace/name
+	ContainerID string       `json:"containerID"`
+	IfName      string       `json:"ifname"`
+	Plugin      string       `json:"plugin"`
+	Network     string       `json:"network"`
+	NIC         string       `json:"nic"` // its name on the host; a macvlan's master
+	PCI         string       `json:"pci,omitempty"`
+	Driver      string       `json:"driver,omitempty"` // the userspace driver that holds the NIC
+	MAC         string       `json:"mac,omitempty"`
+	MTU         int          `json:"mtu,omitempty"`
+	Addresses   []string     `json:"addresses"`
+	RDMA        *RDMA        `json:"rdma,omitempty"`
+	Created     time.Time    `json:"created"`
+	Phase       ledger.Phase `json:"phase"`
+	State       string       `json:"state"` // of the pod netns: alive or gone
+	PodNetns    string       `json:"podNetns"`
+	HostNetns   string       `json:"hostNetns"`
+}
+
+// The states of a pod netns.
+const (
+	Alive = "alive"
+	Gone  = "gone"
+)
+
+// ofThisHost reports whether the attachment belongs to this host netns. Of an earlier
+// boot nobody can tell, so it does.
+func ofThisHost(l *ledger.Ledger, host *link.Netns, r *ledger.Record) bool {
+	return r.HostNetns.Equal(host.ID) || !l.OfThisBoot(r)
+}
+
+// stateOf returns the state of the pod netns.
+func stateOf(l *ledger.Ledger, r *ledger.Record) string {
+	if l.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+		return Alive
+	}
+	return Gone
+}
+
+// describe returns what the record says.
+func describe(r *ledger.Record, state string) Attachment {
+	a := Attachment{
+		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
+		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
+		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), Created: r.Created, Phase: r.Phase, State: state,
+		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(),
+	}
+	a.Addresses = append(a.Addresses, r.Addresses...)
+	if r.Loan != nil {
+		a.PCI, a.Driver = r.Loan.PCI, r.Loan.Driver
+	}
+	return a
+}

@@ -1,0 +1,109 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// Ending is an attachment whose pod is gone, why it is ended, and what came of it. Its
+// JSON is that of "railctl gc".
+type Ending struct {
+	Attachment
+	Why     string `json:"why"`
+	Outcome string `json:"outcome"`         // see the constants
+	Error   string `json:"error,omitempty"` // why it was not ended
+}
+
+// The outcomes.
+const (
+	Ended    = "ended"
+	WouldEnd = "would be ended"
+	Busy     = "busy"
+	NotEnded = "not ended"
+)
+
+// EndStale ends the attachments in the ledger of a state directory, which must exist,
+// whose pod is gone. With dryRun it only tells which ones. It needs root, and the
+// calling thread must be in the host netns. left is about what could not be read or
+// ended.
+func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun bool) (endings []Ending, left []error, err error) {
+	n, err := attach.Open(stateDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer n.Close()
+	n.Log = log
+	endings, left = sweep(ctx, n, dryRun)
+	return endings, left, nil
+}
+
+// sweep sweeps, and finds out what became of each attachment that was stale
+// before. It looks afterwards, because a sweep passes over what another process
+// works on, and keeps the record of an address that cannot be freed yet.
+func sweep(ctx context.Context, n *attach.Node, dryRun bool) ([]Ending, []error) {
+	stale, errs := n.Stale()
+	endings := []Ending{}
+	for _, r := range stale {
+		endings = append(endings, Ending{Attachment: describe(r, stateOf(n.Ledger, r)), Why: why(n.Ledger, r), Outcome: WouldEnd})
+	}
+	if dryRun {
+		return endings, errs
+	}
+	swept := n.Sweep(ctx, ledger.Key{})
+	left, _ := n.Stale() // what it cannot read was reported above
+	failed := 0
+	for i := range endings {
+		e := &endings[i]
+		key := stale[i].Key
+		e.conclude(key, swept, left)
+		if e.Outcome != Ended {
+			failed++
+		}
+	}
+	if failed > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d attachments could not be ended", failed, len(endings)))
+	}
+	return endings, errs
+}
+
+// conclude sets what became of the attachment.
+func (e *Ending) conclude(key ledger.Key, swept []attach.Swept, left []*ledger.Record) {
+	is := func(r *ledger.Record) bool { return r.Key == key }
+	tried := slices.IndexFunc(swept, func(s attach.Swept) bool { return is(s.Record) })
+	still := slices.IndexFunc(left, is)
+	switch {
+	case tried >= 0 && swept[tried].Err != nil:
+		e.Outcome, e.Error = NotEnded, swept[tried].Err.Error()
+	case still < 0:
+		e.Outcome = Ended
+	case tried < 0:
+		e.Outcome, e.Error = Busy, "another process works on it; try again"
+	default:
+		e.Phase = left[still].Phase
+		e.Outcome, e.Error = NotEnded, "the NIC is home, but the addresses could not be freed: "+missing(left[still])
+	}
+}
+
+// missing returns why the addresses of a NIC that is home are not freed.
+func missing(r *ledger.Record) string {
+	if r.IPAM == nil {
+		return "see the warnings"
+	}
+	return fmt.Sprintf("IPAM plugin %q is not in %s; install it, then run railctl gc again", r.IPAM.Type, r.IPAM.Path)
+}
+
+// why returns why a sweep ends the attachment.
+func why(l *ledger.Ledger, r *ledger.Record) string {
+	switch {
+	case !l.OfThisBoot(r):
+		return "it is of an earlier boot"
+	case r.Phase == ledger.Freeing:
+		return "its addresses are still to be freed"
+	}
+	return fmt.Sprintf("its pod netns %s is gone", r.Netns.Path)
+}

@@ -1,0 +1,80 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Holder names who has an attachment: a pod or a container, one of both.
+type Holder struct {
+	Pod       string // NAMESPACE/NAME
+	Container string // its ID, or how that begins
+}
+
+// String returns "pod default/web-0", for example.
+func (h Holder) String() string {
+	if h.Pod != "" {
+		return "pod " + h.Pod
+	}
+	return "container " + h.Container
+}
+
+// FindNetns opens the network namespace of a holder that has an attachment in the
+// ledger of a state directory. It is an error if there is none, or more than one.
+func FindNetns(stateDir string, h Holder) (*link.Netns, error) {
+	if h.Pod != "" && strings.Count(h.Pod, "/") != 1 {
+		return nil, fmt.Errorf("--pod %s: write it as NAMESPACE/NAME, for example default/%s", h.Pod, h.Pod)
+	}
+	found, err := h.records(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s has no living attachment on this node; \"railctl show\" lists those that there are", h)
+	}
+	if len(found) > 1 {
+		var ids []string
+		for _, r := range found {
+			ids = append(ids, r.ContainerID)
+		}
+		return nil, fmt.Errorf("%s is not one but several containers (%s); choose one by --container", h, strings.Join(ids, ", "))
+	}
+	ns, err := link.FindNetns(found[0].Netns.NetnsID, found[0].Netns.Path)
+	if err == nil && ns == nil {
+		err = fmt.Errorf("the netns of %s has just gone", h)
+	}
+	return ns, err
+}
+
+// records returns the holder's records, one of each living namespace.
+func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
+	if !ledger.Exists(stateDir) {
+		return nil, nil
+	}
+	l, err := ledger.Open(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	records, errs := l.List()
+	var found []*ledger.Record
+	for _, r := range records {
+		meant := r.Pod.String() == h.Pod
+		if h.Container != "" {
+			meant = strings.HasPrefix(r.ContainerID, h.Container)
+		}
+		known := slices.ContainsFunc(found, func(other *ledger.Record) bool { return other.Netns.Equal(r.Netns.NetnsID) })
+		if meant && !known && l.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.Join(errs...) // one that cannot be read may be the one
+	}
+	return found, nil
+}

@@ -1,0 +1,57 @@
+package inventory
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// RDMA is what an attachment has of RDMA.
+type RDMA struct {
+	Mode    string       `json:"mode"` // of the machine when the NIC was attached
+	Devices []RDMADevice `json:"devices"`
+}
+
+// RDMADevice is an RDMA device of an attachment: as the record has it and, if the pod
+// is alive, as it is now.
+type RDMADevice struct {
+	Name        string `json:"name"` // on the host
+	NodeGUID    string `json:"nodeGUID"`
+	Parent      string `json:"parent"`              // its PCI function or auxiliary device
+	Port        uint32 `json:"port,omitempty"`      // of the interface
+	State       string `json:"state,omitempty"`     // of the port now; "?" if that cannot be read
+	PhysState   string `json:"physState,omitempty"` // likewise
+	Uverbs      string `json:"uverbs,omitempty"`
+	UverbsAtADD string `json:"uverbsAtADD,omitempty"` // only if it was another one
+	Lent        bool   `json:"lent"`                  // it is in the pod netns, and nowhere else
+	GIDs        []GID  `json:"gids,omitempty"`
+}
+
+// GID is the RoCE v2 GID of an address.
+type GID struct {
+	Address string `json:"address"`
+	Index   int    `json:"index"`
+	Value   string `json:"value"`
+	Missing bool   `json:"missing,omitempty"` // it was there at ADD, and is not found now
+}
+
+// Unknown stands where something cannot be read.
+const Unknown = "?"
+
+// describeRDMA returns what the record says of RDMA, nil for nothing.
+func describeRDMA(r *ledger.RDMA) *RDMA {
+	if r == nil {
+		return nil
+	}
+	p := &RDMA{Mode: r.Mode, Devices: []RDMADevice{}}
+	for _, d := range r.Devices {
+		shown := RDMADevice{
+			Name: d.Name, NodeGUID: d.NodeGUID.String(), Parent: d.ParentDev, Port: d.Port, Uverbs: d.Uverbs, Lent: d.Lent,
+		}
+		for _, g := range r.GIDs {
+			if g.Device == d.Name {
+				shown.GIDs = append(shown.GIDs, GID{Address: g.Address, Index: g.Index, Value: g.Value})
+			}
+		}
+		p.Devices = append(p.Devices, shown)
+	}
+	return p
+}
