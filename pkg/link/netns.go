@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -70,11 +71,11 @@ func CurrentNetns() (*Netns, error) { return OpenNetns(self) }
 // OpenNetns opens the network namespace at path, as CNI_NETNS gives it. The
 // error wraps [ErrNoNetns] when there is none at path.
 func OpenNetns(path string) (*Netns, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	ns, err := netns.GetFromPath(path)
 	if err != nil {
 		return nil, noNetns(path, err)
 	}
-	return openFile(fd, path)
+	return openFile(int(ns), path)
 }
 
 // openFile makes a Netns of a namespace file, which it takes over.
@@ -171,23 +172,23 @@ func (n *Netns) Close() {
 // (/proc/sys); netlink does not.
 func (n *Netns) Do(f func() error) error {
 	runtime.LockOSThread()
-	home, err := unix.Open(self, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	home, err := netns.GetFromPath(self) // netns.Get asks for a pid and tid, see self
 	if err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open %s: %w", self, err)
 	}
-	defer unix.Close(home)
-	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+	defer home.Close()
+	if err := netns.Set(netns.NsHandle(n.fd)); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter netns %s: %w", n.Path, err)
 	}
 	// If f ends the goroutine or panics, the thread stays locked and ends with
 	// its goroutine: a thread in the wrong namespace must run nothing else.
 	ferr := f()
-	err = unix.Setns(home, unix.CLONE_NEWNET)
+	err = netns.Set(home)
 	for try := 1; try < 3 && err != nil; try++ {
 		// Whatever the caller does to undo its work would be done in there.
-		err = unix.Setns(home, unix.CLONE_NEWNET)
+		err = netns.Set(home)
 	}
 	if err != nil {
 		return errors.Join(ferr, fmt.Errorf("leave netns %s: %w", n.Path, err))
