@@ -10,6 +10,7 @@ require (
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	go.yaml.in/yaml/v3 v3.0.4
+	golang.org/x/sync v0.21.0
 	golang.org/x/sys v0.46.0
 	k8s.io/apimachinery v0.35.10
 	k8s.io/client-go v0.35.10

@@ -1,24 +1,14 @@
 package api
 
-import (
-	"sync"
-)
+import "golang.org/x/sync/errgroup"
 
 // maxConcurrent is how many requests about single objects are under way at once.
 const maxConcurrent = 16
 
-// ForEach calls do for every item, a bounded number at a time.
-func ForEach[T any](items []T, do func(T)) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, maxConcurrent)
-	for _, item := range items {
-		slots <- struct{}{}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			do(item)
-			<-slots
-		}()
-	}
-	wg.Wait()
+// NewGroup returns a group for requests about single objects. It runs a bounded number
+// of them at once.
+func NewGroup() *errgroup.Group {
+	all := new(errgroup.Group)
+	all.SetLimit(maxConcurrent)
+	return all
 }

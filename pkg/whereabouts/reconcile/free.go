@@ -132,18 +132,23 @@ func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, poo
 	if len(bunch) == 0 {
 		return
 	}
-	api.ForEach(bunch, func(f *Finding) {
-		m := f.reserved().Metadata
-		err := api.DeleteReservation(ctx, r.Client, m.Name, kube.Preconditions{UID: m.UID, ResourceVersion: m.ResourceVersion})
-		switch {
-		case kube.NotFound(err):
-			err = nil
-		case kube.Conflict(err):
-			f.settle(Changed, nil)
-			return
-		}
-		f.settle(Freed, err)
-	})
+	all := api.NewGroup()
+	for _, f := range bunch {
+		all.Go(func() error {
+			m := f.reserved().Metadata
+			err := api.DeleteReservation(ctx, r.Client, m.Name, kube.Preconditions{UID: m.UID, ResourceVersion: m.ResourceVersion})
+			switch {
+			case kube.Conflict(err):
+				f.settle(Changed, nil)
+			case kube.NotFound(err):
+				f.settle(Freed, nil)
+			default:
+				f.settle(Freed, err)
+			}
+			return nil
+		})
+	}
+	_ = all.Wait() // the findings have the errors
 	for _, pool := range pools {
 		now, err := api.ReadPool(ctx, r.Client, pool)
 		for _, f := range bunch {

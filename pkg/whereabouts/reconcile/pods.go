@@ -120,16 +120,21 @@ func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, er
 func getPods(ctx context.Context, client *kube.Client, refs []string) (map[string]*podState, map[string]error) {
 	var mu sync.Mutex
 	found, failed := map[string]*podState{}, map[string]error{}
-	api.ForEach(refs, func(ref string) {
-		p, err := getPod(ctx, client, ref)
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			failed[ref] = err
-		} else if p != nil {
-			found[ref] = p
-		}
-	})
+	all := api.NewGroup()
+	for _, ref := range refs {
+		all.Go(func() error {
+			p, err := getPod(ctx, client, ref)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[ref] = err
+			} else if p != nil {
+				found[ref] = p
+			}
+			return nil
+		})
+	}
+	_ = all.Wait() // failed has the errors
 	return found, failed
 }
 

@@ -538,7 +538,7 @@ func TestReconcileGoesOnWhereTheServerWasKilled(t *testing.T) {
 		all[fmt.Sprint(i+1)] = api.NewEntry(l.owner(fmt.Sprint("gone-", i), i))
 	}
 	l.createPool(c.Pool, all)
-	api.ForEach(numbers, func(i int) {
+	forEach(numbers, func(i int) {
 		l.createReservation(fmt.Sprint("10.0.0.", i+1), l.owner(fmt.Sprint("gone-", i), i))
 	})
 	began := time.Now()
@@ -686,6 +686,18 @@ func TestLeaseOfOneThatDiedIsTaken(t *testing.T) {
 	}
 }
 
+// forEach calls do for every number, a bounded number at a time.
+func forEach(numbers []int, do func(int)) {
+	all := api.NewGroup()
+	for _, i := range numbers {
+		all.Go(func() error {
+			do(i)
+			return nil
+		})
+	}
+	_ = all.Wait()
+}
+
 func TestReconcileThousands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it makes thousands of objects")
@@ -700,7 +712,7 @@ func TestReconcileThousands(t *testing.T) {
 	}
 	began := time.Now()
 	l.createPool(c.Pool, all)
-	api.ForEach(numbers, func(i int) {
+	forEach(numbers, func(i int) {
 		name, addr := fmt.Sprint("pod-", i), fmt.Sprintf("10.0.%d.%d", (i+1)/256, (i+1)%256)
 		pooltest.Create(t, plane, l.podPath(""), podObject(name, networkStatus("net1", addr)))
 		pooltest.Create(t, plane, l.crs("overlappingrangeipreservations"), api.NewReservation(addr, l.ns, l.owner(name, i)))
@@ -736,7 +748,7 @@ func TestReconcileThousands(t *testing.T) {
 	})
 	measured("reconciling when nothing is stale", func() { wantFindings(t, l.once(l.reconciler(0))) })
 
-	api.ForEach(numbers[:gone], func(i int) {
+	forEach(numbers[:gone], func(i int) {
 		if _, _, err := plane.Admin().Do(context.Background(), "DELETE", l.podPath(fmt.Sprint("pod-", i)), "", map[string]any{"gracePeriodSeconds": 0}); err != nil {
 			t.Error(err)
 		}

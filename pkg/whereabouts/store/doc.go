@@ -11,7 +11,7 @@
 // without a reservation, which the next ADD or DEL of the same owner finishes,
 // or a reservation without an entry, which the reconciler removes.
 //
-// There is no lock in the cluster and no leader. An entry is added by a patch
+// There is no lock in the cluster. An entry is added by a patch
 // that first tests that its key is null, and removed by one that first tests
 // that it is still the same: of two writers one is refused, reads again and
 // chooses another address. A reservation is deleted by its UID.
@@ -19,7 +19,7 @@
 // A pool that many patch blindly makes the server's own retries starve. So
 // the processes of one node take turns: each posts what it asks for into a
 // queue (a directory of the node), and whoever gets the pool's lock first
-// leads: it answers all that are waiting with one read and one patch, and the
+// is the writer: it answers all that are waiting with one read and one patch, and the
 // others find their answers without having talked to the server at all. What
 // is posted by a process that died is not carried out.
 //
@@ -30,5 +30,5 @@
 // What an attachment got is noted on the node, so that its DEL needs no read:
 // the notes only make things quicker, and every one may be lost. A DEL that
 // does not reach the server is written into a journal that outlives a reboot,
-// and is carried out by the next call that leads its pool, or by the agent.
+// and is carried out by the next call that is the writer of its pool, or by the agent.
 package store

@@ -136,21 +136,21 @@ func mayBeOwned(file string, owner ipam.Owner) bool {
 	return (len(whole) < 3 || whole[2] == statefile.Name(owner.ContainerID)) && (len(whole) < 4 || whole[3] == statefile.Name(owner.IfName))
 }
 
-// pending gives what waits for pool at client's server and namespace, as asks.
-func (j Journal) pending(client *kube.Client, pool ipam.Pool) []*pending {
+// jobs returns what waits for pool at client's server and namespace.
+func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 	here := isAt(client)
-	var asks []*pending
+	var jobs []*job
 	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
 	err := j.each(journalSuffix, wanted, func(file string, d *deferred) bool {
 		if d.Pool == pool && here(d) {
-			asks = append(asks, &pending{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig, FlatFile: d.FlatFile}, journalled: file})
+			jobs = append(jobs, &job{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig, FlatFile: d.FlatFile}, journalFile: file})
 		}
-		return len(asks) < longestTurn
+		return len(jobs) < longestTurn
 	})
 	if err != nil {
 		return nil // the agent says so
 	}
-	return asks
+	return jobs
 }
 
 // isAt says of entries whether they are of client's server and namespace: those
@@ -232,7 +232,7 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 		}
 	}
 	for pool := range pools {
-		// Whoever leads sees to the pool's part of the journal, under its lock.
+		// The turn's writer sees to the pool's part of the journal, under its lock.
 		_, err := s.submit(ctx, pool, &ask{})
 		errs = append(errs, err)
 	}

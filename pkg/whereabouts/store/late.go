@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -30,61 +29,57 @@ const (
 // container of the pod, which may be newer. judge decides before the next patch.
 var errRival = errors.New("another container of the pod has the address")
 
-// needsJudging reports whether p may take over entry only after judge has found its
-// container to be older. ok is false if p's pod has no entry.
-func (p *pending) needsJudging(ok bool, addr netip.Addr, entry api.Entry) bool {
-	p.rival = nil
-	if !p.looked {
-		p.looked, p.saw = true, entry
+// needsJudging reports whether j may take over entry only after judge has found its
+// container to be older. ok is false if j's pod has no entry.
+func (j *job) needsJudging(ok bool, addr netip.Addr, entry api.Entry) bool {
+	j.rival = nil
+	if j.saw == nil {
+		j.saw = &entry
 	}
-	if !ok || entry.ContainerID == p.Owner.ContainerID || entry == p.older || p.Born.IsZero() {
+	if !ok || entry.ContainerID == j.Owner.ContainerID || entry == j.older || j.Born.IsZero() {
 		return false
 	}
-	if entry == p.saw && time.Since(p.Born) < minSuccessorAge {
+	if entry == *j.saw && time.Since(j.Born) < minSuccessorAge {
 		return false
 	}
-	p.rival = &held{addr: addr, entry: entry}
+	j.rival = &held{addr: addr, entry: entry}
 	return true
 }
 
 // judge lets an ask take over the entry of its rival if the rival is older, and
 // refuses the ask otherwise.
 func (t *turn) judge(ctx context.Context) error {
-	var mu sync.Mutex
-	var late error
-	api.ForEach(t.asks, func(p *pending) {
-		if !p.open() || p.rival == nil {
-			return
+	return inParallel(t.jobs, func(j *job) error {
+		if !j.open() || j.rival == nil {
+			return nil
 		}
-		newer, err := t.newer(ctx, p, *p.rival)
+		newer, err := t.newer(ctx, j, *j.rival)
 		switch {
 		case err != nil && (api.IsTransient(err) || api.IsAccessError(err)):
-			mu.Lock()
-			defer mu.Unlock()
-			late = err
+			return err
 		case err != nil:
-			p.refusal, p.final = err, true
+			j.failed = err
 		case newer:
-			p.refusal, p.final = cnierr.New(cnierr.TryAgain, "a pod that still needs the address gets it with its next sandbox",
+			j.failed = cnierr.New(cnierr.TryAgain, "a pod that still needs the address gets it with its next sandbox",
 				"container %s is too late: container %s of %s got %s after it was made",
-				p.Owner.ContainerID, p.rival.entry.ContainerID, p.Owner.PodRef, p.rival.addr), true
+				j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr)
 		default:
-			p.older = p.rival.entry
+			j.older = j.rival.entry
 		}
+		return nil
 	})
-	return late
 }
 
-// newer reports whether rival may have got its address after p's sandbox was
+// newer reports whether rival may have got its address after j's sandbox was
 // made. The notes decide for a rival on this node, its reservation for one on
 // another node, by the server's clock. Without reservations nothing is known.
-func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) {
+func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 	holder := rival.entry.Owner()
 	n := t.s.notes.get(holder, t.pool.Name())
 	if n != nil && !n.Born.IsZero() && !n.Born.After(time.Now()) { // a clock may be set back
-		return n.Born.After(p.Born), nil
+		return n.Born.After(j.Born), nil
 	}
-	if !p.Exclusive {
+	if !j.Exclusive {
 		return false, nil
 	}
 	r, err := api.ReadReservation(ctx, t.s.client, t.pool.ReservationName(rival.addr))
@@ -102,9 +97,9 @@ func (t *turn) newer(ctx context.Context, p *pending, rival held) (bool, error) 
 	if !ok {
 		now = time.Now()
 	}
-	// The server's clock shows now or later, so p's sandbox was made at born or
+	// The server's clock shows now or later, so j's sandbox was made at born or
 	// later.
-	born := now.Add(-time.Since(p.Born))
+	born := now.Add(-time.Since(j.Born))
 	return r.Metadata.CreationTimestamp.After(born.Add(-clockStep)), nil
 }
 

@@ -126,7 +126,7 @@ func TestReservationForHolderThatEndedMeanwhileIsFreed(t *testing.T) {
 	}
 }
 
-func TestWhatTheDeadAskedForIsNotCarriedOutByALeaderWhoLostARace(t *testing.T) {
+func TestWhatTheDeadAskedForIsNotCarriedOutByAWriterWhoLostARace(t *testing.T) {
 	c := pooltest.Claim(t, "leftinrace", "10.0.0.0/24")
 	createPool(t, c.Pool, map[string]api.Entry{})
 	var once sync.Once

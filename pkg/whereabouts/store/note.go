@@ -31,10 +31,10 @@ type note struct {
 	Reservation string `json:"reservation,omitempty"`
 }
 
-func (t *turn) noteOf(p *pending, h held) *note {
+func (t *turn) noteOf(j *job, h held) *note {
 	return &note{
-		Kubeconfig: cmp.Or(p.Kubeconfig, t.s.kubeconfig), Pool: t.pool, Owner: p.Owner,
-		Since: time.Now().UTC().Truncate(time.Millisecond), Born: p.Born,
+		Kubeconfig: cmp.Or(j.Kubeconfig, t.s.kubeconfig), Pool: t.pool, Owner: j.Owner,
+		Since: time.Now().UTC().Truncate(time.Millisecond), Born: j.Born,
 		Addr: h.addr, Key: h.key, Reserved: h.reserved, Reservation: h.uid,
 	}
 }

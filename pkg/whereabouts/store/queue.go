@@ -14,7 +14,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // ask is one address wanted of, or given back to, a pool.
@@ -66,50 +65,6 @@ func (a answer) err() error {
 	return &cnierr.Error{Code: a.Code, What: a.Error}
 }
 
-// pending is an ask that whoever leads carries out.
-type pending struct {
-	*ask
-	name string // file
-	// answered is set when there is an answer, of which err is the error.
-	answered bool
-	answer   answer
-	err      error
-
-	// journalled is the journal file that the ask comes from: nobody waits for
-	// its answer.
-	journalled string
-
-	// join returns the asks that were posted since its last call. Only the
-	// leader's own ask has it.
-	join func() ([]*pending, error)
-
-	// What the leader has done for it so far.
-	rng       *ipam.Range
-	planned   bool       // the next patch is made with it
-	committed bool       // the pool is as it should be
-	addr      netip.Addr // in the pool, once committed
-	key       string     // of addr
-	drop      *held      // in the pool and reserved by another: to be taken out again
-	freed     []held     // what is taken out for good
-	former    api.Entry  // addr's entry before, if another container had it
-	looked    bool       // the pool was read before
-	saw       api.Entry  // what p's pod held in it then
-	rival     *held      // the entry of another container, to be judged: it may be newer
-	older     api.Entry  // the rival's entry, once it was found to be older
-	foreign   int        // addresses that others had reserved
-	refusal   error      // the answer, once the pool has nothing of it
-	final     bool       // the refusal holds, whatever the pool says
-}
-
-// held is an entry of the pool.
-type held struct {
-	addr     netip.Addr
-	key      string
-	entry    api.Entry
-	reserved bool   // there may be a reservation
-	uid      string // of the reservation, "" when it must be looked up
-}
-
 const (
 	askSuffix    = ".ask"
 	answerSuffix = ".answer"
@@ -117,8 +72,8 @@ const (
 	// longestTurn bounds one patch: a handful of operations an ask, and the
 	// server takes ten thousand.
 	longestTurn = 512
-	// againAfter is about how long a leader who got no answer from the server
-	// lets others lead.
+	// againAfter is about how long a writer that got no answer from the server
+	// leaves the turn to others.
 	againAfter = time.Second
 	// rubbishAge is how old a temporary file is when its writer was killed.
 	rubbishAge = time.Minute
@@ -129,19 +84,19 @@ const (
 	sandboxLook = 200 * time.Millisecond
 )
 
-// errAgain is wrapped when the leader could do nothing for itself now.
+// errAgain is wrapped when the writer could do nothing for itself now.
 var errAgain = errors.New("to be tried again")
 
-// leader carries asks out, in their order, of which own is this process's. An
+// writer carries jobs out, in their order, of which own is this process's. An
 // error is why own has no answer yet, though it has time left.
-type leader func(ctx context.Context, own *pending, asks []*pending) error
+type writer func(ctx context.Context, own *job, jobs []*job) error
 
 // queue is where the processes of a node wait for one pool.
 type queue struct{ dir *statefile.Dir }
 
-// submit has a carried out: by lead in this process, together with what others
-// have posted, or by another process that leads before this one.
-func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) {
+// submit has a carried out: by write in this process, together with what others
+// have posted, or by another process whose turn comes before.
+func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return answer{}, err
@@ -157,7 +112,7 @@ func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) 
 		_ = q.dir.Remove(name + answerSuffix)
 	}()
 	for {
-		ans, err := q.takeTurn(ctx, name, a, posted, lead)
+		ans, err := q.takeTurn(ctx, name, a, posted, write)
 		if !errors.Is(err, errAgain) {
 			return ans, err
 		}
@@ -170,8 +125,8 @@ func (q queue) submit(ctx context.Context, a *ask, lead leader) (answer, error) 
 	}
 }
 
-// takeTurn waits for the lock, and then either finds its answer or leads.
-func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, lead leader) (answer, error) {
+// takeTurn waits for the lock, and then either finds its answer or is the writer.
+func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, write writer) (answer, error) {
 	waiting, stop := a.patience(ctx)
 	lock, err := q.dir.Lock(waiting, queueLock)
 	stop()
@@ -182,28 +137,28 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 	if ans, ok := q.answerOf(name); ok {
 		return ans, ans.err()
 	}
-	own := &pending{ask: a, name: name}
-	asks := []*pending{own}
-	join := func() ([]*pending, error) {
-		more, err := q.waiting(asks)
-		asks = append(asks, more...)
+	own := &job{ask: a, name: name}
+	jobs := []*job{own}
+	join := func() ([]*job, error) {
+		more, err := q.waiting(jobs)
+		jobs = append(jobs, more...)
 		return more, err
 	}
 	if _, err := join(); err != nil {
 		return answer{}, err
 	}
-	slices.SortFunc(asks, func(a, b *pending) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(jobs, func(a, b *job) int { return strings.Compare(a.name, b.name) })
 	own.join = join
-	err = lead(ctx, own, slices.Clone(asks))
-	for _, p := range asks {
-		if p != own && p.answered {
-			q.reply(p)
+	err = write(ctx, own, slices.Clone(jobs))
+	for _, j := range jobs {
+		if j != own && !j.open() {
+			q.reply(j)
 		}
 	}
-	if !own.answered {
+	if own.open() {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
-	_ = posted.Withdraw() // before the next one leads, and carries it out again
+	_ = posted.Withdraw() // before the next writer carries it out again
 	return own.answer, own.err
 }
 
@@ -242,12 +197,12 @@ func (q queue) answerOf(name string) (answer, bool) {
 
 // waiting gives what others have posted and nobody has answered, the oldest
 // first, without known. What the dead have posted is removed.
-func (q queue) waiting(known []*pending) ([]*pending, error) {
+func (q queue) waiting(known []*job) ([]*job, error) {
 	names, err := q.dir.List("")
 	if err = errors.Join(err, q.dir.Sweep(rubbishAge)); err != nil {
 		return nil, err
 	}
-	var all []*pending
+	var all []*job
 	for _, file := range names {
 		name, isAsk := strings.CutSuffix(file, askSuffix)
 		if answered, ok := strings.CutSuffix(file, answerSuffix); ok && !slices.Contains(names, answered+askSuffix) {
@@ -256,7 +211,7 @@ func (q queue) waiting(known []*pending) ([]*pending, error) {
 				return nil, err
 			}
 		}
-		isKnown := slices.ContainsFunc(known, func(p *pending) bool { return p.name == name })
+		isKnown := slices.ContainsFunc(known, func(j *job) bool { return j.name == name })
 		if !isAsk || isKnown || len(known)+len(all) > longestTurn {
 			continue
 		}
@@ -273,37 +228,26 @@ func (q queue) waiting(known []*pending) ([]*pending, error) {
 		if q.dir.Exists(name + answerSuffix) {
 			continue
 		}
-		p := &pending{ask: new(ask), name: name}
+		j := &job{ask: new(ask), name: name}
 		data, err := q.dir.Read(file)
-		if err != nil || json.Unmarshal(data, p.ask) != nil {
-			continue // its poster has just left, or leads itself
+		if err != nil || json.Unmarshal(data, j.ask) != nil {
+			continue // its poster has just left, or is the writer
 		}
-		p.isCanceled = func() bool {
+		j.isCanceled = func() bool {
 			held, err := q.dir.Held(file)
 			return err == nil && !held
 		}
-		all = append(all, p)
+		all = append(all, j)
 	}
 	return all, nil
 }
 
-// reply leaves p's answer. If it cannot be written the asker leads itself, and
+// reply leaves j's answer. If it cannot be written, the asker becomes the writer and
 // finds what was done for it.
-func (q queue) reply(p *pending) {
-	data, err := json.Marshal(p.answer)
+func (q queue) reply(j *job) {
+	data, err := json.Marshal(j.answer)
 	if err != nil {
 		return
 	}
-	_ = q.dir.Write(p.name+answerSuffix, data)
-}
-
-func (p *pending) open() bool { return !p.answered }
-
-// settle ends p.
-func (p *pending) settle(addr netip.Addr, err error) {
-	p.answered, p.err = true, err
-	p.answer = answer{Addr: addr}
-	if err != nil {
-		p.answer = answer{Code: cnierr.Code(err), Error: err.Error()}
-	}
+	_ = q.dir.Write(j.name+answerSuffix, data)
 }

@@ -30,30 +30,30 @@ func testQueue(t *testing.T) queue {
 	return queue{dir}
 }
 
-func TestWhoWaitsIsAnsweredByWhoLeads(t *testing.T) {
+func TestWhoWaitsIsAnsweredByTheWriter(t *testing.T) {
 	q := testQueue(t)
 	var mu sync.Mutex
 	var turns []int
 	const askers = 50
-	lead := func(_ context.Context, _ *pending, asks []*pending) error {
+	write := func(_ context.Context, _ *job, jobs []*job) error {
 		mu.Lock()
-		turns = append(turns, len(asks))
+		turns = append(turns, len(jobs))
 		first := len(turns) == 1
 		mu.Unlock()
 		if first {
 			for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
-				if others, err := q.dir.List(askSuffix); err != nil || len(others) == askers { // the leader's are among them
+				if others, err := q.dir.List(askSuffix); err != nil || len(others) == askers { // the writer's is among them
 					break
 				}
 			}
 		}
-		for _, p := range asks {
+		for _, p := range jobs {
 			p.settle(netip.MustParseAddr("10.0.0.1"), nil)
 		}
 		return nil
 	}
 	pooltest.Parallel(askers, func(i int) {
-		if a, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(i)}, lead); err != nil || a.Addr.String() != "10.0.0.1" {
+		if a, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(i)}, write); err != nil || a.Addr.String() != "10.0.0.1" {
 			t.Error(a, err)
 		}
 	})
@@ -78,8 +78,8 @@ func TestWhatTheDeadHavePostedIsNotCarriedOut(t *testing.T) {
 	if err := errors.Join(q.dir.Write("0"+askSuffix, data), q.dir.Write("0"+answerSuffix, data)); err != nil {
 		t.Fatal(err) // nobody holds the lock on it
 	}
-	if _, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(0)}, func(_ context.Context, _ *pending, asks []*pending) error {
-		for _, p := range asks {
+	if _, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(0)}, func(_ context.Context, _ *job, jobs []*job) error {
+		for _, p := range jobs {
 			if p.Owner != pooltest.Pod(0) {
 				t.Errorf("carried out for %v", p.Owner)
 			}
@@ -97,16 +97,16 @@ func TestWhatTheDeadHavePostedIsNotCarriedOut(t *testing.T) {
 func TestAnErrorReachesWhoWaits(t *testing.T) {
 	q := testQueue(t)
 	release := make(chan struct{})
-	lead := func(_ context.Context, _ *pending, asks []*pending) error {
+	write := func(_ context.Context, _ *job, jobs []*job) error {
 		<-release
-		for _, p := range asks {
+		for _, p := range jobs {
 			p.settle(netip.Addr{}, errors.New("no luck for "+p.Owner.PodRef))
 		}
 		return nil
 	}
 	time.AfterFunc(100*time.Millisecond, func() { close(release) })
 	pooltest.Parallel(5, func(i int) {
-		if _, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(i)}, lead); err == nil || !strings.HasSuffix(err.Error(), "no luck for "+pooltest.Pod(i).PodRef) {
+		if _, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(i)}, write); err == nil || !strings.HasSuffix(err.Error(), "no luck for "+pooltest.Pod(i).PodRef) {
 			t.Error(err)
 		}
 	})
@@ -138,7 +138,7 @@ func TestDelWithoutRightsIsDoneWhenTheRightsAreThere(t *testing.T) {
 	wantEmpty(t, c.Pool)
 }
 
-func TestALeaderWithoutRightsFailsNobodyElse(t *testing.T) {
+func TestAWriterWithoutRightsFailsNobodyElse(t *testing.T) {
 	nobody, err := plane.CertificateFor("nobody")
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestALeaderWithoutRightsFailsNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, adds := range []bool{true, false} { // what the leader wants
+	for _, adds := range []bool{true, false} { // what the writer wants
 		state, c := t.TempDir(), pooltest.Claim(t, fmt.Sprint("rightsof", adds), "10.0.0.0/24")
 		bad, good := newNodeAt(t, kubeconfig, state), newNodeAt(t, plane.AdminKubeconfig(), state)
 		for i := range 2 {
@@ -227,7 +227,7 @@ func TestADelBesideARefusedAddIsDone(t *testing.T) {
 	}
 }
 
-func TestWhoAsksWhileTheLeaderLosesARaceJoinsItsNextPatch(t *testing.T) {
+func TestWhoAsksWhileTheWriterLosesARaceJoinsItsNextPatch(t *testing.T) {
 	c := pooltest.Claim(t, "joins", "10.0.0.0/24")
 	createPool(t, c.Pool, map[string]api.Entry{})
 	posted := make(chan struct{})
@@ -253,7 +253,7 @@ func TestWhoAsksWhileTheLeaderLosesARaceJoinsItsNextPatch(t *testing.T) {
 	all.Go(func() { n.add(pooltest.Pod(0), c) })
 	waiting(1)
 	unlock()
-	pooltest.Eventually(t, "the leader has patched", func() bool {
+	pooltest.Eventually(t, "the writer has patched", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(patches) == 1

@@ -113,8 +113,8 @@ func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, err
 		return answer{}, err
 	}
 	defer dir.Close()
-	return queue{dir}.submit(ctx, a, func(ctx context.Context, own *pending, asks []*pending) error {
-		return s.lead(ctx, pool, own, asks)
+	return queue{dir}.submit(ctx, a, func(ctx context.Context, own *job, jobs []*job) error {
+		return s.takeTurn(ctx, pool, own, jobs)
 	})
 }
 
@@ -192,7 +192,7 @@ func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes,
 // to the journal at once, and it tells of one: a server that answers for no
 // pool is to cost a call its time once.
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
-	p := &pending{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
+	j := &job{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
 	silence = cmp.Or(silence, s.Silence())
 	var done answer
 	var err error
@@ -201,7 +201,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	} else {
 		began := time.Now()
 		within, cancel := context.WithTimeout(ctx, delPatience)
-		done, err = s.submit(within, pool, p.ask)
+		done, err = s.submit(within, pool, j.ask)
 		cancel()
 		if took := time.Since(began); took >= RetryFor && s.Silence() == "" {
 			s.silent(fmt.Errorf("giving back an address took %s", took.Round(time.Second)))
@@ -210,8 +210,8 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	// The queue may be on a file system that is full; the journal lies elsewhere.
 	unqueued := cnierr.Code(err) == cnierr.IO
 	if err != nil && (silence != "" || api.IsTransient(err) || api.IsAccessError(err) || unqueued) {
-		s.deferAsk(pool, p, err)
-		done, err = p.answer, p.err
+		s.deferAsk(pool, j, err)
+		done, err = j.answer, j.err
 	}
 	if done.Deferred != "" {
 		s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
@@ -219,27 +219,27 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	return cmp.Or(silence, done.Silence), err
 }
 
-// deferAsk leaves it to the journal to free what p gives back, because of why.
-func (s *Store) deferAsk(pool ipam.Pool, p *pending, why error) {
-	if p.journalled == "" {
-		kubeconfig, flatFile := p.Kubeconfig, p.FlatFile
+// deferAsk leaves it to the journal to free what j gives back, because of why.
+func (s *Store) deferAsk(pool ipam.Pool, j *job, why error) {
+	if j.journalFile == "" {
+		kubeconfig, flatFile := j.Kubeconfig, j.FlatFile
 		if kubeconfig == "" { // it was not posted
 			kubeconfig, flatFile = s.kubeconfig, s.flatFile
 		}
 		d := &deferred{
 			Kubeconfig: kubeconfig, FlatFile: flatFile, Server: s.client.Server(), Namespace: s.client.Namespace(),
-			Pool: pool, Owner: p.Owner, Note: p.Note, Since: time.Now().UTC(),
+			Pool: pool, Owner: j.Owner, Note: j.Note, Since: time.Now().UTC(),
 		}
 		if err := s.journal.put(d); err != nil {
-			p.settle(netip.Addr{}, errors.Join(why, err))
+			j.settle(netip.Addr{}, errors.Join(why, err))
 			return
 		}
 	}
-	p.settle(netip.Addr{}, nil)
+	j.settle(netip.Addr{}, nil)
 	if api.IsTransient(why) && !errors.Is(why, api.ErrContended) {
-		p.answer.Silence = why.Error()
+		j.answer.Silence = why.Error()
 	}
-	p.answer.Deferred = why.Error()
+	j.answer.Deferred = why.Error()
 }
 
 // Check implements [ipam.Store].

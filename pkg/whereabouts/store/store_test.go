@@ -667,7 +667,7 @@ func TestTurnReadsOfTheJournalWhatMayBeOfItsPool(t *testing.T) {
 	rename(put(c.Pool, n.kubeconfig, pooltest.Pod(5)), theirs)
 	got := map[string]int{}
 	for _, pool := range []ipam.Pool{c.Pool, other.Pool, long.Pool} {
-		for _, p := range n.journal.pending(n.client, pool) {
+		for _, p := range n.journal.jobs(n.client, pool) {
 			got[pool.Name()+" "+p.Owner.PodRef]++
 		}
 	}
@@ -686,7 +686,7 @@ func TestTurnTakesNoMoreOfTheJournalThanOnePatchHolds(t *testing.T) {
 	for i := range longestTurn + 10 {
 		n.putJournal(c.Pool, pooltest.Pod(i))
 	}
-	if got := n.journal.pending(n.client, c.Pool); len(got) != longestTurn {
+	if got := n.journal.jobs(n.client, c.Pool); len(got) != longestTurn {
 		t.Errorf("%d of %d", len(got), longestTurn+10)
 	}
 }
@@ -937,7 +937,7 @@ func TestJournalIsOnlyForTheServerAndNamespaceThatAnEntryIsOf(t *testing.T) {
 		if left, err := n.Replay(pooltest.Context(t)); err != nil || left != want {
 			t.Errorf("%s: %d are left after the replay, want %d: %v", tc.what, left, want, err)
 		}
-		n.add(pooltest.Pod(100), c) // leads the pool, and sees to the journal as well
+		n.add(pooltest.Pod(100), c) // is the writer, and sees to the journal as well
 		n.wantJournal(tc.what+": after an ADD", want)
 		held := false
 		for _, e := range entries(t, c.Pool) {

@@ -1,0 +1,84 @@
+package store
+
+import (
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// choose returns the address that j gets: the lowest free one, or the one that
+// it wants. After a lost race it begins somewhere above the lowest, because
+// everybody who lost goes for the lowest again.
+func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (netip.Addr, error) {
+	if j.Want.IsValid() {
+		return j.Want, t.wanted(j, state, used)
+	}
+	both := union{used, &t.hidden}
+	addr, err := ipam.Choose(j.rng, both)
+	if err != nil {
+		return addr, cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
+	}
+	for spread := widest(len(t.jobs), lost); lost > 0 && spread > 1; spread /= 4 {
+		from := addr
+		for range rand.IntN(spread) {
+			if next := from.Next(); next.IsValid() {
+				from = next
+			}
+		}
+		if above, err := ipam.ChooseFrom(j.rng, both, from); err == nil {
+			return above, nil
+		}
+	}
+	return addr, nil
+}
+
+// widest is how far above the lowest free address one of several asks may
+// begin after so many lost races: far enough that a dozen nodes with as many
+// asks each are unlikely to meet again.
+func widest(asks, lost int) int { return max(asks, 4) << min(lost+2, 8) }
+
+// wanted returns why j cannot have the address that it wants.
+func (t *turn) wanted(j *job, state *api.PoolState, used *ipam.Set) error {
+	why := j.rng.Why(j.Want)
+	switch {
+	case why != "":
+	case used.Has(j.Want):
+		why = "it is taken"
+		if key, err := state.Key(j.Want); err == nil && state.Entries[key].PodRef != "" {
+			why = state.Entries[key].PodRef + " holds it"
+		}
+	case t.hidden.Has(j.Want):
+		why = "another pool of the same address space holds it"
+	default:
+		return nil
+	}
+	return cannotGive(j, why)
+}
+
+func cannotGive(j *job, why string) error {
+	return cnierr.New(cnierr.IPAM, "ask for another address, or let the pool choose",
+		"cannot give %s the requested address %s: %s", j.Owner.PodRef, j.Want, why)
+}
+
+// union is what is taken in one set or another.
+type union []*ipam.Set
+
+// Page implements [ipam.Used].
+func (u union) Page(base netip.Addr) (*ipam.Page, error) {
+	var sum *ipam.Page
+	for _, s := range u {
+		page, err := s.Page(base)
+		switch {
+		case err != nil:
+			return nil, err
+		case sum == nil:
+			sum = page
+		case page != nil:
+			sum = sum.Or(page)
+		}
+	}
+	return sum, nil
+}

@@ -1,0 +1,172 @@
+package store
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// giveUp removes the entry that j does not keep, and restores the former one.
+func giveUp(c *api.PoolPatch, j *job) {
+	if j.former == (api.Entry{}) {
+		c.Remove(j.drop.key, j.drop.entry)
+	} else if !c.Tests(j.drop.key) {
+		c.Replace(j.drop.key, j.drop.entry, j.former)
+	}
+}
+
+// plan makes the next patch. It plans for every job that the pool does not
+// satisfy yet, but for one that an earlier one is about to change.
+func (t *turn) plan(state *api.PoolState, lost int) *api.PoolPatch {
+	c := &api.PoolPatch{}
+	var used *ipam.Set
+	if state != nil {
+		used = state.Used()
+	}
+	var takers []*job
+	for i, j := range t.jobs {
+		if j.plannable() {
+			j.phase = phaseWaiting // the last patch may have been refused
+		}
+		if j.phase != phaseWaiting || t.waitsFor(j, i) {
+			continue
+		}
+		if j.Range != nil {
+			takers = append(takers, j)
+			continue
+		}
+		j.phase = phasePlanned
+		t.giveBack(j, state, c)
+	}
+	for _, j := range takers {
+		j.phase = phasePlanned
+		if j.drop != nil && state.Entries[j.drop.key] == j.drop.entry {
+			giveUp(c, j)
+		}
+		if j.failed == nil && j.canceled() {
+			j.failed = errLeft
+		}
+		if j.failed != nil {
+			continue
+		}
+		frees := !c.OnlyAdds()
+		if j.refused = t.take(j, state, used, lost, c); j.refused != nil && (frees || j.rival != nil) {
+			// What this patch frees is there for the next one.
+			j.phase, j.refused = phaseWaiting, nil
+		}
+	}
+	return c
+}
+
+// waitsFor reports whether an open job before j is about the same interface of
+// the same pod: those are carried out one after the other.
+func (t *turn) waitsFor(j *job, i int) bool {
+	for _, q := range t.jobs[:i] {
+		if q.open() && j.Owner.Same(q.Owner) {
+			return true
+		}
+	}
+	return false
+}
+
+// giveBack finds what j ends, and plans to take it out. Without a state the
+// note is believed.
+func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
+	j.freed = nil
+	if state == nil {
+		j.freed = []held{j.Note.held()}
+		c.Remove(j.freed[0].key, j.freed[0].entry)
+		return
+	}
+	for key, e := range state.Entries {
+		if e.PodRef == "" || !j.Owner.Ends(e.Owner()) {
+			continue
+		}
+		addr, err := state.Addr(key)
+		if err != nil {
+			continue
+		}
+		h := held{addr: addr, key: key, entry: e, reserved: true}
+		if j.Note != nil && j.Note.Key == key {
+			h = j.Note.held()
+			h.entry = e
+		}
+		j.freed = append(j.freed, h)
+		c.Remove(h.key, h.entry)
+	}
+	switch {
+	case len(j.freed) == 0 && j.Note != nil && !j.Note.Owner.Same(state.Entries[j.Note.Key].Owner()):
+		// The entry has gone already, the reservation perhaps not. If the pod's
+		// new container has taken over the one, it needs the other. The note
+		// knows the pod, which not every DEL names.
+		j.freed = []held{j.Note.held()}
+	case len(j.freed) > 0 && j.Note == nil:
+		// For whoever goes on if this process dies, or the answer is lost.
+		j.Note = t.noteOf(j, j.freed[0])
+		t.s.warnIf(t.s.notes.put(j.Note))
+	}
+}
+
+// errTouched is returned if an earlier job already changes the entry in this patch.
+// plan leaves the job to the next patch, as it does with all jobs that a patch which
+// frees something refuses.
+var errTouched = errors.New("the same patch changes the entry")
+
+// errLeft is the error of an ask that nobody waits for.
+var errLeft = cnierr.New(cnierr.InvalidNetns, "", "the pod's network namespace is gone, or the call has ended")
+
+// take plans j's address, old or new.
+func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *api.PoolPatch) error {
+	mine := api.NewEntry(j.Owner)
+	addr, entry, ok := state.Find(func(a netip.Addr, e api.Entry) bool {
+		return j.Owner.Same(e.Owner()) && (j.drop == nil || j.drop.addr != a)
+	})
+	if j.needsJudging(ok, addr, entry) {
+		return errRival
+	}
+	if ok && j.Want.IsValid() && j.Want != addr && entry.ContainerID != j.Owner.ContainerID {
+		// A former container's, whose DEL has not come: the pod has moved on.
+		h := held{addr: addr, entry: entry, reserved: true}
+		var err error
+		if h.key, err = state.Key(addr); err != nil {
+			return err
+		}
+		c.Remove(h.key, h.entry)
+		j.freed, ok = []held{h}, false
+	}
+	if ok {
+		if j.Want.IsValid() && j.Want != addr {
+			return cnierr.New(cnierr.IPAM, "end the attachment first, or ask for the same address",
+				"%s asks for %s and already holds %s", j.Owner.PodRef, j.Want, addr)
+		}
+		key, err := state.Key(addr)
+		if c.Tests(key) {
+			return errTouched
+		}
+		if err == nil && entry != mine {
+			c.Replace(key, entry, mine)
+			j.former = entry
+		}
+		j.addr, j.key = addr, key
+		return err
+	}
+	addr, err := t.choose(j, state, used, lost)
+	if err != nil {
+		return err
+	}
+	key, err := state.Key(addr)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.BadRecord, "remove the host bits from spec.range when the pool is empty",
+			"IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr)
+	}
+	if state.Bytes += len(key) + mine.Size(); state.Bytes > largestPool {
+		return t.tooLarge(state)
+	}
+	used.Add(addr)
+	j.addr, j.key, j.former = addr, key, api.Entry{}
+	c.Add(key, mine)
+	return nil
+}
