@@ -10,6 +10,7 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/plugin"
 )
 
 // version is set by the linker.
@@ -20,6 +21,6 @@ func main() {
 	// stdout that nobody reads; with one the write fails, and ADD takes back what
 	// the runtime will never know of.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	p := &plugin{flatFiles: netconf.WhereaboutsFlatFiles(), stdout: os.Stdout, stderr: os.Stderr}
-	skel.PluginMainFuncs(p.funcs(context.Background()), cniversion.All, "CNI plugin whereabouts (rail-cni) "+version)
+	p := &plugin.Plugin{Version: version, FlatFiles: netconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
+	skel.PluginMainFuncs(p.Funcs(context.Background()), cniversion.All, "CNI plugin whereabouts (rail-cni) "+version)
 }

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 // call is one execution of the plugin.
 type call struct {
-	*plugin
+	*Plugin
 	args    *skel.CmdArgs
 	file    *netconf.NodeFile    // nil if there is none; closes all paths if it cannot be read
 	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
@@ -32,7 +32,7 @@ type call struct {
 	slice plan.Slice // this node's, if the network uses node slices
 }
 
-// owner gives the attachment. Outside Kubernetes the container stands for the
+// owner returns the attachment. Outside Kubernetes the container stands for the
 // pod.
 func (c *call) owner() ipam.Owner {
 	o := ipam.Owner{ContainerID: c.args.ContainerID, IfName: c.args.IfName, PodRef: c.args.ContainerID}
@@ -52,7 +52,7 @@ func (c *call) name() string {
 	return c.conf.Name
 }
 
-// storeName says which store the config means; "" means that it may have none.
+// storeName returns which store the config means; "" means that it may have none.
 func (c *call) storeName() string {
 	switch {
 	case c.conf.Store != "":
@@ -65,7 +65,7 @@ func (c *call) storeName() string {
 	return ""
 }
 
-// open gives the store that the config means, and what closes it.
+// open returns the store that the config means, and what closes it.
 func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	switch c.storeName() {
 	case netconf.StoreLocal:

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + version, RetryFor: store.RetryFor})
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + c.Version, RetryFor: store.RetryFor})
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +51,9 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 // allFlatFiles returns the flat files of the node, and that of the config.
 func (c *call) allFlatFiles() []string {
 	if c.flatFile() == "" {
-		return c.flatFiles
+		return c.FlatFiles
 	}
-	return append([]string{c.flatFile()}, c.flatFiles...)
+	return append([]string{c.flatFile()}, c.FlatFiles...)
 }
 
 // flatFile returns the flat file that completed the config, "" if there was none.

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "verbose": slog.LevelInfo, "error": slog.LevelError, "panic": slog.LevelError + 4,
 }
 
-// openLog begins the call's log and gives what ends it. Logging never makes a
+// openLog begins the call's log and returns what ends it. Logging never makes a
 // call fail.
 func (c *call) openLog(verb string) func() {
 	to := io.Discard
@@ -44,7 +44,7 @@ func (c *call) openLog(verb string) func() {
 		c.conf.Unlogged = err
 	}
 	if c.conf != nil && c.conf.Unlogged != nil {
-		to, level = c.stderr, max(level, slog.LevelError)
+		to, level = c.Stderr, max(level, slog.LevelError)
 		_, _ = fmt.Fprintln(to, "whereabouts: only errors are logged, and here:", c.conf.Unlogged)
 	}
 	c.log = &callLog{
@@ -98,5 +98,5 @@ func (c *call) logEnd(err error) {
 // log, and to stderr, which runtimes keep.
 func (c *call) warn(what string, err error) {
 	c.log.Warn(what, "error", err)
-	_, _ = io.WriteString(c.stderr, "whereabouts: "+what+": "+err.Error()+"\n")
+	_, _ = io.WriteString(c.Stderr, "whereabouts: "+what+": "+err.Error()+"\n")
 }

@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary = filepath.Join(dir, "whereabouts")
-		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/rail-cni/rail-cni/plugins/whereabouts")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s\n%v\n", out, err)

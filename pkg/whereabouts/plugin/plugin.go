@@ -1,4 +1,4 @@
-package main
+package plugin
 
 import (
 	"context"
@@ -20,29 +20,31 @@ import (
 // A runtime gives a whole sandbox four minutes. These are whereabouts' own
 // bounds.
 const (
-	patienceOfAdd = 2 * time.Minute
-	patience      = time.Minute
+	addTimeout = 2 * time.Minute
+	timeout    = time.Minute
 )
 
-// plugin is what the verbs need of the world around them.
-type plugin struct {
-	flatFiles      []string
-	stdout, stderr io.Writer
+// Plugin is what the verbs need of the world around them.
+type Plugin struct {
+	Version   string   // for the API server's log
+	FlatFiles []string // whereabouts' flat files of the node
+	// Stdout gets results, and Stderr what the runtime is to keep.
+	Stdout, Stderr io.Writer
 }
 
-// funcs gives the verbs. Each gets a bounded time.
-func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
-	verb := func(name string, patience time.Duration, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
+// Funcs returns the verbs. Each has a bounded time.
+func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
+	verb := func(name string, limit time.Duration, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
-			ctx, cancel := context.WithTimeout(ctx, patience)
+			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			c := &call{plugin: p, args: args}
+			c := &call{Plugin: p, args: args}
 			var fileErr error
 			c.file, fileErr = netconf.ReadNodeFile(netconf.NodeFilePath())
 			if fileErr != nil { // it may close any path
 				c.file = &netconf.NodeFile{Path: netconf.NodeFilePath(), Paths: []string{}}
 			}
-			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.flatFiles)
+			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.FlatFiles)
 			switch {
 			case name == "ADD" || name == "STATUS":
 				c.refuse(fileErr)
@@ -56,11 +58,11 @@ func (p *plugin) funcs(ctx context.Context) skel.CNIFuncs {
 		}
 	}
 	return skel.CNIFuncs{
-		Add:    verb("ADD", patienceOfAdd, add),
-		Del:    verb("DEL", patience, del),
-		Check:  verb("CHECK", patience, check),
-		GC:     verb("GC", patience, gc),
-		Status: verb("STATUS", patience, status),
+		Add:    verb("ADD", addTimeout, add),
+		Del:    verb("DEL", timeout, del),
+		Check:  verb("CHECK", timeout, check),
+		GC:     verb("GC", timeout, gc),
+		Status: verb("STATUS", timeout, status),
 	}
 }
 
@@ -72,7 +74,7 @@ func (c *call) refuse(fileErr error) {
 	}
 }
 
-// closed says whether the network names paths that the node file does not open.
+// closed reports whether the network names paths that the node file does not open.
 // What ends an attachment, or looks at it, passes over those: ADD has refused
 // them. Where that file cannot be read they may have been open, and it waits.
 func (c *call) closed() bool {
@@ -110,7 +112,7 @@ func add(ctx context.Context, c *call) error {
 	}
 	if err := c.print(c.masked(got)); err != nil {
 		err = cnierr.Wrap(err, cnierr.Internal, "", "cannot give the result in version %q", c.conf.CNIVersion)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		return errors.Join(err, store.Release(ctx, c.owner(), pools(claims)))
 	}
@@ -138,7 +140,7 @@ func (c *call) print(dynamic []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	return asked.PrintTo(c.stdout)
+	return asked.PrintTo(c.Stdout)
 }
 
 // del frees whatever the attachment holds, in either store: the config may
@@ -212,7 +214,7 @@ func gc(ctx context.Context, c *call) error {
 	return store.GC(ctx, c.conf.Name, c.pools(), valid)
 }
 
-// status says whether an ADD would succeed.
+// status reports whether an ADD would succeed.
 func status(ctx context.Context, c *call) error {
 	unavailable := func(err error) error {
 		return cnierr.Wrap(err, cnierr.NotAvailable, "", "network %s", c.name())
@@ -232,7 +234,7 @@ func status(ctx context.Context, c *call) error {
 	return store.Status(ctx, claims)
 }
 
-// contains says whether the result has the address, with the mask.
+// contains reports whether the result has the address, with the mask.
 func contains(r *current.Result, a netip.Prefix) bool {
 	for _, ip := range r.IPs {
 		ones, _ := ip.Address.Mask.Size()
