@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -103,7 +102,7 @@ type whereSet struct {
 }
 
 func (m *modeRun) show() error {
-	now, err := runningMode()
+	now, err := rdma.RunningMode()
 	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) {
 		return err
 	}
@@ -163,67 +162,33 @@ func atBoot(boot rdma.BootMode) string {
 	return text
 }
 
-// withCore runs f with the RDMA core of the host.
-func withCore(f func(*rdma.Core) error) error {
-	host, err := link.CurrentNetns()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	core, err := rdma.Open(host)
-	if err != nil {
-		return err
-	}
-	defer core.Close()
-	return f(core)
-}
-
-func runningMode() (mode rdma.Mode, err error) {
-	err = withCore(func(core *rdma.Core) error {
-		mode, err = core.Mode()
-		return err
-	})
-	return mode, err
-}
-
 // set sets the mode, and tells on stdout what is done. The errors say what is
 // not.
 func (m *modeRun) set(mode rdma.Mode) []error {
+	c := m.boot.Change(mode, !m.nowOnly, !m.persistOnly)
 	var errs []error
-	persisted := false
-	if !m.nowOnly {
-		err := m.persist(mode)
-		persisted = err == nil
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if m.persistOnly {
-		return errs
-	}
-	err := withCore(func(core *rdma.Core) error { return core.SetMode(mode) })
 	switch {
-	case err == nil:
+	case c.AtBoot:
+		m.tellAtBoot(mode, c.BuiltIn)
+	case c.AtBootErr != nil:
+		errs = append(errs, c.AtBootErr)
+	}
+	switch {
+	case c.Now:
 		fmt.Fprintf(m.out, "The mode is %s now.\n", mode)
-	case errors.Is(err, rdma.ErrNoRDMA) && persisted:
+	case c.NotLoaded:
 		fmt.Fprintln(m.out, "The RDMA core (module ib_core) is not loaded: it will have this mode when it is.")
-	default:
-		errs = append(errs, notNow(err, mode, persisted))
+	case c.NowErr != nil:
+		errs = append(errs, notNow(c.NowErr, mode, c.AtBoot))
 	}
 	return errs
 }
 
-func (m *modeRun) persist(mode rdma.Mode) error {
-	if err := m.boot.Set(mode); err != nil {
-		return err
-	}
-	boot, err := m.boot.Read()
-	if err != nil {
-		return err
-	}
-	if boot.BuiltIn {
+// tellAtBoot tells that the node boots with the mode, and what is left to do for it.
+func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
+	if builtIn {
 		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
-		return nil
+		return
 	}
 	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", rdma.BootFile, mode)
 	if command := m.boot.RebuildInitramfs(); command != "" {
@@ -231,10 +196,9 @@ func (m *modeRun) persist(mode rdma.Mode) error {
 	} else {
 		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, make that anew: the copy of the file in there counts.")
 	}
-	return nil
 }
 
-// notNow says why the running kernel keeps its mode, and what helps.
+// notNow returns why the running kernel keeps its mode, and what helps.
 func notNow(err error, mode rdma.Mode, persisted bool) error {
 	if !errors.Is(err, rdma.ErrOtherNetns) {
 		return err

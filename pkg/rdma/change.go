@@ -1,0 +1,71 @@
+package rdma
+
+import (
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Change is what [Boot.Change] did to the RDMA mode of a node.
+type Change struct {
+	AtBoot    bool  // the node boots with the mode
+	BuiltIn   bool  // it does so by the kernel's command line, and no file was written
+	AtBootErr error // why it does not
+
+	Now       bool  // the running kernel has the mode
+	NotLoaded bool  // there is no RDMA core; it will have the mode when it is loaded
+	NowErr    error // why the running kernel does not have it
+}
+
+// Change sets the mode that the node boots with, if atBoot is true, and that of the
+// running kernel, if now is true. If one cannot be set, the other is set all the same.
+// It needs root, and the calling thread must be in the host netns.
+func (b Boot) Change(mode Mode, atBoot, now bool) Change {
+	var c Change
+	if atBoot {
+		c.BuiltIn, c.AtBootErr = b.change(mode)
+		c.AtBoot = c.AtBootErr == nil
+	}
+	if now {
+		err := onHost(func(core *Core) error { return core.SetMode(mode) })
+		c.Now = err == nil
+		c.NotLoaded = c.AtBoot && errors.Is(err, ErrNoRDMA)
+		if !c.NotLoaded {
+			c.NowErr = err
+		}
+	}
+	return c
+}
+
+func (b Boot) change(mode Mode) (builtIn bool, err error) {
+	if err := b.Set(mode); err != nil {
+		return false, err
+	}
+	boot, err := b.Read()
+	return boot.BuiltIn, err
+}
+
+// RunningMode returns the mode of the running kernel. The calling thread must be in the
+// host netns.
+func RunningMode() (mode Mode, err error) {
+	err = onHost(func(core *Core) error {
+		mode, err = core.Mode()
+		return err
+	})
+	return mode, err
+}
+
+// onHost calls f with the RDMA core of the calling thread's namespace.
+func onHost(f func(*Core) error) error {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	core, err := Open(host)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	return f(core)
+}

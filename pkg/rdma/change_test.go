@@ -1,0 +1,53 @@
+package rdma
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/without"
+)
+
+func TestChangeAtBootAlone(t *testing.T) {
+	b := Boot{Root: t.TempDir()}
+	if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true}) {
+		t.Errorf("%+v", c)
+	}
+	if boot, err := b.Read(); err != nil || boot.Mode != Exclusive {
+		t.Errorf("the node boots with %q, %v", boot.Mode, err)
+	}
+}
+
+func TestChangeWithoutRDMAIsDoneWithTheFile(t *testing.T) {
+	if !without.RDMA(t) { // with RDMA it is tested in integration/rig/tests
+		return
+	}
+	b := Boot{Root: t.TempDir()}
+	if c := b.Change(Exclusive, true, true); c != (Change{AtBoot: true, NotLoaded: true}) {
+		t.Errorf("%+v", c)
+	}
+	if c := b.Change(Shared, false, true); c.Now || c.NotLoaded || !errors.Is(c.NowErr, ErrNoRDMA) {
+		t.Errorf("only now: %+v", c)
+	}
+	if boot, err := b.Read(); err != nil || boot.Mode != Exclusive {
+		t.Errorf("the node boots with %q, %v", boot.Mode, err)
+	}
+}
+
+func TestChangeThatIsNotWrittenDoesNotCountAsLoadedLater(t *testing.T) {
+	if !without.RDMA(t) {
+		return
+	}
+	b := Boot{Root: t.TempDir()}
+	dir := filepath.Join(b.Root, "etc/modprobe.d")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "zz.conf"), []byte("options ib_core netns_mode=1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if c := b.Change(Exclusive, true, true); c.AtBoot || c.AtBootErr == nil || c.NotLoaded || !errors.Is(c.NowErr, ErrNoRDMA) {
+		t.Errorf("%+v", c)
+	}
+}
