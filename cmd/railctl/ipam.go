@@ -104,14 +104,7 @@ failed, or changed meanwhile and is for the next run.`,
 		if err != nil {
 			errs = append(errs, err)
 		}
-		left := 0
-		for _, f := range found {
-			switch f.Outcome {
-			case reconcile.Failed, reconcile.Changed, reconcile.Waiting:
-				left++
-			}
-		}
-		if left > 0 {
+		if left := reconcile.Count(found, reconcile.Failed, reconcile.Changed, reconcile.Waiting); left > 0 {
 			errs = append(errs, fmt.Errorf("%d of %d are not settled yet", left, len(found)))
 		}
 		return reportErrors(cmd.ErrOrStderr(), errs)

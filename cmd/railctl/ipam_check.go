@@ -39,24 +39,19 @@ The exit code is 1 if there is an error; warnings alone leave it 0.`,
 		if err := printVerdicts(cmd, output, found); err != nil {
 			return err
 		}
-		return reportErrors(cmd.ErrOrStderr(), found.Errors)
+		errs := found.Errors
+		if n := found.Wrong(); n > 0 {
+			errs = append(errs, fmt.Errorf("%d errors", n))
+		}
+		return reportErrors(cmd.ErrOrStderr(), errs)
 	}
 	return cmd
 }
 
-// printVerdicts prints the verdicts. If some are errors, it adds one with their number
-// to found.Errors, so that the exit code is 1.
 func printVerdicts(cmd *cobra.Command, output *format, found *report.Verdicts) error {
-	errors := 0
 	rows := [][]string{{"LEVEL", "NETWORK", "WHAT", "CURE"}}
 	for _, v := range found.All {
-		if v.Level == report.LevelError {
-			errors++
-		}
 		rows = append(rows, []string{v.Level, v.Network, v.What, v.Cure})
-	}
-	if errors > 0 {
-		found.Errors = append(found.Errors, fmt.Errorf("%d errors", errors))
 	}
 	if len(found.All) == 0 && *output == asTable {
 		fmt.Fprintf(cmd.OutOrStdout(), "nothing is wrong with the %d ranges\n", found.Ranges)

@@ -143,6 +143,17 @@ type Finding struct {
 	mark    mark
 }
 
+// Count returns how many of the findings have one of the outcomes.
+func Count(found []*Finding, outcomes ...string) int {
+	n := 0
+	for _, f := range found {
+		if slices.Contains(outcomes, f.Outcome) {
+			n++
+		}
+	}
+	return n
+}
+
 func (f *Finding) settle(outcome string, err error) {
 	f.Outcome = outcome
 	if err != nil {

@@ -37,6 +37,17 @@ type Verdicts struct {
 	Errors []error
 }
 
+// Wrong returns how many of the verdicts are errors.
+func (v *Verdicts) Wrong() int {
+	n := 0
+	for _, verdict := range v.All {
+		if verdict.Level == LevelError {
+			n++
+		}
+	}
+	return n
+}
+
 // Check compares the ranges of all NetworkAttachmentDefinitions with each other
 // and with the pools of client's namespace.
 func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
