@@ -1,11 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -137,7 +135,7 @@ func (f *installFlags) keepCredential(ctx context.Context, beside *sync.WaitGrou
 	}
 	keeper := credential.New(credential.Options{
 		Client: client, ConfDir: of.confDir, Node: o.NodeName, Account: of.account, Namespace: client.Namespace(), Lifetime: of.lifetime,
-		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: "rail-agent/" + version, Log: o.Log,
+		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(), Log: o.Log,
 	})
 	o.Ready = keeper.Ready
 	ctx, cancel := context.WithCancel(ctx)
@@ -175,12 +173,4 @@ all the same. In a cluster "railctl uninstall" does it on all nodes.`,
 		return node.Remove(install.Open(record), a.log)
 	}
 	return cmd
-}
-
-// nodeName returns the node's name: the flag's, the environment's, the host's.
-func nodeName(flag string) (string, error) {
-	if name := cmp.Or(flag, os.Getenv("NODE_NAME")); name != "" {
-		return name, nil
-	}
-	return os.Hostname()
 }

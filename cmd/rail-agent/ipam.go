@@ -48,13 +48,13 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 	of.add(cmd.Flags())
 	flags.Add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flags.Open("rail-agent/" + version)
+		client, err := flags.Open(userAgent())
 		if err != nil {
 			return err
 		}
 		o := reconcile.Options{Client: client, Grace: of.grace, Interval: of.interval, Log: a.log}
 		if journal {
-			s, err := flags.Store("rail-agent/"+version, a.stateDirs[0])
+			s, err := flags.Store(userAgent(), a.stateDirs[0])
 			if err != nil {
 				return err
 			}
@@ -69,13 +69,7 @@ them does the work. "railctl ipam gc" does it once and says what it did.`,
 		defer cancel()
 		found, err := r.Once(ctx)
 		r.Tell(found)
-		failed := 0
-		for _, f := range found {
-			if f.Outcome == reconcile.Failed {
-				failed++
-			}
-		}
-		if failed > 0 {
+		if failed := reconcile.Count(found, reconcile.Failed); failed > 0 {
 			err = errors.Join(err, fmt.Errorf("%d of %d could not be freed or mended", failed, len(found)))
 		}
 		return err

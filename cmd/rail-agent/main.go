@@ -18,6 +18,9 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
+// userAgent returns what servers' logs call the agent.
+func userAgent() string { return "rail-agent/" + version }
+
 // The process's first thread must never be parked in another namespace: that
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
@@ -35,7 +38,7 @@ type agentFlags struct {
 	log       *slog.Logger
 }
 
-// run is rail-agent with its arguments, until ctx ends. It gives the exit code.
+// run is rail-agent with its arguments, until ctx ends. It returns the exit code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	a := &agentFlags{}
 	root := &cobra.Command{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,8 +91,7 @@ type runFlags struct {
 	reconciler reconcilerFlags
 }
 
-// keep runs the keeper with what the flags say, and what is to be had where
-// they say nothing.
+// keep runs the keeper, and what runs beside it, until ctx ends.
 func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the ledger and the network namespaces are root's; run it as root")
@@ -102,27 +102,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		}
 	}
 	debug.SetMemoryLimit(memoryLimit)
-	o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
-	if o.Socket == "" {
-		o.Socket = agent.SocketIn(o.StateDirs[0])
-	}
-	for _, f := range []*string{&o.Socket, &o.Metrics} {
-		if *f == off {
-			*f = ""
-		}
-	}
-	var err error
-	if o.NodeName, err = nodeName(o.NodeName); err != nil {
+	if err := a.complete(&o); err != nil {
 		return err
 	}
-	if o.Own == "" {
-		program, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		o.Own = filepath.Dir(program)
-	}
-	o.Journal = replay.Journals{StateDirs: o.StateDirs, UserAgent: "rail-agent/" + version, Log: a.log}
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -140,17 +122,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		if client == nil {
 			return errors.New("--reconcile needs a cluster: name it by --kubeconfig")
 		}
-		pools, err := f.open(f.install.credential.namespace, a.log)
-		if err != nil {
+		if err := f.beginReconciler(ctx, &beside, a.log); err != nil {
 			return err
 		}
-		// The keeper replays the journal.
-		r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: a.log})
-		beside.Go(func() {
-			if err := r.Run(ctx); err != nil && ctx.Err() == nil {
-				a.log.Error("the addresses of the cluster are not reconciled any more", "err", err)
-			}
-		})
 	}
 	if err := f.metrics.begin(&o, client); err != nil {
 		return err
@@ -161,11 +135,55 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 	return agent.Run(ctx, o)
 }
 
+// complete sets the options that the flags do not name.
+func (a *agentFlags) complete(o *agent.Options) error {
+	o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
+	o.Journal = replay.Journals{StateDirs: o.StateDirs, UserAgent: userAgent(), Log: a.log}
+	o.Socket = cmp.Or(o.Socket, agent.SocketIn(o.StateDirs[0]))
+	for _, address := range []*string{&o.Socket, &o.Metrics} {
+		if *address == off {
+			*address = ""
+		}
+	}
+	if o.Own == "" {
+		program, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		o.Own = filepath.Dir(program)
+	}
+	o.NodeName = cmp.Or(o.NodeName, os.Getenv("NODE_NAME"))
+	if o.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		o.NodeName = name
+	}
+	return nil
+}
+
+// beginReconciler has beside reconcile the addresses of the cluster. The keeper replays
+// the journal.
+func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, log *slog.Logger) error {
+	pools, err := f.open(f.install.credential.namespace, log)
+	if err != nil {
+		return err
+	}
+	r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: log})
+	beside.Go(func() {
+		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
+			log.Error("the addresses of the cluster are not reconciled any more", "err", err)
+		}
+	})
+	return nil
+}
+
 // open opens the cluster, with a namespace for what is not said to be in another
 // one; no cluster is nil.
 func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error) {
 	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: "rail-agent/" + version})
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: userAgent()})
 	if err != nil && kubeconfig == "" {
 		log.Info("no Events: no --kubeconfig, and this is no pod with a service account")
 		return nil, nil //nolint:nilnil // no cluster is no error

@@ -8,6 +8,7 @@
 // all. What it does with an attachment it does by pkg/attach, under the lock that the
 // plugins take, so it never gets in the way of an ADD or DEL.
 //
-// It imports attach, install, ledger, link, rdma, statefile and cnierr, and knows the
-// API server only as a [Teller] and a [Journal].
+// It knows the API server only as a [Teller] and a [Journal]. The packages below it
+// are for agents in a cluster: events is such a Teller, metricsauth decides who may
+// read the metrics.
 package agent
