@@ -9,9 +9,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// choose returns the address that j gets: the lowest free one, or the one that
-// it wants. After a lost race it begins somewhere above the lowest, because
-// everybody who lost goes for the lowest again.
+// choose returns the address that j gets: the lowest free one, or the one that it
+// wants. Who has lost one race takes the lowest again: mostly the other node has what
+// it wanted, and pods that start together get addresses side by side. Who has lost
+// more is in a crowd, and begins somewhere above the lowest, because everybody who lost
+// goes for the lowest again.
 func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (netip.Addr, error) {
 	if j.Want.IsValid() {
 		return j.Want, t.wanted(j, state, used)
@@ -21,7 +23,7 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 	if err != nil {
 		return addr, cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
 	}
-	for spread := widest(len(t.jobs), lost); lost > 0 && spread > 1; spread /= 4 {
+	for spread := widest(len(t.jobs), lost); lost > 1 && spread > 1; spread /= 4 {
 		from := addr
 		for range rand.IntN(spread) {
 			if next := from.Next(); next.IsValid() {
@@ -35,10 +37,10 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 	return addr, nil
 }
 
-// widest is how far above the lowest free address one of several asks may
+// widest is how far above the lowest free address one of several jobs may
 // begin after so many lost races: far enough that a dozen nodes with as many
-// asks each are unlikely to meet again.
-func widest(asks, lost int) int { return max(asks, 4) << min(lost+2, 8) }
+// jobs each are unlikely to meet again.
+func widest(jobs, lost int) int { return max(jobs, 4) << min(lost+2, 8) }
 
 // wanted returns why j cannot have the address that it wants.
 func (t *turn) wanted(j *job, state *api.PoolState, used *ipam.Set) error {

@@ -1,0 +1,43 @@
+package store
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/pooltest"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// Two pods of a job that start together on two nodes get addresses side by side, also
+// where one node loses the race for the lowest, or for the making of the pool.
+func TestWhoLosesOneRaceGetsTheNextAddress(t *testing.T) {
+	for _, lost := range []string{http.MethodPatch, http.MethodPost} {
+		t.Run(lost, func(t *testing.T) {
+			c := pooltest.Claim(t, fmt.Sprintf("race-%08x", rand.Uint32()), "10.0.0.0/24")
+			if lost == http.MethodPatch {
+				createPool(t, c.Pool, map[string]api.Entry{})
+			}
+			winner := newNode(t)
+			win := sync.OnceFunc(func() {
+				if got, err := winner.Allocate(pooltest.Context(t), pooltest.Pod(0), []ipam.Claim{c}); err != nil || got[0].String() != "10.0.0.1/24" {
+					t.Errorf("the winner got %v, %v", got, err)
+				}
+			})
+			url := pooltest.Between(t, plane, func(r *http.Request, _ []byte) (int, string) {
+				if r.Method == lost {
+					win() // between the loser's read and its write
+				}
+				return 0, ""
+			}, nil)
+			loser := newNodeAt(t, pooltest.Kubeconfig(t, plane, url, testNamespace), t.TempDir())
+			loser.wantAdd(pooltest.Pod(1), "10.0.0.2/24", c)
+			winner.del(pooltest.Pod(0), c.Pool)
+			loser.del(pooltest.Pod(1), c.Pool)
+			wantEmpty(t, c.Pool)
+		})
+	}
+}
