@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"math"
@@ -33,11 +34,7 @@ type Common struct {
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 	// RuntimeConfig is what the runtime gives for declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig"`
-	// ValidAttachments are the attachments that GC must keep. nil means that
-	// the runtime did not say; an empty list means none.
-	ValidAttachments *[]types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
-	// LegacyAttachments is the misspelt form of the same that libcni also sends.
-	LegacyAttachments *[]types.GCAttachment `json:"cni.dev/attachments,omitempty"`
+	attachments
 
 	// Raw is the whole configuration as it came.
 	Raw []byte `json:"-"`
@@ -58,10 +55,19 @@ type RuntimeConfig struct {
 	IPs               []string `json:"ips"`
 }
 
-// Valid gives the attachments that GC must keep, and whether the runtime sent
-// a list at all.
-func (c *Common) Valid() ([]types.GCAttachment, bool) {
-	for _, list := range []*[]types.GCAttachment{c.ValidAttachments, c.LegacyAttachments} {
+// attachments are GC's.
+type attachments struct {
+	// ValidAttachments are the attachments that GC must keep. nil means that
+	// the runtime did not say; an empty list means none.
+	ValidAttachments *[]types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
+	// LegacyAttachments is the misspelt form of the same that libcni also sends.
+	LegacyAttachments *[]types.GCAttachment `json:"cni.dev/attachments,omitempty"`
+}
+
+// Valid returns the attachments that GC must keep, and reports whether the runtime
+// sent a list at all.
+func (a *attachments) Valid() ([]types.GCAttachment, bool) {
+	for _, list := range []*[]types.GCAttachment{a.ValidAttachments, a.LegacyAttachments} {
 		if list != nil {
 			return *list, true
 		}
@@ -78,29 +84,42 @@ func (c *Common) AtLeast(v string) bool {
 // parse decodes a configuration into conf, whose embedded Common is common,
 // and applies the defaults.
 func parse(stdin []byte, conf any, common *Common) error {
-	if err := json.Unmarshal(stdin, conf); err != nil {
-		return undecoded(err)
+	if err := decode(stdin, conf, "the network configuration"); err != nil {
+		return err
 	}
 	return common.complete(stdin)
 }
 
-// undecoded says in JSON's words, not in Go's, what is wrong with a
-// configuration.
-func undecoded(err error) error {
+// decode reads a document, such as "the network configuration". The error says in
+// JSON's words, not in Go's, what is wrong with it.
+func decode(data []byte, into any, document string) error {
+	err := json.Unmarshal(data, into)
+	var form *json.SyntaxError
 	var wrong *json.UnmarshalTypeError
-	if !errors.As(err, &wrong) {
-		return cnierr.Wrap(err, cnierr.Decode, "", "the network configuration is no JSON object")
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &form):
+		return cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "%s is no JSON object", document)
+	case !errors.As(err, &wrong):
+		return cnierr.Wrap(err, cnierr.Decode, "", "%s", document)
 	}
 	key := "the whole"
 	if wrong.Field != "" {
-		// The names of embedded structs are not the user's.
-		key = strconv.Quote(strings.TrimPrefix(strings.TrimPrefix(wrong.Field, "Common."), "RDMA."))
+		key = wrong.Field
+		for _, embedded := range []string{"Common.", "RDMA.", "attachments."} { // their names are not the user's
+			key = strings.TrimPrefix(key, embedded)
+		}
+		key = strconv.Quote(key)
 	}
-	return cnierr.New(cnierr.Decode, "write it as "+jsonName(wrong.Type.Kind()), "network configuration: %s cannot be %s %s", key, article(wrong.Value), wrong.Value)
+	return cnierr.New(cnierr.Decode, "write it as "+jsonName(wrong.Type), "%s: %s cannot be %s %s", document, key, article(wrong.Value), wrong.Value)
 }
 
-func jsonName(k reflect.Kind) string {
-	switch k {
+func jsonName(t reflect.Type) string {
+	if t.Implements(fromText) || reflect.PointerTo(t).Implements(fromText) {
+		return "a string"
+	}
+	switch t.Kind() {
 	case reflect.String:
 		return "a string"
 	case reflect.Bool:
@@ -113,6 +132,8 @@ func jsonName(k reflect.Kind) string {
 		return "an object"
 	}
 }
+
+var fromText = reflect.TypeFor[encoding.TextUnmarshaler]()
 
 func article(what string) string {
 	if strings.HasPrefix(what, "a") || strings.HasPrefix(what, "o") {
@@ -135,15 +156,23 @@ func (c *Common) complete(stdin []byte) error {
 	if c.CNIVersion == "" {
 		c.CNIVersion = "0.1.0" // CNI SPEC: a configuration without a version
 	}
-	if c.StateDir == "" {
-		c.StateDir = DefaultStateDir
+	dir, err := stateDir(c.StateDir)
+	if err == nil {
+		c.StateDir = dir
 	}
-	if !filepath.IsAbs(c.StateDir) {
-		return cnierr.New(cnierr.InvalidConfig, "give an absolute path, the same in every network of the node",
-			`"stateDir": %q is not an absolute path`, c.StateDir)
+	return err
+}
+
+// stateDir returns the state directory of a configuration that names this one.
+func stateDir(configured string) (string, error) {
+	if configured == "" {
+		return DefaultStateDir, nil
 	}
-	c.StateDir = filepath.Clean(c.StateDir)
-	return nil
+	if !filepath.IsAbs(configured) {
+		return "", cnierr.New(cnierr.InvalidConfig, "give an absolute path, the same in every network of the node",
+			`"stateDir": %q is not an absolute path`, configured)
+	}
+	return filepath.Clean(configured), nil
 }
 
 // Lenient reads of a configuration what ending an attachment needs, and passes

@@ -24,7 +24,7 @@ type HostDevice struct {
 	UseInterfaceNetwork bool `json:"useInterfaceNetwork"`
 	// MTU of the interface in the pod, in bytes; 0 keeps the NIC's.
 	MTU int `json:"mtu"`
-	// Allow lists guardrails that do not hold for this network (nic.Overrides).
+	// Allow lists guardrails that do not hold for this network ([Overrides]).
 	Allow []string `json:"allow"`
 }
 
@@ -34,21 +34,25 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkMTU(c.MTU), c.RDMA.complete()); err != nil {
+	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), c.RDMA.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// IDs gives the device ids of the configuration, the runtime's first. They may
+// IDs returns the device ids of the configuration, the runtime's first. They may
 // be PCI addresses, auxiliary device names, or a device plugin's own numbers,
 // which name nothing on the host.
 func (c *HostDevice) IDs() []string {
-	var ids []string
-	for _, id := range []string{c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID} {
-		if id != "" {
-			ids = append(ids, id)
+	return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
+}
+
+// given returns the values that are not empty, nil if there are none.
+func given(values ...string) (some []string) {
+	for _, v := range values {
+		if v != "" {
+			some = append(some, v)
 		}
 	}
-	return ids
+	return some
 }

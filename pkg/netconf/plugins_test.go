@@ -158,6 +158,10 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 			t.Errorf("host-device %s: %v, %v", config, c, err)
 		}
 	}
+	c, err := ParseHostDevice([]byte(`{"allow":["bpf","everything"]}`))
+	if c != nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), `"allow" has no key "everything"; use uplink, member, `) {
+		t.Errorf("an override that is none: %v, %v", c, err)
+	}
 	for config, want := range map[string]struct {
 		code uint
 		text string

@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"cmp"
+	"errors"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
@@ -18,7 +19,7 @@ type RDMAChained struct {
 	DeviceID string `json:"deviceID"`
 	// PCIBusID is the same, injected beside DeviceID.
 	PCIBusID string `json:"pciBusID"`
-	// Allow lists guardrails that do not hold for this network (nic.Overrides).
+	// Allow lists guardrails that do not hold for this network ([Overrides]).
 	Allow []string `json:"allow"`
 }
 
@@ -34,7 +35,7 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 		c.PrevResult = nil
 	}
 	c.RDMA.RDMA = cmp.Or(c.RDMA.RDMA, RDMARequired)
-	if err := c.RDMA.complete(); err != nil {
+	if err := errors.Join(checkAllow(c.Allow), c.RDMA.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -49,13 +50,7 @@ func (c *RDMAChained) NeedPrevResult() error {
 		"the plugin %q works in a chain only: Required prevResult missing", c.Type)
 }
 
-// IDs gives the device ids of the configuration, as [HostDevice.IDs] does.
+// IDs returns the device ids of the configuration, as [HostDevice.IDs] does.
 func (c *RDMAChained) IDs() []string {
-	var ids []string
-	for _, id := range []string{c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID} {
-		if id != "" {
-			ids = append(ids, id)
-		}
-	}
-	return ids
+	return given(c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID)
 }

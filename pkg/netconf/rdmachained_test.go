@@ -51,6 +51,7 @@ func TestChainedRDMARefusesWhatItCannotMean(t *testing.T) {
 		`{"rdma":"yes"}`:       cnierr.InvalidConfig,
 		`{"gidTimeout":"2"}`:   cnierr.InvalidConfig,
 		`{"gidTimeout":"-2s"}`: cnierr.InvalidConfig,
+		`{"allow":["none"]}`:   cnierr.InvalidConfig,
 		`{"deviceID":7}`:       cnierr.Decode,
 		`[]`:                   cnierr.Decode,
 		``:                     cnierr.Decode,

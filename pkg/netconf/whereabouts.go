@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -59,9 +58,7 @@ type Whereabouts struct {
 
 	Pod WhereaboutsPod
 
-	// ValidAttachments is GC's list. nil means that the runtime sent none,
-	// which is not the same as an empty one.
-	ValidAttachments *[]types.GCAttachment
+	attachments
 }
 
 // WhereaboutsRange is one range, from which an attachment gets one address.
@@ -117,7 +114,7 @@ func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles 
 
 func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen func(*whereaboutsNet) (closed, unlogged error)) (*Whereabouts, error) {
 	var net whereaboutsNet
-	if err := decode(stdin, &net, "network config"); err != nil {
+	if err := decode(stdin, &net, "the network configuration"); err != nil {
 		return nil, err
 	}
 	if net.IPAM == nil {
@@ -127,7 +124,7 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 	if err != nil {
 		return nil, err
 	}
-	if _, err := whereaboutsStateDir(net.StateDir); err != nil {
+	if _, err := stateDir(net.StateDir); err != nil {
 		return nil, err
 	}
 	closed, unlogged := keepOpen(&net)
@@ -145,23 +142,13 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 		ConfigurationPath: net.IPAM.ConfigurationPath,
 		LogFile:           net.IPAM.LogFile, LogLevel: net.IPAM.LogLevel,
 		Closed: closed, Unlogged: unlogged,
-		Pod:              args.pod(),
-		ValidAttachments: net.attachments(),
+		Pod:         args.pod(),
+		attachments: net.attachments,
 	}
-	if c.StateDir, err = whereaboutsStateDir(net.StateDir); err != nil {
+	if c.StateDir, err = stateDir(net.StateDir); err != nil {
 		return nil, err
 	}
 	return c, c.read(&net, args)
-}
-
-func whereaboutsStateDir(configured string) (string, error) {
-	if configured == "" {
-		return DefaultStateDir, nil
-	}
-	if !filepath.IsAbs(configured) {
-		return "", cnierr.New(cnierr.InvalidConfig, "give an absolute path", "stateDir %q is not an absolute path", configured)
-	}
-	return filepath.Clean(configured), nil
 }
 
 // read checks and converts everything that is more than a string.
@@ -290,8 +277,7 @@ type whereaboutsNet struct {
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
-	Valid  *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
-	Legacy *[]types.GCAttachment `json:"cni.dev/attachments"`
+	attachments
 }
 
 // keepOpen clears the keys that name a closed path of the host, and returns an
@@ -319,15 +305,6 @@ func (n *NodeFile) keepOpen(net *whereaboutsNet) (closed, unlogged error) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...), unlogged
-}
-
-// attachments prefers the specified key to the misspelt one that libcni sends
-// beside it.
-func (n *whereaboutsNet) attachments() *[]types.GCAttachment {
-	if n.Valid != nil {
-		return n.Valid
-	}
-	return n.Legacy
 }
 
 // whereaboutsIPAM is the "ipam" object, and a flat file, as JSON.
@@ -396,17 +373,4 @@ func (w *whereaboutsIPAM) UnmarshalJSON(data []byte) error {
 	}
 	*w = whereaboutsIPAM(p)
 	return nil
-}
-
-// decode says which document is wrong, and whether its form or a type in it.
-func decode(data []byte, into any, what string) error {
-	err := json.Unmarshal(data, into)
-	if err == nil {
-		return nil
-	}
-	var wrongType *json.UnmarshalTypeError
-	if errors.As(err, &wrongType) {
-		return cnierr.Wrap(err, cnierr.Decode, "give the key the documented type", "%s", what)
-	}
-	return cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "%s", what)
 }

@@ -26,7 +26,7 @@ func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
 			continue
 		}
 		var flat whereaboutsIPAM
-		if err := decode(data, &flat, "flat file "+path); err != nil {
+		if err := decode(data, &flat, "the flat file "+path); err != nil {
 			return "", err
 		}
 		w.fill(&flat)

@@ -83,7 +83,10 @@ func TestWhereaboutsRefuses(t *testing.T) {
 		code               uint
 		text               string
 	}{
-		{"no JSON", `{"name":`, "", cnierr.Decode, "network config"},
+		{"no JSON", `{"name":`, "", cnierr.Decode, "the network configuration is no JSON object"},
+		{"a number for a text", `{"ipam":{"range":5}}`, "", cnierr.Decode, `the network configuration: "ipam.range" cannot be a number; write it as a string`},
+		{"a number for an address", `{"ipam":{"addresses":[{"gateway":7}]}}`, "", cnierr.Decode, "write it as a string"},
+		{"a list of attachments", `{"cni.dev/attachments":{}}`, "", cnierr.Decode, `"cni.dev/attachments" cannot be an object; write it as a list`},
 		{"null", `null`, "", cnierr.InvalidConfig, "IPAM config missing 'ipam' key"},
 		{"no ipam", `{"name":"n"}`, "", cnierr.InvalidConfig, "IPAM config missing 'ipam' key"},
 		{"blank in range", string(network(`{"range":"10.0.0.5 - 10.0.0.9/24"}`)), "", cnierr.InvalidConfig, "invalid range start IP: 10.0.0.5 "},
@@ -212,8 +215,8 @@ func TestWhereaboutsTellsAbsentAttachmentsFromNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := -1
-		if c.ValidAttachments != nil {
-			got = len(*c.ValidAttachments)
+		if list, sent := c.Valid(); sent {
+			got = len(list)
 		}
 		if got != tc.want {
 			t.Errorf("%s: got %d, want %d", tc.keys, got, tc.want)

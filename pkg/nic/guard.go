@@ -10,26 +10,21 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Override keys: what a user writes under "allow" to have a NIC lent in spite
-// of a guardrail.
+// Override keys, as networks write them.
 const (
-	AllowUplink   = "uplink"   // it carries a default route of the host, its connections or its storage
-	AllowMember   = "member"   // it belongs to a bond, team, bridge, VRF or OVS
-	AllowChildren = "children" // VLANs, macvlans, tunnels, … lie on it; the move destroys them or leads them nowhere
-	// Its RDMA device also serves a NIC that stays on the host, which loses RDMA.
-	AllowSharedRDMA = "shared-rdma"
-	// It has BPF programs of the host (XDP, tcx). They are detached, and do not
-	// come back.
-	AllowBPF = "bpf"
-	// It has virtual functions or subfunctions. They go down with it, and its
-	// holder can configure them.
-	AllowVFs = "vfs"
+	AllowUplink     = netconf.AllowUplink
+	AllowMember     = netconf.AllowMember
+	AllowChildren   = netconf.AllowChildren
+	AllowSharedRDMA = netconf.AllowSharedRDMA
+	AllowBPF        = netconf.AllowBPF
+	AllowVFs        = netconf.AllowVFs
 )
 
 // Overrides are all override keys.
-var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs}
+var Overrides = netconf.Overrides
 
 // peerKinds are the link kinds that name a peer where others name the link that
 // they lie on. A peer outlives a move; all others die with it or lead nowhere.

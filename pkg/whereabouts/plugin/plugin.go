@@ -199,7 +199,8 @@ func gc(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
 	}
-	if c.conf.ValidAttachments == nil {
+	list, sent := c.conf.Valid()
+	if !sent {
 		return nil
 	}
 	store, done, err := c.open(ctx)
@@ -207,8 +208,8 @@ func gc(ctx context.Context, c *call) error {
 		return err
 	}
 	defer done()
-	valid := make([]ipam.Attachment, 0, len(*c.conf.ValidAttachments))
-	for _, a := range *c.conf.ValidAttachments {
+	valid := make([]ipam.Attachment, 0, len(list))
+	for _, a := range list {
 		valid = append(valid, ipam.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	return store.GC(ctx, c.conf.Name, c.pools(), valid)
