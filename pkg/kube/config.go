@@ -16,9 +16,7 @@ import (
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
@@ -82,24 +80,20 @@ func Open(c Config) (*Client, error) {
 		return nil, err
 	}
 
-	base, _, err := rest.DefaultServerUrlFor(loaded.rest)
-	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "the server must be like https://10.96.0.1:443", "%s: server %q", loaded.source, loaded.rest.Host)
+	if loopback(loaded.base.Hostname()) {
+		loaded.transport.DisableCompression = true // costs both sides more than the copy that it saves
 	}
-	if loopback(base.Hostname()) {
-		loaded.rest.DisableCompression = true // costs both sides more than the copy that it saves
-	}
-	client, err := rest.HTTPClientFor(loaded.rest)
+	round, err := transport.New(loaded.transport)
 	if err != nil {
 		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "certificates, keys and tokens must be whole and readable", "%s", loaded.source)
 	}
 	opened := &Client{
 		config:    c,
-		base:      base,
+		base:      loaded.base,
 		namespace: cmp.Or(c.Namespace, loaded.namespace, defaultNamespace),
-		from:      origin{source: loaded.source, credentials: credentials(loaded.rest, loaded.source)},
+		from:      origin{source: loaded.source, credentials: loaded.credentials()},
 	}
-	opened.http.Store(client)
+	opened.http.Store(&http.Client{Transport: round})
 	return opened, nil
 }
 
@@ -133,7 +127,9 @@ func (c *Client) Namespace() string { return c.namespace }
 func (c *Client) Server() string { return c.base.String() }
 
 type loaded struct {
-	rest      *rest.Config
+	base      *url.URL
+	transport *transport.Config
+	program   string // that provides the credentials
 	namespace string
 	source    string // "kubeconfig /etc/…", for errors
 }
@@ -149,9 +145,7 @@ func loadKubeconfig(path string, vet func(program string, files []string) error)
 	bad := func(err error, cure, format string, args ...any) error {
 		return cnierr.Wrap(err, cnierr.InvalidConfig, cure, "kubeconfig "+path+format, args...)
 	}
-	// client-go takes an empty file for an empty configuration, and its errors
-	// name neither the file nor, mostly, what is missing in it.
-	file, err := clientcmd.LoadFromFile(path)
+	file, err := readKubeconfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, bad(err, "whereabouts' installer writes it on each node; kubernetes.kubeconfig says where it is", "")
 	}
@@ -161,47 +155,46 @@ func loadKubeconfig(path string, vet func(program string, files []string) error)
 	if file.CurrentContext == "" {
 		return nil, bad(errors.New("no current-context"), "name one of its contexts there", "")
 	}
-	current, ok := file.Contexts[file.CurrentContext]
-	if !ok {
-		return nil, bad(errors.New("not among its contexts"), "", ": current-context %q", file.CurrentContext)
-	}
-	// client-go would go on without credentials.
-	if _, ok := file.AuthInfos[current.AuthInfo]; !ok {
-		return nil, bad(errors.New("not among its users"), "", ": user %q of the context %q", current.AuthInfo, file.CurrentContext)
-	}
-	cluster, ok := file.Clusters[current.Cluster]
-	if !ok {
-		return nil, bad(errors.New("not among its clusters"), "", ": cluster %q of the context %q", current.Cluster, file.CurrentContext)
-	}
-	if cluster.Server == "" {
-		return nil, bad(errors.New("no server"), "it must be like https://10.96.0.1:443", ": cluster %q", current.Cluster)
-	}
-	if err := clientcmd.ResolveLocalPaths(file); err != nil {
-		return nil, bad(err, "", "")
-	}
-	if vet != nil {
-		if err := vet(leads(file.AuthInfos[current.AuthInfo], cluster)); err != nil {
-			return nil, err
-		}
-	}
-	config, err := clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+	context, cluster, user, err := file.current()
 	if err != nil {
 		return nil, bad(err, "", "")
 	}
-	if config.ExecProvider != nil {
-		// Standard input is the plugin's network configuration.
-		config.ExecProvider.InteractiveMode = clientcmdapi.NeverExecInteractiveMode
+	if cluster.Server == "" {
+		return nil, bad(errors.New("no server"), "it must be like https://10.96.0.1:443", ": cluster %q", context.Cluster)
 	}
-	return &loaded{rest: config, namespace: current.Namespace, source: "kubeconfig " + path}, nil
+	if err := resolve(path, cluster, user); err != nil {
+		return nil, bad(err, "", "")
+	}
+	if vet != nil {
+		if err := vet(leads(user, cluster)); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(cluster.check(), user.check()); err != nil {
+		return nil, bad(err, "", "")
+	}
+	base, err := serverURL(cluster.Server)
+	if err != nil {
+		return nil, bad(err, "the server must be like https://10.96.0.1:443", ": server %q", cluster.Server)
+	}
+	access, err := access(base, cluster, user)
+	if err != nil {
+		return nil, bad(err, "", "")
+	}
+	l := &loaded{base: base, transport: access, namespace: context.Namespace, source: "kubeconfig " + path}
+	if user.Exec != nil && base.Scheme == "https" {
+		l.program = user.Exec.Command
+	}
+	return l, nil
 }
 
 // leads returns the program that provides the user's credentials, and the files
 // that the user and the cluster name.
-func leads(user *clientcmdapi.AuthInfo, cluster *clientcmdapi.Cluster) (program string, files []string) {
+func leads(user *authInfo, cluster *clusterInfo) (program string, files []string) {
 	if user.Exec != nil {
 		program = strconv.Quote(user.Exec.Command)
 	}
-	for _, name := range []string{user.TokenFile, user.ClientCertificate, user.ClientKey, cluster.CertificateAuthority} {
+	for _, name := range []string{user.TokenFile, user.CertFile, user.KeyFile, cluster.CAFile} {
 		if name != "" {
 			files = append(files, name)
 		}
@@ -219,9 +212,13 @@ func loadServiceAccount(dir string) (*loaded, error) {
 	if host == "" || port == "" {
 		return nil, cnierr.New(cnierr.InvalidConfig, cure, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set", source)
 	}
-	config := &rest.Config{Host: "https://" + net.JoinHostPort(host, port), BearerTokenFile: filepath.Join(dir, "token")}
-	config.CAFile = filepath.Join(dir, "ca.crt")
-	for _, file := range []string{config.BearerTokenFile, config.CAFile} {
+	base, err := url.Parse("https://" + net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, cure, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", source)
+	}
+	t := &transport.Config{BearerTokenFile: filepath.Join(dir, "token")}
+	t.TLS.CAFile = filepath.Join(dir, "ca.crt")
+	for _, file := range []string{t.BearerTokenFile, t.TLS.CAFile} {
 		if _, err := os.Stat(file); err != nil {
 			return nil, cnierr.Wrap(err, cnierr.InvalidConfig, cure, "%s", source)
 		}
@@ -230,26 +227,26 @@ func loadServiceAccount(dir string) (*loaded, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, cure, "%s", source)
 	}
-	return &loaded{rest: config, namespace: strings.TrimSpace(string(namespace)), source: source}, nil
+	return &loaded{base: base, transport: t, namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }
 
 // credentials says what a server that answers 401 has refused.
-func credentials(c *rest.Config, source string) string {
-	switch {
-	case c.BearerTokenFile != "":
-		return "the token in " + c.BearerTokenFile
-	case c.BearerToken != "":
-		return "the token in " + source
-	case c.ExecProvider != nil:
-		return fmt.Sprintf("what the exec plugin %s of %s gives", c.ExecProvider.Command, source)
-	case c.CertFile != "":
-		return "the client certificate " + c.CertFile
-	case len(c.CertData) > 0:
-		return "the client certificate in " + source
-	case c.Username != "":
-		return fmt.Sprintf("the user %q and the password in %s", c.Username, source)
+func (l *loaded) credentials() string {
+	switch t := l.transport; {
+	case t.BearerTokenFile != "":
+		return "the token in " + t.BearerTokenFile
+	case t.BearerToken != "":
+		return "the token in " + l.source
+	case l.program != "":
+		return fmt.Sprintf("what the exec plugin %s of %s gives", l.program, l.source)
+	case t.TLS.CertFile != "":
+		return "the client certificate " + t.TLS.CertFile
+	case len(t.TLS.CertData) > 0:
+		return "the client certificate in " + l.source
+	case t.Username != "":
+		return fmt.Sprintf("the user %q and the password in %s", t.Username, l.source)
 	}
-	return "a request without credentials, because there are none in " + source
+	return "a request without credentials, because there are none in " + l.source
 }
 
 func loopback(host string) bool {

@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
 	"time"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
@@ -98,8 +97,10 @@ func (c *Client) CA() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := rest.LoadTLSFiles(loaded.rest); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "certificates must be readable", "%s", loaded.source)
+	ca := loaded.transport.TLS
+	if len(ca.CAData) > 0 || ca.CAFile == "" {
+		return ca.CAData, nil
 	}
-	return loaded.rest.CAData, nil
+	data, err := os.ReadFile(ca.CAFile)
+	return data, cnierr.Wrap(err, cnierr.InvalidConfig, "certificates must be readable", "%s", loaded.source)
 }
