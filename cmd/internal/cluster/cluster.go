@@ -1,5 +1,5 @@
 // Package cluster is how the commands find the API server and the node's side
-// of its address store. It imports kube, netconf, whereabouts/store and cnierr.
+// of its address store.
 package cluster
 
 import (
@@ -28,7 +28,7 @@ func (f *Flags) Add(cmd *cobra.Command) {
 	flags.StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 }
 
-// Kubeconfig gives what the flag says, or else the first file of the list
+// Kubeconfig returns what the flag says, or else the first file of the list
 // $KUBECONFIG that exists; of none that does the first, for the error to name,
 // and "" when there is no list. (kubectl would merge them all.)
 func Kubeconfig(flag string) string {
@@ -50,7 +50,7 @@ func (f *Flags) Open(userAgent string) (*kube.Client, error) {
 	return client, err
 }
 
-// open also gives the kubeconfig, "" when it is a pod's service account.
+// open also returns the kubeconfig, "" when it is a pod's service account.
 func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, string, error) {
 	path := Kubeconfig(f.Kubeconfig)
 	var err error
@@ -67,7 +67,7 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	return client, path, err
 }
 
-// OfPlugins gives the kubeconfig that the plugins of this node find in
+// OfPlugins returns the kubeconfig that the plugins of this node find in
 // whereabouts' flat file, "" when there is none.
 func OfPlugins() (string, error) {
 	conf, err := netconf.ParseWhereabouts([]byte(`{"name":"cluster","ipam":{}}`), "", netconf.WhereaboutsFlatFiles())
