@@ -2,6 +2,7 @@ package credential
 
 import (
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -150,6 +151,63 @@ func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
 	}
 }
 
+// tokens returns the client of a server that accepts everything and gives tokens of
+// this life.
+func tokens(t *testing.T, life time.Duration) *kube.Client {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"status":{"token":"t","expirationTimestamp":%q}}`, time.Now().Add(life).UTC().Format(time.RFC3339))
+	}))
+	t.Cleanup(server.Close)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(path, kubeconfigText(server.URL, ca, "agent", "kube-system"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// A plugin that has no kubeconfig cannot reach the server; one that has a token can,
+// until that ends.
+func TestReadyOnceTheFilesAreThereUntilTheTokenEnds(t *testing.T) {
+	full, away := errors.New("no space left"), errors.New("the server is away")
+	broken, record := true, install.Open(t.TempDir())
+	k := New(Options{
+		Client: tokens(t, time.Hour), ConfDir: t.TempDir(), Node: "node1", Account: "a", Namespace: "n", Lifetime: time.Hour,
+		Log: slog.New(slog.DiscardHandler), Put: func(f install.File) (install.Outcome, error) {
+			if broken {
+				return "", full
+			}
+			return record.Put(f)
+		},
+	})
+	if err := k.Ready(); !errors.Is(err, errNotYet) {
+		t.Errorf("before the first look: %v", err)
+	}
+	k.set(k.look(t.Context()))
+	if err := k.Ready(); !errors.Is(err, full) {
+		t.Errorf("with a token that cannot be written: %v", err)
+	}
+	broken = false
+	k.set(k.look(t.Context()))
+	if err := k.Ready(); err != nil {
+		t.Errorf("with all files: %v", err)
+	}
+	k.set(away)
+	if err := k.Ready(); err != nil {
+		t.Errorf("with a token that lives: %v", err)
+	}
+	k.ends = time.Now()
+	if err := k.Ready(); !errors.Is(err, away) {
+		t.Errorf("with a token that has ended: %v", err)
+	}
+}
+
 // The server's clock may differ from this host's, and the granted lifetime from the
 // requested one.
 func TestTokenIsRenewedAtHalfItsLifetime(t *testing.T) {
@@ -160,20 +218,7 @@ func TestTokenIsRenewedAtHalfItsLifetime(t *testing.T) {
 		"a far longer life": {10 * time.Hour, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "application/json")
-				_, _ = fmt.Fprintf(w, `{"status":{"token":"t","expirationTimestamp":%q}}`, time.Now().Add(c.expires).UTC().Format(time.RFC3339))
-			}))
-			defer server.Close()
-			path := filepath.Join(t.TempDir(), "kubeconfig")
-			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-			if err := os.WriteFile(path, kubeconfigText(server.URL, ca, "agent", "kube-system"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			client, err := kube.Open(kube.Config{Kubeconfig: path})
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := tokens(t, c.expires)
 			kept := New(Options{Client: client, Account: "a", Namespace: "n", Lifetime: time.Hour})
 			before := time.Now()
 			if err := kept.renew(t.Context()); err != nil {
