@@ -103,7 +103,7 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 		put = plugins.Record.PutBack // what is gone stays so
 	} else if err := plugins.Record.Visible(append(slices.Clone(o.BinDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
 		return fmt.Errorf("what an earlier version installed elsewhere cannot be taken away (go back to its settings, uninstall, and then change them): %w", err)
-	} else if err := plugins.Put(inUse); err != nil {
+	} else if err := plugins.Put(ctx, inUse); err != nil {
 		return err
 	}
 	stop, err := f.keepCredential(ctx, beside, o, client, put)
@@ -124,7 +124,7 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 // keepCredential has beside keep the plugin's kubeconfig, if it is wanted. stop ends
 // that, and waits for its end.
 func (f *installFlags) keepCredential(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client,
-	put func(install.File) (install.Outcome, error),
+	put func(context.Context, install.File) (install.Outcome, error),
 ) (stop func(), err error) {
 	of := f.credential
 	if of.confDir == "" || !slices.Contains(f.plugins, "whereabouts") {

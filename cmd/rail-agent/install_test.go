@@ -327,7 +327,7 @@ func TestUninstallThatWasKilledPutsThePluginsBackForAPod(t *testing.T) {
 	n := install.Open(record)
 	// The rest of an installation, that goes last.
 	rest := filepath.Join(t.TempDir(), "whereabouts.d", "whereabouts.conf")
-	if _, err := n.Put(install.File{Path: rest, Content: []byte("{}"), Mode: 0o600}); err != nil {
+	if _, err := n.Put(t.Context(), install.File{Path: rest, Content: []byte("{}"), Mode: 0o600}); err != nil {
 		t.Fatal(err)
 	}
 	pod := testnet.NewNetns(t, "pod")

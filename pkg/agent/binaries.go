@@ -109,7 +109,7 @@ func (b *binaries) run(ctx context.Context) {
 		for _, dir := range b.BinDirs {
 			b.watcher.watch(dir)
 		}
-		b.compare()
+		b.compare(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(slow):
@@ -130,7 +130,7 @@ func (b *binaries) states() []binary {
 }
 
 // compare looks at each plugin in each directory, and tells what changed.
-func (b *binaries) compare() {
+func (b *binaries) compare(ctx context.Context) {
 	before := map[string]string{}
 	for _, f := range b.states() {
 		before[f.Path] = f.State
@@ -149,7 +149,7 @@ func (b *binaries) compare() {
 			}
 			state := b.stateOf(path, name)
 			if state != "" && b.Restore {
-				state = b.restore(path, name, state)
+				state = b.restore(ctx, path, name, state)
 			}
 			found = append(found, binary{path, state})
 			switch state {
@@ -226,7 +226,7 @@ func (b *binaries) sum(path string) ([]byte, error) {
 
 // restore puts the agent's copy in path's place, in one step, and gives what is
 // wrong afterwards.
-func (b *binaries) restore(path, name, wrong string) string {
+func (b *binaries) restore(ctx context.Context, path, name, wrong string) string {
 	tries := b.tries[path]
 	if time.Since(tries.since) > restoresPer {
 		tries = restores{since: time.Now()}
@@ -236,7 +236,7 @@ func (b *binaries) restore(path, name, wrong string) string {
 	}
 	tries.count++
 	b.tries[path] = tries
-	if err := b.put(filepath.Join(b.Own, name), path); err != nil {
+	if err := b.put(ctx, filepath.Join(b.Own, name), path); err != nil {
 		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
 	}
 	b.stats.count(&b.stats.restored)
@@ -246,10 +246,10 @@ func (b *binaries) restore(path, name, wrong string) string {
 
 // put puts a plugin into a CNI directory. Where there is a record of what was
 // there before, that is kept, and what is not installed any more stays away.
-func (b *binaries) put(from, to string) error {
+func (b *binaries) put(ctx context.Context, from, to string) error {
 	if b.Record == nil {
 		return install.Copy(from, to, PluginMode)
 	}
-	_, err := b.Record.PutBack(install.File{Path: to, Source: from, Mode: PluginMode})
+	_, err := b.Record.PutBack(ctx, install.File{Path: to, Source: from, Mode: PluginMode})
 	return err
 }

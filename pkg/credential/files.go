@@ -3,6 +3,7 @@ package credential
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -32,7 +33,7 @@ const (
 func (k *Keeper) path(name string) string { return filepath.Join(k.ConfDir, Dir, name) }
 
 // write makes sure that the files are there.
-func (k *Keeper) write(ca []byte) error {
+func (k *Keeper) write(ctx context.Context, ca []byte) error {
 	server := cmp.Or(k.Server, k.Client.Server())
 	namespace := cmp.Or(k.PoolNamespace, k.Namespace)
 	kubeconfig, flat := k.path(kubeconfigName), &bytes.Buffer{}
@@ -49,7 +50,7 @@ func (k *Keeper) write(ca []byte) error {
 		{Path: k.path(flatFileName), Content: flat.Bytes(), Mode: secret}, // last: it names the others
 	} {
 		f.Yield = !k.Replace
-		outcome, err := k.Put(f)
+		outcome, err := k.Put(ctx, f)
 		if err != nil {
 			return err
 		}

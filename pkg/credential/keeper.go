@@ -36,7 +36,7 @@ type Options struct {
 	Replace       bool   // also files that somebody else has put there
 
 	// Put puts a file into place, and keeps what was there before.
-	Put       func(install.File) (install.Outcome, error)
+	Put       func(context.Context, install.File) (install.Outcome, error)
 	UserAgent string
 	Log       *slog.Logger
 }

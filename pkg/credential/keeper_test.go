@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"context"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -179,11 +180,11 @@ func TestReadyOnceTheFilesAreThereUntilTheTokenEnds(t *testing.T) {
 	broken, record := true, install.Open(t.TempDir())
 	k := New(Options{
 		Client: tokens(t, time.Hour), ConfDir: t.TempDir(), Node: "node1", Account: "a", Namespace: "n", Lifetime: time.Hour,
-		Log: slog.New(slog.DiscardHandler), Put: func(f install.File) (install.Outcome, error) {
+		Log: slog.New(slog.DiscardHandler), Put: func(ctx context.Context, f install.File) (install.Outcome, error) {
 			if broken {
 				return "", full
 			}
-			return record.Put(f)
+			return record.Put(ctx, f)
 		},
 	})
 	if err := k.Ready(); !errors.Is(err, errNotYet) {

@@ -18,7 +18,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err := k.renew(ctx); err != nil {
 		return err
 	}
-	if err := k.write(ca); err != nil {
+	if err := k.write(ctx, ca); err != nil {
 		return err
 	}
 	if k.rejected(ctx) {

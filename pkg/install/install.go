@@ -17,6 +17,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // DefaultDir is where the record and the backups are.
@@ -178,20 +179,21 @@ func (n *Node) Entries() ([]*Entry, error) {
 	return r.Files, err
 }
 
-// Put puts a file where it is to be, and keeps what was there.
-func (n *Node) Put(f File) (Outcome, error) { return n.put(f, false) }
+// Put puts a file where it is to be, and keeps what was there. If that has just been
+// written, Put waits before it copies it; ctx ends the wait.
+func (n *Node) Put(ctx context.Context, f File) (Outcome, error) { return n.put(ctx, f, false) }
 
 // PutBack is Put for a path that the record has: elsewhere it does nothing, and
 // the outcome is "".
-func (n *Node) PutBack(f File) (Outcome, error) { return n.put(f, true) }
+func (n *Node) PutBack(ctx context.Context, f File) (Outcome, error) { return n.put(ctx, f, true) }
 
-func (n *Node) put(f File, known bool) (outcome Outcome, err error) {
+func (n *Node) put(ctx context.Context, f File, known bool) (outcome Outcome, err error) {
 	err = n.locked(!known, func(s *session) error {
 		e := s.find(f.Path)
 		if known && e == nil {
 			return nil
 		}
-		outcome, err = s.put(f, e)
+		outcome, err = s.put(ctx, f, e)
 		return err
 	})
 	code := cnierr.IO
@@ -201,7 +203,7 @@ func (n *Node) put(f File, known bool) (outcome Outcome, err error) {
 	return outcome, cnierr.Wrap(err, code, "", "%s is not installed", f.Path)
 }
 
-func (s *session) put(f File, e *Entry) (Outcome, error) {
+func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 	if !filepath.IsAbs(f.Path) {
 		return "", fmt.Errorf("%q is not absolute", f.Path)
 	}
@@ -225,7 +227,7 @@ func (s *session) put(f File, e *Entry) (Outcome, error) {
 		s.Files = append(s.Files, e)
 	}
 	if have.exists && !mine && e.Before == nil {
-		if e.Before, err = s.backUp(f.Path, have); err != nil {
+		if e.Before, err = s.backUp(ctx, f.Path, have); err != nil {
 			return "", err
 		}
 	}
@@ -399,14 +401,16 @@ func (h *found) isOurs(path string, e *Entry) bool {
 }
 
 // backUp keeps what lies at path.
-func (s *session) backUp(path string, have found) (*Before, error) {
+func (s *session) backUp(ctx context.Context, path string, have found) (*Before, error) {
 	b := &Before{SHA256: have.sum, Link: have.link, Mode: have.mode &^ fs.ModeType, ModTime: have.info.ModTime()}
 	b.UID, b.GID = owner(have.info)
 	if have.link != "" {
 		return b, nil
 	}
 	// Another installer may be writing it in place, and have only begun.
-	time.Sleep(quiet - min(quiet, time.Since(have.info.ModTime()).Abs()))
+	if err := wait.For(ctx, quiet-min(quiet, time.Since(have.info.ModTime()).Abs())); err != nil {
+		return nil, err
+	}
 	of := sha256.Sum256([]byte(path)) // the same file may lie in several directories
 	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(of[:4]) + "." + have.sum[:16]
 	kept := filepath.Join(s.dir.Path(), b.Backup)

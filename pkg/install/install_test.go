@@ -1,6 +1,7 @@
 package install_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ func (n *node) path(name string) string { return filepath.Join(n.bin, name) }
 // want puts a file and wants an outcome.
 func (n *node) want(outcome install.Outcome, f install.File) {
 	n.t.Helper()
-	got, err := n.Put(f)
+	got, err := n.Put(n.t.Context(), f)
 	if err != nil || got != outcome {
 		n.t.Errorf("%s: %q, %v; not %q", f.Path, got, err, outcome)
 	}
@@ -77,7 +78,7 @@ func TestWhatWasThereBeforeIsThereAfter(t *testing.T) {
 	before := testnet.Tree(t, n.bin)
 	for _, version := range []string{"v1", "v2", "v2", "v1"} { // upgrade, the same again, rollback
 		for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts.d/conf"} {
-			if _, err := n.Put(install.File{Path: n.path(name), Content: []byte(version), Mode: 0o755}); err != nil {
+			if _, err := n.Put(t.Context(), install.File{Path: n.path(name), Content: []byte(version), Mode: 0o755}); err != nil {
 				t.Fatal(err)
 			}
 			n.wantContent(name, version)
@@ -199,14 +200,14 @@ func TestFileWithWrongModeIsCorrected(t *testing.T) {
 func TestOnlyWhatIsInstalledIsPutBack(t *testing.T) {
 	n := newNode(t)
 	f := install.File{Path: n.path("rdma"), Content: []byte("v1"), Mode: 0o755}
-	if outcome, err := n.PutBack(f); err != nil || outcome != "" {
+	if outcome, err := n.PutBack(t.Context(), f); err != nil || outcome != "" {
 		t.Errorf("%q, %v", outcome, err)
 	}
 	n.want(install.Installed, f)
 	if err := os.Remove(f.Path); err != nil {
 		t.Fatal(err)
 	}
-	if outcome, err := n.PutBack(f); err != nil || outcome != install.Installed {
+	if outcome, err := n.PutBack(t.Context(), f); err != nil || outcome != install.Installed {
 		t.Errorf("%q, %v", outcome, err)
 	}
 }
@@ -234,7 +235,7 @@ func TestRecordOrBackupThatIsSpoiltChangesNothing(t *testing.T) {
 		if _, err := n.Remove(n.path("macvlan")); err == nil {
 			t.Errorf("%s is a record", text)
 		}
-		if _, err := n.Put(install.File{Path: n.path("macvlan"), Content: []byte("v2"), Mode: 0o755}); err == nil {
+		if _, err := n.Put(t.Context(), install.File{Path: n.path("macvlan"), Content: []byte("v2"), Mode: 0o755}); err == nil {
 			t.Errorf("%s is a record", text)
 		}
 		n.wantContent("macvlan", "v1")
@@ -247,7 +248,7 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{n.path("rdma"), "rdma"} {
-		if _, err := n.Put(install.File{Path: path, Content: []byte("x"), Mode: 0o755}); err == nil {
+		if _, err := n.Put(t.Context(), install.File{Path: path, Content: []byte("x"), Mode: 0o755}); err == nil {
 			t.Errorf("%s was installed", path)
 		}
 	}
@@ -264,7 +265,7 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 		for i := 0; ; i++ {
 			for _, name := range []string{"a", "b"} {
 				path := filepath.Join(n.Bin, name)
-				if _, err := install.Open(n.Record).Put(install.File{Path: path, Content: fmt.Appendf(nil, "v%d", i), Mode: 0o755}); err != nil {
+				if _, err := install.Open(n.Record).Put(t.Context(), install.File{Path: path, Content: fmt.Appendf(nil, "v%d", i), Mode: 0o755}); err != nil {
 					fmt.Println(err)
 					os.Exit(3)
 				}
@@ -386,7 +387,7 @@ func TestFileThatIsBeingWrittenIsBackedUpWhole(t *testing.T) {
 		}
 	}()
 	f := install.File{Path: n.path("a"), Content: []byte("ours"), Mode: 0o755}
-	if _, err := n.Put(f); cnierr.Code(err) != cnierr.TryAgain {
+	if _, err := n.Put(t.Context(), f); cnierr.Code(err) != cnierr.TryAgain {
 		t.Errorf("a half written file is taken for a whole one: %v", err)
 	}
 	n.want(install.Replaced, f)
@@ -416,4 +417,19 @@ func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.wantRemoved(install.Removed, "a")
+}
+
+// TestWaitForAFileThatIsBeingWrittenEndsWithTheContext has somebody who installs be
+// told to stop.
+func TestWaitForAFileThatIsBeingWrittenEndsWithTheContext(t *testing.T) {
+	n := newNode(t)
+	if err := os.WriteFile(n.path("a"), []byte("just written"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.Put(ctx, install.File{Path: n.path("a"), Content: []byte("ours"), Mode: 0o755}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	n.wantContent("a", "just written")
 }

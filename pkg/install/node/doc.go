@@ -12,7 +12,7 @@
 //
 //	plugins := node.Plugins{BinDirs: dirs, Own: own, Names: agent.Plugins, Record: install.Open(install.DefaultDir), Log: log}
 //	inUse := func() []string { return node.Users(stateDirs) }
-//	err := plugins.Put(inUse)
+//	err := plugins.Put(ctx, inUse)
 //
 //	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Stop: stop, Tell: tell}
 //	go u.Run(ctx)

@@ -72,7 +72,7 @@ func (l *lab) use(users ...string) {
 
 func (l *lab) put() {
 	l.t.Helper()
-	if err := l.plugins.Put(l.inUse); err != nil {
+	if err := l.plugins.Put(l.t.Context(), l.inUse); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -36,8 +37,8 @@ type Plugins struct {
 
 // Put installs the node file and the plugins. It removes what an earlier version or
 // another prefix had installed, unless inUse returns who needs it.
-func (p *Plugins) Put(inUse func() []string) error {
-	if err := p.putNodeFile(); err != nil {
+func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
+	if err := p.putNodeFile(ctx); err != nil {
 		return err
 	}
 	wanted := map[string]bool{}
@@ -45,7 +46,7 @@ func (p *Plugins) Put(inUse func() []string) error {
 		for _, name := range p.Names {
 			path := filepath.Join(dir, p.Prefix+name)
 			wanted[path] = true
-			if err := p.putPlugin(name, path); err != nil {
+			if err := p.putPlugin(ctx, name, path); err != nil {
 				return err
 			}
 		}
@@ -55,11 +56,11 @@ func (p *Plugins) Put(inUse func() []string) error {
 
 // putPlugin installs a plugin. It tries again while another installer is writing the
 // file that is there.
-func (p *Plugins) putPlugin(name, path string) error {
+func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
 	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: agent.PluginMode}
-	outcome, err := p.Record.Put(file)
+	outcome, err := p.Record.Put(ctx, file)
 	for tries := 0; cnierr.Code(err) == cnierr.TryAgain && tries < mostTries; tries++ {
-		outcome, err = p.Record.Put(file)
+		outcome, err = p.Record.Put(ctx, file)
 	}
 	if err != nil {
 		return err
@@ -94,7 +95,7 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 // putNodeFile writes the node file, or removes the one that it wrote earlier. Call
 // it before the plugins are installed, which read the file. A file that somebody
 // else wrote stays.
-func (p *Plugins) putNodeFile() error {
+func (p *Plugins) putNodeFile(ctx context.Context) error {
 	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
 	if p.NodeFile == "" {
 		outcome, err := p.Record.Remove(path)
@@ -103,7 +104,7 @@ func (p *Plugins) putNodeFile() error {
 		}
 		return err
 	}
-	outcome, err := p.Record.Put(install.File{Path: path, Content: []byte(p.NodeFile + "\n"), Mode: nodeFileMode, Yield: true})
+	outcome, err := p.Record.Put(ctx, install.File{Path: path, Content: []byte(p.NodeFile + "\n"), Mode: nodeFileMode, Yield: true})
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (u *Uninstaller) try(ctx context.Context) string {
 		return ""
 	}
 	back := func(left string) string {
-		errs := errorTexts(u.Put(nobody))
+		errs := errorTexts(u.Put(context.WithoutCancel(ctx), nobody)) // a pod needs them, also when the agent ends
 		u.took = len(errs) > 0
 		return strings.Join(append([]string{left}, errs...), "; ")
 	}
