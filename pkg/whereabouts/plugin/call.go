@@ -131,7 +131,7 @@ func (c *call) podNetns() string {
 	return c.args.Netns
 }
 
-// readPrevResult gives the config's prevResult in the newest version.
+// readPrevResult returns the config's prevResult in the newest version.
 func readPrevResult(stdin []byte) (*current.Result, error) {
 	var conf types.PluginConf
 	var raw struct{ PrevResult json.RawMessage }

@@ -96,7 +96,7 @@ func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	return whole, name, err
 }
 
-// nodeName gives what whereabouts takes for the node's name: the environment
+// nodeName returns what whereabouts takes for the node's name: the environment
 // variable NODENAME, the file "nodename" in configuration_path, or the host's.
 func nodeName(configurationPath string) (string, error) {
 	if name := strings.TrimSpace(os.Getenv("NODENAME")); name != "" {

@@ -40,7 +40,7 @@ func (r *Reconciler) act(ctx context.Context, s *api.Survey, due []*Finding) {
 	}
 }
 
-// confirm asks the server for the pods of findings, and gives those that hold.
+// confirm asks the server for the pods of findings, and returns those that hold.
 func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 	var refs []string
 	for _, f := range bunch {
@@ -64,7 +64,7 @@ func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 
 // freeEntries takes entries of one pool out by one patch, which changes
 // nothing unless all of them are as they were; otherwise it goes on with those
-// that still are. It gives those that are out.
+// that still are. It returns those that are out.
 func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int) []*Finding {
 	if len(bunch) == 0 {
 		return nil
@@ -116,7 +116,7 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 	return append(out, r.freeEntries(ctx, same, lost+1)...)
 }
 
-// reserved gives the reservation that goes with f, nil if there is none.
+// reserved returns the reservation that goes with f, nil if there is none.
 func (f *Finding) reserved() *api.Reservation {
 	if f.loose != nil {
 		return f.loose
@@ -168,7 +168,7 @@ func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, poo
 	}
 }
 
-// poolsOf gives the pools in which the addresses of the reservations may lie.
+// poolsOf returns the pools in which the addresses of the reservations may lie.
 func poolsOf(s *api.Survey, bunch []*Finding) []string {
 	var names []string
 	for _, p := range s.Pools {

@@ -83,7 +83,7 @@ func parseStatus(text string) map[string][]netip.Addr {
 	return status
 }
 
-// names says whether the status has addr on the interface; on any, if ifname
+// names reports whether the status has addr on the interface; on any, if ifname
 // is "".
 func (p *podState) names(ifname string, addr netip.Addr) bool {
 	for name, addrs := range p.status {
@@ -115,7 +115,7 @@ func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, er
 	return p, err
 }
 
-// getPods asks for each, several at once. It gives an error for those that
+// getPods asks for each, several at once. It returns an error for those that
 // could not be asked for.
 func getPods(ctx context.Context, client *kube.Client, refs []string) (map[string]*podState, map[string]error) {
 	var mu sync.Mutex
@@ -138,7 +138,7 @@ func getPods(ctx context.Context, client *kube.Client, refs []string) (map[strin
 	return found, failed
 }
 
-// livePods gives the state of those of refs that may use their addresses. The
+// livePods returns the state of those of refs that may use their addresses. The
 // others are gone or, mostly, terminal; but nothing is known of those that
 // failed, because the server cannot be asked for them. From a list no more is
 // kept than of the pods that are asked for.

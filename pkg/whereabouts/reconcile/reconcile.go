@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -94,83 +91,8 @@ func New(o Options) *Reconciler {
 	return &Reconciler{Options: o, marks: map[string]mark{}}
 }
 
-// Kind is what a [Finding] is about.
-type Kind string
-
-// The kinds of findings.
-const (
-	// StaleEntry is freed, together with its reservation.
-	StaleEntry Kind = "stale entry"
-	// StaleReservation has no entry, and is deleted.
-	StaleReservation Kind = "stale reservation"
-	// MissingReservation is made: the other entries of the pool have theirs.
-	MissingReservation Kind = "missing reservation"
-	// ForeignReservation stands in the place of the entry's own, and
-	// LooseReservation has no entry while its pod lives: for a person to see.
-	ForeignReservation Kind = "foreign reservation"
-	LooseReservation   Kind = "loose reservation"
-)
-
-// The outcomes of findings.
-const (
-	Freed     = "freed"
-	Made      = "made"
-	WouldFree = "would be freed"
-	WouldMake = "would be made"
-	Waiting   = "seen for the first time" // or not long enough ago
-	Kept      = "left alone"
-	Changed   = "changed meanwhile" // somebody else was quicker
-	Failed    = "failed"
-)
-
-// Finding is something in the store that is not as it should be, and what
-// became of it.
-type Finding struct {
-	Kind        Kind       `json:"kind"`
-	Pool        string     `json:"pool,omitempty"`
-	Address     netip.Addr `json:"address,omitzero"`
-	Reservation string     `json:"reservation,omitempty"`
-	PodRef      string     `json:"podref"`
-	IfName      string     `json:"ifname,omitempty"`
-	ContainerID string     `json:"containerID,omitempty"`
-	Why         string     `json:"why"`
-	Outcome     string     `json:"outcome"`
-	Error       string     `json:"error,omitempty"`
-
-	holding *api.Holding
-	loose   *api.Reservation
-	rivals  []netip.Addr // that the same interface holds by another container
-	mark    mark
-}
-
-// Count returns how many of the findings have one of the outcomes.
-func Count(found []*Finding, outcomes ...string) int {
-	n := 0
-	for _, f := range found {
-		if slices.Contains(outcomes, f.Outcome) {
-			n++
-		}
-	}
-	return n
-}
-
-func (f *Finding) settle(outcome string, err error) {
-	f.Outcome = outcome
-	if err != nil {
-		f.Outcome, f.Error = Failed, err.Error()
-	}
-}
-
-// id is the same at each look as long as the same holder holds.
-func (f *Finding) id() string {
-	if f.holding != nil {
-		return strings.Join([]string{string(f.Kind), f.Pool, f.holding.Key, f.ContainerID, f.PodRef, f.IfName}, "|")
-	}
-	return string(f.Kind) + "|" + f.loose.Metadata.UID
-}
-
 // Once looks, waits the grace period if there is a need to, and looks again. It
-// gives what the last look found, and an error if that was not everything.
+// returns what the last look found, and an error if that was not everything.
 func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 	errs := []error{r.replay(ctx)}
 	found, err := r.look(ctx, nil)
@@ -266,137 +188,7 @@ type oddError struct{ error }
 
 func (e oddError) Unwrap() error { return e.error }
 
-// narrow leaves what pods of refs hold (all, if that is nil), and never what
-// no pod can hold.
-func narrow(s *api.Survey, refs map[string]bool) {
-	drop := func(ref string) bool {
-		_, _, ok := splitRef(ref)
-		return !ok || refs != nil && !refs[ref]
-	}
-	s.Holdings = slices.DeleteFunc(s.Holdings, func(h api.Holding) bool { return drop(h.PodRef) })
-	s.Loose = slices.DeleteFunc(s.Loose, func(l *api.Reservation) bool { return drop(l.Spec.PodRef) })
-}
-
-// judge gives what is wrong, with the pods that live.
-func judge(s *api.Survey, live map[string]*podState, grace time.Duration) []*Finding {
-	type iface struct{ ref, name string }
-	holds := map[iface][]*api.Holding{}
-	for i := range s.Holdings {
-		h := &s.Holdings[i]
-		holds[iface{h.PodRef, h.IfName}] = append(holds[iface{h.PodRef, h.IfName}], h)
-	}
-	var found []*Finding
-	for i := range s.Holdings {
-		h := &s.Holdings[i]
-		f := &Finding{Pool: h.Pool.Name, Address: h.Addr, PodRef: h.PodRef, IfName: h.IfName, ContainerID: h.ContainerID, holding: h}
-		if h.Reservation != nil {
-			f.Reservation = h.Reservation.Metadata.Name
-		}
-		for _, other := range holds[iface{h.PodRef, h.IfName}] {
-			if other.ContainerID != h.ContainerID {
-				f.rivals = append(f.rivals, other.Addr)
-			}
-		}
-		if f.judgeEntry(live[h.PodRef]) {
-			found = append(found, f)
-		}
-	}
-	for _, l := range s.Loose {
-		f := &Finding{Reservation: l.Metadata.Name, PodRef: l.Spec.PodRef, IfName: l.Spec.IfName, ContainerID: l.Spec.ContainerID, loose: l}
-		f.judgeLoose(live[l.Spec.PodRef], s.Claimed[l.Metadata.Name], grace)
-		found = append(found, f)
-	}
-	return found
-}
-
-// judgeEntry says whether there is something wrong with f's entry.
-func (f *Finding) judgeEntry(p *podState) bool {
-	h := f.holding
-	switch {
-	case p == nil:
-		f.Kind, f.Why = StaleEntry, "its pod is gone"
-	case p.terminal != "":
-		f.Kind, f.Why = StaleEntry, "its pod has ended: "+p.terminal
-	case f.former(p):
-		f.Kind, f.Why = StaleEntry, "its pod has another address by now"
-	case h.Foreign != nil:
-		f.Kind, f.Why = ForeignReservation, h.Foreign.Spec.PodRef+" has the reservation of this address"
-		f.Reservation, f.Outcome = h.Foreign.Metadata.Name, Kept
-	case h.Missing != "":
-		f.Kind, f.Why = MissingReservation, "the entry has no reservation, as others of its pool have"
-		f.Reservation = h.Missing
-	default:
-		return false
-	}
-	return true
-}
-
-// former says that the pod's status gives the interface of f's entry other
-// addresses, one of which the pod holds by an entry of another container. Of an
-// entry that names no interface nobody can tell.
-func (f *Finding) former(p *podState) bool {
-	given := p.status[f.IfName]
-	return f.IfName != "" && len(given) > 0 && !slices.Contains(given, f.Address) &&
-		slices.ContainsFunc(f.rivals, func(a netip.Addr) bool { return slices.Contains(given, a) })
-}
-
-// judgeLoose judges a reservation without an entry.
-func (f *Finding) judgeLoose(p *podState, claimed bool, grace time.Duration) {
-	f.Kind = StaleReservation
-	switch {
-	case p == nil:
-		f.Why = "no pool has its address for this pod, which is gone"
-	case p.terminal != "":
-		f.Why = "no pool has its address for this pod, which has ended: " + p.terminal
-	case !claimed && f.unused(p) && time.Since(f.loose.Metadata.CreationTimestamp) >= grace:
-		f.Why = "no pool has its address, and the pod's status does not name it"
-	default:
-		f.Kind, f.Outcome = LooseReservation, Kept
-		f.Why = "no pool has its address for this pod, which exists"
-	}
-}
-
-// unused says that Multus has told p's addresses, and none is that of f's
-// reservation.
-func (f *Finding) unused(p *podState) bool {
-	return p.status != nil && !slices.ContainsFunc(readings(f.Reservation), func(a netip.Addr) bool { return p.names("", a) })
-}
-
-// readings gives the addresses that a reservation of the name may be of, in
-// whichever address space: dashes stand for several things.
-func readings(name string) []netip.Addr {
-	var all []netip.Addr
-	for {
-		if a, ok := api.ReservedAddr("", name); ok {
-			all = append(all, a)
-		}
-		_, rest, more := strings.Cut(name, "-")
-		if !more {
-			return all
-		}
-		name = rest
-	}
-}
-
-// confirmed says whether f still holds, now that its pod has been asked for:
-// nil if there is none.
-func (f *Finding) confirmed(p *podState) bool {
-	switch {
-	case f.Kind == MissingReservation:
-		return p != nil && p.terminal == ""
-	case p == nil:
-		return true
-	case p.terminal != "":
-		return !f.mark.told // the watch told of another pod of this name
-	case p.uid != f.mark.uid || !p.settled:
-		return false
-	case f.loose != nil:
-		return f.unused(p)
-	}
-	return f.former(p)
-}
-
-// due marks findings, and gives those that were marked long enough ago. What
+// due marks findings, and returns those that were marked long enough ago. What
 // is not found any more is forgotten, if it was looked at.
 func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[string]time.Time, refs map[string]bool) []*Finding {
 	now := time.Now()
@@ -432,7 +224,7 @@ func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[s
 	return due
 }
 
-// sleep waits, and gives ctx's error if that ends first.
+// sleep waits, and returns ctx's error if that ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -440,19 +232,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
-}
-
-// entryAt returns the entry that o has in p at the reservation's address, and whether
-// there is one.
-func entryAt(p *api.PoolState, reservation string, o ipam.Owner) (api.Entry, bool) {
-	for _, addr := range readings(reservation) {
-		key, err := p.Key(addr)
-		if err != nil || !p.Prefix.Contains(addr) {
-			continue
-		}
-		if e, ok := p.Entries[key]; ok && e.PodRef == o.PodRef && e.IfName == o.IfName {
-			return e, true
-		}
-	}
-	return api.Entry{}, false
 }

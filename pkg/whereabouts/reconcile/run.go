@@ -8,9 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 const (
@@ -188,7 +186,7 @@ func send[T any](ctx context.Context, to chan<- T, what T) {
 	}
 }
 
-// newestPod gives a resource version from which a watch of pods may begin: that
+// newestPod returns a resource version from which a watch of pods may begin: that
 // of a list which, from the server's memory, finds nothing.
 func newestPod(ctx context.Context, client *kube.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, afterError)
@@ -196,123 +194,4 @@ func newestPod(ctx context.Context, client *kube.Client) (string, error) {
 	return client.List(ctx, podsOf(""), kube.ListOptions{
 		MetadataOnly: true, ResourceVersion: "0", FieldSelector: "spec.nodeName=none,metadata.name=none",
 	}, func([]byte) error { return nil })
-}
-
-const (
-	// leaseName differs from that of releases whose manifests had no Lease: helm
-	// does not adopt an object that it did not make.
-	leaseName = "rail-cni-reconciler"
-	leaseTime = time.Minute
-)
-
-// lease is the Lease of the reconcilers of a cluster.
-type lease struct {
-	client   *kube.Client
-	identity string
-}
-
-type leaseSpec struct {
-	Holder   string    `json:"holderIdentity"`
-	Seconds  int       `json:"leaseDurationSeconds"`
-	Acquired microTime `json:"acquireTime,omitzero"`
-	Renewed  microTime `json:"renewTime,omitzero"`
-}
-
-// microTime has six decimals: the API takes no fewer.
-type microTime struct{ time.Time }
-
-// MarshalJSON writes it as metav1.MicroTime reads it.
-func (t microTime) MarshalJSON() ([]byte, error) {
-	return json.Marshal(t.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
-}
-
-func (l lease) resource() kube.Resource {
-	return kube.Resource{Group: "coordination.k8s.io", Version: "v1", Plural: "leases", Namespace: l.client.Namespace()}
-}
-
-type leaseObject struct {
-	api.TypeMeta
-	Metadata kube.Meta `json:"metadata"`
-	Spec     leaseSpec `json:"spec"`
-}
-
-// acquire takes the Lease if nobody has it. Of two that find it free the
-// server refuses the second.
-func (l lease) acquire(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
-	defer cancel()
-	now := microTime{time.Now()}
-	mine := leaseObject{
-		TypeMeta: api.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
-		Metadata: kube.Meta{Name: leaseName, Namespace: l.client.Namespace()},
-		Spec:     leaseSpec{Holder: l.identity, Seconds: int(leaseTime / time.Second), Acquired: now, Renewed: now},
-	}
-	data, err := l.client.Get(ctx, l.resource(), leaseName)
-	if kube.NotFound(err) {
-		_, err = l.client.Create(ctx, l.resource(), mine)
-		if kube.Exists(err) {
-			return false, nil
-		}
-		if api.IsDenied(err) {
-			err = cnierr.Wrap(err, cnierr.NotAvailable, "apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)",
-				"there is no Lease %s in %s", leaseName, l.client.Namespace())
-		}
-		return err == nil, err
-	}
-	if err != nil {
-		return false, err
-	}
-	var is leaseObject
-	if err := json.Unmarshal(data, &is); err != nil {
-		return false, err
-	}
-	free := is.Spec.Holder == "" || is.Spec.Holder == l.identity ||
-		now.Sub(is.Spec.Renewed.Time) > time.Duration(is.Spec.Seconds)*time.Second
-	if !free {
-		return false, nil
-	}
-	_, err = l.client.MergePatch(ctx, l.resource(), leaseName, map[string]any{
-		"metadata": map[string]any{"resourceVersion": is.Metadata.ResourceVersion}, "spec": mine.Spec,
-	})
-	if kube.Conflict(err) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// errLeaseLost ends the work of one that could not renew its Lease.
-var errLeaseLost = errors.New("another reconciler may have the Lease " + leaseName)
-
-// keep does the work while it renews the Lease, and gives the Lease back.
-func (l lease) keep(ctx context.Context, work func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for sleep(ctx, leaseTime/3) == nil {
-			if held, err := l.acquire(ctx); !held {
-				cancel(errors.Join(errLeaseLost, err))
-			}
-		}
-	}()
-	err := work(ctx)
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	cancel(nil)
-	<-ended
-	if errors.Is(err, errLeaseLost) {
-		return err
-	}
-	after, done := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer done()
-	const holder = "/spec/holderIdentity"
-	_, releaseErr := l.client.Patch(after, l.resource(), leaseName, []kube.PatchOp{
-		{Op: "test", Path: holder, Value: l.identity}, {Op: "remove", Path: holder},
-	})
-	if kube.Refused(releaseErr) || kube.NotFound(releaseErr) { // it is another's by now
-		releaseErr = nil
-	}
-	return errors.Join(err, releaseErr)
 }

@@ -18,8 +18,8 @@
 //
 // A pool that many patch blindly makes the server's own retries starve. So
 // the processes of one node take turns: each posts what it asks for into a
-// queue (a directory of the node), and whoever gets the pool's lock first
-// is the writer: it answers all that are waiting with one read and one patch, and the
+// queue (a directory of the node), and the first to get the pool's lock is the
+// writer: it answers all that are waiting with one read and one patch, and the
 // others find their answers without having talked to the server at all. What
 // is posted by a process that died is not carried out.
 //

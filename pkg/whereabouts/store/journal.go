@@ -118,7 +118,7 @@ func (j Journal) each(suffix string, wanted func(file string) bool, do func(name
 	return nil
 }
 
-// mayBeOf says whether the file is of the namespace, or of an older version that
+// mayBeOf reports whether the file is of the namespace, or of an older version that
 // named none, and of the pool, as far as its name tells: put writes those first,
 // and the last part is the kubeconfig, or where a long name was cut.
 func mayBeOf(file, namespace, pool string) bool {
@@ -153,7 +153,7 @@ func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 	return jobs
 }
 
-// isAt says of entries whether they are of client's server and namespace: those
+// isAt returns what reports whether an entry is of client's server and namespace: those
 // that say so themselves, and those with a kubeconfig that leads there. Another
 // server would know nothing of the address, and what was to be freed would be
 // forgotten.

@@ -60,7 +60,7 @@ func noteName(o ipam.Owner, pool string) string {
 // notes is the directory of the notes of one server.
 type notes struct{ dir *statefile.Dir }
 
-// get gives the note of what o got of pool, nil when there is none that can be
+// get returns the note of what o got of pool, nil when there is none that can be
 // read: a note is never needed.
 func (n notes) get(o ipam.Owner, pool string) *note { return n.read(noteName(o, pool)) }
 
@@ -86,7 +86,7 @@ func (n notes) put(v *note) error {
 
 func (n notes) drop(o ipam.Owner, pool string) error { return n.dir.Remove(noteName(o, pool)) }
 
-// list gives the notes whose file name begins with prefix.
+// list returns the notes whose file name begins with prefix.
 func (n notes) list(prefix string) ([]*note, error) {
 	names, err := n.dir.List(noteSuffix)
 	if err != nil {

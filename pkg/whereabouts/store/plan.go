@@ -104,7 +104,7 @@ func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 		// knows the pod, which not every DEL names.
 		j.freed = []held{j.Note.held()}
 	case len(j.freed) > 0 && j.Note == nil:
-		// For whoever goes on if this process dies, or the answer is lost.
+		// For the process that goes on if this one dies, or the answer is lost.
 		j.Note = t.noteOf(j, j.freed[0])
 		t.s.warnIf(t.s.notes.put(j.Note))
 	}

@@ -43,7 +43,7 @@ func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
 // canceled reports whether the address that a asks for is no longer needed.
 func (a *ask) canceled() bool { return a.isCanceled != nil && a.isCanceled() }
 
-// nothing says that the asker only wants the journal seen to.
+// nothing reports whether the asker only wants the journal seen to.
 func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
 
 // answer ends an ask: an address, an error, or neither when something was
@@ -195,7 +195,7 @@ func (q queue) answerOf(name string) (answer, bool) {
 	return a, json.Unmarshal(data, &a) == nil
 }
 
-// waiting gives what others have posted and nobody has answered, the oldest
+// waiting returns what others have posted and nobody has answered, the oldest
 // first, without known. What the dead have posted is removed.
 func (q queue) waiting(known []*job) ([]*job, error) {
 	names, err := q.dir.List("")
