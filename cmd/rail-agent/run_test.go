@@ -44,7 +44,7 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	if n, _ := a.metric("rail_cni_end_seconds_count"); n != 10 {
 		t.Errorf("%v attachments ended", n)
 	}
-	if w := a.said("level=WARN"); len(w) > 1 { // one for each veth that is gone is pkg/attach's
+	if w := a.said("level=WARN"); len(w) > 1 { // one for each veth that is gone is pkg/part/netdev's
 		for _, line := range w {
 			if !strings.Contains(line, "no longer exists") {
 				t.Error(line)

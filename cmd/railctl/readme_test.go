@@ -58,15 +58,14 @@ func TestREADMEHasEveryGuardrail(t *testing.T) {
 func TestREADMEQuotesRealErrors(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"../../pkg/nic/guard.go":               {"must stay on the host", "a default route of the host leaves by it"},
-		"../../pkg/attach/lend.go":             {"is lent to"},
-		"../../pkg/attach/home.go":             {"cannot come home: the host has another link named"},
-		"../../pkg/attach/child.go":            {"RDMA is in exclusive mode: a macvlan on", "cannot use its RDMA device", "the GID table of", "entries free", "are needed"},
-		"../../pkg/attach/rdma.go":             {`"rdma" is required, but`, "has no RDMA device in this netns"},
+		"../../pkg/part/loan/loan.go":          {"is lent to"},
+		"../../pkg/part/netdev/return.go":      {"cannot come home: the host has another link named"},
+		"../../pkg/part/rdmadev/rdmadev.go":    {"RDMA is in exclusive mode: a macvlan on", "cannot use its RDMA device", "the GID table of", "entries free", "are needed", `"rdma" is required, but`, "has no RDMA device in this netns"},
 		"../../pkg/rdma/core.go":               {"no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"},
 		"../../pkg/rdma/gid.go":                {"as GID of", "has no RoCE v2 GID for the address"},
 		"../../pkg/rdma/mode.go":               {"the kernel changes the RDMA mode only while no network namespace but its first exists"},
 		"../../pkg/rdma/move.go":               {"its driver does not support moving it to a network namespace", "two devices of this node were moved at the same time"},
-		"../../pkg/attach/exec.go":             {"not found in CNI_PATH"},
+		"../../pkg/attachment/part.go":         {"not found in CNI_PATH"},
 		"../../pkg/whereabouts/plugin/call.go": {"needs an address that is unique in its cluster, and no kubeconfig is configured"},
 	} {
 		code, err := os.ReadFile(file)

@@ -64,11 +64,11 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		verb, source string
 		replace      []string
 	}{
-		"the record is written after the move": {"ADD", "pkg/attach/add.go", []string{
-			`return errors.Join(step("record"), n.Ledger.Put(r))`, `return step("record")`,
+		"the record is written after the move": {"ADD", "pkg/attachment/tx.go", []string{
+			`return true, errors.Join(tx.Node.step("record"), tx.Node.Ledger.Put(tx.Record))`, `return true, tx.Node.step("record")`,
 		}},
-		"the record is removed before the NIC is home": {"DEL", "pkg/attach/home.go", []string{
-			"		homeErr = n.takeBack(", "		_ = n.Ledger.Remove(r)\n		homeErr = n.takeBack(",
+		"the record is removed before the NIC is home": {"DEL", "pkg/attachment/release.go", []string{
+			"		released = n.releaseInterface(", "		_ = n.Ledger.Remove(r)\n		released = n.releaseInterface(",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 // TestModelFindsAPlantedBug is the test of the model, by a DEL that keeps the
 // address. The shortest sequence, an ADD and the end, takes minutes to be found.
 func TestModelFindsAPlantedBug(t *testing.T) {
-	bin := plant(t, "pkg/attach/home.go", "err = n.ipamDel(ctx, r)", "err = nil")
+	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
 	_, said, err := startWorld(t, bin, 0, 10*sequence, 20*time.Second)
 	if err == nil || !strings.Contains(said, "the pool has ") {
 		t.Fatalf("not found: %v\n%s", err, said)

@@ -22,8 +22,8 @@ func TestPlantedBugOfRDMAIsFound(t *testing.T) {
 		findPlanted(t)
 		return
 	}
-	bin := plant(t, "pkg/attach/add.go", `return errors.Join(step("record"), n.Ledger.Put(r))`,
-		"without := *r\nwithout.RDMA = nil\nreturn errors.Join(step(\"record\"), n.Ledger.Put(&without))")
+	bin := plant(t, "pkg/attachment/tx.go", `return true, errors.Join(tx.Node.step("record"), tx.Node.Ledger.Put(tx.Record))`,
+		"without := *tx.Record\nwithout.RDMA = nil\nreturn true, errors.Join(tx.Node.step(\"record\"), tx.Node.Ledger.Put(&without))")
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func Run(ctx context.Context, o Options) error {
 	defer cancel() // first
 	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
 	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup) })
-	if first, err := link.OpenNetns(firstNetns); err == nil {
+	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		defer first.Close()
 		if !first.ID.Equal(a.host.ID) { // NICs fall there
 			all.Go(func() { a.hear(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
@@ -152,9 +152,6 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 }
-
-// firstNetns is the first process's netns, where NICs fall whose netns died.
-const firstNetns = "/proc/1/ns/net"
 
 // hear wakes the keepers whenever the kernel says something to a netlink group.
 func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {

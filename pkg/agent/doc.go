@@ -5,7 +5,7 @@
 //
 // It keeps nothing that matters: what is to be done is in the ledger and in the
 // journal, so it may be killed at any instant, run several times, or not at
-// all. What it does with an attachment it does by pkg/attach, under the lock that the
+// all. What it does with an attachment it does by pkg/attachment, under the lock that the
 // plugins take, so it never gets in the way of an ADD or DEL.
 //
 // It knows the API server only as a [Teller] and a [Journal]. The packages below it

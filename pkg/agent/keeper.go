@@ -10,9 +10,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -53,7 +55,7 @@ var echoes = []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 
 // keeper ends the attachments of one state directory whose pod netns is gone.
 type keeper struct {
 	*agent
-	node   *attach.Node
+	node   *attachment.Node
 	log    *slog.Logger
 	nudged chan struct{}
 	ended  chan outcome
@@ -90,7 +92,7 @@ type outcome struct {
 var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
 
 func newKeeper(a *agent, stateDir string) (*keeper, error) {
-	node, err := attach.Open(stateDir)
+	node, err := all.Open(stateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +107,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 }
 
 // run looks at once, on notices, and now and then, until ctx ends. What is
-// being ended then is finished first: that is bounded by pkg/attach.
+// being ended then is finished first: that is bounded by pkg/attachment.
 func (k *keeper) run(ctx context.Context) {
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -226,7 +228,7 @@ func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
 	}
-	away, err := k.node.OnTheirWay(stale)
+	away, err := netdev.OnTheirWay(k.node, stale)
 	if err != nil {
 		k.log.Debug("looking for NICs", "err", err)
 	}
@@ -247,7 +249,7 @@ func (k *keeper) end(r *ledger.Record) {
 }
 
 func (k *keeper) tryEnd(r *ledger.Record) error {
-	node, err := attach.Open(k.node.Ledger.Dir())
+	node, err := all.Open(k.node.Ledger.Dir())
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func newStuckKeeper(t *testing.T) (*keeper, *ledger.Record) {
 	pod := ledger.Netns{NetnsID: link.NetnsID{Inode: 1}, Path: filepath.Join(t.TempDir(), "gone")}
 	r := &ledger.Record{
 		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Plugin: "macvlan", Child: &ledger.Child{Master: "ens1"}, Phase: ledger.Freeing, Created: time.Now().UTC(),
-		Netns: pod, HostNetns: ledger.Netns{NetnsID: k.node.Host.Netns.ID},
+		Netns: pod, HostNetns: ledger.Netns{NetnsID: k.node.Netns.ID},
 		IPAM: &ledger.IPAM{Type: "nowhere", Path: t.TempDir(), Config: []byte(`{"cniVersion":"1.0.0","name":"n","type":"macvlan","ipam":{"type":"nowhere"}}`)},
 	}
 	if err := k.node.Ledger.Put(r); err != nil {

@@ -6,8 +6,9 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
 )
 
 // Ending is an attachment whose pod is gone, why it is ended, and what came of it. Its
@@ -32,7 +33,7 @@ const (
 // calling thread must be in the host netns. left is about what could not be read or
 // ended.
 func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun bool) (endings []Ending, left []error, err error) {
-	n, err := attach.Open(stateDir)
+	n, err := all.Open(stateDir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -45,7 +46,7 @@ func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun boo
 // sweep sweeps, and finds out what became of each attachment that was stale
 // before. It looks afterwards, because a sweep passes over what another process
 // works on, and keeps the record of an address that cannot be freed yet.
-func sweep(ctx context.Context, n *attach.Node, dryRun bool) ([]Ending, []error) {
+func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []error) {
 	stale, errs := n.Stale()
 	endings := []Ending{}
 	for _, r := range stale {
@@ -72,9 +73,9 @@ func sweep(ctx context.Context, n *attach.Node, dryRun bool) ([]Ending, []error)
 }
 
 // conclude sets what became of the attachment.
-func (e *Ending) conclude(key ledger.Key, swept []attach.Swept, left []*ledger.Record) {
+func (e *Ending) conclude(key ledger.Key, swept []attachment.Swept, left []*ledger.Record) {
 	is := func(r *ledger.Record) bool { return r.Key == key }
-	tried := slices.IndexFunc(swept, func(s attach.Swept) bool { return is(s.Record) })
+	tried := slices.IndexFunc(swept, func(s attachment.Swept) bool { return is(s.Record) })
 	still := slices.IndexFunc(left, is)
 	switch {
 	case tried >= 0 && swept[tried].Err != nil:

@@ -123,6 +123,12 @@ func (l *Ledger) LockRDMA(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "rdma")
 }
 
+// LockNames takes the node's lock for renaming a NIC that is on the host and has not
+// got its own name back.
+func (l *Ledger) LockNames(ctx context.Context) (*statefile.Lock, error) {
+	return l.locks.Lock(ctx, "names")
+}
+
 func (l *Ledger) read(name string) (*Record, error) {
 	data, err := l.attachments.Read(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -6,11 +6,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// Proves says whether r's loan is as [Ledger.Put] recorded it, and was not
+// Proves reports whether r's loan is as [Ledger.Put] recorded it, and was not
 // edited to name another NIC: the mark on the NIC leads to r, and all parts of
-// r that name the NIC agree. Loans of a userspace driver are not asked about,
-// nor is phase [Freeing], in which the NIC may be another's.
+// r that name the NIC agree. There is nothing to prove where no netdev moved: under
+// a userspace driver, in phase [Freeing], in which the NIC may be another's, and
+// after a boot.
 func (l *Ledger) Proves(r *Record) bool {
+	if r.Loan == nil || r.Loan.Driver != "" || r.Phase == Freeing || !l.OfThisBoot(r) {
+		return true
+	}
 	target, err := l.nics.Readlink(statefile.Name(r.Loan.NIC))
 	return err == nil && target == recordName(r.Key) && r.Loan.NIC == r.loanKey() &&
 		r.Loan.Snapshot != nil && r.Loan.Snapshot.Name == r.Loan.Name

@@ -155,9 +155,10 @@ func (r *Record) Same(other *Record) bool {
 	return r.Key == other.Key && r.Created.Equal(other.Created) && r.Netns == other.Netns
 }
 
-// OnlyRDMA says whether the record is the plugin rdma's own: the interface is
-// of a plugin that keeps no record here.
-func (r *Record) OnlyRDMA() bool { return r.Loan == nil && r.Child == nil }
+// HasInterface reports whether the attachment's interface is recorded. If not, the
+// record is a chained plugin's own: the interface is of a plugin that keeps no
+// record here.
+func (r *Record) HasInterface() bool { return r.Loan != nil || r.Child != nil }
 
 // NICName gives the host's NIC that the attachment uses: the one lent, the
 // macvlan's master, or the device of which only the RDMA devices were lent.
@@ -201,7 +202,7 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("no version")
 	case r.ContainerID == "" || r.IfName == "":
 		return nil, errors.New("no container id or interface name")
-	case r.OnlyRDMA() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
+	case !r.HasInterface() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
 		return nil, errors.New("neither a loan nor a child nor RDMA devices")
 	case r.Loan != nil && r.Loan.Driver == "" && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
 		return nil, errors.New("a loan without a snapshot")

@@ -13,6 +13,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
+// InitNetns is the first process's netns: the kernel's init_net, except in a
+// container that has a pid namespace of its own. The kernel moves a NIC there when
+// its netns ends.
+const InitNetns = "/proc/1/ns/net"
+
 // NetnsID tells one network namespace from all others of this boot.
 //
 // The inode number alone does not: the kernel gives the number of a dead

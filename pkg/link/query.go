@@ -60,6 +60,15 @@ func (l *Link) HasParent() bool { return l.ParentDev != "" }
 // Names gives the name and the altnames.
 func (l *Link) Names() []string { return append([]string{l.Name}, l.AltNames...) }
 
+// Describe returns the link's kind, name and index, for an error.
+func (l *Link) Describe() string {
+	kind := l.Kind
+	if kind == "" {
+		kind = "device"
+	}
+	return fmt.Sprintf("%s %s, index %d", kind, l.Name, l.Index)
+}
+
 // ErrNotFound is wrapped when no link has the asked name or index.
 var ErrNotFound = errors.New("no such link")
 

@@ -41,8 +41,8 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 	return c, nil
 }
 
-// NeedPrevResult fails for a call that is not part of a chain.
-func (c *RDMAChained) NeedPrevResult() error {
+// NeedPrevResult fails for a call of a chained plugin that is not part of a chain.
+func (c *Common) NeedPrevResult() error {
 	if len(c.PrevResult) > 0 {
 		return nil
 	}

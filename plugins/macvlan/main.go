@@ -5,10 +5,7 @@ package main
 import (
 	"runtime"
 
-	"github.com/containernetworking/cni/pkg/skel"
-
-	"github.com/rail-cni/rail-cni/pkg/attach"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
 )
 
 // version is set by the linker.
@@ -18,16 +15,4 @@ var version = "unknown"
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
-func main() {
-	attach.Plugin{
-		Name: "macvlan",
-		Bare: attach.MakeChild{Conf: &netconf.Macvlan{}},
-		Parse: func(args *skel.CmdArgs) (attach.Provision, *netconf.Common, error) {
-			conf, err := netconf.ParseMacvlan(args.StdinData, netconf.ParseArgs(args.Args))
-			if err != nil {
-				return nil, nil, err
-			}
-			return attach.MakeChild{Conf: conf}, &conf.Common, nil
-		},
-	}.Main(version)
-}
+func main() { all.Macvlan().Main(version) }

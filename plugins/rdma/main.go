@@ -5,7 +5,7 @@ package main
 import (
 	"runtime"
 
-	"github.com/rail-cni/rail-cni/pkg/attach"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
 )
 
 // version is set by the linker.
@@ -15,4 +15,4 @@ var version = "unknown"
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
-func main() { attach.ChainedMain(version) }
+func main() { all.RDMA().Main(version) }

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/attach"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/migrate/rdmacni"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -42,7 +42,7 @@ func newChain(t *testing.T, mode rdma.Mode) *chain {
 	t.Helper()
 	n := newRDMANode(t, mode, "")
 	n.up(1)
-	_ = os.RemoveAll(attach.PeerRecords)
+	_ = os.RemoveAll(rdmacni.Records)
 	c := &chain{node: n, before: n.State(), devices: n.rdmaState(n.Netns.Netns), nicConf: map[string]any{
 		"cniVersion": "1.0.0", "name": "roce-net1", "ipam": map[string]any{
 			"type": "static", "addresses": []map[string]any{{"address": "172.31.1.9/24"}},
@@ -133,7 +133,7 @@ func (c *chain) ended() {
 	}
 	c.untouched(c.before)
 	c.rdmaHome(c.devices)
-	if left, _ := filepath.Glob(attach.PeerRecords + "/*"); len(left) > 0 {
+	if left, _ := filepath.Glob(rdmacni.Records + "/*"); len(left) > 0 {
 		c.t.Errorf("records of rdma-cni are left: %v", left)
 	}
 }
@@ -199,7 +199,7 @@ func TestChainedRDMAMovesTheDeviceBehindUpstreamsHostDevice(t *testing.T) {
 			sameJSON(t, out, c.result)
 			c.has()
 			r := c.only()
-			if !r.OnlyRDMA() || r.Phase != ledger.Lent || r.RDMA.Devices[0].Port != 1 || !r.RDMA.Devices[0].Lent || len(r.RDMA.GIDs) != 1 {
+			if r.HasInterface() || r.Phase != ledger.Lent || r.RDMA.Devices[0].Port != 1 || !r.RDMA.Devices[0].Lent || len(r.RDMA.GIDs) != 1 {
 				t.Errorf("the record: %+v, RDMA %+v", r, r.RDMA)
 			}
 			c.MustRun(c.rdma("CHECK"))
@@ -307,12 +307,12 @@ func TestOursEndsWhatRDMACNIBegan(t *testing.T) {
 			}
 		},
 		"its record was lost": func(c *chain) {
-			if err := os.RemoveAll(attach.PeerRecords); err != nil {
+			if err := os.RemoveAll(rdmacni.Records); err != nil {
 				c.t.Fatal(err)
 			}
 		},
 		"its record is cut off": func(c *chain) {
-			name := filepath.Join(attach.PeerRecords, "roce-net1-trainer-net1")
+			name := filepath.Join(rdmacni.Records, "roce-net1-trainer-net1")
 			if err := os.Truncate(name, 20); err != nil {
 				c.t.Fatal(err)
 			}
@@ -496,7 +496,7 @@ func TestChainedRDMAThatCannotMoveLeavesNothing(t *testing.T) {
 			t.Errorf("it says: %v", err)
 		}
 		for _, r := range c.records() {
-			if r.RDMA != nil || r.OnlyRDMA() {
+			if r.RDMA != nil || !r.HasInterface() {
 				t.Errorf("recorded: %+v", r.RDMA)
 			}
 		}

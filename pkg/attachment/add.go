@@ -1,0 +1,136 @@
+package attachment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Add makes an attachment and returns its result, in JSON and in the
+// configuration's version. If it fails, nothing of it is left, on the host or in
+// the pod.
+func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, error) {
+	if err := netconf.CheckEnv(c.ContainerID, c.IfName, c.Netns, c.Args, c.Path); err != nil {
+		return nil, err
+	}
+	if p.Chained != nil {
+		return n.addChained(ctx, c, p)
+	}
+	tx, done, err := n.begin(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if tx.Record, err = c.newRecord(tx.Pod, n.HostNetns()); err != nil {
+		return nil, err
+	}
+	if err := n.endOthers(ctx, tx, p, n.endEarlier); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(n.step("name"), tx.NameFree(c.IfName)); err != nil {
+		return nil, err
+	}
+	result, err := tx.run(ctx, p)
+	if err != nil {
+		return nil, failed(err, tx.rollback(ctx, p))
+	}
+	return c.encode(result)
+}
+
+// begin opens the pod netns and takes the attachment's lock, until done.
+func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err error) {
+	pod, err := link.OpenNetns(c.Netns)
+	if err != nil {
+		return nil, nil, err
+	}
+	if pod.ID.Equal(n.Netns.ID) {
+		pod.Close()
+		return nil, nil, cnierr.New(cnierr.InvalidNetns, "", "CNI_NETNS %s is the plugin's own netns: nothing can be lent to the host itself", c.Netns)
+	}
+	unlock, err := n.lock(ctx, c.Key)
+	if err != nil {
+		pod.Close()
+		return nil, nil, err
+	}
+	return &Tx{Call: c, Node: n, Pod: pod}, func() { unlock(); pod.Close() }, nil
+}
+
+// maxHolders bounds how many attachments are found dead in turn that hold what an
+// ADD needs.
+const maxHolders = 5
+
+// endOthers ends all attachments that stand in the way of this ADD and whose pods
+// are gone: those that a sweep finds, an earlier one of the same name (by endOld),
+// and those that hold what a part needs. For these it waits, because what they
+// hold may be on its way to the host.
+func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan, endOld func(context.Context, *Tx) error) error {
+	n.Sweep(ctx, tx.Key)
+	if err := endOld(ctx, tx); err != nil {
+		return err
+	}
+	for _, part := range p.Claim {
+		for range maxHolders {
+			holder, err := part.Holder(tx)
+			if err != nil {
+				return err
+			}
+			if holder == nil || n.Alive(holder) {
+				break // Claim refuses what a living pod holds
+			}
+			if err := n.endOf(ctx, holder, returnWait); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// endEarlier ends the recorded attachment of the same name if its pod netns is
+// gone or was replaced. A live one refuses the ADD.
+func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
+	old, err := n.getOrSetAside(tx.Key)
+	if err != nil || old == nil {
+		return err
+	}
+	if old.Netns.Equal(tx.Pod.ID) && n.Ledger.OfThisBoot(old) && old.Phase == ledger.Lent && old.HasInterface() {
+		return cnierr.New(cnierr.NameTaken, "end it with DEL first", "%s is attached already, since %s, with %s",
+			tx.Key, old.Created.Format(time.RFC3339), old.NICName())
+	}
+	return n.endFirst(ctx, old)
+}
+
+// endFirst ends an attachment whose name another is to get: one record keeps one
+// attachment's addresses.
+func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
+	err := n.end(ctx, old, returnWait)
+	if err == nil {
+		if _, kept := n.Ledger.Get(old.Key); kept == nil {
+			err = cnierr.New(cnierr.TryAgain, "install it again", "the IPAM plugin that is to free its addresses is not in CNI_PATH")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("an earlier attachment of %s must end first: %w", old.Key, err)
+	}
+	return nil
+}
+
+// newRecord returns the record of an attachment before its parts have claimed
+// anything.
+func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) (*ledger.Record, error) {
+	args := netconf.ParseArgs(c.Args)
+	r := &ledger.Record{
+		Key: c.Key, Network: c.Conf.Name, Plugin: c.Conf.Type, Phase: ledger.Lending,
+		Created: time.Now().UTC(), Netns: ledger.Netns{NetnsID: pod.ID, Path: c.Netns}, HostNetns: host,
+	}
+	if args.PodName != "" {
+		r.Pod = &ledger.Pod{Namespace: args.PodNamespace, Name: args.PodName, UID: args.PodUID}
+	}
+	return r, nil
+}

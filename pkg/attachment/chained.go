@@ -1,0 +1,143 @@
+package attachment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// This file is for a chained plugin, which makes no interface: it adds a part to
+// the attachment of the plugin before it. What it adds is recorded under the
+// attachment's key: in the record of that plugin if it is one of ours, else in a
+// record of its own, which has neither loan nor child.
+
+// addChained adds the parts to the attachment, and returns prevResult unchanged.
+// If it fails, nothing of it is left, and the attachment is as it was.
+func (n *Node) addChained(ctx context.Context, c *Call, p *Plan) (json.RawMessage, error) {
+	if err := c.Conf.NeedPrevResult(); err != nil {
+		return nil, err
+	}
+	previous, err := c.prevResult()
+	if err != nil {
+		return nil, err
+	}
+	result, err := c.unchanged()
+	if err != nil || p.Chained.Off() {
+		return result, err
+	}
+	tx, done, err := n.begin(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	tx.Layer3.IPs = c.addressesOf(previous)
+	join := func(ctx context.Context, tx *Tx) (err error) {
+		tx.Record, err = n.join(ctx, tx, p.Chained)
+		return err
+	}
+	if err := n.endOthers(ctx, tx, p, join); err != nil || p.Chained.Recorded(tx.Record) {
+		return result, err
+	}
+	if _, err := tx.run(ctx, p); err != nil {
+		return nil, failed(err, tx.rollback(ctx, p))
+	}
+	return result, nil
+}
+
+// join returns the record that the chained part goes into: that of the
+// attachment if a plugin of ours made the interface, else a new one. If the record
+// has the part already, it is in place, and nothing is to be done.
+func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, error) {
+	old, err := n.getOrSetAside(tx.Key)
+	if err != nil {
+		return nil, err
+	}
+	if old == nil {
+		return tx.newRecord(tx.Pod, n.HostNetns())
+	}
+	switch {
+	case !old.Netns.Equal(tx.Pod.ID), !n.Ledger.OfThisBoot(old), old.Phase == ledger.Freeing, !old.HasInterface() && old.Phase != ledger.Lent:
+		// Of an earlier life of the same name, or of an ADD that was killed.
+	case old.Phase != ledger.Lent:
+		return nil, cnierr.New(cnierr.TryAgain, "end it with DEL first", "the attachment %s is not complete (%s)", tx.Key, old.Phase)
+	case !part.Recorded(old) || part.InPlace(old, tx.Pod):
+		return old, nil
+	case old.HasInterface():
+		return old, n.releaseChained(ctx, old, part)
+	}
+	if err := n.endFirst(ctx, old); err != nil {
+		return nil, err
+	}
+	return tx.newRecord(tx.Pod, n.HostNetns())
+}
+
+// releaseChained releases a chained part of another plugin's attachment, and
+// removes it from the record.
+func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chained) error {
+	// In phase Freeing it was released with the interface, and may be lent anew.
+	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
+		mine := func(p Part) bool { return p.Name() == part.Name() }
+		if err := n.releaseParts(ctx, r, returnWait, mine); err != nil {
+			return err
+		}
+	}
+	part.Forget(r)
+	return n.Ledger.Put(r)
+}
+
+// delChained releases the chained part of the attachment. It comes before the DEL
+// of the plugin that made the interface, and does not need the configuration, the
+// interface or the pod netns.
+func (n *Node) delChained(ctx context.Context, c *Call, p *Plan) error {
+	r, err := n.Ledger.Get(c.Key)
+	recorded := true
+	switch {
+	case err == nil && !r.HasInterface():
+		if recorded, err = n.endBelieved(ctx, r); !recorded && err != nil {
+			return err
+		}
+	case err == nil && p.Chained.Recorded(r):
+		err = n.releaseChained(ctx, r, p.Chained)
+	case err == nil, errors.Is(err, ledger.ErrNoRecord):
+		err, recorded = nil, false
+	case isCorrupt(err):
+		n.Log.Warn("going by the interface itself", "err", err)
+		err, recorded = nil, false
+	default:
+		return err
+	}
+	return errors.Join(err, n.takeOver(ctx, c, p, recorded))
+}
+
+// checkChained compares what the attachment has of the chained part with what ADD
+// made.
+func (n *Node) checkChained(ctx context.Context, c *Call, p *Plan) error {
+	if err := c.Conf.NeedPrevResult(); err != nil {
+		return err
+	}
+	if _, err := c.prevResult(); err != nil || p.Chained.Off() {
+		return err
+	}
+	checking, done, err := n.checking(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return p.Chained.Check(ctx, checking)
+}
+
+// openPod opens the pod netns of a DEL, nil if there is none any more.
+func openPod(path string) (*link.Netns, error) {
+	if path == "" {
+		return nil, nil
+	}
+	pod, err := link.OpenNetns(path)
+	if errors.Is(err, link.ErrNoNetns) {
+		return nil, nil
+	}
+	return pod, err
+}

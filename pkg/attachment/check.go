@@ -1,0 +1,86 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Mismatch returns the error of a CHECK that found the attachment changed.
+func Mismatch(format string, args ...any) error {
+	return cnierr.New(cnierr.Mismatch, "recreate the pod", format, args...)
+}
+
+// Checking is a CHECK at work: what its parts compare.
+type Checking struct {
+	*Call
+	Node *Node
+	Pod  *link.Netns
+	// Record is nil for an attachment that upstream's plugin made before the
+	// switch-over.
+	Record *ledger.Record
+	// Link is the interface in the pod, nil if there is none.
+	Link *link.Link
+	// Result is prevResult.
+	Result *current.Result
+}
+
+// Check compares the attachment with what ADD made, part by part. What a later
+// plugin of the chain added, or changed in prevResult, is its own affair; so is the
+// MTU, which upstream's tuning changes without a word in prevResult.
+func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
+	if p.Chained != nil {
+		return n.checkChained(ctx, c, p)
+	}
+	result, err := c.prevResult()
+	if err != nil {
+		return err
+	}
+	if err := n.order.Addresses.Pass(ctx, c, "CHECK"); err != nil {
+		return err
+	}
+	checking, done, err := n.checking(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	checking.Result = result
+	for _, part := range p.Claim {
+		if err := part.Check(ctx, checking); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checking opens what a CHECK looks at, until done.
+func (n *Node) checking(c *Call) (checking *Checking, done func(), err error) {
+	pod, err := link.OpenNetns(c.Netns)
+	if err != nil {
+		return nil, nil, err
+	}
+	checking = &Checking{Call: c, Node: n, Pod: pod}
+	checking.Record, err = n.Ledger.Get(c.Key)
+	switch {
+	case errors.Is(err, ledger.ErrNoRecord):
+		checking.Record, err = nil, nil
+	case err == nil && !checking.Record.Netns.Equal(pod.ID):
+		err = Mismatch("%s was attached to netns %s, which %s no longer is", c.Key, checking.Record.Netns.NetnsID, c.Netns)
+	}
+	if err == nil {
+		checking.Link, err = pod.ByName(c.IfName)
+		if errors.Is(err, link.ErrNotFound) {
+			checking.Link, err = nil, nil
+		}
+	}
+	if err != nil {
+		pod.Close()
+		return nil, nil, err
+	}
+	return checking, pod.Close, nil
+}

@@ -1,0 +1,125 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Upstream is what a part needs to end what an upstream plugin, or ours without
+// its record, began for an attachment.
+type Upstream struct {
+	*Call
+	Node *Node
+	// Pod is the pod netns, nil if it is gone.
+	Pod *link.Netns
+	// Recorded is set if the attachment, or the part of a chained plugin, had a
+	// record.
+	Recorded bool
+}
+
+// Del ends an attachment. It needs nothing but its record; where there is none
+// (never attached, ended already, corrupt, or made by upstream's plugin) the parts
+// take over what they recognize without one.
+func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
+	unlock, err := n.lock(ctx, c.Key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if p.Chained != nil {
+		return n.delChained(ctx, c, p)
+	}
+	r, err := n.Ledger.Get(c.Key)
+	switch {
+	case err == nil:
+		believed, err := n.endBelieved(ctx, r)
+		switch {
+		case !believed && err != nil, believed && r.HasInterface():
+			return err
+		case err != nil:
+			// Upstream's plugin made the interface, ours in the chain added a part.
+			return errors.Join(err, n.delUnrecorded(ctx, c, p))
+		}
+	case errors.Is(err, ledger.ErrNoRecord):
+	case isCorrupt(err):
+		n.Log.Warn("going by the interface itself", "err", err)
+	default:
+		return err
+	}
+	return n.delUnrecorded(ctx, c, p)
+}
+
+// isCorrupt reports whether err means a record that nobody can read. One of a
+// newer version is not corrupt.
+func isCorrupt(err error) bool { return cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err) }
+
+// endBelieved ends an attachment for its own DEL. If the record was edited, it
+// keeps the record aside and returns false: what there is to end is known by the
+// interface.
+func (n *Node) endBelieved(ctx context.Context, r *ledger.Record) (believed bool, err error) {
+	if err = n.end(ctx, r, returnWait); !errors.Is(err, errEdited) {
+		return true, err
+	}
+	kept, err := n.Ledger.SetAside(r.Key)
+	if err == nil {
+		n.Log.Warn("edited record set aside; going by the interface itself", "kept", kept)
+	}
+	return false, err
+}
+
+// delUnrecorded ends an attachment that has no record, and frees its addresses by
+// what the runtime says now.
+func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
+	taken := n.takeOver(ctx, c, p, false)
+	freed := n.order.Addresses.Pass(ctx, c, "DEL")
+	if errors.Is(freed, ErrNotInstalled) {
+		freed = nil // nothing was ever allocated through a plugin that is not there
+	}
+	return errors.Join(taken, freed)
+}
+
+// takeOver lets the parts end what they recognize in the pod netns. What another
+// attachment of ours has there stays.
+func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) error {
+	pod, err := openPod(c.Netns)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	u := &Upstream{Call: c, Node: n, Pod: pod, Recorded: recorded}
+	switch {
+	case pod == nil:
+	case pod.ID.Equal(n.Netns.ID) && p.Chained == nil:
+		return nil // an interface of that name there is the host's own
+	case pod.ID.Equal(n.Netns.ID):
+		u.Pod = nil
+	case p.Chained == nil:
+		if other := n.recordedAs(c, pod); other != nil {
+			n.LogOf(other).Warn("a DEL of another container names this interface; it stays", "of", c.Key)
+			return nil
+		}
+	}
+	var errs []error
+	for _, part := range p.Claim {
+		errs = append(errs, part.TakeOver(ctx, u))
+	}
+	return errors.Join(errs...)
+}
+
+// recordedAs returns the record of another attachment that has the interface of c.
+func (n *Node) recordedAs(c *Call, pod *link.Netns) *ledger.Record {
+	records, errs := n.Ledger.List()
+	for _, err := range errs {
+		n.Log.Warn("unreadable record, perhaps of the interface", "err", err)
+	}
+	for _, r := range records {
+		if r.Key != c.Key && r.IfName == c.IfName && r.Netns.Equal(pod.ID) && r.Phase != ledger.Freeing {
+			return r
+		}
+	}
+	return nil
+}

@@ -1,0 +1,20 @@
+// Package attachment is the life of an attachment: ADD, DEL, CHECK, GC and STATUS
+// as transactions over a ledger. It knows nothing of NICs, RDMA or addresses: an
+// attachment is made of parts ([Part]), one package each below pkg/part, and a
+// plugin is a plan ([Plan]) of them. pkg/part/all has the plans of all plugins and
+// the order in which parts are released ([Order]).
+//
+// Invariants:
+//
+//   - A part claims what the pod gets, and writes it to the record. Nothing is
+//     changed before the record is written.
+//   - Release needs nothing but the record. A failed ADD, DEL, GC, the sweep at the
+//     beginning of every ADD, and the agent all release by the same code.
+//   - The record is removed last. A process that is killed leaves a record that the
+//     next one can finish.
+//   - Addresses are freed only when no interface can answer for them.
+//
+// A plugin's main is
+//
+//	func main() { all.HostDevice().Main(version) }
+package attachment

@@ -1,0 +1,61 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// GC ends the attachments of the configuration's network that the runtime does
+// not name as valid, and sweeps. When the runtime sends no list at all it only
+// sweeps. It goes on after a failure, joins the errors, and forwards to IPAM.
+func (n *Node) GC(ctx context.Context, c *Call) error {
+	var errs []error
+	for _, s := range n.Sweep(ctx, ledger.Key{}) {
+		errs = append(errs, s.Err)
+	}
+	if valid, listed := c.Conf.Valid(); listed {
+		errs = append(errs, n.endInvalid(ctx, c, valid))
+	}
+	errs = append(errs, n.order.Addresses.Pass(ctx, c, "GC"))
+	return errors.Join(errs...)
+}
+
+func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachment) error {
+	records, errs := n.Ledger.List()
+	for _, r := range records {
+		if r.Network != c.Conf.Name || r.Plugin != c.Conf.Type || !r.HostNetns.Equal(n.Netns.ID) {
+			continue
+		}
+		if slices.Contains(valid, types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}) {
+			continue
+		}
+		if err := n.endOf(ctx, r, returnWait); err != nil {
+			errs = append(errs, fmt.Errorf("attachment %s: %w", r.Key, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Status returns why an ADD of this network cannot work now, or nil.
+func (n *Node) Status(ctx context.Context, c *Call, p *Plan) error {
+	for _, part := range p.Claim {
+		if err := part.Available(n); err != nil {
+			code := cnierr.NotAvailable
+			if cnierr.Code(err) == cnierr.Limited {
+				code = cnierr.Limited
+			}
+			return cnierr.Wrap(err, code, "", "network %q", c.Conf.Name)
+		}
+	}
+	if p.Chained != nil {
+		return nil
+	}
+	return n.order.Addresses.Pass(ctx, c, "STATUS")
+}

@@ -1,0 +1,188 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Bounds of waiting. A runtime gives a sandbox about four minutes for all of
+// its interfaces, so none of these may come near.
+const (
+	lockWait   = 60 * time.Second // for another process that works on the same attachment
+	returnWait = 5 * time.Second  // for what returns to the host when a pod netns ends
+
+	sweepWait  = 10 * time.Second // for ending one attachment of another pod in passing
+	retryAfter = 30 * time.Second // until an ADD asks a failed IPAM plugin again
+)
+
+// Node is what a verb works on: this host, its ledger, and the order in which
+// attachments are released. Close it when done.
+type Node struct {
+	// Netns is the host netns.
+	Netns *link.Netns
+	// Sys and Proc are the roots of sysfs and procfs, "/sys" and "/proc" but for
+	// tests.
+	Sys, Proc string
+	Ledger    *ledger.Ledger
+	Log       *slog.Logger
+	// File is what the node's administrator opens to networks; nil opens all
+	// that no guardrail protects. Only ADD and STATUS ask it.
+	File *netconf.NodeFile
+
+	// Fault, if set, is asked at every step of ADD, by the step's name; an
+	// error fails the step. Tests use it to fail each in turn.
+	Fault func(step string) error
+
+	order Order
+}
+
+// Open opens the node whose host netns is the calling thread's, with the ledger
+// at stateDir. order is that of all parts whose attachments the ledger can hold.
+func Open(stateDir string, order Order) (*Node, error) {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return nil, err
+	}
+	l, err := ledger.Open(stateDir)
+	if err != nil {
+		host.Close()
+		return nil, err
+	}
+	n := &Node{
+		Netns: host, Sys: "/sys", Proc: "/proc", Ledger: l, order: order,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	host.Unread = func(l *link.Link) { warnUnread(n.Log, host, l) } // callers may change Log
+	return n, nil
+}
+
+// warnUnread logs a link whose description is damaged. What cannot be read of it
+// was ignored.
+func warnUnread(log *slog.Logger, ns *link.Netns, l *link.Link) {
+	log.Warn("link cannot be read in full", "link", l.Name, "index", l.Index, "of", ns.Path, "err", l.Damage)
+}
+
+// Close releases what Open opened.
+func (n *Node) Close() {
+	n.Ledger.Close()
+	n.Netns.Close()
+}
+
+// Call is one call of the runtime: its environment, and the part of the
+// configuration that all plugins have.
+type Call struct {
+	ledger.Key
+	Netns string // CNI_NETNS
+	Args  string // CNI_ARGS
+	Path  string // CNI_PATH
+	Conf  *netconf.Common
+}
+
+// CallOf returns the Call of a plugin's arguments.
+func CallOf(args *skel.CmdArgs, conf *netconf.Common) *Call {
+	return &Call{
+		Key:   ledger.Key{ContainerID: args.ContainerID, IfName: args.IfName},
+		Netns: args.Netns, Args: args.Args, Path: args.Path, Conf: conf,
+	}
+}
+
+// step asks Fault at a step of ADD.
+func (n *Node) step(name string) error {
+	if n.Fault == nil {
+		return nil
+	}
+	return n.Fault(name)
+}
+
+// LogOf returns the node's log with the attributes of an attachment.
+func (n *Node) LogOf(r *ledger.Record) *slog.Logger {
+	return n.Log.With("containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName(), "netns", r.Netns.Path)
+}
+
+// lock takes the attachment's lock, waiting for an ADD that the runtime gave
+// up on but that still runs.
+func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	l, err := n.Ledger.LockAttachment(ctx, k)
+	if err != nil {
+		return nil, fmt.Errorf("attachment %s: %w", k, err)
+	}
+	return func() { _ = l.UnlockAndRemove() }, nil
+}
+
+// HostNetns returns the host netns as a record has it. Its path is that of the
+// machine's first process if that process is in it.
+func (n *Node) HostNetns() ledger.Netns {
+	host := ledger.Netns{NetnsID: n.Netns.ID}
+	if link.NetnsAlive(host.NetnsID, link.InitNetns) {
+		host.Path = link.InitNetns
+	}
+	return host
+}
+
+// Alive reports whether the record's pod netns exists.
+func (n *Node) Alive(r *ledger.Record) bool {
+	return n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path)
+}
+
+// homeOf opens the host netns of the record. If that is gone (a nested runtime's),
+// homeOf opens init_net, where the kernel moved the NIC. The caller calls done.
+func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err error) {
+	if r.HostNetns.Equal(n.Netns.ID) {
+		return n.Netns, func() {}, nil
+	}
+	home, err = link.FindNetns(r.HostNetns.NetnsID, r.HostNetns.Path)
+	if home == nil && err == nil {
+		home, err = link.OpenNetns(link.InitNetns)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return home, home.Close, nil
+}
+
+// AnotherHas reports whether has is true of another attachment's record. Records
+// that cannot be read are ignored.
+func (n *Node) AnotherHas(r *ledger.Record, has func(*ledger.Record) bool) bool {
+	records, _ := n.Ledger.List() // what cannot be read proves nothing
+	return slices.ContainsFunc(records, func(other *ledger.Record) bool {
+		return other.Key != r.Key && other.Phase != ledger.Freeing && n.Ledger.OfThisBoot(other) && has(other)
+	})
+}
+
+// OthersIn returns the records of the other attachments in the pod netns.
+func (n *Node) OthersIn(pod *link.Netns, r *ledger.Record) []*ledger.Record {
+	records, errs := n.Ledger.List()
+	for _, err := range errs {
+		n.Log.Warn("unreadable record, perhaps of a link in the pod", "err", err)
+	}
+	return slices.DeleteFunc(records, func(o *ledger.Record) bool {
+		return o.Key == r.Key || o.Phase == ledger.Freeing || !o.Netns.Equal(pod.ID)
+	})
+}
+
+// getOrSetAside returns the record of the attachment, or nil if there is none or
+// it is corrupt. A corrupt record is moved aside, but not one of a newer version.
+func (n *Node) getOrSetAside(k ledger.Key) (*ledger.Record, error) {
+	r, err := n.Ledger.Get(k)
+	switch {
+	case errors.Is(err, ledger.ErrNoRecord):
+		return nil, nil
+	case isCorrupt(err):
+		n.Log.Warn("corrupt record moved aside", "err", err)
+		return nil, nil
+	}
+	return r, err
+}

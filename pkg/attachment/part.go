@@ -1,0 +1,127 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Part is one thing of which attachments are made: the NIC that moves, the
+// macvlan, the RDMA devices, the addresses. Embed [Base] for the methods that a
+// part does not need.
+//
+// Everything that Apply changes must be in the record before, so that Release can
+// take it back by the record alone. Release is called again after a failure or a
+// crash, also where Apply never began.
+type Part interface {
+	// Name is the name of the part's step in an ADD.
+	Name() string
+	// Holder returns the record of another attachment that has what this ADD
+	// needs, or nil. An attachment whose pod is gone is ended before the ADD goes on.
+	Holder(tx *Tx) (*ledger.Record, error)
+	// Claim decides what the pod gets, and writes it to tx.Record. It changes
+	// nothing of the host. Locks that must be held until the record is written
+	// are passed to [Tx.UntilRecorded].
+	Claim(ctx context.Context, tx *Tx) error
+	// Confirm checks what is certain only after the record is written: of two
+	// ADDs at the same time, one sees the other's record.
+	Confirm(tx *Tx) error
+	// Apply gives the pod what Claim recorded. It may fail halfway.
+	Apply(ctx context.Context, tx *Tx) error
+	// Check compares the attachment with what ADD made.
+	Check(ctx context.Context, c *Checking) error
+	// Available returns why an ADD cannot work now, or nil.
+	Available(n *Node) error
+	// Recorded reports whether the record has something of the part.
+	Recorded(r *ledger.Record) bool
+	// Release takes back what the record has of the part, and does nothing where
+	// nothing is left to take back.
+	Release(ctx context.Context, r *Releasing) error
+	// TakeOver ends what an upstream plugin began for the attachment.
+	TakeOver(ctx context.Context, u *Upstream) error
+}
+
+// Base has the methods of [Part] that do nothing, all but Name.
+type Base struct{}
+
+// Holder implements [Part].
+func (Base) Holder(*Tx) (*ledger.Record, error) { return nil, nil }
+
+// Claim implements [Part].
+func (Base) Claim(context.Context, *Tx) error { return nil }
+
+// Confirm implements [Part].
+func (Base) Confirm(*Tx) error { return nil }
+
+// Apply implements [Part].
+func (Base) Apply(context.Context, *Tx) error { return nil }
+
+// Check implements [Part].
+func (Base) Check(context.Context, *Checking) error { return nil }
+
+// Available implements [Part].
+func (Base) Available(*Node) error { return nil }
+
+// Recorded implements [Part].
+func (Base) Recorded(*ledger.Record) bool { return false }
+
+// Release implements [Part].
+func (Base) Release(context.Context, *Releasing) error { return nil }
+
+// TakeOver implements [Part].
+func (Base) TakeOver(context.Context, *Upstream) error { return nil }
+
+// Plan is what one call of a plugin makes an attachment of.
+type Plan struct {
+	// Claim is the order in which the parts claim, check, and say whether they
+	// are available.
+	Claim []Part
+	// Apply is the order in which the parts are applied.
+	Apply []Part
+	// Chained, if set, makes the plugin one that adds to the attachment of the
+	// plugin before it in the chain.
+	Chained Chained
+}
+
+// Chained is the part of a chained plugin that knows what it added.
+type Chained interface {
+	Part
+	// Off reports whether the configuration asks for nothing.
+	Off() bool
+	// InPlace reports whether what the record has of the part is where Apply put it.
+	InPlace(r *ledger.Record, pod *link.Netns) bool
+	// Forget removes from the record what it has of the part.
+	Forget(r *ledger.Record)
+}
+
+// Order is the order in which the parts of any recorded attachment are released.
+// The parts are those without a configuration.
+type Order struct {
+	// Interface are the parts that take the interface and its devices from the
+	// pod, one after another.
+	Interface []Part
+	// Addresses frees the addresses, as soon as no interface answers for them,
+	// and beside what is left to do of Interface.
+	Addresses Addresses
+	// Files are the parts that come last.
+	Files []Part
+}
+
+// Addresses is the part that has its addresses from an IPAM plugin.
+type Addresses interface {
+	Part
+	// Pass passes a verb without a result on to the IPAM plugin of the
+	// configuration, if there is one.
+	Pass(ctx context.Context, c *Call, verb string) error
+}
+
+var (
+	// ErrNotInstalled is wrapped when an IPAM plugin is not in CNI_PATH.
+	ErrNotInstalled = errors.New("not found in CNI_PATH")
+	// ErrNowhere is wrapped when an interface is not to be seen though its device
+	// has a driver. It may still answer for its addresses: a netns that only a
+	// socket keeps alive, or one within the pod's, cannot be found on every kernel.
+	ErrNowhere = errors.New("it is on its way, or in a netns that nothing leads to")
+)

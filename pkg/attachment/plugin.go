@@ -1,0 +1,125 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Plugin is what tells one plugin from another.
+type Plugin struct {
+	// Name is the plugin's type in a configuration.
+	Name string
+	// Parse reads the configuration of a call.
+	Parse func(args *skel.CmdArgs) (*Plan, *netconf.Common, error)
+	// Bare is the plan of an empty configuration, for a DEL whose configuration
+	// cannot be read.
+	Bare *Plan
+	// Order is the order of release of all parts of all plugins.
+	Order Order
+}
+
+// Main runs the plugin as the CNI specification has it: verb and attachment in
+// the environment, configuration on stdin, result or error on stdout. build is
+// the program's version.
+func (p Plugin) Main(build string) {
+	skel.PluginMainFuncs(p.Funcs(), version.All, fmt.Sprintf("CNI plugin %s (rail-cni) %s", p.Name, build))
+}
+
+// Funcs returns the plugin's verbs.
+func (p Plugin) Funcs() skel.CNIFuncs {
+	ctx := context.Background()
+	return skel.CNIFuncs{
+		Add: p.verb(asks, func(n *Node, c *Call, plan *Plan) error {
+			result, err := n.Add(ctx, c, plan)
+			if err != nil {
+				return err
+			}
+			_, err = os.Stdout.Write(append(result, '\n'))
+			return err
+		}),
+		Check:  p.verb(ends, func(n *Node, c *Call, plan *Plan) error { return n.Check(ctx, c, plan) }),
+		GC:     p.verb(ends, func(n *Node, c *Call, _ *Plan) error { return n.GC(ctx, c) }),
+		Status: p.verb(asks, func(n *Node, c *Call, plan *Plan) error { return n.Status(ctx, c, plan) }),
+		Del:    p.del,
+	}
+}
+
+func (p Plugin) verb(w want, f func(*Node, *Call, *Plan) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		plan, conf, err := p.Parse(args)
+		if err != nil {
+			return cnierr.ToCNI(err)
+		}
+		return p.run(args, conf, w, func(n *Node, c *Call) error { return f(n, c, plan) })
+	}
+}
+
+// del goes on with what can be read of a configuration that has mistakes: it
+// must end what an ADD may have begun.
+func (p Plugin) del(args *skel.CmdArgs) error {
+	plan, conf, err := p.Parse(args)
+	if err != nil {
+		plan, conf = p.Bare, netconf.Lenient(args.StdinData)
+	}
+	return p.run(args, conf, ends, func(n *Node, c *Call) error { return n.Del(context.Background(), c, plan) })
+}
+
+// want tells a verb that asks for something of the node from one that ends or
+// looks at what is there.
+type want bool
+
+const (
+	asks want = true
+	ends want = false
+)
+
+// run opens the node for a call. What asks for something gets it only as the
+// node file has it. What ends something never depends on that file: it may have
+// been changed, or broken, since ADD. A state directory that it does not open
+// is then not looked at, because its records may be forged.
+func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
+	if w == asks {
+		if err := checkSize(conf); err != nil {
+			return cnierr.ToCNI(err)
+		}
+	}
+	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	var closed error
+	if err == nil {
+		closed = file.CheckPath(netconf.KeyStateDir, conf.StateDir)
+	}
+	if err := errors.Join(err, closed); err != nil && w == asks {
+		return cnierr.ToCNI(err)
+	}
+	if closed != nil {
+		conf.StateDir = netconf.DefaultStateDir
+	}
+	n, err := Open(conf.StateDir, p.Order)
+	if err != nil {
+		return cnierr.ToCNI(err)
+	}
+	defer n.Close()
+	if closed != nil {
+		n.Log.Warn("state directory closed, records kept", "err", closed)
+	}
+	n.File = file
+	return cnierr.ToCNI(f(n, CallOf(args, conf)))
+}
+
+// checkSize fails if the configuration, or the part that a record keeps, is too
+// large.
+func checkSize(conf *netconf.Common) error {
+	if err := netconf.CheckSize(conf.Raw); err != nil {
+		return err
+	}
+	_, err := conf.Kept()
+	return err
+}

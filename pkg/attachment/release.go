@@ -1,0 +1,173 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Releasing is what the parts need to release a recorded attachment.
+type Releasing struct {
+	Node   *Node
+	Record *ledger.Record
+	// Pod is the pod netns, nil if it is gone.
+	Pod *link.Netns
+	// Home is the host netns of the record, or init_net if that is gone.
+	Home *link.Netns
+	// Wait bounds the wait for what the kernel is about to return to the host.
+	Wait time.Duration
+
+	silent func()
+}
+
+// Silent says that the interface answers for no address, and that the rest of its
+// release is the kernel's work.
+func (r *Releasing) Silent() {
+	if r.silent != nil {
+		r.silent()
+	}
+}
+
+// all selects every part of a record.
+func all(Part) bool { return true }
+
+// end ends a recorded attachment: its parts are released, its addresses are freed,
+// the record goes. The caller holds the attachment's lock.
+func (n *Node) end(ctx context.Context, r *ledger.Record, wait time.Duration) error {
+	if err := n.believe(r); err != nil {
+		return err
+	}
+	return n.release(ctx, r, wait, all)
+}
+
+// errEdited marks a record that reads well, and that no ADD wrote as it is.
+var errEdited = errors.New("the record was edited")
+
+// believe fails if acting upon the record would touch what was never lent to its
+// attachment: it names another NIC than the one it was made for, or the host as the
+// pod. Nothing of such a record is used, neither its NIC nor the program that it
+// names.
+func (n *Node) believe(r *ledger.Record) error {
+	host := r.Netns.Equal(r.HostNetns.NetnsID) || r.Netns.Equal(n.Netns.ID)
+	if !host && n.Ledger.Proves(r) {
+		return nil
+	}
+	return cnierr.Wrap(errEdited, cnierr.BadRecord, "compare it with `ip link`; a DEL of the attachment keeps it aside and goes by the interface itself",
+		"the NIC %s was never lent to %s", r.NICName(), r.Holder())
+}
+
+// release releases the parts of a record that are selected, frees the addresses if
+// they are, and removes the record.
+//
+// An IPAM plugin that is no longer installed keeps neither the NIC nor the runtime
+// waiting: the record stays in phase Freeing, and every sweep tries again.
+func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool) error {
+	log := n.LogOf(r)
+	freeing := n.startFreeing(ctx, r, selected)
+	var released error
+	// What the record of another boot names is gone, whatever looks like it.
+	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
+		r.Phase = ledger.Returning
+		if err := n.Ledger.Put(r); err != nil {
+			log.Warn("the record could not be updated; going on", "err", err)
+		}
+		released = n.releaseInterface(ctx, r, wait, selected, freeing.begin)
+	}
+	if n.mayAnswer(r, released) {
+		freeing.never() // the next one to end the attachment frees the addresses
+	}
+	freeing.begin()
+	for _, part := range n.order.Files {
+		if !selected(part) {
+			continue
+		}
+		if err := part.Release(ctx, &Releasing{Node: n, Record: r}); err != nil {
+			log.Warn("file not removed", "part", part.Name(), "err", err)
+		}
+	}
+	freed := freeing.wait()
+	switch {
+	case released != nil:
+		return errors.Join(released, freed)
+	case errors.Is(freed, ErrNotInstalled):
+		log.Warn("the addresses are still to be freed", "err", freed)
+		r.Phase = ledger.Freeing
+		return n.Ledger.Put(r)
+	case freed != nil:
+		r.Phase = ledger.Freeing
+		return errors.Join(freed, n.Ledger.Put(r))
+	}
+	return n.Ledger.Remove(r)
+}
+
+// releaseParts releases those parts of the interface that are selected, and leaves
+// the record to the caller.
+func (n *Node) releaseParts(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool) error {
+	return n.releaseInterface(ctx, r, wait, selected, func() {})
+}
+
+func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool, silent func()) error {
+	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if pod != nil {
+		pod.Unread = func(l *link.Link) { warnUnread(n.LogOf(r), pod, l) }
+	}
+	home, done, err := n.homeOf(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: wait, silent: silent}
+	var errs []error
+	for _, part := range n.order.Interface {
+		if selected(part) && part.Recorded(r) {
+			errs = append(errs, part.Release(ctx, releasing))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mayAnswer reports whether the interface may still answer for its addresses, after
+// err came of releasing it. As long as an interface cannot be taken out of a pod
+// that lives, its address stays with it.
+func (n *Node) mayAnswer(r *ledger.Record, err error) bool {
+	return err != nil && (errors.Is(err, ErrNowhere) || n.Alive(r))
+}
+
+// freeing frees the addresses of an attachment beside the release of its
+// interface: the kernel's work on an interface that is down takes most of the time.
+type freeing struct {
+	once    sync.Once
+	decided chan bool
+	freed   chan error
+}
+
+// startFreeing returns what frees the addresses of r as soon as it may begin.
+func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func(Part) bool) *freeing {
+	f := &freeing{decided: make(chan bool, 1), freed: make(chan error, 1)}
+	part := n.order.Addresses
+	if !selected(part) || !part.Recorded(r) {
+		f.never()
+	}
+	of := *r // the record's phase is written meanwhile
+	go func() {
+		var err error
+		if <-f.decided {
+			err = part.Release(ctx, &Releasing{Node: n, Record: &of})
+		}
+		f.freed <- err
+	}()
+	return f
+}
+
+func (f *freeing) begin()      { f.once.Do(func() { f.decided <- true }) }
+func (f *freeing) never()      { f.once.Do(func() { f.decided <- false }) }
+func (f *freeing) wait() error { return <-f.freed }

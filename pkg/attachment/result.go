@@ -1,0 +1,173 @@
+package attachment
+
+import (
+	"encoding/json"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types020 "github.com/containernetworking/cni/pkg/types/020"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/vishvananda/netlink"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Layer3 is what an interface gets beside its name: addresses, routes, DNS.
+type Layer3 struct {
+	IPs    []*current.IPConfig
+	Routes []*types.Route
+	DNS    types.DNS
+
+	// Carried goes to the kernel as it was on the host, with the rules CarriedRules.
+	// CarriedIPs and CarriedRoutes describe it for the result.
+	Carried       *link.Snapshot
+	CarriedRules  []netlink.Rule
+	CarriedIPs    []*current.IPConfig
+	CarriedRoutes []*types.Route
+}
+
+// allIPs returns all addresses, those from the host first.
+func (l3 *Layer3) allIPs() []*current.IPConfig {
+	return append(append([]*current.IPConfig{}, l3.CarriedIPs...), l3.IPs...)
+}
+
+// Addresses returns the interface's addresses without their subnets.
+func (l3 *Layer3) Addresses() []netip.Addr {
+	var found []netip.Addr
+	for _, ip := range l3.allIPs() {
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			found = append(found, addr.Unmap())
+		}
+	}
+	return found
+}
+
+// HasIPv6 reports whether one of the addresses is IPv6.
+func (l3 *Layer3) HasIPv6() bool {
+	for _, addr := range l3.Addresses() {
+		if addr.Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// result returns the attachment's result, and notes the addresses in the record.
+func (tx *Tx) result() *current.Result {
+	r := tx.Record
+	iface := &current.Interface{Name: tx.IfName, Mac: r.MAC, Sandbox: tx.Netns}
+	if tx.Conf.AtLeast("1.1.0") {
+		iface.Mtu = r.MTU
+		if r.Loan != nil {
+			iface.PciID = r.Loan.PCI
+		}
+	}
+	result := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{iface},
+		IPs:        tx.Layer3.allIPs(),
+		Routes:     append(append([]*types.Route{}, tx.Layer3.CarriedRoutes...), tx.Layer3.Routes...),
+		DNS:        tx.Layer3.DNS,
+	}
+	r.Addresses = nil
+	for _, ip := range result.IPs {
+		ip.Interface = current.Int(0)
+		r.Addresses = append(r.Addresses, ip.Address.String())
+	}
+	return result
+}
+
+// encode returns the result as JSON in the configuration's version.
+func (c *Call) encode(result *current.Result) (json.RawMessage, error) {
+	if len(result.IPs) == 0 && !c.Conf.AtLeast("0.3.0") {
+		// These versions know nothing but addresses, and the library refuses
+		// to convert a result without one.
+		return json.Marshal(&types020.Result{CNIVersion: c.Conf.CNIVersion, DNS: result.DNS})
+	}
+	converted, err := result.GetAsVersion(c.Conf.CNIVersion)
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(converted, "", "    ")
+}
+
+// prevResult returns the configuration's prevResult in the newest version.
+func (c *Call) prevResult() (*current.Result, error) {
+	if len(c.Conf.PrevResult) == 0 {
+		return nil, cnierr.New(cnierr.InvalidConfig, "the runtime must pass the result of ADD", "Required prevResult missing")
+	}
+	// A prevResult may lack the version that the configuration has.
+	raw, err := c.prevKeys()
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := raw["cniVersion"]; !ok {
+		raw["cniVersion"], _ = json.Marshal(c.Conf.CNIVersion)
+	}
+	bytes, err := json.Marshal(raw)
+	if err != nil {
+		return nil, err
+	}
+	result, err := create.CreateFromBytes(bytes)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+	}
+	return current.NewResultFromResult(result)
+}
+
+// prevKeys returns the keys of prevResult.
+func (c *Call) prevKeys() (map[string]json.RawMessage, error) {
+	var keys map[string]json.RawMessage
+	err := netconf.WholeResult(c.Conf.PrevResult)
+	if err == nil {
+		err = json.Unmarshal(c.Conf.PrevResult, &keys)
+	}
+	return keys, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+}
+
+// unchanged returns prevResult as a chained plugin's result: the very text, if
+// that is in the configuration's version, as it should be.
+func (c *Call) unchanged() (json.RawMessage, error) {
+	var named struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(c.Conf.PrevResult, &named); err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+	}
+	switch named.CNIVersion {
+	case c.Conf.CNIVersion:
+		return c.Conf.PrevResult, nil
+	case "":
+		keys, err := c.prevKeys()
+		if err != nil {
+			return nil, err
+		}
+		keys["cniVersion"], _ = json.Marshal(c.Conf.CNIVersion) // a string always marshals
+		return json.Marshal(keys)
+	}
+	result, err := c.prevResult()
+	if err != nil {
+		return nil, err
+	}
+	converted, err := result.GetAsVersion(c.Conf.CNIVersion)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+	}
+	return json.Marshal(converted)
+}
+
+// addressesOf returns the addresses of prevResult that belong to the interface.
+func (c *Call) addressesOf(result *current.Result) []*current.IPConfig {
+	var mine []*current.IPConfig
+	for _, ip := range result.IPs {
+		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(result.Interfaces) ||
+			result.Interfaces[*i].Name != c.IfName || result.Interfaces[*i].Sandbox == "") {
+			continue // another interface's
+		}
+		mine = append(mine, ip)
+	}
+	return mine
+}

@@ -1,0 +1,109 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// Swept is what a sweep did, or would do, with one attachment.
+type Swept struct {
+	Record *ledger.Record
+	Err    error // why it could not be ended; nil if it was
+}
+
+// Sweep ends the attachments of this host netns whose pod netns is gone, and
+// those whose addresses are still to be freed, but not the one named except.
+// It waits for little: what another process works on, and a NIC that is still on
+// its way to the host, is left for the next sweep; an IPAM plugin gets sweepWait;
+// and an ADD (except is its own attachment) does not ask again at once an IPAM
+// plugin that has just failed.
+func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
+	var swept []Swept
+	stale, errs := n.Stale()
+	for _, err := range errs {
+		n.Log.Warn("a record cannot be read", "err", err)
+	}
+	for _, r := range stale {
+		adding := except != ledger.Key{}
+		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < retryAfter {
+			continue
+		}
+		err := n.End(ctx, r, 0)
+		if errors.Is(err, statefile.ErrBusy) {
+			continue
+		}
+		if err != nil {
+			n.LogOf(r).Warn("an attachment without a pod netns could not be ended", "err", err)
+		}
+		swept = append(swept, Swept{Record: r, Err: err})
+	}
+	return swept
+}
+
+// Stale returns the attachments that a sweep would end.
+func (n *Node) Stale() ([]*ledger.Record, []error) {
+	records, errs := n.Ledger.List()
+	var stale []*ledger.Record
+	for _, r := range records {
+		if !r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) {
+			continue
+		}
+		if r.Phase == ledger.Freeing || !n.Alive(r) {
+			stale = append(stale, r)
+		}
+	}
+	return stale, errs
+}
+
+// End ends one attachment that [Node.Stale] returned, if it is still the same one:
+// the runtime may have ended it, and used its name again. wait bounds the wait
+// for what is on its way to the host. The error wraps [statefile.ErrBusy] when
+// another process works on the attachment. Where the IPAM plugin is missing there
+// is no error, and the record stays, in phase [ledger.Freeing].
+func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration) error {
+	lock, err := n.Ledger.TryLockAttachment(stale.Key)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.UnlockAndRemove() }()
+	r, err := n.sameAs(stale)
+	if err != nil || r == nil || r.Phase != ledger.Freeing && n.Alive(r) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, sweepWait)
+	defer cancel()
+	return n.end(ctx, r, wait)
+}
+
+// endOf ends another attachment, waiting for its lock and its NIC, if it is still
+// the one that was judged.
+func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
+	unlock, err := n.lock(ctx, judged.Key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := n.sameAs(judged)
+	if err != nil || r == nil {
+		return err
+	}
+	return n.end(ctx, r, wait)
+}
+
+// sameAs reads the record again, and returns nil if it is gone or of another ADD.
+func (n *Node) sameAs(known *ledger.Record) (*ledger.Record, error) {
+	r, err := n.Ledger.Get(known.Key)
+	switch {
+	case errors.Is(err, ledger.ErrNoRecord):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !r.Same(known):
+		return nil, nil
+	}
+	return r, nil
+}

@@ -1,0 +1,144 @@
+package attachment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Tx is an ADD at work: what its parts share.
+type Tx struct {
+	*Call
+	Node   *Node
+	Pod    *link.Netns
+	Record *ledger.Record
+	// Parent is the link that the interface is, or lies on, before ADD changes
+	// anything: the NIC of the host, or the macvlan's parent. Claim of the part
+	// that makes the interface sets it. It is nil where no netdev is involved.
+	Parent *link.Link
+	// Link is the interface in the pod. Apply of the part that makes it sets it.
+	// It is nil where a userspace driver holds the NIC.
+	Link *link.Link
+	// Layer3 is what the interface gets beside its name.
+	Layer3 Layer3
+
+	locked   []func()
+	beside   sync.WaitGroup
+	recorded bool            // a record may have been written
+	begun    map[string]bool // by the names of the parts whose Apply has begun
+}
+
+// UntilRecorded keeps a lock until the record is written, or the ADD has failed.
+func (tx *Tx) UntilRecorded(unlock func()) { tx.locked = append(tx.locked, unlock) }
+
+// Go runs f beside the ADD, which does not end, or release anything, before f has.
+func (tx *Tx) Go(f func()) { tx.beside.Go(f) }
+
+func (tx *Tx) unlock() {
+	for _, f := range tx.locked {
+		f()
+	}
+	tx.locked = nil
+}
+
+// Step asks the node's Fault at a step within Apply.
+func (tx *Tx) Step(name string) error { return tx.Node.step(name) }
+
+// NameFree fails if a link of the pod has one of the names, or has it as an
+// altname. The kernel would notice too late, with the link in the pod.
+func (tx *Tx) NameFree(names ...string) error {
+	taken, name, err := tx.Pod.NameTaken(names, 0)
+	if err != nil || taken == nil {
+		return err
+	}
+	return cnierr.New(cnierr.NameTaken, "remove that interface, or attach the network under another name",
+		"the pod netns %s has an interface %q already (%s)", tx.Pod.Path, name, taken.Describe())
+}
+
+// claim lets the parts claim, and writes the record while their locks are held.
+// It reports whether there is something to apply.
+func (tx *Tx) claim(ctx context.Context, p *Plan) (bool, error) {
+	defer tx.unlock()
+	for _, part := range p.Claim {
+		if err := part.Claim(ctx, tx); err != nil {
+			return false, err
+		}
+	}
+	if err := tx.Node.step("claim"); err != nil {
+		return false, err
+	}
+	if p.Chained != nil && !p.Chained.Recorded(tx.Record) {
+		return false, nil // the configuration can do without it
+	}
+	tx.recorded = true
+	return true, errors.Join(tx.Node.step("record"), tx.Node.Ledger.Put(tx.Record))
+}
+
+// run is the transaction. What it changes is in the record before, and is released
+// by the record if a step fails.
+func (tx *Tx) run(ctx context.Context, p *Plan) (*current.Result, error) {
+	n, r := tx.Node, tx.Record
+	something, err := tx.claim(ctx, p)
+	if err != nil || !something {
+		return nil, err
+	}
+	for _, part := range p.Claim {
+		if err := part.Confirm(tx); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.step("confirm"); err != nil {
+		return nil, err
+	}
+	tx.begun = map[string]bool{}
+	for _, part := range p.Apply {
+		tx.begun[part.Name()] = true
+		if err := errors.Join(part.Apply(ctx, tx), n.step(part.Name())); err != nil {
+			return nil, err
+		}
+	}
+	var result *current.Result
+	if p.Chained == nil {
+		result = tx.result() // before the record is written: it notes the addresses there
+	}
+	r.Phase = ledger.Lent
+	return result, errors.Join(n.step("close"), n.Ledger.Put(r))
+}
+
+// rollback releases what the ADD has applied. The record goes last, and stays if
+// anything else could not be released.
+func (tx *Tx) rollback(ctx context.Context, p *Plan) error {
+	if !tx.recorded {
+		return nil
+	}
+	tx.beside.Wait() // what is still being asked for could come after it was given back
+	n, r := tx.Node, tx.Record
+	ctx = context.WithoutCancel(ctx) // an ADD whose time is up must release what it has, too
+	begun := func(part Part) bool { return tx.begun[part.Name()] }
+	if p.Chained != nil && r.HasInterface() {
+		if err := n.releaseParts(ctx, r, returnWait, begun); err != nil {
+			return errors.Join(err, n.Ledger.Put(r))
+		}
+		p.Chained.Forget(r)
+		return n.Ledger.Put(r)
+	}
+	if len(tx.begun) == 0 {
+		return n.Ledger.Remove(r)
+	}
+	return n.release(ctx, r, returnWait, begun)
+}
+
+// failed joins the reason of a failed ADD with what could not be released.
+func failed(reason, rollback error) error {
+	if rollback == nil {
+		return reason
+	}
+	return fmt.Errorf("%w (and taking it back failed: %w; a DEL of the attachment or `railctl gc` tries again)", reason, rollback)
+}

@@ -1,0 +1,214 @@
+// Package rdmacni ends what rdma-cni (k8snetworkplumbingwg) began, on nodes that
+// switch over while pods run: its RDMA devices come home, and its records go.
+package rdmacni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// returnWait bounds the wait for a device that is on its way from a pod that died.
+const returnWait = 5 * time.Second
+
+// Records is where rdma-cni keeps its records: one file for each attachment, named
+// <network>-<container id>-<ifname>.
+const Records = "/var/lib/cni/rdma"
+
+// record is the content of such a file.
+type record struct {
+	DeviceID string `json:"deviceID"` // PCI address or auxiliary device
+	Name     string `json:"sandboxRdmaDevName"`
+	PodName  string `json:"containerRdmaDevName"`
+}
+
+// Part ends what rdma-cni began for an attachment.
+type Part struct {
+	attachment.Base
+	// Dir is the directory of the records, [Records] but for tests.
+	Dir string
+	// Off is set if the configuration asks for nothing of RDMA.
+	Off bool
+}
+
+// Name implements [attachment.Part].
+func (Part) Name() string { return "rdma-cni" }
+
+// TakeOver brings the RDMA device of rdma-cni's record home under its name, and
+// removes the record. rdma-cni itself leaves both alone once the pod netns is gone,
+// or fails for ever.
+//
+// Where neither of us has a record, the RDMA devices that are in the pod netns and
+// belong to the NIC of its interface come home.
+func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
+	r, forget := p.read(u)
+	if r != nil {
+		if err := end(ctx, u, r); err != nil {
+			return err
+		}
+	} else if !u.Recorded && u.Pod != nil && !p.Off {
+		if err := endUnrecorded(ctx, u); err != nil {
+			return err
+		}
+	}
+	return forget()
+}
+
+// read returns rdma-cni's record of the attachment, nil if there is none that
+// can be understood. forget removes the file.
+func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
+	nothing := func() error { return nil }
+	root, err := os.OpenRoot(p.Dir)
+	if err != nil {
+		return nil, nothing // rdma-cni was never here
+	}
+	defer root.Close()
+	name := strings.Join([]string{u.Conf.Name, u.ContainerID, u.IfName}, "-")
+	data, err := root.ReadFile(name)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			u.Node.Log.Warn("rdma-cni's record of the attachment cannot be read", "file", name, "err", err)
+		}
+		return nil, nothing
+	}
+	forget = func() error {
+		root, err := os.OpenRoot(p.Dir)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	r = &record{}
+	if err := json.Unmarshal(data, r); err != nil || r.DeviceID == "" {
+		u.Node.Log.Warn("rdma-cni's record of the attachment makes no sense and is removed", "file", name, "content", string(data))
+		return nil, forget
+	}
+	return r, forget
+}
+
+// end brings the RDMA device of rdma-cni's record home, from the pod netns
+// (nil if it is gone), or from where the kernel puts it when that dies. One that
+// is nowhere, or another attachment's by now, is no error: there is nothing to
+// bring home.
+func end(ctx context.Context, u *attachment.Upstream, r *record) error {
+	n := u.Node
+	if rdmadev.HeldByAnother(n, r.DeviceID, u.Key) {
+		return nil
+	}
+	places := []*link.Netns{n.Netns}
+	if u.Pod != nil {
+		places = []*link.Netns{u.Pod, n.Netns}
+	}
+	if first, err := link.OpenNetns(link.InitNetns); err == nil {
+		defer first.Close()
+		if !first.ID.Equal(n.Netns.ID) {
+			places = append(places, first)
+		}
+	}
+	host := loan.Host(n)
+	waiting, cancel := context.WithTimeout(ctx, returnWait)
+	defer cancel()
+	found := false
+	err := wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+		for _, ns := range places {
+			found, err = endIn(ctx, n, r, ns)
+			if found = found || errors.Is(err, rdma.ErrNoRDMA); found {
+				return true, nil
+			}
+			if err != nil {
+				return true, err
+			}
+		}
+		return !host.Bound(r.DeviceID), nil
+	})
+	if found || err != nil && !errors.Is(err, waiting.Err()) {
+		return err
+	}
+	n.Log.Warn("the RDMA device of rdma-cni's record is neither on the host nor in the pod netns",
+		"device", r.Name, "of", r.DeviceID, "netns", u.Netns)
+	return nil
+}
+
+// endIn brings the device home if it is in ns, and reports whether it was.
+func endIn(ctx context.Context, n *attachment.Node, r *record, ns *link.Netns) (bool, error) {
+	core, err := rdma.Open(ns)
+	if err != nil {
+		return false, err
+	}
+	defer core.Close()
+	devices, err := core.ByParent(r.DeviceID)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(devices, func(d rdma.Device) bool { return d.Name == r.PodName || d.Name == r.Name })
+	if i < 0 && len(devices) == 1 {
+		i = 0 // renamed in the pod
+	}
+	if i < 0 {
+		return false, nil
+	}
+	d := devices[i]
+	name := r.Name
+	if name == "" {
+		name = d.Name
+	}
+	if ns == n.Netns {
+		return true, rdmadev.RestoreName(ctx, n, core, ns, &d, name)
+	}
+	return rdmadev.MoveHome(ctx, n, ledger.RDMADevice{Name: name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, ns, n.Netns)
+}
+
+// endUnrecorded brings home the RDMA devices in the pod netns that belong to
+// the NIC of the attachment's interface.
+func endUnrecorded(ctx context.Context, u *attachment.Upstream) error {
+	n, pod := u.Node, u.Pod
+	l, err := pod.ByName(u.IfName)
+	if errors.Is(err, link.ErrNotFound) || err == nil && !l.HasParent() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	core, err := rdma.Open(pod)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	// In shared mode every namespace sees it, and nothing was moved.
+	if mode, err := core.Mode(); err != nil || mode != rdma.Exclusive {
+		return err
+	}
+	if rdmadev.HeldByAnother(n, l.ParentDev, u.Key) {
+		return nil
+	}
+	devices, err := core.ByParent(l.ParentDev)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range devices {
+		_, err := rdmadev.MoveHome(ctx, n, ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, pod, n.Netns)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,224 @@
+package address
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// dadWait bounds the wait for duplicate address detection.
+const dadWait = 5 * time.Second
+
+// Interface is the part that configures the link in the pod, in the order that
+// makes it right from its first packet: settings and addresses, then up, then
+// routes. Releasing the link releases all of it.
+type Interface struct{ attachment.Base }
+
+// Name implements [attachment.Part].
+func (Interface) Name() string { return "interface" }
+
+// Apply configures tx.Link. A NIC that a userspace driver holds has none.
+func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
+	if tx.Link == nil {
+		return nil
+	}
+	index := tx.Link.Index
+	for _, s := range []struct {
+		name string
+		do   func(context.Context, *attachment.Tx, int) error
+	}{
+		{"sysctl", setSysctls},
+		{"address", addAddresses},
+		{"up", setUp},
+		{"route", addRoutes},
+		{"dad", awaitDAD},
+	} {
+		if err := errors.Join(tx.Step(s.name), s.do(ctx, tx, index)); err != nil {
+			return err
+		}
+	}
+	return note(tx, index)
+}
+
+// setSysctls comes before up: the neighbors must learn of a new holder of the
+// address.
+func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
+	settings := map[string]string{"ipv4/conf/arp_notify": "1", "ipv6/conf/ndisc_notify": "1"}
+	if tx.Layer3.HasIPv6() {
+		settings["ipv6/conf/disable_ipv6"] = "0"
+	}
+	return tx.Pod.SetSysctls(tx.IfName, settings)
+}
+
+func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
+	if carried := tx.Layer3.Carried; carried != nil {
+		if lost := tx.Pod.ReplayAddresses(index, carried); len(lost) > 0 {
+			return fmt.Errorf("addresses carried from the host: %w", errors.Join(lost...))
+		}
+	}
+	for _, ip := range tx.Layer3.IPs {
+		if err := tx.Pod.AddAddress(index, &ip.Address); err != nil {
+			return cnierr.Wrap(err, cnierr.Kernel, "see what else uses the address in the pod", "interface %s", tx.IfName)
+		}
+	}
+	return nil
+}
+
+func setUp(_ context.Context, tx *attachment.Tx, index int) error {
+	return cnierr.Wrap(tx.Pod.SetUp(index), cnierr.Kernel, "see the kernel log for the driver's reason", "set %s up", tx.IfName)
+}
+
+func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {
+	l3 := &tx.Layer3
+	if l3.Carried != nil {
+		// A carried IPv6 route may name a source, which must not be tentative.
+		if err := awaitDAD(ctx, tx, index); err != nil {
+			return err
+		}
+	}
+	return cnierr.Wrap(addAllRoutes(tx.Pod, index, l3), cnierr.Kernel, "check the routes and gateways of the network", "interface %s", tx.IfName)
+}
+
+func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
+	if l3.Carried != nil {
+		if lost := pod.ReplayRoutes(index, l3.Carried); len(lost) > 0 {
+			return fmt.Errorf("routes carried from the host: %w", lost[0])
+		}
+		if err := pod.AddRules(l3.CarriedRules); err != nil {
+			return err
+		}
+	}
+	for _, r := range l3.Routes {
+		if err := pod.AddRoute(index, routeOf(r, l3.IPs)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
+	if !tx.Layer3.HasIPv6() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dadWait)
+	defer cancel()
+	return cnierr.Wrap(tx.Pod.AwaitDAD(ctx, index), cnierr.Kernel,
+		"find the other holder of the address, or exclude it from the range", "interface %s", tx.IfName)
+}
+
+// note writes what the interface has become into the record.
+func note(tx *attachment.Tx, index int) error {
+	l, err := tx.Pod.ByIndex(index)
+	if err != nil {
+		return err
+	}
+	tx.Record.MAC, tx.Record.MTU = l.MAC.String(), l.MTU
+	if tx.Record.Loan != nil {
+		tx.Record.Loan.PodIndex = l.Index
+	}
+	return nil
+}
+
+// routeOf returns the kernel's form of a result's route. A route without a gateway
+// takes that of the address of its family, and is on the link if there is none.
+func routeOf(r *types.Route, ips []*current.IPConfig) link.Route {
+	route := link.Route{Dst: &r.Dst, Gateway: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Scope: r.Scope}
+	if r.Table != nil {
+		route.Table = *r.Table
+	}
+	onLink := r.Scope != nil && *r.Scope >= int(netlink.SCOPE_LINK)
+	if route.Gateway == nil && !onLink {
+		route.Gateway = gatewayFor(r.Dst.IP, ips)
+	}
+	return route
+}
+
+// gatewayFor returns the first gateway of the addresses in the family of ip.
+func gatewayFor(ip net.IP, ips []*current.IPConfig) net.IP {
+	for _, have := range ips {
+		if have.Gateway != nil && (have.Gateway.To4() == nil) == (ip.To4() == nil) {
+			return have.Gateway
+		}
+	}
+	return nil
+}
+
+// Check compares the interface with prevResult: up, MAC, addresses, routes.
+func (Interface) Check(_ context.Context, c *attachment.Checking) error {
+	if c.Link == nil {
+		return nil
+	}
+	if err := checkLink(c); err != nil {
+		return err
+	}
+	have, err := c.Pod.Addresses(c.Link.Index)
+	if err != nil {
+		return err
+	}
+	index := slices.IndexFunc(c.Result.Interfaces, func(i *current.Interface) bool { return i.Name == c.IfName && i.Sandbox != "" })
+	var mine []*current.IPConfig
+	for _, ip := range c.Result.IPs {
+		if ip.Interface != nil && *ip.Interface != index {
+			continue // another interface's
+		}
+		mine = append(mine, ip)
+		if !slices.ContainsFunc(have, func(a *net.IPNet) bool { return a.String() == ip.Address.String() }) {
+			return attachment.Mismatch("interface %s lacks address %s", c.IfName, ip.Address.String())
+		}
+	}
+	for _, r := range c.Result.Routes {
+		ok, err := c.Pod.HasRoute(c.Link.Index, routeOf(r, mine))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return attachment.Mismatch("the route to %s by %s is gone", r.Dst.String(), c.IfName)
+		}
+	}
+	return nil
+}
+
+func checkLink(c *attachment.Checking) error {
+	iface, err := inResult(c)
+	switch {
+	case err != nil:
+		return err
+	case !c.Link.IsUp():
+		return attachment.Mismatch("interface %s is down", c.IfName)
+	case iface.Mac != "" && !strings.EqualFold(iface.Mac, c.Link.MAC.String()):
+		return attachment.Mismatch("interface %s has MAC %s, not %s", c.IfName, c.Link.MAC, iface.Mac)
+	}
+	return nil
+}
+
+// inResult returns this attachment's interface in prevResult. Its sandbox is known
+// by netns, not by text: /run/netns/x is /var/run/netns/x.
+func inResult(c *attachment.Checking) (*current.Interface, error) {
+	for _, i := range c.Result.Interfaces {
+		if i.Name == c.IfName && (i.Sandbox == c.Netns || link.NetnsAlive(c.Pod.ID, i.Sandbox)) {
+			return i, nil
+		}
+	}
+	return nil, attachment.Mismatch("prevResult has no interface %s in netns %s", c.IfName, c.Netns)
+}
+
+// CNIRoute returns the result's form of a kernel route.
+func CNIRoute(r link.Route) *types.Route {
+	route := &types.Route{Dst: *r.Dst, GW: r.Gateway, Priority: r.Priority, Scope: r.Scope}
+	if r.Table != 0 {
+		route.Table = current.Int(r.Table)
+	}
+	return route
+}

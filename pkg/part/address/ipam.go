@@ -1,0 +1,178 @@
+package address
+
+import (
+	"context"
+	"fmt"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// Ask is the part that asks the configuration's IPAM plugin for addresses, routes
+// and DNS, and frees them. Apply asks and does not wait: the link can be made
+// meanwhile. [Await] takes the answer.
+type Ask struct {
+	attachment.Base
+	await *Await
+	call  *call // set by Claim
+}
+
+// Await is the part that takes the answer of the IPAM plugin.
+type Await struct {
+	attachment.Base
+	answer chan answer
+}
+
+type answer struct {
+	result *current.Result
+	err    error
+}
+
+// IPAM returns the two parts of an attachment that has its addresses from an IPAM
+// plugin.
+func IPAM() (*Ask, *Await) {
+	await := &Await{answer: make(chan answer, 1)}
+	return &Ask{await: await}, await
+}
+
+// Name implements [attachment.Part].
+func (*Ask) Name() string { return "ipam" }
+
+// Name implements [attachment.Part].
+func (*Await) Name() string { return "addresses" }
+
+// Claim finds the plugin, and records how the addresses are freed.
+func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
+	tx.Layer3.DNS = tx.Conf.DNS
+	if tx.Conf.IPAM.Type == "" {
+		return nil
+	}
+	config, err := tx.Conf.Kept()
+	if err != nil {
+		return err
+	}
+	if p.call, err = newCall(tx.Conf.IPAM.Type, environment(tx.Call, "ADD"), tx.Conf.Raw); err != nil {
+		return err
+	}
+	tx.Record.IPAM = &ledger.IPAM{Type: tx.Conf.IPAM.Type, Path: tx.Path, Args: tx.Args, Config: config}
+	return nil
+}
+
+// Recorded implements [attachment.Part].
+func (*Ask) Recorded(r *ledger.Record) bool { return r.IPAM != nil }
+
+// Apply asks the IPAM plugin. From this moment its answer has to be given back.
+func (p *Ask) Apply(ctx context.Context, tx *attachment.Tx) error {
+	if p.call == nil {
+		return nil
+	}
+	tx.Go(func() {
+		result, err := p.call.add(ctx, tx.Conf.CNIVersion)
+		p.await.answer <- answer{result, err}
+	})
+	return nil
+}
+
+// Apply waits for the answer of the IPAM plugin.
+func (p *Await) Apply(_ context.Context, tx *attachment.Tx) error {
+	if tx.Record.IPAM == nil {
+		return nil
+	}
+	a := <-p.answer
+	if a.err != nil {
+		return a.err
+	}
+	tx.Layer3.IPs, tx.Layer3.Routes = a.result.IPs, a.result.Routes
+	if tx.Layer3.DNS.IsEmpty() {
+		tx.Layer3.DNS = a.result.DNS
+	}
+	return nil
+}
+
+// Release frees the addresses of the recorded attachment. The error wraps
+// [attachment.ErrNotInstalled] if the IPAM plugin is missing.
+func (p *Ask) Release(ctx context.Context, releasing *attachment.Releasing) error {
+	r := releasing.Record
+	i, err := newCall(r.IPAM.Type, pluginEnv{
+		command: "DEL", containerID: r.ContainerID, netns: r.Netns.Path, ifName: r.IfName, args: r.IPAM.Args, path: r.IPAM.Path,
+	}, r.IPAM.Config)
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", r.Holder(), err)
+	}
+	_, err = i.run(ctx)
+	return err
+}
+
+// Pass implements [attachment.Addresses].
+func (*Ask) Pass(ctx context.Context, c *attachment.Call, verb string) error {
+	if c.Conf.IPAM.Type == "" {
+		return nil
+	}
+	i, err := newCall(c.Conf.IPAM.Type, environment(c, verb), c.Conf.Raw)
+	if err != nil {
+		return err
+	}
+	_, err = i.run(ctx)
+	return err
+}
+
+// call is one call of an IPAM plugin. Its environment is built from what it is
+// given alone, because a sweep calls for attachments that the environment of its
+// own process knows nothing of.
+type call struct {
+	plugin string
+	binary string
+	env    pluginEnv
+	config []byte
+}
+
+func newCall(plugin string, env pluginEnv, config []byte) (*call, error) {
+	binary, err := findPlugin(plugin, env.path)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.IPAM, "install it in the CNI binary directory, or correct the type", "IPAM plugin %q", plugin)
+	}
+	return &call{plugin: plugin, binary: binary, config: config, env: env}, nil
+}
+
+func environment(c *attachment.Call, verb string) pluginEnv {
+	return pluginEnv{command: verb, containerID: c.ContainerID, netns: c.Netns, ifName: c.IfName, args: c.Args, path: c.Path}
+}
+
+func (i *call) run(ctx context.Context) ([]byte, error) {
+	stdout, err := execPlugin(ctx, i.binary, i.env, i.config)
+	return stdout, i.failed(err)
+}
+
+// add runs ADD and returns its result, which has an address.
+func (i *call) add(ctx context.Context, version string) (*current.Result, error) {
+	stdout, err := i.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	decoded, err := decodeResult(stdout, version)
+	if err != nil {
+		return nil, i.failed(err)
+	}
+	result, err := current.NewResultFromResult(decoded)
+	if err != nil {
+		return nil, i.failed(err)
+	}
+	if len(result.IPs) == 0 {
+		return nil, cnierr.New(cnierr.IPAM, "give it a range, or leave the ipam section empty",
+			"IPAM plugin %q returned missing IP config", i.plugin)
+	}
+	return result, nil
+}
+
+// failed keeps the plugin's code where a runtime acts upon it.
+func (i *call) failed(err error) error {
+	code := cnierr.IPAM
+	switch c := cnierr.Code(err); c {
+	case cnierr.TryAgain, cnierr.NotAvailable, cnierr.Limited, cnierr.InvalidConfig:
+		code = c
+	}
+	return cnierr.Wrap(err, code, "", "IPAM plugin %q, %s", i.plugin, i.env.command)
+}

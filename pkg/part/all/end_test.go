@@ -1,0 +1,43 @@
+package all_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// TestEndLeavesAnAttachmentThatHasTheNameNow ends what was stale when somebody
+// looked, after the runtime has used its name again.
+func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
+	b := newBench(t)
+	config := b.macvlanConfig(nil)
+	b.node.MustRun(b.call("ADD", config))
+	n := b.open()
+	b.pod.Delete()
+	stale, errs := n.Stale()
+	if len(stale) != 1 || len(errs) > 0 {
+		t.Fatal(stale, errs)
+	}
+	b.node.MustRun(b.call("DEL", config))
+	b.pod = testnet.NewNetns(t, "pod")
+	b.node.MustRun(b.call("ADD", config))
+	if err := n.End(context.Background(), stale[0], 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.pod.ByName("net1"); err != nil || len(b.records()) != 1 {
+		t.Errorf("the new pod has lost its interface: %v, %d records", err, len(b.records()))
+	}
+	// Whatever was thought of it: it is not ended while its pod lives.
+	if err := n.End(context.Background(), b.records()[0], 0); err != nil || len(b.records()) != 1 {
+		t.Error(err, b.records())
+	}
+	b.pod.Delete()
+	stale, errs = n.Stale()
+	if len(stale) != 1 || len(errs) > 0 {
+		t.Fatal(stale, errs)
+	}
+	if err := n.End(context.Background(), stale[0], 0); err != nil || len(b.records()) != 0 {
+		t.Error(err, b.records())
+	}
+}

@@ -1,0 +1,133 @@
+package all_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// answering gives a directory with an IPAM plugin "spy" that does what a shell
+// script says, beside the project's plugins.
+func (b *bench) answering(script string) (path string) {
+	b.t.Helper()
+	path = pluginDir(b.t)
+	writeExecutable(b.t, filepath.Join(path, "spy"), "#!/bin/sh\n"+script+"\n")
+	return path
+}
+
+const spyResult = `{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}`
+
+// TestIPAMPluginDiesWithTheADD kills an ADD as runtimes do, and not what it
+// began: that would go on and take an address after the DEL.
+func TestIPAMPluginDiesWithTheADD(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	path := b.answering(`[ "$CNI_COMMAND" = ADD ] || exit 0; echo $$ >` + pidFile + `; exec sleep 60`)
+	c := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
+	c.Path = path
+	cmd := exec.Command("ip", "netns", "exec", b.node.Name, filepath.Join(path, "host-device"))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName, "CNI_NETNS="+c.Netns, "CNI_PATH="+path)
+	cmd.Stdin = strings.NewReader(c.Config)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	for deadline := time.Now().Add(20 * time.Second); child == 0; time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(pidFile)
+		child, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		if time.Now().After(deadline) {
+			t.Fatal("the IPAM plugin was not called")
+		}
+	}
+	_ = cmd.Process.Kill() // "ip" has become the plugin
+	_ = cmd.Wait()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); err != nil || strings.Contains(string(stat), ") Z ") {
+			break
+		}
+		if time.Now().After(deadline) {
+			_ = syscall.Kill(child, syscall.SIGKILL)
+			t.Fatal("the IPAM plugin lives on")
+		}
+	}
+	b.node.MustRun(c.With("DEL"))
+	b.untouched(before)
+}
+
+// TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor has one that leaves a process
+// with its stdout.
+func TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	c := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
+	c.Path = b.answering(`sleep 30 & echo '` + spyResult + `'`)
+	for _, verb := range []string{"ADD", "DEL"} {
+		began := time.Now()
+		b.node.MustRun(c.With(verb))
+		if took := time.Since(began); took > 15*time.Second {
+			t.Errorf("%s took %v", verb, took)
+		}
+	}
+	b.untouched(before)
+}
+
+func TestResultsWithHolesAreErrors(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	holes := []string{
+		"null", `{"ips":null}`, `{"ips":[null]}`, `{"cniVersion":"0.4.0","ips":[null]}`, `{"cniVersion":"1.0.0","interfaces":[null],"ips":[{"address":"10.1.2.3/24"}]}`,
+		`{"cniVersion":"0.3.1","routes":[null],"ips":[{"version":"4","address":"10.1.2.3/24"}]}`,
+	}
+	for _, hole := range holes {
+		c := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
+		c.Path = b.answering(`[ "$CNI_COMMAND" = ADD ] && echo '` + hole + `' || true`)
+		if err := b.answered(c); err == nil {
+			t.Errorf("an IPAM plugin answers %s, and ADD succeeds", hole)
+		}
+		b.untouched(before)
+	}
+	add := b.call("ADD", b.config(nil))
+	b.node.MustRun(add)
+	for _, hole := range holes {
+		c := b.call("CHECK", b.withPrevResult(b.config(nil), []byte(hole)))
+		if err := b.answered(c); err == nil {
+			t.Errorf("prevResult is %s, and CHECK succeeds", hole)
+		}
+	}
+	b.node.MustRun(add.With("DEL"))
+}
+
+// TestAddressThatIsStillToBeFreedKeepsItsRecord uses the attachment's name again
+// while the IPAM plugin is not installed.
+func TestAddressThatIsStillToBeFreedKeepsItsRecord(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	b.path = pluginDir(t)
+	c := b.call("ADD", b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")}))
+	c.Path = b.path
+	b.node.MustRun(c)
+	b.hideIPAM(t)
+	b.node.MustRun(c.With("DEL"))
+	again := c
+	again.Config = b.config(map[string]any{"ipam": map[string]any{}})
+	_, err := b.node.Run(again)
+	fails(t, err, cnierr.TryAgain, "an earlier attachment", "install it again")
+	if r := b.records(); len(r) != 1 || len(b.held()) == 0 {
+		t.Errorf("%d records, held: %v", len(r), b.held())
+	}
+	if err := os.Rename(filepath.Join(b.path, "hidden"), filepath.Join(b.path, "whereabouts")); err != nil {
+		t.Fatal(err)
+	}
+	b.node.MustRun(again)
+	b.node.MustRun(again.With("DEL"))
+	b.untouched(before)
+}

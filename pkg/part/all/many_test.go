@@ -1,0 +1,82 @@
+package all_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// each makes n commands of ip(8) from a format for two bytes.
+func each(n int, format string) (commands []string) {
+	for i := range n {
+		commands = append(commands, fmt.Sprintf(format, i>>8, i&255))
+	}
+	return commands
+}
+
+// delTime is less than runtimes wait for a DEL, which is minutes, and more than one
+// here needs on a busy machine. What looks at all pairs of thousands takes longer.
+const delTime = time.Minute
+
+// A pod may give its interface, and its netns, thousands of everything: a DEL
+// takes no longer than the runtime has patience for, and leaves nothing.
+func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
+	for name, c := range map[string]struct {
+		promote bool // an IPv4 address takes the place of the deleted one of its subnet
+		does    []string
+	}{
+		"addresses of a subnet": {promote: true, does: each(10000, "addr add 10.1.%d.%d/8 dev net1")},
+		"addresses":             {does: each(1000, "addr add 10.1.%d.%d/32 dev net1")},
+		"IPv6 addresses":        {does: each(500, "addr add fd00::%x:%x/64 dev net1 nodad")},
+		"routes":                {does: append([]string{"addr add 10.0.0.1/24 dev net1"}, each(5000, "route add 10.1.%d.%d/32 via 10.0.0.2")...)},
+		"rules":                 {does: each(1000, "rule add from 10.1.%d.%d/32 lookup 7")},
+		"neighbors":             {does: each(5000, "neigh add 10.1.%d.%d lladdr 02:00:00:00:00:01 nud permanent dev net1")},
+		"children":              {does: each(100, "link add link net1 name c%d-%d type macvlan mode bridge")},
+		"links":                 {does: each(500, "link add i%d-%d type ifb")},
+	} {
+		for plugin, config := range map[string]func(*bench, map[string]any) string{
+			"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig,
+		} {
+			t.Run(plugin+", "+name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				before := b.node.State()
+				config := config(b, map[string]any{"ipam": localIPAM("10.77.0.0/24")})
+				b.node.MustRun(b.call("ADD", config))
+				if c.promote {
+					b.pod.Sysctl("ipv4/conf/all/promote_secondaries", "1")
+				}
+				b.pod.Batch(nil, c.does...)
+				began := time.Now()
+				b.node.MustRun(b.call("DEL", config))
+				took := time.Since(began)
+				if took > delTime {
+					t.Errorf("DEL took %v", took)
+				}
+				b.untouched(before)
+			})
+		}
+	}
+}
+
+// All of them have the attachment's MAC and could receive its traffic, so all are
+// deleted.
+func TestDelIsQuickWithManyMacvlansOfThePod(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	const mac = "02:00:00:00:00:42"
+	config := b.macvlanConfig(map[string]any{"mac": mac})
+	b.node.MustRun(b.call("ADD", config))
+	b.pod.IP("link", "add", "other", "type", "ifb")
+	b.pod.Batch(nil, each(800, "link add link net1 name c%d-%d address "+mac+" type macvlan mode bridge")...)
+	began := time.Now()
+	b.node.MustRun(b.call("DEL", config))
+	if took := time.Since(began); took > delTime {
+		t.Errorf("DEL took %v", took)
+	}
+	b.untouched(before)
+	links, err := b.pod.Links()
+	if err != nil || len(links) != 2 {
+		t.Errorf("%d links are left in the pod, want lo and other (%v)", len(links), err)
+	}
+}

@@ -1,0 +1,78 @@
+// Package loan has what several parts need to know of the NICs that are lent: who
+// has one, whether the node's administrator allows it, and what of one that
+// returned is not as it was.
+package loan
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+)
+
+// Host returns where the facts of the node's NICs are read.
+func Host(n *attachment.Node) *nic.Host {
+	return &nic.Host{
+		Netns: n.Netns, Sys: n.Sys, Proc: n.Proc,
+		Holder: func(device string) string { return holderOfDevice(n, device) },
+	}
+}
+
+// holderOfDevice returns the name of the attachment that has been lent a device
+// of the host, "" if none has.
+func holderOfDevice(n *attachment.Node, device string) string {
+	records, _ := n.Ledger.List() // only for the text of an error
+	for _, r := range records {
+		if r.Loan != nil && r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) && (r.Loan.PCI == device || r.Loan.Identity.ParentDev == device) {
+			return r.Holder()
+		}
+	}
+	return ""
+}
+
+// CheckOverrides fails if allow has a key that is none of [nic.Overrides].
+func CheckOverrides(allow []string) error {
+	if bad := slices.IndexFunc(allow, func(k string) bool { return !slices.Contains(nic.Overrides, k) }); bad >= 0 {
+		return cnierr.New(cnierr.InvalidConfig, "use "+strings.Join(nic.Overrides, ", "), `"allow" has no key %q`, allow[bad])
+	}
+	return nil
+}
+
+// LentTo returns the error for a NIC that holder has.
+func LentTo(holder *ledger.Record) error {
+	return cnierr.New(cnierr.NICLent, "wait until that attachment ends, or choose another NIC",
+		"%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase)
+}
+
+// HolderOf returns the record of the loan of this host netns whose NIC, as it was
+// on the host, s selects, or nil.
+func HolderOf(n *attachment.Node, s nic.Selector) (*ledger.Record, error) {
+	records, errs := n.Ledger.List()
+	for _, r := range records {
+		if r.Loan != nil && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID) && Selects(s, r.Loan) {
+			return r, nil
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Selects reports whether s selects the NIC of the loan, as it was on the host.
+func Selects(s nic.Selector, l *ledger.Loan) bool {
+	switch {
+	case s.Device != "":
+		return l.Name == s.Device || l.Snapshot != nil && slices.Contains(l.Snapshot.AltNames, s.Device)
+	case s.HWAddr != "":
+		return l.Snapshot != nil && strings.EqualFold(l.Snapshot.MAC, s.HWAddr)
+	case s.KernelPath != "":
+		return l.Identity.ParentDev != "" && strings.HasSuffix(strings.TrimRight(s.KernelPath, "/"), "/"+l.Identity.ParentDev)
+	case s.PCI != "":
+		return l.PCI == s.PCI
+	default:
+		return l.Identity.ParentDev == s.Aux
+	}
+}

@@ -1,0 +1,39 @@
+package loan
+
+import (
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Report logs what of a returned NIC is not as it was, and writes a note that
+// outlives the record, for railctl and the agent. It is not an error: the NIC is
+// home, and trying again would not help.
+func Report(n *attachment.Node, r *ledger.Record, lost []error, device []link.Changed, programs []link.Program) {
+	var changed []string
+	for _, e := range lost {
+		n.LogOf(r).Warn("configuration of the NIC not restored", "err", e)
+		changed = append(changed, e.Error())
+	}
+	for _, c := range device {
+		n.LogOf(r).Warn("setting of the NIC not restored", "setting", c.Setting, "err", c.Err)
+		changed = append(changed, c.String())
+	}
+	for _, p := range programs {
+		n.LogOf(r).Warn("BPF program of the host was detached when the NIC was lent", "program", p.String())
+		changed = append(changed, p.String()+" of the host was detached when the NIC was lent")
+	}
+	if len(changed) == 0 {
+		return
+	}
+	key := r.NICName() // there is no record, or it has RDMA devices only
+	if r.Loan != nil && r.Loan.NIC != "" {
+		key = r.Loan.NIC
+	}
+	err := n.Ledger.PutReturned(key, ledger.Returned{NIC: r.NICName(), Time: time.Now().UTC(), Holder: r.Holder(), Changed: changed})
+	if err != nil {
+		n.LogOf(r).Warn("cannot write the note of what changed", "err", err)
+	}
+}

@@ -1,0 +1,193 @@
+package macvlan
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Release deletes the attachment's macvlan in the pod netns. If the pod moved the
+// macvlan to another netns, where it may still answer, Release waits until it is
+// gone. A macvlan that is nowhere was deleted in the pod.
+func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
+	r, pod := releasing.Record, releasing.Pod
+	if pod == nil {
+		return nil // it died with its netns
+	}
+	if r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && !hasMAC(pod, r) {
+		return nil // another pod's: its netns has the inode number of ours
+	}
+	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
+	defer cancel()
+	err := wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+		found, err := macvlansOf(releasing)
+		if err != nil {
+			return true, err
+		}
+		sure := slices.ContainsFunc(found, func(l *link.Link) bool { return l.MAC.String() == r.MAC })
+		if err := deleteAll(pod, found, sure, releasing.Silent); err != nil || sure {
+			return true, err
+		}
+		hidden, err := hidden(releasing)
+		return !hidden, err
+	})
+	if err != nil && errors.Is(err, waiting.Err()) {
+		return cnierr.New(cnierr.NotHome, "end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again",
+			"the pod moved its macvlan %s (%s on %s) to another netns, where it is still up", r.IfName, r.MAC, r.Child.Master)
+	}
+	return err
+}
+
+func hasMAC(pod *link.Netns, r *ledger.Record) bool {
+	links, err := pod.Links()
+	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.MAC.String() == r.MAC })
+}
+
+// macvlansOf returns the attachment's macvlans in the pod netns: the one that it was
+// given, by index, kind and master, and those that the pod made beside it with its
+// MAC or its addresses (a macvlan on a macvlan lies on the same parent). A record
+// of an earlier version has no index: then the MAC decides, or else the name.
+func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
+	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
+	links, err := pod.Links()
+	if err != nil {
+		return nil, err
+	}
+	links = slices.DeleteFunc(links, func(l *link.Link) bool { return !onParent(n, l, r, pod) })
+	mine := func(l *link.Link) bool { return r.Child.PodIndex != 0 && l.Index == r.Child.PodIndex }
+	if len(links) == 1 && mine(links[0]) {
+		return links, nil // nearly always
+	}
+	others := n.OthersIn(pod, r)
+	// Once for all: both the links and the addresses may be a pod's ten thousands.
+	answers := sync.OnceValue(func() map[int]bool { return answering(pod, r) })
+	var found []*link.Link
+	for _, l := range links {
+		switch {
+		case mine(l):
+		case slices.ContainsFunc(others, func(o *ledger.Record) bool { return Is(l, o) }):
+			continue
+		case l.MAC.String() == r.MAC, l.Name == tempName(r), answers()[l.Index]:
+		default:
+			continue
+		}
+		found = append(found, l)
+	}
+	if len(found) == 0 && r.Child.PodIndex == 0 {
+		for _, l := range links {
+			if l.Name == r.IfName {
+				found = append(found, l)
+			}
+		}
+	}
+	return found, nil
+}
+
+// onParent reports whether l is a macvlan on the attachment's parent. If the
+// parent is unknown, every macvlan is.
+func onParent(n *attachment.Node, l *link.Link, r *ledger.Record, pod *link.Netns) bool {
+	if l.Kind != "macvlan" {
+		return false
+	}
+	index := r.Child.MasterIndex
+	if index == 0 {
+		ns := n.Netns
+		if r.Child.InPod {
+			ns = pod
+		}
+		if master, err := ns.ByName(r.Child.Master); err == nil {
+			index = master.Index
+		}
+	}
+	return index == 0 || l.Damage != nil || l.Lower == index && l.LowerAway != r.Child.InPod
+}
+
+// Is reports whether l is the macvlan of the attachment o.
+func Is(l *link.Link, o *ledger.Record) bool {
+	if o.Child == nil {
+		return false
+	}
+	if o.Child.PodIndex != 0 {
+		return l.Index == o.Child.PodIndex
+	}
+	return l.MAC.String() == o.MAC || l.Name == o.IfName
+}
+
+// answering returns the indexes of the links in the pod netns that have an
+// address of the attachment, as far as that can be known.
+func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
+	var mine []net.IP
+	for _, cidr := range r.Addresses {
+		if ip, _, err := net.ParseCIDR(cidr); err == nil {
+			mine = append(mine, ip)
+		}
+	}
+	if len(mine) == 0 {
+		return nil
+	}
+	found, _ := pod.LinksWith(mine)
+	return found
+}
+
+// hidden reports whether the macvlan is up in a netns that cannot be
+// searched: its master accepts frames for its MAC (macvlan_open adds it to the
+// filter), and no other attachment has that MAC. A macvlan that is down answers
+// for nothing. One whose MAC the pod changed too is not found: such a pod can use
+// any MAC and address in the master's network until it ends anyway.
+func hidden(releasing *attachment.Releasing) (bool, error) {
+	n, r := releasing.Node, releasing.Record
+	if r.MAC == "" {
+		return false, nil
+	}
+	ns := releasing.Home
+	if r.Child.InPod {
+		ns = releasing.Pod
+	}
+	master, err := ns.ByName(r.Child.Master)
+	if errors.Is(err, link.ErrNotFound) {
+		return false, nil // its children died with it, or it is lent
+	}
+	if err != nil {
+		return false, err
+	}
+	hears, err := ns.HearsFor(master.Index, r.MAC)
+	return hears && !n.AnotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }), err
+}
+
+// fewLinks is the largest number of a pod's links that are deleted one by one. An
+// attachment has one macvlan; any others were made by the pod.
+const fewLinks = 4
+
+// deleteWait bounds the time for deleting more than that.
+const deleteWait = 5 * time.Second
+
+// deleteAll deletes these links of the pod. If sure, which means that there
+// are no others, it calls silent once none of them answers for an address.
+func deleteAll(pod *link.Netns, links []*link.Link, sure bool, silent func()) error {
+	if len(links) > fewLinks {
+		var err error
+		if links, err = pod.DeleteTogether(links, deleteWait); err != nil {
+			return err
+		}
+	}
+	for _, l := range links {
+		sure = pod.Silence(l.Index) == nil && sure
+	}
+	if sure {
+		silent()
+	}
+	var errs []error
+	for _, l := range links {
+		errs = append(errs, cnierr.Wrap(pod.Delete(l.Index), cnierr.Kernel, "", "delete macvlan %s", l.Name))
+	}
+	return errors.Join(errs...)
+}

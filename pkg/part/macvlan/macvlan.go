@@ -1,0 +1,231 @@
+package macvlan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+)
+
+// Part is a macvlan on a NIC that stays on the host, or in the pod. Its claim
+// precedes that of the RDMA devices, which are those of [attachment.Tx.Parent].
+type Part struct {
+	attachment.Base
+	Conf *netconf.Macvlan
+}
+
+// Name implements [attachment.Part].
+func (Part) Name() string { return "macvlan" }
+
+// Recorded implements [attachment.Part].
+func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil }
+
+// Claim finds the parent and makes sure that it can carry the macvlan.
+func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
+	parent, err := p.parent(tx.Node, p.where(tx))
+	if err != nil {
+		return err
+	}
+	c := p.Conf
+	if !c.LinkInContainer {
+		host := loan.Host(tx.Node)
+		if err := host.Permit(host.Of(parent), tx.Node.File, nil); err != nil {
+			return err
+		}
+		tx.Parent = parent // in the pod it is the pod's own, and so is its RDMA device
+	}
+	if parent.Encap == "infiniband" {
+		return cnierr.New(cnierr.InvalidConfig, "use the ipoib plugin for an InfiniBand port",
+			"master %s is InfiniBand, which cannot carry a macvlan", parent.Name)
+	}
+	if c.MTU > parent.MTU {
+		return cnierr.New(cnierr.InvalidConfig, "raise the master's MTU, or give a smaller one",
+			"invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, parent.MTU)
+	}
+	if !parent.IsUp() {
+		// The kernel makes it all the same, and it works once the parent is up.
+		tx.Node.Log.Warn("the master is down, no packet will pass", "master", parent.Name, "cure", "ip link set "+parent.Name+" up")
+	}
+	tx.Record.Child = &ledger.Child{Master: parent.Name, MasterIndex: parent.Index, Mode: c.Mode, InPod: c.LinkInContainer}
+	return nil
+}
+
+// Confirm fails if the parent is lent. Its ADD writes its record, and then looks for
+// ours: one of the two sees the other. A NIC driven from user space stays here.
+func (p Part) Confirm(tx *attachment.Tx) error {
+	if tx.Parent == nil {
+		return nil
+	}
+	holder, err := tx.Node.Ledger.HolderOf(loan.Host(tx.Node).Of(tx.Parent).Key(tx.Node.Netns.ID))
+	if err == nil && holder != nil && holder.Loan.Driver == "" && tx.Node.Alive(holder) {
+		err = loan.LentTo(holder)
+	}
+	return err
+}
+
+// where returns the netns that the parent is in.
+func (p Part) where(tx *attachment.Tx) *link.Netns {
+	if p.Conf.LinkInContainer {
+		return tx.Pod
+	}
+	return tx.Node.Netns
+}
+
+// parent returns the link that the configuration names, or that of the default
+// route.
+func (p Part) parent(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
+	if p.Conf.Master == "" {
+		return defaultParent(ns)
+	}
+	l, err := ns.ByName(p.Conf.Master)
+	if !errors.Is(err, link.ErrNotFound) {
+		return l, err
+	}
+	if !p.Conf.LinkInContainer {
+		holder, holderErr := loan.HolderOf(n, nic.Selector{Device: p.Conf.Master})
+		if holderErr == nil && holder != nil {
+			return nil, loan.LentTo(holder)
+		}
+	}
+	return nil, cnierr.New(cnierr.NICNotFound, `see "ip link", and correct "master"`,
+		"master %q does not exist in netns %s", p.Conf.Master, ns.Path)
+}
+
+// defaultParent returns the interface of the default route.
+func defaultParent(ns *link.Netns) (*link.Link, error) {
+	uplinks, err := ns.DefaultRouteLinks()
+	if err != nil {
+		return nil, err
+	}
+	if len(uplinks) == 0 {
+		return nil, cnierr.New(cnierr.InvalidConfig, `name one by "master"`, "no default route interface found for the macvlan's master")
+	}
+	return ns.ByIndex(uplinks[0])
+}
+
+// Apply makes the macvlan in the pod netns, down and without addresses.
+func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
+	ns := p.where(tx)
+	parent, err := ns.ByName(tx.Record.Child.Master)
+	if err != nil {
+		return err
+	}
+	mac, err := p.Conf.HardwareAddr()
+	if err != nil {
+		return err
+	}
+	m := link.Macvlan{
+		Master: parent.Index, Name: tx.IfName, Mode: p.Conf.Mode, MTU: p.Conf.MTU, MAC: mac, BCQueueLen: p.Conf.BCQueueLen,
+	}
+	err = ns.CreateMacvlan(tx.Pod, m)
+	if errors.Is(err, unix.EEXIST) && tx.NameFree(tx.IfName) == nil {
+		// Kernels before 6.2 look the name up on the host: make it under
+		// another, which only the pod sees.
+		err = createRenamed(tx, ns, m)
+	}
+	if err != nil {
+		return p.refused(ns, parent, err)
+	}
+	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
+		return err
+	}
+	tx.Record.MAC, tx.Record.Child.PodIndex = tx.Link.MAC.String(), tx.Link.Index
+	return tx.Step("mtu")
+}
+
+func createRenamed(tx *attachment.Tx, ns *link.Netns, m link.Macvlan) error {
+	name := m.Name
+	m.Name = tempName(tx.Record)
+	if err := ns.CreateMacvlan(tx.Pod, m); err != nil {
+		return err
+	}
+	l, err := tx.Pod.ByName(m.Name)
+	if err != nil {
+		return err
+	}
+	if err := tx.Pod.Rename(l.Index, name); err != nil {
+		return errors.Join(err, tx.Pod.Delete(l.Index))
+	}
+	return nil
+}
+
+// tempName returns the name that createRenamed makes the attachment's macvlan with.
+func tempName(r *ledger.Record) string {
+	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
+}
+
+// refused returns the error for a macvlan that the kernel did not make.
+func (p Part) refused(ns *link.Netns, parent *link.Link, err error) error {
+	what := fmt.Sprintf("the kernel makes no macvlan on %s", parent.Name)
+	switch {
+	case errors.Is(err, unix.EBUSY) && hasKind(ns, parent, "ipvlan", "ipvtap"):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, "end the pods that use ipvlan on it, or use another master",
+			"%s: it has ipvlan children, and a NIC carries one kind or the other", what)
+	case errors.Is(err, unix.EBUSY):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, "use another master, or take it out of its bridge or bond",
+			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what)
+	case errors.Is(err, unix.EINVAL):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, `check "mode" and "mac": passthru allows one child, and a MAC must be unicast`, "%s", what)
+	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
+		return cnierr.Wrap(err, cnierr.InvalidConfig, "give it another MAC", "%s with MAC %s", what, p.Conf.MAC)
+	}
+	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log", "%s", what)
+}
+
+func hasKind(ns *link.Netns, parent *link.Link, kinds ...string) bool {
+	links, err := ns.Links()
+	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool {
+		return l.Lower == parent.Index && !l.LowerAway && slices.Contains(kinds, l.Kind)
+	})
+}
+
+// Check fails unless the interface is such a macvlan as ADD makes.
+func (p Part) Check(_ context.Context, c *attachment.Checking) error {
+	switch l := c.Link; {
+	case l == nil:
+		return attachment.Mismatch("interface %s is not in netns %s", c.IfName, c.Netns)
+	case l.Kind != "macvlan":
+		return attachment.Mismatch("interface %s has kind %s, want macvlan", l.Name, l.Kind)
+	case l.Mode != p.Conf.Mode:
+		return attachment.Mismatch("interface %s is a macvlan in mode %s, not %s", l.Name, l.Mode, p.Conf.Mode)
+	}
+	return nil
+}
+
+// TakeOver deletes a macvlan that upstream's plugin made.
+func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
+	if u.Recorded || u.Pod == nil {
+		return nil // it died with its netns
+	}
+	l, err := u.Pod.ByName(u.IfName)
+	if errors.Is(err, link.ErrNotFound) || err == nil && l.Kind != "macvlan" {
+		return nil // another interface may have the name
+	}
+	if err != nil {
+		return err
+	}
+	return deleteAll(u.Pod, []*link.Link{l}, false, func() {})
+}
+
+// Available returns why the parent that the configuration names cannot be used.
+func (p Part) Available(n *attachment.Node) error {
+	if p.Conf.LinkInContainer {
+		return nil // it is in each pod
+	}
+	parent, err := p.parent(n, n.Netns)
+	if err != nil {
+		return err
+	}
+	host := loan.Host(n)
+	return host.Permit(host.Of(parent), n.File, nil)
+}

@@ -1,0 +1,95 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// roomWait bounds the time for freeing the names of a NIC.
+const roomWait = 5 * time.Second
+
+// makeRoom returns the host link that has one of the names that a NIC needs on the
+// host, its own name first, or nil if the names are free. When a netns ends, the
+// kernel moves its NIC to the host, where it keeps its name in the pod if that name
+// is free. The name may be that of another NIC that is lent. makeRoom renames such a
+// link: it gets its own name back when its own attachment ends. index is that of the
+// NIC if it is on the host already, else 0.
+//
+// The caller holds the ledger's lock of names: a NIC that another process is just
+// giving its own name must not be renamed.
+func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, names ...string) (taken *link.Link, name string, err error) {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
+	for deadline := time.Now().Add(roomWait); ; {
+		taken, name, err = home.NameTaken(names, index)
+		if taken == nil || err != nil || time.Now().After(deadline) || ctx.Err() != nil {
+			return taken, name, err
+		}
+		other, err := returnedAs(n, home, taken, r)
+		if other == nil || err != nil {
+			return taken, name, err
+		}
+		if changed, err := renameReturned(n, home, taken.Index, other); err != nil || !changed {
+			return taken, name, err
+		}
+	}
+}
+
+// renameReturned renames a NIC that the kernel returned to the host because its netns
+// ended, and removes the altnames that the pod added. The NIC has names that a pod
+// chose. It gets its own name back when its attachment ends. changed reports whether the
+// NIC may have other names now.
+func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.Record) (changed bool, err error) {
+	l, err := home.ByIndex(index)
+	if err != nil {
+		return true, nil //nolint:nilerr // it has left
+	}
+	changed = slices.ContainsFunc(l.AltNames, func(name string) bool { return !slices.Contains(of.Loan.Snapshot.AltNames, name) })
+	if err := home.KeepAltNames(l, of.Loan.Snapshot.AltNames); err != nil {
+		n.LogOf(of).Warn("altnames given in the pod could not be removed", "err", err)
+	}
+	if l.Name == of.Loan.Name {
+		return changed, nil
+	}
+	name := fmt.Sprintf("dev%d", index) // as the kernel would have called it
+	for try := 1; try < renameTries; try++ {
+		if err = home.Rename(index, name); !errors.Is(err, unix.EEXIST) {
+			break
+		}
+		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
+	}
+	if err != nil {
+		return false, cnierr.Wrap(err, cnierr.NotHome, "rename it by hand, then end the attachment again", "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name)
+	}
+	n.LogOf(of).Warn("returned NIC with the name of another one renamed", "name", l.Name, "now", name)
+	return true, nil
+}
+
+// renameTries bounds the search for an unused name.
+const renameTries = 20
+
+// returnedAs returns the record, other than mine, of the NIC l, or nil. The kernel moved
+// that NIC to the host because a netns ended; its attachment has not ended.
+func returnedAs(n *attachment.Node, home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
+	records, _ := n.Ledger.List() // an attachment whose record cannot be read cannot be ended
+	for _, r := range records {
+		if r.Key == mine.Key || r.Loan == nil || r.Loan.Driver != "" || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
+			!r.HostNetns.Equal(home.ID) {
+			continue
+		}
+		found, err := home.Find(r.Loan.Identity, r.Loan.Name, r.IfName)
+		if err != nil || found != nil && found.Index == l.Index {
+			return r, err
+		}
+	}
+	return nil, nil
+}

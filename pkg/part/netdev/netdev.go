@@ -1,0 +1,299 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/address"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+)
+
+// Part is a NIC of the host that moves into the pod netns. Its claim precedes that
+// of the RDMA devices, which are those of [attachment.Tx.Parent].
+type Part struct {
+	attachment.Base
+	Conf *netconf.HostDevice
+}
+
+// Name implements [attachment.Part].
+func (Part) Name() string { return "netdev" }
+
+// Recorded implements [attachment.Part].
+func (Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
+
+// selector returns what the configuration selects on this host. An injected id
+// that names no device of the host (a device plugin's own numbers) is passed
+// over when something else selects.
+func (p Part) selector(h *nic.Host) (nic.Selector, error) {
+	c := p.Conf
+	s := nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
+	for _, id := range c.IDs() {
+		if h.IsPCI(id) {
+			s.PCI = id
+			break
+		}
+		if h.IsAux(id) {
+			s.Aux = id
+			break
+		}
+	}
+	if s.IsZero() && len(c.IDs()) > 0 {
+		return s, cnierr.New(cnierr.NICNotFound, "see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`, or name the NIC by \"device\"",
+			"device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0])
+	}
+	if s.IsZero() {
+		return s, cnierr.New(cnierr.InvalidConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", `+
+			"or have the pod ask for the resource in the NAD's annotation k8s.v1.cni.cncf.io/resourceName",
+			"the network names no NIC, and no device plugin gave one")
+	}
+	return s, nil
+}
+
+// Holder returns the record of the attachment that has the NIC. A NIC whose
+// holder's netns is gone is on the host already, under whatever name, or on its way.
+func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
+	host := loan.Host(tx.Node)
+	s, err := p.selector(host)
+	if err != nil {
+		return nil, nil //nolint:nilerr // Claim says so
+	}
+	switch found, err := host.Select(s); {
+	case err == nil:
+		return tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
+	case errors.Is(err, nic.ErrNotFound):
+		return loan.HolderOf(tx.Node, s)
+	}
+	return nil, nil
+}
+
+// Claim chooses the NIC, makes sure that nobody else has it and that the host can
+// spare it, and records its state.
+func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
+	if err := loan.CheckOverrides(p.Conf.Allow); err != nil {
+		return err
+	}
+	n, host := tx.Node, loan.Host(tx.Node)
+	s, err := p.selector(host)
+	if err != nil {
+		return err
+	}
+	found, err := host.Select(s)
+	if err != nil {
+		return notFound(n, s, err)
+	}
+	if err := host.Permit(found, n.File, p.Conf.Allow); err != nil {
+		return err
+	}
+	key := found.Key(n.Netns.ID) // under whatever driver
+	if p.Conf.DPDKMode && found.Link != nil {
+		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
+	}
+	if p.Conf.UseInterfaceNetwork && found.Link == nil {
+		return cnierr.New(cnierr.InvalidConfig, "give addresses by IPAM", `"useInterfaceNetwork" needs a netdev, but a userspace driver holds %s`, s)
+	}
+	lock, err := n.Ledger.LockNIC(ctx, key)
+	if err != nil {
+		return err
+	}
+	tx.UntilRecorded(func() { _ = lock.UnlockAndRemove() })
+	if holder, err := n.Ledger.HolderOf(key); err != nil || holder != nil && holder.Key != tx.Key {
+		if err == nil {
+			err = loan.LentTo(holder)
+		}
+		return err
+	}
+	lent := &ledger.Loan{NIC: key, PCI: found.PCI, Driver: found.Driver}
+	if found.Link != nil {
+		if err := p.snapshot(tx, found.Link, lent); err != nil {
+			return err
+		}
+	}
+	tx.Record.Loan = lent
+	return nil
+}
+
+// notFound returns the error for a selector that selects no NIC on the host: the
+// NIC may be lent.
+func notFound(n *attachment.Node, s nic.Selector, err error) error {
+	if !errors.Is(err, nic.ErrNotFound) {
+		return err
+	}
+	holder, holderErr := loan.HolderOf(n, s)
+	if holder != nil && holderErr == nil {
+		return loan.LentTo(holder)
+	}
+	return errors.Join(cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", ""), holderErr)
+}
+
+// snapshot records the state of the NIC.
+func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
+	host := loan.Host(tx.Node)
+	// Read again under the lock: another loan may have come and gone.
+	l, err := host.Netns.ByIndex(chosen.Index)
+	if err != nil {
+		return fmt.Errorf("the NIC left while it was chosen: %w", err)
+	}
+	if l.Name != chosen.Name {
+		return cnierr.New(cnierr.TryAgain, "", "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
+	}
+	if err := host.Guard(l, p.Conf.Allow); err != nil {
+		return err
+	}
+	if err := tx.NameFree(l.AltNames...); err != nil {
+		return err
+	}
+	tx.Parent = l
+	lent.Name, lent.Identity = l.Name, l.Identity()
+	if below := nic.LiesOn(l); below != 0 {
+		on, err := host.Netns.ByIndex(below)
+		if err != nil {
+			return err
+		}
+		lent.LiesOn = on.Name
+	}
+	if lent.Above, err = above(tx, l.Index); err != nil {
+		return err
+	}
+	lent.Snapshot, err = host.Netns.Snapshot(l)
+	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowBPF) {
+		lent.Snapshot.Programs, err = host.Netns.Programs(l.Index)
+	}
+	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowVFs) {
+		lent.Snapshot.Functions, err = host.Netns.Functions(l.Index)
+	}
+	return err
+}
+
+// Confirm is the guardrail "children" for links that pods have: the host sees no
+// macvlan or VLAN that is in another netns, but the ledger knows them. A macvlan's
+// ADD writes its record, and then looks for ours.
+func (p Part) Confirm(tx *attachment.Tx) error {
+	lent := tx.Record.Loan
+	if lent.Driver != "" || slices.Contains(p.Conf.Allow, nic.AllowChildren) {
+		return nil
+	}
+	records, errs := tx.Node.Ledger.List()
+	for _, r := range records {
+		kind := ""
+		switch {
+		case r.Child != nil && !r.Child.InPod && r.Child.Master == lent.Name:
+			kind = "macvlan"
+		case r.Loan != nil && r.Loan.LiesOn == lent.Name && r.Phase != ledger.Freeing:
+			kind = r.Loan.Identity.Kind
+		}
+		if kind == "" || !r.HostNetns.Equal(tx.Node.Netns.ID) || !tx.Node.Alive(r) {
+			continue
+		}
+		return nic.GuardPodLink(lent.Name, kind, r.Holder(), p.Conf.Allow)
+	}
+	for _, err := range errs {
+		tx.Node.Log.Warn("unreadable record, perhaps of a link on the NIC", "nic", lent.Name, "err", err)
+	}
+	return nil
+}
+
+// Apply moves the NIC into the pod netns under its name there, and configures what
+// must be right before it is up. The alias keeps the host's name, as upstream's
+// plugin does, so that either can end what the other began.
+func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
+	lent := tx.Record.Loan
+	if lent.Driver != "" {
+		return nil
+	}
+	host := tx.Node.Netns
+	l, err := host.ByName(lent.Name)
+	if err != nil {
+		return err
+	}
+	if now, was := l.Identity(), lent.Identity; now.ParentDev != was.ParentDev || now.PermMAC != was.PermMAC || !l.HasParent() && now.Index != was.Index {
+		return cnierr.New(cnierr.TryAgain, "", "another NIC has taken the name %s meanwhile", lent.Name)
+	}
+	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
+		return cnierr.Wrap(err, cnierr.Kernel, "", "lend %s without the host's BPF programs", lent.Name)
+	}
+	if err := host.Move(l.Index, tx.Pod, tx.IfName, lent.Name); err != nil {
+		return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "lend %s", lent.Name)
+	}
+	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
+		return err
+	}
+	if err := tx.Step("mtu"); err != nil {
+		return err
+	}
+	if p.Conf.MTU != 0 && p.Conf.MTU != tx.Link.MTU {
+		if err := tx.Pod.SetMTU(tx.Link.Index, p.Conf.MTU); err != nil {
+			return cnierr.Wrap(err, cnierr.InvalidConfig, fmt.Sprintf("see `ip -d link show %s` for its limits (maxmtu)", lent.Name),
+				"%s does not take MTU %d", lent.Name, p.Conf.MTU)
+		}
+	}
+	if !p.Conf.UseInterfaceNetwork {
+		return nil
+	}
+	return carry(tx)
+}
+
+// carry gives the interface the addresses that the NIC had on the host, with their
+// routes and rules.
+func carry(tx *attachment.Tx) error {
+	c := tx.Record.Loan.Snapshot.Carried()
+	rules, err := tx.Node.Netns.Rules(c.Addresses, c.Tables)
+	if err != nil {
+		return err
+	}
+	l3 := &tx.Layer3
+	l3.Carried, l3.CarriedRules = c.Snapshot, rules
+	for _, ip := range c.Addresses {
+		l3.CarriedIPs = append(l3.CarriedIPs, &current.IPConfig{Address: *ip})
+	}
+	for _, r := range c.Routes {
+		l3.CarriedRoutes = append(l3.CarriedRoutes, address.CNIRoute(r))
+	}
+	return nil
+}
+
+// Check fails unless the interface is the NIC that was lent.
+func (Part) Check(_ context.Context, c *attachment.Checking) error {
+	r := c.Record
+	if r != nil && r.Loan != nil && r.Loan.Driver != "" {
+		c.Link = nil // a userspace driver holds the NIC: there is nothing to see
+		return nil
+	}
+	switch {
+	case c.Link == nil:
+		return attachment.Mismatch("interface %s is not in netns %s", c.IfName, c.Netns)
+	case r != nil && r.Loan != nil && (c.Link.ParentDev != r.Loan.Identity.ParentDev || c.Link.Kind != r.Loan.Identity.Kind):
+		return attachment.Mismatch("interface %s is not the NIC %s that was lent", c.IfName, r.Loan.Name)
+	}
+	return nil
+}
+
+// Available returns why the NIC that the configuration names is neither on this
+// host nor lent. A network whose NIC is named with each pod has none to look for.
+func (p Part) Available(n *attachment.Node) error {
+	host := loan.Host(n)
+	s, err := p.selector(host)
+	if err != nil {
+		if len(p.Conf.IDs()) == 0 {
+			return nil
+		}
+		return err
+	}
+	found, err := host.Select(s)
+	if err == nil {
+		return host.Permit(found, n.File, p.Conf.Allow)
+	}
+	if holder, _ := loan.HolderOf(n, s); holder != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,26 @@
+package netdev
+
+import (
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// detachPrograms detaches all BPF programs from a NIC that is home, except those
+// that the host had attached. A program survives the NIC's move, and would drop or
+// watch the next pod's packets. missing are the host's programs that are gone.
+func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, index int) (missing []link.Program, err error) {
+	there, err := home.Programs(index)
+	if err != nil {
+		return nil, err
+	}
+	was := r.Loan.Snapshot.Programs
+	foreign := slices.DeleteFunc(slices.Clone(there), func(p link.Program) bool { return slices.ContainsFunc(was, p.Same) })
+	for _, p := range foreign {
+		n.LogOf(r).Info("detaching BPF program of the pod", "program", p.String())
+	}
+	missing = slices.DeleteFunc(slices.Clone(was), func(p link.Program) bool { return slices.ContainsFunc(there, p.Same) })
+	return missing, home.Detach(index, foreign)
+}

@@ -1,0 +1,273 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Release brings the NIC back from wherever it is, and restores the state of its
+// snapshot. Under a userspace driver no netdev was moved.
+func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
+	n, r, pod, home := releasing.Node, releasing.Record, releasing.Pod, releasing.Home
+	if r.Loan.Driver != "" {
+		return nil
+	}
+	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
+	if pod != nil {
+		l, err := pod.FindAt(r.Loan.PodIndex, id, r.IfName, snapshot.Name)
+		if err != nil {
+			return err
+		}
+		if l != nil {
+			deleteStacked(n, r, pod, nil, l.Index)
+			return moveHome(ctx, releasing, pod, l)
+		}
+	}
+	l, away, err := awaitReturn(ctx, releasing)
+	switch {
+	case err != nil:
+		return err
+	case l == nil && id.ParentDev != "" && loan.Host(n).Bound(id.ParentDev) && !(releasing.Wait > 0 && gone(releasing)):
+		return cnierr.Wrap(attachment.ErrNowhere, cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
+			"the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path)
+	case l == nil:
+		// A virtual link died with its netns; a device was unplugged.
+		n.LogOf(r).Warn("the NIC no longer exists, there is nothing to bring home")
+		return nil
+	case away != nil:
+		defer away.Close()
+		if pod != nil {
+			deleteStacked(n, r, pod, away, l.Index)
+		}
+		return moveHome(ctx, releasing, away, l)
+	}
+	if pod != nil {
+		deleteStacked(n, r, pod, home, l.Index)
+	}
+	return restore(ctx, releasing, l)
+}
+
+// gone reports whether the NIC that was lent no longer exists, after it was
+// nowhere for long: its device has no netdev in any netns, or another one.
+func gone(releasing *attachment.Releasing) bool {
+	n, r, host := releasing.Node, releasing.Record, loan.Host(releasing.Node)
+	id := r.Loan.Identity
+	if !host.HasNetdev(id.ParentDev) {
+		return true
+	}
+	if !host.HasOneNIC(id.ParentDev) {
+		return false
+	}
+	links, err := releasing.Home.Links()
+	if err != nil {
+		return false
+	}
+	return n.AnotherHas(r, func(other *ledger.Record) bool {
+		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.PermMAC != id.PermMAC
+	}) || slices.ContainsFunc(links, func(l *link.Link) bool {
+		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // with which the kernel would return it
+	})
+}
+
+// awaitReturn looks for the NIC on the host, where the kernel moves it when its pod
+// netns ends, and waits as long as it can still come. The kernel moves it to init_net
+// even if the host netns is another; away is then open.
+func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *link.Netns, err error) {
+	r, home, host := releasing.Record, releasing.Home, loan.Host(releasing.Node)
+	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
+	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
+	defer cancel()
+	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+		l, err = home.Find(id, hints...)
+		if l != nil || err != nil || id.ParentDev == "" {
+			return true, err
+		}
+		if away, err = link.OpenNetns(link.InitNetns); err == nil {
+			l, err = away.Find(id, hints...)
+			if l != nil && !away.ID.Equal(home.ID) {
+				return true, nil
+			}
+			away.Close()
+		}
+		away = nil
+		return !host.Bound(id.ParentDev), err
+	})
+	if err != nil && errors.Is(err, waiting.Err()) {
+		err = nil // it did not come
+	}
+	return l, away, err
+}
+
+// moveHome moves the NIC l from a netns to the host's, and restores it there.
+// When its name is taken on the host it stays where it is.
+func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.Netns, l *link.Link) error {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
+	s := r.Loan.Snapshot
+	// Altnames that the pod added go first: one that is taken on the host
+	// would make the kernel refuse the move, and the pod could keep the NIC.
+	if err := from.KeepAltNames(l, s.AltNames); err != nil {
+		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
+	}
+	if err := freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...)); err != nil {
+		return err
+	}
+	if from.SetDown(l.Index) == nil {
+		releasing.Silent()
+	}
+	err := from.MoveAs(l.Index, home, s.Name, s.Alias)
+	if errors.Is(err, unix.EEXIST) {
+		// Another link of the pod has the name. Prefer a brief wrong name on
+		// the host over leaving the NIC in the pod.
+		err = from.Move(l.Index, home, s.Name, s.Alias)
+	}
+	if err != nil {
+		return errors.Join(
+			cnierr.Wrap(err, cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again", "%s cannot come home", s.Name),
+			putBack(r, from, home))
+	}
+	arrived, err := home.ByName(s.Name)
+	if err != nil {
+		return err
+	}
+	return restore(ctx, releasing, arrived)
+}
+
+// freeNames makes room for a NIC that is to move to the host.
+func freeNames(ctx context.Context, releasing *attachment.Releasing, names []string) error {
+	n, home := releasing.Node, releasing.Home
+	if taken, _, err := home.NameTaken(names, 0); taken == nil || err != nil {
+		return err // nearly always free
+	}
+	unlock, err := lockNames(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	taken, name, err := makeRoom(ctx, releasing, 0, names...)
+	if err != nil || taken == nil {
+		return err
+	}
+	return cnierr.New(cnierr.NotHome, fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key),
+		"%s cannot come home: the host has another link named %q (%s)", names[0], name, taken.Describe())
+}
+
+// lockNames takes the ledger's lock of names.
+func lockNames(ctx context.Context, n *attachment.Node) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, roomWait)
+	defer cancel()
+	lock, err := n.Ledger.LockNames(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("names of the host's links: %w", err)
+	}
+	return func() { _ = lock.Unlock() }, nil
+}
+
+// putBack undoes a move home that failed: a NIC that reached the host under
+// the pod's name goes back to the pod, and there it is up, as it was, but without
+// the addresses, which may be another pod's by now.
+func putBack(r *ledger.Record, pod, home *link.Netns) error {
+	id, s := r.Loan.Identity, r.Loan.Snapshot
+	l, err := home.Find(id, r.IfName)
+	if err != nil {
+		return err
+	}
+	if l != nil && l.Name != s.Name {
+		if err := home.Move(l.Index, pod, r.IfName, s.Name); err != nil {
+			return err
+		}
+	}
+	l, err = pod.FindAt(r.Loan.PodIndex, id, r.IfName, s.Name)
+	if err != nil || l == nil {
+		return err
+	}
+	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
+}
+
+const (
+	restoreTries = 3
+	restorePause = 20 * time.Millisecond
+)
+
+// restore restores the state of the snapshot of a NIC that is on the host.
+func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
+	s := r.Loan.Snapshot
+	// Altnames come first: a pod can add any number, and they hinder other
+	// programs of the host until they are gone.
+	if err := home.KeepAltNames(l, s.AltNames); err != nil {
+		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
+	}
+	names := append([]string{s.Name}, s.AltNames...)
+	if slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(l.Names(), name) }) {
+		unlock, err := lockNames(ctx, n)
+		if err != nil {
+			return err
+		}
+		defer unlock() // until it has its names
+		taken, name, err := makeRoom(ctx, releasing, l.Index, names...)
+		if err != nil {
+			return err
+		}
+		if taken != nil {
+			return cnierr.New(cnierr.NotHome, "rename or remove that link",
+				"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe())
+		}
+	}
+	// While the NIC is down: the pod's programs must see no packet of others.
+	missing, err := detachPrograms(n, r, home, l.Index)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
+	}
+	lost, err := home.Restore(l.Index, s)
+	// What is lost now is lost for good, because the record goes: a reason that
+	// passes (no memory, something busy) must not be enough.
+	for try := 1; try < restoreTries && len(lost) > 0 && err == nil; try++ {
+		_ = wait.For(ctx, restorePause)
+		lost, err = home.Restore(l.Index, s)
+	}
+	var changed []link.Changed
+	if err == nil { // else the name may be another's, and the next try comes here
+		changed = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
+	}
+	loan.Report(n, r, lost, changed, missing)
+	return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
+}
+
+// OnTheirWay returns those of the attachments that [attachment.Node.Stale] returned
+// whose NIC is nowhere to be seen, though a driver holds it: the kernel is about to
+// move it to init_net. It says nothing of RDMA devices.
+func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool, error) {
+	links, err := n.Netns.Links()
+	if err != nil {
+		return nil, err
+	}
+	// Where the kernel puts them, if that is not here; a container may not look there.
+	if first, err := link.OpenNetns(link.InitNetns); err == nil {
+		if !first.ID.Equal(n.Netns.ID) {
+			there, _ := first.Links() // what is not seen is waited for
+			links = append(links, there...)
+		}
+		first.Close()
+	}
+	away := map[ledger.Key]bool{}
+	for _, r := range stale {
+		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || r.Loan == nil || r.Loan.Driver != "" || r.Loan.Identity.ParentDev == "" {
+			continue
+		}
+		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })
+		away[r.Key] = !seen && loan.Host(n).Bound(r.Loan.Identity.ParentDev)
+	}
+	return away, nil
+}

@@ -1,0 +1,67 @@
+package netdev
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
+)
+
+// fewLinks is the largest number of links that are deleted one by one.
+const fewLinks = 4
+
+// stackedWait bounds the time for deleting what a pod put on its interface.
+const stackedWait = 5 * time.Second
+
+// above returns the ifindexes of the links in the pod netns that lie on a NIC of
+// the host, never nil. The pod did not put them there, and they stay.
+func above(tx *attachment.Tx, index int) ([]int, error) {
+	links, err := tx.Pod.Stacked(index, tx.Node.Netns)
+	found := []int{}
+	for _, l := range links {
+		found = append(found, l.Index)
+	}
+	return found, err
+}
+
+// deleteStacked deletes the links that the pod put on its NIC in its own netns, for
+// example a macvlan. Such a link survives the NIC's move (macvlan_device_event) and
+// would receive the traffic of the next pod that gets the NIC. While it has a BPF
+// program, those of the NIC cannot be detached. index is the NIC's, and at its netns
+// if it has left the pod's. Links in a netns that the pod made are not found: they
+// end with the pod's processes.
+//
+// A link that cannot be deleted is logged. It keeps no NIC from coming home.
+func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) {
+	switch {
+	case r.Loan.PodIndex == 0 || r.Loan.Above == nil:
+		return // the NIC never was the pod's, or nobody knows what was there before
+	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
+		return // another pod's: its netns has the inode number of ours
+	}
+	links, err := pod.Stacked(index, at)
+	links = slices.DeleteFunc(links, func(l *link.Link) bool { return slices.Contains(r.Loan.Above, l.Index) })
+	if len(links) > 0 {
+		others := n.OthersIn(pod, r)
+		links = slices.DeleteFunc(links, func(l *link.Link) bool {
+			return slices.ContainsFunc(others, func(o *ledger.Record) bool { return macvlan.Is(l, o) || o.Loan != nil && o.Loan.PodIndex == l.Index })
+		})
+	}
+	if len(links) > 0 {
+		n.LogOf(r).Info("deleting links that the pod put on the NIC", "links", len(links), "first", links[0].Name)
+	}
+	if len(links) > fewLinks && err == nil {
+		links, err = pod.DeleteTogether(links, stackedWait)
+	}
+	for deadline := time.Now().Add(stackedWait); len(links) > 0 && err == nil; links = links[1:] {
+		if err = pod.Delete(links[0].Index); time.Now().After(deadline) {
+			break
+		}
+	}
+	if len(links) > 0 || err != nil {
+		n.LogOf(r).Warn("links that the pod put on the NIC are left", "links", len(links), "err", err)
+	}
+}

@@ -1,0 +1,167 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// TakeOver brings home a NIC that upstream's host-device lent, or that
+// ours lent and whose record is lost: the alias of the interface is its name on
+// the host. Such a NIC comes back down, because nobody knows how it was.
+//
+// The pod chooses the names and aliases of its links. So the host takes back only
+// a NIC with a device, which the configuration selects and the node file opens.
+func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
+	if u.Recorded {
+		return nil
+	}
+	if u.Pod == nil {
+		return p.takeOverReturned(ctx, u)
+	}
+	l, err := u.Pod.ByName(u.IfName)
+	if errors.Is(err, link.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r := unrecorded(u, l)
+	s, err := p.selector(loan.Host(u.Node))
+	if err != nil || !lentByAlias(l) || !loan.Selects(s, r.Loan) || !mayTake(u.Node, r, l) {
+		return nil
+	}
+	r.Netns.NetnsID = u.Pod.ID
+	return moveHome(ctx, &attachment.Releasing{Node: u.Node, Record: r, Pod: u.Pod, Home: u.Node.Netns}, u.Pod, l)
+}
+
+// lentByAlias reports whether l is a NIC with a device whose alias can be its name
+// on the host.
+func lentByAlias(l *link.Link) bool {
+	return l.HasParent() && utils.ValidateInterfaceName(l.Alias) == nil
+}
+
+// mayTake reports whether the host may take back l, which only its alias marks as
+// lent: the node file must open it, and no attachment may have it, or another NIC
+// of that name.
+func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
+	known, host := *l, loan.Host(n)
+	known.Name = l.Alias
+	found := host.Of(&known)
+	if err := host.Permit(found, n.File, nil); err != nil {
+		n.Log.Warn("NIC without a record left in place", "nic", l.Alias, "err", err)
+		return false
+	}
+	key := found.Key(n.Netns.ID)
+	return !n.AnotherHas(r, func(o *ledger.Record) bool {
+		held := o.Loan != nil && (o.Loan.NIC == key || o.HostNetns.Equal(n.Netns.ID) && o.Loan.Name == l.Alias)
+		if held {
+			n.LogOf(o).Warn("NIC without a record left in place: an attachment has it or its name", "alias", l.Alias, "device", l.ParentDev)
+		}
+		return held
+	})
+}
+
+// What follows is for NICs that upstream's host-device lent, and that the kernel
+// returned because their pod died: no record, and no pod netns to look into. What is
+// left is the alias that upstream gave them.
+
+// returnedWait bounds the wait for such a NIC. It is short: the selected NIC may as
+// well be in another pod of upstream's, and never come.
+const returnedWait = 2 * time.Second
+
+// takeOverReturned gives the NIC that the configuration selects its own name
+// again, if it lies on the host under the name that the kernel left it. It
+// stays down, because nobody knows how it was.
+func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
+	n, host := u.Node, loan.Host(u.Node)
+	s, err := p.selector(host)
+	if err != nil {
+		return nil // nothing tells this NIC from others
+	}
+	ctx, cancel := context.WithTimeout(ctx, returnedWait)
+	defer cancel()
+	err = wait.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
+		// What has a record comes home by its record.
+		if holder, err := loan.HolderOf(n, s); holder != nil || err != nil {
+			return true, err
+		}
+		l, away, err := returned(s, u)
+		releasing := &attachment.Releasing{Node: n, Home: n.Netns}
+		switch {
+		case l != nil && away != nil:
+			defer away.Close()
+			releasing.Record = unrecorded(u, l)
+			return true, moveHome(context.WithoutCancel(ctx), releasing, away, l)
+		case l != nil:
+			releasing.Record = unrecorded(u, l)
+			return true, restore(context.WithoutCancel(ctx), releasing, l)
+		case err != nil:
+			return true, err
+		}
+		_, err = host.Select(s)
+		return !errors.Is(err, nic.ErrNotFound), nil // at home, or not to be found out
+	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil // it did not come
+	}
+	return err
+}
+
+// returned looks for the NIC that s selects, under a name that it has from the
+// pod: in the host netns, and in init_net, where the kernel puts it. If it is
+// there, and the host netns is another, away is open.
+func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *link.Netns, err error) {
+	if l, err = returnedIn(u.Node.Netns, s, u); l != nil || err != nil {
+		return l, nil, err
+	}
+	if away, err = link.OpenNetns(link.InitNetns); err != nil {
+		return nil, nil, nil // a container that may not look there
+	}
+	if !away.ID.Equal(u.Node.Netns.ID) {
+		if l, err = returnedIn(away, s, u); l != nil {
+			return l, away, nil
+		}
+	}
+	away.Close()
+	return nil, nil, err
+}
+
+func returnedIn(ns *link.Netns, s nic.Selector, u *attachment.Upstream) (*link.Link, error) {
+	links, err := ns.Links()
+	for _, l := range links {
+		if r := unrecorded(u, l); hasReturned(l, u.IfName) && loan.Selects(s, r.Loan) && mayTake(u.Node, r, l) {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// hasReturned reports whether l has its host's name as the alias, and as its name
+// what the kernel gives a NIC whose netns died: that of the pod, or dev<index>
+// where the host has one of that name.
+func hasReturned(l *link.Link, ifName string) bool {
+	return lentByAlias(l) && l.Alias != l.Name &&
+		(l.Name == ifName || l.Name == fmt.Sprintf("dev%d", l.Index))
+}
+
+// unrecorded returns the record that the loan of l would have, as far as l tells.
+func unrecorded(u *attachment.Upstream, l *link.Link) *ledger.Record {
+	r := &ledger.Record{Key: u.Key, HostNetns: u.Node.HostNetns(), Netns: ledger.Netns{Path: u.Netns}}
+	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &link.Snapshot{
+		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
+		Group: l.Group, Flags: l.SettableFlags(),
+	}}
+	r.Loan.PCI = loan.Host(u.Node).Of(l).PCI
+	return r
+}

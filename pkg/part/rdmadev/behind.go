@@ -1,0 +1,235 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// behind is the NIC behind the interface of a pod that somebody else made.
+type behind struct {
+	parent string     // its device on the host: a PCI address or an auxiliary device; "" if none is known
+	pod    *link.Link // the interface in the pod, nil if there is none (DPDK)
+	// netdev is the netdev of the NIC's port: the interface itself, or the NIC
+	// that it lies on. nil if neither is the device's.
+	netdev *link.Link
+	in     *link.Netns // where netdev is
+}
+
+func (b *behind) String() string { return "device " + b.parent }
+
+// child reports whether the NIC itself is not the pod's: a macvlan lies on it.
+func (b *behind) child() bool { return b.netdev != nil && b.netdev != b.pod }
+
+// findBehind finds the NIC: by the id that the runtime gives, or else by the
+// interface. An id that names nothing of this host (a device plugin's own
+// number) is passed over.
+func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *netconf.RDMAChained) (*behind, error) {
+	host := loan.Host(n)
+	l, err := pod.ByName(c.IfName)
+	if err != nil && !errors.Is(err, link.ErrNotFound) {
+		return nil, err
+	}
+	b := &behind{}
+	if err == nil {
+		b.pod, b.netdev, b.in = l, l, pod
+		if !l.HasParent() && l.Lower != 0 && l.Kind != "veth" {
+			b.netdev, b.in = lower(n, pod, l)
+		}
+	}
+	for _, id := range conf.IDs() {
+		if host.IsPCI(id) || host.IsAux(id) {
+			b.parent = id
+			break
+		}
+	}
+	switch {
+	case b.netdev == nil:
+	case b.parent == "":
+		b.parent = b.netdev.ParentDev
+	case b.netdev.ParentDev != b.parent:
+		n.Log.Warn("the configuration's device is not the interface's", "device", b.parent, "interface", c.IfName, "of", b.netdev.ParentDev)
+		b.netdev, b.in = nil, nil
+	}
+	if b.parent == "" {
+		return b, unknownNIC(c, conf)
+	}
+	return b, nil
+}
+
+// unknownNIC is no error where the configuration can do without RDMA.
+func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
+	if conf.RDMA.RDMA != netconf.RDMARequired {
+		return nil
+	}
+	what := fmt.Sprintf("the interface %s of netns %s belongs to no device of this host", c.IfName, c.Netns)
+	if ids := conf.IDs(); len(ids) > 0 {
+		what += fmt.Sprintf(", and the device id %q names none", ids[0])
+	}
+	return cnierr.New(cnierr.NICNotFound, `give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`,
+		`"rdma" is required, but %s`, what)
+}
+
+// lower returns the NIC that an interface of the pod lies on, where it is: on the
+// host, or in the pod as well.
+func lower(n *attachment.Node, pod *link.Netns, l *link.Link) (*link.Link, *link.Netns) {
+	ns := pod
+	if l.LowerAway {
+		ns = n.Netns
+	}
+	if below, err := ns.ByIndex(l.Lower); err == nil && below.HasParent() {
+		return below, ns
+	}
+	return nil, nil
+}
+
+var (
+	// errNoDevice: the NIC has no RDMA device here.
+	errNoDevice = errors.New("it has no RDMA device")
+	// errAway is an errNoDevice of a NIC that has one somewhere else.
+	errAway = fmt.Errorf("%w here", errNoDevice)
+	// errNotForPod: the interface's RDMA device cannot be the pod's in this mode.
+	errNotForPod = errors.New("its RDMA device cannot be used in this pod")
+)
+
+// nicOf returns the NIC as the host knew it: its netdev is in the pod, if it has
+// one, and what it was called on the host is its alias.
+func nicOf(n *attachment.Node, b *behind) *nic.NIC {
+	host := loan.Host(n)
+	l := &link.Link{Name: b.parent, ParentDev: b.parent, ParentBus: "auxiliary"}
+	if host.IsPCI(b.parent) {
+		l.ParentBus = "pci"
+	}
+	if b.netdev != nil {
+		l.Name, l.AltNames, l.ParentBus = b.netdev.Alias, b.netdev.AltNames, b.netdev.ParentBus
+	}
+	return host.Of(l)
+}
+
+func noDevice(parent string) error {
+	return cnierr.Wrap(errNoDevice, cnierr.NotAvailable,
+		`load its RDMA driver, see "rdma link" for NICs that have one, or set "rdma": "auto"`, "device %s", parent)
+}
+
+// place is where an RDMA device may be.
+type place struct {
+	core *rdma.Core
+	ns   *link.Netns
+}
+
+// devicesOf returns the RDMA devices of a host's device, and where they are: on the
+// host, or in the pod already, when somebody else moved them. It waits for those
+// that are on their way home from a pod that died.
+func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...place) (found []rdma.Device, in place, err error) {
+	host := loan.Host(tx.Node)
+	waiting, cancel := context.WithTimeout(ctx, homeWait)
+	defer cancel()
+	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+		for _, in = range places {
+			if found, err = in.core.ByParent(parent); len(found) > 0 || err != nil {
+				return true, err
+			}
+		}
+		if !host.HasRDMADevice(parent) {
+			return true, noDevice(parent)
+		}
+		return false, nil
+	})
+	if err != nil && errors.Is(err, waiting.Err()) {
+		err = cnierr.Wrap(errAway, cnierr.NICLent, "find it with `ip -all netns exec rdma dev`, and end what has it",
+			"device %s: on the host, and in netns %s", parent, tx.Netns)
+	}
+	return found, in, err
+}
+
+// fits reports whether the RDMA device belongs to the NIC. A function can have
+// several netdevs and RDMA devices, and an RDMA device several ports. The port
+// of a netdev that has left for the pod shows none on the host, as a port of
+// InfiniBand does. One that is to move must not take RDMA away from a NIC that
+// stays.
+func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allow []string) (bool, error) {
+	ports, err := in.core.Ports(d)
+	if err != nil {
+		return false, err
+	}
+	vacant, mine := false, false
+	var others []rdma.Port
+	for _, p := range ports {
+		switch {
+		case p.Netdev == 0:
+			vacant = true
+		case b.netdev != nil && p.Netdev == b.netdev.Index && in.ns == b.in:
+			mine = true
+		default:
+			others = append(others, p)
+		}
+	}
+	switch {
+	case b.child():
+		return mine, nil
+	case b.netdev != nil && !vacant && !mine:
+		return false, nil
+	case !move:
+		return true, nil
+	}
+	for _, p := range others {
+		if err := spare(tx, d, p, b, allow); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// spare fails when the host needs the netdev of the port p with its RDMA device:
+// another NIC than the pod's, or, where the pod has no interface at all, one
+// that a guardrail protects.
+func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []string) error {
+	if b.netdev == nil {
+		l, err := tx.Node.Netns.ByIndex(p.Netdev)
+		if err != nil {
+			return err
+		}
+		return loan.Host(tx.Node).Guard(l, allow)
+	}
+	return nic.GuardSharedRDMA(d.Name, tx.IfName, p.NetdevName, allow)
+}
+
+// notePorts records which port of each device is the interface's: the kernel
+// says it only where both are.
+func notePorts(tx *attachment.Tx, b *behind) error {
+	if b.netdev == nil {
+		return nil
+	}
+	core, err := rdma.Open(b.in)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	for i := range tx.Record.RDMA.Devices {
+		d := &tx.Record.RDMA.Devices[i]
+		device, err := findDevice(core, *d)
+		if err != nil || device == nil {
+			return err
+		}
+		ports, err := core.Ports(*device)
+		if err != nil {
+			return err
+		}
+		for _, p := range ports {
+			if p.Netdev == b.netdev.Index {
+				d.Port = p.Number
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// homeWait bounds the wait for RDMA devices that are on their way from a pod that
+// died.
+const homeWait = 5 * time.Second
+
+// Chained is the part of the plugin rdma, which stands in a chain behind the plugin
+// that gave the pod its interface. It gives the pod the RDMA devices of the
+// interface's NIC: it moves them in exclusive mode, and in shared mode only records
+// them.
+type Chained struct {
+	devices
+	Conf *netconf.RDMAChained
+
+	nic *behind // set by Claim
+}
+
+// Off implements [attachment.Chained].
+func (p *Chained) Off() bool { return p.Conf.RDMA.RDMA == netconf.RDMAOff }
+
+// InPlace reports whether the lent RDMA devices are in the pod netns.
+func (*Chained) InPlace(r *ledger.Record, pod *link.Netns) bool {
+	core, err := rdma.Open(pod)
+	if err != nil {
+		return false
+	}
+	defer core.Close()
+	for _, d := range r.RDMA.Devices {
+		if device, err := findDevice(core, d); d.Lent && (err != nil || device == nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// Forget implements [attachment.Chained].
+func (*Chained) Forget(r *ledger.Record) { r.RDMA = nil }
+
+// Holder returns the record of the attachment that has the RDMA devices.
+func (p *Chained) Holder(tx *attachment.Tx) (*ledger.Record, error) {
+	b, err := findBehind(tx.Node, tx.Call, tx.Pod, p.Conf)
+	if err != nil || b.parent == "" {
+		return nil, nil //nolint:nilerr // Claim says so
+	}
+	holder, _ := holderOf(tx.Node, b.parent, tx.Key)
+	return holder, nil
+}
+
+// Claim decides which RDMA devices the attachment gets. Nothing is recorded if there
+// are none and the configuration allows that.
+func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
+	n := tx.Node
+	b, err := findBehind(n, tx.Call, tx.Pod, p.Conf)
+	if err != nil || b.parent == "" {
+		return err
+	}
+	p.nic = b
+	if err := loan.CheckOverrides(p.Conf.Allow); err != nil {
+		return err
+	}
+	lock, err := n.Ledger.LockNIC(ctx, "rdma "+b.parent)
+	if err != nil {
+		return err
+	}
+	tx.UntilRecorded(func() { _ = lock.UnlockAndRemove() })
+	holder, unread := holderOf(n, b.parent, tx.Key)
+	if holder != nil {
+		return loan.LentTo(holder)
+	}
+	found, err := p.find(ctx, tx, b)
+	switch {
+	case unread == nil:
+	case elsewhere(found, err):
+		return errors.Join(err, unread)
+	default:
+		n.Log.Warn("unreadable record ignored: the RDMA devices are on the host", "of", b.parent, "err", unread)
+	}
+	switch {
+	case err == nil:
+		tx.Record.RDMA = found
+		return nil
+	case p.Conf.RDMA.RDMA == netconf.RDMARequired:
+		return err
+	case errors.Is(err, rdma.ErrNoRDMA), errors.Is(err, errNoDevice):
+		return nil
+	case errors.Is(err, nic.ErrSharedRDMA), errors.Is(err, errNotForPod):
+		n.Log.Warn("the pod gets no RDMA", "interface", tx.IfName, "err", err)
+		return nil
+	default:
+		return err
+	}
+}
+
+// Apply moves the devices, and records which port is the interface's.
+func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
+	if err := p.devices.Apply(ctx, tx); err != nil {
+		return err
+	}
+	if err := errors.Join(tx.Step("port"), notePorts(tx, p.nic)); err != nil {
+		return err
+	}
+	if r := tx.Record; !r.HasInterface() { // a record of our own has what a person looks for in it
+		if l := p.nic.pod; l != nil {
+			r.MAC, r.MTU = l.MAC.String(), l.MTU
+		}
+		for _, ip := range tx.Layer3.IPs {
+			r.Addresses = append(r.Addresses, ip.Address.String())
+		}
+	}
+	return nil
+}
+
+// find returns the RDMA devices of the NIC.
+func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledger.RDMA, error) {
+	n, allow := tx.Node, p.Conf.Allow
+	host, err := rdma.Open(n.Netns)
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.NotAvailable, `load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set "rdma": "auto"`, "%s", b)
+	}
+	defer host.Close()
+	pod, err := rdma.Open(tx.Pod)
+	if err != nil {
+		return nil, err
+	}
+	defer pod.Close()
+	mode, err := host.Mode()
+	if err != nil {
+		return nil, err
+	}
+	exclusive := mode == rdma.Exclusive
+	if exclusive && b.child() {
+		return nil, cnierr.Wrap(errNotForPod, cnierr.NotAvailable, rdma.AtBoot(rdma.Shared)+"; or lend whole NICs with host-device",
+			"RDMA is in exclusive mode, and %s only lies on %s, which stays on the host", tx.IfName, b.netdev.Name)
+	}
+	devices, in, err := devicesOf(ctx, tx, b.parent, place{host, n.Netns}, place{pod, tx.Pod})
+	if err != nil {
+		return nil, err
+	}
+	move := exclusive && in.ns == n.Netns
+	if move && b.netdev != nil && b.netdev.Encap == "infiniband" {
+		return nil, cnierr.Wrap(errNotForPod, cnierr.NotAvailable,
+			rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`,
+			"RDMA is in exclusive mode, and the kernel would destroy the InfiniBand interface %s when its RDMA device moves", tx.IfName)
+	}
+	if move {
+		if err := loan.Host(n).Permit(nicOf(n, b), n.File, allow); err != nil {
+			return nil, err
+		}
+	}
+	r := &ledger.RDMA{Mode: string(mode)}
+	for _, d := range devices {
+		ok, err := fits(tx, in, d, b, move, allow)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		r.Devices = append(r.Devices, recordOf(in.core, d, move))
+	}
+	if len(r.Devices) == 0 {
+		return nil, noDevice(b.parent)
+	}
+	return r, nil
+}
+
+// elsewhere reports whether the result of find means that the NIC has RDMA devices
+// that are not on the host.
+func elsewhere(found *ledger.RDMA, err error) bool {
+	if err != nil {
+		return errors.Is(err, errAway)
+	}
+	return found.Mode == string(rdma.Exclusive) && !slices.ContainsFunc(found.Devices, func(d ledger.RDMADevice) bool { return d.Lent })
+}
+
+// holderOf returns the record of another attachment that holds RDMA devices of the
+// host's device parent, or nil and why records could not be read: it may be one of
+// these.
+func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledger.Record, unread error) {
+	records, errs := n.Ledger.List()
+	for _, r := range records {
+		if r.Key == mine || r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
+			continue
+		}
+		if slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent }) {
+			return r, nil
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// HeldByAnother reports, for a DEL, whether another attachment holds RDMA devices of
+// parent. No DEL waits for a record of others that cannot be read.
+func HeldByAnother(n *attachment.Node, parent string, mine ledger.Key) bool {
+	holder, unread := holderOf(n, parent, mine)
+	if unread != nil {
+		n.Log.Warn("unreadable record, perhaps of the RDMA devices", "of", parent, "err", unread)
+	}
+	return holder != nil
+}
+
+// Check compares what is recorded, or, if RDMA is required and nothing is recorded,
+// looks for an RDMA device of the NIC in the pod.
+func (p *Chained) Check(_ context.Context, c *attachment.Checking) error {
+	switch {
+	case c.Record != nil && c.Record.RDMA != nil:
+		return check(c, p.Conf.RDMA)
+	case p.Conf.RDMA.RDMA != netconf.RDMARequired:
+		return nil
+	}
+	b, err := findBehind(c.Node, c.Call, c.Pod, p.Conf)
+	if err != nil {
+		return err
+	}
+	core, err := rdma.Open(c.Pod)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.Mismatch, "load the driver again and recreate the pod", "interface %s", c.IfName)
+	}
+	defer core.Close()
+	found, err := core.ByParent(b.parent)
+	if err == nil && len(found) == 0 {
+		err = attachment.Mismatch("no RDMA device of %s is in netns %s", b, c.Netns)
+	}
+	return err
+}
+
+// Available implements [attachment.Part].
+func (p *Chained) Available(n *attachment.Node) error { return available(n, p.Conf.RDMA, false) }

@@ -1,0 +1,96 @@
+package rdmadev
+
+import (
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// check compares what the attachment has of RDMA with what ADD found: the mode, the
+// device in its namespace, its port, its GIDs, and that a process of the pod can
+// open it.
+//
+// A port without a cable is as ADD may have found it, and comes back by itself:
+// that is a mismatch only where RDMA is required, or if the interface has a carrier.
+func check(c *attachment.Checking, conf netconf.RDMA) error {
+	r := c.Record
+	if r == nil || r.RDMA == nil {
+		return nil
+	}
+	core, err := rdma.Open(where(r.RDMA, c.Node, c.Pod))
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.Mismatch, "load the driver again and recreate the pod", "interface %s", r.IfName)
+	}
+	defer core.Close()
+	mode, err := core.Mode()
+	if err != nil {
+		return err
+	}
+	if string(mode) != r.RDMA.Mode {
+		return attachment.Mismatch("RDMA was in %s mode when %s was attached, and is in %s mode now", r.RDMA.Mode, r.IfName, mode)
+	}
+	active := conf.RDMA == netconf.RDMARequired || c.Link != nil && c.Link.HasCarrier()
+	for _, d := range r.RDMA.Devices {
+		if err := checkDevice(core, r, d, c.Pod, active); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *link.Netns, active bool) error {
+	device, err := findDevice(core, d)
+	if err != nil {
+		return err
+	}
+	if device == nil {
+		return attachment.Mismatch("the RDMA device %s of %s is not in its netns", d.Name, r.IfName)
+	}
+	if d.Port != 0 && active {
+		port, err := core.Port(*device, d.Port)
+		if err != nil {
+			return err
+		}
+		if port.State != rdma.PortActive {
+			return cnierr.New(cnierr.Mismatch, "see its cable and its switch's port", "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys)
+		}
+	}
+	for _, g := range r.RDMA.GIDs {
+		address, err := netip.ParseAddr(g.Address)
+		if err != nil || g.Device != d.Name {
+			continue
+		}
+		if _, err := core.FindGID(*device, g.Port, address, r.IfName); err != nil {
+			return cnierr.Wrap(err, cnierr.Mismatch, "recreate the pod", "RDMA device %s", d.Name)
+		}
+	}
+	uverbs, err := core.Uverbs(*device)
+	if errors.Is(err, rdma.ErrNoCharDev) {
+		return nil // ib_uverbs is not loaded: nobody is to use verbs
+	}
+	if err != nil {
+		return err
+	}
+	return pod.Do(func() error { return openable(uverbs.Path()) })
+}
+
+// openable reports whether a process where the calling thread is can open the
+// char device. A node without it (udev makes it on the host) proves nothing.
+func openable(path string) error {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return attachment.Mismatch("the pod cannot open %s: %v", path, err)
+	}
+	return unix.Close(fd)
+}

@@ -1,0 +1,228 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// moveWait bounds one move of an RDMA device, and the wait for the lock round
+// it: a node with eight NICs moves eight at most before it is our turn.
+const moveWait = 30 * time.Second
+
+// Apply moves the lent RDMA devices into the pod netns, one after another under the
+// node's lock.
+func (devices) Apply(ctx context.Context, tx *attachment.Tx) error {
+	r := tx.Record.RDMA
+	if r == nil || !slices.ContainsFunc(r.Devices, func(d ledger.RDMADevice) bool { return d.Lent }) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, moveWait)
+	defer cancel()
+	return withCores(ctx, tx.Node, tx.Node.Netns, tx.Pod, func(host, pod *rdma.Core) error {
+		for _, d := range r.Devices {
+			if !d.Lent {
+				continue
+			}
+			device, err := findDevice(host, d)
+			if err == nil && device == nil {
+				err = rdma.ErrNotFound
+			}
+			if err == nil {
+				_, err = host.Move(ctx, *device, pod)
+			}
+			if err != nil {
+				return cnierr.Wrap(err, cnierr.Kernel, cureOfMove(err), "RDMA device %s", d.Name)
+			}
+		}
+		return nil
+	})
+}
+
+func cureOfMove(err error) string {
+	switch {
+	case errors.Is(err, rdma.ErrImmovable):
+		return `lend its NICs in shared mode, or set "rdma": "off" for a NIC without RDMA`
+	case errors.Is(err, rdma.ErrShared):
+		return "the mode changed while the NIC was lent; try again"
+	}
+	return ""
+}
+
+// withCores opens the RDMA core in two namespaces and takes the node's lock
+// round what f moves between them.
+func withCores(ctx context.Context, n *attachment.Node, from, to *link.Netns, f func(from, to *rdma.Core) error) error {
+	lock, err := n.Ledger.LockRDMA(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+	source, err := rdma.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := rdma.Open(to)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	return f(source, target)
+}
+
+// Release brings the lent RDMA devices of a record back, from the pod netns, or from
+// init_net if that is gone and the host netns is another.
+func (devices) Release(ctx context.Context, releasing *attachment.Releasing) error {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
+	var errs []error
+	for _, d := range r.RDMA.Devices {
+		if !d.Lent {
+			continue
+		}
+		err := returnDevice(ctx, releasing, d)
+		if err == nil && len(d.Settings) > 0 {
+			restoreSettings(n, r, d, home)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// restoreSettings restores the settings of a returned device, and reports those that
+// cannot be restored.
+func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
+	core, err := rdma.Open(home)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return // its driver was unloaded, and the settings went with it
+	}
+	var device *rdma.Device
+	if err == nil {
+		defer core.Close()
+		device, err = findDevice(core, d)
+	}
+	switch {
+	case err != nil:
+		loan.Report(n, r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
+	case device != nil:
+		left := core.Restore(*device, d.Settings)
+		for i := range left {
+			left[i].Setting = "RDMA device " + d.Name + ": " + left[i].Setting
+		}
+		loan.Report(n, r, nil, left, nil)
+	}
+}
+
+// returnDevice brings one RDMA device back.
+func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
+	n, home, host := releasing.Node, releasing.Home, loan.Host(releasing.Node)
+	if releasing.Pod != nil {
+		moved, err := MoveHome(ctx, n, d, releasing.Pod, home)
+		if moved || err != nil {
+			return err
+		}
+	}
+	core, err := rdma.Open(home)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return nil // its driver was unloaded: there is no device any more
+	}
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
+	defer cancel()
+	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+		device, err := findDevice(core, d)
+		if device != nil || err != nil {
+			return true, errors.Join(err, RestoreName(ctx, n, core, home, device, d.Name))
+		}
+		if moved, err := moveFromInit(ctx, n, d, home); moved || err != nil {
+			return true, err
+		}
+		return !host.Bound(d.ParentDev) || !host.HasRDMADevice(d.ParentDev), nil // unplugged, or its driver unloaded
+	})
+	if err == nil || !errors.Is(err, waiting.Err()) {
+		return err
+	}
+	if releasing.Wait > 0 && deviceGone(releasing, core, d) {
+		n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
+		return nil
+	}
+	return cnierr.New(cnierr.NotHome, "find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again",
+		"the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev)
+}
+
+// moveFromInit moves the device to a home that is not init_net, where the kernel
+// moved it. It returns false if it is not there.
+func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, home *link.Netns) (bool, error) {
+	first, err := link.OpenNetns(link.InitNetns)
+	if err != nil {
+		return false, nil // a container may not look there
+	}
+	defer first.Close()
+	if first.ID.Equal(home.ID) {
+		return false, nil
+	}
+	return MoveHome(ctx, n, d, first, home)
+}
+
+// deviceGone reports whether the RDMA device that was lent no longer exists, after it
+// was nowhere for long: its function has another one.
+func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMADevice) bool {
+	n, r := releasing.Node, releasing.Record
+	if !loan.Host(n).HasOneNIC(d.ParentDev) {
+		return false
+	}
+	others, err := core.ByParent(d.ParentDev)
+	return err == nil && len(others) > 0 || n.AnotherHas(r, func(other *ledger.Record) bool {
+		return other.RDMA != nil && slices.ContainsFunc(other.RDMA.Devices, func(o ledger.RDMADevice) bool {
+			return o.Lent && o.ParentDev == d.ParentDev && o.NodeGUID != d.NodeGUID
+		})
+	})
+}
+
+// MoveHome moves the device to home, under its name there, if it is in from. It
+// reports whether it is home: in shared mode every namespace has it, and nothing moves.
+func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *link.Netns) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveWait)
+	defer cancel()
+	moved := false
+	err := withCores(ctx, n, from, home, func(source, target *rdma.Core) error {
+		device, err := findDevice(source, d)
+		if err != nil || device == nil {
+			return err
+		}
+		mode, err := source.Mode()
+		if err != nil {
+			return err
+		}
+		if mode == rdma.Shared {
+			moved = true
+			return RestoreName(ctx, n, target, home, device, d.Name)
+		}
+		arrived, err := source.Move(ctx, *device, target)
+		var changed *rdma.UverbsChanged
+		if errors.As(err, &changed) {
+			n.Log.Warn("an RDMA device came home with another uverbs number", "device", d.Name, "err", err)
+			err = nil
+		}
+		if err != nil {
+			return cnierr.Wrap(err, cnierr.NotHome, cureOfMove(err), "RDMA device %s", d.Name)
+		}
+		moved = true
+		return RestoreName(ctx, n, target, home, &arrived.Device, d.Name)
+	})
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return false, nil
+	}
+	return moved, err
+}

@@ -1,0 +1,106 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// nameTries bounds the tries to free a name: other processes that bring devices
+// home rename at the same time.
+const nameTries = 5
+
+// namePause is the pause between them.
+const namePause = 20 * time.Millisecond
+
+// RestoreName restores the name of a device that is home, if it was renamed in the
+// pod. Names are unique on the machine: if a pod gave this name to another lent
+// device, that one is renamed first.
+func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
+	if d == nil || d.Name == name {
+		return nil
+	}
+	err := core.Rename(*d, name)
+	for try := 1; try < nameTries && errors.Is(err, unix.EEXIST); try++ {
+		if !makeWay(n, home, d, name) {
+			_ = wait.For(ctx, namePause) // the other device may be coming home, and about to be renamed
+		}
+		err = core.Rename(*d, name)
+	}
+	return cnierr.Wrap(err, cnierr.NotHome, "", "the RDMA device %s is home as %s", name, d.Name)
+}
+
+// makeWay renames the lent device that a pod gave this name to: it gets its own
+// name back when it comes home. A device that is not lent keeps the name. makeWay
+// reports whether the name may be free now.
+func makeWay(n *attachment.Node, home *link.Netns, d *rdma.Device, name string) bool {
+	records, _ := n.Ledger.List() // a device of a record that cannot be read stays
+	for _, r := range records {
+		if r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
+			continue
+		}
+		for _, o := range r.RDMA.Devices {
+			if !o.Lent || o.Name == name || o.ParentDev == d.ParentDev && o.NodeGUID == d.NodeGUID {
+				continue
+			}
+			if renamedAway(r, o, home, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// renamedAway looks for the lent device o in its pod, at home and in init_net,
+// and calls renameToUnused. It reports whether the device was renamed.
+func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name string) bool {
+	if pod, _ := link.FindNetns(r.Netns.NetnsID, r.Netns.Path); pod != nil {
+		defer pod.Close()
+		if renameToUnused(pod, o, name) {
+			return true
+		}
+	}
+	if renameToUnused(home, o, name) {
+		return true
+	}
+	first, err := link.OpenNetns(link.InitNetns)
+	if err != nil {
+		return false // a container may not look there
+	}
+	defer first.Close()
+	return !first.ID.Equal(home.ID) && renameToUnused(first, o, name)
+}
+
+// renameToUnused renames the device o of the namespace to an unused name, if it is called
+// name. It reports whether it did.
+func renameToUnused(ns *link.Netns, o ledger.RDMADevice, name string) bool {
+	core, err := rdma.Open(ns)
+	if err != nil {
+		return false
+	}
+	defer core.Close()
+	device, err := findDevice(core, o)
+	if err != nil || device == nil || device.Name != name {
+		return false
+	}
+	for try := range nameTries {
+		to := fmt.Sprintf("rail-%d", device.Index)
+		if try > 0 {
+			to += fmt.Sprintf("-%d", try) // a pod may have taken that name too
+		}
+		if err = core.Rename(*device, to); !errors.Is(err, unix.EEXIST) {
+			break
+		}
+	}
+	return err == nil
+}

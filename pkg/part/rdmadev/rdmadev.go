@@ -1,0 +1,261 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// devices is what the parts with RDMA devices have in common: what they record, move
+// and return.
+type devices struct{ attachment.Base }
+
+// Name implements [attachment.Part].
+func (devices) Name() string { return "rdma" }
+
+// Recorded implements [attachment.Part].
+func (devices) Recorded(r *ledger.Record) bool { return r.RDMA != nil }
+
+// Any is the part for a record: it releases the RDMA devices of every plugin.
+type Any struct{ devices }
+
+// Moving is the part that gives the pod the RDMA devices of the NIC that it is lent.
+// In exclusive mode they move before the netdev, because the move can be refused, and
+// return before it, because on InfiniBand the netdev is made anew where the RDMA
+// device is.
+type Moving struct {
+	devices
+	Conf  netconf.RDMA
+	Allow []string // guardrails that do not hold
+}
+
+// Claim records the RDMA devices of tx.Parent.
+func (p Moving) Claim(_ context.Context, tx *attachment.Tx) (err error) {
+	if tx.Parent == nil {
+		return nil
+	}
+	r, err := find(tx.Node, tx.Parent, p.Conf, p.Allow)
+	if err != nil {
+		return err
+	}
+	if r != nil && r.Mode == string(rdma.Exclusive) {
+		if err := nic.GuardInfiniBand(tx.Parent, r.Devices[0].Name); err != nil {
+			return err
+		}
+	}
+	tx.Record.RDMA = r
+	return nil
+}
+
+// Check implements [attachment.Part].
+func (p Moving) Check(_ context.Context, c *attachment.Checking) error { return check(c, p.Conf) }
+
+// Available returns why the RDMA part of an ADD cannot work now.
+func (p Moving) Available(n *attachment.Node) error { return available(n, p.Conf, false) }
+
+// Shared is the part that gives the pod the use of the RDMA device of a NIC that
+// stays on the host. In exclusive mode there is no way from a pod to it.
+type Shared struct {
+	devices
+	Conf netconf.RDMA
+}
+
+// Claim records the RDMA devices of tx.Parent.
+func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
+	if tx.Parent == nil {
+		return nil
+	}
+	r, err := find(tx.Node, tx.Parent, p.Conf, []string{nic.AllowSharedRDMA})
+	if err != nil || r == nil {
+		return err
+	}
+	if r.Mode != string(rdma.Exclusive) {
+		tx.Record.RDMA = r
+		return nil
+	}
+	exclusive := cnierr.New(cnierr.NotAvailable,
+		rdma.AtBoot(rdma.Shared)+`; or lend whole NICs with host-device; or set "rdma": "off"`,
+		"RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", tx.Parent.Name)
+	if p.Conf.RDMA == netconf.RDMARequired {
+		return exclusive
+	}
+	tx.Node.Log.Warn("the pod gets no RDMA", "err", exclusive)
+	return nil
+}
+
+// Apply makes sure that the port's GID table has room for the addresses: in a full
+// one the kernel drops them without a word.
+func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
+	if tx.Record.RDMA == nil {
+		return nil
+	}
+	core, err := rdma.Open(tx.Node.Netns)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	for _, d := range tx.Record.RDMA.Devices {
+		device, err := findDevice(core, d)
+		if err != nil || device == nil || d.Port == 0 || device.Protocol != "roce" {
+			continue
+		}
+		table, err := core.GIDs(*device, d.Port)
+		if err != nil {
+			return err
+		}
+		// Two entries for each address, one of each RoCE type, and two for
+		// the link-local one.
+		if need := 2 * (len(tx.Layer3.Addresses()) + 1); table.Free() < need {
+			return cnierr.New(cnierr.TryAgain, `end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`,
+				"the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need)
+		}
+	}
+	return nil
+}
+
+// Check implements [attachment.Part].
+func (p Shared) Check(_ context.Context, c *attachment.Checking) error { return check(c, p.Conf) }
+
+// Available returns why the RDMA part of an ADD cannot work now.
+func (p Shared) Available(n *attachment.Node) error { return available(n, p.Conf, true) }
+
+// find returns the RDMA devices of the NIC l of the host and whether they move. It
+// returns nil if there is nothing to do: the configuration says off, or auto and
+// the NIC has none.
+func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (*ledger.RDMA, error) {
+	host := loan.Host(n)
+	if conf.RDMA == netconf.RDMAOff || conf.RDMA == netconf.RDMAAuto && !host.HasRDMA(l) {
+		return nil, nil
+	}
+	required := conf.RDMA == netconf.RDMARequired
+	core, err := rdma.Open(host.Netns)
+	if errors.Is(err, rdma.ErrNoRDMA) && !required {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, cnierr.Wrap(err, cnierr.NotAvailable, "load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set \"rdma\": \"off\"", "%s", l.Name)
+	}
+	defer core.Close()
+	mode, err := core.Mode()
+	if err != nil {
+		return nil, err
+	}
+	if mode == rdma.Shared {
+		allow = []string{nic.AllowSharedRDMA} // nothing moves, so nobody loses it
+	}
+	found, err := ofNIC(core, l, mode, allow)
+	if err != nil {
+		if required || !errors.Is(err, nic.ErrSharedRDMA) {
+			return nil, err
+		}
+		n.Log.Warn("the RDMA device stays on the host", "nic", l.Name, "err", err)
+		return nil, nil
+	}
+	if len(found) == 0 {
+		if required {
+			return nil, cnierr.New(cnierr.NotAvailable, "load its RDMA driver, or choose a NIC that has one (`rdma link`)",
+				`"rdma" is required, but %s has no RDMA device in this netns`, l.Name)
+		}
+		return nil, nil
+	}
+	return &ledger.RDMA{Mode: string(mode), Devices: found}, nil
+}
+
+// ofNIC returns the RDMA devices of the NIC l. A function can have several
+// netdevs and RDMA devices, and an RDMA device several ports: a device is the
+// NIC's if one of its ports is, or if it names no netdev at all (InfiniBand).
+func ofNIC(core *rdma.Core, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
+	devices, err := core.ByParent(l.ParentDev)
+	if err != nil {
+		return nil, err
+	}
+	var found []ledger.RDMADevice
+	for _, d := range devices {
+		ports, err := core.Ports(d)
+		if err != nil {
+			return nil, err
+		}
+		mine, others := uint32(0), ""
+		for _, p := range ports {
+			switch p.Netdev {
+			case 0:
+			case l.Index:
+				mine = p.Number
+			default:
+				others = p.NetdevName
+			}
+		}
+		if mine == 0 && others != "" {
+			continue
+		}
+		if others != "" {
+			if err := nic.GuardSharedRDMA(d.Name, l.Name, others, allow); err != nil {
+				return nil, err
+			}
+		}
+		r := recordOf(core, d, mode == rdma.Exclusive)
+		r.Port = mine
+		found = append(found, r)
+	}
+	return found, nil
+}
+
+// recordOf returns the record of an RDMA device, with its settings if it is lent.
+func recordOf(core *rdma.Core, d rdma.Device, lent bool) ledger.RDMADevice {
+	r := ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev, Lent: lent}
+	if u, err := core.Uverbs(d); err == nil {
+		r.Uverbs = u.Name
+	}
+	if lent {
+		r.Settings = core.Settings(d)
+	}
+	return r
+}
+
+// findDevice returns the recorded device, under whatever name and index, or nil when it
+// is not in the core's namespace.
+func findDevice(core *rdma.Core, r ledger.RDMADevice) (*rdma.Device, error) {
+	d, err := core.ByIdentity(r.NodeGUID, r.ParentDev)
+	if errors.Is(err, rdma.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &d, nil
+}
+
+// where returns the netns in which the pod's devices are seen.
+func where(r *ledger.RDMA, n *attachment.Node, pod *link.Netns) *link.Netns {
+	if r.Mode == string(rdma.Exclusive) {
+		return pod
+	}
+	return n.Netns
+}
+
+// available returns why the RDMA part of an ADD on a NIC of this host cannot work
+// now; where RDMA is not required ADD works without. shares is true for a plugin
+// whose pods use the device in common, which exclusive mode does not allow.
+func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
+	if conf.RDMA != netconf.RDMARequired {
+		return nil
+	}
+	core, err := rdma.Open(n.Netns)
+	if err != nil {
+		return cnierr.Wrap(err, cnierr.NotAvailable, "load the NIC's RDMA driver", `"rdma" is required`)
+	}
+	defer core.Close()
+	mode, err := core.Mode()
+	if err != nil || mode == rdma.Shared || !shares {
+		return err
+	}
+	return cnierr.New(cnierr.NotAvailable, rdma.AtBoot(rdma.Shared), "RDMA is in exclusive mode, in which macvlan pods cannot use it")
+}
