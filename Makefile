@@ -151,7 +151,7 @@ lint: tools ## golangci-lint over all modules of the tree
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
 bench: build peers controlplane ## ADD and DEL against the plugins of others, on an API server (CLUSTER=no: without), with pods of a cluster (PODS=no) and in the rig (RIG=no); tables in bin/bench/
-	@scripts/need.sh ip:iproute2
+	@scripts/need.sh ip:iproute2 strace:strace
 	@mkdir -p '$(TOOLS)'
 	@go build -o '$(TOOLS)/' ./integration/bench
 	@'$(TOOLS)/bench' $(BENCHFLAGS)

@@ -260,3 +260,31 @@ func TestReportSaysWhatBecameOfEachGoal(t *testing.T) {
 		t.Errorf("unmeasured: %v", missing)
 	}
 }
+
+func TestNetlinkRequestsAreCountedInATrace(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want kernel
+	}{
+		{"", kernel{}},
+		{"7 +++ exited with 0 +++\n", kernel{}},
+		{"7 sendto(3<NETLINK:[ROUTE:7]>, [{nlmsg_len=32}], 32, 0, {sa_family=AF_NETLINK}, 12) = 32 <0.000210>\n", kernel{1, 0}},
+		{"7 sendto(3<NETLINK:[ROUTE:7]>, [{nlmsg_len=32}], 32, 0, NULL, 0) = 32 <0.012100>\n", kernel{1, 1}},
+		{"7 sendto(3<UNIX-STREAM:[1->2]>, \"<NETLINK:\", 9, 0, NULL, 0) = 9 <0.5>\n", kernel{}},
+		{"7 sendmsg(3<NETLINK:[4026]>, {msg_name=NULL}, 0) = -1 EBUSY (Device or resource busy) <0.000020>\n", kernel{1, 0}},
+		{
+			"7   sendto(3<NETLINK:[ROUTE:7]>, [{nlmsg_len=32}], 32, 0, NULL, 0 <unfinished ...>\n" +
+				"8   sendto(4<UNIX-STREAM:[1->2]>, \"x\", 1, 0, NULL, 0 <unfinished ...>\n" +
+				"8   <... sendto resumed>) = 1 <0.100000>\n" +
+				"7   <... sendto resumed>) = 32 <0.015000>\n",
+			kernel{1, 1},
+		},
+	} {
+		if got, err := readTrace(c.text); err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v, want %+v", c.text, got, err, c.want)
+		}
+	}
+	if _, err := readTrace("7 sendto(3<NETLINK:[ROUTE:7]>, NULL, 0, 0, NULL, 0) = 0\n"); err == nil {
+		t.Error("a line without a time is accepted")
+	}
+}

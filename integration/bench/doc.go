@@ -25,6 +25,12 @@
 // follow each other without a pause, as they do in a runtime: what one leaves
 // for the next to wait for is the chain's own.
 //
+// Last, strace(1) counts what each verb asks of the kernel: "netlink" are messages on
+// netlink sockets, those of IPAM plugins included, and "waits" are those of them that
+// the kernel took longer than 2 ms for, which mostly is a grace period under the lock
+// that every change of a link needs. The fewest of five runs count, because a busy
+// machine makes others slow. Without strace there are no counts.
+//
 // Nothing of the machine changes. The programme starts itself once more in a
 // new network and mount namespace: this is "the node", with a tmpfs of its own
 // on /run and a sysfs of its own on /sys. Pods, and the far ends of the NICs

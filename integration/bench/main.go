@@ -114,6 +114,7 @@ func bench(o options) error {
 	}
 	files := binaries(p)
 	m := run(s, list, files, pace{o.rounds, o.settle, progress(o.rounds)})
+	m.count(s, list, o.settle)
 	if a.LoadAfter, err = loadAverage(); err != nil {
 		return err
 	}

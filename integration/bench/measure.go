@@ -22,7 +22,10 @@ type pace struct {
 type result struct {
 	Add, Del       []float64 // wall time, milliseconds
 	AddCPU, DelCPU []float64 // CPU time, milliseconds
-	Err            error     `json:"-"`
+	// AddKernel and DelKernel are nil where nothing was counted, NotCounted is why.
+	AddKernel, DelKernel *kernel
+	NotCounted           error `json:"-"`
+	Err                  error `json:"-"`
 }
 
 // process is what was measured of one binary.

@@ -185,7 +185,8 @@ func (r *report) tables() []table {
 
 func (r *report) groupTable(group string) table {
 	t := table{title: group, head: []string{
-		"medians in milliseconds, and their ratios", "ADD", "p90", "CPU", "×upstream", "×floor", "DEL", "p90", "CPU", "×upstream", "×floor",
+		"medians in milliseconds, and their ratios",
+		"ADD", "p90", "CPU", "×upstream", "×floor", "netlink", "waits", "DEL", "p90", "CPU", "×upstream", "×floor", "netlink", "waits",
 	}}
 	for _, c := range r.list {
 		if c.group != group {
@@ -197,24 +198,36 @@ func (r *report) groupTable(group string) table {
 			continue
 		}
 		row := []string{c.title}
-		for _, pick := range []func(*result) (wall, cpu []float64){
-			func(r *result) (wall, cpu []float64) { return r.Add, r.AddCPU },
-			func(r *result) (wall, cpu []float64) { return r.Del, r.DelCPU },
+		for _, pick := range []func(*result) (wall, cpu []float64, asked *kernel){
+			func(r *result) (wall, cpu []float64, asked *kernel) { return r.Add, r.AddCPU, r.AddKernel },
+			func(r *result) (wall, cpu []float64, asked *kernel) { return r.Del, r.DelCPU, r.DelKernel },
 		} {
-			wall, cpu := pick(mine)
+			wall, cpu, asked := pick(mine)
 			row = append(row, fmt.Sprintf("%.1f", median(wall)), fmt.Sprintf("%.1f", quantile(wall, 0.9)), fmt.Sprintf("%.1f", median(cpu)))
 			for _, id := range []string{c.base, c.floor} {
 				cell := ""
 				if other := r.m.results[id]; other != nil && other.Err == nil {
-					theirs, _ := pick(other)
+					theirs, _, _ := pick(other)
 					cell = fmt.Sprintf("%.2f", ratio(wall, theirs))
 				}
 				row = append(row, cell)
 			}
+			row = append(row, asked.cells()...)
+		}
+		if mine.NotCounted != nil {
+			t.notes = append(t.notes, fmt.Sprintf("not counted: %s: %v", c.title, mine.NotCounted))
 		}
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// cells are the last two of a verb.
+func (k *kernel) cells() []string {
+	if k == nil {
+		return []string{"–", "–"}
+	}
+	return []string{strconv.Itoa(k.Requests), strconv.Itoa(k.Waits)}
 }
 
 func (r *report) fileTable() table {
@@ -287,6 +300,8 @@ func (r *report) json(w io.Writer) error {
 		Del    []float64 `json:"delMs,omitempty"`
 		AddCPU []float64 `json:"addCPUMs,omitempty"`
 		DelCPU []float64 `json:"delCPUMs,omitempty"`
+		AddNet *kernel   `json:"addNetlink,omitempty"`
+		DelNet *kernel   `json:"delNetlink,omitempty"`
 		Error  string    `json:"error,omitempty"`
 	}
 	type file struct {
@@ -306,7 +321,7 @@ func (r *report) json(w io.Writer) error {
 	all.About, all.Verdicts, all.Traffic = r.about, r.verdicts, r.m.traffic
 	for _, c := range r.list {
 		m := r.m.results[c.id]
-		all.Rows = append(all.Rows, row{Group: c.group, Title: c.title, Add: m.Add, Del: m.Del, AddCPU: m.AddCPU, DelCPU: m.DelCPU, Error: words(m.Err)})
+		all.Rows = append(all.Rows, row{Group: c.group, Title: c.title, Add: m.Add, Del: m.Del, AddCPU: m.AddCPU, DelCPU: m.DelCPU, AddNet: m.AddKernel, DelNet: m.DelKernel, Error: words(m.Err)})
 	}
 	for _, b := range r.files {
 		p := r.m.processes[b.path]
