@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// PageAddrs is the number of addresses that a [Page] covers: those that
+	// pageAddrs is the number of addresses that a [Page] covers: those that
 	// differ in their last 16 bits only.
-	PageAddrs = 1 << 16
+	pageAddrs = 1 << 16
 	// PageBytes is the size of a [Page] as bytes.
-	PageBytes = PageAddrs / 8
+	PageBytes = pageAddrs / 8
 )
 
 // Page tells which of 65536 neighbouring addresses are taken. The zero value
 // says that none is.
 type Page struct {
-	taken [PageAddrs / 64]uint64
+	taken [pageAddrs / 64]uint64
 	// full has a bit for each word of taken that has no free address left, so
 	// that a search passes 4096 of them in one step.
-	full [PageAddrs / 64 / 64]uint64
+	full [pageAddrs / 64 / 64]uint64
 }
 
 // PageBase gives the first address of a's page, which identifies the page.
@@ -36,8 +36,8 @@ func PageIndex(a netip.Addr) int {
 	return int(binary.BigEndian.Uint16(s[14:]))
 }
 
-// PageAddr gives the address at index in the page that begins at base.
-func PageAddr(base netip.Addr, index int) netip.Addr {
+// pageAddr gives the address at index in the page that begins at base.
+func pageAddr(base netip.Addr, index int) netip.Addr {
 	s := base.AsSlice()
 	binary.BigEndian.PutUint16(s[len(s)-2:], uint16(index))
 	a, _ := netip.AddrFromSlice(s)
@@ -97,8 +97,8 @@ func (p *Page) Or(q *Page) *Page {
 	return sum
 }
 
-// NextFree gives the lowest free index from from on, or [PageAddrs].
-func (p *Page) NextFree(from int) int {
+// nextFree gives the lowest free index from from on, or pageAddrs.
+func (p *Page) nextFree(from int) int {
 	word := from / 64
 	if free := ^p.taken[word] >> (from % 64); free != 0 {
 		return from + bits.TrailingZeros64(free)
@@ -114,7 +114,7 @@ func (p *Page) NextFree(from int) int {
 			return word*64 + bits.TrailingZeros64(^p.taken[word])
 		}
 	}
-	return PageAddrs
+	return pageAddrs
 }
 
 // Used tells what is taken. Page gives the page that begins at base, nil when
@@ -139,15 +139,15 @@ func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 		if page == nil {
 			return addr, nil
 		}
-		free := page.NextFree(PageIndex(addr))
+		free := page.nextFree(PageIndex(addr))
 		if free == PageIndex(addr) {
 			return addr, nil
 		}
-		if free < PageAddrs {
-			addr, ok = r.Next(PageAddr(base, free))
+		if free < pageAddrs {
+			addr, ok = r.Next(pageAddr(base, free))
 			continue
 		}
-		following := PageAddr(base, PageAddrs-1).Next()
+		following := pageAddr(base, pageAddrs-1).Next()
 		if !following.IsValid() {
 			break
 		}

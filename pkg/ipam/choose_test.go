@@ -9,7 +9,7 @@ import (
 func TestPagesSplitAddressesWithoutLoss(t *testing.T) {
 	for _, s := range []string{"0.0.0.0", "10.1.2.3", "255.255.255.255", "::", "2001:db8::1:ffff", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"} {
 		a := addr(s)
-		if back := PageAddr(PageBase(a), PageIndex(a)); back != a {
+		if back := pageAddr(PageBase(a), PageIndex(a)); back != a {
 			t.Errorf("%s became %s", a, back)
 		}
 	}
@@ -21,8 +21,8 @@ func TestPageFindsTheNextFreeIndex(t *testing.T) {
 		p.Set(i, true)
 	}
 	p.Set(130, false)
-	for from, want := range map[int]int{0: 130, 130: 130, 131: 200, 199: 200, 200: 200, 5000: 5000, PageAddrs - 1: PageAddrs - 1} {
-		if got := p.NextFree(from); got != want {
+	for from, want := range map[int]int{0: 130, 130: 130, 131: 200, 199: 200, 200: 200, 5000: 5000, pageAddrs - 1: pageAddrs - 1} {
+		if got := p.nextFree(from); got != want {
 			t.Errorf("from %d: %d, want %d", from, got, want)
 		}
 	}
@@ -32,18 +32,18 @@ func TestPageFindsTheNextFreeIndex(t *testing.T) {
 	if p.Byte(16) != p.Bytes()[16] || p.Byte(16) != 0xfb {
 		t.Errorf("byte 16 is %x", p.Byte(16))
 	}
-	for i := range PageAddrs {
+	for i := range pageAddrs {
 		p.Set(i, true)
 	}
 	if back := ParsePage(p.Bytes()); *back != p {
 		t.Error("a full page is not what its bytes say")
 	}
-	p.Set(PageAddrs-1, false)
-	if got := p.NextFree(0); got != PageAddrs-1 {
+	p.Set(pageAddrs-1, false)
+	if got := p.nextFree(0); got != pageAddrs-1 {
 		t.Errorf("the last free index is %d", got)
 	}
-	p.Set(PageAddrs-1, true)
-	if got := p.NextFree(0); got != PageAddrs {
+	p.Set(pageAddrs-1, true)
+	if got := p.nextFree(0); got != pageAddrs {
 		t.Errorf("a full page has %d free", got)
 	}
 }

@@ -217,7 +217,7 @@ func TestChooseAgreesWithACount(t *testing.T) {
 func randomSpec(rnd *rand.Rand) (RangeSpec, []netip.Addr) {
 	base := addr([]string{"10.0.255.0", "255.255.255.0", "0.0.0.0", "2001:db8::ff00", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ff00"}[rnd.IntN(5)])
 	bits := base.BitLen() - 2 - rnd.IntN(6)
-	near := func() netip.Addr { return PageAddr(base, PageIndex(base)&0xff00|rnd.IntN(256)) }
+	near := func() netip.Addr { return pageAddr(base, PageIndex(base)&0xff00|rnd.IntN(256)) }
 	prefix, _ := near().Prefix(bits)
 	spec := RangeSpec{Prefix: prefix}
 	if rnd.IntN(2) == 0 {

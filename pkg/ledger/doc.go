@@ -1,7 +1,7 @@
 // Package ledger keeps the records of this node's attachments and loans: one
 // JSON file each, written before the first change and removed after the last.
 //
-// Below the state directory (default [DefaultDir], on tmpfs) lie
+// Below the state directory, on tmpfs, lie
 //
 //	attachments/<container id>@<ifname>.json   the records
 //	nics/<NIC>                                 a link to the record that holds the NIC

@@ -16,9 +16,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// DefaultDir is the state directory when the config names none.
-const DefaultDir = "/run/rail-cni"
-
 const suffix = ".json"
 
 // ErrNoRecord is wrapped when there is no record of an attachment.

@@ -199,8 +199,8 @@ type Macvlan struct {
 	BCQueueLen uint32
 }
 
-// MacvlanModes are the names of the modes (ip-link(8), macvlan).
-var MacvlanModes = map[string]netlink.MacvlanMode{
+// macvlanModes are the names of the modes (ip-link(8), macvlan).
+var macvlanModes = map[string]netlink.MacvlanMode{
 	"bridge":   netlink.MACVLAN_MODE_BRIDGE,
 	"private":  netlink.MACVLAN_MODE_PRIVATE,
 	"vepa":     netlink.MACVLAN_MODE_VEPA,
@@ -231,5 +231,5 @@ func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
 	attrs.MTU = m.MTU
 	attrs.HardwareAddr = m.MAC
 	attrs.Namespace = netlink.NsFd(target.fd)
-	return n.handle.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: MacvlanModes[m.Mode], BCQueueLen: m.BCQueueLen})
+	return n.handle.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanModes[m.Mode], BCQueueLen: m.BCQueueLen})
 }

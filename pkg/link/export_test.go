@@ -33,3 +33,6 @@ func PortOf(n *Netns) uint32 {
 	}
 	return pid
 }
+
+// MacvlanModes are the names of the modes.
+var MacvlanModes = macvlanModes

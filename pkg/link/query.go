@@ -36,7 +36,7 @@ type Link struct {
 	LowerNetns int              // if LowerAway: the id that this namespace has for that one
 	Master     int              // ifindex of the bridge, bond, VRF, … that it belongs to, 0 if none
 	OperUp     bool             // operational state "up"
-	Mode       string           // of a macvlan: a key of [MacvlanModes], or "source"
+	Mode       string           // of a macvlan: a key of macvlanModes, or "source"
 	Immutable  bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
 	Mutable    bool             // the kernel reports that it can be moved; older kernels set neither
 	// Damage is why the description is incomplete: the kernel refused it, or it

@@ -38,7 +38,7 @@ func (b Boot) Change(mode Mode, atBoot, now bool) Change {
 }
 
 func (b Boot) change(mode Mode) (builtIn bool, err error) {
-	if err := b.Set(mode); err != nil {
+	if err := b.set(mode); err != nil {
 		return false, err
 	}
 	boot, err := b.Read()

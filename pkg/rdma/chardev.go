@@ -26,8 +26,8 @@ type CharDev struct {
 // Path is where udev puts it.
 func (d CharDev) Path() string { return filepath.Join("/dev/infiniband", d.Name) }
 
-// Number is the N of uverbsN or umadN, -1 when the name has none.
-func (d CharDev) Number() int {
+// number is the N of uverbsN or umadN, -1 when the name has none.
+func (d CharDev) number() int {
 	n, err := strconv.Atoi(strings.TrimLeft(d.Name, "abcdefghijklmnopqrstuvwxyz_"))
 	if err != nil {
 		return -1
@@ -41,12 +41,6 @@ var ErrNoCharDev = errors.New("no such char device")
 
 // Uverbs gives the verbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
 func (c *Core) Uverbs(d Device) (CharDev, error) { return c.charDev(d, "uverbs") }
-
-// Umad gives the management device of a port of d (RDMA_NLDEV_CMD_GET_CHARDEV,
-// "umad").
-func (c *Core) Umad(d Device, port uint32) (CharDev, error) {
-	return c.charDev(d, "umad", portAttr(port))
-}
 
 func (c *Core) charDev(d Device, kind string, more ...*nl.RtAttr) (CharDev, error) {
 	var dev CharDev
@@ -93,37 +87,9 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 	return dev, nil
 }
 
-// UverbsOwners gives, for each uverbs number in use on this machine, the name
-// of its device. Unlike everything else here it covers all namespaces:
-// class/infiniband_verbs is not divided by them.
-func (c *Core) UverbsOwners() (map[int]string, error) {
-	owners := map[int]string{}
-	err := c.in(func() error {
-		names, err := c.list("class/infiniband_verbs")
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			n := CharDev{Name: name}.Number()
-			if n < 0 {
-				continue // the file abi_version
-			}
-			owner, err := c.uverbsOwner(n)
-			if err != nil {
-				return err
-			}
-			if owner != "" {
-				owners[n] = owner
-			}
-		}
-		return nil
-	})
-	return owners, cnierr.Wrap(err, cnierr.IO, "", "list the uverbs devices")
-}
-
-// UverbsOwner gives the name of the device, in whatever namespace, that has
+// ownerOfUverbs gives the name of the device, in whatever namespace, that has
 // uverbs<number> now, "" when none has it.
-func (c *Core) UverbsOwner(number int) (string, error) {
+func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string
 	err := c.in(func() (err error) { owner, err = c.uverbsOwner(number); return err })
 	return owner, cnierr.Wrap(err, cnierr.IO, "", "find the device of uverbs%d", number)

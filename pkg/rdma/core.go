@@ -22,8 +22,7 @@ import (
 var ErrNoRDMA = errors.New("no RDMA here: the kernel's RDMA core (module ib_core) is not loaded")
 
 // ErrNotFound is wrapped when no device or port of the namespace is what was
-// asked for. A device that is being moved is in no namespace for a moment: who
-// knows that it must exist asks with [Core.Await].
+// asked for. A device that is being moved is in no namespace for a moment.
 var ErrNotFound = errors.New("no such RDMA device")
 
 // NotifyGroup is the multicast group of NETLINK_RDMA to which the kernel says

@@ -81,7 +81,7 @@ func TestAChangedNumberNamesItsHolder(t *testing.T) {
 
 func TestNumbersOfCharDevices(t *testing.T) {
 	for name, want := range map[string]int{"uverbs0": 0, "uverbs12": 12, "umad3": 3, "rdma_cm": -1, "abi_version": -1, "": -1, "uverbs": -1, "uverbs1x": -1} {
-		if got := (CharDev{Name: name}).Number(); got != want {
+		if got := (CharDev{Name: name}).number(); got != want {
 			t.Errorf("%q: %d", name, got)
 		}
 	}

@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,8 +25,8 @@ func (g GUID) String() string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
 }
 
-// ParseGUID reads the text that String writes.
-func ParseGUID(s string) (GUID, error) {
+// parseGUID reads the text that String writes.
+func parseGUID(s string) (GUID, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) != 4 {
 		return 0, fmt.Errorf("GUID %q: not four groups of hexadecimal digits", s)
@@ -48,7 +47,7 @@ func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
 // UnmarshalText is the reverse of MarshalText.
 func (g *GUID) UnmarshalText(text []byte) (err error) {
-	*g, err = ParseGUID(string(text))
+	*g, err = parseGUID(string(text))
 	return err
 }
 
@@ -321,27 +320,6 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 		return all[i], nil
 	}
 	return Device{}, fmt.Errorf("%w %s in netns %s", ErrNotFound, what, c.ns.Path)
-}
-
-// Await waits until the namespace has a device that want accepts, and gives it:
-// one that comes home when its namespace has died, or that is being moved. what
-// names it in the error, which wraps [ErrNotFound] when ctx ended first.
-func (c *Core) Await(ctx context.Context, what string, want func(Device) bool) (Device, error) {
-	var found Device
-	err := await(ctx, func() (bool, error) {
-		var err error
-		found, err = c.first(what, want)
-		if errors.Is(err, ErrNotFound) {
-			return false, nil
-		}
-		return err == nil, err
-	})
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return Device{}, cnierr.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), cnierr.TryAgain,
-			"something may still hold the network namespace that it is in: a process, or an open file",
-			"wait for RDMA device %s in netns %s", what, c.ns.Path)
-	}
-	return found, err
 }
 
 // Rename gives a device another name (RDMA_NLDEV_CMD_SET with DEV_NAME,

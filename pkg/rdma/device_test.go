@@ -7,7 +7,7 @@ import (
 
 func TestGUIDsReadAsInSysfs(t *testing.T) {
 	const text = "bace:f6ff:fe00:0003"
-	g, err := ParseGUID(text)
+	g, err := parseGUID(text)
 	if err != nil || g != 0xbacef6fffe000003 || g.String() != text {
 		t.Errorf("%v, %v", g, err)
 	}
@@ -20,7 +20,7 @@ func TestGUIDsReadAsInSysfs(t *testing.T) {
 		t.Errorf("%v, %v", back, err)
 	}
 	for _, bad := range []string{"", "1:2:3:4", "bace:f6ff:fe00", "bace:f6ff:fe00:0003:0004", "bace:f6ff:fe00:000g", "+ace:f6ff:fe00:0003", "ba:ce:f6:ff:fe:00:00:03"} {
-		if g, err := ParseGUID(bad); err == nil {
+		if g, err := parseGUID(bad); err == nil {
 			t.Errorf("%q is %v", bad, g)
 		}
 	}

@@ -41,8 +41,8 @@ func (g GID) String() string {
 	return strings.Join(groups, ":")
 }
 
-// ParseGID reads the text of sysfs.
-func ParseGID(s string) (GID, error) {
+// parseGID reads the text of sysfs.
+func parseGID(s string) (GID, error) {
 	ip, err := netip.ParseAddr(s)
 	// A zone or a dotted IPv4 would be an address, but is no GID.
 	if err != nil || !ip.Is6() || ip.Zone() != "" || strings.Contains(s, ".") {
@@ -150,7 +150,7 @@ func readGID(dir int, name string) (GID, error) {
 	if err != nil {
 		return GID{}, notGone(err)
 	}
-	return ParseGID(strings.TrimSpace(string(text[:n])))
+	return parseGID(strings.TrimSpace(string(text[:n])))
 }
 
 // gidEntry reads what belongs to a GID, nil when it was given up meanwhile.
@@ -179,12 +179,12 @@ func notGone(err error) error {
 	return err
 }
 
-// ErrNoGID is wrapped when no GID of a port is the wanted one.
-var ErrNoGID = errors.New("no such GID")
+// errNoGID is wrapped when no GID of a port is the wanted one.
+var errNoGID = errors.New("no such GID")
 
 // FindGID gives the RoCE v2 entry of an address that belongs to the interface
 // with this name, in whatever namespace that is: in shared mode the GIDs of
-// every pod on a port are in one table. The error wraps [ErrNoGID] when there is
+// every pod on a port are in one table. The error wraps errNoGID when there is
 // none, and says when others have the address.
 func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	want := GIDOf(ip)
@@ -219,9 +219,9 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 			d.Name, port, netdev, ip, mine[0].Index, mine[1].Index)
 	case len(others) > 0:
 		return GIDEntry{}, fmt.Errorf("%w: %s port %d has the address %s as GID of %s, not of %q",
-			ErrNoGID, d.Name, port, ip, strings.Join(others, " and "), netdev)
+			errNoGID, d.Name, port, ip, strings.Join(others, " and "), netdev)
 	}
-	return GIDEntry{}, fmt.Errorf("%w: %s port %d has no RoCE v2 GID for the address %s of %q", ErrNoGID, d.Name, port, ip, netdev)
+	return GIDEntry{}, fmt.Errorf("%w: %s port %d has no RoCE v2 GID for the address %s of %q", errNoGID, d.Name, port, ip, netdev)
 }
 
 // AwaitGID is [Core.FindGID] that waits until ctx ends: the kernel makes the
@@ -232,12 +232,12 @@ func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Add
 	var last error
 	err := await(ctx, func() (bool, error) {
 		found, last = c.FindGID(d, port, ip, netdev)
-		if errors.Is(last, ErrNoGID) || errors.Is(last, ErrNotFound) {
+		if errors.Is(last, errNoGID) || errors.Is(last, ErrNotFound) {
 			return false, nil
 		}
 		return last == nil, last
 	})
-	if err == nil || last == nil || !errors.Is(last, ErrNoGID) && !errors.Is(last, ErrNotFound) {
+	if err == nil || last == nil || !errors.Is(last, errNoGID) && !errors.Is(last, ErrNotFound) {
 		return found, err
 	}
 	return GIDEntry{}, cnierr.Wrap(last, cnierr.TryAgain, c.gidCure(d, port), "wait for a GID (%v)", err)

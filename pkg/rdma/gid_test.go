@@ -27,13 +27,13 @@ func TestGIDsOfAddresses(t *testing.T) {
 		if g.String() != want {
 			t.Errorf("%s is %s, want %s", ip, g, want)
 		}
-		back, err := ParseGID(want)
+		back, err := parseGID(want)
 		if err != nil || back != g || back.Addr() != netip.MustParseAddr(ip).WithZone("").Unmap() {
 			t.Errorf("%s is read as %s (%s), %v", want, back, back.Addr(), err)
 		}
 	}
 	for _, bad := range []string{"", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "fe80", "zz"} {
-		if g, err := ParseGID(bad); err == nil {
+		if g, err := parseGID(bad); err == nil {
 			t.Errorf("%q is %s", bad, g)
 		}
 	}
@@ -136,7 +136,7 @@ func TestWaitingForAGIDEndsAndSaysWhy(t *testing.T) {
 		began := time.Now()
 		_, err := c.AwaitGID(ctx, device0, 1, netip.MustParseAddr("10.0.0.1"), "net1")
 		cancel()
-		if err == nil || !errors.Is(err, ErrNoGID) || cnierr.Code(err) != cnierr.TryAgain || !strings.Contains(err.Error(), want) {
+		if err == nil || !errors.Is(err, errNoGID) || cnierr.Code(err) != cnierr.TryAgain || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 		if took := time.Since(began); took > 2*time.Second {

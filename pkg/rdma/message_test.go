@@ -51,7 +51,7 @@ func TestRecordedAnswersAreUnderstood(t *testing.T) {
 		t.Errorf("port: %+v, %v", p, err)
 	}
 	u, err := parseCharDev(attrsOf(t, message(t, "uverbs")))
-	if want := (CharDev{Name: "uverbs3", Major: 231, Minor: 195, ABI: 1}); err != nil || u != want || u.Number() != 3 {
+	if want := (CharDev{Name: "uverbs3", Major: 231, Minor: 195, ABI: 1}); err != nil || u != want || u.number() != 3 {
 		t.Errorf("uverbs: %+v, %v", u, err)
 	}
 	m, err := parseCharDev(attrsOf(t, message(t, "umad")))
@@ -123,7 +123,7 @@ func parseAll(m []byte) {
 		_ = p.State.String() + p.Phys.String()
 	}
 	if d, err := parseCharDev(a); err == nil {
-		_ = d.Number()
+		_ = d.number()
 	}
 	_, _ = parseCounters(a)
 	_, _ = parseMode(a)

@@ -83,12 +83,12 @@ func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 		return Moved{}, err
 	}
 	m, err := c.arrive(ctx, d, to, before)
-	if err != nil || before.Name == "" || before.Number() == m.Uverbs.Number() {
+	if err != nil || before.Name == "" || before.number() == m.Uverbs.number() {
 		return m, err
 	}
-	changed := &UverbsChanged{Device: d.Name, Before: before.Number(), After: m.Uverbs.Number()}
+	changed := &UverbsChanged{Device: d.Name, Before: before.number(), After: m.Uverbs.number()}
 	// Who has it now is a help for the reader; not knowing is no further error.
-	changed.Holder, _ = c.UverbsOwner(changed.Before)
+	changed.Holder, _ = c.ownerOfUverbs(changed.Before)
 	return m, changed
 }
 

@@ -24,7 +24,7 @@ type Boot struct {
 	Root string
 }
 
-// BootFile is where [Boot.Set] writes, below Root.
+// BootFile is where [Boot.Change] writes, below Root.
 const BootFile = "/etc/modprobe.d/rail-cni-rdma.conf"
 
 // modprobeDirs are where modprobe reads, in the order of precedence: of files
@@ -199,10 +199,10 @@ func (b Boot) builtIn() bool {
 	return err == nil && strings.Contains(string(list), "/ib_core.ko")
 }
 
-// Set makes m the mode at boot, by writing [BootFile] in one step. It writes
+// set makes m the mode at boot, by writing [BootFile] in one step. It writes
 // nothing, and says why, when that would be in vain: something that counts more
 // says otherwise, or ib_core is no module.
-func (b Boot) Set(m Mode) error {
+func (b Boot) set(m Mode) error {
 	if m != Shared && m != Exclusive {
 		return unknownMode(m)
 	}

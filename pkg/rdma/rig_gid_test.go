@@ -101,7 +101,7 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	}
 	err = await(r.soon(), func() (bool, error) {
 		_, err := r.host.FindGID(d, 1, netip.MustParseAddr("10.1.0.2"), "net1")
-		return errors.Is(err, ErrNoGID), nil
+		return errors.Is(err, errNoGID), nil
 	})
 	if err != nil {
 		t.Errorf("the GID of a pod that is gone stays: %v", err)
@@ -113,7 +113,7 @@ func TestRigAGIDThatDoesNotComeIsExplained(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := r.host.AwaitGID(ctx, r.devs[0], 1, netip.MustParseAddr("10.9.9.9"), "net1")
-	if !errors.Is(err, ErrNoGID) || !strings.Contains(err.Error(), `has no RoCE v2 GID for the address 10.9.9.9 of "net1"`) {
+	if !errors.Is(err, errNoGID) || !strings.Contains(err.Error(), `has no RoCE v2 GID for the address 10.9.9.9 of "net1"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -74,14 +74,14 @@ func TestRigMovesSideBySideExchangeNumbers(t *testing.T) {
 
 	// What came home with another's number keeps it; with the lock nothing
 	// changes any more.
-	before, err := r.host.UverbsOwners()
+	before, err := r.host.uverbsOwners()
 	must(t, err)
 	began := time.Now()
 	if changed := r.movers(3, &sync.Mutex{}); len(changed) > 0 {
 		t.Errorf("with the lock %d moves ended with another number: %v", len(changed), changed[0])
 	}
 	t.Logf("with the lock: 48 moves in %v", time.Since(began).Round(time.Millisecond))
-	after, err := r.host.UverbsOwners()
+	after, err := r.host.uverbsOwners()
 	must(t, err)
 	for n, d := range before {
 		if after[n] != d {
@@ -164,7 +164,7 @@ func TestRigZDriversThatCannotMove(t *testing.T) {
 	old := r.devs[0]
 	reload(t, "movable=0")
 	t.Cleanup(func() { reload(t, "") })
-	now, err := r.host.Await(r.soon(), old.Name, func(d Device) bool { return d.ParentDev == old.ParentDev })
+	now, err := r.host.awaitDevice(r.soon(), old.Name, func(d Device) bool { return d.ParentDev == old.ParentDev })
 	must(t, err)
 	if now.Is(old) {
 		t.Errorf("%+v is taken for %+v, of before the reload", now, old)

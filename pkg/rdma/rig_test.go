@@ -48,7 +48,7 @@ func inRig(t testing.TB, m Mode) *rig {
 	r.mode(m)
 	for i := range nics {
 		name := fmt.Sprintf("mlx5_%d", i)
-		d, err := r.host.Await(r.soon(), name, func(d Device) bool { return d.Name == name })
+		d, err := r.host.awaitDevice(r.soon(), name, func(d Device) bool { return d.Name == name })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func (r *rig) uverbs(c *Core, d Device) int {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return u.Number()
+	return u.number()
 }
 
 // delay makes each half of a move last longer.
@@ -197,7 +197,7 @@ func TestRigDevicesPortsAndCharDevices(t *testing.T) {
 	if got := namesOf(all); len(got) < nics || !slices.Equal(got, inSys) {
 		t.Errorf("listed %v, sysfs has %v", got, inSys)
 	}
-	owners, err := r.host.UverbsOwners()
+	owners, err := r.host.uverbsOwners()
 	must(t, err)
 	for _, d := range r.devs {
 		r.checkDevice(d)
@@ -208,11 +208,11 @@ func TestRigDevicesPortsAndCharDevices(t *testing.T) {
 		if unix.Major(st.Rdev) != u.Major || unix.Minor(st.Rdev) != u.Minor {
 			t.Errorf("%s: %+v, the file is %d:%d", d.Name, u, unix.Major(st.Rdev), unix.Minor(st.Rdev))
 		}
-		owner, err := r.host.UverbsOwner(u.Number())
-		if err != nil || owner != d.Name || owners[u.Number()] != d.Name {
-			t.Errorf("%s has %s, whose owner is %q or %q; %v", d.Name, u.Name, owner, owners[u.Number()], err)
+		owner, err := r.host.ownerOfUverbs(u.number())
+		if err != nil || owner != d.Name || owners[u.number()] != d.Name {
+			t.Errorf("%s has %s, whose owner is %q or %q; %v", d.Name, u.Name, owner, owners[u.number()], err)
 		}
-		mad, err := r.host.Umad(d, 1)
+		mad, err := r.host.umad(d, 1)
 		must(t, err)
 		if text, err := readLine(filepath.Join("/sys/class/infiniband_mad", mad.Name, "ibdev")); err != nil || text != d.Name {
 			t.Errorf("%s has %+v, which is of %q; %v", d.Name, mad, text, err)
@@ -222,7 +222,7 @@ func TestRigDevicesPortsAndCharDevices(t *testing.T) {
 			t.Errorf("%s: counters %v, %v", d.Name, counters, err)
 		}
 	}
-	if _, err := r.host.Umad(r.devs[0], 7); err == nil {
+	if _, err := r.host.umad(r.devs[0], 7); err == nil {
 		t.Error("port 7 has a umad device")
 	}
 	for what, err := range map[string]error{
@@ -330,7 +330,7 @@ func TestRigThereAndBack(t *testing.T) {
 			if rdmaFirst {
 				netdev(r.ns, ns, "net1")
 			}
-			if m.Device != d || m.Uverbs.Number() != number {
+			if m.Device != d || m.Uverbs.number() != number {
 				t.Errorf("moved %+v with uverbs%d: %+v", d, number, m)
 			}
 			r.checkInPod(d, ns, pod, number)
@@ -374,7 +374,7 @@ func (r *rig) checkInPod(d Device, ns *link.Netns, pod *Core, number int) {
 	if ours, err := r.host.ByParent(d.ParentDev); err != nil || len(ours) != 0 {
 		r.t.Errorf("the host by parent: %v, %v", ours, err)
 	}
-	if owner, err := r.host.UverbsOwner(number); err != nil || owner != d.Name {
+	if owner, err := r.host.ownerOfUverbs(number); err != nil || owner != d.Name {
 		r.t.Errorf("the host sees uverbs%d as %q's, %v", number, owner, err)
 	}
 	own := fmt.Sprintf("/dev/infiniband/uverbs%d", number)
@@ -501,7 +501,7 @@ func TestRigNetnsDeathBringsDevicesHome(t *testing.T) {
 		pod.Close()
 		ns.Close()
 		for _, d := range r.devs {
-			home, err := r.host.Await(r.soon(), d.Name, func(x Device) bool { return x.ParentDev == d.ParentDev && x.NodeGUID == d.NodeGUID })
+			home, err := r.host.awaitDevice(r.soon(), d.Name, func(x Device) bool { return x.ParentDev == d.ParentDev && x.NodeGUID == d.NodeGUID })
 			if err != nil || home != d {
 				t.Fatalf("%+v came home as %+v, %v", d, home, err)
 			}

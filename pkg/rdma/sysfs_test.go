@@ -146,17 +146,17 @@ func TestUverbsOwnersComeFromSysfs(t *testing.T) {
 		"class/infiniband_verbs/uverbs12/ibdev": "mlx5_4",
 		"class/infiniband_verbs/uverbs5/dev":    "231:197", // half taken down
 	}))
-	owners, err := c.UverbsOwners()
+	owners, err := c.uverbsOwners()
 	if want := map[int]string{0: "mlx5_0", 4: "mlx5_6", 12: "mlx5_4"}; err != nil || !maps.Equal(owners, want) {
 		t.Errorf("owners: %v, %v", owners, err)
 	}
 	for n, want := range map[int]string{4: "mlx5_6", 5: "", 6: ""} {
-		if owner, err := c.UverbsOwner(n); err != nil || owner != want {
+		if owner, err := c.ownerOfUverbs(n); err != nil || owner != want {
 			t.Errorf("uverbs%d: %q, %v", n, owner, err)
 		}
 	}
 	empty := offline(t, nil, t.TempDir())
-	if owners, err := empty.UverbsOwners(); err != nil || len(owners) != 0 {
+	if owners, err := empty.uverbsOwners(); err != nil || len(owners) != 0 {
 		t.Errorf("without RDMA: %v, %v", owners, err)
 	}
 }
