@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -48,8 +48,8 @@ func TestREADMEHasEveryGuardrail(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(text, -1) {
 		have = append(have, m[1])
 	}
-	if !slices.Equal(have, nic.Overrides) {
-		t.Errorf("README: the override keys are %v, not %v", have, nic.Overrides)
+	if !slices.Equal(have, netconf.Overrides) {
+		t.Errorf("README: the override keys are %v, not %v", have, netconf.Overrides)
 	}
 }
 

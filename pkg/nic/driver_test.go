@@ -31,7 +31,7 @@ func TestDriverOf(t *testing.T) {
 		"without a driver":      {NIC{PCI: "0000:3b:00.7"}, ""},
 		"a virtual link":        {NIC{Link: &link.Link{Kind: "veth"}}, ""},
 	} {
-		if got := h.DriverOf(&c.nic); got != c.want {
+		if got := h.driverOf(&c.nic); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

@@ -13,19 +13,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Override keys, as networks write them.
-const (
-	AllowUplink     = netconf.AllowUplink
-	AllowMember     = netconf.AllowMember
-	AllowChildren   = netconf.AllowChildren
-	AllowSharedRDMA = netconf.AllowSharedRDMA
-	AllowBPF        = netconf.AllowBPF
-	AllowVFs        = netconf.AllowVFs
-)
-
-// Overrides are all override keys.
-var Overrides = netconf.Overrides
-
 // peerKinds are the link kinds that name a peer where others name the link that
 // they lie on. A peer outlives a move; all others die with it or lead nowhere.
 var peerKinds = []string{"veth", "netkit", "vxcan"}
@@ -58,12 +45,12 @@ func (h *Host) Guard(l *link.Link, allow []string) error {
 	if f.links, err = h.Netns.Links(); err != nil {
 		return err
 	}
-	if !slices.Contains(allow, AllowBPF) {
+	if !slices.Contains(allow, netconf.AllowBPF) {
 		if f.programs, err = h.Netns.Programs(l.Index); err != nil {
 			return err
 		}
 	}
-	if !slices.Contains(allow, AllowUplink) {
+	if !slices.Contains(allow, netconf.AllowUplink) {
 		if f.inUse, err = h.use(l); err != nil {
 			return err
 		}
@@ -95,7 +82,7 @@ func (f facts) guard(l *link.Link, allow []string) error {
 	for _, rule := range []struct {
 		override string
 		reason   func(*link.Link) string
-	}{{AllowUplink, f.uplink}, {AllowMember, f.member}, {AllowChildren, f.children}, {AllowBPF, f.bpf}, {AllowVFs, f.vfs}} {
+	}{{netconf.AllowUplink, f.uplink}, {netconf.AllowMember, f.member}, {netconf.AllowChildren, f.children}, {netconf.AllowBPF, f.bpf}, {netconf.AllowVFs, f.vfs}} {
 		if slices.Contains(allow, rule.override) {
 			continue
 		}

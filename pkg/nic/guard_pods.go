@@ -7,6 +7,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -16,11 +17,11 @@ import (
 // GuardPodLink returns an error because a link of a pod lies on the NIC, unless
 // that is overridden. kind is the link's, and holder says whose it is.
 func GuardPodLink(nic, kind, holder string, allow []string) error {
-	if slices.Contains(allow, AllowChildren) {
+	if slices.Contains(allow, netconf.AllowChildren) {
 		return nil
 	}
 	return cnierr.New(cnierr.NICProtected,
-		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, AllowChildren),
+		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, netconf.AllowChildren),
 		"%s must stay on the host: a %s on it belongs to %s", nic, kind, holder)
 }
 
@@ -30,11 +31,11 @@ var ErrSharedRDMA = errors.New("it also serves another NIC")
 // GuardSharedRDMA returns an error because an RDMA device that is to move with nic
 // also serves another NIC that stays on the host, unless that is overridden.
 func GuardSharedRDMA(device, nic, other string, allow []string) error {
-	if slices.Contains(allow, AllowSharedRDMA) {
+	if slices.Contains(allow, netconf.AllowSharedRDMA) {
 		return nil
 	}
 	return cnierr.Wrap(ErrSharedRDMA, cnierr.NICProtected,
-		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, AllowSharedRDMA, other),
+		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, netconf.AllowSharedRDMA, other),
 		"RDMA device %s of %s (%s)", device, nic, other)
 }
 

@@ -18,12 +18,12 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 	}{
 		"a pod's macvlan": {
 			func(allow []string) error { return GuardPodLink("ens1", "macvlan", "pod default/a", allow) },
-			AllowChildren,
+			netconf.AllowChildren,
 			[]string{"ens1 must stay on the host", "a macvlan on it belongs to pod default/a"},
 		},
 		"an RDMA device of two NICs": {
 			func(allow []string) error { return GuardSharedRDMA("mlx5_0", "ens1", "ens2", allow) },
-			AllowSharedRDMA,
+			netconf.AllowSharedRDMA,
 			[]string{"RDMA device mlx5_0 of ens1 (ens2)", "also serves another NIC", "ens2 may lose RDMA"},
 		},
 		"an InfiniBand interface": {
@@ -40,7 +40,7 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 				t.Errorf("%s: error %v, want code %d and %q", name, err, cnierr.NICProtected, text)
 			}
 		}
-		for _, override := range Overrides {
+		for _, override := range netconf.Overrides {
 			if err := c.guard([]string{override}); (err == nil) != (override == c.lift) {
 				t.Errorf("%s, with override %q: %v", name, override, err)
 			}
@@ -65,14 +65,14 @@ func TestNodeFilePermitsNICsAndOverrides(t *testing.T) {
 		allow []string
 		want  []string // parts of the error, none = it may be lent
 	}{
-		"all NICs":               {`nics: [{name: "*"}]`, NIC{Link: &link.Link{Name: "ens1"}}, []string{AllowUplink}, nil},
+		"all NICs":               {`nics: [{name: "*"}]`, NIC{Link: &link.Link{Name: "ens1"}}, []string{netconf.AllowUplink}, nil},
 		"by name":                {"nics: [{name: ens*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, nil},
 		"by altname":             {"nics: [{name: enp4*}]", NIC{Link: &link.Link{Name: "ens1", AltNames: []string{"enp4s0"}}}, nil, nil},
 		"another name":           {"nics: [{name: eth*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, []string{"ens1 is not open to networks", `add it to "nics" in`}},
 		"without a netdev":       {"nics: [{name: eth*}]", NIC{PCI: pciPlain}, nil, []string{pciPlain + " is not open to networks"}},
 		"by PCI address":         {`nics: [{pci: "0000:3b:*"}]`, NIC{PCI: pciPlain}, nil, nil},
-		"an override":            {"allow: [bpf]", NIC{PCI: pciPlain}, []string{AllowBPF}, nil},
-		"an override not opened": {"allow: [bpf]", NIC{PCI: pciPlain}, []string{AllowBPF, AllowUplink}, []string{`may not override the guardrail "uplink"`, `add it to "allow" in`}},
+		"an override":            {"allow: [bpf]", NIC{PCI: pciPlain}, []string{netconf.AllowBPF}, nil},
+		"an override not opened": {"allow: [bpf]", NIC{PCI: pciPlain}, []string{netconf.AllowBPF, netconf.AllowUplink}, []string{`may not override the guardrail "uplink"`, `add it to "allow" in`}},
 	} {
 		file, err := netconf.ParseNodeFile([]byte(c.file))
 		if err != nil {
@@ -88,7 +88,7 @@ func TestNodeFilePermitsNICsAndOverrides(t *testing.T) {
 			}
 		}
 	}
-	if err := h.Permit(&NIC{PCI: pciPlain}, nil, []string{AllowUplink}); err != nil {
+	if err := h.Permit(&NIC{PCI: pciPlain}, nil, []string{netconf.AllowUplink}); err != nil {
 		t.Errorf("without a node file: %v", err)
 	}
 }

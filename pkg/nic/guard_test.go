@@ -7,6 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // Kinds that this machine's kernel may not have, as the kernel describes them.
@@ -31,26 +32,26 @@ func TestGuardrails(t *testing.T) {
 		{"a virtual NIC", &link.Link{Index: 4, Kind: "veth", Encap: "ether"}, facts{}, "", "", ""},
 		{"an InfiniBand port", &link.Link{Index: 4, Kind: "ipoib", Encap: "infiniband", ParentDev: "0000:3b:00.0"}, facts{}, "", "", ""},
 		{"the loopback", &link.Link{Index: 1, Name: "lo", Encap: "loopback"}, facts{}, "loopback", "", "lo"},
-		{"the uplink", nic, facts{uplinks: []int{3, 4}}, "default route", AllowUplink, "ens1"},
+		{"the uplink", nic, facts{uplinks: []int{3, 4}}, "default route", netconf.AllowUplink, "ens1"},
 		{"another's uplink", nic, facts{uplinks: []int{3, 5}}, "", "", ""},
 		{"a peer elsewhere has the index", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "macvlan", Lower: 4, LowerAway: true}}}, "", "", ""},
 		{"a child of another", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "vlan", Lower: 5}}}, "", "", ""},
 		{"the lower link of a child", &link.Link{Index: 9, Kind: "vlan", Lower: 4}, facts{links: []*link.Link{nic}}, "", "", ""},
 		{"itself", nic, facts{links: []*link.Link{{Index: 4, Kind: "dsa", Lower: 4}}}, "", "", ""},
-		{"with connections of the host", nic, facts{inUse: "the host has TCP connections"}, "TCP connections", AllowUplink, "ens1"},
-		{"with virtual functions", nic, facts{functions: "8 virtual functions"}, "8 virtual functions", AllowVFs, "ens1"},
+		{"with connections of the host", nic, facts{inUse: "the host has TCP connections"}, "TCP connections", netconf.AllowUplink, "ens1"},
+		{"with virtual functions", nic, facts{functions: "8 virtual functions"}, "8 virtual functions", netconf.AllowVFs, "ens1"},
 		{"in switchdev mode", nic, facts{immutable: true}, "netns-local", "", "devlink dev eswitch set pci/0000:3b:00.0 mode legacy"},
-		{"the master has gone", &link.Link{Index: 4, Name: "ens1", Master: 9}, facts{}, "belongs to another link", AllowMember, "ens1"},
+		{"the master has gone", &link.Link{Index: 4, Name: "ens1", Master: 9}, facts{}, "belongs to another link", netconf.AllowMember, "ens1"},
 	}
 	for _, kind := range []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "vxlan", "gre", "ipoib", "a kind of the future"} {
-		tests = append(tests, test{"with a " + kind, nic, facts{links: on(kind)}, "lie on it", AllowChildren, "x (" + kind + ")"})
+		tests = append(tests, test{"with a " + kind, nic, facts{links: on(kind)}, "lie on it", netconf.AllowChildren, "x (" + kind + ")"})
 	}
 	for _, kind := range peerKinds {
 		tests = append(tests, test{"with a peer of kind " + kind, nic, facts{links: on(kind)}, "", "", ""})
 	}
 	for _, kind := range []string{"bridge", "bond", "team", "vrf", "openvswitch"} {
 		port, links := in(kind)
-		tests = append(tests, test{"in a " + kind, port, facts{links: links}, "it belongs to", AllowMember, "the " + kind + " x"})
+		tests = append(tests, test{"in a " + kind, port, facts{links: links}, "it belongs to", netconf.AllowMember, "the " + kind + " x"})
 	}
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestGuardrails(t *testing.T) {
 			if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), c.mention) {
 				t.Errorf("error %v (code %d), want %q and %q", err, cnierr.Code(err), c.reason, c.mention)
 			}
-			for _, override := range Overrides {
+			for _, override := range netconf.Overrides {
 				if err := c.f.guard(c.l, []string{override}); (err == nil) != (override == c.lift) {
 					t.Errorf("with override %q: %v", override, err)
 				}
@@ -76,10 +77,10 @@ func TestGuardrails(t *testing.T) {
 	}
 	t.Run("two at once", func(t *testing.T) {
 		f := facts{uplinks: []int{4}, links: on("vlan")}
-		if f.guard(nic, []string{AllowUplink}) == nil || f.guard(nic, []string{AllowChildren}) == nil {
+		if f.guard(nic, []string{netconf.AllowUplink}) == nil || f.guard(nic, []string{netconf.AllowChildren}) == nil {
 			t.Error("one override lifted both guardrails")
 		}
-		if err := f.guard(nic, []string{AllowUplink, AllowChildren}); err != nil {
+		if err := f.guard(nic, []string{netconf.AllowUplink, netconf.AllowChildren}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -96,13 +97,13 @@ func TestGuardOfRealLinks(t *testing.T) {
 	}{
 		{"a NIC of its own", nil, "", ""},
 		{"with addresses", [][]string{{"addr", "add", "10.0.0.5/24", "dev", nic}, {"route", "add", "10.5.0.0/16", "via", "10.0.0.1"}}, "", ""},
-		{"uplink", [][]string{{"addr", "add", "10.0.0.5/24", "dev", nic}, {"route", "add", "default", "via", "10.0.0.1"}}, "default route", AllowUplink},
-		{"IPv6 uplink", [][]string{{"-6", "route", "add", "default", "via", "fe80::1", "dev", nic}}, "default route", AllowUplink},
+		{"uplink", [][]string{{"addr", "add", "10.0.0.5/24", "dev", nic}, {"route", "add", "default", "via", "10.0.0.1"}}, "default route", netconf.AllowUplink},
+		{"IPv6 uplink", [][]string{{"-6", "route", "add", "default", "via", "fe80::1", "dev", nic}}, "default route", netconf.AllowUplink},
 		{"policy routing", [][]string{{"route", "add", "default", "dev", nic, "table", "100"}}, "", ""},
-		{"bridge port", [][]string{{"link", "add", "br0", "type", "bridge"}, {"link", "set", nic, "master", "br0"}}, "the bridge br0", AllowMember},
-		{"macvlan", [][]string{{"link", "add", "mv0", "link", nic, "type", "macvlan"}}, "mv0 (macvlan)", AllowChildren},
-		{"macvtap and macvlan", [][]string{{"link", "add", "mv0", "link", nic, "type", "macvlan"}, {"link", "add", "mv1", "link", nic, "type", "macvtap"}}, "mv0 (macvlan), mv1 (macvtap)", AllowChildren},
-		{"VXLAN", [][]string{{"link", "add", "flannel.1", "type", "vxlan", "id", "1", "dev", nic, "dstport", "4789"}}, "flannel.1 (vxlan)", AllowChildren},
+		{"bridge port", [][]string{{"link", "add", "br0", "type", "bridge"}, {"link", "set", nic, "master", "br0"}}, "the bridge br0", netconf.AllowMember},
+		{"macvlan", [][]string{{"link", "add", "mv0", "link", nic, "type", "macvlan"}}, "mv0 (macvlan)", netconf.AllowChildren},
+		{"macvtap and macvlan", [][]string{{"link", "add", "mv0", "link", nic, "type", "macvlan"}, {"link", "add", "mv1", "link", nic, "type", "macvtap"}}, "mv0 (macvlan), mv1 (macvtap)", netconf.AllowChildren},
+		{"VXLAN", [][]string{{"link", "add", "flannel.1", "type", "vxlan", "id", "1", "dev", nic, "dstport", "4789"}}, "flannel.1 (vxlan)", netconf.AllowChildren},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			host := testnet.NewNetns(t, "host")
@@ -149,7 +150,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-		if err := h.Guard(lo, Overrides); cnierr.Code(err) != cnierr.NICProtected {
+		if err := h.Guard(lo, netconf.Overrides); cnierr.Code(err) != cnierr.NICProtected {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -92,9 +92,9 @@ func (n *NIC) Key(host link.NetnsID) string {
 // network namespace.
 func (h *Host) HasRDMA(l *link.Link) bool { return l.HasParent() && h.HasRDMADevice(l.ParentDev) }
 
-// DriverOf gives the name of the driver that holds the NIC's device, "" if it
+// driverOf gives the name of the driver that holds the NIC's device, "" if it
 // has no device of its own.
-func (h *Host) DriverOf(n *NIC) string {
+func (h *Host) driverOf(n *NIC) string {
 	dir := filepath.Join(h.Sys, "bus/pci/devices", n.PCI)
 	switch {
 	case n.Link != nil && n.Link.HasParent():
@@ -188,7 +188,7 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 		return h.found(s, nil, link.ErrNotFound)
 	}
 	held := &NIC{PCI: s.PCI}
-	if held.Driver = h.DriverOf(held); slices.Contains(userspaceDrivers, held.Driver) {
+	if held.Driver = h.driverOf(held); slices.Contains(userspaceDrivers, held.Driver) {
 		return held, nil
 	}
 	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))

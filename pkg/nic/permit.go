@@ -14,7 +14,7 @@ func (h *Host) Permit(n *NIC, file *netconf.NodeFile, allow []string) error {
 	if n.Link != nil {
 		name, names = n.Link.Name, n.Link.Names()
 	}
-	if !file.OpensNIC(names, n.PCI, h.DriverOf(n)) {
+	if !file.OpensNIC(names, n.PCI, h.driverOf(n)) {
 		return cnierr.New(cnierr.NICProtected, fmt.Sprintf(`choose another NIC, or add it to "nics" in %s`, file.Path),
 			"%s is not open to networks on this node", name)
 	}

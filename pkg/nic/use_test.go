@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // connect makes a TCP connection from one namespace to another, which ends with
@@ -166,7 +167,7 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 			if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), `"allow": ["uplink"]`) {
 				t.Errorf("error %v, want %q", err, c.reason)
 			}
-			if err := h.Guard(l, []string{AllowUplink}); err != nil {
+			if err := h.Guard(l, []string{netconf.AllowUplink}); err != nil {
 				t.Errorf("with its override: %v", err)
 			}
 		})
@@ -184,7 +185,7 @@ func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := host.State()
-	for _, allow := range [][]string{nil, Overrides} {
+	for _, allow := range [][]string{nil, netconf.Overrides} {
 		err := h.Guard(l, allow)
 		if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), "netns-local") {
 			t.Errorf("error %v", err)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
-	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -209,7 +209,7 @@ func TestNICThatTheKernelDoesNotMoveIsRefusedFirst(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "netns_local=1 ")
 	n.up(1)
 	before, devices := n.State(), n.allRDMA()
-	config := n.config(0, map[string]any{"allow": nic.Overrides})
+	config := n.config(0, map[string]any{"allow": netconf.Overrides})
 	_, err := n.Run(n.pod("pod1").call("ADD", "net1", config))
 	refused(t, err, cnierr.NICProtected, nicName(0), "netns-local", "devlink dev eswitch set pci/"+nicPCI(0)+" mode legacy")
 	n.untouched(before)

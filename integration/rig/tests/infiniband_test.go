@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
-	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -36,7 +36,7 @@ func TestInfiniBandInExclusiveModeIsRefused(t *testing.T) {
 	ib := n.ipoib(0)
 	before, devices := n.State(), n.allRDMA()
 	for _, mode := range []string{"auto", "required"} {
-		config := n.config(0, map[string]any{"device": ib, "rdma": mode, "allow": nic.Overrides})
+		config := n.config(0, map[string]any{"device": ib, "rdma": mode, "allow": netconf.Overrides})
 		_, err := n.Run(n.pod("pod1").call("ADD", "net1", config))
 		refused(t, err, cnierr.NICProtected, ib, "exclusive mode", "InfiniBand interface", `"rdma": "off"`)
 		n.untouched(before)

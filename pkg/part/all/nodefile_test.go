@@ -12,7 +12,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
 // nodeFile writes the node file of the plugins that the test runs from now on.
@@ -97,7 +96,7 @@ func TestWhatTheNodeFileDoesNotOpenIsRefused(t *testing.T) {
 		b.node.IP("route", "add", "default", "dev", nicName, "metric", "4000")
 		nodeFile(t, "nics: [{name: ens*}]\nallow: [member]")
 		before := b.node.State()
-		_, err := b.node.Run(b.call("ADD", b.config(map[string]any{"allow": []string{nic.AllowUplink}})))
+		_, err := b.node.Run(b.call("ADD", b.config(map[string]any{"allow": []string{netconf.AllowUplink}})))
 		fails(t, err, cnierr.NICProtected, `may not override the guardrail "uplink"`, `add it to "allow" in`)
 		b.untouched(before)
 	})

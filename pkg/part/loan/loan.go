@@ -35,14 +35,6 @@ func holderOfDevice(n *attachment.Node, device string) string {
 	return ""
 }
 
-// CheckOverrides fails if allow has a key that is none of [nic.Overrides].
-func CheckOverrides(allow []string) error {
-	if bad := slices.IndexFunc(allow, func(k string) bool { return !slices.Contains(nic.Overrides, k) }); bad >= 0 {
-		return cnierr.New(cnierr.InvalidConfig, "use "+strings.Join(nic.Overrides, ", "), `"allow" has no key %q`, allow[bad])
-	}
-	return nil
-}
-
 // LentTo returns the error for a NIC that holder has.
 func LentTo(holder *ledger.Record) error {
 	return cnierr.New(cnierr.NICLent, "wait until that attachment ends, or choose another NIC",

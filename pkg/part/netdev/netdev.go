@@ -79,9 +79,6 @@ func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 // Claim chooses the NIC, makes sure that nobody else has it and that the host can
 // spare it, and records its state.
 func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
-	if err := loan.CheckOverrides(p.Conf.Allow); err != nil {
-		return err
-	}
 	n, host := tx.Node, loan.Host(tx.Node)
 	s, err := p.selector(host)
 	if err != nil {
@@ -165,10 +162,10 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 		return err
 	}
 	lent.Snapshot, err = host.Netns.Snapshot(l)
-	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowBPF) {
+	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
 		lent.Snapshot.Programs, err = host.Netns.Programs(l.Index)
 	}
-	if err == nil && slices.Contains(p.Conf.Allow, nic.AllowVFs) {
+	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowVFs) {
 		lent.Snapshot.Functions, err = host.Netns.Functions(l.Index)
 	}
 	return err
@@ -179,7 +176,7 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 // ADD writes its record, and then looks for ours.
 func (p Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
-	if lent.Driver != "" || slices.Contains(p.Conf.Allow, nic.AllowChildren) {
+	if lent.Driver != "" || slices.Contains(p.Conf.Allow, netconf.AllowChildren) {
 		return nil
 	}
 	records, errs := tx.Node.Ledger.List()

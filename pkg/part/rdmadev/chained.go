@@ -71,9 +71,6 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	p.nic = b
-	if err := loan.CheckOverrides(p.Conf.Allow); err != nil {
-		return err
-	}
 	lock, err := n.Ledger.LockNIC(ctx, "rdma "+b.parent)
 	if err != nil {
 		return err

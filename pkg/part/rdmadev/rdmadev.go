@@ -73,7 +73,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
 	}
-	r, err := find(tx.Node, tx.Parent, p.Conf, []string{nic.AllowSharedRDMA})
+	r, err := find(tx.Node, tx.Parent, p.Conf, []string{netconf.AllowSharedRDMA})
 	if err != nil || r == nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		return nil, err
 	}
 	if mode == rdma.Shared {
-		allow = []string{nic.AllowSharedRDMA} // nothing moves, so nobody loses it
+		allow = []string{netconf.AllowSharedRDMA} // nothing moves, so nobody loses it
 	}
 	found, err := ofNIC(core, l, mode, allow)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // ErrContended is wrapped by the error of a writer that lost every race for as long
@@ -49,11 +50,9 @@ const shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecon
 // other writers. lost counts the races, and err is how the last was lost.
 func PauseAfterRace(ctx context.Context, lost int, err error) error {
 	longest := min(shortestPause<<min(lost, 10), longestPause)
-	select {
-	case <-time.After(rand.N(longest)):
+	if wait.For(ctx, rand.N(longest)) == nil {
 		return nil
-	case <-ctx.Done():
-		return cnierr.Wrap(errors.Join(ErrContended, err), cnierr.TryAgain, "try again, or give each node a slice of the range (node_slice_size)",
-			"gave up after %d tries", lost)
 	}
+	return cnierr.Wrap(errors.Join(ErrContended, err), cnierr.TryAgain, "try again, or give each node a slice of the range (node_slice_size)",
+		"gave up after %d tries", lost)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -103,7 +104,7 @@ func (l lease) keep(ctx context.Context, work func(context.Context) error) error
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for sleep(ctx, leaseTime/3) == nil {
+		for wait.For(ctx, leaseTime/3) == nil {
 			if held, err := l.acquire(ctx); !held {
 				cancel(errors.Join(errLeaseLost, err))
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -98,7 +99,7 @@ func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 	found, err := r.look(ctx, nil)
 	waits := func(f *Finding) bool { return f.Outcome == Waiting }
 	if slices.ContainsFunc(found, waits) && !r.DryRun {
-		if err := sleep(ctx, r.Grace); err != nil {
+		if err := wait.For(ctx, r.Grace); err != nil {
 			return found, err
 		}
 		first := found
@@ -222,14 +223,4 @@ func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[s
 	r.marks = seen
 	slices.SortStableFunc(due, func(a, b *Finding) int { return cmp.Compare(a.Pool, b.Pool) })
 	return due
-}
-
-// sleep waits, and returns ctx's error if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

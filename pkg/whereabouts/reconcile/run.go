@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 const (
@@ -41,7 +42,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("the reconciler rests", "err", err)
 		}
-		_ = sleep(ctx, leaseTime/2+rand.N(leaseTime/2))
+		_ = wait.For(ctx, leaseTime/2+rand.N(leaseTime/2))
 	}
 	return nil
 }
@@ -174,7 +175,7 @@ func (r *Reconciler) watch(ctx context.Context, went chan<- string, began chan<-
 		if err != nil && ctx.Err() == nil {
 			r.Log.Warn("watching pods", "err", err)
 			from = ""
-			_ = sleep(ctx, time.Second)
+			_ = wait.For(ctx, time.Second)
 		}
 	}
 }
