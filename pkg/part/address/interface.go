@@ -125,9 +125,6 @@ func note(tx *attachment.Tx, index int) error {
 		return err
 	}
 	tx.Record.MAC, tx.Record.MTU = l.MAC.String(), l.MTU
-	if tx.Record.Loan != nil {
-		tx.Record.Loan.PodIndex = l.Index
-	}
 	return nil
 }
 

@@ -298,8 +298,8 @@ func TestAltnameAndMACSelect(t *testing.T) {
 func TestRecordIsWrittenBeforeTheFirstChange(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
-	// The IPAM plugin runs before the NIC moves; this one looks at the ledger.
-	spy := "#!/bin/sh\ncat \"" + b.state + "\"/attachments/*.json >\"" + b.state + "/seen\"\necho '{\"code\":11,\"msg\":\"seen\"}'\nexit 1\n"
+	// The IPAM plugin is asked before the NIC moves; this one looks at the ledger.
+	spy := "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] && cat \"" + b.state + "\"/attachments/*.json >\"" + b.state + "/seen\"\necho '{\"code\":11,\"msg\":\"seen\"}'\nexit 1\n"
 	dir := t.TempDir()
 	writeExecutable(t, dir+"/spy", spy)
 	c := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
@@ -314,7 +314,7 @@ func TestRecordIsWrittenBeforeTheFirstChange(t *testing.T) {
 		t.Errorf("record: %+v", r)
 	}
 	_ = before // the spy also fails DEL, so the record must stay until it does not
-	if records := b.records(); len(records) != 1 || records[0].Phase != ledger.Returning {
+	if records := b.records(); len(records) != 1 || records[0].Phase != ledger.Freeing {
 		t.Errorf("records: %+v", records)
 	}
 	writeExecutable(t, dir+"/spy", "#!/bin/sh\nexit 0\n")

@@ -1,6 +1,7 @@
 package all_test
 
 import (
+	"errors"
 	"strconv"
 	"testing"
 
@@ -39,6 +40,32 @@ func TestLinksOnThePodsNICEndWithTheAttachment(t *testing.T) {
 			b.node.MustRun(b.call("DEL", config))
 			b.untouched(before)
 			b.sameAttributes(attributes)
+			if d := b.pod.Settled(empty); d != "" {
+				t.Errorf("the pod has more than before its NIC:\n%s", d)
+			}
+		})
+	}
+}
+
+// The pod may do so before its ADD has ended.
+func TestLinksOnThePodsNICEndWithAnADDThatFails(t *testing.T) {
+	for _, step := range []string{"netdev", "address", "interface", "gids"} {
+		t.Run(step, func(t *testing.T) {
+			b := newBench(t)
+			before, empty := b.node.State(), b.pod.State()
+			call, plan := b.inProcess("host-device", nil)
+			n, errLate := b.open(), errors.New("too late")
+			n.Fault = func(at string) error {
+				if at != step {
+					return nil
+				}
+				b.pod.IP("link", "add", "link", "net1", "name", "on0", "type", "macvlan", "mode", "bridge")
+				return errLate
+			}
+			if _, err := n.Add(t.Context(), call, plan); !errors.Is(err, errLate) {
+				t.Fatal(err)
+			}
+			b.untouched(before)
 			if d := b.pod.Settled(empty); d != "" {
 				t.Errorf("the pod has more than before its NIC:\n%s", d)
 			}

@@ -76,7 +76,7 @@ func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
 		b.pod.IP("link", "add", "net1", "address", l.MAC.String(), "type", "ifb")
 		b.pod.IP("link", "set", "net1", "up")
 		_, err = b.node.Run(b.call("CHECK", prev))
-		fails(t, err, cnierr.Mismatch, "no macvlan but a ifb")
+		fails(t, err, cnierr.Mismatch, "has kind ifb, want macvlan")
 		b.pod.IP("link", "del", "net1")
 		b.pod.IP("link", "set", "net9", "name", "net1")
 		b.node.MustRun(b.call("DEL", config))

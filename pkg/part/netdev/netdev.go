@@ -224,6 +224,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
 		return err
 	}
+	lent.PodIndex = tx.Link.Index
 	if err := tx.Step("mtu"); err != nil {
 		return err
 	}

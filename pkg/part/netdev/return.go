@@ -20,7 +20,7 @@ import (
 // Release brings the NIC back from wherever it is, and restores the state of its
 // snapshot. Under a userspace driver no netdev was moved.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
-	n, r, pod, home := releasing.Node, releasing.Record, releasing.Pod, releasing.Home
+	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
 	if r.Loan.Driver != "" {
 		return nil
 	}
@@ -31,7 +31,6 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 			return err
 		}
 		if l != nil {
-			deleteStacked(n, r, pod, nil, l.Index)
 			return moveHome(ctx, releasing, pod, l)
 		}
 	}
@@ -48,13 +47,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 		return nil
 	case away != nil:
 		defer away.Close()
-		if pod != nil {
-			deleteStacked(n, r, pod, away, l.Index)
-		}
 		return moveHome(ctx, releasing, away, l)
-	}
-	if pod != nil {
-		deleteStacked(n, r, pod, home, l.Index)
 	}
 	return restore(ctx, releasing, l)
 }
@@ -224,6 +217,10 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 			return cnierr.New(cnierr.NotHome, "rename or remove that link",
 				"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe())
 		}
+	}
+	// The pod can put links on the NIC until the NIC has left its netns.
+	if releasing.Pod != nil {
+		deleteStacked(n, r, releasing.Pod, home, l.Index)
 	}
 	// While the NIC is down: the pod's programs must see no packet of others.
 	missing, err := detachPrograms(n, r, home, l.Index)

@@ -28,11 +28,11 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 }
 
 // deleteStacked deletes the links that the pod put on its NIC in its own netns, for
-// example a macvlan. Such a link survives the NIC's move (macvlan_device_event) and
-// would receive the traffic of the next pod that gets the NIC. While it has a BPF
-// program, those of the NIC cannot be detached. index is the NIC's, and at its netns
-// if it has left the pod's. Links in a netns that the pod made are not found: they
-// end with the pod's processes.
+// example a macvlan, once the NIC is in the netns at: until then the pod can add more.
+// Such a link survives the NIC's move (macvlan_device_event) and would receive the
+// traffic of the next pod that gets the NIC. While it has a BPF program, those of the
+// NIC cannot be detached. Links in a netns that the pod made are not found: they end
+// with the pod's processes.
 //
 // A link that cannot be deleted is logged. It keeps no NIC from coming home.
 func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) {
