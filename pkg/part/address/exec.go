@@ -20,6 +20,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // This file does what libcni's pkg/invoke does for a delegated plugin. That
@@ -77,8 +78,7 @@ func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte
 		// attachment next would be overtaken by it.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err := onOneThread(cmd.Run)
-		if errors.Is(err, unix.ETXTBSY) && try < busyTries {
-			time.Sleep(10 * time.Millisecond)
+		if errors.Is(err, unix.ETXTBSY) && try < busyTries && wait.For(ctx, 10*time.Millisecond) == nil {
 			continue
 		}
 		if err != nil && !errors.Is(err, exec.ErrWaitDelay) {

@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // ask is one address wanted of, or given back to, a pool.
@@ -117,9 +118,7 @@ func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error)
 			return ans, err
 		}
 		// The server does not answer. Others, who may only want to free, go on.
-		select {
-		case <-time.After(againAfter/2 + rand.N(againAfter)):
-		case <-ctx.Done():
+		if wait.For(ctx, againAfter/2+rand.N(againAfter)) != nil {
 			return answer{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "")
 		}
 	}
