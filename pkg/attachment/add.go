@@ -28,10 +28,11 @@ func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, erro
 		return nil, err
 	}
 	defer done()
-	if tx.Record, err = c.newRecord(tx.Pod, n.HostNetns()); err != nil {
+	tx.Record = c.newRecord(tx.Pod, n.HostNetns())
+	if err := n.endEarlier(ctx, tx); err != nil {
 		return nil, err
 	}
-	if err := n.endOthers(ctx, tx, p, n.endEarlier); err != nil {
+	if err := n.endOthers(ctx, tx, p); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(n.step("name"), tx.NameFree(c.IfName)); err != nil {
@@ -66,15 +67,11 @@ func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err err
 // ADD needs.
 const maxHolders = 5
 
-// endOthers ends all attachments that stand in the way of this ADD and whose pods
-// are gone: those that a sweep finds, an earlier one of the same name (by endOld),
-// and those that hold what a part needs. For these it waits, because what they
-// hold may be on its way to the host.
-func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan, endOld func(context.Context, *Tx) error) error {
+// endOthers ends the other attachments whose pods are gone: those that a sweep
+// finds, and those that hold what a part needs. For the latter it waits, because what
+// they hold may be on its way to the host. An ADD ends others here and nowhere else.
+func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 	n.Sweep(ctx, tx.Key)
-	if err := endOld(ctx, tx); err != nil {
-		return err
-	}
 	for _, part := range p.Claim {
 		for range maxHolders {
 			holder, err := part.Holder(tx)
@@ -123,7 +120,7 @@ func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
 
 // newRecord returns the record of an attachment before its parts have claimed
 // anything.
-func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) (*ledger.Record, error) {
+func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) *ledger.Record {
 	args := netconf.ParseArgs(c.Args)
 	r := &ledger.Record{
 		Key: c.Key, Network: c.Conf.Name, Plugin: c.Conf.Type, Phase: ledger.Lending,
@@ -132,5 +129,5 @@ func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) (*ledger.Record, er
 	if args.PodName != "" {
 		r.Pod = &ledger.Pod{Namespace: args.PodNamespace, Name: args.PodName, UID: args.PodUID}
 	}
-	return r, nil
+	return r
 }

@@ -35,12 +35,12 @@ func (n *Node) addChained(ctx context.Context, c *Call, p *Plan) (json.RawMessag
 	}
 	defer done()
 	tx.Layer3.IPs = c.addressesOf(previous)
-	join := func(ctx context.Context, tx *Tx) (err error) {
-		tx.Record, err = n.join(ctx, tx, p.Chained)
-		return err
-	}
-	if err := n.endOthers(ctx, tx, p, join); err != nil || p.Chained.Recorded(tx.Record) {
+	tx.Record, err = n.join(ctx, tx, p.Chained)
+	if err != nil || p.Chained.Recorded(tx.Record) {
 		return result, err
+	}
+	if err := n.endOthers(ctx, tx, p); err != nil {
+		return nil, err
 	}
 	if _, err := tx.run(ctx, p); err != nil {
 		return nil, failed(err, tx.rollback(ctx, p))
@@ -57,11 +57,12 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 		return nil, err
 	}
 	if old == nil {
-		return tx.newRecord(tx.Pod, n.HostNetns())
+		return tx.newRecord(tx.Pod, n.HostNetns()), nil
 	}
+	// Of an earlier pod with the same name, or of an ADD that was killed.
+	stale := !old.Netns.Equal(tx.Pod.ID) || !n.Ledger.OfThisBoot(old) || old.Phase == ledger.Freeing || !old.HasInterface() && old.Phase != ledger.Lent
 	switch {
-	case !old.Netns.Equal(tx.Pod.ID), !n.Ledger.OfThisBoot(old), old.Phase == ledger.Freeing, !old.HasInterface() && old.Phase != ledger.Lent:
-		// Of an earlier life of the same name, or of an ADD that was killed.
+	case stale:
 	case old.Phase != ledger.Lent:
 		return nil, cnierr.New(cnierr.TryAgain, "end it with DEL first", "the attachment %s is not complete (%s)", tx.Key, old.Phase)
 	case !part.Recorded(old) || part.InPlace(old, tx.Pod):
@@ -69,10 +70,11 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 	case old.HasInterface():
 		return old, n.releaseChained(ctx, old, part)
 	}
+	// It is stale, or a chained part of ours that is no longer in place.
 	if err := n.endFirst(ctx, old); err != nil {
 		return nil, err
 	}
-	return tx.newRecord(tx.Pod, n.HostNetns())
+	return tx.newRecord(tx.Pod, n.HostNetns()), nil
 }
 
 // releaseChained releases a chained part of another plugin's attachment, and

@@ -16,8 +16,7 @@ type Upstream struct {
 	Node *Node
 	// Pod is the pod netns, nil if it is gone.
 	Pod *link.Netns
-	// Recorded is set if the attachment, or the part of a chained plugin, had a
-	// record.
+	// Recorded is set for a chained plugin whose part was in a record.
 	Recorded bool
 }
 
@@ -36,14 +35,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 	r, err := n.Ledger.Get(c.Key)
 	switch {
 	case err == nil:
-		believed, err := n.endBelieved(ctx, r)
-		switch {
-		case !believed && err != nil, believed && r.HasInterface():
-			return err
-		case err != nil:
-			// Upstream's plugin made the interface, ours in the chain added a part.
-			return errors.Join(err, n.delUnrecorded(ctx, c, p))
-		}
+		return n.delRecorded(ctx, c, p, r)
 	case errors.Is(err, ledger.ErrNoRecord):
 	case isCorrupt(err):
 		n.Log.Warn("going by the interface itself", "err", err)
@@ -51,6 +43,20 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 		return err
 	}
 	return n.delUnrecorded(ctx, c, p)
+}
+
+// delRecorded ends an attachment by its record, and goes by the interface where that
+// is not enough.
+func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Record) error {
+	believed, err := n.endBelieved(ctx, r)
+	if believed && r.HasInterface() {
+		return err
+	}
+	if !believed && err != nil {
+		return err // the edited record could not be set aside
+	}
+	// Edited, or only a chained part of ours: upstream's plugin made the interface.
+	return errors.Join(err, n.delUnrecorded(ctx, c, p))
 }
 
 // isCorrupt reports whether err means a record that nobody can read. One of a

@@ -14,6 +14,10 @@
 //     next one can finish.
 //   - Addresses are freed only when no interface can answer for them.
 //
+// Ending one attachment is [Node.Del] for the runtime, [Node.End] for a sweep and the
+// agent. Both call end, which believes the record or not, then release, which releases
+// the parts in their order, frees the addresses and removes the record.
+//
 // A plugin's main is
 //
 //	func main() { all.HostDevice().Main(version) }

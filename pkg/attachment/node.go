@@ -37,7 +37,8 @@ type Node struct {
 	Ledger    *ledger.Ledger
 	Log       *slog.Logger
 	// File is what the node's administrator opens to networks; nil opens all
-	// that no guardrail protects. Only ADD and STATUS ask it.
+	// that no guardrail protects. ADD and STATUS obey it; a DEL without a record
+	// returns only a NIC that it opens.
 	File *netconf.NodeFile
 
 	// Fault, if set, is asked at every step of ADD, by the step's name; an

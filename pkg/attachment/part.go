@@ -16,7 +16,8 @@ import (
 // take it back by the record alone. Release is called again after a failure or a
 // crash, also where Apply never began.
 type Part interface {
-	// Name is the name of the part's step in an ADD.
+	// Name is the name of the part's step in an ADD. A part has the same name in a
+	// [Plan] and in [Order]: a failed ADD releases by it.
 	Name() string
 	// Holder returns the record of another attachment that has what this ADD
 	// needs, or nil. An attachment whose pod is gone is ended before the ADD goes on.
@@ -75,10 +76,9 @@ func (Base) TakeOver(context.Context, *Upstream) error { return nil }
 
 // Plan is what one call of a plugin makes an attachment of.
 type Plan struct {
-	// Claim is the order in which the parts claim, check, and say whether they
-	// are available.
+	// Claim is the order for all methods but Apply and Release.
 	Claim []Part
-	// Apply is the order in which the parts are applied.
+	// Apply is the order of Apply.
 	Apply []Part
 	// Chained, if set, makes the plugin one that adds to the attachment of the
 	// plugin before it in the chain.
@@ -96,8 +96,8 @@ type Chained interface {
 	Forget(r *ledger.Record)
 }
 
-// Order is the order in which the parts of any recorded attachment are released.
-// The parts are those without a configuration.
+// Order is the order in which the parts of any recorded attachment are released. Its
+// parts have no configuration: they release by the record alone.
 type Order struct {
 	// Interface are the parts that take the interface and its devices from the
 	// pod, one after another.

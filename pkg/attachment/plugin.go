@@ -72,8 +72,8 @@ func (p Plugin) del(args *skel.CmdArgs) error {
 	return p.run(args, conf, ends, func(n *Node, c *Call) error { return n.Del(context.Background(), c, plan) })
 }
 
-// want tells a verb that asks for something of the node from one that ends or
-// looks at what is there.
+// want tells the verbs that ask for something of the node, ADD and STATUS, from those
+// that end what is there or look at it.
 type want bool
 
 const (
@@ -81,10 +81,10 @@ const (
 	ends want = false
 )
 
-// run opens the node for a call. What asks for something gets it only as the
-// node file has it. What ends something never depends on that file: it may have
-// been changed, or broken, since ADD. A state directory that it does not open
-// is then not looked at, because its records may be forged.
+// run opens the node for a call. ADD and STATUS need the node file's permission. The
+// other verbs work without: the file may have been changed, or broken, since ADD. But
+// they do not look at a state directory that it does not open, because the records
+// there may be forged.
 func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
 	if w == asks {
 		if err := checkSize(conf); err != nil {

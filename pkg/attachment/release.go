@@ -11,7 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Releasing is what the parts need to release a recorded attachment.
+// Releasing is what the parts need to release a recorded attachment. The order of the
+// parts is that of [Order], whose value is all.Order in pkg/part/all. Only the parts in
+// Order.Interface get Pod, Home and Wait.
 type Releasing struct {
 	Node   *Node
 	Record *ledger.Record
@@ -25,8 +27,8 @@ type Releasing struct {
 	silent func()
 }
 
-// Silent says that the interface answers for no address, and that the rest of its
-// release is the kernel's work.
+// Silent is called by the part that releases the interface, once the interface is down
+// or deleted. From then on its addresses may be freed, beside the rest of the release.
 func (r *Releasing) Silent() {
 	if r.silent != nil {
 		r.silent()
@@ -61,8 +63,8 @@ func (n *Node) believe(r *ledger.Record) error {
 		"the NIC %s was never lent to %s", r.NICName(), r.Holder())
 }
 
-// release releases the parts of a record that are selected, frees the addresses if
-// they are, and removes the record.
+// release releases the parts of a record that selected accepts, and removes the
+// record. The addresses are freed if their part is among them.
 //
 // An IPAM plugin that is no longer installed keeps neither the NIC nor the runtime
 // waiting: the record stays in phase Freeing, and every sweep tries again.
@@ -76,12 +78,9 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("the record could not be updated; going on", "err", err)
 		}
-		released = n.releaseInterface(ctx, r, wait, selected, freeing.begin)
+		released = n.releaseInterface(ctx, r, wait, selected, func() { freeing.decide(true) })
 	}
-	if n.mayAnswer(r, released) {
-		freeing.never() // the next one to end the attachment frees the addresses
-	}
-	freeing.begin()
+	freeing.decide(!n.mayAnswer(r, released)) // if not now, the next to end the attachment frees them
 	for _, part := range n.order.Files {
 		if !selected(part) {
 			continue
@@ -142,8 +141,8 @@ func (n *Node) mayAnswer(r *ledger.Record, err error) bool {
 	return err != nil && (errors.Is(err, ErrNowhere) || n.Alive(r))
 }
 
-// freeing frees the addresses of an attachment beside the release of its
-// interface: the kernel's work on an interface that is down takes most of the time.
+// freeing frees the addresses of an attachment beside the release of its interface:
+// of that, the kernel's work on an interface that is down takes most of the time.
 type freeing struct {
 	once    sync.Once
 	decided chan bool
@@ -155,7 +154,7 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 	f := &freeing{decided: make(chan bool, 1), freed: make(chan error, 1)}
 	part := n.order.Addresses
 	if !selected(part) || !part.Recorded(r) {
-		f.never()
+		f.decide(false)
 	}
 	of := *r // the record's phase is written meanwhile
 	go func() {
@@ -168,6 +167,8 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 	return f
 }
 
-func (f *freeing) begin()      { f.once.Do(func() { f.decided <- true }) }
-func (f *freeing) never()      { f.once.Do(func() { f.decided <- false }) }
+// decide says whether the addresses are freed. Only the first call counts.
+func (f *freeing) decide(yes bool) { f.once.Do(func() { f.decided <- yes }) }
+
+// wait waits until the addresses are freed, or decided not to be.
 func (f *freeing) wait() error { return <-f.freed }

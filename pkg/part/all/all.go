@@ -1,6 +1,9 @@
 // Package all has the plugins as plans of their parts, and the order in which the
-// parts of any attachment are released. To add a part, write a package beside this
-// one, and name it in these lists.
+// parts of any attachment are released.
+//
+// To add a part, write a package beside this one, give it a field in ledger.Record,
+// and name it in Order and in the plan of its plugin, by the same Name in both. A part
+// that makes an interface also counts in ledger.Record.HasInterface and NICName.
 package all
 
 import (

@@ -2,5 +2,6 @@
 // many pods share. The configuration calls that NIC the master, as upstream's
 // plugin does; here it is the parent.
 //
-// A DEL deletes in delete.go what an ADD made in macvlan.go.
+// A DEL deletes in delete.go what an ADD made in macvlan.go; upstream's macvlans, which
+// have no record, by TakeOver in macvlan.go.
 package macvlan

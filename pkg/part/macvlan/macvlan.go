@@ -204,7 +204,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 
 // TakeOver deletes a macvlan that upstream's plugin made.
 func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
-	if u.Recorded || u.Pod == nil {
+	if u.Pod == nil {
 		return nil // it died with its netns
 	}
 	l, err := u.Pod.ByName(u.IfName)

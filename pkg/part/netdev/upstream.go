@@ -23,9 +23,6 @@ import (
 // The pod chooses the names and aliases of its links. So the host takes back only
 // a NIC with a device, which the configuration selects and the node file opens.
 func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
-	if u.Recorded {
-		return nil
-	}
 	if u.Pod == nil {
 		return p.takeOverReturned(ctx, u)
 	}
