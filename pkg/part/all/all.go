@@ -42,7 +42,7 @@ func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 // MacvlanPlan returns the plan of macvlan: the pod gets a macvlan on a NIC that stays.
 func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	ask, await := address.IPAM()
-	rdma, child := rdmadev.Shared{Conf: c.RDMA}, macvlan.Part{Conf: c}
+	rdma, child := rdmadev.Shared{Conf: c.RDMA, InPod: c.LinkInContainer}, macvlan.Part{Conf: c}
 	link, gids, info := address.Interface{}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
 		Claim: []attachment.Part{child, rdma, ask, link, info},

@@ -181,6 +181,16 @@ func TestStatusSaysWhetherAddCanWork(t *testing.T) {
 	}
 }
 
+// The RDMA device of a parent that is in the pod is the pod's: ADD asks for none.
+func TestStatusOfMacvlanOnALinkOfThePodDoesNotDependOnRDMA(t *testing.T) {
+	b := newBench(t)
+	b.pod.NIC("eth1", b.wire)
+	config := b.macvlanConfig(map[string]any{"master": "eth1", "linkInContainer": true, "rdma": "required"})
+	for _, verb := range []string{"STATUS", "ADD", "DEL"} {
+		b.node.MustRun(b.call(verb, config))
+	}
+}
+
 func TestSecondAddOfALentNICNamesItsHolder(t *testing.T) {
 	b := newBench(t)
 	c := b.call("ADD", b.config(nil))

@@ -66,6 +66,8 @@ func (p Moving) Available(n *attachment.Node) error { return available(n, p.Conf
 type Shared struct {
 	devices
 	Conf netconf.RDMA
+	// InPod is set if the NIC is the pod's own. So is its RDMA device then.
+	InPod bool
 }
 
 // Claim records the RDMA devices of tx.Parent.
@@ -125,7 +127,12 @@ func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 func (p Shared) Check(_ context.Context, c *attachment.Checking) error { return check(c, p.Conf) }
 
 // Available returns why the RDMA part of an ADD cannot work now.
-func (p Shared) Available(n *attachment.Node) error { return available(n, p.Conf, true) }
+func (p Shared) Available(n *attachment.Node) error {
+	if p.InPod {
+		return nil
+	}
+	return available(n, p.Conf, true)
+}
 
 // find returns the RDMA devices of the NIC l of the host and whether they move. It
 // returns nil if there is nothing to do: the configuration says off, or auto and
