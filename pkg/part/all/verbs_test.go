@@ -191,6 +191,16 @@ func TestStatusOfMacvlanOnALinkOfThePodDoesNotDependOnRDMA(t *testing.T) {
 	}
 }
 
+func TestMissingNICIsNamedBesideARecordThatCannotBeRead(t *testing.T) {
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.config(nil)))
+	b.overwriteRecord(t, "{")
+	other := b.call("ADD", b.config(map[string]any{"device": "ens99"}))
+	other.ContainerID, other.IfName = "c2", "net2"
+	_, err := b.node.Run(other)
+	fails(t, err, cnierr.NICNotFound, "ens99", "c1@net1.json")
+}
+
 func TestSecondAddOfALentNICNamesItsHolder(t *testing.T) {
 	b := newBench(t)
 	c := b.call("ADD", b.config(nil))

@@ -71,7 +71,8 @@ func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	case err == nil:
 		return tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
 	case errors.Is(err, nic.ErrNotFound):
-		return loan.HolderOf(tx.Node, s)
+		holder, _ := loan.HolderOf(tx.Node, s) // Claim says what cannot be read, beside what is not found
+		return holder, nil
 	}
 	return nil, nil
 }
