@@ -38,11 +38,15 @@ func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, erro
 	if err := errors.Join(n.step("name"), tx.NameFree(c.IfName)); err != nil {
 		return nil, err
 	}
+	var encoded json.RawMessage
 	result, err := tx.run(ctx, p)
+	if err == nil {
+		encoded, err = c.encode(result)
+	}
 	if err != nil {
 		return nil, failed(err, tx.rollback(ctx, p))
 	}
-	return c.encode(result)
+	return encoded, nil
 }
 
 // begin opens the pod netns and takes the attachment's lock, until done.

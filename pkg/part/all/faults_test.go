@@ -301,3 +301,17 @@ func TestMacvlanOnANICThatIsBeingLentIsRefused(t *testing.T) {
 	b.node.MustRun(b.call("DEL", b.config(nil)))
 	b.untouched(before)
 }
+
+func TestAddWhoseResultNobodyCanReadLeavesNothing(t *testing.T) {
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		b := newBench(t)
+		b.furnish()
+		before := b.node.State()
+		call, p := b.inProcess(plugin, nil)
+		call.Conf.CNIVersion = "99.0.0"
+		if _, err := b.open().Add(context.Background(), call, p); err == nil {
+			t.Errorf("%s: a result of version %s was made", plugin, call.Conf.CNIVersion)
+		}
+		b.untouched(before)
+	}
+}
