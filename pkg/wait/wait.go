@@ -7,6 +7,7 @@ package wait
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -15,7 +16,7 @@ import (
 const firstPause = time.Millisecond
 
 // Until calls done until it returns true or an error, or ctx ends. The error is
-// that of done, or of ctx.
+// that of done, or of ctx: [Ended] tells which.
 //
 // It calls done at least once, whatever ctx says: a caller that must not wait has
 // a context that has ended. The pauses between the calls begin at a millisecond
@@ -26,9 +27,25 @@ func Until(ctx context.Context, every time.Duration, done func() (bool, error)) 
 			return err
 		}
 		if err := For(ctx, pause); err != nil {
-			return err
+			return &ended{ctx, err}
 		}
 	}
+}
+
+// ended is the error of Until when its ctx ends.
+type ended struct {
+	ctx context.Context
+	error
+}
+
+func (e *ended) Unwrap() error { return e.error }
+
+// Ended reports whether err is of an [Until] with ctx that was not done when ctx
+// ended. What done returns may wrap [context.DeadlineExceeded] as well, of a wait
+// of its own.
+func Ended(ctx context.Context, err error) bool {
+	var e *ended
+	return errors.As(err, &e) && e.ctx == ctx
 }
 
 // For waits as long as d. The error is that of ctx, if it ends before.

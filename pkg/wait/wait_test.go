@@ -3,6 +3,7 @@ package wait
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -24,6 +25,23 @@ func TestUntilReturnsTheErrorOfDone(t *testing.T) {
 	broken := errors.New("broken")
 	if err := Until(t.Context(), time.Hour, func() (bool, error) { return false, broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestEndedTellsTheTimeOfAWaitFromThatOfWhatItWaitsFor(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	err := Until(ctx, time.Millisecond, func() (bool, error) { return false, nil })
+	if !Ended(ctx, fmt.Errorf("it did not come: %w", err)) {
+		t.Errorf("not done, and the context over: %v", err)
+	}
+	if Ended(t.Context(), err) || Ended(ctx, nil) {
+		t.Error("it is of another context, or there is no error")
+	}
+	// For example of a lock that another process has.
+	inner := func() (bool, error) { <-ctx.Done(); return false, fmt.Errorf("busy: %w", ctx.Err()) }
+	if err := Until(ctx, time.Millisecond, inner); err == nil || Ended(ctx, err) {
+		t.Errorf("done failed: %v", err)
 	}
 }
 

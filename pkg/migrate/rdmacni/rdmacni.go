@@ -138,7 +138,7 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 		}
 		return !host.Bound(r.DeviceID), nil
 	})
-	if found || err != nil && !errors.Is(err, waiting.Err()) {
+	if found || err != nil && !wait.Ended(waiting, err) {
 		return err
 	}
 	n.Log.Warn("the RDMA device of rdma-cni's record is neither on the host nor in the pod netns",

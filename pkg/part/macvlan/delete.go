@@ -40,7 +40,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 		hidden, err := hidden(releasing)
 		return !hidden, err
 	})
-	if err != nil && errors.Is(err, waiting.Err()) {
+	if wait.Ended(waiting, err) {
 		return cnierr.New(cnierr.NotHome, "end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again",
 			"the pod moved its macvlan %s (%s on %s) to another netns, where it is still up", r.IfName, r.MAC, r.Child.Master)
 	}

@@ -97,7 +97,7 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		away = nil
 		return !host.Bound(id.ParentDev), err
 	})
-	if err != nil && errors.Is(err, waiting.Err()) {
+	if wait.Ended(waiting, err) {
 		err = nil // it did not come
 	}
 	return l, away, err

@@ -109,7 +109,7 @@ func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) erro
 		_, err = host.Select(s)
 		return !errors.Is(err, nic.ErrNotFound), nil // at home, or not to be found out
 	})
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if wait.Ended(ctx, err) {
 		return nil // it did not come
 	}
 	return err

@@ -145,7 +145,7 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 		}
 		return false, nil
 	})
-	if err != nil && errors.Is(err, waiting.Err()) {
+	if wait.Ended(waiting, err) {
 		err = cnierr.Wrap(errAway, cnierr.NICLent, "find it with `ip -all netns exec rdma dev`, and end what has it",
 			"device %s: on the host, and in netns %s", parent, tx.Netns)
 	}

@@ -150,7 +150,7 @@ func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger
 		}
 		return !host.Bound(d.ParentDev) || !host.HasRDMADevice(d.ParentDev), nil // unplugged, or its driver unloaded
 	})
-	if err == nil || !errors.Is(err, waiting.Err()) {
+	if !wait.Ended(waiting, err) {
 		return err
 	}
 	if releasing.Wait > 0 && deviceGone(releasing, core, d) {
