@@ -188,6 +188,32 @@ func putBack(r *ledger.Record, pod, home *link.Netns) error {
 	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
 }
 
+// restoreNames makes sure that a NIC on the host can have its names, and gives it its
+// own. It holds the lock of names no longer than that: all the NICs of a pod that
+// ended wait for it.
+func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
+	s, home := releasing.Record.Loan.Snapshot, releasing.Home
+	// Its own name as an altname is the pod's work, and does not count.
+	if l.Name == s.Name && !slices.ContainsFunc(s.AltNames, func(name string) bool { return !slices.Contains(l.AltNames, name) }) {
+		return nil
+	}
+	unlock, err := lockNames(ctx, releasing.Node)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	taken, name, err := makeRoom(ctx, releasing, l.Index, append([]string{s.Name}, s.AltNames...)...)
+	if err != nil {
+		return err
+	}
+	if taken != nil {
+		return cnierr.New(cnierr.NotHome, "rename or remove that link",
+			"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe())
+	}
+	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and says why not
+	return nil
+}
+
 const (
 	restoreTries = 3
 	restorePause = 20 * time.Millisecond
@@ -202,21 +228,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err := home.KeepAltNames(l, s.AltNames); err != nil {
 		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
-	names := append([]string{s.Name}, s.AltNames...)
-	if slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(l.Names(), name) }) {
-		unlock, err := lockNames(ctx, n)
-		if err != nil {
-			return err
-		}
-		defer unlock() // until it has its names
-		taken, name, err := makeRoom(ctx, releasing, l.Index, names...)
-		if err != nil {
-			return err
-		}
-		if taken != nil {
-			return cnierr.New(cnierr.NotHome, "rename or remove that link",
-				"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe())
-		}
+	if err := restoreNames(ctx, releasing, l); err != nil {
+		return err
 	}
 	// The pod can put links on the NIC until the NIC has left its netns.
 	if releasing.Pod != nil {

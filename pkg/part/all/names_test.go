@@ -1,0 +1,97 @@
+package all_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// returnedNIC lends the NIC, and moves it back to the host as the kernel does when a
+// pod netns ends: under its name in the pod.
+func returnedNIC(t *testing.T, more ...string) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.config(nil)))
+	if len(more) > 0 {
+		b.pod.IP(more...)
+	}
+	b.pod.IP("link", "set", "net1", "netns", b.node.Name)
+	return b
+}
+
+// A process that makes room for a NIC of its own renames any other that has the name
+// from a pod. It must not do so while that one is just getting its own name.
+func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
+	for name, more := range map[string][]string{
+		"under the pod's name":            nil,
+		"with its own name as an altname": {"link", "property", "add", "dev", "net1", "altname", nicName},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := returnedNIC(t, more...)
+			n := b.open()
+			call, p := b.inProcess("host-device", nil)
+			lock, err := n.Ledger.LockNames(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- n.Del(context.Background(), call, p) }()
+			select {
+			case err := <-ended:
+				t.Errorf("it did not wait for the lock: %v", err)
+				ended <- err
+			case <-time.After(time.Second):
+			}
+			if err := lock.Unlock(); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if _, err := b.node.ByName(nicName); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// onWarning calls itself with each message of a log.
+type onWarning func(string)
+
+func (f onWarning) Enabled(context.Context, slog.Level) bool      { return true }
+func (f onWarning) Handle(_ context.Context, r slog.Record) error { f(r.Message); return nil }
+func (f onWarning) WithAttrs([]slog.Attr) slog.Handler            { return f }
+func (f onWarning) WithGroup(string) slog.Handler                 { return f }
+
+// What is restored after the names can take seconds for each NIC of a pod.
+func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
+	b := returnedNIC(t)
+	forge(t, b, func(r *ledger.Record) { r.Loan.Snapshot.Sysctls["ipv4/conf/"+nicName+"/none"] = "1" })
+	n := b.open()
+	asked := false
+	n.Log = slog.New(onWarning(func(said string) {
+		if !strings.Contains(said, "not restored") {
+			return
+		}
+		asked = true
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		lock, err := n.Ledger.LockNames(ctx)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = lock.Unlock()
+	}))
+	call, p := b.inProcess("host-device", nil)
+	if err := n.Del(context.Background(), call, p); err != nil {
+		t.Fatal(err)
+	}
+	if !asked {
+		t.Error("nothing was said that could not be restored")
+	}
+}
