@@ -20,6 +20,9 @@ import (
 // died.
 const homeWait = 5 * time.Second
 
+// lockWait bounds the wait for another ADD that claims the devices of the same NIC.
+const lockWait = 60 * time.Second
+
 // Chained is the part of the plugin rdma, which stands in a chain behind the plugin
 // that gave the pod its interface. It gives the pod the RDMA devices of the
 // interface's NIC: it moves them in exclusive mode, and in shared mode only records
@@ -71,7 +74,9 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	p.nic = b
-	lock, err := n.Ledger.LockNIC(ctx, "rdma "+b.parent)
+	locking, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	lock, err := n.Ledger.LockNIC(locking, "rdma "+b.parent)
 	if err != nil {
 		return err
 	}
