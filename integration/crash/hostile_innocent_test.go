@@ -52,7 +52,7 @@ func (l *lab) innocent(worker uint64, number int) {
 	if l.recorded(a.Key) {
 		l.violation(nil, "%s is still recorded after its end", a)
 	}
-	l.returned(a)
+	l.returned(a, nil)
 }
 
 // numbersExchanged is in the error of an ADD during which another RDMA device was

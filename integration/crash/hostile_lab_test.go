@@ -109,7 +109,7 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 		if err := l.del(a, a.path()); err != nil {
 			t.Fatal(err)
 		}
-		l.returned(a)
+		l.returned(a, nil)
 	}
 	pod.Kill()
 	l.done = map[string]int{}
@@ -394,7 +394,10 @@ func (l *lab) atHome(nic int) string {
 // again if it was destroyed with its pod. Then it is free. The master of a
 // macvlan was there all the time; what pods that live make of it, as a macvlan
 // that listens to everything, is theirs.
-func (l *lab) returned(a *attachment) {
+//
+// end, if not nil, ends the pod that had the NIC. Links that it put on the NIC and
+// keeps in a namespace of its own cannot be found, and end with it (SECURITY.md, "What stays open").
+func (l *lab) returned(a *attachment, end func()) {
 	if a.macvlan {
 		return
 	}
@@ -406,6 +409,12 @@ func (l *lab) returned(a *attachment) {
 		if l.gone(a.nic) {
 			l.count("NICs destroyed with their pod", 1)
 			l.plug(a.nic)
+			continue
+		}
+		if time.Now().After(deadline) && end != nil {
+			l.count("NICs that were as before only after their pod's end", 1)
+			end()
+			end, deadline = nil, time.Now().Add(l.long(patience))
 			continue
 		}
 		if time.Now().After(deadline) {

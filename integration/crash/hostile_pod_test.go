@@ -194,7 +194,7 @@ func (h *hostile) detach(i int) {
 	}
 	h.has = append(h.has[:i], h.has[i+1:]...)
 	h.l.count("attackers' NICs that came home while they lived", 1)
-	h.l.returned(a)
+	h.l.returned(a, h.kill)
 }
 
 // end ends the pod, and wants everything back.
@@ -232,7 +232,7 @@ func (h *hostile) end() {
 		h.settle(path)
 	}
 	for _, a := range h.has {
-		l.returned(a)
+		l.returned(a, nil)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // roomWait bounds the time for freeing the names of a NIC.
@@ -40,6 +41,9 @@ func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, n
 		}
 		if changed, err := renameReturned(n, home, taken.Index, other); err != nil || !changed {
 			return taken, name, err
+		}
+		if wait.For(ctx, restorePause) != nil { // altnames may take another try
+			return taken, name, nil
 		}
 	}
 }
