@@ -1,15 +1,15 @@
-// Railctl shows a person what rail-cni has lent on this node, ends attachments
-// whose pod is gone, sets the node's RDMA mode, sees to the address pools of the
-// cluster, and installs rail-cni in a cluster and takes it away.
+// Railctl shows what rail-cni has lent on this node, ends attachments whose pod is
+// gone, sets the node's RDMA mode, checks the address pools of the cluster, and
+// installs rail-cni in a cluster and uninstalls it.
 //
-// It has the commands, their flags and what they print. What they do is in
+// The program has the commands, their flags and what they print. The work is done by
 // packages: pkg/inventory for attachments, pkg/rdma for the RDMA mode and the ports of
 // RDMA devices, pkg/whereabouts for address pools, pkg/install/cluster for the
 // installation.
 //
-// It makes no ledger where there is none, and changes nothing but by "railctl gc",
-// "railctl ipam gc", "railctl rdma mode MODE" and "railctl uninstall".
+// It makes no ledger where there is none. Only "railctl gc", "railctl ipam gc",
+// "railctl rdma mode MODE" and "railctl uninstall" change anything.
 //
-// It exits with 0 when all went well, and with 1 otherwise: also when it could
-// show or end only a part, which it then has done, and says so on stderr.
+// It exits with 0 if all went well, and with 1 otherwise. If only a part can be shown
+// or ended, it does that part, says so on stderr, and exits with 1.
 package main

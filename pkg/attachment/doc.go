@@ -1,5 +1,5 @@
-// Package attachment is the life of an attachment: ADD, DEL, CHECK, GC and STATUS
-// as transactions over a ledger. It knows nothing of NICs, RDMA or addresses: an
+// Package attachment implements ADD, DEL, CHECK, GC and STATUS as transactions over a
+// ledger. It knows nothing of NICs, RDMA or addresses: an
 // attachment is made of parts ([Part]), one package each below pkg/part, and a
 // plugin is a plan ([Plan]) of them. pkg/part/all has the plans of all plugins and
 // the order in which parts are released ([Order]).
@@ -14,9 +14,9 @@
 //     next one can finish.
 //   - Addresses are freed only when no interface can answer for them.
 //
-// Ending one attachment is [Node.Del] for the runtime, [Node.End] for a sweep and the
-// agent. Both call end, which believes the record or not, then release, which releases
-// the parts in their order, frees the addresses and removes the record.
+// [Node.Del] ends an attachment for the runtime, [Node.End] for a sweep and the agent.
+// Both call end, which checks that the record was not edited, and then release, which
+// releases the parts in their order, frees the addresses and removes the record.
 //
 // A plugin's main is
 //

@@ -14,5 +14,6 @@
 // is done again ends in the same state. Several processes may work on one
 // record.
 //
-// Package node below it installs the plugins, and package cluster what runs the agents.
+// Below it, package node installs the plugins on a node, and package cluster the agents
+// in a cluster.
 package install

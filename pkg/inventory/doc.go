@@ -1,8 +1,9 @@
-// Package inventory collects what a node has lent, for people: attachments with the
-// state of their RDMA devices, those whose pod is gone, and the namespace of a pod.
+// Package inventory collects what a node has lent, to show it to a person: attachments
+// with the state of their RDMA devices, attachments whose pod is gone, and the network
+// namespace of a pod.
 //
-// It adds what is true now to what the records say. What cannot be read is an error
-// beside the rest and keeps nothing else from being shown. Only [EndStale] changes
+// It adds the present state to what the records have. What cannot be read is an error
+// beside the rest, which is still returned. Only [EndStale] changes
 // something, under the locks that the plugins take. Where there is no ledger, none is
 // made: the caller asks [ledger.Exists] first.
 //

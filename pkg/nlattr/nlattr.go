@@ -1,9 +1,9 @@
 // Package nlattr reads and writes netlink attributes (struct nlattr, netlink(7)):
 // rtnetlink's, generic netlink's and those of RDMA.
 //
-// What it reads may come from a record that was changed, or from the description
-// of a link that a pod made to be misunderstood. So it takes anything and never
-// panics, and returns what comes before the damage. nl.ParseRouteAttr of
+// What it reads may be malformed: a record can be changed, and a pod can make a link
+// that the kernel describes wrongly. So the package never panics, and returns what
+// comes before the damage. nl.ParseRouteAttr of
 // vishvananda/netlink does neither: it panics when the padding of the last
 // attribute is missing ("05 00 01 00 09").
 package nlattr

@@ -20,7 +20,7 @@ const firstPause = time.Millisecond
 //
 // It calls done at least once, whatever ctx says: a caller that must not wait has
 // a context that has ended. The pauses between the calls begin at a millisecond
-// and double until they are every.
+// and double up to every.
 func Until(ctx context.Context, every time.Duration, done func() (bool, error)) error {
 	for pause := min(firstPause, every); ; pause = min(2*pause, every) {
 		if ok, err := done(); ok || err != nil {
@@ -48,7 +48,7 @@ func Ended(ctx context.Context, err error) bool {
 	return errors.As(err, &e) && e.ctx == ctx
 }
 
-// For waits as long as d. The error is that of ctx, if it ends before.
+// For waits for d. If ctx ends before, it returns the error of ctx.
 func For(ctx context.Context, d time.Duration) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -1,6 +1,6 @@
 // Package metricsauth decides who may read an agent's metrics: [Guard] accepts
-// requests whose bearer token the cluster accepts, and [Certificate] is what the
-// server shows to them.
+// requests whose bearer token the cluster accepts, and [Certificate] is the
+// certificate of the server.
 //
 // A token is reviewed once and then remembered for a while by its digest, whether
 // it was accepted or not. Reviews are few at a time, and fewer yet for one sender,

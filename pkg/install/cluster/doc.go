@@ -1,13 +1,11 @@
-// Package cluster installs rail-cni in a cluster, and takes it out again.
+// Package cluster installs rail-cni in a cluster, and uninstalls it.
 //
-// [Manifest] makes the objects to install. [Uninstaller] has the agent of every node
-// take away what it has installed there, waits for all of them, and then deletes the
-// objects.
+// [Manifest] makes the objects to install. [Uninstaller] tells the agent of every node
+// to uninstall, waits for all of them, and then deletes the objects.
 //
-// An object is deleted only when all nodes are done: without its agent a node would
-// keep the plugins for good. Nodes do not wait for each other. Whatever was
-// interrupted may be run again, and goes on where it stopped. Address pools stay
-// unless their definitions are to go too.
+// Objects are deleted only when all nodes are done: a node without an agent would keep
+// the plugins for good. Nodes do not wait for each other. An interrupted uninstallation
+// may be run again, and continues. Address pools stay unless Definitions is set.
 //
 // To uninstall:
 //

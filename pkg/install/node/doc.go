@@ -3,10 +3,10 @@
 // pkg/install keeps the record of it.
 //
 // A plugin is removed only when no pod has a NIC or an address of ours and no address
-// waits to be freed, because the end of a pod needs it. An uninstallation looks once
-// more after it removed the plugins, and puts them back for a pod that came in the
-// last moment; so it does after it was killed in between. The node file comes before
-// the plugins that read it.
+// waits to be freed, because the end of a pod needs it. After an uninstallation has
+// removed the plugins it looks once more, and puts them back if a pod came at the last
+// moment. It does so even if it was killed in between. The node file is installed
+// before the plugins, which read it.
 //
 // To install, and later to uninstall:
 //

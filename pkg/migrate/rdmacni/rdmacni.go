@@ -1,5 +1,6 @@
 // Package rdmacni ends what rdma-cni (k8snetworkplumbingwg) began, on nodes that
-// switch over while pods run: its RDMA devices come home, and its records go.
+// switch over while pods run: its RDMA devices come home, and its records
+// are removed.
 package rdmacni
 
 import (
@@ -40,7 +41,7 @@ type Part struct {
 	attachment.Base
 	// Dir is the directory of the records, [Records] but for tests.
 	Dir string
-	// Off is set if the configuration asks for nothing of RDMA.
+	// Off is set if the configuration turns RDMA off.
 	Off bool
 }
 
@@ -51,8 +52,8 @@ func (Part) Name() string { return "rdma-cni" }
 // removes the record. rdma-cni itself leaves both alone once the pod netns is gone,
 // or fails for ever.
 //
-// Where neither of us has a record, the RDMA devices that are in the pod netns and
-// belong to the NIC of its interface come home.
+// If neither rdma-cni nor rail-cni has a record, the RDMA devices come home that are in
+// the pod netns and belong to the NIC of its interface.
 func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	r, forget := p.read(u)
 	if r != nil {
@@ -104,9 +105,8 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 }
 
 // end brings the RDMA device of rdma-cni's record home, from the pod netns
-// (nil if it is gone), or from where the kernel puts it when that dies. One that
-// is nowhere, or another attachment's by now, is no error: there is nothing to
-// bring home.
+// (nil if it is gone), or from where the kernel puts it when that netns ends. It is no
+// error if the device is nowhere, or has another holder by now.
 func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	n := u.Node
 	if rdmadev.HeldByAnother(n, r.DeviceID, u.Key) {

@@ -1,4 +1,4 @@
-// Package all has the plugins as plans of their parts, and the order in which the
+// Package all has the plan of each plugin, and the order in which the
 // parts of any attachment are released.
 //
 // To add a part, write a package beside this one, give it a field in ledger.Record,

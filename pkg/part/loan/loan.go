@@ -1,6 +1,5 @@
-// Package loan has what several parts need to know of the NICs that are lent: who
-// has one, whether the node's administrator allows it, and what of one that
-// returned is not as it was.
+// Package loan has what several parts need to know of lent NICs: which attachment has
+// a NIC, and how to report a NIC that did not return as it was.
 package loan
 
 import (
@@ -41,8 +40,8 @@ func LentTo(holder *ledger.Record) error {
 		"%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase)
 }
 
-// HolderOf returns the record of the loan of this host netns whose NIC, as it was
-// on the host, s selects, or nil.
+// HolderOf returns the record that lends, from this host netns, the NIC that s selects
+// by its state on the host, or nil.
 func HolderOf(n *attachment.Node, s nic.Selector) (*ledger.Record, error) {
 	records, errs := n.Ledger.List()
 	for _, r := range records {

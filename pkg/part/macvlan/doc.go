@@ -1,7 +1,8 @@
-// Package macvlan has the part of an attachment that makes a macvlan on a NIC, which
-// many pods share. The configuration calls that NIC the master, as upstream's
+// Package macvlan has the part of an attachment that makes a macvlan for the pod, on a
+// NIC that many pods share. The configuration calls that NIC the master, as upstream's
 // plugin does; here it is the parent.
 //
-// A DEL deletes in delete.go what an ADD made in macvlan.go; upstream's macvlans, which
-// have no record, by TakeOver in macvlan.go.
+//   - macvlan.go makes the macvlan. TakeOver deletes a macvlan of upstream's plugin,
+//     which has no record.
+//   - delete.go deletes the macvlan of a record.
 package macvlan

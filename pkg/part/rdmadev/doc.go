@@ -1,8 +1,10 @@
 // Package rdmadev has the parts of an attachment that give a pod RDMA devices:
-// [Moving] those of a NIC that is lent, [Shared] the use of that of a NIC that stays
-// on the host, [Chained] those of an interface that another plugin made. [GIDs] waits
-// for the GIDs of the interface's addresses.
 //
-// Whether devices move is decided by the machine's RDMA mode: in exclusive mode they
+//   - [Moving]: the devices of a NIC that is lent.
+//   - [Shared]: the device of a NIC that stays on the host.
+//   - [Chained]: the devices of the NIC behind an interface that another plugin made.
+//   - [GIDs] waits for the GIDs of the interface's addresses.
+//
+// The RDMA mode of the machine decides whether devices move: in exclusive mode they
 // do, in shared mode every network namespace sees them all.
 package rdmadev

@@ -1,5 +1,5 @@
 // Package plugin is the IPAM plugin whereabouts: it turns the verbs of CNI into calls of
-// an [ipam.Store], and what the store answers into a result. It reads the configuration
+// an [ipam.Store], and the store's answers into a result. It reads the configuration
 // of the plugin of the same name and hands out the same addresses (see package ipam for
 // the one difference).
 //

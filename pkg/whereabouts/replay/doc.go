@@ -1,8 +1,8 @@
 // Package replay frees the addresses that DELs of a node could not free, because the
-// API server did not answer or their kubeconfig was not open to them.
+// API server did not answer or the node file did not open their kubeconfig.
 //
 // Each entry of a journal is replayed with the kubeconfig that it names, and only if
-// the node file opens that now: it may have been closed since. What cannot be freed
+// the node file still opens that kubeconfig. What cannot be freed
 // stays in the journal.
 //
 // An agent replays while something waits:
