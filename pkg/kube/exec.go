@@ -247,7 +247,10 @@ func (a *authenticator) parse(out []byte) (*credential, error) {
 	case (s.Cert == "") != (s.Key == ""):
 		return nil, errors.New("only one of certificate and key")
 	}
-	creds := &credential{token: s.Token, expires: s.Expires}
+	creds := &credential{token: s.Token}
+	if s.Expires != nil && !s.Expires.IsZero() { // a zero time is one that the program has not set
+		creds.expires = s.Expires
+	}
 	if s.Cert != "" {
 		pair, err := tls.X509KeyPair([]byte(s.Cert), []byte(s.Key))
 		if err != nil {

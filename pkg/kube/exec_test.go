@@ -94,6 +94,16 @@ func TestAProgramRunsWhenCredentialsAreNeeded(t *testing.T) {
 		}
 		get(t, client, "Bearer later")
 	})
+	t.Run("once if their end is a time that was not set", func(t *testing.T) { // Go's zero time, as programs write it
+		l := newLogin(t, server.URL, ca(a))
+		l.answers(t, 0, map[string]any{"token": "first", "expirationTimestamp": time.Time{}.Format(time.RFC3339)})
+		client := open(t, kube.Config{Kubeconfig: l.kubeconfig})
+		get(t, client, "Bearer first")
+		get(t, client, "Bearer first")
+		if n := l.calls(t); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+	})
 	t.Run("again when the server refuses them", func(t *testing.T) {
 		l := newLogin(t, server.URL, ca(a))
 		l.answers(t, 0, map[string]any{"token": "accepted"})
