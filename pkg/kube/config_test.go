@@ -358,3 +358,26 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 		}
 	}
 }
+
+// A network names its kubeconfig, which may be another file, and its author sees the
+// error: in the pod's Events, for example.
+func TestAnErrorQuotesNothingOfAFileThatIsNoKubeconfig(t *testing.T) {
+	for name, text := range map[string]string{
+		"a password":      "hunter2\n",
+		"a longer one":    "hunter2hunter2hunter2\n",
+		"a word of keys":  "users: hunter2\n",
+		"a list":          "[hunter2]\n",
+		"no data":         "clusters: [{cluster: {certificate-authority-data: [hunter2]}}]\n",
+		"no base64":       "clusters: [{cluster: {certificate-authority-data: hunter2!}}]\n",
+		"no word of bool": "clusters: [{cluster: {insecure-skip-tls-verify: hunter2}}]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := file(t, filepath.Join(t.TempDir(), "kubeconfig"), text)
+			_, err := kube.Open(kube.Config{Kubeconfig: path})
+			wants(t, err, path)
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Error(err)
+			}
+		})
+	}
+}

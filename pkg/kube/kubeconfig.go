@@ -113,12 +113,27 @@ func readKubeconfig(path string) (*kubeconfig, error) {
 	}
 	k := &kubeconfig{}
 	if err := yaml.Unmarshal(data, k); err != nil {
-		return nil, err
+		return nil, withoutText(err)
 	}
 	if k.APIVersion != "" && k.APIVersion != "v1" || k.Kind != "" && k.Kind != "Config" {
 		return nil, fmt.Errorf("it is of apiVersion %q and kind %q", k.APIVersion, k.Kind)
 	}
 	return k, nil
+}
+
+// withoutText returns an error of yaml without the text of the file that it quotes: a
+// network names its kubeconfig, which may be another file, and its author sees the error.
+func withoutText(err error) error {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	var errs []error
+	for _, e := range wrong.Errors {
+		line, _, _ := strings.Cut(e, ": ")
+		errs = append(errs, fmt.Errorf("%s: it is not of the type that a kubeconfig has there", line))
+	}
+	return errors.Join(errs...)
 }
 
 // current returns the current context, and its cluster and user.
