@@ -84,6 +84,8 @@ func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 		{name: "proxy of an unknown scheme", cluster: "proxy-url: ftp://127.0.0.1", user: "token: t"},
 		{name: "numbers in quotes", cluster: "{}", user: "username: '7'\npassword: '123456'"},
 		{name: "null", cluster: "tls-server-name: null", user: "token: ~"},
+		{name: "a key twice", cluster: "tls-server-name: a\ntls-server-name: b", user: "token: t\ntoken: u"},
+		{name: "an unknown key twice", cluster: "{}", user: "token: t\nfoo: {a: 1, a: 2}\nfoo: [1]"},
 		{name: "unknown keys", cluster: "server-name: x\nSERVER: y", user: "Token: t\nfoo: [1]"},
 		{name: "token and token file", cluster: "{}", user: "token: t\ntokenFile: file"},
 		{name: "token file", cluster: "{}", user: "tokenFile: file"},

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -111,14 +112,43 @@ func readKubeconfig(path string) (*kubeconfig, error) {
 	if err != nil {
 		return nil, err
 	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		return nil, err
+	}
+	dropOverridden(&document)
 	k := &kubeconfig{}
-	if err := yaml.Unmarshal(data, k); err != nil {
+	if err := document.Decode(k); err != nil {
 		return nil, withoutText(err)
 	}
 	if k.APIVersion != "" && k.APIVersion != "v1" || k.Kind != "" && k.Kind != "Config" {
 		return nil, fmt.Errorf("it is of apiVersion %q and kind %q", k.APIVersion, k.Kind)
 	}
 	return k, nil
+}
+
+// dropOverridden leaves the last of several values of a key, as client-go's decoder
+// does. yaml.v3 would refuse them.
+func dropOverridden(n *yaml.Node) {
+	if n.Kind == yaml.MappingNode {
+		type key struct {
+			kind  yaml.Kind
+			value string
+		}
+		seen := map[key]bool{}
+		var kept []*yaml.Node
+		for i := len(n.Content) - 2; i >= 0; i -= 2 {
+			if k := (key{n.Content[i].Kind, n.Content[i].Value}); !seen[k] {
+				seen[k] = true
+				kept = append(kept, n.Content[i+1], n.Content[i])
+			}
+		}
+		slices.Reverse(kept)
+		n.Content = kept
+	}
+	for _, c := range n.Content {
+		dropOverridden(c)
+	}
 }
 
 // withoutText returns an error of yaml without the text of the file that it quotes: a
