@@ -40,7 +40,7 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// addOutputFlag gives a command the flag -o.
+// addOutputFlag adds the flag -o to a command.
 func addOutputFlag(cmd *cobra.Command) *format {
 	f := asTable
 	cmd.Flags().VarP(&f, "output", "o", strings.Join(formats, ", "))

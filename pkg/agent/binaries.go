@@ -166,7 +166,7 @@ func (b *binaries) compare(ctx context.Context) {
 	b.found = found
 }
 
-// installed gives what says whether a path is to have a plugin: each, unless
+// installed returns what says whether a path is to have a plugin: each, unless
 // there is a record.
 func (b *binaries) installed() (func(path string) bool, error) {
 	if b.Record == nil {
@@ -198,7 +198,7 @@ func (b *binaries) stateOf(path, name string) string {
 	return ""
 }
 
-// sum gives the SHA-256 of a file, which is read only when it has changed.
+// sum returns the SHA-256 of a file, which is read only when it has changed.
 func (b *binaries) sum(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would keep us
 	if err != nil {

@@ -45,7 +45,7 @@ func (l labels) String() string {
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// family gives the family of this name, which the first caller describes.
+// family returns the family of this name, which the first caller describes.
 func (e *exposition) family(name, kind, help string) *family {
 	if e.families == nil {
 		e.families = map[string]*family{}

@@ -151,7 +151,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// later gives those of the times that are still to come.
+// later returns those of the times that are still to come.
 func later(times []time.Time, now time.Time) []time.Time {
 	for len(times) > 0 && !times[0].After(now) {
 		times = times[1:]
@@ -208,7 +208,7 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 	return started, full, next
 }
 
-// gone says whether the attachment has ended, whoever ended it. One that is not
+// gone reports whether the attachment has ended, whoever ended it. One that is not
 // among those to be ended now may only not have been seen, as when its record
 // could not be read.
 func (k *keeper) gone(r *ledger.Record) bool {
@@ -223,7 +223,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// onTheirWay gives those whose NIC the kernel is about to put home.
+// onTheirWay returns those whose NIC the kernel is about to put home.
 func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
@@ -349,7 +349,7 @@ func (k *keeper) watchPaths() {
 	}
 }
 
-// unended gives copies of what is still to be ended.
+// unended returns copies of what is still to be ended.
 func (k *keeper) unended() []duty {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -78,7 +78,7 @@ func (c *rdmaCollector) note(r *ledger.Record) {
 	c.pods = append(c.pods, r)
 }
 
-// owner gives the record of the NIC that the port is of, or nil. A port whose
+// owner returns the record of the NIC that the port is of, or nil. A port whose
 // interface is on the host is not lent, whatever a chained attachment has of it.
 func (c *rdmaCollector) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Record {
 	if ns.Path == hostPath && p.NetdevName != "" {

@@ -79,7 +79,7 @@ func (k *keeper) lastLook() time.Time {
 	return k.looked
 }
 
-// healthy says whether every keeper still looks.
+// healthy reports whether every keeper still looks.
 func (a *agent) healthy() error {
 	for _, k := range a.keepers {
 		if since := time.Since(latest(k.lastLook(), a.began)); since > hung {
@@ -96,7 +96,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// ready says whether every keeper has looked, and can read what there is, and
+// ready reports whether every keeper has looked, and can read what there is, and
 // what else is asked for.
 func (a *agent) ready() error {
 	if a.Ready != nil {

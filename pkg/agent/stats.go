@@ -150,7 +150,7 @@ func process(e *exposition) {
 	e.add("process_resident_memory_bytes", gauge, "Resident memory.", float64(resident()), nil)
 }
 
-// resident gives the process's resident memory in bytes (proc_pid_statm(5)), 0
+// resident returns the process's resident memory in bytes (proc_pid_statm(5)), 0
 // if that cannot be read.
 func resident() int64 {
 	text, _ := os.ReadFile("/proc/self/statm")

@@ -49,7 +49,7 @@ func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, erro
 	return encoded, nil
 }
 
-// begin opens the pod netns and takes the attachment's lock, until done.
+// begin opens the pod netns and takes the attachment's lock. The caller calls done.
 func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err error) {
 	pod, err := link.OpenNetns(c.Netns)
 	if err != nil {
@@ -67,13 +67,13 @@ func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err err
 	return &Tx{Call: c, Node: n, Pod: pod}, func() { unlock(); pod.Close() }, nil
 }
 
-// maxHolders bounds how many attachments are found dead in turn that hold what an
-// ADD needs.
+// maxHolders bounds how many dead holders of the same NIC an ADD ends, one after
+// another.
 const maxHolders = 5
 
-// endOthers ends the other attachments whose pods are gone: those that a sweep
-// finds, and those that hold what a part needs. For the latter it waits, because what
-// they hold may be on its way to the host. An ADD ends others here and nowhere else.
+// endOthers ends the other attachments whose pods are gone: those that a sweep finds,
+// and those that hold a device that a part needs. For the latter it waits, because the
+// device may be on its way to the host. An ADD ends other attachments only here.
 func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 	n.Sweep(ctx, tx.Key)
 	for _, part := range p.Claim {
@@ -94,7 +94,7 @@ func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 }
 
 // endEarlier ends the recorded attachment of the same name if its pod netns is
-// gone or was replaced. A live one refuses the ADD.
+// gone or was replaced. If the pod is alive, it refuses the ADD.
 func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 	old, err := n.getOrSetAside(tx.Key)
 	if err != nil || old == nil {
@@ -107,8 +107,8 @@ func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 	return n.endFirst(ctx, old)
 }
 
-// endFirst ends an attachment whose name another is to get: one record keeps one
-// attachment's addresses.
+// endFirst ends an attachment before another gets its name: a record keeps the
+// addresses of one attachment only.
 func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
 	err := n.end(ctx, old, returnWait)
 	if err == nil {

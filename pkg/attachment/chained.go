@@ -10,10 +10,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// This file is for a chained plugin, which makes no interface: it adds a part to
-// the attachment of the plugin before it. What it adds is recorded under the
-// attachment's key: in the record of that plugin if it is one of ours, else in a
-// record of its own, which has neither loan nor child.
+// This file is for a chained plugin, which makes no interface: it adds a part to the
+// attachment of the plugin before it. The part is recorded under the attachment's key.
+// If the plugin before it is ours, the part goes into that record; else into a record
+// of its own, which has neither loan nor child.
 
 // addChained adds the parts to the attachment, and returns prevResult unchanged.
 // If it fails, nothing of it is left, and the attachment is as it was.
@@ -115,8 +115,7 @@ func (n *Node) delChained(ctx context.Context, c *Call, p *Plan) error {
 	return errors.Join(err, n.takeOver(ctx, c, p, recorded))
 }
 
-// checkChained compares what the attachment has of the chained part with what ADD
-// made.
+// checkChained compares the attachment's chained part with what ADD made.
 func (n *Node) checkChained(ctx context.Context, c *Call, p *Plan) error {
 	if err := c.Conf.NeedPrevResult(); err != nil {
 		return err

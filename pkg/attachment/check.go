@@ -16,7 +16,7 @@ func Mismatch(format string, args ...any) error {
 	return cnierr.New(cnierr.Mismatch, "recreate the pod", format, args...)
 }
 
-// Checking is a CHECK at work: what its parts compare.
+// Checking has what the parts compare in a CHECK.
 type Checking struct {
 	*Call
 	Node *Node
@@ -30,9 +30,9 @@ type Checking struct {
 	Result *current.Result
 }
 
-// Check compares the attachment with what ADD made, part by part. What a later
-// plugin of the chain added, or changed in prevResult, is its own affair; so is the
-// MTU, which upstream's tuning changes without a word in prevResult.
+// Check compares the attachment with what ADD made, part by part. It accepts what a
+// later plugin of the chain added, or changed in prevResult. It does not compare the
+// MTU, because upstream's tuning changes it and leaves prevResult as it was.
 func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
 	if p.Chained != nil {
 		return n.checkChained(ctx, c, p)
@@ -58,7 +58,7 @@ func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
 	return nil
 }
 
-// checking opens what a CHECK looks at, until done.
+// checking opens what a CHECK compares. The caller calls done.
 func (n *Node) checking(c *Call) (checking *Checking, done func(), err error) {
 	pod, err := link.OpenNetns(c.Netns)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Upstream is what a part needs to end what an upstream plugin, or ours without
-// its record, began for an attachment.
+// Upstream is what a part needs to end an attachment without a record: that of an
+// upstream plugin, or one of ours whose record is lost.
 type Upstream struct {
 	*Call
 	Node *Node
@@ -45,8 +45,8 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 	return n.delUnrecorded(ctx, c, p)
 }
 
-// delRecorded ends an attachment by its record, and goes by the interface where that
-// is not enough.
+// delRecorded ends an attachment by its record, and also by its interface if the
+// record is not enough.
 func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Record) error {
 	believed, err := n.endBelieved(ctx, r)
 	if believed && r.HasInterface() {
@@ -59,13 +59,12 @@ func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Reco
 	return errors.Join(err, n.delUnrecorded(ctx, c, p))
 }
 
-// isCorrupt reports whether err means a record that nobody can read. One of a
+// isCorrupt reports whether err means a record that no version can read. A record of a
 // newer version is not corrupt.
 func isCorrupt(err error) bool { return cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err) }
 
 // endBelieved ends an attachment for its own DEL. If the record was edited, it
-// keeps the record aside and returns false: what there is to end is known by the
-// interface.
+// sets the record aside and returns false: the interface then tells what to end.
 func (n *Node) endBelieved(ctx context.Context, r *ledger.Record) (believed bool, err error) {
 	if err = n.end(ctx, r, returnWait); !errors.Is(err, errEdited) {
 		return true, err
@@ -77,8 +76,8 @@ func (n *Node) endBelieved(ctx context.Context, r *ledger.Record) (believed bool
 	return false, err
 }
 
-// delUnrecorded ends an attachment that has no record, and frees its addresses by
-// what the runtime says now.
+// delUnrecorded ends an attachment that has no record. It frees the addresses by the
+// configuration and environment of this DEL.
 func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 	taken := n.takeOver(ctx, c, p, false)
 	freed := n.order.Addresses.Pass(ctx, c, "DEL")
@@ -88,8 +87,8 @@ func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 	return errors.Join(taken, freed)
 }
 
-// takeOver lets the parts end what they recognize in the pod netns. What another
-// attachment of ours has there stays.
+// takeOver lets the parts end what they recognize in the pod netns, unless another
+// attachment of ours has it.
 func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) error {
 	pod, err := openPod(c.Netns)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Bounds of waiting. A runtime gives a sandbox about four minutes for all of
-// its interfaces, so none of these may come near.
+// Bounds of waits. A runtime gives a sandbox about four minutes for all of its
+// interfaces, so each bound is much shorter.
 const (
 	lockWait   = 60 * time.Second // for another process that works on the same attachment
 	returnWait = 5 * time.Second  // for what returns to the host when a pod netns ends
@@ -36,8 +36,8 @@ type Node struct {
 	Sys, Proc string
 	Ledger    *ledger.Ledger
 	Log       *slog.Logger
-	// File is what the node's administrator opens to networks; nil opens all
-	// that no guardrail protects. ADD and STATUS obey it; a DEL without a record
+	// File is the node file, which opens NICs to networks; nil opens all that no
+	// guardrail protects. ADD and STATUS obey it; a DEL without a record
 	// returns only a NIC that it opens.
 	File *netconf.NodeFile
 
@@ -157,7 +157,7 @@ func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err erro
 // AnotherHas reports whether has is true of another attachment's record. Records
 // that cannot be read are ignored.
 func (n *Node) AnotherHas(r *ledger.Record, has func(*ledger.Record) bool) bool {
-	records, _ := n.Ledger.List() // what cannot be read proves nothing
+	records, _ := n.Ledger.List() // a record that cannot be read proves nothing
 	return slices.ContainsFunc(records, func(other *ledger.Record) bool {
 		return other.Key != r.Key && other.Phase != ledger.Freeing && n.Ledger.OfThisBoot(other) && has(other)
 	})

@@ -8,13 +8,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Part is one thing of which attachments are made: the NIC that moves, the
-// macvlan, the RDMA devices, the addresses. Embed [Base] for the methods that a
-// part does not need.
+// Part is a part of an attachment: the NIC that moves, the macvlan, the RDMA devices
+// or the addresses, for example. Embed [Base] for the methods that a part does not
+// need.
 //
 // Everything that Apply changes must be in the record before, so that Release can
 // take it back by the record alone. Release is called again after a failure or a
-// crash, also where Apply never began.
+// crash, even if Apply never began.
 type Part interface {
 	// Name is the name of the part's step in an ADD. A part has the same name in a
 	// [Plan] and in [Order]: a failed ADD releases by it.
@@ -23,7 +23,7 @@ type Part interface {
 	// needs, or nil. An attachment whose pod is gone is ended before the ADD goes on.
 	Holder(tx *Tx) (*ledger.Record, error)
 	// Claim decides what the pod gets, and writes it to tx.Record. It changes
-	// nothing of the host. Locks that must be held until the record is written
+	// nothing on the host. Locks that must be held until the record is written
 	// are passed to [Tx.UntilRecorded].
 	Claim(ctx context.Context, tx *Tx) error
 	// Confirm checks what is certain only after the record is written: of two
@@ -35,7 +35,7 @@ type Part interface {
 	Check(ctx context.Context, c *Checking) error
 	// Available returns why an ADD cannot work now, or nil.
 	Available(n *Node) error
-	// Recorded reports whether the record has something of the part.
+	// Recorded reports whether the record has an entry of the part.
 	Recorded(r *ledger.Record) bool
 	// Release takes back what the record has of the part, and does nothing where
 	// nothing is left to take back.
@@ -74,23 +74,24 @@ func (Base) Release(context.Context, *Releasing) error { return nil }
 // TakeOver implements [Part].
 func (Base) TakeOver(context.Context, *Upstream) error { return nil }
 
-// Plan is what one call of a plugin makes an attachment of.
+// Plan has the parts that one call of a plugin makes an attachment of.
 type Plan struct {
 	// Claim is the order for all methods but Apply and Release.
 	Claim []Part
 	// Apply is the order of Apply.
 	Apply []Part
-	// Chained, if set, makes the plugin one that adds to the attachment of the
-	// plugin before it in the chain.
+	// Chained is set for a chained plugin, which adds its part to the attachment of
+	// the plugin before it.
 	Chained Chained
 }
 
-// Chained is the part of a chained plugin that knows what it added.
+// Chained is the part of a chained plugin.
 type Chained interface {
 	Part
-	// Off reports whether the configuration asks for nothing.
+	// Off reports whether the configuration turns the part off.
 	Off() bool
-	// InPlace reports whether what the record has of the part is where Apply put it.
+	// InPlace reports whether everything that the record has of the part is still
+	// where Apply put it.
 	InPlace(r *ledger.Record, pod *link.Netns) bool
 	// Forget removes from the record what it has of the part.
 	Forget(r *ledger.Record)
@@ -102,14 +103,14 @@ type Order struct {
 	// Interface are the parts that take the interface and its devices from the
 	// pod, one after another.
 	Interface []Part
-	// Addresses frees the addresses, as soon as no interface answers for them,
-	// and beside what is left to do of Interface.
+	// Addresses frees the addresses as soon as no interface answers for them, while
+	// the rest of Interface goes on.
 	Addresses Addresses
 	// Files are the parts that come last.
 	Files []Part
 }
 
-// Addresses is the part that has its addresses from an IPAM plugin.
+// Addresses is the part that gets addresses from an IPAM plugin.
 type Addresses interface {
 	Part
 	// Pass passes a verb without a result on to the IPAM plugin of the
@@ -120,8 +121,8 @@ type Addresses interface {
 var (
 	// ErrNotInstalled is wrapped when an IPAM plugin is not in CNI_PATH.
 	ErrNotInstalled = errors.New("not found in CNI_PATH")
-	// ErrNowhere is wrapped when an interface is not to be seen though its device
-	// has a driver. It may still answer for its addresses: a netns that only a
+	// ErrNowhere is wrapped when an interface is not found though its device has a
+	// driver. It may still answer for its addresses: a netns that only a
 	// socket keeps alive, or one within the pod's, cannot be found on every kernel.
 	ErrNowhere = errors.New("it is on its way, or in a netns that nothing leads to")
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Plugin is what tells one plugin from another.
+// Plugin has what differs between the plugins.
 type Plugin struct {
 	// Name is the plugin's type in a configuration.
 	Name string
@@ -72,8 +72,8 @@ func (p Plugin) del(args *skel.CmdArgs) error {
 	return p.run(args, conf, ends, func(n *Node, c *Call) error { return n.Del(context.Background(), c, plan) })
 }
 
-// want tells the verbs that ask for something of the node, ADD and STATUS, from those
-// that end what is there or look at it.
+// want is true for the verbs that need something of the node, ADD and STATUS, and
+// false for those that end or compare an attachment.
 type want bool
 
 const (
@@ -82,8 +82,8 @@ const (
 )
 
 // run opens the node for a call. ADD and STATUS need the node file's permission. The
-// other verbs work without: the file may have been changed, or broken, since ADD. But
-// they do not look at a state directory that it does not open, because the records
+// other verbs work without it, because the file may have been changed or damaged since
+// the ADD. But they read no state directory that the file does not open: the records
 // there may be forged.
 func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
 	if w == asks {

@@ -28,7 +28,7 @@ type Releasing struct {
 }
 
 // Silent is called by the part that releases the interface, once the interface is down
-// or deleted. From then on its addresses may be freed, beside the rest of the release.
+// or deleted. From then on its addresses may be freed, while the release goes on.
 func (r *Releasing) Silent() {
 	if r.silent != nil {
 		r.silent()
@@ -47,13 +47,12 @@ func (n *Node) end(ctx context.Context, r *ledger.Record, wait time.Duration) er
 	return n.release(ctx, r, wait, all)
 }
 
-// errEdited marks a record that reads well, and that no ADD wrote as it is.
+// errEdited marks a record that can be read, but is not as an ADD wrote it.
 var errEdited = errors.New("the record was edited")
 
-// believe fails if acting upon the record would touch what was never lent to its
-// attachment: it names another NIC than the one it was made for, or the host as the
-// pod. Nothing of such a record is used, neither its NIC nor the program that it
-// names.
+// believe returns an error if the record was edited: if it names another NIC than the
+// one that was lent, or the host as the pod. Nothing of such a record is used, neither
+// its NIC nor the program that it names.
 func (n *Node) believe(r *ledger.Record) error {
 	host := r.Netns.Equal(r.HostNetns.NetnsID) || r.Netns.Equal(n.Netns.ID)
 	if !host && n.Ledger.Proves(r) {
@@ -72,7 +71,8 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration
 	log := n.LogOf(r)
 	freeing := n.startFreeing(ctx, r, selected)
 	var released error
-	// What the record of another boot names is gone, whatever looks like it.
+	// Everything that a record of an earlier boot names is gone. Something new may have
+	// the same name.
 	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
@@ -134,22 +134,22 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, wait time
 	return errors.Join(errs...)
 }
 
-// mayAnswer reports whether the interface may still answer for its addresses, after
-// err came of releasing it. As long as an interface cannot be taken out of a pod
-// that lives, its address stays with it.
+// mayAnswer reports whether the interface may still answer for its addresses after
+// its release returned err. While an interface cannot be taken out of a living pod, it
+// keeps its addresses.
 func (n *Node) mayAnswer(r *ledger.Record, err error) bool {
 	return err != nil && (errors.Is(err, ErrNowhere) || n.Alive(r))
 }
 
-// freeing frees the addresses of an attachment beside the release of its interface:
-// of that, the kernel's work on an interface that is down takes most of the time.
+// freeing frees the addresses of an attachment while its interface is released. Most of
+// that release is the kernel's work on an interface that is already down.
 type freeing struct {
 	once    sync.Once
 	decided chan bool
 	freed   chan error
 }
 
-// startFreeing returns what frees the addresses of r as soon as it may begin.
+// startFreeing returns a freeing of r's addresses, which begins as soon as it may.
 func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func(Part) bool) *freeing {
 	f := &freeing{decided: make(chan bool, 1), freed: make(chan error, 1)}
 	part := n.order.Addresses
@@ -167,8 +167,8 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 	return f
 }
 
-// decide says whether the addresses are freed. Only the first call counts.
+// decide sets whether the addresses are freed. Only the first call counts.
 func (f *freeing) decide(yes bool) { f.once.Do(func() { f.decided <- yes }) }
 
-// wait waits until the addresses are freed, or decided not to be.
+// wait waits until the addresses are freed, or until decide has said that they stay.
 func (f *freeing) wait() error { return <-f.freed }

@@ -17,10 +17,10 @@ type Swept struct {
 
 // Sweep ends the attachments of this host netns whose pod netns is gone, and
 // those whose addresses are still to be freed, but not the one named except.
-// It waits for little: what another process works on, and a NIC that is still on
-// its way to the host, is left for the next sweep; an IPAM plugin gets sweepWait;
-// and an ADD (except is its own attachment) does not ask again at once an IPAM
-// plugin that has just failed.
+// It hardly waits. An attachment that another process works on, or whose NIC is still
+// on its way to the host, is left for the next sweep. An IPAM plugin gets sweepWait. In
+// an ADD, whose attachment is except, an IPAM plugin that has just failed is not asked
+// again at once.
 func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
 	var swept []Swept
 	stale, errs := n.Stale()
@@ -79,8 +79,8 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	return n.end(ctx, r, wait)
 }
 
-// endOf ends another attachment, waiting for its lock and its NIC, if it is still
-// the one that was judged.
+// endOf ends another attachment if the record is still judged. It waits for
+// the attachment's lock and NIC.
 func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
 	unlock, err := n.lock(ctx, judged.Key)
 	if err != nil {
@@ -94,7 +94,7 @@ func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Durat
 	return n.end(ctx, r, wait)
 }
 
-// sameAs reads the record again, and returns nil if it is gone or of another ADD.
+// sameAs reads the record again, and returns nil if it is gone or another ADD wrote it.
 func (n *Node) sameAs(known *ledger.Record) (*ledger.Record, error) {
 	r, err := n.Ledger.Get(known.Key)
 	switch {

@@ -38,7 +38,7 @@ type Tx struct {
 // UntilRecorded keeps a lock until the record is written, or the ADD has failed.
 func (tx *Tx) UntilRecorded(unlock func()) { tx.locked = append(tx.locked, unlock) }
 
-// Go runs f beside the ADD, which does not end, or release anything, before f has.
+// Go runs f concurrently. The ADD does not end, and releases nothing, before f returns.
 func (tx *Tx) Go(f func()) { tx.beside.Go(f) }
 
 func (tx *Tx) unlock() {
@@ -118,7 +118,7 @@ func (tx *Tx) rollback(ctx context.Context, p *Plan) error {
 	if !tx.recorded {
 		return nil
 	}
-	tx.beside.Wait() // what is still being asked for could come after it was given back
+	tx.beside.Wait() // else an address could be allocated after it was freed
 	n, r := tx.Node, tx.Record
 	ctx = context.WithoutCancel(ctx) // an ADD whose time is up must release what it has, too
 	begun := func(part Part) bool { return tx.begun[part.Name()] }

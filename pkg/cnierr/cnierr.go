@@ -66,7 +66,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // New makes an error without a further cause.
@@ -82,7 +82,7 @@ func Wrap(err error, code uint, cure, format string, args ...any) error {
 	return &Error{Code: code, What: fmt.Sprintf(format, args...), Err: err, Cure: cure}
 }
 
-// Code gives the code of the outermost [Error] in err's tree, or else of a
+// Code returns the code of the outermost [Error] in err's tree, or else of a
 // *types.Error in it (another plugin's answer), or else [Internal]. It is never
 // 0, which a runtime would take for success.
 func Code(err error) uint {

@@ -21,7 +21,7 @@ const temporary = ".rail-cni-"
 // abandoned is the age of a temporary file that nobody writes any more.
 const abandoned = 10 * time.Minute
 
-// Sum gives the SHA-256 of a file, in hexadecimal.
+// Sum returns the SHA-256 of a file, in hexadecimal.
 func Sum(path string) (string, error) {
 	h := sha256.New()
 	if err := copyInto(h, path); err != nil {

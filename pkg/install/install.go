@@ -66,7 +66,7 @@ const (
 // processes.
 type Node struct{ dir string }
 
-// Open gives the record in dir, an absolute path. Nothing is made or read.
+// Open returns the record in dir, an absolute path. Nothing is made or read.
 func Open(dir string) *Node { return &Node{dir: dir} }
 
 // Entry is a path of the record.
@@ -165,7 +165,7 @@ func (s *session) save() error {
 	return s.dir.Write(recordName, append(data, '\n'))
 }
 
-// Entries gives the record, in the order in which it was written.
+// Entries returns the record, in the order in which it was written.
 func (n *Node) Entries() ([]*Entry, error) {
 	dir, err := statefile.OpenExisting(n.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -384,7 +384,7 @@ var module = func() string {
 	return ""
 }()
 
-// isOurs says whether what lies at path was put there by us: by the record, or
+// isOurs reports whether what lies at path was put there by us: by the record, or
 // by hand.
 func (h *found) isOurs(path string, e *Entry) bool {
 	if h.sum == "" {

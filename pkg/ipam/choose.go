@@ -15,7 +15,7 @@ const (
 	PageBytes = pageAddrs / 8
 )
 
-// Page tells which of 65536 neighbouring addresses are taken. The zero value
+// Page tells which of 65536 neighboring addresses are taken. The zero value
 // says that none is.
 type Page struct {
 	taken [pageAddrs / 64]uint64
@@ -24,19 +24,19 @@ type Page struct {
 	full [pageAddrs / 64 / 64]uint64
 }
 
-// PageBase gives the first address of a's page, which identifies the page.
+// PageBase returns the first address of a's page, which identifies the page.
 func PageBase(a netip.Addr) netip.Addr {
 	p, _ := a.Prefix(a.BitLen() - 16)
 	return p.Addr()
 }
 
-// PageIndex gives a's place in its page.
+// PageIndex returns a's place in its page.
 func PageIndex(a netip.Addr) int {
 	s := a.As16()
 	return int(binary.BigEndian.Uint16(s[14:]))
 }
 
-// pageAddr gives the address at index in the page that begins at base.
+// pageAddr returns the address at index in the page that begins at base.
 func pageAddr(base netip.Addr, index int) netip.Addr {
 	s := base.AsSlice()
 	binary.BigEndian.PutUint16(s[len(s)-2:], uint16(index))
@@ -54,7 +54,7 @@ func ParsePage(data *[PageBytes]byte) *Page {
 	return p
 }
 
-// Bytes gives what [ParsePage] reads.
+// Bytes returns what [ParsePage] reads.
 func (p *Page) Bytes() *[PageBytes]byte {
 	data := new([PageBytes]byte)
 	for word, taken := range p.taken {
@@ -63,7 +63,7 @@ func (p *Page) Bytes() *[PageBytes]byte {
 	return data
 }
 
-// Byte gives byte i of [Page.Bytes].
+// Byte returns byte i of [Page.Bytes].
 func (p *Page) Byte(i int) byte { return byte(p.taken[i/8] >> (i % 8 * 8)) }
 
 // Set marks an address taken or free.
@@ -84,10 +84,10 @@ func (p *Page) summarise(word int) {
 	}
 }
 
-// Taken tells whether an address is.
+// Taken reports whether an address is.
 func (p *Page) Taken(index int) bool { return p.taken[index/64]>>(index%64)&1 == 1 }
 
-// Or gives a page in which is taken what is in p or in q.
+// Or returns a page in which is taken what is in p or in q.
 func (p *Page) Or(q *Page) *Page {
 	sum := new(Page)
 	for i := range sum.taken {
@@ -97,7 +97,7 @@ func (p *Page) Or(q *Page) *Page {
 	return sum
 }
 
-// nextFree gives the lowest free index from from on, or pageAddrs.
+// nextFree returns the lowest free index from from on, or pageAddrs.
 func (p *Page) nextFree(from int) int {
 	word := from / 64
 	if free := ^p.taken[word] >> (from % 64); free != 0 {
@@ -123,7 +123,7 @@ type Used interface {
 	Page(base netip.Addr) (*Page, error)
 }
 
-// Choose gives the lowest address of r that is not taken. It fails with an
+// Choose returns the lowest address of r that is not taken. It fails with an
 // *[ExhaustedError] when there is none, or with an error of used.
 func Choose(r *Range, used Used) (netip.Addr, error) { return ChooseFrom(r, used, r.First()) }
 
@@ -160,7 +160,7 @@ func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 // implements [Used] and is not safe for concurrent use.
 type Set struct{ pages map[netip.Addr]*Page }
 
-// Page gives a page, which stays the set's.
+// Page returns a page, which stays the set's.
 func (s *Set) Page(base netip.Addr) (*Page, error) { return s.pages[base], nil }
 
 // Add puts an address into the set.
@@ -175,7 +175,7 @@ func (s *Set) Add(a netip.Addr) {
 	s.pages[base].Set(PageIndex(a), true)
 }
 
-// Has tells whether an address is in the set.
+// Has reports whether an address is in the set.
 func (s *Set) Has(a netip.Addr) bool {
 	page := s.pages[PageBase(a)]
 	return page != nil && page.Taken(PageIndex(a))

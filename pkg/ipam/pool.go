@@ -20,7 +20,7 @@ type Pool struct {
 // have, for the longest network that follows.
 const longestSpace = 190
 
-// Name gives the pool's name as whereabouts has it:
+// Name returns the pool's name as whereabouts has it:
 // "[space-][node-]network-length", with '-' for every ':'.
 func (p Pool) Name() string {
 	name := dashed(p.Prefix.String())
@@ -30,7 +30,7 @@ func (p Pool) Name() string {
 	return p.inSpace(name)
 }
 
-// ReservationName gives the name of the reservation of addr in the pool's
+// ReservationName returns the name of the reservation of addr in the pool's
 // address space as whereabouts has it: "[space-]address", with '-' for every
 // ':' and a final "0" where the name would end in one.
 func (p Pool) ReservationName(addr netip.Addr) string {
@@ -52,7 +52,7 @@ func dashed(s string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(s)
 }
 
-// CheckSpace says whether space can be an address space: with it the names of
+// CheckSpace reports whether space can be an address space: with it the names of
 // pools and reservations must be those of Kubernetes objects (RFC 1123
 // subdomains). Saying so early is kinder than an API error per pod.
 func CheckSpace(space string) error {

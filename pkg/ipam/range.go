@@ -87,7 +87,7 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	return r, nil
 }
 
-// In gives what of the range lies in slice, a network that is a part of the
+// In returns what of the range lies in slice, a network that is a part of the
 // range's: a bound that lies elsewhere still counts. It fails with a
 // *[TooSmallError], or with the code IPAM when nothing is left.
 func (r *Range) In(slice netip.Prefix) (*Range, error) {
@@ -112,16 +112,16 @@ func (r *Range) In(slice netip.Prefix) (*Range, error) {
 	return part, nil
 }
 
-// Prefix gives the network, whose length is the mask of every address in it.
+// Prefix returns the network, whose length is the mask of every address in it.
 func (r *Range) Prefix() netip.Prefix { return r.prefix }
 
-// Spec gives what the range was made of, for another process to make it of.
+// Spec returns what the range was made of, for another process to make it of.
 func (r *Range) Spec() RangeSpec { return r.spec }
 
 // First and Last give the bounds, both usable unless excluded.
 func (r *Range) First() netip.Addr { return r.first }
 
-// Last gives the upper bound.
+// Last returns the upper bound.
 func (r *Range) Last() netip.Addr { return r.last }
 
 // Exhausted makes the error for a range without a free address.
@@ -129,7 +129,7 @@ func (r *Range) Exhausted() *ExhaustedError {
 	return &ExhaustedError{First: r.first, Last: r.last, Prefix: r.prefix, Exclude: r.spec.ExcludeText}
 }
 
-// Next gives the lowest address of the range that is not below from, and
+// Next returns the lowest address of the range that is not below from, and
 // false when there is none. Its cost is that of a binary search in the
 // excluded blocks.
 func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
@@ -199,7 +199,7 @@ func merge(blocks []block) []block {
 	return merged
 }
 
-// lastAddr gives the highest address of p.
+// lastAddr returns the highest address of p.
 func lastAddr(p netip.Prefix) netip.Addr {
 	a := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < 8*len(a); bit++ {

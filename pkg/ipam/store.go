@@ -17,13 +17,13 @@ type Owner struct {
 	Network string
 }
 
-// Same says whether held is o's own: the same interface of the same pod, or
+// Same reports whether held is o's own: the same interface of the same pod, or
 // the same attachment under another pod name.
 func (o Owner) Same(held Owner) bool {
 	return held.PodRef == o.PodRef && held.IfName == o.IfName || held.ContainerID == o.ContainerID && held.IfName == o.IfName
 }
 
-// Ends says whether DEL of o frees what held holds: the container must be the
+// Ends reports whether DEL of o frees what held holds: the container must be the
 // same, so that a late DEL of an old container takes nothing from the new one.
 // Entries from before whereabouts 0.8 have no interface name.
 func (o Owner) Ends(held Owner) bool {
@@ -59,7 +59,7 @@ type Store interface {
 	// holds nothing of it there is nothing to do. It goes on after errors and
 	// joins them.
 	Release(ctx context.Context, owner Owner, pools []Pool) error
-	// Check gives the address that owner's attachment holds in each pool, in
+	// Check returns the address that owner's attachment holds in each pool, in
 	// order, and an error with code Mismatch if it holds none.
 	Check(ctx context.Context, owner Owner, pools []Pool) ([]netip.Prefix, error)
 	// GC frees the addresses of network whose attachment is not in valid, in
@@ -67,7 +67,7 @@ type Store interface {
 	// addresses of that network. Those of other networks stay, also where they
 	// share a pool. It goes on after errors and joins them.
 	GC(ctx context.Context, network string, pools []Pool, valid []Attachment) error
-	// Status says whether an Allocate of each claim, one by one, would succeed
+	// Status reports whether an Allocate of each claim, one by one, would succeed
 	// now: nil, or an error with the code NotAvailable.
 	Status(ctx context.Context, claims []Claim) error
 }

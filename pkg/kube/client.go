@@ -84,7 +84,7 @@ const (
 	maxListRestarts = 3
 )
 
-// Get gives the object's JSON, which is the caller's.
+// Get returns the object's JSON, which is the caller's.
 func (c *Client) Get(ctx context.Context, r Resource, name string) ([]byte, error) {
 	return c.send(ctx, request{verb: "get", method: http.MethodGet, resource: r, name: name, accept: plainJSON})
 }
@@ -258,7 +258,7 @@ func (r Resource) path(name string) (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// InPath says whether a name can be part of an object's path. It is what the
+// InPath reports whether a name can be part of an object's path. It is what the
 // server itself demands: one that fails it would be another path, and a DELETE
 // of that another object.
 func InPath(name string) bool {

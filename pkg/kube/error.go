@@ -61,10 +61,10 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// is says whether an [Error] in err's tree fulfils f.
+// is reports whether an [Error] in err's tree fulfils f.
 func is(err error, f func(*Error) bool) bool {
 	var e *Error
 	return errors.As(err, &e) && f(e)

@@ -42,7 +42,7 @@ type request struct {
 	body                []byte
 }
 
-// named says whether the verb is about one object that its path names.
+// named reports whether the verb is about one object that its path names.
 func (q request) named() bool { return q.verb != "list" && q.verb != "watch" && q.verb != "create" }
 
 // object is what the request is about: "ippools kube-system/10.0.0.0-24".

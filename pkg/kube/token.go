@@ -90,7 +90,7 @@ func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, sp
 	return nil
 }
 
-// CA gives the certificates by which the server is known, as PEM; nil when
+// CA returns the certificates by which the server is known, as PEM; nil when
 // those of the system are. It reads the files again.
 func (c *Client) CA() ([]byte, error) {
 	loaded, err := c.config.load()

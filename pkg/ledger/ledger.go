@@ -54,7 +54,7 @@ func Open(dir string) (*Ledger, error) {
 	return l, nil
 }
 
-// Exists says whether a ledger was ever opened at dir; a reader that finds
+// Exists reports whether a ledger was ever opened at dir; a reader that finds
 // none has nothing to show, and must not make one.
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "attachments"))
@@ -70,7 +70,7 @@ func (l *Ledger) Close() {
 	}
 }
 
-// Dir gives the state directory.
+// Dir returns the state directory.
 func (l *Ledger) Dir() string { return l.state.Path() }
 
 func recordName(k Key) string { return statefile.Name(k.ContainerID, k.IfName) + suffix }
@@ -190,7 +190,7 @@ func (l *Ledger) Put(r *Record) error {
 	return l.attachments.Write(name, append(data, '\n'))
 }
 
-// HolderOf gives the record that holds the NIC, or nil. Call it under the
+// HolderOf returns the record that holds the NIC, or nil. Call it under the
 // NIC's lock when the answer must stay true.
 func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	name, err := l.nics.Readlink(statefile.Name(nic))
@@ -276,7 +276,7 @@ func (l *Ledger) List() ([]*Record, []error) {
 	return records, errs
 }
 
-// OfThisBoot says whether the kernel state that r describes can still exist.
+// OfThisBoot reports whether the kernel state that r describes can still exist.
 func (l *Ledger) OfThisBoot(r *Record) bool {
 	return r.BootID == "" || l.bootID == "" || r.BootID == l.bootID
 }

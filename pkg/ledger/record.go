@@ -149,7 +149,7 @@ func (r *Record) Holder() string {
 	return who
 }
 
-// Same says whether both are of one ADD, however far it is: a runtime may use
+// Same reports whether both are of one ADD, however far it is: a runtime may use
 // the name of an attachment again.
 func (r *Record) Same(other *Record) bool {
 	return r.Key == other.Key && r.Created.Equal(other.Created) && r.Netns == other.Netns
@@ -160,7 +160,7 @@ func (r *Record) Same(other *Record) bool {
 // record here.
 func (r *Record) HasInterface() bool { return r.Loan != nil || r.Child != nil }
 
-// NICName gives the host's NIC that the attachment uses: the one lent, the
+// NICName returns the host's NIC that the attachment uses: the one lent, the
 // macvlan's master, or the device of which only the RDMA devices were lent.
 func (r *Record) NICName() string {
 	switch {
@@ -179,7 +179,7 @@ func (r *Record) NICName() string {
 // errNewer marks a record of a newer version: nothing is wrong with it.
 var errNewer = errors.New("written by a newer version of rail-cni")
 
-// IsNewer says whether err means a record of a newer version, which must be
+// IsNewer reports whether err means a record of a newer version, which must be
 // left alone.
 func IsNewer(err error) bool { return errors.Is(err, errNewer) }
 

@@ -21,7 +21,7 @@ type Carried struct {
 	Tables []int
 }
 
-// Carried gives the addresses of global scope and the routes of the snapshot.
+// Carried returns the addresses of global scope and the routes of the snapshot.
 // A DHCP lease of IPv4 is carried for good, because nothing renews it in the
 // pod; IPv6 addresses and routes that came by router advertisement are not,
 // because the pod gets its own.

@@ -99,7 +99,7 @@ func (n *Netns) AddRoute(index int, r Route) error {
 	return wrap(err, "add route %s via %s", r.Dst, r.Gateway)
 }
 
-// HasRoute says whether the namespace has a route to r.Dst by the link, with
+// HasRoute reports whether the namespace has a route to r.Dst by the link, with
 // r's gateway and metric where it names them, in r's table.
 func (n *Netns) HasRoute(index int, r Route) (bool, error) {
 	table := r.Table
@@ -125,7 +125,7 @@ func (n *Netns) HasRoute(index int, r Route) (bool, error) {
 	return false, nil
 }
 
-// leavesTo says whether the route, or one hop of a multipath route, leaves by
+// leavesTo reports whether the route, or one hop of a multipath route, leaves by
 // the link, to the gateway if one is given.
 func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
 	hops := append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw})

@@ -33,7 +33,7 @@ func FindNetns(id NetnsID, path string) (*Netns, error) {
 	return n, nil
 }
 
-// NetnsExists says whether the namespace is not known to be gone. It opens no
+// NetnsExists reports whether the namespace is not known to be gone. It opens no
 // socket in it: a closed socket keeps its namespace for some milliseconds more
 // (RCU), so that one which is looked at often enough would never end.
 func NetnsExists(id NetnsID, path string) bool {
@@ -45,7 +45,7 @@ func NetnsExists(id NetnsID, path string) bool {
 	return n != nil || err != nil
 }
 
-// locate gives the namespace without sockets in it, or nil when it is gone. The
+// locate returns the namespace without sockets in it, or nil when it is gone. The
 // error says why neither is known.
 func locate(id NetnsID, path string) (*Netns, error) {
 	if n, err := openIf(path, id); n != nil || err != nil {
@@ -434,7 +434,7 @@ func hasInode(path string, inode uint64) bool {
 	return true
 }
 
-// mountsOf gives where the namespace file "net:[…]" is bind-mounted, by
+// mountsOf returns where the namespace file "net:[…]" is bind-mounted, by
 // proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, wherever.
 func mountsOf(nsfile string) ([]string, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")

@@ -93,7 +93,7 @@ type Identity struct {
 	Index     int    `json:"index,omitempty"`
 }
 
-// Identity gives the link's identity.
+// Identity returns the link's identity.
 func (l *Link) Identity() Identity {
 	return Identity{
 		ParentDev: l.ParentDev, ParentBus: l.ParentBus, PermMAC: macText(l.PermMAC),
@@ -108,7 +108,7 @@ func macText(m net.HardwareAddr) string {
 	return m.String()
 }
 
-// Find gives the link that is id, or nil when it is not in the namespace.
+// Find returns the link that is id, or nil when it is not in the namespace.
 // hints are names, altnames or aliases under which it was last seen.
 func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 	links, err := n.Links()

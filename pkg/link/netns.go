@@ -28,7 +28,7 @@ type NetnsID struct {
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
-// Equal says whether both mean the same namespace.
+// Equal reports whether both mean the same namespace.
 func (id NetnsID) Equal(other NetnsID) bool {
 	if id.Cookie != 0 && other.Cookie != 0 {
 		return id.Cookie == other.Cookie
@@ -36,7 +36,7 @@ func (id NetnsID) Equal(other NetnsID) bool {
 	return id.Inode == other.Inode
 }
 
-// IsZero says whether id names no namespace.
+// IsZero reports whether id names no namespace.
 func (id NetnsID) IsZero() bool { return id == NetnsID{} }
 
 func (id NetnsID) String() string { return fmt.Sprintf("net:[%d]", id.Inode) }

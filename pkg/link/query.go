@@ -44,20 +44,20 @@ type Link struct {
 	Damage error
 }
 
-// IsUp says whether the link is administratively up.
+// IsUp reports whether the link is administratively up.
 func (l *Link) IsUp() bool { return l.Flags&unix.IFF_UP != 0 }
 
-// SettableFlags gives the flags that a person can set.
+// SettableFlags returns the flags that a person can set.
 func (l *Link) SettableFlags() Flags { return flagsOf(l.Flags) }
 
-// HasCarrier says whether the link can pass packets.
+// HasCarrier reports whether the link can pass packets.
 func (l *Link) HasCarrier() bool { return l.Flags&unix.IFF_LOWER_UP != 0 }
 
-// HasParent says whether the link belongs to a device of the host. When its
+// HasParent reports whether the link belongs to a device of the host. When its
 // namespace dies such a link goes home; one without is destroyed.
 func (l *Link) HasParent() bool { return l.ParentDev != "" }
 
-// Names gives the name and the altnames.
+// Names returns the name and the altnames.
 func (l *Link) Names() []string { return append([]string{l.Name}, l.AltNames...) }
 
 // Describe returns the link's kind, name and index, for an error.
@@ -219,7 +219,7 @@ func notFound(err error, what, path string) error {
 	return fmt.Errorf("look up link %s in netns %s: %w", what, path, err)
 }
 
-// NameTaken gives the link that has any of these names as its name or altname,
+// NameTaken returns the link that has any of these names as its name or altname,
 // other than the link with index except, or nil.
 func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
 	for _, name := range names {
@@ -235,7 +235,7 @@ func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
 	return nil, "", nil
 }
 
-// DefaultRouteLinks gives the indexes of the links that a default route of
+// DefaultRouteLinks returns the indexes of the links that a default route of
 // either family leaves by, in the main table. A default route in a table of its
 // own, as policy routing per rail uses it, carries nothing of the host's own
 // traffic and does not count.
@@ -271,7 +271,7 @@ func isDefault(dst *net.IPNet) bool {
 	return ones == 0 && dst.IP.IsUnspecified()
 }
 
-// Addresses gives the addresses of the link with this index, without those
+// Addresses returns the addresses of the link with this index, without those
 // that the kernel makes itself (IPv6 link-local).
 func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
 	addrs, err := n.addrs(index)

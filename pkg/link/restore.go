@@ -255,7 +255,7 @@ func (n *Netns) replayAddress(header []byte, attrs nlattr.Attrs, settled bool) e
 	return n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, withFlags(attrs, flags))
 }
 
-// isUnchecked says whether the address has the mark "without detection". What the
+// isUnchecked reports whether the address has the mark "without detection". What the
 // kernel makes by itself never has it.
 func (n *Netns) isUnchecked(header []byte, attrs nlattr.Attrs) (bool, error) {
 	ip, _ := attrs.Get(unix.IFA_ADDRESS)
@@ -355,7 +355,7 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	return nil // without NLM_F_EXCL, one by this link, gateway and metric is there
 }
 
-// withHops gives the nexthops with those by oldIndex leaving by index.
+// withHops returns the nexthops with those by oldIndex leaving by index.
 func withHops(hops []byte, index, oldIndex int) []byte {
 	eachHop(hops, func(hop []byte) {
 		hop[2] &= unix.RTNH_F_ONLINK // the others are state, and the kernel refuses them
@@ -366,7 +366,7 @@ func withHops(hops []byte, index, oldIndex int) []byte {
 	return hops
 }
 
-// ownHops gives those nexthops alone that leave by oldIndex, leaving by index.
+// ownHops returns those nexthops alone that leave by oldIndex, leaving by index.
 func ownHops(hops []byte, index, oldIndex int) []byte {
 	var own []byte
 	eachHop(hops, func(hop []byte) {
@@ -394,7 +394,7 @@ func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {
 	return lost
 }
 
-// Rules gives the policy rules that select by source, point at one of tables,
+// Rules returns the policy rules that select by source, point at one of tables,
 // and cover one of addrs: those that belong to an interface's addresses.
 func (n *Netns) Rules(addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) {
 	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })

@@ -159,14 +159,14 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 	return append(v4, v6...), nil
 }
 
-// onlyByKernel says whether only the kernel can make the IPv6 address: a privacy
+// onlyByKernel reports whether only the kernel can make the IPv6 address: a privacy
 // address from the one it belongs to, a link-local one from a secret.
 func onlyByKernel(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	flags := addressFlags(ifaddrmsg, attrs)
 	return flags&unix.IFA_F_TEMPORARY != 0 || flags&unix.IFA_F_STABLE_PRIVACY != 0 && ifaddrmsg[3] == unix.RT_SCOPE_LINK
 }
 
-// addressFlags gives all IFA_F_* of an address; its header has room for eight.
+// addressFlags returns all IFA_F_* of an address; its header has room for eight.
 func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 	if all, ok := attrs.Uint32(unix.IFA_FLAGS); ok {
 		return all

@@ -89,7 +89,7 @@ func writeOrder(settings map[string]string) []string {
 	})
 }
 
-// oneElement says whether s is one element of a path and does not climb.
+// oneElement reports whether s is one element of a path and does not climb.
 func oneElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
 // readSysctls calls found for each setting in a directory that can be read.

@@ -75,7 +75,7 @@ func (a *attachments) Valid() ([]types.GCAttachment, bool) {
 	return nil, false
 }
 
-// AtLeast says whether the configuration's version is v or newer.
+// AtLeast reports whether the configuration's version is v or newer.
 func (c *Common) AtLeast(v string) bool {
 	ok, err := version.GreaterThanOrEqualTo(c.CNIVersion, v)
 	return err == nil && ok

@@ -5,7 +5,7 @@ import "path/filepath"
 // defaultJournalDir outlives a reboot, unlike [DefaultStateDir].
 const defaultJournalDir = "/var/lib/rail-cni/ipam-journal"
 
-// JournalDir gives where DELs wait that could not reach the API server. It
+// JournalDir returns the directory of the DELs that could not reach the API server. It
 // follows a state directory that is not the usual one.
 func JournalDir(stateDir string) string {
 	if stateDir == DefaultStateDir {

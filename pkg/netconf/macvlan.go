@@ -52,7 +52,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	return c, nil
 }
 
-// HardwareAddr gives the MAC that the child shall have, or nil.
+// HardwareAddr returns the MAC that the child shall have, or nil.
 func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) {
 	if c.MAC == "" {
 		return nil, nil

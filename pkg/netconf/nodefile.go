@@ -156,7 +156,7 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// OpensNIC says whether networks may use the NIC with these names, at this PCI
+// OpensNIC reports whether networks may use the NIC with these names, at this PCI
 // address, with this driver; what it does not have is empty.
 func (n *NodeFile) OpensNIC(names []string, pci, driver string) bool {
 	if n == nil || n.NICs == nil {
@@ -167,7 +167,7 @@ func (n *NodeFile) OpensNIC(names []string, pci, driver string) bool {
 	})
 }
 
-// fits says whether one of the texts matches. No pattern fits all.
+// fits reports whether one of the texts matches. No pattern fits all.
 func fits(pattern string, texts ...string) bool {
 	return pattern == "" || slices.ContainsFunc(texts, func(text string) bool {
 		ok, err := path.Match(pattern, text)
@@ -175,7 +175,7 @@ func fits(pattern string, texts ...string) bool {
 	})
 }
 
-// OpensOverride says whether networks may override the guardrail.
+// OpensOverride reports whether networks may override the guardrail.
 func (n *NodeFile) OpensOverride(key string) bool {
 	return n == nil || n.Allow == nil || slices.Contains(n.Allow, key)
 }

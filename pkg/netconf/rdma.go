@@ -26,7 +26,7 @@ type RDMA struct {
 	GIDTimeout string `json:"gidTimeout"`
 }
 
-// Wait gives GIDTimeout as a duration.
+// Wait returns GIDTimeout as a duration.
 func (r *RDMA) Wait() time.Duration {
 	if d, err := time.ParseDuration(r.GIDTimeout); err == nil {
 		return d

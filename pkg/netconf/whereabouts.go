@@ -80,7 +80,7 @@ type WhereaboutsPod struct {
 	Namespace, Name, UID string
 }
 
-// Ref gives "namespace/name", or "" when CNI_ARGS names no pod.
+// Ref returns "namespace/name", or "" when CNI_ARGS names no pod.
 func (p WhereaboutsPod) Ref() string {
 	if p.Name == "" {
 		return ""
@@ -88,7 +88,7 @@ func (p WhereaboutsPod) Ref() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// WhereaboutsFlatFiles gives the places where whereabouts installations keep
+// WhereaboutsFlatFiles returns the places where whereabouts installations keep
 // their flat file, the first to look at first.
 func WhereaboutsFlatFiles() []string {
 	const name = "cni/net.d/whereabouts.d/whereabouts.conf"

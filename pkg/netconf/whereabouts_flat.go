@@ -35,7 +35,7 @@ func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
 	return "", nil
 }
 
-// readFlatFile gives nil when there is no such file. A directory is none:
+// readFlatFile returns nil when there is no such file. A directory is none:
 // "configuration_path" names the directory of "nodename" as well.
 func readFlatFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)

@@ -28,7 +28,7 @@ type facts struct {
 	immutable bool           // the kernel moves it to no other netns
 }
 
-// Guard gives an error if lending l would harm the host, unless the override
+// Guard returns an error if lending l would harm the host, unless the override
 // of that guardrail is in allow. What the kernel does not move has no override.
 //
 // It sees the host netns only: a macvlan on l that is in a pod netns is for the
@@ -116,7 +116,7 @@ func (f facts) member(l *link.Link) string {
 	return "it belongs to another link" // which has just gone
 }
 
-// LiesOn gives the index of the link of the same netns that l lies on, and goes
+// LiesOn returns the index of the link of the same netns that l lies on, and goes
 // down with, or 0.
 func LiesOn(l *link.Link) int {
 	if l.LowerAway || l.Lower == l.Index || slices.Contains(peerKinds, l.Kind) {

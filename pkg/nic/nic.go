@@ -40,7 +40,7 @@ type Selector struct {
 	Aux        string // auxiliary device, "mlx5_core.sf.4"
 }
 
-// IsZero says whether the selector names nothing.
+// IsZero reports whether the selector names nothing.
 func (s Selector) IsZero() bool { return s == Selector{} }
 
 func (s Selector) String() string {
@@ -92,7 +92,7 @@ func (n *NIC) Key(host link.NetnsID) string {
 // network namespace.
 func (h *Host) HasRDMA(l *link.Link) bool { return l.HasParent() && h.HasRDMADevice(l.ParentDev) }
 
-// driverOf gives the name of the driver that holds the NIC's device, "" if it
+// driverOf returns the name of the driver that holds the NIC's device, "" if it
 // has no device of its own.
 func (h *Host) driverOf(n *NIC) string {
 	dir := filepath.Join(h.Sys, "bus/pci/devices", n.PCI)
@@ -240,7 +240,7 @@ func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	return h.found(s, candidates[0], nil)
 }
 
-// listed gives the links that sysfs lists below a device; kernels before 5.14
+// listed returns the links that sysfs lists below a device; kernels before 5.14
 // do not tell a link's parent over rtnetlink.
 func (h *Host) listed(dir string, below []string) []*link.Link {
 	dirs := []string{filepath.Join(h.Sys, dir, "net")}
@@ -279,7 +279,7 @@ func (h *Host) representor(l *link.Link) int {
 	return 0
 }
 
-// pciOf gives the PCI function at or above a link: the last PCI address in
+// pciOf returns the PCI function at or above a link: the last PCI address in
 // the path of its device.
 func (h *Host) pciOf(l *link.Link) string {
 	switch l.ParentBus {
@@ -301,17 +301,17 @@ func (h *Host) pciOf(l *link.Link) string {
 	return pci
 }
 
-// IsPCI says whether id is the address of a PCI device of this host.
+// IsPCI reports whether id is the address of a PCI device of this host.
 func (h *Host) IsPCI(id string) bool {
 	return validName(id) && exists(filepath.Join(h.Sys, "bus/pci/devices", id))
 }
 
-// IsAux says whether id is an auxiliary device of this host.
+// IsAux reports whether id is an auxiliary device of this host.
 func (h *Host) IsAux(id string) bool {
 	return validName(id) && exists(filepath.Join(h.Sys, "bus/auxiliary/devices", id))
 }
 
-// validName says whether id can be a directory of sysfs: ids come from the
+// validName reports whether id can be a directory of sysfs: ids come from the
 // runtime and must not climb.
 func validName(id string) bool {
 	return id != "" && id != "." && id != ".." && !strings.ContainsAny(id, "/\x00")

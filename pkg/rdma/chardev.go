@@ -39,7 +39,7 @@ func (d CharDev) number() int {
 // being moved, or the module that makes it (ib_uverbs, ib_umad) is not loaded.
 var ErrNoCharDev = errors.New("no such char device")
 
-// Uverbs gives the verbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
+// Uverbs returns the verbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
 func (c *Core) Uverbs(d Device) (CharDev, error) { return c.charDev(d, "uverbs") }
 
 func (c *Core) charDev(d Device, kind string, more ...*nl.RtAttr) (CharDev, error) {
@@ -66,7 +66,7 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 		"find the %s device of %s in netns %s", kind, d.Name, c.ns.Path)
 }
 
-// hasVerbs says whether ib_uverbs is loaded: its class has a file of its own.
+// hasVerbs reports whether ib_uverbs is loaded: its class has a file of its own.
 func (c *Core) hasVerbs() (bool, error) {
 	var names []string
 	err := c.in(func() (err error) { names, err = c.list("class/infiniband_verbs"); return err })
@@ -87,7 +87,7 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 	return dev, nil
 }
 
-// ownerOfUverbs gives the name of the device, in whatever namespace, that has
+// ownerOfUverbs returns the name of the device, in whatever namespace, that has
 // uverbs<number> now, "" when none has it.
 func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string

@@ -102,7 +102,7 @@ func (c *Core) in(f func() error) error {
 	return c.ns.Do(f)
 }
 
-// sameNetns says whether both Cores belong to one namespace.
+// sameNetns reports whether both Cores belong to one namespace.
 func (c *Core) sameNetns(other *Core) bool { return c.ns.ID.Equal(other.ns.ID) }
 
 // dumpTries bounds how often a dump that the kernel interrupted is repeated.

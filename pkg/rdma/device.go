@@ -85,7 +85,7 @@ type Device struct {
 	Moderation   string // adaptive moderation of completions: "on" or "off"; empty if the kernel does not report it
 }
 
-// Is says whether both are the same device of this machine, wherever they are
+// Is reports whether both are the same device of this machine, wherever they are
 // and however they are called.
 func (d Device) Is(other Device) bool {
 	return d.Index == other.Index && d.NodeGUID == other.NodeGUID
@@ -225,7 +225,7 @@ func (c *Core) devices() ([]Device, error) {
 	return all, nil
 }
 
-// ByIndex gives the device with this index (RDMA_NLDEV_CMD_GET). The error
+// ByIndex returns the device with this index (RDMA_NLDEV_CMD_GET). The error
 // wraps [ErrNotFound] when it is not in the namespace.
 func (c *Core) ByIndex(index uint32) (Device, error) {
 	var d Device
@@ -233,13 +233,13 @@ func (c *Core) ByIndex(index uint32) (Device, error) {
 	return d, err
 }
 
-// ByName gives the device with this name, or an error that wraps
+// ByName returns the device with this name, or an error that wraps
 // [ErrNotFound]. The kernel has no look-up by name: this is a list.
 func (c *Core) ByName(name string) (Device, error) {
 	return c.first(fmt.Sprintf("%q", name), func(d Device) bool { return d.Name == name })
 }
 
-// ByParent gives the devices that belong to the host device named parent (a
+// ByParent returns the devices that belong to the host device named parent (a
 // PCI address or an auxiliary device), by index. Most have one; none is no
 // error. Only those that are in this namespace now: what the host's sysfs
 // shows below the parent is filtered by the namespace as well, so an empty
@@ -286,7 +286,7 @@ func (c *Core) below(parent string) (found []Device, known bool, err error) {
 	return found, len(found) == len(names), nil
 }
 
-// ByIdentity gives the device with this GUID below this parent, whatever its
+// ByIdentity returns the device with this GUID below this parent, whatever its
 // name and index are now, or an error that wraps [ErrNotFound]. It reads the
 // parent, which is sysfs, of no other device; only a list that lacks the device
 // is repeated as [Core.Devices] does it.

@@ -22,14 +22,14 @@ import (
 // eight full groups, "0000:0000:0000:0000:0000:ffff:0a00:0001".
 type GID [16]byte
 
-// GIDOf gives the GID that an address becomes: an IPv6 address itself, an IPv4
+// GIDOf returns the GID that an address becomes: an IPv6 address itself, an IPv4
 // address mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt).
 func GIDOf(ip netip.Addr) GID { return ip.As16() }
 
-// IsZero says whether it is the value of an empty entry.
+// IsZero reports whether it is the value of an empty entry.
 func (g GID) IsZero() bool { return g == GID{} }
 
-// Addr gives the address that the GID stands for.
+// Addr returns the address that the GID stands for.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 func (g GID) String() string {
@@ -170,7 +170,7 @@ func (c *Core) gidEntry(at, name string, gid GID) (*GIDEntry, error) {
 	return &GIDEntry{Index: index, GID: gid, Type: GIDType(kind), Netdev: netdev}, nil
 }
 
-// notGone gives the error of a read, but none when what was read is not there:
+// notGone returns the error of a read, but none when what was read is not there:
 // the kernel answers EINVAL or ENODEV for an attribute of an empty entry.
 func notGone(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist) {
@@ -182,7 +182,7 @@ func notGone(err error) error {
 // errNoGID is wrapped when no GID of a port is the wanted one.
 var errNoGID = errors.New("no such GID")
 
-// FindGID gives the RoCE v2 entry of an address that belongs to the interface
+// FindGID returns the RoCE v2 entry of an address that belongs to the interface
 // with this name, in whatever namespace that is: in shared mode the GIDs of
 // every pod on a port are in one table. The error wraps errNoGID when there is
 // none, and says when others have the address.

@@ -96,7 +96,7 @@ func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 // taken for one that has none: longer than a move takes on a busy machine.
 const uverbsGrace = time.Second
 
-// awaitUverbs gives the uverbs device of d, after a short wait if it has none: d
+// awaitUverbs returns the uverbs device of d, after a short wait if it has none: d
 // may just have arrived, by a move that another process makes. It is empty when
 // ib_uverbs is not loaded, or makes none for such a device.
 func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
@@ -136,7 +136,7 @@ func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err e
 	return here, err
 }
 
-// holds says whether the namespace has the device now.
+// holds reports whether the namespace has the device now.
 func (c *Core) holds(d Device) (bool, error) {
 	var now Device
 	err := c.in(func() (err error) { now, err = c.device(d.Index); return err })

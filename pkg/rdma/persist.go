@@ -188,7 +188,7 @@ func modeOf(value string) Mode {
 	return ""
 }
 
-// builtIn says whether the running kernel has ib_core in it. A node without the
+// builtIn reports whether the running kernel has ib_core in it. A node without the
 // list of what is built in (a container's own root) has it as a module.
 func (b Boot) builtIn() bool {
 	var u unix.Utsname
@@ -268,7 +268,7 @@ func writeWhole(path, text string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// RebuildInitramfs gives the command that makes the node's initramfs anew,
+// RebuildInitramfs returns the command that makes the node's initramfs anew,
 // which has copies of modprobe's files; empty when none of the usual programs
 // is there.
 func (b Boot) RebuildInitramfs() string {
@@ -283,7 +283,7 @@ func (b Boot) RebuildInitramfs() string {
 	return ""
 }
 
-// parameter gives the value of ib_core's netns_mode that means m.
+// parameter returns the value of ib_core's netns_mode that means m.
 func parameter(m Mode) int {
 	if m == Shared {
 		return 1

@@ -145,7 +145,7 @@ func (c *Core) linkLayer(d Device, number uint32) (string, error) {
 	return "Ethernet", nil
 }
 
-// ByNetdev gives the device and port of the interface with this index in the
+// ByNetdev returns the device and port of the interface with this index in the
 // namespace, or an error that wraps [ErrNotFound]. Names play no part: every
 // pod has a "net1".
 func (c *Core) ByNetdev(ifindex int) (Device, Port, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// sys gives the directory where the sysfs of the namespace is read.
+// sys returns the directory where the sysfs of the namespace is read.
 //
 // /sys would be the wrong one for a pod: what class/infiniband shows is decided
 // by the namespace in which a sysfs was mounted, not by the thread that reads.
@@ -72,7 +72,7 @@ func readLine(path string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// names gives the devices of the namespace as sysfs has them.
+// names returns the devices of the namespace as sysfs has them.
 func (c *Core) names() (map[string]bool, error) {
 	entries, err := c.list("class/infiniband")
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Core) names() (map[string]bool, error) {
 	return names, nil
 }
 
-// list gives the names in a directory, none when it does not exist.
+// list returns the names in a directory, none when it does not exist.
 func (c *Core) list(path string) ([]string, error) {
 	root, err := c.sys()
 	if err != nil {
@@ -102,13 +102,13 @@ func (c *Core) list(path string) ([]string, error) {
 	return names, nil
 }
 
-// isElement says whether a path may be made of a name: the kernel's are good,
+// isElement reports whether a path may be made of a name: the kernel's are good,
 // but they come through files and messages.
 func isElement(name string) bool {
 	return filepath.IsLocal(name) && name != "." && !strings.ContainsRune(name, filepath.Separator)
 }
 
-// children gives the names of the RDMA devices that the namespace has of a parent,
+// children returns the names of the RDMA devices that the namespace has of a parent,
 // and the parent's bus: empty when sysfs has no such device on a bus that NICs
 // are on.
 func (c *Core) children(parent string) (bus string, names []string, err error) {
@@ -129,7 +129,7 @@ func (c *Core) children(parent string) (bus string, names []string, err error) {
 	return "", nil, nil
 }
 
-// parent gives the name and bus of the device that the RDMA device belongs to,
+// parent returns the name and bus of the device that the RDMA device belongs to,
 // empty for a virtual one. The error wraps fs.ErrNotExist when sysfs does not
 // have the RDMA device.
 func (c *Core) parent(name string) (dev, bus string, err error) {

@@ -113,7 +113,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// held gives the lock of the locked file f, or nil when f is no longer what
+// held returns the lock of the locked file f, or nil when f is no longer what
 // name names: whoever unlocked before us may have removed the name, and a lock
 // on a file that nobody else can open protects nothing. f is then closed.
 func (d *Dir) held(f *os.File, name string) (*Lock, error) {
@@ -137,7 +137,7 @@ func (d *Dir) held(f *os.File, name string) (*Lock, error) {
 	return nil, nil
 }
 
-// Unlock gives the lock back and leaves its file for the next holder.
+// Unlock releases the lock and leaves its file for the next holder.
 func (l *Lock) Unlock() error { return l.release() }
 
 // release unlocks before it closes: a child that is being started right now

@@ -39,7 +39,7 @@ func (d *Dir) Post(name string, data []byte) (*Lock, error) {
 	return &Lock{file: f, dir: d, name: name}, nil
 }
 
-// Held says whether some process holds the lock on the file name. Nobody holds
+// Held reports whether some process holds the lock on the file name. Nobody holds
 // one on a file that does not exist.
 func (d *Dir) Held(name string) (bool, error) {
 	f, err := d.OpenFile(name, os.O_RDONLY)

@@ -116,7 +116,7 @@ func openError(path string, err error) error {
 	return cnierr.Wrap(err, cnierr.IO, "make it writable for root, or configure another place", "state directory %s", path)
 }
 
-// onTmpfs says whether path lies on a file system that is gone after a reboot.
+// onTmpfs reports whether path lies on a file system that is gone after a reboot.
 func onTmpfs(path string) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -128,10 +128,10 @@ func onTmpfs(path string) bool {
 // Close releases the directory. Locks taken through it stay held.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// Path gives the directory's path, for messages.
+// Path returns the directory's path, for messages.
 func (d *Dir) Path() string { return d.path }
 
-// Durable says whether files here outlive a reboot: the directory is not on
+// Durable reports whether files here outlive a reboot: the directory is not on
 // tmpfs, and writes are fsynced.
 func (d *Dir) Durable() bool { return d.durable }
 
@@ -165,7 +165,7 @@ var (
 	errTooLarge = fmt.Errorf("it is larger than %d bytes: %w", maxFile, ErrNotOurs)
 )
 
-// Read gives the content of the file name. A missing file is an error that
+// Read returns the content of the file name. A missing file is an error that
 // wraps [fs.ErrNotExist]; a symbolic link, which it does not follow, what is no
 // regular file, and a file that is too large wrap [ErrNotOurs].
 func (d *Dir) Read(name string) ([]byte, error) {
@@ -255,7 +255,7 @@ func (d *Dir) Symlink(target, name string) error {
 	return d.syncDir()
 }
 
-// Readlink gives the target text of the symbolic link name.
+// Readlink returns the target text of the symbolic link name.
 func (d *Dir) Readlink(name string) (string, error) { return d.root.Readlink(name) }
 
 // Link makes newName another name of the file oldName. It fails with an error
@@ -267,7 +267,7 @@ func (d *Dir) Link(oldName, newName string) error {
 	return d.syncDir()
 }
 
-// Exists says whether name exists, without following a symbolic link.
+// Exists reports whether name exists, without following a symbolic link.
 func (d *Dir) Exists(name string) bool {
 	_, err := d.root.Lstat(name)
 	return err == nil
@@ -313,7 +313,7 @@ func (d *Dir) SetAside(name string) (string, error) {
 	return filepath.Join(d.path, aside), d.syncDir()
 }
 
-// List gives the names of the files in the directory that end in suffix,
+// List returns the names of the files in the directory that end in suffix,
 // without temporary files, in lexical order. The suffix is kept.
 func (d *Dir) List(suffix string) ([]string, error) {
 	f, err := d.root.Open(".")

@@ -21,7 +21,7 @@ import (
 // Flags are those of every command that talks to the cluster.
 type Flags struct{ Kubeconfig, Namespace string }
 
-// Add gives a command the flags.
+// Add adds the flags to a command.
 func (f *Flags) Add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")

@@ -14,7 +14,7 @@ import (
 // index is a directory of links to the records of the pool above it.
 type index struct{ dir *statefile.Dir }
 
-// get gives the address that key links to. What is no such link counts as
+// get returns the address that key links to. What is no such link counts as
 // absent.
 func (x index) get(key string) (netip.Addr, bool) {
 	target, err := x.dir.Readlink(key)

@@ -49,7 +49,7 @@ type pool struct {
 	pages *pages
 }
 
-// poolDir gives the name of a pool's directory in its address space.
+// poolDir returns the name of a pool's directory in its address space.
 func poolDir(prefix netip.Prefix) string {
 	return strings.Replace(prefix.String(), "/", "_", 1)
 }
@@ -62,7 +62,7 @@ func poolPrefix(name string) (netip.Prefix, bool) {
 
 const unnamedSpace = "space"
 
-// spaceDir gives the name of an address space's directory.
+// spaceDir returns the name of an address space's directory.
 func spaceDir(space string) string {
 	if space == "" {
 		return unnamedSpace
@@ -204,7 +204,7 @@ func (p *pool) begin(ctx context.Context) error {
 	return err
 }
 
-// end says whether the pool is consistent after what ended with err: then the
+// end reports whether the pool is consistent after what ended with err: then the
 // next holder of the lock need not tidy up. After anything but a refusal it is
 // tidied now; if that fails too, it stays marked.
 func (p *pool) end(ctx context.Context, err error) {
@@ -218,7 +218,7 @@ func (p *pool) end(ctx context.Context, err error) {
 	_, _ = p.busy.WriteAt([]byte(idleText), 0)
 }
 
-// afterwards gives time to clear up, whether or not ctx has ended.
+// afterwards returns a context to clear up, whether or not ctx has ended.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }

@@ -45,10 +45,10 @@ func (r *record) owner() ipam.Owner {
 
 const jsonSuffix = ".json"
 
-// recordName gives the file of addr's record.
+// recordName returns the file of addr's record.
 func recordName(addr netip.Addr) string { return addr.String() + jsonSuffix }
 
-// recordAddr gives the address of a record's file, and false for other files.
+// recordAddr returns the address of a record's file, and false for other files.
 func recordAddr(name string) (netip.Addr, bool) {
 	text, ok := strings.CutSuffix(name, jsonSuffix)
 	if !ok {
@@ -87,7 +87,7 @@ func parseRecord(data []byte, addr netip.Addr) (*record, error) {
 	return &r, nil
 }
 
-// read gives addr's record, nil when there is none. A record that cannot be
+// read returns addr's record, nil when there is none. A record that cannot be
 // understood is set aside; that is an error once.
 func (p *pool) read(addr netip.Addr) (*record, error) {
 	name := recordName(addr)

@@ -62,7 +62,7 @@ func (s *Store) releaseOne(ctx context.Context, owner ipam.Owner, id ipam.Pool) 
 	return had, err
 }
 
-// linksOf gives the addresses that owner's links name, believed or not.
+// linksOf returns the addresses that owner's links name, believed or not.
 func (p *pool) linksOf(owner ipam.Owner) []netip.Addr {
 	var addrs []netip.Addr
 	add := func(x index, key string) {

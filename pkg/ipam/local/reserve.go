@@ -31,13 +31,13 @@ func (r *reservations) target(addr netip.Addr) string {
 	return "../" + r.pool + "/" + recordName(addr)
 }
 
-// mine says whether this pool's link stands for addr.
+// mine reports whether this pool's link stands for addr.
 func (r *reservations) mine(addr netip.Addr) bool {
 	now, err := r.dir.Readlink(addr.String())
 	return err == nil && now == r.target(addr)
 }
 
-// elsewhere says whether another pool holds addr. A link to a record that does
+// elsewhere reports whether another pool holds addr. A link to a record that does
 // not exist holds nothing.
 func (r *reservations) elsewhere(addr netip.Addr) bool {
 	target, err := r.dir.Readlink(addr.String())

@@ -25,7 +25,7 @@ type Store struct {
 
 var _ ipam.Store = (*Store)(nil)
 
-// New gives the store below stateDir, an absolute path, and touches nothing.
+// New returns the store below stateDir, an absolute path, and touches nothing.
 // The first Allocate makes the directory.
 func New(stateDir string) *Store {
 	return &Store{

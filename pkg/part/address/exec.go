@@ -74,8 +74,8 @@ func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte
 		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env.list(), bytes.NewReader(config), &stdout, &stderr
 		// What it leaves running may keep its stdout.
 		cmd.WaitDelay = time.Second
-		// It dies with us: nobody would take its answer, and whoever ends the
-		// attachment next would be overtaken by it.
+		// It dies with us: nobody would read its answer, and it could allocate an
+		// address after the attachment's next DEL.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err := onOneThread(cmd.Run)
 		if errors.Is(err, unix.ETXTBSY) && try < busyTries && wait.For(ctx, 10*time.Millisecond) == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// Ask is the part that asks the configuration's IPAM plugin for addresses, routes
-// and DNS, and frees them. Apply asks and does not wait: the link can be made
+// Ask is the part that asks the configuration's IPAM plugin for addresses, routes and
+// DNS, and frees them. Apply does not wait for the answer, so that the link is made
 // meanwhile. [Await] takes the answer.
 type Ask struct {
 	attachment.Base
@@ -31,8 +31,7 @@ type answer struct {
 	err    error
 }
 
-// IPAM returns the two parts of an attachment that has its addresses from an IPAM
-// plugin.
+// IPAM returns the two parts of an attachment that gets addresses from an IPAM plugin.
 func IPAM() (*Ask, *Await) {
 	await := &Await{answer: make(chan answer, 1)}
 	return &Ask{await: await}, await
@@ -64,7 +63,7 @@ func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 // Recorded implements [attachment.Part].
 func (*Ask) Recorded(r *ledger.Record) bool { return r.IPAM != nil }
 
-// Apply asks the IPAM plugin. From this moment its answer has to be given back.
+// Apply asks the IPAM plugin. From then on its addresses must be freed.
 func (p *Ask) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if p.call == nil {
 		return nil
@@ -119,9 +118,8 @@ func (*Ask) Pass(ctx context.Context, c *attachment.Call, verb string) error {
 	return err
 }
 
-// call is one call of an IPAM plugin. Its environment is built from what it is
-// given alone, because a sweep calls for attachments that the environment of its
-// own process knows nothing of.
+// call is one call of an IPAM plugin. The plugin's CNI_ variables come from these fields
+// only, because a sweep also calls for other attachments than that of its process.
 type call struct {
 	plugin string
 	binary string
@@ -167,7 +165,7 @@ func (i *call) add(ctx context.Context, version string) (*current.Result, error)
 	return result, nil
 }
 
-// failed keeps the plugin's code where a runtime acts upon it.
+// failed returns the error of the plugin, with its code if a runtime acts upon it.
 func (i *call) failed(err error) error {
 	code := cnierr.IPAM
 	switch c := cnierr.Code(err); c {

@@ -39,8 +39,8 @@ type Part struct{ attachment.Base }
 // Name implements [attachment.Part].
 func (Part) Name() string { return "devinfo" }
 
-// Claim records the path of the file. There is none if none is asked for, or if
-// the file exists: then it is the device plugin's, and stays.
+// Claim records the path of the file, unless the runtime asks for none or the file
+// exists: a file that exists is the device plugin's, and stays.
 func (Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	asked := tx.Conf.RuntimeConfig.CNIDeviceInfoFile
 	if asked == "" {

@@ -60,8 +60,9 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// Confirm fails if the parent is lent. Its ADD writes its record, and then looks for
-// ours: one of the two sees the other. A NIC driven from user space stays here.
+// Confirm fails if the parent is lent. The ADD that lends it writes its record and then
+// looks for ours, so one of the two sees the other. A NIC that is lent to a userspace
+// driver has no netdev that leaves.
 func (p Part) Confirm(tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
@@ -189,7 +190,7 @@ func hasKind(ns *link.Netns, parent *link.Link, kinds ...string) bool {
 	})
 }
 
-// Check fails unless the interface is such a macvlan as ADD makes.
+// Check fails unless the interface is a macvlan as ADD makes it.
 func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 	switch l := c.Link; {
 	case l == nil:

@@ -49,9 +49,9 @@ func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, n
 }
 
 // renameReturned renames a NIC that the kernel returned to the host because its netns
-// ended, and removes the altnames that the pod added. The NIC has names that a pod
-// chose. It gets its own name back when its attachment ends. changed reports whether the
-// NIC may have other names now.
+// ended: the pod chose its present name. It also removes the altnames that the pod
+// added. The NIC gets its own name back when its attachment ends. changed reports
+// whether the NIC may have other names now.
 func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.Record) (changed bool, err error) {
 	l, err := home.ByIndex(index)
 	if err != nil {

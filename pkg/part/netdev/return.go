@@ -52,8 +52,8 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	return restore(ctx, releasing, l)
 }
 
-// gone reports whether the NIC that was lent no longer exists, after it was
-// nowhere for long: its device has no netdev in any netns, or another one.
+// gone reports whether the NIC that was lent no longer exists: after a long search its
+// device has no netdev in any netns, or another netdev.
 func gone(releasing *attachment.Releasing) bool {
 	n, r, host := releasing.Node, releasing.Record, loan.Host(releasing.Node)
 	id := r.Loan.Identity
@@ -188,9 +188,9 @@ func putBack(r *ledger.Record, pod, home *link.Netns) error {
 	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
 }
 
-// restoreNames makes sure that a NIC on the host can have its names, and gives it its
-// own. It holds the lock of names no longer than that: all the NICs of a pod that
-// ended wait for it.
+// restoreNames frees the names of a NIC that is on the host, and renames the NIC to its
+// own name. It then gives up the lock of names, because all NICs of a pod that ended
+// wait for that lock.
 func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	s, home := releasing.Record.Loan.Snapshot, releasing.Home
 	// Its own name as an altname is the pod's work, and does not count.
@@ -255,9 +255,9 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
 }
 
-// OnTheirWay returns those of the attachments that [attachment.Node.Stale] returned
-// whose NIC is nowhere to be seen, though a driver holds it: the kernel is about to
-// move it to init_net. It says nothing of RDMA devices.
+// OnTheirWay returns the attachments, of those that [attachment.Node.Stale] returned,
+// whose NIC is not found though a driver holds it: the kernel is about to move it to
+// init_net. RDMA devices do not count.
 func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool, error) {
 	links, err := n.Netns.Links()
 	if err != nil {
@@ -266,7 +266,7 @@ func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool
 	// Where the kernel puts them, if that is not here; a container may not look there.
 	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		if !first.ID.Equal(n.Netns.ID) {
-			there, _ := first.Links() // what is not seen is waited for
+			there, _ := first.Links() // a NIC that is not found is waited for
 			links = append(links, there...)
 		}
 		first.Close()

@@ -28,10 +28,10 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 }
 
 // deleteStacked deletes the links that the pod put on its NIC in its own netns, for
-// example a macvlan, once the NIC is in the netns at: until then the pod can add more.
-// Such a link survives the NIC's move (macvlan_device_event) and would receive the
-// traffic of the next pod that gets the NIC. While it has a BPF program, those of the
-// NIC cannot be detached. Links in a netns that the pod made are not found: they end
+// example a macvlan. It is called when the NIC is in the netns at, where the pod can
+// add no more. Such a link survives the NIC's move (macvlan_device_event) and would
+// receive the traffic of the next pod that gets the NIC. While it has a BPF program,
+// those of the NIC cannot be detached. Links in a netns that the pod made are not found: they end
 // with the pod's processes.
 //
 // A link that cannot be deleted is logged. It keeps no NIC from coming home.

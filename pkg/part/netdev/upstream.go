@@ -84,12 +84,12 @@ func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) erro
 	n, host := u.Node, loan.Host(u.Node)
 	s, err := p.selector(host)
 	if err != nil {
-		return nil // nothing tells this NIC from others
+		return nil // the NIC cannot be recognized
 	}
 	ctx, cancel := context.WithTimeout(ctx, returnedWait)
 	defer cancel()
 	err = wait.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
-		// What has a record comes home by its record.
+		// A NIC that has a record comes home by that.
 		if holder, err := loan.HolderOf(n, s); holder != nil || err != nil {
 			return true, err
 		}
@@ -107,7 +107,7 @@ func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) erro
 			return true, err
 		}
 		_, err = host.Select(s)
-		return !errors.Is(err, nic.ErrNotFound), nil // at home, or not to be found out
+		return !errors.Is(err, nic.ErrNotFound), nil // at home, or unknown
 	})
 	if wait.Ended(ctx, err) {
 		return nil // it did not come

@@ -28,7 +28,8 @@ type behind struct {
 
 func (b *behind) String() string { return "device " + b.parent }
 
-// child reports whether the NIC itself is not the pod's: a macvlan lies on it.
+// child reports whether the pod has an interface on the NIC (a macvlan) and not the NIC
+// itself.
 func (b *behind) child() bool { return b.netdev != nil && b.netdev != b.pod }
 
 // findBehind finds the NIC: by the id that the runtime gives, or else by the
@@ -67,7 +68,7 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 	return b, nil
 }
 
-// unknownNIC is no error where the configuration can do without RDMA.
+// unknownNIC returns an error only if the configuration requires RDMA.
 func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 	if conf.RDMA.RDMA != netconf.RDMARequired {
 		return nil
@@ -102,8 +103,8 @@ var (
 	errNotForPod = errors.New("its RDMA device cannot be used in this pod")
 )
 
-// nicOf returns the NIC as the host knew it: its netdev is in the pod, if it has
-// one, and what it was called on the host is its alias.
+// nicOf returns the NIC as it was on the host: its netdev, if it has one, is in the pod
+// now, and its alias is its name on the host.
 func nicOf(n *attachment.Node, b *behind) *nic.NIC {
 	host := loan.Host(n)
 	l := &link.Link{Name: b.parent, ParentDev: b.parent, ParentBus: "auxiliary"}

@@ -65,8 +65,8 @@ func (p *Chained) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	return holder, nil
 }
 
-// Claim decides which RDMA devices the attachment gets. Nothing is recorded if there
-// are none and the configuration allows that.
+// Claim decides which RDMA devices the attachment gets. It records nothing if there are
+// none and the configuration does not require RDMA.
 func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n := tx.Node
 	b, err := findBehind(n, tx.Call, tx.Pod, p.Conf)
@@ -192,8 +192,8 @@ func elsewhere(found *ledger.RDMA, err error) bool {
 }
 
 // holderOf returns the record of another attachment that holds RDMA devices of the
-// host's device parent, or nil and why records could not be read: it may be one of
-// these.
+// host's device parent. If there is none, it returns an error if records could not be
+// read: one of them may be the holder's.
 func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledger.Record, unread error) {
 	records, errs := n.Ledger.List()
 	for _, r := range records {
@@ -208,7 +208,7 @@ func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledge
 }
 
 // HeldByAnother reports, for a DEL, whether another attachment holds RDMA devices of
-// parent. No DEL waits for a record of others that cannot be read.
+// parent. It ignores records that cannot be read: no DEL may depend on them.
 func HeldByAnother(n *attachment.Node, parent string, mine ledger.Key) bool {
 	holder, unread := holderOf(n, parent, mine)
 	if unread != nil {

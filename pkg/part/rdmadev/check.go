@@ -18,8 +18,8 @@ import (
 // device in its namespace, its port, its GIDs, and that a process of the pod can
 // open it.
 //
-// A port without a cable is as ADD may have found it, and comes back by itself:
-// that is a mismatch only where RDMA is required, or if the interface has a carrier.
+// A port without a cable may have been so at ADD, and recovers by itself. It is a
+// mismatch only if RDMA is required, or if the interface has a carrier.
 func check(c *attachment.Checking, conf netconf.RDMA) error {
 	r := c.Record
 	if r == nil || r.RDMA == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// moveWait bounds one move of an RDMA device, and the wait for the lock round
-// it: a node with eight NICs moves eight at most before it is our turn.
+// moveWait bounds one move of an RDMA device, and the wait for the node's lock: on a
+// node with eight NICs, at most eight moves come before ours.
 const moveWait = 30 * time.Second
 
 // Apply moves the lent RDMA devices into the pod netns, one after another under the
@@ -176,7 +176,7 @@ func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 }
 
 // deviceGone reports whether the RDMA device that was lent no longer exists, after it
-// was nowhere for long: its function has another one.
+// was not found for long: its function has another device now.
 func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMADevice) bool {
 	n, r := releasing.Node, releasing.Record
 	if !loan.Host(n).HasOneNIC(d.ParentDev) {

@@ -24,13 +24,13 @@ func (devices) Name() string { return "rdma" }
 // Recorded implements [attachment.Part].
 func (devices) Recorded(r *ledger.Record) bool { return r.RDMA != nil }
 
-// Any is the part for a record: it releases the RDMA devices of every plugin.
+// Any is the part that releases the RDMA devices of a record, of whatever plugin.
 type Any struct{ devices }
 
-// Moving is the part that gives the pod the RDMA devices of the NIC that it is lent.
-// In exclusive mode they move before the netdev, because the move can be refused, and
-// return before it, because on InfiniBand the netdev is made anew where the RDMA
-// device is.
+// Moving is the part that gives the pod the RDMA devices of the NIC that is lent to it.
+// In exclusive mode they move before the netdev, because their move can be refused.
+// They also return before it: on InfiniBand the kernel makes the netdev anew in the
+// namespace of the RDMA device.
 type Moving struct {
 	devices
 	Conf  netconf.RDMA
@@ -62,7 +62,7 @@ func (p Moving) Check(_ context.Context, c *attachment.Checking) error { return 
 func (p Moving) Available(n *attachment.Node) error { return available(n, p.Conf, false) }
 
 // Shared is the part that gives the pod the use of the RDMA device of a NIC that
-// stays on the host. In exclusive mode there is no way from a pod to it.
+// stays on the host. In exclusive mode no pod can reach that device.
 type Shared struct {
 	devices
 	Conf netconf.RDMA
@@ -227,8 +227,8 @@ func recordOf(core *rdma.Core, d rdma.Device, lent bool) ledger.RDMADevice {
 	return r
 }
 
-// findDevice returns the recorded device, under whatever name and index, or nil when it
-// is not in the core's namespace.
+// findDevice returns the recorded device, or nil if it is not in the core's namespace.
+// The device may have another name and index now.
 func findDevice(core *rdma.Core, r ledger.RDMADevice) (*rdma.Device, error) {
 	d, err := core.ByIdentity(r.NodeGUID, r.ParentDev)
 	if errors.Is(err, rdma.ErrNotFound) {
@@ -249,8 +249,8 @@ func where(r *ledger.RDMA, n *attachment.Node, pod *link.Netns) *link.Netns {
 }
 
 // available returns why the RDMA part of an ADD on a NIC of this host cannot work
-// now; where RDMA is not required ADD works without. shares is true for a plugin
-// whose pods use the device in common, which exclusive mode does not allow.
+// now; it returns nil where RDMA is not required. shares is true for a plugin whose
+// pods share the device, which exclusive mode does not allow.
 func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
 	if conf.RDMA != netconf.RDMARequired {
 		return nil

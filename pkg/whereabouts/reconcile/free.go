@@ -182,8 +182,8 @@ func poolsOf(s *api.Survey, bunch []*Finding) []string {
 	return names
 }
 
-// makeReservations gives entries the reservations that they lack, and takes
-// them back where the entry has gone meanwhile.
+// makeReservations makes the reservations that entries lack, and deletes one again if
+// its entry has gone meanwhile.
 func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 	uids := make(map[*Finding]string, len(bunch))
 	for _, f := range bunch { // there are never many
