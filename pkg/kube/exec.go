@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/connrotation"
 )
@@ -233,7 +234,7 @@ func (a *authenticator) run() (*credential, error) {
 
 func (a *authenticator) parse(out []byte) (*credential, error) {
 	var answer execCredential
-	if err := json.Unmarshal(out, &answer); err != nil {
+	if err := json.Unmarshal(asJSON(out), &answer); err != nil {
 		return nil, err
 	}
 	s := answer.Status
@@ -259,4 +260,16 @@ func (a *authenticator) parse(out []byte) (*credential, error) {
 		creds.cert = &pair
 	}
 	return creds, nil
+}
+
+// asJSON returns out, as JSON if it is an object of YAML: client-go takes that, too.
+func asJSON(out []byte) []byte {
+	var object map[string]any
+	if json.Valid(out) || yaml.Unmarshal(out, &object) != nil || object == nil {
+		return out
+	}
+	if data, err := json.Marshal(object); err == nil {
+		return data
+	}
+	return out
 }

@@ -104,6 +104,17 @@ func TestAProgramRunsWhenCredentialsAreNeeded(t *testing.T) {
 			t.Errorf("%d calls", n)
 		}
 	})
+	t.Run("once if it writes YAML", func(t *testing.T) {
+		l := newLogin(t, server.URL, ca(a))
+		file(t, filepath.Join(l.dir, "answer"), "apiVersion: client.authentication.k8s.io/v1\nkind: ExecCredential\nstatus:\n  token: first\n"+
+			"  expirationTimestamp: "+time.Now().Add(time.Hour).UTC().Format(time.RFC3339)+"\n")
+		client := open(t, kube.Config{Kubeconfig: l.kubeconfig})
+		get(t, client, "Bearer first")
+		get(t, client, "Bearer first")
+		if n := l.calls(t); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+	})
 	t.Run("again when the server refuses them", func(t *testing.T) {
 		l := newLogin(t, server.URL, ca(a))
 		l.answers(t, 0, map[string]any{"token": "accepted"})
