@@ -121,8 +121,8 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 	return nil
 }
 
-// keepCredential has beside keep the plugin's kubeconfig, if it is wanted. stop ends
-// that, and waits for its end.
+// keepCredential starts a keeper of the plugin's kubeconfig in beside, if one is wanted.
+// stop ends the keeper and waits for its end.
 func (f *installFlags) keepCredential(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client,
 	put func(context.Context, install.File) (install.Outcome, error),
 ) (stop func(), err error) {

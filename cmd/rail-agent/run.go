@@ -163,8 +163,8 @@ func (a *agentFlags) complete(o *agent.Options) error {
 	return nil
 }
 
-// beginReconciler has beside reconcile the addresses of the cluster. The keeper replays
-// the journal.
+// beginReconciler starts a reconciler of the cluster's addresses in beside. It does not
+// replay the journal, because the keeper does.
 func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, log *slog.Logger) error {
 	pools, err := f.open(f.install.credential.namespace, log)
 	if err != nil {

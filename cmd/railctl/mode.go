@@ -184,7 +184,7 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 	return errs
 }
 
-// tellAtBoot tells that the node boots with the mode, and what is left to do for it.
+// tellAtBoot prints that the node boots with the mode, and what is left to do for it.
 func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
 	if builtIn {
 		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
@@ -198,7 +198,7 @@ func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
 	}
 }
 
-// notNow returns why the running kernel keeps its mode, and what helps.
+// notNow returns why the running kernel keeps its mode, and what to do about it.
 func notNow(err error, mode rdma.Mode, persisted bool) error {
 	if !errors.Is(err, rdma.ErrOtherNetns) {
 		return err

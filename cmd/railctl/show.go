@@ -185,7 +185,7 @@ func rdmaCells(p *inventory.RDMA, wide bool) []string {
 	return cells
 }
 
-// cell joins what one cell has. A gap among several shows as one.
+// cell joins the values of one cell. An empty value among several is shown as "-".
 func cell(parts []string) string {
 	if !slices.ContainsFunc(parts, func(s string) bool { return s != "" }) {
 		return ""

@@ -25,11 +25,11 @@
 // follow each other without a pause, as they do in a runtime: what one leaves
 // for the next to wait for is the chain's own.
 //
-// Last, strace(1) counts what each verb asks of the kernel: "netlink" are messages on
-// netlink sockets, those of IPAM plugins included, and "waits" are those of them that
-// the kernel took longer than 2 ms for, which mostly is a grace period under the lock
-// that every change of a link needs. The fewest of five runs count, because a busy
-// machine makes others slow. Without strace there are no counts.
+// Last, strace(1) counts the requests of each verb to the kernel. "netlink" counts
+// messages on netlink sockets, including those of IPAM plugins. "waits" counts the
+// messages that took the kernel longer than 2 ms: mostly a grace period under the lock
+// that every change of a link needs. The run with the fewest of five counts, because a
+// busy machine makes others slow. Without strace there are no counts.
 //
 // Nothing of the machine changes. The programme starts itself once more in a
 // new network and mount namespace: this is "the node", with a tmpfs of its own

@@ -74,7 +74,7 @@ func Parallel(n int, do func(int)) {
 	wg.Wait()
 }
 
-// Eventually waits up to a minute until is returns true, and returns how long it took.
+// Eventually waits up to a minute for is to return true, and returns how long that took.
 func Eventually(t testing.TB, what string, is func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -113,9 +113,9 @@ func Create(t testing.TB, plane *controlplane.Plane, path string, object any) {
 	}
 }
 
-// Between returns the URL of a server that hands requests on to the plane. refuse
-// answers a request before, if it returns a code; after is called before the plane's
-// answer goes back. Both may be nil.
+// Between returns the URL of a server that passes requests on to the plane. If refuse
+// returns a code, that is the answer to a request, and the plane does not see it. after
+// is called before the plane's answer goes back. Both may be nil.
 func Between(t testing.TB, plane *controlplane.Plane, refuse func(r *http.Request, body []byte) (code int, answer string), after func(r *http.Request)) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -145,8 +145,8 @@ func Between(t testing.TB, plane *controlplane.Plane, refuse func(r *http.Reques
 	return server.URL
 }
 
-// Kubeconfig writes a kubeconfig for the plane, or for a server that is another one by
-// its URL, and returns its path. Its user may do everything.
+// Kubeconfig writes a kubeconfig for the plane, or for the server at another URL, and
+// returns its path. Its user may do everything.
 func Kubeconfig(t testing.TB, plane *controlplane.Plane, server, namespace string) string {
 	t.Helper()
 	c, err := plane.CertificateFor("other", "system:masters")

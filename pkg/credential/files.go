@@ -32,7 +32,7 @@ const (
 // path returns the path of one of the files.
 func (k *Keeper) path(name string) string { return filepath.Join(k.ConfDir, Dir, name) }
 
-// write makes sure that the files are there.
+// write writes the files that are missing or differ.
 func (k *Keeper) write(ctx context.Context, ca []byte) error {
 	server := cmp.Or(k.Server, k.Client.Server())
 	namespace := cmp.Or(k.PoolNamespace, k.Namespace)
@@ -62,8 +62,8 @@ func (k *Keeper) write(ctx context.Context, ca []byte) error {
 	return nil
 }
 
-// kubeconfigText has the names of clusters and users that whereabouts' installer
-// gives, on which nothing depends.
+// kubeconfigText uses the names of clusters and users that whereabouts' installer uses.
+// Nothing depends on them.
 func kubeconfigText(server string, ca []byte, token, namespace string) []byte {
 	trust := ""
 	if len(ca) > 0 {

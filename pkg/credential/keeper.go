@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	looks    = time.Minute // between looks whether all is as it should be
+	looks    = time.Minute // between checks of the files and the token
 	lookTime = 10 * time.Second
 )
 
@@ -21,7 +21,7 @@ const (
 // reference, TokenRequestSpec).
 const ShortestLifetime = 10 * time.Minute
 
-// Options say which credential a [Keeper] keeps, and where.
+// Options are those of a [Keeper].
 type Options struct {
 	Client  *kube.Client // may request tokens of the account
 	ConfDir string       // the runtime's configuration directory
@@ -41,7 +41,7 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// Keeper keeps what the plugin whereabouts finds the API server by, on the node: the
+// Keeper keeps the files by which the plugin whereabouts reaches the API server: the
 // kubeconfig with a token, the flat file that names it, and the node's name for node
 // slices.
 type Keeper struct {
@@ -89,12 +89,12 @@ func (k *Keeper) Run(ctx context.Context) {
 				k.Log.Info("the plugin's kubeconfig is as it should be", "renewAt", k.fresh.Format(time.RFC3339))
 			}
 		}
-		_ = wait.For(ctx, pause) // the loop looks at ctx
+		_ = wait.For(ctx, pause) // the loop checks ctx
 	}
 }
 
-// pause returns how long to wait after a look that ended with err, and the one
-// before it with last.
+// pause returns how long to wait after a check that ended with err. The check before it
+// ended with last.
 func (k *Keeper) pause(err, last error) time.Duration {
 	switch {
 	case errors.Is(err, errRejected) && errors.Is(last, errRejected):
@@ -115,8 +115,8 @@ func (k *Keeper) set(err error) (changed bool) {
 	return changed
 }
 
-// Ready returns why the plugin has no way to the server, nil if it has one. A token that
-// could not be renewed is good until it ends.
+// Ready returns why the plugin cannot reach the server, or nil. A token that could not
+// be renewed counts until it expires.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

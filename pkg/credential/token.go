@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// look renews the token when that is due, and sees to it that the files are
-// there, and that the server accepts the token.
+// look renews the token when that is due, makes sure that the files exist, and checks
+// that the server accepts the token.
 func (k *Keeper) look(ctx context.Context) error {
 	ca, err := k.Client.CA()
 	if err != nil {
@@ -38,7 +38,7 @@ func (k *Keeper) rejected(ctx context.Context) bool {
 	}
 	if k.plugin == nil {
 		var err error
-		// A server that does not answer means nothing for the token.
+		// That a server does not answer says nothing about the token.
 		if k.plugin, err = kube.Open(kube.Config{Kubeconfig: path, UserAgent: k.UserAgent, RetryFor: time.Millisecond}); err != nil {
 			return false
 		}

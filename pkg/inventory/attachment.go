@@ -7,7 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Attachment is what a person sees of one. Its JSON is that of "railctl show".
+// Attachment is an attachment as it is shown to a person. Its JSON is that of
+// "railctl show".
 type Attachment struct {
 	Pod         string       `json:"pod,omitempty"` // namespace/name
 	ContainerID string       `json:"containerID"`
@@ -34,8 +35,8 @@ const (
 	Gone  = "gone"
 )
 
-// ofThisHost reports whether the attachment belongs to this host netns. Of an earlier
-// boot nobody can tell, so it does.
+// ofThisHost reports whether the attachment belongs to this host netns. The netns of an
+// earlier boot cannot be known, so an attachment of that time counts as this host's.
 func ofThisHost(l *ledger.Ledger, host *link.Netns, r *ledger.Record) bool {
 	return r.HostNetns.Equal(host.ID) || !l.OfThisBoot(r)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/all"
 )
 
-// Ending is an attachment whose pod is gone, why it is ended, and what came of it. Its
+// Ending is the end of an attachment whose pod is gone: the reason and the outcome. Its
 // JSON is that of "railctl gc".
 type Ending struct {
 	Attachment
@@ -28,10 +28,10 @@ const (
 	NotEnded = "not ended"
 )
 
-// EndStale ends the attachments in the ledger of a state directory, which must exist,
-// whose pod is gone. With dryRun it only tells which ones. It needs root, and the
-// calling thread must be in the host netns. left is about what could not be read or
-// ended.
+// EndStale ends the attachments whose pod is gone, in the ledger of a state directory,
+// which must exist. With dryRun it only returns them. It needs root, and the calling
+// thread must be in the host netns. left has an error for each record that could not be
+// read or ended.
 func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun bool) (endings []Ending, left []error, err error) {
 	n, err := all.Open(stateDir)
 	if err != nil {
@@ -43,9 +43,9 @@ func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun boo
 	return endings, left, nil
 }
 
-// sweep sweeps, and finds out what became of each attachment that was stale
-// before. It looks afterwards, because a sweep passes over what another process
-// works on, and keeps the record of an address that cannot be freed yet.
+// sweep sweeps, and then finds the outcome for each attachment that was stale before: a
+// sweep passes over attachments that another process works on, and keeps the record of
+// an address that cannot be freed yet.
 func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []error) {
 	stale, errs := n.Stale()
 	endings := []Ending{}
@@ -72,7 +72,7 @@ func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []er
 	return endings, errs
 }
 
-// conclude sets what became of the attachment.
+// conclude sets the outcome.
 func (e *Ending) conclude(key ledger.Key, swept []attachment.Swept, left []*ledger.Record) {
 	is := func(r *ledger.Record) bool { return r.Key == key }
 	tried := slices.IndexFunc(swept, func(s attachment.Swept) bool { return is(s.Record) })

@@ -10,10 +10,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Holder names who has an attachment: a pod or a container, one of both.
+// Holder names the holder of an attachment: either a pod or a container.
 type Holder struct {
 	Pod       string // NAMESPACE/NAME
-	Container string // its ID, or how that begins
+	Container string // its ID, or the beginning of that
 }
 
 // String returns "pod default/web-0", for example.

@@ -78,7 +78,7 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	return errors.Join(errs...)
 }
 
-// portOf returns the port of the attachment, 0 if nobody knows which of several.
+// portOf returns the port of the attachment, 0 if it is unknown which of several.
 func portOf(recorded *ledger.RDMADevice, d rdma.Device) uint32 {
 	if recorded.Port == 0 && d.Ports == 1 {
 		return 1

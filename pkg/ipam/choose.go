@@ -84,7 +84,7 @@ func (p *Page) summarise(word int) {
 	}
 }
 
-// Taken reports whether an address is.
+// Taken reports whether an address is taken.
 func (p *Page) Taken(index int) bool { return p.taken[index/64]>>(index%64)&1 == 1 }
 
 // Or returns a page in which is taken what is in p or in q.

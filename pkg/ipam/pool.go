@@ -52,7 +52,7 @@ func dashed(s string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(s)
 }
 
-// CheckSpace reports whether space can be an address space: with it the names of
+// CheckSpace returns an error unless space can be an address space: with it the names of
 // pools and reservations must be those of Kubernetes objects (RFC 1123
 // subdomains). Saying so early is kinder than an API error per pod.
 func CheckSpace(space string) error {

@@ -47,7 +47,7 @@ func (e *execConfig) check() error {
 	return errors.Join(errs...)
 }
 
-// execCredential is what the program is told, and what it answers.
+// execCredential is the input of the program, and its answer.
 type execCredential struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -94,11 +94,11 @@ type credential struct {
 	expires *time.Time
 }
 
-// authenticators by their programs: a client that reads its files again needs no
-// other credentials.
+// authenticators are the authenticators by program: a client that reads its files again
+// keeps its credentials.
 var authenticators sync.Map
 
-// provide has t use the credentials of the program, unless it has others.
+// provide makes t use the credentials of the program, unless t has others.
 func (e *execConfig) provide(c *clusterInfo, t *transport.Config) error {
 	if e.APIVersion != execGroup+"v1" && e.APIVersion != execGroup+"v1beta1" {
 		return fmt.Errorf("exec plugin: unknown apiVersion %q", e.APIVersion)
@@ -176,7 +176,7 @@ func (a *authenticator) certificate() (*tls.Certificate, error) {
 	return creds.cert, nil
 }
 
-// get returns credentials that have not expired and are not those that were refused.
+// get returns credentials that have not expired and that the server has not refused.
 func (a *authenticator) get(refused *credential) (*credential, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

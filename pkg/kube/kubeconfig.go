@@ -96,7 +96,7 @@ type execEnv struct {
 
 type base64Data []byte
 
-// UnmarshalYAML decodes what a JSON decoder makes []byte of.
+// UnmarshalYAML decodes base64, as a JSON decoder does for a []byte.
 func (d *base64Data) UnmarshalYAML(node *yaml.Node) error {
 	var text string
 	if err := node.Decode(&text); err != nil {
@@ -277,8 +277,8 @@ func (u *authInfo) check() error {
 	return errors.Join(errs...)
 }
 
-// access returns how the server at base is spoken to. Credentials go to no server
-// without TLS.
+// access returns the transport's configuration for the server at base. Credentials go to
+// no server without TLS.
 func access(base *url.URL, c *clusterInfo, u *authInfo) (*transport.Config, error) {
 	t := &transport.Config{DisableCompression: c.DisableCompression}
 	if proxy, err := c.proxy(); err != nil {

@@ -26,7 +26,7 @@ const (
 // Overrides are all override keys.
 var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs}
 
-// checkAllow refuses what is no override key.
+// checkAllow returns an error for a key that is no override key.
 func checkAllow(keys []string) error {
 	for _, key := range keys {
 		if !slices.Contains(Overrides, key) {

@@ -55,7 +55,7 @@ type RuntimeConfig struct {
 	IPs               []string `json:"ips"`
 }
 
-// attachments are GC's.
+// attachments are the attachments that GC must keep.
 type attachments struct {
 	// ValidAttachments are the attachments that GC must keep. nil means that
 	// the runtime did not say; an empty list means none.
@@ -90,8 +90,8 @@ func parse(stdin []byte, conf any, common *Common) error {
 	return common.complete(stdin)
 }
 
-// decode reads a document, such as "the network configuration". The error says in
-// JSON's words, not in Go's, what is wrong with it.
+// decode decodes a document, such as "the network configuration". The error uses JSON's
+// names of types, not Go's.
 func decode(data []byte, into any, document string) error {
 	err := json.Unmarshal(data, into)
 	var form *json.SyntaxError

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// What sysfs tells of a device of the host, such as "0000:3b:00.0": the name of
-// a device is the same in every network namespace, and so are these facts, also
-// while what a driver made of the device is in a pod.
+// The following are facts of a device of the host, such as "0000:3b:00.0", as sysfs has
+// them. They are the same in every network namespace, also while the device's netdev or
+// RDMA device is in a pod.
 
 // Bound reports whether a driver holds the device. One that was unplugged has
 // none.
@@ -21,10 +21,10 @@ func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net")
 // in any network namespace: the directory stays, empty, while it is in a pod.
 func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
 
-// HasOneNIC reports whether the device has no more than one netdev and one RDMA
-// device: virtual functions and subfunctions. Another one at the same place, with
-// another MAC or GUID, has taken the place of the first. A physical function may
-// have several, of its ports and representors.
+// HasOneNIC reports whether the device can have only one netdev and one RDMA device, as
+// virtual functions and subfunctions do. If such a device has a netdev with another MAC,
+// or an RDMA device with another GUID, the first one no longer exists. A physical
+// function may have several, of its ports and representors.
 func (h *Host) HasOneNIC(device string) bool {
 	return h.deviceHas(device, "physfn") || h.deviceHas(device, "sfnum")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Guardrails for what the host netns does not show: the caller knows it from the
-// ledger or from the RDMA core.
+// The following guardrails need facts that the host netns does not show. The caller has
+// them from the ledger or from the RDMA core.
 
 // GuardPodLink returns an error because a link of a pod lies on the NIC, unless
 // that is overridden. kind is the link's, and holder says whose it is.

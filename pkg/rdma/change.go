@@ -13,12 +13,12 @@ type Change struct {
 	AtBootErr error // why it does not
 
 	Now       bool  // the running kernel has the mode
-	NotLoaded bool  // there is no RDMA core; it will have the mode when it is loaded
+	NotLoaded bool  // the RDMA core is not loaded; it gets the mode when it is loaded
 	NowErr    error // why the running kernel does not have it
 }
 
 // Change sets the mode that the node boots with, if atBoot is true, and that of the
-// running kernel, if now is true. If one cannot be set, the other is set all the same.
+// running kernel, if now is true. An error of one does not keep it from setting the other.
 // It needs root, and the calling thread must be in the host netns.
 func (b Boot) Change(mode Mode, atBoot, now bool) Change {
 	var c Change

@@ -51,9 +51,9 @@ func Pairs(ns *link.Netns) ([]Pair, error) {
 	return found, nil
 }
 
-// pairsOf returns the interfaces of a device's ports. The kernel names that of an
-// Ethernet port. An IPoIB interface lies on an InfiniBand port and is not the port's.
-// The device below both tells it, so only for a device with one port.
+// pairsOf returns the interfaces of a device's ports. The kernel names the interface of
+// an Ethernet port, but not that of an InfiniBand port (IPoIB). The latter is found by the
+// parent device that both share, so only for a device with one port.
 func pairsOf(d Device, ports []Port, links []*link.Link) []Pair {
 	var found []Pair
 	for _, p := range ports {

@@ -1,10 +1,10 @@
 // Package events tells what an agent notices of its node as core/v1 Events, which
 // "kubectl describe node" shows.
 //
-// To tell never blocks: notices wait in a queue, and with the API server away for
-// long some are lost. The log has them all.
+// [Recorder.Tell] never blocks: notices wait in a queue. If the API server does not
+// answer for long, some are lost. The log has all of them.
 //
-// An agent that tells:
+// To send the notices of an agent:
 //
 //	recorder := events.New(client, node, log)
 //	go recorder.Run(ctx)
@@ -36,7 +36,7 @@ type Recorder struct {
 	queue  chan agent.Notice
 }
 
-// New returns a recorder. It sends what it is told once [Recorder.Run] runs.
+// New returns a recorder, which sends nothing until [Recorder.Run] runs.
 func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
 	return &Recorder{client: client, node: node, log: log, queue: make(chan agent.Notice, 100)}
 }

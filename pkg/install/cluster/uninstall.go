@@ -27,7 +27,7 @@ const (
 	deleteTime = time.Minute // limit for the deletion of the objects
 )
 
-// Uninstaller takes rail-cni off all nodes of a cluster, then out of the cluster.
+// Uninstaller uninstalls rail-cni from all nodes of a cluster, then from the cluster.
 type Uninstaller struct {
 	Client    *kube.Client
 	Namespace string        // of the DaemonSet
@@ -65,7 +65,7 @@ type daemonSet struct {
 	}
 }
 
-// done reports whether every node's agent is one that uninstalls, and has done so.
+// done reports whether every node's agent has been told to uninstall, and is done.
 func (d *daemonSet) done() bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Metadata.Generation && s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberReady == s.DesiredNumberScheduled
@@ -116,8 +116,8 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	return u.delete(ctx)
 }
 
-// elsewhere returns an error if the agents are in another namespace. To delete them
-// would leave their nodes as they are for good.
+// elsewhere returns an error if the agents are in another namespace: if they were
+// deleted, their nodes would keep the plugins for good.
 func (u *Uninstaller) elsewhere(ctx context.Context) error {
 	if u.NodesOnly { // nothing is deleted, and helm's hook may not look
 		return nil
@@ -135,8 +135,8 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 	return errors.Join(found, err)
 }
 
-// tell has the DaemonSet's agents uninstall, on all nodes at the same time, because a
-// node that waits for its pods must not delay the others.
+// tell tells the DaemonSet's agents to uninstall, on all nodes at the same time: a node
+// that waits for its pods must not delay the others.
 func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
 	if i < 0 {
@@ -160,8 +160,8 @@ func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	return err
 }
 
-// wait waits until all nodes are done. It says which are not, and why, whenever that
-// changes.
+// wait waits until all nodes are done. It says which nodes are not done, and why,
+// whenever that changes.
 func (u *Uninstaller) wait(ctx context.Context) error {
 	said, last := "", &daemonSet{}
 	for ctx.Err() == nil {
@@ -181,7 +181,7 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 			u.Say(text)
 			said = text
 		}
-		_ = wait.For(ctx, lookAgain) // the loop looks at ctx
+		_ = wait.For(ctx, lookAgain) // the loop checks ctx
 	}
 	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
 		max(1, last.Status.DesiredNumberScheduled-last.Status.NumberReady), last.Status.DesiredNumberScheduled, u.Timeout)

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// waiting returns what the nodes say that are not done, in the order of their names.
+// waiting returns the last messages of the nodes that are not done, by node name.
 func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
 	agents, err := u.unready(ctx)
 	said, sayErr := u.said(ctx, agents)
@@ -44,7 +44,7 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
 	return nodes, err
 }
 
-// said returns the last Event of each of the nodes that tells why it is not done.
+// said returns, for each node, the last Event that says why it is not done.
 func (u *Uninstaller) said(ctx context.Context, nodes map[string]bool) (map[string]string, error) {
 	last, at := map[string]string{}, map[string]string{}
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}

@@ -35,8 +35,8 @@ type Plugins struct {
 	Log      *slog.Logger
 }
 
-// Put installs the node file and the plugins. It removes what an earlier version or
-// another prefix had installed, unless inUse returns who needs it.
+// Put installs the node file and the plugins. It removes plugins of an earlier version
+// or of another prefix, unless inUse returns somebody who needs them.
 func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	if err := p.putNodeFile(ctx); err != nil {
 		return err
@@ -92,9 +92,9 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 	return nil
 }
 
-// putNodeFile writes the node file, or removes the one that it wrote earlier. Call
-// it before the plugins are installed, which read the file. A file that somebody
-// else wrote stays.
+// putNodeFile writes the node file, or removes the one that it wrote earlier. A file
+// that somebody else wrote stays. Call it before the plugins are installed, because
+// they read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
 	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
 	if p.NodeFile == "" {
@@ -121,13 +121,13 @@ func isPlugin(path string) bool {
 	return filepath.Base(filepath.Dir(path)) != credential.Dir && filepath.Ext(path) != filepath.Ext(netconf.InstalledNodeFile)
 }
 
-// Remove takes away all that the record has, and puts back what was there before.
+// Remove removes everything that the record has, and puts back what was there before.
 func Remove(record *install.Node, log *slog.Logger) error {
 	return remove(record, log, func(string) bool { return true })
 }
 
-// remove takes away what is installed and chosen. What was installed last goes first:
-// a directory goes after what lies in it.
+// remove removes the installed files for which chosen returns true. The last one
+// installed goes first, so that a directory goes after its files.
 func remove(record *install.Node, log *slog.Logger, chosen func(path string) bool) error {
 	entries, err := record.Entries()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 var errNotLooked = errors.New("not looked yet")
 
-// Uninstaller takes the plugins of a node away once nobody needs them.
+// Uninstaller removes the plugins of a node once nobody needs them.
 type Uninstaller struct {
 	Plugins
 	InUse func() []string    // returns who needs the plugins
@@ -32,8 +32,8 @@ type Uninstaller struct {
 
 const (
 	lookAgain = 2 * time.Second
-	// lastCalls is how long a call of a plugin that began before its program
-	// went may take to write its record.
+	// lastCalls is how long a plugin call may take to write its record if it began
+	// before the plugin was removed.
 	lastCalls = 2 * time.Second
 )
 
@@ -48,7 +48,7 @@ func (u *Uninstaller) Run(ctx context.Context) {
 			}
 			u.Tell(agent.Notice{Reason: "NotUninstalled", Message: left, Warning: true})
 		}
-		_ = wait.For(ctx, lookAgain) // the loop looks at ctx
+		_ = wait.For(ctx, lookAgain) // the loop checks ctx
 	}
 }
 
@@ -83,14 +83,14 @@ func (u *Uninstaller) try(ctx context.Context) string {
 	return strings.Join(errorTexts(remove(u.Record, u.Log, func(string) bool { return true })), "; ")
 }
 
-// broken reports whether a former try ended, with its process, between the plugins and
-// the rest, which goes last.
+// broken reports whether the process of a former try was killed after it had removed
+// the plugins, and before it removed the rest.
 func (u *Uninstaller) broken() bool {
 	entries, err := u.Record.Entries()
 	return err == nil && len(entries) > 0 && !slices.ContainsFunc(entries, func(e *install.Entry) bool { return isPlugin(e.Path) })
 }
 
-// nobody uses what is replaced.
+// nobody is an inUse that returns no users.
 func nobody() []string { return nil }
 
 func errorTexts(err error) []string {

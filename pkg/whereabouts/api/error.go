@@ -12,42 +12,41 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// ErrContended is wrapped by the error of a writer that lost every race for as long
-// as it had.
+// ErrContended is wrapped by the error of a writer that lost every race until its time
+// was up.
 var ErrContended = errors.New("others change the pool all the time")
 
 // IsTransient reports whether err is about this process's time or connection, and not
-// about what was asked: another process may have more luck.
+// about its request: another process may succeed.
 func IsTransient(err error) bool {
 	return kube.Unavailable(err) || errors.Is(err, ErrContended) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// IsAccessError reports whether the server does not let this node in, does not know
-// the kind, or cannot be told from another server. An operator must mend the token,
-// the role, the CRDs, the certificates, the clock or the way there; then what was
-// wanted can be done.
+// IsAccessError reports whether the server denies access, does not know the kind, or
+// does not prove its identity. An operator must repair the token, the role, the CRDs,
+// the certificates, the clock or the connection. Then the request can succeed.
 func IsAccessError(err error) bool {
 	var e *kube.Error
 	return IsDenied(err) || kube.Misdirected(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.NotFound(err)
 }
 
-// IsDenied reports whether the server does not let this node in.
+// IsDenied reports whether the server denies access.
 func IsDenied(err error) bool {
 	var e *kube.Error
 	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
 }
 
-// IsLostRace reports whether the server refused a patch because the pool was not as
-// it was read. Read it again.
+// IsLostRace reports whether the server refused a patch because the pool has changed
+// since it was read. Read it again.
 func IsLostRace(err error) bool {
 	return kube.Refused(err) || kube.Conflict(err) || kube.NotFound(err) || kube.Exists(err)
 }
 
 const shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// PauseAfterRace waits after a lost race: longer after each, and not as long as the
-// other writers. lost counts the races, and err is how the last was lost.
+// PauseAfterRace waits after a lost race: longer after each race, and for a random time,
+// so that writers do not meet again. lost counts the races; err is that of the last.
 func PauseAfterRace(ctx context.Context, lost int, err error) error {
 	longest := min(shortestPause<<min(lost, 10), longestPause)
 	if wait.For(ctx, rand.N(longest)) == nil {

@@ -24,7 +24,7 @@ const (
 	timeout    = time.Minute
 )
 
-// Plugin is what the verbs need of the world around them.
+// Plugin has what the verbs need from outside.
 type Plugin struct {
 	Version   string   // for the API server's log
 	FlatFiles []string // whereabouts' flat files of the node
@@ -215,7 +215,7 @@ func gc(ctx context.Context, c *call) error {
 	return store.GC(ctx, c.conf.Name, c.pools(), valid)
 }
 
-// status reports whether an ADD would succeed.
+// status returns why an ADD would fail, or nil.
 func status(ctx context.Context, c *call) error {
 	unavailable := func(err error) error {
 		return cnierr.Wrap(err, cnierr.NotAvailable, "", "network %s", c.name())

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// narrow leaves what pods of refs hold (all, if that is nil), and never what
-// no pod can hold.
+// narrow keeps what pods of refs hold, or what any pod holds if refs is nil. It drops
+// what no pod can hold.
 func narrow(s *api.Survey, refs map[string]bool) {
 	drop := func(ref string) bool {
 		_, _, ok := splitRef(ref)
@@ -21,7 +21,7 @@ func narrow(s *api.Survey, refs map[string]bool) {
 	s.Loose = slices.DeleteFunc(s.Loose, func(l *api.Reservation) bool { return drop(l.Spec.PodRef) })
 }
 
-// judge returns what is wrong, with the pods that live.
+// judge returns the findings. live has the pods that exist.
 func judge(s *api.Survey, live map[string]*podState, grace time.Duration) []*Finding {
 	type iface struct{ ref, name string }
 	holds := map[iface][]*api.Holding{}
@@ -100,7 +100,7 @@ func (f *Finding) judgeLoose(p *podState, claimed bool, grace time.Duration) {
 	}
 }
 
-// unused reports whether Multus has told p's addresses, and none is that of f's
+// unused reports whether p has a network-status of Multus, without the address of f's
 // reservation.
 func (f *Finding) unused(p *podState) bool {
 	return p.status != nil && !slices.ContainsFunc(readings(f.Reservation), func(a netip.Addr) bool { return p.names("", a) })

@@ -25,7 +25,7 @@ const DefaultInterval = 10 * time.Minute
 // replayTime bounds a replay: while it goes on, the plugins wait for its pool.
 const replayTime = 30 * time.Second
 
-// Options say what a [Reconciler] works with.
+// Options are those of a [Reconciler].
 type Options struct {
 	Client *kube.Client
 	// Grace lies between the look that first finds something stale and the one
@@ -50,13 +50,13 @@ type Journal interface {
 // Reconciler frees the addresses of pods that are gone, entry and reservation
 // together, and mends pairs of which one half is missing.
 //
-// Twice it must find the same entry, of the same container, without a pod, the
-// grace period apart; and it asks for the pod itself right before it frees
-// anything. A pod that exists keeps its addresses until its DEL, whether or not
-// Multus has annotated it, but for a pod in phase Succeeded or Failed for
-// longer than the grace period, and for an entry of a former sandbox: the pod
-// is ready, its network-status gives the interface another address, and that
-// one the pod holds by an entry of another container.
+// It frees an entry only if it has found it twice without a pod, of the same container
+// and the grace period apart. Right before that it asks the server for the pod. A pod
+// that exists keeps its addresses until its DEL, whether or not Multus has annotated it,
+// with two exceptions: a pod that has been in phase Succeeded or Failed for longer than
+// the grace period, and an entry of a former sandbox. The latter means that the pod is
+// ready, its network-status has another address for the interface, and the pod holds
+// that address by an entry of another container.
 //
 // Each patch tests that the entries are still the same container's, and a
 // reservation is deleted only as it was read; so several reconcilers, ADDs and
@@ -69,7 +69,7 @@ type Reconciler struct {
 	marks map[string]mark
 }
 
-// mark remembers what was found stale.
+// mark is a finding of an earlier look.
 type mark struct {
 	since time.Time
 	ref   string
@@ -92,8 +92,8 @@ func New(o Options) *Reconciler {
 	return &Reconciler{Options: o, marks: map[string]mark{}}
 }
 
-// Once looks, waits the grace period if there is a need to, and looks again. It
-// returns what the last look found, and an error if that was not everything.
+// Once looks, waits the grace period if that is needed, and looks again. It returns the
+// findings of the last look, and an error if that look did not see everything.
 func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 	errs := []error{r.replay(ctx)}
 	found, err := r.look(ctx, nil)
@@ -127,10 +127,10 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	return err
 }
 
-// look reads the store, judges it and acts on what is due. told are the pods of
-// which a watch has said when they went: then only their holdings are looked
-// at, and those that were marked before; nil looks at all. What cannot be read
-// is an [oddError], after everything else has been done.
+// look reads the store, judges it, and frees what is due. told has the pods that ended
+// according to a watch: look then judges only their addresses, and what was marked
+// before. If told is nil, it judges everything. Objects that cannot be read are returned
+// as an [oddError], after everything else has been done.
 func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Finding, error) {
 	survey, err := api.Inspect(ctx, r.Client)
 	if err != nil {
@@ -183,14 +183,14 @@ func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Fi
 	return found, nil
 }
 
-// oddError is of a look that has seen all but objects that nobody can read, and
-// holders that no server can be asked for: another look finds them as they are.
+// oddError is the error of a look that saw everything but objects that cannot be read
+// and holders whose pod no server can know. Another look would find the same.
 type oddError struct{ error }
 
 func (e oddError) Unwrap() error { return e.error }
 
-// due marks findings, and returns those that were marked long enough ago. What
-// is not found any more is forgotten, if it was looked at.
+// due marks findings, and returns those that were marked long enough ago. It forgets
+// marks of things that the look has judged and no longer finds.
 func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[string]time.Time, refs map[string]bool) []*Finding {
 	now := time.Now()
 	seen := map[string]mark{}

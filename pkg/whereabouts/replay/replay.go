@@ -35,7 +35,8 @@ func (j Journals) Waiting() (int, error) {
 	return total, errors.Join(errs...)
 }
 
-// Replay frees what can be freed now. The error is about what is left.
+// Replay frees the addresses that can be freed now. The error is about those that are
+// left.
 func (j Journals) Replay(ctx context.Context) error {
 	// It may have been closed since the entry was made.
 	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())

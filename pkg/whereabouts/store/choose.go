@@ -9,11 +9,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// choose returns the address that j gets: the lowest free one, or the one that it
-// wants. Who has lost one race takes the lowest again: mostly the other node has what
-// it wanted, and pods that start together get addresses side by side. Who has lost
-// more is in a crowd, and begins somewhere above the lowest, because everybody who lost
-// goes for the lowest again.
+// choose returns the address that j gets: the one that it wants, or the lowest free one.
+// After one lost race it is still the lowest: the other node mostly has its address by
+// then, and pods that start together get neighboring addresses. After more lost races
+// the search begins at random above the lowest, because all the others that lost want
+// the lowest again.
 func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (netip.Addr, error) {
 	if j.Want.IsValid() {
 		return j.Want, t.wanted(j, state, used)
@@ -65,7 +65,7 @@ func cannotGive(j *job, why string) error {
 		"cannot give %s the requested address %s: %s", j.Owner.PodRef, j.Want, why)
 }
 
-// union is what is taken in one set or another.
+// union has the addresses that are taken in at least one of the sets.
 type union []*ipam.Set
 
 // Page implements [ipam.Used].

@@ -36,7 +36,7 @@ type job struct {
 	// freed is what is taken out of the pool for good.
 	freed []held
 
-	// Of a job that wants an address:
+	// For a job that wants an address:
 	rng     *ipam.Range
 	addr    netip.Addr // in the pool, once committed
 	key     string     // of addr

@@ -36,8 +36,8 @@ type deferred struct {
 	Since  time.Time  `json:"since"`
 }
 
-// Journal is the directory of what is to be freed later. It is made when something
-// is first put into it.
+// Journal is the directory of addresses that are to be freed later. It is made with its
+// first entry.
 type Journal struct{ Path string }
 
 func (j Journal) put(d *deferred) error {
@@ -181,7 +181,7 @@ func SameServer(client *kube.Client, e Endpoint) bool {
 	return err == nil && there.Server() == client.Server() && there.Namespace() == client.Namespace()
 }
 
-// Endpoint is how to reach what a journal's entry is about.
+// Endpoint says how to reach the server of a journal's entry.
 type Endpoint struct {
 	Kubeconfig string
 	Namespace  string // "" is that of the kubeconfig's current context
@@ -190,8 +190,8 @@ type Endpoint struct {
 	FlatFile string
 }
 
-// Add leaves it to the journal to free what owner's attachment holds in pools, for a
-// caller that cannot even tell which server it should talk to.
+// Add writes into the journal that the addresses of owner's attachment in pools are to
+// be freed. It is for a caller that does not know the server.
 func (j Journal) Add(e Endpoint, owner ipam.Owner, pools []ipam.Pool) error {
 	for _, pool := range pools {
 		d := &deferred{

@@ -44,7 +44,7 @@ func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
 // canceled reports whether the address that a asks for is no longer needed.
 func (a *ask) canceled() bool { return a.isCanceled != nil && a.isCanceled() }
 
-// nothing reports whether the asker only wants the journal seen to.
+// nothing reports whether the asker only wants the journal to be replayed.
 func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
 
 // answer ends an ask: an address, an error, or neither when something was
@@ -85,7 +85,7 @@ const (
 	sandboxLook = 200 * time.Millisecond
 )
 
-// errAgain is wrapped when the writer could do nothing for itself now.
+// errAgain is wrapped when the writer could not carry out its own ask yet.
 var errAgain = errors.New("to be tried again")
 
 // writer carries jobs out, in their order, of which own is this process's. An

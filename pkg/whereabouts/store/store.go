@@ -219,7 +219,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	return cmp.Or(silence, done.Silence), err
 }
 
-// deferAsk leaves it to the journal to free what j gives back, because of why.
+// deferAsk writes into the journal what j frees; why is the reason.
 func (s *Store) deferAsk(pool ipam.Pool, j *job, why error) {
 	if j.journalFile == "" {
 		kubeconfig, flatFile := j.Kubeconfig, j.FlatFile

@@ -27,7 +27,8 @@ const (
 	foreignLooks = 3
 )
 
-// turn is a writer's work: what several processes ask of one pool.
+// turn is the work of a writer: it carries out the asks of several processes for one
+// pool.
 type turn struct {
 	s    *Store
 	pool ipam.Pool
@@ -113,8 +114,8 @@ func (t *turn) concerns(j *job, err error) bool {
 	return true
 }
 
-// run goes on until nothing is open. When the server does not answer, what is
-// to be freed is left to the journal; who wants an address tries again later.
+// run goes on until nothing is open. If the server does not answer, addresses that are
+// to be freed go into the journal, and asks for an address are tried again later.
 func (t *turn) run(ctx context.Context) error {
 	for lost := 0; t.open(); {
 		err := t.step(ctx, lost)
@@ -141,7 +142,7 @@ func (t *turn) run(ctx context.Context) error {
 			if api.IsAccessError(err) || t.own.open() {
 				return err
 			}
-			return nil // the others have time of their own
+			return nil // the other processes have their own time
 		case api.IsTransient(err), !t.refuse(err):
 			return err
 		}
