@@ -84,9 +84,9 @@ func (k *Keeper) Run(ctx context.Context) {
 		if k.set(err) {
 			switch {
 			case err != nil:
-				k.Log.Warn("the plugin's kubeconfig is not as it should be", "err", err)
+				k.Log.Warn("cannot keep the plugin's kubeconfig", "err", err)
 			default:
-				k.Log.Info("the plugin's kubeconfig is as it should be", "renewAt", k.fresh.Format(time.RFC3339))
+				k.Log.Info("the plugin's kubeconfig is up to date", "renewAt", k.fresh.Format(time.RFC3339))
 			}
 		}
 		_ = wait.For(ctx, pause) // the loop checks ctx

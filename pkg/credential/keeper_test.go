@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// lab is the agent's keeping of the plugin's kubeconfig, on a real API
+// lab is a keeper of the plugin's kubeconfig, on a real API
 // server.
 type lab struct {
 	t     *testing.T
@@ -152,8 +152,8 @@ func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
 	}
 }
 
-// tokens returns the client of a server that accepts everything and gives tokens of
-// this life.
+// tokens returns the client of a server that accepts everything and issues tokens of
+// this lifetime.
 func tokens(t *testing.T, life time.Duration) *kube.Client {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -419,8 +419,8 @@ func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
 	n.wantRemoved(install.Removed, "a")
 }
 
-// TestWaitForAFileThatIsBeingWrittenEndsWithTheContext has somebody who installs be
-// told to stop.
+// TestWaitForAFileThatIsBeingWrittenEndsWithTheContext ends the context of an
+// installation that waits.
 func TestWaitForAFileThatIsBeingWrittenEndsWithTheContext(t *testing.T) {
 	n := newNode(t)
 	if err := os.WriteFile(n.path("a"), []byte("just written"), 0o755); err != nil {

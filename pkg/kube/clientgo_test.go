@@ -60,7 +60,7 @@ func comparable(t *transport.Config) *transport.Config {
 	return &c
 }
 
-// client-go is what users know: of each kubeconfig ours makes what it makes.
+// Users know client-go, so each kubeconfig must mean here what it means there.
 func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 	const (
 		v1    = "apiVersion: client.authentication.k8s.io/v1\n"

@@ -15,8 +15,8 @@ var (
 	MountsOf     = mountsOf
 )
 
-// UseHandles has NetnsExists ask for file handles of namespaces first, or never,
-// until t ends.
+// UseHandles makes NetnsExists ask for file handles of namespaces first, or never, until
+// t ends.
 func UseHandles(t testing.TB, yes bool) {
 	before := noHandles.Swap(!yes)
 	t.Cleanup(func() { noHandles.Store(before) })

@@ -8,7 +8,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// What tests ask, and the product does not.
+// This file has queries that only tests need.
 
 // awaitDevice waits until the namespace has a device that want accepts, and returns it:
 // one that comes home when its namespace has died, or that is being moved. what

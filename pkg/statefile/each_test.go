@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Whatever lies in the directory: ReadEach reads what List lists, as Read does.
+// ReadEach must agree with List and Read, whatever is in the directory.
 func TestReadEachIsListAndRead(t *testing.T) {
 	d := openAt(t, filepath.Join(t.TempDir(), "state"))
 	path := func(name string) string { return filepath.Join(d.Path(), name) }

@@ -61,7 +61,7 @@ func (r *Recorder) Run(ctx context.Context) {
 			_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
 			cancel()
 			if err != nil && ctx.Err() == nil && !kube.Exists(err) {
-				r.log.Warn("no Event", "reason", n.Reason, "err", err)
+				r.log.Warn("Event not sent", "reason", n.Reason, "err", err)
 			}
 		}
 	}

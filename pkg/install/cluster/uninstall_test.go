@@ -96,8 +96,8 @@ func (c *installed) merge(path string, patch map[string]any) {
 	c.do(http.MethodPatch, path, "application/merge-patch+json", patch)
 }
 
-// agentsAre sets the status of the DaemonSet: all agents are of its present form, and
-// so many of them are ready.
+// agentsAre sets the status of the DaemonSet: there are all agents, of its present form,
+// and ready of them are ready.
 func (c *installed) agentsAre(ready, all int) {
 	c.t.Helper()
 	var d struct{ Metadata struct{ Generation int64 } }
@@ -140,7 +140,7 @@ func (c *installed) eventOf(node, reason, message string, age time.Duration) {
 	})
 }
 
-// args returns those of the agents.
+// args returns the arguments of the agents.
 func (c *installed) args() string {
 	c.t.Helper()
 	var d struct {
@@ -317,7 +317,7 @@ func testForceAndDelete(c *installed, all int) {
 	}
 }
 
-// definitions returns how many of whereabouts' there are.
+// definitions returns the number of whereabouts' CustomResourceDefinitions.
 func (c *installed) definitions() int {
 	return strings.Count(string(c.do(http.MethodGet, crds, "", nil)), `.whereabouts.cni.cncf.io","uid"`)
 }

@@ -80,14 +80,14 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 			continue
 		}
 		if users := inUse(); len(users) > 0 {
-			p.Log.Info("not wanted any more, and kept while it may be needed", "path", e.Path, "users", users)
+			p.Log.Info("plugin no longer wanted, kept while it may be needed", "path", e.Path, "users", users)
 			continue
 		}
 		outcome, err := p.Record.Remove(e.Path)
 		if err != nil {
 			return err
 		}
-		p.Log.Info("not wanted any more", "path", e.Path, "outcome", outcome)
+		p.Log.Info("plugin no longer wanted", "path", e.Path, "outcome", outcome)
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ func returnedNIC(t *testing.T, more ...string) *bench {
 	return b
 }
 
-// A process that makes room for a NIC of its own renames any other that has the name
-// from a pod. It must not do so while that one is just getting its own name.
+// A process that frees a name for its own NIC renames any other NIC that has the name
+// from a pod. It must not do so while that other NIC is getting its own name back.
 func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 	for name, more := range map[string][]string{
 		"under the pod's name":            nil,
@@ -59,7 +59,7 @@ func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 	}
 }
 
-// onWarning calls itself with each message of a log.
+// onWarning is a log handler that is called with each message.
 type onWarning func(string)
 
 func (f onWarning) Enabled(context.Context, slog.Level) bool      { return true }
@@ -67,7 +67,7 @@ func (f onWarning) Handle(_ context.Context, r slog.Record) error { f(r.Message)
 func (f onWarning) WithAttrs([]slog.Attr) slog.Handler            { return f }
 func (f onWarning) WithGroup(string) slog.Handler                 { return f }
 
-// What is restored after the names can take seconds for each NIC of a pod.
+// The rest of a NIC's state can take seconds to restore. Other NICs need the lock then.
 func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
 	b := returnedNIC(t)
 	forge(t, b, func(r *ledger.Record) { r.Loan.Snapshot.Sysctls["ipv4/conf/"+nicName+"/none"] = "1" })

@@ -28,7 +28,7 @@ func journal(t *testing.T, stateDir string, kubeconfigs ...string) {
 	}
 }
 
-// nodeFile has the node open these paths and no others.
+// nodeFile makes the node file open these paths and no others.
 func nodeFile(t *testing.T, paths ...string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.yaml")
@@ -48,7 +48,7 @@ func TestEveryStateDirectoryCounts(t *testing.T) {
 	}
 }
 
-// The rest of what it does needs a server: cmd/rail-agent's tests have one.
+// Everything else needs a server, which the tests of cmd/rail-agent have.
 func TestKubeconfigThatTheNodeFileClosedIsNotUsed(t *testing.T) {
 	one, two := t.TempDir(), t.TempDir()
 	closed, missing := filepath.Join(one, "closed"), filepath.Join(two, "missing")

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Two pods of a job that start together on two nodes get addresses side by side, also
-// where one node loses the race for the lowest, or for the making of the pool.
+// Two pods of a job that start together on two nodes get neighboring addresses, even if
+// one node loses the race for the lowest one, or the race to make the pool.
 func TestWhoLosesOneRaceGetsTheNextAddress(t *testing.T) {
 	for _, lost := range []string{http.MethodPatch, http.MethodPost} {
 		t.Run(lost, func(t *testing.T) {
