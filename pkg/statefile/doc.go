@@ -3,8 +3,8 @@
 //
 // Every access goes through an [os.Root]: a name or a planted symbolic link
 // that leads out of the directory is refused; reading and locking refuse any
-// symbolic link. Only [Dir.ReadEach] uses no [os.Root]: it opens the entries of the
-// directory itself. Directories are 0700, files 0600, both owned by the user who runs
+// symbolic link. Only [Dir.ReadEach] uses no [os.Root], and opens only entries that it
+// found in the directory. Directories are 0700, files 0600, both owned by the user who runs
 // the plugin (root).
 //
 // A write is a temporary file and a rename. On tmpfs that is all, because the
