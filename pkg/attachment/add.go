@@ -75,7 +75,7 @@ const maxHolders = 5
 // and those that hold a device that a part needs. For the latter it waits, because the
 // device may be on its way to the host. An ADD ends other attachments only here.
 func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
-	n.Sweep(ctx, tx.Key)
+	n.sweep(ctx, tx.Key, 0)
 	for _, part := range p.Claim {
 		for range maxHolders {
 			holder, err := part.Holder(tx)

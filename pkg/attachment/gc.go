@@ -9,7 +9,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
-	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
 // GC ends the attachments of the configuration's network that the runtime does
@@ -17,7 +16,7 @@ import (
 // sweeps. It goes on after a failure, joins the errors, and forwards to IPAM.
 func (n *Node) GC(ctx context.Context, c *Call) error {
 	var errs []error
-	for _, s := range n.Sweep(ctx, ledger.Key{}) {
+	for _, s := range n.Sweep(ctx) {
 		errs = append(errs, s.Err)
 	}
 	if valid, listed := c.Conf.Valid(); listed {

@@ -22,9 +22,13 @@ const (
 	lockWait   = 60 * time.Second // for another process that works on the same attachment
 	returnWait = 5 * time.Second  // for what returns to the host when a pod netns ends
 
-	sweepWait  = 10 * time.Second // for ending one attachment of another pod in passing
+	endWait    = 10 * time.Second // for ending one attachment of another pod in passing
 	retryAfter = 30 * time.Second // until an ADD asks a failed IPAM plugin again
 )
+
+// SweepWait bounds the wait of a sweep for all that the kernel is about to return or
+// delete: what pods left that died a moment before.
+const SweepWait = 2 * time.Second
 
 // Node is what a verb works on: this host, its ledger, and the order in which
 // attachments are released. Close it when done.

@@ -16,13 +16,19 @@ type Swept struct {
 }
 
 // Sweep ends the attachments of this host netns whose pod netns is gone, and
-// those whose addresses are still to be freed, but not the one named except.
-// It hardly waits. An attachment that another process works on, or whose NIC is still
-// on its way to the host, is left for the next sweep. An IPAM plugin gets sweepWait. In
-// an ADD, whose attachment is except, an IPAM plugin that has just failed is not asked
-// again at once.
-func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
+// those whose addresses are still to be freed. An attachment that another process works
+// on is left for the next sweep, and so is one whose interface the kernel has not yet
+// returned or deleted: Sweep waits for all of these together up to [SweepWait]. An IPAM
+// plugin gets endWait.
+func (n *Node) Sweep(ctx context.Context) []Swept {
+	return n.sweep(ctx, ledger.Key{}, SweepWait)
+}
+
+// sweep is [Node.Sweep] with another wait. In an ADD, whose attachment is except, that
+// one stays, and an IPAM plugin that has just failed is not asked again at once.
+func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration) []Swept {
 	var swept []Swept
+	until := time.Now().Add(wait)
 	stale, errs := n.Stale()
 	for _, err := range errs {
 		n.Log.Warn("a record cannot be read", "err", err)
@@ -32,7 +38,7 @@ func (n *Node) Sweep(ctx context.Context, except ledger.Key) []Swept {
 		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < retryAfter {
 			continue
 		}
-		err := n.End(ctx, r, 0)
+		err := n.End(ctx, r, time.Until(until))
 		if errors.Is(err, statefile.ErrBusy) {
 			continue
 		}
@@ -74,7 +80,7 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	if err != nil || r == nil || r.Phase != ledger.Freeing && n.Alive(r) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, sweepWait)
+	ctx, cancel := context.WithTimeout(ctx, endWait)
 	defer cancel()
 	return n.end(ctx, r, wait)
 }

@@ -55,7 +55,7 @@ func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []er
 	if dryRun {
 		return endings, errs
 	}
-	swept := n.Sweep(ctx, ledger.Key{})
+	swept := n.Sweep(ctx)
 	left, _ := n.Stale() // what it cannot read was reported above
 	failed := 0
 	for i := range endings {

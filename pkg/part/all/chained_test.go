@@ -310,11 +310,11 @@ func TestRecordOfRDMAAloneIsEndedByAll(t *testing.T) {
 		before := b.node.State()
 		b.putRDMA()
 		n := b.open()
-		if swept := n.Sweep(context.Background(), ledger.Key{}); len(swept) != 0 {
+		if swept := n.Sweep(context.Background()); len(swept) != 0 {
 			t.Errorf("the pod lives, but swept: %+v", swept[0])
 		}
 		b.pod.Delete()
-		if swept := n.Sweep(context.Background(), ledger.Key{}); len(swept) != 1 || swept[0].Err != nil {
+		if swept := n.Sweep(context.Background()); len(swept) != 1 || swept[0].Err != nil {
 			t.Errorf("swept: %+v", swept)
 		}
 		b.untouched(before)

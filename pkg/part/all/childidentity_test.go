@@ -142,3 +142,24 @@ func TestMacvlanThatThePodHidAndSetDownIsNoObstacle(t *testing.T) {
 	b.node.MustRun(b.call("DEL", config))
 	b.nothingHeld()
 }
+
+// A macvlan that a pod moved to a netns that outlives the pod's goes on answering.
+func TestMacvlanThatOutlivesItsPodKeepsItsAddress(t *testing.T) {
+	b := newBench(t)
+	before := b.node.State()
+	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
+	b.node.MustRun(b.call("ADD", config))
+	elsewhere := testnet.NewNetns(t, "elsewhere")
+	b.pod.IP("link", "set", "net1", "netns", elsewhere.Name, "name", "keep")
+	elsewhere.Batch(nil, "link set keep up", "addr add 172.31.1.1/24 dev keep")
+	b.pod.Delete()
+	_, err := b.node.Run(b.call("DEL", config))
+	fails(t, err, cnierr.NotHome, "net1", nicName, "netns")
+	b.open().Sweep(t.Context())
+	if len(b.held()) == 0 {
+		t.Error("its address is free, and the dead pod answers for it")
+	}
+	elsewhere.Delete()
+	b.node.MustRun(b.call("DEL", config))
+	b.untouched(before)
+}

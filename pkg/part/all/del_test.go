@@ -266,7 +266,7 @@ func freedLater(t *testing.T, b *bench, before string) {
 	if err := os.Rename(filepath.Join(b.path, "hidden"), filepath.Join(b.path, "whereabouts")); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range b.open().Sweep(context.Background(), ledger.Key{}) {
+	for _, s := range b.open().Sweep(context.Background()) {
 		if s.Err != nil {
 			t.Error(s.Err)
 		}
@@ -351,10 +351,10 @@ func TestSweepOfOneNodeLeavesTheOthersRecordsAlone(t *testing.T) {
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
 	b.pod.Delete()
 	second := &bench{t: t, node: testnet.NewNetns(t, "node2"), state: b.state}
-	if swept := second.open().Sweep(context.Background(), ledger.Key{}); len(swept) != 0 {
+	if swept := second.open().Sweep(context.Background()); len(swept) != 0 {
 		t.Errorf("the second node swept %+v", swept)
 	}
-	if swept := b.open().Sweep(context.Background(), ledger.Key{}); len(swept) != 1 || swept[0].Err != nil {
+	if swept := b.open().Sweep(context.Background()); len(swept) != 1 || swept[0].Err != nil {
 		t.Errorf("the first node swept %+v", swept)
 	}
 }

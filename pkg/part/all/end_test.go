@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
 )
 
 // TestEndLeavesAnAttachmentThatHasTheNameNow ends what was stale when somebody
@@ -37,7 +38,7 @@ func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
 	if len(stale) != 1 || len(errs) > 0 {
 		t.Fatal(stale, errs)
 	}
-	if err := n.End(context.Background(), stale[0], 0); err != nil || len(b.records()) != 0 {
+	if err := n.End(context.Background(), stale[0], attachment.SweepWait); err != nil || len(b.records()) != 0 {
 		t.Error(err, b.records())
 	}
 }

@@ -16,35 +16,46 @@ import (
 )
 
 // Release deletes the attachment's macvlan in the pod netns. If the pod moved the
-// macvlan to another netns, where it may still answer, Release waits until it is
-// gone. A macvlan that is nowhere was deleted in the pod.
+// macvlan to another netns, where it may still answer, or if the kernel has not yet
+// deleted it with a dead pod netns (cleanup_net), Release waits until it is gone. A
+// macvlan that is nowhere was deleted in the pod.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	r, pod := releasing.Record, releasing.Pod
-	if pod == nil {
-		return nil // it died with its netns
-	}
-	if r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && !hasMAC(pod, r) {
+	if pod != nil && r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && !hasMAC(pod, r) {
 		return nil // another pod's: its netns has the inode number of ours
 	}
 	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
 	defer cancel()
 	err := wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
-		found, err := macvlansOf(releasing)
-		if err != nil {
-			return true, err
-		}
-		sure := slices.ContainsFunc(found, func(l *link.Link) bool { return l.MAC.String() == r.MAC })
-		if err := deleteAll(pod, found, sure, releasing.Silent); err != nil || sure {
-			return true, err
+		if pod != nil {
+			deleted, err := deleteIn(releasing)
+			if err != nil || deleted {
+				return true, err
+			}
 		}
 		hidden, err := hidden(releasing)
 		return !hidden, err
 	})
-	if wait.Ended(waiting, err) {
+	switch ended := wait.Ended(waiting, err); {
+	case ended && pod == nil:
+		return cnierr.Wrap(attachment.ErrNowhere, cnierr.NotHome, "end the processes of that pod if any are left; a sweep or `railctl gc` tries again",
+			"the pod netns is gone, but its macvlan %s (%s on %s) is still up", r.IfName, r.MAC, r.Child.Master)
+	case ended:
 		return cnierr.New(cnierr.NotHome, "end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again",
 			"the pod moved its macvlan %s (%s on %s) to another netns, where it is still up", r.IfName, r.MAC, r.Child.Master)
 	}
 	return err
+}
+
+// deleteIn deletes the attachment's macvlans in the pod netns. It reports whether the
+// one with the recorded MAC was among them: then there are no others.
+func deleteIn(releasing *attachment.Releasing) (deleted bool, err error) {
+	found, err := macvlansOf(releasing)
+	if err != nil {
+		return false, err
+	}
+	sure := slices.ContainsFunc(found, func(l *link.Link) bool { return l.MAC.String() == releasing.Record.MAC })
+	return sure, deleteAll(releasing.Pod, found, sure, releasing.Silent)
 }
 
 func hasMAC(pod *link.Netns, r *ledger.Record) bool {
@@ -145,12 +156,12 @@ func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
 // any MAC and address in the master's network until it ends anyway.
 func hidden(releasing *attachment.Releasing) (bool, error) {
 	n, r := releasing.Node, releasing.Record
-	if r.MAC == "" {
-		return false, nil
-	}
 	ns := releasing.Home
 	if r.Child.InPod {
 		ns = releasing.Pod
+	}
+	if r.MAC == "" || ns == nil {
+		return false, nil // not made yet, or its parent died with the pod netns
 	}
 	master, err := ns.ByName(r.Child.Master)
 	if errors.Is(err, link.ErrNotFound) {
