@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -89,8 +89,8 @@ func newBinaries(a *agent) (*binaries, error) {
 		}
 	}
 	if len(b.names) == 0 {
-		return nil, cnierr.New(cnierr.InvalidConfig, "name the directory that has them by --own, or leave --cni-bin away",
-			"there is none of the plugins in %s to compare those in the CNI directories with", a.Own)
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "there is none of the plugins in %s to compare those in the CNI directories with", a.Own),
+			"name the directory that has them by --own, or leave --cni-bin away")
 	}
 	b.watcher = newWatcher(a.Log)
 	return b, nil

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -55,7 +55,7 @@ func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		err = cnierr.Wrap(err, cnierr.IO, "free the port, or name another one by --metrics", "metrics")
+		err = failure.WithCure(failure.Wrap(err, failure.IO, "metrics"), "free the port, or name another one by --metrics")
 		if was := a.metricsState.set(err); was == nil || was.Error() != err.Error() {
 			a.tell(a.Log, Notice{"MetricsUnavailable", err.Error(), true})
 		}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -182,7 +182,7 @@ func (a *agent) private() (*server, error) {
 func listenUnix(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
-		return nil, cnierr.New(cnierr.IO, "end it, or name another socket by --socket", "another rail-agent answers at %s", path)
+		return nil, failure.WithCure(failure.New(failure.IO, "another rail-agent answers at %s", path), "end it, or name another socket by --socket")
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path)
@@ -194,5 +194,5 @@ func listenUnix(path string) (net.Listener, error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
 	}}
 	l, err := private.Listen(context.Background(), "unix", path)
-	return l, cnierr.Wrap(err, cnierr.IO, "", "socket %s", path)
+	return l, failure.Wrap(err, failure.IO, "socket %s", path)
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -57,7 +57,7 @@ func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err err
 	}
 	if pod.ID.Equal(n.Netns.ID) {
 		pod.Close()
-		return nil, nil, cnierr.New(cnierr.InvalidNetns, "", "CNI_NETNS %s is the plugin's own netns: nothing can be lent to the host itself", c.Netns)
+		return nil, nil, failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own netns: nothing can be lent to the host itself", c.Netns)
 	}
 	unlock, err := n.lock(ctx, c.Key)
 	if err != nil {
@@ -101,8 +101,8 @@ func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 		return err
 	}
 	if old.Netns.Equal(tx.Pod.ID) && n.Ledger.OfThisBoot(old) && old.Phase == ledger.Lent && old.HasInterface() {
-		return cnierr.New(cnierr.NameTaken, "end it with DEL first", "%s is attached already, since %s, with %s",
-			tx.Key, old.Created.Format(time.RFC3339), old.NICName())
+		return failure.WithCure(failure.New(failure.NameTaken, "%s is attached already, since %s, with %s", tx.Key, old.Created.Format(time.RFC3339), old.NICName()),
+			"end it with DEL first")
 	}
 	return n.endFirst(ctx, old)
 }
@@ -113,7 +113,7 @@ func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
 	err := n.end(ctx, old, returnWait)
 	if err == nil {
 		if _, kept := n.Ledger.Get(old.Key); kept == nil {
-			err = cnierr.New(cnierr.TryAgain, "install it again", "the IPAM plugin that is to free its addresses is not in CNI_PATH")
+			err = failure.WithCure(failure.New(failure.TryAgain, "the IPAM plugin that is to free its addresses is not in CNI_PATH"), "install it again")
 		}
 	}
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -64,7 +64,7 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 	switch {
 	case stale:
 	case old.Phase != ledger.Lent:
-		return nil, cnierr.New(cnierr.TryAgain, "end it with DEL first", "the attachment %s is not complete (%s)", tx.Key, old.Phase)
+		return nil, failure.WithCure(failure.New(failure.TryAgain, "the attachment %s is not complete (%s)", tx.Key, old.Phase), "end it with DEL first")
 	case !part.Recorded(old) || part.InPlace(old, tx.Pod):
 		return old, nil
 	case old.HasInterface():

@@ -6,14 +6,14 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Mismatch returns the error of a CHECK that found the attachment changed.
 func Mismatch(format string, args ...any) error {
-	return cnierr.New(cnierr.Mismatch, "recreate the pod", format, args...)
+	return failure.WithCure(failure.New(failure.Mismatch, format, args...), "recreate the pod")
 }
 
 // Checking has what the parts compare in a CHECK.

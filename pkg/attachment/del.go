@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -61,7 +61,9 @@ func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Reco
 
 // isCorrupt reports whether err means a record that no version can read. A record of a
 // newer version is not corrupt.
-func isCorrupt(err error) bool { return cnierr.Code(err) == cnierr.BadRecord && !ledger.IsNewer(err) }
+func isCorrupt(err error) bool {
+	return failure.KindOf(err) == failure.BadRecord && !ledger.IsNewer(err)
+}
 
 // endBelieved ends an attachment for its own DEL. If the record was edited, it
 // sets the record aside and returns false: the interface then tells what to end.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // GC ends the attachments of the configuration's network that the runtime does
@@ -46,11 +46,11 @@ func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachme
 func (n *Node) Status(ctx context.Context, c *Call, p *Plan) error {
 	for _, part := range p.Claim {
 		if err := part.Available(n); err != nil {
-			code := cnierr.NotAvailable
-			if cnierr.Code(err) == cnierr.Limited {
-				code = cnierr.Limited
+			kind := failure.NotAvailable
+			if failure.KindOf(err) == failure.Limited {
+				kind = failure.Limited
 			}
-			return cnierr.Wrap(err, code, "", "network %q", c.Conf.Name)
+			return failure.Wrap(err, kind, "network %q", c.Conf.Name)
 		}
 	}
 	if p.Chained != nil {

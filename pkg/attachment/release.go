@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -58,8 +58,8 @@ func (n *Node) believe(r *ledger.Record) error {
 	if !host && n.Ledger.Proves(r) {
 		return nil
 	}
-	return cnierr.Wrap(errEdited, cnierr.BadRecord, "compare it with `ip link`; a DEL of the attachment keeps it aside and goes by the interface itself",
-		"the NIC %s was never lent to %s", r.NICName(), r.Holder())
+	return failure.WithCure(failure.Wrap(errEdited, failure.BadRecord, "the NIC %s was never lent to %s", r.NICName(), r.Holder()),
+		"compare it with `ip link`; a DEL of the attachment keeps it aside and goes by the interface itself")
 }
 
 // release releases the parts of a record that selected accepts, and removes the

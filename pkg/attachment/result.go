@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/vishvananda/netlink"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -97,7 +97,7 @@ func (c *Call) encode(result *current.Result) (json.RawMessage, error) {
 // prevResult returns the configuration's prevResult in the newest version.
 func (c *Call) prevResult() (*current.Result, error) {
 	if len(c.Conf.PrevResult) == 0 {
-		return nil, cnierr.New(cnierr.InvalidConfig, "the runtime must pass the result of ADD", "Required prevResult missing")
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "Required prevResult missing"), "the runtime must pass the result of ADD")
 	}
 	// A prevResult may lack the version that the configuration has.
 	raw, err := c.prevKeys()
@@ -113,7 +113,7 @@ func (c *Call) prevResult() (*current.Result, error) {
 	}
 	result, err := create.CreateFromBytes(bytes)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+		return nil, failure.Wrap(err, failure.Decode, "prevResult")
 	}
 	return current.NewResultFromResult(result)
 }
@@ -125,7 +125,7 @@ func (c *Call) prevKeys() (map[string]json.RawMessage, error) {
 	if err == nil {
 		err = json.Unmarshal(c.Conf.PrevResult, &keys)
 	}
-	return keys, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+	return keys, failure.Wrap(err, failure.Decode, "prevResult")
 }
 
 // unchanged returns prevResult as a chained plugin's result: the very text, if
@@ -135,7 +135,7 @@ func (c *Call) unchanged() (json.RawMessage, error) {
 		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(c.Conf.PrevResult, &named); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+		return nil, failure.Wrap(err, failure.Decode, "prevResult")
 	}
 	switch named.CNIVersion {
 	case c.Conf.CNIVersion:
@@ -154,7 +154,7 @@ func (c *Call) unchanged() (json.RawMessage, error) {
 	}
 	converted, err := result.GetAsVersion(c.Conf.CNIVersion)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+		return nil, failure.Wrap(err, failure.Decode, "prevResult")
 	}
 	return json.Marshal(converted)
 }

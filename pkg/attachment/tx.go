@@ -8,7 +8,7 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -58,8 +58,8 @@ func (tx *Tx) NameFree(names ...string) error {
 	if err != nil || taken == nil {
 		return err
 	}
-	return cnierr.New(cnierr.NameTaken, "remove that interface, or attach the network under another name",
-		"the pod netns %s has an interface %q already (%s)", tx.Pod.Path, name, taken.Describe())
+	return failure.WithCure(failure.New(failure.NameTaken, "the pod netns %s has an interface %q already (%s)", tx.Pod.Path, name, taken.Describe()),
+		"remove that interface, or attach the network under another name")
 }
 
 // claim lets the parts claim, and writes the record while their locks are held.

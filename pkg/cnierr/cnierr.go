@@ -2,14 +2,15 @@ package cnierr
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Error codes. Those below 100 are the specification's (CNI SPEC, section 5,
+// CNI error codes. Those below 100 are the specification's (CNI SPEC, section 5,
 // "Error"); from 100 on they are this project's.
 const (
 	UnknownContainer = types.ErrUnknownContainer
@@ -23,78 +24,63 @@ const (
 	Limited          = types.ErrLimitedConnectivity
 	Internal         = types.ErrInternal
 
-	// NICNotFound: no NIC of this node matches the selector.
-	NICNotFound uint = 100
-	// NICProtected: a guardrail forbids lending the NIC.
+	NICNotFound  uint = 100
 	NICProtected uint = 101
-	// NICLent: another attachment holds the NIC.
-	NICLent uint = 102
-	// NameTaken: the name that the interface must get exists already.
-	NameTaken uint = 103
-	// NotHome: a NIC could not be brought back to the host.
-	NotHome uint = 104
-	// IPAM: the IPAM plugin failed, or no address is left.
-	IPAM uint = 105
-	// BadRecord: a state file is corrupt, or was written by a newer version.
-	BadRecord uint = 106
-	// Mismatch: CHECK found the attachment other than ADD left it.
-	Mismatch uint = 107
-	// Kernel: the kernel refused a change of a link.
-	Kernel uint = 108
+	NICLent      uint = 102
+	NameTaken    uint = 103
+	NotHome      uint = 104
+	IPAM         uint = 105
+	BadRecord    uint = 106
+	Mismatch     uint = 107
+	Kernel       uint = 108
 )
 
-// Error says what went wrong, and how to cure it. Its text is
-// "<what>: <cause>; <cure>", without the parts that are empty.
-type Error struct {
-	Code uint   // CNI error code, see the constants
-	What string // the object and what failed, as a user would say it
-	Err  error  // the cause, may be nil
-	Cure string // what the user can do, may be empty
+// codes has the code of every kind.
+var codes = map[failure.Kind]uint{
+	failure.UnknownContainer: UnknownContainer,
+	failure.InvalidEnv:       InvalidEnv,
+	failure.IO:               IO,
+	failure.Decode:           Decode,
+	failure.InvalidConfig:    InvalidConfig,
+	failure.InvalidNetns:     InvalidNetns,
+	failure.TryAgain:         TryAgain,
+	failure.NotAvailable:     NotAvailable,
+	failure.Limited:          Limited,
+	failure.Internal:         Internal,
+	failure.NICNotFound:      NICNotFound,
+	failure.NICProtected:     NICProtected,
+	failure.NICLent:          NICLent,
+	failure.NameTaken:        NameTaken,
+	failure.NotHome:          NotHome,
+	failure.IPAM:             IPAM,
+	failure.BadRecord:        BadRecord,
+	failure.Mismatch:         Mismatch,
+	failure.Kernel:           Kernel,
 }
 
-func (e *Error) Error() string {
-	s := e.What
-	if e.Err != nil {
-		if s != "" {
-			s += ": "
-		}
-		s += e.Err.Error()
-	}
-	if e.Cure != "" {
-		s += "; " + e.Cure
-	}
-	return s
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// New makes an error without a further cause.
-func New(code uint, cure, format string, args ...any) *Error {
-	return &Error{Code: code, What: fmt.Sprintf(format, args...), Cure: cure}
-}
-
-// Wrap makes an error with a cause. It returns nil when err is nil.
-func Wrap(err error, code uint, cure, format string, args ...any) error {
-	if err == nil {
-		return nil
-	}
-	return &Error{Code: code, What: fmt.Sprintf(format, args...), Err: err, Cure: cure}
-}
-
-// Code returns the code of the outermost [Error] in err's tree, or else of a
-// *types.Error in it (another plugin's answer), or else [Internal]. It is never
-// 0, which a runtime would take for success.
+// Code returns the code of the outermost kind in err's tree, or else of a *types.Error
+// in it (another plugin's answer), or else [Internal]. It is never 0, which a runtime
+// would take for success.
 func Code(err error) uint {
-	var ours *Error
-	if errors.As(err, &ours) && ours.Code != 0 {
-		return ours.Code
+	var kind failure.Kind
+	if errors.As(err, &kind) {
+		return codes[kind]
 	}
 	var theirs *types.Error
 	if errors.As(err, &theirs) && theirs.Code != 0 {
 		return theirs.Code
 	}
 	return Internal
+}
+
+// KindOf returns the kind that has this code, or [failure.Internal] if none has it.
+func KindOf(code uint) failure.Kind {
+	for kind, c := range codes {
+		if c == code {
+			return kind
+		}
+	}
+	return failure.Internal
 }
 
 // ToCNI turns err into what skel prints: the whole text, and the code of the

@@ -4,43 +4,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 var errCause = fmt.Errorf("open x: %w", fs.ErrNotExist)
-
-func TestTexts(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{New(IO, "", "the disk %q", "a"), `the disk "a"`},
-		{New(IO, "free some", "the disk is full"), "the disk is full; free some"},
-		{Wrap(errCause, IO, "", "state of %s", "c1"), "state of c1: open x: file does not exist"},
-		{Wrap(errCause, IO, "make it", "state"), "state: open x: file does not exist; make it"},
-		{Wrap(errCause, IO, "make it", ""), "open x: file does not exist; make it"},
-		{Wrap(errCause, IO, "", ""), "open x: file does not exist"},
-		{Wrap(Wrap(errCause, IO, "make it", "inner"), NICLent, "wait", "outer"), "outer: inner: open x: file does not exist; make it; wait"},
-	} {
-		if got := c.err.Error(); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
-}
-
-func TestWrapKeepsTheCause(t *testing.T) {
-	if Wrap(nil, IO, "cure", "what") != nil {
-		t.Error("no cause is an error")
-	}
-	if err := Wrap(fmt.Errorf("more: %w", Wrap(errCause, IO, "", "x")), Kernel, "", "y"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the cause of %v is lost", err)
-	}
-}
 
 func TestCode(t *testing.T) {
 	theirs := types.NewError(types.ErrTryAgainLater, "busy", "details")
@@ -49,21 +27,62 @@ func TestCode(t *testing.T) {
 		err  error
 		want uint
 	}{
-		{"ours", New(NICLent, "", "x"), NICLent},
-		{"wrapped in Go's way", fmt.Errorf("a: %w", New(NICLent, "", "x")), NICLent},
-		{"the outer of two", Wrap(New(NICLent, "", "x"), NotHome, "", "y"), NotHome},
-		{"joined", errors.Join(errCause, New(NICLent, "", "x")), NICLent},
+		{"ours", failure.New(failure.NICLent, "x"), NICLent},
+		{"with a cure", failure.WithCure(failure.New(failure.NICLent, "x"), "wait"), NICLent},
+		{"wrapped in Go's way", fmt.Errorf("a: %w", failure.New(failure.NICLent, "x")), NICLent},
+		{"the outer of two", failure.Wrap(failure.New(failure.NICLent, "x"), failure.NotHome, "y"), NotHome},
+		{"joined", errors.Join(errCause, failure.New(failure.NICLent, "x")), NICLent},
 		{"theirs", theirs, TryAgain},
 		{"theirs, wrapped", fmt.Errorf("ipam: %w", theirs), TryAgain},
-		{"theirs inside ours", Wrap(theirs, IPAM, "", "whereabouts"), IPAM},
+		{"theirs inside ours", failure.Wrap(theirs, failure.IPAM, "whereabouts"), IPAM},
 		{"none", errCause, Internal},
-		{"ours without one", New(0, "", "x"), Internal},
 		{"theirs without one", &types.Error{Msg: "x"}, Internal},
-		{"theirs inside ours without one", Wrap(theirs, 0, "", "x"), TryAgain},
+		{"theirs with a cure", failure.WithCure(theirs, "wait"), TryAgain},
 	} {
 		if got := Code(c.err); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
+	}
+}
+
+// kindsOfFailure returns the names of the kinds that package failure declares.
+func kindsOfFailure(t *testing.T) []failure.Kind {
+	file, err := parser.ParseFile(token.NewFileSet(), "../failure/failure.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []failure.Kind
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			if of, ok := spec.Type.(*ast.Ident); ok && of.Name == "Kind" {
+				value, ok := spec.Values[0].(*ast.BasicLit)
+				if !ok {
+					t.Fatalf("kind %s is not a literal", spec.Names[0])
+				}
+				text, err := strconv.Unquote(value.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found = append(found, failure.Kind(text))
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func TestEveryKindHasACodeOfItsOwn(t *testing.T) {
+	kinds := kindsOfFailure(t)
+	if len(kinds) != len(codes) {
+		t.Errorf("%d kinds, %d codes", len(kinds), len(codes))
+	}
+	for _, kind := range kinds {
+		if codes[kind] == 0 || KindOf(codes[kind]) != kind {
+			t.Errorf("kind %q has code %d, which is kind %q's", kind, codes[kind], KindOf(codes[kind]))
+		}
+	}
+	if k := KindOf(9999); k != failure.Internal {
+		t.Errorf("an unknown code is %q", k)
 	}
 }
 
@@ -79,9 +98,9 @@ func TestToCNIKeepsTheWholeText(t *testing.T) {
 		code uint
 		text string
 	}{
-		{Wrap(inner, IPAM, "make the range larger", "attachment c1/net1"), IPAM, "attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger"},
+		{failure.WithCure(failure.Wrap(inner, failure.IPAM, "attachment c1/net1"), "make the range larger"), IPAM, "attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger"},
 		{fmt.Errorf("attachment c1/net1: %w", inner), TryAgain, "attachment c1/net1: no address is left; 10.0.0.0/30"},
-		{errors.Join(New(NotHome, "", "one"), errCause), NotHome, "one\nopen x: file does not exist"},
+		{errors.Join(failure.New(failure.NotHome, "one"), errCause), NotHome, "one\nopen x: file does not exist"},
 		{errCause, Internal, "open x: file does not exist"},
 	} {
 		var got *types.Error
@@ -112,7 +131,7 @@ func TestCodesAreNotTheSpecifications(t *testing.T) {
 
 func TestToCNICutsWhatNobodyCanRead(t *testing.T) {
 	var got *types.Error
-	err := New(InvalidConfig, "the cure", "device %q", strings.Repeat("ö", 1<<20))
+	err := failure.WithCure(failure.New(failure.InvalidConfig, "device %q", strings.Repeat("ö", 1<<20)), "the cure")
 	if !errors.As(ToCNI(err), &got) || len(got.Msg) > 20<<10 || !utf8.ValidString(got.Msg) ||
 		!strings.HasPrefix(got.Msg, "device \"ö") || !strings.HasSuffix(got.Msg, "; the cure") {
 		t.Errorf("%d bytes: %.50q", len(got.Msg), got.Msg)

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -150,8 +150,8 @@ func read(dir *statefile.Dir) (record, error) {
 	if err == nil && r.Version != version {
 		err = fmt.Errorf("it is of version %d, and this program knows %d", r.Version, version)
 	}
-	return r, cnierr.Wrap(err, cnierr.BadRecord, "it says what was in the CNI directories before: correct it, or move it away and put that there by hand",
-		"%s", filepath.Join(dir.Path(), recordName))
+	return r, failure.WithCure(failure.Wrap(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), recordName)),
+		"it says what was in the CNI directories before: correct it, or move it away and put that there by hand")
 }
 
 func (s *session) save() error {
@@ -196,11 +196,11 @@ func (n *Node) put(ctx context.Context, f File, known bool) (outcome Outcome, er
 		outcome, err = s.put(ctx, f, e)
 		return err
 	})
-	code := cnierr.IO
-	if cnierr.Code(err) == cnierr.TryAgain {
-		code = cnierr.TryAgain
+	code := failure.IO
+	if failure.KindOf(err) == failure.TryAgain {
+		code = failure.TryAgain
 	}
-	return outcome, cnierr.Wrap(err, code, "", "%s is not installed", f.Path)
+	return outcome, failure.Wrap(err, code, "%s is not installed", f.Path)
 }
 
 func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
@@ -318,7 +318,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		}
 		return err
 	})
-	return outcome, cnierr.Wrap(err, cnierr.IO, "", "%s is not as it was", path)
+	return outcome, failure.Wrap(err, failure.IO, "%s is not as it was", path)
 }
 
 // visible says why nothing can be said of what lies at the path.
@@ -329,7 +329,8 @@ func (e *Entry) visible() error {
 	}
 	_, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return cnierr.New(cnierr.IO, "in a container mount it at the same place as when that was installed; if it was removed, make it again", "there is no %s, for %s", dir, e.Path)
+		return failure.WithCure(failure.New(failure.IO, "there is no %s, for %s", dir, e.Path),
+			"in a container mount it at the same place as when that was installed; if it was removed, make it again")
 	}
 	return err
 }
@@ -421,7 +422,7 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	case err != nil:
 		return nil, err
 	case sum != have.sum:
-		return nil, cnierr.New(cnierr.TryAgain, "try again when it is written", "%s changes while it is copied", path)
+		return nil, failure.WithCure(failure.New(failure.TryAgain, "%s changes while it is copied", path), "try again when it is written")
 	}
 	return b, nil
 }
@@ -436,7 +437,7 @@ func (s *session) restore(path string, b *Before) error {
 	case err != nil:
 		return err
 	case sum != b.SHA256:
-		return cnierr.New(cnierr.BadRecord, "remove it, and put there by hand what is to be at "+path, "%s is not what was kept", kept)
+		return failure.WithCure(failure.New(failure.BadRecord, "%s is not what was kept", kept), "remove it, and put there by hand what is to be at "+path)
 	}
 	return replace(path, b.Mode, func(to *os.File) error {
 		return errors.Join(copyInto(to, kept), to.Chown(b.UID, b.GID), os.Chtimes(to.Name(), b.ModTime, b.ModTime))

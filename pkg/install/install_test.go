@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
 )
 
@@ -387,7 +387,7 @@ func TestFileThatIsBeingWrittenIsBackedUpWhole(t *testing.T) {
 		}
 	}()
 	f := install.File{Path: n.path("a"), Content: []byte("ours"), Mode: 0o755}
-	if _, err := n.Put(t.Context(), f); cnierr.Code(err) != cnierr.TryAgain {
+	if _, err := n.Put(t.Context(), f); failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("a half written file is taken for a whole one: %v", err)
 	}
 	n.want(install.Replaced, f)

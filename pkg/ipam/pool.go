@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Pool identifies a pool: one network in one address space. Equal pools are
@@ -60,9 +60,8 @@ func CheckSpace(space string) error {
 		return nil
 	}
 	if len(space) > longestSpace || !subdomain(space) {
-		return cnierr.New(cnierr.InvalidConfig,
-			"use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit, at most 190 characters",
-			"network_name %q cannot be part of a Kubernetes name", space)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q cannot be part of a Kubernetes name", space),
+			"use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit, at most 190 characters")
 	}
 	return nil
 }

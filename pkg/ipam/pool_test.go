@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func TestPoolsAndReservationsAreNamedAsWhereaboutsNamesThem(t *testing.T) {
@@ -36,7 +36,7 @@ func TestNetworkNamesThatKubernetesWouldRefuse(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a/b", "ä", "a.-b", strings.Repeat("a", 191), " "} {
-		if err := CheckSpace(bad); cnierr.Code(err) != cnierr.InvalidConfig {
+		if err := CheckSpace(bad); failure.KindOf(err) != failure.InvalidConfig {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // RangeSpec is a range as configured.
@@ -63,7 +63,7 @@ func (e *ExhaustedError) Error() string {
 func NewRange(spec RangeSpec) (*Range, error) {
 	prefix := spec.Prefix.Masked()
 	if !prefix.IsValid() || prefix.Addr().BitLen()-prefix.Bits() < 2 {
-		return nil, cnierr.Wrap(&TooSmallError{Prefix: spec.Prefix}, cnierr.InvalidConfig, "use a network with at least two host bits", "")
+		return nil, failure.WithCure(failure.Wrap(&TooSmallError{Prefix: spec.Prefix}, failure.InvalidConfig, ""), "use a network with at least two host bits")
 	}
 	r := &Range{
 		prefix: prefix,
@@ -104,8 +104,8 @@ func (r *Range) In(slice netip.Prefix) (*Range, error) {
 		part.last = r.last
 	}
 	if part.last.Less(part.first) {
-		return nil, cnierr.New(cnierr.IPAM, "widen range_start and range_end, or make them the range of which the slices are",
-			"no address of the slice %s lies between %s and %s", slice, r.first, r.last)
+		return nil, failure.WithCure(failure.New(failure.IPAM, "no address of the slice %s lies between %s and %s", slice, r.first, r.last),
+			"widen range_start and range_end, or make them the range of which the slices are")
 	}
 	// For another process.
 	part.spec.Start, part.spec.End = part.first, part.last

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func addr(s string) netip.Addr {
@@ -75,7 +75,7 @@ func TestBoundsHoldInEachSliceOfTheNetwork(t *testing.T) {
 		whole := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Start: addr(tc.start), End: addr(tc.end), Exclude: prefixes("10.0.0.114/32")})
 		r, err := whole.In(netip.MustParsePrefix(tc.slice))
 		if tc.first == "" {
-			if cnierr.Code(err) != cnierr.IPAM {
+			if failure.KindOf(err) != failure.IPAM {
 				t.Errorf("%+v: %v, %v", tc, r, err)
 			}
 			continue
@@ -102,7 +102,7 @@ func TestNetworksWithoutUsableAddresses(t *testing.T) {
 	for _, p := range prefixes("10.0.0.0/31", "10.0.0.0/32", "2001:db8::/127", "2001:db8::1/128") {
 		_, err := NewRange(RangeSpec{Prefix: p})
 		var small *TooSmallError
-		if !errors.As(err, &small) || cnierr.Code(err) != cnierr.InvalidConfig || !strings.HasSuffix(small.Error(), "subnet "+p.String()+" has no usable IP addresses, it is too small") {
+		if !errors.As(err, &small) || failure.KindOf(err) != failure.InvalidConfig || !strings.HasSuffix(small.Error(), "subnet "+p.String()+" has no usable IP addresses, it is too small") {
 			t.Errorf("%s: %v", p, err)
 		}
 	}

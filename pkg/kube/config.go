@@ -18,7 +18,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/transport"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 const (
@@ -85,7 +85,7 @@ func Open(c Config) (*Client, error) {
 	}
 	round, err := transport.New(loaded.transport)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "certificates, keys and tokens must be whole and readable", "%s", loaded.source)
+		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", loaded.source), "certificates, keys and tokens must be whole and readable")
 	}
 	opened := &Client{
 		config:    c,
@@ -143,7 +143,7 @@ func (c *Config) load() (*loaded, error) {
 
 func loadKubeconfig(path string, vet func(program string, files []string) error) (*loaded, error) {
 	bad := func(err error, cure, format string, args ...any) error {
-		return cnierr.Wrap(err, cnierr.InvalidConfig, cure, "kubeconfig "+path+format, args...)
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "kubeconfig "+path+format, args...), cure)
 	}
 	file, err := readKubeconfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,22 +210,22 @@ func loadServiceAccount(dir string) (*loaded, error) {
 	source := "service account " + dir
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, cnierr.New(cnierr.InvalidConfig, cure, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set", source)
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set", source), cure)
 	}
 	base, err := url.Parse("https://" + net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, cure, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", source)
+		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", source), cure)
 	}
 	t := &transport.Config{BearerTokenFile: filepath.Join(dir, "token")}
 	t.TLS.CAFile = filepath.Join(dir, "ca.crt")
 	for _, file := range []string{t.BearerTokenFile, t.TLS.CAFile} {
 		if _, err := os.Stat(file); err != nil {
-			return nil, cnierr.Wrap(err, cnierr.InvalidConfig, cure, "%s", source)
+			return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), cure)
 		}
 	}
 	namespace, err := os.ReadFile(filepath.Join(dir, "namespace"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, cure, "%s", source)
+		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), cure)
 	}
 	return &loaded{base: base, transport: t, namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }

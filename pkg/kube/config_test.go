@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -143,7 +144,7 @@ func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 			path := file(t, filepath.Join(t.TempDir(), "kubeconfig"), strings.Replace(good, c.old, c.new, 1))
 			_, err := kube.Open(kube.Config{Kubeconfig: path})
 			wants(t, err, "kubeconfig "+path, c.want)
-			if cnierr.Code(err) != cnierr.InvalidConfig {
+			if failure.KindOf(err) != failure.InvalidConfig {
 				t.Errorf("code %d of %v", cnierr.Code(err), err)
 			}
 		})
@@ -151,7 +152,7 @@ func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 	for _, path := range []string{filepath.Join(t.TempDir(), "missing"), t.TempDir()} {
 		_, err := kube.Open(kube.Config{Kubeconfig: path})
 		wants(t, err, "kubeconfig "+path)
-		if cnierr.Code(err) != cnierr.InvalidConfig {
+		if failure.KindOf(err) != failure.InvalidConfig {
 			t.Errorf("code %d of %v", cnierr.Code(err), err)
 		}
 	}
@@ -267,7 +268,7 @@ func TestRotatedToken(t *testing.T) {
 			valid.Store(&nobodys)
 			_, err := living.Get(within(t, 5*time.Second), pools, "x")
 			wants(t, err, c.where, "get ippools kube-system/x", server.URL, "401")
-			if kube.Unavailable(err) || cnierr.Code(err) != cnierr.InvalidConfig {
+			if kube.Unavailable(err) || failure.KindOf(err) != failure.InvalidConfig {
 				t.Errorf("%v has code %d, and is said to pass by itself: %v", err, cnierr.Code(err), kube.Unavailable(err))
 			}
 		})
@@ -305,7 +306,7 @@ func TestRotatedCA(t *testing.T) {
 	began := time.Now()
 	err := get()
 	wants(t, err, "unknown authority", "kubeconfig "+path, server.URL)
-	if kube.Unavailable(err) || cnierr.Code(err) != cnierr.InvalidConfig {
+	if kube.Unavailable(err) || failure.KindOf(err) != failure.InvalidConfig {
 		t.Errorf("%v has code %d, and is said to pass by itself: %v", err, cnierr.Code(err), kube.Unavailable(err))
 	}
 	if took := time.Since(began); took > 5*time.Second {

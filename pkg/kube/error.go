@@ -14,14 +14,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // ErrExpired is wrapped by the error of a List or Watch whose resource version
 // the server has forgotten (410): list anew.
 var ErrExpired = errors.New("the resource version is too old")
 
-// Error is a request that failed. It is often wrapped in a [cnierr.Error],
+// Error is a request that failed. It is often wrapped in a [failure.Error],
 // which says the cure.
 type Error struct {
 	Verb    string // get, list, watch, create, patch or delete
@@ -205,7 +205,7 @@ var forbidden = regexp.MustCompile(`User "([^"]*)" cannot `)
 // explain adds code and cure where a person can do something about it. What a
 // caller expects (NotFound, Exists, Conflict, …) stays as it is.
 func (c *Client) explain(q request, e *Error) error {
-	code, cure := cnierr.InvalidConfig, ""
+	code, cure := failure.InvalidConfig, ""
 	switch {
 	case e.final:
 		return e
@@ -227,7 +227,7 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.mistrust():
 		cure = fmt.Sprintf("server and CA must be those of %s, and the clock right", c.from.source)
 	case e.transient():
-		code = cnierr.TryAgain
+		code = failure.TryAgain
 		switch {
 		case errors.Is(e.Err, context.Canceled): // the caller knows why
 		case errors.Is(e.Err, syscall.ECONNREFUSED):
@@ -240,5 +240,5 @@ func (c *Client) explain(q request, e *Error) error {
 	default:
 		return e
 	}
-	return cnierr.Wrap(e, code, cure, "")
+	return failure.WithCure(failure.Wrap(e, code, ""), cure)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -133,7 +134,7 @@ func TestErrorSaysHowOftenAndHowLong(t *testing.T) {
 	if !errors.As(err, &e) || e.Tries != 4 || e.Tried < 2*time.Second || e.Status != 503 || e.Verb != "get" {
 		t.Errorf("%+v", e)
 	}
-	if !kube.Unavailable(err) || cnierr.Code(err) != cnierr.TryAgain {
+	if !kube.Unavailable(err) || failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("code %d of %v", cnierr.Code(err), err)
 	}
 }
@@ -178,7 +179,7 @@ func TestNothingListens(t *testing.T) {
 	path := kubeconfig(t, "https://"+address, "insecure-skip-tls-verify: true", "token: t")
 	err = open(t, kube.Config{Kubeconfig: path}).Delete(within(t, time.Second), pools, "x", kube.Preconditions{})
 	wants(t, err, "delete ippools kube-system/x at https://"+address, "connection refused", "kubeconfig "+path, "times in")
-	if !kube.Unavailable(err) || cnierr.Code(err) != cnierr.TryAgain {
+	if !kube.Unavailable(err) || failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("code %d of %v", cnierr.Code(err), err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -275,7 +275,7 @@ func TestServer(t *testing.T) {
 			"delete": func() error { return nobody.Delete(ctx, pools, "x", kube.Preconditions{}) },
 		} {
 			err := do()
-			if !kube.Forbidden(err) || cnierr.Code(err) != cnierr.InvalidConfig {
+			if !kube.Forbidden(err) || failure.KindOf(err) != failure.InvalidConfig {
 				t.Errorf("%s: %v", verb, err)
 			}
 			wants(t, err, verb+" ippools kube-system", plane.Server(), `apiGroups ["whereabouts.cni.cncf.io"]`, `resources ["ippools"]`,
@@ -323,7 +323,7 @@ func TestServer(t *testing.T) {
 		create(t, "survivor")
 		plane.KillAPIServer()
 		_, err := admin.Get(within(t, time.Second), pools, "survivor")
-		if !kube.Unavailable(err) || cnierr.Code(err) != cnierr.TryAgain {
+		if !kube.Unavailable(err) || failure.KindOf(err) != failure.TryAgain {
 			t.Errorf("of a dead server: %v", err)
 		}
 		wants(t, err, plane.Server(), "get ippools kube-system/survivor")

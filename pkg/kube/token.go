@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Token is a token of a service account.
@@ -102,5 +102,5 @@ func (c *Client) CA() ([]byte, error) {
 		return ca.CAData, nil
 	}
 	data, err := os.ReadFile(ca.CAFile)
-	return data, cnierr.Wrap(err, cnierr.InvalidConfig, "certificates must be readable", "%s", loaded.source)
+	return data, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", loaded.source), "certificates must be readable")
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -108,7 +108,7 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	if moveErr != nil {
 		return nil, errors.Join(err, moveErr)
 	}
-	return nil, cnierr.Wrap(err, cnierr.BadRecord, "the file is kept as "+aside, "the record of %s is corrupt", k)
+	return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "the record of %s is corrupt", k), "the file is kept as "+aside)
 }
 
 // Peek is [Ledger.Get] that leaves everything as it is.
@@ -205,8 +205,8 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 		return nil, nil // killed between mark and record, or after the record's end
 	}
 	if errors.Is(err, errCorrupt) {
-		return nil, cnierr.Wrap(err, cnierr.BadRecord, "end the attachment (CNI DEL), which moves a corrupt record aside",
-			"cannot tell who holds the NIC")
+		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "cannot tell who holds the NIC"),
+			"end the attachment (CNI DEL), which moves a corrupt record aside")
 	}
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
@@ -190,7 +191,7 @@ func TestStateDirectoryThatOthersMayWriteToIsRefused(t *testing.T) {
 	if err := os.Chmod(dir, 0o770); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := Open(dir); l != nil || cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), dir) {
+	if l, err := Open(dir); l != nil || failure.KindOf(err) != failure.IO || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v, %v", l, err)
 	}
 }
@@ -273,14 +274,14 @@ func TestWhatIsNoRecordOfTheKey(t *testing.T) {
 			if err := os.WriteFile(fileOf(l, r.Key), data, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if holder, err := l.HolderOf(r.Loan.NIC); holder != nil || cnierr.Code(err) != cnierr.BadRecord || !strings.Contains(err.Error(), recordName(r.Key)) {
+			if holder, err := l.HolderOf(r.Loan.NIC); holder != nil || failure.KindOf(err) != failure.BadRecord || !strings.Contains(err.Error(), recordName(r.Key)) {
 				t.Errorf("HolderOf: %v, %v: want an error that names the file", holder, err)
 			}
 			if records, errs := l.List(); len(records) != 0 || len(errs) != 1 {
 				t.Errorf("List: %d records, %v", len(records), errs)
 			}
 			got, err := l.Get(r.Key)
-			if got != nil || cnierr.Code(err) != cnierr.BadRecord || !strings.Contains(err.Error(), c.text) || IsNewer(err) != c.newer {
+			if got != nil || failure.KindOf(err) != failure.BadRecord || !strings.Contains(err.Error(), c.text) || IsNewer(err) != c.newer {
 				t.Errorf("Get: %v, error %v (code %d, newer %v), want %q", got, err, cnierr.Code(err), IsNewer(err), c.text)
 			}
 			kept, globErr := filepath.Glob(filepath.Join(l.attachments.Path(), "*"))
@@ -619,7 +620,7 @@ func TestWhatIsWrittenCanBeRead(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !c.written {
-			if _, err := os.Stat(fileOf(l, r.Key)); !errors.Is(err, fs.ErrNotExist) || cnierr.Code(l.Put(r)) != cnierr.IO {
+			if _, err := os.Stat(fileOf(l, r.Key)); !errors.Is(err, fs.ErrNotExist) || failure.KindOf(l.Put(r)) != failure.IO {
 				t.Errorf("%s: there is a file, %v", name, err)
 			}
 			continue
@@ -652,7 +653,7 @@ func TestAFullOrReadOnlyStateDirectory(t *testing.T) {
 			}
 		}
 	}
-	if !errors.Is(err, unix.ENOSPC) || cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), "free space") {
+	if !errors.Is(err, unix.ENOSPC) || failure.KindOf(err) != failure.IO || !strings.Contains(err.Error(), "free space") {
 		t.Fatalf("a full file system: %v", err)
 	}
 	if err := l.Remove(first); err != nil {
@@ -661,7 +662,7 @@ func TestAFullOrReadOnlyStateDirectory(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Put(lending("c2", "ens2")); !errors.Is(err, unix.EROFS) || cnierr.Code(err) != cnierr.IO {
+	if err := l.Put(lending("c2", "ens2")); !errors.Is(err, unix.EROFS) || failure.KindOf(err) != failure.IO {
 		t.Errorf("a read-only file system: %v (code %d)", err, cnierr.Code(err))
 	}
 	if _, errs := l.List(); len(errs) != 0 {
@@ -681,7 +682,7 @@ func TestLocksOfTheLedger(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := l.LockAttachment(ctx, k); cnierr.Code(err) != cnierr.TryAgain {
+	if _, err := l.LockAttachment(ctx, k); failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("a second one that waits: %v", err)
 	}
 	// Others are others: another attachment, a NIC of that very name, RDMA.

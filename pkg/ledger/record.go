@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -195,7 +195,7 @@ func Decode(data []byte) (*Record, error) {
 	}
 	switch {
 	case version > Version:
-		return nil, cnierr.Wrap(errNewer, cnierr.BadRecord, "use that version, or let it end the attachment", "record of version %d", version)
+		return nil, failure.WithCure(failure.Wrap(errNewer, failure.BadRecord, "record of version %d", version), "use that version, or let it end the attachment")
 	case err != nil:
 		return nil, err
 	case r.Version < 1:

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // From linux/ethtool.h; the rest of its numbers are in package unix.
@@ -49,7 +49,7 @@ func (n *Netns) Driver(name string) (Driver, error) {
 		}
 		return err
 	})
-	return d, cnierr.Wrap(err, cnierr.Kernel, "", "ethtool of %s in netns %s", name, n.Path)
+	return d, failure.Wrap(err, failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
 }
 
 // ethtool makes ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs

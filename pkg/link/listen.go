@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Listen calls told whenever the kernel says something to a multicast group of
@@ -30,7 +30,7 @@ func (n *Netns) Listen(ctx context.Context, family, group int, told func()) erro
 		defer socket.Close()
 	}
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.Kernel, "", "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
+		return failure.Wrap(err, failure.Kernel, "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
 	}
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 	for notice := make([]byte, 64); ; { // the kernel drops what does not fit
@@ -39,7 +39,7 @@ func (n *Netns) Listen(ctx context.Context, family, group int, told func()) erro
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !errors.Is(err, unix.ENOBUFS):
-			return cnierr.Wrap(err, cnierr.Kernel, "", "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
+			return failure.Wrap(err, failure.Kernel, "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
 		}
 		told()
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // InitNetns is the first process's netns: the kernel's init_net, except in a
@@ -98,11 +98,11 @@ func openFile(fd int, path string) (*Netns, error) {
 }
 
 func noNetns(path string, err error) error {
-	return cnierr.Wrap(fmt.Errorf("%w: %w", ErrNoNetns, err), cnierr.UnknownContainer, "", "netns %s", path)
+	return failure.Wrap(fmt.Errorf("%w: %w", ErrNoNetns, err), failure.UnknownContainer, "netns %s", path)
 }
 
 func cannotWork(path string, err error) error {
-	return cnierr.Wrap(err, cnierr.Kernel, "the plugin needs CAP_SYS_ADMIN and CAP_NET_ADMIN", "cannot work in netns %s", path)
+	return failure.WithCure(failure.Wrap(err, failure.Kernel, "cannot work in netns %s", path), "the plugin needs CAP_SYS_ADMIN and CAP_NET_ADMIN")
 }
 
 // identify checks that the file is a network namespace, and reads its ID.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -150,7 +151,7 @@ func TestOpenNetnsOfWhatIsNone(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n, err := link.OpenNetns(c.path)
-			if n != nil || !errors.Is(err, link.ErrNoNetns) || cnierr.Code(err) != cnierr.UnknownContainer {
+			if n != nil || !errors.Is(err, link.ErrNoNetns) || failure.KindOf(err) != failure.UnknownContainer {
 				t.Fatalf("%v, error %v (code %d)", n, err, cnierr.Code(err))
 			}
 			if !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "netns "+c.path) {

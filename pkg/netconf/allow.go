@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Override keys: what a user writes under "allow" to have a NIC lent in spite of
@@ -30,7 +30,7 @@ var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDM
 func checkAllow(keys []string) error {
 	for _, key := range keys {
 		if !slices.Contains(Overrides, key) {
-			return cnierr.New(cnierr.InvalidConfig, "use "+strings.Join(Overrides, ", "), `"allow" has no key %q`, key)
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"allow" has no key %q`, key), "use "+strings.Join(Overrides, ", "))
 		}
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Args is what the suite reads of CNI_ARGS.
@@ -38,7 +38,7 @@ func ParseArgs(s string) Args {
 func CheckEnv(values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {
-			return cnierr.New(cnierr.InvalidEnv, "write it in UTF-8", "the runtime's environment says %q, which is no UTF-8", v)
+			return failure.WithCure(failure.New(failure.InvalidEnv, "the runtime's environment says %q, which is no UTF-8", v), "write it in UTF-8")
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // DefaultStateDir is where the plugins keep their records unless the key
@@ -100,9 +100,9 @@ func decode(data []byte, into any, document string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &form):
-		return cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "%s is no JSON object", document)
+		return failure.WithCure(failure.Wrap(err, failure.Decode, "%s is no JSON object", document), "correct the JSON")
 	case !errors.As(err, &wrong):
-		return cnierr.Wrap(err, cnierr.Decode, "", "%s", document)
+		return failure.Wrap(err, failure.Decode, "%s", document)
 	}
 	key := "the whole"
 	if wrong.Field != "" {
@@ -112,7 +112,7 @@ func decode(data []byte, into any, document string) error {
 		}
 		key = strconv.Quote(key)
 	}
-	return cnierr.New(cnierr.Decode, "write it as "+jsonName(wrong.Type), "%s: %s cannot be %s %s", document, key, article(wrong.Value), wrong.Value)
+	return failure.WithCure(failure.New(failure.Decode, "%s: %s cannot be %s %s", document, key, article(wrong.Value), wrong.Value), "write it as "+jsonName(wrong.Type))
 }
 
 func jsonName(t reflect.Type) string {
@@ -146,7 +146,7 @@ func article(what string) string {
 // number modulo 2³².
 func checkMTU(mtu int) error {
 	if mtu < 0 || mtu > math.MaxInt32 {
-		return cnierr.New(cnierr.InvalidConfig, "give a size in bytes, or leave the key out", "invalid MTU %d", mtu)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "invalid MTU %d", mtu), "give a size in bytes, or leave the key out")
 	}
 	return nil
 }
@@ -169,8 +169,8 @@ func stateDir(configured string) (string, error) {
 		return DefaultStateDir, nil
 	}
 	if !filepath.IsAbs(configured) {
-		return "", cnierr.New(cnierr.InvalidConfig, "give an absolute path, the same in every network of the node",
-			`"stateDir": %q is not an absolute path`, configured)
+		return "", failure.WithCure(failure.New(failure.InvalidConfig, `"stateDir": %q is not an absolute path`, configured),
+			"give an absolute path, the same in every network of the node")
 	}
 	return filepath.Clean(configured), nil
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Macvlan is the configuration of the plugin macvlan.
@@ -37,7 +37,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.Mode = "bridge"
 	case "bridge", "private", "vepa", "passthru":
 	default:
-		return nil, cnierr.New(cnierr.InvalidConfig, "use bridge, private, vepa or passthru", "unknown macvlan mode: %q", c.Mode)
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "unknown macvlan mode: %q", c.Mode), "use bridge, private, vepa or passthru")
 	}
 	if args.MAC != "" {
 		c.MAC = args.MAC
@@ -61,5 +61,5 @@ func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) {
 	if err == nil && len(mac) != 6 {
 		err = &net.AddrError{Err: "not six bytes long", Addr: c.MAC}
 	}
-	return mac, cnierr.Wrap(err, cnierr.InvalidConfig, "write it as aa:bb:cc:dd:ee:ff", "MAC address %q", c.MAC)
+	return mac, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "MAC address %q", c.MAC), "write it as aa:bb:cc:dd:ee:ff")
 }

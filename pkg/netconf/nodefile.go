@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 const (
@@ -81,8 +81,8 @@ func ReadNodeFile(name string) (*NodeFile, error) {
 		err = errors.Join(checkOwner(info), n.parse(data))
 	}
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig,
-			"correct it; without the file every NIC that no guardrail protects is open", "node file %s", name)
+		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "node file %s", name),
+			"correct it; without the file every NIC that no guardrail protects is open")
 	}
 	return n, nil
 }

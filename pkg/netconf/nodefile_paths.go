@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
@@ -111,7 +111,8 @@ func (n *NodeFile) CheckPath(key, name string) error {
 	if n.OpensPath(key, name) {
 		return nil
 	}
-	return cnierr.Wrap(ErrClosed, cnierr.InvalidConfig, fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.place()), "%q: %q", key, name)
+	return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "%q: %q", key, name),
+		fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.place()))
 }
 
 // place returns the path of the node file, which may not exist yet.
@@ -161,8 +162,8 @@ func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(prog
 		if what == "" || flatFilesName(flatFiles, name) {
 			return nil
 		}
-		return cnierr.Wrap(ErrClosed, cnierr.InvalidConfig,
-			fmt.Sprintf(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place()), "kubeconfig %s: %s", name, what)
+		return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "kubeconfig %s: %s", name, what),
+			fmt.Sprintf(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place()))
 	}, nil
 }
 
@@ -189,7 +190,7 @@ func roots(name string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return cnierr.Wrap(fmt.Errorf("%w: %w", ErrClosed, err), cnierr.InvalidConfig, "", "kubeconfig %s", name)
+	return failure.Wrap(fmt.Errorf("%w: %w", ErrClosed, err), failure.InvalidConfig, "kubeconfig %s", name)
 }
 
 // flatFilesName reports whether one of the flat files names the kubeconfig. One

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // volume is what a pod can write to.
@@ -52,7 +52,7 @@ func TestPathsThatAreOpenWithoutANodeFile(t *testing.T) {
 			}
 		}
 		for _, name := range c.closed {
-			if err := none.CheckPath(key, name); !errors.Is(err, ErrClosed) || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), `"paths" in `+DefaultNodeFile) {
+			if err := none.CheckPath(key, name); !errors.Is(err, ErrClosed) || failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"paths" in `+DefaultNodeFile) {
 				t.Errorf("%s %s: %v", key, name, err)
 			}
 			if !strings.Contains(name, "..") && filepath.IsAbs(name) && name != "/" && !(&NodeFile{Paths: []string{"/**"}}).OpensPath(key, name) {
@@ -181,7 +181,7 @@ func TestVetKubeconfig(t *testing.T) {
 			if c.want == "" && err != nil {
 				t.Error(err)
 			}
-			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrClosed) || cnierr.Code(err) != cnierr.InvalidConfig) {
+			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrClosed) || failure.KindOf(err) != failure.InvalidConfig) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func nodeFile(t *testing.T, text string) string {
@@ -90,7 +90,7 @@ func TestWithoutNodeFileAllNICsAreOpenAndNoPathOfAnAuthor(t *testing.T) {
 	if !f.OpensNIC(nil, "", "") || !f.OpensOverride("uplink") {
 		t.Error("something is closed")
 	}
-	if err := f.CheckPath(KeyStateDir, "/x"); cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), DefaultNodeFile) {
+	if err := f.CheckPath(KeyStateDir, "/x"); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), DefaultNodeFile) {
 		t.Error(err)
 	}
 }
@@ -122,7 +122,7 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := nodeFile(t, c.text)
 			f, err := ReadNodeFile(path)
-			if f != nil || cnierr.Code(err) != cnierr.InvalidConfig {
+			if f != nil || failure.KindOf(err) != failure.InvalidConfig {
 				t.Fatalf("%+v, %v", f, err)
 			}
 			for _, want := range []string{c.want, path, "correct it"} {
@@ -158,7 +158,7 @@ func TestNodeFileThatIsNoneOfTheAdministrators(t *testing.T) {
 			}()
 			select {
 			case err := <-done:
-				if cnierr.Code(err) != cnierr.InvalidConfig {
+				if failure.KindOf(err) != failure.InvalidConfig {
 					t.Errorf("error %v", err)
 				}
 			case <-time.After(10 * time.Second):

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // users are configurations that users have, as they come on stdin: from a NAD
@@ -154,12 +155,12 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		`{"DPDKMode":"true"}`: `"DPDKMode" cannot be a string; write it as true or false`, `{"allow":"uplink"}`: `"allow" cannot be a string; write it as a list`,
 		`{"device":7}`: `"device" cannot be a number`, `{"useInterfaceNetwork":1}`: `"useInterfaceNetwork"`,
 	} {
-		if c, err := ParseHostDevice([]byte(config)); c != nil || cnierr.Code(err) != cnierr.Decode || !strings.Contains(err.Error(), text) {
+		if c, err := ParseHostDevice([]byte(config)); c != nil || failure.KindOf(err) != failure.Decode || !strings.Contains(err.Error(), text) {
 			t.Errorf("host-device %s: %v, %v", config, c, err)
 		}
 	}
 	c, err := ParseHostDevice([]byte(`{"allow":["bpf","everything"]}`))
-	if c != nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), `"allow" has no key "everything"; use uplink, member, `) {
+	if c != nil || failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"allow" has no key "everything"; use uplink, member, `) {
 		t.Errorf("an override that is none: %v, %v", c, err)
 	}
 	for config, want := range map[string]struct {
@@ -346,13 +347,13 @@ func TestHowMuchOfAConfigurationIsKept(t *testing.T) {
 			kept, err := (&Common{Raw: []byte(c.config)}).Kept()
 			switch {
 			case c.most == 0:
-				if cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), c.want) {
+				if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%v, want %q", err, c.want)
 				}
 			case err != nil || len(kept) > c.most || !strings.Contains(string(kept), c.want):
 				t.Errorf("%d bytes are kept, at most %d wanted: %.300s, %v", len(kept), c.most, kept, err)
 			}
-			if err := CheckSize([]byte(c.config)); (err == nil) != c.parses || err != nil && cnierr.Code(err) != cnierr.InvalidConfig {
+			if err := CheckSize([]byte(c.config)); (err == nil) != c.parses || err != nil && failure.KindOf(err) != failure.InvalidConfig {
 				t.Error(err)
 			}
 		})

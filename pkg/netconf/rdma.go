@@ -3,7 +3,7 @@ package netconf
 import (
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // The values of the key "rdma".
@@ -41,14 +41,14 @@ func (r *RDMA) complete() error {
 		r.RDMA = RDMAAuto
 	case RDMAAuto, RDMARequired, RDMAOff:
 	default:
-		return cnierr.New(cnierr.InvalidConfig, `use "auto", "required" or "off"`, `"rdma": %q is none of its values`, r.RDMA)
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"rdma": %q is none of its values`, r.RDMA), `use "auto", "required" or "off"`)
 	}
 	if r.GIDTimeout == "" {
 		return nil
 	}
 	d, err := time.ParseDuration(r.GIDTimeout)
 	if err == nil && d < 0 {
-		err = cnierr.New(cnierr.InvalidConfig, "", "it is negative")
+		err = failure.New(failure.InvalidConfig, "it is negative")
 	}
-	return cnierr.Wrap(err, cnierr.InvalidConfig, `write it as "500ms" or "2s"`, `"gidTimeout": %q`, r.GIDTimeout)
+	return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, `"gidTimeout": %q`, r.GIDTimeout), `write it as "500ms" or "2s"`)
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // RDMAChained is the configuration of the plugin rdma, which stands in a chain
@@ -46,8 +46,8 @@ func (c *Common) NeedPrevResult() error {
 	if len(c.PrevResult) > 0 {
 		return nil
 	}
-	return cnierr.New(cnierr.InvalidConfig, `put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`,
-		"the plugin %q works in a chain only: Required prevResult missing", c.Type)
+	return failure.WithCure(failure.New(failure.InvalidConfig, "the plugin %q works in a chain only: Required prevResult missing", c.Type),
+		`put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`)
 }
 
 // IDs returns the device ids of the configuration, as [HostDevice.IDs] does.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // As rdma-cni's users write it, and as Multus passes it on.
@@ -40,7 +41,7 @@ func TestChainedRDMAIsRequiredUnlessToldOtherwise(t *testing.T) {
 		if (err == nil) != want.prev {
 			t.Errorf("%s\nprevResult: %v", chainedConfigs[i], err)
 		}
-		if err != nil && (cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), "Required prevResult missing")) {
+		if err != nil && (failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), "Required prevResult missing")) {
 			t.Errorf("code %d: %v", cnierr.Code(err), err)
 		}
 	}

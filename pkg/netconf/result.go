@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // WholeResult fails for a CNI result, in JSON of any version, that is null, or has
@@ -16,7 +16,7 @@ func WholeResult(result []byte) error {
 		return err
 	}
 	if r == nil || slices.Contains(slices.Concat(r.Interfaces, r.IPs, r.Routes), nil) {
-		return cnierr.New(cnierr.Decode, "correct the plugin that made it", "the result, or an interface, an address or a route of it, is null")
+		return failure.WithCure(failure.New(failure.Decode, "the result, or an interface, an address or a route of it, is null"), "correct the plugin that made it")
 	}
 	return nil
 }

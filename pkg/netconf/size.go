@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // The author of a network decides how large its configuration is, and each
@@ -35,7 +35,7 @@ func CheckSize(stdin []byte) error {
 	}
 	_, size, err := lasting(stdin)
 	if err == nil && size > maxConfig {
-		err = cnierr.New(cnierr.InvalidConfig, "remove what no plugin reads", "the network configuration has %d bytes, more than %d", size, maxConfig)
+		err = failure.WithCure(failure.New(failure.InvalidConfig, "the network configuration has %d bytes, more than %d", size, maxConfig), "remove what no plugin reads")
 	}
 	return err
 }
@@ -54,8 +54,8 @@ func (c *Common) Kept() (json.RawMessage, error) {
 	}
 	kept, err := json.Marshal(keys)
 	if err == nil && len(kept) > maxKept {
-		err = cnierr.New(cnierr.InvalidConfig, "make them shorter", "the keys %s of the network configuration have %d bytes, more than %d that are kept for each interface",
-			strings.Join(forDEL, ", "), len(kept), maxKept)
+		err = failure.WithCure(failure.New(failure.InvalidConfig, "the keys %s of the network configuration have %d bytes, more than %d that are kept for each interface", strings.Join(forDEL, ", "), len(kept), maxKept),
+			"make them shorter")
 	}
 	return kept, err
 }

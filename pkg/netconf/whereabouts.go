@@ -10,7 +10,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // The values of the key "store".
@@ -118,7 +118,7 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 		return nil, err
 	}
 	if net.IPAM == nil {
-		return nil, cnierr.New(cnierr.InvalidConfig, `add "ipam": {"type": "whereabouts", "range": "..."}`, "IPAM config missing 'ipam' key")
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "IPAM config missing 'ipam' key"), `add "ipam": {"type": "whereabouts", "range": "..."}`)
 	}
 	args, err := parseWhereaboutsArgs(cniArgs)
 	if err != nil {
@@ -156,11 +156,11 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	switch c.Store {
 	case "", StoreLocal, StoreKubernetes:
 	default:
-		return cnierr.New(cnierr.InvalidConfig, `use "local" or "kubernetes"`, "unknown store %q", c.Store)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown store %q", c.Store), `use "local" or "kubernetes"`)
 	}
 	for i, r := range c.Routes {
 		if r == nil {
-			return cnierr.New(cnierr.InvalidConfig, "remove it", "routes[%d] is null", i)
+			return failure.WithCure(failure.New(failure.InvalidConfig, "routes[%d] is null", i), "remove it")
 		}
 	}
 	if err := c.readRanges(net.IPAM); err != nil {
@@ -187,7 +187,7 @@ func (c *Whereabouts) readGateway(text string) error {
 	}
 	gw, ok := sloppyAddr(text)
 	if !ok {
-		return cnierr.New(cnierr.InvalidConfig, "give one address, without a prefix length", "couldn't parse gateway IP: %s", text)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "couldn't parse gateway IP: %s", text), "give one address, without a prefix length")
 	}
 	c.Gateway = gw
 	return nil
@@ -197,7 +197,7 @@ func (c *Whereabouts) readStatic(addresses []whereaboutsAddress, args whereabout
 	for _, a := range addresses {
 		p, ok := sloppyPrefix(a.Address)
 		if !ok {
-			return cnierr.New(cnierr.InvalidConfig, "write it as address/length", "invalid CIDR in addresses %s", a.Address)
+			return failure.WithCure(failure.New(failure.InvalidConfig, "invalid CIDR in addresses %s", a.Address), "write it as address/length")
 		}
 		c.Static = append(c.Static, WhereaboutsStatic{Address: p, Gateway: addrOf(a.Gateway)})
 	}
@@ -210,7 +210,7 @@ func (c *Whereabouts) readRequested(net *whereaboutsNet) error {
 		bare, _, _ := strings.Cut(strings.TrimSpace(text), "/")
 		addr, ok := sloppyAddr(bare)
 		if !ok {
-			return cnierr.New(cnierr.InvalidConfig, "give an address, with or without a prefix length", "cannot read the requested address %q", text)
+			return failure.WithCure(failure.New(failure.InvalidConfig, "cannot read the requested address %q", text), "give an address, with or without a prefix length")
 		}
 		if !seen[addr] {
 			seen[addr] = true
@@ -226,7 +226,7 @@ func (c *Whereabouts) readSliceSize(text string) error {
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(text, "/"))
 	if err != nil || n < 1 || n > 128 {
-		return cnierr.New(cnierr.InvalidConfig, `write it as "/26" or "26"`, "node_slice_size %q is not a prefix length", text)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "node_slice_size %q is not a prefix length", text), `write it as "/26" or "26"`)
 	}
 	c.NodeSliceSize = n
 	return nil
@@ -256,8 +256,8 @@ func (c *Whereabouts) onePerFamily() error {
 		count(s.Address.Addr())
 	}
 	if v4 > 1 || v6 > 1 {
-		return cnierr.New(cnierr.InvalidConfig, `use "cniVersion": "0.3.1" or later`,
-			"CNI version %s does not support more than 1 address per family", c.CNIVersion)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "CNI version %s does not support more than 1 address per family", c.CNIVersion),
+			`use "cniVersion": "0.3.1" or later`)
 	}
 	return nil
 }

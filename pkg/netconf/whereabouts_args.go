@@ -6,7 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // whereaboutsArgs are the keys of CNI_ARGS that the plugin knows. The field
@@ -25,8 +25,8 @@ type whereaboutsArgs struct {
 func parseWhereaboutsArgs(cniArgs string) (whereaboutsArgs, error) {
 	var args whereaboutsArgs
 	err := types.LoadArgs(cniArgs, &args)
-	return args, cnierr.Wrap(err, cnierr.InvalidEnv,
-		"write it as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if other keys are in it", "CNI_ARGS")
+	return args, failure.WithCure(failure.Wrap(err, failure.InvalidEnv, "CNI_ARGS"),
+		"write it as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if other keys are in it")
 }
 
 func (a whereaboutsArgs) pod() WhereaboutsPod {
@@ -49,7 +49,7 @@ func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 			}
 			p, ok := sloppyPrefix(strings.TrimSpace(item))
 			if !ok {
-				return cnierr.New(cnierr.InvalidEnv, "write it as address/length", "invalid CIDR %s in IP of CNI_ARGS", strings.TrimSpace(item))
+				return failure.WithCure(failure.New(failure.InvalidEnv, "invalid CIDR %s in IP of CNI_ARGS", strings.TrimSpace(item)), "write it as address/length")
 			}
 			c.Static = append(c.Static, WhereaboutsStatic{Address: p})
 		}
@@ -60,7 +60,7 @@ func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 	for item := range strings.SplitSeq(string(a.GATEWAY), ",") {
 		gw, ok := sloppyAddr(strings.TrimSpace(item))
 		if !ok {
-			return cnierr.New(cnierr.InvalidEnv, "give an address, without a prefix length", "invalid gateway address %s in CNI_ARGS", item)
+			return failure.WithCure(failure.New(failure.InvalidEnv, "invalid gateway address %s in CNI_ARGS", item), "give an address, without a prefix length")
 		}
 		for i := range c.Static {
 			if c.Static[i].Address.Contains(gw) {

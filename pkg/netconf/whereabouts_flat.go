@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // fillFromFlatFile finds the flat file and fills the keys that are empty in w
@@ -50,7 +50,7 @@ func readFlatFile(path string) ([]byte, error) {
 		data, err = ReadFile(path)
 	}
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable, or remove it", "flat file %s", path)
+		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "flat file %s", path), "make it readable, or remove it")
 	}
 	if data == nil {
 		data = []byte{}

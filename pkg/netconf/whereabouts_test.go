@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // network puts an ipam object into a network config.
@@ -141,7 +142,7 @@ func TestWhereaboutsRefusesWrongTypesOfEveryKey(t *testing.T) {
 	}
 	for key, value := range wrong {
 		_, err := ParseWhereabouts(network(`{"`+key+`":`+value+`}`), "", nil)
-		if cnierr.Code(err) != cnierr.Decode {
+		if failure.KindOf(err) != failure.Decode {
 			t.Errorf("%s: %s: got %v", key, value, err)
 		}
 	}
@@ -326,7 +327,7 @@ func TestBrokenFlatFileIsAnErrorThatNamesIt(t *testing.T) {
 	for _, content := range []string{`{"range":`, `{"range":7}`, ``, `[]`} {
 		files := flat(t, content)
 		_, err := ParseWhereabouts(network(`{}`), "", files)
-		if cnierr.Code(err) != cnierr.Decode || !strings.Contains(err.Error(), files[0]) {
+		if failure.KindOf(err) != failure.Decode || !strings.Contains(err.Error(), files[0]) {
 			t.Errorf("%q: got %v", content, err)
 		}
 	}
@@ -352,7 +353,7 @@ func FuzzParseWhereabouts(f *testing.F) {
 		}
 		c, err := ParseWhereabouts(network(string(ipam)), args, []string{path})
 		if err != nil {
-			if cnierr.Code(err) == cnierr.Internal {
+			if failure.KindOf(err) == failure.Internal {
 				t.Errorf("an error without a code: %v", err)
 			}
 			return

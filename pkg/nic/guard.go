@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -70,14 +70,14 @@ func (h *Host) immutable(l *link.Link) (bool, error) {
 
 func (f facts) guard(l *link.Link, allow []string) error {
 	if l.Encap == "loopback" {
-		return cnierr.New(cnierr.NICProtected, "name a NIC", "%s is the loopback of the host and cannot be lent", l.Name)
+		return failure.WithCure(failure.New(failure.NICProtected, "%s is the loopback of the host and cannot be lent", l.Name), "name a NIC")
 	}
 	if f.immutable {
 		cure := "name a NIC, not a virtual link"
 		if l.HasParent() {
 			cure = fmt.Sprintf("lend a virtual function or subfunction of it, or take it out of switchdev mode: devlink dev eswitch set %s/%s mode legacy", l.ParentBus, l.ParentDev)
 		}
-		return cnierr.New(cnierr.NICProtected, cure, "%s must stay on the host: the kernel moves it to no other network namespace (netns-local)", l.Name)
+		return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: the kernel moves it to no other network namespace (netns-local)", l.Name), cure)
 	}
 	for _, rule := range []struct {
 		override string
@@ -87,9 +87,8 @@ func (f facts) guard(l *link.Link, allow []string) error {
 			continue
 		}
 		if reason := rule.reason(l); reason != "" {
-			return cnierr.New(cnierr.NICProtected,
-				fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that is meant`, rule.override),
-				"%s must stay on the host: %s", l.Name, reason)
+			return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: %s", l.Name, reason),
+				fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that is meant`, rule.override))
 		}
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -20,9 +20,8 @@ func GuardPodLink(nic, kind, holder string, allow []string) error {
 	if slices.Contains(allow, netconf.AllowChildren) {
 		return nil
 	}
-	return cnierr.New(cnierr.NICProtected,
-		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, netconf.AllowChildren),
-		"%s must stay on the host: a %s on it belongs to %s", nic, kind, holder)
+	return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: a %s on it belongs to %s", nic, kind, holder),
+		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, netconf.AllowChildren))
 }
 
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].
@@ -34,9 +33,8 @@ func GuardSharedRDMA(device, nic, other string, allow []string) error {
 	if slices.Contains(allow, netconf.AllowSharedRDMA) {
 		return nil
 	}
-	return cnierr.Wrap(ErrSharedRDMA, cnierr.NICProtected,
-		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, netconf.AllowSharedRDMA, other),
-		"RDMA device %s of %s (%s)", device, nic, other)
+	return failure.WithCure(failure.Wrap(ErrSharedRDMA, failure.NICProtected, "RDMA device %s of %s (%s)", device, nic, other),
+		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, netconf.AllowSharedRDMA, other))
 }
 
 // GuardInfiniBand returns an error if l is an InfiniBand interface, because its
@@ -47,6 +45,6 @@ func GuardInfiniBand(l *link.Link, device string) error {
 	if l.Encap != "infiniband" {
 		return nil
 	}
-	return cnierr.New(cnierr.NICProtected, rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`,
-		"%s must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", l.Name, device)
+	return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", l.Name, device),
+		rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`)
 }

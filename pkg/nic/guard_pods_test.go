@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -36,7 +37,7 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 	} {
 		err := c.guard(nil)
 		for _, text := range c.want {
-			if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), text) {
+			if failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: error %v, want code %d and %q", name, err, cnierr.NICProtected, text)
 			}
 		}
@@ -83,7 +84,7 @@ func TestNodeFilePermitsNICsAndOverrides(t *testing.T) {
 			t.Errorf("%s: error %v", name, err)
 		}
 		for _, text := range c.want {
-			if cnierr.Code(err) != cnierr.NICProtected || err == nil || !strings.Contains(err.Error(), text) {
+			if failure.KindOf(err) != failure.NICProtected || err == nil || !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: error %v, want code %d and %q", name, err, cnierr.NICProtected, text)
 			}
 		}

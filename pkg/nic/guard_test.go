@@ -6,6 +6,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -62,7 +63,7 @@ func TestGuardrails(t *testing.T) {
 				}
 				return
 			}
-			if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), c.mention) {
+			if failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), c.mention) {
 				t.Errorf("error %v (code %d), want %q and %q", err, cnierr.Code(err), c.reason, c.mention)
 			}
 			for _, override := range netconf.Overrides {
@@ -150,7 +151,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-		if err := h.Guard(lo, netconf.Overrides); cnierr.Code(err) != cnierr.NICProtected {
+		if err := h.Guard(lo, netconf.Overrides); failure.KindOf(err) != failure.NICProtected {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -134,7 +134,7 @@ func (h *Host) Select(s Selector) (*NIC, error) {
 	case s.Aux != "":
 		return h.byAux(s)
 	}
-	return nil, cnierr.New(cnierr.InvalidConfig, "", `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+	return nil, failure.New(failure.InvalidConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 }
 
 func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
@@ -150,7 +150,7 @@ func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
 func (h *Host) byMAC(s Selector) (*NIC, error) {
 	mac, err := net.ParseMAC(s.HWAddr)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.InvalidConfig, "write it as aa:bb:cc:dd:ee:ff", "hwaddr %q", s.HWAddr)
+		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "hwaddr %q", s.HWAddr), "write it as aa:bb:cc:dd:ee:ff")
 	}
 	return h.pick(s, func(l *link.Link) bool { return bytes.Equal(l.MAC, mac) })
 }
@@ -177,8 +177,8 @@ func (h *Host) pick(s Selector, match func(*link.Link) bool) (*NIC, error) {
 func (h *Host) byKernelPath(s Selector) (*NIC, error) {
 	const below = "/sys/devices/"
 	if clean := filepath.Clean(s.KernelPath); !strings.HasPrefix(clean, below) {
-		return nil, cnierr.New(cnierr.InvalidConfig, "take it from `readlink -f /sys/class/net/NAME/device`",
-			"kernelpath %q must be absolute and begin with %s", s.KernelPath, below)
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "kernelpath %q must be absolute and begin with %s", s.KernelPath, below),
+			"take it from `readlink -f /sys/class/net/NAME/device`")
 	}
 	return h.byParent(s, strings.TrimPrefix(filepath.Clean(s.KernelPath), "/sys/"))
 }

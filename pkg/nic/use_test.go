@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -164,7 +164,7 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 				}
 				return
 			}
-			if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), `"allow": ["uplink"]`) {
+			if failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), `"allow": ["uplink"]`) {
 				t.Errorf("error %v, want %q", err, c.reason)
 			}
 			if err := h.Guard(l, []string{netconf.AllowUplink}); err != nil {
@@ -187,7 +187,7 @@ func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 	before := host.State()
 	for _, allow := range [][]string{nil, netconf.Overrides} {
 		err := h.Guard(l, allow)
-		if cnierr.Code(err) != cnierr.NICProtected || !strings.Contains(err.Error(), "netns-local") {
+		if failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), "netns-local") {
 			t.Errorf("error %v", err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // This file has queries that only tests need.
@@ -24,9 +24,8 @@ func (c *Core) awaitDevice(ctx context.Context, what string, want func(Device) b
 		return err == nil, err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return Device{}, cnierr.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), cnierr.TryAgain,
-			"something may still hold the network namespace that it is in: a process, or an open file",
-			"wait for RDMA device %s in netns %s", what, c.ns.Path)
+		return Device{}, failure.WithCure(failure.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), failure.TryAgain, "wait for RDMA device %s in netns %s", what, c.ns.Path),
+			"something may still hold the network namespace that it is in: a process, or an open file")
 	}
 	return found, err
 }
@@ -62,5 +61,5 @@ func (c *Core) uverbsOwners() (map[int]string, error) {
 		}
 		return nil
 	})
-	return owners, cnierr.Wrap(err, cnierr.IO, "", "list the uverbs devices")
+	return owners, failure.Wrap(err, failure.IO, "list the uverbs devices")
 }

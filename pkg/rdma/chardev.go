@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -62,8 +62,8 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		err = fmt.Errorf("%w: %w", ErrNoCharDev, err)
 	}
-	return CharDev{}, cnierr.Wrap(err, cnierr.Kernel, "load the module ib_"+kind,
-		"find the %s device of %s in netns %s", kind, d.Name, c.ns.Path)
+	return CharDev{}, failure.WithCure(failure.Wrap(err, failure.Kernel, "find the %s device of %s in netns %s", kind, d.Name, c.ns.Path),
+		"load the module ib_"+kind)
 }
 
 // hasVerbs reports whether ib_uverbs is loaded: its class has a file of its own.
@@ -92,7 +92,7 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string
 	err := c.in(func() (err error) { owner, err = c.uverbsOwner(number); return err })
-	return owner, cnierr.Wrap(err, cnierr.IO, "", "find the device of uverbs%d", number)
+	return owner, failure.Wrap(err, failure.IO, "find the device of uverbs%d", number)
 }
 
 func (c *Core) uverbsOwner(number int) (string, error) {

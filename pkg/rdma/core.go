@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -74,7 +74,7 @@ func Open(ns *link.Netns) (*Core, error) {
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, ErrNoRDMA
 	}
-	return nil, cnierr.Wrap(err, cnierr.Kernel, "", "open RDMA netlink in netns %s", ns.Path)
+	return nil, failure.Wrap(err, failure.Kernel, "open RDMA netlink in netns %s", ns.Path)
 }
 
 // Close releases what Open and later calls took. The Core must not be used

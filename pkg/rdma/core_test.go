@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/without"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func TestAKernelWithoutRDMASaysSo(t *testing.T) {
@@ -44,7 +44,7 @@ func TestRefusedMovesSayWhy(t *testing.T) {
 		{unix.ENOMEM, Exclusive, unix.ENOMEM, "cannot allocate memory"},
 	} {
 		err := moveError(c.errno, c.mode, d, "host", "pod")
-		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.text) || cnierr.Code(err) != cnierr.Kernel {
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.text) || failure.KindOf(err) != failure.Kernel {
 			t.Errorf("%v in %s mode: %v", c.errno, c.mode, err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestRefusedModesSayWhy(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	c := offline(t, nil, t.TempDir())
-	if err := c.SetMode("private"); cnierr.Code(err) != cnierr.InvalidConfig {
+	if err := c.SetMode("private"); failure.KindOf(err) != failure.InvalidConfig {
 		t.Errorf("%v", err)
 	}
 }

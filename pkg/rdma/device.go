@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -122,7 +122,7 @@ func (c *Core) device(index uint32) (Device, error) {
 	if err == nil {
 		d, err = parseDevice(a)
 	}
-	return d, cnierr.Wrap(err, cnierr.Kernel, "", "read RDMA device %d in netns %s", index, c.ns.Path)
+	return d, failure.Wrap(err, failure.Kernel, "read RDMA device %d in netns %s", index, c.ns.Path)
 }
 
 // parentTries bounds how often a device is read anew that netlink has and
@@ -146,13 +146,13 @@ func (c *Core) whole(index uint32) (Device, error) {
 			break
 		}
 	}
-	return Device{}, cnierr.Wrap(last, cnierr.IO, "", "find the parent of RDMA device %d in netns %s", index, c.ns.Path)
+	return Device{}, failure.Wrap(last, failure.IO, "find the parent of RDMA device %d in netns %s", index, c.ns.Path)
 }
 
 func (c *Core) dump() ([]Device, error) {
 	messages, err := c.request(nl.RDMA_NLDEV_CMD_GET, unix.NLM_F_DUMP)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Kernel, "", "list RDMA devices in netns %s", c.ns.Path)
+		return nil, failure.Wrap(err, failure.Kernel, "list RDMA devices in netns %s", c.ns.Path)
 	}
 	var found []Device
 	for _, m := range messages {
@@ -330,14 +330,14 @@ func (c *Core) Rename(d Device, name string) error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))
 		return err
 	})
-	return cnierr.Wrap(err, cmp.Or(codeOf(err), cnierr.Kernel), cureOf(err), "rename RDMA device %s to %q in netns %s", d.Name, name, c.ns.Path)
+	return failure.WithCure(failure.Wrap(err, kindOf(err), "rename RDMA device %s to %q in netns %s", d.Name, name, c.ns.Path), cureOf(err))
 }
 
-func codeOf(err error) uint {
+func kindOf(err error) failure.Kind {
 	if errors.Is(err, unix.EEXIST) {
-		return cnierr.NameTaken
+		return failure.NameTaken
 	}
-	return 0
+	return failure.Kernel
 }
 
 func cureOf(err error) string {

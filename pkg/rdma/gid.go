@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // GID is an entry's value in a port's GID table. Its text is the one of sysfs:
@@ -100,7 +100,7 @@ func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 		t.Entries, err = c.gidEntries(at, names, want)
 	}
 	if err != nil {
-		return GIDTable{}, cnierr.Wrap(err, cnierr.IO, "", "read the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
+		return GIDTable{}, failure.Wrap(err, failure.IO, "read the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 	}
 	slices.SortFunc(t.Entries, func(a, b GIDEntry) int { return a.Index - b.Index })
 	return t, nil
@@ -214,9 +214,8 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 	case len(mine) > 1:
 		// Each pod's interface is a "net1": with one address in two pods on
 		// one port, nothing tells which entry is whose.
-		return GIDEntry{}, cnierr.New(cnierr.Mismatch, "give each pod an address of its own",
-			"%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)",
-			d.Name, port, netdev, ip, mine[0].Index, mine[1].Index)
+		return GIDEntry{}, failure.WithCure(failure.New(failure.Mismatch, "%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)", d.Name, port, netdev, ip, mine[0].Index, mine[1].Index),
+			"give each pod an address of its own")
 	case len(others) > 0:
 		return GIDEntry{}, fmt.Errorf("%w: %s port %d has the address %s as GID of %s, not of %q",
 			errNoGID, d.Name, port, ip, strings.Join(others, " and "), netdev)
@@ -240,7 +239,7 @@ func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Add
 	if err == nil || last == nil || !errors.Is(last, errNoGID) && !errors.Is(last, ErrNotFound) {
 		return found, err
 	}
-	return GIDEntry{}, cnierr.Wrap(last, cnierr.TryAgain, c.gidCure(d, port), "wait for a GID (%v)", err)
+	return GIDEntry{}, failure.WithCure(failure.Wrap(last, failure.TryAgain, "wait for a GID (%v)", err), c.gidCure(d, port))
 }
 
 // gidCure says why there may be no GID.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func TestGIDsOfAddresses(t *testing.T) {
@@ -136,7 +136,7 @@ func TestWaitingForAGIDEndsAndSaysWhy(t *testing.T) {
 		began := time.Now()
 		_, err := c.AwaitGID(ctx, device0, 1, netip.MustParseAddr("10.0.0.1"), "net1")
 		cancel()
-		if err == nil || !errors.Is(err, errNoGID) || cnierr.Code(err) != cnierr.TryAgain || !strings.Contains(err.Error(), want) {
+		if err == nil || !errors.Is(err, errNoGID) || failure.KindOf(err) != failure.TryAgain || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 		if took := time.Since(began); took > 2*time.Second {

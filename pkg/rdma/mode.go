@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -51,7 +51,7 @@ func (c *Core) mode() (Mode, error) {
 			return m, nil
 		}
 	}
-	return "", cnierr.Wrap(err, cnierr.Kernel, "", "read the RDMA mode")
+	return "", failure.Wrap(err, failure.Kernel, "read the RDMA mode")
 }
 
 func parseMode(a nlattr.Attrs) (Mode, error) {
@@ -79,7 +79,7 @@ func (c *Core) SetMode(m Mode) error {
 	case Shared:
 		value = 1
 	default:
-		return cnierr.New(cnierr.InvalidConfig, `use "shared" or "exclusive"`, "RDMA mode %q", m)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "RDMA mode %q", m), `use "shared" or "exclusive"`)
 	}
 	err := c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SYS_SET, 0, nl.NewRtAttr(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{value}))
@@ -96,7 +96,7 @@ func setModeError(err error, m Mode) error {
 	case errors.Is(err, unix.EPERM):
 		cure = needsAdmin
 	}
-	return cnierr.Wrap(err, cnierr.Kernel, cure, "set the RDMA mode to %s", m)
+	return failure.WithCure(failure.Wrap(err, failure.Kernel, "set the RDMA mode to %s", m), cure)
 }
 
 const needsAdmin = "it needs CAP_NET_ADMIN over the host's network namespace and over the target's"

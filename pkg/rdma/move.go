@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 var (
@@ -129,9 +129,8 @@ func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err e
 		return there, err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return false, cnierr.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), cnierr.Kernel,
-			"find where it is with 'rdma dev' in the network namespaces of this node",
-			"move RDMA device %s: it is neither in netns %s nor in netns %s", d.Name, c.ns.Path, to.ns.Path)
+		return false, failure.WithCure(failure.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), failure.Kernel, "move RDMA device %s: it is neither in netns %s nor in netns %s", d.Name, c.ns.Path, to.ns.Path),
+			"find where it is with 'rdma dev' in the network namespaces of this node")
 	}
 	return here, err
 }
@@ -178,7 +177,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 	case errors.Is(err, unix.EPERM):
 		cure = needsAdmin
 	}
-	return cnierr.Wrap(err, cnierr.Kernel, cure, "move RDMA device %s from netns %s to netns %s", d.Name, from, to)
+	return failure.WithCure(failure.Wrap(err, failure.Kernel, "move RDMA device %s from netns %s to netns %s", d.Name, from, to), cure)
 }
 
 // arrive waits until the device is in to and not here, and has a uverbs device
@@ -192,8 +191,8 @@ func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (
 		return missing == "", err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return m, cnierr.Wrap(err, cnierr.TryAgain, "look at the kernel's log, its driver may have failed to start it again",
-			"RDMA device %s was moved from netns %s to netns %s, but %s", d.Name, c.ns.Path, to.ns.Path, missing)
+		return m, failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s was moved from netns %s to netns %s, but %s", d.Name, c.ns.Path, to.ns.Path, missing),
+			"look at the kernel's log, its driver may have failed to start it again")
 	}
 	return m, err
 }

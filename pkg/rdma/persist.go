@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // Boot is the mode that the RDMA core starts in: the parameter netns_mode of
@@ -71,7 +71,7 @@ func (b Boot) Read() (BootMode, error) {
 	}
 	line, lineErr := b.commandLine()
 	if err := errors.Join(err, lineErr); err != nil {
-		return BootMode{}, cnierr.Wrap(err, cnierr.IO, "", "find the RDMA mode at boot")
+		return BootMode{}, failure.Wrap(err, failure.IO, "find the RDMA mode at boot")
 	}
 	found.Settings = append(found.Settings, line...)
 	for _, s := range found.Settings {
@@ -211,8 +211,8 @@ func (b Boot) set(m Mode) error {
 		return err
 	}
 	if now.BuiltIn && now.Mode != m {
-		return cnierr.New(cnierr.InvalidConfig, fmt.Sprintf("give the kernel the parameter ib_core.netns_mode=%d in the boot loader's configuration", parameter(m)),
-			"ib_core is built into this kernel, which reads no file of modprobe")
+		return failure.WithCure(failure.New(failure.InvalidConfig, "ib_core is built into this kernel, which reads no file of modprobe"),
+			fmt.Sprintf("give the kernel the parameter ib_core.netns_mode=%d in the boot loader's configuration", parameter(m)))
 	}
 	if now.BuiltIn {
 		return nil
@@ -225,7 +225,8 @@ func (b Boot) set(m Mode) error {
 	err = writeWhole(b.path(BootFile), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
 options ib_core netns_mode=%d
 `, m, parameter(m)))
-	return cnierr.Wrap(err, cnierr.IO, "make the directory writable for root; in a container mount the node's root file system", "set the RDMA mode at boot")
+	return failure.WithCure(failure.Wrap(err, failure.IO, "set the RDMA mode at boot"),
+		"make the directory writable for root; in a container mount the node's root file system")
 }
 
 // hinders says why the setting would keep a BootFile from having its effect.
@@ -235,9 +236,9 @@ func (s BootSetting) hinders(m Mode) error {
 	case s.File != commandLine && its == ours:
 		return nil // it is replaced, or no longer read
 	case s.Mode == "":
-		return cnierr.New(cnierr.InvalidConfig, "remove it there", "%s says netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "%s says netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value), "remove it there")
 	case s.Mode != m && (s.File == commandLine || its > ours):
-		return cnierr.New(cnierr.InvalidConfig, "remove it there", "%s says netns_mode=%s, and counts more than %s would", s.Where(), s.Value, BootFile)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "%s says netns_mode=%s, and counts more than %s would", s.Where(), s.Value, BootFile), "remove it there")
 	}
 	return nil
 }
@@ -292,5 +293,5 @@ func parameter(m Mode) int {
 }
 
 func unknownMode(m Mode) error {
-	return cnierr.New(cnierr.InvalidConfig, `use "shared" or "exclusive"`, "RDMA mode %q", m)
+	return failure.WithCure(failure.New(failure.InvalidConfig, "RDMA mode %q", m), `use "shared" or "exclusive"`)
 }

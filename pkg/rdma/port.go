@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -127,7 +127,7 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 		p.LinkLayer, err = c.linkLayer(d, number)
 	}
 	if err != nil {
-		return Port{}, cnierr.Wrap(err, cnierr.Kernel, "", "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
+		return Port{}, failure.Wrap(err, failure.Kernel, "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
 	}
 	return p, nil
 }

@@ -3,7 +3,7 @@ package rdma
 import (
 	"github.com/vishvananda/netlink/nl"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -19,7 +19,7 @@ func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 		}
 		return err
 	})
-	return counters, cnierr.Wrap(err, cnierr.Kernel, "", "read the counters of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
+	return counters, failure.Wrap(err, failure.Kernel, "read the counters of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }
 
 func parseCounters(a nlattr.Attrs) (map[string]uint64, error) {

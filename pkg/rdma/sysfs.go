@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
@@ -52,7 +52,7 @@ func (c *Core) hostSys(cause error) (string, error) {
 	if <-same {
 		return "/sys", nil
 	}
-	return "", cnierr.Wrap(cause, cnierr.IO, "it needs CAP_SYS_ADMIN and Linux 5.2", "mount the sysfs of netns %s", c.ns.Path)
+	return "", failure.WithCure(failure.Wrap(cause, failure.IO, "mount the sysfs of netns %s", c.ns.Path), "it needs CAP_SYS_ADMIN and Linux 5.2")
 }
 
 // readSys reads a one-line file, with the path below the sysfs root.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // ErrBusy is wrapped by what [Dir.TryLock] returns when another process, or
@@ -91,8 +91,8 @@ func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 			<-done
 			f.Close()
 		}()
-		return cnierr.Wrap(ctx.Err(), cnierr.TryAgain, "try again when the other process is done",
-			"%s is %v", filepath.Join(d.path, name), ErrBusy)
+		return failure.WithCure(failure.Wrap(ctx.Err(), failure.TryAgain, "%s is %v", filepath.Join(d.path, name), ErrBusy),
+			"try again when the other process is done")
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func openTemp(t *testing.T) *Dir {
@@ -74,7 +74,7 @@ func TestWaitForALockEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := d.Lock(ctx, "lock"); cnierr.Code(err) != cnierr.TryAgain || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := d.Lock(ctx, "lock"); failure.KindOf(err) != failure.TryAgain || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	if err := l.Unlock(); err != nil {

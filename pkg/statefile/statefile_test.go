@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -75,7 +76,7 @@ func TestOpenRefusesADirectoryBelowOneThatOthersMayWrite(t *testing.T) {
 						continue
 					}
 					d, err := open(state)
-					if d != nil || cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), parent+" ") {
+					if d != nil || failure.KindOf(err) != failure.IO || !strings.Contains(err.Error(), parent+" ") {
 						t.Errorf("%s: %v, %v", how, d, err)
 					}
 				}
@@ -311,7 +312,7 @@ func TestAFullFileSystemLeavesTheOldContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := d.Write("file", make([]byte, 100<<10))
-	if !errors.Is(err, unix.ENOSPC) || cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), "free space") {
+	if !errors.Is(err, unix.ENOSPC) || failure.KindOf(err) != failure.IO || !strings.Contains(err.Error(), "free space") {
 		t.Errorf("error %v", err)
 	}
 	if data, err := d.Read("file"); err != nil || string(data) != "old" {
@@ -336,7 +337,7 @@ func TestAReadOnlyFileSystem(t *testing.T) {
 	_, lockErr := d.TryLock("lock")
 	_, asideErr := d.SetAside("file")
 	for what, err := range map[string]error{"write": d.Write("file", []byte("new")), "remove": d.Remove("file"), "lock": lockErr, "set aside": asideErr} {
-		if !errors.Is(err, unix.EROFS) || cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), "writable") {
+		if !errors.Is(err, unix.EROFS) || failure.KindOf(err) != failure.IO || !strings.Contains(err.Error(), "writable") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

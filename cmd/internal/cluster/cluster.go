@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
@@ -61,8 +61,8 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	}
 	client, err := kube.Open(kube.Config{Kubeconfig: path, Namespace: f.Namespace, UserAgent: userAgent, RetryFor: retryFor})
 	if path == "" && err != nil {
-		return nil, "", cnierr.Wrap(err, cnierr.InvalidConfig, "name one by --kubeconfig or $KUBECONFIG",
-			"there is no kubeconfig: none in whereabouts' flat file, and this is no pod with a service account")
+		return nil, "", failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "there is no kubeconfig: none in whereabouts' flat file, and this is no pod with a service account"),
+			"name one by --kubeconfig or $KUBECONFIG")
 	}
 	return client, path, err
 }

@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/agent"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/credential"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -59,7 +59,7 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
 	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: agent.PluginMode}
 	outcome, err := p.Record.Put(ctx, file)
-	for tries := 0; cnierr.Code(err) == cnierr.TryAgain && tries < mostTries; tries++ {
+	for tries := 0; failure.KindOf(err) == failure.TryAgain && tries < mostTries; tries++ {
 		outcome, err = p.Record.Put(ctx, file)
 	}
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
@@ -48,8 +48,8 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	}
 	if held.IsValid() {
 		if c.Want.IsValid() && c.Want != held {
-			return netip.Addr{}, cnierr.New(cnierr.IPAM, "end the attachment first, or ask for the same address",
-				"%s asks for %s and already holds %s", owner.PodRef, c.Want, held)
+			return netip.Addr{}, failure.WithCure(failure.New(failure.IPAM, "%s asks for %s and already holds %s", owner.PodRef, c.Want, held),
+				"end the attachment first, or ask for the same address")
 		}
 		kept, err := p.renew(ctx, owner, held, c)
 		if err != nil || kept {
@@ -115,7 +115,8 @@ func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, c i
 // takeWanted takes the address that the user asked for.
 func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) error {
 	refuse := func(why string) error {
-		return cnierr.New(cnierr.IPAM, "ask for another address, or let the pool choose", "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why)
+		return failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why),
+			"ask for another address, or let the pool choose")
 	}
 	if why := c.Range.Why(c.Want); why != "" {
 		return refuse(why)
@@ -142,7 +143,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	tidied := false
 	for foreign := 0; ; {
 		if err := ctx.Err(); err != nil {
-			return netip.Addr{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "choosing an address in %s", p.id.Prefix)
+			return netip.Addr{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address in %s", p.id.Prefix), "try again")
 		}
 		addr, err := ipam.Choose(c.Range, p.pages)
 		var exhausted *ipam.ExhaustedError
@@ -177,7 +178,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 }
 
 func exhaustedError(err error) error {
-	return cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
+	return failure.WithCure(failure.Wrap(err, failure.IPAM, ""), "end attachments that are not needed, or widen the range")
 }
 
 // hideForeign hides everything in the range that is reserved, whoever's it is:

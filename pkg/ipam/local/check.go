@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
@@ -25,7 +25,7 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 
 func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (netip.Addr, error) {
 	none := func(err error) error {
-		return cnierr.Wrap(err, cnierr.Mismatch, "delete the pod, so that it is attached anew", "pool %s", id.Prefix)
+		return failure.WithCure(failure.Wrap(err, failure.Mismatch, "pool %s", id.Prefix), "delete the pod, so that it is attached anew")
 	}
 	p, err := s.openPool(ctx, id, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,7 +51,7 @@ func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (neti
 func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	for _, c := range claims {
 		if err := s.status(ctx, c); err != nil {
-			return cnierr.Wrap(err, cnierr.NotAvailable, "", "no address can be handed out")
+			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
 		}
 	}
 	return nil

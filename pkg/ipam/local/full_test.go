@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
@@ -90,13 +91,13 @@ func TestReadOnlyFileSystem(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Allocate(testContext, other, []ipam.Claim{c}); cnierr.Code(err) != cnierr.IO {
+	if _, err := s.Allocate(testContext, other, []ipam.Claim{c}); failure.KindOf(err) != failure.IO {
 		t.Errorf("ADD: %v", err)
 	}
-	if err := s.Status(testContext, []ipam.Claim{c}); cnierr.Code(err) != cnierr.NotAvailable {
+	if err := s.Status(testContext, []ipam.Claim{c}); failure.KindOf(err) != failure.NotAvailable {
 		t.Errorf("STATUS: %v", err)
 	}
-	if err := s.Release(testContext, held, []ipam.Pool{c.Pool}); cnierr.Code(err) != cnierr.IO {
+	if err := s.Release(testContext, held, []ipam.Pool{c.Pool}); failure.KindOf(err) != failure.IO {
 		t.Errorf("DEL that cannot free: %v", err)
 	}
 	if _, err := s.Check(testContext, held, []ipam.Pool{c.Pool}); err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -39,7 +39,8 @@ func (x index) set(key string, addr netip.Addr) error {
 		}
 	}
 	err := x.dir.Symlink(target, key)
-	return cnierr.Wrap(err, cnierr.IO, "make the directory writable for root and free space on its file system", "cannot link %s in %s", key, x.dir.Path())
+	return failure.WithCure(failure.Wrap(err, failure.IO, "cannot link %s in %s", key, x.dir.Path()),
+		"make the directory writable for root and free space on its file system")
 }
 
 // drop removes key if it links to addr's record.

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -172,5 +172,5 @@ func (m *pages) rewrite(base netip.Addr, was, is *ipam.Page) error {
 }
 
 func mapError(err error, dir *statefile.Dir) error {
-	return cnierr.Wrap(err, cnierr.IO, "make it writable for root and free space on its file system", "map of the addresses in %s", dir.Path())
+	return failure.WithCure(failure.Wrap(err, failure.IO, "map of the addresses in %s", dir.Path()), "make it writable for root and free space on its file system")
 }

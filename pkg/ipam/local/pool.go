@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -132,19 +132,18 @@ func (p *pool) checkInfo() error {
 		return nil
 	}
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address pool %s", path)
+		return failure.WithCure(failure.Wrap(err, failure.IO, "address pool %s", path), "make it readable for root")
 	}
 	var info poolInfo
 	if err := json.Unmarshal(data, &info); err != nil {
-		return cnierr.Wrap(err, cnierr.BadRecord, "remove it, if the records beside it are of that network", "address pool %s is corrupt", path)
+		return failure.WithCure(failure.Wrap(err, failure.BadRecord, "address pool %s is corrupt", path), "remove it, if the records beside it are of that network")
 	}
 	if info.Version > recordVersion {
-		return cnierr.New(cnierr.BadRecord, "use the newer version of the plugin", "address pool %s was written by a newer version (%d)", path, info.Version)
+		return failure.WithCure(failure.New(failure.BadRecord, "address pool %s was written by a newer version (%d)", path, info.Version), "use the newer version of the plugin")
 	}
 	if info.Range != p.id.Prefix.String() || info.Space != p.id.Space {
-		return cnierr.New(cnierr.BadRecord, "move the directory away when no pod uses its addresses",
-			"address pool %s is of range %q and network_name %q, the config says %q and %q",
-			path, info.Range, info.Space, p.id.Prefix, p.id.Space)
+		return failure.WithCure(failure.New(failure.BadRecord, "address pool %s is of range %q and network_name %q, the config says %q and %q", path, info.Range, info.Space, p.id.Prefix, p.id.Space),
+			"move the directory away when no pod uses its addresses")
 	}
 	return nil
 }
@@ -177,7 +176,7 @@ func (p *pool) acquire(ctx context.Context) error {
 	if err == nil {
 		err = p.begin(ctx)
 	}
-	return cnierr.Wrap(err, cnierr.IO, "make it writable for root and free space on its file system", "address pool %s", p.dir.Path())
+	return failure.WithCure(failure.Wrap(err, failure.IO, "address pool %s", p.dir.Path()), "make it writable for root and free space on its file system")
 }
 
 func (p *pool) begin(ctx context.Context) error {
@@ -225,7 +224,7 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // refusal tells the errors that say no from those after which nobody knows
 // what is on the disk.
-func refusal(err error) bool { return cnierr.Code(err) == cnierr.IPAM }
+func refusal(err error) bool { return failure.KindOf(err) == failure.IPAM }
 
 func (p *pool) unlock() {
 	if p.busy != nil {
@@ -283,9 +282,9 @@ func (x index) tidy(taken *ipam.Set) error {
 func entries(d *statefile.Dir) ([]string, error) {
 	f, err := d.OpenFile(".", os.O_RDONLY)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "%s", d.Path())
+		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "%s", d.Path()), "make it readable for root")
 	}
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
-	return names, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "%s", d.Path())
+	return names, failure.WithCure(failure.Wrap(err, failure.IO, "%s", d.Path()), "make it readable for root")
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
@@ -97,14 +97,14 @@ func (p *pool) read(addr netip.Addr) (*record, error) {
 	}
 	path := filepath.Join(p.dir.Path(), name)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.IO, "make it readable for root", "address record %s", path)
+		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "address record %s", path), "make it readable for root")
 	}
 	r, err := parseRecord(data, addr)
 	switch {
 	case err == nil:
 		return r, nil
 	case errors.Is(err, errNewer):
-		return nil, cnierr.Wrap(err, cnierr.BadRecord, "use the newer version of the plugin", "address record %s", path)
+		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "address record %s", path), "use the newer version of the plugin")
 	case p.lock == nil:
 		return nil, p.corrupt(err, path, "it is set aside by the next ADD or DEL that meets it")
 	}
@@ -117,7 +117,7 @@ func (p *pool) read(addr netip.Addr) (*record, error) {
 }
 
 func (p *pool) corrupt(err error, path, cure string) error {
-	return cnierr.Wrap(err, cnierr.BadRecord, cure, "address record %s is corrupt", path)
+	return failure.WithCure(failure.Wrap(err, failure.BadRecord, "address record %s is corrupt", path), cure)
 }
 
 // setAside gives the unreadable record of addr another name, and puts one
@@ -128,7 +128,7 @@ func (p *pool) setAside(addr netip.Addr) (string, error) {
 	now := p.store.now().UTC()
 	aside := fmt.Sprintf("%s.corrupt-%s", name, now.Format("20060102T150405.000000000"))
 	if err := p.dir.Link(name, aside); err != nil {
-		return "", cnierr.Wrap(err, cnierr.IO, "make the directory writable for root", "setting aside %s", filepath.Join(p.dir.Path(), name))
+		return "", failure.WithCure(failure.Wrap(err, failure.IO, "setting aside %s", filepath.Join(p.dir.Path(), name)), "make the directory writable for root")
 	}
 	r := newRecord(netip.PrefixFrom(addr, p.id.Prefix.Bits()), ipam.Owner{}, now)
 	r.SetAside = aside

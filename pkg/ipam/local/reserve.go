@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -68,8 +68,8 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 		}
 		err = r.dir.Symlink(r.target(addr), addr.String())
 	}
-	return err == nil, cnierr.Wrap(err, cnierr.IO, "make the directory writable for root and free space on its file system",
-		"cannot reserve %s in %s", addr, r.dir.Path())
+	return err == nil, failure.WithCure(failure.Wrap(err, failure.IO, "cannot reserve %s in %s", addr, r.dir.Path()),
+		"make the directory writable for root and free space on its file system")
 }
 
 // free ends the reservation of addr if it is this pool's.

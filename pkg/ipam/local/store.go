@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -65,7 +65,7 @@ func (s *Store) root(ctx context.Context, create bool) (*statefile.Dir, error) {
 func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	boot, err := os.ReadFile(s.bootID)
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.IO, "mount /proc, or put the state directory on tmpfs", "cannot tell this boot from the last one")
+		return failure.WithCure(failure.Wrap(err, failure.IO, "cannot tell this boot from the last one"), "mount /proc, or put the state directory on tmpfs")
 	}
 	if was, err := root.Read(bootFile); err == nil && bytes.Equal(was, boot) {
 		return nil
@@ -85,7 +85,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	for _, name := range names {
 		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") || strings.HasPrefix(name, tmpPrefix) {
 			if err := os.RemoveAll(filepath.Join(root.Path(), name)); err != nil {
-				return cnierr.Wrap(err, cnierr.IO, "remove it", "addresses of the last boot")
+				return failure.WithCure(failure.Wrap(err, failure.IO, "addresses of the last boot"), "remove it")
 			}
 		}
 	}

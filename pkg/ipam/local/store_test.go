@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -141,7 +141,7 @@ func TestSamePodAndInterfaceKeepsItsAddress(t *testing.T) {
 	if held, err := s.Check(testContext, owner("new", "p", "net1"), []ipam.Pool{c.Pool}); err != nil || held[0].String() != first {
 		t.Errorf("a late DEL of the old container took it: %v, %v", held, err)
 	}
-	if _, err := s.Check(testContext, owner("old", "p", "net1"), []ipam.Pool{c.Pool}); cnierr.Code(err) != cnierr.Mismatch {
+	if _, err := s.Check(testContext, owner("old", "p", "net1"), []ipam.Pool{c.Pool}); failure.KindOf(err) != failure.Mismatch {
 		t.Errorf("the old container still holds something: %v", err)
 	}
 	del(t, s, owner("new", "p", "net1"), c.Pool)
@@ -218,7 +218,7 @@ func TestAllocateOfSeveralRangesIsAllOrNothing(t *testing.T) {
 	}
 	_, err := s.Allocate(testContext, owner("c", "p", "net1"), []ipam.Claim{claim(t, "10.0.0.0/24"), full})
 	var exhausted *ipam.ExhaustedError
-	if !errors.As(err, &exhausted) || cnierr.Code(err) != cnierr.IPAM {
+	if !errors.As(err, &exhausted) || failure.KindOf(err) != failure.IPAM {
 		t.Fatalf("got %v", err)
 	}
 	for _, n := range []string{"1", "2"} {
@@ -311,7 +311,7 @@ func TestManyForeignAddressesAreNoObstacle(t *testing.T) {
 	for i := range 25 {
 		add(t, s, owner(fmt.Sprint("n", i), fmt.Sprint("n", i), "net1"), narrow)
 	}
-	if _, err := s.Allocate(testContext, owner("last", "last", "net1"), []ipam.Claim{narrow}); cnierr.Code(err) != cnierr.IPAM {
+	if _, err := s.Allocate(testContext, owner("last", "last", "net1"), []ipam.Claim{narrow}); failure.KindOf(err) != failure.IPAM {
 		t.Errorf("a full pool: %v", err)
 	}
 	del(t, s, owner("50", "50", "net1"), wide.Pool)
@@ -338,7 +338,7 @@ func TestRequestedAddress(t *testing.T) {
 		"10.0.0.99":  "another pool of the same address space holds it",
 	} {
 		_, err := s.Allocate(testContext, owner("d", "d", "net1"), []ipam.Claim{want(c, addr)})
-		if cnierr.Code(err) != cnierr.IPAM || !strings.Contains(err.Error(), text) {
+		if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
@@ -389,7 +389,7 @@ func TestGCGoesOnAfterACorruptRecord(t *testing.T) {
 	s.now = time.Now
 	write(t, file(s, "10.0.0.1.json"), "{")
 	err := s.GC(testContext, "net", nil, nil)
-	if cnierr.Code(err) != cnierr.BadRecord || !strings.Contains(err.Error(), "10.0.0.1.json") {
+	if failure.KindOf(err) != failure.BadRecord || !strings.Contains(err.Error(), "10.0.0.1.json") {
 		t.Errorf("got %v", err)
 	}
 	if got := add(t, s, owner("x", "x", "net1"), c); got != "10.0.0.2/24" {
@@ -414,7 +414,7 @@ func TestCorruptRecordIsSetAsideAndItsAddressStaysTaken(t *testing.T) {
 					do = func() error { _, err := s.Allocate(testContext, o, []ipam.Claim{c}); return err }
 				}
 				err := do()
-				if cnierr.Code(err) != cnierr.BadRecord || !strings.Contains(err.Error(), file(s, "10.0.0.1.json")) {
+				if failure.KindOf(err) != failure.BadRecord || !strings.Contains(err.Error(), file(s, "10.0.0.1.json")) {
 					t.Fatalf("got %v", err)
 				}
 				aside, globErr := filepath.Glob(file(s, "10.0.0.1.json.corrupt-*"))
@@ -453,7 +453,7 @@ func TestRecordOfANewerVersionIsLeftAlone(t *testing.T) {
 	add(t, s, o, c)
 	const newer = `{"version":2,"address":"10.0.0.1/24","containerID":"c"}`
 	write(t, file(s, "10.0.0.1.json"), newer)
-	if err := s.Release(testContext, o, []ipam.Pool{c.Pool}); cnierr.Code(err) != cnierr.BadRecord || !strings.Contains(err.Error(), "newer version") {
+	if err := s.Release(testContext, o, []ipam.Pool{c.Pool}); failure.KindOf(err) != failure.BadRecord || !strings.Contains(err.Error(), "newer version") {
 		t.Errorf("got %v", err)
 	}
 	if data, err := os.ReadFile(file(s, "10.0.0.1.json")); err != nil || string(data) != newer {
@@ -470,7 +470,7 @@ func TestPoolThatContradictsTheConfigIsRefused(t *testing.T) {
 		add(t, s, owner("c", "p", "net1"), c)
 		write(t, file(s, "pool.json"), content)
 		_, err := s.Allocate(testContext, owner("d", "d", "net1"), []ipam.Claim{c})
-		if cnierr.Code(err) != cnierr.BadRecord || !strings.Contains(err.Error(), file(s, "pool.json")) {
+		if failure.KindOf(err) != failure.BadRecord || !strings.Contains(err.Error(), file(s, "pool.json")) {
 			t.Errorf("%s: %v", content, err)
 		}
 	}
@@ -498,7 +498,7 @@ func TestMapHealsItself(t *testing.T) {
 					t.Errorf("got %s, want %s", got, want)
 				}
 			}
-			if _, err := s.Allocate(testContext, owner("x", "x", "net1"), []ipam.Claim{c}); cnierr.Code(err) != cnierr.IPAM {
+			if _, err := s.Allocate(testContext, owner("x", "x", "net1"), []ipam.Claim{c}); failure.KindOf(err) != failure.IPAM {
 				t.Errorf("a full pool: %v", err)
 			}
 			for i := range 14 {
@@ -519,7 +519,7 @@ func TestStatusSaysWhetherAnAddressIsLeft(t *testing.T) {
 		add(t, s, owner(id, id, "net1"), c)
 	}
 	err := s.Status(testContext, []ipam.Claim{claim(t, "10.9.0.0/24"), c})
-	if cnierr.Code(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), "Could not allocate IP in range") {
+	if failure.KindOf(err) != failure.NotAvailable || !strings.Contains(err.Error(), "Could not allocate IP in range") {
 		t.Errorf("full: %v", err)
 	}
 	del(t, s, owner("a", "a", "net1"), c.Pool)
@@ -528,7 +528,7 @@ func TestStatusSaysWhetherAnAddressIsLeft(t *testing.T) {
 	}
 	// The other pool holds what is left.
 	add(t, s, owner("w", "w", "net1"), want(claim(t, "10.0.0.0/24"), "10.0.0.1"))
-	if err := s.Status(testContext, []ipam.Claim{c}); cnierr.Code(err) != cnierr.NotAvailable {
+	if err := s.Status(testContext, []ipam.Claim{c}); failure.KindOf(err) != failure.NotAvailable {
 		t.Errorf("reserved elsewhere: %v", err)
 	}
 }
@@ -539,10 +539,10 @@ func TestUnusableStateDirectory(t *testing.T) {
 	write(t, blocked, "")
 	for _, path := range []string{blocked, "relative", filepath.Join(blocked, "below")} {
 		s := New(path)
-		if _, err := s.Allocate(testContext, owner("c", "p", "net1"), []ipam.Claim{claim(t, "10.0.0.0/24")}); err == nil || cnierr.Code(err) == cnierr.Internal {
+		if _, err := s.Allocate(testContext, owner("c", "p", "net1"), []ipam.Claim{claim(t, "10.0.0.0/24")}); err == nil || failure.KindOf(err) == failure.Internal {
 			t.Errorf("ADD in %s: %v", path, err)
 		}
-		if err := s.Status(testContext, []ipam.Claim{claim(t, "10.0.0.0/24")}); cnierr.Code(err) != cnierr.NotAvailable {
+		if err := s.Status(testContext, []ipam.Claim{claim(t, "10.0.0.0/24")}); failure.KindOf(err) != failure.NotAvailable {
 			t.Errorf("STATUS in %s: %v", path, err)
 		}
 	}
@@ -562,7 +562,7 @@ func TestContextBoundsTheWaitForALock(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(testContext, 20*time.Millisecond)
 	defer cancel()
-	if _, err := s.Allocate(ctx, owner("d", "d", "net1"), []ipam.Claim{c}); cnierr.Code(err) != cnierr.TryAgain {
+	if _, err := s.Allocate(ctx, owner("d", "d", "net1"), []ipam.Claim{c}); failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("got %v", err)
 	}
 }

@@ -3,7 +3,7 @@ package plan
 import (
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -77,14 +77,14 @@ next:
 				continue
 			}
 			if other := claims[i].Want; other.IsValid() {
-				return cnierr.New(cnierr.InvalidConfig, "ask for one of them",
-					"the requested addresses %s and %s lie in one range, of which an interface gets one address", other, want)
+				return failure.WithCure(failure.New(failure.InvalidConfig, "the requested addresses %s and %s lie in one range, of which an interface gets one address", other, want),
+					"ask for one of them")
 			}
 			claims[i].Want = want
 			continue next
 		}
-		return cnierr.New(cnierr.InvalidConfig, "ask for an address of a configured range",
-			"the requested address %s lies in no range of network %s", want, conf.Name)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "the requested address %s lies in no range of network %s", want, conf.Name),
+			"ask for an address of a configured range")
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -70,14 +70,14 @@ func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 	}
 	for _, ip := range tx.Layer3.IPs {
 		if err := tx.Pod.AddAddress(index, &ip.Address); err != nil {
-			return cnierr.Wrap(err, cnierr.Kernel, "see what else uses the address in the pod", "interface %s", tx.IfName)
+			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "see what else uses the address in the pod")
 		}
 	}
 	return nil
 }
 
 func setUp(_ context.Context, tx *attachment.Tx, index int) error {
-	return cnierr.Wrap(tx.Pod.SetUp(index), cnierr.Kernel, "see the kernel log for the driver's reason", "set %s up", tx.IfName)
+	return failure.WithCure(failure.Wrap(tx.Pod.SetUp(index), failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
 }
 
 func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {
@@ -88,7 +88,7 @@ func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {
 			return err
 		}
 	}
-	return cnierr.Wrap(addAllRoutes(tx.Pod, index, l3), cnierr.Kernel, "check the routes and gateways of the network", "interface %s", tx.IfName)
+	return failure.WithCure(failure.Wrap(addAllRoutes(tx.Pod, index, l3), failure.Kernel, "interface %s", tx.IfName), "check the routes and gateways of the network")
 }
 
 func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
@@ -114,8 +114,8 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dadWait)
 	defer cancel()
-	return cnierr.Wrap(tx.Pod.AwaitDAD(ctx, index), cnierr.Kernel,
-		"find the other holder of the address, or exclude it from the range", "interface %s", tx.IfName)
+	return failure.WithCure(failure.Wrap(tx.Pod.AwaitDAD(ctx, index), failure.Kernel, "interface %s", tx.IfName),
+		"find the other holder of the address, or exclude it from the range")
 }
 
 // note writes what the interface has become into the record.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -130,7 +131,7 @@ type call struct {
 func newCall(plugin string, env pluginEnv, config []byte) (*call, error) {
 	binary, err := findPlugin(plugin, env.path)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.IPAM, "install it in the CNI binary directory, or correct the type", "IPAM plugin %q", plugin)
+		return nil, failure.WithCure(failure.Wrap(err, failure.IPAM, "IPAM plugin %q", plugin), "install it in the CNI binary directory, or correct the type")
 	}
 	return &call{plugin: plugin, binary: binary, config: config, env: env}, nil
 }
@@ -159,18 +160,18 @@ func (i *call) add(ctx context.Context, version string) (*current.Result, error)
 		return nil, i.failed(err)
 	}
 	if len(result.IPs) == 0 {
-		return nil, cnierr.New(cnierr.IPAM, "give it a range, or leave the ipam section empty",
-			"IPAM plugin %q returned missing IP config", i.plugin)
+		return nil, failure.WithCure(failure.New(failure.IPAM, "IPAM plugin %q returned missing IP config", i.plugin),
+			"give it a range, or leave the ipam section empty")
 	}
 	return result, nil
 }
 
-// failed returns the error of the plugin, with its code if a runtime acts upon it.
+// failed returns the error of the plugin, with its kind if a runtime acts upon it.
 func (i *call) failed(err error) error {
-	code := cnierr.IPAM
-	switch c := cnierr.Code(err); c {
-	case cnierr.TryAgain, cnierr.NotAvailable, cnierr.Limited, cnierr.InvalidConfig:
-		code = c
+	kind := failure.IPAM
+	switch k := cnierr.KindOf(cnierr.Code(err)); k {
+	case failure.TryAgain, failure.NotAvailable, failure.Limited, failure.InvalidConfig:
+		kind = k
 	}
-	return cnierr.Wrap(err, code, "", "IPAM plugin %q, %s", i.plugin, i.env.command)
+	return failure.Wrap(err, kind, "IPAM plugin %q, %s", i.plugin, i.env.command)
 }

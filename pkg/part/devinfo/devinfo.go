@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -48,7 +48,7 @@ func (Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	}
 	path := filepath.Clean(asked)
 	if !below(deviceInfoDirs, path) {
-		return cnierr.New(cnierr.InvalidConfig, "remove it: the runtime gives it", "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0])
+		return failure.WithCure(failure.New(failure.InvalidConfig, "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0]), "remove it: the runtime gives it")
 	}
 	if _, err := os.Lstat(path); err != nil {
 		tx.Record.DeviceInfo = path
@@ -74,16 +74,16 @@ func (Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(r.DeviceInfo), 0o755); err != nil {
-		return cnierr.Wrap(err, cnierr.IO, "", "device information")
+		return failure.Wrap(err, failure.IO, "device information")
 	}
 	// Not through a link, and not into a file that has come meanwhile.
 	f, err := os.OpenFile(r.DeviceInfo, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		r.DeviceInfo = "" // a file that is there is not ours to remove
-		return cnierr.Wrap(err, cnierr.IO, "", "device information")
+		return failure.Wrap(err, failure.IO, "device information")
 	}
 	_, err = f.Write(data)
-	return cnierr.Wrap(errors.Join(err, f.Close()), cnierr.IO, "", "device information")
+	return failure.Wrap(errors.Join(err, f.Close()), failure.IO, "device information")
 }
 
 // Release removes the file that ADD wrote.
@@ -93,7 +93,7 @@ func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 		return nil
 	}
 	if err := os.Remove(r.DeviceInfo); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return cnierr.Wrap(err, cnierr.IO, "", "device information")
+		return failure.Wrap(err, failure.IO, "device information")
 	}
 	return nil
 }

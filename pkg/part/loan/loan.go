@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
@@ -36,8 +36,8 @@ func holderOfDevice(n *attachment.Node, device string) string {
 
 // LentTo returns the error for a NIC that holder has.
 func LentTo(holder *ledger.Record) error {
-	return cnierr.New(cnierr.NICLent, "wait until that attachment ends, or choose another NIC",
-		"%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase)
+	return failure.WithCure(failure.New(failure.NICLent, "%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase),
+		"wait until that attachment ends, or choose another NIC")
 }
 
 // HolderOf returns the record that lends, from this host netns, the NIC that s selects

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -38,11 +38,11 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	})
 	switch ended := wait.Ended(waiting, err); {
 	case ended && pod == nil:
-		return cnierr.Wrap(attachment.ErrNowhere, cnierr.NotHome, "end the processes of that pod if any are left; a sweep or `railctl gc` tries again",
-			"the pod netns is gone, but its macvlan %s (%s on %s) is still up", r.IfName, r.MAC, r.Child.Master)
+		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotHome, "the pod netns is gone, but its macvlan %s (%s on %s) is still up", r.IfName, r.MAC, r.Child.Master),
+			"end the processes of that pod if any are left; a sweep or `railctl gc` tries again")
 	case ended:
-		return cnierr.New(cnierr.NotHome, "end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again",
-			"the pod moved its macvlan %s (%s on %s) to another netns, where it is still up", r.IfName, r.MAC, r.Child.Master)
+		return failure.WithCure(failure.New(failure.NotHome, "the pod moved its macvlan %s (%s on %s) to another netns, where it is still up", r.IfName, r.MAC, r.Child.Master),
+			"end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again")
 	}
 	return err
 }
@@ -198,7 +198,7 @@ func deleteAll(pod *link.Netns, links []*link.Link, sure bool, silent func()) er
 	}
 	var errs []error
 	for _, l := range links {
-		errs = append(errs, cnierr.Wrap(pod.Delete(l.Index), cnierr.Kernel, "", "delete macvlan %s", l.Name))
+		errs = append(errs, failure.Wrap(pod.Delete(l.Index), failure.Kernel, "delete macvlan %s", l.Name))
 	}
 	return errors.Join(errs...)
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -45,12 +45,12 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		tx.Parent = parent // in the pod it is the pod's own, and so is its RDMA device
 	}
 	if parent.Encap == "infiniband" {
-		return cnierr.New(cnierr.InvalidConfig, "use the ipoib plugin for an InfiniBand port",
-			"master %s is InfiniBand, which cannot carry a macvlan", parent.Name)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "master %s is InfiniBand, which cannot carry a macvlan", parent.Name),
+			"use the ipoib plugin for an InfiniBand port")
 	}
 	if c.MTU > parent.MTU {
-		return cnierr.New(cnierr.InvalidConfig, "raise the master's MTU, or give a smaller one",
-			"invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, parent.MTU)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, parent.MTU),
+			"raise the master's MTU, or give a smaller one")
 	}
 	if !parent.IsUp() {
 		// The kernel makes it all the same, and it works once the parent is up.
@@ -98,8 +98,8 @@ func (p Part) parent(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 			return nil, loan.LentTo(holder)
 		}
 	}
-	return nil, cnierr.New(cnierr.NICNotFound, `see "ip link", and correct "master"`,
-		"master %q does not exist in netns %s", p.Conf.Master, ns.Path)
+	return nil, failure.WithCure(failure.New(failure.NICNotFound, "master %q does not exist in netns %s", p.Conf.Master, ns.Path),
+		`see "ip link", and correct "master"`)
 }
 
 // defaultParent returns the interface of the default route.
@@ -109,7 +109,7 @@ func defaultParent(ns *link.Netns) (*link.Link, error) {
 		return nil, err
 	}
 	if len(uplinks) == 0 {
-		return nil, cnierr.New(cnierr.InvalidConfig, `name one by "master"`, "no default route interface found for the macvlan's master")
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "no default route interface found for the macvlan's master"), `name one by "master"`)
 	}
 	return ns.ByIndex(uplinks[0])
 }
@@ -170,17 +170,17 @@ func (p Part) refused(ns *link.Netns, parent *link.Link, err error) error {
 	what := fmt.Sprintf("the kernel makes no macvlan on %s", parent.Name)
 	switch {
 	case errors.Is(err, unix.EBUSY) && hasKind(ns, parent, "ipvlan", "ipvtap"):
-		return cnierr.Wrap(err, cnierr.InvalidConfig, "end the pods that use ipvlan on it, or use another master",
-			"%s: it has ipvlan children, and a NIC carries one kind or the other", what)
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC carries one kind or the other", what),
+			"end the pods that use ipvlan on it, or use another master")
 	case errors.Is(err, unix.EBUSY):
-		return cnierr.Wrap(err, cnierr.InvalidConfig, "use another master, or take it out of its bridge or bond",
-			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what)
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what),
+			"use another master, or take it out of its bridge or bond")
 	case errors.Is(err, unix.EINVAL):
-		return cnierr.Wrap(err, cnierr.InvalidConfig, `check "mode" and "mac": passthru allows one child, and a MAC must be unicast`, "%s", what)
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", what), `check "mode" and "mac": passthru allows one child, and a MAC must be unicast`)
 	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
-		return cnierr.Wrap(err, cnierr.InvalidConfig, "give it another MAC", "%s with MAC %s", what, p.Conf.MAC)
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s with MAC %s", what, p.Conf.MAC), "give it another MAC")
 	}
-	return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log", "%s", what)
+	return failure.WithCure(failure.Wrap(err, failure.Kernel, "%s", what), "see the kernel log")
 }
 
 func hasKind(ns *link.Netns, parent *link.Link, kinds ...string) bool {

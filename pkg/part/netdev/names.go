@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -72,7 +72,8 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
 	}
 	if err != nil {
-		return false, cnierr.Wrap(err, cnierr.NotHome, "rename it by hand, then end the attachment again", "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name)
+		return false, failure.WithCure(failure.Wrap(err, failure.NotHome, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name),
+			"rename it by hand, then end the attachment again")
 	}
 	n.LogOf(of).Warn("returned NIC with the name of another one renamed", "name", l.Name, "now", name)
 	return true, nil

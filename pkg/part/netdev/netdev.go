@@ -9,7 +9,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -48,13 +48,13 @@ func (p Part) selector(h *nic.Host) (nic.Selector, error) {
 		}
 	}
 	if s.IsZero() && len(c.IDs()) > 0 {
-		return s, cnierr.New(cnierr.NICNotFound, "see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`, or name the NIC by \"device\"",
-			"device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0])
+		return s, failure.WithCure(failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]),
+			"see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`, or name the NIC by \"device\"")
 	}
 	if s.IsZero() {
-		return s, cnierr.New(cnierr.InvalidConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", `+
-			"or have the pod ask for the resource in the NAD's annotation k8s.v1.cni.cncf.io/resourceName",
-			"the network names no NIC, and no device plugin gave one")
+		return s, failure.WithCure(failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin gave one"),
+			`specify either "device", "hwaddr", "kernelpath" or "pciBusID", `+
+				"or have the pod ask for the resource in the NAD's annotation k8s.v1.cni.cncf.io/resourceName")
 	}
 	return s, nil
 }
@@ -97,7 +97,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
 	if p.Conf.UseInterfaceNetwork && found.Link == nil {
-		return cnierr.New(cnierr.InvalidConfig, "give addresses by IPAM", `"useInterfaceNetwork" needs a netdev, but a userspace driver holds %s`, s)
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"useInterfaceNetwork" needs a netdev, but a userspace driver holds %s`, s), "give addresses by IPAM")
 	}
 	lock, err := n.Ledger.LockNIC(ctx, key)
 	if err != nil {
@@ -130,7 +130,7 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 	if holder != nil && holderErr == nil {
 		return loan.LentTo(holder)
 	}
-	return errors.Join(cnierr.Wrap(err, cnierr.NICNotFound, "see `ip link`, and `railctl show` for those that are lent", ""), holderErr)
+	return errors.Join(failure.WithCure(failure.Wrap(err, failure.NICNotFound, ""), "see `ip link`, and `railctl show` for those that are lent"), holderErr)
 }
 
 // snapshot records the state of the NIC.
@@ -142,7 +142,7 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 		return fmt.Errorf("the NIC left while it was chosen: %w", err)
 	}
 	if l.Name != chosen.Name {
-		return cnierr.New(cnierr.TryAgain, "", "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
+		return failure.New(failure.TryAgain, "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
 	}
 	if err := host.Guard(l, p.Conf.Allow); err != nil {
 		return err
@@ -214,13 +214,13 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if now, was := l.Identity(), lent.Identity; now.ParentDev != was.ParentDev || now.PermMAC != was.PermMAC || !l.HasParent() && now.Index != was.Index {
-		return cnierr.New(cnierr.TryAgain, "", "another NIC has taken the name %s meanwhile", lent.Name)
+		return failure.New(failure.TryAgain, "another NIC has taken the name %s meanwhile", lent.Name)
 	}
 	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
-		return cnierr.Wrap(err, cnierr.Kernel, "", "lend %s without the host's BPF programs", lent.Name)
+		return failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
 	}
 	if err := host.Move(l.Index, tx.Pod, tx.IfName, lent.Name); err != nil {
-		return cnierr.Wrap(err, cnierr.Kernel, "see the kernel log for the driver's reason", "lend %s", lent.Name)
+		return failure.WithCure(failure.Wrap(err, failure.Kernel, "lend %s", lent.Name), "see the kernel log for the driver's reason")
 	}
 	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
 		return err
@@ -231,8 +231,8 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	}
 	if p.Conf.MTU != 0 && p.Conf.MTU != tx.Link.MTU {
 		if err := tx.Pod.SetMTU(tx.Link.Index, p.Conf.MTU); err != nil {
-			return cnierr.Wrap(err, cnierr.InvalidConfig, fmt.Sprintf("see `ip -d link show %s` for its limits (maxmtu)", lent.Name),
-				"%s does not take MTU %d", lent.Name, p.Conf.MTU)
+			return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s does not take MTU %d", lent.Name, p.Conf.MTU),
+				fmt.Sprintf("see `ip -d link show %s` for its limits (maxmtu)", lent.Name))
 		}
 	}
 	if !p.Conf.UseInterfaceNetwork {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
@@ -39,8 +39,8 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	case err != nil:
 		return err
 	case l == nil && id.ParentDev != "" && loan.Host(n).Bound(id.ParentDev) && !(releasing.Wait > 0 && gone(releasing)):
-		return cnierr.Wrap(attachment.ErrNowhere, cnierr.NotHome, "find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again",
-			"the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path)
+		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotHome, "the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path),
+			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again")
 	case l == nil:
 		// A virtual link died with its netns; a device was unplugged.
 		n.LogOf(r).Warn("the NIC no longer exists, there is nothing to bring home")
@@ -127,7 +127,7 @@ func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.N
 	}
 	if err != nil {
 		return errors.Join(
-			cnierr.Wrap(err, cnierr.NotHome, "a DEL, a sweep or `railctl gc` tries again", "%s cannot come home", s.Name),
+			failure.WithCure(failure.Wrap(err, failure.NotHome, "%s cannot come home", s.Name), "a DEL, a sweep or `railctl gc` tries again"),
 			putBack(r, from, home))
 	}
 	arrived, err := home.ByName(s.Name)
@@ -152,8 +152,8 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 	if err != nil || taken == nil {
 		return err
 	}
-	return cnierr.New(cnierr.NotHome, fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key),
-		"%s cannot come home: the host has another link named %q (%s)", names[0], name, taken.Describe())
+	return failure.WithCure(failure.New(failure.NotHome, "%s cannot come home: the host has another link named %q (%s)", names[0], name, taken.Describe()),
+		fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key))
 }
 
 // lockNames takes the ledger's lock of names.
@@ -207,8 +207,8 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 		return err
 	}
 	if taken != nil {
-		return cnierr.New(cnierr.NotHome, "rename or remove that link",
-			"%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe())
+		return failure.WithCure(failure.New(failure.NotHome, "%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()),
+			"rename or remove that link")
 	}
 	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and says why not
 	return nil
@@ -238,7 +238,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// While the NIC is down: the pod's programs must see no packet of others.
 	missing, err := detachPrograms(n, r, home, l.Index)
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
+		return failure.Wrap(err, failure.NotHome, "%s is home, but not as it was", s.Name)
 	}
 	lost, err := home.Restore(l.Index, s)
 	// What is lost now is lost for good, because the record goes: a reason that
@@ -252,7 +252,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		changed = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 	}
 	loan.Report(n, r, lost, changed, missing)
-	return cnierr.Wrap(err, cnierr.NotHome, "", "%s is home, but not as it was", s.Name)
+	return failure.Wrap(err, failure.NotHome, "%s is home, but not as it was", s.Name)
 }
 
 // OnTheirWay returns the attachments, of those that [attachment.Node.Stale] returned,

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
@@ -77,8 +77,8 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 	if ids := conf.IDs(); len(ids) > 0 {
 		what += fmt.Sprintf(", and the device id %q names none", ids[0])
 	}
-	return cnierr.New(cnierr.NICNotFound, `give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`,
-		`"rdma" is required, but %s`, what)
+	return failure.WithCure(failure.New(failure.NICNotFound, `"rdma" is required, but %s`, what),
+		`give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`)
 }
 
 // lower returns the NIC that an interface of the pod lies on, where it is: on the
@@ -118,8 +118,8 @@ func nicOf(n *attachment.Node, b *behind) *nic.NIC {
 }
 
 func noDevice(parent string) error {
-	return cnierr.Wrap(errNoDevice, cnierr.NotAvailable,
-		`load its RDMA driver, see "rdma link" for NICs that have one, or set "rdma": "auto"`, "device %s", parent)
+	return failure.WithCure(failure.Wrap(errNoDevice, failure.NotAvailable, "device %s", parent),
+		`load its RDMA driver, see "rdma link" for NICs that have one, or set "rdma": "auto"`)
 }
 
 // place is where an RDMA device may be.
@@ -147,8 +147,8 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 		return false, nil
 	})
 	if wait.Ended(waiting, err) {
-		err = cnierr.Wrap(errAway, cnierr.NICLent, "find it with `ip -all netns exec rdma dev`, and end what has it",
-			"device %s: on the host, and in netns %s", parent, tx.Netns)
+		err = failure.WithCure(failure.Wrap(errAway, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns),
+			"find it with `ip -all netns exec rdma dev`, and end what has it")
 	}
 	return found, in, err
 }

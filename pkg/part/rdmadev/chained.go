@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -133,7 +133,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	n, allow := tx.Node, p.Conf.Allow
 	host, err := rdma.Open(n.Netns)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.NotAvailable, `load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set "rdma": "auto"`, "%s", b)
+		return nil, failure.WithCure(failure.Wrap(err, failure.NotAvailable, "%s", b), `load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set "rdma": "auto"`)
 	}
 	defer host.Close()
 	pod, err := rdma.Open(tx.Pod)
@@ -147,8 +147,8 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	}
 	exclusive := mode == rdma.Exclusive
 	if exclusive && b.child() {
-		return nil, cnierr.Wrap(errNotForPod, cnierr.NotAvailable, rdma.AtBoot(rdma.Shared)+"; or lend whole NICs with host-device",
-			"RDMA is in exclusive mode, and %s only lies on %s, which stays on the host", tx.IfName, b.netdev.Name)
+		return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and %s only lies on %s, which stays on the host", tx.IfName, b.netdev.Name),
+			rdma.AtBoot(rdma.Shared)+"; or lend whole NICs with host-device")
 	}
 	devices, in, err := devicesOf(ctx, tx, b.parent, place{host, n.Netns}, place{pod, tx.Pod})
 	if err != nil {
@@ -156,9 +156,8 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	}
 	move := exclusive && in.ns == n.Netns
 	if move && b.netdev != nil && b.netdev.Encap == "infiniband" {
-		return nil, cnierr.Wrap(errNotForPod, cnierr.NotAvailable,
-			rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`,
-			"RDMA is in exclusive mode, and the kernel would destroy the InfiniBand interface %s when its RDMA device moves", tx.IfName)
+		return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and the kernel would destroy the InfiniBand interface %s when its RDMA device moves", tx.IfName),
+			rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`)
 	}
 	if move {
 		if err := loan.Host(n).Permit(nicOf(n, b), n.File, allow); err != nil {
@@ -232,7 +231,7 @@ func (p *Chained) Check(_ context.Context, c *attachment.Checking) error {
 	}
 	core, err := rdma.Open(c.Pod)
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.Mismatch, "load the driver again and recreate the pod", "interface %s", c.IfName)
+		return failure.WithCure(failure.Wrap(err, failure.Mismatch, "interface %s", c.IfName), "load the driver again and recreate the pod")
 	}
 	defer core.Close()
 	found, err := core.ByParent(b.parent)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -27,7 +27,7 @@ func check(c *attachment.Checking, conf netconf.RDMA) error {
 	}
 	core, err := rdma.Open(where(r.RDMA, c.Node, c.Pod))
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.Mismatch, "load the driver again and recreate the pod", "interface %s", r.IfName)
+		return failure.WithCure(failure.Wrap(err, failure.Mismatch, "interface %s", r.IfName), "load the driver again and recreate the pod")
 	}
 	defer core.Close()
 	mode, err := core.Mode()
@@ -60,7 +60,7 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 			return err
 		}
 		if port.State != rdma.PortActive {
-			return cnierr.New(cnierr.Mismatch, "see its cable and its switch's port", "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys)
+			return failure.WithCure(failure.New(failure.Mismatch, "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys), "see its cable and its switch's port")
 		}
 	}
 	for _, g := range r.RDMA.GIDs {
@@ -69,7 +69,7 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 			continue
 		}
 		if _, err := core.FindGID(*device, g.Port, address, r.IfName); err != nil {
-			return cnierr.Wrap(err, cnierr.Mismatch, "recreate the pod", "RDMA device %s", d.Name)
+			return failure.WithCure(failure.Wrap(err, failure.Mismatch, "RDMA device %s", d.Name), "recreate the pod")
 		}
 	}
 	uverbs, err := core.Uverbs(*device)

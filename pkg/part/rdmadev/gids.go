@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -53,7 +53,7 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 		for _, ip := range addresses {
 			gid, err := core.AwaitGID(ctx, *device, d.Port, ip, tx.IfName)
 			if err != nil && conf.RDMA == netconf.RDMARequired {
-				return cnierr.Wrap(err, cnierr.TryAgain, `raise "gidTimeout", or see the GID table: rdma link, show_gids`, "RDMA device %s", d.Name)
+				return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", d.Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
 			}
 			if err != nil {
 				tx.Node.Log.Warn("the address has no RoCE v2 GID", "device", d.Name, "address", ip, "err", err)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
@@ -41,7 +41,7 @@ func (devices) Apply(ctx context.Context, tx *attachment.Tx) error {
 				_, err = host.Move(ctx, *device, pod)
 			}
 			if err != nil {
-				return cnierr.Wrap(err, cnierr.Kernel, cureOfMove(err), "RDMA device %s", d.Name)
+				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
 			}
 		}
 		return nil
@@ -157,8 +157,8 @@ func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger
 		n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
 		return nil
 	}
-	return cnierr.New(cnierr.NotHome, "find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again",
-		"the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev)
+	return failure.WithCure(failure.New(failure.NotHome, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
+		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again")
 }
 
 // moveFromInit moves the device to a home that is not init_net, where the kernel
@@ -216,7 +216,7 @@ func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from
 			err = nil
 		}
 		if err != nil {
-			return cnierr.Wrap(err, cnierr.NotHome, cureOfMove(err), "RDMA device %s", d.Name)
+			return failure.WithCure(failure.Wrap(err, failure.NotHome, "RDMA device %s", d.Name), cureOfMove(err))
 		}
 		moved = true
 		return RestoreName(ctx, n, target, home, &arrived.Device, d.Name)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -37,7 +37,7 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 		}
 		err = core.Rename(*d, name)
 	}
-	return cnierr.Wrap(err, cnierr.NotHome, "", "the RDMA device %s is home as %s", name, d.Name)
+	return failure.Wrap(err, failure.NotHome, "the RDMA device %s is home as %s", name, d.Name)
 }
 
 // makeWay renames the lent device that a pod gave this name to: it gets its own

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -83,9 +83,8 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 		tx.Record.RDMA = r
 		return nil
 	}
-	exclusive := cnierr.New(cnierr.NotAvailable,
-		rdma.AtBoot(rdma.Shared)+`; or lend whole NICs with host-device; or set "rdma": "off"`,
-		"RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", tx.Parent.Name)
+	exclusive := failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", tx.Parent.Name),
+		rdma.AtBoot(rdma.Shared)+`; or lend whole NICs with host-device; or set "rdma": "off"`)
 	if p.Conf.RDMA == netconf.RDMARequired {
 		return exclusive
 	}
@@ -116,8 +115,8 @@ func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 		// Two entries for each address, one of each RoCE type, and two for
 		// the link-local one.
 		if need := 2 * (len(tx.Layer3.Addresses()) + 1); table.Free() < need {
-			return cnierr.New(cnierr.TryAgain, `end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`,
-				"the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need)
+			return failure.WithCure(failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need),
+				`end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`)
 		}
 	}
 	return nil
@@ -148,7 +147,8 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		return nil, nil
 	}
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.NotAvailable, "load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set \"rdma\": \"off\"", "%s", l.Name)
+		return nil, failure.WithCure(failure.Wrap(err, failure.NotAvailable, "%s", l.Name),
+			"load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set \"rdma\": \"off\"")
 	}
 	defer core.Close()
 	mode, err := core.Mode()
@@ -168,8 +168,8 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 	}
 	if len(found) == 0 {
 		if required {
-			return nil, cnierr.New(cnierr.NotAvailable, "load its RDMA driver, or choose a NIC that has one (`rdma link`)",
-				`"rdma" is required, but %s has no RDMA device in this netns`, l.Name)
+			return nil, failure.WithCure(failure.New(failure.NotAvailable, `"rdma" is required, but %s has no RDMA device in this netns`, l.Name),
+				"load its RDMA driver, or choose a NIC that has one (`rdma link`)")
 		}
 		return nil, nil
 	}
@@ -257,12 +257,12 @@ func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
 	}
 	core, err := rdma.Open(n.Netns)
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.NotAvailable, "load the NIC's RDMA driver", `"rdma" is required`)
+		return failure.WithCure(failure.Wrap(err, failure.NotAvailable, `"rdma" is required`), "load the NIC's RDMA driver")
 	}
 	defer core.Close()
 	mode, err := core.Mode()
 	if err != nil || mode == rdma.Shared || !shares {
 		return err
 	}
-	return cnierr.New(cnierr.NotAvailable, rdma.AtBoot(rdma.Shared), "RDMA is in exclusive mode, in which macvlan pods cannot use it")
+	return failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode, in which macvlan pods cannot use it"), rdma.AtBoot(rdma.Shared))
 }

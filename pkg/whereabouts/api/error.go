@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -52,6 +52,6 @@ func PauseAfterRace(ctx context.Context, lost int, err error) error {
 	if wait.For(ctx, rand.N(longest)) == nil {
 		return nil
 	}
-	return cnierr.Wrap(errors.Join(ErrContended, err), cnierr.TryAgain, "try again, or give each node a slice of the range (node_slice_size)",
-		"gave up after %d tries", lost)
+	return failure.WithCure(failure.Wrap(errors.Join(ErrContended, err), failure.TryAgain, "gave up after %d tries", lost),
+		"try again, or give each node a slice of the range (node_slice_size)")
 }

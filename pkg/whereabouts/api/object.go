@@ -8,7 +8,7 @@ import (
 	"math/big"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -118,7 +118,7 @@ type PoolState struct {
 func ParsePool(data []byte) (*PoolState, error) {
 	var o IPPool
 	if err := json.Unmarshal(data, &o); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.BadRecord, "correct or delete the object", "IPPool %s/%s", o.Metadata.Namespace, o.Metadata.Name)
+		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s", o.Metadata.Namespace, o.Metadata.Name), "correct or delete the object")
 	}
 	p := &PoolState{
 		Name: o.Metadata.Name, Namespace: o.Metadata.Namespace,
@@ -128,8 +128,8 @@ func ParsePool(data []byte) (*PoolState, error) {
 	}
 	prefix, err := netip.ParsePrefix(o.Spec.Range)
 	if err != nil {
-		return nil, cnierr.Wrap(err, cnierr.BadRecord, "write the network that the pool is named after into spec.range",
-			"IPPool %s/%s", p.Namespace, p.Name)
+		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s", p.Namespace, p.Name),
+			"write the network that the pool is named after into spec.range")
 	}
 	p.Base, p.Prefix = prefix.Addr(), prefix.Masked()
 	return p, nil

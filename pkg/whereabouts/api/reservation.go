@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -62,7 +62,7 @@ func ReadReservation(ctx context.Context, client *kube.Client, name string) (*Re
 	}
 	var r Reservation
 	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.BadRecord, "correct or delete the object", "OverlappingRangeIPReservation %s", name)
+		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "OverlappingRangeIPReservation %s", name), "correct or delete the object")
 	}
 	return &r, nil
 }

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -31,15 +31,15 @@ type slicePool struct {
 func ReadSlice(ctx context.Context, client *kube.Client, name, node string) (netip.Prefix, error) {
 	data, err := client.Get(ctx, Slices(client.Namespace()), name)
 	if kube.NotFound(err) {
-		return netip.Prefix{}, cnierr.Wrap(err, cnierr.NotAvailable,
-			"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?", "node slices of network %s", name)
+		return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.NotAvailable, "node slices of network %s", name),
+			"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?")
 	}
 	if err != nil {
 		return netip.Prefix{}, err
 	}
 	var p slicePool
 	bad := func(err error) error {
-		return cnierr.Wrap(err, cnierr.BadRecord, "correct or delete the object", "NodeSlicePool %s/%s", client.Namespace(), name)
+		return failure.WithCure(failure.Wrap(err, failure.BadRecord, "NodeSlicePool %s/%s", client.Namespace(), name), "correct or delete the object")
 	}
 	if err := json.Unmarshal(data, &p); err != nil {
 		return netip.Prefix{}, bad(err)
@@ -54,9 +54,8 @@ func ReadSlice(ctx context.Context, client *kube.Client, name, node string) (net
 		}
 		return slice.Masked(), nil
 	}
-	return netip.Prefix{}, cnierr.New(cnierr.NotAvailable,
-		"check that the controller knows the node by this name, and that the range has slices left",
-		"NodeSlicePool %s/%s has no slice of %s for node %q", client.Namespace(), name, p.Spec.Range, node)
+	return netip.Prefix{}, failure.WithCure(failure.New(failure.NotAvailable, "NodeSlicePool %s/%s has no slice of %s for node %q", client.Namespace(), name, p.Spec.Range, node),
+		"check that the controller knows the node by this name, and that the range has slices left")
 }
 
 // NodeSlices is a NodeSlicePool: which node has which slice of a range.

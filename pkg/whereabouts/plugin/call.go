@@ -13,7 +13,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
@@ -70,8 +70,8 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	switch c.storeName() {
 	case netconf.StoreLocal:
 		if c.conf.NodeSliceSize != 0 {
-			return nil, nil, cnierr.New(cnierr.InvalidConfig, "remove node_slice_size: the local store is of one node anyway",
-				"node slices need the Kubernetes store")
+			return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "node slices need the Kubernetes store"),
+				"remove node_slice_size: the local store is of one node anyway")
 		}
 		return local.New(c.conf.StateDir), func() {}, nil
 	case netconf.StoreKubernetes:
@@ -81,9 +81,8 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 		}
 		return s, func() { _ = s.Close() }, nil
 	}
-	return nil, nil, cnierr.New(cnierr.InvalidConfig,
-		`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file, or "store": "local" if this is the only node of the network`,
-		"pod %s needs an address that is unique in its cluster, and no kubeconfig is configured", c.conf.Pod.Ref())
+	return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "pod %s needs an address that is unique in its cluster, and no kubeconfig is configured", c.conf.Pod.Ref()),
+		`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file, or "store": "local" if this is the only node of the network`)
 }
 
 // pools returns the pools of the config's ranges.
@@ -108,7 +107,7 @@ func (c *call) foreignNetns() error {
 		return err
 	}
 	if own {
-		return cnierr.New(cnierr.InvalidNetns, "give the pod's", "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns)
+		return failure.WithCure(failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns), "give the pod's")
 	}
 	return nil
 }
@@ -136,19 +135,19 @@ func readPrevResult(stdin []byte) (*current.Result, error) {
 	var conf types.PluginConf
 	var raw struct{ PrevResult json.RawMessage }
 	if err := errors.Join(json.Unmarshal(stdin, &conf), json.Unmarshal(stdin, &raw)); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "network config")
+		return nil, failure.WithCure(failure.Wrap(err, failure.Decode, "network config"), "correct the JSON")
 	}
 	if conf.RawPrevResult == nil {
-		return nil, cnierr.New(cnierr.InvalidConfig, "the runtime must pass the result of ADD", "CHECK needs prevResult")
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "CHECK needs prevResult"), "the runtime must pass the result of ADD")
 	}
 	if err := netconf.WholeResult(raw.PrevResult); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+		return nil, failure.Wrap(err, failure.Decode, "prevResult")
 	}
 	if err := cniversion.ParsePrevResult(&conf); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+		return nil, failure.Wrap(err, failure.Decode, "prevResult")
 	}
 	r, err := current.NewResultFromResult(conf.PrevResult)
-	return r, cnierr.Wrap(err, cnierr.Decode, "", "prevResult")
+	return r, failure.Wrap(err, failure.Decode, "prevResult")
 }
 
 func ipNet(p netip.Prefix) net.IPNet {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -31,8 +31,8 @@ func (c *call) openCluster(ctx context.Context, kubeconfig string) (*store.Store
 
 func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	if kubeconfig == "" {
-		return nil, cnierr.New(cnierr.InvalidConfig, `set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`,
-			`"store": "kubernetes" without a kubeconfig`)
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, `"store": "kubernetes" without a kubeconfig`),
+			`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
 	}
 	vet, err := c.file.VetKubeconfig(kubeconfig, c.allFlatFiles())
 	if err != nil {
@@ -76,8 +76,8 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 	}
 	slice := plan.Slice{Node: whole.Node, Prefix: prefix}
 	if whole := whole.Prefix; !slice.In(whole) {
-		return cnierr.New(cnierr.InvalidConfig, "delete the NodeSlicePool so that it is made anew, or correct the range",
-			"the slice %s of node %q, in NodeSlicePool %s, is no part of %s", prefix, slice.Node, name, whole)
+		return failure.WithCure(failure.New(failure.InvalidConfig, "the slice %s of node %q, in NodeSlicePool %s, is no part of %s", prefix, slice.Node, name, whole),
+			"delete the NodeSlicePool so that it is made anew, or correct the range")
 	}
 	c.slice = slice
 	return nil
@@ -87,8 +87,8 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 // the name of the NodeSlicePool that holds the slices.
 func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	if len(c.conf.Ranges) != 1 {
-		return whole, "", cnierr.New(cnierr.InvalidConfig, "use one network for each range",
-			"node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges))
+		return whole, "", failure.WithCure(failure.New(failure.InvalidConfig, "node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges)),
+			"use one network for each range")
 	}
 	node, err := nodeName(c.conf.ConfigurationPath)
 	whole = ipam.Pool{Space: c.conf.NetworkName, Node: node, Prefix: c.conf.Ranges[0].Prefix}
@@ -108,8 +108,8 @@ func nodeName(configurationPath string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", cnierr.New(cnierr.InvalidConfig, `write it into the file "nodename" in the directory configuration_path`,
-		"node slices need the node's name, and neither NODENAME nor /etc/hostname has one")
+	return "", failure.WithCure(failure.New(failure.InvalidConfig, "node slices need the node's name, and neither NODENAME nor /etc/hostname has one"),
+		`write it into the file "nodename" in the directory configuration_path`)
 }
 
 // masked gives addresses of a slice the mask of the whole range.

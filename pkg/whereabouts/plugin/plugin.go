@@ -11,6 +11,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
@@ -94,8 +95,8 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
-		return cnierr.New(cnierr.InvalidEnv, `pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`,
-			"no pod name: an address of the cluster belongs to a pod")
+		return failure.WithCure(failure.New(failure.InvalidEnv, "no pod name: an address of the cluster belongs to a pod"),
+			`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
 	store, done, err := c.open(ctx)
 	if err != nil {
@@ -111,7 +112,7 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	if err := c.print(c.masked(got)); err != nil {
-		err = cnierr.Wrap(err, cnierr.Internal, "", "cannot give the result in version %q", c.conf.CNIVersion)
+		err = failure.Wrap(err, failure.Internal, "cannot give the result in version %q", c.conf.CNIVersion)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		return errors.Join(err, store.Release(ctx, c.owner(), pools(claims)))
@@ -186,8 +187,8 @@ func check(ctx context.Context, c *call) error {
 	}
 	for _, a := range held {
 		if !contains(prev, a) {
-			return cnierr.New(cnierr.Mismatch, "delete the pod, so that it is attached anew",
-				"the attachment holds %s, which prevResult does not have", a)
+			return failure.WithCure(failure.New(failure.Mismatch, "the attachment holds %s, which prevResult does not have", a),
+				"delete the pod, so that it is attached anew")
 		}
 	}
 	return nil
@@ -218,7 +219,7 @@ func gc(ctx context.Context, c *call) error {
 // status returns why an ADD would fail, or nil.
 func status(ctx context.Context, c *call) error {
 	unavailable := func(err error) error {
-		return cnierr.Wrap(err, cnierr.NotAvailable, "", "network %s", c.name())
+		return failure.Wrap(err, failure.NotAvailable, "network %s", c.name())
 	}
 	if c.confErr != nil {
 		return unavailable(c.confErr)

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -68,8 +68,8 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 		if api.IsDenied(err) {
-			err = cnierr.Wrap(err, cnierr.NotAvailable, "apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)",
-				"there is no Lease %s in %s", leaseName, l.client.Namespace())
+			err = failure.WithCure(failure.Wrap(err, failure.NotAvailable, "there is no Lease %s in %s", leaseName, l.client.Namespace()),
+				"apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)")
 		}
 		return err == nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -655,7 +655,7 @@ func TestLeaseThatIsMissingAndMayNotBeMadeIsToldWithItsCure(t *testing.T) {
 		t.Fatal(err)
 	}
 	held, err := lease{client: client, identity: "one"}.acquire(pooltest.Context(t))
-	if held || cnierr.Code(err) != cnierr.NotAvailable || !strings.Contains(err.Error(), "there is no Lease "+leaseName) || !strings.Contains(err.Error(), "resource.exclusions") {
+	if held || failure.KindOf(err) != failure.NotAvailable || !strings.Contains(err.Error(), "there is no Lease "+leaseName) || !strings.Contains(err.Error(), "resource.exclusions") {
 		t.Errorf("%v, %v", held, err)
 	}
 }

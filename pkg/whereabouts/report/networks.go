@@ -10,7 +10,7 @@ import (
 
 	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -47,7 +47,7 @@ func FindNetworks(ctx context.Context, client *kube.Client, name string) ([]Netw
 		}
 	}
 	if err == nil && len(found) == 0 {
-		err = cnierr.New(cnierr.InvalidConfig, "", "network %s takes no addresses from whereabouts", name)
+		err = failure.New(failure.InvalidConfig, "network %s takes no addresses from whereabouts", name)
 	}
 	return found, err
 }
@@ -93,7 +93,7 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 	}
 	var whole plugin
 	if err := json.Unmarshal(config, &whole); err != nil {
-		return nil, cnierr.Wrap(err, cnierr.Decode, "correct the JSON", "network %s", name)
+		return nil, failure.WithCure(failure.Wrap(err, failure.Decode, "network %s", name), "correct the JSON")
 	}
 	plugins := whole.Plugins
 	if plugins == nil {
@@ -121,7 +121,7 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 			err = ipam.CheckSpace(conf.NetworkName)
 		}
 		if err != nil {
-			return found, cnierr.Wrap(err, cnierr.Code(err), "", "network %s", name)
+			return found, fmt.Errorf("network %s: %w", name, err)
 		}
 		found = append(found, Network{Name: name, Conf: conf})
 	}
@@ -156,7 +156,7 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 		return n.sources(plan.Slice{})
 	}
 	if node == "" {
-		return nil, cnierr.New(cnierr.InvalidConfig, "name a node with --node", "network %s gives each node a slice of its range", n.Name)
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "network %s gives each node a slice of its range", n.Name), "name a node with --node")
 	}
 	all, err := api.InspectSlices(ctx, client)
 	if err != nil {
@@ -167,7 +167,8 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 		prefix = slices.Of[node]
 	}
 	if !prefix.IsValid() {
-		return nil, cnierr.New(cnierr.NotAvailable, "run whereabouts' node slice controller, and check that it knows the node", "NodeSlicePool %s has no slice for node %q", name, node)
+		return nil, failure.WithCure(failure.New(failure.NotAvailable, "NodeSlicePool %s has no slice for node %q", name, node),
+			"run whereabouts' node slice controller, and check that it knows the node")
 	}
 	return n.sources(plan.Slice{Node: node, Prefix: prefix})
 }

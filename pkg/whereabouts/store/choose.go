@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -21,7 +21,7 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 	both := union{used, &t.hidden}
 	addr, err := ipam.Choose(j.rng, both)
 	if err != nil {
-		return addr, cnierr.Wrap(err, cnierr.IPAM, "end attachments that are not needed, or widen the range", "")
+		return addr, failure.WithCure(failure.Wrap(err, failure.IPAM, ""), "end attachments that are not needed, or widen the range")
 	}
 	for spread := widest(len(t.jobs), lost); lost > 1 && spread > 1; spread /= 4 {
 		from := addr
@@ -61,8 +61,8 @@ func (t *turn) wanted(j *job, state *api.PoolState, used *ipam.Set) error {
 }
 
 func cannotGive(j *job, why string) error {
-	return cnierr.New(cnierr.IPAM, "ask for another address, or let the pool choose",
-		"cannot give %s the requested address %s: %s", j.Owner.PodRef, j.Want, why)
+	return failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", j.Owner.PodRef, j.Want, why),
+		"ask for another address, or let the pool choose")
 }
 
 // union has the addresses that are taken in at least one of the sets.

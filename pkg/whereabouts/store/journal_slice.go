@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -41,11 +41,10 @@ func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.P
 		s.warnIf(s.enterOwn(ctx, owner, slices, whole.Node, slice))
 		return s.Release(ctx, owner, []ipam.Pool{whole})
 	case silence == "" && !api.IsTransient(err) && !api.IsAccessError(err):
-		s.warnIf(cnierr.Wrap(err, cnierr.TryAgain, "", "the node's slice is unknown, so only the reconciler can free an address in it"))
+		s.warnIf(failure.Wrap(err, failure.TryAgain, "the node's slice is unknown, so only the reconciler can free an address in it"))
 		return s.Release(ctx, owner, nil)
 	}
-	s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address is freed later, by rail-agent when it can read NodeSlicePool %s: %s",
-		slices, cmp.Or(silence, fmt.Sprint(err))))
+	s.warnIf(failure.New(failure.TryAgain, "the address is freed later, by rail-agent when it can read NodeSlicePool %s: %s", slices, cmp.Or(silence, fmt.Sprint(err))))
 	return errors.Join(s.Release(ctx, owner, nil), s.journal.put(&deferred{
 		Kubeconfig: s.kubeconfig, FlatFile: s.flatFile, Server: s.client.Server(), Namespace: s.client.Namespace(),
 		Pool: whole, Slices: slices, Owner: owner, Since: time.Now().UTC(),
@@ -97,7 +96,7 @@ func (s *Store) replaySlices(ctx context.Context) error {
 
 // noSlice reports whether err, from [Store.Slice], means that the node has no slice.
 func noSlice(err error) bool {
-	return cnierr.Code(err) == cnierr.NotAvailable && !api.IsTransient(err) && !api.IsAccessError(err)
+	return failure.KindOf(err) == failure.NotAvailable && !api.IsTransient(err) && !api.IsAccessError(err)
 }
 
 // sliced returns the journal entries in the wanted files that wait for a slice, by

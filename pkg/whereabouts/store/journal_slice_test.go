@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/pooltest"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -180,7 +180,7 @@ func TestAddFailsThatCannotEnterItsSlice(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(n.journal.Path, sliceLock), 0o700); err != nil { // nobody gets the lock
 		t.Fatal(err)
 	}
-	if _, err := n.Slice(pooltest.Context(t), pooltest.Pod(0), "slicefails", "node1"); cnierr.Code(err) != cnierr.TryAgain {
+	if _, err := n.Slice(pooltest.Context(t), pooltest.Pod(0), "slicefails", "node1"); failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("got %v, want that it is tried again", err)
 	}
 	if _, err := n.Slice(pooltest.Context(t), pooltest.Pod(1), "slicefails", "node1"); err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -60,9 +60,8 @@ func (t *turn) judge(ctx context.Context) error {
 		case err != nil:
 			j.failed = err
 		case newer:
-			j.failed = cnierr.New(cnierr.TryAgain, "a pod that still needs the address gets it with its next sandbox",
-				"container %s is too late: container %s of %s got %s after it was made",
-				j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr)
+			j.failed = failure.WithCure(failure.New(failure.TryAgain, "container %s is too late: container %s of %s got %s after it was made", j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr),
+				"a pod that still needs the address gets it with its next sandbox")
 		default:
 			j.older = j.rival.entry
 		}

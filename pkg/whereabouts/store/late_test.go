@@ -13,7 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -47,7 +47,7 @@ func TestAddWhoseSandboxEndsDuringThePatchPutsBackWhatItTook(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got, err := n.Allocate(pooltest.Context(t), pooltest.Pod(0), []ipam.Claim{c}); cnierr.Code(err) != cnierr.InvalidNetns {
+			if got, err := n.Allocate(pooltest.Context(t), pooltest.Pod(0), []ipam.Claim{c}); failure.KindOf(err) != failure.InvalidNetns {
 				t.Fatalf("%v, %v", got, err)
 			}
 			want := tc.was

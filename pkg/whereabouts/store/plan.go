@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -116,7 +116,7 @@ func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 var errTouched = errors.New("the same patch changes the entry")
 
 // errLeft is the error of an ask that nobody waits for.
-var errLeft = cnierr.New(cnierr.InvalidNetns, "", "the pod's network namespace is gone, or the call has ended")
+var errLeft = failure.New(failure.InvalidNetns, "the pod's network namespace is gone, or the call has ended")
 
 // take plans j's address, old or new.
 func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *api.PoolPatch) error {
@@ -139,8 +139,8 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 	}
 	if ok {
 		if j.Want.IsValid() && j.Want != addr {
-			return cnierr.New(cnierr.IPAM, "end the attachment first, or ask for the same address",
-				"%s asks for %s and already holds %s", j.Owner.PodRef, j.Want, addr)
+			return failure.WithCure(failure.New(failure.IPAM, "%s asks for %s and already holds %s", j.Owner.PodRef, j.Want, addr),
+				"end the attachment first, or ask for the same address")
 		}
 		key, err := state.Key(addr)
 		if c.Tests(key) {
@@ -159,8 +159,8 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 	}
 	key, err := state.Key(addr)
 	if err != nil {
-		return cnierr.Wrap(err, cnierr.BadRecord, "remove the host bits from spec.range when the pool is empty",
-			"IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr)
+		return failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr),
+			"remove the host bits from spec.range when the pool is empty")
 	}
 	if state.Bytes += len(key) + mine.Size(); state.Bytes > largestPool {
 		return t.tooLarge(state)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -63,7 +64,7 @@ func (a answer) err() error {
 	if a.Error == "" {
 		return nil
 	}
-	return &cnierr.Error{Code: a.Code, What: a.Error}
+	return failure.New(cnierr.KindOf(a.Code), "%s", a.Error)
 }
 
 const (
@@ -119,7 +120,7 @@ func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error)
 		}
 		// The server does not answer. Others, who may only want to free, go on.
 		if wait.For(ctx, againAfter/2+rand.N(againAfter)) != nil {
-			return answer{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "")
+			return answer{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, ""), "try again")
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -42,7 +42,7 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 			}
 		}
 	}
-	return "", false, cnierr.New(cnierr.TryAgain, "try again", "OverlappingRangeIPReservation %s is made and deleted all the time", name)
+	return "", false, failure.WithCure(failure.New(failure.TryAgain, "OverlappingRangeIPReservation %s is made and deleted all the time", name), "try again")
 }
 
 // freeReservation deletes the reservation that belongs to the entry h, and no

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // sandbox is the network namespace of the pod that an ADD is for.
@@ -55,6 +55,6 @@ func (s sandbox) gone() bool {
 
 // goneError returns the error of an ADD whose sandbox is gone.
 func (s sandbox) goneError() error {
-	return cnierr.New(cnierr.InvalidNetns, "nothing to do: the pod's sandbox was ended",
-		"the network namespace %s is gone", s.path)
+	return failure.WithCure(failure.New(failure.InvalidNetns, "the network namespace %s is gone", s.path),
+		"nothing to do: the pod's sandbox was ended")
 }

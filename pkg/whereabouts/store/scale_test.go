@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/pooltest"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -32,7 +32,7 @@ func TestFullObjectIsRefusedBeforeTheServerRefusesIt(t *testing.T) {
 		began := time.Now()
 		_, err := n.Allocate(pooltest.Context(t), pooltest.Pod(added), []ipam.Claim{c})
 		if err != nil {
-			if cnierr.Code(err) != cnierr.IPAM || !strings.Contains(err.Error(), "node_slice_size") {
+			if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), "node_slice_size") {
 				t.Fatal(err)
 			}
 			break

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -19,7 +19,7 @@ func (s *Store) Slice(ctx context.Context, owner ipam.Owner, name, node string) 
 		return slice, err
 	}
 	if err := s.enterOwn(ctx, owner, name, node, slice); err != nil {
-		return netip.Prefix{}, cnierr.Wrap(err, cnierr.TryAgain, "try again", "an earlier end of this attachment waits in %s for its slice", s.journal.Path)
+		return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "an earlier end of this attachment waits in %s for its slice", s.journal.Path), "try again")
 	}
 	return slice, nil
 }

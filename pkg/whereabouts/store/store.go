@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
@@ -208,13 +208,13 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 		}
 	}
 	// The queue may be on a file system that is full; the journal lies elsewhere.
-	unqueued := cnierr.Code(err) == cnierr.IO
+	unqueued := failure.KindOf(err) == failure.IO
 	if err != nil && (silence != "" || api.IsTransient(err) || api.IsAccessError(err) || unqueued) {
 		s.deferAsk(pool, j, err)
 		done, err = j.answer, j.err
 	}
 	if done.Deferred != "" {
-		s.warnIf(cnierr.New(cnierr.TryAgain, "", "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
+		s.warnIf(failure.New(failure.TryAgain, "the address of pool %s is freed later, by the next call of this node that reaches the server: %s", pool.Name(), done.Deferred))
 	}
 	return cmp.Or(silence, done.Silence), err
 }
@@ -252,8 +252,8 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 		}
 		addr, _, ok := state.Find(func(_ netip.Addr, e api.Entry) bool { return owner.Ends(e.Owner()) })
 		if !ok {
-			return nil, cnierr.New(cnierr.Mismatch, "delete the pod, so that it is attached anew",
-				"this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name())
+			return nil, failure.WithCure(failure.New(failure.Mismatch, "this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name()),
+				"delete the pod, so that it is attached anew")
 		}
 		got = append(got, netip.PrefixFrom(addr, pool.Prefix.Bits()))
 	}
@@ -285,7 +285,7 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 			_, err = ipam.Choose(c.Range, state.Used())
 		}
 		if err != nil {
-			return cnierr.Wrap(err, cnierr.NotAvailable, "", "no address can be handed out")
+			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
 		}
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -48,7 +49,7 @@ func TestAddWritesEntryAndReservationAndDelFreesBoth(t *testing.T) {
 		n.del(pooltest.Pod(i), c.Pool) // again
 	}
 	wantEmpty(t, c.Pool)
-	if _, err := n.Check(pooltest.Context(t), pooltest.Pod(1), []ipam.Pool{c.Pool}); cnierr.Code(err) != cnierr.Mismatch {
+	if _, err := n.Check(pooltest.Context(t), pooltest.Pod(1), []ipam.Pool{c.Pool}); failure.KindOf(err) != failure.Mismatch {
 		t.Errorf("CHECK after DEL: %v", err)
 	}
 }
@@ -179,7 +180,7 @@ func TestLastAddressIsReachedByManyNodesAtOnce(t *testing.T) {
 	failed := 0
 	for err := range full {
 		failed++
-		if cnierr.Code(err) != cnierr.IPAM || !strings.Contains(err.Error(), "Could not allocate IP in range") {
+		if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), "Could not allocate IP in range") {
 			t.Errorf("code %d: %v", cnierr.Code(err), err)
 		}
 	}
@@ -359,7 +360,7 @@ func TestFailedSecondRangeGivesTheFirstBack(t *testing.T) {
 	n.add(pooltest.Pod(1), tiny)
 	n.add(pooltest.Pod(2), tiny)
 	_, err := n.Allocate(pooltest.Context(t), pooltest.Pod(0), []ipam.Claim{v4, tiny})
-	if cnierr.Code(err) != cnierr.IPAM {
+	if failure.KindOf(err) != failure.IPAM {
 		t.Fatal(err)
 	}
 	n.del(pooltest.Pod(1), tiny.Pool)
@@ -391,7 +392,7 @@ func TestWantedAddress(t *testing.T) {
 	refused := func(o ipam.Owner, why string) {
 		t.Helper()
 		_, err := n.Allocate(pooltest.Context(t), o, []ipam.Claim{c})
-		if cnierr.Code(err) != cnierr.IPAM || !strings.Contains(err.Error(), why) {
+		if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), why) {
 			t.Errorf("%v, want %q", err, why)
 		}
 	}
@@ -415,7 +416,7 @@ func TestHostBitsInThePoolsRangeShiftTheKeys(t *testing.T) {
 		t.Errorf("entries %v", e)
 	}
 	c.Want = netip.MustParseAddr("10.0.0.5")
-	if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{c}); cnierr.Code(err) != cnierr.BadRecord {
+	if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{c}); failure.KindOf(err) != failure.BadRecord {
 		t.Errorf("an address below the base: %v", err)
 	}
 }
@@ -489,7 +490,7 @@ func TestDelWhereTheQueueCannotBeWrittenIsDoneLater(t *testing.T) {
 	if err := os.WriteFile(run+"/much", make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{c}); cnierr.Code(err) != cnierr.IO || !strings.Contains(err.Error(), "free space") {
+	if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{c}); failure.KindOf(err) != failure.IO || !strings.Contains(err.Error(), "free space") {
 		t.Errorf("ADD: %v", err)
 	}
 	n.wantJournal("after the ADD, which is undone", 1)
@@ -543,7 +544,7 @@ func TestDelWhereTheServerKnowsNoPoolsAnyMoreIsDoneLater(t *testing.T) {
 		served(false)
 		n.del(pooltest.Pod(i), c.Pool)
 		n.wantJournal("without "+plural, 1)
-		if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(9), []ipam.Claim{c}); cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), "apply its CRD") {
+		if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(9), []ipam.Claim{c}); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), "apply its CRD") {
 			t.Errorf("ADD without %s: %v", plural, err)
 		}
 		ask("POST", strings.TrimSuffix(definition(""), "/."+api.Group), crd, 201)
@@ -720,7 +721,7 @@ func TestStatus(t *testing.T) {
 	}
 	n.add(pooltest.Pod(0), c)
 	n.add(pooltest.Pod(1), c)
-	if err := n.Status(pooltest.Context(t), []ipam.Claim{c}); cnierr.Code(err) != cnierr.NotAvailable {
+	if err := n.Status(pooltest.Context(t), []ipam.Claim{c}); failure.KindOf(err) != failure.NotAvailable {
 		t.Errorf("exhausted: %v", err)
 	}
 	n.del(pooltest.Pod(0), c.Pool)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
@@ -207,8 +207,8 @@ func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*api.PoolState, e
 	case state == nil:
 		return &api.PoolState{Name: pool.Name(), Base: pool.Prefix.Addr(), Prefix: pool.Prefix}, nil
 	case state.Prefix != pool.Prefix:
-		return nil, cnierr.New(cnierr.BadRecord, "give one of the networks another network_name",
-			"IPPool %s/%s is of %s and not of %s", state.Namespace, state.Name, state.Prefix, pool.Prefix)
+		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s is of %s and not of %s", state.Namespace, state.Name, state.Prefix, pool.Prefix),
+			"give one of the networks another network_name")
 	}
 	return state, nil
 }
@@ -222,7 +222,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	if state != nil && state.UID == "" {
 		_, err := t.s.client.Create(ctx, pools, api.NewIPPool(t.pool.Name(), t.s.client.Namespace(), t.pool.Prefix.String(), c.Added))
 		if kube.NotFound(err) { // not a race
-			return cnierr.New(cnierr.InvalidConfig, "create the namespace, or name another one in the kubeconfig's context", "%s", err)
+			return failure.WithCure(failure.New(failure.InvalidConfig, "%s", err), "create the namespace, or name another one in the kubeconfig's context")
 		}
 		return err
 	}
@@ -339,7 +339,6 @@ func (t *turn) hideForeign(ctx context.Context) error {
 }
 
 func (t *turn) tooLarge(state *api.PoolState) error {
-	return cnierr.New(cnierr.IPAM,
-		"give each node a slice of the range (node_slice_size), or split the range over several networks",
-		"IPPool %s holds %d addresses, and one object of the API cannot hold more (1.5 MiB)", t.pool.Name(), len(state.Entries))
+	return failure.WithCure(failure.New(failure.IPAM, "IPPool %s holds %d addresses, and one object of the API cannot hold more (1.5 MiB)", t.pool.Name(), len(state.Entries)),
+		"give each node a slice of the range (node_slice_size), or split the range over several networks")
 }

@@ -1,0 +1,61 @@
+package failure
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+)
+
+var errCause = fmt.Errorf("open x: %w", fs.ErrNotExist)
+
+func TestTexts(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{New(IO, "the disk %q", "a"), `the disk "a"`},
+		{WithCure(New(IO, "the disk is full"), "free some"), "the disk is full; free some"},
+		{Wrap(errCause, IO, "state of %s", "c1"), "state of c1: open x: file does not exist"},
+		{WithCure(Wrap(errCause, IO, "state"), "make it"), "state: open x: file does not exist; make it"},
+		{WithCure(Wrap(errCause, IO, ""), "make it"), "open x: file does not exist; make it"},
+		{Wrap(errCause, IO, ""), "open x: file does not exist"},
+		{WithCure(Wrap(WithCure(Wrap(errCause, IO, "inner"), "make it"), NICLent, "outer"), "wait"), "outer: inner: open x: file does not exist; make it; wait"},
+	} {
+		if got := c.err.Error(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestWrapKeepsTheCause(t *testing.T) {
+	if Wrap(nil, IO, "what") != nil || WithCure(nil, "cure") != nil {
+		t.Error("no cause is an error")
+	}
+	if err := Wrap(fmt.Errorf("more: %w", Wrap(errCause, IO, "x")), Kernel, "y"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the cause of %v is lost", err)
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		want Kind
+	}{
+		{"ours", New(NICLent, "x"), NICLent},
+		{"with a cure", WithCure(New(NICLent, "x"), "wait"), NICLent},
+		{"wrapped in Go's way", fmt.Errorf("a: %w", New(NICLent, "x")), NICLent},
+		{"the outer of two", Wrap(New(NICLent, "x"), NotHome, "y"), NotHome},
+		{"joined", errors.Join(errCause, WithCure(errCause, "y"), New(NICLent, "x")), NICLent},
+		{"none", errCause, Internal},
+		{"no error", nil, Internal},
+	} {
+		if got := KindOf(c.err); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	if err := Wrap(New(NICLent, "x"), NotHome, "y"); !errors.Is(err, NICLent) || errors.Is(err, Kernel) {
+		t.Error("errors.Is does not tell the kinds in the tree of an error")
+	}
+}
