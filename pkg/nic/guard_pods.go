@@ -6,9 +6,7 @@ import (
 	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // The following guardrails need facts that the host netns does not show. The caller has
@@ -35,16 +33,4 @@ func GuardSharedRDMA(device, nic, other string, allow []string) error {
 	}
 	return failure.WithCure(failure.Wrap(ErrSharedRDMA, failure.NICProtected, "RDMA device %s of %s (%s)", device, nic, other),
 		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, netconf.AllowSharedRDMA, other))
-}
-
-// GuardInfiniBand returns an error if l is an InfiniBand interface, because its
-// RDMA device is to move. ib_ipoib, a client of the RDMA device, makes the
-// interface. The move destroys it with its addresses and settings, and makes
-// another one in init_net that cannot be recognized as the same (ipoib_add_one).
-func GuardInfiniBand(l *link.Link, device string) error {
-	if l.Encap != "infiniband" {
-		return nil
-	}
-	return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", l.Name, device),
-		rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`)
 }

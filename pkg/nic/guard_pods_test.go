@@ -27,13 +27,6 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 			netconf.AllowSharedRDMA,
 			[]string{"RDMA device mlx5_0 of ens1 (ens2)", "also serves another NIC", "ens2 may lose RDMA"},
 		},
-		"an InfiniBand interface": {
-			func([]string) error {
-				return GuardInfiniBand(&link.Link{Name: "ib0", Encap: "infiniband"}, "mlx5_2")
-			},
-			"",
-			[]string{"ib0 must stay on the host", "mlx5_2", "netns_mode=1", `"rdma": "off"`},
-		},
 	} {
 		err := c.guard(nil)
 		for _, text := range c.want {
@@ -52,9 +45,6 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 	}
 	if err := GuardSharedRDMA("mlx5_0", "ens1", "ens2", nil); !errors.Is(err, ErrSharedRDMA) {
 		t.Errorf("error %v", err)
-	}
-	if err := GuardInfiniBand(&link.Link{Name: "ens1", Encap: "ether"}, "mlx5_0"); err != nil {
-		t.Errorf("an Ethernet NIC: %v", err)
 	}
 }
 

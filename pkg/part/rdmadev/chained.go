@@ -155,11 +155,11 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 		return nil, err
 	}
 	move := exclusive && in.ns == n.Netns
-	if move && b.netdev != nil && b.netdev.Encap == "infiniband" {
-		return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and the kernel would destroy the InfiniBand interface %s when its RDMA device moves", tx.IfName),
-			rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`)
-	}
 	if move {
+		if err := losesInfiniBand(b.netdev, devices[0].Name); err != nil {
+			return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err),
+				rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`)
+		}
 		if err := loan.Host(n).Permit(nicOf(n, b), n.File, allow); err != nil {
 			return nil, err
 		}

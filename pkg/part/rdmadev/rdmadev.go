@@ -47,8 +47,9 @@ func (p Moving) Claim(_ context.Context, tx *attachment.Tx) (err error) {
 		return err
 	}
 	if r != nil && r.Mode == string(rdma.Exclusive) {
-		if err := nic.GuardInfiniBand(tx.Parent, r.Devices[0].Name); err != nil {
-			return err
+		if err := losesInfiniBand(tx.Parent, r.Devices[0].Name); err != nil {
+			return failure.WithCure(failure.Wrap(err, failure.NICProtected, "%s must stay on the host", tx.Parent.Name),
+				rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`)
 		}
 	}
 	tx.Record.RDMA = r
