@@ -2,7 +2,7 @@
 // ledger. It knows nothing of NICs, RDMA or addresses: an attachment is made of parts
 // ([Part]), one package each below pkg/part, and a plugin is a plan ([Plan]) of them.
 // pkg/part/all has the plans of all plugins and the order in which parts are released
-// ([Order]).
+// ([ReleaseOrder]).
 //
 // Invariants:
 //

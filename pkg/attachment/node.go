@@ -49,12 +49,12 @@ type Node struct {
 	// error fails the step. Tests use it to fail each in turn.
 	Fault func(step string) error
 
-	order Order
+	order ReleaseOrder
 }
 
 // Open opens the node whose host netns is the calling thread's, with the ledger
 // at stateDir. order is that of all parts whose attachments the ledger can hold.
-func Open(stateDir string, order Order) (*Node, error) {
+func Open(stateDir string, order ReleaseOrder) (*Node, error) {
 	host, err := link.CurrentNetns()
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 // crash, even if Apply never began.
 type Part interface {
 	// Name is the name of the part's step in an ADD. A part has the same name in a
-	// [Plan] and in [Order]: a failed ADD releases by it.
+	// [Plan] and in [ReleaseOrder]: a failed ADD releases by it.
 	Name() string
 	// Holder returns the record of another attachment that has what this ADD
 	// needs, or nil. An attachment whose pod is gone is ended before the ADD goes on.
@@ -95,19 +95,6 @@ type Chained interface {
 	InPlace(r *ledger.Record, pod *link.Netns) bool
 	// Forget removes from the record what it has of the part.
 	Forget(r *ledger.Record)
-}
-
-// Order is the order in which the parts of any recorded attachment are released. Its
-// parts have no configuration: they release by the record alone.
-type Order struct {
-	// Interface are the parts that take the interface and its devices from the
-	// pod, one after another.
-	Interface []Part
-	// Addresses frees the addresses as soon as no interface answers for them, while
-	// the rest of Interface goes on.
-	Addresses Addresses
-	// Files are the parts that come last.
-	Files []Part
 }
 
 // Addresses is the part that gets addresses from an IPAM plugin.

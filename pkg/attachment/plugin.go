@@ -23,7 +23,7 @@ type Plugin struct {
 	// cannot be read.
 	Bare *Plan
 	// Order is the order of release of all parts of all plugins.
-	Order Order
+	Order ReleaseOrder
 }
 
 // Main runs the plugin as the CNI specification has it: verb and attachment in

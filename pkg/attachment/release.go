@@ -11,9 +11,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Releasing is what the parts need to release a recorded attachment. The order of the
-// parts is that of [Order], whose value is all.Order in pkg/part/all. Only the parts in
-// Order.Interface get Pod, Home and Wait.
+// ReleaseOrder is the order in which the parts of any recorded attachment are released:
+// all.ReleaseOrder in pkg/part/all/release.go. Its parts have no configuration, because
+// they release by the record alone.
+type ReleaseOrder struct {
+	// Interface are the parts that take the interface and its devices from the
+	// pod, one after another.
+	Interface []Part
+	// Addresses frees the addresses as soon as no interface answers for them, while
+	// the rest of Interface goes on.
+	Addresses Addresses
+	// Files are the parts that come last.
+	Files []Part
+}
+
+// Releasing is what the parts need to release a recorded attachment. Only the parts in
+// ReleaseOrder.Interface get Pod, Home and Wait.
 type Releasing struct {
 	Node   *Node
 	Record *ledger.Record

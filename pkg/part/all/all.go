@@ -1,8 +1,8 @@
-// Package all has the plan of each plugin, and the order in which the
+// Package all has the plan of each plugin, and [ReleaseOrder], the order in which the
 // parts of any attachment are released.
 //
 // To add a part, write a package beside this one, give it a field in ledger.Record,
-// and name it in Order and in the plan of its plugin, by the same Name in both. A part
+// and name it in ReleaseOrder and in the plan of its plugin, by the same Name in both. A part
 // that makes an interface also counts in ledger.Record.HasInterface and NICName.
 package all
 
@@ -18,15 +18,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 )
-
-// Order is the order of release of all parts, whichever plugin applied them. RDMA
-// devices return before their netdev, as they were lent: on InfiniBand the netdev is
-// made anew where the RDMA device is. Addresses are freed when the link is silent.
-var Order = attachment.Order{
-	Interface: []attachment.Part{rdmadev.Any{}, netdev.Part{}, macvlan.Part{}},
-	Addresses: &address.Ask{},
-	Files:     []attachment.Part{devinfo.Part{}},
-}
 
 // HostDevicePlan returns the plan of host-device: a NIC moves into the pod.
 func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
@@ -63,12 +54,12 @@ func RDMAPlan(c *netconf.RDMAChained, records string) *attachment.Plan {
 
 // Open opens the node whose host netns is the calling thread's, with the ledger at
 // stateDir. It can end the attachments of every plugin.
-func Open(stateDir string) (*attachment.Node, error) { return attachment.Open(stateDir, Order) }
+func Open(stateDir string) (*attachment.Node, error) { return attachment.Open(stateDir, ReleaseOrder) }
 
 // HostDevice returns the plugin host-device.
 func HostDevice() attachment.Plugin {
 	return attachment.Plugin{
-		Name: "host-device", Order: Order, Bare: HostDevicePlan(&netconf.HostDevice{}),
+		Name: "host-device", Order: ReleaseOrder, Bare: HostDevicePlan(&netconf.HostDevice{}),
 		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
 			conf, err := netconf.ParseHostDevice(args.StdinData)
 			if err != nil {
@@ -82,7 +73,7 @@ func HostDevice() attachment.Plugin {
 // Macvlan returns the plugin macvlan.
 func Macvlan() attachment.Plugin {
 	return attachment.Plugin{
-		Name: "macvlan", Order: Order, Bare: MacvlanPlan(&netconf.Macvlan{}),
+		Name: "macvlan", Order: ReleaseOrder, Bare: MacvlanPlan(&netconf.Macvlan{}),
 		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
 			conf, err := netconf.ParseMacvlan(args.StdinData, netconf.ParseArgs(args.Args))
 			if err != nil {
@@ -96,7 +87,7 @@ func Macvlan() attachment.Plugin {
 // RDMA returns the chained plugin rdma.
 func RDMA() attachment.Plugin {
 	return attachment.Plugin{
-		Name: "rdma", Order: Order, Bare: RDMAPlan(&netconf.RDMAChained{}, rdmacni.Records),
+		Name: "rdma", Order: ReleaseOrder, Bare: RDMAPlan(&netconf.RDMAChained{}, rdmacni.Records),
 		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
 			conf, err := netconf.ParseRDMAChained(args.StdinData)
 			if err != nil {
