@@ -155,8 +155,9 @@ func (l *clusterLab) confDir(name string, node int) string {
 
 func podNetns(i int) string { return filepath.Join(netnsDir, fmt.Sprint("pod", i)) }
 
-// call runs cnitool for one pod and gives how long that took.
-func (l *clusterLab) call(name, verb string, pod, node int) (time.Duration, error) {
+// call runs cnitool for one pod, and returns how long that took, and the CPU time of
+// cnitool and the plugins.
+func (l *clusterLab) call(name, verb string, pod, node int) (took, cpu time.Duration, err error) {
 	cmd := exec.Command(l.cnitool, verb, space(name), podNetns(pod))
 	cmd.Env = []string{
 		"CNI_PATH=" + l.path[name], "NETCONFPATH=" + l.confDir(name, node), "CNI_IFNAME=" + ifName,
@@ -165,11 +166,25 @@ func (l *clusterLab) call(name, verb string, pod, node int) (time.Duration, erro
 	}
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
-	took := time.Since(began)
+	took = time.Since(began)
 	if err != nil {
-		return took, fmt.Errorf("%s, cnitool %s: %w: %s", name, verb, err, message(out))
+		return 0, 0, fmt.Errorf("%s, cnitool %s: %w: %s", name, verb, err, message(out))
 	}
-	return took, nil
+	return took, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+}
+
+// serverCPU returns the CPU time of etcd and kube-apiserver so far, in milliseconds.
+// They are the only children of this process between two calls of plugins.
+func serverCPU() (float64, error) {
+	pids, err := children()
+	if err != nil {
+		return 0, err
+	}
+	for i := range pids {
+		pids[i] = "/proc/" + pids[i] + "/stat"
+	}
+	seconds, err := sumCPU(pids)
+	return 1000 * seconds, err
 }
 
 // clusterResult is what one verb of a workload cost.
@@ -177,12 +192,19 @@ type clusterResult struct {
 	each     []float64 // milliseconds of each call
 	wall     []float64 // milliseconds of each round
 	requests []float64 // of each round, for each call
+	// CPU time for each call of each round, in milliseconds: of cnitool and the plugins,
+	// and of etcd and kube-apiserver.
+	plugins, servers []float64
 }
 
 // verb runs one verb of w and adds to r.
 func (l *clusterLab) verb(ctx context.Context, name, verb string, w workload, r *clusterResult) error {
+	before, err := serverCPU()
+	if err != nil {
+		return err
+	}
 	began := time.Now()
-	took := make([]float64, w.pods)
+	took, cpu := make([]float64, w.pods), make([]time.Duration, w.pods)
 	errs := make([]error, w.pods)
 	slots := make(chan struct{}, w.together)
 	var wg sync.WaitGroup
@@ -191,8 +213,9 @@ func (l *clusterLab) verb(ctx context.Context, name, verb string, w workload, r 
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			t, err := l.call(name, verb, i, i%w.nodes)
-			took[i], errs[i] = milliseconds(t), err
+			var t time.Duration
+			t, cpu[i], errs[i] = l.call(name, verb, i, i%w.nodes)
+			took[i] = milliseconds(t)
 			<-slots
 		}()
 	}
@@ -201,6 +224,16 @@ func (l *clusterLab) verb(ctx context.Context, name, verb string, w workload, r 
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	after, err := serverCPU()
+	if err != nil {
+		return err
+	}
+	var plugins time.Duration
+	for _, t := range cpu {
+		plugins += t
+	}
+	r.plugins = append(r.plugins, milliseconds(plugins)/float64(w.pods))
+	r.servers = append(r.servers, (after-before)/float64(w.pods))
 	n, err := l.requests(ctx, began)
 	r.each, r.wall = append(r.each, took...), append(r.wall, wall)
 	r.requests = append(r.requests, float64(n)/float64(w.pods))

@@ -28,7 +28,7 @@ func (r *clusterReport) tables() []table {
 
 func (r *clusterRun) table(verb string, results map[string]map[workload]*clusterResult) table {
 	t := table{title: fmt.Sprintf("%s of macvlan pods by cnitool; %s", verb, r.versions), head: []string{
-		"medians", "p50 ms", "p90 ms", "wall s", "×whereabouts", "×host-local", "requests a call",
+		"medians", "p50 ms", "p90 ms", "wall s", "×whereabouts", "×host-local", "requests a call", "CPU ms a call: plugins", "servers",
 	}}
 	for _, w := range workloads {
 		for _, name := range []string{hostLocal, whereabouts, ours, oursBoth} {
@@ -47,7 +47,8 @@ func (r *clusterRun) table(verb string, results map[string]map[workload]*cluster
 				}
 				row = append(row, cell)
 			}
-			t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f", median(mine.requests))))
+			t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f", median(mine.requests)),
+				fmt.Sprintf("%.1f", median(mine.plugins)), fmt.Sprintf("%.1f", median(mine.servers))))
 		}
 	}
 	return t
@@ -104,6 +105,8 @@ func (r *clusterReport) publish(dir string) error {
 		Each     []float64 `json:"eachMs"`
 		Wall     []float64 `json:"wallMs"`
 		Requests []float64 `json:"requestsPerCall"`
+		Plugins  []float64 `json:"pluginsCPUMsPerCall"`
+		Servers  []float64 `json:"serversCPUMsPerCall"`
 	}
 	all := struct {
 		About    about              `json:"about"`
@@ -115,7 +118,7 @@ func (r *clusterReport) publish(dir string) error {
 		for verb, results := range map[string]map[string]map[workload]*clusterResult{"ADD": run.add, "DEL": run.del} {
 			for name, ws := range results {
 				for w, c := range ws {
-					all.Rows = append(all.Rows, row{run.versions, verb, w.String(), name, c.each, c.wall, c.requests})
+					all.Rows = append(all.Rows, row{run.versions, verb, w.String(), name, c.each, c.wall, c.requests, c.plugins, c.servers})
 				}
 			}
 		}

@@ -37,7 +37,7 @@ func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) error {
 // seconds: those of the nodes, and the control plane's, which are children of
 // this one.
 func (l *podLab) cpu() (sum float64, err error) {
-	files, err := filepath.Glob("/proc/self/task/*/children")
+	pids, err := children()
 	if err != nil {
 		return 0, err
 	}
@@ -51,14 +51,27 @@ func (l *podLab) cpu() (sum float64, err error) {
 		}
 		stats = append(stats, node...)
 	}
-	for _, file := range files {
-		children, _ := os.ReadFile(file) // the thread may have ended
-		for pid := range strings.FieldsSeq(string(children)) {
-			if !inits[pid] {
-				stats = append(stats, "/proc/"+pid+"/stat")
-			}
+	for _, pid := range pids {
+		if !inits[pid] {
+			stats = append(stats, "/proc/"+pid+"/stat")
 		}
 	}
+	return sumCPU(stats)
+}
+
+// children returns the process IDs of this process's children.
+func children() (pids []string, err error) {
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	for _, file := range files {
+		list, _ := os.ReadFile(file) // the thread may have ended
+		pids = append(pids, strings.Fields(string(list))...)
+	}
+	return pids, err
+}
+
+// sumCPU returns the CPU time in seconds that is told by these files of the form
+// /proc/<pid>/stat.
+func sumCPU(stats []string) (sum float64, err error) {
 	for _, path := range stats {
 		text, err := os.ReadFile(path)
 		if err != nil {
