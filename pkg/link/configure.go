@@ -100,18 +100,16 @@ func (n *Netns) AddRoute(index int, r Route) error {
 }
 
 // HasRoute reports whether the namespace has a route to r.Dst by the link, with
-// r's gateway and metric where it names them, in r's table.
+// r's gateway, metric and table where r names them. Without a table any will do: the
+// plugin sbr moves an interface's routes to a table of its own.
 func (n *Netns) HasRoute(index int, r Route) (bool, error) {
-	table := r.Table
-	if table == 0 {
-		table = unix.RT_TABLE_MAIN
-	}
 	family := netlink.FAMILY_V4
 	if r.Dst.IP.To4() == nil {
 		family = netlink.FAMILY_V6
 	}
 	found, err := retryDump(func() ([]netlink.Route, error) {
-		return n.handle.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+		// RT_TABLE_UNSPEC, 0, selects the routes of every table.
+		return n.handle.RouteListFiltered(family, &netlink.Route{Table: r.Table}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return false, fmt.Errorf("list routes of netns %s: %w", n.Path, err)

@@ -9,6 +9,7 @@ tool (
 	github.com/containernetworking/plugins/plugins/main/host-device
 	github.com/containernetworking/plugins/plugins/main/loopback
 	github.com/containernetworking/plugins/plugins/main/macvlan
+	github.com/containernetworking/plugins/plugins/meta/sbr
 )
 
 require github.com/containernetworking/plugins v1.9.1

@@ -54,6 +54,33 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 	}
 }
 
+// The chained plugin sbr moves the routes of an interface to a table of its own, to
+// which a rule for the interface's address leads.
+func TestCheckFindsRoutesThatSBRMovedToAnotherTable(t *testing.T) {
+	ipam := map[string]any{
+		"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
+		"routes": []map[string]any{{"dst": "10.0.0.0/8"}, {"dst": "0.0.0.0/0", "gw": "10.1.1.1"}},
+	}
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		t.Run(plugin, func(t *testing.T) {
+			b := newBench(t)
+			config := b.config(map[string]any{"ipam": ipam})
+			if plugin == "macvlan" {
+				config = b.macvlanConfig(map[string]any{"ipam": ipam})
+			}
+			prev := b.withPrevResult(config, b.node.MustRun(b.call("ADD", config)))
+			b.node.MustRun(peer(t, b.call("ADD", strings.Replace(prev, `"type":"`+plugin, `"type":"sbr`, 1))))
+			if main := b.pod.IP("route", "show", "10.0.0.0/8"); main != "" {
+				t.Fatalf("sbr left %s in the main table", main)
+			}
+			b.node.MustRun(b.call("CHECK", prev))
+			b.pod.IP("route", "del", "10.0.0.0/8", "table", "100")
+			_, err := b.node.Run(b.call("CHECK", prev))
+			fails(t, err, cnierr.Mismatch, "the route to 10.0.0.0/8")
+		})
+	}
+}
+
 // Upstream's plugin made it, and left no record.
 func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
 	b := newBench(t)
