@@ -51,7 +51,7 @@ CLUSTER   ?= yes
 # PODS=no leaves out what is measured on a real cluster.
 PODS      ?= yes
 
-# Builds programmes of Kubernetes, which say the version of their module.
+# Builds programs of Kubernetes, which say the version of their module.
 KUBERNETES = cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	go build $(BUILDFLAGS) -o '$(PLANE)/' -ldflags "-s -w \
 		-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
@@ -100,8 +100,8 @@ controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplan
 	@cd integration/controlplane/binaries/etcd && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PLANE)/etcd' tool
 	@$(KUBERNETES) k8s.io/kubernetes/cmd/kube-apiserver
 
-cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programmes, containerd and runc (minutes, the first time)
-	@test -x '$(PLANE)/kubelet' || echo 'building the other programmes of Kubernetes, once: this takes minutes …'
+cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programs, containerd and runc (minutes, the first time)
+	@test -x '$(PLANE)/kubelet' || echo 'building the other programs of Kubernetes, once: this takes minutes …'
 	@$(KUBERNETES) tool
 	@scripts/debian-files.sh containerd usr/bin/containerd:'$(RUNTIME)/containerd' usr/bin/ctr:'$(RUNTIME)/ctr' \
 		usr/bin/containerd-shim-runc-v2:'$(RUNTIME)/containerd-shim-runc-v2'

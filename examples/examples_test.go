@@ -119,7 +119,7 @@ func TestWhatTheNetworkOperatorRenders(t *testing.T) {
 	}
 }
 
-// configsOf gives the plugin configs of an entry: its "config", or itself, or
+// configsOf returns the plugin configs of an entry: its "config", or itself, or
 // those of a list.
 func configsOf(t *testing.T, entry json.RawMessage) []json.RawMessage {
 	t.Helper()
@@ -216,7 +216,7 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// withTool gives a directory with railctl and cnitool, as after `make build`.
+// withTool returns a directory with railctl and cnitool, as after `make build`.
 func withTool(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

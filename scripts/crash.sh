@@ -17,7 +17,7 @@ export RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS=${MODEL_STEPS:-10000} RAIL_CNI_H
 export RIG_MACHINES=${RIG_MACHINES:-2}
 
 # part NAME COMMAND… keeps what the command prints, and shows all but its table.
-# The test programmes run as they are, because "go test" shows nothing of tests
+# The test programs run as they are, because "go test" shows nothing of tests
 # that pass.
 part() {
 	local log=$logs/$1.log

@@ -24,7 +24,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// installed gives what an agent is started with that installs, into
+// installed returns what an agent is started with that installs, into
 // directories of the test's own.
 func installed(t *testing.T) (bin, record string, args []string) {
 	t.Helper()
@@ -32,7 +32,7 @@ func installed(t *testing.T) (bin, record string, args []string) {
 	return bin, record, []string{"--install", "--own", testnet.Bin(t), "--cni-bin", bin, "--record", record}
 }
 
-// count gives the number of files in a directory.
+// count returns the number of files in a directory.
 func count(t *testing.T, dir string) int {
 	t.Helper()
 	files, err := os.ReadDir(dir)

@@ -157,7 +157,7 @@ func (a *running) end(signal syscall.Signal) {
 	}
 }
 
-// said gives the lines of the log that contain text.
+// said returns the lines of the log that contain text.
 func (a *running) said(text string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,7 +200,7 @@ func (a *running) status() agent.Status {
 	return s
 }
 
-// metric gives the sum of a metric's values over the lines that contain all of
+// metric returns the sum of a metric's values over the lines that contain all of
 // labels, and how many there are.
 func (a *running) metric(name string, labels ...string) (sum float64, lines int) {
 	a.t.Helper()

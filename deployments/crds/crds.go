@@ -2,7 +2,7 @@
 // each file: those of whereabouts v0.9.4, under whose names and with whose
 // schemas existing pools go on, and that of the Network Plumbing Working Group
 // for networks. "kubectl apply -k deployments/crds" gives the former to a cluster,
-// the chart gives all that are missing; this package gives them to programmes and
+// the chart gives all that are missing; this package gives them to programs and
 // tests. It imports nothing of ours.
 package crds
 

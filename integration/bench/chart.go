@@ -19,14 +19,14 @@ type chart struct {
 
 const (
 	chartWidth, chartHeight = 720.0, 420.0
-	chartLeft, chartRight   = 70.0, 190.0 // the names of the lines stand on the right
+	chartLeft, chartRight   = 70.0, 190.0 // the lines' names stand on the right
 	chartTop, chartBottom   = 40.0, 50.0
 	plotWidth               = chartWidth - chartLeft - chartRight
 	plotHeight              = chartHeight - chartTop - chartBottom
 )
 
-// chartColours are told apart also by those who see no red or green.
-var chartColours = []string{"#000000", "#d55e00", "#0072b2", "#56b4e9"}
+// chartColors differ also for readers who cannot tell red from green.
+var chartColors = []string{"#000000", "#d55e00", "#0072b2", "#56b4e9"}
 
 // axis maps values to 0 … 1.
 type axis struct {
@@ -55,7 +55,7 @@ func (a axis) at(v float64) float64 {
 	return (v - a.from) / (a.to - a.from)
 }
 
-// ticks gives round values: powers of ten, or steps of 1, 2 or 5 of one.
+// ticks returns round values: powers of ten, or steps of 1, 2 or 5 times one.
 func (a axis) ticks() []float64 {
 	var all []float64
 	if a.log {
@@ -76,7 +76,7 @@ func (a axis) ticks() []float64 {
 	return all
 }
 
-// svg draws the chart.
+// svg returns the chart as SVG.
 func (c chart) svg() []byte {
 	var xs, ys []float64
 	for _, line := range c.lines {
@@ -108,16 +108,16 @@ func (c chart) svg() []byte {
 		if !ok {
 			continue
 		}
-		colour := chartColours[i]
-		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2" points="`, colour)
+		color := chartColors[i]
+		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2" points="`, color)
 		for _, p := range line {
 			fmt.Fprintf(&b, "%.1f,%.1f ", px(p[0]), py(p[1]))
 		}
 		fmt.Fprintln(&b, `"/>`)
 		for _, p := range line {
-			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", px(p[0]), py(p[1]), colour)
+			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", px(p[0]), py(p[1]), color)
 		}
-		fmt.Fprintf(&b, `<text x="%g" y="%g" fill="%s">%s</text>`+"\n", chartLeft+plotWidth+10, chartTop+14+float64(i)*18, colour, html.EscapeString(name))
+		fmt.Fprintf(&b, `<text x="%g" y="%g" fill="%s">%s</text>`+"\n", chartLeft+plotWidth+10, chartTop+14+float64(i)*18, color, html.EscapeString(name))
 		i++
 	}
 	fmt.Fprintln(&b, "</svg>")

@@ -30,13 +30,13 @@ const (
 
 const (
 	clusterNIC   = "rail0"
-	clusterNodes = 10  // that the pods of one row are spread over
-	clusterPods  = 100 // network namespaces; the most that are begun at once
+	clusterNodes = 10  // over which the pods of one row are spread
+	clusterPods  = 100 // network namespaces; the largest number of pods that start at once
 	clusterRange = "10.96.0.0/16"
 	oneNode      = 1
 )
 
-// workload is how many pods start, how many of them at once, on how many
+// workload is a number of pods, how many of them start at once, and on how many
 // nodes.
 type workload struct {
 	pods, together, nodes int
@@ -107,7 +107,7 @@ func (l *clusterLab) close() {
 
 // configure writes a network of each plugin for each node.
 func (l *clusterLab) configure(p places) error {
-	flat := filepath.Join(l.dir, "whereabouts.conf") // without one whereabouts refuses to work
+	flat := filepath.Join(l.dir, "whereabouts.conf") // whereabouts requires this file
 	if err := os.WriteFile(flat, []byte("{}"), 0o600); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (l *clusterLab) configure(p places) error {
 	return nil
 }
 
-// space keeps the plugins' pools and networks apart.
+// space returns the namespace of one plugin's pools and networks.
 func space(name string) string {
 	return map[string]string{hostLocal: "host-local", whereabouts: "theirs", ours: "ours", oursBoth: "ours-both"}[name]
 }
@@ -240,7 +240,8 @@ func (l *clusterLab) verb(ctx context.Context, name, verb string, w workload, r 
 	return err
 }
 
-// requests counts those of others than the server itself.
+// requests returns the number of requests since a time, without the server's
+// own.
 func (l *clusterLab) requests(ctx context.Context, since time.Time) (int, error) {
 	all, err := l.plane.Requests(ctx, since)
 	n := 0
@@ -252,13 +253,13 @@ func (l *clusterLab) requests(ctx context.Context, since time.Time) (int, error)
 	return n, err
 }
 
-// clusterRun is all that was measured with one etcd.
+// clusterRun holds the measurements with one etcd.
 type clusterRun struct {
 	versions string
 	add, del map[string]map[workload]*clusterResult
 }
 
-// measure does w rounds times with each plugin, in turn.
+// measure measures each workload rounds times with each plugin, in turn.
 func (l *clusterLab) measure(ctx context.Context, names []string, ws []workload, rounds int) (*clusterRun, error) {
 	etcd, apiserver, err := l.plane.Versions(ctx)
 	if err != nil {
@@ -273,7 +274,7 @@ func (l *clusterLab) measure(ctx context.Context, names []string, ws []workload,
 		for _, w := range ws {
 			r.add[name][w], r.del[name][w] = &clusterResult{}, &clusterResult{}
 		}
-		// The first ADD makes the pool, which is nobody's everyday.
+		// The first ADD makes the pool, which happens once in a pool's life.
 		if err := l.both(ctx, name, workload{1, 1, oneNode}, &clusterResult{}, &clusterResult{}); err != nil {
 			return nil, err
 		}
@@ -373,7 +374,7 @@ func (r *clusterReport) measure(ctx context.Context, o options, p places, etcd s
 	return err
 }
 
-// wallOverParallelism gives, by plugin, the wall time of ADD for each number
+// wallOverParallelism returns, by plugin, the wall time of ADD for each number
 // of pods that start at once, in seconds.
 func (l *clusterLab) wallOverParallelism(ctx context.Context, names []string) (map[string][]point, error) {
 	lines := map[string][]point{}
@@ -390,8 +391,8 @@ func (l *clusterLab) wallOverParallelism(ctx context.Context, names []string) (m
 	return lines, nil
 }
 
-// addOverFill gives, by plugin, the median time of an ADD for each number of
-// addresses that are handed out already, in milliseconds.
+// addOverFill returns, by plugin, the median time of an ADD for each number of
+// addresses in use, in milliseconds.
 func (l *clusterLab) addOverFill(ctx context.Context, names []string) (map[string][]point, error) {
 	lines := map[string][]point{}
 	for _, n := range []int{0, 1000, 2500, 5000, 7500, 10000} {
@@ -410,7 +411,7 @@ func (l *clusterLab) addOverFill(ctx context.Context, names []string) (map[strin
 	return lines, nil
 }
 
-// fillPool gives the plugin's pool n entries of other pods, from the lowest
+// fillPool adds n entries of other pods to the plugin's pool, from the lowest
 // address on.
 func (l *clusterLab) fillPool(ctx context.Context, name string, n int) error {
 	const pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools/"

@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 )
 
-// clusterReport is all that a run with -cluster says.
+// clusterReport is the report of a run with -cluster.
 type clusterReport struct {
 	about      about
 	runs       []*clusterRun
 	wall, fill map[string][]point
 }
 
-// tables lays the report out: for each etcd one table a verb, and the goals.
+// tables returns one table for each verb and etcd, and one for the goals.
 func (r *clusterReport) tables() []table {
 	var all []table
 	for _, run := range r.runs {
@@ -54,8 +54,8 @@ func (r *clusterRun) table(verb string, results map[string]map[workload]*cluster
 	return t
 }
 
-// ratio compares single calls where there is one at a time, and the wall time
-// of all where they come together.
+// ratio compares single calls if pods start one by one, and the wall time of
+// all pods if they start together.
 func (w workload) ratio(mine, theirs *clusterResult) float64 {
 	if w.together == 1 {
 		return ratio(mine.each, theirs.each)
@@ -63,7 +63,8 @@ func (w workload) ratio(mine, theirs *clusterResult) float64 {
 	return ratio(mine.wall, theirs.wall)
 }
 
-// verdicts are the project's goals for the addresses of a cluster.
+// verdicts returns the project's goals for the addresses of a cluster, and
+// whether they are met.
 func (r *clusterRun) verdicts() []verdict {
 	over := func(goal string, limit float64, w workload, base string) verdict {
 		return judge(goal, limit, w.ratio(r.add[ours][w], r.add[base][w]), "×", nil)
@@ -88,7 +89,7 @@ func (r *clusterReport) text(w io.Writer) {
 	}
 }
 
-// publish prints the report, and leaves it in dir with its pictures.
+// publish prints the report, and writes it and its pictures to dir.
 func (r *clusterReport) publish(dir string) error {
 	r.text(os.Stdout)
 	var md bytes.Buffer

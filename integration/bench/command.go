@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// command is one process that is measured: a plugin's verb, or ip(8).
+// command is one measured process: a plugin's verb, or ip(8).
 type command struct {
 	path  string
 	args  []string
 	env   []string
 	stdin []byte
-	netns string // where it runs; empty is the node
+	netns string // where it runs; "" is the node
 }
 
-// step makes one process of a verb out of the result that the runtime has by
-// then: of the plugin before, or at DEL of ADD.
+// step makes one process of a verb from the result that the runtime has so far:
+// that of the previous plugin or, at DEL, that of ADD.
 type step func(result []byte) (command, error)
 
-// always makes a step that wants no result.
+// always returns a step that ignores the result.
 func always(c command) step {
 	return func([]byte) (command, error) { return c, nil }
 }
@@ -62,7 +62,7 @@ func (s *scratch) load(stdin []byte) error {
 	return err
 }
 
-// printed gives what the last process wrote to its stdout.
+// printed returns what the last process wrote to its stdout.
 func (s *scratch) printed() ([]byte, error) { return reread(s.out) }
 
 func reread(f *os.File) ([]byte, error) {
@@ -73,7 +73,8 @@ func reread(f *os.File) ([]byte, error) {
 }
 
 // perform runs the steps of a verb one after another, as a runtime does that
-// has the result, and gives what they cost together, and the new result.
+// already has the result. It returns what they cost together, and the new
+// result.
 func (s *scratch) perform(steps []step, result []byte) (took, []byte, error) {
 	var sum took
 	for _, step := range steps {
@@ -93,13 +94,14 @@ func (s *scratch) perform(steps []step, result []byte) (took, []byte, error) {
 	return sum, result, nil
 }
 
-// took is what a process and those that it waited for (an IPAM plugin) cost.
+// took is the cost of a process and of its children that it waited for (an IPAM
+// plugin).
 type took struct {
 	wall time.Duration // from before fork to after wait
-	cpu  time.Duration // of all of them: hardly changes with what else runs
+	cpu  time.Duration // of all of them: hardly changes with the machine's other load
 }
 
-// time runs c, and gives what it cost and what it printed.
+// time runs c and returns its cost and what it printed.
 func (s *scratch) time(c command) (took, []byte, error) {
 	if err := s.load(c.stdin); err != nil {
 		return took{}, nil, err
@@ -123,14 +125,14 @@ func (s *scratch) time(c command) (took, []byte, error) {
 	}
 	out, readErr := s.printed()
 	if err != nil {
-		complaint, _ := reread(s.errOut) // what it says on stdout may do
+		complaint, _ := reread(s.errOut) // its stdout may contain the message
 		return took{}, nil, fmt.Errorf("%s: %w: %s", c, err, message(append(out, complaint...)))
 	}
 	t.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	return t, out, readErr
 }
 
-// String names the command as a person would.
+// String returns the command line as a person would type it.
 func (c command) String() string {
 	for _, v := range c.env {
 		if verb, ok := strings.CutPrefix(v, "CNI_COMMAND="); ok {
@@ -140,8 +142,8 @@ func (c command) String() string {
 	return strings.Join(append([]string{filepath.Base(c.path)}, c.args...), " ")
 }
 
-// message finds the words of a CNI error in a plugin's output, which what the
-// plugin logs may follow.
+// message finds the message of a CNI error in a plugin's output. The plugin's
+// log may follow it.
 func message(out []byte) string {
 	var e struct {
 		Msg     string `json:"msg"`

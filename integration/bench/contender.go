@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// contender is one way of giving something to a pod (a NIC, a macvlan, an
-// address) and of taking it back. Each has a NIC and a pod of its own.
+// contender is one way to attach something to a pod (a NIC, a macvlan, an
+// address) and to detach it. Each has a NIC and a pod of its own.
 type contender struct {
 	id    string
 	group string
@@ -25,13 +25,13 @@ type contender struct {
 	add, del     []step
 }
 
-// goals are upper limits of a contender's median over that of its base and of
-// its floor; 0 is none.
+// goals are upper limits of a contender's median relative to that of its base
+// and of its floor; 0 is no goal.
 type goals struct {
 	base, floor float64
 }
 
-// places says where the binaries and the state are.
+// places holds the paths of binaries and state directories.
 type places struct {
 	ours, peers string // directories of binaries
 	ip          string // ip(8)
@@ -62,20 +62,20 @@ func hostLocalIPAM(p places) map[string]any {
 	}
 }
 
-// Groups, in the words of the report.
+// Groups, as the report names them.
 const (
 	groupHostDevice = "host-device: a NIC with one address, up"
 	groupMacvlan    = "macvlan: a child of a NIC"
 	groupIPAM       = "IPAM plugin alone"
 )
 
-// contenders lists everything that takes part, in the order of the report.
+// contenders returns all contenders, in the order of the report.
 func contenders(p places) []*contender {
 	b := builder{places: p}
 	goal := goals{base: 0.5, floor: 1.5}
 
 	b.floorMove("hd-floor", "floor: bare ip link set … netns … name …")
-	// Not the floor that the goals speak of, but what no plugin can do without.
+	// Not the floor of the goals, but the least that a plugin must do.
 	b.floorMove("hd-floor-up", "the same, and up: ip link set … up", "up")
 	b.hostDevice("hd-up", "upstream", p.peers, noIPAM, "", "hd-floor", "", goals{})
 	b.hostDevice("hd", "ours", p.ours, noIPAM, "hd-up", "hd-floor", p.state, goal)
@@ -102,7 +102,7 @@ type builder struct {
 	list []*contender
 }
 
-// next starts a contender with a NIC and a pod of its own.
+// next adds a contender with a NIC and a pod of its own.
 func (b *builder) next(group, id, title, base, floor string, g goals) *contender {
 	n := len(b.list)
 	c := &contender{
@@ -128,7 +128,7 @@ func (b *builder) ipam(id, title, path string, ipam map[string]any, base, state 
 	b.plugin(c, path, map[string]any{"type": "bench"}, ipam, state)
 }
 
-// plugin fills in the commands of a contender that is a CNI plugin.
+// plugin sets the commands of a contender that is a CNI plugin.
 func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, state string) {
 	conf["cniVersion"] = "1.0.0"
 	conf["name"] = "bench-" + c.id
@@ -141,9 +141,9 @@ func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, s
 	b.chain(c, path, conf)
 }
 
-// chain lets a plugin take part in the contender's attachment: the last to add,
-// and the first to delete. As from a runtime, it gets the result of the plugin
-// before it if there is one, and at DEL that of the whole ADD.
+// chain adds a plugin to the contender's attachment: the last at ADD, the first
+// at DEL. As from a runtime, it gets the result of the previous plugin, if
+// there is one, and at DEL the result of the whole ADD.
 func (b *builder) chain(c *contender, path string, conf map[string]any) {
 	call := func(verb string) step {
 		env := []string{
@@ -151,7 +151,8 @@ func (b *builder) chain(c *contender, path string, conf map[string]any) {
 			"CNI_CONTAINERID=" + c.pod,
 			"CNI_NETNS=" + filepath.Join(netnsDir, c.pod),
 			"CNI_IFNAME=" + ifName,
-			// Ours first: each finds the IPAM plugin that its config names.
+			// Our directory first: each plugin finds the IPAM plugin of its
+			// config.
 			"CNI_PATH=" + b.ours + ":" + b.peers,
 			"PATH=" + os.Getenv("PATH"),
 			nodeFileEnv(),
@@ -177,7 +178,7 @@ func (b *builder) floorMove(id, title string, more ...string) {
 	b.move(c, more...)
 }
 
-// move lets ip(8) move the contender's NIC.
+// move has ip(8) move the contender's NIC.
 func (b *builder) move(c *contender, more ...string) {
 	add := append([]string{"link", "set", c.nic, "netns", c.pod, "name", ifName}, more...)
 	del := append([]string{"link", "set", ifName, "netns", nodeName, "name", c.nic}, more...)
@@ -227,7 +228,7 @@ func binaries(p places) []*binary {
 	return list
 }
 
-// versionCommand asks a plugin for its versions: a process that starts, and
+// versionCommand asks a plugin for its versions: a process that starts and
 // ends.
 func versionCommand(path string) command {
 	return command{path: path, env: []string{"CNI_COMMAND=VERSION", "CNI_PATH=" + filepath.Dir(path)}, stdin: []byte(`{"cniVersion":"1.0.0"}`)}
@@ -252,7 +253,7 @@ func addPods(list []*contender) error {
 	return nil
 }
 
-// find gives the contender id, or nil.
+// find returns the contender with this ID, or nil.
 func find(list []*contender, id string) *contender {
 	i := slices.IndexFunc(list, func(c *contender) bool { return c.id == id })
 	if i < 0 {

@@ -14,16 +14,16 @@
 // wall time grows and the CPU time does not, the machine was busy, or the kernel
 // let the process wait.
 //
-// Each process is measured after a pause, for what the kernel still does about
-// the one before it: upstream's plugins make and drop a network namespace of
-// their own, which the kernel takes apart later, under the lock that every
-// change of a link needs. Measured on two busy CPUs, twelve rounds, and judged
-// by the fastest fifth: our ADD took 9 ms more when it came at once after
+// Each process is measured after a pause, because the kernel still works on the
+// process before it: upstream's plugins make and drop a network namespace of
+// their own. The kernel dismantles it later, under the lock that every change
+// of a link needs. Measured on two busy CPUs, twelve rounds, judged by the
+// fastest fifth: our ADD took 9 ms more when it came immediately after
 // upstream's DEL than when it came after our own, 1 to 3 ms more after 20 to 60
-// ms, and no more after 80 ms, which therefore is the pause. In the rig, where
-// all is slower, it is 300 ms; that was not measured. The processes of one verb
-// follow each other without a pause, as they do in a runtime: what one leaves
-// for the next to wait for is the chain's own.
+// ms, and no more after 80 ms, which is therefore the pause. In the rig, where
+// everything is slower, it is 300 ms; that value was not measured. The
+// processes of one verb follow each other without a pause, as they do in a
+// runtime: the work that one leaves for the next is part of the chain's cost.
 //
 // Last, strace(1) counts the requests of each verb to the kernel. "netlink" counts
 // messages on netlink sockets, including those of IPAM plugins. "waits" counts the
@@ -31,41 +31,40 @@
 // that every change of a link needs. The run with the fewest of five counts, because a
 // busy machine makes others slow. Without strace there are no counts.
 //
-// Nothing of the machine changes. The programme starts itself once more in a
-// new network and mount namespace: this is "the node", with a tmpfs of its own
-// on /run and a sysfs of its own on /sys. Pods, and the far ends of the NICs
-// (veth pairs), are further network namespaces of its own. All of them are
-// gone with the process.
+// The machine is not changed. The program starts itself again in a new network
+// and mount namespace: this is "the node", with its own tmpfs on /run and its
+// own sysfs on /sys. Pods, and the far ends of the NICs (veth pairs), are
+// further network namespaces. All of them end with the process.
 //
-// With -rig PROGRAM the programme does the same in the virtual machine of
+// With -rig PROGRAM the program measures in the virtual machine of
 // integration/rig, whose NICs have RDMA devices, first in shared mode and then
-// in exclusive mode; and last it measures what RDMA writes carry from pod to
-// pod and from host to host (Soft-RoCE). PROGRAM runs this very binary once more
-// inside, which is therefore to be static; what it measured comes out of its
-// stdout. There the machine itself is the node. It is emulated: no time that it
-// shows is one of a real machine, and ratios are stated as "in emulation".
+// in exclusive mode. Last it measures the bandwidth of RDMA writes from pod to
+// pod and from host to host (Soft-RoCE). PROGRAM runs this binary again in the
+// machine, so it must be static; the results come out of its stdout. In the rig
+// the machine itself is the node. It is emulated: its times are not those of a
+// real machine, and ratios are stated as "in emulation".
 //
 // With -cluster it measures addresses of a cluster: macvlan pods by cnitool,
 // with host-local, real whereabouts and ours in turn, on a real API server and
 // etcd in the node; one after another, many at once, and spread over ten nodes,
-// which here are ten state directories of ours. It counts the requests by the
-// server's audit log, and draws what becomes of the times with more pods at
-// once and with more addresses handed out.
+// which are ten state directories of ours. It counts the requests by the
+// server's audit log, and draws the times over the number of pods that start at
+// once and over the number of addresses in use.
 //
 // With -pods it measures what a user of Kubernetes waits for, on a cluster of
-// integration/cluster: from the first request until all pods are Ready, and from
-// the request to delete them until all are gone, as a watch tells it. Our plugins
-// and upstream's are in each node's CNI directory side by side, ours by the
-// prefixed names that rail-agent can install, and both have the same account; they
-// take turns with the floor, which is the same pods without a rail. How long each
-// sandbox took is from containerd's log, and so is how many calls failed: on a
-// machine that is very busy Multus gives up waiting for the API server, whosever
-// pod it is, and the kubelet tries again some seconds later. The times of a run
-// with such failures say nothing. Last it makes the CNI calls of a pod with eight
-// rails itself, by Multus and without: the difference is Multus' own. Beside the
-// wall times stands CPU time, which says more on a machine that is busy: of the
-// whole cluster for pods, of the plugins' processes for calls.
+// integration/cluster: from the first request until all pods are Ready, and
+// from the request to delete them until all are gone, as a watch reports it.
+// Our plugins and upstream's are in each node's CNI directory side by side,
+// ours by the prefixed names that rail-agent can install, and both have the
+// same account. They take turns with the floor, which is the same pods without
+// a rail. containerd's log tells how long each sandbox took and how many calls
+// failed: on a very busy machine Multus gives up waiting for the API server,
+// and the kubelet tries again some seconds later. The times of a run with such
+// failures are worthless. Last it makes the CNI calls of a pod with eight rails
+// itself, by Multus and without: the difference is the cost of Multus. CPU time
+// is shown beside the wall times, as it is more reliable on a busy machine: of
+// the whole cluster for pods, of the plugins' processes for calls.
 //
 // The package imports nothing of the project but the rig, the control plane and
-// the cluster: it knows its programmes as a runtime does, as binaries.
+// the cluster: it runs the project's programs as a runtime does, as binaries.
 package main

@@ -44,8 +44,8 @@ func main() {
 		o.etcds = append(o.etcds, path)
 		return nil
 	})
-	flag.BoolVar(&o.inside, "inside", false, "used by the programme itself: already in the node's namespaces")
-	flag.BoolVar(&o.guest, "guest", false, "used by the programme itself: already in the rig's virtual machine")
+	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: already in the node's namespaces")
+	flag.BoolVar(&o.guest, "guest", false, "used by the program itself: already in the rig's virtual machine")
 	flag.Parse()
 	if !o.pods {
 		// The cluster's package keeps the main thread for this goroutine, which
@@ -56,7 +56,7 @@ func main() {
 	if err := start(o); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			os.Exit(exit.ExitCode()) // it has said why
+			os.Exit(exit.ExitCode()) // it has printed why
 		}
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -121,8 +121,8 @@ func bench(o options) error {
 	return newReport(a, list, files, m).publish(o.out, "bench")
 }
 
-// publish prints the report, and leaves it in the directory dir as well. It
-// fails if the report is not complete.
+// publish prints the report, and writes it to the directory dir. It fails if
+// the report is incomplete.
 func (r *report) publish(dir, name string) error {
 	r.text(os.Stdout)
 	if err := r.write(dir, name); err != nil {
@@ -165,16 +165,18 @@ func findPlaces(o options) (places, error) {
 	return p, openPaths(filepath.Join(p.disk, "node.yaml"))
 }
 
-// openPaths has the plugins take the state directories and kubeconfigs of the
-// bench, which are temporary.
+// openPaths allows the plugins to use the bench's state directories and
+// kubeconfigs, which are temporary.
 func openPaths(nodeFile string) error {
 	return errors.Join(os.WriteFile(nodeFile, []byte("paths: [/**]\n"), 0o600), os.Setenv(netconf.NodeFileEnv, nodeFile))
 }
 
-// nodeFileEnv is for the environment of a plugin.
+// nodeFileEnv returns the variable of a plugin's environment that names the
+// node file.
 func nodeFileEnv() string { return netconf.NodeFileEnv + "=" + os.Getenv(netconf.NodeFileEnv) }
 
-// conditions notes what a reader must know to judge the figures.
+// conditions returns the conditions of the run, which a reader needs to judge
+// the figures.
 func conditions(o options, p places) (about, error) {
 	a, err := machine()
 	if err != nil {
@@ -192,7 +194,7 @@ func conditions(o options, p places) (about, error) {
 	return a, nil
 }
 
-// machine notes what is to be known of the machine, before the run.
+// machine returns the facts about the machine, before the run.
 func machine() (about, error) {
 	a := about{CPUs: runtime.NumCPU()}
 	var name unix.Utsname
@@ -215,7 +217,7 @@ func defaultRounds(o options) int {
 	return 40
 }
 
-// defaultSettle gives the pauses that doc.go speaks of.
+// defaultSettle returns the default pauses, see doc.go.
 func defaultSettle(o options) time.Duration {
 	switch {
 	case o.pods:
@@ -235,7 +237,8 @@ func loadAverage() (string, error) {
 	return string(first), nil
 }
 
-// progress tells on stderr how far the run is, if a person looks.
+// progress returns a function that shows the progress on stderr, if that is a
+// terminal.
 func progress(rounds int) func(int) {
 	info, err := os.Stderr.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
@@ -249,7 +252,7 @@ func progress(rounds int) func(int) {
 	}
 }
 
-// write leaves the report in dir, for documents and for machines.
+// write writes the report to dir, as markdown and as JSON.
 func (r *report) write(dir, name string) error {
 	var md, js bytes.Buffer
 	r.markdown(&md)

@@ -11,24 +11,25 @@ import (
 	"time"
 )
 
-// pace says how a run goes on.
+// pace sets the number of rounds and the pauses of a run.
 type pace struct {
 	rounds   int
 	settle   time.Duration // before each measured verb
 	progress func(round int)
 }
 
-// result is what was measured of one contender.
+// result holds the measurements of one contender.
 type result struct {
 	Add, Del       []float64 // wall time, milliseconds
 	AddCPU, DelCPU []float64 // CPU time, milliseconds
-	// AddKernel and DelKernel are nil where nothing was counted, NotCounted is why.
+	// AddKernel and DelKernel are nil if nothing was counted; NotCounted is
+	// why.
 	AddKernel, DelKernel *kernel
 	NotCounted           error `json:"-"`
 	Err                  error `json:"-"`
 }
 
-// process is what was measured of one binary.
+// process holds the measurements of one binary.
 type process struct {
 	Start []float64 // milliseconds of one VERSION
 	RSS   int64     // largest of all verbs, bytes
@@ -43,7 +44,7 @@ type measurement struct {
 	traffic   *traffic            // nil outside of the rig
 }
 
-// run measures as many rounds as p says, after one that does not count.
+// run measures p.rounds rounds, after one that does not count.
 func run(s *scratch, list []*contender, files []*binary, p pace) *measurement {
 	m := &measurement{results: map[string]*result{}, processes: map[string]*process{}}
 	for _, c := range list {
@@ -74,11 +75,11 @@ func run(s *scratch, list []*contender, files []*binary, p pace) *measurement {
 }
 
 // order shuffles n contenders for a round, the same way in each run: in a fixed
-// order, even one that begins elsewhere each time, each would always have the
-// same one before it.
+// order, even with a rotating start, each contender would always have the same
+// predecessor.
 func order(n, round int) []int { return rand.New(rand.NewPCG(1, uint64(round))).Perm(n) }
 
-// ready prepares the NICs of all that are still in the run.
+// ready prepares the NICs of all contenders that are still in the run.
 func (m *measurement) ready(list []*contender) {
 	nics := map[string]string{}
 	for _, c := range list {
@@ -156,7 +157,7 @@ func (p *process) take(s *scratch, path string, counts bool) error {
 	return err
 }
 
-// memory looks at each contender's memory, a few times, apart from the timed
+// memory measures each contender's memory a few times, apart from the timed
 // rounds because a traced process is slow.
 func (m *measurement) memory(s *scratch, list []*contender, files []*binary) {
 	const times = 5
@@ -175,8 +176,8 @@ func (m *measurement) memory(s *scratch, list []*contender, files []*binary) {
 	}
 }
 
-// peaks looks at the memory of one ADD and one DEL of a contender, if it is a
-// plugin whose memory is of interest.
+// peaks measures the memory of one ADD and one DEL of a contender, if it is a
+// plugin that counts for the memory table.
 func (m *measurement) peaks(s *scratch, c *contender) {
 	var result []byte
 	for _, step := range slices.Concat(c.add, c.del) {
@@ -188,7 +189,7 @@ func (m *measurement) peaks(s *scratch, c *contender) {
 		if err == nil {
 			err = p.keepPeak(s, run)
 		}
-		// Before the output of the next process takes its place.
+		// Read the output before the next process replaces it.
 		out, readErr := s.printed()
 		if p.Err = errors.Join(err, readErr); p.Err != nil {
 			return
@@ -218,8 +219,8 @@ func sizeOf(path string) *process {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// quantile gives the value below which the share q of the samples lies, by
-// linear interpolation, and 0 of no samples.
+// quantile returns the q-quantile of the samples by linear interpolation, or 0
+// if there are no samples.
 func quantile(samples []float64, q float64) float64 {
 	if len(samples) == 0 {
 		return 0

@@ -11,11 +11,13 @@ import (
 	"time"
 )
 
-// What of a pod's time are CNI calls, and whose: the calls of one pod alone, made
-// as a runtime makes them, without a kubelet, a runtime or other pods. By what
-// Multus takes longer than the plugins that it runs, Multus is known too.
+// These rows show the share of CNI calls in a pod's time, and of each plugin:
+// the calls of one pod alone, made as a runtime makes them, without a kubelet,
+// a runtime or other pods. The time that Multus takes beyond the plugins that
+// it runs is its own.
 
-// callRow is a pod's network, by Multus or by the plugins themselves.
+// callRow is a pod's network, attached by Multus or by calls of the plugins
+// themselves.
 type callRow struct {
 	Title  string    `json:"title"`
 	Add    []float64 `json:"addMs"` // of each round, all calls together
@@ -25,27 +27,27 @@ type callRow struct {
 	calls  []cniCall // in the order of ADD
 }
 
-// cniCall is one call of a plugin, but for its verb.
+// cniCall is one call of a plugin, without its verb.
 type cniCall struct {
 	plugin, ifName, pod string
 	conf                []byte
 }
 
-// callRounds is how often each has its turn: a call is cheap beside a pod. Each has
-// a pause before it, for what the kernel still does about the one before.
+// callRounds is the number of turns of each row: a call is cheap beside a pod.
+// A pause precedes each, because the kernel still works on the one before.
 const (
 	callRounds = 10
 	callPause  = 300 * time.Millisecond
 )
 
-// callPod gives the name of the pod that has the suite's networks.
+// callPod returns the name of the pod that has the suite's networks.
 func callPod(s suite) string { return "calls-" + s.id }
 
 // callNetns is the pod's network namespace, in the node's mount namespace.
 const callNetns = "/run/netns/bench-calls"
 
-// callRows gives what is measured: the default network, and with it the rails of
-// each suite.
+// callRows returns the measured rows: the default network alone, and with the
+// rails of each suite.
 func (l *podLab) callRows(sc scene) ([]*callRow, error) {
 	first, err := l.firstNetwork()
 	if err != nil {
@@ -77,7 +79,7 @@ func (l *podLab) callRows(sc scene) ([]*callRow, error) {
 	return rows, nil
 }
 
-// firstNetwork gives the configuration of the default network's only plugin.
+// firstNetwork returns the configuration of the default network's only plugin.
 func (l *podLab) firstNetwork() ([]byte, error) {
 	text, err := os.ReadFile(l.Node(0).Path("/etc/cni/multus/net.d/10-cluster.conflist"))
 	if err != nil {
@@ -97,14 +99,15 @@ func (l *podLab) firstNetwork() ([]byte, error) {
 	return []byte(encoded(list.Plugins[0])), nil
 }
 
-// measureCalls lets the rows take turns.
+// measureCalls measures the rows in turn.
 func (l *podLab) measureCalls(ctx context.Context, rows []*callRow, rounds int) error {
 	n := l.Node(0)
 	if _, err := n.Exec(ctx, "ip", "netns", "add", filepath.Base(callNetns)); err != nil {
 		return err
 	}
 	for _, s := range suites {
-		// Nobody schedules it: Multus only wants to read its networks.
+		// Multus only reads the pod's networks from it, so no scheduler is
+		// needed.
 		p := pod(callPod(s), s, scenes[1], n, "nobody")
 		if err := answered(l.Admin().Create(ctx, podsPath, p)); err != nil {
 			return err
@@ -151,8 +154,7 @@ func (l *podLab) callBoth(ctx context.Context, row *callRow, counts bool) error 
 	return nil
 }
 
-// call calls a plugin on the first node. It is measured with the nsenter that
-// brings it there, about 2 ms.
+// call calls a plugin on the first node. The time includes nsenter, about 2 ms.
 func (l *podLab) call(ctx context.Context, verb string, c cniCall) (wall, cpu time.Duration, err error) {
 	cmd := l.Node(0).Command(ctx, "/opt/cni/bin/"+c.plugin)
 	cmd.Env = []string{
@@ -172,7 +174,7 @@ func (l *podLab) call(ctx context.Context, verb string, c cniCall) (wall, cpu ti
 	return wall, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
-// callTable lays them out.
+// callTable returns the table of the rows.
 func callTable(sc scene, rows []*callRow) table {
 	t := table{title: "the CNI calls of one pod alone, " + sc.plugin, head: []string{"medians in milliseconds", "ADD", "p90", "CPU", "DEL", "p90", "CPU"}}
 	for _, r := range rows {

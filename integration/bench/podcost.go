@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// What pods cost, beside the time that a client sees: CPU time, and what
-// containerd says of their sandboxes.
+// The cost of pods beside the time that a client sees: CPU time, and the times
+// of sandboxes in containerd's log.
 
-// measured adds to t how long each pod took, in seconds, and what CPU time the
-// cluster.
+// measured adds to t how long each pod took, in seconds, and the CPU time of
+// the cluster.
 func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) error {
 	before, err := l.cpu()
 	if err != nil {
@@ -33,9 +33,9 @@ func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) error {
 	return err
 }
 
-// cpu gives the CPU time that the processes of the cluster have had so far, in
-// seconds: those of the nodes, and the control plane's, which are children of
-// this one.
+// cpu returns the CPU time that the processes of the cluster have used so far,
+// in seconds: those of the nodes, and the control plane's, which are children
+// of this process.
 func (l *podLab) cpu() (sum float64, err error) {
 	pids, err := children()
 	if err != nil {
@@ -75,7 +75,7 @@ func sumCPU(stats []string) (sum float64, err error) {
 	for _, path := range stats {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended, and whoever waited for it has its time
+			continue // it has ended, and its time is in its parent's
 		}
 		seconds, err := cpuOf(string(text))
 		if err != nil {
@@ -86,9 +86,9 @@ func sumCPU(stats []string) (sum float64, err error) {
 	return sum, nil
 }
 
-// cpuOf reads a process' CPU time and that of the children that it has waited
-// for (proc_pid_stat(5): utime, stime, cutime, cstime, fields 14 to 17, in
-// hundredths of a second), in seconds.
+// cpuOf returns a process' CPU time in seconds, including that of the children
+// that it has waited for (proc_pid_stat(5): utime, stime, cutime, cstime,
+// fields 14 to 17, in hundredths of a second).
 func cpuOf(stat string) (float64, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // from field 3 on
 	if len(fields) < 15 {
@@ -105,15 +105,15 @@ func cpuOf(stat string) (float64, error) {
 	return float64(sum) / 100, nil
 }
 
-// sandboxLine is what containerd logs of the calls that make and end a
-// sandbox, network included, when they begin and when they have been done:
-// 1 is the time, 2 the call, 3 a quote when it begins or how it ended, 4 the ID
-// that a new sandbox has got.
+// sandboxLine matches containerd's log lines about the beginning and the end of
+// calls that make or end a sandbox, network included: 1 is the time, 2 the
+// call, 3 a quote at the beginning or the outcome at the end, 4 the ID of a new
+// sandbox.
 var sandboxLine = regexp.MustCompile(`^time="([^"]+)" .*msg="(RunPodSandbox for &PodSandboxMetadata\{[^}]*\}|StopPodSandbox for \\"[0-9a-f]+\\")("| failed| returns (?:sandbox id \\"([0-9a-f]+)\\")?)`)
 
-// sandboxes reads a log of containerd and adds how long it took to make the
-// sandboxes that were begun since then, and to end these. Of several calls
-// that end one it is the first, which does the work.
+// sandboxes reads a log of containerd and adds the times that it took to make
+// the sandboxes begun since then, and to end them. If several calls end the
+// same sandbox the first counts, because it does the work.
 func (r *podResult) sandboxes(log io.Reader, since time.Time) error {
 	began := map[string]time.Time{} // calls under way
 	lines := bufio.NewScanner(log)

@@ -37,7 +37,7 @@ var (
 	suites   = []suite{noRails, upstream, ourSuite}
 )
 
-// scene is the pods that start together.
+// scene is a set of pods that start together.
 type scene struct {
 	id, title string
 	plugin    string
@@ -62,8 +62,8 @@ type podLab struct {
 
 const podsPath = "/api/v1/namespaces/default/pods"
 
-// upstreamRole is what whereabouts' manifest gives its account, beside what the
-// account has for ours.
+// upstreamRole is the role in whereabouts' manifest, beside the rules that the
+// account has for our plugin.
 const upstreamRole = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -110,7 +110,7 @@ func newPodLab(ctx context.Context, o options, dir string) (*podLab, error) {
 	return l, nil
 }
 
-// sideBySide makes links to the plugins by the names that they are to have.
+// sideBySide makes links to the plugins by the names in the nodes' directories.
 func sideBySide(o options, dir string) (paths []string, err error) {
 	for link, target := range map[string]string{
 		"macvlan": filepath.Join(o.peers, "macvlan"), "host-device": filepath.Join(o.peers, "host-device"),
@@ -130,8 +130,8 @@ func sideBySide(o options, dir string) (paths []string, err error) {
 	return paths, nil
 }
 
-// networks gives a NetworkAttachmentDefinition for each rail of each scene, for
-// each suite.
+// networks returns a NetworkAttachmentDefinition for each rail of each scene,
+// for each suite.
 func networks() []byte {
 	var items []any
 	for _, s := range suites[1:] {
@@ -147,7 +147,7 @@ func networks() []byte {
 	return []byte(encoded(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
 }
 
-// encoded gives the JSON of maps, lists and strings, which always have one.
+// encoded returns the JSON of maps, lists and strings, which cannot fail.
 func encoded(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s suite) networkName(sc scene, rail string) string {
 	return strings.Join([]string{s.id, sc.id, rail}, "-")
 }
 
-// network gives the CNI configuration of a rail.
+// network returns the CNI configuration of a rail.
 func (s suite) network(sc scene, rail string) map[string]any {
 	conf := map[string]any{
 		"cniVersion": "1.0.0", "name": s.networkName(sc, rail), "type": s.prefix + sc.plugin,
@@ -174,8 +174,8 @@ func (s suite) network(sc scene, rail string) map[string]any {
 	return conf
 }
 
-// pod gives one of a scene, for a node. It ends as soon as it is told to.
-// scheduler is who finds the node, "" the cluster's own.
+// pod returns a pod of a scene on a node. It ends as soon as it gets a signal.
+// scheduler finds the node, "" is the cluster's default scheduler.
 func pod(name string, s suite, sc scene, node *cluster.Node, scheduler string) map[string]any {
 	annotations := map[string]any{}
 	if s != noRails {
@@ -199,7 +199,7 @@ func pod(name string, s suite, sc scene, node *cluster.Node, scheduler string) m
 	}
 }
 
-// seen is what a watch tells of a pod.
+// seen is the status of a pod that a watch reported.
 type seen struct {
 	Metadata struct {
 		Name        string
@@ -214,8 +214,8 @@ func (p *seen) ready() bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// attached counts the pod's interfaces that have an address, as Multus reports
-// them.
+// attached returns the number of the pod's interfaces with an address, as
+// Multus reports them.
 func (p *seen) attached() (n int) {
 	var entries []nadv1.NetworkStatus
 	if json.Unmarshal([]byte(p.Metadata.Annotations[nadv1.NetworkStatusAnnot]), &entries) != nil {
@@ -229,8 +229,8 @@ func (p *seen) attached() (n int) {
 	return n
 }
 
-// until does something and gives how long it took until each of n pods is as it
-// is to be, in seconds, in the order in which they became so.
+// until calls do and returns how long it took until is held for each of n pods,
+// in seconds, in the order of the pods' success.
 func (l *podLab) until(ctx context.Context, n int, do func() error, is func(kind string, p *seen) (bool, error)) (took []float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -294,7 +294,7 @@ func (l *podLab) stop(ctx context.Context, pods int) ([]float64, error) {
 		func(kind string, _ *seen) (bool, error) { return kind == "DELETED", nil })
 }
 
-// answered makes an error of an answer that refuses.
+// answered returns an error if the answer is a refusal.
 func answered(code int, answer []byte, err error) error {
 	if err == nil && code/100 != 2 {
 		err = fmt.Errorf("%d %s: %s", code, http.StatusText(code), answer)
@@ -302,7 +302,7 @@ func answered(code int, answer []byte, err error) error {
 	return err
 }
 
-// podTimes is what pods took for one of the two things that a user waits for.
+// podTimes holds the times of pods in one direction: start or deletion.
 type podTimes struct {
 	All     []float64 `json:"allSeconds"`  // of each round, until the last pod
 	Each    []float64 `json:"eachSeconds"` // of each pod
@@ -311,13 +311,13 @@ type podTimes struct {
 	Failed  int       `json:"failedCalls"` // of containerd's, which the kubelet then makes again, later
 }
 
-// podResult is what one suite's pods of a scene took.
+// podResult holds the times of one suite's pods of a scene.
 type podResult struct {
 	Start  podTimes `json:"start"`
 	Delete podTimes `json:"delete"`
 }
 
-// turn lets one suite start and delete its pods, and adds to r.
+// turn starts and deletes the pods of one suite, and adds to r.
 func (l *podLab) turn(ctx context.Context, s suite, sc scene, pods int, r *podResult) error {
 	if err := l.quiet(ctx, l.o.settle); err != nil {
 		return err
@@ -345,9 +345,9 @@ func (l *podLab) turn(ctx context.Context, s suite, sc scene, pods int, r *podRe
 	return nil
 }
 
-// quiet brings the nodes into the state that each turn begins with: all NICs
-// up, with carrier, and a pause for what the kernel and the kubelets still do
-// about the pods before.
+// quiet brings the nodes into the state in which each turn begins: all NICs up,
+// with carrier, and a pause for the kernel's and the kubelets' work on the pods
+// before.
 func (l *podLab) quiet(ctx context.Context, pause time.Duration) error {
 	time.Sleep(pause)
 	for _, n := range l.Nodes() {
@@ -411,8 +411,7 @@ func benchPods(o options) (err error) {
 		r.results[sc.id] = map[string]*podResult{}
 		for _, s := range suites {
 			r.results[sc.id][s.id] = &podResult{}
-			// The first pod of a network makes the pool, which is nobody's
-			// everyday.
+			// The first pod of a network makes the pool, which happens once.
 			if err := l.turn(ctx, s, sc, min(sc.pods, len(l.Nodes())), &podResult{}); err != nil {
 				return err
 			}

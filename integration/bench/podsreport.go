@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// podReport is all that a run with -pods says.
+// podReport is the report of a run with -pods.
 type podReport struct {
 	about    about
 	versions string
@@ -20,7 +20,7 @@ type podReport struct {
 	calls    []*callRow
 }
 
-// podVerb is one of the two things that a user waits for.
+// podVerb is one of the two directions: start or deletion.
 type podVerb struct {
 	name, note string
 	of         func(*podResult) *podTimes
@@ -35,13 +35,13 @@ func (r *podReport) times(sc scene, s suite, v podVerb) *podTimes {
 	return v.of(r.results[sc.id][s.id])
 }
 
-// added gives what the rails add to the median of the floor.
+// added returns what the rails add to the median of the floor.
 func (r *podReport) added(sc scene, s suite, v podVerb) float64 {
 	return median(r.times(sc, s, v).All) - median(r.times(sc, noRails, v).All)
 }
 
-// addedRatio gives what our rails add over what upstream's add. There is none
-// where the difference is not larger than the noise.
+// addedRatio returns what our rails add divided by what upstream's add. It
+// fails if the difference is not larger than the noise.
 func (r *podReport) addedRatio(sc scene, v podVerb) (float64, error) {
 	ours, theirs := r.added(sc, ourSuite, v), r.added(sc, upstream, v)
 	floor := r.times(sc, noRails, v).All
@@ -87,8 +87,9 @@ func (r *podReport) table(sc scene, v podVerb) table {
 	return t
 }
 
-// verdicts are the project's goals for pods. Most of the whole time is the
-// kubelets' and the runtimes', so what the rails add to it is judged as well.
+// verdicts returns the project's goals for pods. Most of the whole time is the
+// kubelets' and the runtimes', so the time that the rails add is judged as
+// well.
 func (r *podReport) verdicts() (all []verdict) {
 	for _, sc := range scenes {
 		for _, v := range podVerbs {
@@ -109,7 +110,7 @@ func (r *podReport) print(w io.Writer, heading func(io.Writer), each func(table,
 	}
 }
 
-// publish prints the report, and leaves it in dir.
+// publish prints the report, and writes it to dir.
 func (r *podReport) publish(dir string) error {
 	r.print(os.Stdout, func(w io.Writer) { fmt.Fprintln(w, r.about.heading()) }, table.text)
 	var md bytes.Buffer

@@ -6,20 +6,20 @@ import (
 	"path/filepath"
 )
 
-// Groups with RDMA, in the words of the report.
+// Groups with RDMA, as the report names them.
 const (
 	groupExclusive = "RDMA, exclusive mode: a NIC with its RDMA device"
 	groupShared    = "RDMA, shared mode: a NIC whose RDMA device stays where it is"
 )
 
-// The modes of the RDMA core, in the words of rdma(8).
+// The modes of the RDMA core, as rdma(8) names them.
 const (
 	modeShared    = "shared"
 	modeExclusive = "exclusive"
 )
 
-// rdmaContenders lists everything that takes part in one mode, in the order of
-// the report. They use the rig's NICs, each its own.
+// rdmaContenders returns all contenders of one mode, in the order of the
+// report. They use the rig's NICs, each its own.
 func rdmaContenders(p places, mode string) []*contender {
 	b := builder{places: p}
 	if mode == modeShared {
@@ -38,14 +38,14 @@ func rdmaContenders(p places, mode string) []*contender {
 	return b.list
 }
 
-// rigNIC gives one of the rig's NICs, all of which are PCI functions in slots
-// from 11 on: its name, its PCI address, and its RDMA device.
+// rigNIC returns the name, the PCI address and the RDMA device of one of the
+// rig's NICs, which are PCI functions in slots from 11 on.
 func rigNIC(n int) (name, pci, device string) {
 	const firstSlot = 11
 	return fmt.Sprintf("ens%dnp0", firstSlot+n), fmt.Sprintf("0000:00:%02x.0", firstSlot+n), fmt.Sprintf("mlx5_%d", n)
 }
 
-// nextRDMA starts a contender with a NIC of the rig.
+// nextRDMA adds a contender with a NIC of the rig.
 func (b *builder) nextRDMA(group, id, title, base, floor string, g goals) (c *contender, pci string) {
 	name, pci, device := rigNIC(len(b.list))
 	c = b.next(group, id, title, base, floor, g)
@@ -56,8 +56,8 @@ func (b *builder) nextRDMA(group, id, title, base, floor string, g goals) (c *co
 	return c, pci
 }
 
-// floorRDMA is what no plugin can do without. On the way back the RDMA device
-// goes first, as it must on InfiniBand.
+// floorRDMA is the least that a plugin must do. On the way back the RDMA device
+// goes first, as InfiniBand requires.
 func (b *builder) floorRDMA(group, id, title string) {
 	c, _ := b.nextRDMA(group, id, title, "", "", goals{})
 	b.move(c)
@@ -70,7 +70,7 @@ func (b *builder) floorRDMA(group, id, title string) {
 }
 
 // rdmaUpstream is upstream's host-device, and in exclusive mode rdma-cni
-// chained after it: alone it refuses to work in shared mode.
+// chained after it: rdma-cni refuses to work in shared mode.
 func (b *builder) rdmaUpstream(group, id, title string, ipam map[string]any, floor string) {
 	c, pci := b.nextRDMA(group, id, title, "", floor, goals{})
 	b.plugin(c, filepath.Join(b.peers, "host-device"), map[string]any{"type": "host-device", "device": c.nic}, ipam, "")
@@ -86,8 +86,8 @@ func (b *builder) rdmaOurs(group, id, title string, ipam map[string]any, base, f
 	b.plugin(c, filepath.Join(b.ours, "host-device"), conf, ipam, b.state)
 }
 
-// checkDevice makes sure that the contender's RDMA device is where the verb was
-// to bring it.
+// checkDevice makes sure that the contender's RDMA device is in the namespace
+// where the verb moves it.
 func (c *contender) checkDevice(added bool) error {
 	if c.device == "" {
 		return nil

@@ -19,7 +19,7 @@ type table struct {
 	notes []string // below it: why a row has no figures
 }
 
-// missing adds a row without figures, and the reason as a note.
+// missing adds a row without figures, and a note with the reason.
 func (t *table) missing(title string, err error) {
 	row := make([]string, len(t.head))
 	row[0], row[1] = title, "–"
@@ -65,7 +65,7 @@ func (t table) markdown(w io.Writer) {
 	}
 }
 
-// verdict is one goal of the project and what became of it.
+// verdict is one goal of the project and its outcome.
 type verdict struct {
 	Goal     string  `json:"goal"`
 	Limit    float64 `json:"limit"`
@@ -76,7 +76,7 @@ type verdict struct {
 	Why      string  `json:"notMeasured,omitempty"`
 }
 
-// String says it as a person would.
+// String returns the verdict as a sentence.
 func (v verdict) String() string {
 	switch {
 	case v.Why != "":
@@ -95,7 +95,7 @@ func judge(goal string, limit, measured float64, unit string, err error) verdict
 	return v
 }
 
-// ratio is that of two medians, 0 when one is missing.
+// ratio returns the ratio of two medians, 0 if one is missing.
 func ratio(a, b []float64) float64 {
 	if len(a) == 0 || len(b) == 0 {
 		return 0
@@ -103,7 +103,7 @@ func ratio(a, b []float64) float64 {
 	return median(a) / median(b)
 }
 
-// report is all that a run says.
+// report holds all results of a run.
 type report struct {
 	about    about
 	list     []*contender
@@ -112,7 +112,7 @@ type report struct {
 	verdicts []verdict
 }
 
-// about says under which conditions was measured.
+// about holds the conditions of a run.
 type about struct {
 	Label      string `json:"label"`
 	Against    string `json:"against"`
@@ -164,7 +164,7 @@ func (r *report) judgeContender(c *contender) {
 	against(find(r.list, c.floor), "the bare move", c.goals.floor)
 }
 
-// tables lays the report out.
+// tables returns the tables of the report.
 func (r *report) tables() []table {
 	var all []table
 	var groups []string
@@ -222,7 +222,7 @@ func (r *report) groupTable(group string) table {
 	return t
 }
 
-// cells are the last two of a verb.
+// cells returns the last two cells of a verb's row.
 func (k *kernel) cells() []string {
 	if k == nil {
 		return []string{"–", "–"}
@@ -261,7 +261,7 @@ func goalTable(title string, verdicts []verdict) table {
 	return t
 }
 
-// heading says under which conditions was measured.
+// heading returns the conditions of the run as text.
 func (a about) heading() string {
 	busy := ""
 	if load, err := strconv.ParseFloat(a.LoadBefore, 64); err == nil && load > float64(a.CPUs)/2 {
@@ -290,7 +290,7 @@ func (r *report) markdown(w io.Writer) {
 	}
 }
 
-// json gives everything, every sample included, for whoever wants to reckon
+// json writes everything, including every sample, so that others can compute
 // again.
 func (r *report) json(w io.Writer) error {
 	type row struct {
@@ -339,7 +339,7 @@ func words(err error) string {
 	return err.Error()
 }
 
-// unmeasured names what could not be measured.
+// unmeasured returns the names of the contenders without figures.
 func (r *report) unmeasured() []string {
 	var names []string
 	for _, c := range r.list {

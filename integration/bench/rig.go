@@ -24,7 +24,7 @@ type outcome struct {
 	Traffic  *traffic           `json:"traffic"`
 }
 
-// benchInRig has this programme measure in the rig, and reports.
+// benchInRig runs this program in the rig, and reports.
 func benchInRig(o options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -50,7 +50,7 @@ func benchInRig(o options) error {
 		return fmt.Errorf("what the guest printed: %w: %s", err, out.Bytes())
 	}
 	a := found.Machine
-	// Of the guest's own load there is nothing to tell.
+	// The guest has no other load.
 	a.LoadBefore = before
 	if a.LoadAfter, err = loadAverage(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func guest(o options) error {
 	return json.NewEncoder(os.Stdout).Encode(found)
 }
 
-// measureMode measures all that takes part in one mode of the RDMA core.
+// measureMode measures all contenders of one mode of the RDMA core.
 func measureMode(s *scratch, list []*contender, mode string, p pace) (*measurement, error) {
 	if err := setMode(mode); err != nil {
 		return nil, err
@@ -138,8 +138,8 @@ func measureMode(s *scratch, list []*contender, mode string, p pace) (*measureme
 	return m, nil
 }
 
-// setMode changes the mode of the RDMA core, which the kernel does only when
-// the last other namespace is gone: that takes it some time.
+// setMode changes the mode of the RDMA core. The kernel refuses until the last
+// other namespace is gone, which takes some time.
 func setMode(mode string) error {
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		out, err := exec.Command("rdma", "system", "set", "netns", mode).CombinedOutput()
@@ -152,7 +152,7 @@ func setMode(mode string) error {
 	}
 }
 
-// tell says now and then how far the run is.
+// tell returns a function that prints the progress now and then.
 func tell(mode string, rounds int) func(int) {
 	return func(round int) {
 		if round%5 == 0 && round > 0 {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peakRSS runs c and gives the largest resident set that its process ever had,
-// in bytes, as the kernel counts it in VmHWM.
+// peakRSS runs c and returns the largest resident set that its process ever
+// had, in bytes, as the kernel counts it in VmHWM.
 //
-// The obvious source, ru_maxrss of wait4(2), lies here: os/exec starts a
-// process with CLONE_VM, and at exec the kernel takes the peak of the memory
-// that was shared, ours, over into the child's ru_maxrss. So the process is
-// traced, and looked at when it is about to exit.
+// ru_maxrss of wait4(2) is wrong here: os/exec starts a process with CLONE_VM,
+// and at exec the kernel copies the peak of the shared memory, ours, into the
+// child's ru_maxrss. So the process is traced, and inspected when it is about
+// to exit.
 func (s *scratch) peakRSS(c command) (int64, error) {
 	if err := s.load(c.stdin); err != nil {
 		return 0, err
@@ -81,7 +81,7 @@ func traceToExit(pid int) (int64, error) {
 				return 0, err
 			}
 		case status.Stopped():
-			signal = int(status.StopSignal()) // its own business: hand it on
+			signal = int(status.StopSignal()) // not the tracer's: hand it on
 		}
 	}
 }

@@ -21,7 +21,7 @@ const (
 	farName  = "far"
 )
 
-// reexec runs this programme once more, as the node: in a network and a mount
+// reexec runs this program again, as the node: in a network and a mount
 // namespace of its own, with one more flag.
 func reexec(args []string) error {
 	self, err := os.Executable()
@@ -37,17 +37,17 @@ func reexec(args []string) error {
 	return cmd.Run()
 }
 
-// enterNode makes the node out of the fresh namespaces that reexec gave us.
+// enterNode makes the node from the new namespaces of reexec.
 func enterNode() error {
 	for _, m := range []struct {
 		what, target, kind string
 		flags              uintptr
 		data               string
 	}{
-		// What follows must not be seen outside.
+		// The mounts below must not be seen outside.
 		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
 		{"tmpfs", "/run", "tmpfs", 0, "mode=0755"},
-		// A sysfs shows the links of the namespace that it was mounted in.
+		// A sysfs shows the links of the namespace in which it was mounted.
 		{"sysfs", "/sys", "sysfs", 0, ""},
 	} {
 		if err := unix.Mount(m.what, m.target, m.kind, m.flags, m.data); err != nil {
@@ -57,8 +57,8 @@ func enterNode() error {
 	if err := nameOwnNetns(nodeName); err != nil {
 		return err
 	}
-	// A link that has just been put up looks like one that has been up for
-	// long: no duplicate address detection that is still under way.
+	// A link that has just been set up behaves like one that has been up for
+	// long: no duplicate address detection is under way.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -68,7 +68,7 @@ func enterNode() error {
 	return ip("netns", "add", farName)
 }
 
-// nameOwnNetns gives the namespace of this process a name for ip(8).
+// nameOwnNetns returns the namespace of this process a name for ip(8).
 func nameOwnNetns(name string) error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err
@@ -102,12 +102,12 @@ func addNIC(name string) error {
 	)
 }
 
-// readyNICs brings NICs (name → address) into the state in which a node's
-// administrator has them: up, with carrier and one address. It changes nothing
-// that is so already.
+// readyNICs brings NICs (name → address) into the state in which an
+// administrator leaves them: up, with carrier and one address. It changes
+// nothing that is so already.
 //
-// All at once, and not each before its turn: the kernel tells of a link's new
-// state up to a second later, and would do so in the middle of a measurement.
+// All NICs at once, not each before its turn: the kernel reports a link's new
+// state up to a second later, which would disturb a measurement.
 func readyNICs(nics map[string]string) error {
 	for name, address := range nics {
 		if err := errors.Join(
@@ -136,8 +136,8 @@ func readyNICs(nics map[string]string) error {
 	return nil
 }
 
-// within calls f on a thread that is in the named network namespace. A process
-// that f starts is in it as well.
+// within calls f on a thread in the named network namespace. Processes that f
+// starts are in it as well.
 func within(netns string, f func() error) error {
 	runtime.LockOSThread()
 	back, err := os.Open("/proc/thread-self/ns/net")

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// kernel counts what the processes of a verb ask of the kernel's network.
+// kernel counts the requests of a verb's processes to the kernel's network.
 type kernel struct {
 	Requests int `json:"requests"` // messages sent on netlink sockets
-	// Waits are the requests that took longer than waits. The kernel then waited, most
-	// often for a grace period (synchronize_net), and with it everybody who needs the
-	// RTNL.
+	// Waits is the number of requests that took longer than waits. The kernel
+	// then waited, most often for a grace period (synchronize_net), and with it
+	// every process that needs the RTNL.
 	Waits int `json:"waits"`
 }
 
@@ -25,7 +25,7 @@ const (
 	traces = 5 // of each verb: the fewest requests count, and the fewest waits
 )
 
-// strace is strace(1) with what it takes to count, but for the output and the command.
+// strace is the command line of strace(1), without the output and the command.
 var strace = []string{"-f", "-yy", "-T", "-e", "trace=sendto,sendmsg,sendmmsg", "-e", "signal=none"}
 
 // count traces each contender's verbs a few times, apart from the timed rounds

@@ -13,8 +13,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/verbs"
 )
 
-// traffic is what ib_write_bw said, in Gbit/s, of two NICs of one rail: with one
-// on the node and one on another, and with both lent to pods.
+// traffic is the bandwidth in Gbit/s that ib_write_bw measured between two NICs
+// of one rail: with one on the node and one on another, and with both lent to
+// pods.
 type traffic struct {
 	Host []float64 `json:"hostGbits"`
 	Pod  []float64 `json:"podGbits"`
@@ -22,15 +23,15 @@ type traffic struct {
 }
 
 const (
-	// trafficGoal is the least that the pods' median may be of the hosts'.
+	// trafficGoal is the least ratio of the pods' median to the hosts'.
 	trafficGoal = 0.98
 	// messages of 64 KiB, so that one measurement takes one to two seconds in
 	// emulation.
 	messages      = 200
 	trafficRounds = 12
-	// trafficSettle is what an interface that has just come up gets for its
-	// first second's work: duplicate address detection, multicast reports.
-	// Without it pods had 0.94 of what hosts have, with it 0.99.
+	// trafficSettle is the pause for the first second's work of an interface
+	// that has just come up: duplicate address detection, multicast reports.
+	// Without it pods had 0.94 of the hosts' bandwidth, with it 0.99.
 	trafficSettle = 1500 * time.Millisecond
 )
 
@@ -41,8 +42,8 @@ var trafficNICs = []struct{ nic, device, address string }{
 	{"ens21np0", "soft1", "192.0.2.2"},
 }
 
-// measureTraffic takes hosts and pods in turn. It leaves the node in exclusive
-// mode, without RDMA devices of its NICs.
+// measureTraffic measures hosts and pods in turn. It leaves the node in
+// exclusive mode, without RDMA devices of its NICs.
 func measureTraffic(p places, s *scratch) *traffic {
 	t := &traffic{}
 	if err := t.measure(p, s); err != nil {
@@ -139,8 +140,8 @@ func converse(ends []verbs.End, into *[]float64) error {
 	return err
 }
 
-// findGID prints the index of the RoCE v2 GID that ends with what $2 says, in
-// the sysfs of the namespace.
+// findGID prints the index of the RoCE v2 GID that ends with $2, in the sysfs
+// of the namespace.
 const findGID = `
 cd "/sys/class/infiniband/$1/ports/1"
 for file in gids/*; do
@@ -154,8 +155,8 @@ for file in gids/*; do
 done
 exit 1`
 
-// gidIndex gives the index of the GID of an end's address, which comes a moment
-// after the address.
+// gidIndex returns the index of the GID of an end's address, which appears a
+// moment after the address.
 func gidIndex(e verbs.End) (int, error) {
 	var a, b, c, d byte
 	if _, err := fmt.Sscanf(e.Address, "%d.%d.%d.%d", &a, &b, &c, &d); err != nil {
@@ -174,7 +175,7 @@ func gidIndex(e verbs.End) (int, error) {
 	}
 }
 
-// rdmaCommand runs rdma(8) where the thread is.
+// rdmaCommand runs rdma(8) in the thread's namespace.
 func rdmaCommand(args ...string) error {
 	if out, err := exec.Command("rdma", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("rdma %s: %w: %s", strings.Join(args, " "), err, out)
@@ -182,7 +183,7 @@ func rdmaCommand(args ...string) error {
 	return nil
 }
 
-// err says why it was not measured.
+// err returns why the traffic was not measured.
 func (t *traffic) err() error {
 	if t.Why == "" {
 		return nil
@@ -190,7 +191,7 @@ func (t *traffic) err() error {
 	return errors.New(t.Why)
 }
 
-// table lays it out.
+// table returns the table of the traffic.
 func (t *traffic) table() table {
 	tab := table{title: "RDMA writes of 64 KiB by Soft-RoCE, in Gbit/s", head: []string{"", "median", "p10", "p90", "×hosts"}}
 	for _, row := range []struct {
@@ -210,7 +211,7 @@ func (t *traffic) table() table {
 	return tab
 }
 
-// verdict judges it.
+// verdict compares the traffic with the goal.
 func (t *traffic) verdict() verdict {
 	v := judge("RDMA writes, from pod to pod over from host to host", trafficGoal, ratio(t.Pod, t.Host), "×", t.err())
 	v.AtLeast, v.Met = true, t.err() == nil && v.Measured >= trafficGoal

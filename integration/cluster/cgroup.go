@@ -11,8 +11,8 @@ import (
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// hierarchies gives the directories at the top of each cgroup hierarchy:
-// several of version 1, or the one of version 2.
+// hierarchies returns the top directories of all cgroup hierarchies: several of
+// version 1, or the one of version 2.
 func hierarchies() (dirs []string, unified bool, err error) {
 	if _, err := os.Stat(filepath.Join(cgroupMount, "cgroup.controllers")); err == nil {
 		return []string{cgroupMount}, true, nil
@@ -27,8 +27,8 @@ func hierarchies() (dirs []string, unified bool, err error) {
 	return dirs, false, err
 }
 
-// makeCgroup makes the cgroup of a node, as kubelet's cgroupRoot has to be
-// there before it, in all hierarchies.
+// makeCgroup makes the cgroup of a node in all hierarchies: kubelet's
+// cgroupRoot must exist before the kubelet starts.
 func makeCgroup(cluster, node string) error {
 	dirs, unified, err := hierarchies()
 	if err != nil {
@@ -37,7 +37,7 @@ func makeCgroup(cluster, node string) error {
 	for _, dir := range dirs {
 		for _, name := range []string{cluster, node} {
 			if unified {
-				// What the children are to have, the parent has to offer
+				// The parent must enable the children's controllers
 				// (cgroup-v2.rst, "Enabling and Disabling").
 				if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpuset +cpu +io +memory +pids"), 0); err != nil {
 					return err
@@ -48,8 +48,8 @@ func makeCgroup(cluster, node string) error {
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
-			// In a cpuset of version 1 nothing may run until it has been told
-			// where (cpusets.rst).
+			// In a cpuset of version 1 nothing may run until these files are
+			// set (cpusets.rst).
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				value, err := os.ReadFile(filepath.Join(up, file))
 				if err != nil || unified {
@@ -64,8 +64,8 @@ func makeCgroup(cluster, node string) error {
 	return nil
 }
 
-// removeCgroups removes the cgroups of a cluster. As long as there is a process
-// in one of them it is an error.
+// removeCgroups removes the cgroups of a cluster. It fails as long as one of
+// them contains a process.
 func removeCgroups(cluster string) error {
 	dirs, _, err := hierarchies()
 	for _, dir := range dirs {
@@ -74,7 +74,7 @@ func removeCgroups(cluster string) error {
 			if err == nil && d.IsDir() {
 				all = append(all, path)
 			}
-			return nil // what is gone needs no removal
+			return nil // nothing to remove
 		})
 		for i := len(all) - 1; i >= 0; i-- { // children first
 			if e := os.Remove(all[i]); e != nil && !errors.Is(e, fs.ErrNotExist) {
@@ -85,7 +85,7 @@ func removeCgroups(cluster string) error {
 	return err
 }
 
-// cgroupsLeft gives an error that names those that are there.
+// cgroupsLeft returns an error that names the cgroups that still exist.
 func cgroupsLeft(cluster string) error {
 	dirs, _, err := hierarchies()
 	var left []string

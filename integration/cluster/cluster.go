@@ -19,39 +19,40 @@ import (
 	"github.com/rail-cni/rail-cni/integration/process"
 )
 
-// How Multus is installed: not at all; thin, a plugin that calls others; thick,
-// a daemon that a small plugin asks.
+// The ways to install Multus: not at all; thin, a plugin that calls others;
+// thick, a daemon that a small plugin asks.
 const (
 	None  = "none"
 	Thin  = "thin"
 	Thick = "thick"
 )
 
-// Options say what a cluster is like.
+// Options describes a cluster.
 type Options struct {
 	Nodes int // 0 = 2; at most 100
 	// Rails are the names of each node's NICs. nil = those of the NADs in
 	// examples/, eight to lend and, last, one to share.
 	Rails []string
-	// Hardware makes the rails fall home when a pod's network namespace ends, as
-	// NICs of hardware do; a veth dies.
+	// Hardware makes the rails return to the host when a pod's network
+	// namespace ends, as NICs of hardware do; a veth is deleted.
 	Hardware bool
 	// Multus is [None] (when ""), [Thin] or [Thick].
 	Multus string
 	// Plugins are binaries that are copied into each node's CNI directory,
-	// beside those of the default network: see [OurPlugins]. With one named
+	// beside those of the default network: see [OurPlugins]. If one is named
 	// "whereabouts" the nodes also have its flat file and a kubeconfig of a
-	// service account with the roles in deployments/kustomize/base. nil when something
-	// else is to install them.
+	// service account with the roles in deployments/kustomize/base. nil if the
+	// plugins are installed by other means.
 	Plugins []string
 	// KubeletConfig is YAML that is added to each kubelet's configuration
 	// (KubeletConfiguration, kubelet.config.k8s.io/v1beta1).
 	KubeletConfig string
-	// ControlPlane is the rest about the control plane. Its Cluster is ignored.
+	// ControlPlane are the options of the control plane. Its Cluster is
+	// ignored.
 	ControlPlane controlplane.Options
 }
 
-// Cluster is a running cluster. Its methods may be called from many goroutines.
+// Cluster is a running cluster. Its methods may be called concurrently.
 type Cluster struct {
 	*controlplane.Plane
 	dir     string
@@ -63,7 +64,7 @@ type Cluster struct {
 	nodes   []*Node
 }
 
-// binaries are the paths of what is run.
+// binaries are the directories of the binaries that a cluster needs.
 type binaries struct{ kubernetes, runtime, peers string }
 
 const (
@@ -80,7 +81,7 @@ const (
 
 var serial atomic.Int64
 
-// Start gives a test a cluster that ends with it.
+// Start starts a cluster that ends with the test.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	c, err := New(t.Context(), t.TempDir(), o)
@@ -98,7 +99,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// OurPlugins gives the project's plugins in a directory such as
+// OurPlugins returns the paths of the project's plugins in a directory such as
 // bin/, for [Options].Plugins.
 func OurPlugins(dir string) (paths []string) {
 	for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts"} {
@@ -108,8 +109,8 @@ func OurPlugins(dir string) (paths []string) {
 }
 
 // New starts a cluster, with all its files in the empty directory dir, and
-// waits until all nodes are ready and pods may be made. It is the caller's to
-// close. After an error nothing is left running.
+// waits until all nodes are ready and pods may be made. The caller must close
+// it. After an error nothing is left running.
 func New(ctx context.Context, dir string, o Options) (*Cluster, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -170,7 +171,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	for i := range o.Nodes {
 		n, err := c.boot(ctx, i+1)
 		if n != nil {
-			c.nodes = append(c.nodes, n) // also when it is not complete: to be ended
+			c.nodes = append(c.nodes, n) // also an incomplete one, so that Close ends it
 		}
 		if err != nil {
 			return fmt.Errorf("node %d: %w", i+1, err)
@@ -190,13 +191,14 @@ func (c *Cluster) start(ctx context.Context) error {
 		}
 		label := map[string]any{"metadata": map[string]any{"labels": map[string]any{NodeLabel: "true"}}}
 		if code, answer, err := c.Admin().Patch(ctx, "/api/v1/nodes/"+n.Name, controlplane.MergePatch, label); err != nil || code != 200 {
-			return fmt.Errorf("labelling %s: %d, %w: %s", n.Name, code, err, answer)
+			return fmt.Errorf("labeling %s: %d, %w: %s", n.Name, code, err, answer)
 		}
 	}
 	return nil
 }
 
-// exampleRails gives the NICs that the NADs in examples/ name, in their order.
+// exampleRails returns the NICs that the NADs in examples/ name, in their
+// order.
 func exampleRails() ([]string, error) {
 	var rails []string
 	for _, file := range []string{"roce-nads.yaml", "macvlan-nad.yaml"} {
@@ -215,7 +217,7 @@ func exampleRails() ([]string, error) {
 	return rails, nil
 }
 
-// find looks for what is run.
+// find finds the binaries.
 func (c *Cluster) find() error {
 	for _, place := range []struct {
 		dir      *string
@@ -244,21 +246,21 @@ func (c *Cluster) find() error {
 	return nil
 }
 
-// Node gives a node, the first by 0.
+// Node returns a node; the first is 0.
 func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
 
-// Nodes gives all nodes.
+// Nodes returns all nodes.
 func (c *Cluster) Nodes() []*Node { return c.nodes }
 
-// Kubeconfig gives the path of a kubeconfig of a cluster administrator. It is
-// good on the machine, whose loopback this process listens on for the cluster.
+// Kubeconfig returns the path of a kubeconfig of a cluster administrator. It
+// works on the machine: this process listens on its loopback for the cluster.
 func (c *Cluster) Kubeconfig() string { return c.AdminKubeconfig() }
 
-// KubectlPath gives the path of the kubectl that was built with the rest.
+// KubectlPath returns the path of the kubectl of the cluster's version.
 func (c *Cluster) KubectlPath() string { return filepath.Join(c.files.kubernetes, "kubectl") }
 
-// Kubectl runs kubectl as a cluster administrator, and gives what it printed.
-// What it wrote to stderr is in the error.
+// Kubectl runs kubectl as a cluster administrator, and returns its stdout. An
+// error contains its stderr.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.kubectl(ctx, nil, args...)
 }
@@ -279,13 +281,13 @@ func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 }
 
 // Exec runs a command in the first container of a pod of the namespace
-// "default", and gives what it printed.
+// "default", and returns its stdout.
 func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) (string, error) {
 	return c.Kubectl(ctx, append([]string{"exec", pod, "--"}, args...)...)
 }
 
-// LoadImage gives all nodes the images in these archives, which are those of
-// `docker save` or OCI layouts as tar files.
+// LoadImage imports these archives into all nodes: those of `docker save`, or
+// OCI layouts as tar files.
 func (c *Cluster) LoadImage(ctx context.Context, archives ...string) error {
 	for _, archive := range archives {
 		for _, n := range c.nodes {
@@ -297,8 +299,8 @@ func (c *Cluster) LoadImage(ctx context.Context, archives ...string) error {
 	return nil
 }
 
-// Report tells what there is, for a test that failed: pods, events, and the
-// ends of the nodes' logs.
+// Report returns the cluster's state for the log of a failed test: pods,
+// events, and the ends of the nodes' logs.
 func (c *Cluster) Report() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -319,14 +321,14 @@ func (c *Cluster) Report() string {
 	return b.String()
 }
 
-// Close ends everything, and says what it could not take away. It may be called
-// again.
+// Close ends everything. Its error names what could not be removed. It may be
+// called again.
 func (c *Cluster) Close() error {
 	for _, n := range c.nodes {
 		if n.stop != nil {
 			n.stop()
 		}
-		n.init.Kill() // and the kernel all other processes of its PID namespace
+		n.init.Kill() // the kernel then kills all other processes of its PID namespace
 	}
 	if c.Plane != nil {
 		c.Plane.Close()
@@ -344,8 +346,7 @@ func (c *Cluster) Close() error {
 	return cgroupsLeft(c.cgroup)
 }
 
-// output runs a command, and gives what it wrote to stdout; what it wrote to
-// stderr is in the error.
+// output runs a command, and returns its stdout; an error contains its stderr.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

@@ -73,7 +73,7 @@ func TestPodsRunAndAreReached(t *testing.T) {
 }
 
 // railsFallHome: a NIC in a network namespace that ends is on the host again,
-// under the name that it had, and down.
+// down, with its name of that time.
 func railsFallHome(t *testing.T, n *Node) {
 	t.Helper()
 	const rail = "ens12np0"
@@ -88,7 +88,8 @@ func railsFallHome(t *testing.T, n *Node) {
 	run("ip", "netns", "add", "pod")
 	run("ip", "link", "set", rail, "netns", "pod", "name", "net1", "alias", "lent")
 	run("ip", "-n", "pod", "link", "set", "net1", "up")
-	// A namespace may end no sooner than it has been seen; a pod's lives longer.
+	// A namespace must not end before the watcher has seen it; a pod's lives
+	// longer.
 	time.Sleep(100 * time.Millisecond)
 	run("ip", "netns", "del", "pod")
 	var link string
@@ -106,7 +107,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // when this fails
+	t.Cleanup(func() { _ = c.Close() }) // if this test fails
 	processes := c.withAPod(t)
 	if err := c.Close(); err != nil {
 		t.Error(err)
@@ -164,7 +165,7 @@ func TestEndsWithTheProcessThatStartedIt(t *testing.T) {
 
 var oneNode = Options{Nodes: 1, Rails: []string{"ens1"}, Multus: Thick}
 
-// withAPod runs a pod, and gives all processes that the cluster has by then.
+// withAPod runs a pod, and returns all processes of the cluster.
 func (c *Cluster) withAPod(t *testing.T) (pids []int) {
 	t.Helper()
 	if err := c.Apply(t.Context(), fmt.Appendf(nil, sleeper, "a", c.Node(0).Name, false, ToolsImage)); err != nil {
@@ -206,8 +207,8 @@ func (c *Cluster) withAPod(t *testing.T) (pids []int) {
 	return pids
 }
 
-// nothingIsLeft wants the processes gone, and the cgroups of the clusters that
-// a process had.
+// nothingIsLeft fails the test unless the processes are gone, and the cgroups
+// of the clusters that a process had.
 func nothingIsLeft(t *testing.T, pids []int, starter int) {
 	t.Helper()
 	var left []string
@@ -235,8 +236,8 @@ func nothingIsLeft(t *testing.T, pids []int, starter int) {
 	}
 }
 
-// mounts gives those of this process where a node has its own, but for network
-// namespaces, which other tests name.
+// mounts returns those mounts of this process that each node has its own of,
+// except network namespaces, because other tests make some.
 func mounts(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")

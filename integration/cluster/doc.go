@@ -3,14 +3,14 @@
 // registry, Docker or a network of the machine's. "make cluster-binaries" builds
 // and fetches what it runs.
 //
-// [Start] gives a test a cluster of its own; [New] gives one to a programme. A
-// node is a network, mount, PID and UTS namespace: its own interfaces, processes
-// and name, and of the machine's files a view whose /etc, /opt and /var are
+// [Start] starts a cluster for a test, [New] one for a program. A node is a
+// network, mount, PID and UTS namespace: it has its own interfaces, processes
+// and name, and a view of the machine's files whose /etc, /opt and /var are
 // private and whose /run and state directories are empty, so that every path on
 // it is the one that users have. Its NICs are veths, and each rail is a switch
-// that joins those of one name of all nodes. They move as NICs of hardware do, but
-// have no PCI address and no RDMA device, and die with a pod's network namespace
-// ([Options].Hardware: they fall home).
+// that joins the NICs of one name on all nodes. They move as NICs of hardware
+// do, but have no PCI address and no RDMA device, and are deleted with a pod's
+// network namespace unless [Options].Hardware is set.
 //
 // The API server has the address of the service "kubernetes", so that in-cluster
 // configuration works in every pod, although there is no kube-proxy, DNS or

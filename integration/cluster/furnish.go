@@ -30,8 +30,8 @@ const (
 	ipamAccount    = "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig"
 )
 
-// multusRole is what Multus' manifests give its account: the thin one's, and
-// list and watch for the thick one's.
+// multusRole is the union of the roles in Multus' manifests: get for the thin
+// one, list and watch for the thick one.
 const multusRole = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -48,8 +48,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: multus}
 subjects: [{kind: ServiceAccount, name: multus, namespace: kube-system}]
 `
 
-// accounts makes the roles of Multus and of the plugin whereabouts, as far as
-// they are to be installed.
+// accounts makes the roles of Multus and of the plugin whereabouts, if they are
+// to be installed.
 func (c *Cluster) accounts(ctx context.Context) error {
 	if c.multus() != None {
 		if err := c.Apply(ctx, []byte(multusRole)); err != nil {
@@ -73,7 +73,7 @@ func (c *Cluster) multus() string {
 	return c.options.Multus
 }
 
-// ipam says whether the nodes have the plugin whereabouts from the start.
+// ipam reports whether the nodes have the plugin whereabouts from the start.
 func (c *Cluster) ipam() bool {
 	for _, path := range c.options.Plugins {
 		if filepath.Base(path) == "whereabouts" {
@@ -115,7 +115,7 @@ func (n *Node) furnish(ctx context.Context) error {
 	return n.furnishNetworks(ctx)
 }
 
-// install copies a plugin to the node, as those who install plugins do.
+// install copies a plugin to the node, as installers of plugins do.
 func (n *Node) install(path string) error {
 	binary, err := os.ReadFile(path)
 	if err != nil {
@@ -128,9 +128,9 @@ func (n *Node) install(path string) error {
 	return os.Chmod(n.Path(at), 0o755)
 }
 
-// furnishDaemons writes what containerd and the kubelet read.
+// furnishDaemons writes the configuration of containerd and the kubelet.
 func (n *Node) furnishDaemons() error {
-	// restrict_oom_score_adj: without CAP_SYS_RESOURCE nobody may lower it.
+	// restrict_oom_score_adj: lowering it needs CAP_SYS_RESOURCE.
 	containerd := fmt.Sprintf(`version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -149,7 +149,7 @@ state = "/run/containerd"
       SystemdCgroup = false
 `, PauseImage, pluginDir, runtimeConf, n.runtime("runc"))
 	// failCgroupV1: the machine may have cgroup v1 only. oomScoreAdj: as above.
-	// Nothing is evicted, or deleted for space: the disk is the machine's.
+	// Nothing is evicted or deleted for space: the disk is the machine's.
 	kubelet := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: %s
@@ -196,9 +196,9 @@ evictionHard: {memory.available: 100Mi, nodefs.available: "1%%", nodefs.inodesFr
 	return nil
 }
 
-// furnishNetworks writes the pods' first network, and what the installer of
-// Multus writes. containerd must not run yet: it may take half a minute to see
-// a file that is renamed into its directory.
+// furnishNetworks writes the pods' first network, and the files of Multus'
+// installer. containerd must not run yet: it may take half a minute to notice a
+// file that is renamed into its directory.
 func (n *Node) furnishNetworks(ctx context.Context) error {
 	first := map[string]any{
 		"cniVersion": "1.0.0", "name": "cluster", "plugins": []any{map[string]any{
@@ -221,8 +221,8 @@ func (n *Node) furnishNetworks(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// By its name, in Multus' confDir: of a file that clusterNetwork names
-		// by its path, Multus 4.3.0 caches a conflist without the keys that it
+		// By its name, in Multus' confDir: if clusterNetwork names a file by
+		// its path, Multus 4.3.0 caches the conflist without the keys that it
 		// does not know, and the cluster network's DEL fails.
 		if err := n.writeJSON(multusNetworks+"/10-cluster.conflist", first); err != nil {
 			return err
@@ -266,7 +266,7 @@ func (n *Node) startMultus(ctx context.Context, config map[string]any, account c
 }
 
 // StartMultus starts the daemon of a thick Multus, and waits until it has
-// written what the runtime reads.
+// written the runtime's configuration.
 func (n *Node) StartMultus(ctx context.Context) error {
 	env := []string{"KUBERNETES_SERVICE_HOST=" + controlplane.ServiceAddress, "KUBERNETES_SERVICE_PORT=443", "USER=root"}
 	return n.StartDaemon(ctx, "multus", env, []string{n.multusBinary("multus-daemon"), "-config", multusDaemon}, func(context.Context) error {

@@ -15,12 +15,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// fallHome does for a node's rails, which are veths, what the kernel does for
-// NICs of hardware alone (default_device_exit_net in net/core/dev.c): when a
-// network namespace ends they fall back to the host, down, under the name that
-// they have by then, or as devN where that is taken. It keeps each namespace
-// that the runtime names in /run/netns alive until it has none of the rails,
-// and goes on until the context ends.
+// fallHome does for a node's rails, which are veths, what the kernel does only
+// for NICs of hardware (default_device_exit_net in net/core/dev.c): when a
+// network namespace ends they return to the host, down, with their current
+// name, or as devN if that is taken. It keeps each namespace in /run/netns
+// alive until it contains no rail, and runs until the context ends.
 func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]bool) {
 	defer home.Close()
 	pods := map[string]*link.Netns{}
@@ -81,12 +80,12 @@ func (n *Node) takeHome(pod, home *link.Netns, rails map[string]bool) error {
 	return errors.Join(failed...)
 }
 
-// inUse says whether another process than this one is in a network namespace,
-// or has it open.
+// inUse reports whether a process other than this one is in a network
+// namespace, or has it open.
 func inUse(id link.NetnsID) bool {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
 	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
-		paths, _ := filepath.Glob(pattern) // the pattern is right
+		paths, _ := filepath.Glob(pattern) // the pattern is valid
 		for _, path := range paths {
 			if target, err := os.Readlink(path); err == nil && target == id.String() && !strings.HasPrefix(path, own) {
 				return true
@@ -96,12 +95,12 @@ func inUse(id link.NetnsID) bool {
 	return false
 }
 
-// tell writes to a log of the node's.
+// tell writes an error to one of the node's logs.
 func (n *Node) tell(err error) {
 	file, openErr := os.OpenFile(filepath.Join(n.dir, "hardware.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if openErr == nil {
 		fmt.Fprintln(file, time.Now().Format(time.RFC3339), err)
-		_ = file.Close() // nobody can be told
+		_ = file.Close() // there is nowhere to report an error
 	}
 }
 

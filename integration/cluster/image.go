@@ -19,8 +19,8 @@ import (
 
 // Images that each node has.
 const (
-	// ToolsImage has a shell and busybox' programmes, and iproute2's ip. Its
-	// entry point sleeps until it is told to end.
+	// ToolsImage has a shell, busybox' programs, and iproute2's ip. Its entry
+	// point sleeps until it gets a signal.
 	ToolsImage = "localhost/tools:1"
 	// PauseImage is that of sandboxes.
 	PauseImage = "localhost/pause:1"
@@ -30,15 +30,15 @@ const (
 type Image struct {
 	Name       string // with its tag
 	Entrypoint []string
-	// Files are those of the image by their paths in it, the values paths on
-	// the machine. Permissions are kept, owners are not.
+	// Files maps paths in the image to paths on the machine. Permissions are
+	// kept, owners are not.
 	Files map[string]string
-	// Links are symbolic links by their paths in the image.
+	// Links maps symbolic links in the image to their targets.
 	Links map[string]string
 }
 
 // Write writes the image as a docker archive (`docker save`; image-spec of
-// moby, version 1.2), the same bytes for the same image.
+// moby, version 1.2). The same image gets the same bytes.
 func (i Image) Write(w io.Writer) error {
 	layer, err := i.layer()
 	if err != nil {
@@ -70,7 +70,7 @@ func (i Image) Write(w io.Writer) error {
 	return out.Close()
 }
 
-// layer gives the image's files as a tar archive.
+// layer returns the image's files as a tar archive.
 func (i Image) layer() ([]byte, error) {
 	entries := map[string]tar.Header{}
 	put := func(name string, h tar.Header) {
@@ -135,7 +135,7 @@ func (i Image) WriteFile(file string) error {
 	return os.WriteFile(file, archive.Bytes(), 0o600)
 }
 
-// AddProgram adds a programme of the machine under its own path, with the
+// AddProgram adds a program of the machine under its own path, with the
 // libraries that it is linked with.
 func (i *Image) AddProgram(name string) error {
 	at, err := exec.LookPath(name)
@@ -155,7 +155,8 @@ func (i *Image) AddProgram(name string) error {
 	return nil
 }
 
-// baseImages writes the images that each node has, and gives their archives.
+// baseImages writes the images that each node has, and returns the paths of
+// their archives.
 func (c *Cluster) baseImages() ([]string, error) {
 	busybox := filepath.Join(c.files.runtime, "busybox")
 	pause := Image{Name: PauseImage, Entrypoint: []string{"/bin/busybox", "sleep", "2147483647"}, Files: map[string]string{"/bin/busybox": busybox}}

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process that imports this package may be started again as one of these two,
-// which its environment tells.
+// A process that imports this package may be started again as one of these two;
+// its environment says which.
 const (
 	roleEnv  = "RAIL_CNI_CLUSTER_ROLE"
 	nameEnv  = "RAIL_CNI_CLUSTER_NAME"
@@ -31,15 +31,15 @@ func init() {
 		fmt.Fprintln(os.Stderr, nodeInit(os.Getenv(nameEnv)))
 		os.Exit(1)
 	default:
-		// Threads that enter a node's namespaces end with their goroutine,
-		// which the main thread cannot: keep it for the main goroutine.
+		// A thread that enters a node's namespaces ends with its goroutine. The
+		// main thread cannot end, so it is kept for the main goroutine.
 		runtime.LockOSThread()
 	}
 }
 
 // hold keeps a network namespace until stdin ends, which it does when the
-// process that started it ends, then takes the cgroups away. There is nobody
-// else to do so when that process is killed.
+// process that started it ends, and then removes the cgroups. It does so even
+// if that process was killed.
 func hold(cgroup string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	for range 600 {
@@ -51,18 +51,18 @@ func hold(cgroup string) {
 	os.Exit(0)
 }
 
-// private are directories of a node in which what the machine has of them is
-// not seen. Their parents are private, too, but begin as those of the machine.
+// private are directories of a node that hide the machine's content. Their
+// parents are private, too, but begin with the machine's content.
 var private = []string{
 	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/lib/rail-cni", "/var/log",
 	"/etc/cni", "/etc/rail-cni", "/etc/kubernetes", "/opt/cni",
 }
 
-// readyMark exists when the node's files are as they are to be.
+// readyMark exists once the node's files are complete.
 const readyMark = "/run/node-is-ready-for-its-daemons"
 
 // nodeInit is the first process of a node: it makes the node's files, and then
-// only waits for the processes that nobody else waits for.
+// reaps orphaned processes.
 func nodeInit(name string) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return err
@@ -74,7 +74,7 @@ func nodeInit(name string) error {
 		"net/ipv4/ip_forward":                "1",
 		"net/ipv6/conf/default/accept_dad":   "0", // addresses are settled at once
 		"net/ipv6/conf/default/accept_ra":    "0",
-		"net/ipv4/conf/default/arp_announce": "2", // NICs of one machine do not answer for each other
+		"net/ipv4/conf/default/arp_announce": "2", // NICs of one machine must not answer ARP for each other
 	} {
 		if err := os.WriteFile(filepath.Join("/proc/sys", setting), []byte(value), 0); err != nil {
 			return err
@@ -100,8 +100,7 @@ func nodeFiles(name string) error {
 	m.detachNamespaces()
 	m.mount("proc", "/proc", "proc", 0, "")
 
-	// The work directory is /run, which nobody looks into before it is a
-	// node's.
+	// The work directory is in /run, which is mounted over later.
 	m.mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
 	const work = "/run/.node"
 	m.mkdir(work)
@@ -122,12 +121,12 @@ func nodeFiles(name string) error {
 		m.mount("tmpfs", dir, "tmpfs", 0, "mode=755")
 	}
 	m.do("write", "/etc/hostname", func() error { return os.WriteFile("/etc/hostname", []byte(name+"\n"), 0o644) })
-	// Containers see what is mounted later where their manifests ask for it.
+	// Containers see later mounts if their manifests ask for it.
 	m.mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 	return m.err
 }
 
-// mounter does one thing after another, until one fails.
+// mounter makes mounts one after another, until one fails.
 type mounter struct{ err error }
 
 func (m *mounter) do(verb, object string, f func() error) {
@@ -146,8 +145,8 @@ func (m *mounter) mkdir(dir string) {
 	m.do("mkdir", dir, func() error { return os.MkdirAll(dir, 0o755) })
 }
 
-// detachNamespaces takes the mount points of network namespaces away, which a
-// copy of the mount would keep alive.
+// detachNamespaces unmounts the network namespaces: a copy of such a mount
+// would keep its namespace alive.
 func (m *mounter) detachNamespaces() {
 	m.do("detach namespaces", "below /", func() error {
 		mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -159,7 +158,7 @@ func (m *mounter) detachNamespaces() {
 			// is the first behind the separator.
 			before, after, _ := strings.Cut(line, " - ")
 			if fields := strings.Fields(before); len(fields) > 4 && strings.HasPrefix(after, "nsfs ") {
-				_ = unix.Unmount(fields[4], unix.MNT_DETACH) // it may be below one that is gone
+				_ = unix.Unmount(fields[4], unix.MNT_DETACH) // it may be below one that is already detached
 			}
 		}
 		return nil

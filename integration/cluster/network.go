@@ -15,10 +15,10 @@ import (
 	"github.com/rail-cni/rail-cni/integration/process"
 )
 
-// namespace gives the path of a namespace of a process.
+// namespace returns the path of a namespace of a process.
 func namespace(pid int, kind string) string { return fmt.Sprintf("/proc/%d/ns/%s", pid, kind) }
 
-// hold starts the process that has the control plane's network namespace.
+// hold starts the process that keeps the control plane's network namespace.
 func (c *Cluster) hold(ctx context.Context) error {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -56,8 +56,8 @@ func (c *Cluster) wire(ctx context.Context) error {
 	return batch(ctx, c.holder.Pid(), commands)
 }
 
-// Altname gives the altname that the rail of an index has on each node, which
-// is the kind of name that udev gives beside the first.
+// Altname returns the altname of a rail on each node, of the kind that udev
+// adds to the first name.
 func Altname(rail int) string { return fmt.Sprintf("enp%ds0f0np0", rail+1) }
 
 // wire makes the node's interfaces, and the other ends of their cables:
@@ -86,7 +86,7 @@ func (n *Node) wire(ctx context.Context) error {
 		fmt.Sprintf("address add 10.244.%d.1/24 dev cni0", i),
 	}
 	for j := 1; j <= n.cluster.options.Nodes; j++ {
-		// What a cluster's network does: pods of all nodes reach each other.
+		// As in a cluster's network, pods of all nodes reach each other.
 		if j != i {
 			here = append(here, fmt.Sprintf("route add 10.244.%d.0/24 via %s", j, nodeAddress(j)))
 		}
@@ -102,7 +102,7 @@ func (n *Node) wire(ctx context.Context) error {
 	return batch(ctx, n.init.Pid(), here)
 }
 
-// nodeAddress gives the address of the node of an index, from 1.
+// nodeAddress returns the address of a node by its index, from 1.
 func nodeAddress(i int) string { return fmt.Sprintf("10.77.0.%d", 10+i) }
 
 // batch runs commands of ip(8) in the network namespace of a process.

@@ -27,14 +27,14 @@ type Node struct {
 	dir     string // of its logs, on the machine
 	init    *process.Process
 
-	stop func() // ends what this process does for the node; nil = nothing
+	stop func() // ends this process' work for the node; nil = nothing
 
 	mu      sync.Mutex
 	daemons map[string]*process.Process // those that run, by name
 }
 
-// boot starts a node up to containerd. The node is to be ended also after an
-// error, unless it is nil.
+// boot starts a node up to containerd. The caller must end the node also after
+// an error, unless it is nil.
 func (c *Cluster) boot(ctx context.Context, i int) (*Node, error) {
 	n := &Node{
 		Name: fmt.Sprintf("node-%d", i), Address: nodeAddress(i), cluster: c, index: i,
@@ -76,7 +76,7 @@ func (c *Cluster) boot(ctx context.Context, i int) (*Node, error) {
 	return n, n.StartContainerd(ctx)
 }
 
-// Path gives the path by which this process reaches a file of the node.
+// Path returns the path by which this process reaches a file of the node.
 func (n *Node) Path(path string) string {
 	if strings.HasPrefix(path, "/var/run/") {
 		path = strings.TrimPrefix(path, "/var") // an absolute link would lead out of the node
@@ -84,33 +84,33 @@ func (n *Node) Path(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.init.Pid(), path)
 }
 
-// CNIBin gives the node's directory of plugins, as [Node.Path] does.
+// CNIBin returns the node's directory of plugins, as [Node.Path] does.
 func (n *Node) CNIBin() string { return n.Path(pluginDir) }
 
-// CNIConf gives the directory of the runtime's network configuration, as
+// CNIConf returns the directory of the runtime's network configuration, as
 // [Node.Path] does.
 func (n *Node) CNIConf() string { return n.Path(runtimeConf) }
 
-// Pid gives the number of the node's first process.
+// Pid returns the process ID of the node's first process.
 func (n *Node) Pid() int { return n.init.Pid() }
 
-// Netns gives the path of the node's network namespace.
+// Netns returns the path of the node's network namespace.
 func (n *Node) Netns() string { return namespace(n.init.Pid(), "net") }
 
-// Command gives a command that runs in all of the node's namespaces.
+// Command returns a command that runs in all of the node's namespaces.
 func (n *Node) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter",
 		append([]string{"--target", strconv.Itoa(n.init.Pid()), "--net", "--mount", "--pid", "--uts", "--"}, args...)...)
 }
 
-// Exec runs a command on the node, and gives what it wrote to stdout; what it
-// wrote to stderr is in the error.
+// Exec runs a command on the node, and returns its stdout; an error contains
+// its stderr.
 func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
 	return output(n.Command(ctx, args...))
 }
 
-// enter calls start on a thread that it moves into the node's namespaces, from
-// which there is no way back.
+// enter calls start on a thread that it moves into the node's namespaces. The
+// thread cannot return, so it ends.
 func (n *Node) enter(start func() error) error {
 	kinds := []struct {
 		name string
@@ -139,10 +139,10 @@ func (n *Node) enter(start func() error) error {
 	return start()
 }
 
-// StartDaemon starts a programme of the machine as a daemon of the node, in all
-// of its namespaces, with its log in [Cluster.Report], and waits until ready has
-// no error. env is added to PATH and HOME. Nothing happens when the daemon of
-// this name runs.
+// StartDaemon starts a program of the machine as a daemon of the node, in all
+// of its namespaces, with its log in [Cluster.Report], and waits until ready
+// returns nil. env is added to PATH and HOME. It does nothing if the daemon of
+// this name runs already.
 func (n *Node) StartDaemon(ctx context.Context, name string, env, args []string, ready func(context.Context) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -201,7 +201,7 @@ func (n *Node) KillKubelet() { n.KillDaemon("kubelet") }
 
 func (n *Node) runtime(binary string) string { return filepath.Join(n.cluster.files.runtime, binary) }
 
-// awaitReady waits until the API says that pods may come.
+// awaitReady waits until the API reports that the node accepts pods.
 func (n *Node) awaitReady(ctx context.Context) error {
 	return n.daemons["kubelet"].Poll(ctx, patience, func(ctx context.Context) error {
 		code, answer, err := n.cluster.Admin().Get(ctx, "/api/v1/nodes/"+n.Name)
@@ -255,7 +255,7 @@ func (n *Node) writeJSON(path string, v any) error {
 	return n.write(path, text)
 }
 
-// kubeconfig writes one that is good on the node.
+// kubeconfig writes a kubeconfig that works on the node.
 func (n *Node) kubeconfig(path string, c controlplane.Credential) error {
 	if err := n.write(path, nil); err != nil { // its directory
 		return err

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// auditPolicy makes kube-apiserver log each request when it comes and when it
-// is answered, without bodies; not those that it sends to itself, nor questions
-// for its health.
+// auditPolicy makes kube-apiserver log each request when it arrives and when it
+// is answered, without bodies. It leaves out the server's requests to itself,
+// and health checks.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -24,8 +24,7 @@ rules:
 - level: Metadata
 `
 
-// Request is one request that kube-apiserver had, as its audit log tells it.
-// The log knows no sizes.
+// Request is one request in kube-apiserver's audit log. The log has no sizes.
 type Request struct {
 	Received  time.Time
 	Latency   time.Duration // until the answer was complete; of a watch that goes on, until it began
@@ -36,7 +35,7 @@ type Request struct {
 	Namespace string
 	Name      string // "" for a collection
 	URI       string
-	Code      int // 0 = there was no answer: not yet, or the server was killed
+	Code      int // 0 = no answer: not yet, or the server was killed
 }
 
 type auditEvent struct {
@@ -53,11 +52,11 @@ type auditEvent struct {
 	StageTimestamp           time.Time
 }
 
-// Requests gives all requests that were received at or after since, in the
-// order in which they came. It needs [Options.Audit]. The server writes its log
-// beside answering: Requests waits, for 5 s at the most, until every request
-// that it knows of has been answered, so that a request whose answer the caller
-// has seen is there, and has its code.
+// Requests returns all requests that were received at or after since, in the
+// order of their arrival. It needs [Options.Audit]. The server writes its log
+// asynchronously: Requests waits up to 5 s until every logged request has an
+// answer, so a request whose answer the caller has seen is present with its
+// code.
 func (p *Plane) Requests(ctx context.Context, since time.Time) ([]Request, error) {
 	if !p.options.Audit {
 		return nil, errors.New("the control plane keeps no audit log: start it with Options.Audit")
@@ -80,8 +79,8 @@ func (p *Plane) Requests(ctx context.Context, since time.Time) ([]Request, error
 	}
 }
 
-// readAudit also counts the requests without an answer, but for those from
-// before the last kill of the server: nobody answers them any more.
+// readAudit also counts the requests without an answer, except those from
+// before the last kill of the server, which never get one.
 func (p *Plane) readAudit(since, killed time.Time) (requests []Request, pending int, err error) {
 	text, err := os.ReadFile(p.auditLog())
 	if errors.Is(err, os.ErrNotExist) {
@@ -93,7 +92,7 @@ func (p *Plane) readAudit(since, killed time.Time) (requests []Request, pending 
 	index := map[string]int{} // of a request, by its audit id
 	for line := range bytes.Lines(text) {
 		if !bytes.HasSuffix(line, []byte("\n")) {
-			break // is being written
+			break // the line is incomplete: it is being written
 		}
 		var e auditEvent
 		if err := json.Unmarshal(line, &e); err != nil {

@@ -22,25 +22,25 @@ const (
 	MergePatch = "application/merge-patch+json"
 )
 
-// Credential is how a client says who it is: a certificate with its key, or a
-// bearer token. Without either the client is anonymous.
+// Credential identifies a client: a certificate with its key, or a bearer
+// token. Without either the client is anonymous.
 type Credential struct {
 	Certificate, Key []byte // PEM
 	Token            string
 }
 
 // Client sends requests to kube-apiserver as one user. It knows no types: a
-// path is what follows the server's address, a body is what stands in the
-// documentation of the API. One try takes 30 s at the most; a request is sent
-// again only where the server asks for that. A Client may be used from many
-// goroutines.
+// path is the part of the URL after the server's address, a body is as the
+// API's documentation describes it. One try takes 30 s at the most; a request
+// is sent again only if the server asks for it. A Client may be used
+// concurrently.
 type Client struct {
 	server string
 	token  string
 	http   http.Client
 }
 
-// Client makes a client with a credential. User agents of these clients begin
+// Client returns a client with a credential. User agents of these clients begin
 // with "rail-cni-controlplane".
 func (p *Plane) Client(c Credential) (*Client, error) {
 	conf := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
@@ -52,21 +52,21 @@ func (p *Plane) Client(c Credential) (*Client, error) {
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
-	// No proxy, whatever the environment says: the server is on loopback.
+	// No proxy, even if the environment names one: the server is on loopback.
 	return &Client{
 		server: p.server, token: c.Token,
 		http: http.Client{Transport: &http.Transport{TLSClientConfig: conf, MaxIdleConnsPerHost: 16}, Timeout: 30 * time.Second},
 	}, nil
 }
 
-// maxTries is how often a request is sent if the server asks for another try: once and
-// ten more times, as in client-go.
+// maxTries bounds how often a request is sent if the server asks for another
+// try: once and ten more times, as in client-go.
 const maxTries = 11
 
 // Do sends one request and returns the status code and the body of the answer,
-// also of one that refuses. Body may be nil, []byte (sent as it is), or
-// anything that encoding/json encodes; contentType is that of the body, "" for
-// [JSON]. An error means that there was no whole answer.
+// also of a refusal. Body may be nil, []byte (sent as it is), or a value for
+// encoding/json; contentType is that of the body, "" for [JSON]. An error means
+// that there was no complete answer.
 //
 // A server that has just started answers some requests with Retry-After while it
 // fills its caches. Do tries these again, as all Kubernetes clients do.
@@ -94,8 +94,8 @@ func (c *Client) Do(ctx context.Context, method, path, contentType string, body 
 	}
 }
 
-// send returns the answer to one request. after is how long the server wants the
-// client to wait before the next try, 0 if the answer is final.
+// send returns the answer to one request. after is the delay before the next
+// try that the server asks for, 0 if the answer is final.
 func (c *Client) send(req *http.Request) (code int, answer []byte, after time.Duration, err error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *Client) send(req *http.Request) (code int, answer []byte, after time.Du
 	return resp.StatusCode, answer, after, nil
 }
 
-// request makes one with the client's credential.
+// request returns a request with the client's credential.
 func (c *Client) request(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *Client) Create(ctx context.Context, path string, object any) (code int,
 	return c.Do(ctx, http.MethodPost, path, "", object)
 }
 
-// Update puts an object in the place of the one at path.
+// Update replaces the object at path.
 func (c *Client) Update(ctx context.Context, path string, object any) (code int, answer []byte, err error) {
 	return c.Do(ctx, http.MethodPut, path, "", object)
 }
@@ -157,11 +157,11 @@ func (c *Client) Delete(ctx context.Context, path string) (code int, answer []by
 	return c.Do(ctx, http.MethodDelete, path, "", nil)
 }
 
-// Watch tells of the objects of a collection as they change: first of those that
-// are there, as added. kind is ADDED, MODIFIED or DELETED (Kubernetes API
-// concepts, "Efficient detection of changes"), object what it is then. It ends
-// without an error when each gives false, and with one when the context or the
-// server ends it.
+// Watch calls each for the objects of a collection as they change: first for
+// the existing ones, as added. kind is ADDED, MODIFIED or DELETED (Kubernetes
+// API concepts, "Efficient detection of changes"), object is its new state. It
+// ends without an error when each returns false, and with one when the context
+// or the server ends it.
 func (c *Client) Watch(ctx context.Context, path string, each func(kind string, object json.RawMessage) bool) error {
 	separator := "?"
 	if strings.Contains(path, "?") {
@@ -179,7 +179,7 @@ func (c *Client) Watch(ctx context.Context, path string, each func(kind string, 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		answer, _ := io.ReadAll(resp.Body) // the code says it
+		answer, _ := io.ReadAll(resp.Body) // the code is enough
 		return fmt.Errorf("watching %s: %d: %s", path, resp.StatusCode, answer)
 	}
 	for events := json.NewDecoder(resp.Body); ; {
@@ -199,8 +199,8 @@ func (c *Client) Watch(ctx context.Context, path string, each func(kind string, 
 	}
 }
 
-// into sends a request, decodes what a success answers into out, and makes an
-// error of all else.
+// into sends a request and decodes a successful answer into out. Any other
+// answer is an error.
 func (c *Client) into(ctx context.Context, out any, method, path, contentType string, body any) error {
 	code, answer, err := c.Do(ctx, method, path, contentType, body)
 	if err == nil && code/100 != 2 {

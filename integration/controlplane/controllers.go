@@ -7,7 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/process"
 )
 
-// launch starts one of the plane's programmes where they run.
+// launch starts one of the plane's programs in the plane's namespace.
 func (p *Plane) launch(args ...string) (*process.Process, error) {
 	name := filepath.Base(args[0])
 	return process.Start(process.Spec{
@@ -16,8 +16,8 @@ func (p *Plane) launch(args ...string) (*process.Process, error) {
 	})
 }
 
-// startControllers starts what makes a cluster of the API, and waits until
-// there is the service account that pods have when they name none.
+// startControllers starts the scheduler and the controllers, and waits until
+// the default service account of pods exists.
 func (p *Plane) startControllers(ctx context.Context) error {
 	if err := writeFiles(map[string][]byte{p.file("ca.crt"): p.CA()}); err != nil {
 		return err

@@ -17,9 +17,9 @@ func (p *Plane) CertificateFor(user string, groups ...string) (c Credential, err
 	return c, err
 }
 
-// ServiceAccount gives a token of a service account, valid for a day, from
-// the API's TokenRequest as a kubelet asks for one. The account is made when
-// there is none. Its token ends with it: delete the account, and the server
+// ServiceAccount returns a token of a service account, valid for a day, from
+// the API's TokenRequest as a kubelet requests one. It makes the account if
+// there is none. The token ends with the account: if that is deleted the server
 // answers 401.
 func (p *Plane) ServiceAccount(ctx context.Context, namespace, name string) (Credential, error) {
 	accounts := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
@@ -44,9 +44,9 @@ func (p *Plane) ServiceAccount(ctx context.Context, namespace, name string) (Cre
 	return Credential{Token: request.Status.Token}, err
 }
 
-// Form is one of the shapes in which users have kubeconfigs. The zero Form is
-// that of whereabouts' installer (script/install-cni.sh there) but for the
-// namespace: all inline, a token when the credential has one.
+// Form is one of the shapes of users' kubeconfigs. The zero Form is that of
+// whereabouts' installer (script/install-cni.sh there) except for the
+// namespace: all inline, a token if the credential has one.
 type Form struct {
 	Path      string // of the file; "" = a new one in the plane's directory
 	Namespace string // of the context; "" = the context names none
@@ -61,7 +61,7 @@ type Form struct {
 }
 
 // Kubeconfig writes a kubeconfig with a credential, readable by its owner only,
-// and gives its path.
+// and returns its path.
 func (p *Plane) Kubeconfig(c Credential, f Form) (string, error) {
 	if f.Path == "" {
 		file, err := os.CreateTemp(p.dir, "*.kubeconfig")
@@ -75,7 +75,8 @@ func (p *Plane) Kubeconfig(c Credential, f Form) (string, error) {
 		f.Server = p.server
 	}
 	files := map[string][]byte{}
-	// entry gives a line with the data, or with the path of a file of them.
+	// entry returns a line with the data, or with the path of a file that
+	// contains them.
 	entry := func(asFile bool, key, suffix string, data []byte) string {
 		if !asFile {
 			return fmt.Sprintf("    %s-data: %s\n", key, base64.StdEncoding.EncodeToString(data))
@@ -114,6 +115,6 @@ func (p *Plane) Kubeconfig(c Credential, f Form) (string, error) {
 	return f.Path, writeFiles(files)
 }
 
-// AdminKubeconfig gives the path of a kubeconfig of a cluster administrator: a
-// certificate, all inline, no namespace.
+// AdminKubeconfig returns the path of a kubeconfig of a cluster administrator:
+// a certificate, all inline, no namespace.
 func (p *Plane) AdminKubeconfig() string { return filepath.Join(p.dir, "admin.kubeconfig") }

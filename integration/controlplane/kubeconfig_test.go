@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// The judge of a kubeconfig is the plugin that users have it for: real
-// whereabouts, on a node of its own, with the client of Kubernetes in it.
+// Real whereabouts, with the client of Kubernetes, checks the kubeconfig, on a
+// node of its own.
 func TestWhereaboutsTakesEachFormOfKubeconfig(t *testing.T) {
 	ctx := t.Context()
 	plugin := filepath.Join(testnet.Peers(t), "kubernetes", "whereabouts")
@@ -22,7 +22,7 @@ func TestWhereaboutsTakesEachFormOfKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	flat := filepath.Join(t.TempDir(), "whereabouts.conf") // it wants one, be it empty
+	flat := filepath.Join(t.TempDir(), "whereabouts.conf") // required, even if empty
 	if err := os.WriteFile(flat, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}

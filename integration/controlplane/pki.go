@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// authority is a certificate authority, made on the spot.
+// authority is a certificate authority.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte // of cert
 }
 
-// lifetime of every certificate. They begin an hour ago, for a clock that is
-// set while a test runs.
+// lifetime is that of every certificate. They begin an hour ago, in case the
+// clock is set back while a test runs.
 const lifetime = 30 * 24 * time.Hour
 
 func newAuthority() (*authority, error) {
@@ -62,7 +62,7 @@ func (a *authority) sign(tmpl *x509.Certificate) (der []byte, key *ecdsa.Private
 	return der, key, err
 }
 
-// issue gives a certificate and its key as PEM.
+// issue returns a certificate and its key as PEM.
 func (a *authority) issue(tmpl *x509.Certificate) (cert, key []byte, err error) {
 	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
 	der, private, err := a.sign(tmpl)
@@ -75,8 +75,8 @@ func (a *authority) issue(tmpl *x509.Certificate) (cert, key []byte, err error) 
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key, nil
 }
 
-// client gives a certificate by which kube-apiserver knows a user and the
-// groups of that user.
+// client returns a client certificate for kube-apiserver of a user with these
+// groups.
 func (a *authority) client(user string, groups ...string) (cert, key []byte, err error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -84,7 +84,7 @@ func (a *authority) client(user string, groups ...string) (cert, key []byte, err
 	})
 }
 
-// server gives the certificate of a server with these names and addresses; ""
+// server returns the certificate of a server with these names and addresses; ""
 // is none.
 func (a *authority) server(name string, hosts ...string) (cert, key []byte, err error) {
 	tmpl := &x509.Certificate{
@@ -109,7 +109,7 @@ func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// writeFiles writes secrets that this process and its children read.
+// writeFiles writes secrets for this process and its children.
 func writeFiles(files map[string][]byte) error {
 	for path, data := range files {
 		if err := os.WriteFile(path, data, 0o600); err != nil {

@@ -31,17 +31,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Options say what a control plane is like. The zero value is good for a test.
+// Options describes a control plane. The zero value suits a test.
 type Options struct {
 	// Binaries is the directory of etcd and kube-apiserver. "" =
 	// RAIL_CNI_CONTROLPLANE of the environment, then bin/tools/controlplane of
 	// the checkout that the process works in.
 	Binaries string
-	// Etcd is the path of another etcd than that of Binaries.
+	// Etcd is the path of an etcd that replaces the one in Binaries.
 	Etcd string
-	// Fsync: etcd waits for the disk with each write, as in production. An etcd
-	// older than 3.5 always does. Without it, what etcd has written survives
-	// its own death, but not that of the machine.
+	// Fsync makes etcd wait for the disk at each write, as in production. An
+	// etcd older than 3.5 always does. Without it, written data survive the
+	// death of etcd, but not that of the machine.
 	Fsync bool
 	// Audit makes kube-apiserver keep the log that [Plane.Requests] reads.
 	Audit bool
@@ -50,12 +50,12 @@ type Options struct {
 	CRDs [][]byte
 	// APIServerArgs are further flags of kube-apiserver.
 	APIServerArgs []string
-	// Cluster makes it the control plane of nodes; nil = it has none.
+	// Cluster makes it the control plane of nodes; nil = no nodes.
 	Cluster *ClusterOptions
 }
 
-// ClusterOptions say where the nodes of a control plane find it. It then has
-// kube-scheduler and kube-controller-manager too, and knows kubelets: by
+// ClusterOptions describes how nodes reach a control plane. The plane then runs
+// kube-scheduler and kube-controller-manager too, and authenticates kubelets by
 // certificates of its CA, in both directions.
 type ClusterOptions struct {
 	// Netns is the path of the network namespace that all processes run in,
@@ -72,8 +72,7 @@ type ClusterOptions struct {
 // --service-cluster-ip-range.
 const ServiceAddress = "10.96.0.1"
 
-// Plane is a running control plane. Its methods may be called from many
-// goroutines.
+// Plane is a running control plane. Its methods may be called concurrently.
 type Plane struct {
 	dir      string
 	options  Options
@@ -85,7 +84,7 @@ type Plane struct {
 	binaries struct{ etcd, apiserver, scheduler, controllers string }
 	serves   []string // paths that answer when the server is ready; set by New
 
-	sent, received atomic.Int64 // bytes of reached connections that have ended
+	sent, received atomic.Int64 // bytes of ended connections through reaches
 
 	trust sync.RWMutex // holds the two below
 	ca    *authority
@@ -102,7 +101,7 @@ type Plane struct {
 // idle machine with two cores, and 10 s under load.
 const patience = 2 * time.Minute
 
-// Start gives a test a control plane that ends with it.
+// Start starts a control plane that ends with the test.
 func Start(t testing.TB, o Options) *Plane {
 	t.Helper()
 	p, err := New(t.Context(), t.TempDir(), o)
@@ -113,9 +112,9 @@ func Start(t testing.TB, o Options) *Plane {
 	return p
 }
 
-// New starts a control plane, with all its files in the empty directory dir, and waits until it is
-// ready and serves the CRDs. It is the caller's to close. After an error
-// nothing is left running.
+// New starts a control plane, with all its files in the empty directory dir,
+// and waits until it is ready and serves the CRDs. The caller must close it.
+// After an error nothing is left running.
 func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	p := &Plane{dir: dir, options: o, reaches: map[*reach]bool{}}
 	if err := p.find(); err != nil {
@@ -130,7 +129,7 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	}
 	var err error
 	for range 3 {
-		// Somebody else may take a port between our look and our use of it.
+		// Another process may take a port between the check and its use.
 		if err = p.begin(ctx); err == nil || !strings.Contains(err.Error(), "address already in use") {
 			break
 		}
@@ -149,9 +148,9 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	return p, nil
 }
 
-// Built gives the directory of something that make builds: what the variable of
-// the environment says or else, in the checkout that the process works in, the
-// path below bin/.
+// Built returns a directory of built files: the value of the environment
+// variable or else, in the checkout of the working directory, the path below
+// bin/.
 func Built(variable string, path ...string) (string, error) {
 	if dir := os.Getenv(variable); dir != "" {
 		return dir, nil
@@ -169,7 +168,7 @@ func Built(variable string, path ...string) (string, error) {
 	}
 }
 
-// find looks for the binaries.
+// find finds the binaries.
 func (p *Plane) find() error {
 	dir := p.options.Binaries
 	if dir == "" {
@@ -195,7 +194,7 @@ func (p *Plane) find() error {
 	return nil
 }
 
-// begin makes certificates and starts both processes on ports that are free.
+// begin makes certificates and starts both processes on free ports.
 func (p *Plane) begin(ctx context.Context) error {
 	var addresses [2]string
 	for i := range addresses {
@@ -219,7 +218,7 @@ func (p *Plane) begin(ctx context.Context) error {
 	return p.StartAPIServer(ctx)
 }
 
-// freeAddress gives an address of loopback that nobody listens on. Its port is
+// freeAddress returns an address of loopback that nobody listens on. Its port is
 // below those that the kernel gives to clients (ip_local_port_range), so that a
 // server that was killed gets it again.
 func freeAddress() (string, error) {
@@ -232,7 +231,7 @@ func freeAddress() (string, error) {
 	return "", errors.New("no free port between 16384 and 32384 on loopback")
 }
 
-// file gives the path of a file of the plane.
+// file returns the path of a file of the plane.
 func (p *Plane) file(name string) string { return filepath.Join(p.dir, name) }
 
 // secrets makes the certificates and the key that signs the tokens of service
@@ -261,8 +260,8 @@ func (p *Plane) secrets() error {
 	return p.certify(nil)
 }
 
-// certify makes a CA, kube-apiserver's certificate and the administrator's.
-// Client certificates of the CAs in known, PEM, are good as well.
+// certify makes a CA, kube-apiserver's certificate and the administrator's. The
+// server also accepts client certificates of the CAs in known, PEM.
 func (p *Plane) certify(known []byte) error {
 	ca, err := newAuthority()
 	if err != nil {
@@ -302,7 +301,8 @@ func (p *Plane) certify(known []byte) error {
 	return writeFiles(map[string][]byte{p.file("kubelets.crt"): c.Certificate, p.file("kubelets.key"): c.Key})
 }
 
-// nodesAddress is where nodes reach the plane, "" without nodes.
+// nodesAddress returns the address at which nodes reach the plane, "" without
+// nodes.
 func (p *Plane) nodesAddress() string {
 	if p.options.Cluster == nil {
 		return ""
@@ -311,8 +311,8 @@ func (p *Plane) nodesAddress() string {
 }
 
 // RotateCA replaces the CA, and restarts kube-apiserver with a certificate of
-// the new one. Clients and kubeconfigs from before know only the old CA, and
-// trust the server no more; who trusts the new one may still come with an old
+// the new one. Earlier clients and kubeconfigs know only the old CA, and no
+// longer trust the server; a client that trusts the new CA may still use an old
 // client certificate or token. [Plane.Admin] and the file of
 // [Plane.AdminKubeconfig] are replaced.
 func (p *Plane) RotateCA(ctx context.Context) error {
@@ -327,8 +327,8 @@ func (p *Plane) RotateCA(ctx context.Context) error {
 	return p.StartAPIServer(ctx)
 }
 
-// StartEtcd starts etcd, on what it had written when it was killed, and waits
-// until it is ready. Nothing happens when it runs.
+// StartEtcd starts etcd with the data of the killed one, and waits until it is
+// ready. It does nothing if etcd runs.
 func (p *Plane) StartEtcd(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,7 +361,7 @@ func (p *Plane) StartEtcd(ctx context.Context) error {
 	return nil
 }
 
-// etcdGet asks etcd's HTTP side for a JSON document.
+// etcdGet reads a JSON document from etcd's HTTP endpoint.
 func (p *Plane) etcdGet(ctx context.Context, path string, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.etcdURL+path, nil)
 	if err != nil {
@@ -408,9 +408,8 @@ func (p *Plane) signalEtcd(s syscall.Signal) error {
 	return p.etcd.Signal(s)
 }
 
-// StartAPIServer starts kube-apiserver, under the address that it had, and
-// waits until it is ready, for which it needs etcd. Nothing happens when it
-// runs.
+// StartAPIServer starts kube-apiserver at its earlier address, and waits until
+// it is ready, which requires etcd. It does nothing if the server runs.
 func (p *Plane) StartAPIServer(ctx context.Context) error {
 	p.mu.Lock()
 	if p.apiserver != nil {
@@ -425,7 +424,7 @@ func (p *Plane) StartAPIServer(ctx context.Context) error {
 	return p.WaitReady(ctx)
 }
 
-// launchAPIServer waits only until something listens. The caller holds p.mu.
+// launchAPIServer only waits until the server listens. The caller holds p.mu.
 func (p *Plane) launchAPIServer(ctx context.Context) error {
 	host, port, err := net.SplitHostPort(p.inner)
 	if err != nil {
@@ -452,8 +451,8 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 			"--kubelet-certificate-authority="+p.file("clients.crt"), "--kubelet-preferred-address-types=InternalIP")
 	} else {
 		args = append(args, "--bind-address="+host, "--advertise-address="+host,
-			// No controller makes the account "default", which this plugin
-			// wants to find before it lets a pod in.
+			// This plugin refuses pods without the account "default", which no
+			// controller makes.
 			"--disable-admission-plugins=ServiceAccount")
 	}
 	if p.options.Audit {
@@ -484,9 +483,9 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// WaitReady waits until kube-apiserver says that it is ready, and answers for
-// each CRD: for some time after the former it says 429, "storage is
-// (re)initializing", to questions for these.
+// WaitReady waits until kube-apiserver is ready and answers for each CRD: for
+// some time after it reports ready it answers 429, "storage is
+// (re)initializing", to requests for CRs.
 func (p *Plane) WaitReady(ctx context.Context) error {
 	p.mu.Lock()
 	apiserver := p.apiserver
@@ -536,7 +535,7 @@ func (p *Plane) stop() {
 		c.Kill()
 	}
 	p.controllers = nil
-	p.KillAPIServer() // first: without etcd it only complains
+	p.KillAPIServer() // first: without etcd it only logs errors
 	p.KillEtcd()
 }
 
@@ -554,7 +553,7 @@ func (p *Plane) Close() {
 	}
 }
 
-// Admin gives a client of a cluster administrator.
+// Admin returns a client of a cluster administrator.
 // [Plane.RotateCA] replaces it.
 func (p *Plane) Admin() *Client {
 	p.trust.RLock()
@@ -562,10 +561,10 @@ func (p *Plane) Admin() *Client {
 	return p.admin
 }
 
-// Server gives the URL of kube-apiserver. It stays the same over restarts.
+// Server returns the URL of kube-apiserver. It stays the same over restarts.
 func (p *Plane) Server() string { return p.server }
 
-// CA gives the certificate of the CA that signed all others, as PEM.
+// CA returns the certificate of the CA that signed all others, as PEM.
 func (p *Plane) CA() []byte { return p.authority().pem }
 
 func (p *Plane) authority() *authority {
@@ -574,8 +573,8 @@ func (p *Plane) authority() *authority {
 	return p.ca
 }
 
-// Versions gives the versions of the two that run, for example "3.6.16" and
-// "v1.36.3".
+// Versions returns the versions of etcd and kube-apiserver, for example
+// "3.6.16" and "v1.36.3".
 func (p *Plane) Versions(ctx context.Context) (etcd, apiserver string, err error) {
 	var e struct{ Etcdserver string }
 	var a struct{ GitVersion string }
@@ -583,7 +582,7 @@ func (p *Plane) Versions(ctx context.Context) (etcd, apiserver string, err error
 	return e.Etcdserver, a.GitVersion, err
 }
 
-// define gives the server all CRDs, and waits until it serves them and has made
+// define creates all CRDs, and waits until the server serves them and has made
 // its own namespaces.
 func (p *Plane) define(ctx context.Context) error {
 	objects := slices.Clone(p.options.CRDs)

@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// pools is where most tests work.
+// pools is the collection that most tests use.
 const pools = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/default/ippools"
 
 func pool(name string) map[string]any {
@@ -42,7 +42,7 @@ func want(t *testing.T, code int) func(got int, answer []byte, err error) []byte
 	}
 }
 
-// eventually waits for something that the server does in its own time.
+// eventually waits until holds returns true: the server works asynchronously.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
@@ -52,8 +52,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// One plane for all tests of the package but those of its death: they follow
-// one another, and each leaves it running.
+// shared is the plane of all tests of the package that do not kill it for good.
+// They run one after another, and each leaves it running.
 var shared *Plane
 
 const (
@@ -450,7 +450,7 @@ func TestAProcessThatCannotStartIsReportedWithItsLog(t *testing.T) {
 	}
 }
 
-// What stands in a distribution is older, and has fewer flags.
+// A distribution's etcd is older, and has fewer flags.
 func TestRunsOnDebiansEtcd(t *testing.T) {
 	etcd := os.Getenv("RAIL_CNI_DEBIAN_ETCD")
 	if etcd == "" {

@@ -11,8 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// reach is the API server's address in another network namespace than the
-// server's.
+// reach makes the API server's address work in another network namespace.
 type reach struct {
 	plane *Plane
 	ns    *link.Netns // nil = that of this process
@@ -23,10 +22,10 @@ type reach struct {
 }
 
 // Reach makes the API server answer in the network namespace at path under the
-// same address as here, so that one kubeconfig is good for both: this process
-// listens there and hands each connection on. While the server is down the
+// same address as here, so that one kubeconfig works in both: this process
+// listens there and forwards each connection. While the server is down the
 // address refuses connections there, too. The namespace must have its loopback
-// up, and lives on until stop is called or the plane is closed.
+// up. It is kept alive until stop is called or the plane is closed.
 func (p *Plane) Reach(path string) (stop func(), err error) {
 	ns, err := link.OpenNetns(path)
 	if err != nil {
@@ -49,9 +48,9 @@ func (p *Plane) Reach(path string) (stop func(), err error) {
 	}, nil
 }
 
-// Traffic gives the bytes that clients have sent and received through [Plane.Reach],
-// those of TLS among them, over connections that have ended: for a plugin, soon
-// after its process has.
+// Traffic returns the bytes that clients have sent and received through
+// [Plane.Reach], including TLS, over ended connections: for a plugin, soon
+// after its process has ended.
 func (p *Plane) Traffic() (sent, received int64) {
 	return p.sent.Load(), p.received.Load()
 }
@@ -74,7 +73,7 @@ func within(ns *link.Netns, f func() error) error {
 	return ns.Do(f)
 }
 
-// dial connects to an address as it is where the plane's processes are.
+// dial connects to an address in the namespace of the plane's processes.
 func (p *Plane) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = within(p.netns, func() (err error) {
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
@@ -83,7 +82,7 @@ func (p *Plane) dial(ctx context.Context, network, address string) (conn net.Con
 	return conn, err
 }
 
-// open begins to listen. A socket stays in the namespace that it was made in.
+// open begins to listen. A socket stays in the namespace in which it was made.
 func (r *reach) open() error {
 	var l net.Listener
 	err := within(r.ns, func() (err error) {
@@ -106,7 +105,7 @@ func (r *reach) open() error {
 	return nil
 }
 
-// refuse ends listening; connections that are open go on.
+// refuse stops listening; open connections go on.
 func (r *reach) refuse() {
 	if r.listener != nil {
 		_ = r.listener.Close()
@@ -123,7 +122,7 @@ func (r *reach) cut() {
 	}
 }
 
-// handOn copies both ways until either end closes.
+// handOn copies in both directions until either end closes.
 func (r *reach) handOn(near net.Conn) {
 	defer near.Close()
 	far, err := r.plane.dial(context.Background(), "tcp", r.plane.inner)
@@ -141,12 +140,12 @@ func (r *reach) handOn(near net.Conn) {
 		count    *atomic.Int64
 	}{{near, far, &r.plane.received}, {far, near, &r.plane.sent}} {
 		go func() {
-			n, _ := io.Copy(way.to, way.from) // its errors are those of the two ends, who see them themselves
+			n, _ := io.Copy(way.to, way.from) // the two ends see the errors themselves
 			way.count.Add(n)
 			done <- struct{}{}
 		}()
 	}
-	<-done // TLS ends both ways at once
+	<-done // TLS ends both directions at once
 	_, _ = near.Close(), far.Close()
 	<-done
 

@@ -16,12 +16,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sample is how many points of each mode are tried when not all are, enough how
-// many losses end it.
+// sample is the number of points of each mode if not all are tried, enough the
+// number of losses that ends the test.
 const sample, enough = 2, 10
 
 // TestNothingIsLostWherePluginsAreKilled kills ADD and DEL at each change, with
-// their children and without, or lets the change fail.
+// and without their children, or makes the change fail.
 func TestNothingIsLostWherePluginsAreKilled(t *testing.T) {
 	var modes []mode
 	for _, r := range []string{byDEL, byLateDEL, byADD, byGC, byAgent, byAgain} {

@@ -1,47 +1,47 @@
-// Package crash proves by force that nothing is lost: it kills the plugins as
-// they ship at each system call that changes something, lets each of these fail
-// instead, ends them at random moments under load, and looks whether every NIC
-// and every address came home.
+// Package crash tests by force that nothing is lost: it kills the released
+// plugins at each system call that changes something, makes each of these calls
+// fail instead, kills the plugins at random moments under load, and checks that
+// every NIC and every address was returned.
 //
 // The harness runs a plugin under ptrace(2) and counts the system calls that
 // can change the host, the pod, the state directory or the address pool, in the
-// plugin and in the IPAM plugin that it calls. What asks the kernel for
-// something is not counted: who is killed there leaves what the change before
-// left. A kill at the end of a change is one at the entry of the next; the last
-// point is the process's own exit.
+// plugin and in the IPAM plugin that it calls. Calls that only read are not
+// counted: a kill there leaves the same state as a kill after the change
+// before. A kill at the end of a change equals one at the entry of the next;
+// the last point is the process's own exit.
 //
 //	make crash             every point
 //	go test ./integration/crash   some of them, chosen at random (the seed is printed)
 //
-// What has RDMA devices is swept in the rig (build tag rig): host-device and, in
-// a chain, rdma, in exclusive and in shared mode.
+// NICs with RDMA devices are swept in the rig (build tag rig): host-device and,
+// in a chain, rdma, in exclusive and in shared mode.
 //
 // RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_CRASH_SEED repeats a sample.
 //
-// Beside it a model of a node, [TestNodeDoesAsTheModelSays], is run for
-// RAIL_CNI_MODEL_STEPS steps, in each of which up to four operations go on at
-// once, before all is compared; a sequence that fails is printed, and made shorter
-// for some minutes, as far as it fails again.
-// RAIL_CNI_MODEL_WORLDS nodes run side by side, four for each processor unless
-// told, each in a process with namespaces of its own.
+// [TestNodeDoesAsTheModelSays] runs a model of a node for RAIL_CNI_MODEL_STEPS
+// steps. In each step up to four operations run concurrently, and then the node
+// is compared with the model. A sequence that fails is printed, and shortened
+// for some minutes as long as it still fails. RAIL_CNI_MODEL_WORLDS nodes run
+// side by side, by default four for each processor, each in a process with
+// namespaces of its own.
 //
-// And pods attack a node, [TestHostilePodsHarmNobody]: package attacker has what
-// they do, for RAIL_CNI_HOSTILE_TIME in each of its variants. Meanwhile other pods
-// come and go, and must see nothing of it. A failure prints the last attacks and
-// calls, and what became of the host's links; RAIL_CNI_HOSTILE_ONLY chooses
-// attacks, to find the one that did it. Three things are not among them, because
-// no CNI plugin can keep a pod from them: taking addresses of others on a wire
-// that it shares; removing a veth that stands for a NIC of hardware, or hiding it
-// and posing as it with another, for a veth is known by no device; and making or
-// removing virtual links of the host by its namespace's number, which the kernel
-// lets pods do that have CAP_NET_ADMIN without a user namespace
+// In [TestHostilePodsHarmNobody] pods attack a node for RAIL_CNI_HOSTILE_TIME
+// in each of its variants; package attacker contains the attacks. Meanwhile
+// other pods come and go, and must not notice. A failure prints the last
+// attacks and calls, and the changes of the host's links; RAIL_CNI_HOSTILE_ONLY
+// selects attacks, to find the cause. Three attacks are left out, because no
+// CNI plugin can prevent them: taking addresses of others on a shared wire;
+// removing a veth that stands for a NIC of hardware, or hiding it and giving
+// its name and MAC to another, because a veth has no device to identify it; and
+// making or removing virtual links of the host by its namespace's number, which
+// the kernel allows pods with CAP_NET_ADMIN and without a user namespace
 // (rtnl_link_get_net_capable).
 //
-// Outside of the rig the NICs are veths, which the kernel destroys with their
-// pod's netns where it sends a NIC of hardware home. In the rig,
-// [TestHostilePodsHarmNobodyOnNICsWithRDMA], they have drivers and RDMA devices:
-// there pods take them to namespaces within their own, exchange names of RDMA
-// devices, hold contexts, and change what only a driver has (package mutate).
-// What the test does not ask for is that uverbs numbers stay: who may move RDMA
-// devices can have the kernel exchange those of two.
+// Outside of the rig the NICs are veths. The kernel destroys these with their
+// pod's netns, but returns a NIC of hardware to the host. In the rig,
+// [TestHostilePodsHarmNobodyOnNICsWithRDMA], the NICs have drivers and RDMA
+// devices: there pods move them to namespaces within their own, exchange names
+// of RDMA devices, hold contexts, and change settings that only a driver has
+// (package mutate). The test does not require that uverbs numbers stay: a pod
+// that may move RDMA devices can make the kernel exchange the numbers of two.
 package crash

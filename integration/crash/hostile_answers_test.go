@@ -5,24 +5,26 @@ import (
 	"testing"
 )
 
-// gift is who got a MAC from a plugin last: an attachment of a NIC, with an
-// address. A NIC's MAC is one with no address until a pod has the NIC.
+// gift is the attachment that got a MAC from a plugin last: its NIC and its
+// address. A NIC's MAC has no address until a pod has the NIC.
 type gift struct {
 	nic     int
 	macvlan bool
 	addr    string
 }
 
-// misdirected reports whether the attachment does not answer for its address, or
-// another does by a MAC that a plugin gave, of those that are found on wires.
+// misdirected reports whether the attachment does not answer for its address,
+// or another one answers with a MAC that a plugin gave. found maps MACs to the
+// wires where they answered.
 //
-// Other MACs do not count: a pod gave them to its links, or the kernel did to links
-// that a pod made. A pod with CAP_NET_ADMIN can so answer for any address of its
-// networks until the kernel has destroyed its netns, and no plugin can tell: the
-// plugins free an address when the MAC that they gave with it is silent. A killed
-// pod that had changed that MAC still answers by the new one, and by its other
-// interfaces, because Linux answers on each for the addresses of all. For the same
-// reason no MAC counts that was given with another address.
+// Other MACs do not count: a pod gave them to its links, or the kernel to links
+// that a pod made. A pod with CAP_NET_ADMIN can answer for any address of its
+// networks in this way until the kernel has destroyed its netns, and no plugin
+// can notice: the plugins free an address when the MAC that they gave with it
+// is silent. A killed pod that had changed that MAC still answers with the new
+// one, and on its other interfaces, because Linux answers on each for the
+// addresses of all. For the same reason a MAC that was given with another
+// address does not count.
 func (l *lab) misdirected(a *attachment, found map[string][]int) bool {
 	if !slices.Equal(found[a.mac], []int{a.nic}) {
 		return true
@@ -56,20 +58,20 @@ func TestOnlyMACsThatPluginsGaveAreMisdirected(t *testing.T) {
 		at     int
 		counts bool
 	}{
-		{"02:66:66:00:00:01", 6, false}, // a pod chose it
+		{"02:66:66:00:00:01", 6, false}, // chosen by a pod
 		{"02:66:66:00:00:01", 2, false}, // also on the attachment's wire
-		{"02:00:00:00:03:03", 3, true},  // a NIC that nobody was given yet
-		{"02:00:00:00:03:03", 6, false}, // a pod chose it
-		{"02:00:00:00:03:04", 4, false}, // one that was given with another address
-		{"02:00:00:00:03:05", 5, true},  // one whose pod had the address
-		{"7a:00:00:00:00:01", 6, true},  // a macvlan that had it
-		{"7a:00:00:00:00:02", 6, false}, // and one that had another
+		{"02:00:00:00:03:03", 3, true},  // a NIC that has not been lent yet
+		{"02:00:00:00:03:03", 6, false}, // chosen by a pod
+		{"02:00:00:00:03:04", 4, false}, // given with another address
+		{"02:00:00:00:03:05", 5, true},  // its pod had the address
+		{"7a:00:00:00:00:01", 6, true},  // a macvlan that had the address
+		{"7a:00:00:00:00:02", 6, false}, // a macvlan that had another
 	} {
 		if got := l.misdirected(a, map[string][]int{mac: {2}, c.mac: {c.at}}); got != c.counts {
 			t.Errorf("%s on the wire of NIC %d counts: %v", c.mac, c.at, got)
 		}
 	}
-	for _, found := range []map[string][]int{{}, {mac: {2, 3}}, {mac: {3}}, {"02:66:66:00:00:01": {2}}} { // it must answer, there only
+	for _, found := range []map[string][]int{{}, {mac: {2, 3}}, {mac: {3}}, {"02:66:66:00:00:01": {2}}} { // it must answer, on its wire only
 		if !l.misdirected(a, found) {
 			t.Errorf("%v does not count", found)
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// innocent is the life of a pod that harms nobody. What it gets is what it would
+// innocent is the life of a pod that attacks nothing. It must get what it would
 // get on a node without attackers.
 func (l *lab) innocent(worker uint64, number int) {
 	r := rand.New(rand.NewPCG(seed, 100*(worker+1)+uint64(number)<<16))
@@ -45,7 +45,7 @@ func (l *lab) innocent(worker uint64, number int) {
 	}
 	if err := l.patiently(func() error { return l.del(a, a.path()) }); err != nil {
 		l.violation(nil, "DEL of %s: %v", a, err)
-		a.pod.Kill() // whoever sweeps may end it now
+		a.pod.Kill() // from here on any sweep may end it
 	} else {
 		defer a.pod.Kill()
 	}
@@ -55,12 +55,12 @@ func (l *lab) innocent(worker uint64, number int) {
 	l.returned(a, nil)
 }
 
-// numbersExchanged is in the error of an ADD during which another RDMA device was
-// moved without rail-cni's lock: that a pod can do, and no plugin can keep it from
-// that (README, Limits).
+// numbersExchanged is in the error of an ADD during which another RDMA device
+// was moved without rail-cni's lock. A pod can do that, and no plugin can
+// prevent it (README, Limits).
 const numbersExchanged = "something that does not take rail-cni's lock"
 
-// live looks at everything that the pod was given, for a while.
+// live checks everything that the pod was given, for a while.
 func (l *lab) live(a *attachment, r *rand.Rand) {
 	a.clean()
 	a.answers()
@@ -76,7 +76,7 @@ func (l *lab) live(a *attachment, r *rand.Rand) {
 	a.answers()
 }
 
-// patiently makes a call again that asks for it, and takes note of the slowest.
+// patiently repeats a call that asks for a retry, and records the slowest.
 func (l *lab) patiently(call func() error) error {
 	began := time.Now()
 	err := call()
@@ -107,8 +107,8 @@ func (a *attachment) clean() {
 	}
 }
 
-// answers sends a packet each way, and looks who else answers for the pod's
-// address, on any wire, by a MAC that a plugin gave.
+// answers sends a packet each way, and checks that no one else answers for the
+// pod's address, on any wire, with a MAC that a plugin gave.
 func (a *attachment) answers() {
 	if err := echo(a.pod, a.addr, a.l.wires[a.nic], station, a.l.long(settleTime)); err != nil {
 		a.l.violation(nil, "%s, %s, does not reach its station: %v\n%s", a, a.addr, err, a.l.wires[a.nic].IP("addr"))
@@ -121,7 +121,8 @@ func (a *attachment) answers() {
 	found := map[string][]int{} // the wires on which a MAC answered
 	for nic, wire := range a.l.wires {
 		all.Go(func() {
-			// An error is a wire whose NIC is gone or down: nobody answers there.
+			// An error is a wire whose NIC is gone or down: no one answers
+			// there.
 			long := time.Duration(0)
 			if nic == a.nic {
 				long = a.l.long(settleTime)
@@ -143,8 +144,8 @@ func (a *attachment) answers() {
 	}
 }
 
-// echo sends a packet from one address to the other until it is answered, or until
-// that took long.
+// echo sends a packet from one address to the other until it is answered, or
+// until long has passed.
 func echo(from *testnet.Netns, fromAddr string, to *testnet.Netns, toAddr string, long time.Duration) error {
 	server, err := listen(to, toAddr)
 	if err != nil {
@@ -163,7 +164,7 @@ func echo(from *testnet.Netns, fromAddr string, to *testnet.Netns, toAddr string
 			if err != nil {
 				return
 			}
-			_, _ = server.WriteTo(b[:n], peer) // who waits for it asks again
+			_, _ = server.WriteTo(b[:n], peer) // the sender asks again
 		}
 	}()
 	b := make([]byte, 64)
@@ -189,8 +190,8 @@ func listen(n *testnet.Netns, addr string) (c net.PacketConn, err error) {
 	return c, err
 }
 
-// who asks by ARP who has an address, and lists the MACs that answer. It waits
-// long for the first.
+// who asks by ARP for an address, and lists the MACs that answer. It waits long
+// for the first.
 func who(n *testnet.Netns, name, addr string, long time.Duration) (macs []string, err error) {
 	arp := int(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ARP)))
 	var s int

@@ -25,29 +25,29 @@ import (
 )
 
 const (
-	masters  = 2                // of the NICs, the last ones, that macvlans lie on
-	patience = 60 * time.Second // in which a node gets everything into order
-	hangs    = 90 * time.Second // what takes longer hangs
+	masters  = 2                // of the NICs, the last ones, which carry macvlans
+	patience = 60 * time.Second // in which a node must become clean
+	hangs    = 90 * time.Second // a call that takes longer hangs
 )
 
-// hardware is what the NICs of a node are: veths on this machine, functions of
-// PCI in the rig.
+// hardware describes the NICs of a node: veths on this machine, PCI functions
+// in the rig.
 type hardware struct {
 	rdma  bool           // they are functions of PCI, with RDMA devices
-	slow  time.Duration  // how many times longer than on this machine anything may take
+	slow  time.Duration  // factor of slowness compared with this machine
 	keys  map[string]any // of host-device's configuration
 	name  func(nic int) string
 	cable func(nic int) string // the name of the other end, on its wire
-	plug  func(nic int)        // makes it as it is at home, the first time and whenever it is gone
+	plug  func(nic int)        // makes the NIC as it is on the host, at first and whenever it is gone
 	gone  func(nic int) bool   // reports whether it was destroyed, with its pod
 	pull  func(nic int)        // destroys it, wherever it is
-	more  func() string        // tells what else is to be as it was
+	more  func() string        // describes further state that must stay
 	// rest describes what else of a NIC must be as it was. name is the NIC's in n.
 	rest func(n *testnet.Netns, name string, nic int) string
 }
 
-// lab is the node that is attacked. Its netns is that of this process; each NIC
-// has a wire of its own, with a station at its end.
+// lab is the node under attack. Its netns is that of this process; each NIC has
+// a wire of its own, with a station at its end.
 type lab struct {
 	hardware
 	t     *testing.T
@@ -55,18 +55,18 @@ type lab struct {
 	state string
 	node  *testnet.Netns
 	wires [modelNICs]*testnet.Netns
-	whole string            // the node's state with all NICs at home
+	whole string            // the node's state with all NICs on the host
 	home  [modelNICs]string // the dump of each NIC there
-	lent  [modelNICs]string // and in a pod that did nothing to it; of a macvlan for the masters
+	lent  [modelNICs]string // and in a pod that changed nothing; for the masters, of a macvlan
 
 	mu        sync.Mutex
-	free      []int // NICs at home that nobody has, last returned last
+	free      []int // NICs on the host that are not lent, last returned last
 	addresses map[string]ledger.Key
 	given     map[string]gift // by MAC
 	wrong     int
 	done      map[string]int
 	succeeded map[string]int    // attacks
-	refused   map[string]string // and why some were not possible
+	refused   map[string]string // and why some were impossible
 	slowest   time.Duration
 	last      []string // what was done
 }
@@ -76,10 +76,10 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{}, given: map[string]gift{},
 		done: map[string]int{}, succeeded: map[string]int{}, refused: map[string]string{},
 	}
-	// No address that comes by itself, so that there is nothing to wait for.
+	// No generated addresses, so that the test need not wait for them.
 	l.node.Sysctl("ipv6/conf/default/addr_gen_mode", "1")
 	l.hardware = of(l)
-	// Not that of all tests: another program may put its own in that place.
+	// Not the node file of all tests: another program may put its own there.
 	nodeFile := filepath.Join(state, "node.yaml")
 	if err := os.WriteFile(nodeFile, fmt.Appendf(nil, "paths: [%q]\n", l.state), 0o600); err != nil {
 		t.Fatal(err)
@@ -117,11 +117,11 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 	return l
 }
 
-// long returns how long something may take.
+// long returns how long something may take that takes here on this machine.
 func (l *lab) long(here time.Duration) time.Duration { return here * l.slow }
 
-// calm returns what read tells as soon as it tells the same for a while: the
-// kernel is late with some news (linkwatch).
+// calm returns the result of read as soon as it stays the same for a while: the
+// kernel reports some changes late (linkwatch).
 func (l *lab) calm(read func() string) string {
 	before, since := read(), time.Now()
 	for deadline := since.Add(l.long(settleTime)); time.Since(since) < l.long(50*time.Millisecond) && time.Now().Before(deadline); {
@@ -149,7 +149,7 @@ func veths(l *lab) hardware {
 func modelCable(nic int) string { return modelNIC(nic) + "-sw" }
 
 // makeNIC makes a veth, always with the same MAC. As in [world.makeNIC] it gets
-// its name and MAC when all else is done.
+// its name and MAC last.
 func (l *lab) makeNIC(nic int) {
 	name := fmt.Sprint("new", nic)
 	l.node.Batch(nil,
@@ -160,8 +160,8 @@ func (l *lab) makeNIC(nic int) {
 	l.settled(nic)
 }
 
-// furnish configures a NIC, whose name is name after these commands, and its cable
-// as an administrator would.
+// furnish configures a NIC, which is called name after these commands, and its
+// cable as an administrator would.
 func (l *lab) furnish(nic int, name string, first ...string) {
 	l.node.Batch(nil, append(first,
 		fmt.Sprintf("link set %s txqueuelen %d alias 'uplink %d' up", name, 1000+nic, nic),
@@ -169,11 +169,11 @@ func (l *lab) furnish(nic int, name string, first ...string) {
 		fmt.Sprintf("neigh add 10.7.%d.254 lladdr 02:00:00:00:00:fe nud permanent dev %s", nic, name),
 		fmt.Sprintf("route add 10.20.%d.0/24 via 10.7.%d.254 metric 77", nic, nic))...)
 	l.node.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
-	// It takes in what is for others, too: the answers to who asks for nobody (see who).
+	// Promiscuous, for the answers to requests from the zero address (see who).
 	l.wires[nic].Batch(nil, "addr replace "+station+"/24 dev "+l.cable(nic), "link set "+l.cable(nic)+" mtu 9000 promisc on up")
 }
 
-// settled waits until the kernel has told of the NIC's carrier (linkwatch).
+// settled waits until the kernel has reported the NIC's carrier (linkwatch).
 func (l *lab) settled(nic int) {
 	for deadline := time.Now().Add(l.long(settleTime)); !strings.Contains(l.node.Dump(l.name(nic)), "sysfs operstate up"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -183,10 +183,10 @@ func (l *lab) settled(nic int) {
 	}
 }
 
-// station is the address of who is at each wire's other end.
+// station is the address of the host at each wire's other end.
 const station = "10.60.0.254"
 
-// note takes note of what was done to a pod, or of what became of a link.
+// note records an action on a pod, or a change of a link.
 func (l *lab) note(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,11 +194,11 @@ func (l *lab) note(format string, args ...any) {
 	l.last = l.last[max(0, len(l.last)-10*remembered):]
 }
 
-// clock is how notes tell the time.
+// clock is the time format of notes.
 const clock = "15:04:05.000"
 
-// violation tells what is wrong, and what was done before: to all pods, when
-// nothing is said.
+// violation records an error, and the notes before it: by default those of all
+// pods.
 func (l *lab) violation(before []string, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,8 +223,8 @@ func (l *lab) count(what string, n int) {
 	l.done[what] += n
 }
 
-// take returns a NIC that is free, most likely the one that came home last, so
-// that the next pod finds what the pod before it has left on the NIC.
+// take returns a free NIC, most likely the one that was returned last, so that
+// the next pod finds what the pod before it left on the NIC.
 func (l *lab) take(r *rand.Rand) (nic int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,7 +240,7 @@ func (l *lab) take(r *rand.Rand) (nic int, ok bool) {
 	return nic, true
 }
 
-// attachment is one of a pod's.
+// attachment is one attachment of a pod.
 type attachment struct {
 	ledger.Key
 	l       *lab
@@ -294,7 +294,7 @@ func (l *lab) call(verb string, a *attachment, netns string, keys map[string]any
 	return out, err
 }
 
-// add makes an ADD, whose address nobody else has.
+// add runs an ADD with an address that is not in use.
 func (l *lab) add(a *attachment) error {
 	out, err := l.call("ADD", a, a.path(), nil)
 	if err != nil {
@@ -329,12 +329,12 @@ func hardwareAddress(result []byte, ifName string) string {
 }
 
 func (l *lab) del(a *attachment, netns string) error {
-	l.forget(a) // it may be another's before the plugin has ended
+	l.forget(a) // it may be assigned again before the plugin has ended
 	_, err := l.call("DEL", a, netns, nil)
 	return err
 }
 
-// forget takes note that the attachment's address may be another's by now.
+// forget records that the attachment's address may be assigned to another.
 func (l *lab) forget(a *attachment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,7 +343,8 @@ func (l *lab) forget(a *attachment) {
 	}
 }
 
-// dump tells of the interface in the pod, as it is for every pod.
+// dump describes the interface in the pod, without the parts that differ by
+// pod.
 func (a *attachment) dump() string {
 	// Each pod has addresses, and a macvlan a MAC, of its own.
 	ofOne := []string{"address ", "route "}
@@ -373,10 +374,11 @@ func (l *lab) recorded(k ledger.Key) bool {
 	return !errors.Is(err, ledger.ErrNoRecord)
 }
 
-// atHome tells of a NIC on the host, but for what is not given back to a veth and
-// is reported instead (docs/returned.md): threaded NAPI, which the kernel changes
-// only where there are NAPI instances, and a veth without GRO has none; and that a
-// MAC was once set (addr_assign_type), which the kernel lets nobody take back.
+// atHome describes a NIC on the host, except the settings of a veth that cannot
+// be restored and are reported instead (docs/returned.md): threaded NAPI, which
+// the kernel changes only where NAPI instances exist, and a veth without GRO
+// has none; and addr_assign_type, because the kernel never resets the fact that
+// a MAC was set.
 func (l *lab) atHome(nic int) string {
 	var lines []string
 	for line := range strings.Lines(l.node.Dump(l.name(nic))) {
@@ -390,13 +392,14 @@ func (l *lab) atHome(nic int) string {
 	return strings.Join(lines, "") + l.rest(l.node, l.name(nic), nic)
 }
 
-// returned waits until the attachment's NIC is at home as it was, and makes it
-// again if it was destroyed with its pod. Then it is free. The master of a
-// macvlan was there all the time; what pods that live make of it, as a macvlan
-// that listens to everything, is theirs.
+// returned waits until the attachment's NIC is on the host as it was, and makes
+// it again if it was destroyed with its pod. Then it is free. The master of a
+// macvlan was there all the time; changes that living pods cause on it, such as
+// promiscuous mode, are allowed.
 //
-// end, if not nil, ends the pod that had the NIC. Links that it put on the NIC and
-// keeps in a namespace of its own cannot be found, and end with it (SECURITY.md, "What stays open").
+// end, if not nil, ends the pod that had the NIC. Links that it put on the NIC
+// and keeps in a namespace of its own cannot be found, and end with it
+// (SECURITY.md, "What stays open").
 func (l *lab) returned(a *attachment, end func()) {
 	if a.macvlan {
 		return
@@ -428,7 +431,7 @@ func (l *lab) returned(a *attachment, end func()) {
 	l.free = append(l.free, a.nic)
 }
 
-// differ shows how two dumps differ.
+// differ returns the difference between two dumps.
 func differ(before, now string) string {
 	if now == "" {
 		return "it is not there"
@@ -447,7 +450,7 @@ func (l *lab) again(nic int) {
 	l.plug(nic)
 }
 
-// restartAgents has a rail-agent on the node for some of the time.
+// restartAgents runs a rail-agent on the node for some of the time.
 func (l *lab) restartAgents(going func() bool) {
 	r := rand.New(rand.NewPCG(seed, 1000))
 	for going() {
@@ -470,7 +473,7 @@ func pause(r *rand.Rand, most time.Duration, going func() bool) {
 	}
 }
 
-// finish compares the node with what it was, when all pods are gone.
+// finish compares the node with its first state, after the end of all pods.
 func (l *lab) finish() {
 	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(100 * time.Millisecond) {
 		out, err := exec.Command(filepath.Join(testnet.Bin(l.t), "railctl"), "--state-dir", l.state, "gc").CombinedOutput()
@@ -503,7 +506,7 @@ func (l *lab) finish() {
 	}
 }
 
-// watch takes note of what becomes of the host's links.
+// watch records changes of the host's links.
 func (l *lab) watch() {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -513,7 +516,7 @@ func (l *lab) watch() {
 		for {
 			messages, _, err := s.Receive()
 			if err != nil {
-				continue // so many that some are lost: notes are for who reads a failure
+				continue // some are lost if there are many; notes only help to explain a failure
 			}
 			for _, m := range messages {
 				if len(m.Data) < unix.SizeofIfInfomsg {

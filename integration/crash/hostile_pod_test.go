@@ -40,7 +40,7 @@ type hostile struct {
 // remembered is how many of its last attacks a violation prints.
 const remembered = 40
 
-// note takes note of what was done to the pod.
+// note records an action on the pod.
 func (h *hostile) note(format string, args ...any) { h.remember(&h.done, fmt.Sprintf(format, args...)) }
 
 func (h *hostile) remember(list *[]string, what string) {
@@ -57,8 +57,7 @@ func (h *hostile) history() []string {
 }
 
 // attack is the life of a hostile pod: it gets NICs and macvlans, loses one and
-// gets another while it attacks them, and ends in one of the ways in which pods
-// do.
+// gets another while it attacks them, and ends in one of the ways of pods.
 func (l *lab) attack(worker uint64, number int) {
 	h := &hostile{l: l, r: rand.New(rand.NewPCG(seed, worker+1+uint64(number)<<16)), id: fmt.Sprintf("hostile%d-%d", worker, number), over: make(chan struct{})}
 	h.start(attacker.Plan{Seed: h.r.Uint64(), Plain: l.plain, Only: os.Getenv(hostileOnlyVar), Hardware: l.rdma})
@@ -79,8 +78,8 @@ func (l *lab) attack(worker uint64, number int) {
 	h.end()
 }
 
-// start starts the attacker: in a pod that the test makes, or in one that it
-// makes itself with its user namespace.
+// start starts the attacker: in a pod that the test makes, or in one that the
+// attacker makes with its user namespace.
 func (h *hostile) start(p attacker.Plan) {
 	l := h.l
 	h.cmd = exec.Command("/proc/self/exe")
@@ -145,8 +144,8 @@ func (h *hostile) kill() {
 	h.note("killed")
 }
 
-// lend has the plugin attach a NIC, or a macvlan, under the attacker's eyes. It
-// may fail, and then leaves nothing once a DEL came.
+// lend has the plugin attach a NIC, or a macvlan, while the attacker watches.
+// The ADD may fail; after a DEL it must then leave nothing.
 func (h *hostile) lend(ifName string, kind int) {
 	nic, ok := modelNICs-1-h.r.IntN(masters), true
 	if kind%2 == 0 {
@@ -171,11 +170,11 @@ func (h *hostile) lend(ifName string, kind int) {
 	}
 }
 
-// hindered is how long a pod may keep a DEL from success while it lives.
+// hindered is how long a living pod may delay a successful DEL.
 const hindered = 5 * time.Second
 
-// detach has the plugin end an attachment while the attacker lives, who may
-// hinder that, but then keeps no more than it had.
+// detach has the plugin end an attachment while the attacker lives. The
+// attacker may hinder the DEL, but must not gain anything.
 func (h *hostile) detach(i int) {
 	a := h.has[i]
 	for deadline := time.Now().Add(hindered); ; time.Sleep(50 * time.Millisecond) {
@@ -190,18 +189,18 @@ func (h *hostile) detach(i int) {
 		}
 	}
 	if !h.l.rdma && !h.l.node.Has(h.l.name(a.nic)) {
-		return // it is in a namespace within the pod's, or died there with that
+		return // it is in a namespace within the pod's, or was destroyed with that
 	}
 	h.has = append(h.has[:i], h.has[i+1:]...)
 	h.l.count("attackers' NICs that came home while they lived", 1)
 	h.l.returned(a, h.kill)
 }
 
-// end ends the pod, and wants everything back.
+// end ends the pod, and checks that everything was returned.
 func (h *hostile) end() {
 	l := h.l
 	for _, a := range h.has {
-		l.forget(a) // somebody's sweep frees it from here on
+		l.forget(a) // from here on any sweep may free it
 	}
 	path := "/run/netns/" + h.pod.Name
 	switch how := h.r.IntN(4); how {
@@ -236,8 +235,8 @@ func (h *hostile) end() {
 	}
 }
 
-// socket opens a socket in the pod's namespace that outlives the pod, as one
-// does that was handed to another pod.
+// socket opens a socket in the pod's namespace that outlives the pod, like one
+// that was passed to another pod.
 func (h *hostile) socket() (s int) {
 	if err := h.pod.Do(func() (err error) {
 		s, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -19,13 +19,14 @@ import (
 const (
 	hostileVar     = "RAIL_CNI_HOSTILE"      // set in the process of a node: the variant
 	hostileTimeVar = "RAIL_CNI_HOSTILE_TIME" // how long, for each variant
-	hostileOnlyVar = "RAIL_CNI_HOSTILE_ONLY" // some attacks, see [attacker.Plan], for who looks for the cause
+	hostileOnlyVar = "RAIL_CNI_HOSTILE_ONLY" // selects attacks, see [attacker.Plan], to find a cause
 )
 
-// TestHostilePodsHarmNobody has pods attack a node of eight NICs with all that
-// their root may do to its interfaces, while other pods come and go: these get
-// what they would have got alone, nobody else answers for their addresses, and
-// each NIC is at home as it was as soon as its attacker is gone.
+// TestHostilePodsHarmNobody has pods attack a node of eight NICs with
+// everything that their root may do to its interfaces, while other pods come
+// and go: these must get what they would have got alone, no one else may answer
+// for their addresses, and each NIC must be on the host as it was as soon as
+// its attacker is gone.
 //
 // Plain pods have every capability in their network namespace, those of the other
 // variant have a user namespace that owns theirs.
@@ -59,20 +60,21 @@ func TestHostilePodsHarmNobody(t *testing.T) {
 	}
 }
 
-// enoughWrong is how many violations end a run, fewest how many attacks it has.
+// enoughWrong is the number of violations that ends a run, fewest the least
+// number of attacks.
 const enoughWrong, fewest = 20, 10
 
-// runHostile is one node. This process is the first in its pid namespace, and
-// nobody else is in its others.
+// runHostile runs one node. This process is the first in its PID namespace, and
+// alone in its others.
 func runHostile(t *testing.T, plain bool, length time.Duration) {
 	attackFor(t, newLab(t, settle(t), plain, veths), length)
 }
 
-// attackFor has the node attacked, and compares it in the end with what it was.
+// attackFor attacks the node, and in the end compares it with its first state.
 func attackFor(t *testing.T, l *lab, length time.Duration) {
 	var all sync.WaitGroup
 	end := time.Now().Add(length)
-	late := end.Add(l.long(patience)) // a machine that is busy makes few attacks
+	late := end.Add(l.long(patience)) // a busy machine makes few attacks
 	going := func() bool {
 		return (time.Now().Before(end) || l.attacks() < fewest && time.Now().Before(late)) && l.violations() < enoughWrong
 	}
@@ -109,8 +111,8 @@ func (l *lab) attacks() (total int) {
 	return total
 }
 
-// report prints what was done, and fails where an attack never came about: one
-// that the kernel refuses each time attacks nobody.
+// report prints the attacks, and fails if one never succeeded: an attack that
+// the kernel always refuses tests nothing.
 func (l *lab) report(length time.Duration) {
 	variant := map[bool]string{true: "plain", false: "with a user namespace"}[l.plain]
 	if l.rdma {

@@ -11,9 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// settleTime is how long what a step leaves to the kernel and to the agent may
-// take: a carrier that comes back, a record that the agent had at hand when a GC
-// passed it over.
+// settleTime bounds the asynchronous work after a step: a carrier that returns,
+// a record that a GC skipped because the agent had its lock.
 const settleTime = 10 * time.Second
 
 // violations compares the node with the model when all operations are over.
@@ -95,8 +94,8 @@ func (w *world) wrongRecords() (found []string) {
 	return found
 }
 
-// end ends all attachments as a runtime and the node would, and wants everything
-// back. The pods that live go on: they are as good as new.
+// end ends all attachments as a runtime and the node would, and checks that
+// everything was returned. Living pods go on without attachments.
 func (w *world) end() (found []string) {
 	for k, m := range w.held {
 		if m.fate == orphaned {
@@ -107,7 +106,7 @@ func (w *world) end() (found []string) {
 		}
 	}
 	clear(w.held)
-	if w.agent == nil { // who does it alone
+	if w.agent == nil { // no agent does it
 		if v := w.sweep().do()(); v != "" {
 			found = append(found, v)
 		}

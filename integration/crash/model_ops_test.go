@@ -20,18 +20,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// operation is one of a step: what it does to the node while the step's others
-// are at work, and what comes of it for the model. The text is for who reads a
+// operation is one of a step: its work on the node, concurrently with the
+// step's others, and its effect on the model. The text is for the reader of a
 // failing sequence.
 type operation struct {
 	text string
-	// do gives the verdict, which is asked for when all operations of the step
+	// do returns the verdict, which is called when all operations of the step
 	// are over, in their order: first of those that free NICs, then of those
-	// that get them. Until then nothing of the model changes.
+	// that lend them. The model does not change before that.
 	do func() (verdict func() (violation string))
 }
 
-// outright makes an operation that has nothing to say to the model.
+// outright makes an operation that does not change the model.
 func outright(text string, do func() (violation string)) operation {
 	return operation{text, func() func() string {
 		violation := do()
@@ -57,8 +57,8 @@ func (w *world) call(c modelCall, verdict func(out []byte, err error) (violation
 	}}
 }
 
-// holder gives an attachment that may have the NIC, as far as the model knows.
-func (w *world) holder(nic int) *modelled {
+// holder returns an attachment that may have the NIC, as far as the model knows.
+func (w *world) holder(nic int) *modeled {
 	for _, m := range w.held {
 		if m.nic == nic {
 			return m
@@ -67,18 +67,18 @@ func (w *world) holder(nic int) *modelled {
 	return nil
 }
 
-// of gives the attachments of a pod.
-func (w *world) of(pod *modelPod) (all []*modelled) {
+// of returns the attachments of a pod.
+func (w *world) of(pod *modelPod) (all []*modeled) {
 	for _, m := range w.held {
 		if m.pod == pod {
 			all = append(all, m)
 		}
 	}
-	slices.SortFunc(all, func(a, b *modelled) int { return strings.Compare(a.IfName, b.IfName) })
+	slices.SortFunc(all, func(a, b *modeled) int { return strings.Compare(a.IfName, b.IfName) })
 	return all
 }
 
-// pod gives the pod of that number, and makes it if need be.
+// pod returns the pod of that number, and makes it if need be.
 func (w *world) pod(number int) *modelPod {
 	if w.pods[number] == nil {
 		w.serial++
@@ -87,20 +87,19 @@ func (w *world) pod(number int) *modelPod {
 	return w.pods[number]
 }
 
-// add makes an ADD. busy says that another operation of the step wants the same
-// NIC.
+// add makes an ADD. busy: another operation of the step wants the same NIC.
 func (w *world) add(c modelCall, busy bool) operation {
 	before, holder := w.held[c.key], w.holder(c.nic)
 	return w.call(c, func(out []byte, err error) string {
-		attaches := before != nil && before.fate == attached // and is to be refused
+		attaches := before != nil && before.fate == attached // and must be refused
 		switch {
 		case errors.Is(err, errKilled):
 			if !attaches {
-				w.held[c.key] = &modelled{Key: c.key, nic: c.nic, pod: c.pod, fate: unknown}
+				w.held[c.key] = &modeled{Key: c.key, nic: c.nic, pod: c.pod, fate: unknown}
 			}
 			return ""
 		case err != nil && before != nil && before.fate == unknown:
-			return "" // it ended the former, or not
+			return "" // it may have ended the earlier one
 		case err != nil && (before != nil || holder != nil || busy):
 			if code := cnierr.Code(err); code != cnierr.NameTaken && code != cnierr.NICLent && code != cnierr.NICNotFound {
 				return fmt.Sprintf("ADD %s of a NIC that another has: %v", c.key, err)
@@ -118,14 +117,14 @@ func (w *world) add(c modelCall, busy bool) operation {
 			if m.fate == attached {
 				return fmt.Sprintf("ADD %s got %s, which %s has", c.key, modelNIC(c.nic), k)
 			}
-			delete(w.held, k) // the killed one had not come so far, or its pod is gone
+			delete(w.held, k) // it was killed before that, or its pod is gone
 		}
-		w.held[c.key] = &modelled{Key: c.key, nic: c.nic, pod: c.pod, fate: attached, addr: address(out), result: out}
+		w.held[c.key] = &modeled{Key: c.key, nic: c.nic, pod: c.pod, fate: attached, addr: address(out), result: out}
 		return ""
 	})
 }
 
-// del makes a DEL of an attachment, or of one that is none.
+// del makes a DEL, with or without an attachment.
 func (w *world) del(c modelCall) operation {
 	return w.call(c, func(_ []byte, err error) string {
 		m := w.held[c.key]
@@ -144,7 +143,7 @@ func (w *world) del(c modelCall) operation {
 }
 
 // check makes a CHECK of an attachment.
-func (w *world) check(m *modelled) operation {
+func (w *world) check(m *modeled) operation {
 	c := modelCall{verb: "CHECK", key: m.Key, nic: m.nic, pod: m.pod, keys: map[string]any{"prevResult": json.RawMessage(m.result)}}
 	return w.call(c, func(_ []byte, err error) string {
 		switch {
@@ -157,7 +156,7 @@ func (w *world) check(m *modelled) operation {
 	})
 }
 
-// gc makes a GC of a NIC's network, which knows what is attached.
+// gc makes a GC of a NIC's network, with the list of its attachments.
 func (w *world) gc(nic int, fuse time.Duration) operation {
 	valid := []types.GCAttachment{}
 	for _, m := range w.held {
@@ -193,8 +192,8 @@ func (w *world) sweep() operation {
 	})
 }
 
-// restartAgent ends rail-agent by the signal, a while after the step began, if
-// it runs, and starts it, if it is to be there.
+// restartAgent ends a running rail-agent by the signal, some time after the
+// step began, and starts it again if it is to run.
 func (w *world) restartAgent(after time.Duration, signal syscall.Signal, again bool) operation {
 	text := fmt.Sprintf("rail-agent, after %v: %v, started: %v", after, signal, again)
 	return outright(text, func() (violation string) {
@@ -211,7 +210,7 @@ func (w *world) restartAgent(after time.Duration, signal syscall.Signal, again b
 }
 
 // kill ends the pod. Its NICs, which are veths, end with it, and are made again
-// at once: a NIC of hardware would fall home.
+// at once: a NIC of hardware would return to the host.
 func (w *world) kill(number int) operation {
 	pod := w.pods[number]
 	return outright("end of the netns of "+pod.id, func() string {
@@ -238,8 +237,8 @@ func (w *world) kill(number int) operation {
 	})
 }
 
-// rename gives the interface another name in the pod.
-func (w *world) rename(m *modelled) operation {
+// rename renames the interface in the pod.
+func (w *world) rename(m *modeled) operation {
 	from, to := m.IfName, "my"+m.IfName
 	if m.renamed != "" {
 		from, to = to, from
@@ -255,8 +254,8 @@ func (w *world) rename(m *modelled) operation {
 	}}
 }
 
-// draw chooses a step: one operation that wants the node for itself, or some
-// that run at the same time.
+// draw chooses a step: one operation that needs the node for itself, or some
+// that run concurrently.
 func (w *world) draw(rt *rapid.T) []operation {
 	number := rapid.IntRange(0, modelPods-1).Draw(rt, "pod")
 	switch rapid.IntRange(0, 9).Draw(rt, "kind") {
@@ -280,15 +279,15 @@ func (w *world) draw(rt *rapid.T) []operation {
 		c.fuse, c.alone = drawFuse(rt)
 		switch {
 		case kind < 5 || len(has) == 0 && kind < 8:
-			// Of an attachment that a killed ADD may have made nobody asks for
-			// another NIC; which of the two it had then could not be known.
+			// Never ask for another NIC for an attachment that a killed ADD may
+			// have made: the model could not know which of the two it had.
 			if m := w.held[c.key]; m != nil {
 				c.nic = m.nic
 			}
 			c.verb = "ADD"
 			adds = append(adds, c)
 			wanted[c.nic]++
-		case kind == 8: // a runtime that has lost count, or another runtime
+		case kind == 8: // a runtime with an outdated list, or another runtime
 			if len(has) > 0 {
 				c.key, c.nic = has[0].Key, has[0].nic
 			}
@@ -318,8 +317,8 @@ func (w *world) draw(rt *rapid.T) []operation {
 	return ops
 }
 
-// drawFuse draws when a plugin is killed, mostly never, and whether its children
-// live on.
+// drawFuse draws when a plugin is killed, mostly never, and whether its
+// children survive.
 func drawFuse(rt *rapid.T) (fuse time.Duration, alone bool) {
 	if rapid.IntRange(0, 3).Draw(rt, "killed") != 0 {
 		return 0, false
@@ -327,7 +326,7 @@ func drawFuse(rt *rapid.T) (fuse time.Duration, alone bool) {
 	return time.Duration(rapid.IntRange(1, 120).Draw(rt, "fuse")) * time.Millisecond, rapid.Bool().Draw(rt, "alone")
 }
 
-// drawRestart draws what becomes of the agent.
+// drawRestart draws an operation on the agent.
 func (w *world) drawRestart(rt *rapid.T) operation {
 	signal := syscall.SIGKILL
 	if rapid.IntRange(0, 3).Draw(rt, "asked") == 0 {

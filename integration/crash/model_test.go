@@ -27,7 +27,7 @@ const (
 	sequence  = 24 // steps on average
 )
 
-// fate is what the model knows of an attachment.
+// fate is the model's knowledge of an attachment.
 type fate string
 
 const (
@@ -36,8 +36,8 @@ const (
 	orphaned fate = "orphaned" // its pod is gone
 )
 
-// modelled is an attachment in the model. What is not there is free.
-type modelled struct {
+// modeled is an attachment in the model. A missing one is free.
+type modeled struct {
 	ledger.Key
 	nic     int
 	pod     *modelPod
@@ -47,14 +47,14 @@ type modelled struct {
 	renamed string // the pod's own name for the interface
 }
 
-// modelPod is a pod: another one, with another id, each time it comes back.
+// modelPod is a pod. It gets a new ID each time it is made again.
 type modelPod struct {
 	*testnet.Netns
 	id string
 }
 
-// world is a node with its pods, and the model beside it. The node's netns is
-// that of this process. While a step's operations run nobody changes the model.
+// world is a node with its pods, and its model. The node's netns is that of
+// this process. While a step's operations run the model does not change.
 type world struct {
 	t      *testing.T
 	node   *testnet.Netns
@@ -65,7 +65,7 @@ type world struct {
 	home   []string // and the snapshot of each NIC
 	pods   [modelPods]*modelPod
 	serial int
-	held   map[ledger.Key]*modelled
+	held   map[ledger.Key]*modeled
 	done   map[string]int // what was done, counted
 }
 
@@ -74,13 +74,13 @@ func modelNIC(nic int) string { return fmt.Sprintf("rail%d", nic) }
 func modelMAC(nic int) string { return fmt.Sprintf("02:00:00:00:03:%02x", nic) }
 
 func newWorld(t *testing.T, done map[string]int) *world {
-	w := &world{t: t, node: testnet.Here(t), wire: testnet.NewNetns(t, "wire"), held: map[ledger.Key]*modelled{}, done: done}
-	// No address that comes by itself, so that there is nothing to wait for.
+	w := &world{t: t, node: testnet.Here(t), wire: testnet.NewNetns(t, "wire"), held: map[ledger.Key]*modeled{}, done: done}
+	// No generated addresses, so that the test need not wait for them.
 	w.node.Sysctl("ipv6/conf/default/addr_gen_mode", "1")
 	for nic := range modelNICs {
 		w.makeNIC(nic)
 	}
-	// The kernel tells of a carrier a while after it is there (linkwatch).
+	// The kernel reports a carrier with a delay (linkwatch).
 	for w.whole = w.node.State(); strings.Contains(w.whole, "NO-CARRIER"); w.whole = w.node.State() {
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -90,7 +90,7 @@ func newWorld(t *testing.T, done map[string]int) *world {
 	return w
 }
 
-// abandon takes out of the way what a violation leaves.
+// abandon removes what a violation leaves.
 func (w *world) abandon() {
 	w.restartAgent(0, syscall.SIGKILL, false).do()
 	for _, p := range w.pods {
@@ -112,9 +112,9 @@ func (w *world) abandon() {
 	}
 }
 
-// makeNIC makes a NIC as it is at home, always with the same MAC. It gets its
-// name and MAC when all else is done: until then an agent that looks for one
-// which died does not take it for that.
+// makeNIC makes a NIC as it is on the host, always with the same MAC. It gets
+// its name and MAC last: until then an agent that looks for a destroyed one
+// does not mistake it for that.
 func (w *world) makeNIC(nic int) {
 	name := modelNIC(nic)
 	w.node.Batch(nil,
@@ -126,7 +126,7 @@ func (w *world) makeNIC(nic int) {
 	w.wire.IP("link", "set", name+"-sw", "up")
 }
 
-// snapshot gives the NIC's state on the host, "" if it is not there.
+// snapshot returns the NIC's state on the host, "" if it is not there.
 func (w *world) snapshot(nic int) string {
 	w.t.Helper()
 	l, err := w.node.ByName(modelNIC(nic))
@@ -142,7 +142,7 @@ func (w *world) snapshot(nic int) string {
 	}
 	s.Taken, s.Index, s.Routes = time.Time{}, 0, nil // routes name indexes; the end of a sequence compares them
 	for i := range s.Addresses {
-		s.Addresses[i].Raw = nil // has the time that it was given
+		s.Addresses[i].Raw = nil // contains the time when it was set
 	}
 	text, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
@@ -178,8 +178,8 @@ func (w *world) run(c modelCall) ([]byte, error) {
 	return execute(testnet.Bin(w.t), "host-device", c, netns, conf)
 }
 
-// execute runs a plugin of the directory bin for a call, with a configuration. A
-// killed one ends with errKilled; by then its children have ended as well.
+// execute runs a plugin of the directory bin for a call, with a configuration.
+// A killed one returns errKilled; by then its children have ended as well.
 func execute(bin, plugin string, c modelCall, netns string, conf map[string]any) ([]byte, error) {
 	text, err := json.Marshal(conf)
 	if err != nil {
@@ -218,8 +218,8 @@ func execute(bin, plugin string, c modelCall, netns string, conf map[string]any)
 
 var errKilled = errors.New("killed")
 
-// awaitGroup waits for the end of what a program that is over has left behind,
-// and reaps it: this process is the first of its pid namespace.
+// awaitGroup waits for the end of the processes that a program has left behind,
+// and reaps them: this process is the first of its PID namespace.
 func awaitGroup(leader int) {
 	for {
 		_, err := syscall.Wait4(-leader, nil, syscall.WNOHANG, nil)
@@ -230,7 +230,7 @@ func awaitGroup(leader int) {
 	}
 }
 
-// keeper is a rail-agent that runs.
+// keeper is a running rail-agent.
 type keeper struct {
 	cmd  *exec.Cmd
 	log  bytes.Buffer
@@ -253,7 +253,7 @@ func startKeeper(t *testing.T, state string) *keeper {
 	return k
 }
 
-// end ends the agent. Asked to, it has to do so by itself.
+// end ends the agent. After SIGTERM it must end by itself.
 func (k *keeper) end(signal syscall.Signal) (violation string) {
 	late := time.AfterFunc(k.long, func() { _ = k.cmd.Process.Kill() })
 	_ = k.cmd.Process.Signal(signal) // what it ended by is seen below

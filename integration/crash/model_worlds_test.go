@@ -30,8 +30,8 @@ const (
 	worldVar  = "RAIL_CNI_MODEL_WORLD" // set in the process of a world
 )
 
-// shortening is how long rapid may try to make a failing sequence shorter: each
-// try takes seconds.
+// shortening bounds rapid's shortening of a failing sequence: each try takes
+// seconds.
 const shortening = 5 * time.Minute
 
 func fromEnv(name string, otherwise int) int {
@@ -42,9 +42,9 @@ func fromEnv(name string, otherwise int) int {
 }
 
 // TestNodeDoesAsTheModelSays runs random sequences of steps, and compares the
-// node with the model after each: no NIC in two pods, none on the host under another's
-// name, all that is free at home as it was, no address twice, no record too
-// many or too few.
+// node with the model after each: no NIC in two pods, none on the host under
+// another's name, all free ones on the host as before, no address twice, no
+// record too many or too few.
 //
 // A step is the end of a pod, a GC, or up to four operations at once, each for
 // another pod: ADD, DEL, CHECK, another runtime's DEL, "railctl gc", a rename in
@@ -86,9 +86,9 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	}
 }
 
-// startWorld runs this program again in namespaces of its own, of the kinds
-// network, mount and process, with the programs in bin, and gives what was done
-// there, and what it said. A sequence that fails is made shorter for so long.
+// startWorld runs this program again in network, mount and process namespaces
+// of its own, with the programs in bin. It returns the counts of operations and
+// the output. shorten bounds the shortening of a failing sequence.
 func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duration) (done map[string]int, said string, err error) {
 	runtime.LockOSThread() // the world ends with the thread that made it
 	defer runtime.UnlockOSThread()
@@ -127,9 +127,9 @@ func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duratio
 	return done, out.String() + errOut.String(), err
 }
 
-// inNamespaces returns the command that runs this program again in namespaces of
-// its own, of the kinds network, mount and process, which end with the thread
-// that starts it.
+// inNamespaces returns the command that runs this program again in network,
+// mount and process namespaces of its own, which end with the thread that
+// starts it.
 func inNamespaces(args []string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -137,16 +137,16 @@ func inNamespaces(args []string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// progress begins the lines in which a world says what it has done so far, and
-// how often in steps it does.
+// progress begins the lines in which a world reports its progress, which it
+// does every so many steps.
 const (
 	progress      = "progress: "
 	progressEvery = 50 * sequence
 )
 
-// runWorld runs one world for at least so many steps, in sequences that end with
-// everything free. This process is the first in its pid namespace, and nobody
-// else is in its others.
+// runWorld runs one world for at least so many steps, in sequences that end
+// with everything free. This process is the first in its PID namespace, and
+// alone in its others.
 func runWorld(t *testing.T, steps int) {
 	state := settle(t)
 	var w *world
@@ -175,8 +175,7 @@ func runWorld(t *testing.T, steps int) {
 			if len(found) == 0 {
 				return
 			}
-			// Rapid prints a sequence that failed again, and not what was found: it
-			// shortens what fails with the same words.
+			// Rapid prints a failing sequence again, but not the violation.
 			fmt.Printf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
 			failed = true
 			w.abandon() // what a failed sequence leaves is of no use
@@ -204,7 +203,7 @@ func runWorld(t *testing.T, steps int) {
 	tell()
 }
 
-// step does all operations at once, and gives what is wrong then.
+// step runs all operations concurrently and returns the violations.
 func (w *world) step(all []operation) (found []string) {
 	verdicts := make([]func() string, len(all))
 	var wg sync.WaitGroup
@@ -222,8 +221,7 @@ func (w *world) step(all []operation) (found []string) {
 }
 
 // settle makes this process's namespaces a node's: with /proc and /sys of its
-// own, and no named netns but those that it makes. It gives the directory for
-// states.
+// own, and without named netns. It returns the directory for states.
 func settle(t *testing.T) (state string) {
 	t.Helper()
 	state = t.TempDir()

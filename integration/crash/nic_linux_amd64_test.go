@@ -25,16 +25,15 @@ const (
 	spareName = "ens13np0"
 )
 
-// chained is the plugin that stands in a chain, and prevResult what it gets
-// there.
+// chained is the plugin of the chain, and prevResult its input there.
 const (
 	chained    = "rdma"
 	prevResult = `{"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "pod"}], "ips": [{"address": "10.55.0.9/24", "interface": 0}]}`
 )
 
-// host is a node with two NICs, the cables' other ends, and the pod of now. The
-// MACs are always the same, so that a NIC that died with its pod, as a veth
-// does, can be made again as it was.
+// host is a node with two NICs, the cables' other ends, and the current pod.
+// The MACs are always the same, so that a NIC that was destroyed with its pod,
+// as a veth is, can be made again as it was.
 type host struct {
 	t          *testing.T
 	node, wire *testnet.Netns
@@ -46,11 +45,11 @@ type host struct {
 	before     string // the node's state with both NICs at home
 	without    string // and after the first was destroyed
 
-	// What is another thing on a host whose NICs have RDMA (rail); nil here.
-	inside  bool                   // the node is where the test runs
-	prepare func()                 // follows the making of a pod
-	settle  func() (lost []string) // comes before the host is compared
-	renew   func()                 // makes the host again when something was lost
+	// Hooks for a host whose NICs have RDMA (rail); nil here.
+	inside  bool                   // the node is the test's own namespace
+	prepare func()                 // runs after a pod was made
+	settle  func() (lost []string) // runs before the host is compared
+	renew   func()                 // makes the host again after a loss
 }
 
 func newHost(t *testing.T, plugin, verb, bin string) *host {
@@ -66,8 +65,8 @@ func newHost(t *testing.T, plugin, verb, bin string) *host {
 	return h
 }
 
-// nic makes a NIC with a cable. One of the name that died with its pod takes its
-// cable's other end along a while later.
+// nic makes a NIC with a cable. If one of this name was destroyed with its pod,
+// its cable's other end follows a while later.
 func (h *host) nic(name string, number int) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if _, err := h.wire.ByName(name + "-sw"); errors.Is(err, link.ErrNotFound) {
@@ -87,7 +86,7 @@ func (h *host) nic(name string, number int) {
 	h.t.Fatalf("%s has no link-local address", name)
 }
 
-// furnish gives the NIC that is lent what a move to a pod takes away.
+// furnish configures on the lent NIC everything that a move to a pod removes.
 func (h *host) furnish() {
 	h.node.Batch(nil,
 		"link property add dev "+nicName+" altname enp4s0np0",
@@ -100,7 +99,7 @@ func (h *host) furnish() {
 	h.node.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
 }
 
-// call is the call of the host's plugin for the pod of now.
+// call is the call of the host's plugin for the current pod.
 func (h *host) call(verb string) testnet.Call {
 	return h.callFor(verb, fmt.Sprintf("c%d", h.pods), h.pod, nicName)
 }
@@ -109,7 +108,7 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 	h.t.Helper()
 	plugin := h.plugin
 	if nic == spareName && plugin == chained {
-		plugin = "host-device" // nothing made an interface of it
+		plugin = "host-device" // the chain has no plugin that makes an interface
 	}
 	conf := map[string]any{"cniVersion": "1.1.0", "name": "roce-net1", "type": plugin, "stateDir": h.state}
 	if plugin == chained {
@@ -128,7 +127,7 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 	}
 }
 
-// traced makes of a call what the harness runs.
+// traced makes the program for the harness from a call.
 func (h *host) traced(c testnet.Call) program {
 	h.t.Helper()
 	args := h.enter(c.Plugin)
@@ -139,7 +138,7 @@ func (h *host) traced(c testnet.Call) program {
 	}
 }
 
-// enter gives the command that runs a program in the node.
+// enter returns the command that runs a program in the node.
 func (h *host) enter(args ...string) []string {
 	h.t.Helper()
 	if h.inside {
@@ -176,12 +175,12 @@ const (
 	byAgain   = "the same ADD again, and DEL"
 )
 
-// recover does what follows and compares the host.
+// recover runs a recovery and compares the host.
 func (h *host) recover(recovery string, o outcome) (lost []string) {
 	h.t.Helper()
 	want := h.before
-	// An ADD that says that it failed has taken everything back by itself, but
-	// for one that could not say that it is done.
+	// An ADD that failed has rolled back everything itself, except one whose
+	// last answer failed.
 	if h.verb == "ADD" && strings.Contains(o.stdout, `"code"`) && o.at != "write stdout" {
 		for _, r := range h.recorded() {
 			lost = append(lost, "ADD failed, and "+r)
@@ -217,7 +216,7 @@ func (h *host) recover(recovery string, o outcome) (lost []string) {
 			lost = append(lost, err.Error())
 		}
 	case byAgain:
-		run(h.call("ADD"), true) // it is refused where the first had got through
+		run(h.call("ADD"), true) // refused if the first had succeeded
 		run(h.call("DEL"), false)
 	}
 	if h.settle != nil {
@@ -262,8 +261,8 @@ func (h *host) runAgent() error {
 
 const agentTime = 10 * time.Second
 
-// held gives what the ledger and the address pool still have. What is of no
-// account in the pool goes with the next ADD: only what is left then counts.
+// held returns the entries of the ledger and the address pool. The next ADD
+// removes stale files of the pool, so only the entries after it count.
 func (h *host) held() []string {
 	h.t.Helper()
 	held := h.recorded()
@@ -281,7 +280,7 @@ func (h *host) held() []string {
 	return held
 }
 
-// recorded gives what the ledger has.
+// recorded returns the records of the ledger.
 func (h *host) recorded() (found []string) {
 	h.t.Helper()
 	l, err := ledger.Open(h.state)
@@ -299,7 +298,7 @@ func (h *host) recorded() (found []string) {
 	return found
 }
 
-// refresh makes the host as it was for the next point.
+// refresh restores the host for the next point.
 func (h *host) refresh(is string, spoilt bool) {
 	h.t.Helper()
 	switch {

@@ -13,7 +13,7 @@ import (
 )
 
 // plant builds a host-device with a bug: pieces of a source file replaced. The
-// tree itself stays as it is.
+// tree itself stays unchanged.
 func plant(t *testing.T, source string, replace ...string) (bin string) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", source))
@@ -57,8 +57,8 @@ func plant(t *testing.T, source string, replace ...string) (bin string) {
 // everyPoint is a sample of all points.
 const everyPoint = 1 << 20
 
-// TestPlantedBugsAreFound is the test of the harness: with the record written
-// after the move, or removed before the NIC is home, it has to find losses.
+// TestPlantedBugsAreFound tests the harness: with the record written after the
+// move, or removed before the NIC is on the host, it must find losses.
 func TestPlantedBugsAreFound(t *testing.T) {
 	for name, bug := range map[string]struct {
 		verb, source string
@@ -88,8 +88,8 @@ func TestPlantedBugsAreFound(t *testing.T) {
 	}
 }
 
-// TestModelFindsAPlantedBug is the test of the model, by a DEL that keeps the
-// address. The shortest sequence, an ADD and the end, takes minutes to be found.
+// TestModelFindsAPlantedBug tests the model by a DEL that keeps the address. To
+// find the shortest sequence, an ADD and the end, takes minutes.
 func TestModelFindsAPlantedBug(t *testing.T) {
 	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
 	_, said, err := startWorld(t, bin, 0, 10*sequence, 20*time.Second)

@@ -23,7 +23,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// plane is the control plane of all tests, started when the first wants it.
+// plane is the control plane of all tests. The first that needs it starts it.
 var plane struct {
 	sync.Mutex
 	*controlplane.Plane
@@ -79,7 +79,7 @@ func newNamespace(t *testing.T) (kubeconfig string) {
 }
 
 // Containers. "was" and "a" are sandboxes of one pod: the second takes over the
-// address that the first had.
+// address of the first.
 const (
 	was, a, b, c = "was", "a", "b", "c"
 	own          = "10.0.0.0/24"
@@ -115,7 +115,7 @@ func (p *pool) program(verb, id, cidr string) program {
 	}}
 }
 
-// run runs a verb to its end, and gives the address of an ADD.
+// run runs a verb to its end and returns the address of an ADD.
 func (p *pool) run(verb, id, cidr string) (addr string) {
 	p.t.Helper()
 	call := p.program(verb, id, cidr)
@@ -130,7 +130,7 @@ func (p *pool) run(verb, id, cidr string) (addr string) {
 	return address(stdout.Bytes())
 }
 
-// address gives the first address of a result, or "".
+// address returns the first address of a result, or "".
 func address(result []byte) string {
 	var r struct{ IPs []struct{ Address string } }
 	if json.Unmarshal(result, &r) != nil || len(r.IPs) == 0 {
@@ -148,10 +148,10 @@ func (p *pool) begin() program {
 	return p.program(p.verb, a, own)
 }
 
-// byReconciler is that of the cluster, which frees what no pod has.
+// byReconciler is the cluster's recovery, which frees addresses without a pod.
 const byReconciler = "the reconciler"
 
-// recover lets others use the pools meanwhile. No two may get one address.
+// recover lets others use the pools. No two may get one address.
 func (p *pool) recover(recovery string, o outcome) []string {
 	p.t.Helper()
 	held := map[string]string{}
@@ -186,7 +186,7 @@ func (p *pool) recover(recovery string, o outcome) []string {
 	return lost
 }
 
-// settleLocal lets somebody take each pool's lock, who tidies up if he must.
+// settleLocal takes each pool's lock, which tidies up if needed.
 func (p *pool) settleLocal() {
 	for _, cidr := range []string{own, wider} {
 		p.run("ADD", "settle", cidr)
@@ -197,8 +197,8 @@ func (p *pool) settleLocal() {
 	}
 }
 
-// settleCluster does what the next call, or the agent, would. An entry must be
-// gone before the reconciler comes, unless nothing else did.
+// settleCluster does the work of the next call, or of the agent. An entry must
+// be gone before the reconciler runs, unless nothing else ran.
 func (p *pool) settleCluster(recovery string) {
 	p.t.Helper()
 	client, err := kube.Open(kube.Config{Kubeconfig: p.kubeconfig, UserAgent: "crash"})
@@ -225,7 +225,8 @@ func (p *pool) settleCluster(recovery string) {
 	p.wantNone(client, "after the reconciler", true)
 }
 
-// wantNone wants no entry in the cluster's pools, and no reservation if all.
+// wantNone fails the test if the cluster's pools have an entry or, if all is
+// set, a reservation.
 func (p *pool) wantNone(client *kube.Client, when string, all bool) {
 	p.t.Helper()
 	found, err := api.Inspect(p.t.Context(), client)
@@ -242,8 +243,9 @@ func (p *pool) wantNone(client *kube.Client, when string, all bool) {
 	}
 }
 
-// TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled kills it at each
-// change, on both stores, and has others use the pools right after.
+// TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled kills whereabouts at
+// each change, on both stores, and has others use the pools immediately
+// afterwards.
 func TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled(t *testing.T) {
 	type scenario struct {
 		name   string

@@ -18,9 +18,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// TestHostilePodsHarmNobodyOnNICsWithRDMA is [TestHostilePodsHarmNobody] on NICs
-// that the kernel sends home from a pod that died, in RDMA mode exclusive: pods
-// attack the RDMA devices, and what the driver keeps, as well.
+// TestHostilePodsHarmNobodyOnNICsWithRDMA is [TestHostilePodsHarmNobody] on
+// NICs that the kernel returns from a dead pod, in exclusive RDMA mode: pods
+// also attack the RDMA devices and the drivers' settings.
 //
 // It is part of "make crash" only (scripts/test-rig.sh leaves it out).
 func TestHostilePodsHarmNobodyOnNICsWithRDMA(t *testing.T) {
@@ -38,8 +38,8 @@ func TestHostilePodsHarmNobodyOnNICsWithRDMA(t *testing.T) {
 	}
 }
 
-// cardPCI and cablePCI are the places of a NIC, and of its cable's other end: NICs
-// whose slots end with the same digit reach each other.
+// cardPCI and cablePCI are the PCI addresses of a NIC and of its cable's other
+// end: NICs whose slots end with the same digit reach each other.
 func cardPCI(nic int) string  { return fmt.Sprintf("0000:00:%02x.0", 11+nic) }
 func cablePCI(nic int) string { return fmt.Sprintf("0000:00:%02x.0", 21+nic) }
 
@@ -51,8 +51,8 @@ const (
 // podRange has the addresses of all pods.
 var podRange = netip.MustParsePrefix("10.60.0.0/24")
 
-// cards are the rig's NICs. An emulated processor is slow, and slower beside
-// others.
+// cards returns the rig's NICs. An emulated processor is slow, and slower
+// beside others.
 func cards(l *lab) hardware {
 	h := hardware{
 		rdma: true, slow: 6, name: modelNIC, cable: modelCable,
@@ -95,7 +95,8 @@ func (l *lab) driver(what string, nic int) {
 	}
 }
 
-// netdevOf returns the name of the interface of a function, if it is on the host.
+// netdevOf returns the name of the interface of a function, "" if it is not on
+// the host.
 func netdevOf(pci string) string {
 	found, _ := filepath.Glob("/sys/bus/pci/devices/" + pci + "/net/*")
 	if len(found) == 0 {
@@ -104,7 +105,7 @@ func netdevOf(pci string) string {
 	return filepath.Base(found[0])
 }
 
-// plugCard configures a NIC as it is at home, and the first time its cable.
+// plugCard configures a NIC as it is on the host, and the first time its cable.
 func (l *lab) plugCard(nic int) {
 	if _, err := os.Stat(filepath.Join(driverDir, cardPCI(nic))); err != nil {
 		l.driver("bind", nic)

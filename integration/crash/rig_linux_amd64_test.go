@@ -18,18 +18,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// rail is a host in the rig: its NICs fall home when their pod dies, and have
-// RDMA devices.
+// rail is a host in the rig: its NICs return to the host when their pod dies,
+// and have RDMA devices.
 type rail struct {
 	*host
 	devices string // of RDMA, before
 }
 
-// nicPCI is where the rig has the NIC nicName.
+// nicPCI is the PCI address of the NIC nicName in the rig.
 const nicPCI = "0000:00:0c.0"
 
-// newRail gives the machine's own netns with two NICs, in an RDMA mode. t is that
-// of everything that comes.
+// newRail returns the machine's own netns with two NICs, in an RDMA mode. It
+// lives until the end of t.
 func newRail(t *testing.T, plugin string, m rdma.Mode) *rail {
 	t.Helper()
 	if os.Getenv(rig.Mark) == "" {
@@ -49,7 +49,7 @@ func newRail(t *testing.T, plugin string, m rdma.Mode) *rail {
 	return r
 }
 
-// load loads the NICs' driver anew: whatever became of them, they are back.
+// load reloads the NICs' driver, which makes them again in any case.
 func (r *rail) load() {
 	r.t.Helper()
 	for key, value := range map[string]string{"accept_dad": "0", "router_solicitations": "0"} {
@@ -60,13 +60,13 @@ func (r *rail) load() {
 	}
 }
 
-// cable sets the NICs up and takes down how everything is.
+// cable sets the NICs up and records the state.
 func (r *rail) cable() {
 	r.t.Helper()
 	for _, name := range []string{nicName, spareName} {
 		r.node.Batch(nil, "link set "+name+" mtu 9000 up")
 	}
-	if r.plugin != chained { // whoever lends the NIC does not bring it home as it was
+	if r.plugin != chained { // the plugin that lends the NIC in a chain does not restore it
 		r.furnish()
 	}
 	r.carrier()
@@ -74,8 +74,8 @@ func (r *rail) cable() {
 	r.devices = r.state()
 }
 
-// carrier waits until both NICs have one, of which the kernel tells late when it
-// is busy (linkwatch). A NIC that does not come back is found by the comparison.
+// carrier waits until both NICs have one; the kernel reports it late when it is
+// busy (linkwatch). A NIC that does not come back is found by the comparison.
 func (r *rail) carrier() {
 	r.t.Helper()
 	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -90,14 +90,14 @@ func (r *rail) carrier() {
 	}
 }
 
-// again makes the NICs anew after something was lost.
+// again makes the NICs again after a loss.
 func (r *rail) again() {
 	r.t.Helper()
 	r.load()
 	r.cable()
 }
 
-// state gives the mode, and of each RDMA device of the host the name, GUID,
+// state returns the mode, and of each RDMA device of the host the name, GUID,
 // parent, uverbs number and GIDs.
 func (r *rail) state() string {
 	r.t.Helper()
@@ -117,7 +117,7 @@ func (r *rail) state() string {
 	}
 	for _, d := range devices {
 		uverbs, err := core.Uverbs(d)
-		// It may be in the middle of a move: then the text is another one.
+		// During a move the text is another one.
 		lines = append(lines, fmt.Sprintf("%s %s %s %s %v", d.Name, d.NodeGUID, d.ParentDev, uverbs.Name, err))
 		gids, err := core.GIDs(d, 1)
 		if err != nil {
@@ -131,15 +131,15 @@ func (r *rail) state() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// lend gives the pod the NIC as a plugin does that knows nothing of RDMA.
+// lend moves the NIC to the pod, as a plugin does that does not handle RDMA.
 func (r *rail) lend() {
 	r.t.Helper()
 	r.node.Batch(nil, "link set "+nicName+" down", "link set "+nicName+" alias "+nicName+" netns "+r.pod.Name+" name net1")
 	r.pod.Batch(nil, "addr add 10.55.0.9/24 dev net1", "link set net1 up")
 }
 
-// settled takes the NIC of the chain home, where that is not the business of
-// the plugin, and compares the RDMA devices.
+// settled returns the NIC of the chain, if the plugin does not do so itself,
+// and compares the RDMA devices.
 func (r *rail) settled() (lost []string) {
 	r.t.Helper()
 	if r.plugin == chained {
@@ -157,7 +157,7 @@ func (r *rail) settled() (lost []string) {
 	}
 }
 
-// takeHome ends what lend began, from a pod that lives or died.
+// takeHome undoes lend, for a living or a dead pod.
 func (r *rail) takeHome() {
 	r.t.Helper()
 	if link.NetnsExists(r.pod.ID, r.pod.Path) {
@@ -180,8 +180,8 @@ func (r *rail) takeHome() {
 	}
 }
 
-// TestNoRDMADeviceIsLostWherePluginsAreKilled is the sweep of host-device, with
-// all that comes home by itself when a pod dies.
+// TestNoRDMADeviceIsLostWherePluginsAreKilled is the sweep of host-device,
+// including devices that return by themselves when a pod dies.
 func TestNoRDMADeviceIsLostWherePluginsAreKilled(t *testing.T) {
 	sweepRail(t, "host-device")
 }
@@ -204,9 +204,9 @@ func sweepRail(t *testing.T, plugin string) {
 	}
 }
 
-// railModes gives the ways to treat a call. Everything is slow in the rig: each
-// point fails with one of the errors, and a sample has one of these, and of
-// shared mode, where less is moved, one recovery.
+// railModes returns the ways to treat a call. Everything is slow in the rig:
+// each point fails with one of the errors only, and a sample has one of these
+// and, of shared mode, where less is moved, one recovery.
 func railModes(what string, m rdma.Mode) (modes []mode) {
 	for _, recovery := range []string{byDEL, byLateDEL, byADD, byAgent} {
 		modes = append(modes, mode{whole: true, recovery: recovery})

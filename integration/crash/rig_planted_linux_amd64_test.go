@@ -13,10 +13,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// TestPlantedBugOfRDMAIsFound is the test of the harness in the rig: a record
-// without the RDMA device that moves with the NIC has to lose it. It builds the
-// plugin, and runs itself in the rig. (A chained plugin that records too late
-// loses nothing: its DEL goes by the interface then.)
+// TestPlantedBugOfRDMAIsFound tests the harness in the rig: a record without
+// the RDMA device that moves with the NIC must lose it. It builds the plugin,
+// and runs itself in the rig. (A chained plugin that records too late loses
+// nothing: its DEL goes by the interface then.)
 func TestPlantedBugOfRDMAIsFound(t *testing.T) {
 	if os.Getenv(rig.Mark) != "" {
 		findPlanted(t)

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// full says whether every point is tried.
+// full reports whether every point is tried.
 var full = os.Getenv("RAIL_CNI_CRASH") == "full"
 
 // seed chooses the sample.
@@ -29,12 +29,12 @@ var seed = func() uint64 {
 // injected are the errors that calls fail with.
 var injected = []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EINTR, syscall.EBUSY, syscall.ENOMEM, syscall.EPERM}
 
-// mode is one way to treat a plugin at each point, and what comes after.
+// mode is one way to treat a plugin at each point, and its recovery.
 type mode struct {
 	errno    syscall.Errno
 	whole    bool
 	recovery string
-	// Only every nth point, from the one with the number first (0 …); 0 is all.
+	// Only every nth point, from number first (0 …); 0 is all.
 	nth, first int
 }
 
@@ -56,9 +56,9 @@ func errnoName(e syscall.Errno) string {
 
 // subject is a call of a plugin that is swept.
 type subject interface {
-	// begin makes what the call needs, and gives the call.
+	// begin makes the call's environment, and returns the call.
 	begin() program
-	// recover does what follows, and gives what is lost.
+	// recover runs a recovery, and returns the losses.
 	recover(recovery string, o outcome) []string
 }
 
@@ -70,11 +70,11 @@ type tally struct {
 	losses        []string
 }
 
-// counts are how many changes a call makes undisturbed, for samples.
+// counts are the numbers of changes of undisturbed calls, for samples.
 var counts sync.Map
 
-// sweep tries the mode at the points of the call: at all, or at sample of them,
-// until enough is lost.
+// sweep tries the mode at all points of the call, or at sample of them, until
+// enough is lost.
 func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough int) tally {
 	t.Helper()
 	result := tally{name: name, verb: verb, mode: m}
@@ -99,7 +99,7 @@ func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough in
 	points = slices.DeleteFunc(points, func(p int) bool { return m.nth > 0 && p%m.nth != m.first })
 	tries := len(points)
 	if !full && tries > sample {
-		tries = sample // in random order: the next point replaces one that is not reached
+		tries = sample // in random order: the next point replaces an unreached one
 	} else {
 		slices.Sort(points)
 	}
@@ -110,7 +110,7 @@ func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough in
 		in.nth = p + 1
 		o := trace(t, s.begin(), in)
 		if o.at == "" {
-			// This time there were fewer: whatever the program did, it is done.
+			// This run had fewer changes: the program was not disturbed.
 			if lost := s.recover(m.recovery, o); lost != nil {
 				result.losses = append(result.losses, fmt.Sprintf("change %d of %d was not reached: %s", in.nth, result.points, strings.Join(lost, "; ")))
 			}
@@ -130,13 +130,13 @@ var table struct {
 	rows []tally
 }
 
-// report puts the tally into the table, and fails the test for each loss.
+// report adds the tally to the table, and fails the test for each loss.
 func (r tally) report(t *testing.T) {
 	t.Helper()
 	table.Lock()
 	table.rows = append(table.rows, r)
 	table.Unlock()
-	if full { // takes hours, and may not come to its table
+	if full { // takes hours, and may not reach its table
 		fmt.Printf("%s %s, %s: %d points, %d tried, %d losses\n", r.name, r.verb, r.mode, r.points, r.tried, len(r.losses))
 	}
 	if r.tried == 0 && len(r.losses) == 0 {
@@ -151,7 +151,7 @@ func (r tally) report(t *testing.T) {
 	}
 }
 
-// printTable writes what was tried.
+// printTable prints the points that were tried.
 func printTable() {
 	table.Lock()
 	defer table.Unlock()

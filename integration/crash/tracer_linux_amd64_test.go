@@ -18,7 +18,7 @@ import (
 )
 
 // changes names the system calls that can change something outside of the
-// process. Those with a condition are looked at by [tracer.change].
+// process. [tracer.change] checks the condition, if there is one.
 var changes = map[uint64]string{
 	unix.SYS_OPENAT: "openat", unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite64", unix.SYS_FTRUNCATE: "ftruncate",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_CONNECT: "connect", unix.SYS_SETNS: "setns",
@@ -33,15 +33,15 @@ var changes = map[uint64]string{
 type intervention struct {
 	nth   int // 0: nothing happens
 	errno syscall.Errno
-	// whole kills all processes together, as the end of a cgroup does. Else the
-	// others go on: an IPAM plugin whose caller is gone.
+	// whole kills all processes together, as the end of a cgroup does.
+	// Otherwise the others go on: an IPAM plugin whose caller is gone.
 	whole bool
 }
 
-// outcome is what became of a traced plugin.
+// outcome is the outcome of a traced plugin.
 type outcome struct {
 	changes int    // how many there were
-	at      string // the change of the intervention; "" if there were not so many
+	at      string // the change of the intervention; "" if it was not reached
 	ended   bool   // by itself, not killed
 	code    int    // exit code, if it ended
 	stdout  string
@@ -67,8 +67,9 @@ type tracer struct {
 	outcome
 }
 
-// trace runs the program to its end. The threads and children of the program
-// belong to the calling thread alone, so that several may be traced at once.
+// trace runs the program to its end. The calling thread alone traces the
+// program's threads and children, so several programs may be traced
+// concurrently.
 func trace(t *testing.T, p program, in intervention) outcome {
 	t.Helper()
 	runtime.LockOSThread()
@@ -136,13 +137,13 @@ func trace(t *testing.T, p program, in intervention) outcome {
 const hang = 90 * time.Second
 
 // follow lets all threads run from system call to system call until none is
-// left: also of those that it has not heard of yet. A child that was being made
-// when its parent was killed would otherwise stand still for ever, with all that
-// the parent had open, its locks among it.
+// left, including threads that it has not seen yet. Otherwise a child that was
+// being made when its parent was killed would stop forever, with all open files
+// of the parent and their locks.
 func (tr *tracer) follow() error {
 	for {
 		var status syscall.WaitStatus
-		// Not for every child: this thread may have started another test's too.
+		// Not for any child: this thread may have started another test's too.
 		tid, err := syscall.Wait4(-tr.main, &status, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
@@ -185,14 +186,14 @@ func (tr *tracer) follow() error {
 		case sig != syscall.SIGSTOP:
 			deliver = int(sig)
 		}
-		// The thread may be gone already: that is what the next wait is for.
+		// The thread may be gone already; the next wait shows it.
 		_ = syscall.PtraceSyscall(tid, deliver)
 	}
 }
 
-// letGo detaches from all that is left when the main process has ended. A
-// thread can be detached only where it stops: a signal that Go programs take
-// for nothing sees to that.
+// letGo detaches from all remaining threads when the main process has ended. A
+// thread can be detached only while it is stopped: a signal that Go programs
+// ignore stops it.
 func (tr *tracer) letGo() {
 	tr.freed = true
 	for tid, group := range tr.groups {
@@ -226,7 +227,7 @@ type callInfo struct {
 	_    [2]uint64
 }
 
-// stopped deals with a thread at the entry or exit of a system call, and says
+// stopped handles a thread at the entry or exit of a system call, and reports
 // whether its process was killed.
 func (tr *tracer) stopped(tid int) bool {
 	var info callInfo
@@ -272,13 +273,13 @@ func (tr *tracer) stopped(tid int) bool {
 	return true
 }
 
-// canFail says whether an error of the call is one that the plugin sees: a
-// process cannot fail to end, and where no thread can be made there is no Go.
+// canFail reports whether the plugin sees an error of the call: a process
+// cannot fail to end, and Go aborts if no thread can be made.
 func canFail(nr uint64) bool {
 	return nr != unix.SYS_EXIT_GROUP
 }
 
-// skip makes the kernel carry out nothing in place of the call that is entered.
+// skip makes the kernel skip the call that is being entered.
 func skip(tid int) {
 	var regs syscall.PtraceRegs
 	if syscall.PtraceGetRegs(tid, &regs) == nil {
@@ -309,7 +310,7 @@ func (tr *tracer) change(tid int, c *callInfo) string {
 	case unix.SYS_WRITE:
 		to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, c.args[0]))
 		if c.args[0] == 2 || strings.HasPrefix(to, "anon_inode:") {
-			return "" // a log, and how threads wake each other
+			return "" // a log, and Go's wakeups of threads
 		}
 		return name + " " + kindOf(to)
 	case unix.SYS_SENDTO:
@@ -332,7 +333,7 @@ func (tr *tracer) change(tid int, c *callInfo) string {
 	return name
 }
 
-// kindOf leaves out of a descriptor's path what is another one each time.
+// kindOf removes the parts of a descriptor's path that differ each time.
 func kindOf(path string) string {
 	if kind, _, found := strings.Cut(path, ":["); found {
 		return kind
@@ -345,8 +346,8 @@ func kindOf(path string) string {
 // NEWDEV and DELDEV.
 var rdmaChanges = []uint16{2, 3, 4, 7, 16, 18, 26, 27}
 
-// netlinkChange leaves out the requests that only ask: of rtnetlink those of
-// kind GET (the second of each four types), and what is not in rdmaChanges.
+// netlinkChange leaves out requests that only read: of rtnetlink those of kind
+// GET (the second of each four types), and others than rdmaChanges.
 func netlinkChange(tid int, c *callInfo, name string) string {
 	family, header := read(tid, c.args[4], 2), read(tid, c.args[1], 8)
 	if len(family) < 2 || binary.LittleEndian.Uint16(family) != unix.AF_NETLINK || len(header) < 8 {
@@ -363,7 +364,7 @@ func netlinkChange(tid int, c *callInfo, name string) string {
 	return fmt.Sprintf("%s netlink %d", name, kind)
 }
 
-// read gives n bytes of the thread's memory, or none.
+// read returns n bytes of the thread's memory, or none.
 func read(tid int, at uint64, n int) []byte {
 	if at == 0 {
 		return nil
@@ -376,10 +377,10 @@ func read(tid int, at uint64, n int) []byte {
 	return buf[:got]
 }
 
-// text gives the string that a thread's pointer points at.
+// text returns the string that a thread's pointer points at.
 func text(tid int, at uint64) string {
 	b := read(tid, at, 200)
-	if len(b) == 0 { // it lies at the end of what can be read
+	if len(b) == 0 { // it lies at the end of readable memory
 		b = read(tid, at, 16)
 	}
 	s, _, _ := strings.Cut(string(b), "\x00")

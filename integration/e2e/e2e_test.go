@@ -135,7 +135,7 @@ func networkOperatorsForms(t *testing.T, l *lab) {
 	l.sharing(t, "192.168.2.2", "/28 brd 192.168.2.239", []pod{{"operated-1", 0, "rdma-net"}, {"operated-2", 1, "rdma-net"}})
 }
 
-// rendered gives the CNI configuration in one of network-operator's NADs.
+// rendered returns the CNI configuration in one of network-operator's NADs.
 func rendered(t *testing.T, kind string) string {
 	t.Helper()
 	text, err := examples.Files.ReadFile("network-operator-rendered.json")

@@ -186,7 +186,7 @@ type pod struct {
 	networks string // the annotation; "" = none
 }
 
-// object gives the pod as a user writes it.
+// object returns the pod as a user writes it.
 func (p pod) object() map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
@@ -195,7 +195,7 @@ func (p pod) object() map[string]any {
 	}
 }
 
-// here gives the pod what it needs in this cluster: an image that is there, a
+// here returns the pod what it needs in this cluster: an image that is there, a
 // node, a short end; and no devices, of which nobody offers any.
 func (l *lab) here(t *testing.T, object map[string]any, node int) map[string]any {
 	t.Helper()
@@ -214,7 +214,7 @@ func (l *lab) here(t *testing.T, object map[string]any, node int) map[string]any
 	return object
 }
 
-// field gives a field of an object.
+// field returns a field of an object.
 func field[T any](t *testing.T, object map[string]any, name string) T {
 	t.Helper()
 	value, ok := object[name].(T)
@@ -275,7 +275,7 @@ func (l *lab) delete(t *testing.T, pods ...string) {
 	t.Logf("gone after %v: %s", time.Since(began).Round(time.Millisecond), strings.Join(pods, ", "))
 }
 
-// examplePods gives the pods of an example file, one for each node.
+// examplePods returns the pods of an example file, one for each node.
 func (l *lab) examplePods(t *testing.T, file string) (pods []map[string]any) {
 	t.Helper()
 	objects, err := examples.Objects(file)
@@ -308,7 +308,7 @@ type iface struct {
 	} `json:"addr_info"`
 }
 
-// interfaces gives those that a pod sees of itself.
+// interfaces returns those that a pod sees of itself.
 func (l *lab) interfaces(t *testing.T, pod string) map[string]iface {
 	t.Helper()
 	text := l.exec(t, pod, "ip", "-j", "addr")
@@ -323,7 +323,7 @@ func (l *lab) interfaces(t *testing.T, pod string) map[string]iface {
 	return found
 }
 
-// ipv4 gives the interface's address with its prefix length and broadcast
+// ipv4 returns the interface's address with its prefix length and broadcast
 // address, or "" if it has not exactly one.
 func (i iface) ipv4() string {
 	var found []string
@@ -341,7 +341,7 @@ func (i iface) ipv4() string {
 func (i iface) up() bool { return slices.Contains(i.Flags, "UP") && i.OperState == "UP" }
 
 // sandboxEvents waits for an event of the kubelet that it could not make the
-// pod's sandbox, and gives the messages of all of them.
+// pod's sandbox and returns the messages of all of them.
 func (l *lab) sandboxEvents(t *testing.T, pod string) string {
 	t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {

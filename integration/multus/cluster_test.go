@@ -161,7 +161,7 @@ func statusOf(t testing.TB, pod string) []nadv1.NetworkStatus {
 	return s
 }
 
-// held gives the holders of addresses in all IPPools, as "range pod interface",
+// held returns the holders of addresses in all IPPools, as "range pod interface",
 // each with the number of its entries, and the number of reservations.
 func held(t testing.TB) (holders map[string]int, reservations int) {
 	t.Helper()

@@ -72,7 +72,7 @@ func behindMultus(t *testing.T, mode string) {
 	}
 }
 
-// nameOf gives the name of an object in an example file.
+// nameOf returns the name of an object in an example file.
 func nameOf(t *testing.T, document []byte) string {
 	t.Helper()
 	for line := range strings.Lines(string(document)) {
@@ -171,7 +171,7 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 	}
 }
 
-// nadName gives the name of the k-th NAD.
+// nadName returns the name of the k-th NAD.
 func nadName(k int) string { return fmt.Sprintf("roce-net-%d", k+1) }
 
 func failedAddLeavesNothing(t *testing.T, l *lab) {
@@ -208,7 +208,7 @@ func failedAddLeavesNothing(t *testing.T, l *lab) {
 	holder.mustDel()
 }
 
-// stdin gives what the plugin of an interface got from Multus: the record has
+// stdin returns what the plugin of an interface got from Multus: the record has
 // it, for the day when the addresses are freed.
 func (s *sandbox) stdin(ifName string) map[string]any {
 	s.t.Helper()
@@ -381,7 +381,7 @@ func slices(t *testing.T, l *lab) {
 		if st := statusOf(t, pod); len(st) != 2 || !reflect.DeepEqual(st[1].IPs, []string{want}) {
 			t.Errorf("network-status, want %s: %+v", want, st)
 		}
-		// The mask is that of the whole range: nodes are neighbours.
+		// The mask is that of the whole range: nodes are neighbors.
 		if out := boxes[i].netns.IP("-o", "addr", "show", "dev", "net1"); !strings.Contains(out, want+"/16 ") {
 			t.Errorf("net1 has not %s/16:\n%s", want, out)
 		}

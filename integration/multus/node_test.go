@@ -201,7 +201,7 @@ func (n *node) kubeconfig(path string, c controlplane.Credential) {
 	}
 }
 
-// pluginDir gives the node's directory of plugins: ours under the names that
+// pluginDir returns the node's directory of plugins: ours under the names that
 // the reference plugins have, and those that the cluster's network needs.
 func (n *node) pluginDir() string {
 	n.t.Helper()
@@ -219,7 +219,7 @@ func (n *node) pluginDir() string {
 	return dir
 }
 
-// file gives a path by which this process reaches a file of the node.
+// file returns a path by which this process reaches a file of the node.
 func (n *node) file(path string) string { return fmt.Sprintf("/proc/%d/root%s", n.pid, path) }
 
 func (n *node) write(path, text string) {
@@ -244,7 +244,7 @@ func (n *node) writeJSON(path string, v any) {
 	n.write(path, string(text))
 }
 
-// records gives those of the node's ledger.
+// records returns those of the node's ledger.
 func (n *node) records() []*ledger.Record {
 	n.t.Helper()
 	l, err := ledger.Open(n.file("/run/rail-cni"))
@@ -264,7 +264,7 @@ func (n *node) records() []*ledger.Record {
 	return records
 }
 
-// multusBinary gives the path of one of Multus' binaries.
+// multusBinary returns the path of one of Multus' binaries.
 func multusBinary(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(testnet.Peers(t), "kubernetes", name)
@@ -274,7 +274,7 @@ func multusBinary(t testing.TB, name string) string {
 	return path
 }
 
-// rails gives the NICs that the examples' eight NADs lend, in their order.
+// rails returns the NICs that the examples' eight NADs lend, in their order.
 func rails(t testing.TB) []string {
 	t.Helper()
 	networks, err := examples.Networks("roce-nads.yaml")
@@ -295,7 +295,7 @@ func rails(t testing.TB) []string {
 // sharedNIC is the master in the examples' macvlan NAD.
 const sharedNIC = "ens2f0"
 
-// documents gives the objects of an example file, as they are.
+// documents returns the objects of an example file, as they are.
 func documents(t testing.TB, file string) [][]byte {
 	t.Helper()
 	text, err := examples.Files.ReadFile(file)

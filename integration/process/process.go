@@ -1,4 +1,4 @@
-// Package process runs the programmes of others for the tests: servers that
+// Package process runs the programs of others for the tests: servers that
 // write a log, and that end with the process that started them, however that
 // one ends. It imports nothing of ours.
 package process
@@ -20,7 +20,7 @@ type Spec struct {
 	Log  string   // path of the file that stdout and stderr are appended to
 	Args []string // the binary's path and its arguments
 	// Env is added to PATH and HOME. Nothing else is inherited, because etcd
-	// and Go programmes take options from there.
+	// and Go programs take options from there.
 	Env []string
 	// Enter, if not nil, calls start on a thread that has been prepared, for
 	// example by entering namespaces; the thread runs nothing else, and ends
@@ -89,7 +89,7 @@ func Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// Pid gives the number of the process, as this process sees it.
+// Pid returns the number of the process, as this process sees it.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal. To a process that has ended that is an error.
@@ -105,7 +105,7 @@ func (p *Process) Kill() {
 // Gone is closed when the process has ended.
 func (p *Process) Gone() <-chan struct{} { return p.gone }
 
-// Ended gives an error with the end of the log when the process has ended.
+// Ended returns an error with the end of the log when the process has ended.
 func (p *Process) Ended() error {
 	select {
 	case <-p.gone:
@@ -138,7 +138,7 @@ func (p *Process) Poll(ctx context.Context, patience time.Duration, try func(con
 	}
 }
 
-// Tail gives the last n lines of a file.
+// Tail returns the last n lines of a file.
 func Tail(path string, n int) []byte {
 	text, err := os.ReadFile(path)
 	if err != nil {

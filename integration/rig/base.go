@@ -109,7 +109,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	return made, os.Rename(f.Name(), made)
 }
 
-// source gives the path of a file of this package.
+// source returns the path of a file of this package.
 func (b *builder) source(name string) string {
 	return filepath.Join(b.root, "integration", "rig", name)
 }

@@ -21,7 +21,7 @@ type Image struct {
 	Base   string // file: the file system that every run has, a cpio archive
 }
 
-// FindRoot gives the top of the checkout that dir is in.
+// FindRoot returns the top of the checkout that dir is in.
 func FindRoot(dir string) (string, error) {
 	for at := dir; ; at = filepath.Dir(at) {
 		if _, err := os.Stat(filepath.Join(at, "integration", "rig", "module", "Kbuild")); err == nil {
@@ -33,7 +33,7 @@ func FindRoot(dir string) (string, error) {
 	}
 }
 
-// CacheDir gives the directory in which a checkout keeps what [Build] made.
+// CacheDir returns the directory in which a checkout keeps what [Build] made.
 func CacheDir(root string) string { return filepath.Join(root, ".cache", "rig") }
 
 type builder struct {
@@ -79,7 +79,7 @@ func (k kernel) headers() string {
 	return filepath.Join(k.dir, "usr", "src", "linux-headers-"+k.version)
 }
 
-// kernel gives the kernel in the cache. The archive moves on; the one that was
+// kernel returns the kernel in the cache. The archive moves on; the one that was
 // newest when the cache was made is kept.
 func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	const prefix = "kernel-"
@@ -214,7 +214,7 @@ func (b *builder) forget(pattern string) error {
 	return err
 }
 
-// hashOf gives a short name for these files' contents and words.
+// hashOf returns a short name for these files' contents and words.
 func hashOf(files []string, words ...string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", words)

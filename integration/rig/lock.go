@@ -55,7 +55,7 @@ func lock(ctx context.Context, root string, names []string, log io.Writer) (unlo
 	}
 }
 
-// tryLock gives the locked file, or nil if another process has it.
+// tryLock returns the locked file, or nil if another process has it.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -95,7 +95,7 @@ var bootLimits = []time.Duration{15 * time.Second, 60 * time.Second}
 // errNoBoot is wrapped when a machine gave no sign of life.
 var errNoBoot = errors.New("the machine did not boot")
 
-// Run boots the machine, runs the test and gives its exit code. The error is
+// Run boots the machine, runs the test and returns its exit code. The error is
 // not nil when the test could not be run to its end, or when the kernel found
 // something wrong with itself meanwhile; ctx bounds the whole.
 func (m *Machine) Run(ctx context.Context) (code int, err error) {

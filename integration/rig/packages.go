@@ -31,7 +31,7 @@ func (b *builder) need(ctx context.Context, commands []string) error {
 	return nil
 }
 
-// kernelSeries is the kernel that the rig runs; Debian's "cloud" flavour has no
+// kernelSeries is the kernel that the rig runs; Debian's "cloud" flavor has no
 // RDMA core.
 const kernelSeries = `6\.12`
 
@@ -106,7 +106,7 @@ func unpack(ctx context.Context, dir string, packages ...string) error {
 	return nil
 }
 
-// run runs a command in dir and gives its output; the error has what it wrote.
+// run runs a command in dir and returns its output; the error has what it wrote.
 func run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)

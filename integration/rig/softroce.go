@@ -21,7 +21,7 @@ var softRoCETools = []string{"ib_write_bw:perftest", "ibv_rc_pingpong:ibverbs-ut
 // machine's start asks for it.
 const softRoCERetry = time.Hour
 
-// softRoCE gives the module, built anew if its patch or the kernel is new. The
+// softRoCE returns the module, built anew if its patch or the kernel is new. The
 // rig is of use without it: the error says why there is none.
 func (b *builder) softRoCE(ctx context.Context, k kernel) (module string, err error) {
 	patch := b.source("module/rxe.patch")
@@ -74,7 +74,7 @@ func (b *builder) buildSoftRoCE(ctx context.Context, k kernel, patch, module str
 	return writeAtomically(module, object)
 }
 
-// softRoCESources gives the directory with the sources of the kernel's driver,
+// softRoCESources returns the directory with the sources of the kernel's driver,
 // which are kept beside the kernel.
 func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error) {
 	kept := filepath.Join(k.dir, "rxe")

@@ -154,7 +154,7 @@ var gets = []struct {
 	{"tsconfig", unix.ETHTOOL_MSG_TSCONFIG_GET, nil},
 }
 
-// Settings tells what ethtool(8) shows of a link, of which [Netns.Dump] has only
+// Settings returns what ethtool(8) shows of a link, of which [Netns.Dump] has only
 // some.
 func (n *Netns) Settings(name string) string {
 	n.t.Helper()

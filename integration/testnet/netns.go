@@ -49,14 +49,14 @@ func NewNetns(t testing.TB, role string) *Netns {
 	return n
 }
 
-// Here gives the namespace that this process is in a name, for the time of the
+// Here returns the namespace that this process is in a name, for the time of the
 // test: for tests whose host netns is the machine's own, in the rig.
 func Here(t testing.TB) *Netns {
 	t.Helper()
 	return Of(t, os.Getpid())
 }
 
-// Of gives the namespace that a process is in a name, for the time of the test.
+// Of returns the namespace that a process is in a name, for the time of the test.
 func Of(t testing.TB, pid int) *Netns {
 	t.Helper()
 	name := fmt.Sprintf("rail-of-%d-%d", os.Getpid(), serial.Add(1))
@@ -115,7 +115,7 @@ func (n *Netns) Unname() {
 	command(n.t, "ip", "netns", "del", n.Name)
 }
 
-// Rename gives the namespace another path, name, in place of its own.
+// Rename returns the namespace another path, name, in place of its own.
 func Rename(t testing.TB, n *Netns, name string) {
 	t.Helper()
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(os.Getpid()))
@@ -128,14 +128,14 @@ func Rename(t testing.TB, n *Netns, name string) {
 	n.Name, n.Path = name, "/run/netns/"+name
 }
 
-// IP runs ip(8) in the namespace and gives its output.
+// IP runs ip(8) in the namespace and returns its output.
 func (n *Netns) IP(args ...string) string {
 	n.t.Helper()
 	return command(n.t, "ip", append([]string{"-n", n.Name}, args...)...)
 }
 
 // Batch runs these commands of ip(8) in the namespace in one process, with its
-// options flags, and gives their output. It stops at the first that fails.
+// options flags and returns their output. It stops at the first that fails.
 func (n *Netns) Batch(flags []string, commands ...string) string {
 	n.t.Helper()
 	var out, errOut bytes.Buffer
@@ -147,7 +147,7 @@ func (n *Netns) Batch(flags []string, commands ...string) string {
 	return out.String()
 }
 
-// Exec runs a program in the namespace and gives its output.
+// Exec runs a program in the namespace and returns its output.
 func (n *Netns) Exec(args ...string) string {
 	n.t.Helper()
 	return command(n.t, "ip", append([]string{"netns", "exec", n.Name}, args...)...)
@@ -183,7 +183,7 @@ func (n *Netns) NIC(name string, peer *Netns) {
 	peer.await("the link-local address of "+name+"-sw", func() bool { return peer.hasLinkLocal(name + "-sw") })
 }
 
-// hasLinkLocal says whether the interface has its IPv6 link-local address, and
+// hasLinkLocal reports whether the interface has its IPv6 link-local address, and
 // no address that is still being checked.
 func (n *Netns) hasLinkLocal(name string) bool {
 	n.t.Helper()
@@ -191,8 +191,8 @@ func (n *Netns) hasLinkLocal(name string) bool {
 	return strings.Contains(out, "fe80:") && !strings.Contains(out, "tentative")
 }
 
-// State gives all that the test compares of the namespace's network: links,
-// addresses, routes of all tables, rules, permanent neighbours and the sysctls
+// State returns all that the test compares of the namespace's network: links,
+// addresses, routes of all tables, rules, permanent neighbors and the sysctls
 // of each interface, without counters and interface indexes. It is sorted JSON
 // and sysctl lines, one fact a line, so that a difference reads well.
 func (n *Netns) State() string {
@@ -259,7 +259,7 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 // sortList orders a list by its elements' text. Links are listed by their index,
 // which a NIC may lose in a pod; routes that differ only in their interface
 // (fe80::/64), and the hops of an IPv6 multipath route, in the order in which the
-// interfaces last came up, and neighbours in that of a hash with the interface's
+// interfaces last came up, and neighbors in that of a hash with the interface's
 // index: none of it is configuration.
 func sortList(v any) {
 	list, ok := v.([]any)
@@ -276,7 +276,7 @@ func sortList(v any) {
 func drop(v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		// The queueing of a link that is down says whether it ever was up.
+		// The queueing of a link that is down reports whether it ever was up.
 		if flags, ok := v["flags"].([]any); ok && !slices.Contains(flags, any("UP")) {
 			delete(v, "qdisc")
 		}
@@ -324,7 +324,7 @@ func Diff(before, after string) string {
 	return string(out)
 }
 
-// Settled waits until the namespace's state is before, and gives the
+// Settled waits until the namespace's state is before and returns the
 // difference that is left after settleTime: the kernel reports a carrier that
 // came back up to a second later (linkwatch), on a busy machine some more.
 func (n *Netns) Settled(before string) string {

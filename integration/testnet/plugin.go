@@ -77,7 +77,7 @@ func stale(dir string) error {
 	return nil
 }
 
-// Bin gives the directory with the project's own binaries: RAIL_CNI_BIN, as
+// Bin returns the directory with the project's own binaries: RAIL_CNI_BIN, as
 // `make test` sets it, or one that they are built into now.
 func Bin(t testing.TB) string {
 	t.Helper()
@@ -88,7 +88,7 @@ func Bin(t testing.TB) string {
 	return dir
 }
 
-// Peers gives the directory with the binaries of other projects' plugins.
+// Peers returns the directory with the binaries of other projects' plugins.
 func Peers(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("RAIL_CNI_PEERS")
@@ -101,7 +101,7 @@ func Peers(t testing.TB) string {
 	return dir
 }
 
-// Tool gives the path of a tool that make builds into bin/tools, by a target.
+// Tool returns the path of a tool that make builds into bin/tools, by a target.
 func Tool(t testing.TB, name, target string) string {
 	t.Helper()
 	path := filepath.Join(root(), "bin", "tools", name)
@@ -123,7 +123,7 @@ type Call struct {
 	Config      string // stdin
 }
 
-// Run runs the plugin in the namespace n, which is its host netns, and gives
+// Run runs the plugin in the namespace n, which is its host netns and returns
 // what it printed. A plugin that fails gives the error that it printed.
 func (n *Netns) Run(c Call) (stdout []byte, err error) {
 	n.t.Helper()
@@ -164,7 +164,7 @@ func (n *Netns) MustRun(c Call) []byte {
 	return out
 }
 
-// With gives the call with another verb.
+// With returns the call with another verb.
 func (c Call) With(verb string) Call {
 	c.Verb = verb
 	return c

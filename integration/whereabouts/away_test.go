@@ -176,7 +176,7 @@ func (n *awayNode) journalled(t *testing.T) int {
 	return len(n.files(t, "state", "ipam-journal", "*.free"))
 }
 
-// files gives those of the node that match a pattern.
+// files returns those of the node that match a pattern.
 func (n *awayNode) files(t *testing.T, pattern ...string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(append([]string{n.dir}, pattern...)...))

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write docs/conformance-whereabouts.md")
 
 const document = "../../docs/conformance-whereabouts.md"
 
-// scenario is one behaviour of one key: the same calls of both plugins, each in
+// scenario is one behavior of one key: the same calls of both plugins, each in
 // a namespace of its own.
 type scenario struct {
 	key, what string
@@ -132,7 +132,7 @@ func canonical(t *testing.T, text string) string {
 	return string(data)
 }
 
-// state gives all objects of the namespace: all that plugins write of them, but
+// state returns all objects of the namespace: all that plugins write of them, but
 // for the container id in reservations, which real whereabouts leaves out.
 func state(t *testing.T, namespace string) string {
 	t.Helper()
@@ -206,7 +206,7 @@ func (s step) describe(t *testing.T, out string, o outcome) string {
 	return verb + ": " + strings.Join(got, ", ")
 }
 
-// differs says what of a step is not equal, "" = nothing.
+// differs returns what of a step is not equal, "" = nothing.
 func differs(ours, theirs outcome) string {
 	switch {
 	case ours.exit != theirs.exit:
@@ -272,7 +272,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// row gives the scenario's line of the table that it belongs to.
+// row returns the scenario's line of the table that it belongs to.
 func (sc *scenario) row(ours, theirs []outcome) string {
 	cells := []string{"`" + sc.key + "`", sc.what}
 	if sc.because == "" {
@@ -374,11 +374,11 @@ the text is kept where it is named below), and v0.9.4 takes a Lease for each cal
 
 ## Divergences
 
-| key | behaviour | v0.9.4 | rail-cni | why |
+| key | behavior | v0.9.4 | rail-cni | why |
 |---|---|---|---|---|
 %s
 ## Equal
 
-| key | behaviour | both |
+| key | behavior | both |
 |---|---|---|
 %s`

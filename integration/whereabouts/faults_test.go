@@ -287,7 +287,7 @@ func (a *audit) see(data []byte, hole bool) error {
 	return nil
 }
 
-// holds says whether an ADD of id has answered with addr, and its DEL has not
+// holds reports whether an ADD of id has answered with addr, and its DEL has not
 // begun.
 func (a *answers) holds(addr netip.Addr, id string) bool {
 	a.mu.Lock()

@@ -112,7 +112,7 @@ func TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne(t *testing.T) {
 	}
 }
 
-// TestAddsAskAServerThatWasSilent: what DELs have learnt keeps no ADD waiting,
+// TestAddsAskAServerThatWasSilent: what DELs have learned keeps no ADD waiting,
 // and the first one that gets an answer ends it.
 func TestAddsAskAServerThatWasSilent(t *testing.T) {
 	namespace, g := newNamespace(t), newGate(t)

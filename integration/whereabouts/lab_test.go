@@ -161,7 +161,7 @@ func (c call) command(ctx context.Context) *exec.Cmd {
 // patience is longer than that of either plugin.
 const patience = 3 * time.Minute
 
-// run gives what the plugin printed. Its failure is what it printed as a CNI
+// run returns what the plugin printed. Its failure is what it printed as a CNI
 // error, or, without one, what else there is.
 func (c call) run() (string, error) {
 	out, _, err := c.runLogged()
@@ -185,7 +185,7 @@ func (c call) runLogged() (stdout, stderr string, err error) {
 	return "", errs.String(), fmt.Errorf("%w: %s%s", err, out.Bytes(), errs.Bytes())
 }
 
-// exitCode gives the plugin's from what run gave: one that printed an error
+// exitCode returns the plugin's from what run gave: one that printed an error
 // ends with 1.
 func exitCode(err error) int {
 	var exit *exec.ExitError
@@ -203,7 +203,7 @@ func identity(pod int) (id, args string) {
 	return fmt.Sprintf("%064x", pod), fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME=pod-%d", pod)
 }
 
-// addresses gives the addresses of a result, with their prefix lengths.
+// addresses returns the addresses of a result, with their prefix lengths.
 func addresses(result string) ([]string, error) {
 	var r struct {
 		IPs []struct{ Address string }
@@ -229,7 +229,7 @@ type object struct {
 	Status map[string]any `json:"status,omitempty"`
 }
 
-// list gives a namespace's objects of a kind.
+// list returns a namespace's objects of a kind.
 func list(ctx context.Context, namespace, plural string) ([]object, error) {
 	code, answer, err := plane.Admin().Get(ctx, group+namespace+"/"+plural)
 	if err != nil {
@@ -242,7 +242,7 @@ func list(ctx context.Context, namespace, plural string) ([]object, error) {
 	return all.Items, json.Unmarshal(answer, &all)
 }
 
-// holders gives the entries of all pools of a namespace as "pool key", and its
+// holders returns the entries of all pools of a namespace as "pool key", and its
 // reservations by name.
 func holders(t testing.TB, namespace string) (entries, reserved []string) {
 	t.Helper()
@@ -273,7 +273,7 @@ func wantEmpty(t testing.TB, namespace string) {
 	}
 }
 
-// quantile gives the q-quantile of durations.
+// quantile returns the q-quantile of durations.
 func quantile(all []time.Duration, q float64) time.Duration {
 	if len(all) == 0 {
 		return 0

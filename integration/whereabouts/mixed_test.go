@@ -297,7 +297,7 @@ func TestRealWhereaboutsGetsThroughOurTraffic(t *testing.T) {
 	}
 }
 
-// lastLine gives the last line of an error: real whereabouts logs before it.
+// lastLine returns the last line of an error: real whereabouts logs before it.
 func lastLine(err error) string {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	return lines[len(lines)-1]

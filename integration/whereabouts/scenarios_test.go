@@ -38,7 +38,7 @@ func entry(pod int, ifname string) string {
 	return fmt.Sprintf(`{"id":%q,"podref":"apps/pod-%d","ifname":%q}`, id, pod, ifname)
 }
 
-// foreign gives reservations of other pods for 10.0.0.1 to 10.0.0.n.
+// foreign returns reservations of other pods for 10.0.0.1 to 10.0.0.n.
 func foreign(n int) (all []existing) {
 	for i := range n {
 		all = append(all, reservation(fmt.Sprint("10.0.0.", i+1), "apps/other"))

@@ -166,7 +166,7 @@ func (b *binaries) compare(ctx context.Context) {
 	b.found = found
 }
 
-// installed returns what says whether a path is to have a plugin: each, unless
+// installed returns what reports whether a path is to have a plugin: each, unless
 // there is a record.
 func (b *binaries) installed() (func(path string) bool, error) {
 	if b.Record == nil {
@@ -178,7 +178,7 @@ func (b *binaries) installed() (func(path string) bool, error) {
 	}, err
 }
 
-// stateOf says what is wrong with an installed plugin.
+// stateOf returns what is wrong with an installed plugin.
 func (b *binaries) stateOf(path, name string) string {
 	want, err := b.sum(filepath.Join(b.Own, name))
 	if err != nil {
@@ -224,7 +224,7 @@ func (b *binaries) sum(path string) ([]byte, error) {
 	return b.sums[path].sha256, nil
 }
 
-// restore puts the agent's copy in path's place, in one step, and gives what is
+// restore puts the agent's copy in path's place, in one step and returns what is
 // wrong afterwards.
 func (b *binaries) restore(ctx context.Context, path, name, wrong string) string {
 	tries := b.tries[path]

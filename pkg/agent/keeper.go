@@ -268,7 +268,7 @@ func (k *keeper) tryEnd(r *ledger.Record) error {
 	return err
 }
 
-// done takes note of a try, and gives when to look for the next one.
+// done takes note of a try and returns when to look for the next one.
 func (k *keeper) done(o outcome) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -64,7 +64,7 @@ func TestREADMEHasEveryCode(t *testing.T) {
 	}
 }
 
-// constants gives the names of the package's exported constants.
+// constants returns the names of the package's exported constants.
 func constants(t *testing.T) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "cnierr.go", nil, 0)

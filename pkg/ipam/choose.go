@@ -49,7 +49,7 @@ func ParsePage(data *[PageBytes]byte) *Page {
 	p := new(Page)
 	for word := range p.taken {
 		p.taken[word] = binary.LittleEndian.Uint64(data[word*8:])
-		p.summarise(word)
+		p.summarize(word)
 	}
 	return p
 }
@@ -73,10 +73,10 @@ func (p *Page) Set(index int, taken bool) {
 	} else {
 		p.taken[index/64] &^= 1 << (index % 64)
 	}
-	p.summarise(index / 64)
+	p.summarize(index / 64)
 }
 
-func (p *Page) summarise(word int) {
+func (p *Page) summarize(word int) {
 	if p.taken[word] == math.MaxUint64 {
 		p.full[word/64] |= 1 << (word % 64)
 	} else {
@@ -92,7 +92,7 @@ func (p *Page) Or(q *Page) *Page {
 	sum := new(Page)
 	for i := range sum.taken {
 		sum.taken[i] = p.taken[i] | q.taken[i]
-		sum.summarise(i)
+		sum.summarize(i)
 	}
 	return sum
 }

@@ -51,7 +51,7 @@ type Attachment struct{ ContainerID, IfName string }
 // what Release or a later Allocate of the same owner puts right; it never
 // leaves one address with two owners.
 type Store interface {
-	// Allocate gives owner one address of each claim, in order, with the mask
+	// Allocate returns owner one address of each claim, in order, with the mask
 	// of the claim's network: all of them or, with an error, none. What the
 	// owner holds already it gets again, now for owner.ContainerID.
 	Allocate(ctx context.Context, owner Owner, claims []Claim) ([]netip.Prefix, error)

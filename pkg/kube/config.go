@@ -230,7 +230,7 @@ func loadServiceAccount(dir string) (*loaded, error) {
 	return &loaded{base: base, transport: t, namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }
 
-// credentials says what a server that answers 401 has refused.
+// credentials returns what a server that answers 401 has refused.
 func (l *loaded) credentials() string {
 	switch t := l.transport; {
 	case t.BearerTokenFile != "":

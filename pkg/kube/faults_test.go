@@ -154,7 +154,7 @@ func TestNoWaitBeyondTheDeadline(t *testing.T) {
 	}
 }
 
-func TestCancelledWhileWaiting(t *testing.T) {
+func TestCanceledWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "30")
@@ -165,7 +165,7 @@ func TestCancelledWhileWaiting(t *testing.T) {
 	_, err := server.Get(ctx, pools, "x")
 	wants(t, err, "too many")
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("a cancelled request lasted %s", took)
+		t.Errorf("a canceled request lasted %s", took)
 	}
 }
 

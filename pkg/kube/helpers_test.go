@@ -68,7 +68,7 @@ func (a *authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.Private
 	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// pair gives certificate and key, in PEM, of a server and of a client.
+// pair returns certificate and key, in PEM, of a server and of a client.
 func (a *authority) pair(name string) (cert, key []byte) {
 	a.t.Helper()
 	_, private, cert := a.sign(&x509.Certificate{

@@ -59,7 +59,7 @@ func (q request) object() string {
 	return q.resource.Plural + " " + strings.Join(parts, "/")
 }
 
-// send sends q until it is answered, and gives the body of a 2xx answer.
+// send sends q until it is answered and returns the body of a 2xx answer.
 func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 	var body []byte
 	err := c.retry(ctx, q, func() *Error {
@@ -205,7 +205,7 @@ type timeoutError struct{ after time.Duration }
 func (e *timeoutError) Error() string { return fmt.Sprintf("no answer within %s", e.after) }
 func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// because gives the cause of ctx's end where that was what ended the request.
+// because returns the cause of ctx's end where that was what ended the request.
 func because(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

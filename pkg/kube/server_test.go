@@ -30,7 +30,7 @@ func ipPool(name string, allocations map[string]entry) map[string]any {
 	}
 }
 
-// TestServer is the behaviour of a real kube-apiserver and etcd, as the callers
+// TestServer is the behavior of a real kube-apiserver and etcd, as the callers
 // of this package rely on it.
 func TestServer(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})

@@ -218,7 +218,7 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 }
 
 // SetAside moves the record of an attachment out of the way, so that it can be
-// looked at later, and gives its new path.
+// looked at later and returns its new path.
 func (l *Ledger) SetAside(k Key) (string, error) { return l.attachments.SetAside(recordName(k)) }
 
 // Remove removes the record of an attachment and the mark on its NIC, whose lock

@@ -40,7 +40,7 @@ func open(t *testing.T, dir string) *Ledger {
 	return l
 }
 
-// onTmpfs gives a state directory on a tmpfs of its own.
+// onTmpfs returns a state directory on a tmpfs of its own.
 func onTmpfs(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -46,7 +46,7 @@ func TestREADMEHasTheDefaults(t *testing.T) {
 	}
 }
 
-// keysOf gives the JSON keys of a configuration, those of nested objects as
+// keysOf returns the JSON keys of a configuration, those of nested objects as
 // "object.key" and "list[].key". Types of other packages are not opened.
 func keysOf(conf any) map[string]bool {
 	keys := map[string]bool{}
@@ -90,7 +90,7 @@ func without(keys, others map[string]bool) map[string]bool {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// documented gives the keys in the first columns of a section's tables.
+// documented returns the keys in the first columns of a section's tables.
 func documented(t *testing.T, title string) map[string]bool {
 	t.Helper()
 	keys := map[string]bool{}
@@ -112,7 +112,7 @@ func documented(t *testing.T, title string) map[string]bool {
 	return keys
 }
 
-// section gives the text below a heading of the third level.
+// section returns the text below a heading of the third level.
 func section(t *testing.T, title string) string {
 	t.Helper()
 	readme, err := os.ReadFile("../../README.md")

@@ -234,7 +234,7 @@ func TestWhereaboutsStateDir(t *testing.T) {
 	}
 }
 
-// flat writes flat files into a new directory and gives their paths.
+// flat writes flat files into a new directory and returns their paths.
 func flat(t *testing.T, contents ...string) []string {
 	t.Helper()
 	var paths []string

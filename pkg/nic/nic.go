@@ -109,7 +109,7 @@ func (h *Host) driverOf(n *NIC) string {
 	return filepath.Base(driver)
 }
 
-// Of gives the NIC that a link of the host is.
+// Of returns the NIC that a link of the host is.
 func (h *Host) Of(l *link.Link) *NIC { return &NIC{Link: l, PCI: h.pciOf(l)} }
 
 // ErrNotFound is wrapped when no NIC matches a selector.

@@ -147,7 +147,7 @@ func (l *Lock) release() error {
 }
 
 // UnlockAndRemove removes the lock's file, so that files of things that are
-// gone do not pile up, and gives the lock back. Waiters notice and take a new
+// gone do not pile up and returns the lock back. Waiters notice and take a new
 // file.
 func (l *Lock) UnlockAndRemove() error {
 	err := l.dir.root.Remove(l.name)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Post makes the file name with data and gives the lock on it. The file
+// Post makes the file name with data and returns the lock on it. The file
 // appears whole and locked already, so that whoever sees it can tell by
 // [Dir.Held] whether the process that posted it still lives. It is not fsynced:
 // it means nothing without that process. An existing name is an error that

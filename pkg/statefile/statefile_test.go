@@ -282,7 +282,7 @@ func TestFilesAndLinks(t *testing.T) {
 	}
 }
 
-// tmpfs gives a directory on a file system of its own.
+// tmpfs returns a directory on a file system of its own.
 func tmpfs(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -348,7 +348,7 @@ func TestAReadOnlyFileSystem(t *testing.T) {
 
 func content(round int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%08d", round), 2000) }
 
-// whole says whether data is the content of some round.
+// whole reports whether data is the content of some round.
 func whole(data []byte) bool {
 	return len(data) == len(content(0)) && bytes.Equal(data, bytes.Repeat(data[:8], 2000))
 }

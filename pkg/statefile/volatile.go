@@ -2,6 +2,6 @@ package statefile
 
 // Volatile makes d, and what [Dir.Sub] opens below it from now on, write
 // without fsync on every file system. It is for state that is worthless after
-// a reboot, and whose owner recognises a reboot by itself. Call it before d is
+// a reboot, and whose owner recognizes a reboot by itself. Call it before d is
 // used by several goroutines.
 func (d *Dir) Volatile() { d.durable = false }

@@ -26,7 +26,7 @@ type seenAddress struct {
 	Prefixlen                       int
 }
 
-// ipv4 gives the IPv4 addresses.
+// ipv4 returns the IPv4 addresses.
 func (s seen) ipv4() []seenAddress {
 	return slices.DeleteFunc(slices.Clone(s.AddrInfo), func(a seenAddress) bool { return a.Family != "inet" })
 }

@@ -66,7 +66,7 @@ func (c cni) railctl(node string, args ...string) (string, error) {
 // attached is an attachment as railctl shows it.
 type attached struct{ PodNetns, State string }
 
-// attachments gives the attachments that railctl knows on a node.
+// attachments returns the attachments that railctl knows on a node.
 func (c cni) attachments(node string) ([]attached, error) {
 	out, err := c.railctl(node, "show", "-o", "json")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// run runs a command and gives its output. The error says what was run, and
+// run runs a command and returns its output. The error says what was run, and
 // what the command said.
 func run(command ...string) (string, error) { return runEnv(nil, command...) }
 
@@ -46,7 +46,7 @@ func ipJSON(netns string, into any, args ...string) error {
 	return json.Unmarshal([]byte(out), into)
 }
 
-// in gives the command that runs another in a netns.
+// in returns the command that runs another in a netns.
 func in(netns string, command ...string) []string {
 	return append([]string{"ip", "netns", "exec", netns}, command...)
 }

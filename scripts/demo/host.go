@@ -66,7 +66,7 @@ func demoHost(bin string, names []string) error {
 func lendHostNICs(c cni, names []string) (spoke int, err error) {
 	hasRDMA, compared = true, comparedWithRDMA
 	h := &hostDemo{c: c, node: "demo-host", pods: []pod{{"demo-pod1", "demo-host", 2}, {"demo-pod2", "demo-host", 3}}, interrupted: make(chan os.Signal, 1)}
-	// Its programmes are interrupted with it: one of them fails, and then all is
+	// Its programs are interrupted with it: one of them fails, and then all is
 	// brought home.
 	signal.Notify(h.interrupted, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(h.interrupted)
@@ -245,9 +245,9 @@ func (h *hostDemo) speak() error {
 			say("%s and %s do not reach each other, so there is no traffic to show: %s", a.name, b.name, lastLine(err))
 			continue
 		}
-		for _, programme := range []string{"ibv_rc_pingpong", "ib_write_bw"} {
-			if _, err := exec.LookPath(programme); err != nil {
-				say("this host has no %s (packages ibverbs-utils and perftest)", programme)
+		for _, program := range []string{"ibv_rc_pingpong", "ib_write_bw"} {
+			if _, err := exec.LookPath(program); err != nil {
+				say("this host has no %s (packages ibverbs-utils and perftest)", program)
 				return nil
 			}
 		}
@@ -267,7 +267,7 @@ func (h *hostDemo) speak() error {
 	return nil
 }
 
-// converse shows what the usual programmes say of two pods' RDMA.
+// converse shows what the usual programs say of two pods' RDMA.
 func converse(server, client verbs.End) error {
 	ctx := context.Background()
 	turns, err := verbs.PingPong(ctx, 20, server, client)
@@ -285,7 +285,7 @@ func converse(server, client verbs.End) error {
 	return nil
 }
 
-// end gives what the node knows of a NIC's RDMA.
+// end returns what the node knows of a NIC's RDMA.
 func (h *hostDemo) end(l hostLoan) (verbs.End, error) {
 	list, err := rdmaOf(h.c, l.p)
 	if err != nil {

@@ -55,7 +55,7 @@ func makeNodes() error {
 	return settleIn()
 }
 
-// settleIn gives the nodes what no rail is part of, the uplink, and what
+// settleIn returns the nodes what no rail is part of, the uplink, and what
 // administrators give the rails.
 func settleIn() error {
 	if err := join(uplink, 1500, "enp0s31f6"); err != nil {
@@ -93,7 +93,7 @@ func join(name string, mtu int, altname string) error {
 	return nil
 }
 
-// tune gives the rails of a node what administrators give theirs, and what a
+// tune returns the rails of a node what administrators give theirs, and what a
 // NIC that moves to another namespace loses.
 func tune(node string, i int) error {
 	var sysctls []string

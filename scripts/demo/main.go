@@ -91,7 +91,7 @@ func demo(binDir string) error {
 	return shareNIC(c)
 }
 
-// attachRails gives a pod the eight networks that its annotation asks for.
+// attachRails returns a pod the eight networks that its annotation asks for.
 func attachRails(c cni, p pod, networks []examples.Network) error {
 	began := time.Now()
 	for i, network := range networks {
@@ -121,7 +121,7 @@ func attachRails(c cni, p pod, networks []examples.Network) error {
 	return checkAway(p.node)
 }
 
-// railOf says what interface i+1 of a pod must be.
+// railOf returns what interface i+1 of a pod must be.
 func railOf(i int, p pod, n examples.Network) expected {
 	e := expected{
 		ifname:    fmt.Sprintf("net%d", i+1),
@@ -137,7 +137,7 @@ func railOf(i int, p pod, n examples.Network) expected {
 	return e
 }
 
-// deviceOf gives the NIC that a network of host-device names.
+// deviceOf returns the NIC that a network of host-device names.
 func deviceOf(n examples.Network) string {
 	var conf struct{ Device string }
 	_ = json.Unmarshal(n.Config, &conf) // the plugin will say it better

@@ -74,7 +74,7 @@ func softRoCE(c cni) error {
 	return err
 }
 
-// softNICs lets the kernel find all NICs anew, without RDMA devices, and gives
+// softNICs lets the kernel find all NICs anew, without RDMA devices and returns
 // these one of Soft-RoCE.
 func softNICs(names ...string) error {
 	if err := errors.Join(kmod.SoftRoCE(), kmod.ReloadNICs("rdma=0")); err != nil {
@@ -311,7 +311,7 @@ func showGIDs(c cni, mode string, pods []pod) error {
 	return nil
 }
 
-// rdmaOf gives what the pod's node knows of the pod's attachments.
+// rdmaOf returns what the pod's node knows of the pod's attachments.
 func rdmaOf(c cni, p pod) ([]rdmaAttached, error) {
 	out, err := c.railctl(p.node, "show", "-o", "json")
 	if err != nil {
@@ -359,7 +359,7 @@ func showPodGIDs(mode string, p pod, list []rdmaAttached) error {
 	return nil
 }
 
-// gidOf gives the GID that an address becomes, as sysfs writes it.
+// gidOf returns the GID that an address becomes, as sysfs writes it.
 func gidOf(address string) (string, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {

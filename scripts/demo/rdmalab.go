@@ -51,7 +51,7 @@ func makeHosts() error {
 	return runAll("ip netns add "+nodes[1], "ip -n "+nodes[1]+" link set lo up")
 }
 
-// furnishNode gives a node its NICs: moves them there, with their RDMA devices
+// furnishNode returns a node its NICs: moves them there, with their RDMA devices
 // in exclusive mode, and sets them up as administrators do.
 func furnishNode(node, mode string, names []string) error {
 	var away, named []string

@@ -54,7 +54,7 @@ func ibdevs(netns string) ([]ibdev, error) {
 	return list, nil
 }
 
-// rdmaState gives the facts about a namespace's RDMA devices that must be the
+// rdmaState returns the facts about a namespace's RDMA devices that must be the
 // same before and after.
 func rdmaState(netns string) (state, error) {
 	devices, err := ibdevs(netns)
@@ -79,7 +79,7 @@ func rdmaState(netns string) (state, error) {
 	return s, nil
 }
 
-// names gives the names of RDMA devices, in order.
+// names returns the names of RDMA devices, in order.
 func names(list []ibdev) []string {
 	set := map[string]bool{}
 	for _, d := range list {
@@ -88,7 +88,7 @@ func names(list []ibdev) []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// openAll opens every uverbs device for verbs, as a programme does that wants
+// openAll opens every uverbs device for verbs, as a program does that wants
 // RDMA, and prints what came of it.
 const openAll = `
 for file in /dev/infiniband/uverbs*; do

@@ -18,7 +18,7 @@ const insideVar = "RAIL_CNI_DEMO_INSIDE"
 // workDir is the demo's directory in its private /run.
 const workDir = "/run/rail-cni-demo"
 
-// runInside runs this programme once more in network, mount and process
+// runInside runs this program once more in network, mount and process
 // namespaces of its own. The kernel ends all of them, and so every link and
 // mount that the demo made, when that process ends or this one is killed.
 func runInside(args []string) error {
@@ -45,7 +45,7 @@ func runInside(args []string) error {
 	return err
 }
 
-// furnish gives the fresh namespaces what the demo needs, and hides the
+// furnish returns the fresh namespaces what the demo needs, and hides the
 // machine's state behind file systems of its own. It gives the path at which
 // the binaries of binDir are to be found from now on.
 func furnish(binDir string) (string, error) {

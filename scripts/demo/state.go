@@ -132,7 +132,7 @@ func settle(netns string) error {
 	}
 }
 
-// about gives the lines that speak of an interface.
+// about returns the lines that speak of an interface.
 func (s state) about(ifname string) state {
 	var found state
 	for _, line := range s {
@@ -143,7 +143,7 @@ func (s state) about(ifname string) state {
 	return found
 }
 
-// diff gives the lines that are in one state only, as diff(1) marks them.
+// diff returns the lines that are in one state only, as diff(1) marks them.
 func diff(before, after state) []string {
 	var lines []string
 	for len(before) > 0 || len(after) > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/examples"
 )
 
-// annotations gives the networks that each of the two pods asks for, net1's
+// annotations returns the networks that each of the two pods asks for, net1's
 // first.
 func annotations() ([][]examples.Network, error) {
 	networks, err := examples.Networks("roce-nads.yaml")
@@ -173,7 +173,7 @@ func refusals(c cni, p pod) error {
 	return nil
 }
 
-// lastLine gives what a failed command said last before its exit code.
+// lastLine returns what a failed command said last before its exit code.
 func lastLine(err error) string {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	return lines[max(0, len(lines)-2)]

@@ -182,7 +182,7 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// words gives a line that a test has logged, without its file and number.
+// words returns a line that a test has logged, without its file and number.
 func words(line string) string {
 	if _, after, ok := strings.Cut(line, ".go:"); ok {
 		_, line, _ = strings.Cut(after, ": ")

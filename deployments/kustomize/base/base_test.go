@@ -127,7 +127,7 @@ func TestBaseIsWhatTheChartMakes(t *testing.T) {
 	}
 }
 
-// decoded gives objects as kubectl and helm mean them, by kind, namespace and
+// decoded returns objects as kubectl and helm mean them, by kind, namespace and
 // name.
 func decoded(t *testing.T, objects [][]byte) map[string]any {
 	t.Helper()

@@ -81,7 +81,7 @@ func (c *cluster) apply(document []byte, rules map[string]map[string]bool) {
 	}
 }
 
-// path gives the collection that an object belongs to.
+// path returns the collection that an object belongs to.
 func (c *cluster) path(document []byte) string {
 	c.t.Helper()
 	var o object

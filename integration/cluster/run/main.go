@@ -1,5 +1,5 @@
-// Command run brings up a cluster of [cluster], says how to reach it, and ends
-// it when it is told to (SIGINT, SIGTERM). "make cluster" runs it.
+// Command run starts a cluster of [cluster], prints how to reach it, and ends
+// it on SIGINT or SIGTERM. "make cluster" runs it.
 package main
 
 import (

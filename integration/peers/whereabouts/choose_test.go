@@ -69,7 +69,7 @@ func newCase(rnd *rand.Rand) *testCase {
 	return c
 }
 
-// near gives an address of the 256 from base on, seldom one of the other
+// near returns an address of the 256 from base on, seldom one of the other
 // family.
 func near(rnd *rand.Rand, base netip.Addr) netip.Addr {
 	if rnd.IntN(40) == 0 {

@@ -202,7 +202,7 @@ func TestConfigsAreReadAsTheyReadThem(t *testing.T) {
 	}
 }
 
-// divergence gives the reason why ours refuses a config that they accept, ""
+// divergence returns the reason why ours refuses a config that they accept, ""
 // when there is no good one.
 func divergence(theirs *types.IPAMConfig, err error) string {
 	text := err.Error()

@@ -97,7 +97,7 @@ func test(ctx context.Context, root string, m *rig.Machine, job *rig.Job) (int, 
 	return m.Run(ctx)
 }
 
-// passedOn gives the variables of this environment that the test gets.
+// passedOn returns the variables of this environment that the test gets.
 func passedOn() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -69,7 +69,7 @@ func event(name string) wire.Event {
 	return e
 }
 
-// taint says what the kernel thinks of itself: a warning or an oops leaves a
+// taint returns what the kernel thinks of itself: a warning or an oops leaves a
 // bit that nothing takes away.
 func taint() uint64 {
 	text, err := os.ReadFile("/proc/sys/kernel/tainted")
@@ -198,7 +198,7 @@ func runTest(w *wire.Writer, job *wire.Job) (int, error) {
 	return status.ExitStatus(), nil
 }
 
-// pump gives a file whose bytes go to w, and a channel that closes when all
+// pump returns a file whose bytes go to w, and a channel that closes when all
 // holders of the file have closed it.
 func pump(w io.Writer) (*os.File, <-chan struct{}, error) {
 	from, to, err := os.Pipe()

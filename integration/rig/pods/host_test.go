@@ -66,7 +66,7 @@ func TestPodHasItsRailsWithRDMA(t *testing.T) {
 	}
 }
 
-// withoutTLS gives an address at which the API server takes everybody for an
+// withoutTLS returns an address at which the API server takes everybody for an
 // administrator: a handshake may take longer in the machine than Multus waits for
 // an answer (a quarter of a second).
 func withoutTLS(t *testing.T, plane *controlplane.Plane) (address string) {
@@ -94,7 +94,7 @@ func withoutTLS(t *testing.T, plane *controlplane.Plane) (address string) {
 	return proxy.Listener.Addr().String()
 }
 
-// nodeFiles gives a directory of what the node has of this host: programs with
+// nodeFiles returns a directory of what the node has of this host: programs with
 // their libraries, plugins and images.
 func nodeFiles(t *testing.T) string {
 	t.Helper()

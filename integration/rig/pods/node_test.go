@@ -117,7 +117,7 @@ func (n *node) await(what string, done func() error) {
 	}
 }
 
-// reachTheServer gives the machine its way to the API server.
+// reachTheServer returns the machine its way to the API server.
 func (n *node) reachTheServer() {
 	n.t.Helper()
 	n.must(kmod.LoadAll(wire.Devices))
@@ -224,7 +224,7 @@ func (n *node) daemon(name string, args []string, ready func(context.Context) er
 	n.must(p.Poll(n.t.Context(), patience, ready))
 }
 
-// logs gives the ends of the daemons' logs.
+// logs returns the ends of the daemons' logs.
 func (n *node) logs() string {
 	var b strings.Builder
 	files, _ := filepath.Glob(logDir + "/*.log")
@@ -301,7 +301,7 @@ func (n *node) objects(file string) []map[string]any {
 	return found
 }
 
-// here gives the pod what it needs on this node: an image that is there, no
+// here returns the pod what it needs on this node: an image that is there, no
 // devices, of which nobody offers any, and no scheduler or account.
 func here(pod map[string]any) (name string) {
 	spec, _ := pod["spec"].(map[string]any)
@@ -318,7 +318,7 @@ func here(pod map[string]any) (name string) {
 	return name
 }
 
-// devices gives the host's RDMA devices, with their uverbs numbers.
+// devices returns the host's RDMA devices, with their uverbs numbers.
 func (n *node) devices() []string {
 	n.t.Helper()
 	core, err := rdma.Open(n.Netns.Netns)

@@ -146,7 +146,7 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 	}
 }
 
-// metrics gives what the agent tells Prometheus of RDMA devices, by lines.
+// metrics returns what the agent tells Prometheus of RDMA devices, by lines.
 func (n *node) metrics() []string {
 	n.t.Helper()
 	answer, err := http.Get("http://" + agentAddress + "/metrics")

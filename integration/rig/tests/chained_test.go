@@ -37,7 +37,7 @@ type chain struct {
 	result            []byte // of host-device
 }
 
-// newChain gives a chain on a node in an RDMA mode, with a pod to attach to.
+// newChain returns a chain on a node in an RDMA mode, with a pod to attach to.
 func newChain(t *testing.T, mode rdma.Mode) *chain {
 	t.Helper()
 	n := newRDMANode(t, mode, "")
@@ -83,7 +83,7 @@ func (c *chain) rdma(verb string) testnet.Call {
 	return call
 }
 
-// add attaches, and gives what rdma printed.
+// add attaches and returns what rdma printed.
 func (c *chain) add() []byte {
 	c.t.Helper()
 	c.result = c.MustRun(c.nic("ADD"))
@@ -114,7 +114,7 @@ func (c *chain) has() {
 	}
 }
 
-// only gives the one record that there is.
+// only returns the one record that there is.
 func (c *chain) only() *ledger.Record {
 	c.t.Helper()
 	records := c.records()
@@ -362,7 +362,7 @@ func (c *chain) fell() {
 	}
 }
 
-// nameAgain gives the NIC that fell home by itself its name and no alias.
+// nameAgain returns the NIC that fell home by itself its name and no alias.
 func (c *chain) nameAgain() {
 	c.t.Helper()
 	links, err := c.Links()

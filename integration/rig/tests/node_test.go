@@ -49,7 +49,7 @@ type node struct {
 	state   string
 }
 
-// newNode gives the machine's own netns, with NICs as the kernel finds them.
+// newNode returns the machine's own netns, with NICs as the kernel finds them.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	reload(t, "")
@@ -57,7 +57,7 @@ func newNode(t *testing.T) *node {
 	return &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}
 }
 
-// in gives the same node for a part of the test.
+// in returns the same node for a part of the test.
 func (n *node) in(t *testing.T) *node {
 	part := *n
 	part.t = t
@@ -84,7 +84,7 @@ func reload(t *testing.T, parameters string) {
 	}
 }
 
-// up gives the first NICs what every NIC of the users' nodes has: it is up,
+// up returns the first NICs what every NIC of the users' nodes has: it is up,
 // with MTU 9000 and an altname.
 func (n *node) up(count int) {
 	n.t.Helper()
@@ -118,7 +118,7 @@ func (n *node) carrier(names ...string) {
 	}
 }
 
-// furnish gives the first NICs all that their host's administrator may have
+// furnish returns the first NICs all that their host's administrator may have
 // set, and that a stay in a pod takes away.
 func (n *node) furnish(count int) {
 	n.t.Helper()
@@ -187,7 +187,7 @@ func (n *node) gc() {
 	n.Exec(filepath.Join(testnet.Bin(n.t), "railctl"), "gc", "--state-dir", n.state)
 }
 
-// records gives the records of the node's ledger.
+// records returns the records of the node's ledger.
 func (n *node) records() []*ledger.Record {
 	n.t.Helper()
 	l, err := ledger.Open(n.state)

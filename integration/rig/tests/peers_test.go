@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// upstream gives the same call of upstream's host-device.
+// upstream returns the same call of upstream's host-device.
 func upstream(t *testing.T, c testnet.Call) testnet.Call {
 	t.Helper()
 	c.Path = testnet.Peers(t)

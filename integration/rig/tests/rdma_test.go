@@ -24,7 +24,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// newRDMANode gives a node in an RDMA mode, with NICs as the kernel finds them.
+// newRDMANode returns a node in an RDMA mode, with NICs as the kernel finds them.
 func newRDMANode(t *testing.T, mode rdma.Mode, parameters string) *node {
 	t.Helper()
 	n := newNode(t)
@@ -51,7 +51,7 @@ func (n *node) core(ns *link.Netns) *rdma.Core {
 	return core
 }
 
-// rdmaState gives what the test compares of the eight rails' RDMA devices that a
+// rdmaState returns what the test compares of the eight rails' RDMA devices that a
 // namespace has: name, GUID, parent and uverbs number of each.
 func (n *node) rdmaState(ns *link.Netns) map[string]string {
 	n.t.Helper()
@@ -84,7 +84,7 @@ func (n *node) rdmaIn(ns *link.Netns, wanted func(parent string) bool) map[strin
 	return state
 }
 
-// ofRail says whether the parent device is one of the eight rails' NICs.
+// ofRail reports whether the parent device is one of the eight rails' NICs.
 func ofRail(parent string) bool {
 	for rail := range rails {
 		if parent == nicPCI(rail) {

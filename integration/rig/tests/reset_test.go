@@ -82,7 +82,7 @@ func TestNICsComeHomeWhenThePowerFails(t *testing.T) {
 	}
 }
 
-// held gives how many addresses the cluster's pools say are held.
+// held returns how many addresses the cluster's pools say are held.
 func held(t *testing.T, plane *controlplane.Plane) (n int) {
 	t.Helper()
 	var pools struct {
@@ -281,7 +281,7 @@ func findAfterTheReset(t *testing.T) {
 	}
 }
 
-// waiting gives how many frees are journalled.
+// waiting returns how many frees are journalled.
 func (n *node) waiting() int {
 	n.t.Helper()
 	frees, err := store.Journal{Path: filepath.Join(n.state, "ipam-journal")}.Waiting()

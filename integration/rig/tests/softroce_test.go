@@ -14,7 +14,7 @@ import (
 )
 
 // TestPodsSpeakVerbs lends two NICs of one rail, each with a Soft-RoCE device,
-// to two pods, and has the usual programmes write from one pod's memory to the
+// to two pods, and has the usual programs write from one pod's memory to the
 // other's.
 func TestPodsSpeakVerbs(t *testing.T) {
 	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
@@ -66,13 +66,13 @@ func verbsConfig(nic string) map[string]any {
 	return map[string]any{"device": nic, "rdma": "required", "ipam": map[string]any{"type": "whereabouts", "range": "172.31.1.0/24"}}
 }
 
-// allRDMA gives GUID, parent and uverbs number of each RDMA device of the host.
+// allRDMA returns GUID, parent and uverbs number of each RDMA device of the host.
 func (n *node) allRDMA() map[string]string {
 	n.t.Helper()
 	return n.rdmaIn(n.Netns.Netns, func(string) bool { return true })
 }
 
-// end gives what the record says of the pod's RDMA.
+// end returns what the record says of the pod's RDMA.
 func (n *node) end(p *pod) verbs.End {
 	n.t.Helper()
 	for _, r := range n.records() {

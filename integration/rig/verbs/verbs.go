@@ -24,10 +24,10 @@ type End struct {
 const limit = time.Minute
 
 // port is the TCP port on which the server tells where to write: the default
-// of both programmes.
+// of both programs.
 const port = 18515
 
-// PingPong has both ends write to each other in turn, and gives the client's
+// PingPong has both ends write to each other in turn and returns the client's
 // last line, which has the time of one turn.
 func PingPong(ctx context.Context, turns int, server, client End) (string, error) {
 	out, err := converse(ctx, server, client, "ibv_rc_pingpong", "-n", strconv.Itoa(turns), "-g")
@@ -39,7 +39,7 @@ func PingPong(ctx context.Context, turns int, server, client End) (string, error
 }
 
 // Bandwidth has the client write a number of messages of 64 KiB into the
-// server's memory, and gives what ib_write_bw says of it, in Gbit/s: the average
+// server's memory and returns what ib_write_bw says of it, in Gbit/s: the average
 // over all messages.
 func Bandwidth(ctx context.Context, messages int, server, client End) (float64, error) {
 	out, err := converse(ctx, server, client, "ib_write_bw", "-n", strconv.Itoa(messages), "-s", "65536", "-F", "-x")
@@ -57,14 +57,14 @@ func Bandwidth(ctx context.Context, messages int, server, client End) (float64, 
 	return 0, fmt.Errorf("ib_write_bw printed no bandwidth:\n%s", out)
 }
 
-// converse runs a programme twice, and gives what the client said. The last
+// converse runs a program twice and returns what the client said. The last
 // option is that for the GID's index.
-func converse(ctx context.Context, server, client End, programme ...string) (string, error) {
+func converse(ctx context.Context, server, client End, program ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var said [2]bytes.Buffer
 	command := func(i int, e End, more ...string) *exec.Cmd {
-		words := append([]string{"netns", "exec", e.Netns}, programme...)
+		words := append([]string{"netns", "exec", e.Netns}, program...)
 		words = append(words, strconv.Itoa(e.GID), "-d", e.Device, "-p", strconv.Itoa(port))
 		c := exec.CommandContext(ctx, "ip", append(words, more...)...)
 		c.Stdout, c.Stderr = &said[i], &said[i]
@@ -84,7 +84,7 @@ func converse(ctx context.Context, server, client End, programme ...string) (str
 		cancel() // the server waits for ever
 	}
 	if err := errors.Join(err, <-ended); err != nil {
-		return "", fmt.Errorf("%s: %w\nserver:\n%s\nclient:\n%s", programme[0], err, said[0].Bytes(), said[1].Bytes())
+		return "", fmt.Errorf("%s: %w\nserver:\n%s\nclient:\n%s", program[0], err, said[0].Bytes(), said[1].Bytes())
 	}
 	return said[1].String(), nil
 }

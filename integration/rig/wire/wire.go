@@ -96,7 +96,7 @@ func (w *Writer) frame(kind Kind, payload []byte) error {
 	}
 }
 
-// Stream gives a writer whose bytes go out as frames of one kind.
+// Stream returns a writer whose bytes go out as frames of one kind.
 func (w *Writer) Stream(kind Kind) io.Writer { return stream{w, kind} }
 
 type stream struct {
@@ -136,7 +136,7 @@ type Reader struct{ r *bufio.Reader }
 // NewReader makes a Reader on r.
 func NewReader(r io.Reader) *Reader { return &Reader{bufio.NewReader(r)} }
 
-// Next gives the next frame, or io.EOF after the last one.
+// Next returns the next frame, or io.EOF after the last one.
 func (r *Reader) Next() (Frame, error) {
 	header := make([]byte, headerSize)
 	if _, err := io.ReadFull(r.r, header); err != nil {

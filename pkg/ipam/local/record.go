@@ -120,7 +120,7 @@ func (p *pool) corrupt(err error, path, cure string) error {
 	return failure.WithCure(failure.Wrap(err, failure.BadRecord, "address record %s is corrupt", path), cure)
 }
 
-// setAside gives the unreadable record of addr another name, and puts one
+// setAside returns the unreadable record of addr another name, and puts one
 // without an owner in its place. The link comes first, so that at no time the
 // address looks free. The caller holds the lock.
 func (p *pool) setAside(addr netip.Addr) (string, error) {

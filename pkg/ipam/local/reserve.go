@@ -47,7 +47,7 @@ func (r *reservations) elsewhere(addr netip.Addr) bool {
 	return r.space.Exists(strings.TrimPrefix(target, "../"))
 }
 
-// take reserves addr, whose record exists already, and says whether that
+// take reserves addr, whose record exists already, and reports whether that
 // worked: false means that another pool has it.
 func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) {
 	lock, err := r.space.Lock(ctx, reservedLock)

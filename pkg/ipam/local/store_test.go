@@ -44,7 +44,7 @@ func want(c ipam.Claim, addr string) ipam.Claim {
 	return c
 }
 
-// add allocates one address and gives it as text.
+// add allocates one address and returns it as text.
 func add(t testing.TB, s *Store, o ipam.Owner, claims ...ipam.Claim) string {
 	t.Helper()
 	got, err := s.Allocate(testContext, o, claims)
@@ -65,7 +65,7 @@ func del(t testing.TB, s *Store, o ipam.Owner, pools ...ipam.Pool) {
 	}
 }
 
-// file gives the path of a file of the pool 10.0.0.0/24.
+// file returns the path of a file of the pool 10.0.0.0/24.
 func file(s *Store, name string) string { return filepath.Join(s.path, "space", "10.0.0.0_24", name) }
 
 func write(t testing.TB, path, content string) {

@@ -112,7 +112,7 @@ func nodeName(configurationPath string) (string, error) {
 		`write it into the file "nodename" in the directory configuration_path`)
 }
 
-// masked gives addresses of a slice the mask of the whole range.
+// masked returns addresses of a slice the mask of the whole range.
 func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 	if !c.slice.Prefix.IsValid() {
 		return got

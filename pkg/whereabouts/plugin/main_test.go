@@ -99,7 +99,7 @@ func runStderr(env []string, stdin string) (stdout, stderr string, _ error) {
 	return out.String(), errs.String(), nil
 }
 
-// code gives the CNI error code of what run returned, 0 for none.
+// code returns the CNI error code of what run returned, 0 for none.
 func code(err error) uint {
 	var cni *types.Error
 	if errors.As(err, &cni) {
@@ -124,7 +124,7 @@ func (n *node) del(a attachment, config string) {
 	}
 }
 
-// addresses gives the addresses of a result of version 0.3 or later.
+// addresses returns the addresses of a result of version 0.3 or later.
 func addresses(t testing.TB, result string) []string {
 	t.Helper()
 	var r struct {

@@ -78,7 +78,7 @@ func TestNoRangeIsSuccessWithoutAddress(t *testing.T) {
 	n.checkEmpty("without a range")
 }
 
-func TestRequestedAddressIsHonoured(t *testing.T) {
+func TestRequestedAddressIsHonored(t *testing.T) {
 	n := newNode(t)
 	const ipam = `{"range":"10.0.0.0/24","gateway":"10.0.0.1"}`
 	config := n.config(ipam, `"runtimeConfig":{"ips":["10.0.0.77/24"]}`)

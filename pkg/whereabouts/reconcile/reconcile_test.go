@@ -95,7 +95,7 @@ func (l *reconcilerLab) deletePod(name string) {
 	}
 }
 
-// crs gives the path of CRs in the lab's namespace.
+// crs returns the path of CRs in the lab's namespace.
 func (l *reconcilerLab) crs(plural string) string {
 	return "/apis/" + api.Group + "/" + api.Version + "/namespaces/" + l.ns + "/" + plural
 }
@@ -110,7 +110,7 @@ func (l *reconcilerLab) createReservation(name string, o ipam.Owner) {
 	pooltest.Create(l.t, plane, l.crs("overlappingrangeipreservations"), api.NewReservation(name, l.ns, o))
 }
 
-// held gives "pool/key podref" of every entry and "name podref" of every
+// held returns "pool/key podref" of every entry and "name podref" of every
 // reservation in the lab's namespace.
 func (l *reconcilerLab) held() map[string]bool {
 	l.t.Helper()
@@ -150,7 +150,7 @@ func (l *reconcilerLab) reconciler(grace time.Duration) *Reconciler {
 	return New(Options{Client: l.client, Grace: grace})
 }
 
-// once reconciles without a period of grace, and gives "kind address outcome".
+// once reconciles without a period of grace and returns "kind address outcome".
 func (l *reconcilerLab) once(r *Reconciler) map[string]int {
 	l.t.Helper()
 	found, err := r.Once(pooltest.Context(l.t))

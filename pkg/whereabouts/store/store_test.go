@@ -505,7 +505,7 @@ func TestDelWhereTheQueueCannotBeWrittenIsDoneLater(t *testing.T) {
 	wantEmpty(t, c.Pool)
 }
 
-// definition gives the path of a CRD of whereabouts.
+// definition returns the path of a CRD of whereabouts.
 func definition(plural string) string {
 	return "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + plural + "." + api.Group
 }
