@@ -25,7 +25,7 @@ type Network struct {
 	NAD string
 	// Name is the name of the CNI network in Config. It may be another.
 	Name string
-	// Config is the CNI configuration as the user wrote it.
+	// Config is the CNI configuration, unchanged.
 	Config []byte
 }
 
@@ -37,7 +37,7 @@ type Pod struct {
 	NADs []string
 }
 
-// object is what of a Kubernetes object matters here.
+// object is a Kubernetes object, with the fields used here.
 type object struct {
 	Kind     string `yaml:"kind"`
 	Metadata struct {

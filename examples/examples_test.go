@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// parse reads a plugin's config with the code that the plugin has, and its
-// ipam section with that of ours.
+// parse reads a plugin's config with the plugin's own code, and its ipam
+// section with that of our IPAM plugin.
 func parse(config []byte) error {
 	var conf struct {
 		Type string
@@ -91,8 +91,8 @@ func TestPodsAskForNetworksThatExist(t *testing.T) {
 	}
 }
 
-// TestWhatTheNetworkOperatorRenders parses what this release has a plugin for;
-// the rest is named, so that a new plugin is noticed here.
+// TestWhatTheNetworkOperatorRenders parses all configs for which this release
+// has a plugin. It names the rest, so that a new plugin is noticed here.
 func TestWhatTheNetworkOperatorRenders(t *testing.T) {
 	data, err := examples.Files.ReadFile("network-operator-rendered.json")
 	if err != nil {
@@ -119,8 +119,8 @@ func TestWhatTheNetworkOperatorRenders(t *testing.T) {
 	}
 }
 
-// configsOf returns the plugin configs of an entry: its "config", or itself, or
-// those of a list.
+// configsOf returns the plugin configs of an entry: its "config", or the entry
+// itself, or those of a list.
 func configsOf(t *testing.T, entry json.RawMessage) []json.RawMessage {
 	t.Helper()
 	var wrapped struct{ Config json.RawMessage }
@@ -194,7 +194,7 @@ func TestREADME(t *testing.T) {
 	}
 	const private = "mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /var/lib; ip link set lo up; set -x\n"
 	cmd := exec.Command("unshare", "--mount", "--net", "bash", "-euo", "pipefail", "-c", private+script.String())
-	cmd.Dir = ".." // the README is read at the top of the checkout
+	cmd.Dir = ".." // the README's commands run at the top of the checkout
 	cmd.Env = append(os.Environ(), "CNI_PATH="+testnet.Bin(t), "PATH="+withTool(t)+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -48,8 +48,9 @@ func holdsAddress(t *testing.T, plane *controlplane.Plane) bool {
 	return strings.Contains(string(answer), `"default/pod1"`)
 }
 
-// The node file opens the flat file that the network names, and the administrator's
-// flat file may name any kubeconfig. The agent does not know the network's config.
+// The node file allows the flat file that the network names, and the
+// administrator's flat file may name any kubeconfig. The agent does not know
+// the network's config.
 func TestAgentFreesWithKubeconfigNamedOnlyByNetworksFlatFile(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	dir := t.TempDir()
@@ -89,8 +90,9 @@ func TestAgentFreesWithKubeconfigNamedOnlyByNetworksFlatFile(t *testing.T) {
 }
 
 // TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents runs against a real API
-// server: an address whose DEL could not reach it is freed by the kubeconfig
-// that the entry names, and what is wrong with the node is an Event of it.
+// server: it frees an address whose DEL could not reach the server with the
+// kubeconfig of the journal's entry, and reports the node's problem as an
+// Event.
 func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	kubeconfig := plane.AdminKubeconfig()
@@ -105,8 +107,9 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	if !held() {
 		t.Fatal("the pod has no address")
 	}
-	// The kubeconfig was open when the pod began, and is not when it ends, as
-	// after an upgrade: a DEL does not fail for ever, and forgets nothing.
+	// The node file allowed the kubeconfig when the pod began, and not when it
+	// ends, as after an upgrade: a DEL does not fail forever, and forgets
+	// nothing.
 	journal := netconf.JournalDir(l.state)
 	closed := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(closed, []byte("paths: ["+l.state+"]"), 0o600); err != nil {
@@ -120,8 +123,8 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 		t.Fatalf("in the journal: %v, %v", left, err)
 	}
 
-	// The agent has no kubeconfig of its own here, but that of the entry, which
-	// it does not open while it is closed.
+	// The agent has no kubeconfig here but that of the entry, which it does not
+	// open while the node file forbids it.
 	t.Setenv(netconf.NodeFileEnv, closed)
 	a := l.start()
 	await(t, "the agent to say why", 20*time.Second, func() bool { return len(a.said("add the path to")) > 0 })

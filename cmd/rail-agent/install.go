@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// installFlags are those of "run" that are about the installation.
+// installFlags are the flags of "run" for the installation.
 type installFlags struct {
 	on, uninstall, force bool
 	prefix, nodeFile     string
@@ -30,7 +30,7 @@ type installFlags struct {
 	credential           credentialFlags
 }
 
-// credentialFlags are those of "run" that are about the kubeconfig of the plugin
+// credentialFlags are the flags of "run" for the kubeconfig of the plugin
 // whereabouts.
 type credentialFlags struct {
 	confDir, account, server, namespace string
@@ -62,7 +62,7 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	f.credential.add(flags)
 }
 
-// check refuses what cannot work, and names that would lead elsewhere.
+// check refuses invalid values, and names that would lead to another directory.
 func (f *installFlags) check() error {
 	for _, name := range f.plugins {
 		if !slices.Contains(agent.Plugins, name) {
@@ -83,7 +83,8 @@ func (f *installFlags) check() error {
 	return nil
 }
 
-// begin installs or uninstalls, and has beside do what goes on until ctx ends.
+// begin installs or uninstalls, and starts in beside the work that goes on
+// until ctx ends.
 func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client) error {
 	if err := f.check(); err != nil {
 		return err
@@ -100,7 +101,7 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 	o.Restore, o.Record, o.Uninstalling, o.Leaving = true, plugins.Record, f.uninstall, f.uninstall && f.force
 	put := plugins.Record.Put
 	if f.uninstall {
-		put = plugins.Record.PutBack // what is gone stays so
+		put = plugins.Record.PutBack // removed files stay removed
 	} else if err := plugins.Record.Visible(append(slices.Clone(o.BinDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
 		return fmt.Errorf("what an earlier version installed elsewhere cannot be taken away (go back to its settings, uninstall, and then change them): %w", err)
 	} else if err := plugins.Put(ctx, inUse); err != nil {

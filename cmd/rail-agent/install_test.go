@@ -24,8 +24,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// installed returns what an agent is started with that installs, into
-// directories of the test's own.
+// installed returns the arguments of an agent that installs into directories of
+// the test.
 func installed(t *testing.T) (bin, record string, args []string) {
 	t.Helper()
 	bin, record = t.TempDir(), filepath.Join(t.TempDir(), "record")
@@ -73,7 +73,7 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	}
 	pod := testnet.NewNetns(t, "pod")
 	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
-	// Killed or stopped, it leaves all as it is.
+	// Killed or stopped, it leaves everything in place.
 	a.end(syscall.SIGKILL)
 	if n := count(t, bin); n != 4 {
 		t.Errorf("%d plugins are installed", n)
@@ -88,7 +88,7 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	if n := count(t, bin); n != 4 {
 		t.Errorf("%d plugins are installed", n)
 	}
-	pod.Kill() // the agent ends the attachment, by the plugins that it keeps
+	pod.Kill() // the agent ends the attachment with its own plugins
 	await(t, "it to uninstall", 20*time.Second, func() bool { return len(a.said("reason=Uninstalled")) == 1 })
 	wantTree(t, bin, before)
 	await(t, "it to be ready", 5*time.Second, func() bool {
@@ -98,12 +98,12 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the record is there: %v", err)
 	}
-	// Started again, it keeps away.
+	// Started again, it does not install.
 	a.end(syscall.SIGTERM)
 	l.start(append(args, "--uninstall")...).end(syscall.SIGTERM)
 	wantTree(t, bin, before)
 
-	// By force it waits for nobody.
+	// With force it does not wait.
 	a = l.start(args...)
 	l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "other"), "net1"))
 	a.end(syscall.SIGTERM)
@@ -111,9 +111,8 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	wantTree(t, bin, before)
 }
 
-// The node file of the manifests is a file like any that is installed: what
-// somebody else put there stays, and the agent's own is removed when it is no
-// longer wanted.
+// The node file of the manifests is handled like any installed file: another's
+// file stays, and the agent's own is removed when it is no longer wanted.
 func TestNodeFileOfTheManifests(t *testing.T) {
 	const text = `{"nics":[{"name":"ens*np0"}],"allow":[]}`
 	path := filepath.Join(t.TempDir(), "node.yaml")
@@ -206,7 +205,7 @@ func TestOtherPrefixAndFewerPlugins(t *testing.T) {
 	if now := testnet.Tree(t, bin); !strings.HasPrefix(now, before+"/rail-macvlan ") || !strings.Contains(now, "\n/rail-whereabouts ") || count(t, bin) != 3 {
 		t.Errorf("there are\n%s", now)
 	}
-	// What is kept is what is installed.
+	// The kept files are the installed ones.
 	if err := os.Remove(filepath.Join(bin, "rail-macvlan")); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +244,7 @@ func TestOthersPluginThatComesLaterIsKeptToo(t *testing.T) {
 
 var tokenIn = regexp.MustCompile(`token: "([^"]+)"`)
 
-// TestKubeconfigOfThePlugin has the real server give the token, and real
+// TestKubeconfigOfThePlugin gets the token from the real server, and has real
 // whereabouts' files in their places.
 func TestKubeconfigOfThePlugin(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
@@ -253,7 +252,7 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	l.node = nil // the server is the machine's
+	l.node = nil // the server is in the machine's own namespace
 	bin, _, args := installed(t)
 	conf := filepath.Join(t.TempDir(), "net.d")
 	args = append(args, "--kubeconfig", plane.AdminKubeconfig(), "--cni-conf", conf, "--node", "node7")
@@ -290,7 +289,8 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 	}
 	wantTree(t, bin, "")
 
-	// Files of another installer stay, unless told otherwise; then they come back.
+	// Files of another installer stay, unless flags say otherwise; then
+	// uninstall puts them back.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -315,15 +315,15 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 	wantTree(t, dir, theirs)
 }
 
-// TestUninstallThatWasKilledPutsThePluginsBackForAPod kills it after it took them,
-// and has a pod that needs them.
+// TestUninstallThatWasKilledPutsThePluginsBackForAPod kills it after it removed
+// the plugins, while a pod needs them.
 func TestUninstallThatWasKilledPutsThePluginsBackForAPod(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
 	bin, record, args := installed(t)
 	l.start(args...).end(syscall.SIGTERM)
 	n := install.Open(record)
-	// The rest of an installation, that goes last.
+	// The rest of an installation is removed last.
 	rest := filepath.Join(t.TempDir(), "whereabouts.d", "whereabouts.conf")
 	if _, err := n.Put(t.Context(), install.File{Path: rest, Content: []byte("{}"), Mode: 0o600}); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func TestUninstallThatWasKilledPutsThePluginsBackForAPod(t *testing.T) {
 	}
 }
 
-// TestForcedUninstallIsReadyWhateverIsLeft has a record that nobody can read.
+// TestForcedUninstallIsReadyWhateverIsLeft has an unreadable record.
 func TestForcedUninstallIsReadyWhateverIsLeft(t *testing.T) {
 	l := newLab(t)
 	bin, _, args := installed(t)
@@ -360,8 +360,8 @@ func TestForcedUninstallIsReadyWhateverIsLeft(t *testing.T) {
 	wantTree(t, bin, "")
 }
 
-// TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind changes a directory as an
-// upgrade of the chart can, which mounts only the new one.
+// TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind changes a directory as
+// an upgrade of the chart can, which mounts only the new one.
 func TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind(t *testing.T) {
 	l := newLab(t)
 	bin, _, args := installed(t)
@@ -378,8 +378,8 @@ func TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind(t *testing.T) {
 	}
 }
 
-// TestTokenIsRenewed has a server that gives tokens of three seconds, which a
-// real one refuses to do.
+// TestTokenIsRenewed uses a server with tokens of three seconds, which a real
+// one refuses to issue.
 func TestTokenIsRenewed(t *testing.T) {
 	const life = 3 * time.Second
 	var asked, away atomic.Int64
@@ -416,7 +416,7 @@ func TestTokenIsRenewed(t *testing.T) {
 		if !strings.Contains(string(text), `server: "https://[fd00::1]:6443"`) {
 			t.Fatalf("another server: %s", text)
 		}
-		return tokenIn.FindStringSubmatch(string(text))[1] // never a part of a file
+		return tokenIn.FindStringSubmatch(string(text))[1] // never an incomplete file
 	}
 	first := token()
 	took := await(t, "another token", 2*life, func() bool { return token() != first })

@@ -13,11 +13,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
-// onceTime is what one pass gets beyond its grace period: the API client tries
+// onceTime bounds one pass beyond its grace period: the API client retries
 // until a context ends.
 const onceTime = 10 * time.Minute
 
-// reconcilerFlags are those of every command that reconciles.
+// reconcilerFlags are the flags of every command that reconciles.
 type reconcilerFlags struct{ grace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {

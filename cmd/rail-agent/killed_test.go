@@ -14,7 +14,7 @@ import (
 )
 
 // TestAgentThatIsKilledAllTheTimeLosesNothing kills the agent a hundred times
-// while pods come, are deleted, and die: at the end each attachment is over,
+// while pods come, are deleted, and die: at the end each attachment has ended,
 // every address is free, and the host is as it was.
 func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	const kills, workers, patience = 100, 3, 15 * time.Second
@@ -36,7 +36,7 @@ func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	began := time.Now()
 	for range kills {
 		a := l.launch()
-		// From before it has opened the ledger to the midst of its work.
+		// From before it has opened the ledger to the middle of its work.
 		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
 		a.end(syscall.SIGKILL)
 	}
@@ -56,7 +56,7 @@ func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	if code, body := a.get("/readyz"); code != http.StatusOK {
 		t.Error(code, body)
 	}
-	// Every address is free again: a new pool gives the lowest first.
+	// Every address is free again: a new pool assigns the lowest first.
 	for i := range 3 {
 		pod := testnet.NewNetns(t, fmt.Sprint("last", i))
 		out := l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
@@ -64,8 +64,8 @@ func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	}
 }
 
-// onePod is a pod's life: a macvlan, and a veth of its own that is lent to it,
-// ended by DELs or by the death of its netns.
+// onePod runs a pod: with a macvlan, and a lent veth of its own, ended by DELs
+// or by the death of its netns.
 func (l *lab) onePod(name string, delete bool, added, ended, died *atomic.Int64) {
 	pod := testnet.NewNetns(l.t, name)
 	nic := "v" + name

@@ -23,13 +23,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// lab is a node of its own, on which the built agent runs as it ships.
+// lab is a node of its own, on which the built agent runs.
 type lab struct {
 	t          *testing.T
 	node, wire *testnet.Netns
 	state      string
 	path       string // CNI_PATH, "" is testnet's
-	alone      bool   // the agent does not see the machine's other namespaces come and go
+	alone      bool   // the agent does not see the machine's other namespaces
 }
 
 func newLab(t *testing.T) *lab {
@@ -38,7 +38,7 @@ func newLab(t *testing.T) *lab {
 }
 
 // call makes a call of a plugin for a pod, with an address of the node's own
-// pool. nic is what is lent, or the macvlan's master.
+// pool. nic is the lent NIC, or the macvlan's master.
 func (l *lab) call(plugin, verb, nic string, pod *testnet.Netns, ifName string) testnet.Call {
 	l.t.Helper()
 	key := map[string]string{"host-device": "device", "macvlan": "master"}[plugin]
@@ -81,7 +81,7 @@ func await(t *testing.T, what string, limit time.Duration, done func() bool) tim
 	}
 }
 
-// running is an agent.
+// running is a running agent.
 type running struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -131,9 +131,9 @@ func (l *lab) launch(args ...string) *running {
 		}
 	}()
 	go func() {
-		_ = a.cmd.Wait() // it is asked for by its exit code, or killed
+		_ = a.cmd.Wait() // the exit code is checked elsewhere, or it was killed
 		_ = write.Close()
-		<-logged // what it said last, too
+		<-logged // including its last lines
 		close(a.ended)
 	}()
 	l.t.Cleanup(func() {
@@ -170,7 +170,7 @@ func (a *running) said(text string) []string {
 	return found
 }
 
-// get asks the agent's socket.
+// get sends a request to the agent's socket.
 func (a *running) get(path string) (code int, body string) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -18,7 +18,7 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// userAgent returns what servers' logs call the agent.
+// userAgent returns the agent's name in servers' logs.
 func userAgent() string { return "rail-agent/" + version }
 
 // The process's first thread must never be parked in another namespace: that
@@ -31,14 +31,15 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stderr))
 }
 
-// agentFlags are what all commands share.
+// agentFlags are the flags of all commands.
 type agentFlags struct {
 	stateDirs []string
 	verbose   bool
 	log       *slog.Logger
 }
 
-// run is rail-agent with its arguments, until ctx ends. It returns the exit code.
+// run runs rail-agent with its arguments, until ctx ends. It returns the exit
+// code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	a := &agentFlags{}
 	root := &cobra.Command{

@@ -23,7 +23,7 @@ func (f *metricsFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "metrics-cert", "", "directory with tls.crt and tls.key for --metrics-secure, read again when they change; self-signed when empty")
 }
 
-// begin sets o's options of how the metrics are served.
+// begin sets the options of o for serving the metrics.
 func (f *metricsFlags) begin(o *agent.Options, client *kube.Client) error {
 	if o.Metrics == "" {
 		return nil

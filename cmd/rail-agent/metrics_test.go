@@ -21,7 +21,7 @@ func hostLab(t *testing.T) *lab {
 	return &lab{t: t, state: filepath.Join(t.TempDir(), "state")}
 }
 
-// listen takes a port of loopback.
+// listen listens on a free port of loopback.
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

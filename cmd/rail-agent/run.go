@@ -21,11 +21,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
 )
 
-// off is what switches a flag with a default off.
+// off disables a flag that has a default.
 const off = "off"
 
-// memoryLimit has the garbage collector keep the process below 40 MiB, of which
-// a part is no heap.
+// memoryLimit makes the garbage collector keep the process below 40 MiB, a part
+// of which is not heap.
 const memoryLimit = 24 << 20
 
 func newRun(a *agentFlags) *cobra.Command {
@@ -81,7 +81,7 @@ the same and /status, for root only. It is ready when it has looked at everythin
 	return cmd
 }
 
-// runFlags are those of "run" that are not about the keeper itself.
+// runFlags are the flags of "run", without the keeper's own.
 type runFlags struct {
 	kubeconfig string
 	container  bool
@@ -91,7 +91,7 @@ type runFlags struct {
 	reconciler reconcilerFlags
 }
 
-// keep runs the keeper, and what runs beside it, until ctx ends.
+// keep runs the keeper, and the work beside it, until ctx ends.
 func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the ledger and the network namespaces are root's; run it as root")
@@ -179,8 +179,8 @@ func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, 
 	return nil
 }
 
-// open opens the cluster, with a namespace for what is not said to be in another
-// one; no cluster is nil.
+// open opens the cluster, with a namespace for objects without another one. It
+// returns nil if there is no cluster.
 func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error) {
 	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: userAgent()})

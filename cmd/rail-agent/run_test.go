@@ -23,8 +23,9 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	a := l.start()
 	var took []time.Duration
 	for i := range 5 {
-		// A veth dies with its pod; so does a macvlan, of which the host hears nothing.
-		veth := fmt.Sprint("ens2", i) // the kernel takes its time with the last one's peer
+		// A veth dies with its pod; so does a macvlan, about which the host
+		// gets no message.
+		veth := fmt.Sprint("ens2", i) // the kernel destroys the last one's peer later
 		l.node.NIC(veth, l.wire)
 		before := l.node.State()
 		pod := testnet.NewNetns(t, fmt.Sprint("pod", i))
@@ -44,7 +45,7 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	if n, _ := a.metric("rail_cni_end_seconds_count"); n != 10 {
 		t.Errorf("%v attachments ended", n)
 	}
-	if w := a.said("level=WARN"); len(w) > 1 { // one for each veth that is gone is pkg/part/netdev's
+	if w := a.said("level=WARN"); len(w) > 1 { // one warning of pkg/part/netdev for each destroyed veth
 		for _, line := range w {
 			if !strings.Contains(line, "no longer exists") {
 				t.Error(line)
@@ -53,9 +54,9 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	}
 }
 
-// TestNICsThatFellHomeAreRestoredAtOnce moves virtual NICs to the host, under the
-// names that the pod gave them (each other's as well) and down, as the kernel does it with real ones when
-// a pod dies (which the tests in integration/rig have).
+// TestNICsThatFellHomeAreRestoredAtOnce moves virtual NICs to the host, down
+// and under the names that the pod gave them (each other's as well), as the
+// kernel moves real ones when a pod dies (tested in integration/rig).
 func TestNICsThatFellHomeAreRestoredAtOnce(t *testing.T) {
 	l := newLab(t)
 	const rails = 8
@@ -74,7 +75,7 @@ func TestNICsThatFellHomeAreRestoredAtOnce(t *testing.T) {
 		var fall []string
 		for i := range rails {
 			ifName := fmt.Sprint("net", i+1)
-			if round%2 == 1 { // the name that another one needs on the host, in pairs or round about
+			if round%2 == 1 { // the name that another one needs on the host, in pairs or in a cycle
 				ifName = fmt.Sprint("ens1", []int{i ^ 1, (i + 1) % rails}[round/2%2])
 			}
 			l.node.MustRun(l.call("host-device", "ADD", fmt.Sprint("ens1", i), pod, ifName))
@@ -160,9 +161,9 @@ func TestAgentDoesAtItsStartWhatWasLeft(t *testing.T) {
 	}
 }
 
-// TestRecordsOfAnotherBootAreSettled has records as a reboot leaves them where
-// the state directory is on a disk. What they speak of does not exist any more,
-// though something may look the same.
+// TestRecordsOfAnotherBootAreSettled has records as a reboot leaves them if the
+// state directory is on a disk. Their objects no longer exist, though others
+// may look the same.
 func TestRecordsOfAnotherBootAreSettled(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
@@ -228,7 +229,8 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	if n, _ := a.metric("rail_cni_not_home"); n != 1 {
 		t.Errorf("rail_cni_not_home is %v", n)
 	}
-	// That its record cannot be read for a while does not mean that it is home.
+	// A record that is unreadable for a while does not mean that the NIC was
+	// returned.
 	record := filepath.Join(l.state, "attachments", pod.Name+"@net1.json")
 	text, err := os.ReadFile(record)
 	if err != nil {
@@ -259,8 +261,8 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	}
 }
 
-// addressOf fails the test unless a result has this address: the lowest that is
-// free, so all others were freed.
+// addressOf fails the test unless a result has this address: the lowest free
+// one, so all others were freed.
 func addressOf(t *testing.T, result []byte, want string) {
 	t.Helper()
 	if !bytes.Contains(result, []byte(want)) {
@@ -279,8 +281,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// TestWhatHasNoEndInAPluginsPlaceIsReplaced has a FIFO and a link to a device
-// there: nobody waits for the one, or reads all of the other.
+// TestWhatHasNoEndInAPluginsPlaceIsReplaced puts a FIFO and a link to a device
+// there: the agent must not wait for the one, nor read all of the other.
 func TestWhatHasNoEndInAPluginsPlaceIsReplaced(t *testing.T) {
 	l := newLab(t)
 	l.alone = true
@@ -322,7 +324,8 @@ func TestPluginsThatAreReplacedAreToldOfOrRestored(t *testing.T) {
 			if n, lines := a.metric("rail_cni_binary_ours"); n != 2 || lines != 2 {
 				t.Errorf("%v of %d plugins are ours", n, lines)
 			}
-			// An installer that writes into place, and one that renames.
+			// An installer that overwrites the file, and one that renames a new
+			// one over it.
 			if err := os.WriteFile(filepath.Join(bin, "macvlan"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -391,7 +394,7 @@ func TestSocketIsForRootAndForOneAgent(t *testing.T) {
 		t.Error("a second agent takes the socket of the first")
 	}
 	await(t, "its reason", time.Second, func() bool { return len(second.said("another rail-agent answers")) == 1 })
-	// What a killed one leaves is no hindrance.
+	// A killed agent's leftovers do not prevent the next start.
 	a.end(syscall.SIGKILL)
 	if _, err := os.Stat(a.socket); err != nil {
 		t.Fatal(err)
@@ -423,14 +426,14 @@ func TestCorruptRecordIsToldOfAndKeepsNothingElseAway(t *testing.T) {
 	}
 }
 
-// TestAgentRestsWhenNothingHappens measures for a few seconds; the promise is of
+// TestAgentRestsWhenNothingHappens measures for a few seconds; the promise is
 // the same figures over any time.
 func TestAgentRestsWhenNothingHappens(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
 	l.alone = true
 	a := l.start("--cni-bin", testnet.Bin(t), "--own", testnet.Bin(t))
-	time.Sleep(2 * time.Second) // the echoes of the start
+	time.Sleep(2 * time.Second) // follow-up events of the start
 	before, _ := a.metric("process_cpu_seconds_total")
 	const span = 5 * time.Second
 	time.Sleep(span)

@@ -1,15 +1,16 @@
-// Railctl shows what rail-cni has lent on this node, ends attachments whose pod is
-// gone, sets the node's RDMA mode, checks the address pools of the cluster, and
-// installs rail-cni in a cluster and uninstalls it.
+// Railctl shows the attachments of rail-cni on this node, ends those whose pod
+// is gone, sets the node's RDMA mode, checks the address pools of the cluster,
+// and installs rail-cni in a cluster and uninstalls it.
 //
-// The program has the commands, their flags and what they print. The work is done by
-// packages: pkg/inventory for attachments, pkg/rdma for the RDMA mode and the ports of
-// RDMA devices, pkg/whereabouts for address pools, pkg/install/cluster for the
-// installation.
+// The program contains the commands, their flags and their output. Packages do
+// the work: pkg/inventory for attachments, pkg/rdma for the RDMA mode and the
+// ports of RDMA devices, pkg/whereabouts for address pools, pkg/install/cluster
+// for the installation.
 //
-// It makes no ledger where there is none. Only "railctl gc", "railctl ipam gc",
+// It does not create a missing ledger. Only "railctl gc", "railctl ipam gc",
 // "railctl rdma mode MODE" and "railctl uninstall" change anything.
 //
-// It exits with 0 if all went well, and with 1 otherwise. If only a part can be shown
-// or ended, it does that part, says so on stderr, and exits with 1.
+// It exits with 0 if all went well, and with 1 otherwise. If only a part can be
+// shown or ended, it does that part, prints the errors to stderr, and exits
+// with 1.
 package main

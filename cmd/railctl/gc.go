@@ -64,7 +64,8 @@ func collect(cmd *cobra.Command, stateDir string, output *format, dryRun bool) e
 	return reportErrors(cmd.ErrOrStderr(), errs)
 }
 
-// plainLog logs for a person at a terminal: warnings, without the time.
+// plainLog returns a log for a person at a terminal: warnings, without the
+// time.
 func plainLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
 		Level: slog.LevelWarn,

@@ -25,7 +25,7 @@ default/web-0 net1 host-device ens12np0 172.31.1.2/24 its pod netns `+dead.Path+
 		t.Errorf("%d attachments after a dry run, not 2", n)
 	}
 
-	// A veth dies with its namespace, and the log says so.
+	// A veth dies with its namespace, which the log reports.
 	out, errOut, code := l.railctl("gc")
 	if code != 0 {
 		t.Errorf("exit code %d:\n%s", code, errOut)

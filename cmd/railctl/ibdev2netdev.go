@@ -79,7 +79,7 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// what names the namespace to the person who asked for it.
+// what returns the namespace in the user's words.
 func (c *ibdev2netdev) what() string {
 	switch {
 	case c.holder != inventory.Holder{}:
@@ -90,7 +90,7 @@ func (c *ibdev2netdev) what() string {
 	return "the host netns"
 }
 
-// where opens the namespace that is asked for.
+// where opens the requested namespace.
 func (c *ibdev2netdev) where() (*link.Netns, error) {
 	switch {
 	case c.netns != "":
@@ -101,7 +101,7 @@ func (c *ibdev2netdev) where() (*link.Netns, error) {
 	return inventory.FindNetns(c.stateDir, c.holder)
 }
 
-// pairLine returns the line of NVIDIA's script.
+// pairLine returns a line in the format of NVIDIA's script.
 func pairLine(p rdma.Pair) string {
 	state := "Down"
 	if p.HasSignal {

@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
-// clusterTime bounds a command, beyond a grace period that it waits: the client
-// tries until its context ends.
+// clusterTime bounds a command, beyond a grace period: the client retries until
+// its context ends.
 const clusterTime = 5 * time.Minute
 
 func newIPAM(stateDir *string) *cobra.Command {
@@ -30,10 +30,11 @@ node's plugins could not tell the API server while it was away.`,
 	return cmd
 }
 
-// clusterCommand is what the commands share: the way to the cluster.
+// clusterCommand has the common flags of commands that use the cluster.
 type clusterCommand struct{ cluster.Flags }
 
-// begin opens the cluster, for as long as a command may take and wait.
+// begin opens the cluster. The context is for a command's time and its grace
+// period.
 func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.Context, context.CancelFunc, *kube.Client, error) {
 	client, err := c.Open("railctl/" + version)
 	if err != nil {

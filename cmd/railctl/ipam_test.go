@@ -96,7 +96,7 @@ func TestIPAM(t *testing.T) {
 			l := &ipamLab{t: t, plane: plane, ns: "ns-" + name}
 			l.create("/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": l.ns}})
 			test(l)
-			// The others read all networks of the cluster.
+			// The other tests read all networks of the cluster.
 			if _, _, err := plane.Admin().Delete(context.Background(), "/apis/k8s.cni.cncf.io/v1/namespaces/"+l.ns+"/network-attachment-definitions"); err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +213,7 @@ func testIPAMCheck(l *ipamLab) {
 	l.macvlan("broken", `"range":"10.3.0.0/33"`)
 	l.macvlan("held", `"range":"10.4.0.0/24","gateway":"10.4.0.1","allow_gateway":true`)
 	l.pool("10.4.0.0-24", "10.4.0.0/24", map[string]string{"1": "a"})
-	l.nad("elsewhere", "") // a file of the nodes
+	l.nad("elsewhere", "") // a file on the nodes
 	l.nad("bridge", `{"cniVersion":"1.0.0","name":"b","type":"bridge","ipam":{"type":"host-local"}}`)
 	out, errOut, code = l.railctl("check", "-o", "json")
 	if code != 1 {
@@ -269,8 +269,8 @@ func testIPAMGC(l *ipamLab) {
 	out, _, _ = l.railctl("show")
 	contains(t, "show", squeezed(out), "10.0.0.0-24 10.0.0.0/24 1 253 254 - -")
 
-	// What the node's plugins could not free is freed at the server that it is of,
-	// and at no other one, whichever kubeconfig this command is given.
+	// The addresses that the node's plugins could not free are freed at their
+	// own server, and at no other one, with any kubeconfig of this command.
 	elsewhere, err := l.plane.Kubeconfig(controlplane.Credential{Token: "t"}, controlplane.Form{Path: filepath.Join(t.TempDir(), "kubeconfig"), Server: "https://127.0.0.1:1", Namespace: l.ns})
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +300,8 @@ func testIPAMGC(l *ipamLab) {
 }
 
 func TestKubeconfigOfTheEnvironmentIsAList(t *testing.T) {
-	// serving gives a kubeconfig, and the URL of its server, which refuses.
+	// serving returns a kubeconfig, and the URL of its server, which refuses
+	// all requests.
 	serving := func() (path, url string) {
 		s := httptest.NewServer(http.NotFoundHandler())
 		t.Cleanup(s.Close)

@@ -89,7 +89,7 @@ func (l *lab) attach(pod, containerID, config string) *testnet.Netns {
 	return netns
 }
 
-// listed decodes what a command prints with -o json.
+// listed decodes a command's output with -o json.
 func listed[T any](t *testing.T, out string) []T {
 	t.Helper()
 	var list []T

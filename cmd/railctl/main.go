@@ -21,10 +21,10 @@ func init() { runtime.LockOSThread() }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// errSaid is returned by a command that has told everything on stderr itself.
+// errSaid is returned by a command that has printed its errors itself.
 var errSaid = errors.New("said already")
 
-// run is railctl with its arguments. It gives the exit code.
+// run runs railctl with its arguments. It returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -58,8 +58,8 @@ attachments whose pod is gone, and sets the RDMA mode. Run it on the node, as ro
 	return root
 }
 
-// requireRoot fails with the cure instead of with what the kernel would say of
-// a namespace or a file.
+// requireRoot returns an error with the cure, because the kernel's error about
+// a namespace or a file does not name it.
 func requireRoot() error {
 	if os.Geteuid() != 0 {
 		return errors.New("the ledger and the network namespaces are root's; run railctl as root")

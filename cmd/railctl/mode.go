@@ -90,11 +90,11 @@ stdout says what that is.`,
 type modeShown struct {
 	Mode     rdma.Mode  `json:"mode"` // of the running kernel, empty without an RDMA core
 	AtBoot   rdma.Mode  `json:"atBoot"`
-	BuiltIn  bool       `json:"builtIn"` // ib_core is no module
+	BuiltIn  bool       `json:"builtIn"` // ib_core is not a module
 	Settings []whereSet `json:"settings"`
 }
 
-// whereSet is a place that says which mode to boot with.
+// whereSet is a place that sets the mode at boot.
 type whereSet struct {
 	Where string    `json:"where"`
 	Value string    `json:"value"` // of netns_mode
@@ -151,7 +151,7 @@ func atBoot(boot rdma.BootMode) string {
 	text := fmt.Sprintf("%s, by %s (netns_mode=%s)", boot.Mode, last.Where(), last.Value)
 	if boot.Mode == "" {
 		text = "ib_core will not load: netns_mode is 0 (exclusive) or 1 (shared)"
-		n++ // name them all
+		n++ // list them all
 	}
 	for _, s := range boot.Settings[:n-1] {
 		text += fmt.Sprintf("\n          %s says netns_mode=%s", s.Where(), s.Value)
@@ -162,8 +162,8 @@ func atBoot(boot rdma.BootMode) string {
 	return text
 }
 
-// set sets the mode, and tells on stdout what is done. The errors say what is
-// not.
+// set sets the mode, and prints to stdout what was done. It returns errors for
+// the rest.
 func (m *modeRun) set(mode rdma.Mode) []error {
 	c := m.boot.Change(mode, !m.nowOnly, !m.persistOnly)
 	var errs []error
@@ -184,7 +184,8 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 	return errs
 }
 
-// tellAtBoot prints that the node boots with the mode, and what is left to do for it.
+// tellAtBoot prints that the node boots with the mode, and the steps left to
+// the user.
 func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
 	if builtIn {
 		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
@@ -198,7 +199,8 @@ func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
 	}
 }
 
-// notNow returns why the running kernel keeps its mode, and what to do about it.
+// notNow returns the reason why the running kernel keeps its mode, and the
+// cure.
 func notNow(err error, mode rdma.Mode, persisted bool) error {
 	if !errors.Is(err, rdma.ErrOtherNetns) {
 		return err

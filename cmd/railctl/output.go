@@ -25,13 +25,13 @@ const (
 
 var formats = []string{string(asTable), string(asJSON), string(asYAML)}
 
-// String, Set and Type are what a flag's value needs.
+// String, Set and Type implement pflag.Value.
 func (f *format) String() string { return string(*f) }
 
 // Type names the value in a help text.
 func (f *format) Type() string { return "format" }
 
-// Set refuses what is no format.
+// Set refuses an unknown format.
 func (f *format) Set(s string) error {
 	if !slices.Contains(formats, s) {
 		return fmt.Errorf("it is one of %s", strings.Join(formats, ", "))
@@ -71,8 +71,8 @@ func (f *format) print(w io.Writer, list any, rows [][]string) error {
 	return t.Flush()
 }
 
-// printYAML writes what the JSON form has, under the same keys and in the same
-// order. JSON is YAML already; only its style is to be changed.
+// printYAML writes the JSON form as YAML, with the same keys in the same order.
+// JSON is YAML already; only its style changes.
 func printYAML(w io.Writer, list any) error {
 	data, err := json.Marshal(list)
 	if err != nil {
@@ -95,14 +95,14 @@ func printYAML(w io.Writer, list any) error {
 
 func plain(n *yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
-		n.Style = 0 // an empty list has no form but "[]"
+		n.Style = 0 // an empty list has no other form than "[]"
 	}
 	for _, c := range n.Content {
 		plain(c)
 	}
 }
 
-// age writes a duration as a table has room for.
+// age returns a duration in a table's short form.
 func age(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

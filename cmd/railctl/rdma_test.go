@@ -157,7 +157,7 @@ func TestModeWithoutRDMA(t *testing.T) {
 	}
 	equal(t, "mode", out, "now:      "+noRDMA+"\nat boot:  shared, the kernel's default: nothing in modprobe.d or on the kernel's command line says otherwise\n")
 
-	// What is written is all that there is to do: nothing has another mode.
+	// The boot file is all that is needed: the kernel has no other mode now.
 	out, errOut, code = modeIn(root, "exclusive")
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)

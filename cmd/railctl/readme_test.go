@@ -27,7 +27,7 @@ func TestREADMEHasEveryCommand(t *testing.T) {
 	}
 	root := newRoot()
 	for _, m := range regexp.MustCompile(`(?m)^railctl ([a-z0-9]+)(?: (--[a-z-]+))?`).FindAllStringSubmatch(text, -1) {
-		if m[1] == "completion" { // cobra adds it when it runs
+		if m[1] == "completion" { // cobra adds it at run time
 			continue
 		}
 		cmd, _, err := root.Find([]string{m[1]})
@@ -53,8 +53,8 @@ func TestREADMEHasEveryGuardrail(t *testing.T) {
 	}
 }
 
-// TestREADMEQuotesRealErrors looks for the texts that the README explains, in
-// the code that writes them.
+// TestREADMEQuotesRealErrors searches the code for the texts that the README
+// explains.
 func TestREADMEQuotesRealErrors(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"../../pkg/nic/guard.go":               {"must stay on the host", "a default route of the host leaves by it"},

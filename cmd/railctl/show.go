@@ -89,7 +89,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 	return reportErrors(cmd.ErrOrStderr(), list.Errors)
 }
 
-// tellReturned prints the NICs that did not come home as they were.
+// tellReturned prints the NICs that were not returned as they were.
 func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	for _, r := range changed {
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s is home, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
@@ -100,8 +100,8 @@ func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	}
 }
 
-// who names the pod, or the container where the runtime named no pod, as a
-// table has room for.
+// who returns the pod or, if the runtime named none, the container, shortened
+// for a table.
 func who(a *inventory.Attachment) string {
 	if a.Pod != "" {
 		return a.Pod

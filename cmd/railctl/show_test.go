@@ -164,7 +164,7 @@ func TestShowOfANICUnderAUserspaceDriver(t *testing.T) {
 	if err := json.Unmarshal(data, &record); err != nil {
 		t.Fatal(err)
 	}
-	// There is no such device to lend here: the record of one is enough.
+	// The machine has no such device: the record of one is enough.
 	delete(record, "child")
 	delete(record, "mtu")
 	record["loan"] = map[string]any{"nic": "pci 0000:3b:00.0", "pci": "0000:3b:00.0", "driver": "vfio-pci"}

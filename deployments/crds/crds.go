@@ -1,9 +1,9 @@
 // Package crds holds the CustomResourceDefinitions that a cluster needs, one in
-// each file: those of whereabouts v0.9.4, under whose names and with whose
-// schemas existing pools go on, and that of the Network Plumbing Working Group
-// for networks. "kubectl apply -k deployments/crds" gives the former to a cluster,
-// the chart gives all that are missing; this package gives them to programs and
-// tests. It imports nothing of ours.
+// each file: those of whereabouts v0.9.4, with the same names and schemas, so
+// that existing pools stay valid, and that of the Network Plumbing Working
+// Group for networks. "kubectl apply -k deployments/crds" applies the former,
+// the chart applies all that are missing; programs and tests import this
+// package. It imports nothing of ours.
 package crds
 
 import "embed"

@@ -13,15 +13,15 @@ import (
 
 func TestThickMultus(t *testing.T) { onACluster(t, cluster.Options{Multus: cluster.Thick}, workflow) }
 
-// Daemons are killed behind the thin one: the thick one's daemon keeps the
-// namespaces of killed pods alive until Go's garbage collector closes its
+// Daemons are killed behind the thin Multus only: the thick one's daemon keeps
+// the namespaces of killed pods alive until Go's garbage collector closes its
 // handles on them.
 func TestThinMultus(t *testing.T) {
 	killed := test{"nothing is lost when daemons are killed", nothingIsLost}
 	onACluster(t, cluster.Options{Multus: cluster.Thin, Hardware: true}, append(workflow[:len(workflow):len(workflow)], killed))
 }
 
-// test is one that leaves a cluster as it was.
+// test is one that leaves the cluster as it was.
 type test struct {
 	name string
 	run  func(*testing.T, *lab)
@@ -66,7 +66,7 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 				t.Errorf("network-status of %s, whose net%d has the address %s: %+v", name, k+1, nic.Address, e)
 				continue
 			}
-			// The gateway, .1, is nobody's.
+			// The gateway, .1, is never assigned.
 			subnet := fmt.Sprintf("172.31.%d.", k+1)
 			if ip := e.IPs[0]; !strings.HasPrefix(ip, subnet) || ip == subnet+"1" || given[ip] {
 				t.Errorf("%s of %s has %s", nic.IfName, name, ip)
@@ -84,7 +84,8 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 	}
 	for i, name := range names {
 		for k, e := range l.status(t, names[1-i])[1:] {
-			// The largest packet that the MTU allows: 20 bytes are IP's, 8 ICMP's.
+			// The largest packet that the MTU allows: 20 bytes of IP's header,
+			// 8 of ICMP's.
 			l.exec(t, name, "ping", "-c1", "-W5", "-s", "8972", "-I", fmt.Sprintf("net%d", k+1), e.IPs[0])
 		}
 	}
@@ -97,7 +98,7 @@ func podsShareANIC(t *testing.T, l *lab) {
 	l.sharing(t, "192.168.111.", "/24 brd 192.168.111.255", pods)
 }
 
-// sharing runs pods with one macvlan each, and pings between each two.
+// sharing runs pods with one macvlan each, and pings between every two.
 func (l *lab) sharing(t *testing.T, subnet, rest string, pods []pod) {
 	t.Helper()
 	l.run(t, pods...)
@@ -126,10 +127,10 @@ func (l *lab) sharing(t *testing.T, subnet, rest string, pods []pod) {
 	l.delete(t, names...)
 }
 
-// networkOperatorsForms: of what NVIDIA's network-operator renders, a
-// MacvlanNetwork needs no hardware. A HostDeviceNetwork names no NIC: a device
-// plugin does, so it is below, among the failures; with devices it is in the
-// rig, as are the chain with rdma and InfiniBand.
+// networkOperatorsForms applies NVIDIA network-operator's output that needs no
+// hardware: a MacvlanNetwork. A HostDeviceNetwork names no NIC, because a
+// device plugin does, so it is below, among the failures; with devices it is in
+// the rig, as are the chain with rdma and InfiniBand.
 func networkOperatorsForms(t *testing.T, l *lab) {
 	l.nad(t, "rdma-net", rendered(t, "MacvlanNetwork"))
 	l.sharing(t, "192.168.2.2", "/28 brd 192.168.2.239", []pod{{"operated-1", 0, "rdma-net"}, {"operated-2", 1, "rdma-net"}})
@@ -154,7 +155,7 @@ func rendered(t *testing.T, kind string) string {
 }
 
 func failuresAreEvents(t *testing.T, l *lab) {
-	// In version 1.1.0 of a result, network-status has the MTU.
+	// From result version 1.1.0 on, network-status has the MTU.
 	l.nad(t, "new-version", `{"cniVersion": "1.1.0", "name": "new-version", "type": "host-device", "device": "ens16np0"}`)
 	l.run(t, pod{"holder", 0, "new-version"})
 	if entries := l.status(t, "holder"); len(entries) != 2 || entries[1].Mtu != 9000 {

@@ -22,7 +22,7 @@ import (
 // programs.
 type version struct{ tag, bin, archive string }
 
-// top leads to the top of the tree.
+// top is the path of the tree's top.
 const top = "../.."
 
 // build builds a release, and packs its image.
@@ -61,7 +61,7 @@ func (l *installing) files(t *testing.T, n *cluster.Node) string {
 	return testnet.Tree(t, n.CNIBin()) + testnet.Tree(t, n.CNIConf())
 }
 
-// beginInstalling starts a cluster in which nothing of ours is.
+// beginInstalling starts a cluster without rail-cni.
 func beginInstalling(t *testing.T) *installing {
 	t.Helper()
 	l := &installing{v1: build(t, "e2e-1"), v2: build(t, "e2e-2")}
@@ -77,7 +77,7 @@ func beginInstalling(t *testing.T) *installing {
 	}
 	l.apply(t, text)
 	// The first node has others' plugins, and a flat file that names a
-	// kubeconfig which is not there (any more).
+	// kubeconfig which does not exist (any more).
 	n := l.Node(0)
 	long := time.Date(2021, 3, 4, 5, 6, 7, 8, time.UTC)
 	for name, from := range map[string]string{"host-device": "host-device", "rdma": "rdma"} {
@@ -142,8 +142,8 @@ func (l *installing) rolledOut(t *testing.T) {
 	}
 }
 
-// wantPlugins wants the plugins of a release on every node, and what they find
-// the API server by.
+// wantPlugins fails the test unless every node has the plugins of a release and
+// their kubeconfig.
 func (l *installing) wantPlugins(t *testing.T, v version) {
 	t.Helper()
 	for _, n := range l.Nodes() {
@@ -166,7 +166,7 @@ func (l *installing) wantPlugins(t *testing.T, v version) {
 	}
 }
 
-// wantAsBefore wants each node to have what it had before.
+// wantAsBefore fails the test unless each node is as before.
 func (l *installing) wantAsBefore(t *testing.T) {
 	t.Helper()
 	for i, n := range l.Nodes() {
@@ -183,7 +183,8 @@ func (l *installing) wantAsBefore(t *testing.T) {
 	}
 }
 
-// wantNICs wants two pods on two nodes to reach each other by their rail.
+// wantNICs fails the test unless two pods on two nodes reach each other by
+// their rail.
 func (l *installing) wantNICs(t *testing.T, a, b string) {
 	t.Helper()
 	for _, name := range []string{a, b} {
@@ -205,7 +206,7 @@ func (l *installing) pair(t *testing.T, name string, rail int) (a, b string) {
 	return a, b
 }
 
-// story installs, upgrades, goes back and uninstalls, while pods hold NICs all
+// story installs, upgrades, downgrades and uninstalls, while pods hold NICs all
 // the time, and end under another release than they began.
 func (l *installing) story(t *testing.T, install, upgrade, goBack, callOff func(), uninstall func(wait time.Duration) (string, error)) {
 	install()
@@ -220,7 +221,7 @@ func (l *installing) story(t *testing.T, install, upgrade, goBack, callOff func(
 	a2, b2 := l.pair(t, "two", 2)
 	l.delete(t, a1)
 	a1, _ = "one-again", l.exec(t, b1, "true")
-	l.run(t, pod{name: a1, node: 0, networks: "roce-net-1"}) // the NIC came home
+	l.run(t, pod{name: a1, node: 0, networks: "roce-net-1"}) // the NIC was returned
 	l.wantNICs(t, a1, b1)
 
 	goBack()
@@ -230,7 +231,7 @@ func (l *installing) story(t *testing.T, install, upgrade, goBack, callOff func(
 	l.wantNICs(t, a2, b2)
 	l.delete(t, a2, a1)
 
-	// One node has nothing lent any more. It is done, and the other one waits.
+	// One node has lent nothing any more. It is done, and the other one waits.
 	out, err := uninstall(20 * time.Second)
 	if err == nil {
 		t.Fatalf("it uninstalled although %s and %s have NICs\n%s", b1, b2, out)
@@ -302,9 +303,9 @@ func TestInstallUpgradeRollbackAndUninstall(t *testing.T) {
 		first := overlay(l.v1)
 		l.story(t, func() {
 			l.kubectl(t, "apply", "--validate=strict", "--kustomize", first)
-		}, func() { // by what railctl prints, which is the same
+		}, func() { // by the objects that railctl prints, which are the same
 			l.apply(t, []byte(l.must(t, filepath.Join(l.v2.bin, "railctl"), "install", "--manifest", "--image", "localhost/rail-cni:"+l.v2.tag)))
-		}, func() { // by taking all objects away, and giving the cluster others
+		}, func() { // by deletion of all objects, and by others in the cluster
 			l.kubectl(t, "delete", "--wait", patience, "--kustomize", top+"/deployments/kustomize/base")
 			l.wantPlugins(t, l.v2)
 			l.kubectl(t, "apply", "--validate=strict", "--kustomize", first)
@@ -317,12 +318,12 @@ func TestInstallUpgradeRollbackAndUninstall(t *testing.T) {
 	t.Run("prefix and a namespace of its own", l.prefixed)
 }
 
-// prefixed installs beside others' plugins and takes nothing of theirs.
+// prefixed installs beside others' plugins and leaves these unchanged.
 func (l *installing) prefixed(t *testing.T) {
 	const chart, namespace = top + "/deployments/helm/rail-cni", "rails"
 	helm := testnet.Tool(t, "helm", "tools")
 	l.kubectl(t, "create", "namespace", namespace)
-	// As an administrator has it who lets nobody else's pods in.
+	// As an administrator who allows no other pods does.
 	l.kubectl(t, "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
 	l.must(t, helm, "install", "rails", chart, "--namespace", namespace, "--set", "image.tag="+l.v1.tag, "--set", "plugins.prefix=rail-", "--set", "privileged=false", "--set", "admissionPolicy=true",
 		"--set", "uninstall.timeout=40s", "--set-string", "nodeSelector.feature\\.node\\.kubernetes\\.io/pci-15b3\\.present=true", "--wait", "--timeout", "3m")
@@ -345,11 +346,11 @@ func (l *installing) prefixed(t *testing.T) {
 	}
 
 	// Attachments whose pod dies without a DEL: the agent, in its container
-	// without privileges, runs the node's IPAM plugin by the node's kubeconfig,
-	// and restores the NIC's settings that the pod has changed.
+	// without privileges, runs the node's IPAM plugin with the node's
+	// kubeconfig, and restores the NIC's settings that the pod has changed.
 	n := l.Node(0)
 	host := testnet.Of(t, n.Pid())
-	host.Sysctl("ipv4/conf/ens18np0/arp_notify", "1") // the kernel forgets it when the NIC leaves
+	host.Sysctl("ipv4/conf/ens18np0/arp_notify", "1") // the kernel resets it when the NIC moves
 	before := host.State()
 	if _, err := n.Exec(t.Context(), "ip", "netns", "add", "dies"); err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// nothingIsLost: while pods with all rails come and go, kubelets, containerd and
-// rail-agent are killed and started again, at random.
+// nothingIsLost kills kubelets, containerd and rail-agent at random, and starts
+// them again, while pods with all rails come and go.
 func nothingIsLost(t *testing.T, l *lab) {
 	rounds := 4
 	if os.Getenv("RAIL_CNI_E2E") == "full" {
@@ -58,7 +58,7 @@ func nothingIsLost(t *testing.T, l *lab) {
 			t.Errorf("%d entries and reservations for %d pods: %v", got, len(pods), l.held(t))
 		}
 		kills += whileKilling(t, random, victims, func() { l.delete(t, pods[0].name, pods[1].name) })
-		// The kubelet may have to try again, and the agent looks at once.
+		// The kubelet may have to try again, while the agent works at once.
 		var left []string
 		for deadline := time.Now().Add(time.Minute); ; {
 			if left = l.left(t); len(left) == 0 {
@@ -71,19 +71,19 @@ func nothingIsLost(t *testing.T, l *lab) {
 	t.Logf("%d kills", kills)
 }
 
-// victim is a daemon.
+// victim is a daemon to kill.
 type victim struct {
 	name  string
 	kill  func()
 	start func(context.Context) error
 }
 
-// killsAtMost bounds the kills while one thing is done, so that it gets done
-// also where everything takes long.
+// killsAtMost bounds the kills during one action, so that it completes even if
+// everything is slow.
 const killsAtMost = 5
 
 // whileKilling kills one daemon after another until the work is done, starts
-// each again after a moment, and says how many it has killed. All run at the
+// each again after a moment, and returns the number of kills. All run at the
 // end.
 func whileKilling(t *testing.T, random *rand.Rand, victims []victim, work func()) int {
 	t.Helper()
@@ -110,7 +110,7 @@ func whileKilling(t *testing.T, random *rand.Rand, victims []victim, work func()
 	}()
 	kills := 0
 	func() {
-		defer func() { // also when the work fails the test, which ends this goroutine
+		defer func() { // also if the work fails the test, which ends this goroutine
 			close(done)
 			kills = <-killed
 		}()
@@ -119,7 +119,7 @@ func whileKilling(t *testing.T, random *rand.Rand, victims []victim, work func()
 	return kills
 }
 
-// startAgent starts a node's rail-agent, and waits until it has looked at
+// startAgent starts a node's rail-agent, and waits until it has examined
 // everything.
 func startAgent(ctx context.Context, n *cluster.Node, binary string) error {
 	socket := n.Path("/run/rail-cni/agent.sock")

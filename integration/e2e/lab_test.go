@@ -19,15 +19,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// lab is a cluster whose nodes' networks are known.
+// lab is a cluster whose nodes' network state was recorded.
 type lab struct {
 	*cluster.Cluster
 	nodes  []*testnet.Netns
 	before []string
 }
 
-// patience bounds what a kubelet does in some seconds: also with many others on
-// the machine.
+// patience bounds a kubelet's work of some seconds, also on a busy machine.
 const patience = "--timeout=3m"
 
 // begin starts a cluster with the examples' NADs.
@@ -44,7 +43,8 @@ func begin(t *testing.T, o cluster.Options) *lab {
 		}
 		l.apply(t, text)
 	}
-	// The first pod changes settings of the bridge that the next ones find.
+	// The first pod changes settings of the bridge, so it comes before the
+	// record.
 	l.run(t, pod{name: "first-1", node: 0}, pod{name: "first-2", node: 1})
 	l.delete(t, "first-1", "first-2")
 	for _, n := range l.Nodes() {
@@ -54,8 +54,8 @@ func begin(t *testing.T, o cluster.Options) *lab {
 	return l
 }
 
-// asBefore wants that nothing is left of any pod, at once: on the nodes, and of
-// addresses.
+// asBefore fails the test if anything is left of any pod on the nodes or in the
+// pools.
 func (l *lab) asBefore(t *testing.T) {
 	t.Helper()
 	for _, left := range l.left(t) {
@@ -195,8 +195,8 @@ func (p pod) object() map[string]any {
 	}
 }
 
-// here returns the pod what it needs in this cluster: an image that is there, a
-// node, a short end; and no devices, of which nobody offers any.
+// here adapts the pod to this cluster: an image of the node, a node, a short
+// grace period, and no devices, because no device plugin offers any.
 func (l *lab) here(t *testing.T, object map[string]any, node int) map[string]any {
 	t.Helper()
 	spec := field[map[string]any](t, object, "spec")
@@ -206,7 +206,7 @@ func (l *lab) here(t *testing.T, object map[string]any, node int) map[string]any
 			t.Fatalf("a container is %v", c)
 		}
 		container["image"] = cluster.ToolsImage
-		delete(container, "command") // the image's own ends when it is told to
+		delete(container, "command") // the image's own command ends on SIGTERM
 		delete(container, "resources")
 	}
 	spec["nodeSelector"] = map[string]any{"kubernetes.io/hostname": l.Node(node).Name, cluster.NodeLabel: "true"}
@@ -224,7 +224,7 @@ func field[T any](t *testing.T, object map[string]any, name string) T {
 	return value
 }
 
-// create makes pods, all at once.
+// create makes pods concurrently.
 func (l *lab) create(t *testing.T, pods ...pod) {
 	t.Helper()
 	objects := make([]map[string]any, 0, len(pods))
@@ -241,7 +241,7 @@ func (l *lab) createObjects(t *testing.T, pods []map[string]any) {
 		t.Fatal(err)
 	}
 	l.apply(t, text)
-	t.Cleanup(func() { // what a failed test leaves must not fail others
+	t.Cleanup(func() { // so that a failed test does not affect others
 		for _, p := range pods {
 			name := field[string](t, field[map[string]any](t, p, "metadata"), "name")
 			_, _ = l.Kubectl(context.Background(), "delete", "pod", name, "--ignore-not-found", "--wait", patience)
@@ -297,7 +297,7 @@ func (l *lab) status(t *testing.T, pod string) (entries []nadv1.NetworkStatus) {
 	return entries
 }
 
-// iface is what ip -j addr says of an interface.
+// iface is the output of ip -j addr for an interface.
 type iface struct {
 	IfName, Address, OperState string
 	MTU                        int
@@ -308,7 +308,7 @@ type iface struct {
 	} `json:"addr_info"`
 }
 
-// interfaces returns those that a pod sees of itself.
+// interfaces returns the interfaces that a pod sees.
 func (l *lab) interfaces(t *testing.T, pod string) map[string]iface {
 	t.Helper()
 	text := l.exec(t, pod, "ip", "-j", "addr")
@@ -340,8 +340,8 @@ func (i iface) ipv4() string {
 
 func (i iface) up() bool { return slices.Contains(i.Flags, "UP") && i.OperState == "UP" }
 
-// sandboxEvents waits for an event of the kubelet that it could not make the
-// pod's sandbox and returns the messages of all of them.
+// sandboxEvents waits for the kubelet's event that it could not make the pod's
+// sandbox, and returns the messages of all such events.
 func (l *lab) sandboxEvents(t *testing.T, pod string) string {
 	t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 )
 
-// The control plane that all tests share, and who speaks to it.
+// The control plane that all tests share, and its clients.
 var (
 	plane         *controlplane.Plane
 	multusAccount controlplane.Credential
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// accounts makes Multus' service account with the rights that its manifests
-// give it (deployments/ there: the thin one, and list and watch for the thick).
+// accounts makes Multus' service account with the rights of its manifests
+// (deployments/ there: the thin one, and list and watch for the thick).
 func accounts(ctx context.Context) (err error) {
 	if multusAccount, err = plane.ServiceAccount(ctx, "kube-system", "multus"); err != nil {
 		return err
@@ -70,7 +70,7 @@ func accounts(ctx context.Context) (err error) {
 	})
 }
 
-// create posts an object: YAML as it is, or anything that becomes JSON.
+// create posts an object: YAML as it is, or a value that is encoded as JSON.
 func create(ctx context.Context, path string, object any) error {
 	contentType := controlplane.JSON
 	if _, ok := object.([]byte); ok {
@@ -100,8 +100,8 @@ const (
 	crs      = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/"
 )
 
-// object is made with the test and deleted after it; paths of objects that are
-// gone by then are no error.
+// object makes an object, and deletes it after the test. It is no error if it
+// is gone by then.
 func object(t testing.TB, collection, name string, o any) {
 	t.Helper()
 	if err := create(t.Context(), collection, o); err != nil {
@@ -112,7 +112,8 @@ func object(t testing.TB, collection, name string, o any) {
 
 func deleteObject(t testing.TB, path string) {
 	t.Helper()
-	// No kubelet confirms the end of a pod: without a grace period it is gone.
+	// No kubelet confirms the end of a pod, so it is deleted without a grace
+	// period.
 	code, answer, err := plane.Admin().Delete(context.Background(), path+"?gracePeriodSeconds=0")
 	if err != nil || code != http.StatusOK && code != http.StatusNotFound {
 		t.Errorf("DELETE %s: %d, %v: %s", path, code, err, answer)
@@ -148,7 +149,7 @@ type podObject struct {
 	}
 }
 
-// statusOf reads a pod's network-status back.
+// statusOf returns a pod's network-status.
 func statusOf(t testing.TB, pod string) []nadv1.NetworkStatus {
 	t.Helper()
 	var p podObject
@@ -184,7 +185,8 @@ func held(t testing.TB) (holders map[string]int, reservations int) {
 	return holders, len(list.Items)
 }
 
-// wantHeld wants exactly the holders, each with one address and its reservation.
+// wantHeld fails the test unless the pools contain exactly these holders, each
+// with one address and its reservation.
 func wantHeld(t testing.TB, want ...string) {
 	t.Helper()
 	holders, reservations := held(t)

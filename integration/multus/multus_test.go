@@ -123,7 +123,7 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 				t.Errorf("network-status of %s, %s (%s): %+v", s.pod, l.Name, l.MAC, st)
 				continue
 			}
-			// The gateway, .1, is nobody's.
+			// The gateway, .1, is never assigned.
 			if ip := st.IPs[0]; !strings.HasPrefix(ip, fmt.Sprintf("172.31.%d.", k+1)) || strings.HasSuffix(ip, ".1") || given[ip] {
 				t.Errorf("%s of %s has %s", l.Name, s.pod, ip)
 			} else if out := s.netns.IP("-o", "addr", "show", "dev", l.Name); !strings.Contains(out, " "+ip+"/24 ") {
@@ -191,7 +191,7 @@ func failedAddLeavesNothing(t *testing.T, l *lab) {
 			t.Errorf("the error does not name %s: %v", part, err)
 		}
 	}
-	// Multus has called DEL by now; the runtime does so once more.
+	// Multus has called DEL by now; the runtime calls it again.
 	check := func() {
 		t.Helper()
 		if d := n.Settled(held); d != "" {
@@ -208,8 +208,8 @@ func failedAddLeavesNothing(t *testing.T, l *lab) {
 	holder.mustDel()
 }
 
-// stdin returns what the plugin of an interface got from Multus: the record has
-// it, for the day when the addresses are freed.
+// stdin returns Multus' input for the plugin of an interface: the record keeps
+// it for the release of the addresses.
 func (s *sandbox) stdin(ifName string) map[string]any {
 	s.t.Helper()
 	for _, r := range s.records() {
@@ -247,9 +247,9 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 		{"name": "by-name"}
 	]`)
 	s := n.sandbox(t, "asking")
-	// What the kubelet writes about its device plugins, in the place where
-	// Multus looks when there is no socket to ask. A shared device plugin
-	// counts its devices; the other one also wrote down what its device is.
+	// The kubelet's file about its device plugins, which Multus reads if there
+	// is no socket. A shared device plugin counts its devices; the other one
+	// also wrote the device's description.
 	uid := s.conf.Args[4][1]
 	n.writeJSON("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", map[string]any{"Data": map[string]any{
 		"PodDeviceEntries": []any{
@@ -260,7 +260,7 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	n.write("/var/run/k8s.cni.cncf.io/devinfo/dp/rdma-hca_gpu-0000:3b:00.0-device.json", device)
 	s.mustAdd()
 
-	// Shape A: what the user wrote.
+	// Shape A: the user's configuration.
 	roce, err := examples.Networks("roce-nads.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -272,8 +272,8 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	if got := s.stdin("net1"); !reflect.DeepEqual(got, wrote) {
 		t.Errorf("the plugin got %v of a NAD that says %v", got, wrote)
 	}
-	// Shape B: device ids that mean nothing to the plugin, and go not before
-	// the NIC's name.
+	// Shape B: device IDs that are not the plugin's, and must not precede the
+	// NIC's name.
 	for ifName, id := range map[string]string{"net2": "0", "net4": "1"} {
 		if got := s.stdin(ifName); got["deviceID"] != id || got["pciBusID"] != id || got["runtimeConfig"] != nil {
 			t.Errorf("the plugin got %v", got)
@@ -292,7 +292,7 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	if len(status) != 5 {
 		t.Fatalf("network-status: %+v", status)
 	}
-	// The standard has the MTU in results of version 1.1.0 and later.
+	// From result version 1.1.0 on, the standard has the MTU.
 	want := nadv1.NetworkStatus{Name: "default/everything", Interface: "rail0", Mac: "02:00:00:00:61:77", IPs: []string{"10.61.0.77"}, Mtu: 4200}
 	if err := json.Unmarshal([]byte(device), &want.DeviceInfo); err != nil {
 		t.Fatal(err)
@@ -316,8 +316,8 @@ func injectedKeysArrive(t *testing.T, l *lab) {
 	}
 }
 
-// forgottenPodIsSwept: a pod is deleted while its node is down, and what Multus
-// knew of it is lost.
+// forgottenPodIsSwept: a pod is deleted while its node is down, and Multus'
+// record of it is lost.
 func forgottenPodIsSwept(t *testing.T, l *lab) {
 	n := l.nodes[0]
 	simplePod(t, "forgotten", nadName(0)+","+nadName(1)+",rdma-net-ipam")
@@ -333,14 +333,14 @@ func forgottenPodIsSwept(t *testing.T, l *lab) {
 	deleteObject(t, pods+"/forgotten")
 	for _, name := range []string{"net1", "net2"} {
 		// The kernel does so with a NIC of hardware when the pod's namespace
-		// ends; a veth would die.
+		// ends; a veth would be destroyed.
 		s.netns.IP("link", "set", name, "down")
 		s.netns.IP("link", "set", name, "netns", n.Name)
 	}
 	s.ended()
-	s.mustDel() // Multus is content …
+	s.mustDel() // Multus reports success …
 	wantHeld(t, holders...)
-	for _, name := range []string{"net1", "net2"} { // … and called nobody
+	for _, name := range []string{"net1", "net2"} { // … without a call of the plugins
 		if _, err := n.ByName(name); err != nil {
 			t.Error("it was to be still under the pod's name:", err)
 		}
@@ -356,8 +356,8 @@ func forgottenPodIsSwept(t *testing.T, l *lab) {
 	next.mustDel()
 }
 
-// slices: with node_slice_size each node has a range of its own, that
-// whereabouts' controller gives it. Here the test stands in its place.
+// slices: with node_slice_size each node has a range of its own, which
+// whereabouts' controller assigns. Here the test assigns it.
 func slices(t *testing.T, l *lab) {
 	object(t, crs+"nodeslicepools", "sliced", map[string]any{
 		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "NodeSlicePool", "metadata": map[string]any{"name": "sliced"},

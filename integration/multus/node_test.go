@@ -25,15 +25,15 @@ type node struct {
 	t    testing.TB
 	name string
 	pid  int // of a process in its namespaces
-	// runtimeBin is where the runtime looks for Multus.
+	// runtimeBin is the runtime's directory of CNI plugins, with Multus.
 	runtimeBin string
 	log        *os.File // of Multus
 }
 
 // initScript is the first process of a node. It makes the node's directories,
-// says that they are there, waits until they are furnished, starts Multus'
-// daemon ($2, its configuration $3) if there is one, and ends both with the
-// test, whose end of stdin closes however the test ends.
+// reports them, waits for the node's files, starts Multus' daemon ($2, its
+// configuration $3) if there is one, and ends both with the test, whose end of
+// stdin closes in any case.
 const initScript = `
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs "$1"
@@ -63,7 +63,7 @@ const (
 
 // newNodes makes two nodes: NICs with the names in the examples' NADs, each
 // cabled to that of the same name on the other node, the cluster's network, and
-// what the installers of Multus and whereabouts write.
+// the files of Multus' and whereabouts' installers.
 func newNodes(t testing.TB, mode string) (nodes [2]*node) {
 	t.Helper()
 	for i := range nodes {
@@ -81,8 +81,8 @@ func newNodes(t testing.TB, mode string) (nodes [2]*node) {
 	}
 	cable("uplink", 1500)
 	for i, n := range nodes {
-		// With an address and a port of its own the bridge stays as it is
-		// when pods come and go.
+		// With an address and a port of its own the bridge stays unchanged when
+		// pods come and go.
 		n.IP("link", "add", "cni0", "address", fmt.Sprintf("02:00:00:00:00:0%d", i), "type", "bridge")
 		n.Sysctl("ipv6/conf/cni0/accept_ra", "0") // as the bridge plugin would
 		n.IP("link", "set", "cni0", "up")
@@ -90,7 +90,7 @@ func newNodes(t testing.TB, mode string) (nodes [2]*node) {
 		n.boot(i, mode)
 	}
 	for _, n := range nodes {
-		// The kernel tells of a carrier up to a second late.
+		// The kernel reports a carrier up to a second late.
 		for began := time.Now(); strings.Count(n.IP("-o", "link"), " state UP ") != len(nics)+2; time.Sleep(10 * time.Millisecond) {
 			if time.Since(began) > 30*time.Second {
 				t.Fatalf("links of %s have no carrier:\n%s", n.name, n.IP("-o", "link"))
@@ -161,7 +161,7 @@ func (n *node) furnish(i int, mode string) {
 	}
 	binary := "multus"
 	if mode == thick {
-		// The daemon writes the file that the runtime reads.
+		// The daemon writes the runtime's file.
 		binary = "multus-shim"
 		config["multusConfigFile"], config["multusAutoconfigDir"] = "auto", filepath.Dir(clusterConf)
 		n.writeJSON(daemonConf, config)
@@ -172,13 +172,13 @@ func (n *node) furnish(i int, mode string) {
 		n.writeJSON(multusConf, config)
 		n.kubeconfig(kubeconfig, multusAccount)
 	}
-	// What the runtime starts has to start on the node.
+	// The runtime runs here, but its plugin must run on the node.
 	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --mount=/proc/%d/ns/mnt --net=/run/netns/%s -- %s\n", n.pid, n.Name, multusBinary(n.t, binary))
 	if err := os.WriteFile(filepath.Join(n.runtimeBin, binary), []byte(script), 0o755); err != nil {
 		n.t.Fatal(err)
 	}
-	// By its name, in Multus' confDir: of a file that clusterNetwork names by its
-	// path, Multus 4.3.0 caches a conflist without the keys that it does not
+	// By its name, in Multus' confDir: if clusterNetwork names a file by its
+	// path, Multus 4.3.0 caches the conflist without the keys that it does not
 	// know, and the cluster network's DEL fails.
 	n.writeJSON(clusterConf, map[string]any{
 		"cniVersion": "1.0.0", "name": "cluster", "plugins": []any{map[string]any{
@@ -201,8 +201,8 @@ func (n *node) kubeconfig(path string, c controlplane.Credential) {
 	}
 }
 
-// pluginDir returns the node's directory of plugins: ours under the names that
-// the reference plugins have, and those that the cluster's network needs.
+// pluginDir returns the node's directory of plugins: ours under the names of
+// the reference plugins, and those of the cluster's network.
 func (n *node) pluginDir() string {
 	n.t.Helper()
 	dir := n.t.TempDir()
@@ -244,7 +244,7 @@ func (n *node) writeJSON(path string, v any) {
 	n.write(path, string(text))
 }
 
-// records returns those of the node's ledger.
+// records returns the records of the node's ledger.
 func (n *node) records() []*ledger.Record {
 	n.t.Helper()
 	l, err := ledger.Open(n.file("/run/rail-cni"))
@@ -256,7 +256,7 @@ func (n *node) records() []*ledger.Record {
 	if len(errs) > 0 {
 		n.t.Fatal(errs)
 	}
-	for i, r := range records { // with what a list leaves out
+	for i, r := range records { // complete; a list leaves parts out
 		if records[i], err = l.Get(r.Key); err != nil {
 			n.t.Fatal(err)
 		}
@@ -295,7 +295,7 @@ func rails(t testing.TB) []string {
 // sharedNIC is the master in the examples' macvlan NAD.
 const sharedNIC = "ens2f0"
 
-// documents returns the objects of an example file, as they are.
+// documents returns the objects of an example file, unchanged.
 func documents(t testing.TB, file string) [][]byte {
 	t.Helper()
 	text, err := examples.Files.ReadFile(file)

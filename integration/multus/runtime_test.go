@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// sandbox is a pod as the container runtime of its node has it.
+// sandbox is the container runtime's view of a pod.
 type sandbox struct {
 	*node
 	t     testing.TB
@@ -28,8 +28,8 @@ type sandbox struct {
 	conf  *libcni.RuntimeConf
 }
 
-// sandbox makes the pod's network namespace on the node. The pod exists in the
-// API.
+// sandbox makes the pod's network namespace on the node. The pod must exist in
+// the API.
 func (n *node) sandbox(t testing.TB, pod string) *sandbox {
 	t.Helper()
 	var p podObject
@@ -49,11 +49,11 @@ func (n *node) sandbox(t testing.TB, pod string) *sandbox {
 	s.list = n.runtimeConfig()
 	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: n.log}}
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{n.runtimeBin}, filepath.Join(n.runtimeBin, "cache"), exec)
-	t.Cleanup(func() { _ = s.del() }) // what a failed test leaves behind must not fail others
+	t.Cleanup(func() { _ = s.del() }) // so that a failed test does not affect others
 	return s
 }
 
-// runtimeConfig reads what the runtime is configured with: a file in the older
+// runtimeConfig reads the runtime's network configuration: a file in the older
 // form, for one plugin, as Multus' daemon and installer write it.
 func (n *node) runtimeConfig() *libcni.NetworkConfigList {
 	n.t.Helper()
@@ -81,7 +81,7 @@ func (n *node) runtimeConfig() *libcni.NetworkConfigList {
 	return list
 }
 
-// patience is what a kubelet gives a sandbox.
+// patience is a kubelet's time limit for a sandbox.
 const patience = 4 * time.Minute
 
 func (s *sandbox) add() error {
@@ -113,11 +113,11 @@ func (s *sandbox) mustDel() {
 	}
 }
 
-// ended ends the pod's network namespace, and waits until the kernel has ended
-// it. Multus' daemon leaves a handle on each, which it had of ADD, to the
-// garbage collector of Go; until that runs the namespace lives, and so does a
-// loan in it. Without GOGC it may take two minutes, the longest pause of the
-// collector. The handle is closed in passing by requests.
+// ended ends the pod's network namespace, and waits until the kernel has
+// destroyed it. Since ADD Multus' daemon has a handle on each, which only Go's
+// garbage collector closes; until then the namespace and a loan in it stay.
+// Without GOGC that takes up to two minutes, the longest pause of the
+// collector. Requests make it run sooner.
 func (s *sandbox) ended() {
 	s.t.Helper()
 	s.netns.Kill()

@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// hardware is what a veth has not, and the rig's NICs have.
+// hardware are the mutations that a veth lacks, and the rig's NICs have.
 var hardware = []Mutation{
 	messages("rings", "ethtool -G net1 rx 64", unix.ETHTOOL_MSG_RINGS_SET, testnet.Attribute(unix.ETHTOOL_A_RINGS_RX, word(64))),
 	messages("combined channels", "ethtool -L net1 combined 1", unix.ETHTOOL_MSG_CHANNELS_SET, testnet.Attribute(9, word(1))),
@@ -38,13 +38,13 @@ var hardware = []Mutation{
 	onRig(ip("bond port", "link add bo0 type bond", "link set NIC down", "link set NIC master bo0")),
 }
 
-// onRig is m for a NIC whose driver can do more than that of a veth.
+// onRig returns m for a NIC whose driver can do more than that of a veth.
 func onRig(m Mutation) Mutation {
 	m.Rig = true
 	return m
 }
 
-// stuck is one that the rig's NIC does not take back.
+// stuck is a setting that the rig's NIC does not reset.
 var stuck = reported(messages("private flag that the driver does not take back", "ethtool --set-priv-flags net1 fused on",
 	unix.ETHTOOL_MSG_PRIVFLAGS_SET, bits(2, 2, 2)))
 
@@ -59,7 +59,7 @@ func messages(name, by string, command uint8, attrs ...[]byte) Mutation {
 	}}
 }
 
-// bits makes a bitset of size bits as an attribute, which sets those of value.
+// bits returns a bitset of size bits as an attribute, with the bits of value.
 func bits(kind uint16, size, value uint32) []byte {
 	return testnet.Attribute(kind|unix.NLA_F_NESTED, slices.Concat(
 		testnet.Attribute(unix.ETHTOOL_A_BITSET_SIZE, word(size)),
@@ -73,13 +73,13 @@ func ioctl(name, by string, argument []byte) Mutation {
 	}}
 }
 
-// wide makes a struct of size bytes that begins with fields.
+// wide returns a struct of size bytes that begins with fields.
 func wide(size int, fields ...[]byte) []byte {
 	all := slices.Concat(fields...)
 	return append(all, make([]byte, size-len(all))...)
 }
 
-// rule makes a struct ethtool_rxnfc that inserts a rule at a location.
+// rule returns a struct ethtool_rxnfc that inserts a rule at a location.
 func rule(location uint32, cookie uint64) []byte {
 	a := wide(192, word(0x32), word(0), word(0), word(0), word(2)) // ETHTOOL_SRXCLSRLINS of UDP_V4_FLOW
 	binary.NativeEndian.PutUint64(a[16+152:], cookie)

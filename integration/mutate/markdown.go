@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markdown is the table as docs/returned.md has it.
+// Markdown returns the table of docs/returned.md.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| what a pod sets | by | after DEL | tried on |\n|---|---|---|---|\n")

@@ -24,8 +24,8 @@ const (
 	rdmaCounter      = 94 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX
 )
 
-// rdma is what rdma(8) and sysfs set of the RDMA device that goes with the NIC in
-// exclusive mode.
+// rdma are the settings of rdma(8) and sysfs on the RDMA device that moves with
+// the NIC in exclusive mode.
 var rdma = []Mutation{
 	rdmaMessage("RDMA device: name", "rdma dev set mlx5_0 name mine", rdmaSet, testnet.Attribute(rdmaName, []byte("mine\x00"))),
 	rdmaMessage("RDMA device: adaptive moderation", "rdma dev set mlx5_0 adaptive-moderation off", rdmaSet,
@@ -38,7 +38,7 @@ var rdma = []Mutation{
 	rdmaFile("RDMA device: description", "node_desc", "somebody else's"),
 }
 
-// stuckCounter is one that the driver of the rig's NIC does not turn off again.
+// stuckCounter is a setting that the driver of the rig's NIC does not reset.
 var stuckCounter = reported(rdmaMessage("RDMA device: optional counter that the driver keeps on", "rdma statistic set link mlx5_0/1 optional-counters fused_pkts",
 	rdmaStatSet, port1, optional(7)))
 

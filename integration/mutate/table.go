@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// Fate is what becomes of a setting when the NIC comes home.
+// Fate is the state of a setting when the NIC is returned.
 type Fate string
 
 // The fates.
@@ -24,14 +24,14 @@ const (
 	Unseen   Fate = "not seen"  // it stays, and nothing reports it
 )
 
-// Mutation is one thing that a pod can do to its interface.
+// Mutation is one change that a pod can make to its interface.
 type Mutation struct {
 	Name string
 	By   string // what a person calls it with
 	Fate Fate
-	// Rig: a veth has no such setting, or not every kernel; the rig's NICs have.
+	// Rig: a veth, or some kernels, lack the setting; the rig's NICs have it.
 	Rig bool
-	// Set does it, on the interface net1 of the pod. It fails where the
+	// Set makes the change, on the interface net1 of the pod. It fails if the
 	// interface or the kernel cannot.
 	Set func(pod *testnet.Netns, name string) error
 }
@@ -48,7 +48,7 @@ func run(pod *testnet.Netns, program string, args ...string) error {
 	return nil
 }
 
-// ip makes a mutation of calls of ip(8), with NIC for the interface's name.
+// ip returns a mutation of calls of ip(8), with NIC for the interface's name.
 func ip(name string, calls ...string) Mutation {
 	return command(name, "ip", calls...)
 }
@@ -155,11 +155,11 @@ var ethtool = []Mutation{
 	}},
 }
 
-// kept are those that cannot be taken back.
+// kept are the mutations that cannot be undone.
 var kept = []Mutation{
 	{Name: "threaded NAPI of a veth without GRO", By: "/sys/class/net/net1/threaded", Fate: Reported, Set: func(pod *testnet.Netns, nic string) error {
-		// A veth has NAPI instances while it receives by GRO, which the host had
-		// turned off: the kernel takes the setting from no interface without.
+		// A veth has NAPI instances while it receives by GRO, which the host
+		// has turned off: the kernel accepts the setting only with an instance.
 		return errors.Join(feature(pod, nic, gro), file("", "threaded", "1").Set(pod, nic))
 	}},
 	stuck,

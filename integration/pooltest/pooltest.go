@@ -1,5 +1,5 @@
-// Package pooltest has what the tests of pkg/whereabouts share: a control plane for
-// all tests of a package, and owners and claims of addresses.
+// Package pooltest has helpers for the tests of pkg/whereabouts: a control
+// plane for all tests of a package, and owners and claims of addresses.
 package pooltest
 
 import (
@@ -61,7 +61,7 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Parallel runs do(0) … do(n-1) at once.
+// Parallel runs do(0) … do(n-1) concurrently.
 func Parallel(n int, do func(int)) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -74,7 +74,8 @@ func Parallel(n int, do func(int)) {
 	wg.Wait()
 }
 
-// Eventually waits up to a minute for is to return true, and returns how long that took.
+// Eventually waits up to a minute for is to return true, and returns how long
+// that took.
 func Eventually(t testing.TB, what string, is func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -1,6 +1,6 @@
-// Package process runs the programs of others for the tests: servers that
-// write a log, and that end with the process that started them, however that
-// one ends. It imports nothing of ours.
+// Package process runs other projects' programs for the tests: servers that
+// write a log, and that end with the process that started them, even if that
+// one is killed. It imports nothing of ours.
 package process
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Spec says what to run.
+// Spec describes a process to run.
 type Spec struct {
 	Name string   // for messages
 	Log  string   // path of the file that stdout and stderr are appended to
@@ -26,17 +26,17 @@ type Spec struct {
 	// example by entering namespaces; the thread runs nothing else, and ends
 	// with the process.
 	Enter func(start func() error) error
-	// Cloneflags are the new namespaces that it gets (clone(2)).
+	// Cloneflags are the process' new namespaces (clone(2)).
 	Cloneflags uintptr
-	// Outlives: the kernel does not kill it when this process ends. For one
-	// that ends by itself, or with its PID namespace: in one that was entered
-	// the child cannot see whether its parent is still there, and Go would kill
-	// it at once.
+	// Outlives keeps the kernel from killing the process when this one ends. It
+	// is for a process that ends by itself, or with the PID namespace that it
+	// enters: in an entered PID namespace the child cannot see whether its
+	// parent still exists, and Go would kill it at once.
 	Outlives bool
 	Stdin    *os.File
 }
 
-// Process is a child.
+// Process is a child process.
 type Process struct {
 	name string
 	log  string
@@ -45,7 +45,8 @@ type Process struct {
 }
 
 // Start starts a process, in a process group of its own: an interrupt from the
-// terminal is for the process that started it, which ends it in its order.
+// terminal goes to the process that started it, which ends its children in
+// order.
 func Start(s Spec) (*Process, error) {
 	out, err := os.OpenFile(s.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -66,10 +67,10 @@ func Start(s Spec) (*Process, error) {
 	started := make(chan error)
 	go func() {
 		// The kernel sends the signal when the thread that started the child
-		// ends (prctl(2), PR_SET_PDEATHSIG), and Go ends threads as it likes:
-		// this one has to stay until the child is gone. It is never unlocked,
-		// so that it ends with this goroutine: nothing else is to run in the
-		// namespaces that it may have entered.
+		// ends (prctl(2), PR_SET_PDEATHSIG), and Go may end threads at any
+		// time: this one must stay until the child is gone. It is never
+		// unlocked, so that it ends with this goroutine: nothing else may run
+		// in the namespaces that it may have entered.
 		runtime.LockOSThread()
 		var err error
 		if s.Enter != nil {
@@ -89,23 +90,24 @@ func Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// Pid returns the number of the process, as this process sees it.
+// Pid returns the process ID in this process' PID namespace.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal. To a process that has ended that is an error.
+// Signal sends a signal. It fails if the process has ended.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
 // Kill ends the process (SIGKILL), also one that is stopped or has ended, and
-// waits until it has gone.
+// waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may have ended already
 	<-p.gone
 }
 
-// Gone is closed when the process has ended.
+// Gone returns a channel that is closed when the process has ended.
 func (p *Process) Gone() <-chan struct{} { return p.gone }
 
-// Ended returns an error with the end of the log when the process has ended.
+// Ended returns an error with the end of the log if the process has ended, else
+// nil.
 func (p *Process) Ended() error {
 	select {
 	case <-p.gone:
@@ -115,7 +117,7 @@ func (p *Process) Ended() error {
 	}
 }
 
-// Poll tries until there is no error, the process has ended, or patience and
+// Poll calls try until it succeeds, the process has ended, or patience or the
 // context end. One try may take 2 s.
 func (p *Process) Poll(ctx context.Context, patience time.Duration, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -21,20 +21,20 @@ var kernelModules = []string{
 	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
 }
 
-// deviceModules are loaded on demand, for what [Machine] may be given.
+// deviceModules are loaded on demand, for the options of [Machine].
 var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4", "virtio_net", "overlay"}
 
-// moduleParameters keep these from making links when they are loaded.
+// moduleParameters keep these modules from making links when they are loaded.
 var moduleParameters = map[string]string{"bonding.ko": "max_bonds=0", "dummy.ko": "numdummies=0", "ifb.ko": "numifbs=0"}
 
-// tools are programs of this machine that the guest has as they are here;
-// busybox gives the rest.
+// tools are programs of this machine that the guest gets unchanged; the others
+// are busybox'.
 //
-// Its shell does not: it takes its own "ip" for the one that is meant.
+// busybox' shell is not used: it would run its own "ip" in place of this one.
 var tools = []string{"ip", "bridge", "rdma", "ping", "dash"}
 
-// base makes the file system that every run has: an init, the modules, and
-// enough of a userland for tests that call ip(8) and sh(1).
+// base makes the file system of every run: an init, the modules, and enough of
+// a userland for tests that call ip(8) and sh(1).
 func (b *builder) base(ctx context.Context, k kernel, module string) (string, error) {
 	guest := filepath.Join(b.cache, "guest")
 	if err := b.buildGuest(ctx, guest); err != nil {
@@ -72,7 +72,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(f.Name()) // if it is not finished
+	defer os.Remove(f.Name()) // if it is incomplete
 	defer f.Close()
 	a := newArchive(f)
 	a.skeleton()
@@ -92,8 +92,8 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	}
 	a.file(wire.NICModule, module)
 	if why == nil {
-		a.file(wire.Modules+"/rdma_rxe.ko", softRoCE)                              // in the place of the kernel's
-		err = a.modules(ctx, k, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it asks the crypto API by name
+		a.file(wire.Modules+"/rdma_rxe.ko", softRoCE)                              // replaces the kernel's
+		err = a.modules(ctx, k, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it requests the crypto API by name
 	} else {
 		a.bytes(wire.NoSoftRoCE, []byte(why.Error()), 0o644)
 	}
@@ -157,7 +157,7 @@ func addProgram(ctx context.Context, names map[string]string, tool string) error
 	return nil
 }
 
-// skeleton makes what programs expect before anything is mounted.
+// skeleton makes the files that programs expect before anything is mounted.
 func (a *archive) skeleton() {
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/root", "/var/lib/cni", "/usr/bin", "/usr/sbin"} {
 		a.dir(dir)
@@ -184,8 +184,8 @@ func (a *archive) applets(ctx context.Context) error {
 	return nil
 }
 
-// modules adds these modules of the kernel's, uncompressed, with those that
-// they need and that are not added yet, and the order in which to load them.
+// modules adds these modules of the kernel, uncompressed, with those that they
+// need and that are not added yet, and the order in which to load them.
 func (a *archive) modules(ctx context.Context, k kernel, orderFile string, added map[string]bool, names ...string) error {
 	var order []string
 	for _, m := range names {

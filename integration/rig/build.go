@@ -17,8 +17,8 @@ import (
 
 // Image is what a machine boots.
 type Image struct {
-	Kernel string // file: the kernel, uncompressed
-	Base   string // file: the file system that every run has, a cpio archive
+	Kernel string // file: the uncompressed kernel
+	Base   string // file: the file system of every run, a cpio archive
 }
 
 // FindRoot returns the top of the checkout that dir is in.
@@ -42,9 +42,9 @@ type builder struct {
 	log   io.Writer // for a person
 }
 
-// Build makes the machine's image, or as much of it as is missing or was made
-// from other inputs than there are now. It says on log what takes long.
-// Callers that may run at the same time hold the lock of [LockBuild].
+// Build makes the machine's image, or the parts of it that are missing or were
+// made from other inputs. It reports slow steps on log. Concurrent callers hold
+// the lock of [LockBuild].
 func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
 	if runtime.GOARCH != "amd64" || os.Geteuid() != 0 {
 		return nil, errors.New("the rig needs root, on an amd64 machine")
@@ -71,7 +71,7 @@ func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
 	return &Image{Kernel: k.image(), Base: base}, nil
 }
 
-// kernel is a kernel of Debian's, unpacked.
+// kernel is an unpacked kernel of Debian.
 type kernel struct{ version, dir string }
 
 func (k kernel) image() string { return filepath.Join(k.dir, "vmlinux") }
@@ -79,8 +79,8 @@ func (k kernel) headers() string {
 	return filepath.Join(k.dir, "usr", "src", "linux-headers-"+k.version)
 }
 
-// kernel returns the kernel in the cache. The archive moves on; the one that was
-// newest when the cache was made is kept.
+// kernel returns the kernel in the cache. The archive moves on; the cache keeps
+// the kernel that was newest when it was made.
 func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	const prefix = "kernel-"
 	images, err := filepath.Glob(filepath.Join(b.cache, prefix+"*", "vmlinux"))
@@ -110,13 +110,13 @@ func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	if err := k.prepare(ctx); err != nil {
 		return k, err
 	}
-	// Last, because its presence says that the kernel is complete.
+	// Last, because its presence marks a complete kernel.
 	return k, k.extract(ctx)
 }
 
-// prepare makes the unpacked packages work where they lie.
+// prepare makes the unpacked packages work in place.
 func (k kernel) prepare(ctx context.Context) error {
-	// From Debian 13 on the packages have no /lib, which is a symlink there.
+	// From Debian 13 on the packages have no /lib, where it is a symlink.
 	lib := filepath.Join(k.dir, "lib")
 	if _, err := os.Lstat(lib); errors.Is(err, os.ErrNotExist) {
 		if err := os.Symlink("usr/lib", lib); err != nil {
@@ -136,7 +136,7 @@ func (k kernel) prepare(ctx context.Context) error {
 	return err
 }
 
-// extract takes the kernel out of the compressed image. QEMU boots it by PVH,
+// extract extracts the kernel from the compressed image. QEMU boots it by PVH,
 // which saves the second that unpacking takes on an emulated CPU.
 func (k kernel) extract(ctx context.Context) error {
 	compressed, err := os.ReadFile(filepath.Join(k.dir, "boot", "vmlinuz-"+k.version))
@@ -150,7 +150,7 @@ func (k kernel) extract(ctx context.Context) error {
 	var image bytes.Buffer
 	cmd := exec.CommandContext(ctx, "zstd", "-dc")
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(compressed[begin:]), &image
-	// zstd fails over what follows the kernel in the file, when it is done.
+	// zstd fails at the data after the kernel in the file, when it is done.
 	if err := cmd.Run(); !bytes.HasPrefix(image.Bytes(), []byte("\x7fELF")) {
 		return fmt.Errorf("no kernel in the image: %w", err)
 	}
@@ -164,8 +164,8 @@ func writeAtomically(path string, content []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// module builds the kernel module, unless one of the same sources for the same
-// kernel is in the cache.
+// module builds the kernel module, unless the cache has one of the same sources
+// for the same kernel.
 func (b *builder) module(ctx context.Context, k kernel) (string, error) {
 	sources, err := filepath.Glob(b.source("module/*"))
 	if err != nil {
@@ -194,7 +194,7 @@ func (b *builder) module(ctx context.Context, k kernel) (string, error) {
 			return "", err
 		}
 	}
-	// Without BTF, which the kernel does not ask for and which needs pahole.
+	// Without BTF: the kernel does not require it, and it needs pahole.
 	if _, err := run(ctx, "", "make", "-s", "-C", k.headers(), "M="+work, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Werror", "modules"); err != nil {
 		return "", err
 	}
@@ -205,7 +205,7 @@ func (b *builder) module(ctx context.Context, k kernel) (string, error) {
 	return built, errors.Join(b.forget("module-*.ko"), writeAtomically(built, object))
 }
 
-// forget removes from the cache what something newer replaces.
+// forget removes from the cache the files that something newer replaces.
 func (b *builder) forget(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	for _, f := range old {

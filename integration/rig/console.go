@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// trouble matches the lines with which a kernel begins to say that it is not
-// well.
+// trouble matches the first lines of a kernel's reports of trouble.
 var trouble = regexp.MustCompile(`WARNING: |BUG: |Oops|general protection fault|Kernel panic|blocked for more than|` +
 	`unregister_netdevice: waiting|refcount_t: |possible recursive locking|circular locking|soft lockup|kmemleak: \d`)
 
@@ -17,7 +16,7 @@ const (
 	lastLines    = 20 // kept in any case
 )
 
-// consoleLog is what a kernel wrote to its console, as far as it matters.
+// consoleLog is the part of a kernel's console output that helps a reader.
 type consoleLog struct {
 	trouble []string
 	tail    []string

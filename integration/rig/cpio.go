@@ -14,7 +14,8 @@ import (
 // ("newc": Documentation/driver-api/early-userspace/buffer-format.rst).
 // Archives may be joined end to end; the kernel unpacks each in turn.
 //
-// The first error is kept and given by close; the others do nothing then.
+// The first error is kept and returned by close; the other methods do nothing
+// after it.
 type archive struct {
 	w    *bufio.Writer
 	seen map[string]bool
@@ -46,7 +47,7 @@ func (a *archive) printf(format string, args ...any) {
 	}
 }
 
-// pad fills up to a multiple of four after n bytes.
+// pad pads to a multiple of four after n bytes.
 func (a *archive) pad(n int) { a.printf("%s", strings.Repeat("\x00", (4-n%4)%4)) }
 
 // dir adds a directory and those above it.

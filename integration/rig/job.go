@@ -14,20 +14,20 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 )
 
-// Job is a test binary and what it needs beside it.
+// Job is a test binary and its files and environment.
 type Job struct {
 	Binary   string   // the test binary, static
 	Args     []string // its arguments
-	Env      []string // its environment, beside what the rig gives it
+	Env      []string // its environment, beside the rig's own variables
 	Dir      string   // its working directory, made in the guest with its testdata/
 	Binaries string   // directory of our plugins, RAIL_CNI_BIN in the guest
 	Peers    string   // directory of the plugins of others, RAIL_CNI_PEERS in the guest
 	Module   string   // parameters of the NICs' kernel module
-	Files    string   // directory whose files, or what they link to, the guest has below /; none if empty
+	Files    string   // directory whose files, or their symlinks' targets, the guest has below /; none if empty
 }
 
 // Pack writes the machine's file system for a job to path: the image's base,
-// and what the job adds.
+// and the job's files.
 func (j *Job) Pack(image *Image, path string) error {
 	if err := j.static(); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (j *Job) Pack(image *Image, path string) error {
 // nowhere else.
 const Mark = "RAIL_CNI_RIG"
 
-// static fails for a binary that wants shared libraries, which the guest may
-// not have.
+// static fails for a binary that needs shared libraries, which the guest may
+// lack.
 func (j *Job) static() error {
 	f, err := elf.Open(j.Binary)
 	if err != nil {
@@ -102,8 +102,8 @@ func (a *archive) binaries(to, from string) error {
 	return nil
 }
 
-// below adds the files below a directory, which symbolic links may stand for, as
-// if that were the root.
+// below adds the files below a directory to the root. It follows symbolic
+// links.
 func (a *archive) below(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -113,7 +113,7 @@ func (a *archive) below(dir string) error {
 	})
 }
 
-// tree adds a directory where it is on the host, if there is one.
+// tree adds a directory at its path on the host, if it exists.
 func (a *archive) tree(root string) error {
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {

@@ -29,7 +29,7 @@ func LockMachine(ctx context.Context, root string, limit int, log io.Writer) (un
 	return lock(ctx, root, slots, log)
 }
 
-// lock takes any one of the files. It says on log that it waits, if it does.
+// lock takes any one of the files. It reports on log that it waits.
 func lock(ctx context.Context, root string, names []string, log io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(CacheDir(root), 0o755); err != nil {
 		return nil, err

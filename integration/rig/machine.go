@@ -25,13 +25,13 @@ type Machine struct {
 	Initrd string // file: the image's base, followed by the job
 	Disk   string // file: a disk with ext4 on it; none if empty
 	Memory string // in MB; 1024 if empty
-	// Reach is an address of this host's loopback, host:port, that the machine
-	// reaches at [wire.Reached] through a NIC (eth0, virtio) of its own, which
-	// leads nowhere else. None if empty.
+	// Reach is an address of this host's loopback, host:port, which the machine
+	// reaches at [wire.Reached] through a NIC (eth0, virtio) of its own; that
+	// NIC leads nowhere else. None if empty.
 	Reach  string
-	Out    io.Writer // takes what the test prints
+	Out    io.Writer // takes the test's output
 	ErrOut io.Writer
-	Log    io.Writer // takes what the rig says, for a person
+	Log    io.Writer // takes the rig's progress, for a person
 }
 
 // The slots of PCI bus 0 that hold a NIC each: the eight of the users' nodes,
@@ -44,7 +44,7 @@ const (
 )
 
 // kernelArgs make an emulated boot quick and its log complete: warnings go to
-// the console, and what cannot be survived ends the machine at once.
+// the console, and a fatal error ends the machine at once.
 var kernelArgs = []string{
 	"console=ttyS0", "loglevel=5", "8250.nr_uarts=2", "panic=-1", "panic_on_oops=1", "sysctl.kernel.hung_task_timeout_secs=60",
 	"tsc=reliable", "no_timer_check", "mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0",
@@ -56,11 +56,11 @@ const console = 3
 
 func (m *Machine) args() []string {
 	args := []string{
-		// Software emulation: KVM is not everywhere, and where it is broken
-		// QEMU does not fall back. Both CPUs in one thread: with a thread
-		// each, one may run what the other is just patching, and about one
-		// boot in sixty ends with "Oops: int3" (the kernel patches its code
-		// while it boots). It costs no time.
+		// Software emulation: KVM is not everywhere, and if it is broken QEMU
+		// does not fall back. Both CPUs in one thread: with a thread each, one
+		// may run code that the other is patching, and about one boot in sixty
+		// ends with "Oops: int3" (the kernel patches its code while it boots).
+		// It costs no time.
 		"-accel", "tcg,thread=single", "-M", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", cmp.Or(m.Memory, "1024"),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(kernelArgs, " "),
@@ -76,8 +76,8 @@ func (m *Machine) args() []string {
 		}
 	}
 	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
-		// One program for each connection: what QEMU connects by itself is one
-		// connection for good.
+		// One program for each connection: a socket that QEMU connects itself
+		// is one connection for good.
 		args = append(args, "-netdev", fmt.Sprintf("user,id=reach,restrict=on,guestfwd=tcp:%s-cmd:busybox nc %s %s", wire.Reached, host, port),
 			"-device", "virtio-net-pci,netdev=reach,addr=4,romfile=")
 	}
@@ -88,16 +88,16 @@ func (m *Machine) args() []string {
 }
 
 // A machine that does not boot is tried once more. A boot takes four to six
-// seconds on a quiet host, and longer with more files; the second may take as
-// long as a busy one needs.
+// seconds on a quiet host, and longer with more files; the second limit suits a
+// busy host.
 var bootLimits = []time.Duration{15 * time.Second, 60 * time.Second}
 
-// errNoBoot is wrapped when a machine gave no sign of life.
+// errNoBoot is wrapped if a machine gave no sign of life.
 var errNoBoot = errors.New("the machine did not boot")
 
 // Run boots the machine, runs the test and returns its exit code. The error is
-// not nil when the test could not be run to its end, or when the kernel found
-// something wrong with itself meanwhile; ctx bounds the whole.
+// not nil if the test did not run to its end, or if the kernel reported trouble
+// meanwhile; ctx bounds the whole run.
 func (m *Machine) Run(ctx context.Context) (code int, err error) {
 	more := time.Duration(0)
 	if info, err := os.Stat(m.Initrd); err == nil {
@@ -124,7 +124,7 @@ func (m *Machine) boot(ctx context.Context, limit time.Duration) (int, error) {
 	defer kernelLog.Close()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", m.args()...)
 	cmd.ExtraFiles = []*os.File{kernelEnd}
-	// QEMU must not outlive this process, however that ends.
+	// QEMU must not outlive this process, even if that is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()
@@ -148,7 +148,7 @@ func (m *Machine) boot(ctx context.Context, limit time.Duration) (int, error) {
 	case followErr != nil && !s.alive:
 		followErr = fmt.Errorf("%w: it ended before its first process ran", errNoBoot)
 	}
-	stop(nil) // nothing on the machine is worth an orderly end
+	stop(nil) // the machine has no state that is worth an orderly end
 	_ = cmd.Wait()
 	log := watch.wait()
 	if complaints.Len() > 0 && followErr != nil {
@@ -157,7 +157,7 @@ func (m *Machine) boot(ctx context.Context, limit time.Duration) (int, error) {
 	return s.ended.Code, s.verdict(followErr, log)
 }
 
-// session is what one boot tells.
+// session is the output of one boot.
 type session struct {
 	m      *Machine
 	booted *time.Timer // ends the boot if the machine stays silent
@@ -165,7 +165,7 @@ type session struct {
 	ended  wire.Event
 }
 
-// follow passes on the test's output until the guest says that it has ended.
+// follow passes on the test's output until the guest reports its end.
 func (s *session) follow(line io.Reader) error {
 	defer s.booted.Stop()
 	for r := wire.NewReader(line); ; {
@@ -207,13 +207,12 @@ func (s *session) hear(e wire.Event) (done bool, err error) {
 	return false, nil
 }
 
-// Bits of the kernel's taint that mean that something is broken, and not only
-// that our module is not the kernel's own
-// (Documentation/admin-guide/tainted-kernels.rst).
+// Bits of the kernel's taint that mean damage, without those that only mark our
+// out-of-tree module (Documentation/admin-guide/tainted-kernels.rst).
 const brokenTaint = 1<<4 | 1<<5 | 1<<7 | 1<<9 | 1<<14
 
-// verdict joins the reason why the test was not run to its end with what the
-// kernel has to say.
+// verdict joins the reason why the test was not run to its end with the
+// kernel's reports.
 func (s *session) verdict(err error, log *consoleLog) error {
 	if s.ended.Taint&brokenTaint != 0 && len(log.trouble) == 0 {
 		err = errors.Join(err, fmt.Errorf("the kernel is tainted (%#x) by a warning that its console does not show", s.ended.Taint))

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// needed are the commands that build and run the machine, and the packages
-// that have them, as scripts/need.sh wants them.
+// needed are the commands that build and run the machine, and their packages,
+// in the form of scripts/need.sh.
 var needed = []string{
 	"qemu-system-x86_64:qemu-system-x86", "busybox:busybox-static", "depmod:kmod", "xz:xz-utils", "zstd:zstd",
 	"gcc:gcc,libc6-dev", "make:make", "ip:iproute2", "rdma:iproute2", "ping:iputils-ping",
@@ -81,12 +81,12 @@ func unpack(ctx context.Context, dir string, packages ...string) error {
 		return err
 	}
 	defer os.RemoveAll(debs)
-	// apt gives up root for a download, and complains if it cannot.
+	// apt drops root for a download, and warns if it cannot.
 	if err := os.Chmod(debs, 0o777); err != nil {
 		return err
 	}
 	if _, err := run(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
-		// The lists may name a version that the archive has replaced.
+		// The lists may name a version that is no longer in the archive.
 		if _, updateErr := run(ctx, "", "apt-get", "update", "-q"); updateErr != nil {
 			return errors.Join(err, updateErr)
 		}
@@ -106,7 +106,8 @@ func unpack(ctx context.Context, dir string, packages ...string) error {
 	return nil
 }
 
-// run runs a command in dir and returns its output; the error has what it wrote.
+// run runs a command in dir and returns its stdout; an error contains its
+// output.
 func run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)

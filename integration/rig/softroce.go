@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Soft-RoCE is the one RDMA driver that has a data path without hardware. The
-// kernel's cannot be used with network namespaces: ours is built of the same
+// Soft-RoCE is the one RDMA driver with a data path without hardware. The
+// kernel's cannot be used with network namespaces: ours is built from the same
 // sources and module/rxe.patch.
 
-// softRoCETools are the programs with which tests use it, and their packages.
+// softRoCETools are the programs of tests with Soft-RoCE, and their packages.
 var softRoCETools = []string{"ib_write_bw:perftest", "ibv_rc_pingpong:ibverbs-utils,ibverbs-providers", "patch:patch", "strip:binutils"}
 
-// A Soft-RoCE that could not be built is not tried again for this long: each
-// machine's start asks for it.
+// softRoCERetry is the pause after a failed build of Soft-RoCE: each machine's
+// start would try it again.
 const softRoCERetry = time.Hour
 
-// softRoCE returns the module, built anew if its patch or the kernel is new. The
-// rig is of use without it: the error says why there is none.
+// softRoCE returns the module, built again if its patch or the kernel is new.
+// The rig works without it: the error is the reason.
 func (b *builder) softRoCE(ctx context.Context, k kernel) (module string, err error) {
 	patch := b.source("module/rxe.patch")
 	hash, err := hashOf([]string{patch}, k.version)
@@ -61,7 +61,7 @@ func (b *builder) buildSoftRoCE(ctx context.Context, k kernel, patch, module str
 		{"cp", "-rT", sources, work},
 		{"patch", "-s", "-p1", "-i", patch},
 		{"make", "-s", "-j2", "-C", k.headers(), "M=" + work, "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"},
-		{"strip", "-g", built}, // nine tenths of it, and each machine would unpack them
+		{"strip", "-g", built}, // nine tenths of it, which each machine would unpack
 	} {
 		if _, err := run(ctx, work, command[0], command[1:]...); err != nil {
 			return err
@@ -74,8 +74,8 @@ func (b *builder) buildSoftRoCE(ctx context.Context, k kernel, patch, module str
 	return writeAtomically(module, object)
 }
 
-// softRoCESources returns the directory with the sources of the kernel's driver,
-// which are kept beside the kernel.
+// softRoCESources returns the directory with the sources of the kernel's
+// driver, which are cached beside the kernel.
 func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error) {
 	kept := filepath.Join(k.dir, "rxe")
 	if _, err := os.Stat(kept); err == nil {
@@ -102,8 +102,8 @@ func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error)
 	return kept, os.Rename(filepath.Join(work, name, driver), kept)
 }
 
-// sourcePackage asks apt for the package with the sources of a kernel, as
-// 6.12.117.
+// sourcePackage asks apt for the package with the sources of a kernel version
+// such as 6.12.117.
 func sourcePackage(ctx context.Context, upstream string) (name, version string, err error) {
 	series := strings.Join(strings.Split(upstream, ".")[:2], ".")
 	name = "linux-source-" + series
@@ -120,7 +120,7 @@ func sourcePackage(ctx context.Context, upstream string) (name, version string, 
 	return "", "", fmt.Errorf("apt knows no package %s of version %s", name, upstream)
 }
 
-// addVerbs adds to names the programs that use it, and what those need.
+// addVerbs adds the programs for Soft-RoCE, and their libraries, to names.
 func addVerbs(ctx context.Context, names map[string]string) error {
 	// libibverbs loads its provider when it finds this file.
 	const config = "/etc/libibverbs.d/rxe.driver"

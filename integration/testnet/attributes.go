@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attribute makes a netlink attribute.
+// Attribute returns a netlink attribute.
 func Attribute(kind uint16, value []byte) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
 	b = binary.NativeEndian.AppendUint16(b, kind)
@@ -18,7 +18,7 @@ func Attribute(kind uint16, value []byte) []byte {
 }
 
 // ask sends one request to a netlink family and returns the payloads of the
-// answers. It shares no code with what it is to test.
+// answers. It shares no code with the tested packages.
 func (n *Netns) ask(family int, kind uint16, flags int, payload []byte) ([][]byte, error) {
 	n.t.Helper()
 	var answers [][]byte
@@ -80,8 +80,8 @@ func (n *Netns) SetLink(name string, attributes ...[]byte) error {
 	return n.setLink(l.Index, attributes...)
 }
 
-// SetFlags sets flags of a link (IFF_…) to those of a mask, also such as ip(8)
-// has no word for.
+// SetFlags sets flags of a link (IFF_…) to those of a mask, including flags
+// that ip(8) does not know.
 func (n *Netns) SetFlags(name string, flags, mask uint32) {
 	n.t.Helper()
 	payload := append(words(0, 0, flags, mask), Attribute(unix.IFLA_IFNAME, []byte(name+"\x00"))...)
@@ -90,12 +90,12 @@ func (n *Netns) SetFlags(name string, flags, mask uint32) {
 	}
 }
 
-// nests are the attributes of RTM_NEWLINK that hold others, and do not all say
-// so, by their path.
+// nests are the attributes of RTM_NEWLINK that contain others, by their path.
+// Not all of them have NLA_F_NESTED.
 var nests = []string{"18", "22", "22.1", "26", "26.2", "26.10", "43", "52", "55"}
 
 // MayDiffer are the attributes of RTM_NEWLINK, by the path of their numbers
-// (linux/if_link.h), that say nothing of how the link is configured.
+// (linux/if_link.h), that are not part of a link's configuration.
 var MayDiffer = map[string]string{
 	"7":       "IFLA_STATS: counters",
 	"23":      "IFLA_STATS64: counters",
@@ -108,8 +108,8 @@ var MayDiffer = map[string]string{
 	"26.10.6": "IFLA_INET6_ICMP6STATS: counters",
 }
 
-// Attributes tells all that RTM_GETLINK tells of a link, attribute by attribute,
-// also what this program has never heard of, but for what is in [MayDiffer].
+// Attributes returns everything in the answer to RTM_GETLINK for a link,
+// attribute by attribute, also unknown ones, except those in [MayDiffer].
 func (n *Netns) Attributes(name string) string {
 	n.t.Helper()
 	filter := Attribute(unix.IFLA_EXT_MASK, words(1)) // RTEXT_FILTER_VF
@@ -121,14 +121,15 @@ func (n *Netns) Attributes(name string) string {
 	header := answers[0][:unix.SizeofIfInfomsg]
 	var b strings.Builder
 	fmt.Fprintf(&b, "link type %d flags %x\n", binary.NativeEndian.Uint16(header[2:]), binary.NativeEndian.Uint32(header[8:]))
-	// The queueing discipline of a link that is down shows whether it ever was up.
+	// The queueing discipline of a link that is down depends on whether it ever
+	// was up.
 	down := binary.NativeEndian.Uint32(header[8:])&unix.IFF_UP == 0
 	skip := func(path string) bool { return MayDiffer[path] != "" || path == "6" && down }
 	dump(&b, "", answers[0][unix.SizeofIfInfomsg:], skip, nests)
 	return b.String()
 }
 
-// dump writes attributes, one a line, each by the path of its numbers.
+// dump writes attributes, one per line, each with the path of its numbers.
 func dump(b *strings.Builder, prefix string, rest []byte, skip func(path string) bool, nests []string) {
 	for len(rest) >= 4 {
 		length, kind := int(binary.NativeEndian.Uint16(rest)), binary.NativeEndian.Uint16(rest[2:])

@@ -65,8 +65,8 @@ func (n *Netns) load(kind, verdict uint32) int {
 }
 
 // Attach attaches a program that drops every packet to a link of the namespace,
-// in one of the ways of [Hooks]. What holds the program there stays open until the
-// test ends, as a pod that lives may keep it.
+// in one of the ways of [Hooks]. The descriptor that holds the program stays
+// open until the test ends, as in a living pod.
 func (n *Netns) Attach(name, hook string) {
 	n.t.Helper()
 	l, err := n.ByName(name)
@@ -114,7 +114,7 @@ func (n *Netns) netlinkXDP(index, program, flag uint32) {
 	}
 }
 
-// TCX counts the programs that are attached to a link by tcx.
+// TCX returns the number of programs that are attached to a link by tcx.
 func (n *Netns) TCX(name string) int {
 	n.t.Helper()
 	l, err := n.ByName(name)

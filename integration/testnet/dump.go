@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notOfAnyPod are more attributes of RTM_NEWLINK that may differ: a NIC that was
-// destroyed and made again has them, too.
+// notOfAnyPod are further attributes of RTM_NEWLINK that may differ when a NIC
+// was destroyed and made again.
 var notOfAnyPod = map[string]string{
 	"5":  "IFLA_LINK: the index of the cable's other end",
 	"37": "IFLA_LINK_NETNSID: a number that the kernel gives on demand",
@@ -30,11 +30,11 @@ var volatileOf = map[string]map[string]string{
 	"neigh":   {"3": "NDA_CACHEINFO: ages", "4": "NDA_PROBES: a counter"},
 }
 
-// Dump returns everything that the kernel tells of an interface, read past
-// pkg/link: all attributes of rtnetlink, of its addresses, routes and permanent
-// neighbors, queueing disciplines, what the ethtool ioctls say, attached
+// Dump returns all facts that the kernel reports about an interface, without
+// the code of pkg/link: all attributes of rtnetlink, of its addresses, routes
+// and permanent neighbors, queueing disciplines, the ethtool ioctls, attached
 // programs, sysctls, and, in the netns of this process's /sys, its settings
-// there. One fact is one line. An interface that is not there has the text "".
+// there. Each line is one fact. The dump of a missing interface is "".
 func (n *Netns) Dump(name string) string {
 	n.t.Helper()
 	d := dumper{name: name}
@@ -52,7 +52,7 @@ func (n *Netns) Dump(name string) string {
 		return ""
 	}
 	if err != nil {
-		return err.Error() // it is on its way
+		return err.Error() // the interface is being moved
 	}
 	d.ethtool(n)
 	if n.mine() {
@@ -78,7 +78,7 @@ func (d *dumper) add(format string, args ...any) {
 	d.lines = append(d.lines, fmt.Sprintf(format, args...))
 }
 
-// indexOf asks for an interface's index alone.
+// indexOf requests only an interface's index.
 func indexOf(name string) (int, error) {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -93,7 +93,8 @@ func indexOf(name string) (int, error) {
 	return int(r.Uint32()), err
 }
 
-// rtnetlink adds the link itself and what lies on it.
+// rtnetlink adds the link itself, and its addresses, routes, neighbors and
+// queueing disciplines.
 func (d *dumper) rtnetlink() {
 	links, err := ask(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, words(0, uint32(d.index), 0, 0))
 	if err != nil {
@@ -126,8 +127,8 @@ func (d *dumper) rtnetlink() {
 	}
 }
 
-// objects adds the interface's of a kind, each as one line: its header without
-// the index, and its attributes.
+// objects adds the interface's objects of a kind, each as one line: its header
+// without the index, and its attributes.
 func (d *dumper) objects(kind string, request uint16, header int, payload []byte, of func(m []byte) bool) {
 	answers, err := ask(unix.NETLINK_ROUTE, request, unix.NLM_F_DUMP, payload)
 	if err != nil {
@@ -148,7 +149,7 @@ func (d *dumper) objects(kind string, request uint16, header int, payload []byte
 	}
 }
 
-// ethtool adds what these commands of the ioctl read.
+// ethtool adds the results of these ioctl commands.
 func (d *dumper) ethtool(n *Netns) {
 	for _, command := range []struct {
 		name   string
@@ -174,8 +175,8 @@ func (d *dumper) ethtool(n *Netns) {
 	}
 }
 
-// programs adds how many programs of tcx are attached (BPF_PROG_QUERY). Those
-// of XDP are in the link's attributes.
+// programs adds the number of attached tcx programs (BPF_PROG_QUERY). Those of
+// XDP are in the link's attributes.
 func (d *dumper) programs() {
 	for name, attach := range map[string]uint32{"ingress": attachTCXIn, "egress": attachTCXOut} {
 		query := struct {
@@ -196,7 +197,7 @@ func (d *dumper) programs() {
 func (d *dumper) files(root string) {
 	for _, below := range []string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh", "mpls/conf"} {
 		dir := filepath.Join(root, below, d.name)
-		entries, _ := os.ReadDir(dir) // a kernel without has none
+		entries, _ := os.ReadDir(dir) // a kernel without the feature has none
 		for _, e := range entries {
 			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
 			d.add("%s/%s %s %v", below, e.Name(), strings.TrimSpace(string(text)), err != nil)
@@ -205,13 +206,13 @@ func (d *dumper) files(root string) {
 }
 
 // notSettings are the files below /sys/class/net/NAME that are not settings, or
-// that rtnetlink tells as well.
+// that rtnetlink reports as well.
 var notSettings = []string{
 	"statistics", "ifindex", "iflink", "carrier_changes", "carrier_up_count", "carrier_down_count", "uevent",
 	"inflight", "stall_cnt", "stall_max", "tx_timeout", "hold_time", "power",
 }
 
-// sysfs adds the interface's settings in /sys: of itself and of its queues.
+// sysfs adds the settings of the interface and of its queues in /sys.
 func (d *dumper) sysfs() {
 	root := "/sys/class/net/" + d.name + "/"
 	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -229,14 +230,14 @@ func (d *dumper) sysfs() {
 	})
 }
 
-// Index returns the index of an interface, whatever its attributes are.
+// Index returns the index of an interface. It does not read its attributes.
 func (n *Netns) Index(name string) (index int, err error) {
 	n.t.Helper()
 	err = n.Do(func() (err error) { index, err = indexOf(name); return err })
 	return index, err
 }
 
-// Has reports whether there is an interface of that name.
+// Has reports whether an interface of that name exists.
 func (n *Netns) Has(name string) bool {
 	n.t.Helper()
 	_, err := n.Index(name)

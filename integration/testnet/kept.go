@@ -50,8 +50,8 @@ func Find(rest []byte, kind uint16) []byte {
 	return nil
 }
 
-// Ethtool makes an ethtool ioctl on a link; argument is the struct, which the
-// kernel answers in.
+// Ethtool calls an ethtool ioctl on a link; argument is the struct, into which
+// the kernel writes its answer.
 func (n *Netns) Ethtool(name string, argument []byte) error {
 	n.t.Helper()
 	return n.Do(func() error {
@@ -73,15 +73,15 @@ func (n *Netns) Ethtool(name string, argument []byte) error {
 	})
 }
 
-// EthtoolHeader makes the attribute that names the link in a message of the
-// family "ethtool", of which each has one.
+// EthtoolHeader returns the attribute that names the link in a message of the
+// family "ethtool". Each message needs it.
 func (n *Netns) EthtoolHeader(name string) []byte {
 	return Attribute(1|unix.NLA_F_NESTED, slices.Concat(
 		Attribute(unix.ETHTOOL_A_HEADER_DEV_NAME, []byte(name+"\x00")), Attribute(unix.ETHTOOL_A_HEADER_FLAGS, words(1))))
 }
 
-// Sysfs runs f with the directory of a link below /sys/class/net, as the
-// namespace has it.
+// Sysfs calls f with the directory of a link below /sys/class/net, as seen in
+// the namespace.
 func (n *Netns) Sysfs(name string, f func(dir string)) {
 	n.t.Helper()
 	mount := -1
@@ -95,9 +95,9 @@ func (n *Netns) Sysfs(name string, f func(dir string)) {
 	f(fmt.Sprintf("/proc/self/fd/%d/class/net/%s", mount, name))
 }
 
-// Kept tells all that a link is set to besides what [Netns.State] and
-// [Netns.Attributes] tell: by ethtool(8), of its queues and NAPI instances, in
-// sysfs, of its RDMA device, by tc(8) and bridge(8).
+// Kept returns all settings of a link that [Netns.State] and [Netns.Attributes]
+// leave out: of ethtool(8), of its queues and NAPI instances, in sysfs, of its
+// RDMA device, of tc(8) and bridge(8).
 func (n *Netns) Kept(name string) string {
 	n.t.Helper()
 	var b strings.Builder
@@ -115,7 +115,7 @@ func (n *Netns) Kept(name string) string {
 		if _, err := exec.LookPath(program); err != nil {
 			continue // the rig has no tc
 		}
-		// Without a qdisc "filter show" fails.
+		// Without a qdisc "filter show" fails, so errors are ignored.
 		cmd := exec.Command(program, "-n", n.Name, "-force", "-batch", "-")
 		cmd.Stdin = strings.NewReader(strings.Join(calls, "\n") + "\n")
 		out, _ := cmd.Output()
@@ -127,11 +127,11 @@ func (n *Netns) Kept(name string) string {
 	return b.String() + strings.Join(lines, "\n") + "\n"
 }
 
-// index is the interface index in front of what `ip maddress` shows.
+// index matches the interface index in the output of `ip maddress`.
 var index = regexp.MustCompile(`^\d+:`)
 
 // gets are the messages that read settings (ETHTOOL_MSG_*_GET), with the
-// attributes that are counters or found out by the link.
+// attributes that are counters or that the link detects itself.
 var gets = []struct {
 	name    string
 	command uint8
@@ -154,8 +154,8 @@ var gets = []struct {
 	{"tsconfig", unix.ETHTOOL_MSG_TSCONFIG_GET, nil},
 }
 
-// Settings returns what ethtool(8) shows of a link, of which [Netns.Dump] has only
-// some.
+// Settings returns the settings that ethtool(8) shows of a link; [Netns.Dump]
+// has only some of them.
 func (n *Netns) Settings(name string) string {
 	n.t.Helper()
 	var b strings.Builder
@@ -220,7 +220,7 @@ func (n *Netns) napiState(b *strings.Builder, name string) {
 	}
 }
 
-// sysfsState tells the content of every file that can be written.
+// sysfsState writes the content of every writable file.
 func sysfsState(b *strings.Builder, dir string) {
 	err := filepath.WalkDir(dir+"/", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

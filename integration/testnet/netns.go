@@ -27,9 +27,9 @@ type Netns struct {
 
 var serial atomic.Int64
 
-// NewNetns makes a namespace that ends with the test. Duplicate address
-// detection is off in it, so that its state is settled at once; a test of DAD
-// turns it on for one interface.
+// NewNetns makes a namespace that ends with the test. It has no duplicate
+// address detection, so that its state settles at once; a test of DAD turns it
+// on for one interface.
 func NewNetns(t testing.TB, role string) *Netns {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -49,14 +49,14 @@ func NewNetns(t testing.TB, role string) *Netns {
 	return n
 }
 
-// Here returns the namespace that this process is in a name, for the time of the
-// test: for tests whose host netns is the machine's own, in the rig.
+// Here names the namespace of this process for the time of the test: for tests
+// whose host netns is the machine's own, in the rig.
 func Here(t testing.TB) *Netns {
 	t.Helper()
 	return Of(t, os.Getpid())
 }
 
-// Of returns the namespace that a process is in a name, for the time of the test.
+// Of names the namespace of a process for the time of the test.
 func Of(t testing.TB, pid int) *Netns {
 	t.Helper()
 	name := fmt.Sprintf("rail-of-%d-%d", os.Getpid(), serial.Add(1))
@@ -70,7 +70,7 @@ func Of(t testing.TB, pid int) *Netns {
 	return &Netns{Netns: opened, Name: name, t: t}
 }
 
-// Current returns the namespace that the calling thread is in, without a name.
+// Current returns the calling thread's namespace, without a name.
 func Current(t testing.TB) *Netns {
 	t.Helper()
 	opened, err := link.CurrentNetns()
@@ -80,16 +80,16 @@ func Current(t testing.TB) *Netns {
 	return &Netns{Netns: opened, t: t}
 }
 
-// Kill takes the namespace's path and every handle on it away, as the death of
-// a pod does, and waits for nothing.
+// Kill removes the namespace's path and every handle on it, as the death of a
+// pod does. It does not wait.
 func (n *Netns) Kill() {
 	n.t.Helper()
 	n.Netns.Close()
 	command(n.t, "ip", "netns", "del", n.Name)
 }
 
-// Delete ends the namespace before the test does: every handle on it that the
-// test has is closed, so that the kernel destroys it. The sockets of the handle
+// Delete ends the namespace before the test does: it closes every handle of the
+// test, so that the kernel destroys the namespace. The sockets of the handle
 // keep it for some more milliseconds (RCU); Delete waits for that.
 func (n *Netns) Delete() {
 	n.t.Helper()
@@ -97,8 +97,8 @@ func (n *Netns) Delete() {
 	n.await("the end of netns "+n.Name, func() bool { return !link.NetnsExists(n.ID, "") })
 }
 
-// await waits until done says so, and fails the test if that takes longer than
-// settleTime.
+// await waits until done returns true, and fails the test if that takes longer
+// than settleTime.
 func (n *Netns) await(what string, done func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(settleTime); !done(); time.Sleep(2 * time.Millisecond) {
@@ -108,18 +108,18 @@ func (n *Netns) await(what string, done func() bool) {
 	}
 }
 
-// Unname takes the namespace's path away; whatever holds the namespace goes on
-// holding it.
+// Unname removes the namespace's path. Other references keep the namespace
+// alive.
 func (n *Netns) Unname() {
 	n.t.Helper()
 	command(n.t, "ip", "netns", "del", n.Name)
 }
 
-// Rename returns the namespace another path, name, in place of its own.
+// Rename gives the namespace the path of another name in place of its own.
 func Rename(t testing.TB, n *Netns, name string) {
 	t.Helper()
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(os.Getpid()))
-	// "attach" takes a process; bind the right namespace over it.
+	// "ip netns attach" needs a process; mount the right namespace over it.
 	for _, args := range [][]string{{"umount", "/run/netns/" + name}, {"mount", "--bind", n.Path, "/run/netns/" + name}} {
 		command(t, args[0], args[1:]...)
 	}
@@ -171,34 +171,34 @@ func command(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// NIC makes a veth NIC that is up, with MTU 9000, and its cable's other end in
+// NIC makes a veth NIC that is up, with MTU 9000. Its cable's other end is in
 // peer (a switch or another node), up as well and named <name>-sw there.
 func (n *Netns) NIC(name string, peer *Netns) {
 	n.t.Helper()
 	n.IP("link", "add", name, "mtu", "9000", "type", "veth", "peer", "name", name+"-sw", "mtu", "9000", "netns", peer.Name)
 	n.IP("link", "set", name, "up")
 	peer.IP("link", "set", name+"-sw", "up")
-	// The kernel makes the link-local address a moment after the carrier came.
+	// The kernel adds the link-local address a moment after the carrier.
 	n.await("the link-local address of "+name, func() bool { return n.hasLinkLocal(name) })
 	peer.await("the link-local address of "+name+"-sw", func() bool { return peer.hasLinkLocal(name + "-sw") })
 }
 
-// hasLinkLocal reports whether the interface has its IPv6 link-local address, and
-// no address that is still being checked.
+// hasLinkLocal reports whether the interface has its IPv6 link-local address,
+// and no tentative address.
 func (n *Netns) hasLinkLocal(name string) bool {
 	n.t.Helper()
 	out := n.IP("-6", "addr", "show", "dev", name)
 	return strings.Contains(out, "fe80:") && !strings.Contains(out, "tentative")
 }
 
-// State returns all that the test compares of the namespace's network: links,
+// State returns all compared facts about the namespace's network: links,
 // addresses, routes of all tables, rules, permanent neighbors and the sysctls
 // of each interface, without counters and interface indexes. It is sorted JSON
-// and sysctl lines, one fact a line, so that a difference reads well.
+// and sysctl lines, one fact per line, so that a difference is easy to read.
 func (n *Netns) State() string {
 	n.t.Helper()
-	// The kernel takes a moment to call a new IPv6 address its own, also where
-	// duplicate address detection is off.
+	// The kernel takes a moment to accept a new IPv6 address, even without
+	// duplicate address detection.
 	for range 100 {
 		if n.IP("-6", "-o", "addr", "show", "tentative") == "" {
 			break
@@ -228,14 +228,14 @@ func (n *Netns) State() string {
 	return b.String()
 }
 
-// volatile are the keys of ip's JSON that say nothing about the configuration.
+// volatile are the keys of ip's JSON that are not configuration.
 var volatile = []string{
 	"ifindex", "link_index", "stats", "stats64", "event", "valid_life_time", "preferred_life_time", "expires",
 	"hello_timer", "tcn_timer", "topology_change_timer", "gc_timer", "forward_delay_timer", "hold_timer", "message_age_timer",
 }
 
-// describe writes what these commands of ip(8) show. All go to one process: in
-// a virtual machine starting one is what takes the time.
+// describe writes the output of these commands of ip(8). One process runs them
+// all, because starting one is slow in a virtual machine.
 func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string) {
 	n.t.Helper()
 	out := n.Batch(append([]string{"-d", "-j"}, flags...), commands...)
@@ -256,11 +256,11 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 	}
 }
 
-// sortList orders a list by its elements' text. Links are listed by their index,
+// sortList sorts a list by its elements' text. Links are listed by their index,
 // which a NIC may lose in a pod; routes that differ only in their interface
-// (fe80::/64), and the hops of an IPv6 multipath route, in the order in which the
-// interfaces last came up, and neighbors in that of a hash with the interface's
-// index: none of it is configuration.
+// (fe80::/64), and the hops of an IPv6 multipath route, in the order in which
+// the interfaces last came up; and neighbors by a hash of the interface's
+// index. This order is not configuration.
 func sortList(v any) {
 	list, ok := v.([]any)
 	if !ok {
@@ -276,7 +276,8 @@ func sortList(v any) {
 func drop(v any) {
 	switch v := v.(type) {
 	case map[string]any:
-		// The queueing of a link that is down reports whether it ever was up.
+		// The queueing of a link that is down depends on whether it ever was
+		// up.
 		if flags, ok := v["flags"].([]any); ok && !slices.Contains(flags, any("UP")) {
 			delete(v, "qdisc")
 		}
@@ -294,8 +295,8 @@ func drop(v any) {
 	}
 }
 
-// Inside runs f on a thread in the namespace: for code that takes the calling
-// thread's namespace as the host netns.
+// Inside runs f on a thread in the namespace: for code whose host netns is that
+// of the calling thread.
 func (n *Netns) Inside(f func()) {
 	n.t.Helper()
 	runtime.LockOSThread()
@@ -305,7 +306,7 @@ func (n *Netns) Inside(f func()) {
 	}
 }
 
-// Diff shows the lines in which two states differ, or "" if they are equal.
+// Diff returns the lines in which two states differ, "" if they are equal.
 func Diff(before, after string) string {
 	if before == after {
 		return ""
@@ -324,9 +325,9 @@ func Diff(before, after string) string {
 	return string(out)
 }
 
-// Settled waits until the namespace's state is before and returns the
-// difference that is left after settleTime: the kernel reports a carrier that
-// came back up to a second later (linkwatch), on a busy machine some more.
+// Settled waits until the namespace's state equals before, and returns the
+// difference that is left after settleTime: the kernel reports a returning
+// carrier up to a second late (linkwatch), on a busy machine even later.
 func (n *Netns) Settled(before string) string {
 	n.t.Helper()
 	deadline := time.Now().Add(settleTime)

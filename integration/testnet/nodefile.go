@@ -8,19 +8,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// OpenNodeFile is a node file that opens all paths: the tests' state
-// directories and kubeconfigs are temporary. Each program that has this package
-// runs with it, and so do the plugins that it starts with its environment.
+// OpenNodeFile is a node file that allows all paths: the tests' state
+// directories and kubeconfigs are temporary. Each program that imports this
+// package uses it, and so do the plugins that it starts with its environment.
 var OpenNodeFile = filepath.Join(os.TempDir(), fmt.Sprintf("rail-cni-tests-%d.yaml", os.Geteuid()))
 
-// OpenNodeFileEnv is for an environment that is not the test's own.
+// OpenNodeFileEnv is the variable for an environment that is not the test's
+// own.
 var OpenNodeFileEnv = netconf.NodeFileEnv + "=" + OpenNodeFile
 
 func init() {
 	if os.Getenv(netconf.NodeFileEnv) != "" {
 		return
 	}
-	// Several programs do this at once.
+	// Several programs may do this concurrently.
 	tmp, err := os.CreateTemp("", "rail-cni-tests")
 	if err == nil {
 		_, err = tmp.WriteString("paths: [\"/**\"]\n")

@@ -40,11 +40,11 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// stale returns an error if the binaries of "make build" are older than a source file:
-// the edit would go untested. go build updates their times even if nothing changed.
-// Directories that a test made itself are not checked, nor is the rig, which has no
-// sources. No build is newer than a source of the future, as after the clock was set
-// back.
+// stale returns an error if the binaries of "make build" are older than a
+// source file, so that the edit would go untested. go build updates their times
+// even if nothing changed. Directories that a test made itself are not checked,
+// nor is the rig, which has no sources. Sources with a time in the future, as
+// after the clock was set back, are ignored.
 func stale(dir string) error {
 	const asked = "RAIL_CNI_BIN_ASKED" // set by a test that runs itself again, perhaps for hours
 	if os.Getenv(asked) == dir {
@@ -78,7 +78,7 @@ func stale(dir string) error {
 }
 
 // Bin returns the directory with the project's own binaries: RAIL_CNI_BIN, as
-// `make test` sets it, or one that they are built into now.
+// `make test` sets it, or a new one that it builds them into.
 func Bin(t testing.TB) string {
 	t.Helper()
 	dir, err := buildOnce()
@@ -101,7 +101,7 @@ func Peers(t testing.TB) string {
 	return dir
 }
 
-// Tool returns the path of a tool that make builds into bin/tools, by a target.
+// Tool returns the path of a tool that a make target builds into bin/tools.
 func Tool(t testing.TB, name, target string) string {
 	t.Helper()
 	path := filepath.Join(root(), "bin", "tools", name)
@@ -123,8 +123,8 @@ type Call struct {
 	Config      string // stdin
 }
 
-// Run runs the plugin in the namespace n, which is its host netns and returns
-// what it printed. A plugin that fails gives the error that it printed.
+// Run runs the plugin in the namespace n, which is its host netns, and returns
+// its output. If the plugin fails the error is the one that it printed.
 func (n *Netns) Run(c Call) (stdout []byte, err error) {
 	n.t.Helper()
 	if c.Path == "" {
@@ -154,7 +154,7 @@ func (n *Netns) Run(c Call) (stdout []byte, err error) {
 	return out.Bytes(), errors.Join(runErr, fmt.Errorf("%s%s", out.Bytes(), errOut.Bytes()))
 }
 
-// MustRun is Run for a call that has to succeed.
+// MustRun is Run for a call that must succeed.
 func (n *Netns) MustRun(c Call) []byte {
 	n.t.Helper()
 	out, err := n.Run(c)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Leftovers lists what of the local address store below dir holds an address or
-// is rubbish, by paths below dir. No store has none.
+// Leftovers returns the paths below dir of all files in the local address store
+// that hold an address or are stale. A missing store has none.
 func Leftovers(t testing.TB, dir string) []string {
 	t.Helper()
 	var left []string

@@ -16,7 +16,8 @@ import (
 )
 
 // SetRDMAMode sets the machine's RDMA mode, in the rig. It waits until the
-// namespaces of pods that ended are gone: the kernel changes the mode only then.
+// kernel has destroyed the namespaces of ended pods: only then does it change
+// the mode.
 func (n *Netns) SetRDMAMode(t testing.TB, m rdma.Mode) {
 	t.Helper()
 	core, err := rdma.Open(n.Netns)

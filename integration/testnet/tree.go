@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// Tree tells all that is below a directory, a line for each file: name, mode,
-// owner, and of a file its time and the checksum of its content, of a symbolic
-// link its target.
+// Tree describes everything below a directory, one line for each file: name,
+// mode, owner, of a file its time and the checksum of its content, of a
+// symbolic link its target.
 func Tree(t testing.TB, dir string) string {
 	t.Helper()
 	var b strings.Builder

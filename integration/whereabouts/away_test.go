@@ -13,7 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// outage is how long the API server is away: a minute with RAIL_CNI_FAULTS=full.
+// outage is how long the API server is down: a minute with
+// RAIL_CNI_FAULTS=full.
 func outage() time.Duration {
 	if os.Getenv("RAIL_CNI_FAULTS") == "full" {
 		return time.Minute
@@ -24,17 +25,18 @@ func outage() time.Duration {
 const (
 	awayNodes, awayPods = 2, 100
 
-	// delLimit is a quarter of what the kubelet gives a call of its runtime.
+	// delLimit is a quarter of the kubelet's limit for a call of its runtime.
 	delLimit = 30 * time.Second
-	// freedLimit is how long after the server's return all must be free: the agent
-	// looks at the journal every half minute, and the machine may be busy.
+	// freedLimit bounds the time until everything is free after the server's
+	// return: the agent replays the journal every half minute, and the machine
+	// may be busy.
 	freedLimit = 90 * time.Second
 )
 
 // TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway ends a hundred pods on
-// two nodes while there is no API server. Their DELs succeed, and when it is back
-// nobody but the nodes' agents does anything. The Pods are still there for the
-// API: what is freed is freed by what the DELs left, not by the reconciler.
+// two nodes while there is no API server. Their DELs succeed, and when the
+// server is back only the nodes' agents run. The Pods still exist in the API,
+// so the DELs' journal frees the addresses, not the reconciler.
 func TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway(t *testing.T) {
 	namespace := newNamespace(t)
 	pods := namespace + "-pods"
@@ -146,7 +148,7 @@ func newAwayNode(t *testing.T, namespace string) *awayNode {
 }
 
 // start runs the agent with the node's state and credentials until the test's
-// end, when it has to end by itself.
+// end, when it must end by itself.
 func (n *awayNode) start(t *testing.T, command ...string) {
 	t.Helper()
 	args := append([]string{"netns", "exec", n.net.Name, filepath.Join(testnet.Bin(t), "rail-agent")}, command...)
@@ -160,7 +162,7 @@ func (n *awayNode) start(t *testing.T, command ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // what it ends by is seen next
+		_ = cmd.Process.Signal(syscall.SIGTERM) // the exit code is checked next
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("rail-agent %s: %v", command[0], err)
 		}
@@ -176,7 +178,7 @@ func (n *awayNode) journalled(t *testing.T) int {
 	return len(n.files(t, "state", "ipam-journal", "*.free"))
 }
 
-// files returns those of the node that match a pattern.
+// files returns the node's files that match a pattern.
 func (n *awayNode) files(t *testing.T, pattern ...string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(append([]string{n.dir}, pattern...)...))

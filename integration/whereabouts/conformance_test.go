@@ -21,20 +21,20 @@ const document = "../../docs/conformance-whereabouts.md"
 // a namespace of its own.
 type scenario struct {
 	key, what string
-	ipam      string // of the steps that have none of their own
+	ipam      string // of the steps without their own
 	steps     []step
 
-	existing []existing        // objects that are there before
+	existing []existing        // objects that exist before
 	files    map[string]string // of the node, by name
 	noFile   bool              // no flat file either
 	node     string            // NODENAME
-	says     string            // what both errors contain: people's alerts look for it
-	because  string            // why we diverge; "" = we do not
+	says     string            // what both errors contain: users' alerts match it
+	because  string            // why ours diverges; "" = it does not
 }
 
 type existing struct{ plural, text string }
 
-// step is one call. Its zero values are the scenario's or usual ones.
+// step is one call. Its zero values are the scenario's or the usual ones.
 type step struct {
 	verb                            string
 	pod                             int
@@ -78,16 +78,16 @@ func (s step) call(t *testing.T, sc *scenario, n *node, binary string) call {
 	return c
 }
 
-// outcome is what a step did.
+// outcome is the outcome of a step.
 type outcome struct {
 	exit   int
 	result string // canonical JSON
 	text   string // of the error
-	short  string // for people
+	short  string // the short form
 	state  string // of the namespace afterwards, canonical JSON
 }
 
-// play carries the scenario out with one of the plugins.
+// play runs the scenario with one of the plugins.
 func (sc *scenario) play(t *testing.T, binary string) []outcome {
 	t.Helper()
 	namespace := newNamespace(t)
@@ -132,8 +132,8 @@ func canonical(t *testing.T, text string) string {
 	return string(data)
 }
 
-// state returns all objects of the namespace: all that plugins write of them, but
-// for the container id in reservations, which real whereabouts leaves out.
+// state returns all objects of the namespace, without the container ID in
+// reservations, which real whereabouts leaves out.
 func state(t *testing.T, namespace string) string {
 	t.Helper()
 	all := map[string]object{}
@@ -157,7 +157,7 @@ func state(t *testing.T, namespace string) string {
 	return string(data)
 }
 
-// describe says in few words what the step did.
+// describe returns a short description of the step's outcome.
 func (s step) describe(t *testing.T, out string, o outcome) string {
 	verb := s.verb
 	if s.ifname != "net1" {
@@ -169,7 +169,7 @@ func (s step) describe(t *testing.T, out string, o outcome) string {
 			text = text[at:]
 		}
 		text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
-		if strings.Contains(text, "context deadline") { // said in several ways
+		if strings.Contains(text, "context deadline") { // there are several wordings
 			text = "context deadline exceeded"
 		}
 		return verb + ": error “" + text + "”"
@@ -206,7 +206,7 @@ func (s step) describe(t *testing.T, out string, o outcome) string {
 	return verb + ": " + strings.Join(got, ", ")
 }
 
-// differs returns what of a step is not equal, "" = nothing.
+// differs returns the first difference of a step's outcomes, "" = none.
 func differs(ours, theirs outcome) string {
 	switch {
 	case ours.exit != theirs.exit:
@@ -272,7 +272,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// row returns the scenario's line of the table that it belongs to.
+// row returns the scenario's line of its table.
 func (sc *scenario) row(ours, theirs []outcome) string {
 	cells := []string{"`" + sc.key + "`", sc.what}
 	if sc.because == "" {
@@ -291,7 +291,7 @@ func (sc *scenario) row(ours, theirs []outcome) string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// agreed describes what both did. The texts of their errors are not the same.
+// agreed describes the common outcomes. The texts of errors may differ.
 func (sc *scenario) agreed(all []outcome) string {
 	for i := range all {
 		if verb, _, failed := strings.Cut(all[i].short, ": error “"); failed {
@@ -304,7 +304,7 @@ func (sc *scenario) agreed(all []outcome) string {
 	return join(all)
 }
 
-// join puts the steps into one cell.
+// join joins the steps in one cell.
 func join(all []outcome) string {
 	var b strings.Builder
 	for i := 0; i < len(all); {
@@ -324,7 +324,7 @@ func join(all []outcome) string {
 	return b.String()
 }
 
-// left names the keys of pools and the reservations of a state.
+// left returns the keys of pools and the reservations of a state.
 func left(state string) string {
 	all := map[string]object{}
 	if err := json.Unmarshal([]byte(state), &all); err != nil {

@@ -1,9 +1,10 @@
-// Package whereabouts holds our whereabouts plugin beside the real one, v0.9.4,
-// on one real API server: what each answers and writes for the same input, how
-// both write to one pool at once, and what is left after servers and processes
-// have died. It has tests only; "make test" builds what they run.
+// Package whereabouts compares our whereabouts plugin with the real one,
+// v0.9.4, on one real API server: the answers and objects of each for the same
+// input, concurrent writes of both to one pool, and the objects that are left
+// after servers and processes have died. It has tests only; "make test" builds
+// the binaries that they run.
 //
-// The table of what is equal and what is not is docs/conformance-whereabouts.md.
-// It is written by "go test ./integration/whereabouts -run Conformance -update",
-// and the test fails when it is stale.
+// docs/conformance-whereabouts.md is the table of differences. It is written by
+// "go test ./integration/whereabouts -run Conformance -update", and the test
+// fails if it is stale.
 package whereabouts

@@ -23,14 +23,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// faults says how much a run suffers.
+// faults is the number of faults of a run.
 type faults struct {
 	pairs    int // of ADD and DEL, at least: they go on until the last fault is over
 	restarts int // of kube-apiserver, killed
 	pauses   int // of etcd, 3 s each
 }
 
-// dose is a sample, or with RAIL_CNI_FAULTS=full everything.
+// dose returns the faults of a sample, or all with RAIL_CNI_FAULTS=full.
 func dose() faults {
 	if os.Getenv("RAIL_CNI_FAULTS") == "full" {
 		return faults{pairs: 500, restarts: 20, pauses: 5}
@@ -41,7 +41,7 @@ func dose() faults {
 const (
 	etcdPause  = 3 * time.Second
 	faultNodes = 2
-	faultCalls = 12 // under way at once
+	faultCalls = 12 // concurrent calls
 )
 
 // TestNothingIsLostWhileServersDie runs pods while kube-apiserver is killed and
@@ -117,7 +117,7 @@ func TestNothingIsLostWhileServersDie(t *testing.T) {
 	wantEmpty(t, namespace)
 }
 
-// suffer inflicts the faults, one after another.
+// suffer causes the faults, one after another.
 func (f faults) suffer(t *testing.T) {
 	t.Helper()
 	every := max(1, f.restarts/max(1, f.pauses))
@@ -142,8 +142,8 @@ func (f faults) suffer(t *testing.T) {
 	}
 }
 
-// wantClear wants an error that says which server, and that to try again is no
-// mistake.
+// wantClear fails the test unless the error names the server and the cure is to
+// try again.
 func wantClear(t *testing.T, err error) {
 	t.Helper()
 	var said *types.Error
@@ -152,8 +152,8 @@ func wantClear(t *testing.T, err error) {
 	}
 }
 
-// settle does on the node what the next call or the agent would: it replays the
-// journal, and reconciles with the pods, of which there are none.
+// settle does the work of the next call or the agent: it replays the journal,
+// and reconciles with the pods, of which there are none.
 func (n *node) settle(t *testing.T) {
 	t.Helper()
 	client, waiting := n.settleJournal(t)
@@ -167,7 +167,7 @@ func (n *node) settle(t *testing.T) {
 	}
 }
 
-// settleJournal replays the journal, and says how many DELs were in it.
+// settleJournal replays the journal, and returns the number of DELs in it.
 func (n *node) settleJournal(t *testing.T) (client *kube.Client, waiting int) {
 	t.Helper()
 	client, err := kube.Open(kube.Config{Kubeconfig: filepath.Join(n.dir, "kubeconfig"), UserAgent: "settle"})
@@ -191,14 +191,14 @@ func (n *node) settleJournal(t *testing.T) (client *kube.Client, waiting int) {
 	return client, len(files)
 }
 
-// audit watches the pools of a namespace through the API. It may be read when
-// it has stopped.
+// audit watches the pools of a namespace through the API. Read it after it has
+// stopped.
 type audit struct {
 	held    *answers
 	holders map[string]map[netip.Addr]api.Entry // by pool
 	wrong   []string
-	added   int // entries seen to come
-	gaps    int // times that the history has a hole: a server died
+	added   int // entries seen to appear
+	gaps    int // holes in the history: a server died
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -217,8 +217,8 @@ func startAudit(t *testing.T, n *node, held *answers) *audit {
 	return a
 }
 
-// run watches until ctx ends, and closes began when it has looked first. It
-// looks anew where a connection broke.
+// run watches until ctx ends, and calls open after the first list. It lists
+// again if a connection broke.
 func (a *audit) run(ctx context.Context, namespace string, open func() (*kube.Client, error), began chan<- struct{}) {
 	defer close(a.done)
 	begin := sync.OnceFunc(func() { close(began) })
@@ -258,8 +258,8 @@ func (a *audit) run(ctx context.Context, namespace string, open func() (*kube.Cl
 	}
 }
 
-// see compares a pool with what it was before. After a hole in the history it
-// cannot be told whether an address was free in between.
+// see compares a pool with its previous state. After a hole in the history it
+// is unknown whether an address was free in between.
 func (a *audit) see(data []byte, hole bool) error {
 	p, err := api.ParsePool(data)
 	if err != nil {
@@ -287,15 +287,15 @@ func (a *audit) see(data []byte, hole bool) error {
 	return nil
 }
 
-// holds reports whether an ADD of id has answered with addr, and its DEL has not
-// begun.
+// holds reports whether an ADD of id has answered with addr, and its DEL has
+// not begun.
 func (a *answers) holds(addr netip.Addr, id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.holder[addr] == id
 }
 
-// stop ends the audit and fails the test for what it saw.
+// stop ends the audit and fails the test for each violation.
 func (a *audit) stop(t *testing.T) {
 	t.Helper()
 	a.cancel()

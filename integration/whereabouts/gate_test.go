@@ -15,15 +15,15 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 )
 
-// gate is a way to the API server that can be shut: it accepts requests, and
-// does not answer them until it is opened.
+// gate is a proxy of the API server that can be shut: it then accepts requests,
+// and does not answer them until it is opened.
 type gate struct {
 	url string
 
 	mu     sync.Mutex
 	opened chan struct{} // is closed while the gate is open
-	part   string        // of the paths of those that are held
-	held   int           // requests, in all
+	part   string        // of the paths of held requests
+	held   int           // requests, in total
 }
 
 func newGate(t *testing.T) *gate {
@@ -72,7 +72,7 @@ func (g *gate) pass(r *http.Request) bool {
 	}
 }
 
-// shut holds the requests whose path has part in it.
+// shut holds the requests whose path contains part.
 func (g *gate) shut(part string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,8 +120,8 @@ func (n *node) glob(t *testing.T, pattern ...string) []string {
 	return found
 }
 
-// lockPool takes the turn in a pool that the node has used before, as a process
-// that hangs does, and returns a function that releases it.
+// lockPool takes the lock of a pool that the node has used before, as a hanging
+// process does, and returns a function that releases it.
 func (n *node) lockPool(t *testing.T, pool string) (unlock func()) {
 	t.Helper()
 	files := n.glob(t, "state", "ipam-kubernetes", "*", "pools", pool, "lock")
@@ -140,7 +140,7 @@ func (n *node) lockPool(t *testing.T, pool string) (unlock func()) {
 	return unlock
 }
 
-// asks returns how many wait for their turn in a pool.
+// asks returns the number of requests in a pool's queue.
 func (n *node) asks(t *testing.T, pool string) int {
 	t.Helper()
 	return len(n.glob(t, "state", "ipam-kubernetes", "*", "pools", pool, "*.ask"))

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestDelWithoutAWayToTheClusterIsDoneWhenThereIsOne takes the kubeconfig away
-// by which a pod got its address. Its DEL succeeds, whatever config and pod name
-// come with it, and the address is freed when the kubeconfig is back.
+// TestDelWithoutAWayToTheClusterIsDoneWhenThereIsOne removes the kubeconfig by
+// which a pod got its address. Its DEL succeeds, with any config and pod name,
+// and the address is freed when the kubeconfig is back.
 func TestDelWithoutAWayToTheClusterIsDoneWhenThereIsOne(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ipam   string

@@ -10,9 +10,9 @@ import (
 
 const (
 	rails = 8
-	// delsLimit is for the DELs of all rails of a pod together, which come one
-	// after another: the first may cost the time of one request, 10 s, and what
-	// goes before; on an idle machine each other one takes some 20 ms.
+	// delsLimit bounds the DELs of all rails of a pod together, which run one
+	// after another: the first may take the time of one request, 10 s, and the
+	// work before it; on an idle machine each other one takes some 20 ms.
 	delsLimit = 15 * time.Second
 )
 
@@ -39,17 +39,17 @@ func makeSlice(t *testing.T, namespace string, i int) {
 	})
 }
 
-// TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne ends a pod with eight rails, a
-// process each and one after another as Multus does it, while none of them can
-// reach the cluster. Together they take the time of one; all are written to the
-// journal, and done when there is a way again.
+// TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne ends a pod with eight rails,
+// each by a process of its own and one after another as Multus does it, while
+// none of them can reach the cluster. Together they take the time of one. All
+// are written to the journal, and done when the cluster is reachable again.
 func TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne(t *testing.T) {
 	slices := `,"node_slice_size":"/26"`
 	for name, tc := range map[string]struct {
 		ipam    string
 		unknown bool // the node has lost its notes
-		locked  bool // and not the server that hangs
-		// requests is how many may be held at most, in all
+		locked  bool // a lock hangs, not the server
+		// requests is the largest total number of held requests
 		requests int
 	}{
 		"the server accepts and never answers":   {requests: 1},
@@ -112,8 +112,8 @@ func TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne(t *testing.T) {
 	}
 }
 
-// TestAddsAskAServerThatWasSilent: what DELs have learned keeps no ADD waiting,
-// and the first one that gets an answer ends it.
+// TestAddsAskAServerThatWasSilent: an ADD does not wait because of earlier
+// DELs' timeouts, and the first one that gets an answer ends this state.
 func TestAddsAskAServerThatWasSilent(t *testing.T) {
 	namespace, g := newNamespace(t), newGate(t)
 	n := newNodeBehind(t, namespace, g)

@@ -21,8 +21,8 @@ const (
 	burst      = 50
 )
 
-// TestKilledProcessesLeaveNothing kills processes of bursts on one node, ADDs
-// and DELs, somewhere in the middle. A DEL of each follows, as from a runtime.
+// TestKilledProcessesLeaveNothing kills concurrent processes on one node, ADDs
+// and DELs, at random moments. A DEL of each follows, as from a runtime.
 func TestKilledProcessesLeaveNothing(t *testing.T) {
 	namespace := newNamespace(t)
 	n := newNode(t, namespace)
@@ -33,7 +33,8 @@ func TestKilledProcessesLeaveNothing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 5))
 	binary := ours(t)
 	var killed, finished atomic.Int64
-	// each runs a verb for all pods of a round at once, and kills two of three.
+	// each runs a verb for all pods of a round concurrently, and kills two of
+	// three.
 	each := func(round int, verb string, longest time.Duration, done func(c call, out string)) {
 		var wg sync.WaitGroup
 		for i := range burst {
@@ -104,8 +105,8 @@ func (c call) runFused(fuse time.Duration) (out string, ended bool, err error) {
 	return stdout.String(), true, err
 }
 
-// wantTidy wants a state directory without anything of an attachment, when
-// another call has passed a while later.
+// wantTidy fails the test unless another call soon leaves a state directory
+// without anything of these attachments.
 func (n *node) wantTidy(t *testing.T, calls ...call) {
 	t.Helper()
 	each := func(do func(path, name string) error) {

@@ -107,12 +107,11 @@ func (n *node) write(t testing.TB, name, text string) {
 	}
 }
 
-// here is what configs have for the node's directory.
+// here is the placeholder in configs for the node's directory.
 const here = "DIR"
 
-// config makes a network config of an ipam object and further keys. What both
-// plugins need is added to the object unless it says otherwise; null removes a
-// key.
+// config makes a network config of an ipam object and further keys. It adds the
+// keys that both plugins need unless the object has them; null removes a key.
 func (n *node) config(t testing.TB, version, ipam, keys string) string {
 	t.Helper()
 	conf := map[string]json.RawMessage{}
@@ -158,17 +157,17 @@ func (c call) command(ctx context.Context) *exec.Cmd {
 	return cmd
 }
 
-// patience is longer than that of either plugin.
+// patience is longer than either plugin's own.
 const patience = 3 * time.Minute
 
-// run returns what the plugin printed. Its failure is what it printed as a CNI
-// error, or, without one, what else there is.
+// run returns the plugin's output. The error of a failed plugin is its CNI
+// error, or, without one, its exit code and stderr.
 func (c call) run() (string, error) {
 	out, _, err := c.runLogged()
 	return out, err
 }
 
-// runLogged also gives what the plugin wrote to stderr.
+// runLogged also returns the plugin's stderr.
 func (c call) runLogged() (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -185,8 +184,8 @@ func (c call) runLogged() (stdout, stderr string, err error) {
 	return "", errs.String(), fmt.Errorf("%w: %s%s", err, out.Bytes(), errs.Bytes())
 }
 
-// exitCode returns the plugin's from what run gave: one that printed an error
-// ends with 1.
+// exitCode returns the plugin's exit code from run's error: a plugin that
+// printed an error ends with 1.
 func exitCode(err error) int {
 	var exit *exec.ExitError
 	switch {
@@ -198,7 +197,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// identity makes container and pod names of a number.
+// identity returns the container ID and the CNI_ARGS of a pod.
 func identity(pod int) (id, args string) {
 	return fmt.Sprintf("%064x", pod), fmt.Sprintf("IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME=pod-%d", pod)
 }
@@ -218,7 +217,7 @@ func addresses(result string) ([]string, error) {
 	return all, nil
 }
 
-// object is a custom resource as far as plugins write it.
+// object is a custom resource, with the fields that plugins write.
 type object struct {
 	Metadata struct {
 		Name            string            `json:"name,omitempty"`

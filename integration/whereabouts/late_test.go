@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// late is how long an ADD is held back at least: for so young a sandbox none
-	// is newer.
+	// late is the least delay of an ADD here: the store takes a younger sandbox
+	// for the newest without a look.
 	late = 1500 * time.Millisecond
-	// apart is how far two sandboxes are apart whose order the server's clock, in
-	// whole seconds, must tell.
+	// apart is the time between two sandboxes whose order the server's clock,
+	// in whole seconds, must show.
 	apart = 3500 * time.Millisecond
 )
 
@@ -38,7 +38,7 @@ func (n *node) sandboxOf(t *testing.T, container int, ipam string) (call, *testn
 	}, pod
 }
 
-// begin runs c at once, and returns what waits for its addresses.
+// begin starts c, and returns a function that waits for its addresses.
 func (c call) begin() (wait func() ([]string, error)) {
 	var got []string
 	var err error
@@ -62,8 +62,8 @@ func (c call) add() ([]string, error) {
 	return addresses(out)
 }
 
-// wantKept wants that a pod still has its addresses after the older sandbox's
-// DEL, and that nobody else gets them.
+// wantKept fails the test unless a pod keeps its addresses after the older
+// sandbox's DEL, and no other pod gets them.
 func wantKept(t *testing.T, n *node, older, newer call, has []string) {
 	t.Helper()
 	older.verb = "DEL"
@@ -110,8 +110,8 @@ func mustAdd(t *testing.T, c call) []string {
 	return got
 }
 
-// TestLateAddTakesNothingFromANewerSandboxOnAnotherNode holds the ADD of a pod
-// back on one node, while the pod is made anew on another one.
+// TestLateAddTakesNothingFromANewerSandboxOnAnotherNode delays the ADD of a pod
+// on one node, while the pod is made again on another one.
 func TestLateAddTakesNothingFromANewerSandboxOnAnotherNode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ipam   string
@@ -157,7 +157,7 @@ func TestLateAddTakesNothingFromANewerSandboxOnAnotherNode(t *testing.T) {
 	}
 }
 
-// TestLateAddTakesNothingFromANewerSandboxOnTheSameNode holds an ADD back in the
+// TestLateAddTakesNothingFromANewerSandboxOnTheSameNode delays an ADD in the
 // queue of a pool, while one for a newer sandbox of the pod goes on in another.
 func TestLateAddTakesNothingFromANewerSandboxOnTheSameNode(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -205,9 +205,9 @@ func TestLateAddTakesNothingFromANewerSandboxOnTheSameNode(t *testing.T) {
 	}
 }
 
-// TestNewSandboxTakesTheAddressOfAnOlderOne is what must go on working: the node
-// of a pod has died, and its next sandbox gets the pod's address, be the server
-// quick or slow.
+// TestNewSandboxTakesTheAddressOfAnOlderOne: if the node of a pod has died, the
+// pod's next sandbox gets the pod's address, with a quick and with a slow
+// server.
 func TestNewSandboxTakesTheAddressOfAnOlderOne(t *testing.T) {
 	for name, tc := range map[string]struct {
 		slow, theirs, unreserved bool

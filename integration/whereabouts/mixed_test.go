@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// Half the pods of a burst come through real whereabouts, half through ours,
-// and each is ended by the other.
+// Half the pods of a burst are added by real whereabouts, half by ours, and
+// each is deleted by the other.
 const (
 	mixedPods = 200
-	// atOnce is how many calls of each plugin are under way at once.
+	// atOnce is the number of concurrent calls of each plugin.
 	atOnce = 16
-	// mixedNodes is on how many nodes the pods are: our calls on one share their
+	// mixedNodes is the number of nodes: our calls on one node share their
 	// writes.
 	mixedNodes = 4
-	// attempts is how often a runtime tries to start a pod.
+	// attempts is the number of tries of a runtime to start a pod.
 	attempts = 10
 )
 
-// answers is what ADDs have answered, by address. Its methods may be called
-// from many goroutines.
+// answers holds the answers of ADDs, by address. Its methods may be called
+// concurrently.
 type answers struct {
 	mu     sync.Mutex
 	holder map[netip.Addr]string
 	wrong  []string
 }
 
-// take notes that an ADD has answered with the addresses of result.
+// take records that an ADD has answered with the addresses of result.
 func (a *answers) take(id, result string) ([]netip.Addr, error) {
 	texts, err := addresses(result)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a *answers) take(id, result string) ([]netip.Addr, error) {
 	return got, nil
 }
 
-// leave notes that a DEL of id begins.
+// leave records that a DEL of id begins.
 func (a *answers) leave(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,7 +66,7 @@ func (a *answers) leave(id string) {
 	}
 }
 
-// report fails the test for each address that two held.
+// report fails the test for each address that two pods held.
 func (a *answers) report(t testing.TB) {
 	t.Helper()
 	a.mu.Lock()
@@ -76,7 +76,7 @@ func (a *answers) report(t testing.TB) {
 	}
 }
 
-// workers does the jobs, n at once.
+// workers runs the jobs, n concurrently.
 func workers(n int, jobs []int, do func(int)) {
 	queue := make(chan int)
 	var wg sync.WaitGroup
@@ -94,7 +94,7 @@ func workers(n int, jobs []int, do func(int)) {
 	wg.Wait()
 }
 
-// spent is how long calls took.
+// spent holds the durations of calls.
 type spent struct {
 	mu       sync.Mutex
 	all      []time.Duration
@@ -138,7 +138,7 @@ func TestMixedWritersShareAPool(t *testing.T) {
 	}
 	binaries := [2]string{ours(t), theirs(t)}
 	names := [2]string{"ours", "theirs"}
-	of := func(pod int) int { return pod % 2 } // who adds it
+	of := func(pod int) int { return pod % 2 } // the plugin that adds the pod
 	held := &answers{holder: map[netip.Addr]string{}}
 	callOf := func(verb string, pod, by int) call {
 		id, args := identity(pod)
@@ -190,9 +190,9 @@ func TestMixedWritersShareAPool(t *testing.T) {
 		t.Errorf("%d addresses answered, %d entries, %d reservations: want %d of each", len(held.holder), len(entries), len(reserved), mixedPods)
 	}
 
-	// Real whereabouts answers success to every DEL, also to one that failed: no
-	// runtime would repeat it. What it leaves is counted, shown, and freed by a
-	// second DEL, as a reconciler would.
+	// Real whereabouts answers success to every DEL, even to a failed one, so
+	// no runtime would repeat it. The test counts and shows the addresses that
+	// it leaves, and frees them by a second DEL, as a reconciler would.
 	other := func(pod int) int { return 1 - of(pod) }
 	var said sync.Map // stderr, by container id
 	phase("DEL", other, func(_ int, c call, s *spent) {
@@ -229,10 +229,10 @@ func TestMixedWritersShareAPool(t *testing.T) {
 }
 
 // TestRealWhereaboutsGetsThroughOurTraffic keeps ours busy on several nodes
-// without a pause, while real whereabouts adds and deletes some pods. Its
-// writes give way to every other writer's, and it gives up after 10 s: ADDs
-// that fail are repeated as by a runtime, and counted. Addresses that its DELs
-// leave behind are those of its defects, and are counted as well.
+// without a pause, while real whereabouts adds and deletes some pods. The
+// writes of real whereabouts yield to every other writer's, and it gives up
+// after 10 s: failed ADDs are repeated as by a runtime, and counted. Addresses
+// that its DELs leave behind are defects of its own, and are counted as well.
 func TestRealWhereaboutsGetsThroughOurTraffic(t *testing.T) {
 	const (
 		pods, theirCalls = 6, 2

@@ -263,7 +263,7 @@ var scenarios = []scenario{
 		because: "the network config can say everything that the file can",
 	},
 
-	// Who holds what.
+	// Ownership.
 	{key: "CNI_CONTAINERID", what: "a new container of the pod keeps the address, a late DEL of the old one takes nothing", ipam: plain, steps: []step{add(1), add(1).container("new"), del(1), del(1).container("new")}},
 	{key: "CNI_CONTAINERID", what: "ADD again", ipam: plain, steps: []step{add(1), add(1), del(1), del(1)}},
 	{key: "CNI_IFNAME", what: "another interface of the pod has its own address", ipam: plain, steps: []step{add(1), add(1).on("net2"), del(1).on("net2"), del(1)}},

@@ -38,8 +38,9 @@ func family(t testing.TB, number int) bool {
 	return false
 }
 
-// refusing returns a seccomp filter that lets socket(AF_NETLINK, …, number) fail as on
-// a kernel without that family. The offsets are those of little-endian machines.
+// refusing returns a seccomp filter that makes socket(AF_NETLINK, …, number)
+// fail as on a kernel without that family. The offsets are those of
+// little-endian machines.
 func refusing(number int) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // number of the system call
@@ -65,7 +66,7 @@ func again(t testing.TB, filter []unix.SockFilter) {
 	var out []byte
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread, which has the filter, ends with the goroutine
+		runtime.LockOSThread() // for good: the filter stays on the thread, which ends with the goroutine
 		list := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&list)), 0, 0)
 		if err != nil {

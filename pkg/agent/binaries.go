@@ -166,8 +166,8 @@ func (b *binaries) compare(ctx context.Context) {
 	b.found = found
 }
 
-// installed returns what reports whether a path is to have a plugin: each, unless
-// there is a record.
+// installed returns a function that reports whether a path should have a
+// plugin. Without a record each should.
 func (b *binaries) installed() (func(path string) bool, error) {
 	if b.Record == nil {
 		return func(string) bool { return true }, nil
@@ -224,8 +224,8 @@ func (b *binaries) sum(path string) ([]byte, error) {
 	return b.sums[path].sha256, nil
 }
 
-// restore puts the agent's copy in path's place, in one step and returns what is
-// wrong afterwards.
+// restore atomically replaces path with the agent's copy and returns the
+// remaining error, or "".
 func (b *binaries) restore(ctx context.Context, path, name, wrong string) string {
 	tries := b.tries[path]
 	if time.Since(tries.since) > restoresPer {

@@ -194,7 +194,7 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 // hostPath is how link.CurrentNetns calls the namespace.
 const hostPath = "/proc/thread-self/ns/net"
 
-// describe returns what is told with a port's counters.
+// describe returns a port with the labels of its counters.
 func (c *rdmaCollector) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
 	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r}
 	if r == nil {
@@ -212,7 +212,7 @@ var (
 	ofPriority = regexp.MustCompile(`^([rt]x)_prio([0-7])_(pause|discards)$`)
 )
 
-// driver returns what the interface's driver counts of the port.
+// driver exports the driver's counters of a port's interface.
 func (c *rdmaCollector) driver(ns *link.Netns, p port) {
 	d, err := ns.Driver(p.netdev)
 	if err != nil {

@@ -321,7 +321,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 	return outcome, failure.Wrap(err, failure.IO, "%s is not as it was", path)
 }
 
-// visible returns why nothing can be said of what lies at the path.
+// visible returns an error if the path may be outside of the process' view.
 func (e *Entry) visible() error {
 	dir := filepath.Dir(e.Path)
 	if e.MadeDir { // it may have gone with the file

@@ -145,7 +145,7 @@ func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
 	return from, true
 }
 
-// Why returns why the range does not hand out addr; "" means that it does.
+// Why returns the reason why the range does not assign addr, "" if it does.
 func (r *Range) Why(addr netip.Addr) string {
 	switch {
 	case !r.prefix.Contains(addr):

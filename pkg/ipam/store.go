@@ -51,9 +51,10 @@ type Attachment struct{ ContainerID, IfName string }
 // what Release or a later Allocate of the same owner puts right; it never
 // leaves one address with two owners.
 type Store interface {
-	// Allocate returns owner one address of each claim, in order, with the mask
-	// of the claim's network: all of them or, with an error, none. What the
-	// owner holds already it gets again, now for owner.ContainerID.
+	// Allocate assigns owner one address of each claim, in order, with the mask
+	// of the claim's network: all of them or, with an error, none. An address
+	// that the owner already holds is returned again, now for
+	// owner.ContainerID.
 	Allocate(ctx context.Context, owner Owner, claims []Claim) ([]netip.Prefix, error)
 	// Release frees what owner ends in pools (see [Owner.Ends]). Where a pool
 	// holds nothing of it there is nothing to do. It goes on after errors and

@@ -205,7 +205,7 @@ type timeoutError struct{ after time.Duration }
 func (e *timeoutError) Error() string { return fmt.Sprintf("no answer within %s", e.after) }
 func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// because returns the cause of ctx's end where that was what ended the request.
+// because returns the cause of ctx's end if that ended the request, else err.
 func because(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -217,8 +217,8 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	return r, nil
 }
 
-// SetAside moves the record of an attachment out of the way, so that it can be
-// looked at later and returns its new path.
+// SetAside renames the record of an attachment, so that it can be examined
+// later, and returns its new path.
 func (l *Ledger) SetAside(k Key) (string, error) { return l.attachments.SetAside(recordName(k)) }
 
 // Remove removes the record of an attachment and the mark on its NIC, whose lock

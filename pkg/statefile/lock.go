@@ -146,9 +146,8 @@ func (l *Lock) release() error {
 	return errors.Join(flock(l.file, unix.LOCK_UN), l.file.Close())
 }
 
-// UnlockAndRemove removes the lock's file, so that files of things that are
-// gone do not pile up and returns the lock back. Waiters notice and take a new
-// file.
+// UnlockAndRemove removes the lock's file, so that the files of removed objects
+// do not pile up, and releases the lock. Waiters notice and take a new file.
 func (l *Lock) UnlockAndRemove() error {
 	err := l.dir.root.Remove(l.name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -303,8 +303,8 @@ func (d *Dir) Remove(name string) error {
 	return d.syncDir()
 }
 
-// SetAside moves a file that cannot be understood out of the way, so that it
-// can be looked at later and returns its new name.
+// SetAside renames an unreadable file, so that it can be examined later, and
+// returns its new name.
 func (d *Dir) SetAside(name string) (string, error) {
 	aside := fmt.Sprintf("%s.corrupt-%s", name, time.Now().UTC().Format("20060102T150405.000000000"))
 	if err := d.root.Rename(name, aside); err != nil {

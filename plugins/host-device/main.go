@@ -1,5 +1,5 @@
 // host-device lends a NIC of the host to a pod: it moves the NIC's netdev into
-// the pod's network namespace, and brings it home when the attachment ends.
+// the pod's network namespace, and returns it when the attachment ends.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// macvlan gives a pod a child of a NIC that stays on the host, so that many
-// pods share one RoCE NIC.
+// macvlan makes a macvlan for a pod on a NIC that stays on the host, so that
+// many pods share one RoCE NIC.
 package main
 
 import (

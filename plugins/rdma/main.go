@@ -1,5 +1,5 @@
-// rdma stands in a chain behind the plugin that gave a pod its interface, and
-// gives the pod the RDMA devices of that interface's NIC.
+// rdma follows the plugin that attached a NIC in a chain, and moves the NIC's
+// RDMA devices into the pod.
 package main
 
 import (

@@ -18,8 +18,8 @@ var version = "devel"
 
 func main() {
 	// Without a receiver the Go runtime ends the process when it writes to a
-	// stdout that nobody reads; with one the write fails, and ADD takes back what
-	// the runtime will never know of.
+	// stdout that is closed; with one the write fails, and ADD rolls back the
+	// address that the runtime will never hear of.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	p := &plugin.Plugin{Version: version, FlatFiles: netconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
 	skel.PluginMainFuncs(p.Funcs(context.Background()), cniversion.All, "CNI plugin whereabouts (rail-cni) "+version)

@@ -39,12 +39,12 @@ func interfaces(netns string) ([]seen, error) {
 
 // expected is what a pod's interface must be.
 type expected struct {
-	ifname, altname string // altname is empty where none is wanted
+	ifname, altname string // altname is "" if none is wanted
 	address         string
 	broadcast       string
 }
 
-// check compares an interface with what it must be, and names every
+// check compares an interface with the expected one, and names every
 // difference.
 func (e expected) check(list []seen) error {
 	i := slices.IndexFunc(list, func(s seen) bool { return s.Ifname == e.ifname })
@@ -90,7 +90,7 @@ func checkAway(node string) error {
 	return nil
 }
 
-// checkResult compares what a plugin answered with what the pod has.
+// checkResult compares a plugin's result with the pod's interface.
 func (e expected) checkResult(r *result, gateway, sandbox string) error {
 	if len(r.IPs) != 1 || r.IPs[0].Address != e.address || r.IPs[0].Gateway != gateway {
 		return fmt.Errorf("%s: the result's addresses are %+v, not %s with gateway %q", e.ifname, r.IPs, e.address, gateway)
@@ -111,8 +111,8 @@ type flow struct {
 // pingPayload fills a frame of 9000 bytes: less 20 of IPv4 and 8 of ICMP.
 const pingPayload = jumbo - 20 - 8
 
-// pingAll sends jumbo frames, which must not be fragmented, along every flow at
-// once.
+// pingAll sends jumbo frames, which must not be fragmented, along all flows
+// concurrently.
 func pingAll(flows []flow) error {
 	errs := make([]error, len(flows))
 	var wait sync.WaitGroup
@@ -126,8 +126,8 @@ func pingAll(flows []flow) error {
 	return errors.Join(errs...)
 }
 
-// checkNothingHeld fails if the state directory still knows a container: as a
-// loan, an address or a lock.
+// checkNothingHeld fails if the state directory still has a file of a
+// container: a loan, an address or a lock.
 func checkNothingHeld() error {
 	var held []string
 	err := filepath.WalkDir("/run/rail-cni", func(path string, entry fs.DirEntry, err error) error {
@@ -135,7 +135,7 @@ func checkNothingHeld() error {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) { // a link to nothing
+		if errors.Is(err, fs.ErrNotExist) { // a dangling link
 			err = nil
 		}
 		if strings.Contains(path, "cnitool-") || strings.Contains(string(data), "cnitool-") {

@@ -11,12 +11,10 @@ import (
 	"github.com/rail-cni/rail-cni/examples"
 )
 
-// confDir is where cnitool finds the networks, as a runtime does in
-// /etc/cni/net.d.
+// confDir is cnitool's directory of networks, like a runtime's /etc/cni/net.d.
 const confDir = workDir + "/net.d"
 
-// writeConfs writes the config of each NAD into a file of its own, byte for
-// byte.
+// writeConfs writes the config of each NAD to a file of its own, byte for byte.
 func writeConfs(networks []examples.Network) error {
 	for _, n := range networks {
 		if err := os.WriteFile(filepath.Join(confDir, n.NAD+".conf"), n.Config, 0o644); err != nil {
@@ -26,7 +24,7 @@ func writeConfs(networks []examples.Network) error {
 	return nil
 }
 
-// result is a CNI result as versions 0.3.0 to 0.4.0 have it.
+// result is a CNI result of versions 0.3.0 to 0.4.0.
 type result struct {
 	Interfaces []struct{ Name, Sandbox string }
 	IPs        []struct{ Address, Gateway string }
@@ -79,8 +77,8 @@ func (c cni) attachments(node string) ([]attached, error) {
 	return list, nil
 }
 
-// awaitGone waits until the kernel has ended a pod's namespace: sockets that
-// were just closed in it keep it for a moment.
+// awaitGone waits until the kernel has ended a pod's namespace: recently closed
+// sockets keep it for a moment.
 func (c cni) awaitGone(p pod) error {
 	gone := attached{PodNetns: p.path(), State: "gone"}
 	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// run runs a command and returns its output. The error says what was run, and
-// what the command said.
+// run runs a command and returns its stdout. The error contains the command and
+// its stderr.
 func run(command ...string) (string, error) { return runEnv(nil, command...) }
 
 func runEnv(env []string, command ...string) (string, error) {
@@ -34,19 +34,19 @@ func runAll(lines ...string) error {
 	return nil
 }
 
-// ipJSON runs `ip -d -j` in a netns and decodes what it prints.
+// ipJSON runs `ip -d -j` in a netns and decodes its output.
 func ipJSON(netns string, into any, args ...string) error {
 	out, err := run(append([]string{"ip", "-n", netns, "-d", "-j"}, args...)...)
 	if err != nil {
 		return err
 	}
 	if strings.TrimSpace(out) == "" {
-		return nil // ip prints nothing where there is nothing
+		return nil // ip prints nothing for an empty list
 	}
 	return json.Unmarshal([]byte(out), into)
 }
 
-// in returns the command that runs another in a netns.
+// in returns a command that runs another in a netns.
 func in(netns string, command ...string) []string {
 	return append([]string{"ip", "netns", "exec", netns}, command...)
 }

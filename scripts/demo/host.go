@@ -22,10 +22,10 @@ import (
 // hostNIC is a NIC of this host, with its RDMA device.
 type hostNIC struct{ name, device string }
 
-// hostDemo lends NICs of this very host to two pods: every second one to the
-// second pod, and each pair in a network of its own. What is not named is only
-// looked at. Its state is the node's own, so whoever else uses rail-cni here is
-// respected, and a NIC comes home by `railctl gc` even if the demo is killed.
+// hostDemo lends NICs of this host to two pods: every second one to the second
+// pod, and each pair in a network of its own. NICs that are not named are only
+// read. Its state is the node's own, so it respects other users of rail-cni on
+// this host, and `railctl gc` returns a NIC even if the demo is killed.
 type hostDemo struct {
 	c           cni
 	node        string // name of the host's netns
@@ -36,7 +36,7 @@ type hostDemo struct {
 	before      state             // of the NICs
 	others      []string          // links and RDMA devices that are not named
 	lent        []hostLoan
-	spoke       int // pairs between which there was RDMA traffic
+	spoke       int // number of pairs with RDMA traffic
 	interrupted chan os.Signal
 }
 
@@ -50,8 +50,8 @@ type hostLoan struct {
 
 func (n hostNIC) network() string { return "rail-cni-demo-" + n.name }
 
-// demoHost is the second part on NICs of this host, which its owner has named by
-// interface or RDMA device, in the RDMA mode that the host is in.
+// demoHost is the second part on NICs of this host, which its owner has named
+// by interface or RDMA device, in the host's current RDMA mode.
 func demoHost(bin string, names []string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the demo moves NICs between network namespaces, which needs root")
@@ -61,13 +61,13 @@ func demoHost(bin string, names []string) error {
 	return err
 }
 
-// lendHostNICs lends the NICs and brings them home, and says between how many
-// pairs there was RDMA traffic.
+// lendHostNICs lends the NICs and returns them to the host. It returns the
+// number of pairs between which there was RDMA traffic.
 func lendHostNICs(c cni, names []string) (spoke int, err error) {
 	hasRDMA, compared = true, comparedWithRDMA
 	h := &hostDemo{c: c, node: "demo-host", pods: []pod{{"demo-pod1", "demo-host", 2}, {"demo-pod2", "demo-host", 3}}, interrupted: make(chan os.Signal, 1)}
-	// Its programs are interrupted with it: one of them fails, and then all is
-	// brought home.
+	// The signal interrupts the child too: its command fails, and then all NICs
+	// are returned.
 	signal.Notify(h.interrupted, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(h.interrupted)
 	if err := h.begin(names); err != nil {
@@ -77,7 +77,7 @@ func lendHostNICs(c cni, names []string) (spoke int, err error) {
 	return h.spoke, errors.Join(err, h.home(), h.clear())
 }
 
-// begin looks at the host and makes the pods.
+// begin records the host's state and makes the pods.
 func (h *hostDemo) begin(names []string) error {
 	if err := os.MkdirAll(confDir, 0o755); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (h *hostDemo) find(name string) (hostNIC, error) {
 	return n, nil
 }
 
-// look reads what there is to know of the NICs, and the names of all others.
+// look returns the state of the NICs, and the names of all others.
 func (h *hostDemo) look() (ours state, others []string, err error) {
 	all, err := readState(h.node)
 	if err != nil {
@@ -169,7 +169,7 @@ func (h *hostDemo) look() (ours state, others []string, err error) {
 	return ours, slices.Compact(others), nil
 }
 
-// show lends the NICs and shows what the pods have of them.
+// show lends the NICs and shows them in the pods.
 func (h *hostDemo) show() error {
 	chapter(fmt.Sprintf("%d NICs of this host, for two pods; RDMA is in %s mode", len(h.nics), h.mode))
 	out, err := h.c.railctl(h.node, "ibdev2netdev")
@@ -203,7 +203,7 @@ func (h *hostDemo) show() error {
 	return h.speak()
 }
 
-// lend lends one NIC, and remembers that before it is done.
+// lend lends one NIC. It records the loan first.
 func (h *hostDemo) lend(n hostNIC, p pod, number int) (hostLoan, error) {
 	l := hostLoan{hostNIC: n, p: p, ifname: fmt.Sprintf("net%d", number)}
 	if len(h.interrupted) > 0 {
@@ -235,8 +235,8 @@ func (h *hostDemo) lend(n hostNIC, p pod, number int) (hostLoan, error) {
 	return l, nil
 }
 
-// speak sends RDMA between the pods, from NIC to NIC of each pair. Nobody says
-// that the NICs of a pair are joined.
+// speak sends RDMA between the pods, from NIC to NIC of each pair. It is no
+// error if the NICs of a pair are not connected.
 func (h *hostDemo) speak() error {
 	chapter("RDMA traffic between the pods")
 	for i := 0; i+1 < len(h.lent); i += 2 {
@@ -267,7 +267,7 @@ func (h *hostDemo) speak() error {
 	return nil
 }
 
-// converse shows what the usual programs say of two pods' RDMA.
+// converse shows the output of the usual programs for RDMA between two pods.
 func converse(server, client verbs.End) error {
 	ctx := context.Background()
 	turns, err := verbs.PingPong(ctx, 20, server, client)
@@ -285,7 +285,7 @@ func converse(server, client verbs.End) error {
 	return nil
 }
 
-// end returns what the node knows of a NIC's RDMA.
+// end returns the node's record of a NIC's RDMA.
 func (h *hostDemo) end(l hostLoan) (verbs.End, error) {
 	list, err := rdmaOf(h.c, l.p)
 	if err != nil {
@@ -301,8 +301,8 @@ func (h *hostDemo) end(l hostLoan) (verbs.End, error) {
 	return verbs.End{}, fmt.Errorf("railctl show has no GID of %s in %s", l.ifname, l.p.name)
 }
 
-// home ends all attachments, those that failed as well, and compares the host
-// with what it was.
+// home ends all attachments, including failed ones, and compares the host with
+// its first state.
 func (h *hostDemo) home() error {
 	chapter("Detach: every NIC goes home")
 	var errs []error
@@ -320,8 +320,8 @@ func (h *hostDemo) home() error {
 	return errors.Join(append(errs, err, h.unchanged())...)
 }
 
-// unchanged compares the host with what it was, when the NICs' carriers and
-// addresses had time to be noticed.
+// unchanged compares the host with its first state, after waiting for the NICs'
+// carriers and addresses.
 func (h *hostDemo) unchanged() error {
 	var lines []string
 	for deadline := time.Now().Add(settleTime); ; time.Sleep(100 * time.Millisecond) {
@@ -341,7 +341,7 @@ func (h *hostDemo) unchanged() error {
 	}
 }
 
-// clear removes what the demo made beside the attachments.
+// clear removes everything that the demo made beside the attachments.
 func (h *hostDemo) clear() error {
 	var errs []error
 	for _, netns := range []string{h.pods[0].name, h.pods[1].name, h.node} {

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// rail is one NIC that both nodes have, joined to each other.
+// rail is one NIC that both nodes have, connected to each other.
 type rail struct{ name, altname string }
 
-// rails are the NICs that examples/roce-nads.yaml names, in the order of the
-// devices on the bus.
+// rails are the NICs in examples/roce-nads.yaml, in the order of the devices on
+// the bus.
 var rails = []rail{
 	{"ens11np0", "enp3s0np0"},
 	{"ens12np0", "enp4s0np0"},
@@ -23,11 +23,11 @@ var rails = []rail{
 
 const (
 	uplink = "eno1"   // carries the default route of each node
-	shared = "ens2f0" // the NIC that examples/macvlan-nad.yaml names
+	shared = "ens2f0" // the NIC in examples/macvlan-nad.yaml
 	jumbo  = 9000
 )
 
-// pod is a network namespace that stands for a pod's.
+// pod is a network namespace that represents a pod's.
 type pod struct {
 	name string
 	node string
@@ -36,8 +36,8 @@ type pod struct {
 
 func (p pod) path() string { return "/run/netns/" + p.name }
 
-// makeNodes makes two nodes and joins them rail by rail. Every NIC is one end
-// of a veth pair whose other end is the same NIC of the other node.
+// makeNodes makes two nodes and connects them rail by rail. Every NIC is one
+// end of a veth pair whose other end is the same NIC of the other node.
 func makeNodes() error {
 	for _, node := range nodes {
 		if err := runAll("ip netns add "+node, "ip -n "+node+" link set lo up"); err != nil {
@@ -55,8 +55,8 @@ func makeNodes() error {
 	return settleIn()
 }
 
-// settleIn returns the nodes what no rail is part of, the uplink, and what
-// administrators give the rails.
+// settleIn adds the nodes' uplink, and the usual settings of administrators to
+// the rails.
 func settleIn() error {
 	if err := join(uplink, 1500, "enp0s31f6"); err != nil {
 		return err
@@ -93,8 +93,8 @@ func join(name string, mtu int, altname string) error {
 	return nil
 }
 
-// tune returns the rails of a node what administrators give theirs, and what a
-// NIC that moves to another namespace loses.
+// tune sets on the rails of a node the usual settings of administrators, which
+// a NIC loses when it moves to another namespace.
 func tune(node string, i int) error {
 	var sysctls []string
 	for _, r := range rails {

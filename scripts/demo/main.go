@@ -35,18 +35,18 @@ func main() {
 	fmt.Printf("\n%s (%.1f s)\n", passed(), time.Since(began).Seconds())
 }
 
-// passedLinks sums up the first part.
+// passedLinks returns the summary of the first part.
 func passedLinks() string {
 	return fmt.Sprintf("part 1 passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and came home without a trace", len(rails))
 }
 
-// passedHost sums up the second part on the host's own NICs.
+// passedHost returns the summary of the second part on the host's own NICs.
 func passedHost() string {
 	return "part 2 passed: the host's NICs were lent to two pods with their RDMA, and came home without a trace"
 }
 
-// exitCode passes on the exit code of the demo proper, which has said itself
-// what was wrong.
+// exitCode returns the exit code of the inner demo, which has printed its own
+// errors.
 func exitCode(err error) int {
 	var exit *exec.ExitError
 	switch {
@@ -59,7 +59,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// nodes are the two nodes of the demo: namespaces that stand for host netns.
+// nodes are the two nodes of the demo: namespaces that represent host netns.
 var nodes = []string{"node1", "node2"}
 
 func demo(binDir string) error {
@@ -91,7 +91,7 @@ func demo(binDir string) error {
 	return shareNIC(c)
 }
 
-// attachRails returns a pod the eight networks that its annotation asks for.
+// attachRails attaches the eight networks of its annotation to a pod.
 func attachRails(c cni, p pod, networks []examples.Network) error {
 	began := time.Now()
 	for i, network := range networks {
@@ -121,7 +121,7 @@ func attachRails(c cni, p pod, networks []examples.Network) error {
 	return checkAway(p.node)
 }
 
-// railOf returns what interface i+1 of a pod must be.
+// railOf returns the expected interface i+1 of a pod.
 func railOf(i int, p pod, n examples.Network) expected {
 	e := expected{
 		ifname:    fmt.Sprintf("net%d", i+1),
@@ -140,7 +140,7 @@ func railOf(i int, p pod, n examples.Network) expected {
 // deviceOf returns the NIC that a network of host-device names.
 func deviceOf(n examples.Network) string {
 	var conf struct{ Device string }
-	_ = json.Unmarshal(n.Config, &conf) // the plugin will say it better
+	_ = json.Unmarshal(n.Config, &conf) // the plugin reports the error
 	return conf.Device
 }
 
@@ -165,8 +165,8 @@ func quote(command, output string) {
 	}
 }
 
-// printInterfaces prints what `ip -br address` does, with the MTU and altname
-// that the reader wants to see.
+// printInterfaces prints the interfaces like `ip -br address`, with the MTU and
+// the altname.
 func printInterfaces(list []seen) {
 	say("  %-6s %-5s %-5s %-18s %-16s %s", "", "STATE", "MTU", "ADDRESS", "BROADCAST", "ALTNAME")
 	for _, s := range list {

@@ -11,8 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig"
 )
 
-// TestDemo is the acceptance of the users' own files: all that the demo shows,
-// it checks. The part with RDMA has a test in the rig. It needs the binaries in bin/, which `make test` builds.
+// TestDemo is the acceptance test of the users' files: the demo checks all that
+// it shows. The part with RDMA has a test in the rig. It needs the binaries in
+// bin/, which `make test` builds.
 func TestDemo(t *testing.T) {
 	notInRig(t)
 	cmd := exec.Command("../demo.sh")

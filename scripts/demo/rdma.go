@@ -17,7 +17,7 @@ import (
 // The RDMA modes of a node.
 const (
 	exclusive = "exclusive"
-	together  = "shared" // the kernel's word
+	together  = "shared" // the kernel's term
 )
 
 // demoRDMA is the second part: the same two pods on NICs with RDMA devices, in
@@ -50,8 +50,8 @@ func demoRDMA(bin string) error {
 	return softRoCE(c)
 }
 
-// softRoCE lends two NICs with a software RDMA device, which has what the
-// stand-ins lack: a data path.
+// softRoCE lends two NICs with a software RDMA device, which has a data path;
+// the rig's NICs have none.
 func softRoCE(c cni) error {
 	nics := []string{fmt.Sprintf("ens%dnp0", firstSlot[nodes[0]]), fmt.Sprintf("ens%dnp0", firstSlot[nodes[1]])}
 	err := setMode(c, exclusive)
@@ -74,8 +74,8 @@ func softRoCE(c cni) error {
 	return err
 }
 
-// softNICs lets the kernel find all NICs anew, without RDMA devices and returns
-// these one of Soft-RoCE.
+// softNICs makes the kernel find all NICs again without RDMA devices, and adds
+// Soft-RoCE devices to these.
 func softNICs(names ...string) error {
 	if err := errors.Join(kmod.SoftRoCE(), kmod.ReloadNICs("rdma=0")); err != nil {
 		return err
@@ -139,8 +139,8 @@ func inMode(c cni, mode string, nics []string) error {
 	return clearAway("pod1", "pod2")
 }
 
-// lookAtRDMA shows and checks what the pods have of RDMA, and the nodes not.
-// numbers has the char device that each RDMA device had on its node.
+// lookAtRDMA shows and checks the RDMA devices that the pods have and the nodes
+// no longer have. numbers has the char device of each RDMA device on its node.
 func lookAtRDMA(c cni, mode string, pods []pod, numbers map[string]string) error {
 	chapter("Each RDMA device with its interface")
 	devices := map[string][]string{}
@@ -193,7 +193,7 @@ func showPairs(c cni, p pod, devices []string) error {
 }
 
 // leftBehind shows what a pod's node still has of the pod's NICs, and checks
-// where their RDMA devices are and that they kept their char devices.
+// the namespaces of their RDMA devices, and that these kept their char devices.
 func leftBehind(c cni, mode string, p pod, devices []string, numbers map[string]string) error {
 	for _, where := range []string{p.node, p.name} {
 		list, err := ibdevs(where)
@@ -295,7 +295,7 @@ type rdmaGID struct {
 	Value   string
 }
 
-// showGIDs compares the GIDs that the plugin found with sysfs.
+// showGIDs compares the GIDs in the plugin's record with sysfs.
 func showGIDs(c cni, mode string, pods []pod) error {
 	chapter("The GID of each address: what ib_write_bw -x and NCCL_IB_GID_INDEX want")
 	for _, p := range pods {
@@ -311,7 +311,7 @@ func showGIDs(c cni, mode string, pods []pod) error {
 	return nil
 }
 
-// rdmaOf returns what the pod's node knows of the pod's attachments.
+// rdmaOf returns the pod's attachments as the pod's node reports them.
 func rdmaOf(c cni, p pod) ([]rdmaAttached, error) {
 	out, err := c.railctl(p.node, "show", "-o", "json")
 	if err != nil {
@@ -359,7 +359,7 @@ func showPodGIDs(mode string, p pod, list []rdmaAttached) error {
 	return nil
 }
 
-// gidOf returns the GID that an address becomes, as sysfs writes it.
+// gidOf returns the GID of an address, as sysfs writes it.
 func gidOf(address string) (string, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {

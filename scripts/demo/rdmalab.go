@@ -13,19 +13,19 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 )
 
-// firstSlot is the PCI slot of each node's first NIC in the rig, by which the
-// NICs are named when the kernel finds them. Their driver joins those of the two
+// firstSlot is the PCI slot of each node's first NIC in the rig, from which the
+// kernel derives the NICs' names. Their driver connects the NICs of the two
 // nodes rail by rail.
 var firstSlot = map[string]int{"node1": 11, "node2": 21}
 
-// oneMore is a NIC of the rig that is no rail, and stays on node1.
+// oneMore is a NIC of the rig that is not a rail, and stays on node1.
 const oneMore = "enp1s0np0"
 
 // makeRDMANodes makes two nodes of the rig's NICs. The first is the machine's
-// own host netns, the second a netns, as a node inside a node has one. names
-// are those of the NICs in the order in which the pods want them: so the RDMA
-// devices, which the kernel numbers by slot, come in the order of the pods'
-// interfaces, as on the users' nodes.
+// own host netns, the second a netns, like that of a node inside a node. names
+// are the NICs in the order of the pods' interfaces, so that the RDMA devices,
+// which the kernel numbers by slot, are in the same order, as on the users'
+// nodes.
 func makeRDMANodes(mode string, names []string) error {
 	if err := makeHosts(); err != nil {
 		return err
@@ -51,8 +51,8 @@ func makeHosts() error {
 	return runAll("ip netns add "+nodes[1], "ip -n "+nodes[1]+" link set lo up")
 }
 
-// furnishNode returns a node its NICs: moves them there, with their RDMA devices
-// in exclusive mode, and sets them up as administrators do.
+// furnishNode moves its NICs to a node, with their RDMA devices in exclusive
+// mode, and sets them up as administrators do.
 func furnishNode(node, mode string, names []string) error {
 	var away, named []string
 	for i, name := range names {
@@ -66,7 +66,7 @@ func furnishNode(node, mode string, names []string) error {
 				return err
 			}
 		}
-		// A name may still be another NIC's.
+		// A name may still be in use by another NIC.
 		away = append(away, fmt.Sprintf("link set %s netns %s name rail%d", nic, node, i))
 		named = append(named,
 			fmt.Sprintf("link set rail%d name %s mtu %d", i, name, jumbo),
@@ -88,7 +88,7 @@ func altnameOf(name string) string {
 	return "none"
 }
 
-// ipBatch runs several commands of ip(8) at once.
+// ipBatch runs several commands of ip(8) in one process.
 func ipBatch(netns string, commands []string) error {
 	file := filepath.Join(workDir, "batch")
 	if err := os.WriteFile(file, []byte(strings.Join(commands, "\n")+"\n"), 0o600); err != nil {
@@ -97,8 +97,8 @@ func ipBatch(netns string, commands []string) error {
 	return runAll("ip -n " + netns + " -batch " + file)
 }
 
-// clearAway ends the pods and the second node, and lets the kernel find all
-// NICs anew.
+// clearAway ends the pods and the second node, and makes the kernel find all
+// NICs again.
 func clearAway(pods ...string) error {
 	if err := unix.DeleteModule("fakerdma", 0); err != nil {
 		return fmt.Errorf("unload the NICs' driver: %w", err)
@@ -111,8 +111,8 @@ func clearAway(pods ...string) error {
 	return kmod.Load(wire.NICModule, "")
 }
 
-// setMode sets the RDMA mode. The kernel changes it only when no netns is left
-// but the first, and needs a moment to end those that were deleted.
+// setMode sets the RDMA mode. The kernel changes it only if there is no other
+// netns, and needs a moment to destroy deleted ones.
 func setMode(c cni, mode string) error {
 	for deadline := time.Now().Add(2 * settleTime); ; time.Sleep(50 * time.Millisecond) {
 		_, err := run(filepath.Join(c.bin, "railctl"), "rdma", "mode", mode, "--now-only")

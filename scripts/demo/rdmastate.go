@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// hasRDMA says that the states of namespaces include RDMA devices.
+// hasRDMA: the states of namespaces include RDMA devices.
 var hasRDMA bool
 
-// comparedWithRDMA is what [compared] is then.
+// comparedWithRDMA replaces [compared] if hasRDMA is set.
 const comparedWithRDMA = "links, addresses, routes, rules, sysctls, RDMA devices and ports, uverbs numbers; without counters and ifindex"
 
 // ibdev is an RDMA device as sysfs shows it in a namespace.
 type ibdev struct{ name, guid, parent, port, uverbs string }
 
-// listRDMA prints a line for each RDMA device. Its words are read without a
-// process for each.
+// listRDMA prints a line for each RDMA device. It reads the files by the
+// shell's own read, without a process for each.
 const listRDMA = `
 for dir in /sys/class/infiniband_verbs/uverbs*; do
 	[ -e "$dir/ibdev" ] || continue
@@ -54,8 +54,8 @@ func ibdevs(netns string) ([]ibdev, error) {
 	return list, nil
 }
 
-// rdmaState returns the facts about a namespace's RDMA devices that must be the
-// same before and after.
+// rdmaState returns the facts about a namespace's RDMA devices that must be
+// equal before and after.
 func rdmaState(netns string) (state, error) {
 	devices, err := ibdevs(netns)
 	if err != nil {
@@ -88,8 +88,8 @@ func names(list []ibdev) []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// openAll opens every uverbs device for verbs, as a program does that wants
-// RDMA, and prints what came of it.
+// openAll opens every uverbs device, as an RDMA program does, and prints the
+// outcome.
 const openAll = `
 for file in /dev/infiniband/uverbs*; do
 	if said=$( (: <>"$file") 2>&1 ); then said=opened; fi
@@ -97,7 +97,7 @@ for file in /dev/infiniband/uverbs*; do
 done
 `
 
-// opened is what comes of opening a char device, in the kernel's words.
+// opened is the outcome of opening a char device, in the kernel's words.
 const (
 	canOpen = "opened"
 	refused = "Operation not permitted"
@@ -117,7 +117,7 @@ func openings(netns string) (map[string]string, error) {
 	return result, nil
 }
 
-// spans writes numbered names shortly: uverbs0-7, uverbs16.
+// spans writes numbered names in short form: uverbs0-7, uverbs16.
 func spans(names []string) string {
 	var numbers []int
 	prefix := ""

@@ -18,9 +18,9 @@ const insideVar = "RAIL_CNI_DEMO_INSIDE"
 // workDir is the demo's directory in its private /run.
 const workDir = "/run/rail-cni-demo"
 
-// runInside runs this program once more in network, mount and process
-// namespaces of its own. The kernel ends all of them, and so every link and
-// mount that the demo made, when that process ends or this one is killed.
+// runInside runs this program again in network, mount and process namespaces of
+// its own. The kernel ends all of them, and thereby every link and mount of the
+// demo, when that process ends or this one is killed.
 func runInside(args []string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the demo makes network namespaces, which needs root: run it as root, for example `sudo make demo`")
@@ -36,7 +36,7 @@ func runInside(args []string) error {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID,
 		Pdeathsig:  unix.SIGKILL,
 	}
-	// Pdeathsig means the death of the thread that starts the process.
+	// Pdeathsig is about the thread that starts the process.
 	runtime.LockOSThread()
 	err = cmd.Run()
 	if errors.Is(err, unix.EPERM) {
@@ -45,9 +45,8 @@ func runInside(args []string) error {
 	return err
 }
 
-// furnish returns the fresh namespaces what the demo needs, and hides the
-// machine's state behind file systems of its own. It gives the path at which
-// the binaries of binDir are to be found from now on.
+// furnish prepares the new namespaces for the demo, and hides the machine's
+// state behind file systems of its own. It returns the new path of binDir.
 func furnish(binDir string) (string, error) {
 	bin, err := os.Open(binDir)
 	if err != nil {
@@ -58,7 +57,7 @@ func furnish(binDir string) (string, error) {
 		what, target, kind string
 		flags              uintptr
 	}{
-		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE}, // what follows is not seen outside
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE}, // the mounts below are not seen outside
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},     // /run/netns, /run/rail-cni
 		{"tmpfs", "/var/lib", "tmpfs", 0}, // libcni's cache in /var/lib/cni
@@ -73,7 +72,7 @@ func furnish(binDir string) (string, error) {
 			return "", err
 		}
 	}
-	// The directory may lie below one that is hidden now.
+	// The directory may be below a path that is hidden now.
 	hidden := fmt.Sprintf("/proc/self/fd/%d", bin.Fd())
 	if err := unix.Mount(hidden, workDir+"/bin", "", unix.MS_BIND, ""); err != nil {
 		return "", fmt.Errorf("show the binaries of %s to the demo: %w", binDir, err)

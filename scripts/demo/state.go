@@ -12,22 +12,21 @@ import (
 	"time"
 )
 
-// state is all that ip(8) and the sysctls say of a network namespace, as
-// sorted lines.
+// state holds all facts about a network namespace from ip(8) and the sysctls,
+// as sorted lines.
 type state []string
 
-// volatile are the facts that change by themselves: counters, and the numbers
-// that the kernel gives to interfaces.
+// volatile are the facts that change by themselves: counters, and the kernel's
+// numbers of interfaces.
 var volatile = []string{"ifindex", "netdev_index", "link_index", "stats", "stats64"}
 
-// ticking are times in JSON that run out; those that last for ever have ten
-// digits.
+// ticking matches remaining lifetimes in JSON; infinite ones have ten digits.
 var ticking = regexp.MustCompile(`,?"(valid_life_time|preferred_life_time|expires)":\d{1,9}\b`)
 
-// compared says what a [state] has.
+// compared names the content of a [state].
 var compared = "links, addresses, routes, rules and sysctls, without counters and ifindex"
 
-// stateOf reads the state of a namespace when it has come to rest.
+// stateOf returns the state of a namespace after it has settled.
 func stateOf(netns string) (state, error) {
 	if err := settle(netns); err != nil {
 		return nil, err
@@ -35,7 +34,7 @@ func stateOf(netns string) (state, error) {
 	return readState(netns)
 }
 
-// readState reads the state of a namespace as it is.
+// readState returns the current state of a namespace.
 func readState(netns string) (state, error) {
 	var s state
 	for _, table := range []struct {
@@ -58,8 +57,8 @@ func readState(netns string) (state, error) {
 			s = append(s, linesOf(table.name, row)...)
 		}
 	}
-	// Some settings cannot be read (write-only, or never set): grep says so
-	// by its exit code, and is right both times.
+	// Some settings cannot be read (write-only, or never set). grep's exit code
+	// then reports an error, which is ignored.
 	sysctls, err := run(in(netns, "sh", "-c", `grep -rs "" /proc/sys/net/ipv4 /proc/sys/net/ipv6 || true`)...)
 	if err != nil {
 		return nil, err
@@ -76,8 +75,8 @@ func readState(netns string) (state, error) {
 	return s, nil
 }
 
-// linesOf writes one object of ip's output: a line for each fact of an
-// interface, one line for a route or a rule.
+// linesOf returns the lines of one object of ip's output: a line for each fact
+// of an interface, one line for a route or a rule.
 func linesOf(table string, row map[string]any) []string {
 	maps.DeleteFunc(row, func(key string, _ any) bool { return slices.Contains(volatile, key) })
 	name, ok := row["ifname"].(string)
@@ -93,12 +92,12 @@ func linesOf(table string, row map[string]any) []string {
 	return lines
 }
 
-// settleTime bounds duplicate address detection, and the kernel's notice of a
-// cable.
+// settleTime bounds duplicate address detection, and the kernel's report of a
+// carrier.
 const settleTime = 8 * time.Second
 
-// settle waits until no address is tentative any more and every interface that
-// is up is operating.
+// settle waits until no address is tentative and every interface that is up is
+// operating.
 func settle(netns string) error {
 	deadline := time.Now().Add(settleTime)
 	for {
@@ -132,7 +131,7 @@ func settle(netns string) error {
 	}
 }
 
-// about returns the lines that speak of an interface.
+// about returns the lines about an interface.
 func (s state) about(ifname string) state {
 	var found state
 	for _, line := range s {
@@ -179,8 +178,8 @@ func statesOf(namespaces ...string) (states, error) {
 	return found, errors.Join(errs...)
 }
 
-// unchanged compares every namespace with its state of now, prints what
-// differs, and fails if anything does.
+// unchanged compares every namespace with its current state, prints the
+// differences, and fails if there is one.
 func (before states) unchanged() error {
 	namespaces := slices.Sorted(maps.Keys(before))
 	after, err := statesOf(namespaces...)
@@ -206,8 +205,8 @@ func (before states) unchanged() error {
 	return nil
 }
 
-// sameAbout fails if anything about an interface is not as it was. It takes the
-// interface's name by namespace.
+// sameAbout fails if anything about an interface has changed. interfaces has
+// the interface's name by namespace.
 func (before states) sameAbout(interfaces map[string]string) error {
 	now, err := statesOf(slices.Sorted(maps.Keys(interfaces))...)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/examples"
 )
 
-// annotations returns the networks that each of the two pods asks for, net1's
+// annotations returns the networks of each of the two pods' annotations, net1's
 // first.
 func annotations() ([][]examples.Network, error) {
 	networks, err := examples.Networks("roce-nads.yaml")
@@ -42,7 +42,7 @@ func annotations() ([][]examples.Network, error) {
 }
 
 // lendRails is the workflow of examples/roce-nads.yaml: each of two pods owns
-// the eight NICs of its node. While it does, look shows what there is to see.
+// the eight NICs of its node. Meanwhile look shows them.
 func lendRails(c cni, title string, look func([]pod) error) error {
 	wanted, err := annotations()
 	if err != nil {
@@ -84,7 +84,7 @@ func lendRails(c cni, title string, look func([]pod) error) error {
 	return errors.Join(before.unchanged(), noLoans(c), checkNothingHeld())
 }
 
-// detachRails ends all attachments, the two nodes at the same time.
+// detachRails ends all attachments, on both nodes concurrently.
 func detachRails(c cni, pods []pod, wanted [][]examples.Network) error {
 	errs := make([]error, len(pods))
 	var wait sync.WaitGroup
@@ -123,7 +123,7 @@ func pingRails(pods []pod) error {
 	return nil
 }
 
-// showNode shows what a node knows of its attachments.
+// showNode shows a node's attachments.
 func showNode(c cni, pods []pod) error {
 	out, err := c.railctl(pods[0].node, "show")
 	if err != nil {
@@ -142,7 +142,7 @@ func showNode(c cni, pods []pod) error {
 	return nil
 }
 
-// refusals asks for what must not be had, and shows the answers.
+// refusals makes requests that must be refused, and shows the errors.
 func refusals(c cni, p pod) error {
 	for _, r := range []struct{ title, network, config, say string }{
 		{
@@ -173,7 +173,8 @@ func refusals(c cni, p pod) error {
 	return nil
 }
 
-// lastLine returns what a failed command said last before its exit code.
+// lastLine returns the last line of a failed command's stderr before its exit
+// code.
 func lastLine(err error) string {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	return lines[max(0, len(lines)-2)]
@@ -241,7 +242,7 @@ func shareNIC(c cni) error {
 }
 
 // endShared ends the pods of the shared NIC: the last dies without a DEL, and
-// railctl frees what it held.
+// railctl frees its address.
 func endShared(c cni, nad examples.Network, pods []pod, before states) error {
 	chapter("A pod dies without a DEL")
 	killed := pods[len(pods)-1]

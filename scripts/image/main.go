@@ -59,7 +59,8 @@ func pack(out, name string, tags, dirs []string) (string, error) {
 	index := l.put(typeIndex, marshal(manifest{SchemaVersion: 2, MediaType: typeIndex, Manifests: images}))
 	var named []descriptor
 	for _, tag := range tags {
-		// containerd takes the first annotation for the name, others the second.
+		// containerd reads the name from the first annotation, others from the
+		// second.
 		index.Annotations = map[string]string{"io.containerd.image.name": name + ":" + tag, "org.opencontainers.image.ref.name": tag}
 		named = append(named, index)
 	}
@@ -116,7 +117,7 @@ type config struct {
 	} `json:"rootfs"`
 }
 
-// layout is what the tar file will hold, by digest.
+// layout is the content of the tar file, by digest.
 type layout struct{ blobs map[string][]byte }
 
 func (l *layout) put(mediaType string, blob []byte) descriptor {
@@ -139,7 +140,7 @@ func marshal(v any) []byte {
 	return text
 }
 
-// image puts the image of one architecture.
+// image adds the image of one architecture.
 func (l *layout) image(dir, version string) (descriptor, error) {
 	var plain bytes.Buffer
 	if err := files(&plain, dir); err != nil {
@@ -166,12 +167,12 @@ func (l *layout) image(dir, version string) (descriptor, error) {
 	return image, nil
 }
 
-// commands lie at the root, all other programs are plugins.
+// commands are in the root directory, all other programs are plugins.
 var commands = []string{"rail-agent", "railctl"}
 
-// links lead what pods' records name below /var/run to where the node has it. A
-// link of /var/run as a whole would have the pod's own secrets mounted into the
-// node's /run.
+// links map paths below /var/run, as pods' records name them, to the node's. A
+// link of /var/run as a whole would mount the pod's own secrets into the node's
+// /run.
 var links = map[string]string{
 	"var/run/netns":           "/run/netns",
 	"var/run/docker":          "/run/docker",

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// programs makes the directories of two architectures, and gives them.
+// programs makes the directories of two architectures, and returns them.
 func programs(t *testing.T) []string {
 	t.Helper()
 	top := t.TempDir()

@@ -15,9 +15,9 @@ import (
 )
 
 // This file writes the image's bill of materials as SPDX 2.3 (ISO/IEC 5962) in
-// JSON. It comes from the build information in each Go program: what was linked,
-// not what go.mod names. It depends on the image alone, and on SOURCE_DATE_EPOCH
-// if that is set.
+// JSON. Its source is the build information in each Go program: the linked
+// modules, not those in go.mod. It depends only on the image, and on
+// SOURCE_DATE_EPOCH if that is set.
 
 type spdx struct {
 	Version       string             `json:"spdxVersion"`
@@ -76,7 +76,7 @@ type bill struct {
 	byID map[string]*spdxPackage
 }
 
-// writeSBOM writes the bill of materials of an image with this digest, of the
+// writeSBOM writes the bill of materials of an image with this digest, for the
 // programs in dirs.
 func writeSBOM(out, name, tag, imageDigest string, dirs []string) error {
 	epoch, _ := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64) // 0 when it is not set

@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// builtPrograms copies two of the project's programs to where an image is packed
-// from.
+// builtPrograms copies two of the project's programs to the directories that
+// are packed.
 func builtPrograms(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "amd64")
@@ -68,7 +68,7 @@ func TestSBOMNamesWhatEachProgramIsLinkedFrom(t *testing.T) {
 		}
 		ids[p.ID], names[p.Name] = true, p.ID
 	}
-	var agent, plugin []string // what they are linked from
+	var agent, plugin []string // the modules that they are linked with
 	for _, r := range have.Relationships {
 		if !ids[r.Of] || !ids[r.To] {
 			t.Errorf("%+v leads nowhere", r)

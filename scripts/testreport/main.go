@@ -40,8 +40,8 @@ type event struct {
 	FailedBuild string // of a package: the build that it failed in
 }
 
-// tally is what one run comes to. Only leaves are counted: a test that has
-// subtests is not one more.
+// tally is the result of one run. Only leaves are counted, not tests with
+// subtests.
 type tally struct {
 	Passed  int
 	Skipped int
@@ -55,8 +55,8 @@ func (t *tally) add(other tally) {
 	t.Failed = append(t.Failed, other.Failed...)
 }
 
-// reporter keeps what each running test has printed, until it is known whether
-// anybody wants to read it.
+// reporter keeps the output of each running test until it is known whether it
+// is printed.
 type reporter struct {
 	out     io.Writer
 	tally   tally
@@ -90,8 +90,8 @@ func report(in io.Reader, out io.Writer, counts string) error {
 	return nil
 }
 
-// line takes one line of the stream. What is not JSON is go's own word (a flag
-// that it does not know, a pattern that matches nothing), and is passed on.
+// line handles one line of the stream. A line that is not JSON is go's own
+// message (an unknown flag, a pattern without a match), and is passed on.
 func (r *reporter) line(line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {
@@ -139,7 +139,7 @@ func (r *reporter) end(e event, key string) {
 		}
 		fmt.Fprintf(r.out, "skipped %s %s: %s\n", e.Package, e.Test, reason(output))
 	case "fail":
-		// A parent fails with its child, which has been named already.
+		// A parent fails with its child, which has been reported already.
 		if leaf || !r.childFailed(key) {
 			r.tally.Failed = append(r.tally.Failed, key)
 		}
@@ -159,8 +159,8 @@ func (r *reporter) endPackage(e event, output []string) {
 		fmt.Fprintf(r.out, "ok      %-60s %6.1f s\n", e.Package, e.Elapsed)
 	case "fail":
 		// Without a failed test of its own the package failed in TestMain or by
-		// a time-out, and only its own output tells. A failed build has been
-		// counted already.
+		// a time-out, and only its own output has the reason. A failed build
+		// has been counted already.
 		prefix := e.Package + " "
 		if e.FailedBuild == "" && !slices.ContainsFunc(r.tally.Failed, func(f string) bool { return strings.HasPrefix(f, prefix) }) {
 			r.tally.Failed = append(r.tally.Failed, prefix+"(the package as a whole)")
@@ -170,7 +170,7 @@ func (r *reporter) endPackage(e event, output []string) {
 	}
 }
 
-// reason finds the words that t.Skip was given in a skipped test's output.
+// reason returns the text of t.Skip in a skipped test's output.
 func reason(output []string) string {
 	for _, line := range slices.Backward(output) {
 		line = strings.TrimSpace(line)
@@ -182,7 +182,7 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// words returns a line that a test has logged, without its file and number.
+// words returns a test's log line, without its file and number.
 func words(line string) string {
 	if _, after, ok := strings.Cut(line, ".go:"); ok {
 		_, line, _ = strings.Cut(after, ": ")

@@ -1,5 +1,6 @@
-// Package cluster is how the commands find the API server and the node's side
-// of its address store.
+// Package cluster finds the API server and the node's side of its address store
+// for the commands. Both are of one server and namespace: the ones that the flags
+// name. Commands embed [Flags] and call [Flags.Open].
 package cluster
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// Flags are those of every command that talks to the cluster.
+// Flags are the flags of every command that uses the cluster.
 type Flags struct{ Kubeconfig, Namespace string }
 
 // Add adds the flags to a command.
@@ -28,9 +29,10 @@ func (f *Flags) Add(cmd *cobra.Command) {
 	flags.StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 }
 
-// Kubeconfig returns what the flag says, or else the first file of the list
-// $KUBECONFIG that exists; of none that does the first, for the error to name,
-// and "" when there is no list. (kubectl would merge them all.)
+// Kubeconfig returns flag or, if that is "", the first existing file of the
+// list $KUBECONFIG. If none of the list exists it returns the first, so that
+// the error names it; without a list it returns "". (kubectl would merge them
+// all.)
 func Kubeconfig(flag string) string {
 	named := slices.DeleteFunc(filepath.SplitList(os.Getenv("KUBECONFIG")), func(path string) bool { return path == "" })
 	if flag != "" || len(named) == 0 {
@@ -43,14 +45,14 @@ func Kubeconfig(flag string) string {
 	return named[max(there, 0)]
 }
 
-// Open opens the cluster that the flags mean, without a request. userAgent is
-// for the server's log.
+// Open opens the cluster of the flags, without a request. userAgent appears in
+// the server's log.
 func (f *Flags) Open(userAgent string) (*kube.Client, error) {
 	client, _, err := f.open(userAgent, 0)
 	return client, err
 }
 
-// open also returns the kubeconfig, "" when it is a pod's service account.
+// open also returns the kubeconfig's path, "" for a pod's service account.
 func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, string, error) {
 	path := Kubeconfig(f.Kubeconfig)
 	var err error
@@ -67,8 +69,8 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	return client, path, err
 }
 
-// OfPlugins returns the kubeconfig that the plugins of this node find in
-// whereabouts' flat file, "" when there is none.
+// OfPlugins returns the kubeconfig of this node's plugins, from whereabouts'
+// flat file, "" if there is none.
 func OfPlugins() (string, error) {
 	conf, err := netconf.ParseWhereabouts([]byte(`{"name":"cluster","ipam":{}}`), "", netconf.WhereaboutsFlatFiles())
 	if err != nil {
@@ -77,9 +79,9 @@ func OfPlugins() (string, error) {
 	return conf.Kubeconfig, nil
 }
 
-// Store opens the node's side of the store, to replay what the plugins of this
-// node have left in the journal for the same server and namespace, whatever
-// kubeconfig they have.
+// Store opens the node's side of the store, to replay the journal of this
+// node's plugins for the same server and namespace, with any kubeconfig of
+// theirs.
 func (f *Flags) Store(userAgent, stateDir string) (*store.Store, error) {
 	client, path, err := f.open(userAgent, store.RetryFor)
 	if err != nil {
@@ -89,7 +91,7 @@ func (f *Flags) Store(userAgent, stateDir string) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is noted is for the plugins, which may have no other way.
+	// The notes are for the plugins, which may have no other way to the server.
 	if plugins != "" && store.SameServer(client, store.Endpoint{Kubeconfig: plugins}) {
 		path = plugins
 	}

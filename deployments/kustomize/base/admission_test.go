@@ -37,8 +37,8 @@ func newPoliced(t *testing.T) *policed {
 	return c
 }
 
-// of makes a client with a token of an account, bound to a Node unless that is
-// "".
+// of returns a client with a token of an account, bound to a Node unless that
+// is "".
 func (c *policed) of(account, node string) (*controlplane.Client, controlplane.Credential) {
 	c.t.Helper()
 	credential := controlplane.Credential{Token: c.token(c.plane.Admin(), account, node, http.StatusCreated)}
@@ -49,7 +49,7 @@ func (c *policed) of(account, node string) (*controlplane.Client, controlplane.C
 	return client, credential
 }
 
-// token asks for a token, and wants the status code.
+// token requests a token, and fails the test if the status code is another one.
 func (c *policed) token(by *controlplane.Client, account, node string, want int) string {
 	c.t.Helper()
 	spec := map[string]any{"expirationSeconds": 3600}
@@ -89,7 +89,7 @@ func TestAdmissionPolicyKeepsANodeToItsOwn(t *testing.T) {
 		}
 	}
 
-	// The plugin works on, on node1.
+	// The plugin still works on node1.
 	kubeconfig := c.kubeconfigOf(credential)
 	const shared, slice = `"range":"10.0.0.0/24"`, `"range":"10.1.0.0/16","node_slice_size":"/24"`
 	c.plugin("ADD", "shared", kubeconfig, shared, "")

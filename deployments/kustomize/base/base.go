@@ -1,6 +1,6 @@
-// Package base holds the manifests that install rail-cni in a cluster: what the
-// chart in deployments/helm/rail-cni makes with its defaults. kustomize takes them
-// from here, "railctl install" prints them, and tests run under exactly these
+// Package base holds the manifests that install rail-cni in a cluster: the
+// output of the chart in deployments/helm/rail-cni with its defaults. kustomize
+// uses them, "railctl install" prints them, and tests run under exactly these
 // roles. It imports nothing of ours.
 //
 // They are generated: change the chart, then run the package's test with -update.
@@ -17,10 +17,10 @@ import (
 //go:embed agent.yaml plugin.yaml reconciler.yaml daemonset.yaml
 var Files embed.FS
 
-// names are in the order in which the objects are to be made.
+// names is the order in which the objects are created.
 var names = []string{"plugin.yaml", "agent.yaml", "reconciler.yaml", "daemonset.yaml"}
 
-// Objects gives each object's YAML, in the order in which they are to be made.
+// Objects returns each object's YAML, in the order in which they are created.
 func Objects() [][]byte {
 	var all [][]byte
 	for _, name := range names {

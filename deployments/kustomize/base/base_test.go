@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write what the chart makes")
 
 const chart = "../../helm/rail-cni"
 
-// run runs a command, and fails the test with what it says.
+// run runs a command, and fails the test with its output.
 func run(t *testing.T, command string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.Command(command, args...)
@@ -36,7 +36,7 @@ func run(t *testing.T, command string, args ...string) []byte {
 	return out
 }
 
-// rendered is what the chart makes, by template.
+// rendered returns the chart's output, by template.
 func rendered(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	out := run(t, testnet.Tool(t, "helm", "tools"), append([]string{"template", "rail-cni", chart, "--namespace", "kube-system", "--no-hooks"}, args...)...)
@@ -68,7 +68,7 @@ func TestWhereEtcCannotBeWrittenNothingIsMadeThere(t *testing.T) {
 	}
 }
 
-// What the agent is to write is what the plugins take, with each key.
+// The agent's node file, with each key, is valid for the plugins.
 func TestNodeFileOfTheValues(t *testing.T) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	const nodeFile = `nodeFile:
@@ -127,8 +127,8 @@ func TestBaseIsWhatTheChartMakes(t *testing.T) {
 	}
 }
 
-// decoded returns objects as kubectl and helm mean them, by kind, namespace and
-// name.
+// decoded returns the objects by kind, namespace and name, with the default
+// namespace of kubectl and helm.
 func decoded(t *testing.T, objects [][]byte) map[string]any {
 	t.Helper()
 	all := map[string]any{}
@@ -170,8 +170,8 @@ func wantEqual(t *testing.T, have, want map[string]any) {
 	}
 }
 
-// TestChartMakesWhatTheServerTakes has a real API server look at all objects,
-// those of helm's hook as well, field by field.
+// TestChartMakesWhatTheServerTakes has a real API server validate all objects,
+// including those of helm's hook, field by field.
 func TestChartMakesWhatTheServerTakes(t *testing.T) {
 	c := newCluster(t)
 	t.Run("and notes", func(t *testing.T) { testNotes(t, c.plane.AdminKubeconfig()) })
@@ -226,7 +226,8 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 				t.Fatal(err)
 			}
 			path := c.path(object) + "?dryRun=All&fieldValidation=Strict"
-			// The cluster has the base, whose cluster-wide objects have these names.
+			// The cluster has the base, whose cluster-wide objects have the
+			// same names.
 			code, answer, err := c.plane.Admin().Do(t.Context(), "POST", path, controlplane.YAML, object)
 			if err != nil || code != 201 && !(code == 409 && bytes.Contains(answer, []byte("AlreadyExists"))) {
 				t.Errorf("%v: %s: %d, %v: %s", set, name, code, err, answer)
@@ -247,7 +248,7 @@ func TestValuesThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-// testNotes wants that helm's notes say what is still open.
+// testNotes fails the test unless helm's notes name the open steps.
 func testNotes(t *testing.T, kubeconfig string) {
 	t.Helper()
 	notes := func(args ...string) string {

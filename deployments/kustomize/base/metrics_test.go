@@ -24,7 +24,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// secretDir is a mounted Secret with a certificate that signs itself.
+// secretDir returns a mounted Secret with a self-signed certificate.
 func secretDir(t *testing.T) (dir string, pool *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -110,7 +110,7 @@ func TestSecureMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 		args []string
 		tls  *tls.Config
 	}{
-		"its own certificate": {nil, &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // nobody can check it
+		"its own certificate": {nil, &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // the certificate is not verifiable
 		"a certificate that a scraper checks": {
 			[]string{"--metrics-cert", dir}, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
 		},
@@ -139,7 +139,7 @@ func TestSecureMetricsAreForThoseWhoMayGetThem(t *testing.T) {
 				return answer.StatusCode, string(body)
 			}
 			for account, want := range map[string]int{"": 401, "false": 401, "other": 403, "prometheus": 200} {
-				for range 2 { // the second time by memory
+				for range 2 { // the second time from the cache
 					if code, body := get("/metrics", tokens[account]); code != want || strings.Contains(body, "rail_cni_") != (want == 200) {
 						t.Errorf("account %q: %d, %.100s", account, code, body)
 					}

@@ -50,7 +50,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// apply posts one object, and notes what it grants.
+// apply posts one object, and records what it grants.
 func (c *cluster) apply(document []byte, rules map[string]map[string]bool) {
 	c.t.Helper()
 	var o object
@@ -154,8 +154,8 @@ func (c *cluster) plugin(verb, pod, kubeconfig, ipam, more string) string {
 	return string(out)
 }
 
-// wantExactly wants that the account's requests since began were all allowed,
-// and that there was one for each thing that its roles allow.
+// wantExactly fails the test unless the account's requests since began were all
+// allowed, and there was one for each rule of its roles.
 func (c *cluster) wantExactly(account string, began time.Time) {
 	c.t.Helper()
 	requests, err := c.plane.Requests(c.t.Context(), began)
@@ -204,7 +204,7 @@ func TestPluginNeedsExactlyItsRole(t *testing.T) {
 		t.Errorf("ADD in a slice: %s", result)
 	}
 	c.plugin("DEL", "s", kubeconfig, slices, "")
-	// A node without notes frees by what it reads.
+	// A node without notes reads the pool to free an address.
 	if err := os.RemoveAll(c.state); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestReconcilerNeedsExactlyItsRole(t *testing.T) {
 		})
 	}
 	allocations := map[string]any{"1": entry("lives"), "2": entry("half")}
-	const many = 120 // more than are asked for one by one
+	const many = 120 // more than are requested one by one
 	for i := range many {
 		allocations[fmt.Sprint(10+i)] = entry(fmt.Sprint("gone-", i))
 	}
@@ -258,7 +258,8 @@ func TestReconcilerNeedsExactlyItsRole(t *testing.T) {
 		c.createCR("overlappingrangeipreservations", "OverlappingRangeIPReservation", name, map[string]any{"spec": map[string]any{"podref": "default/" + pod, "ifname": "net1"}})
 	}
 
-	// As the Deployment runs it: not as root, and with nothing to write to.
+	// As the Deployment runs it: not as root, and without a writable file
+	// system.
 	agent := unprivileged(t, kubeconfig, "ipam", "--grace", "1s", "--namespace", "kube-system", "--journal=false")
 	var log bytes.Buffer
 	agent.Stderr = &log
@@ -293,7 +294,8 @@ func TestReconcilerNeedsExactlyItsRole(t *testing.T) {
 	c.wantExactly("rail-cni-reconciler", began)
 }
 
-// unprivileged is rail-agent as a user who owns nothing but the kubeconfig.
+// unprivileged returns rail-agent's command for a user who owns nothing but the
+// kubeconfig.
 func unprivileged(t *testing.T, kubeconfig string, args ...string) *exec.Cmd {
 	t.Helper()
 	const nobody = 65534
@@ -305,7 +307,7 @@ func unprivileged(t *testing.T, kubeconfig string, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "reconciler-") // the test's own directory is root's
+	dir, err := os.MkdirTemp("", "reconciler-") // the test's own directory belongs to root
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,8 +329,8 @@ func TestAgentNeedsExactlyItsRole(t *testing.T) {
 	c.wantExactly("rail-cni-agent", began)
 }
 
-// keep has the keeper of a node install, with what the plugin reaches the server
-// by, and tell of a plugin that went.
+// keep has the keeper of a node install, with the plugin's credentials, and
+// report a removed plugin.
 func (c *cluster) keep(kubeconfig string) {
 	c.t.Helper()
 	bin, conf := c.t.TempDir(), c.t.TempDir()

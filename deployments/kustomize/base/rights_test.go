@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// rights returns what an account may do in a namespace by the server's own word,
-// sorted, but for what every account may.
+// rights returns an account's rights in a namespace as the server reports them,
+// sorted, without those of every account.
 func rights(t *testing.T, plane *controlplane.Plane, account, namespace string) (rules []string) {
 	t.Helper()
 	credential, err := plane.ServiceAccount(t.Context(), "kube-system", account)
@@ -58,7 +58,7 @@ const (
 	mayMakeToken = "create serviceaccounts/token rail-cni-whereabouts"
 )
 
-// atMost is what the accounts may do, by account and namespace.
+// atMost are the rights that the accounts may have, by account and namespace.
 var atMost = map[string]map[string][]string{
 	"rail-cni-agent": {"default": {"create events"}, "kube-system": {mayMakeToken}, "other": nil},
 	"rail-cni-reconciler": {
@@ -123,7 +123,7 @@ func TestUpgradeTakesTheAgentsOldRights(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			plane := controlplane.Start(t, controlplane.Options{})
-			// What the agents of that release made by themselves.
+			// The objects that the agents of that release made themselves.
 			code, answer, err := plane.Admin().Create(t.Context(), "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", map[string]any{
 				"metadata": map[string]any{"name": "rail-cni-ipam"}, "spec": map[string]any{"holderIdentity": "node1", "leaseDurationSeconds": 60},
 			})

@@ -2,7 +2,7 @@ package attacker
 
 import "slices"
 
-// attack is one thing that the program does.
+// attack is one kind of attack.
 type attack struct {
 	name   string
 	weight int  // how often it is chosen
@@ -11,16 +11,16 @@ type attack struct {
 	rig    bool // needs NICs of hardware, with RDMA devices
 }
 
-// possible reports whether pods of a kind make the attack.
+// possible reports whether pods of a kind can make the attack.
 func (at attack) possible(plain, hardware bool) bool {
 	return (plain || !at.init) && (hardware || !at.rig)
 }
 
-// attacks are all of them.
+// attacks is the list of all attacks.
 var attacks = slices.Concat(anywhere, settings(), onHardware)
 
-// anywhere are those that any NIC is good for. What fills the kernel's tables is
-// rare: two processors have to do it.
+// anywhere are the attacks on any NIC. Those that fill the kernel's tables are
+// rare: two processors must carry them out.
 var anywhere = []attack{
 	{"altnames, few", 4, false, (*attacker).someAltNames, false},
 	{"altnames, as many as fit", 2, false, (*attacker).mostAltNames, false},
@@ -71,8 +71,8 @@ var anywhere = []attack{
 	{"flood of events", 2, false, (*attacker).flood, false},
 }
 
-// onHardware are those that need NICs of hardware, with RDMA devices. The kernel
-// lets only who has capabilities in the first user namespace change such a device
+// onHardware are the attacks on NICs of hardware, with RDMA devices. The kernel
+// requires capabilities in the first user namespace to change such a device
 // (RDMA_NL_ADMIN_PERM).
 var onHardware = []attack{
 	{"RDMA: rename", 6, true, (*attacker).deviceRename, true},

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ethtool makes an ioctl of ethtool with a struct of 32-bit numbers, the command
-// first, which the kernel changes.
+// ethtool calls ethtool's ioctl with a struct of 32-bit numbers, the command
+// first. The kernel writes its answer to data.
 func ethtool(name string, data []uint32) error {
 	var request struct {
 		name [unix.IFNAMSIZ]byte
@@ -28,7 +28,7 @@ func ethtool(name string, data []uint32) error {
 	})
 }
 
-// features changes some of the features that the pod may change.
+// features changes some of the features that a pod may change.
 func (a *attacker) features(on target) error {
 	const blocks = 2 // of 32 features
 	get := make([]uint32, 2+4*blocks)
@@ -46,7 +46,7 @@ func (a *attacker) features(on target) error {
 	return ethtool(on.name, set)
 }
 
-// queues sets rings, channels or coalescing, where the driver has them.
+// queues sets rings, channels or coalescing, if the driver has them.
 func (a *attacker) queues(on target) error {
 	pair := [][3]uint32{ // to get, to set, and how long
 		{unix.ETHTOOL_GRINGPARAM, unix.ETHTOOL_SRINGPARAM, 9},
@@ -94,8 +94,8 @@ func (a *attacker) steering(on target) error {
 	return a.write(on, "queues/tx-0/xps_cpus", fmt.Sprint(a.IntN(4)))
 }
 
-// packetSockets opens sockets that make the interface listen to everything, and
-// closes some of them.
+// packetSockets opens sockets that make the interface promiscuous, and closes
+// some of them.
 func (a *attacker) packetSockets(on target) error {
 	protocol := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	s, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(protocol))
@@ -107,7 +107,7 @@ func (a *attacker) packetSockets(on target) error {
 	return unix.SetsockoptPacketMreq(s, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &unix.PacketMreq{Ifindex: int32(on.index), Type: mode})
 }
 
-// hold keeps a file descriptor open, of which there are not too many.
+// hold keeps a file descriptor open, up to a number of them.
 func (a *attacker) hold(fd int) {
 	if a.keep = append(a.keep, fd); len(a.keep) > 20 {
 		_ = unix.Close(a.keep[0])
@@ -122,7 +122,7 @@ func (a *attacker) flood(on target) error {
 			return err
 		}
 		if i%20 == 0 {
-			_ = a.rename(on) // it has been told already
+			_ = a.rename(on) // the mutation has been reported already
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From linux/if_link.h and linux/rtnetlink.h, where package unix has none.
+// From linux/if_link.h and linux/rtnetlink.h; package unix lacks them.
 const (
 	newLinkProp, delLinkProp = 108, 109 // RTM_…LINKPROP
 	longest                  = 127      // ALTIFNAMSIZ without its end
@@ -52,7 +52,7 @@ func (a *attacker) mostAltNames(on target) error {
 	return altNames(newLinkProp, on.index, names...)
 }
 
-// dropAltNames removes one that the host gave the NIC, if it has one.
+// dropAltNames removes an altname that the host gave the NIC, if it has one.
 func (a *attacker) dropAltNames(on target) error {
 	return altNames(delLinkProp, on.index, fmt.Sprintf("enp%ds0np0", a.IntN(8)))
 }
@@ -128,7 +128,8 @@ func (a *attacker) carrier(on target) error {
 	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_CARRIER, []byte{byte(a.IntN(2))}))
 }
 
-// segments sets the largest segments that are made of and for its packets.
+// segments sets the largest segments that the kernel makes of and for its
+// packets.
 func (a *attacker) segments(on target) error {
 	kinds := []int{unix.IFLA_GSO_MAX_SIZE, unix.IFLA_GSO_MAX_SEGS, unix.IFLA_GRO_MAX_SIZE, unix.IFLA_GSO_IPV4_MAX_SIZE, unix.IFLA_GRO_IPV4_MAX_SIZE}
 	return a.number(on, kinds[a.IntN(len(kinds))], 1, 100, 4000, 65000)
@@ -143,7 +144,7 @@ func (a *attacker) flags(on target) error {
 	return change(on.index, uint32(a.IntN(2))*flag, flag)
 }
 
-// addressGeneration sets how IPv6 addresses come by themselves.
+// addressGeneration sets how the kernel generates IPv6 addresses.
 func (a *attacker) addressGeneration(on target) error {
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC|unix.NLA_F_NESTED, nil)
 	inet6 := spec.AddRtAttr(unix.AF_INET6|unix.NLA_F_NESTED, nil)
@@ -155,7 +156,7 @@ func (a *attacker) addressGeneration(on target) error {
 	return change(on.index, 0, 0, spec)
 }
 
-// sysctls sets one of the interface's.
+// sysctls sets one of the interface's sysctls.
 func (a *attacker) sysctls(on target) error {
 	all := []string{
 		"ipv4/conf/%s/rp_filter=1", "ipv4/conf/%s/forwarding=1", "ipv4/conf/%s/arp_announce=2", "ipv4/conf/%s/proxy_arp=1",

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// indexOf asks for an interface's index alone: a reply with altnames could be a
-// large one.
+// indexOf requests only an interface's index: a reply with altnames could be
+// large.
 func indexOf(name string) (int, error) {
 	r, err := unix.NewIfreq(name)
 	if err != nil {
@@ -36,12 +36,12 @@ func attribute(kind int, value uint32) *nl.RtAttr {
 // text makes an attribute of a string.
 func text(kind int, value string) *nl.RtAttr { return nl.NewRtAttr(kind, append([]byte(value), 0)) }
 
-// change changes a link: its flags of a mask, and attributes.
+// change changes a link: its flags within mask, and attributes.
 func change(index int, flags, mask uint32, attributes ...*nl.RtAttr) error {
 	return request(unix.RTM_SETLINK, 0, index, flags, mask, attributes...)
 }
 
-// request makes a request of a link.
+// request sends a request about a link.
 func request(kind, how, index int, flags, mask uint32, attributes ...*nl.RtAttr) error {
 	r := nl.NewNetlinkRequest(kind, how|unix.NLM_F_ACK)
 	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -57,7 +57,7 @@ func request(kind, how, index int, flags, mask uint32, attributes ...*nl.RtAttr)
 // up sets the interface up.
 func up(index int) error { return change(index, unix.IFF_UP, unix.IFF_UP) }
 
-// raw appends a netlink message, without an acknowledgement asked for.
+// raw appends a netlink message that requests no acknowledgement.
 func raw(b []byte, kind, flags int, header []byte, attributes ...*nl.RtAttr) []byte {
 	at := len(b)
 	b = append(b, make([]byte, unix.SizeofNlMsghdr)...)
@@ -84,7 +84,7 @@ func send(count int, message func(b []byte, i int) []byte) error {
 				return err
 			}
 		}
-		answer := make([]byte, 64<<10) // errors are told though nobody asked
+		answer := make([]byte, 64<<10) // errors arrive even without NLM_F_ACK
 		size, _, err := unix.Recvfrom(s, answer, unix.MSG_DONTWAIT)
 		if err == nil && size >= unix.SizeofNlMsghdr+4 {
 			if e := int32(binary.NativeEndian.Uint32(answer[unix.SizeofNlMsghdr:])); e < 0 {

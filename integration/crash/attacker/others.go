@@ -13,11 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is how many interfaces of its own the program leaves alone before it
-// removes some.
+// most is the number of own interfaces above which the program removes some.
 const most = 16
 
-// add makes a link of its own, and sets it up.
+// add makes a link that the program owns, and sets it up.
 func (a *attacker) add(l netlink.Link) error {
 	if len(interfaces()) > most {
 		return unix.ENOSPC
@@ -46,7 +45,7 @@ func (a *attacker) attrs() netlink.LinkAttrs {
 	return netlink.LinkAttrs{Name: "x" + a.word(9), TxQLen: -1}
 }
 
-// bridge makes a bridge, of which the interface becomes a port.
+// bridge makes a bridge, and the interface its port.
 func (a *attacker) bridge(on target) error {
 	b := &netlink.Bridge{LinkAttrs: a.attrs()}
 	if err := a.add(b); err != nil {
@@ -75,8 +74,8 @@ func (a *attacker) vxlanOver(on target) error {
 	return a.add(&netlink.Vxlan{LinkAttrs: a.attrs(), VxlanId: 1 + a.IntN(1<<20), VtepDevIndex: on.index, Port: 4789, Group: net.IPv4(239, 1, 1, 1)})
 }
 
-// vethAsRail makes a cable with an end of the name of one of the host's NICs,
-// which claims to be another one.
+// vethAsRail makes a cable one end of which has the name of one of the host's
+// NICs and the alias of another.
 func (a *attacker) vethAsRail(target) error {
 	v := &netlink.Veth{LinkAttrs: a.attrs(), PeerName: "y" + a.word(9)}
 	v.Name = a.rail()
@@ -90,8 +89,8 @@ func (a *attacker) vethAsRail(target) error {
 	return a.alias(target{v.Name, index})
 }
 
-// inItsPlace renames the interface, and makes another one of its name, whose alias
-// claims to be a NIC of the host.
+// inItsPlace renames the interface, and makes another one with its name, whose
+// alias is that of a NIC of the host.
 func (a *attacker) inItsPlace(on target) error {
 	if err := a.rename(on); err != nil {
 		return err
@@ -112,7 +111,7 @@ func (a *attacker) inItsPlace(on target) error {
 func (a *attacker) removeOwn(target) error {
 	for _, l := range interfaces() {
 		if slices.Contains(a.own, l.index) && a.IntN(2) == 0 {
-			// A cable's other end is gone by now, but for one of the host's.
+			// The cable's other end is gone by now, unless it is in the host.
 			_ = request(unix.RTM_DELLINK, 0, l.index, 0, 0)
 		}
 	}
@@ -123,7 +122,7 @@ func (a *attacker) removeOwn(target) error {
 func inNested(f func(inside *os.File) error) error {
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the namespace
+		runtime.LockOSThread() // never unlocked: the thread ends with the namespace
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			failed <- err
 			return
@@ -143,8 +142,9 @@ func move(index int, to *os.File) error {
 	return change(index, 0, 0, attribute(unix.IFLA_NET_NS_FD, uint32(to.Fd())))
 }
 
-// errVeth: a veth that leaves the namespace, for a NIC, takes along the only thing
-// by which it is known, its index there. One of hardware is known by its device.
+// errVeth: a veth that stands for a NIC is identified only by its index in the
+// namespace, which a move changes. A NIC of hardware is identified by its
+// device.
 var errVeth = errors.New("a veth stays")
 
 func stays(on target) error {
@@ -159,7 +159,7 @@ func stays(on target) error {
 	return nil
 }
 
-// nested takes the interface to a namespace of its own, and brings it back with
+// nested moves the interface to a namespace of its own, and brings it back with
 // another name.
 func (a *attacker) nested(on target) error {
 	if err := stays(on); err != nil {
@@ -178,13 +178,13 @@ func (a *attacker) nested(on target) error {
 	})
 }
 
-// fromGround moves an interface of the program's namespace, from a thread that
-// is elsewhere.
+// fromGround moves an interface of the program's namespace, from a thread in
+// another namespace.
 func (a *attacker) fromGround(on target, to *os.File) error {
 	return a.onGround(func() error { return move(on.index, to) })
 }
 
-// onGround calls f in the program's namespace, from a thread that is elsewhere.
+// onGround calls f in the program's namespace, from a thread in another one.
 func (a *attacker) onGround(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -198,7 +198,7 @@ func (a *attacker) onGround(f func() error) error {
 	return <-done
 }
 
-// hidden takes the interface to a namespace that holds it for some seconds and
+// hidden moves the interface to a namespace that keeps it for some seconds and
 // then ends with it.
 func (a *attacker) hidden(on target) error {
 	if err := stays(on); err != nil {
@@ -213,8 +213,8 @@ func (a *attacker) hidden(on target) error {
 	}, func() {})
 }
 
-// hide makes a namespace that take moves something to, then calls arrived in it;
-// it ends some seconds later. The attacks go on meanwhile.
+// hide makes a namespace into which take moves something, then calls arrived in
+// it; the namespace ends some seconds later. The attacks go on meanwhile.
 func (a *attacker) hide(take func(inside *os.File) error, arrived func()) error {
 	pause := time.Duration(100+a.IntN(2000)) * time.Millisecond
 	moved := make(chan error, 1)

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plan is what the program is told.
+// Plan is the program's configuration.
 type Plan struct {
 	Seed  uint64 `json:"seed"`
 	Plain bool   `json:"plain"` // has its capabilities in the first user namespace
 	Only  string `json:"only"`  // a regular expression of names; with a "!" before it all others
 
-	Hardware bool `json:"hardware"` // the NICs are of hardware, with RDMA devices
+	Hardware bool `json:"hardware"` // the NICs are hardware, with RDMA devices
 }
 
-// planVar has the plan in the program's environment.
+// planVar is the environment variable with the plan.
 const planVar = "RAIL_CNI_ATTACK_PLAN"
 
 // Environment returns the variable that makes a test program an attacker.
@@ -48,7 +48,7 @@ func Asked() {
 	p.run()
 }
 
-// Done is one attack, as the program tells of it: a line of JSON.
+// Done is one attack in the program's output: a line of JSON.
 type Done struct {
 	Attack string `json:"attack"`
 	Link   string `json:"link"`
@@ -61,7 +61,7 @@ type target struct {
 	index int
 }
 
-// attacker is the program at work.
+// attacker is the running program.
 type attacker struct {
 	Plan
 	*rand.Rand
@@ -78,7 +78,7 @@ func (p Plan) run() {
 	for i := range a.rails {
 		a.rails[i] = fmt.Sprintf("rail%d", i)
 	}
-	// A /proc and a /sys of its own namespaces, as a container has them.
+	// /proc and /sys of its own namespaces, as in a container.
 	_ = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	for at, kind := range map[string]string{"/proc": "proc", "/sys": "sysfs"} {
 		if err := unix.Mount(kind, at, kind, 0, ""); err != nil {
@@ -112,11 +112,11 @@ func (p Plan) run() {
 		if err := at.do(a, on); err != nil {
 			d.Err = err.Error()
 		}
-		_ = out.Encode(d) // nobody listens: it is killed soon
+		_ = out.Encode(d) // no one may listen: the program is killed soon
 	}
 }
 
-// choose returns one of the interfaces, seldom one that the program made.
+// choose returns one of the interfaces, seldom one of the program's own.
 func (a *attacker) choose(links []target) target {
 	on := links[a.IntN(len(links))]
 	for range 3 {
@@ -147,8 +147,8 @@ func interfaces() (found []target) {
 	return found
 }
 
-// Names lists the attacks that succeed where the kernel has what they use, of
-// a plain pod or one with a user namespace, on NICs of hardware or others.
+// Names lists the attacks that succeed if the kernel supports them, of a plain
+// pod or one with a user namespace, on NICs of hardware or others.
 func Names(plain, hardware bool) (names []string) {
 	for _, at := range attacks {
 		if at.possible(plain, hardware) {

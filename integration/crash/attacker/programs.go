@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program loads a program that returns a number, or takes one that it loaded
-// before.
+// program returns a BPF program that returns a number: a new one, or one that
+// it loaded before.
 func program(kind, attach, flags uint32, returns int32) (fd int, err error) {
 	var code [16]byte
 	code[0] = 0xb7 // r0 = returns
@@ -45,7 +45,7 @@ func bpf(command int, attributes unsafe.Pointer, size uintptr) (int, error) {
 	return int(fd), nil
 }
 
-// withProgram loads a program for f: it stays as long as it is attached.
+// withProgram loads a program for f: it exists as long as it is attached.
 func withProgram(kind, attach, flags uint32, returns int32, f func(fd int) error) error {
 	fd, err := program(kind, attach, flags, returns)
 	if err != nil {
@@ -58,8 +58,8 @@ func withProgram(kind, attach, flags uint32, returns int32, f func(fd int) error
 // verdicts of the programs: drop, or let pass.
 const xdpDrop, xdpPass, tcPass, tcDrop = 1, 2, 0, 2
 
-// withFragments is BPF_F_XDP_HAS_FRAGS, without which a veth of a large MTU
-// takes no program.
+// withFragments is BPF_F_XDP_HAS_FRAGS, which a program on a veth with a large
+// MTU needs.
 const withFragments = 1 << 5
 
 func (a *attacker) xdp(on target, flags uint32) error {
@@ -74,7 +74,7 @@ func (a *attacker) xdp(on target, flags uint32) error {
 func (a *attacker) xdpGeneric(on target) error { return a.xdp(on, unix.XDP_FLAGS_SKB_MODE) }
 func (a *attacker) xdpNative(on target) error  { return a.xdp(on, unix.XDP_FLAGS_DRV_MODE) }
 
-// byLink attaches by a link, which ends with the last file descriptor of it: the
+// byLink attaches by a link, which ends with its last file descriptor: at the
 // program's end, or sooner.
 func (a *attacker) byLink(on target, fd int, attach, flags uint32) error {
 	link := struct {
@@ -112,7 +112,7 @@ func (a *attacker) tcxLink(on target) error {
 	return withProgram(unix.BPF_PROG_TYPE_SCHED_CLS, attach, 0, tcPass, func(fd int) error { return a.byLink(on, fd, attach, 0) })
 }
 
-// filters puts a filter on what comes in.
+// filters puts a filter on ingress.
 func (a *attacker) filters(on target) error {
 	return withProgram(unix.BPF_PROG_TYPE_SCHED_CLS, 0, 0, tcDrop, func(fd int) error {
 		at := netlink.QdiscAttrs{LinkIndex: on.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}

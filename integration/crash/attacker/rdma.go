@@ -35,7 +35,7 @@ func nldev(command, flags int, attributes ...*nl.RtAttr) ([][]byte, error) {
 
 // devices lists the RDMA devices of the thread's namespace.
 func devices() (found []device) {
-	messages, _ := nldev(nl.RDMA_NLDEV_CMD_GET, unix.NLM_F_DUMP) // what is told before an error counts
+	messages, _ := nldev(nl.RDMA_NLDEV_CMD_GET, unix.NLM_F_DUMP) // messages before an error count
 	for _, m := range messages {
 		attributes, err := nl.ParseRouteAttr(m)
 		if err != nil {
@@ -76,8 +76,8 @@ func (d device) move(to *os.File) error {
 	return d.set(attribute(nl.RDMA_NLDEV_NET_NS_FD, uint32(to.Fd())))
 }
 
-// deviceName returns a name for an RDMA device: that of another one of the host,
-// one that the plugins could want for a moment, or any.
+// deviceName returns a name for an RDMA device: that of another one of the
+// host, one that the plugins may use temporarily, or any.
 func (a *attacker) deviceName() string {
 	return []string{fmt.Sprintf("mlx5_%d", a.IntN(16)), fmt.Sprintf("rail-%d", a.IntN(16)), a.word(1 + a.IntN(62)), "..", "mlx5_%d"}[a.IntN(5)]
 }
@@ -102,8 +102,8 @@ func (a *attacker) deviceExchange(target) error {
 	return errors.Join(one.rename(aside), other.rename(one.name), one.rename(other.name))
 }
 
-// deviceNested takes an RDMA device to a namespace of its own, and brings it back
-// with another name.
+// deviceNested moves an RDMA device to a namespace of its own, and brings it
+// back with another name.
 func (a *attacker) deviceNested(target) error {
 	d, err := a.device()
 	if err != nil {
@@ -120,8 +120,8 @@ func (a *attacker) deviceNested(target) error {
 	})
 }
 
-// deviceHidden takes an RDMA device, and sometimes an interface too, to a
-// namespace that holds them for some seconds and then ends with them.
+// deviceHidden moves an RDMA device, and sometimes an interface too, to a
+// namespace that keeps them for some seconds and then ends with them.
 func (a *attacker) deviceHidden(on target) error {
 	d, err := a.device()
 	if err != nil {
@@ -130,14 +130,14 @@ func (a *attacker) deviceHidden(on target) error {
 	both := a.IntN(2) == 0
 	return a.hide(func(inside *os.File) error {
 		if both {
-			_ = a.fromGround(on, inside) // it may be of a kind that cannot
+			_ = a.fromGround(on, inside) // some kinds of interface cannot move
 		}
 		return a.onGround(func() error { return d.move(inside) })
 	}, func() { _ = up(on.index) })
 }
 
-// held takes an interface or an RDMA device to a namespace that nothing leads to,
-// and that only a socket keeps.
+// held moves an interface or an RDMA device to a namespace without a path or
+// process, which only a socket keeps alive.
 func (a *attacker) held(on target) error {
 	d, err := a.device()
 	rdma := err == nil && a.Plain && a.IntN(2) == 0
@@ -161,15 +161,15 @@ func (a *attacker) held(on target) error {
 	return err
 }
 
-// mode sets how RDMA devices are divided among the namespaces of the machine, which
-// the kernel refuses as long as there are any.
+// mode sets the RDMA mode of the machine, which the kernel refuses as long as
+// there are other namespaces.
 func (a *attacker) mode(target) error {
 	_, err := nldev(nl.RDMA_NLDEV_CMD_SYS_SET, 0, nl.NewRtAttr(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{1}))
 	return err
 }
 
-// openAny opens the first of some char devices that the pod may open, beginning
-// anywhere.
+// openAny opens the first char device that the pod may open, beginning at a
+// random one.
 func (a *attacker) openAny(pattern string) (*os.File, error) {
 	paths, err := filepath.Glob(pattern)
 	if err != nil || len(paths) == 0 {
@@ -185,7 +185,7 @@ func (a *attacker) openAny(pattern string) (*os.File, error) {
 	return nil, err
 }
 
-// take keeps a file open as long as the attacker keeps anything.
+// take keeps a file open as long as the attacker runs.
 func (a *attacker) take(f *os.File) error {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
@@ -194,7 +194,7 @@ func (a *attacker) take(f *os.File) error {
 	return err
 }
 
-// verbsContext makes a context of a device's, a protection domain in it, and
+// verbsContext makes a context of a device and a protection domain in it, and
 // keeps them.
 func (a *attacker) verbsContext(target) error {
 	f, err := a.openAny("/dev/infiniband/uverbs*")
@@ -222,7 +222,7 @@ func (a *attacker) verbsContext(target) error {
 	return a.take(f)
 }
 
-// management opens a port for packets of management, or as the subnet manager.
+// management opens a port for management packets, or as the subnet manager.
 func (a *attacker) management(target) error {
 	f, err := a.openAny([]string{"/dev/infiniband/umad*", "/dev/infiniband/issm*"}[a.IntN(2)])
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// settings are the attacks of package mutate's table that need a NIC of hardware,
-// but for those that a NIC is known not to come home from.
+// settings are the attacks of package mutate's table that need a NIC of
+// hardware, except those whose effects are known to stay.
 func settings() (all []attack) {
 	for _, m := range mutate.Table {
 		if m.Rig && m.Fate == mutate.Restored {
@@ -22,7 +22,7 @@ func settings() (all []attack) {
 	return all
 }
 
-// mutation makes a mutation of an interface of the program's namespace.
+// mutation applies a mutation to an interface of the program's namespace.
 func mutation(m mutate.Mutation, name string) (err error) {
 	defer func() {
 		if refused, is := recover().(refusal); is {
@@ -34,7 +34,7 @@ func mutation(m mutate.Mutation, name string) (err error) {
 	return m.Set(here, name)
 }
 
-// failing is a test whose failures are panics with a refusal.
+// failing is a testing.TB whose failures are panics with a refusal.
 type failing struct{ testing.TB }
 
 type refusal string

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// many is how many entries an attack adds: mostly some, seldom very many. Where
-// NICs are of hardware the processor is an emulated one, to which ten times fewer
-// are as many.
+// many returns how many entries an attack adds: mostly some, seldom very many.
+// With NICs of hardware the processor is emulated, so ten times fewer are
+// enough.
 func (a *attacker) many() int {
 	n := 300
 	if a.IntN(12) == 0 {
@@ -23,7 +23,7 @@ func (a *attacker) many() int {
 }
 
 // elsewhere returns an address of 198.18.0.0/15 (RFC 2544), which no pod of the
-// tests gets.
+// tests has.
 func elsewhere(i int) []byte { return binary.BigEndian.AppendUint32(nil, 198<<24|18<<16+uint32(i)) }
 
 const addTo = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
@@ -38,7 +38,7 @@ func (a *attacker) addresses(on target) error {
 }
 
 func (a *attacker) routes(on target) error {
-	_ = up(on.index) // otherwise the kernel refuses, with a reason
+	_ = up(on.index) // otherwise the kernel refuses with a reason
 	return send(a.many(), func(b []byte, i int) []byte {
 		head := []byte{unix.AF_INET, 32, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_LINK, unix.RTN_UNICAST, 0, 0, 0, 0}
 		return raw(b, unix.RTM_NEWROUTE, addTo, head, nl.NewRtAttr(unix.RTA_DST, elsewhere(60000+i)), attribute(unix.RTA_OIF, uint32(on.index)),
@@ -53,7 +53,7 @@ func (a *attacker) rules(on target) error {
 	})
 }
 
-// elsewhere32 is elsewhere as the number that is in the message.
+// elsewhere32 returns elsewhere as the number in the message.
 func elsewhere32(i int) uint32 { return binary.NativeEndian.Uint32(elsewhere(i)) }
 
 func (a *attacker) neighbors(on target) error {
@@ -66,8 +66,7 @@ func (a *attacker) neighbors(on target) error {
 	})
 }
 
-// flush takes the pod's addresses from an interface, as far as they are of
-// the range that the tests give out.
+// flush removes the pod's addresses of the tests' range from an interface.
 func (a *attacker) flush(on target) error {
 	err := send(250, func(b []byte, i int) []byte {
 		head := []byte{unix.AF_INET, 24, 0, 0, 0, 0, 0, 0}

@@ -1,5 +1,4 @@
 // Package whereaboutscni pins whereabouts, the IPAM plugin whose pools ours
-// shares; "make peers" builds it into bin/peers/kubernetes. Its module holds
-// the versions that the release itself was built from; the oracles in
-// ../whereabouts have others.
+// shares; "make peers" builds it into bin/peers/kubernetes. Its module has the
+// versions of the release's build; the oracles in ../whereabouts have others.
 package whereaboutscni

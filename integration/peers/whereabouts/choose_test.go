@@ -17,12 +17,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 )
 
-// rounds is how many random cases a test compares.
+// rounds is the number of random cases of a test.
 const rounds = 20000
 
-// bases are networks of all sizes, whose page boundaries lie inside. The last
-// addresses of a family are not among them: there, an excluded block that ends
-// at the very last address sends whereabouts round to the first one.
+// bases are networks of all sizes, with page boundaries inside. The last
+// addresses of a family are left out: there, an excluded block that ends at the
+// very last address makes whereabouts wrap around to the first one.
 var bases = []string{
 	"10.0.0.0", "10.0.255.0", "192.168.255.128", "172.31.1.0", "254.255.255.0", "0.0.0.0",
 	"2001:db8::", "2001:db8::ff00", "2001:db8:0:0:ffff:ffff:ffff:ff00", "fe80::",
@@ -69,7 +69,7 @@ func newCase(rnd *rand.Rand) *testCase {
 	return c
 }
 
-// near returns an address of the 256 from base on, seldom one of the other
+// near returns one of the 256 addresses from base on, seldom one of the other
 // family.
 func near(rnd *rand.Rand, base netip.Addr) netip.Addr {
 	if rnd.IntN(40) == 0 {
@@ -152,14 +152,14 @@ func TestChoiceIsTheirs(t *testing.T) {
 	}
 }
 
-// TestTooSmallTextIsTheirs compares what both say about networks without
-// usable addresses, but for the network itself: whereabouts prints a Go
+// TestTooSmallTextIsTheirs compares both error texts about networks without
+// usable addresses, except the network itself: whereabouts prints a Go
 // structure there.
 func TestTooSmallTextIsTheirs(t *testing.T) {
 	for _, p := range []string{"10.0.0.0/31", "10.0.0.0/32", "2001:db8::/127", "2001:db8::/128"} {
 		_, _, theirs := allocate.AssignIP(types.RangeConfiguration{Range: p}, nil, "id", "ns/pod", "net1")
 		_, ourErr := ipam.NewRange(ipam.RangeSpec{Prefix: netip.MustParsePrefix(p)})
-		var ours *ipam.TooSmallError // beside which we name the cure
+		var ours *ipam.TooSmallError // which adds the cure
 		if theirs == nil || !errors.As(ourErr, &ours) {
 			t.Fatalf("%s: theirs %v, ours %v", p, theirs, ourErr)
 		}
@@ -177,7 +177,7 @@ func TestTooSmallTextIsTheirs(t *testing.T) {
 	}
 }
 
-// Divergence: the gateway. Whereabouts hands it out like any other address.
+// Divergence: the gateway. Whereabouts assigns it like any other address.
 func TestDivergenceGatewayIsNotHandedOut(t *testing.T) {
 	theirs, _, err := allocate.AssignIP(types.RangeConfiguration{Range: "172.31.1.0/24"}, nil, "id", "ns/pod", "net1")
 	if err != nil || theirs.IP.String() != "172.31.1.1" {

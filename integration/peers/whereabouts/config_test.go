@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// values are what a key may have: mostly good ones, so that most configs get
+// values are the values of a key: mostly good ones, so that most configs get
 // past the first error.
 type values struct{ good, odd []string }
 
@@ -155,8 +155,8 @@ func marshal(t *testing.T, v any) []byte {
 }
 
 // TestConfigsAreReadAsTheyReadThem compares random configs, with a random flat
-// file each. The flat file always has a kubeconfig, without which whereabouts
-// reads nothing.
+// file each. The flat file always has a kubeconfig, because whereabouts refuses
+// one without.
 func TestConfigsAreReadAsTheyReadThem(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 1))
 	flatPath := filepath.Join(t.TempDir(), "whereabouts.conf")
@@ -202,20 +202,20 @@ func TestConfigsAreReadAsTheyReadThem(t *testing.T) {
 	}
 }
 
-// divergence returns the reason why ours refuses a config that they accept, ""
-// when there is no good one.
+// divergence returns the good reason why ours refuses a config that they
+// accept, "" if there is none.
 func divergence(theirs *types.IPAMConfig, err error) string {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "could not parse exclude range"):
-		// They find out when they allocate. So there must be something to find.
+		// They notice at allocation. So there must be a range with an address.
 		for _, r := range theirs.IPRanges {
 			if _, _, err := allocate.AssignIP(r, nil, "id", "ns/pod", "net1"); err != nil {
 				return "a bad exclude entry is refused before anything is allocated"
 			}
 		}
 	case strings.Contains(text, "two ranges lie in the pool"):
-		// They give the interface one address twice, which no kernel takes.
+		// They assign the interface one address twice, which no kernel accepts.
 		seen := map[string]bool{}
 		for _, r := range theirs.IPRanges {
 			if seen[r.Range] {
@@ -224,7 +224,7 @@ func divergence(theirs *types.IPAMConfig, err error) string {
 			seen[r.Range] = true
 		}
 	case strings.Contains(text, "does not support more than 1 address per family"):
-		// They count the static addresses only, and lose the others silently.
+		// They count the static addresses only, and drop the others silently.
 		if len(theirs.IPRanges)+len(theirs.Addresses) > 1 {
 			return "more dynamic addresses than an old result can carry"
 		}
@@ -232,7 +232,7 @@ func divergence(theirs *types.IPAMConfig, err error) string {
 	return ""
 }
 
-// describeTheirs and describeOurs write a config in one form.
+// describeTheirs and describeOurs write a config in the same form.
 func describeTheirs(c *types.IPAMConfig) []string {
 	d := []string{
 		"gateway " + text(c.Gateway), "name " + c.NetworkName, "kubeconfig " + c.Kubernetes.KubeConfigPath, "overlapping " + fmt.Sprint(c.OverlappingRanges),
@@ -244,7 +244,7 @@ func describeTheirs(c *types.IPAMConfig) []string {
 	for _, r := range c.IPRanges {
 		start := text(r.RangeStart)
 		if _, n, err := net.ParseCIDR(r.Range); err == nil && start == n.IP.String() {
-			start = "" // what they put where no bound is given
+			start = "" // their value if there is no bound
 		}
 		d = append(d, fmt.Sprintf("range %s %s %s %q", r.Range, start, text(r.RangeEnd), slices.Clip(append([]string{}, r.OmitRanges...))))
 	}
@@ -305,7 +305,7 @@ func TestDivergenceNoFlatFileIsNeeded(t *testing.T) {
 	}
 }
 
-// Divergence: whereabouts takes a pod's UID, which every Kubernetes runtime
+// Divergence: whereabouts refuses a pod's UID, which every Kubernetes runtime
 // sends, as an unknown key.
 func TestDivergencePodUIDIsKnown(t *testing.T) {
 	stdin := []byte(`{"name":"net","ipam":{"type":"whereabouts"}}`)
@@ -318,8 +318,8 @@ func TestDivergencePodUIDIsKnown(t *testing.T) {
 	}
 }
 
-// Divergence: a null route makes no sense and is refused; whereabouts passes
-// it on.
+// Divergence: a null route is meaningless and is refused; whereabouts passes it
+// on.
 func TestDivergenceNullRouteIsRefused(t *testing.T) {
 	stdin := []byte(`{"name":"net","ipam":{"type":"whereabouts","routes":[null]}}`)
 	if _, err := netconf.ParseWhereabouts(stdin, "", nil); err == nil {

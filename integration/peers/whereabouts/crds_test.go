@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/deployments/crds"
 )
 
-// meaning decodes a CRD and takes away what does not change the objects that a
+// meaning decodes a CRD and removes what does not affect the objects that a
 // server accepts: descriptions, annotations, and the order of required fields.
 func meaning(t *testing.T, text []byte) map[string]any {
 	t.Helper()
@@ -50,8 +50,8 @@ func meaning(t *testing.T, text []byte) map[string]any {
 	return crd
 }
 
-// A cluster that has whereabouts' CRDs, and one that has ours, must take the
-// same objects: the CRDs of either may be applied over those of the other.
+// A cluster with whereabouts' CRDs, and one with ours, must accept the same
+// objects: the CRDs of either may be applied over those of the other.
 func TestCRDsAreThoseOfWhereabouts(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/k8snetworkplumbingwg/whereabouts").Output()
 	if err != nil {

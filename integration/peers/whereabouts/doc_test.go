@@ -1,6 +1,6 @@
-// Package whereabouts holds ours against whereabouts' own packages on random
-// input: the configuration, the bounds of a range and the choice of an
-// address. Where ours is meant to differ, the test says why.
+// Package whereabouts compares ours with whereabouts' own packages on random
+// input: the configuration, the bounds of a range and the choice of an address.
+// If ours differs on purpose, the test says why.
 package whereabouts
 
 import (

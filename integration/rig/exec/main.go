@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	return test(ctx, root, m, job)
 }
 
-// prepare makes the image, and with a job the machine's file system.
+// prepare makes the image and, with a job, the machine's file system.
 func prepare(ctx context.Context, root string, job *rig.Job, m *rig.Machine) error {
 	unlock, err := rig.LockBuild(ctx, root, os.Stderr)
 	if err != nil {
@@ -74,7 +74,7 @@ func prepare(ctx context.Context, root string, job *rig.Job, m *rig.Machine) err
 	return job.Pack(image, m.Initrd)
 }
 
-// test runs one job in one machine, when it is its turn.
+// test runs one job in one machine, after waiting for its turn.
 func test(ctx context.Context, root string, m *rig.Machine, job *rig.Job) (int, error) {
 	machines := 1
 	if text := os.Getenv("RIG_MACHINES"); text != "" {
@@ -114,8 +114,8 @@ func passedOn() []string {
 	return env
 }
 
-// timeLimit bounds the machine's life: what RIG_LIMIT says, or the test's own
-// limit, and the time to boot and to print where each goroutine was.
+// timeLimit returns the bound of the machine's life: RIG_LIMIT, or the test's
+// own limit plus the time to boot and to print all goroutines.
 func timeLimit(testArgs []string) (time.Duration, error) {
 	const slack = 30 * time.Second
 	if text := os.Getenv("RIG_LIMIT"); text != "" {

@@ -23,11 +23,11 @@ func main() {
 	}
 	port, err := live()
 	if err != nil {
-		// Nobody listens yet; the host sees it on the console.
+		// The port is not open yet; the host sees it on the console.
 		fmt.Println("guest:", err)
 		powerOff()
 	}
-	// All that was written has to leave the machine before it is off.
+	// Everything written must leave the machine before it is off.
 	_ = unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1)
 	powerOff()
 }
@@ -38,7 +38,8 @@ func powerOff() {
 	select {}
 }
 
-// live is the life of the guest. The error is one that could not be told.
+// live runs the guest. It returns an error only if it could not be sent to the
+// host.
 func live() (*os.File, error) {
 	if err := mountAll(); err != nil {
 		return nil, err
@@ -69,8 +70,8 @@ func event(name string) wire.Event {
 	return e
 }
 
-// taint returns what the kernel thinks of itself: a warning or an oops leaves a
-// bit that nothing takes away.
+// taint returns the kernel's taint: a warning or an oops sets a bit that is
+// never cleared.
 func taint() uint64 {
 	text, err := os.ReadFile("/proc/sys/kernel/tainted")
 	if err != nil {
@@ -105,7 +106,7 @@ func mountAll() error {
 	return nil
 }
 
-// openPort opens a serial port that changes nothing of what goes through it.
+// openPort opens a serial port in raw mode.
 func openPort(path string) (*os.File, error) {
 	port, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -119,7 +120,7 @@ func openPort(path string) (*os.File, error) {
 	return port, nil
 }
 
-// run prepares the machine and runs the job. It gives the test's exit code.
+// run prepares the machine and runs the job. It returns the test's exit code.
 func run(w *wire.Writer) (int, error) {
 	text, err := os.ReadFile(wire.JobFile)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // Load loads the module in a file with these parameters, as "a=1 b=2"
-// (finit_module(2)). It is an error if the module is there already.
+// (finit_module(2)). It fails if the module is loaded already.
 func Load(path, parameters string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -26,8 +26,9 @@ func Load(path, parameters string) error {
 	return nil
 }
 
-// LoadAll loads what an order names ([wire.LoadOrder]): on each line a file
-// beside it, and its parameters. Modules that are there already are passed over.
+// LoadAll loads the modules of an order file ([wire.LoadOrder]): on each line a
+// file beside it, and its parameters. Modules that are loaded already are
+// skipped.
 func LoadAll(order string) error {
 	text, err := os.ReadFile(order)
 	if err != nil {
@@ -42,9 +43,9 @@ func LoadAll(order string) error {
 	return nil
 }
 
-// ReloadNICs loads the NICs' driver anew with these parameters: whatever was
-// done to the NICs, and wherever they are, they are back as the kernel finds
-// them. It fails if their driver is in use.
+// ReloadNICs reloads the NICs' driver with these parameters. The kernel then
+// makes the NICs again on the host, in their first state, wherever they were.
+// It fails if the driver is in use.
 func ReloadNICs(parameters string) error {
 	if err := unix.DeleteModule("fakerdma", 0); err != nil {
 		return fmt.Errorf("unload the NICs' driver: %w", err)
@@ -53,7 +54,7 @@ func ReloadNICs(parameters string) error {
 }
 
 // Disk loads the drivers for the machine's disk, and mounts it at dir, which it
-// makes. What is written there outlives the machine.
+// makes. Files there outlive the machine.
 func Disk(dir string) error {
 	if err := LoadAll(wire.Devices); err != nil {
 		return err
@@ -64,12 +65,12 @@ func Disk(dir string) error {
 	return os.NewSyscallError("mount", unix.Mount("/dev/vda", dir, "ext4", 0, ""))
 }
 
-// ErrNoSoftRoCE is wrapped by [SoftRoCE] where the driver could not be built.
+// ErrNoSoftRoCE is wrapped by [SoftRoCE] if the driver could not be built.
 var ErrNoSoftRoCE = errors.New("the rig has no Soft-RoCE")
 
 // SoftRoCE loads the driver that gives any NIC an RDMA device with a data path
-// (`rdma link add … type rxe netdev …`). Where the rig has none the error wraps
-// [ErrNoSoftRoCE], and is the reason.
+// (`rdma link add … type rxe netdev …`). If the rig has none the error wraps
+// [ErrNoSoftRoCE] and contains the reason.
 func SoftRoCE() error {
 	if why, err := os.ReadFile(wire.NoSoftRoCE); err == nil {
 		return fmt.Errorf("%w: %s", ErrNoSoftRoCE, strings.TrimSpace(string(why)))

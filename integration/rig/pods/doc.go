@@ -1,7 +1,7 @@
 // Package pods runs a Kubernetes node in the rig: containerd, a kubelet and
-// Multus with the plugins as they ship, on NICs with RDMA devices, and the
+// Multus with the released plugins, on NICs with RDMA devices, and the
 // examples' NADs and pods on it, in exclusive and in shared mode. etcd and
 // kube-apiserver run on the host, whose loopback the machine reaches.
 //
-// What needs no RDMA is in integration/e2e, with several nodes.
+// Tests that need no RDMA are in integration/e2e, with several nodes.
 package pods

@@ -23,7 +23,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// Where the node has its files, beside the usual places.
+// The node's own paths, beside the usual ones.
 const (
 	programs   = "/node/bin"
 	images     = "/node/images"
@@ -34,8 +34,8 @@ const (
 	plugins    = "/opt/cni/bin"
 )
 
-// ibdev2netdev says what NVIDIA's script of that name says, by what a container
-// without privileges sees of its RDMA devices.
+// ibdev2netdev prints what NVIDIA's script of that name prints, from the RDMA
+// devices that a container without privileges sees.
 const ibdev2netdev = `#!/bin/sh
 for port in /sys/class/infiniband/*/ports/*; do
 	netdev=$(cat $port/gid_attrs/ndevs/0 2>/dev/null) && test -e /sys/class/net/$netdev || continue
@@ -46,7 +46,7 @@ done
 `
 
 // TestPodHasItsRailsWithRDMA starts the API server here and the node in a
-// machine, where it runs itself.
+// machine, in which it runs itself.
 func TestPodHasItsRailsWithRDMA(t *testing.T) {
 	if os.Getenv(rig.Mark) != "" {
 		onTheNode(t)
@@ -66,9 +66,9 @@ func TestPodHasItsRailsWithRDMA(t *testing.T) {
 	}
 }
 
-// withoutTLS returns an address at which the API server takes everybody for an
-// administrator: a handshake may take longer in the machine than Multus waits for
-// an answer (a quarter of a second).
+// withoutTLS returns an address at which the API server treats everyone as an
+// administrator: in the machine a TLS handshake may take longer than Multus
+// waits for an answer (a quarter of a second).
 func withoutTLS(t *testing.T, plane *controlplane.Plane) (address string) {
 	t.Helper()
 	c, err := plane.CertificateFor(nodeName, "system:masters")
@@ -94,8 +94,8 @@ func withoutTLS(t *testing.T, plane *controlplane.Plane) (address string) {
 	return proxy.Listener.Addr().String()
 }
 
-// nodeFiles returns a directory of what the node has of this host: programs with
-// their libraries, plugins and images.
+// nodeFiles returns a directory of the node's files from this host: programs
+// with their libraries, plugins and images.
 func nodeFiles(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

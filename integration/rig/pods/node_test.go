@@ -35,9 +35,9 @@ type node struct {
 	api *kube.Client
 }
 
-// patience bounds each wait. All of it takes a minute and a half on a quiet host.
-// On a busy one Multus may give up several times before it gets an answer of the
-// API server in a quarter of a second; the kubelet asks it again.
+// patience bounds each wait. The whole test takes a minute and a half on a
+// quiet host. On a busy one Multus may give up several times before the API
+// server answers within a quarter of a second; the kubelet calls it again.
 const patience = 5 * time.Minute
 
 // onTheNode makes the machine a node, and runs a pod in each mode.
@@ -56,7 +56,7 @@ func onTheNode(t *testing.T) {
 			n.podWithItsRails()
 		})
 		if !ok {
-			return // the pod may be there still
+			return // the pod may still exist
 		}
 	}
 }
@@ -68,8 +68,8 @@ func (n *node) must(err error) {
 	}
 }
 
-// rails sets the NICs up as they are on the users' nodes: MTU 9000, and RDMA
-// devices that are numbered in the order of the NADs.
+// rails sets the NICs up as on the users' nodes: MTU 9000, and RDMA devices
+// that are numbered in the order of the NADs.
 func (n *node) rails() {
 	n.t.Helper()
 	n.must(os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
@@ -103,7 +103,7 @@ func (n *node) rails() {
 	}
 }
 
-// await waits until there is no error.
+// await waits until done returns nil.
 func (n *node) await(what string, done func() error) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
@@ -117,7 +117,7 @@ func (n *node) await(what string, done func() error) {
 	}
 }
 
-// reachTheServer returns the machine its way to the API server.
+// reachTheServer connects the machine with the API server.
 func (n *node) reachTheServer() {
 	n.t.Helper()
 	n.must(kmod.LoadAll(wire.Devices))
@@ -161,7 +161,7 @@ func (n *node) start() {
 		"clusterNetwork": "cluster", "binDir": "`+plugins+`", "kubeconfig": "`+account+`"}`)
 	n.write("/etc/cni/net.d/whereabouts.d/whereabouts.conf",
 		`{"datastore": "kubernetes", "kubernetes": {"kubeconfig": "`+account+`"}}`)
-	// Without pivot_root(2), which there is none of in an initramfs.
+	// Without pivot_root(2), which an initramfs does not allow.
 	n.write("/etc/containerd/config.toml", fmt.Sprintf(`version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = %q
@@ -175,7 +175,7 @@ func (n *node) start() {
       BinaryName = %q
       NoPivotRoot = true
 `, pauseImage, plugins, programs+"/runc"))
-	// Nothing is evicted: there is little memory, and no disk to look at.
+	// Nothing is evicted: there is little memory, and no disk to measure.
 	n.write("/var/lib/kubelet/config.yaml", `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
@@ -212,7 +212,7 @@ evictionHard: {memory.available: 50Mi}
 	})
 }
 
-// daemon starts one, and waits until it is ready.
+// daemon starts a daemon, and waits until it is ready.
 func (n *node) daemon(name string, args []string, ready func(context.Context) error) {
 	n.t.Helper()
 	p, err := process.Start(process.Spec{
@@ -301,8 +301,8 @@ func (n *node) objects(file string) []map[string]any {
 	return found
 }
 
-// here returns the pod what it needs on this node: an image that is there, no
-// devices, of which nobody offers any, and no scheduler or account.
+// here adapts the pod to this node: an image of the node, no devices, because
+// no device plugin offers any, and no scheduler or account.
 func here(pod map[string]any) (name string) {
 	spec, _ := pod["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
@@ -336,8 +336,8 @@ func (n *node) devices() []string {
 	return lines
 }
 
-// asBefore wants that nothing is left of any pod: NICs, RDMA devices, records,
-// addresses.
+// asBefore fails the test if anything is left of any pod: NICs, RDMA devices,
+// records, addresses.
 func (n *node) asBefore(before string, devices []string) {
 	n.t.Helper()
 	if d := n.Settled(before); d != "" {

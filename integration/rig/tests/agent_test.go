@@ -25,7 +25,7 @@ import (
 const agentAddress = "127.0.0.1:9400"
 
 // keep starts rail-agent on the node, and ends it with the test, which fails if
-// the agent had anything to complain of but for the reasons that may be.
+// the agent logged anything but the texts in may.
 func (n *node) keep(may ...string) {
 	n.t.Helper()
 	var log bytes.Buffer
@@ -58,10 +58,12 @@ func (n *node) keep(may ...string) {
 	}
 }
 
-// arrival is when the kernel had brought a NIC back, and when it was usable.
+// arrival has the times when the kernel had returned a NIC, and when it was
+// usable.
 type arrival struct{ back, usable time.Time }
 
-// arrivals follows the NICs of all rails home, by the kernel's own notices.
+// arrivals follows the return of the NICs of all rails, by the kernel's own
+// notices.
 func (n *node) arrivals(notices <-chan netlink.LinkUpdate) map[string]*arrival {
 	n.t.Helper()
 	home, ofRail := map[string]*arrival{}, map[string]string{}
@@ -146,7 +148,7 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 	}
 }
 
-// metrics returns what the agent tells Prometheus of RDMA devices, by lines.
+// metrics returns the agent's metrics of RDMA devices, by lines.
 func (n *node) metrics() []string {
 	n.t.Helper()
 	answer, err := http.Get("http://" + agentAddress + "/metrics")
@@ -170,8 +172,8 @@ func (n *node) metrics() []string {
 	return lines
 }
 
-// countersOfHost fails the test unless the agent tells the counters of the
-// rail's RDMA device as those of a NIC that no pod has.
+// countersOfHost fails the test unless the agent exports the counters of the
+// rail's RDMA device as those of a NIC without a pod.
 func (n *node) countersOfHost(rail int) {
 	n.t.Helper()
 	of := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
@@ -185,8 +187,8 @@ func (n *node) countersOfHost(rail int) {
 	}
 }
 
-// countersOfPods fails the test unless the agent tells Prometheus the counters of
-// each RDMA device, with the pod that has its NIC.
+// countersOfPods fails the test unless the agent exports the counters of each
+// RDMA device, with the pod that has its NIC.
 func (n *node) countersOfPods() {
 	n.t.Helper()
 	lines := n.metrics()

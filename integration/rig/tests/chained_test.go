@@ -25,7 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// chain is a host-device and an rdma behind it, each ours or the peer's, that
+// chain is a host-device and an rdma behind it, each ours or the peer's, which
 // attach the first NIC to a pod as net1.
 type chain struct {
 	*node
@@ -90,7 +90,7 @@ func (c *chain) add() []byte {
 	return c.MustRun(c.rdma("ADD"))
 }
 
-// has fails the test unless the pod has the NIC's RDMA device, and can use it.
+// has fails the test unless the pod has the NIC's RDMA device and can use it.
 func (c *chain) has() {
 	c.t.Helper()
 	core, err := rdma.Open(c.pod.Netns.Netns)
@@ -114,7 +114,7 @@ func (c *chain) has() {
 	}
 }
 
-// only returns the one record that there is.
+// only returns the only record.
 func (c *chain) only() *ledger.Record {
 	c.t.Helper()
 	records := c.records()
@@ -124,7 +124,8 @@ func (c *chain) only() *ledger.Record {
 	return records[0]
 }
 
-// ended fails the test unless NIC and RDMA device are home and nothing is left.
+// ended fails the test unless NIC and RDMA device are on the host and nothing
+// is left.
 func (c *chain) ended() {
 	c.t.Helper()
 	if c.peerNIC {
@@ -149,8 +150,8 @@ func sameJSON(t *testing.T, got, want []byte) {
 	}
 }
 
-// A record that cannot be read may be of the pod that holds the RDMA device; not
-// where the host has it.
+// An unreadable record may be of the pod that holds the RDMA device, but not if
+// the host has the device.
 func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
 	c := newChain(t, rdma.Exclusive)
 	c.peerNIC = true
@@ -159,7 +160,7 @@ func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.result = c.MustRun(c.nic("ADD"))
-	// Somebody has the device.
+	// Another pod has the device.
 	other := c.node.pod("other")
 	host, away := c.core(c.Netns.Netns), c.core(other.Netns.Netns)
 	d, err := host.ByName("mlx5_0")
@@ -274,8 +275,8 @@ func TestRDMACNIBehindOurHostDevice(t *testing.T) {
 			c.ended()
 		})
 	}
-	// Where ours has moved the device, rdma-cni finds none and fails its ADD:
-	// our rdma belongs in its place, or "rdma": "off" into ours.
+	// If ours has moved the device, rdma-cni finds none and fails its ADD: our
+	// rdma belongs in its place, or "rdma": "off" into ours.
 	t.Run("moved already", func(t *testing.T) {
 		c := newChain(t, rdma.Exclusive)
 		c.peerRDMA = true
@@ -291,7 +292,7 @@ func TestRDMACNIBehindOurHostDevice(t *testing.T) {
 	})
 }
 
-// Pods that were attached by rdma-cni end by ours after the switch-over.
+// Ours ends the attachments of rdma-cni after the switch-over.
 func TestOursEndsWhatRDMACNIBegan(t *testing.T) {
 	for name, meanwhile := range map[string]func(c *chain){
 		"nothing happened": func(*chain) {},
@@ -345,7 +346,7 @@ func TestOursEndsWhatRDMACNIBegan(t *testing.T) {
 	}
 }
 
-// fell waits until the NIC is on the host, under whatever name.
+// fell waits until the NIC is on the host, under any name.
 func (c *chain) fell() {
 	c.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -362,7 +363,7 @@ func (c *chain) fell() {
 	}
 }
 
-// nameAgain returns the NIC that fell home by itself its name and no alias.
+// nameAgain renames the NIC that the kernel returned, and removes its alias.
 func (c *chain) nameAgain() {
 	c.t.Helper()
 	links, err := c.Links()
@@ -473,7 +474,7 @@ func TestChainedRDMAComesHomeFromADeadPod(t *testing.T) {
 	}
 }
 
-// Ours ends both, whichever plugin of the chain is asked first, or alone.
+// Ours ends both, in any order of the chain's DELs, or with one alone.
 func TestOurHostDeviceEndsAChainThatItDidNotBegin(t *testing.T) {
 	c := newChain(t, rdma.Exclusive)
 	c.peerNIC = true
@@ -506,8 +507,8 @@ func TestChainedRDMAThatCannotMoveLeavesNothing(t *testing.T) {
 	}
 }
 
-// A device that another pod has is refused, and the DEL that follows the failed
-// ADD does not take it away from there.
+// A device that another pod has is refused, and the DEL after the failed ADD
+// does not take it from that pod.
 func TestChainedRDMAOfAnotherPodStaysThere(t *testing.T) {
 	c := newChain(t, rdma.Exclusive)
 	c.peerNIC, c.rdmaConf["deviceID"] = true, nicPCI(0)
@@ -536,7 +537,7 @@ func TestChainedRDMAOfADPDKPodMovesTheDeviceAlone(t *testing.T) {
 	if _, err := c.ByName(nicName(0)); err != nil {
 		t.Error("the netdev moved:", err)
 	}
-	c.MustRun(c.nic("DEL")) // alone: it brings the RDMA device home as well
+	c.MustRun(c.nic("DEL")) // alone: it returns the RDMA device as well
 	c.ended()
 	c.MustRun(c.rdma("DEL"))
 	c.ended()

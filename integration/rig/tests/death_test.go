@@ -38,25 +38,25 @@ func scenarios() map[string]struct {
 			}
 			return all
 		}},
-		// The kernel cannot give the NIC its pod's name on the host, and takes
-		// dev<index>.
+		// The host already has a link with the name that the NIC has in its
+		// pod, so the kernel uses dev<index>.
 		"named like links of the host": {1, func(n *node) []loan {
 			p := n.pod("pod1")
 			return []loan{{p, 0, nicName(2)}, {p, 1, altName(3)}}
 		}},
-		// The kernel gives each NIC the name on the host that another one needs.
+		// Each NIC returns with the name that another one needs.
 		"named like each other": {1, func(n *node) []loan {
 			p, q := n.pod("pod1"), n.pod("pod2")
 			return []loan{{p, 0, nicName(1)}, {p, 1, nicName(0)}, {p, 2, nicName(3)}, {q, 3, nicName(4)}, {q, 4, nicName(2)}}
 		}},
-		// Which of two gets the free name is a race.
+		// Both have the same free name: which of them gets it is a race.
 		"two pods together": {1, func(n *node) []loan {
 			return []loan{{n.pod("pod1"), 0, "net1"}, {n.pod("pod2"), 1, "net1"}}
 		}},
 	}
 }
 
-// ways are what can bring NICs home after their pods' death, each alone.
+// ways are the means that return NICs after their pods' death, each alone.
 func ways() map[string]func(*node, []loan) {
 	return map[string]func(*node, []loan){
 		"DEL": func(n *node, loans []loan) {
@@ -64,7 +64,7 @@ func ways() map[string]func(*node, []loan) {
 				n.MustRun(l.call("DEL", l.ifName, n.config(l.rail, nil)))
 			}
 		},
-		// Neither of these waits for what has not fallen home yet.
+		// Neither of these waits for NICs that have not arrived yet.
 		"sweep": func(n *node, loans []loan) {
 			n.fallen(loans)
 			p := n.pod("other")
@@ -85,7 +85,8 @@ func ways() map[string]func(*node, []loan) {
 func TestNICsOfDeadPodsComeHome(t *testing.T) {
 	for name, s := range scenarios() {
 		t.Run(name, func(t *testing.T) {
-			// Each round leaves the node as it was, so all can have the same.
+			// Each round leaves the node as it was, so all rounds can share
+			// one.
 			n := newNode(t)
 			n.furnish(rails)
 			for way, home := range ways() {
@@ -97,8 +98,8 @@ func TestNICsOfDeadPodsComeHome(t *testing.T) {
 	}
 }
 
-// dieAndComeHome lends NICs, lets their pods die, brings the NICs home, and
-// checks that the node is as before; as often as rounds says.
+// dieAndComeHome lends NICs, kills their pods, returns the NICs, and checks
+// that the node is as before; for rounds rounds.
 func dieAndComeHome(t *testing.T, n *node, rounds int, lend func(*node) []loan, home func(*node, []loan)) {
 	t.Helper()
 	before := n.State()
@@ -119,7 +120,7 @@ func dieAndComeHome(t *testing.T, n *node, rounds int, lend func(*node) []loan, 
 	t.Logf("from the pods' death to %d NICs at home as they were: %v", count, took)
 }
 
-// kill ends the pods, and with each the only thing that keeps its netns.
+// kill ends the pods, and thereby their netns.
 func kill(loans []loan) {
 	dead := map[*testnet.Netns]bool{}
 	for _, l := range loans {
@@ -130,7 +131,7 @@ func kill(loans []loan) {
 	}
 }
 
-// How long the kernel itself takes, for comparison.
+// The kernel's own time, for comparison.
 func TestKernelBringsNICsBackToInitNet(t *testing.T) {
 	n := newNode(t)
 	n.up(rails)
@@ -180,8 +181,8 @@ func TestNICOfAPodThatJustDiedIsWaitedFor(t *testing.T) {
 }
 
 // TestAddressStaysWithANICThatCannotBeFound has a pod whose netns only a socket
-// keeps alive, as one of a connection that is not closed yet: this kernel shows
-// no way to it, and the NIC in it answers all the same.
+// keeps alive, like that of a connection that is not closed yet: this kernel
+// shows no way to it, and the NIC in it still answers.
 func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 	n := newNode(t)
 	n.furnish(2)

@@ -1,6 +1,7 @@
 // Package tests holds the tests that need the rig: real NICs on PCI functions,
-// which fall to init_net when their pod dies and can be unplugged, and kinds of
-// link that not every kernel has. They are built with the tag "rig" only:
+// which the kernel moves to init_net when their pod dies and which can be
+// unplugged, and kinds of link that not every kernel has. They are built with
+// the tag "rig" only:
 //
 //	make test-rig
 //

@@ -17,12 +17,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Kinds of link that guard a NIC and that a container host's kernel may lack.
+// guards are links that make a NIC in use and that a container host's kernel
+// may lack.
 var guards = map[string]struct {
 	commands []string
-	text     string // of the refusal
+	text     string // of the refusal's error
 	override string
-	destroys bool // the move destroys what lies on the NIC
+	destroys bool // the move destroys the link on the NIC
 }{
 	"VLAN": {
 		[]string{"link add link NIC name NIC.7 type vlan id 7", "link set NIC.7 up", "addr add 10.7.0.1/24 dev NIC.7"},
@@ -81,7 +82,7 @@ func TestGuardedNICIsRefusedUnlessAllowed(t *testing.T) {
 	}
 }
 
-// The host does not see a VLAN that a pod has, and the pod would lose it.
+// The host does not see a VLAN in a pod, and the pod would lose it.
 func TestNICBelowAVLANThatIsLentIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.up(1)
@@ -104,7 +105,7 @@ func TestNICBelowAVLANThatIsLentIsRefused(t *testing.T) {
 	n.MustRun(second.call("DEL", "net1", below))
 }
 
-// remove deletes those of these links that there are.
+// remove deletes those of these links that exist.
 func (n *node) remove(names ...string) {
 	for _, name := range names {
 		if _, err := n.ByName(name); err == nil {
@@ -157,7 +158,7 @@ func TestMacvlanOfAPodThatDiedIsSwept(t *testing.T) {
 	n.untouched(before)
 }
 
-// A dummy stands for every link without a device: it dies with its pod.
+// A dummy represents every link without a device: it is destroyed with its pod.
 func TestVirtualLinkIsLentAndMayDie(t *testing.T) {
 	n := newNode(t)
 	n.Batch(nil, "link add dum0 mtu 9000 type dummy", "link set dum0 up")
@@ -180,7 +181,7 @@ func TestVirtualLinkIsLentAndMayDie(t *testing.T) {
 	}
 }
 
-// What a PF's pod does, its VFs' pods feel.
+// Changes by a PF's pod affect the pods of its VFs.
 func TestNICWithVirtualFunctionsIsRefusedUnlessAllowed(t *testing.T) {
 	n := newNode(t)
 	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
@@ -203,8 +204,9 @@ func TestNICWithVirtualFunctionsIsRefusedUnlessAllowed(t *testing.T) {
 	n.untouched(before)
 }
 
-// The uplink of a NIC in switchdev mode is so: no key overrides it, and the error
-// comes before the RDMA device moves, which would tear its users.
+// The uplink of a NIC in switchdev mode is such a NIC: no key overrides it, and
+// the error comes before the RDMA device moves, which would end its users'
+// connections.
 func TestNICThatTheKernelDoesNotMoveIsRefusedFirst(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "netns_local=1 ")
 	n.up(1)

@@ -30,7 +30,7 @@ func (n *node) ipoib(rail int) string {
 }
 
 // The move of its RDMA device would destroy the interface: it is refused before
-// anything moves. Without the RDMA device it is lent like others.
+// anything moves. Without RDMA it is lent like others.
 func TestInfiniBandInExclusiveModeIsRefused(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib ")
 	ib := n.ipoib(0)

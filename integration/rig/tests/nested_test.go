@@ -10,8 +10,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// nested makes a node whose host netns is not init_net, as that of a runtime in
-// a container (kind, k3d): the kernel knows nothing of it when a pod dies.
+// nested makes a node whose host netns is not init_net, like that of a runtime
+// in a container (kind, k3d): the kernel does not return NICs there when a pod
+// dies.
 func nested(t *testing.T) *node {
 	t.Helper()
 	here := newNode(t)
@@ -43,7 +44,7 @@ func TestNICsComeHomeToAHostNetnsThatIsNotInitNet(t *testing.T) {
 	}
 }
 
-// When the nested node dies before its pod, the NIC has no home but init_net.
+// If the nested node dies before its pod, only init_net is left for the NIC.
 func TestNICOfADeadNodeIsNotLost(t *testing.T) {
 	n := nested(t)
 	n.up(1)
@@ -62,8 +63,8 @@ func TestNICOfADeadNodeIsNotLost(t *testing.T) {
 	}
 }
 
-// The kernel leaves a VLAN or an ipvlan on a NIC that moves to another namespace: the
-// pod could go on receiving and sending with it.
+// The kernel keeps a VLAN or an ipvlan on a NIC that moves to another
+// namespace: the pod could go on receiving and sending with it.
 func TestLinksOnANICEndWithItsLoan(t *testing.T) {
 	n := newNode(t)
 	n.up(1)

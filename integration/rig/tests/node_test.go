@@ -22,7 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// drives is set where a test on the host starts machines (build tag machines).
+// drives is set if a test on the host starts machines (build tag machines).
 var drives bool
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ func newNode(t *testing.T) *node {
 	return &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}
 }
 
-// in returns the same node for a part of the test.
+// in returns the same node for a subtest.
 func (n *node) in(t *testing.T) *node {
 	part := *n
 	part.t = t
@@ -65,15 +65,15 @@ func (n *node) in(t *testing.T) *node {
 }
 
 // slots are those of the NICs that the tests use: the rails of one node, one
-// NIC of another, and that with virtual functions. Each of the others would cost
-// every test the time to read its state.
+// NIC of another, and the one with virtual functions. Each further NIC would
+// cost every test the time to read its state.
 const slots = "slots=11,12,13,14,15,16,17,18,21,0 "
 
-// reload loads the NICs' driver anew: whatever the test before has done to
-// them, and wherever it left them, they are back.
+// reload reloads the NICs' driver: the kernel makes the NICs again, wherever
+// the test before left them.
 func reload(t *testing.T, parameters string) {
 	t.Helper()
-	// New interfaces take their settings from here.
+	// Defaults of new interfaces.
 	for key, value := range map[string]string{"accept_dad": "0", "router_solicitations": "0"} {
 		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/"+key, []byte(value), 0); err != nil {
 			t.Fatal(err)
@@ -84,8 +84,8 @@ func reload(t *testing.T, parameters string) {
 	}
 }
 
-// up returns the first NICs what every NIC of the users' nodes has: it is up,
-// with MTU 9000 and an altname.
+// up configures the first NICs like those of the users' nodes: up, with MTU
+// 9000 and an altname.
 func (n *node) up(count int) {
 	n.t.Helper()
 	var commands, names []string
@@ -99,8 +99,8 @@ func (n *node) up(count int) {
 	n.carrier(names...)
 }
 
-// carrier waits until the kernel has noticed that these links have a carrier,
-// which takes it up to a second (linkwatch).
+// carrier waits until the kernel reports the carrier of these links, which
+// takes up to a second (linkwatch).
 func (n *node) carrier(names ...string) {
 	n.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -118,8 +118,8 @@ func (n *node) carrier(names ...string) {
 	}
 }
 
-// furnish returns the first NICs all that their host's administrator may have
-// set, and that a stay in a pod takes away.
+// furnish sets on the first NICs everything that an administrator may have set,
+// and that a stay in a pod removes.
 func (n *node) furnish(count int) {
 	n.t.Helper()
 	n.up(count)
@@ -142,7 +142,7 @@ func (n *node) furnish(count int) {
 	n.Batch(nil, commands...)
 }
 
-// config makes a configuration of host-device for the NIC of a rail, changed
+// config returns a configuration of host-device for the NIC of a rail, changed
 // by the pairs in more; a nil value removes the key.
 func (n *node) config(rail int, more map[string]any) string {
 	n.t.Helper()
@@ -170,8 +170,8 @@ func (n *node) pod(container string) *pod {
 	return &pod{testnet.NewNetns(n.t, container), container}
 }
 
-// call makes the call with which the NIC of the configuration is attached to
-// the pod, or detached from it.
+// call returns the call that attaches the NIC of the configuration to the pod,
+// or detaches it.
 func (p *pod) call(verb, ifName, config string) testnet.Call {
 	return testnet.Call{
 		Plugin: "host-device", Verb: verb, ContainerID: p.container, IfName: ifName,
@@ -181,7 +181,7 @@ func (p *pod) call(verb, ifName, config string) testnet.Call {
 
 func podName(rail int) string { return "net" + strconv.Itoa(rail+1) }
 
-// gc runs `railctl gc`, which looks once and waits for nothing.
+// gc runs `railctl gc`, which runs once without waiting.
 func (n *node) gc() {
 	n.t.Helper()
 	n.Exec(filepath.Join(testnet.Bin(n.t), "railctl"), "gc", "--state-dir", n.state)
@@ -213,8 +213,8 @@ func (n *node) untouched(before string) {
 	}
 }
 
-// fallen waits until the kernel has brought these NICs to init_net, under
-// whatever names.
+// fallen waits until the kernel has moved these NICs to init_net, under any
+// names.
 func (n *node) fallen(loans []loan) {
 	n.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
@@ -234,7 +234,7 @@ func (n *node) fallen(loans []loan) {
 	}
 }
 
-// times are measurements of one thing.
+// times are repeated measurements of one value.
 type times []time.Duration
 
 func (t times) String() string {
@@ -242,8 +242,8 @@ func (t times) String() string {
 	return fmt.Sprintf("median %4d ms, worst %4d ms of %d", t[(len(t)-1)/2].Milliseconds(), t[len(t)-1].Milliseconds(), len(t))
 }
 
-// rounds is how often a measurement is repeated: n times unless RIG_ROUNDS says
-// otherwise.
+// rounds returns the number of repetitions of a measurement: n unless
+// RIG_ROUNDS is set.
 func rounds(t *testing.T, n int) int {
 	t.Helper()
 	text := os.Getenv("RIG_ROUNDS")

@@ -21,8 +21,8 @@ func upstream(t *testing.T, c testnet.Call) testnet.Call {
 	return c
 }
 
-// On the day of the switch-over there are pods whose NICs upstream's plugin
-// lent. It kept nothing but the NIC's name, as the alias.
+// At the switch-over there are pods whose NICs upstream's plugin lent. It kept
+// only the NIC's name, as the alias.
 func TestNICThatUpstreamLentComesHome(t *testing.T) {
 	for name, dies := range map[string]bool{"from a living pod": false, "from a dead pod": true} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestNICThatUpstreamLentComesHome(t *testing.T) {
 			if err != nil || l.Alias != "" || l.ParentDev != nicPCI(0) || l.Name != nicName(0) {
 				t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
 			}
-			// Nobody knows whether it was up.
+			// Its earlier state is not known.
 			n.Batch(nil, "link set "+nicName(0)+" up")
 			n.untouched(before)
 		})
@@ -56,7 +56,7 @@ func TestUpstreamEndsWhatOursBegan(t *testing.T) {
 	if l, err := n.ByName(nicName(0)); err != nil || l.ParentDev != nicPCI(0) {
 		t.Fatalf("%s: %+v, %v", nicName(0), l, err)
 	}
-	// The record that is left goes with the pod, and tells how the NIC was.
+	// The remaining record ends with the pod, and contains the NIC's state.
 	p.Kill()
 	for deadline := time.Now().Add(5 * time.Second); len(n.records()) > 0 && time.Now().Before(deadline); {
 		n.gc()
@@ -64,8 +64,8 @@ func TestUpstreamEndsWhatOursBegan(t *testing.T) {
 	n.untouched(before)
 }
 
-// A record that is lost or was edited leaves the NIC's own word: its device, which
-// the configuration selects, and its name as the alias.
+// If a record is lost or was edited the NIC itself is the source: its device,
+// which the configuration selects, and its name in the alias.
 func TestNICWithoutARecordComesHome(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, n *node, record string){
 		"missing": func(t *testing.T, _ *node, record string) { remove(t, record) },
@@ -95,15 +95,16 @@ func TestNICWithoutARecordComesHome(t *testing.T) {
 				if err != nil || l.IsUp() || l.Alias != "" || l.ParentDev != nicPCI(0) {
 					t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
 				}
-				n.Batch(nil, "link set "+nicName(0)+" up") // nobody knows that it was
+				n.Batch(nil, "link set "+nicName(0)+" up") // its earlier state is not known
 				n.untouched(before)
 			})
 		}
 	}
 }
 
-// What the configuration does not select, the node file does not open, or another
-// attachment has or has lent under that name, stays in the pod.
+// A NIC stays in the pod if the configuration does not select it, the node file
+// does not open it, or another attachment has it or has lent it under that
+// name.
 func TestNICWithoutARecordStaysWhereItIsNotMeant(t *testing.T) {
 	for name, c := range map[string]struct {
 		alias string

@@ -28,7 +28,7 @@ func (n *node) railctl(args ...string) (stdout, stderr string, code int) {
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// says fails the test unless railctl prints this and nothing else.
+// says fails the test unless railctl prints exactly this.
 func (n *node) says(want string, args ...string) {
 	n.t.Helper()
 	out, errOut, code := n.railctl(args...)
@@ -37,7 +37,8 @@ func (n *node) says(want string, args ...string) {
 	}
 }
 
-// ofAddress is the configuration of a rail in which its pod gets one address.
+// ofAddress returns the configuration of a rail in which its pod gets one
+// address.
 func (n *node) ofAddress(rail int) string {
 	return n.config(rail, map[string]any{"rdma": "required", "ipam": map[string]any{
 		"type": "whereabouts", "store": "local", "range": fmt.Sprintf("172.31.%d.0/24", rail+1), "gateway": fmt.Sprintf("172.31.%d.1", rail+1),
@@ -54,8 +55,8 @@ func (n *node) attachRails(p *pod, count int) {
 	}
 }
 
-// lines are those of ibdev2netdev for rails from … to-1, whose interface name
-// gives.
+// lines returns the lines of ibdev2netdev for rails from … to-1; name returns
+// their interface names.
 func lines(from, to int, state string, name func(rail int) string) string {
 	var text strings.Builder
 	for rail := from; rail < to; rail++ {
@@ -74,7 +75,7 @@ func TestIbdev2netdevOfHostAndPod(t *testing.T) {
 			if !strings.HasPrefix(all, lines(0, rails, "Up", nicName)) {
 				t.Errorf("on the host:\n%s", all)
 			}
-			rest := strings.TrimPrefix(all, lines(0, count, "Up", nicName)) // also the machine's other NICs
+			rest := strings.TrimPrefix(all, lines(0, count, "Up", nicName)) // without the machine's other NICs
 
 			p := n.pod("trainer")
 			n.attachRails(p, count)
@@ -96,7 +97,7 @@ func TestIbdev2netdevOfHostAndPod(t *testing.T) {
 	}
 }
 
-// rdmaOf is what "railctl show -o json" says of an attachment's RDMA.
+// rdmaOf is the RDMA part of an attachment in "railctl show -o json".
 type rdmaOf struct {
 	IfName string
 	RDMA   *struct {
@@ -160,7 +161,7 @@ func TestShowHasTheRDMAOfAnAttachment(t *testing.T) {
 	}
 }
 
-// tables compares the tables with what the JSON says.
+// tables compares the tables with the JSON.
 func (n *node) tables(mode rdma.Mode, list []rdmaOf) {
 	n.t.Helper()
 	for _, wide := range []bool{false, true} {
@@ -186,8 +187,8 @@ func (n *node) tables(mode rdma.Mode, list []rdmaOf) {
 	}
 }
 
-// changes looks at what show says of an interface whose port is down, whose
-// address has gone, and whose device has gone, as long as that lasts.
+// changes compares the output of show for an interface whose port is down,
+// whose address is gone, and whose device is gone.
 func (n *node) changes(p *pod) {
 	n.t.Helper()
 	p.IP("link", "set", "net1", "down")
@@ -203,7 +204,7 @@ func (n *node) changes(p *pod) {
 	n.shows("the address again", func(a rdmaOf) bool { return !a.RDMA.Devices[0].GIDs[0].Missing })
 }
 
-// shows waits until show says it of the first attachment.
+// shows waits until is holds for the first attachment in show.
 func (n *node) shows(what string, is func(rdmaOf) bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -285,7 +286,7 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	out, _ := mode(0)
 	has("shown", out, "now:      shared: every network namespace", "at boot:  shared, the kernel's default")
 
-	// A pod is there: the kernel refuses, and the reboot is to do it.
+	// A pod exists: the kernel refuses, and a reboot is needed.
 	p := testnet.NewNetns(t, "pod")
 	out, errOut := mode(1, "exclusive")
 	has("with a pod, done", out, rdma.BootFile+" is written: the mode is exclusive from the next boot on.")
@@ -298,9 +299,9 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	_, errOut = mode(1, "exclusive", "--now-only")
 	has("now only", errOut, "railctl rdma mode exclusive --persist-only) and reboot")
 	mode(0, "exclusive", "--persist-only")
-	mode(0, "shared", "--now-only") // it is that already
+	mode(0, "shared", "--now-only") // it is in that mode already
 
-	// Nothing hinders any more, once the kernel has taken the namespace down.
+	// Nothing prevents the change once the kernel has destroyed the namespace.
 	p.Delete()
 	n.setMode(rdma.Shared)
 	out, _ = mode(0, "exclusive")

@@ -51,8 +51,8 @@ func (n *node) core(ns *link.Netns) *rdma.Core {
 	return core
 }
 
-// rdmaState returns what the test compares of the eight rails' RDMA devices that a
-// namespace has: name, GUID, parent and uverbs number of each.
+// rdmaState returns the compared facts about the eight rails' RDMA devices in a
+// namespace: name, GUID, parent and uverbs number of each.
 func (n *node) rdmaState(ns *link.Netns) map[string]string {
 	n.t.Helper()
 	return n.rdmaIn(ns, ofRail) // the machine has more NICs
@@ -330,7 +330,7 @@ func TestUverbsNumbersStayThroughParallelAddsAndDels(t *testing.T) {
 	t.Logf("8 parallel ADDs: %s; 8 parallel DELs: %s", adds, dels)
 }
 
-// MkdirState makes the state directory before many want to.
+// MkdirState makes the state directory before concurrent calls need it.
 func (n *node) MkdirState() {
 	n.t.Helper()
 	l, err := ledger.Open(n.state)
@@ -341,7 +341,7 @@ func (n *node) MkdirState() {
 }
 
 // allAtOnce makes a call for the NIC of each rail to the pod of that rail, all
-// at the same time.
+// concurrently.
 func (n *node) allAtOnce(verb string, pods []*pod) time.Duration {
 	n.t.Helper()
 	began := time.Now()
@@ -371,7 +371,7 @@ func TestRDMADevicesComeHomeFromADeadPod(t *testing.T) {
 			for range rounds(t, 1) {
 				p := n.pod("trainer")
 				n.lendRails(p, rails)
-				// The pod renames what it has, to names of the host's others.
+				// The pod renames its devices to names of the host's others.
 				core := n.core(p.Netns.Netns)
 				d, err := core.ByName("mlx5_3")
 				if err != nil {
@@ -413,7 +413,7 @@ func (n *node) endRails(p *pod, count int) {
 }
 
 // railsAreHome waits until the netdevs and RDMA devices of all rails are in
-// init_net, under whatever name.
+// init_net, under any name.
 func (n *node) railsAreHome() {
 	n.t.Helper()
 	core := n.core(n.Netns.Netns)
@@ -444,7 +444,7 @@ func (n *node) sweepBy(container string) {
 	conf := n.config(0, map[string]any{"type": "macvlan", "device": nil, "master": "lo0", "rdma": "off"})
 	c := p.call("ADD", "net9", conf)
 	c.Plugin = "macvlan"
-	// Its master does not exist, so it fails; it has swept before.
+	// Its master does not exist, so it fails after its sweep.
 	if _, err := n.Run(c); err == nil {
 		n.t.Error("an ADD on a master that does not exist succeeded")
 	}
@@ -471,7 +471,7 @@ func TestCheckNoticesWhatHappenedToRDMA(t *testing.T) {
 	out := n.MustRun(p.call("ADD", "net1", n.config(0, nil)))
 	check := p.call("CHECK", "net1", n.config(0, map[string]any{"prevResult": json.RawMessage(out)}))
 	n.MustRun(check)
-	// Somebody takes the RDMA device away from the pod.
+	// Take the RDMA device away from the pod.
 	core, host := n.core(p.Netns.Netns), n.core(n.Netns.Netns)
 	d, err := core.ByName("mlx5_0")
 	if err != nil {
@@ -485,7 +485,7 @@ func TestCheckNoticesWhatHappenedToRDMA(t *testing.T) {
 	n.endRails(p, 1)
 }
 
-// A flap of the link is no fault of the pod.
+// A flap of the link is not the pod's fault.
 func TestCheckOfAPodWhoseCableIsOut(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "")
 	n.up(1)
@@ -506,7 +506,7 @@ func TestCheckOfAPodWhoseCableIsOut(t *testing.T) {
 	}
 	out := n.MustRun(call("ADD", "required", nil))
 	n.MustRun(call("CHECK", "required", out))
-	n.IP("link", "set", nicName(0), "down") // the port, and with it the carrier of all that lies on it
+	n.IP("link", "set", nicName(0), "down") // the port, and with it the carrier of all links on it
 	n.MustRun(call("CHECK", "auto", out))
 	_, err := n.Run(call("CHECK", "required", out))
 	mustFail(t, err, cnierr.Mismatch, "port 1 of mlx5_0 is DOWN", "cable")

@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// rotate renames each device of the namespaces to the name of the next one. Names are
-// unique in the machine: so by a spare one.
+// rotate renames each device of the namespaces to the name of the next one,
+// through a spare name, because names are unique in the machine.
 func (n *node) rotate(in []*link.Netns, names []string) {
 	n.t.Helper()
 	rename := func(i int, from, to string) {
@@ -40,8 +40,8 @@ func (n *node) rotate(in []*link.Netns, names []string) {
 	rename(0, "spare", names[1])
 }
 
-// Pods exchange the names of their RDMA devices, which are unique in the machine:
-// each stands in the way of another that comes home.
+// Pods exchange the names of their RDMA devices, which are unique in the
+// machine: each name blocks the return of another device.
 func TestRDMADevicesThatExchangedNamesComeHome(t *testing.T) {
 	type ending struct {
 		devices, pods int

@@ -29,13 +29,13 @@ import (
 
 func init() { drives = true }
 
-// The machine of the first boot ends the way a power failure ends it; it says
-// when by this word.
+// The machine of the first boot is killed, as by a power failure, when it
+// prints this text.
 const powerMayFail = "the power may fail now"
 
 // TestNICsComeHomeWhenThePowerFails runs itself in two boots of a machine with
-// one disk, on which the state directory is: the first one lends, and is killed.
-// The API server is here, and knows of nothing.
+// one disk, which has the state directory: the first one lends, and is killed.
+// The API server runs on the host, without interruption.
 func TestNICsComeHomeWhenThePowerFails(t *testing.T) {
 	switch os.Getenv("RIG_BOOT") {
 	case "1":
@@ -82,7 +82,7 @@ func TestNICsComeHomeWhenThePowerFails(t *testing.T) {
 	}
 }
 
-// held returns how many addresses the cluster's pools say are held.
+// held returns the number of addresses in the cluster's pools.
 func held(t *testing.T, plane *controlplane.Plane) (n int) {
 	t.Helper()
 	var pools struct {
@@ -104,7 +104,7 @@ func held(t *testing.T, plane *controlplane.Plane) (n int) {
 	return n
 }
 
-// boot runs this test in a machine, and kills that when it says so.
+// boot runs this test in a machine, and kills that at powerMayFail.
 func boot(t *testing.T, env []string) (string, error) {
 	t.Helper()
 	program, err := os.Executable()
@@ -122,7 +122,7 @@ func boot(t *testing.T, env []string) (string, error) {
 	ctx, kill := context.WithCancel(t.Context())
 	defer kill()
 	said := &listener{heard: kill}
-	// The machine does not outlive the program.
+	// The machine must not outlive the program.
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "tools", "rig"), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = said, said
@@ -130,7 +130,7 @@ func boot(t *testing.T, env []string) (string, error) {
 	return string(said.text), err
 }
 
-// listener keeps what is written, and says when powerMayFail was.
+// listener keeps the output, and closes a channel at powerMayFail.
 type listener struct {
 	text  []byte
 	heard func()
@@ -160,7 +160,8 @@ func diskNode(t *testing.T) *node {
 	return n
 }
 
-// diskLoan is what of the loans of the first boot the second has to know.
+// diskLoan holds the facts about a loan of the first boot that the second
+// needs.
 type diskLoan struct{ Config, Netns string }
 
 const (
@@ -177,8 +178,8 @@ func (n *node) diskConfig(rail int) string {
 	}})
 }
 
-// lendUntilThePowerFails lends all rails, ends and begins some of it again, and
-// lets a DEL wait for an API server that is away.
+// lendUntilThePowerFails lends all rails, ends and repeats some loans, and lets
+// a DEL wait for an unreachable API server.
 func lendUntilThePowerFails(t *testing.T) {
 	n := diskNode(t)
 	p := n.pod(rebootedPod)
@@ -188,11 +189,11 @@ func lendUntilThePowerFails(t *testing.T) {
 		n.MustRun(c)
 		loans = append(loans, diskLoan{c.Config, c.Netns})
 	}
-	// Of the last rail the record is an older one's successor.
+	// The record of the last rail replaces an older one.
 	last := p.call("DEL", podName(rails-1), loans[rails-1].Config)
 	n.MustRun(last)
 	n.MustRun(last.With("ADD"))
-	// Of a pod with an address of the cluster the DEL finds no way to the server.
+	// The DEL of a pod with an address of the cluster cannot reach the server.
 	c := p.call("ADD", "net1", n.config(0, map[string]any{"device": nil, "ipam": map[string]any{
 		"type": "whereabouts", "range": "172.31.99.0/24", "kubernetes": map[string]any{"kubeconfig": apiAccount},
 	}}))
@@ -206,7 +207,7 @@ func lendUntilThePowerFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the plugins write outlives the machine by their doing, this by ours.
+	// The plugins sync their own files; this one is ours.
 	f, err := os.Create(diskLoans)
 	if err == nil {
 		_, err = f.Write(text)
@@ -219,8 +220,9 @@ func lendUntilThePowerFails(t *testing.T) {
 	select {}
 }
 
-// findAfterTheReset is the node after the reset: its NICs are as its drivers and
-// its administrator make them, and the ledger says that they are lent.
+// findAfterTheReset runs on the node after the reset: its NICs are as its
+// drivers and its administrator make them, and the ledger still says that they
+// are lent.
 func findAfterTheReset(t *testing.T) {
 	n := diskNode(t)
 	before, devices := n.State(), n.allRDMA()
@@ -237,7 +239,8 @@ func findAfterTheReset(t *testing.T) {
 			t.Errorf("the record of %s is not whole: %+v", r.Key, r)
 		}
 	}
-	// The runtime ends what it remembers; the pods' netns are not there any more.
+	// The runtime ends the attachments that it remembers; the pods' netns no
+	// longer exist.
 	for rail := range rails / 2 {
 		n.MustRun(testnet.Call{
 			Plugin: "host-device", Verb: "DEL", ContainerID: rebootedPod, IfName: podName(rail),
@@ -250,13 +253,13 @@ func findAfterTheReset(t *testing.T) {
 			t.Errorf("%s is recorded after its DEL", r.Key)
 		}
 	}
-	// The store of addresses forgets all at its first use after a boot.
+	// The local store forgets all addresses at its first use after a boot.
 	if held := testnet.Leftovers(t, filepath.Join(n.state, "ipam")); len(left) != rails/2 || len(held) > 0 {
 		t.Errorf("after %d DELs: %d records, and addresses %v", rails/2, len(left), held)
 	}
 	n.as(before, devices)
-	// The others are settled by the agent, which frees what waited for the API
-	// server as well, and the next ADD gets what was free.
+	// The agent ends the others, and frees the addresses that waited for the
+	// API server; the next ADD gets a free NIC.
 	if n.waiting() != 1 {
 		t.Errorf("%d frees wait for the API server, want 1", n.waiting())
 	}
@@ -281,7 +284,7 @@ func findAfterTheReset(t *testing.T) {
 	}
 }
 
-// waiting returns how many frees are journalled.
+// waiting returns the number of entries in the journal.
 func (n *node) waiting() int {
 	n.t.Helper()
 	frees, err := store.Journal{Path: filepath.Join(n.state, "ipam-journal")}.Waiting()

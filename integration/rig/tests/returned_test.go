@@ -16,14 +16,14 @@ import (
 )
 
 // TestWhatThePodDidToTheDeviceDoesNotComeHome is the part of the table that a
-// NIC of hardware has and a veth has not, once with a DEL and once with a pod
+// NIC of hardware has and a veth lacks, once with a DEL and once with a pod
 // that dies.
 func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 	n := newNode(t)
-	n.setMode(rdma.Exclusive) // the RDMA device goes along
+	n.setMode(rdma.Exclusive) // the RDMA device moves too
 	t.Cleanup(func() { n.setMode(rdma.Shared) })
 	n.furnish(1)
-	n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 on") // also while nothing holds it down
+	n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 on") // also while nothing keeps it down
 	t.Cleanup(func() { n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 off") })
 	config := n.config(0, map[string]any{"rdma": "required"})
 	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
@@ -100,8 +100,8 @@ func TestChainedRDMADeviceComesHomeAsItWas(t *testing.T) {
 	}
 }
 
-// A record of a version that kept no settings of RDMA devices, nor the reasons for
-// holding a NIC down.
+// A record of a version that kept neither settings of RDMA devices nor the
+// reasons of protodown.
 func TestOldRecordStillBringsTheNICAndItsRDMADeviceHome(t *testing.T) {
 	n := newNode(t)
 	n.setMode(rdma.Exclusive)
@@ -131,7 +131,7 @@ func TestOldRecordStillBringsTheNICAndItsRDMADeviceHome(t *testing.T) {
 	}
 }
 
-// ageRecord takes from the only record what older versions did not keep.
+// ageRecord removes from the only record what older versions did not keep.
 func (n *node) ageRecord() {
 	n.t.Helper()
 	l, err := ledger.Open(n.state)
@@ -177,8 +177,8 @@ func TestVirtualFunctionsKeepTheirSettingsWhenTheirNICComesHome(t *testing.T) {
 	}
 }
 
-// returned returns the notes of NICs that did not come home as they were, and
-// forgets it.
+// returned returns the notes about NICs that were not returned as they were,
+// and clears them.
 func (n *node) returned() string {
 	n.t.Helper()
 	l, err := ledger.Open(n.state)

@@ -46,8 +46,8 @@ func TestEverySelectorFindsANICOnItsPCIFunction(t *testing.T) {
 	}
 }
 
-// checkResult checks what ADD said of the NIC; the PCI address and the MTU are
-// told from cniVersion 1.1.0 on.
+// checkResult checks the NIC in ADD's result; the PCI address and the MTU are
+// in it from cniVersion 1.1.0 on.
 func checkResult(t *testing.T, out []byte, mac string, newest bool) {
 	t.Helper()
 	var result current.Result

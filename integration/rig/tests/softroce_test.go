@@ -72,7 +72,7 @@ func (n *node) allRDMA() map[string]string {
 	return n.rdmaIn(n.Netns.Netns, func(string) bool { return true })
 }
 
-// end returns what the record says of the pod's RDMA.
+// end returns the pod's RDMA in the record.
 func (n *node) end(p *pod) verbs.End {
 	n.t.Helper()
 	for _, r := range n.records() {

@@ -15,7 +15,7 @@ import (
 
 const driver = "/sys/bus/pci/drivers/mlx5_core/"
 
-// leavings are ways in which a NIC goes away for good or for a while, and how
+// leavings are ways in which a NIC disappears for good or for a while, and how
 // it comes back.
 var leavings = map[string]struct{ leave, back func(*testing.T) }{
 	"unplugged": {
@@ -49,7 +49,7 @@ func TestAttachmentOfANICThatIsGoneEnds(t *testing.T) {
 				if l, err := n.ByName(nicName(0)); !errors.Is(err, link.ErrNotFound) {
 					t.Errorf("%s is on the host: %+v, %v", nicName(0), l, err)
 				}
-				// It comes back as a new NIC does, and can be lent again.
+				// It comes back as a new NIC, and can be lent again.
 				c.back(t)
 				n.up(1)
 				before := n.State()
@@ -63,7 +63,7 @@ func TestAttachmentOfANICThatIsGoneEnds(t *testing.T) {
 }
 
 // The NIC is back on the host before its attachment ends: as the kernel makes
-// it, without what its administrator had set.
+// it, without its administrator's settings.
 func TestNICThatWasAwayForAWhileIsBroughtIntoOrder(t *testing.T) {
 	for name, c := range leavings {
 		t.Run(name, func(t *testing.T) {
@@ -96,9 +96,9 @@ func TestVirtualFunctionThatIsRemovedWhileLentIsForgotten(t *testing.T) {
 	n.untouched(before)
 }
 
-// TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten has an administrator make
-// the functions again: at the same place there is another NIC then, with another
-// MAC and GUID, on the host or in the next pod.
+// TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten has an administrator
+// make the functions again: the place then has another NIC, with another MAC
+// and GUID, on the host or in the next pod.
 func TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten(t *testing.T) {
 	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
 	for name, lentAgain := range map[string]bool{"": false, "and lent again": true} {

@@ -17,10 +17,10 @@ import (
 )
 
 // TestVirtualFunctionsTakeTheirRDMADevicesAlong lends two virtual functions of
-// one NIC to two pods, as Multus asks for it: a device plugin has chosen the
+// one NIC to two pods, as Multus requests it: a device plugin has chosen the
 // functions, and Multus injects them as deviceID and pciBusID into a
-// configuration that names no NIC. What the NIC itself and its other functions
-// have stays on the host.
+// configuration that names no NIC. The RDMA devices of the NIC itself and of
+// its other functions stay on the host.
 func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
@@ -37,7 +37,7 @@ func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 	for i, function := range []int{1, 3} {
 		target := readLink(t, fmt.Sprintf("%svirtfn%d", physical, function))
 		pci := filepath.Base(target)
-		// The device plugin has left what it knows, for Multus and the pod.
+		// The device plugin has left its information, for Multus and the pod.
 		info := filepath.Join("/var/run/k8s.cni.cncf.io/devinfo/dp", "rig-"+pci+"-device.json")
 		if err := os.MkdirAll(filepath.Dir(info), 0o755); err != nil {
 			t.Fatal(err)
@@ -80,9 +80,9 @@ func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 	}
 }
 
-// TestNobodyAsksForVirtualFunctions counts how often the driver is asked for one:
-// a real one asks its firmware, with the lock held that every change of any link
-// takes.
+// TestNobodyAsksForVirtualFunctions counts how often the driver is asked for
+// virtual functions: a real one asks its firmware, under the lock that every
+// change of any link takes.
 func TestNobodyAsksForVirtualFunctions(t *testing.T) {
 	n := newNode(t)
 	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// End is one of the two that speak.
+// End is one of the two ends.
 type End struct {
 	Netns   string // name, as for `ip netns exec`
 	Device  string // RDMA device that it has there
 	GID     int    // index of its GID
-	Address string // by which the other finds it, on TCP and with that GID
+	Address string // at which the other end finds it, by TCP and with that GID
 }
 
 // limit bounds one conversation.
 const limit = time.Minute
 
-// port is the TCP port on which the server tells where to write: the default
-// of both programs.
+// port is the TCP port on which the server sends its memory's address: the
+// default of both programs.
 const port = 18515
 
 // PingPong has both ends write to each other in turn and returns the client's
@@ -39,8 +39,8 @@ func PingPong(ctx context.Context, turns int, server, client End) (string, error
 }
 
 // Bandwidth has the client write a number of messages of 64 KiB into the
-// server's memory and returns what ib_write_bw says of it, in Gbit/s: the average
-// over all messages.
+// server's memory and returns the average of ib_write_bw over all messages, in
+// Gbit/s.
 func Bandwidth(ctx context.Context, messages int, server, client End) (float64, error) {
 	out, err := converse(ctx, server, client, "ib_write_bw", "-n", strconv.Itoa(messages), "-s", "65536", "-F", "-x")
 	if err != nil {
@@ -57,8 +57,8 @@ func Bandwidth(ctx context.Context, messages int, server, client End) (float64, 
 	return 0, fmt.Errorf("ib_write_bw printed no bandwidth:\n%s", out)
 }
 
-// converse runs a program twice and returns what the client said. The last
-// option is that for the GID's index.
+// converse runs a program twice and returns the client's output. The last
+// option is the one for the GID's index.
 func converse(ctx context.Context, server, client End, program ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -81,7 +81,7 @@ func converse(ctx context.Context, server, client End, program ...string) (strin
 		err = c.Run()
 	}
 	if err != nil {
-		cancel() // the server waits for ever
+		cancel() // the server waits forever
 	}
 	if err := errors.Join(err, <-ended); err != nil {
 		return "", fmt.Errorf("%s: %w\nserver:\n%s\nclient:\n%s", program[0], err, said[0].Bytes(), said[1].Bytes())
@@ -89,8 +89,9 @@ func converse(ctx context.Context, server, client End, program ...string) (strin
 	return said[1].String(), nil
 }
 
-// listening waits until the netns of a process has a listener on the port. What
-// has ended meanwhile is told, and kept in ended.
+// listening waits until the netns of a process has a listener on the port. It
+// returns the error of a program that has ended meanwhile, and puts it back
+// into ended.
 func listening(ctx context.Context, pid int, ended chan error) error {
 	listener := fmt.Sprintf(":%04X", port)
 	for {

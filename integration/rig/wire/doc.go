@@ -1,4 +1,3 @@
-// Package wire is how the guest talks to the host: over a serial port, in
-// frames. A test's output goes through as it is, and the guest says what it
-// does beside it.
+// Package wire is the protocol between guest and host: frames over a serial
+// port, with the test's unchanged output and the guest's events.
 package wire

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Kind says what a frame carries.
+// Kind is the kind of a frame's content.
 type Kind byte
 
 // The kinds. They are letters so that garbage on the line is soon noticed.
@@ -20,7 +20,7 @@ const (
 	News   Kind = 'n' // an [Event] in JSON
 )
 
-// What an event tells.
+// Values of Event.What.
 const (
 	Booted  = "booted"  // the guest's first process runs
 	Started = "started" // the test begins
@@ -28,7 +28,7 @@ const (
 	Ended   = "ended"   // the test has ended; see Code and Taint
 )
 
-// Event is what the guest says of itself.
+// Event is a report of the guest.
 type Event struct {
 	Name   string  `json:"name"`
 	Uptime float64 `json:"uptime"` // seconds since the guest's kernel began
@@ -37,7 +37,7 @@ type Event struct {
 	Text   string  `json:"text,omitempty"`
 }
 
-// Job is what the guest is to run.
+// Job describes the test to run in the guest.
 type Job struct {
 	Args   []string `json:"args"` // of the test binary, which is at [TestBinary]
 	Env    []string `json:"env"`
@@ -45,7 +45,7 @@ type Job struct {
 	Module string   `json:"module"` // parameters of fakerdma
 }
 
-// Where things lie in the guest.
+// Paths in the guest.
 const (
 	Root       = "/rig"
 	JobFile    = Root + "/job.json"
@@ -55,13 +55,13 @@ const (
 	Modules    = Root + "/modules"
 	LoadOrder  = Modules + "/order" // file names with parameters, one a line
 	NICModule  = Modules + "/fakerdma.ko"
-	SoftRoCE   = Modules + "/softroce"    // as LoadOrder, of what is loaded on demand
-	Devices    = Modules + "/devices"     // as LoadOrder, of drivers for what a machine may be given
-	NoSoftRoCE = Modules + "/no-softroce" // there in its place: why the rig has none
+	SoftRoCE   = Modules + "/softroce"    // as LoadOrder, of modules that are loaded on demand
+	Devices    = Modules + "/devices"     // as LoadOrder, of drivers for a machine's optional devices
+	NoSoftRoCE = Modules + "/no-softroce" // present in its place: why the rig has none
 )
 
 // The NIC of a machine that reaches its host: its own address, and the one that
-// stands for the host's.
+// represents the host's.
 const (
 	Address = "10.0.2.15/24"
 	Reached = "10.0.2.100:6443"
@@ -123,7 +123,7 @@ func (w *Writer) Tell(e Event) error {
 	return w.frame(News, text)
 }
 
-// Frame is what was read: output, or an event.
+// Frame is a received frame: output, or an event.
 type Frame struct {
 	Kind  Kind
 	Bytes []byte

@@ -40,7 +40,8 @@ func (s *Store) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (n
 	return addr, err
 }
 
-// allocate returns owner its address, old or new. The caller holds the lock.
+// allocate assigns owner an address, or returns its old one. The caller holds
+// the lock.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
 	held, err := p.heldBy(owner)
 	if err != nil {

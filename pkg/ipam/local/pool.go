@@ -238,7 +238,7 @@ func (p *pool) unlock() {
 	p.pages = nil
 }
 
-// release returns a lock back; closing its file cannot leave it locked.
+// release releases a lock. Closing its file always unlocks it.
 func release(l *statefile.Lock) { _ = l.Unlock() }
 
 // tidy removes what killed processes left (temporary files, links and

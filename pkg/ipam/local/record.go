@@ -120,9 +120,9 @@ func (p *pool) corrupt(err error, path, cure string) error {
 	return failure.WithCure(failure.Wrap(err, failure.BadRecord, "address record %s is corrupt", path), cure)
 }
 
-// setAside returns the unreadable record of addr another name, and puts one
-// without an owner in its place. The link comes first, so that at no time the
-// address looks free. The caller holds the lock.
+// setAside renames the unreadable record of addr and puts one without an owner
+// in its place. The link comes first, so that the address never looks free. The
+// caller holds the lock.
 func (p *pool) setAside(addr netip.Addr) (string, error) {
 	name := recordName(addr)
 	now := p.store.now().UTC()

@@ -112,7 +112,8 @@ func nodeName(configurationPath string) (string, error) {
 		`write it into the file "nodename" in the directory configuration_path`)
 }
 
-// masked returns addresses of a slice the mask of the whole range.
+// masked replaces the mask of addresses of a slice with that of the whole
+// range.
 func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 	if !c.slice.Prefix.IsValid() {
 		return got

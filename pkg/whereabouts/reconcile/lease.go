@@ -97,7 +97,7 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 // errLeaseLost ends the work of one that could not renew its Lease.
 var errLeaseLost = errors.New("another reconciler may have the Lease " + leaseName)
 
-// keep does the work while it renews the Lease and returns the Lease back.
+// keep runs work while it renews the Lease, and then releases the Lease.
 func (l lease) keep(ctx context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
