@@ -41,6 +41,18 @@ type agentFlags struct {
 // run runs rail-agent with its arguments, until ctx ends. It returns the exit
 // code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
+	root := newRoot(stderr)
+	root.SetArgs(args)
+	root.SetErr(stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintf(stderr, "rail-agent: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// newRoot returns the command line of rail-agent, which logs to stderr.
+func newRoot(stderr io.Writer) *cobra.Command {
 	a := &agentFlags{}
 	root := &cobra.Command{
 		Use:           "rail-agent",
@@ -60,11 +72,5 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log also what changes nothing")
 	root.AddCommand(newRun(a), newProbe(a), newIPAM(a), newUninstall(a))
-	root.SetArgs(args)
-	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(stderr, "rail-agent: %v\n", err)
-		return 1
-	}
-	return 0
+	return root
 }

@@ -94,7 +94,7 @@ func (s *stats) collect(e *exposition) {
 		e.distribution("rail_cni_end_seconds", "Time to end an attachment whose pod is gone, from when its NIC was there.", seconds, t.counts, t.sum, labels{"plugin", plugin})
 	}
 	for f, n := range s.failed {
-		e.add("rail_cni_end_failures_total", counter, "Tries to end an attachment that failed, by the error's code (see README).",
+		e.add("rail_cni_end_failures_total", counter, "Tries to end an attachment that failed, by the error's CNI code (docs/reference/errors.md).",
 			n, labels{"plugin", f.plugin, "code", strconv.FormatUint(uint64(f.code), 10)})
 	}
 }

@@ -1,0 +1,9 @@
+// Package docs tests the documentation, and lets the tests of other packages read it.
+//
+// A page that describes the code is compared with the code: keys, error codes, metrics,
+// events, records and commands. Those tests lie beside the code that they read; the
+// tests of this package check that links lead somewhere, that every page can be reached
+// from the README, and that the README and its translation say the same.
+//
+// Only tests use the package. It imports nothing of the project.
+package docs

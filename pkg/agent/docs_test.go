@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/docs"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// The other metrics are compared by package docs.
+func TestMetricsPageHasTheLabelsOfRDMACounters(t *testing.T) {
+	const page = "docs/reference/metrics.md"
+	e := &exposition{}
+	c := &rdmaCollector{agent: &agent{Options: Options{NodeName: "node1"}}, e: e, roots: map[rdma.GUID]string{1: "ens12np0"}}
+	c.tell("np_cnp_sent", 1, port{
+		device: rdma.Device{Name: "mlx5_0", NodeGUID: 2, SysImageGUID: 1}, netdev: "net1",
+		pod: ledger.Pod{Namespace: "default", Name: "trainer-0"},
+	}, "priority", "3")
+	const name = "rdma_np_cnp_sent_total"
+	section := docs.Section(t, page, "RDMA counters")
+	if e.families[name] == nil || !strings.Contains(section, name) {
+		t.Fatalf("%s: the code has no %s, or the page: %v", page, name, e.families)
+	}
+	var code, documented []string
+	for _, m := range regexp.MustCompile(`([a-z_]+)="`).FindAllStringSubmatch(e.families[name].lines[0], -1) {
+		code = append(code, m[1])
+	}
+	for _, row := range docs.Rows(section) {
+		documented = append(documented, docs.Code(row[0])...)
+	}
+	if !slices.Equal(code, documented) {
+		t.Errorf("%s has the labels %v, the code %v", page, documented, code)
+	}
+}
