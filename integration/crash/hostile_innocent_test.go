@@ -57,7 +57,7 @@ func (l *lab) innocent(worker uint64, number int) {
 
 // numbersExchanged is in the error of an ADD during which another RDMA device
 // was moved without rail-cni's lock. A pod can do that, and no plugin can
-// prevent it (README, Limits).
+// prevent it (docs/guide/limits.md).
 const numbersExchanged = "something that does not take rail-cni's lock"
 
 // live checks everything that the pod was given, for a while.

@@ -375,7 +375,7 @@ func (l *lab) recorded(k ledger.Key) bool {
 }
 
 // atHome describes a NIC on the host, except the settings of a veth that cannot
-// be restored and are reported instead (docs/returned.md): threaded NAPI, which
+// be restored and are reported instead (docs/reference/returned.md): threaded NAPI, which
 // the kernel changes only where NAPI instances exist, and a veth without GRO
 // has none; and addr_assign_type, because the kernel never resets the fact that
 // a MAC was set.

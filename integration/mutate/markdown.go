@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markdown returns the table of docs/returned.md.
+// Markdown returns the table of docs/reference/returned.md.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| what a pod sets | by | after DEL | tried on |\n|---|---|---|---|\n")

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/conformance-whereabouts.md")
+var update = flag.Bool("update", false, "write docs/reference/conformance-whereabouts.md")
 
-const document = "../../docs/conformance-whereabouts.md"
+const document = "../../docs/reference/conformance-whereabouts.md"
 
 // scenario is one behavior of one key: the same calls of both plugins, each in
 // a namespace of its own.

@@ -4,7 +4,7 @@
 // after servers and processes have died. It has tests only; "make test" builds
 // the binaries that they run.
 //
-// docs/conformance-whereabouts.md is the table of differences. It is written by
+// docs/reference/conformance-whereabouts.md is the table of differences. It is written by
 // "go test ./integration/whereabouts -run Conformance -update", and the test
 // fails if it is stale.
 package whereabouts

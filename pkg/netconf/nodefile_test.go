@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/docs"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
@@ -227,9 +228,10 @@ func FuzzNodeFile(f *testing.F) {
 	})
 }
 
-// What the README shows must be what the code takes, with every key.
-func TestREADMEsNodeFileIsTaken(t *testing.T) {
-	_, block, _ := strings.Cut(section(t, "The node file"), "```yaml\n")
+// What the page shows must be what the code takes, with every key.
+func TestNodeFileOfThePageIsTaken(t *testing.T) {
+	page := docs.Page(t, "docs/reference/node-file.md")
+	_, block, _ := strings.Cut(page, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
 	n := &NodeFile{}
 	if err := n.parse([]byte(block)); err != nil {
@@ -238,7 +240,9 @@ func TestREADMEsNodeFileIsTaken(t *testing.T) {
 	if len(n.NICs) == 0 || n.Allow == nil || len(n.Paths) == 0 {
 		t.Errorf("a key is missing: %+v", n)
 	}
-	if !strings.Contains(section(t, "The node file"), DefaultNodeFile) || !strings.Contains(section(t, "The node file"), NodeFileEnv) {
-		t.Error("the places are not named")
+	for _, place := range []string{DefaultNodeFile, InstalledNodeFile, NodeFileEnv} {
+		if !strings.Contains(page, place) {
+			t.Errorf("the place %s is not named", place)
+		}
 	}
 }

@@ -147,8 +147,8 @@ func (b *bench) clearPod() {
 }
 
 func TestDocsTellWhatBecomesOfEverySetting(t *testing.T) {
-	text := string(readFile(t, "../../../docs/returned.md"))
+	text := string(readFile(t, "../../../docs/reference/returned.md"))
 	if !strings.Contains(text, mutate.Markdown()) {
-		t.Errorf("docs/returned.md is to have this table:\n%s", mutate.Markdown())
+		t.Errorf("docs/reference/returned.md is to have this table:\n%s", mutate.Markdown())
 	}
 }

@@ -2,18 +2,21 @@ package netconf
 
 import (
 	"maps"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/docs"
 )
 
-// TestREADMEHasEveryKey compares the tables of the README with the fields that
+const keysPage = "docs/reference/keys.md"
+
+// TestKeysPageHasEveryKey compares the tables of the page with the fields that
 // configurations are decoded into: a key that the code reads must be
 // documented, and a documented one must exist.
-func TestREADMEHasEveryKey(t *testing.T) {
+func TestKeysPageHasEveryKey(t *testing.T) {
 	common := keysOf(Common{})
 	for key := range keysOf(whereaboutsNet{}) {
 		if !strings.HasPrefix(key, "ipam.") {
@@ -29,19 +32,19 @@ func TestREADMEHasEveryKey(t *testing.T) {
 	} {
 		have := documented(t, section)
 		for _, key := range slices.Sorted(maps.Keys(without(want, have))) {
-			t.Errorf("README, %s: the key %q is not documented", section, key)
+			t.Errorf("%s, %s: the key %q is not documented", keysPage, section, key)
 		}
 		for _, key := range slices.Sorted(maps.Keys(without(have, want))) {
-			t.Errorf("README, %s: the code has no key %q", section, key)
+			t.Errorf("%s, %s: the code has no key %q", keysPage, section, key)
 		}
 	}
 }
 
-func TestREADMEHasTheDefaults(t *testing.T) {
-	text := section(t, "Every plugin") + section(t, "whereabouts")
+func TestKeysPageHasTheDefaults(t *testing.T) {
+	text := docs.Section(t, keysPage, "Every plugin") + docs.Section(t, keysPage, "whereabouts")
 	for _, want := range append(WhereaboutsFlatFiles()[:1], DefaultStateDir, "`"+StoreLocal+"`", "`"+StoreKubernetes+"`") {
 		if !strings.Contains(text, want) {
-			t.Errorf("README: %q is not in it", want)
+			t.Errorf("%s: %q is not in it", keysPage, want)
 		}
 	}
 }
@@ -94,37 +97,20 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 func documented(t *testing.T, title string) map[string]bool {
 	t.Helper()
 	keys := map[string]bool{}
-	for line := range strings.Lines(section(t, title)) {
+	for line := range strings.Lines(docs.Section(t, keysPage, title)) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
 		first, _, _ := strings.Cut(line[2:], " | ")
 		for _, m := range quoted.FindAllStringSubmatch(first, -1) {
 			if keys[m[1]] {
-				t.Errorf("README, %s: %q is there twice", title, m[1])
+				t.Errorf("%s, %s: %q is there twice", keysPage, title, m[1])
 			}
 			keys[m[1]] = true
 		}
 	}
 	if len(keys) == 0 {
-		t.Fatalf("README, %s: no table of keys", title)
+		t.Fatalf("%s, %s: no table of keys", keysPage, title)
 	}
 	return keys
-}
-
-// section returns the text below a heading of the third level.
-func section(t *testing.T, title string) string {
-	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, found := strings.Cut(string(readme), "\n### "+title+"\n")
-	if !found {
-		t.Fatalf("README has no section %q", title)
-	}
-	if end := strings.Index(text, "\n##"); end >= 0 {
-		text = text[:end]
-	}
-	return text
 }

@@ -5,14 +5,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"regexp"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/docs"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// codes are the codes by name. TestREADMEHasEveryCode finds a constant that is
+// codes are the codes by name. TestErrorsPageHasEveryCode finds a constant that is
 // missing here.
 var codes = map[string]uint{
 	"UnknownContainer": cnierr.UnknownContainer,
@@ -38,28 +38,25 @@ var codes = map[string]uint{
 
 var codeRow = regexp.MustCompile(`(?m)^\| (\d+) \| (\w+) \| .+ \|$`)
 
-func TestREADMEHasEveryCode(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestErrorsPageHasEveryCode(t *testing.T) {
+	const page = "docs/reference/errors.md"
 	documented := map[string]string{}
-	for _, row := range codeRow.FindAllStringSubmatch(string(readme), -1) {
+	for _, row := range codeRow.FindAllStringSubmatch(docs.Page(t, page), -1) {
 		documented[row[2]] = row[1]
 	}
 	for name, code := range codes {
 		if have := documented[name]; have != fmt.Sprint(code) {
-			t.Errorf("README: the code of %s is %q, not %d", name, have, code)
+			t.Errorf("%s: the code of %s is %q, not %d", page, name, have, code)
 		}
 	}
 	for name := range documented {
 		if _, ok := codes[name]; !ok {
-			t.Errorf("README: the code has no %s", name)
+			t.Errorf("%s: the code has no %s", page, name)
 		}
 	}
 	for _, name := range constants(t) {
 		if _, ok := codes[name]; !ok {
-			t.Errorf("the code %s is not in this test's table, nor perhaps in the README", name)
+			t.Errorf("the code %s is not in this test's table, nor perhaps in %s", name, page)
 		}
 	}
 }

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/docs"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+const (
+	railctlPage         = "docs/guide/railctl.md"
+	hostDevicePage      = "docs/guide/host-device.md"
+	rdmaModesPage       = "docs/guide/rdma-modes.md"
+	troubleshootingPage = "docs/guide/troubleshooting.md"
+)
+
+func TestRailctlPageHasEveryCommand(t *testing.T) {
+	text := docs.Page(t, railctlPage)
+	for _, c := range newRoot().Commands() {
+		contains(t, railctlPage, text, "railctl "+c.Name())
+	}
+}
+
+func TestPagesNameRealCommands(t *testing.T) {
+	line := regexp.MustCompile(`(?m)^(?:\$ )?railctl ([a-z0-9]+)((?: [a-z]+)?)(?: (--[a-z-]+))?`)
+	seen := 0
+	for _, page := range []string{"README.md", railctlPage, rdmaModesPage, "docs/guide/addresses.md", "docs/guide/install.md", "deployments/README.md"} {
+		root := newRoot()
+		for _, m := range line.FindAllStringSubmatch(docs.Page(t, page), -1) {
+			seen++
+			if m[1] == "completion" { // cobra adds it at run time
+				continue
+			}
+			cmd, rest, err := root.Find(strings.Fields(m[1] + m[2]))
+			if err != nil || cmd == root || cmd.HasSubCommands() && len(rest) > 0 {
+				t.Errorf("%s: there is no command %q", page, m[0])
+				continue
+			}
+			if m[3] != "" && cmd.Flags().Lookup(strings.TrimPrefix(m[3], "--")) == nil {
+				t.Errorf("%s: %s has no flag %s", page, m[1]+m[2], m[3])
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("only %d commands are in the pages", seen)
+	}
+}
+
+func TestCLIPageHasTheHelpOfRailctl(t *testing.T) {
+	docs.Generated(t, "docs/reference/cli.md", "railctl", docs.Commands("railctl", func(args ...string) string {
+		out, errOut, code := plainRun(args...)
+		if code != 0 || errOut != "" {
+			t.Fatalf("%v: exit code %d, stderr %q", args, code, errOut)
+		}
+		return out
+	}))
+}
+
+func TestHostDevicePageHasEveryGuardrail(t *testing.T) {
+	var have []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(docs.Section(t, hostDevicePage, "Guardrails"), -1) {
+		have = append(have, m[1])
+	}
+	if !slices.Equal(have, netconf.Overrides) {
+		t.Errorf("%s: the override keys are %v, not %v", hostDevicePage, have, netconf.Overrides)
+	}
+}
+
+// TestTroubleshootingQuotesRealErrors searches the code for the texts that the page
+// explains.
+func TestTroubleshootingQuotesRealErrors(t *testing.T) {
+	page := docs.Page(t, troubleshootingPage)
+	for file, texts := range map[string][]string{
+		"pkg/agent/binaries.go":             {"is not the plugin of rail-cni", "another program"},
+		"pkg/agent/server.go":               {"another rail-agent answers at"},
+		"pkg/attachment/part.go":            {"not found in CNI_PATH"},
+		"pkg/install/node/uninstall.go":     {"the plugins stay while they are needed:"},
+		"pkg/ipam/range.go":                 {"Could not allocate IP in range"},
+		"pkg/kube/error.go":                 {"allow it by a rule of a Role or ClusterRole"},
+		"pkg/netconf/nodefile_paths.go":     {"not open to networks on this node"},
+		"pkg/nic/guard.go":                  {"must stay on the host", "a default route of the host leaves by it", "the kernel moves it to no other network namespace (netns-local)"},
+		"pkg/nic/permit.go":                 {"not open to networks on this node"},
+		"pkg/nic/use.go":                    {"the host has TCP connections by its address"},
+		"pkg/part/loan/loan.go":             {"is lent to"},
+		"pkg/part/macvlan/delete.go":        {"but its macvlan", "is still up", "the pod moved its macvlan", "to another netns, where it is still up"},
+		"pkg/part/netdev/return.go":         {"cannot come home: the host has another link named"},
+		"pkg/part/rdmadev/rdmadev.go":       {"RDMA is in exclusive mode: a macvlan on", "cannot use its RDMA device", "the GID table of", "entries free", "are needed", `"rdma" is required, but`, "has no RDMA device in this netns"},
+		"pkg/rdma/core.go":                  {"no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"},
+		"pkg/rdma/gid.go":                   {"as GID of", "has no RoCE v2 GID for the address"},
+		"pkg/rdma/mode.go":                  {"the kernel changes the RDMA mode only while no network namespace but its first exists"},
+		"pkg/rdma/move.go":                  {"its driver does not support moving it to a network namespace", "two devices of this node were moved at the same time"},
+		"pkg/whereabouts/plugin/call.go":    {"needs an address that is unique in its cluster, and no kubeconfig is configured"},
+		"pkg/whereabouts/plugin/cluster.go": {"not done yet"},
+		"pkg/whereabouts/store/store.go":    {"the address of pool", "is freed later"},
+	} {
+		code := docs.Page(t, file)
+		for _, text := range texts {
+			contains(t, troubleshootingPage, page, text)
+			if !strings.Contains(code, text) {
+				t.Errorf("%s no longer says %q, which %s explains", file, text, troubleshootingPage)
+			}
+		}
+	}
+}
+
+func TestRDMAModesPageNamesTheFileOfTheMode(t *testing.T) {
+	contains(t, rdmaModesPage, docs.Page(t, rdmaModesPage), rdma.BootFile)
+}
