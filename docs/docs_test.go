@@ -28,7 +28,7 @@ func pages(t *testing.T) []string {
 			return err
 		}
 		switch {
-		case d.IsDir() && (relative == "bin" || relative == ".git" || relative == ".cache"):
+		case d.IsDir() && (relative == "bin" || relative == ".git" || relative == ".cache" || d.Name() == "testdata"):
 			return filepath.SkipDir
 		case !d.IsDir() && strings.HasSuffix(name, ".md"):
 			found = append(found, filepath.ToSlash(relative))
@@ -50,6 +50,7 @@ var (
 	heading  = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *#*$`)
 	linkText = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	linkTo   = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?: "[^"]*")?\)`)
+	figure   = regexp.MustCompile(`[0-9][0-9.]*[0-9]`)
 	sourceOf = regexp.MustCompile(`(?:src|srcset|href)="([^"]+)"`)
 )
 
@@ -123,10 +124,14 @@ func TestRelativeLinksAndAnchorsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// Both READMEs are doors: whoever begins at either finds every page behind at most two
-// links.
+const (
+	readmePage  = "README.md"
+	chinesePage = "README.zh-CN.md"
+)
+
+// A reader of either language finds every page behind at most two links.
 func TestEveryPageIsTwoStepsFromTheREADME(t *testing.T) {
-	for _, door := range []string{"README.md"} {
+	for _, door := range []string{readmePage, chinesePage} {
 		reached := map[string]bool{door: true}
 		from := []string{door}
 		for range 2 {
@@ -153,8 +158,50 @@ func TestEveryPageIsTwoStepsFromTheREADME(t *testing.T) {
 // A README is read at once, or not at all.
 func TestREADMEIsShort(t *testing.T) {
 	const most = 8 << 10
-	if n := len(Page(t, "README.md")); n > most {
-		t.Errorf("README.md has %d bytes, and at most %d are meant", n, most)
+	for _, page := range []string{readmePage, chinesePage} {
+		if n := len(Page(t, page)); n > most {
+			t.Errorf("%s has %d bytes, and at most %d are meant", page, n, most)
+		}
+	}
+}
+
+// The translation has the same commands, code, links, tables and sections.
+func TestBothREADMEsSayTheSame(t *testing.T) {
+	for what, of := range map[string]func(text string) []string{
+		"blocks of code": func(text string) []string { return fenced.FindAllString(text, -1) },
+		"links": func(text string) []string {
+			return slices.DeleteFunc(links(text), func(link string) bool { return link == readmePage || link == chinesePage })
+		},
+		// The order of words is another one.
+		"code": func(text string) []string {
+			return slices.Sorted(slices.Values(inline.FindAllString(fenced.ReplaceAllString(text, ""), -1)))
+		},
+		"sections": func(text string) []string {
+			var levels []string
+			for _, m := range heading.FindAllString(fenced.ReplaceAllString(text, ""), -1) {
+				level, _, _ := strings.Cut(m, " ")
+				levels = append(levels, level)
+			}
+			return levels
+		},
+		"sizes of tables": func(text string) []string {
+			var cells []string
+			for _, row := range Rows(text) {
+				cells = append(cells, fmt.Sprint(len(row)))
+			}
+			return cells
+		},
+		"figures": func(text string) []string {
+			return slices.Sorted(slices.Values(figure.FindAllString(inline.ReplaceAllString(fenced.ReplaceAllString(text, ""), ""), -1)))
+		},
+	} {
+		english, chinese := of(Page(t, readmePage)), of(Page(t, chinesePage))
+		if len(english) == 0 {
+			t.Errorf("%s has no %s", readmePage, what)
+		}
+		if !slices.Equal(english, chinese) {
+			t.Errorf("the %s differ:\n%s: %q\n%s: %q", what, readmePage, english, chinesePage, chinese)
+		}
 	}
 }
 
