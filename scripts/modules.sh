@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Prints the directory of each Go module of the tree that holds packages of
-# ours, the main one first. scripts/tools has none: it only pins tools.
+# ours, the main one first. "modules.sh all" also prints those below scripts/tools,
+# which only pin tools.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 echo .
 find integration -name go.mod -printf '%h\n' | sort
+if [[ ${1:-} == all ]]; then
+	find scripts -name go.mod -printf '%h\n' | sort
+fi

@@ -8,7 +8,7 @@ tool (
 	gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus-shim
 )
 
-require gopkg.in/k8snetworkplumbingwg/multus-cni.v4 v4.3.0
+require gopkg.in/k8snetworkplumbingwg/multus-cni.v4 v4.3.0 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -25,6 +25,7 @@ require (
 	github.com/go-openapi/jsonreference v0.20.2 // indirect
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
+	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect

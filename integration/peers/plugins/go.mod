@@ -12,7 +12,7 @@ tool (
 	github.com/containernetworking/plugins/plugins/meta/sbr
 )
 
-require github.com/containernetworking/plugins v1.9.1
+require github.com/containernetworking/plugins v1.9.1 // indirect
 
 require (
 	github.com/alexflint/go-filemutex v1.3.0 // indirect

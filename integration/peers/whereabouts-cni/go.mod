@@ -4,7 +4,7 @@ go 1.25.5
 
 tool github.com/k8snetworkplumbingwg/whereabouts/cmd
 
-require github.com/k8snetworkplumbingwg/whereabouts v0.9.4
+require github.com/k8snetworkplumbingwg/whereabouts v0.9.4 // indirect
 
 require (
 	github.com/blang/semver v3.5.1+incompatible // indirect
@@ -18,6 +18,7 @@ require (
 	github.com/go-openapi/swag v0.23.0 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/google/gnostic-models v0.7.0 // indirect
+	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/imdario/mergo v0.3.16 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
