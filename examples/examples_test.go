@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/examples"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -176,6 +177,7 @@ func TestConflistsParse(t *testing.T) {
 // TestREADME runs the commands of README.md, as a reader would paste them, in
 // namespaces of their own.
 func TestREADME(t *testing.T) {
+	need.Root(t)
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -105,6 +106,7 @@ func (l *lab) start(args ...string) *running {
 
 func (l *lab) launch(args ...string) *running {
 	l.t.Helper()
+	need.Root(l.t)
 	a := &running{t: l.t, socket: filepath.Join(l.state, "agent.sock"), ended: make(chan struct{})}
 	command := []string{filepath.Join(testnet.Bin(l.t), "rail-agent"), "run", "--state-dir", l.state, "--metrics", "off"}
 	if l.node != nil { // else the machine's own namespace

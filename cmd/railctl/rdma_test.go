@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -147,6 +148,7 @@ func modeIn(root string, args ...string) (stdout, stderr string, code int) {
 }
 
 func TestModeWithoutRDMA(t *testing.T) {
+	need.Root(t)
 	if !without.RDMA(t) { // with RDMA it is tested in integration/rig/tests
 		return
 	}
@@ -185,6 +187,7 @@ func TestModeWithoutRDMA(t *testing.T) {
 }
 
 func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
+	need.Root(t)
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "usr/sbin/update-initramfs"), 0o755); err != nil {
 		t.Fatal(err)
@@ -197,6 +200,7 @@ func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
 }
 
 func TestModeAtBootThatWouldBeInVain(t *testing.T) {
+	need.Root(t)
 	root := t.TempDir()
 	dir := filepath.Join(root, "etc/modprobe.d")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

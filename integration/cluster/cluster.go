@@ -16,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/process"
 )
 
@@ -84,10 +85,9 @@ var serial atomic.Int64
 // Start starts a cluster that ends with the test.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
+	need.Root(t)
 	c, err := New(t.Context(), t.TempDir(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(c.Report())
@@ -234,13 +234,13 @@ func (c *Cluster) find() error {
 		}
 		*place.dir = dir
 	}
-	need := []string{
+	files := []string{
 		filepath.Join(c.files.runtime, "runc"), filepath.Join(c.files.kubernetes, "kubelet"), c.KubectlPath(),
 		filepath.Join(c.files.peers, "loopback"),
 	}
-	for _, file := range need {
-		if _, err := os.Stat(file); err != nil {
-			return fmt.Errorf("something that a cluster runs is missing (run `make cluster-binaries peers`): %w", err)
+	for _, file := range files {
+		if err := need.Built(file, "cluster-binaries peers"); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // sleeper is a pod that sleeps.
@@ -102,6 +104,7 @@ func railsFallHome(t *testing.T, n *Node) {
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
+	need.Root(t)
 	before := mounts(t)
 	c, err := New(t.Context(), t.TempDir(), oneNode)
 	if err != nil {
@@ -119,6 +122,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 func TestEndsWithTheProcessThatStartedIt(t *testing.T) {
+	need.Root(t)
 	const child = "RAIL_CNI_CLUSTER_TEST_DIE"
 	if os.Getenv(child) != "" {
 		c, err := New(t.Context(), t.TempDir(), oneNode)

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/deployments/crds"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/process"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -105,9 +106,7 @@ const patience = 2 * time.Minute
 func Start(t testing.TB, o Options) *Plane {
 	t.Helper()
 	p, err := New(t.Context(), t.TempDir(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.NoError(t, err)
 	t.Cleanup(p.Close)
 	return p
 }
@@ -187,8 +186,8 @@ func (p *Plane) find() error {
 		binaries, target = append(binaries, p.binaries.scheduler, p.binaries.controllers), "cluster-binaries"
 	}
 	for _, binary := range binaries {
-		if _, err := os.Stat(binary); err != nil {
-			return fmt.Errorf("the control plane is not built (run `make %s`): %w", target, err)
+		if err := need.Built(binary, target); err != nil {
+			return fmt.Errorf("control plane: %w", err)
 		}
 	}
 	return nil

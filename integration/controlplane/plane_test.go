@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -73,8 +74,7 @@ func TestMain(m *testing.M) {
 			startTook = time.Since(began)
 		}
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+			return need.Main(err)
 		}
 		defer shared.Close()
 		if os.Getenv(dieEnv) != "" {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/crash/attacker"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -23,6 +24,7 @@ const sample, enough = 2, 10
 // TestNothingIsLostWherePluginsAreKilled kills ADD and DEL at each change, with
 // and without their children, or makes the change fail.
 func TestNothingIsLostWherePluginsAreKilled(t *testing.T) {
+	need.Root(t)
 	var modes []mode
 	for _, r := range []string{byDEL, byLateDEL, byADD, byGC, byAgent, byAgain} {
 		modes = append(modes, mode{whole: true, recovery: r})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/crash/attacker"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -31,6 +32,7 @@ const (
 // Plain pods have every capability in their network namespace, those of the other
 // variant have a user namespace that owns theirs.
 func TestHostilePodsHarmNobody(t *testing.T) {
+	need.Root(t)
 	length, err := time.ParseDuration(os.Getenv(hostileTimeVar))
 	if err != nil {
 		length = 20 * time.Second

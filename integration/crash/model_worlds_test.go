@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -52,6 +53,7 @@ func fromEnv(name string, otherwise int) int {
 // are killed. Half of the worlds have their state directory on a tmpfs, as nodes
 // do, the others on what the tests have for their files, by their seeds.
 func TestNodeDoesAsTheModelSays(t *testing.T) {
+	need.Root(t)
 	steps := fromEnv(stepsVar, 480)
 	if os.Getenv(worldVar) != "" {
 		runWorld(t, steps)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -60,6 +61,7 @@ const everyPoint = 1 << 20
 // TestPlantedBugsAreFound tests the harness: with the record written after the
 // move, or removed before the NIC is on the host, it must find losses.
 func TestPlantedBugsAreFound(t *testing.T) {
+	need.Root(t)
 	for name, bug := range map[string]struct {
 		verb, source string
 		replace      []string
@@ -91,6 +93,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 // TestModelFindsAPlantedBug tests the model by a DEL that keeps the address. To
 // find the shortest sequence, an ADD and the end, takes minutes.
 func TestModelFindsAPlantedBug(t *testing.T) {
+	need.Root(t)
 	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
 	_, said, err := startWorld(t, bin, 0, 10*sequence, 20*time.Second)
 	if err == nil || !strings.Contains(said, "the pool has ") {

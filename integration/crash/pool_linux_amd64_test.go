@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -41,11 +42,13 @@ func startPlane(t *testing.T) *controlplane.Plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plane.dir = dir
-	if plane.Plane, err = controlplane.New(context.Background(), dir, controlplane.Options{}); err != nil {
-		t.Fatal(err)
+	started, err := controlplane.New(context.Background(), dir, controlplane.Options{})
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		need.NoError(t, err)
 	}
-	return plane.Plane
+	plane.dir, plane.Plane = dir, started
+	return started
 }
 
 func stopPlane() {

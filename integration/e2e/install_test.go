@@ -15,6 +15,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -64,6 +65,7 @@ func (l *installing) files(t *testing.T, n *cluster.Node) string {
 // beginInstalling starts a cluster without rail-cni.
 func beginInstalling(t *testing.T) *installing {
 	t.Helper()
+	need.Root(t)
 	l := &installing{v1: build(t, "e2e-1"), v2: build(t, "e2e-2")}
 	began := time.Now()
 	l.lab = &lab{Cluster: cluster.Start(t, cluster.Options{Multus: cluster.Thin, Hardware: true})}

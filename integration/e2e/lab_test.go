@@ -15,6 +15,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
@@ -32,6 +33,7 @@ const patience = "--timeout=3m"
 // begin starts a cluster with the examples' NADs.
 func begin(t *testing.T, o cluster.Options) *lab {
 	t.Helper()
+	need.Root(t)
 	began := time.Now()
 	o.Plugins = cluster.OurPlugins(testnet.Bin(t))
 	l := &lab{Cluster: cluster.Start(t, o)}

@@ -12,6 +12,7 @@ import (
 	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // The control plane that all tests share, and its clients.
@@ -33,8 +34,7 @@ func TestMain(m *testing.M) {
 			err = accounts(context.Background())
 		}
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+			return need.Main(err)
 		}
 		return m.Run()
 	}())

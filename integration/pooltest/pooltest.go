@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
@@ -30,8 +31,7 @@ func Main(m *testing.M, plane **controlplane.Plane) int {
 	defer os.RemoveAll(dir)
 	p, err := controlplane.New(context.Background(), dir, controlplane.Options{Audit: true})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return need.Main(err)
 	}
 	defer p.Close()
 	*plane = p

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -32,9 +33,7 @@ var serial atomic.Int64
 // on for one interface.
 func NewNetns(t testing.TB, role string) *Netns {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces: run it as root (make test)")
-	}
+	need.Root(t)
 	name := fmt.Sprintf("rail-%s-%d-%d", role, os.Getpid(), serial.Add(1))
 	command(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // root is the top of the checkout.
@@ -95,9 +97,7 @@ func Peers(t testing.TB) string {
 	if dir == "" {
 		dir = filepath.Join(root(), "bin", "peers")
 	}
-	if _, err := os.Stat(filepath.Join(dir, "host-device")); err != nil {
-		t.Fatalf("the peers' plugins are not built (run `make peers`): %v", err)
-	}
+	need.NoError(t, need.Built(filepath.Join(dir, "host-device"), "peers"))
 	return dir
 }
 
@@ -105,9 +105,7 @@ func Peers(t testing.TB) string {
 func Tool(t testing.TB, name, target string) string {
 	t.Helper()
 	path := filepath.Join(root(), "bin", "tools", name)
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%s is not built (run `make %s`): %v", name, target, err)
-	}
+	need.NoError(t, need.Built(path, target))
 	return path
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -36,8 +37,7 @@ func TestMain(m *testing.M) {
 		defer os.RemoveAll(dir)
 		plane, err = controlplane.New(context.Background(), dir, controlplane.Options{})
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+			return need.Main(err)
 		}
 		defer plane.Close()
 		return m.Run()
@@ -49,9 +49,7 @@ func ours(t testing.TB) string { return filepath.Join(testnet.Bin(t), "whereabou
 func theirs(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(testnet.Peers(t), "kubernetes", "whereabouts")
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("real whereabouts is not built (run `make peers`): %v", err)
-	}
+	need.NoError(t, need.Built(path, "peers"))
 	return path
 }
 

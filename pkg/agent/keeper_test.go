@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -16,6 +17,7 @@ import (
 // plugin is not installed, so every try fails.
 func newStuckKeeper(t *testing.T) (*keeper, *ledger.Record) {
 	t.Helper()
+	need.Root(t)
 	dir := filepath.Join(t.TempDir(), "state")
 	k, err := newKeeper(&agent{Options: Options{Log: slog.New(slog.DiscardHandler)}}, dir)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
@@ -68,6 +69,7 @@ func (n *node) wantContent(name, text string) {
 }
 
 func TestWhatWasThereBeforeIsThereAfter(t *testing.T) {
+	need.Root(t)
 	n := newNode(t)
 	long := time.Date(2020, 2, 3, 4, 5, 6, 7, time.UTC)
 	n.write("host-device", "upstream's", 0o4751)

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -43,6 +44,7 @@ func open(t *testing.T, dir string) *Ledger {
 // onTmpfs returns a state directory on a tmpfs of its own.
 func onTmpfs(t *testing.T, size string) string {
 	t.Helper()
+	need.Root(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,size="+size); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // A record without a mark would let its NIC be lent twice. So Remove must remove the
@@ -33,6 +35,7 @@ func TestFailedRemoveLeavesTheNICHeld(t *testing.T) {
 // readOnly makes the directory read-only for later opens.
 func readOnly(t *testing.T, dir string) {
 	t.Helper()
+	need.Root(t)
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -42,6 +43,7 @@ type fuseFile struct {
 // newFUSE mounts it, and opens its file, which has the name netns.
 func newFUSE(t *testing.T, inode uint64) *fuseFile {
 	t.Helper()
+	need.Root(t)
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatalf("this kernel has no FUSE, which these tests need (modprobe fuse): %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -108,6 +109,7 @@ func TestNetlinkNeedsNoThreadInTheNamespace(t *testing.T) {
 
 // The library's handle would go on in the caller's namespace.
 func TestAClosedNetnsIsNotUsedInTheCallersNamespace(t *testing.T) {
+	need.Root(t)
 	opened, err := link.OpenNetns("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -201,6 +203,7 @@ func TestOneNamespaceByTwoPathsIsOne(t *testing.T) {
 // fresh makes a namespace that lives as long as while runs.
 func fresh(t *testing.T, while func(id link.NetnsID)) {
 	t.Helper()
+	need.Root(t)
 	if err := <-freshThread(while); err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +325,7 @@ func TestFindNetns(t *testing.T) {
 			return unmounted(t, n)
 		}, true, true},
 		{"by a thread only", func(t *testing.T) held {
+			need.Root(t)
 			id, end := make(chan link.NetnsID), make(chan struct{})
 			ended := freshThread(func(fresh link.NetnsID) { id <- fresh; <-end })
 			t.Cleanup(func() { close(end) })

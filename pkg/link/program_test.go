@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -14,6 +15,7 @@ const inUserNetns = "RAIL_CNI_TEST_IN_USER_NETNS"
 // (bpf_prog_query), and nobody there may attach any: its NICs are lent as others.
 func TestProgramsInAUserNamespace(t *testing.T) {
 	if os.Getenv(inUserNetns) == "" {
+		need.Root(t) // some machines give others no user namespace
 		again := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
 		again.Env = append(os.Environ(), inUserNetns+"=1")
 		if out, err := again.CombinedOutput(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/without"
 )
 
@@ -20,6 +21,7 @@ func TestChangeAtBootAlone(t *testing.T) {
 }
 
 func TestChangeWithoutRDMAIsDoneWithTheFile(t *testing.T) {
+	need.Root(t)
 	if !without.RDMA(t) { // with RDMA it is tested in integration/rig/tests
 		return
 	}
@@ -36,6 +38,7 @@ func TestChangeWithoutRDMAIsDoneWithTheFile(t *testing.T) {
 }
 
 func TestChangeThatIsNotWrittenDoesNotCountAsLoadedLater(t *testing.T) {
+	need.Root(t)
 	if !without.RDMA(t) {
 		return
 	}

@@ -8,11 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 func TestAKernelWithoutRDMASaysSo(t *testing.T) {
+	need.Root(t)
 	if !without.RDMA(t) {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -57,6 +58,7 @@ func offline(t *testing.T, ns *link.Netns, sys string) *Core {
 
 func current(t testing.TB) *link.Netns {
 	t.Helper()
+	need.Root(t)
 	ns, err := link.CurrentNetns()
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +71,7 @@ func current(t testing.TB) *link.Netns {
 // newNetns makes a namespace that nothing but what it returns keeps alive.
 func newNetns(t testing.TB, name string) *link.Netns {
 	t.Helper()
+	need.Root(t)
 	runtime.LockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

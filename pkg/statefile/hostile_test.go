@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // Whatever lies in a file's place, nobody waits for it, follows it out of the
@@ -40,6 +42,9 @@ func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 			},
 		} {
 			t.Run(name+", "+verb, func(t *testing.T) {
+				if name == "a device" {
+					need.Root(t)
+				}
 				top := t.TempDir()
 				canary := filepath.Join(top, "canary", "file")
 				if err := errors.Join(os.Mkdir(filepath.Dir(canary), 0o700), os.WriteFile(canary, []byte("c"), 0o600)); err != nil {
@@ -72,6 +77,9 @@ func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 			})
 		}
 		t.Run(name+", Write and Remove", func(t *testing.T) {
+			if name == "a device" {
+				need.Root(t)
+			}
 			top := t.TempDir()
 			canary := filepath.Join(top, "file")
 			if err := os.WriteFile(canary, []byte("c"), 0o600); err != nil {
@@ -111,6 +119,9 @@ func TestSubdirectoryThatOthersCouldForgeIsRefused(t *testing.T) {
 		"a link":              func(p string) error { return errors.Join(os.Remove(p), os.Mkdir(p+"2", 0o700), os.Symlink("sub2", p)) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "another user's" {
+				need.Root(t)
+			}
 			d, err := Open(filepath.Join(t.TempDir(), "state"))
 			if err != nil {
 				t.Fatal(err)

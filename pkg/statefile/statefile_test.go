@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
@@ -24,9 +25,10 @@ func TestOpenRefuses(t *testing.T) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	mkdir := func(name string, mode fs.FileMode, uid int) func() error {
 		return func() error {
-			return errors.Join(os.Mkdir(path(name), 0o700), os.Chmod(path(name), mode), os.Chown(path(name), uid, 0))
+			return errors.Join(os.Mkdir(path(name), 0o700), os.Chmod(path(name), mode), os.Chown(path(name), uid, -1))
 		}
 	}
+	self := os.Geteuid()
 	for _, c := range []struct {
 		name  string
 		given func() error
@@ -38,11 +40,14 @@ func TestOpenRefuses(t *testing.T) {
 		{"a file", func() error { return os.WriteFile(path("file"), nil, 0o600) }, path("file"), cnierr.IO, "state directory"},
 		{"below a file", nil, path("file/below"), cnierr.IO, "state directory"},
 		{"a symbolic link", func() error { return os.Symlink(dir, path("link")) }, path("link"), cnierr.IO, "not a directory"},
-		{"a directory of a group", mkdir("group", 0o770, 0), path("group"), cnierr.IO, "may be written by others (mode 0770)"},
-		{"a directory of all", mkdir("all", 0o707|fs.ModeSticky, 0), path("all"), cnierr.IO, "chmod 0700"},
+		{"a directory of a group", mkdir("group", 0o770, self), path("group"), cnierr.IO, "may be written by others (mode 0770)"},
+		{"a directory of all", mkdir("all", 0o707|fs.ModeSticky, self), path("all"), cnierr.IO, "chmod 0700"},
 		{"a directory of another user", mkdir("user", 0o700, 65534), path("user"), cnierr.IO, "belongs to user 65534"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "a directory of another user" {
+				need.Root(t)
+			}
 			if c.given != nil {
 				if err := c.given(); err != nil {
 					t.Fatal(err)
@@ -66,6 +71,9 @@ func TestOpenRefusesADirectoryBelowOneThatOthersMayWrite(t *testing.T) {
 	} {
 		for what, path := range map[string]string{"a forged one": "root/state", "its parent": "root", "a new one": "root/new/state"} {
 			t.Run(name+", "+what, func(t *testing.T) {
+				if name == "another user's" {
+					need.Root(t)
+				}
 				parent := filepath.Join(t.TempDir(), "volume")
 				if err := errors.Join(os.MkdirAll(filepath.Join(parent, "root", "state"), 0o700), spoil(parent)); err != nil {
 					t.Fatal(err)
@@ -285,6 +293,7 @@ func TestFilesAndLinks(t *testing.T) {
 // tmpfs returns a directory on a file system of its own.
 func tmpfs(t *testing.T, size string) string {
 	t.Helper()
+	need.Root(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,size="+size); err != nil {
 		t.Fatal(err)

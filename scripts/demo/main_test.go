@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig"
 )
 
@@ -15,6 +16,7 @@ import (
 // it shows. The part with RDMA has a test in the rig. It needs the binaries in
 // bin/, which `make test` builds.
 func TestDemo(t *testing.T) {
+	need.Root(t)
 	notInRig(t)
 	cmd := exec.Command("../demo.sh")
 	cmd.Env = append(os.Environ(), "RIG=no")
@@ -33,6 +35,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoFailsLoudly(t *testing.T) {
+	need.Root(t)
 	notInRig(t)
 	cmd := exec.Command("go", "run", ".", "-bin", t.TempDir())
 	out, err := cmd.CombinedOutput()

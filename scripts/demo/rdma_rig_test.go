@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 )
 
@@ -22,7 +23,7 @@ func TestRDMADemo(t *testing.T) {
 // host, which the machine is.
 func TestDemoOnNamedNICs(t *testing.T) {
 	if err := softNICs("ens11np0", "ens21np0", "ens12np0"); errors.Is(err, kmod.ErrNoSoftRoCE) {
-		t.Skip(err)
+		need.Skip(t, err)
 	} else if err != nil {
 		t.Fatal(err)
 	}

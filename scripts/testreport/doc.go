@@ -1,6 +1,6 @@
 // Testreport reads the output of "go test -json" and prints for a person: a
-// line for each package, the whole output of a failed test, the reason of a
-// skipped one, and nothing about those that passed.
+// line for each package, the whole output of a failed test, the reason for which
+// tests were skipped, and nothing about those that passed.
 //
 //	go test -json ./... | testreport -counts FILE
 //	testreport -sum FILE

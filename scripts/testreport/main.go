@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -62,10 +63,14 @@ type reporter struct {
 	tally   tally
 	output  map[string][]string // by package and test
 	parents map[string]bool     // tests that have subtests
+	skipped map[string][]skip   // by package
 }
 
+// skip is a test that was skipped.
+type skip struct{ test, reason string }
+
 func report(in io.Reader, out io.Writer, counts string) error {
-	r := &reporter{out: out, output: map[string][]string{}, parents: map[string]bool{}}
+	r := &reporter{out: out, output: map[string][]string{}, parents: map[string]bool{}, skipped: map[string][]skip{}}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -78,6 +83,9 @@ func report(in io.Reader, out io.Writer, counts string) error {
 		if err != nil {
 			return fmt.Errorf("reading the events of go test: %w", err)
 		}
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(r.skipped)) {
+		r.tellSkipped(pkg) // its end was cut off
 	}
 	if counts != "" {
 		if err := appendCounts(counts, r.tally); err != nil {
@@ -137,7 +145,7 @@ func (r *reporter) end(e event, key string) {
 		if leaf {
 			r.tally.Skipped++
 		}
-		fmt.Fprintf(r.out, "skipped %s %s: %s\n", e.Package, e.Test, reason(output))
+		r.skipped[e.Package] = append(r.skipped[e.Package], skip{e.Test, reason(output)})
 	case "fail":
 		// A parent fails with its child, which has been reported already.
 		if leaf || !r.childFailed(key) {
@@ -153,9 +161,42 @@ func (r *reporter) childFailed(key string) bool {
 	})
 }
 
+// tellSkipped prints why tests of a package were skipped, once for all that have the
+// same reason.
+func (r *reporter) tellSkipped(pkg string) {
+	all := r.skipped[pkg]
+	delete(r.skipped, pkg)
+	for len(all) > 0 {
+		first := all[0]
+		others := slices.DeleteFunc(slices.Clone(all[1:]), func(s skip) bool { return s.reason == first.reason })
+		which := first.test
+		if n := len(all) - len(others); n > 1 {
+			which += fmt.Sprintf(" and %d more", n-1)
+		}
+		fmt.Fprintf(r.out, "skipped %s %s: %s\n", pkg, which, first.reason)
+		all = others
+	}
+}
+
+// packageSkipped returns why a TestMain ran none of its tests (package need).
+func packageSkipped(output []string) (why string, ok bool) {
+	for _, line := range output {
+		if why, ok = strings.CutPrefix(line, "skipped: "); ok {
+			return strings.TrimSpace(why), true
+		}
+	}
+	return "", false
+}
+
 func (r *reporter) endPackage(e event, output []string) {
+	r.tellSkipped(e.Package)
 	switch e.Action {
 	case "pass":
+		if why, ok := packageSkipped(output); ok {
+			r.tally.Skipped++
+			fmt.Fprintf(r.out, "skipped %s: %s\n", e.Package, why)
+			return
+		}
 		fmt.Fprintf(r.out, "ok      %-60s %6.1f s\n", e.Package, e.Elapsed)
 	case "fail":
 		// Without a failed test of its own the package failed in TestMain or by

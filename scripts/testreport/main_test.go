@@ -60,6 +60,31 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 			sum:  "tests: 1 passed, 0 failed, 1 skipped\n",
 		},
 		{
+			name: "tests that are skipped for the same reason are told in one line",
+			events: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: needs root\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:9: no RDMA here\n"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:9: needs root\n"}
+{"Action":"skip","Package":"p","Test":"TestC"}
+{"Action":"pass","Package":"p","Test":"TestD"}
+{"Action":"pass","Package":"p"}
+`,
+			want: []string{"skipped p TestA and 1 more: needs root\n", "skipped p TestB: no RDMA here\n"},
+			not:  []string{"TestC"},
+			sum:  "tests: 1 passed, 0 failed, 3 skipped\n",
+		},
+		{
+			name: "a package whose TestMain runs nothing is skipped",
+			events: `{"Action":"pass","Package":"o","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"skipped: etcd is not built (run make controlplane)\n"}
+{"Action":"pass","Package":"p"}
+`,
+			want: []string{"skipped p: etcd is not built (run make controlplane)"},
+			not:  []string{"ok      p"},
+			sum:  "tests: 1 passed, 0 failed, 1 skipped\n",
+		},
+		{
 			name: "a build that fails is a failure",
 			events: `{"ImportPath":"p [p.test]","Action":"build-output","Output":"a.go:1: syntax error\n"}
 {"ImportPath":"p [p.test]","Action":"build-fail"}

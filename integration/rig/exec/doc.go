@@ -24,5 +24,5 @@
 //	                              time (1); each takes a CPU and 1.5 GB of memory
 //	RIG_VERBOSE                   if set, say when the test begins
 //
-// These and GO* variables are passed on to the test.
+// These, GO* variables and RAIL_CNI_TESTS are passed on to the test.
 package main

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig"
 )
 
@@ -103,7 +104,7 @@ func passedOn() []string {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
+		case need.Variable, "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
 			env = append(env, kv)
 		default:
 			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") || strings.HasPrefix(name, "RAIL_CNI_HOSTILE") {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/verbs"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -21,7 +22,7 @@ func TestPodsSpeakVerbs(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newRDMANode(t, mode, "rdma=0")
 			if err := kmod.SoftRoCE(); errors.Is(err, kmod.ErrNoSoftRoCE) {
-				t.Skip(err)
+				need.Skip(t, err)
 			} else if err != nil {
 				t.Fatal(err)
 			}

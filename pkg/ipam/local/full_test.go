@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -15,6 +16,7 @@ import (
 // mount puts a tmpfs with the given options on a new directory.
 func mount(t *testing.T, options string) string {
 	t.Helper()
+	need.Root(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,"+options); err != nil {
 		t.Fatal(err)

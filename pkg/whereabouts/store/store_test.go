@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -476,6 +477,7 @@ func TestServerThatDoesNotAnswerCostsADelOfManyPoolsItsTimeOnce(t *testing.T) {
 }
 
 func TestDelWhereTheQueueCannotBeWrittenIsDoneLater(t *testing.T) {
+	need.Root(t)
 	state, c := t.TempDir(), pooltest.Claim(t, "fullrun", "10.0.0.0/24")
 	run := state + "/run"
 	if err := os.Mkdir(run, 0o700); err != nil {

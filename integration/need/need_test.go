@@ -1,0 +1,73 @@
+package need
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const child = "RAIL_CNI_TEST_NEED" // set in the process of TestChild: what it asks for
+
+// TestMain is that of a package whose servers are not built, in the process that asks
+// for it.
+func TestMain(m *testing.M) {
+	switch os.Getenv(child) {
+	case "main":
+		os.Exit(Main(Built("/nonexistent/etcd", "controlplane")))
+	case "broken main":
+		os.Exit(Main(errors.New("etcd does not start")))
+	}
+	os.Exit(m.Run())
+}
+
+// TestChild is run again by the tests below.
+func TestChild(t *testing.T) {
+	switch os.Getenv(child) {
+	case "root":
+		Root(t)
+	case "not built":
+		NoError(t, Built("/nonexistent/etcd", "controlplane"))
+	case "built":
+		NoError(t, Built("/proc/self/exe", "build"))
+	case "broken":
+		NoError(t, errors.New("etcd does not start"))
+	}
+}
+
+func TestWhatIsMissingSkipsUnlessAllTestsMustRun(t *testing.T) {
+	for _, c := range []struct {
+		asks, tests string
+		want        string // in the output
+		fails       bool
+	}{
+		{"root", "", "--- SKIP: TestChild", false},
+		{"root", "", "run make test as root", false},
+		{"root", "all", "--- FAIL: TestChild", true},
+		{"not built", "", "--- SKIP: TestChild", false},
+		{"not built", "", "etcd is not built: run make controlplane", false},
+		{"not built", "all", "etcd is not built: run make controlplane", true},
+		{"broken", "", "etcd does not start", true},
+		{"built", "", "--- PASS: TestChild", false},
+		{"built", "all", "--- PASS: TestChild", false},
+		{"built", "quick", "--- SKIP: TestChild", false},
+		{"root", "quick", "--- SKIP: TestChild", false},
+		{"main", "", "skipped: etcd is not built: run make controlplane", false},
+		{"main", "all", "etcd is not built: run make controlplane", true},
+		{"broken main", "", "etcd does not start", true},
+		{"", "all", "--- PASS: TestChild", false},
+	} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestChild$", "-test.v")
+		cmd.Dir = "/"
+		cmd.Env = []string{child + "=" + c.asks, Variable + "=" + c.tests}
+		if os.Geteuid() == 0 {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
+		}
+		out, err := cmd.CombinedOutput()
+		if !strings.Contains(string(out), c.want) || (err != nil) != c.fails {
+			t.Errorf("asks for %q with %s=%q: %v, want failure %v and %q in\n%s", c.asks, Variable, c.tests, err, c.fails, c.want, out)
+		}
+	}
+}
