@@ -65,7 +65,7 @@ export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build image chart peers multus controlplane cluster-binaries cluster cluster-down tools demo test test-rig crash e2e lint bench fuzz clean
+.PHONY: help build image chart peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig crash e2e lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -129,6 +129,14 @@ tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual machine (RIG=no: without; NICS="…": on these of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
 	@RIG='$(RIG)' NICS='$(NICS)' scripts/demo.sh
+
+# Tests that need root, or programs that make builds, are skipped (quick), or fail where
+# they cannot run (all). See integration/need.
+check: export RAIL_CNI_TESTS := quick
+test test-rig crash e2e: export RAIL_CNI_TESTS := all
+
+check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built
+	@scripts/check.sh
 
 test: build peers cluster-binaries tools ## lint, vet and all tests (needs root: they make network namespaces)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev

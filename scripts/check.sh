@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Lint, vet, and the tests that need neither root nor a virtual machine nor programs of
+# others. Called by "make check", which sets RAIL_CNI_TESTS=quick (integration/need).
+# Goes on after a failed step, and needs no root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/steps.sh
+
+# Unlike "make test" it takes go's word that nothing has changed since a test passed:
+# what the kernel does is not tested here.
+quick() { (cd "$1" && gotest ./...); }
+
+step lint scripts/lint.sh
+step vet vet
+for dir in $(scripts/modules.sh); do
+	step "tests, $dir" quick "$dir"
+done
+summary
