@@ -17,37 +17,38 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// slow is the time between looks at everything when the kernel says nothing: a
-// notice may be lost, and not all changes have one.
+// slow is the time between full checks without a notification: one may be lost,
+// and not all changes have one.
 const slow = 30 * time.Second
 
-// Notice is something that a person should know of the node.
+// Notice is a message to a person about the node.
 type Notice struct {
 	Reason  string // one word in CamelCase
 	Message string
-	Warning bool // something is wrong; else it has become right
+	Warning bool // something is wrong; else it is right again
 }
 
 // Teller passes notices on. Tell must not block.
 type Teller interface{ Tell(n Notice) }
 
-// Journal is where DELs leave the addresses that they could not free.
+// Journal holds the addresses that DELs could not free.
 type Journal interface {
-	// Waiting counts what waits. It must be cheap.
+	// Waiting returns the number of waiting addresses. It must be cheap.
 	Waiting() (int, error)
-	// Replay frees what can be freed now, of all of it.
+	// Replay frees all addresses that can be freed now.
 	Replay(ctx context.Context) error
 }
 
-// Options say what an agent works on.
+// Options configures an agent.
 type Options struct {
 	StateDirs []string // of the plugins, at least one
 	NodeName  string
 	Version   string
 
-	// BinDirs are the CNI directories in which the Plugins that lie in Own must
-	// be the same, named with the Prefix. With Restore they are put there, else
-	// only told of; those of the Record, and no others, where there is one.
+	// BinDirs are the CNI directories in which the Plugins in Own must be
+	// installed, with the Prefix before their names. With Restore the agent
+	// restores a plugin that differs, otherwise it only reports it. If there is
+	// a Record only its paths count.
 	BinDirs []string
 	Own     string
 	Plugins []string
@@ -55,28 +56,29 @@ type Options struct {
 	Restore bool
 	Record  *install.Node // may be nil
 
-	// Ready says what else must be before the agent is ready, nil is nothing.
+	// Ready returns an error while something else keeps the agent from being
+	// ready. It may be nil.
 	Ready func() error
-	// Leaving: the plugins are taken away whatever is left, and a record that
-	// cannot be read keeps the agent from being ready no more.
+	// Leaving: the plugins are being removed in any case, so an unreadable
+	// record no longer makes the agent unready.
 	Leaving bool
-	// Uninstalling means that readiness reports the end of the uninstallation, and
-	// does not depend on the metrics.
+	// Uninstalling: readiness reports the end of the uninstallation, and does
+	// not depend on the metrics.
 	Uninstalling bool
 
 	Metrics string // address to serve metrics and health at, "" for none
-	// MetricsTLS encrypts the metrics, and MetricsGuard decides who may read them.
-	// nil means no encryption, or everybody.
+	// MetricsTLS encrypts the metrics, and MetricsGuard decides who may read
+	// them. nil means no encryption, or no restriction.
 	MetricsTLS   *tls.Config
 	MetricsGuard func(http.Handler) http.Handler
-	Socket       string // path of the socket that answers railctl, "" for none
+	Socket       string // path of the socket for railctl, "" for none
 
-	Teller  Teller  // nil is nobody
-	Journal Journal // nil is none
+	Teller  Teller  // nil = none
+	Journal Journal // nil = none
 	Log     *slog.Logger
 }
 
-// agent is a running one.
+// agent is a running agent.
 type agent struct {
 	Options
 	host         *link.Netns // for subscriptions; only Listen works on it
@@ -89,8 +91,8 @@ type agent struct {
 	began        time.Time
 }
 
-// Run keeps the node until ctx ends, or until what it needs to begin is not to
-// be had. The calling thread must be in the host netns.
+// Run keeps the node until ctx ends. It returns an error at once if it cannot
+// start. The calling thread must be in the host netns.
 func Run(ctx context.Context, o Options) error {
 	a := &agent{Options: o, began: time.Now(), scrapes: newTurns()}
 	err := checkMetrics(o.Metrics)
@@ -119,12 +121,12 @@ func Run(ctx context.Context, o Options) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // first
+	defer cancel() // before the other defers
 	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
 	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup) })
 	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		defer first.Close()
-		if !first.ID.Equal(a.host.ID) { // NICs fall there
+		if !first.ID.Equal(a.host.ID) { // the kernel moves NICs there
 			all.Go(func() { a.hear(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
 		}
 	}
@@ -153,7 +155,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// hear wakes the keepers whenever the kernel says something to a netlink group.
+// hear wakes the keepers at every message of a netlink group.
 func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
 	for ctx.Err() == nil {
 		err := ns.Listen(ctx, family, group, a.wake)
@@ -168,7 +170,7 @@ func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
 	}
 }
 
-// wake has every keeper look.
+// wake makes every keeper check its attachments.
 func (a *agent) wake() {
 	for _, k := range a.keepers {
 		nudge(k.nudged)
@@ -178,7 +180,7 @@ func (a *agent) wake() {
 func nudge(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is going to look anyway
+	default: // a check is due already
 	}
 }
 
@@ -194,7 +196,7 @@ func (a *agent) tell(log *slog.Logger, n Notice, args ...any) {
 	}
 }
 
-// journalState is what was last seen of the journal.
+// journalState is the last known state of the journal.
 type journalState struct {
 	mu      sync.Mutex
 	waiting int
@@ -215,10 +217,11 @@ func (j *journalState) get() (int, error) {
 	return j.waiting, j.err
 }
 
-// replayTime bounds one replay: a server that is away is tried for long.
+// replayTime bounds one replay: the client retries an unreachable server for
+// long.
 const replayTime = 2 * time.Minute
 
-// replay has the journal replayed while something waits in it.
+// replay replays the journal while it has entries.
 func (a *agent) replay(ctx context.Context) {
 	for ; a.Journal != nil && ctx.Err() == nil; _ = wait.For(ctx, slow) {
 		waiting, err := a.Journal.Waiting()

@@ -15,9 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// What cannot be watched for want of inotify instances is looked at now and then:
-// that is no reason for the agent not to run. The test runs itself again in a
-// user namespace that has none.
+// Without inotify instances the agent polls, and must run all the same. The
+// test runs itself again in a user namespace that has none.
 func TestWatcherWithoutInotifyInstancesTellsNothing(t *testing.T) {
 	const inside = "RAIL_CNI_TEST_NO_INOTIFY"
 	if os.Getenv(inside) == "" {

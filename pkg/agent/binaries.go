@@ -21,44 +21,44 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Plugins are the names of the plugins' programs. Installed they may have a
-// prefix before it.
+// Plugins are the names of the plugins' programs. Installed ones may have a
+// prefix.
 var Plugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
 
 // PluginMode is the mode of an installed plugin.
 const PluginMode fs.FileMode = 0o755
 
-// settleTime is how long a directory must be quiet before its files are
+// settleTime is how long a directory must be unchanged before its files are
 // compared: an installer may be writing.
 const settleTime = 300 * time.Millisecond
 
-// Something else that installs plugins may do so whenever one changes. A plugin
-// is restored so often in a time, and then left until the next.
+// Another installer may replace each restored plugin again. So a plugin is
+// restored only mostRestores times in restoresPer.
 const (
 	mostRestores = 3
 	restoresPer  = time.Minute
 )
 
-// What may be wrong with an installed plugin.
+// The problems of an installed plugin.
 const (
 	missing = "missing"
 	foreign = "another program"
 )
 
-// errNoFile is of what lies at a plugin's path and has no end, or no beginning.
+// errNoFile: the path has a directory, a FIFO or a device.
 var errNoFile = errors.New("not a regular file")
 
 // binary is an installed plugin.
 type binary struct {
 	Path  string `json:"path"`
-	State string `json:"state,omitempty"` // what is wrong, empty when it is ours
+	State string `json:"state,omitempty"` // the problem, "" if it is ours
 }
 
-// binaries watches that the plugins in the CNI directories are the agent's.
+// binaries checks that the plugins in the CNI directories are the agent's.
 type binaries struct {
 	*agent
 	watcher *watcher
-	names   []string // of the plugins that there are copies of, of those that are meant
+	names   []string // of the plugins in Own that are to be installed
 
 	mu    sync.Mutex
 	found []binary
@@ -66,13 +66,13 @@ type binaries struct {
 	tries map[string]restores // by path
 }
 
-// restores are those of a plugin in the present time span.
+// restores counts the restorations of a plugin in the current time span.
 type restores struct {
 	since time.Time
 	count int
 }
 
-// sum is a file's checksum, and what tells that the file is still the same one.
+// sum is a file's checksum, with the file's state by which a change is noticed.
 type sum struct {
 	stat   [4]int64 // inode, size, mtime, ctime
 	sha256 []byte
@@ -96,7 +96,7 @@ func newBinaries(a *agent) (*binaries, error) {
 	return b, nil
 }
 
-// run compares at once, when something changes, and now and then.
+// run compares at the start, after changes, and every so often.
 func (b *binaries) run(ctx context.Context) {
 	if b.watcher == nil {
 		return
@@ -129,7 +129,7 @@ func (b *binaries) states() []binary {
 	return slices.Clone(b.found)
 }
 
-// compare looks at each plugin in each directory, and tells what changed.
+// compare checks each plugin in each directory, and reports changes.
 func (b *binaries) compare(ctx context.Context) {
 	before := map[string]string{}
 	for _, f := range b.states() {
@@ -198,9 +198,10 @@ func (b *binaries) stateOf(path, name string) string {
 	return ""
 }
 
-// sum returns the SHA-256 of a file, which is read only when it has changed.
+// sum returns the SHA-256 of a file. It reads the file only if that has
+// changed.
 func (b *binaries) sum(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would keep us
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would block
 	if err != nil {
 		return nil, err
 	}
@@ -244,8 +245,8 @@ func (b *binaries) restore(ctx context.Context, path, name, wrong string) string
 	return b.stateOf(path, name)
 }
 
-// put puts a plugin into a CNI directory. Where there is a record of what was
-// there before, that is kept, and what is not installed any more stays away.
+// put installs a plugin in a CNI directory. With a record it keeps the backup
+// of another's file, and does not install a removed path again.
 func (b *binaries) put(ctx context.Context, from, to string) error {
 	if b.Record == nil {
 		return install.Copy(from, to, PluginMode)

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOnly are the mounts through which settings of NICs are written, and which
-// runc makes read-only in a container that is not privileged.
+// readOnly are the mounts of NICs' settings that runc makes read-only in a
+// container without privileges.
 var readOnly = []string{"/proc/sys", "/sys"}
 
-// MakeWritable makes /proc/sys and /sys writable in the calling process's mount
-// namespace, which is that of its container.
+// MakeWritable makes /proc/sys and /sys writable in the mount namespace of the
+// calling process, which must be that of its container.
 func MakeWritable() error {
 	for _, path := range readOnly {
 		var fs unix.Statfs_t

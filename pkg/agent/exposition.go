@@ -11,8 +11,8 @@ import (
 )
 
 // exposition is a set of metrics in Prometheus' text format, version 0.0.4. The
-// client library would do the same, but RDMA's metrics are known only when the
-// driver names them, and it would bring protocol buffers along.
+// client library is not used because the driver names RDMA's metrics only at
+// run time, and because the library depends on protocol buffers.
 type exposition struct{ families map[string]*family }
 
 type family struct {
@@ -27,7 +27,8 @@ const (
 	histogram = "histogram"
 )
 
-// labels are pairs of a name and a value; one without a value is left out.
+// labels are pairs of a name and a value. A pair with an empty value is left
+// out.
 type labels []string
 
 func (l labels) String() string {
@@ -45,7 +46,7 @@ func (l labels) String() string {
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// family returns the family of this name, which the first caller describes.
+// family returns the family of this name, with the first caller's help.
 func (e *exposition) family(name, kind, help string) *family {
 	if e.families == nil {
 		e.families = map[string]*family{}
@@ -66,8 +67,9 @@ func (e *exposition) add(name, kind, help string, value float64, l labels) {
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 
-// distribution adds a histogram's values: counts[i] of those up to bounds[i] and
-// more than the bound before, and one more count of those above all.
+// distribution adds a histogram's values: counts[i] is the number of values up
+// to bounds[i] and above the bound before; the last count is that of the values
+// above all bounds.
 func (e *exposition) distribution(name, help string, bounds []float64, counts []uint64, sum float64, l labels) {
 	f := e.family(name, histogram, help)
 	total := uint64(0)
@@ -82,7 +84,7 @@ func (e *exposition) distribution(name, help string, bounds []float64, counts []
 	f.lines = append(f.lines, name+"_sum"+l.String()+" "+number(sum), fmt.Sprintf("%s_count%s %d", name, l, total))
 }
 
-// WriteTo writes all of it, by name.
+// WriteTo writes all families, sorted by name.
 func (e *exposition) WriteTo(w io.Writer) (int64, error) {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(e.families)) {

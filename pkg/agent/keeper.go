@@ -20,39 +20,39 @@ import (
 )
 
 const (
-	// A pod that dies makes many notices. A look takes in those of a moment,
-	// and looks take at most a fifth of the time.
-	moment   = 2 * time.Millisecond
-	atRest   = 4
-	mostRest = 100 * time.Millisecond
+	// A pod that dies causes many notices. A check waits debounce for more,
+	// and checks take at most a fifth of the time.
+	debounce    = 2 * time.Millisecond
+	restRatio   = 4
+	longestRest = 100 * time.Millisecond
 
-	mostRun = 16 // attachments that are ended at a time
+	maxConcurrent = 16 // concurrent ends of attachments
 
-	// Of many NICs that come home together, as many as there are processors are
-	// dealt with first, rather than all slowly; but one that hangs, as by its
-	// IPAM plugin, keeps the others no longer than this.
-	turn = 250 * time.Millisecond
+	// If many NICs return together, one for each processor is handled first,
+	// because all at once would all be slow. One that hangs, for example in its
+	// IPAM plugin, delays the others no longer than this.
+	firstBatch = 250 * time.Millisecond
 
-	// flight is how long a NIC may be nowhere before that is an error; the
-	// kernel takes up to 1.6 s for eight on a slow machine. Meanwhile its
-	// arrival has a notice; look for it all the same.
-	flight     = 5 * time.Second
-	flightLook = 250 * time.Millisecond
+	// arrivalTimeout is how long a NIC may be missing before that is an error; the
+	// kernel takes up to 1.6 s for eight NICs on a slow machine. The NIC's
+	// arrival has a notice, but it may be lost, so check.
+	arrivalTimeout = 5 * time.Second
+	arrivalCheck   = 250 * time.Millisecond
 
-	// arriveTime is the wait for RDMA devices, which have no notice before
+	// rdmaArrivalTimeout is the wait for RDMA devices, which have no notice before
 	// Linux 6.12.
-	arriveTime = 5 * time.Second
+	rdmaArrivalTimeout = 5 * time.Second
 
-	busyAgain  = 200 * time.Millisecond // another process works on it
-	firstAgain = time.Second
-	lastAgain  = 5 * time.Minute
+	retryLocked = 200 * time.Millisecond // another process has the lock
+	firstRetry  = time.Second
+	lastRetry   = 5 * time.Minute
 )
 
-// echoes are when to look again after a notice: the path of a netns goes some
-// time before the netns does, and that has no notice of its own.
-var echoes = []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second}
+// recheckDelays are the delays of further checks after a notice: the path of a netns
+// disappears some time before the netns, whose end has no notice.
+var recheckDelays = []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
-// keeper ends the attachments of one state directory whose pod netns is gone.
+// keeper ends the attachments in one state directory whose pod netns is gone.
 type keeper struct {
 	*agent
 	node   *attachment.Node
@@ -64,31 +64,31 @@ type keeper struct {
 
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
-	looked     time.Time // when it last looked
-	unreadable string    // the records that cannot be read, and why
+	looked     time.Time // time of the last check
+	unreadable string    // the unreadable records, and the reasons
 
-	changed map[string]time.Time // NICs that did not come home as they were: when that was reported
+	changed map[string]time.Time // NICs that were not returned as they were, with the time of the report
 }
 
-// duty is an attachment that is to be ended.
+// duty is an attachment to end.
 type duty struct {
 	record  *ledger.Record
 	since   time.Time
 	next    time.Time     // not before
-	pause   time.Duration // before that
+	pause   time.Duration // the delay until next
 	tries   int
 	running bool
-	err     error // of the last try
+	err     error // the last try's
 }
 
-// outcome is what came of a try.
+// outcome is the outcome of a try.
 type outcome struct {
 	key  ledger.Key
 	err  error
 	took time.Duration
 }
 
-// errKept says that everything went well but the freeing of addresses.
+// errKept: everything but the addresses has been released.
 var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
 
 func newKeeper(a *agent, stateDir string) (*keeper, error) {
@@ -98,7 +98,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	}
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
-		nudged: make(chan struct{}, 1), ended: make(chan outcome, mostRun), duties: map[ledger.Key]*duty{},
+		nudged: make(chan struct{}, 1), ended: make(chan outcome, maxConcurrent), duties: map[ledger.Key]*duty{},
 		turns: make(chan struct{}, runtime.NumCPU()),
 	}
 	node.Log = k.log
@@ -106,20 +106,20 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	return k, nil
 }
 
-// run looks at once, on notices, and now and then, until ctx ends. What is
-// being ended then is finished first: that is bounded by pkg/attachment.
+// run checks at the start, on notices, and every so often, until ctx ends. It
+// then finishes the ends under way, which pkg/attachment bounds.
 func (k *keeper) run(ctx context.Context) {
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	listening.Go(func() { k.paths.run(ctx, func() { nudge(k.nudged) }) })
-	var again []time.Time // of echoes
+	var again []time.Time // from recheckDelays
 	running := 0
 	var began, next time.Time
 	for full, look := false, true; ; {
 		if look {
 			began = time.Now()
 			var started int
-			started, full, next = k.look(began, mostRun-running)
+			started, full, next = k.look(began, maxConcurrent-running)
 			running += started
 		}
 		took := time.Since(began)
@@ -141,17 +141,17 @@ func (k *keeper) run(ctx context.Context) {
 			look = full
 		case <-k.nudged:
 			again = again[:0]
-			for _, e := range echoes {
+			for _, e := range recheckDelays {
 				again = append(again, time.Now().Add(e))
 			}
-			_ = wait.For(ctx, max(moment, min(atRest*took, mostRest)-time.Since(began)))
+			_ = wait.For(ctx, max(debounce, min(restRatio*took, longestRest)-time.Since(began)))
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-// later returns those of the times that are still to come.
+// later returns those of the times that are in the future.
 func later(times []time.Time, now time.Time) []time.Time {
 	for len(times) > 0 && !times[0].After(now) {
 		times = times[1:]
@@ -159,9 +159,9 @@ func later(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// look finds what is to be ended, and begins with what is due, as long as there
-// is room. It gives how many it began with, whether there was no room for more,
-// and when to look again.
+// look finds the attachments to end, and starts those that are due, at most
+// room of them. It returns the number of started ones, whether room was too
+// small, and the time of the next check.
 func (k *keeper) look(now time.Time, room int) (started int, full bool, next time.Time) {
 	stale, errs := k.node.Stale()
 	away := k.onTheirWay(stale)
@@ -188,12 +188,12 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 			next = earlier(next, d.next)
 			continue
 		}
-		if now.Sub(d.since) < flight && away[r.Key] {
-			next = earlier(next, now.Add(flightLook))
+		if now.Sub(d.since) < arrivalTimeout && away[r.Key] {
+			next = earlier(next, now.Add(arrivalCheck))
 			continue
 		}
 		if started == room {
-			full = true // whoever ends makes room
+			full = true // the end of one makes room
 			continue
 		}
 		started++
@@ -208,9 +208,9 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 	return started, full, next
 }
 
-// gone reports whether the attachment has ended, whoever ended it. One that is not
-// among those to be ended now may only not have been seen, as when its record
-// could not be read.
+// gone reports whether the attachment has ended. If it is not among those to
+// end it may only have been missed, for example because its record could not be
+// read.
 func (k *keeper) gone(r *ledger.Record) bool {
 	now, err := k.node.Ledger.Peek(r.Key)
 	return errors.Is(err, ledger.ErrNoRecord) || err == nil && !now.Same(r)
@@ -223,7 +223,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// onTheirWay returns those whose NIC the kernel is about to put home.
+// onTheirWay returns the attachments whose NIC the kernel is about to return.
 func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
@@ -235,14 +235,14 @@ func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	return away
 }
 
-// end tries to end an attachment. Each has a Node of its own, so that an IPAM
-// plugin that hangs keeps no other NIC away from home.
+// end tries to end an attachment. Each has a Node of its own, so that a hanging
+// IPAM plugin does not delay other NICs.
 func (k *keeper) end(r *ledger.Record) {
 	began := time.Now()
 	select {
 	case k.turns <- struct{}{}:
 		defer func() { <-k.turns }()
-	case <-time.After(turn):
+	case <-time.After(firstBatch):
 	}
 	err := k.tryEnd(r)
 	k.ended <- outcome{r.Key, err, time.Since(began)}
@@ -255,7 +255,7 @@ func (k *keeper) tryEnd(r *ledger.Record) error {
 	}
 	defer node.Close()
 	node.Log = k.log
-	if err := node.End(context.Background(), r, arriveTime); err != nil {
+	if err := node.End(context.Background(), r, rdmaArrivalTimeout); err != nil {
 		return err
 	}
 	left, err := node.Ledger.Get(r.Key)
@@ -268,14 +268,14 @@ func (k *keeper) tryEnd(r *ledger.Record) error {
 	return err
 }
 
-// done takes note of a try and returns when to look for the next one.
+// done records a try and returns the time of the next check.
 func (k *keeper) done(o outcome) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	d := k.duties[o.key]
 	d.running = false
 	if errors.Is(o.err, statefile.ErrBusy) {
-		d.next = time.Now().Add(busyAgain)
+		d.next = time.Now().Add(retryLocked)
 		return d.next
 	}
 	d.tries++
@@ -289,7 +289,7 @@ func (k *keeper) done(o outcome) (next time.Time) {
 	k.stats.fail(d.record.Plugin, cnierr.Code(o.err))
 	changed := essence(d.err) != essence(o.err)
 	d.err = o.err
-	d.pause = min(max(2*d.pause, firstAgain), lastAgain)
+	d.pause = min(max(2*d.pause, firstRetry), lastRetry)
 	d.next = time.Now().Add(d.pause)
 	if changed {
 		k.tell(k.log, Notice{"NotHome", fmt.Sprintf("%s of %s: %v", d.record.NICName(), d.record.Holder(), o.err), true},
@@ -298,7 +298,8 @@ func (k *keeper) done(o outcome) (next time.Time) {
 	return d.next
 }
 
-// settled forgets a duty, whoever did it, and takes back what was said of it.
+// settled removes a duty that this or another process did, and withdraws its
+// notice.
 func (k *keeper) settled(d *duty) {
 	delete(k.duties, d.record.Key)
 	if d.err != nil {
@@ -306,7 +307,7 @@ func (k *keeper) settled(d *duty) {
 	}
 }
 
-// sayChanged reports once each NIC that did not come home as it was.
+// sayChanged reports once each NIC that was not returned as it was.
 func (k *keeper) sayChanged(all []*ledger.Returned) {
 	told := map[string]time.Time{}
 	for _, r := range all {
@@ -328,8 +329,8 @@ func (k *keeper) sayUnreadable(err error) {
 	k.unreadable = text
 }
 
-// essence is an error's text without the digits, which change from try to try:
-// times, ports, process ids.
+// essence returns an error's text without digits, which change between tries:
+// times, ports, process IDs.
 func essence(err error) string {
 	if err == nil {
 		return ""
@@ -342,14 +343,14 @@ func essence(err error) string {
 	}, err.Error())
 }
 
-// watchPaths watches the directories that pods' netns have their paths in.
+// watchPaths watches the directories of pods' netns paths.
 func (k *keeper) watchPaths() {
 	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
 		k.paths.watch(dir)
 	}
 }
 
-// unended returns copies of what is still to be ended.
+// unended returns copies of all duties.
 func (k *keeper) unended() []duty {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -42,11 +42,11 @@ func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	now := time.Now()
 	for try := 1; try <= 3; try++ {
-		started, _, _ := k.look(now, mostRun)
+		started, _, _ := k.look(now, maxConcurrent)
 		if started != 1 {
 			t.Fatalf("try %d: %d were begun with; %s", try, started, k.unreadable)
 		}
-		if started, _, _ := k.look(now, mostRun); started != 0 {
+		if started, _, _ := k.look(now, maxConcurrent); started != 0 {
 			t.Error("another try was begun beside the first")
 		}
 		k.done(<-k.ended)
@@ -55,7 +55,7 @@ func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 			t.Fatalf("after try %d: %+v", try, d)
 		}
 		for _, before := range []time.Duration{d.pause, d.pause / 2, time.Nanosecond} {
-			started, full, next := k.look(d.next.Add(-before), mostRun)
+			started, full, next := k.look(d.next.Add(-before), maxConcurrent)
 			if started != 0 || full || next.After(d.next) {
 				t.Errorf("%s before the time of the next try: %d were begun with, next look %s after that time", before, started, next.Sub(d.next))
 			}

@@ -38,8 +38,9 @@ func (m *metricsState) get() error {
 	return m.err
 }
 
-// serveMetrics serves h at the address of the metrics until ctx ends. It retries
-// while something else has the port: the agent keeps the node without metrics, too.
+// serveMetrics serves h at the address of the metrics until ctx ends. It
+// retries while another process has the port: the agent works without metrics,
+// too.
 func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 	for ; ctx.Err() == nil; _ = wait.For(ctx, metricsRetry) {
 		l, err := net.Listen("tcp", a.Metrics)
@@ -73,7 +74,7 @@ func (a *agent) metrics(w http.ResponseWriter, r *http.Request) {
 	a.collect(e)
 	a.collectRDMA(e)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = e.WriteTo(w) // the client may have gone
+	_, _ = e.WriteTo(w) // the client may be gone
 }
 
 // turns lets one scrape run and one wait, so that goroutines do not pile up behind

@@ -12,27 +12,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// This file tells of RDMA under the names and labels of spiderpool's exporter,
-// as its dashboards ask for them: rdma_<counter>_total, of the driver's counters
-// of each port and of the interface's own that begin with rx_vport, tx_vport or
-// a priority.
+// This file exports RDMA counters under the names and labels of spiderpool's
+// exporter, which its dashboards use: rdma_<counter>_total, of the driver's
+// counters of each port, and of the interface's counters that begin with
+// rx_vport, tx_vport or a priority.
 
-// port is what is told of a port's interface, and of the pod that has it.
+// port describes a port's interface, and the pod that has it.
 type port struct {
 	device rdma.Device
 	number uint32
-	netdev string         // its interface, by its name where it is
+	netdev string         // the interface's current name
 	parent string         // the interface's name on the host
 	pod    ledger.Pod     // empty on the host
 	lent   *ledger.Record // nil on the host
 }
 
-// collectRDMA adds the counters of all ports of the node's RDMA devices,
-// wherever they are. What is just being moved is missing once.
+// collectRDMA adds the counters of all ports of the node's RDMA devices, in any
+// namespace. A device that is being moved is missing once.
 func (a *agent) collectRDMA(e *exposition) {
 	c := &rdmaCollector{agent: a, e: e, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
 	for _, k := range a.keepers {
-		records, _ := k.node.Ledger.List() // its errors are told elsewhere
+		records, _ := k.node.Ledger.List() // another metric reports its errors
 		for _, r := range records {
 			c.note(r)
 		}
@@ -46,7 +46,8 @@ func (a *agent) collectRDMA(e *exposition) {
 	e.add("rail_cni_rdma_incomplete", gauge, "Whether some RDMA counters could not be read now.", value, nil)
 }
 
-// owned is a port of a device: each may have a NIC of its own. Port 0 is any.
+// owned is a port of a device. Each port may have a NIC of its own; port 0 is
+// any.
 type owned struct {
 	guid   rdma.GUID
 	parent string
@@ -56,13 +57,13 @@ type owned struct {
 type rdmaCollector struct {
 	*agent
 	e      *exposition
-	owners map[owned]*ledger.Record // whose NIC the port is of
-	pods   []*ledger.Record         // one for each netns with NICs of ours
-	roots  map[rdma.GUID]string     // interfaces of functions that are no virtual ones
+	owners map[owned]*ledger.Record // records of the NICs of the ports
+	pods   []*ledger.Record         // one for each netns with lent NICs
+	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual
 }
 
-// note takes note of a NIC that is lent. A macvlan is not: its master's port
-// counts for all.
+// note records a lent NIC. A macvlan is not noted: the counters of its master's
+// port are those of all pods on it.
 func (c *rdmaCollector) note(r *ledger.Record) {
 	if r.RDMA == nil || r.Child != nil || r.Phase != ledger.Lent {
 		return
@@ -78,8 +79,9 @@ func (c *rdmaCollector) note(r *ledger.Record) {
 	c.pods = append(c.pods, r)
 }
 
-// owner returns the record of the NIC that the port is of, or nil. A port whose
-// interface is on the host is not lent, whatever a chained attachment has of it.
+// owner returns the record of the NIC of the port, or nil. If the port's
+// interface is on the host the NIC is not lent, even if a chained attachment
+// has its RDMA device.
 func (c *rdmaCollector) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Record {
 	if ns.Path == hostPath && p.NetdevName != "" {
 		return nil
@@ -115,7 +117,7 @@ func (c *rdmaCollector) collect() error {
 	return errors.Join(errs...)
 }
 
-// pod tells of the NICs in the netns of a pod.
+// pod exports the NICs in the netns of a pod.
 func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 	ns, err := link.FindNetns(p.Netns.NetnsID, p.Netns.Path)
 	if err != nil || ns == nil {
@@ -131,14 +133,14 @@ func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) e
 		defer core.Close()
 		return c.netns(ns, core, mine)
 	}
-	// All devices are seen from the host, which has told of their counters; the
-	// interfaces are here.
+	// All devices are visible on the host, which exports their own counters;
+	// the interfaces' counters are read here.
 	for who, r := range c.owners {
 		if !mine(r) {
 			continue
 		}
 		if l, err := ns.ByName(r.IfName); err != nil || l.ParentDev != who.parent {
-			continue // it only lies on the NIC, or goes just now
+			continue // it is a child of the NIC, or disappears just now
 		}
 		device, err := host.ByIdentity(who.guid, who.parent)
 		if err != nil {
@@ -149,8 +151,8 @@ func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) e
 	return nil
 }
 
-// netns tells of the devices that core sees, if they are told of from there: on
-// the host all that no pod has, of a pod's those that ours tells.
+// netns exports the devices that core sees: on the host all that no pod has, in
+// a pod those for which ours returns true.
 func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
 	devices, err := core.Devices()
 	if err != nil {
@@ -178,7 +180,7 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 	}
 	for _, p := range seen {
 		counters, err := core.Counters(p.device, p.number)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without any
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without counters
 			errs = append(errs, err)
 		}
 		for name, value := range counters {
@@ -191,7 +193,7 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 	return errors.Join(errs...)
 }
 
-// hostPath is how link.CurrentNetns calls the namespace.
+// hostPath is the path that link.CurrentNetns gives the namespace.
 const hostPath = "/proc/thread-self/ns/net"
 
 // describe returns a port with the labels of its counters.
@@ -216,7 +218,7 @@ var (
 func (c *rdmaCollector) driver(ns *link.Netns, p port) {
 	d, err := ns.Driver(p.netdev)
 	if err != nil {
-		return // it has been renamed, or goes just now
+		return // it has been renamed or removed just now
 	}
 	for name, value := range d.Stats {
 		if m := ofPriority.FindStringSubmatch(name); m != nil {
@@ -244,6 +246,6 @@ func (c *rdmaCollector) tell(name string, value float64, p port, more ...string)
 		"is_root", root, "rdma_parent_name", c.roots[p.device.SysImageGUID],
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
 	}
-	// One that is no counter has the suffix as well: so the dashboards have it.
+	// A gauge has the suffix as well, because the dashboards use it.
 	c.e.add("rdma_"+name+"_total", counter, "Of an RDMA device's port, as its driver counts.", value, append(l, more...))
 }

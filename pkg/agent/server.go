@@ -17,17 +17,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// hung is when a keeper that has not looked counts as hung.
+// hung is the time without a check after which a keeper counts as hung.
 const hung = 4 * slow
 
-// Status is what the socket answers to GET /status.
+// Status is the answer of the socket to GET /status.
 type Status struct {
 	Version     string    `json:"version"`
 	Node        string    `json:"node"`
 	Since       time.Time `json:"since"`
 	StateDirs   []StateOf `json:"stateDirs"`
 	Binaries    []binary  `json:"binaries"`
-	Journal     int       `json:"journal"` // addresses that wait to be freed
+	Journal     int       `json:"journal"` // addresses to be freed
 	JournalErr  string    `json:"journalError,omitempty"`
 	MemoryBytes int64     `json:"memoryBytes"` // resident
 }
@@ -35,11 +35,11 @@ type Status struct {
 // StateOf is the status of a state directory.
 type StateOf struct {
 	Path   string    `json:"path"`
-	Looked time.Time `json:"looked"` // when the agent last looked
-	Ending []Ending  `json:"ending"` // whose pod is gone
+	Looked time.Time `json:"looked"` // time of the last check
+	Ending []Ending  `json:"ending"` // attachments whose pod is gone
 }
 
-// Ending is an attachment that is being ended, or could not be.
+// Ending is an attachment that is being ended, or could not be ended.
 type Ending struct {
 	ledger.Key
 	NIC   string      `json:"nic"`
@@ -79,7 +79,7 @@ func (k *keeper) lastLook() time.Time {
 	return k.looked
 }
 
-// healthy reports whether every keeper still looks.
+// healthy returns an error if a keeper hangs.
 func (a *agent) healthy() error {
 	for _, k := range a.keepers {
 		if since := time.Since(latest(k.lastLook(), a.began)); since > hung {
@@ -96,8 +96,8 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// ready reports whether every keeper has looked, and can read what there is, and
-// what else is asked for.
+// ready returns an error unless every keeper has checked its records and can
+// read them, and the other conditions of readiness hold.
 func (a *agent) ready() error {
 	if a.Ready != nil {
 		if err := a.Ready(); err != nil {
@@ -131,7 +131,7 @@ func probe(ask func() error) http.HandlerFunc {
 	}
 }
 
-// server is one of the agent's ends that others connect to.
+// server is one of the agent's listeners.
 type server struct {
 	listener net.Listener
 	handler  http.Handler
@@ -147,7 +147,7 @@ func (s *server) serve(ctx context.Context) error {
 	return err
 }
 
-// answers returns the agent's handler, with guard, unless nil, before the metrics.
+// answers returns the agent's handler. Unless nil, guard protects the metrics.
 func (a *agent) answers(guard func(http.Handler) http.Handler) *http.ServeMux {
 	var metrics http.Handler = http.HandlerFunc(a.metrics)
 	if guard != nil {
@@ -172,13 +172,13 @@ func (a *agent) private() (*server, error) {
 	mux := a.answers(nil)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(a.status()) // the client may have gone
+		_ = json.NewEncoder(w).Encode(a.status()) // the client may be gone
 	})
 	return &server{l, mux}, nil
 }
 
-// listenUnix opens a socket for root only. One that a killed agent left is
-// replaced, that of a living one is not.
+// listenUnix opens a socket for root only. It replaces the socket of a killed
+// agent, but not that of a running one.
 func listenUnix(path string) (net.Listener, error) {
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
@@ -187,8 +187,8 @@ func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path)
 	}
-	// Between bind(2) and a chmod others could connect: bind gives the file the
-	// mode that the socket has (unix_bind_bsd), less the umask.
+	// Others could connect between bind(2) and a chmod. So set the socket's own
+	// mode, which bind gives the file (unix_bind_bsd), less the umask.
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seconds are the bounds of the histogram of how long ending takes.
+// seconds are the bounds of the histogram of the duration of ends.
 var seconds = []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10}
 
-// stats counts what the agent does.
+// stats counts the agent's work.
 type stats struct {
 	mu       sync.Mutex
 	looks    uint64
@@ -99,8 +99,8 @@ func (s *stats) collect(e *exposition) {
 	}
 }
 
-// collectAttachments counts the records, by how far they are, and those that
-// could not be ended.
+// collectAttachments counts the records by phase, and those that could not be
+// ended.
 func (a *agent) collectAttachments(e *exposition) {
 	type class struct{ dir, plugin, phase, netns string }
 	counts, notHome := map[class]float64{}, map[string]float64{}
@@ -115,7 +115,7 @@ func (a *agent) collectAttachments(e *exposition) {
 				notHome[dir]++
 			}
 		}
-		changed, _ := k.node.Ledger.Returned() // the keeper reports those that cannot be read
+		changed, _ := k.node.Ledger.Returned() // the keeper reports unreadable ones
 		for _, r := range changed {
 			e.add("rail_cni_returned_changed", gauge, "Settings of a NIC that are not as they were before it was last lent.",
 				float64(len(r.Changed)), labels{"state_dir", dir, "nic", r.NIC})
@@ -140,7 +140,7 @@ func (a *agent) collectAttachments(e *exposition) {
 	e.add("rail_cni_unreadable_records", gauge, "Records that are corrupt, or of a newer version.", float64(unreadable), nil)
 }
 
-// process adds what Prometheus' own libraries tell of a process.
+// process adds the process metrics of Prometheus' own libraries.
 func process(e *exposition) {
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
@@ -150,7 +150,7 @@ func process(e *exposition) {
 	e.add("process_resident_memory_bytes", gauge, "Resident memory.", float64(resident()), nil)
 }
 
-// resident returns the process's resident memory in bytes (proc_pid_statm(5)), 0
+// resident returns the process' resident memory in bytes (proc_pid_statm(5)), 0
 // if that cannot be read.
 func resident() int64 {
 	text, _ := os.ReadFile("/proc/self/statm")

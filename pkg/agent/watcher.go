@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher tells when something changes in directories (inotify(7)).
+// watcher reports changes in directories (inotify(7)).
 type watcher struct {
-	file *os.File // nil tells nothing
+	file *os.File // nil reports nothing
 	fd   int
 }
 
-// newWatcher makes a watcher. Where the kernel gives none any more it is one that
-// tells nothing: what is watched is looked at now and then all the same.
+// newWatcher returns a watcher. If the kernel has no inotify instance left, the
+// watcher reports nothing: the agent polls as well.
 func newWatcher(log *slog.Logger) *watcher {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -26,8 +26,8 @@ func newWatcher(log *slog.Logger) *watcher {
 	return &watcher{file: os.NewFile(uintptr(fd), "inotify"), fd: fd}
 }
 
-// watch adds a directory, unless it is watched already. What cannot be watched
-// is looked at now and then all the same.
+// watch adds a directory, unless it is watched already. A failure is ignored:
+// the agent polls as well.
 func (w *watcher) watch(dir string) {
 	if w.file == nil {
 		return

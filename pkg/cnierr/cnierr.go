@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// CNI error codes. Those below 100 are the specification's (CNI SPEC, section 5,
-// "Error"); from 100 on they are this project's.
+// CNI error codes. Those below 100 are the specification's (CNI SPEC, section
+// 5, "Error"); those from 100 on are this project's.
 const (
 	UnknownContainer = types.ErrUnknownContainer
 	InvalidEnv       = types.ErrInvalidEnvironmentVariables
@@ -83,12 +83,12 @@ func KindOf(code uint) failure.Kind {
 	return failure.Internal
 }
 
-// ToCNI turns err into what skel prints: the whole text, and the code of the
-// outermost coded error in it. nil stays nil.
+// ToCNI converts err into the *types.Error that skel prints, with the whole
+// text and the code of the outermost coded error in it. It returns nil for nil.
 //
-// Multus takes a failed DEL for a success when its text holds the words of
-// ENOENT, and forgets the attachment; so they are said in other words. A text
-// that carries a user's megabyte is cut in its middle.
+// Multus treats a failed DEL as a success if its text contains that of ENOENT,
+// and forgets the attachment; so ToCNI replaces that text. It cuts the middle
+// out of a very long text, for example one that quotes a user's input.
 func ToCNI(err error) error {
 	if err == nil {
 		return nil

@@ -86,7 +86,7 @@ func TestEveryKindHasACodeOfItsOwn(t *testing.T) {
 	}
 }
 
-// skel finds a *types.Error however deep, and prints that one: everything
+// skel finds a *types.Error at any depth, and prints only that one: the text
 // around it would be lost.
 func TestToCNIKeepsTheWholeText(t *testing.T) {
 	if ToCNI(nil) != nil {

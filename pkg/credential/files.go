@@ -17,7 +17,7 @@ import (
 // configuration directory (whereabouts v0.9.4, script/lib.sh).
 const Dir = "whereabouts.d"
 
-// What that installer writes, under the same names.
+// The installer's files, with its names.
 const (
 	kubeconfigName = "whereabouts.kubeconfig"
 	flatFileName   = "whereabouts.conf"

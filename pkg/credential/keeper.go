@@ -33,29 +33,29 @@ type Options struct {
 
 	Server        string // URL of the API server for the plugin; the Client's if it is ""
 	PoolNamespace string // of the address pools; that of the account if it is ""
-	Replace       bool   // also files that somebody else has put there
+	Replace       bool   // also files of another installer
 
-	// Put puts a file into place, and keeps what was there before.
+	// Put installs a file, and backs up another's.
 	Put       func(context.Context, install.File) (install.Outcome, error)
 	UserAgent string
 	Log       *slog.Logger
 }
 
-// Keeper keeps the files by which the plugin whereabouts reaches the API server: the
-// kubeconfig with a token, the flat file that names it, and the node's name for node
-// slices.
+// Keeper maintains the files by which the plugin whereabouts reaches the API
+// server: the kubeconfig with a token, the flat file that names it, and the
+// node's name for node slices.
 type Keeper struct {
 	Options
 	outcomes map[string]install.Outcome
 
 	token   string
-	fresh   time.Time    // when it is to be renewed, by both clocks of this host
+	fresh   time.Time    // time of the next renewal, by both clocks of this host
 	unbound bool         // the token is not bound to this node's object
 	plugin  *kube.Client // uses our kubeconfig with this token, nil until the first look
 
 	mu      sync.Mutex
-	err     error     // of the last try; errNotYet before
-	written bool      // once
+	err     error     // the last try's; errNotYet before the first
+	written bool      // the files were written once
 	ends    time.Time // of the token
 }
 
@@ -69,7 +69,7 @@ func New(o Options) *Keeper {
 	return &Keeper{Options: o, outcomes: map[string]install.Outcome{}, err: errNotYet}
 }
 
-// Run keeps the files until ctx ends.
+// Run maintains the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	var last error
 	for ctx.Err() == nil {
@@ -98,8 +98,8 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) pause(err, last error) time.Duration {
 	switch {
 	case errors.Is(err, errRejected) && errors.Is(last, errRejected):
-		// The new token is refused as well. Each node would ask for tokens each
-		// second, for as long as that lasts.
+		// The new token is refused as well. Otherwise each node would request a
+		// token each second, for as long as that lasts.
 		return looks
 	case err != nil:
 		return time.Second
@@ -115,8 +115,8 @@ func (k *Keeper) set(err error) (changed bool) {
 	return changed
 }
 
-// Ready returns why the plugin cannot reach the server, or nil. A token that could not
-// be renewed counts until it expires.
+// Ready returns the reason why the plugin cannot reach the server, or nil. A
+// token that could not be renewed counts until it expires.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

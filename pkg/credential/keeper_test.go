@@ -19,8 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// lab is a keeper of the plugin's kubeconfig, on a real API
-// server.
+// lab is a keeper of the plugin's kubeconfig, with a real API server.
 type lab struct {
 	t     *testing.T
 	plane *controlplane.Plane
@@ -53,7 +52,7 @@ func (l *lab) createNode(name string) {
 	}
 }
 
-// code is what the server answers to a request with the token.
+// code returns the status of the server's answer to a request with the token.
 func (l *lab) code(token string) int {
 	l.t.Helper()
 	client, err := l.plane.Client(controlplane.Credential{Token: token})
@@ -100,7 +99,7 @@ func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
 	if code, answer, err := l.plane.Admin().Delete(t.Context(), "/api/v1/nodes/node1"); err != nil || code != http.StatusOK {
 		t.Fatal(code, string(answer), err)
 	}
-	// The server remembers for 10 s whose tokens it has seen.
+	// The server caches its TokenReviews for 10 s.
 	await(t, "the token's end with its Node", func() bool { return l.code(first) == http.StatusUnauthorized })
 	l.createNode("node1") // the kubelet registers itself again
 	if code := l.code(first); code != http.StatusUnauthorized {
@@ -137,8 +136,8 @@ func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
 	}
 }
 
-// A server that refuses every token, by a wrong address or a proxy of its own,
-// is not asked for another one each second by each node.
+// A server that refuses every token, because of a wrong address or a proxy of
+// its own, must not get a request for another one each second from each node.
 func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
 	c := &Keeper{}
 	if first := c.pause(errRejected, nil); first != time.Second {
@@ -173,8 +172,8 @@ func tokens(t *testing.T, life time.Duration) *kube.Client {
 	return client
 }
 
-// A plugin that has no kubeconfig cannot reach the server; one that has a token can,
-// until that ends.
+// A plugin without a kubeconfig cannot reach the server; one with a token can,
+// until that expires.
 func TestReadyOnceTheFilesAreThereUntilTheTokenEnds(t *testing.T) {
 	full, away := errors.New("no space left"), errors.New("the server is away")
 	broken, record := true, install.Open(t.TempDir())

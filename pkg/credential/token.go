@@ -28,9 +28,9 @@ func (k *Keeper) look(ctx context.Context) error {
 	return nil
 }
 
-// rejected reports whether the server refuses the token in our kubeconfig. A token
-// ends early with its account and with its Node object, which may be made anew
-// while pods and this agent go on running.
+// rejected reports whether the server refuses the token in our kubeconfig. A
+// token ends early with its account and with its Node object, which may be made
+// again while pods and this agent run.
 func (k *Keeper) rejected(ctx context.Context) bool {
 	path := k.path(kubeconfigName)
 	if k.outcomes[path] == install.Yielded {
@@ -38,7 +38,7 @@ func (k *Keeper) rejected(ctx context.Context) bool {
 	}
 	if k.plugin == nil {
 		var err error
-		// That a server does not answer says nothing about the token.
+		// A server that does not answer proves nothing about the token.
 		if k.plugin, err = kube.Open(kube.Config{Kubeconfig: path, UserAgent: k.UserAgent, RetryFor: time.Millisecond}); err != nil {
 			return false
 		}
@@ -49,8 +49,8 @@ func (k *Keeper) rejected(ctx context.Context) bool {
 
 // renew requests a new token when that is due.
 func (k *Keeper) renew(ctx context.Context) error {
-	// The monotonic clock stands still while the host is suspended, the other one
-	// may be set.
+	// The monotonic clock stops while the host is suspended, the other one may
+	// be set: the earlier end counts.
 	if asked := time.Now(); !asked.Before(k.fresh) || !asked.Round(0).Before(k.fresh.Round(0)) {
 		token, err := k.Client.Token(ctx, k.Namespace, k.Account, k.Node, k.Lifetime)
 		if err != nil {
@@ -63,7 +63,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 			}
 		}
 		life := token.Expires.Sub(asked)
-		if life <= 0 || life > k.Lifetime { // the server's clock is another
+		if life <= 0 || life > k.Lifetime { // the server's clock differs
 			life = k.Lifetime
 		}
 		k.token, k.fresh, k.plugin = token.Value, asked.Add(life/2), nil

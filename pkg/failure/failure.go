@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// Kind is the kind of an error: what a caller can tell apart. It is an error itself, so
-// that errors.Is(err, NICLent) reports whether a NICLent is in err's tree.
+// Kind is the kind of an error, for callers that distinguish errors. It is an
+// error itself, so that errors.Is(err, NICLent) reports whether a NICLent is in
+// err's tree.
 type Kind string
 
 // The kinds. Package cnierr has the CNI error code of each.
@@ -19,9 +20,9 @@ const (
 	InvalidEnv Kind = "invalid environment"
 	// IO: a file could not be read or written.
 	IO Kind = "input or output"
-	// Decode: a document is not what its format demands.
+	// Decode: a document violates its format.
 	Decode Kind = "decoding"
-	// InvalidConfig: a configuration asks for something that cannot be.
+	// InvalidConfig: a configuration is impossible.
 	InvalidConfig Kind = "invalid configuration"
 	// InvalidNetns: the path of a netns is invalid.
 	InvalidNetns Kind = "invalid netns"
@@ -61,8 +62,8 @@ func KindOf(err error) Kind {
 	return kind
 }
 
-// An Error is an error for a user. Its text is "<what>: <cause>; <cure>", without the
-// parts that are empty.
+// An Error is an error for a user. Its text is "<what>: <cause>; <cure>",
+// without empty parts.
 type Error struct {
 	kind  Kind
 	what  string // the object and what failed
@@ -84,7 +85,7 @@ func Wrap(err error, kind Kind, format string, args ...any) error {
 	return &Error{kind: kind, what: fmt.Sprintf(format, args...), cause: err}
 }
 
-// WithCure returns err with what a user can do about it, or nil if err is nil. The kind
+// WithCure returns err with the user's remedy, or nil if err is nil. The kind
 // is that of err.
 func WithCure(err error, cure string) error {
 	if err == nil {
@@ -107,7 +108,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap returns the kind and the cause, those that there are.
+// Unwrap returns the kind and the cause, as far as they are set.
 func (e *Error) Unwrap() []error {
 	var found []error
 	if e.kind != "" {

@@ -1,19 +1,26 @@
-// Package install puts rail-cni's files on a node, and takes them away again so
-// that what was there before is there after, byte for byte.
+// Package install installs rail-cni's files on a node, and removes them again
+// so that the node is as before, byte for byte.
 //
-// What it has put where is in one record, below a directory that outlives a
-// reboot: for each path the SHA-256 of what was ever ours there, and what was
-// there before. The first file of another's that lies at the path is kept with
-// mode, owner and time in the same directory; an older version of ours, known by
-// the record or by its build information, never is. A file that is not ours is
-// never removed: what took our file's place stays.
+// One record, in a directory that survives a reboot, has for each path the
+// SHA-256 of all our contents and the backup of another's file. The first file
+// of another's at the path is backed up with mode, owner and time in the same
+// directory; an older version of ours, known by the record or by its build
+// information, is not. A file that is not ours is never removed: a file that
+// replaced ours stays.
 //
-// Each file is put into place whole, by a rename within its directory, and is
-// on disk before. The record names a file's content before the file has it, and
-// a backup is complete before the file is replaced: killed at any instant, what
-// is done again ends in the same state. Several processes may work on one
-// record.
+// Each file is replaced as a whole, by a rename within its directory, and is on
+// disk before that. The record names a file's content before the file has it,
+// and a backup is complete before the file is replaced: a process that was
+// killed at any instant can be repeated with the same result. Several processes
+// may use one record.
 //
-// Below it, package node installs the plugins on a node, and package cluster the agents
-// in a cluster.
+// Package node below it installs the plugins on a node, package cluster the
+// agents in a cluster.
+//
+// To install a file, and to remove it later:
+//
+//	record := install.Open(install.DefaultDir)
+//	outcome, err := record.Put(ctx, install.File{Path: "/opt/cni/bin/macvlan", Source: own, Mode: 0o755})
+//	…
+//	outcome, err = record.Remove("/opt/cni/bin/macvlan")
 package install

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// temporary begins the names of files that are not in place yet: with a dot, so
-// that they are nobody's plugin or configuration.
+// temporary begins the names of unfinished files: with a dot, so that no one
+// takes them for a plugin or a configuration.
 const temporary = ".rail-cni-"
 
-// abandoned is the age of a temporary file that nobody writes any more.
+// abandoned is the age after which a temporary file has no writer.
 const abandoned = 10 * time.Minute
 
 // Sum returns the SHA-256 of a file, in hexadecimal.
@@ -30,7 +30,7 @@ func Sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Copy puts a copy of one file in another one's place, in one step.
+// Copy atomically replaces one file by a copy of another.
 func Copy(from, to string, mode fs.FileMode) error {
 	return replace(to, mode, func(f *os.File) error { return copyInto(f, from) })
 }
@@ -45,8 +45,8 @@ func copyInto(to io.Writer, from string) error {
 	return err
 }
 
-// replace has write fill a new file, and puts that at path: whole, or not at
-// all, and on disk. A program that runs from the old file goes on.
+// replace fills a new file by write, syncs it, and atomically renames it to
+// path. A program that runs from the old file is not disturbed.
 func replace(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, temporary+"*")
@@ -58,7 +58,7 @@ func replace(path string, mode fs.FileMode, write func(*os.File) error) (err err
 			_ = os.Remove(f.Name())
 		}
 	}()
-	// The mode comes after an owner, whose change takes the set-uid bit.
+	// The mode comes after the owner, whose change clears the set-uid bit.
 	err = errors.Join(write(f), f.Chmod(mode), f.Sync(), f.Close())
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func replace(path string, mode fs.FileMode, write func(*os.File) error) (err err
 	return syncDir(dir)
 }
 
-// relink puts a symbolic link at path.
+// relink atomically makes a symbolic link at path.
 func relink(path, target string) error {
 	dir := filepath.Dir(path)
 	tmp := filepath.Join(dir, fmt.Sprintf("%s%x", temporary, rand.Uint64()))
@@ -82,7 +82,7 @@ func relink(path, target string) error {
 	return syncDir(dir)
 }
 
-// removed removes a file that may be gone already.
+// removed removes a file, and accepts that it is missing.
 func removed(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -94,12 +94,12 @@ func removed(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// sweep removes what a killed process left in a directory.
+// sweep removes the leftovers of killed processes in a directory.
 func sweep(dir string) {
 	left, _ := filepath.Glob(filepath.Join(dir, temporary+"*")) // the pattern is valid
 	for _, path := range left {
 		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > abandoned {
-			_ = os.Remove(path) // another process may have done it
+			_ = os.Remove(path) // another process may have removed it
 		}
 	}
 }
@@ -110,7 +110,7 @@ func syncDir(path string) error {
 		return err
 	}
 	defer d.Close()
-	// Some file systems cannot (EINVAL), and need not.
+	// Some file systems do not support it (EINVAL), and do not need it.
 	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return err
 	}

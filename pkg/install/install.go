@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// DefaultDir is where the record and the backups are.
+// DefaultDir is the directory of the record and the backups.
 const DefaultDir = "/var/lib/rail-cni/install"
 
 const (
@@ -28,57 +28,57 @@ const (
 	lockName   = "lock"
 	version    = 1
 
-	// lockTime bounds the wait for another process that works on the record.
+	// lockTime bounds the wait for another process' lock of the record.
 	lockTime = 30 * time.Second
 
-	// quiet is how long ago a file must have been written that is backed up.
+	// quiet is the age that a file must have before it is backed up.
 	quiet = 2 * time.Second
 
-	// mostSums bounds what the record remembers of one path: a token is renewed
-	// again and again.
+	// mostSums bounds the contents of one path in the record: a token is
+	// renewed again and again.
 	mostSums = 20
 )
 
-// File is what is to be at a path.
+// File is the wanted file at a path.
 type File struct {
 	Path    string // absolute, with its directory
-	Source  string // file to copy; or
+	Source  string // file to copy; or Content
 	Content []byte
 	Mode    fs.FileMode
-	// Yield leaves the path to a file of another's, if there is one.
+	// Yield leaves another's file at the path, if there is one.
 	Yield bool
 }
 
-// Outcome is what became of a path.
+// Outcome is the outcome for a path.
 type Outcome string
 
 // The outcomes.
 const (
-	Same      Outcome = "is there"                          // already, as it is to be
-	Installed Outcome = "installed"                         // where nothing of another's was
+	Same      Outcome = "is there"                          // already as wanted
+	Installed Outcome = "installed"                         // no file of another's was there
 	Replaced  Outcome = "installed, another's is backed up" // now or earlier
 	Yielded   Outcome = "another's is there, and stays"
 	Restored  Outcome = "another's is there again"
 	Removed   Outcome = "removed"
 )
 
-// Node is the record of a node. It may be used by several goroutines and
+// Node is the record of a node. It may be used concurrently, also by several
 // processes.
 type Node struct{ dir string }
 
-// Open returns the record in dir, an absolute path. Nothing is made or read.
+// Open returns the record in dir, an absolute path. It does no input or output.
 func Open(dir string) *Node { return &Node{dir: dir} }
 
 // Entry is a path of the record.
 type Entry struct {
 	Path string `json:"path"`
-	// Ours are the SHA-256 of what was ever put there, the last one last.
+	// Ours are the SHA-256 of all our contents at the path, the last one last.
 	Ours    []string `json:"sha256"`
 	MadeDir bool     `json:"madeDirectory,omitempty"`
-	Before  *Before  `json:"before,omitempty"` // nil when nothing was there
+	Before  *Before  `json:"before,omitempty"` // nil if nothing was there
 }
 
-// Before is what was there before.
+// Before is the earlier file.
 type Before struct {
 	SHA256  string      `json:"sha256,omitempty"`
 	Backup  string      `json:"backup,omitempty"` // name in the record's directory
@@ -179,12 +179,12 @@ func (n *Node) Entries() ([]*Entry, error) {
 	return r.Files, err
 }
 
-// Put puts a file where it is to be, and keeps what was there. If that has just been
-// written, Put waits before it copies it; ctx ends the wait.
+// Put installs a file, and backs up another's file. If that was written just
+// now, Put waits before it copies it; ctx ends the wait.
 func (n *Node) Put(ctx context.Context, f File) (Outcome, error) { return n.put(ctx, f, false) }
 
-// PutBack is Put for a path that the record has: elsewhere it does nothing, and
-// the outcome is "".
+// PutBack is Put for a path in the record. For another path it does nothing,
+// and the outcome is "".
 func (n *Node) PutBack(ctx context.Context, f File) (Outcome, error) { return n.put(ctx, f, true) }
 
 func (n *Node) put(ctx context.Context, f File, known bool) (outcome Outcome, err error) {
@@ -265,7 +265,7 @@ func (f *File) sum() (string, error) {
 	return Sum(f.Source)
 }
 
-// write puts the file into place.
+// write writes the file to its path.
 func (f *File) write() error {
 	return replace(f.Path, f.Mode, func(to *os.File) error {
 		if f.Source == "" {
@@ -276,8 +276,8 @@ func (f *File) write() error {
 	})
 }
 
-// Remove takes away what Put put there, and puts back what was there before.
-// What took our file's place stays.
+// Remove removes our file at path, and restores the earlier one. A file that
+// replaced ours stays.
 func (n *Node) Remove(path string) (outcome Outcome, err error) {
 	err = n.locked(false, func(s *session) error {
 		e := s.find(path)
@@ -303,7 +303,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 			return err
 		}
 		if e.MadeDir {
-			_ = os.Remove(filepath.Dir(path)) // fails, and is to, when something lies in it
+			_ = os.Remove(filepath.Dir(path)) // fails, as it must, if the directory is not empty
 		}
 		s.Files = slices.DeleteFunc(s.Files, func(other *Entry) bool { return other == e })
 		if err := s.save(); err != nil {
@@ -313,7 +313,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 			err = s.dir.Remove(e.Before.Backup)
 		}
 		if len(s.Files) == 0 {
-			// Fails, and is to, when another process just waits for the lock.
+			// Fails, as it must, if another process waits for the lock.
 			_ = errors.Join(s.dir.Remove(lockName), os.Remove(n.dir))
 		}
 		return err
@@ -335,8 +335,9 @@ func (e *Entry) visible() error {
 	return err
 }
 
-// Visible says of which paths of the record nothing can be done, as their
-// directories are not there, but of those below the directories except.
+// Visible returns an error that names the paths in the record whose directories
+// do not exist, except those below the directories except: such a path may be
+// outside of the process' view.
 func (n *Node) Visible(except ...string) error {
 	entries, err := n.Entries()
 	errs := []error{err}
@@ -348,7 +349,7 @@ func (n *Node) Visible(except ...string) error {
 	return errors.Join(errs...)
 }
 
-// found is what lies at a path.
+// found is the file found at a path.
 type found struct {
 	exists bool
 	link   string // target
@@ -377,7 +378,7 @@ func look(path string) (found, error) {
 	return have, err
 }
 
-// module is how our own programs are known by their build information.
+// module is the module in our own programs' build information.
 var module = func() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Path
@@ -385,8 +386,8 @@ var module = func() string {
 	return ""
 }()
 
-// isOurs reports whether what lies at path was put there by us: by the record, or
-// by hand.
+// isOurs reports whether the file at path is ours, by the record or, if it was
+// copied by hand, by its build information.
 func (h *found) isOurs(path string, e *Entry) bool {
 	if h.sum == "" {
 		return false
@@ -401,7 +402,7 @@ func (h *found) isOurs(path string, e *Entry) bool {
 	return err == nil && info.Main.Path == module
 }
 
-// backUp keeps what lies at path.
+// backUp backs up the file at path.
 func (s *session) backUp(ctx context.Context, path string, have found) (*Before, error) {
 	b := &Before{SHA256: have.sum, Link: have.link, Mode: have.mode &^ fs.ModeType, ModTime: have.info.ModTime()}
 	b.UID, b.GID = owner(have.info)
@@ -412,7 +413,7 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	if err := wait.For(ctx, quiet-min(quiet, time.Since(have.info.ModTime()).Abs())); err != nil {
 		return nil, err
 	}
-	of := sha256.Sum256([]byte(path)) // the same file may lie in several directories
+	of := sha256.Sum256([]byte(path)) // several directories may have the same file
 	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(of[:4]) + "." + have.sum[:16]
 	kept := filepath.Join(s.dir.Path(), b.Backup)
 	if err := Copy(path, kept, 0o600); err != nil {
@@ -427,7 +428,7 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	return b, nil
 }
 
-// restore puts back what was at path.
+// restore restores the earlier file at path.
 func (s *session) restore(path string, b *Before) error {
 	if b.Link != "" {
 		return relink(path, b.Link)

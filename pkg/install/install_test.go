@@ -35,7 +35,7 @@ func newNode(t *testing.T) *node {
 
 func (n *node) path(name string) string { return filepath.Join(n.bin, name) }
 
-// want puts a file and wants an outcome.
+// want puts a file and fails the test unless the outcome is this.
 func (n *node) want(outcome install.Outcome, f install.File) {
 	n.t.Helper()
 	got, err := n.Put(n.t.Context(), f)
@@ -52,7 +52,7 @@ func (n *node) wantRemoved(outcome install.Outcome, name string) {
 	}
 }
 
-// write writes a file that is an hour old.
+// write writes a file with a time an hour ago.
 func (n *node) write(name, text string, mode fs.FileMode) {
 	n.t.Helper()
 	old := time.Now().Add(-time.Hour)
@@ -108,14 +108,14 @@ func TestOursIsNeverBackedUpOverWhatWasThere(t *testing.T) {
 	}
 	n.want(install.Replaced, f("v1"))
 	n.want(install.Replaced, f("v2"))
-	n.write("macvlan", "v1", 0o755) // somebody's old copy of ours
+	n.write("macvlan", "v1", 0o755) // another's old copy of ours
 	n.want(install.Replaced, f("v2"))
 	n.write("macvlan", "a newer one of upstream", 0o755)
 	n.want(install.Replaced, f("v2"))
 	n.wantRemoved(install.Restored, "macvlan")
 	n.wantContent("macvlan", "upstream's")
 
-	// One that was copied there by hand, and one that comes later.
+	// One that was copied there by hand, and one that is installed later.
 	ours := filepath.Join(testnet.Bin(t), "macvlan")
 	if err := install.Copy(ours, n.path("macvlan"), 0o755); err != nil {
 		t.Fatal(err)
@@ -181,8 +181,8 @@ func TestFileThatYields(t *testing.T) {
 	n.wantContent("conf", "theirs")
 }
 
-// A credential that others can read, or a plugin that is not executable, is replaced
-// even if its content is right.
+// A credential that others can read, or a plugin that is not executable, is
+// replaced even if its content is right.
 func TestFileWithWrongModeIsCorrected(t *testing.T) {
 	n := newNode(t)
 	for name, mode := range map[string]fs.FileMode{"kubeconfig": 0o600, "plugin": 0o755} {
@@ -257,7 +257,7 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 }
 
 // TestKilledAtAnyInstantItEndsAsItWas kills an installer and an uninstaller
-// again and again, in another process.
+// repeatedly, in another process.
 func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 	if spec := os.Getenv("RAIL_CNI_TEST_INSTALL"); spec != "" {
 		var n struct{ Record, Bin string }
@@ -344,7 +344,7 @@ func TestCopyPutsAFileInPlaceInOneStep(t *testing.T) {
 	if err := os.WriteFile(to, []byte("old"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	old, err := os.Open(to) // as a kernel that runs it has it
+	old, err := os.Open(to) // as the kernel has it open while it runs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,8 +370,8 @@ func TestCopyPutsAFileInPlaceInOneStep(t *testing.T) {
 	}
 }
 
-// TestFileThatIsBeingWrittenIsBackedUpWhole has another installer write in place,
-// and slowly.
+// TestFileThatIsBeingWrittenIsBackedUpWhole has another installer write slowly
+// in place.
 func TestFileThatIsBeingWrittenIsBackedUpWhole(t *testing.T) {
 	n := newNode(t)
 	if err := os.WriteFile(n.path("a"), []byte("the first half, "), 0o755); err != nil {
@@ -397,8 +397,8 @@ func TestFileThatIsBeingWrittenIsBackedUpWhole(t *testing.T) {
 	n.wantContent("a", "the first half, the second")
 }
 
-// TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten: a container may not have
-// it.
+// TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten: the directory may be
+// missing in a container.
 func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
 	n := newNode(t)
 	n.want(install.Installed, install.File{Path: n.path("a"), Content: []byte("ours"), Mode: 0o755})

@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Attachment is an attachment as it is shown to a person. Its JSON is that of
-// "railctl show".
+// Attachment is an attachment as users see it. Its JSON is that of "railctl
+// show".
 type Attachment struct {
 	Pod         string       `json:"pod,omitempty"` // namespace/name
 	ContainerID string       `json:"containerID"`
@@ -49,7 +49,7 @@ func stateOf(l *ledger.Ledger, r *ledger.Record) string {
 	return Gone
 }
 
-// describe returns what the record says.
+// describe returns the record's part of an attachment.
 func describe(r *ledger.Record, state string) Attachment {
 	a := Attachment{
 		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,

@@ -1,11 +1,11 @@
-// Package inventory collects what a node has lent, to show it to a person: attachments
-// with the state of their RDMA devices, attachments whose pod is gone, and the network
-// namespace of a pod.
+// Package inventory collects a node's attachments for users: attachments with
+// the state of their RDMA devices, attachments whose pod is gone, and the
+// network namespace of a pod.
 //
-// It adds the present state to what the records have. What cannot be read is an error
-// beside the rest, which is still returned. Only [EndStale] changes
-// something, under the locks that the plugins take. Where there is no ledger, none is
-// made: the caller asks [ledger.Exists] first.
+// It adds the current state to the records. A part that cannot be read is an
+// error beside the rest, which is still returned. Only [EndStale] changes
+// anything, under the locks that the plugins take. No function creates a
+// missing ledger: the caller checks [ledger.Exists] first.
 //
 // To list the attachments of this node:
 //

@@ -43,9 +43,9 @@ func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun boo
 	return endings, left, nil
 }
 
-// sweep sweeps, and then finds the outcome for each attachment that was stale before: a
-// sweep passes over attachments that another process works on, and keeps the record of
-// an address that cannot be freed yet.
+// sweep sweeps, and then finds the outcome for each attachment that was stale
+// before: a sweep skips attachments that another process has locked, and keeps
+// the record of an address that cannot be freed yet.
 func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []error) {
 	stale, errs := n.Stale()
 	endings := []Ending{}
@@ -56,7 +56,7 @@ func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []er
 		return endings, errs
 	}
 	swept := n.Sweep(ctx)
-	left, _ := n.Stale() // what it cannot read was reported above
+	left, _ := n.Stale() // unreadable records were reported above
 	failed := 0
 	for i := range endings {
 		e := &endings[i]
@@ -90,7 +90,7 @@ func (e *Ending) conclude(key ledger.Key, swept []attachment.Swept, left []*ledg
 	}
 }
 
-// missing returns why the addresses of a NIC that is home are not freed.
+// missing returns the reason why the addresses of a returned NIC are not freed.
 func missing(r *ledger.Record) string {
 	if r.IPAM == nil {
 		return "see the warnings"
@@ -98,7 +98,7 @@ func missing(r *ledger.Record) string {
 	return fmt.Sprintf("IPAM plugin %q is not in %s; install it, then run railctl gc again", r.IPAM.Type, r.IPAM.Path)
 }
 
-// why returns why a sweep ends the attachment.
+// why returns the reason why a sweep ends the attachment.
 func why(l *ledger.Ledger, r *ledger.Record) string {
 	switch {
 	case !l.OfThisBoot(r):

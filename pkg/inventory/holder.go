@@ -13,7 +13,7 @@ import (
 // Holder names the holder of an attachment: either a pod or a container.
 type Holder struct {
 	Pod       string // NAMESPACE/NAME
-	Container string // its ID, or the beginning of that
+	Container string // its ID, or a prefix of that
 }
 
 // String returns "pod default/web-0", for example.
@@ -74,7 +74,7 @@ func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.Join(errs...) // one that cannot be read may be the one
+		return nil, errors.Join(errs...) // an unreadable one may be the one
 	}
 	return found, nil
 }

@@ -40,7 +40,7 @@ func (l *lab) pod(name, containerID string) *testnet.Netns {
 	return pod
 }
 
-// unreadable puts a record into the ledger that cannot be read.
+// unreadable writes an unreadable record into the ledger.
 func (l *lab) unreadable() {
 	l.t.Helper()
 	if err := os.WriteFile(filepath.Join(l.state, "attachments", "x@net1.json"), []byte("{"), 0o600); err != nil {

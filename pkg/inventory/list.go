@@ -8,12 +8,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// List is what a node has lent.
+// List is the list of a node's attachments.
 type List struct {
 	Attachments []Attachment
 	Others      int                // attachments of other host network namespaces, which are not in Attachments
-	Returned    []*ledger.Returned // NICs that did not come home as they were
-	Errors      []error            // what could not be read, and what keeps the node from lending
+	Returned    []*ledger.Returned // NICs that were not returned as they were
+	Errors      []error            // unreadable parts, and reasons why the node cannot lend
 }
 
 // Collect returns the attachments in the ledger of a state directory, which must exist:

@@ -10,19 +10,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// live reads how the RDMA devices of attachments are now. It looks into each
-// network namespace once.
+// live reads the current state of the RDMA devices of attachments. It opens
+// each network namespace once.
 type live struct {
 	host  *link.Netns
 	views map[string]*view
 }
 
-// view is the RDMA core as one namespace sees it.
+// view is the RDMA core in one namespace.
 type view struct {
 	ns      *link.Netns // to be closed; nil for the host's
 	core    *rdma.Core
 	devices []rdma.Device
-	err     error // why the others are not there
+	err     error // why the others are nil
 }
 
 func (l *live) close() {
@@ -32,8 +32,8 @@ func (l *live) close() {
 	}
 }
 
-// fill completes what is shown of the record's RDMA devices. An error is about what
-// could not be read, which is shown as unknown.
+// fill completes the record's RDMA devices. Its errors are about parts that
+// could not be read, which are shown as unknown.
 func (l *live) fill(p *RDMA, r *ledger.Record) []error {
 	var errs []error
 	for i := range p.Devices {
@@ -78,7 +78,8 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	return errors.Join(errs...)
 }
 
-// portOf returns the port of the attachment, 0 if it is unknown which of several.
+// portOf returns the port of the attachment, 0 if it is unknown which of
+// several it is.
 func portOf(recorded *ledger.RDMADevice, d rdma.Device) uint32 {
 	if recorded.Port == 0 && d.Ports == 1 {
 		return 1
@@ -86,8 +87,8 @@ func portOf(recorded *ledger.RDMADevice, d rdma.Device) uint32 {
 	return recorded.Port
 }
 
-// look finds the index that the GID has now: the kernel may give it another
-// one, as when the interface was down for a moment.
+// look finds the current index of the GID: the kernel may change it, for
+// example while the interface is down for a moment.
 func (g *GID) look(core *rdma.Core, d rdma.Device, port uint32, ifName string) error {
 	address, err := netip.ParseAddr(g.Address)
 	if err != nil {

@@ -4,14 +4,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// RDMA is what an attachment has of RDMA.
+// RDMA is the RDMA part of an attachment.
 type RDMA struct {
 	Mode    string       `json:"mode"` // of the machine when the NIC was attached
 	Devices []RDMADevice `json:"devices"`
 }
 
-// RDMADevice is an RDMA device of an attachment: as the record has it and, if the pod
-// is alive, as it is now.
+// RDMADevice is an RDMA device of an attachment: its record and, if the pod is
+// alive, its current state.
 type RDMADevice struct {
 	Name        string `json:"name"` // on the host
 	NodeGUID    string `json:"nodeGUID"`
@@ -21,7 +21,7 @@ type RDMADevice struct {
 	PhysState   string `json:"physState,omitempty"` // likewise
 	Uverbs      string `json:"uverbs,omitempty"`
 	UverbsAtADD string `json:"uverbsAtADD,omitempty"` // only if it was another one
-	Lent        bool   `json:"lent"`                  // it is in the pod netns, and nowhere else
+	Lent        bool   `json:"lent"`                  // it is in the pod netns, and only there
 	GIDs        []GID  `json:"gids,omitempty"`
 }
 
@@ -30,13 +30,13 @@ type GID struct {
 	Address string `json:"address"`
 	Index   int    `json:"index"`
 	Value   string `json:"value"`
-	Missing bool   `json:"missing,omitempty"` // it was there at ADD, and is not found now
+	Missing bool   `json:"missing,omitempty"` // it existed at ADD, and is not found now
 }
 
-// Unknown stands where something cannot be read.
+// Unknown replaces a value that cannot be read.
 const Unknown = "?"
 
-// describeRDMA returns what the record says of RDMA, nil for nothing.
+// describeRDMA returns the RDMA part of a record, nil for nothing.
 func describeRDMA(r *ledger.RDMA) *RDMA {
 	if r == nil {
 		return nil

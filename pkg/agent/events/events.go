@@ -1,8 +1,8 @@
-// Package events tells what an agent notices of its node as core/v1 Events, which
-// "kubectl describe node" shows.
+// Package events reports an agent's notices as core/v1 Events of the node,
+// which "kubectl describe node" shows.
 //
-// [Recorder.Tell] never blocks: notices wait in a queue. If the API server does not
-// answer for long, some are lost. The log has all of them.
+// [Recorder.Tell] never blocks: notices wait in a queue. If the API server does
+// not answer for long, some are lost. The log has all of them.
 //
 // To send the notices of an agent:
 //
@@ -22,10 +22,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// eventTime is how long the server is tried for one Event.
+// eventTime bounds the tries to send one Event.
 const eventTime = time.Minute
 
-// longest is what the API takes as an Event's message, in bytes.
+// longest is the API's limit for an Event's message, in bytes.
 const longest = 1024
 
 // Recorder sends notices to the API server, as Events of the node.
@@ -41,8 +41,8 @@ func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
 	return &Recorder{client: client, node: node, log: log, queue: make(chan agent.Notice, 100)}
 }
 
-// Tell implements agent.Teller. With the server away for long some are lost;
-// the log has them.
+// Tell implements agent.Teller. If the server is away for long some notices are
+// lost; the log has them.
 func (r *Recorder) Tell(n agent.Notice) {
 	select {
 	case r.queue <- n:
@@ -50,7 +50,7 @@ func (r *Recorder) Tell(n agent.Notice) {
 	}
 }
 
-// Run sends what is told until ctx ends.
+// Run sends the notices until ctx ends.
 func (r *Recorder) Run(ctx context.Context) {
 	for {
 		select {
@@ -60,16 +60,16 @@ func (r *Recorder) Run(ctx context.Context) {
 			bounded, cancel := context.WithTimeout(ctx, eventTime)
 			_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
 			cancel()
-			if err != nil && ctx.Err() == nil && !kube.Exists(err) {
+			if err != nil && ctx.Err() == nil && !kube.IsAlreadyExists(err) {
 				r.log.Warn("Event not sent", "reason", n.Reason, "err", err)
 			}
 		}
 	}
 }
 
-// event makes the object, as the kubelet makes those of its node: in the
-// namespace default, and with the node's name as its UID, by which kubectl finds
-// them.
+// event returns the Event in the form of the kubelet's about its node: in the
+// namespace default, and with the node's name as UID, by which kubectl finds
+// it.
 func (r *Recorder) event(n agent.Notice, at time.Time) map[string]any {
 	kind := "Normal"
 	if n.Warning {

@@ -22,7 +22,7 @@ func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-// Nobody sends, as while the API server is away.
+// Run does not run, as if the API server were away.
 func TestToTellNeverBlocks(t *testing.T) {
 	r := New(nil, "node1", nil)
 	for range 2*cap(r.queue) + 1 {

@@ -68,7 +68,7 @@ func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 		t.Fatal(err)
 	}
 	g := NewGuard(client, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	g.time, g.refuses = time.Hour, time.Hour // no test waits for their end
+	g.time, g.refuses = time.Hour, time.Hour // too long to expire in a test
 	h := g.Before(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	return s, func(from, token string) int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)

@@ -10,7 +10,7 @@ import (
 
 const rbac = "rbac.authorization.k8s.io"
 
-// made are the kinds of what the manifests make, the agents first.
+// made are the kinds of the manifests' objects, the agents first.
 var made = []kube.Resource{
 	{Group: "apps", Version: "v1", Plural: "daemonsets"},
 	{Group: "apps", Version: "v1", Plural: "deployments"},
@@ -22,7 +22,7 @@ var made = []kube.Resource{
 	{Version: "v1", Plural: "serviceaccounts"},
 }
 
-// delete deletes what the manifests have made.
+// delete deletes the objects of the manifests.
 func (u *Uninstaller) delete(ctx context.Context) error {
 	deleted := 0
 	for _, r := range made {
@@ -39,7 +39,7 @@ func (u *Uninstaller) delete(ctx context.Context) error {
 	}
 	for _, name := range definitionsOfPools {
 		err := u.Client.Delete(ctx, kube.Resource{Group: "apiextensions.k8s.io", Version: "v1", Plural: "customresourcedefinitions"}, name+".whereabouts.cni.cncf.io", kube.Preconditions{})
-		if err != nil && !kube.NotFound(err) {
+		if err != nil && !kube.IsNotFound(err) {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (u *Uninstaller) deleteOurs(ctx context.Context, r kube.Resource) (int, err
 	}
 	for _, m := range found {
 		r.Namespace = m.Namespace
-		if err := u.Client.Delete(ctx, r, m.Name, kube.Preconditions{UID: m.UID}); err != nil && !kube.NotFound(err) {
+		if err := u.Client.Delete(ctx, r, m.Name, kube.Preconditions{UID: m.UID}); err != nil && !kube.IsNotFound(err) {
 			return 0, err
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // definitionsOfPools are the files of whereabouts' CustomResourceDefinitions.
 var definitionsOfPools = []string{"ippools", "nodeslicepools", "overlappingrangeipreservations"}
 
-// Manifest has the settings in which the objects that install rail-cni differ from
-// those of deployments/kustomize/base.
+// Manifest has the settings in which the installed objects differ from
+// deployments/kustomize/base.
 type Manifest struct {
 	Image       string // of the containers, with its tag; that of the base if it is ""
 	Prefix      string // of the installed plugins' names
@@ -50,8 +50,8 @@ func (m Manifest) Objects() ([]string, error) {
 	return all, errors.Join(set(all, "image: ", m.Image, 2), set(all, "- --prefix=", m.Prefix, 1)) // the DaemonSet and the Deployment have an image
 }
 
-// set replaces the rest of each line that begins with at. An empty value replaces
-// nothing.
+// set replaces the rest of each line that begins with at. It does nothing for
+// an empty value.
 func set(objects []string, at, value string, lines int) error {
 	if value == "" {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// What deployments/kustomize/base has.
+// Names and values in deployments/kustomize/base.
 const (
 	agentName     = "rail-agent" // of the DaemonSet and its container
 	ourLabel      = "app.kubernetes.io/name=rail-cni"
@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	lookAgain  = time.Second // between looks at the nodes
+	lookAgain  = time.Second // between checks of the nodes
 	deleteTime = time.Minute // limit for the deletion of the objects
 )
 
@@ -37,7 +37,7 @@ type Uninstaller struct {
 	NodesOnly   bool // leave the objects
 	Definitions bool // delete whereabouts' CustomResourceDefinitions too
 
-	Say func(line string) // is called with what is done, and with what nodes wait for
+	Say func(line string) // reports the steps, and the reasons of a wait
 }
 
 type container struct {
@@ -90,7 +90,7 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	defer cancel()
 	d, err := u.get(bounded)
 	switch {
-	case kube.NotFound(err):
+	case kube.IsNotFound(err):
 		if err := u.elsewhere(bounded); err != nil {
 			return err
 		}
@@ -116,10 +116,10 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	return u.delete(ctx)
 }
 
-// elsewhere returns an error if the agents are in another namespace: if they were
-// deleted, their nodes would keep the plugins for good.
+// elsewhere returns an error if the agents are in another namespace: without
+// them their nodes would keep the plugins for good.
 func (u *Uninstaller) elsewhere(ctx context.Context) error {
-	if u.NodesOnly { // nothing is deleted, and helm's hook may not look
+	if u.NodesOnly { // nothing is deleted, and helm's hook may not read other namespaces
 		return nil
 	}
 	all := u.daemonSets()
@@ -160,8 +160,8 @@ func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	return err
 }
 
-// wait waits until all nodes are done. It says which nodes are not done, and why,
-// whenever that changes.
+// wait waits until all nodes are done. It reports the remaining nodes, and the
+// reasons, whenever they change.
 func (u *Uninstaller) wait(ctx context.Context) error {
 	said, last := "", &daemonSet{}
 	for ctx.Err() == nil {

@@ -23,8 +23,8 @@ const (
 	crds   = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 )
 
-// installed is a real API server on which rail-cni is installed. The test does what
-// controllers, kubelets and agents do.
+// installed is a real API server on which rail-cni is installed. The test plays
+// controllers, kubelets and agents.
 type installed struct {
 	t     *testing.T
 	plane *controlplane.Plane
@@ -96,8 +96,8 @@ func (c *installed) merge(path string, patch map[string]any) {
 	c.do(http.MethodPatch, path, "application/merge-patch+json", patch)
 }
 
-// agentsAre sets the status of the DaemonSet: there are all agents, of its present form,
-// and ready of them are ready.
+// agentsAre sets the status of the DaemonSet: all agents exist, in the current
+// form, and ready of them are ready.
 func (c *installed) agentsAre(ready, all int) {
 	c.t.Helper()
 	var d struct{ Metadata struct{ Generation int64 } }
@@ -179,7 +179,7 @@ func (c *installed) left() int {
 	return n
 }
 
-// lines returns what was said since the last call.
+// lines returns the reports since the last call.
 func (c *installed) lines() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +188,7 @@ func (c *installed) lines() []string {
 	return said
 }
 
-// begin runs the uninstaller beside the test.
+// begin runs the uninstaller concurrently with the test.
 func (c *installed) begin(ctx context.Context) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- c.u.Run(ctx) }()
@@ -258,7 +258,7 @@ func testInstalledByHelm(c *installed, _ int) {
 }
 
 func testWaitsForNodes(c *installed, all int) {
-	c.agentsAre(2, 2) // which they are before they know
+	c.agentsAre(2, 2) // as they are before they notice
 	c.agentOn("node1", true)
 	c.agentOn("node2", false)
 	c.agentOn("node3", false)

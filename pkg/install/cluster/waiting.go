@@ -44,7 +44,8 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
 	return nodes, err
 }
 
-// said returns, for each node, the last Event that says why it is not done.
+// said returns, for each node, the last Event with the reason why it is not
+// done.
 func (u *Uninstaller) said(ctx context.Context, nodes map[string]bool) (map[string]string, error) {
 	last, at := map[string]string{}, map[string]string{}
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}

@@ -1,12 +1,12 @@
 // Package node installs rail-cni's plugins on a node, and uninstalls them once
-// nobody needs them. What was there before is there again afterwards, byte for byte:
-// pkg/install keeps the record of it.
+// no pod needs them. It then restores the earlier files, byte for byte:
+// pkg/install keeps their record.
 //
-// A plugin is removed only when no pod has a NIC or an address of ours and no address
-// waits to be freed, because the end of a pod needs it. After an uninstallation has
-// removed the plugins it looks once more, and puts them back if a pod came at the last
-// moment. It does so even if it was killed in between. The node file is installed
-// before the plugins, which read it.
+// The end of a pod needs the plugins, so a plugin is removed only if no pod has
+// a NIC or an address of ours and no address waits to be freed. After the
+// removal an uninstallation checks again, and restores the plugins if a pod
+// came at the last moment, even if it was killed in between. The node file is
+// installed before the plugins, which read it.
 //
 // To install, and later to uninstall:
 //

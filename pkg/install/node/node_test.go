@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// lab is a node: a CNI directory with a plugin of somebody else, and plugins to put
+// lab is a node: a CNI directory with another's plugin, and plugins to install
 // there.
 type lab struct {
 	t       *testing.T
@@ -31,7 +31,7 @@ type lab struct {
 	mu     sync.Mutex
 	users  []string
 	told   []string
-	ending bool // what else installs was stopped
+	ending bool // the other installer was stopped
 }
 
 func newLab(t *testing.T) *lab {
@@ -77,7 +77,7 @@ func (l *lab) put() {
 	}
 }
 
-// has fails the test unless these plugins are there, and ours.
+// has fails the test unless these plugins are installed, and ours.
 func (l *lab) has(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -138,7 +138,7 @@ func (l *lab) await(what string, done func() bool) {
 	}
 }
 
-// said returns what the last notice says.
+// said returns the last notice.
 func (l *lab) said() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +197,7 @@ func TestUninstallWaitsForTheLastUser(t *testing.T) {
 	l.isAsBefore()
 }
 
-// A pod comes between the look before the removal and the one after it.
+// A pod comes between the check before the removal and the one after it.
 func TestPluginsAreBackForAPodThatCameAtTheLastMoment(t *testing.T) {
 	l := newLab(t)
 	l.put()

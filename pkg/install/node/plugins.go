@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// mostTries is how often a plugin of somebody else may be found half written.
+	// mostTries bounds the tries to back up another's half-written plugin.
 	mostTries = 10
 
 	nodeFileMode = fs.FileMode(0o644)
@@ -27,7 +27,7 @@ const (
 // Plugins are the plugins of a node, and the node file that they read.
 type Plugins struct {
 	BinDirs  []string // where they are installed
-	Own      string   // directory that has them
+	Own      string   // directory of our copies
 	Names    []string
 	Prefix   string // of their names where they are installed
 	NodeFile string // text of the node file, "" for none
@@ -35,8 +35,8 @@ type Plugins struct {
 	Log      *slog.Logger
 }
 
-// Put installs the node file and the plugins. It removes plugins of an earlier version
-// or of another prefix, unless inUse returns somebody who needs them.
+// Put installs the node file and the plugins. It removes plugins of an earlier
+// version or of another prefix, unless inUse returns users of them.
 func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	if err := p.putNodeFile(ctx); err != nil {
 		return err
@@ -54,8 +54,8 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	return p.removeOthers(wanted, inUse)
 }
 
-// putPlugin installs a plugin. It tries again while another installer is writing the
-// file that is there.
+// putPlugin installs a plugin. It tries again while another installer is
+// writing the file at the path.
 func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
 	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: agent.PluginMode}
 	outcome, err := p.Record.Put(ctx, file)
@@ -69,7 +69,7 @@ func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
 	return nil
 }
 
-// removeOthers removes the plugins that are installed and not wanted.
+// removeOthers removes installed plugins that are no longer wanted.
 func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) error {
 	entries, err := p.Record.Entries()
 	if err != nil {
@@ -92,9 +92,9 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 	return nil
 }
 
-// putNodeFile writes the node file, or removes the one that it wrote earlier. A file
-// that somebody else wrote stays. Call it before the plugins are installed, because
-// they read the file.
+// putNodeFile writes the node file, or removes the one that it wrote earlier.
+// Another's file stays. Call it before the plugins are installed, because they
+// read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
 	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
 	if p.NodeFile == "" {
@@ -115,19 +115,19 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 	return nil
 }
 
-// isPlugin reports whether a path of the record is a plugin, and not a file that
+// isPlugin reports whether a path in the record is a plugin, not a file that
 // plugins read.
 func isPlugin(path string) bool {
 	return filepath.Base(filepath.Dir(path)) != credential.Dir && filepath.Ext(path) != filepath.Ext(netconf.InstalledNodeFile)
 }
 
-// Remove removes everything that the record has, and puts back what was there before.
+// Remove removes all files of the record, and restores the earlier ones.
 func Remove(record *install.Node, log *slog.Logger) error {
 	return remove(record, log, func(string) bool { return true })
 }
 
-// remove removes the installed files for which chosen returns true. The last one
-// installed goes first, so that a directory goes after its files.
+// remove removes the installed files for which chosen returns true, the last
+// installed one first, so that a directory is removed after its files.
 func remove(record *install.Node, log *slog.Logger, chosen func(path string) bool) error {
 	entries, err := record.Entries()
 	if err != nil {

@@ -15,25 +15,25 @@ import (
 
 var errNotLooked = errors.New("not looked yet")
 
-// Uninstaller removes the plugins of a node once nobody needs them.
+// Uninstaller removes the plugins of a node once no pod needs them.
 type Uninstaller struct {
 	Plugins
-	InUse func() []string    // returns who needs the plugins
-	Force bool               // do not wait for them
-	Stop  func()             // ends what else installs, and waits for its end
-	Tell  func(agent.Notice) // is called whenever what is left changes
+	InUse func() []string    // returns the users of the plugins
+	Force bool               // do not wait for users
+	Stop  func()             // stops the other installer, and waits for its end
+	Tell  func(agent.Notice) // is called whenever the remaining work changes
 
-	took bool // it removed the plugins, and did not put them back
+	took bool // it removed the plugins, and did not restore them
 
 	mu    sync.Mutex
-	known bool   // it has looked
-	left  string // what is still to be done, "" when it is done
+	known bool   // it has checked once
+	left  string // the remaining work, "" when it is done
 }
 
 const (
 	lookAgain = 2 * time.Second
-	// lastCalls is how long a plugin call may take to write its record if it began
-	// before the plugin was removed.
+	// lastCalls bounds the time of a plugin call that began before the plugin
+	// was removed, until it has written its record.
 	lastCalls = 2 * time.Second
 )
 
@@ -52,7 +52,7 @@ func (u *Uninstaller) Run(ctx context.Context) {
 	}
 }
 
-// try uninstalls unless somebody needs the plugins. It returns what is left to do.
+// try uninstalls unless the plugins are in use. It returns the remaining work.
 func (u *Uninstaller) try(ctx context.Context) string {
 	inUse := func() string {
 		if pods := u.InUse(); len(pods) > 0 && !u.Force {
@@ -61,7 +61,7 @@ func (u *Uninstaller) try(ctx context.Context) string {
 		return ""
 	}
 	back := func(left string) string {
-		errs := errorTexts(u.Put(context.WithoutCancel(ctx), nobody)) // a pod needs them, also when the agent ends
+		errs := errorTexts(u.Put(context.WithoutCancel(ctx), nobody)) // a pod needs them, even if the agent ends
 		u.took = len(errs) > 0
 		return strings.Join(append([]string{left}, errs...), "; ")
 	}
@@ -76,15 +76,15 @@ func (u *Uninstaller) try(ctx context.Context) string {
 		return err.Error()
 	}
 	_ = wait.For(ctx, lastCalls)
-	if left := inUse(); left != "" { // a pod came in the last moment
+	if left := inUse(); left != "" { // a pod came at the last moment
 		return back(left)
 	}
 	u.Stop()
 	return strings.Join(errorTexts(remove(u.Record, u.Log, func(string) bool { return true })), "; ")
 }
 
-// broken reports whether the process of a former try was killed after it had removed
-// the plugins, and before it removed the rest.
+// broken reports whether the process of an earlier try was killed after it had
+// removed the plugins, and before it removed the rest.
 func (u *Uninstaller) broken() bool {
 	entries, err := u.Record.Entries()
 	return err == nil && len(entries) > 0 && !slices.ContainsFunc(entries, func(e *install.Entry) bool { return isPlugin(e.Path) })
@@ -108,7 +108,7 @@ func (u *Uninstaller) set(left string) (changed bool) {
 	return changed
 }
 
-// Ready returns what is left to do, nil when it is done.
+// Ready returns the remaining work as an error, nil when it is done.
 func (u *Uninstaller) Ready() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// Users returns who needs the plugins of this node: pods with NICs of ours, pods with
-// addresses of ours by another plugin, and addresses that wait to be freed. What cannot
-// be read counts as a user.
+// Users returns the users of this node's plugins: pods with NICs of ours, pods
+// with addresses of ours by another plugin, and addresses that wait to be
+// freed. An unreadable record counts as a user.
 func Users(stateDirs []string) []string {
 	var all []string
 	known := map[ledger.Key]bool{}
