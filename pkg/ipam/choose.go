@@ -15,12 +15,12 @@ const (
 	PageBytes = pageAddrs / 8
 )
 
-// Page tells which of 65536 neighboring addresses are taken. The zero value
-// says that none is.
+// Page is a set of taken addresses among 65536 neighboring ones. The zero value
+// is empty.
 type Page struct {
 	taken [pageAddrs / 64]uint64
-	// full has a bit for each word of taken that has no free address left, so
-	// that a search passes 4096 of them in one step.
+	// full has a bit for each word of taken without a free address, so that a
+	// search skips 4096 of them in one step.
 	full [pageAddrs / 64 / 64]uint64
 }
 
@@ -54,7 +54,7 @@ func ParsePage(data *[PageBytes]byte) *Page {
 	return p
 }
 
-// Bytes returns what [ParsePage] reads.
+// Bytes returns the page in the form of [ParsePage].
 func (p *Page) Bytes() *[PageBytes]byte {
 	data := new([PageBytes]byte)
 	for word, taken := range p.taken {
@@ -87,7 +87,7 @@ func (p *Page) summarize(word int) {
 // Taken reports whether an address is taken.
 func (p *Page) Taken(index int) bool { return p.taken[index/64]>>(index%64)&1 == 1 }
 
-// Or returns a page in which is taken what is in p or in q.
+// Or returns a page with the addresses that are taken in p or in q.
 func (p *Page) Or(q *Page) *Page {
 	sum := new(Page)
 	for i := range sum.taken {
@@ -103,7 +103,7 @@ func (p *Page) nextFree(from int) int {
 	if free := ^p.taken[word] >> (from % 64); free != 0 {
 		return from + bits.TrailingZeros64(free)
 	}
-	word++ // now the first word with a free address from here on
+	word++ // the first word with a free address from here on
 	for group := word / 64; group < len(p.full); group++ {
 		open := ^p.full[group]
 		if group == word/64 {
@@ -117,17 +117,17 @@ func (p *Page) nextFree(from int) int {
 	return pageAddrs
 }
 
-// Used tells what is taken. Page gives the page that begins at base, nil when
-// nothing in it is taken.
+// Used has the taken addresses. Page returns the page that begins at base, or
+// nil if none of its addresses is taken.
 type Used interface {
 	Page(base netip.Addr) (*Page, error)
 }
 
-// Choose returns the lowest address of r that is not taken. It fails with an
-// *[ExhaustedError] when there is none, or with an error of used.
+// Choose returns the lowest address of r that is not taken. If there is none it
+// returns an *[ExhaustedError]; it also returns errors of used.
 func Choose(r *Range, used Used) (netip.Addr, error) { return ChooseFrom(r, used, r.First()) }
 
-// ChooseFrom is [Choose] among the addresses that are not below from.
+// ChooseFrom is [Choose] among the addresses from from on.
 func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 	addr, ok := r.Next(from)
 	for ok {
@@ -160,7 +160,7 @@ func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 // implements [Used] and is not safe for concurrent use.
 type Set struct{ pages map[netip.Addr]*Page }
 
-// Page returns a page, which stays the set's.
+// Page returns a page, which the caller must not change.
 func (s *Set) Page(base netip.Addr) (*Page, error) { return s.pages[base], nil }
 
 // Add puts an address into the set.

@@ -48,7 +48,8 @@ func TestPageFindsTheNextFreeIndex(t *testing.T) {
 	}
 }
 
-// BenchmarkChoose shows that a choice costs the same whatever was handed out.
+// BenchmarkChoose shows that the cost of a choice does not depend on the taken
+// addresses.
 func BenchmarkChoose(b *testing.B) {
 	for _, network := range []string{"10.0.0.0/16", "2001:db8::/64"} {
 		for _, handedOut := range []int{10, 60000} {

@@ -1,19 +1,22 @@
-// Package ipam chooses addresses: which ones a range has, which of them is
-// free, and what a pool of them is called. It is pure; the stores that
-// remember what was handed out are below it (ipam/local) and implement
-// [Store].
+// Package ipam chooses addresses: it computes the addresses of a range, the
+// lowest free one, and the name of their pool. It does no input or output;
+// stores that remember the assigned addresses implement [Store], for example
+// ipam/local.
 //
-// What it promises:
+// Invariants:
 //
-//   - A range and an exclude list mean what they mean to whereabouts, and the
+//   - A range and an exclude list mean the same as in whereabouts, and the
 //     lowest free address is chosen. The differential tests in
-//     integration/peers/whereabouts hold it to that. The reasoned divergence:
-//     the gateway is an address like any other to whereabouts, and never
-//     handed out here unless the configuration allows it.
-//   - The cost of a choice does not grow with the number of addresses handed
-//     out: what is taken is kept as bits, 65536 to a [Page], and an excluded
-//     block is passed in one step.
+//     integration/peers/whereabouts verify it. The one divergence: whereabouts
+//     treats the gateway like any other address; this package does not assign
+//     it unless the configuration allows it.
+//   - The cost of a choice does not grow with the number of assigned addresses:
+//     taken addresses are bits, 65536 in a [Page], and an excluded block is
+//     skipped in one step.
 //
-// The package imports cnierr of the project and nothing else of it. It knows
-// nothing of links, files or Kubernetes.
+// To choose an address that is not taken:
+//
+//	r, err := ipam.NewRange(ipam.RangeSpec{Prefix: prefix})
+//	…
+//	addr, err := ipam.Choose(r, &taken)
 package ipam

@@ -7,20 +7,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Pool identifies a pool: one network in one address space. Equal pools are
-// the same pool, whichever network attachment names them.
+// Pool identifies a pool: one network in one address space. Equal pools are the
+// same pool, even if several networks use them.
 type Pool struct {
 	Space string // network_name, "" for the unnamed address space
-	// Node names the node whose slice Prefix is, "" where nodes share the pool.
+	// Node is the name of the node whose slice Prefix is, "" if nodes share the
+	// pool.
 	Node   string
 	Prefix netip.Prefix // masked
 }
 
-// longestSpace leaves room, in the 253 characters that a Kubernetes name may
-// have, for the longest network that follows.
+// longestSpace leaves room, in the 253 characters of a Kubernetes name, for the
+// longest network.
 const longestSpace = 190
 
-// Name returns the pool's name as whereabouts has it:
+// Name returns the pool's name in whereabouts' form:
 // "[space-][node-]network-length", with '-' for every ':'.
 func (p Pool) Name() string {
 	name := dashed(p.Prefix.String())
@@ -31,8 +32,8 @@ func (p Pool) Name() string {
 }
 
 // ReservationName returns the name of the reservation of addr in the pool's
-// address space as whereabouts has it: "[space-]address", with '-' for every
-// ':' and a final "0" where the name would end in one.
+// address space in whereabouts' form: "[space-]address", with '-' for every ':'
+// and a final "0" if the name would end with one.
 func (p Pool) ReservationName(addr netip.Addr) string {
 	text := addr.String()
 	if strings.HasSuffix(text, ":") {
@@ -52,9 +53,9 @@ func dashed(s string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(s)
 }
 
-// CheckSpace returns an error unless space can be an address space: with it the names of
-// pools and reservations must be those of Kubernetes objects (RFC 1123
-// subdomains). Saying so early is kinder than an API error per pod.
+// CheckSpace returns an error unless space can be an address space: the names
+// of pools and reservations with it must be names of Kubernetes objects (RFC
+// 1123 subdomains). Otherwise the API server would refuse each pod's ADD.
 func CheckSpace(space string) error {
 	if space == "" {
 		return nil

@@ -14,15 +14,15 @@ import (
 type RangeSpec struct {
 	// Prefix is the whole network, IPv4 or IPv6, masked.
 	Prefix netip.Prefix
-	// Start and End bound the addresses that are handed out, inclusively. A
-	// bound that is invalid, of the other family, outside the usable addresses,
-	// or an end before the start is as if it were absent.
+	// Start and End bound the assigned addresses, inclusively. A bound that is
+	// invalid, of the other family, or outside the usable addresses is ignored,
+	// and so is an end before the start.
 	Start, End netip.Addr
-	// Exclude lists blocks that are never handed out.
+	// Exclude lists blocks that are never assigned.
 	Exclude []netip.Prefix
-	// ExcludeText is Exclude as the user wrote it, for messages.
+	// ExcludeText is Exclude in the user's own form, for messages.
 	ExcludeText []string
-	// Avoid lists addresses that belong to somebody else: gateways.
+	// Avoid lists addresses of others: gateways.
 	Avoid []netip.Addr
 }
 
@@ -37,20 +37,20 @@ type Range struct {
 // block is a run of addresses, both ends included.
 type block struct{ lo, hi netip.Addr }
 
-// TooSmallError says that a network has no address to hand out: whereabouts
-// reserves the first and the last one of every network, IPv6 too.
+// TooSmallError is the error of a network without an address to assign:
+// whereabouts reserves the first and the last one of every network, IPv6 too.
 type TooSmallError struct{ Prefix netip.Prefix }
 
 func (e *TooSmallError) Error() string {
 	return fmt.Sprintf("net mask is too short, subnet %s has no usable IP addresses, it is too small", e.Prefix)
 }
 
-// ExhaustedError says that every address of a range is taken. Its text is
-// whereabouts' own, because people's alerts look for it.
+// ExhaustedError is the error of a range whose addresses are all taken. Its
+// text is whereabouts' own, because users' alerts match it.
 type ExhaustedError struct {
 	First, Last netip.Addr
 	Prefix      netip.Prefix
-	Exclude     []string // as the user wrote it
+	Exclude     []string // in the user's own form
 }
 
 func (e *ExhaustedError) Error() string {
@@ -58,8 +58,8 @@ func (e *ExhaustedError) Error() string {
 		e.First, e.Last, e.Prefix, strings.Join(e.Exclude, " "))
 }
 
-// NewRange computes the bounds. It fails with a *[TooSmallError] only, of the
-// code InvalidConfig.
+// NewRange returns the range of spec. Its only error is a *[TooSmallError], of
+// kind InvalidConfig.
 func NewRange(spec RangeSpec) (*Range, error) {
 	prefix := spec.Prefix.Masked()
 	if !prefix.IsValid() || prefix.Addr().BitLen()-prefix.Bits() < 2 {
@@ -87,9 +87,9 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	return r, nil
 }
 
-// In returns what of the range lies in slice, a network that is a part of the
-// range's: a bound that lies elsewhere still counts. It fails with a
-// *[TooSmallError], or with the code IPAM when nothing is left.
+// In returns the part of the range in slice, a network within the range's:
+// bounds outside of it still count. It returns a *[TooSmallError], or an error
+// of kind IPAM if the part is empty.
 func (r *Range) In(slice netip.Prefix) (*Range, error) {
 	spec := r.spec
 	spec.Prefix, spec.Start, spec.End = slice, netip.Addr{}, netip.Addr{}
@@ -107,37 +107,37 @@ func (r *Range) In(slice netip.Prefix) (*Range, error) {
 		return nil, failure.WithCure(failure.New(failure.IPAM, "no address of the slice %s lies between %s and %s", slice, r.first, r.last),
 			"widen range_start and range_end, or make them the range of which the slices are")
 	}
-	// For another process.
+	// So that Spec makes the same range in another process.
 	part.spec.Start, part.spec.End = part.first, part.last
 	return part, nil
 }
 
-// Prefix returns the network, whose length is the mask of every address in it.
+// Prefix returns the network. Its length is the mask of every address in it.
 func (r *Range) Prefix() netip.Prefix { return r.prefix }
 
-// Spec returns what the range was made of, for another process to make it of.
+// Spec returns a specification of the range, from which another process can
+// make it.
 func (r *Range) Spec() RangeSpec { return r.spec }
 
-// First and Last give the bounds, both usable unless excluded.
+// First returns the lower bound, which is usable unless excluded.
 func (r *Range) First() netip.Addr { return r.first }
 
-// Last returns the upper bound.
+// Last returns the upper bound, which is usable unless excluded.
 func (r *Range) Last() netip.Addr { return r.last }
 
-// Exhausted makes the error for a range without a free address.
+// Exhausted returns the error for a range without a free address.
 func (r *Range) Exhausted() *ExhaustedError {
 	return &ExhaustedError{First: r.first, Last: r.last, Prefix: r.prefix, Exclude: r.spec.ExcludeText}
 }
 
-// Next returns the lowest address of the range that is not below from, and
-// false when there is none. Its cost is that of a binary search in the
-// excluded blocks.
+// Next returns the lowest address of the range from from on, and false if there
+// is none. Its cost is that of a binary search in the excluded blocks.
 func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
 	if !from.IsValid() || from.Compare(r.first) < 0 {
 		from = r.first
 	}
 	if b, closed := r.blockOf(from); closed {
-		from = b.hi.Next() // invalid after the last address there is
+		from = b.hi.Next() // invalid after the last address of the family
 	}
 	if !from.IsValid() || from.Compare(r.last) > 0 {
 		return netip.Addr{}, false
@@ -176,8 +176,8 @@ func (r *Range) blockOf(a netip.Addr) (block, bool) {
 	return r.closed[i], true
 }
 
-// merge sorts blocks and joins those that overlap or touch, so that the end of
-// one is never the inside of another.
+// merge sorts blocks and joins those that overlap or touch, so that no block
+// ends inside another.
 func merge(blocks []block) []block {
 	slices.SortFunc(blocks, func(a, b block) int {
 		return cmp.Or(a.lo.Compare(b.lo), a.hi.Compare(b.hi))

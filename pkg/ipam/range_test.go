@@ -64,10 +64,10 @@ func TestBoundsHoldInEachSliceOfTheNetwork(t *testing.T) {
 		{"10.0.0.192/28", "10.0.0.100", "10.0.0.200", "10.0.0.193", "10.0.0.200"},
 		{"10.0.0.0/28", "10.0.0.100", "10.0.0.200", "", ""},
 		{"10.0.0.208/28", "10.0.0.100", "10.0.0.200", "", ""},
-		{"10.0.0.96/28", "10.0.0.111", "", "", ""},                                // the last one, which no slice hands out
+		{"10.0.0.96/28", "10.0.0.111", "", "", ""},                                // the last one, which no slice assigns
 		{"10.0.0.0/28", "10.0.0.200", "10.0.0.100", "", ""},                       // end before start: ignored
 		{"10.0.0.208/28", "10.0.0.200", "10.0.0.100", "10.0.0.209", "10.0.0.222"}, // likewise
-		{"10.0.0.0/28", "10.0.9.1", "2001:db8::5", "10.0.0.1", "10.0.0.14"},       // no bounds of the network
+		{"10.0.0.0/28", "10.0.9.1", "2001:db8::5", "10.0.0.1", "10.0.0.14"},       // bounds outside of the network
 		{"10.0.0.0/24", "10.0.0.100", "10.0.0.200", "10.0.0.100", "10.0.0.200"},   // one slice
 		{"10.0.0.128/25", "10.0.0.128", "10.0.0.255", "10.0.0.129", "10.0.0.254"}, // not usable in the slice
 		{"10.0.0.128/25", "10.0.0.127", "10.0.0.129", "10.0.0.129", "10.0.0.129"}, // one address
@@ -84,7 +84,7 @@ func TestBoundsHoldInEachSliceOfTheNetwork(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", tc, r, err)
 			continue
 		}
-		again := newRange(t, r.Spec()) // as another process makes it
+		again := newRange(t, r.Spec()) // as another process does
 		if again.First() != r.First() || again.Last() != r.Last() || again.Prefix() != r.Prefix() || r.Prefix() != netip.MustParsePrefix(tc.slice) {
 			t.Errorf("%+v: %+v, of its spec %+v", tc, r, again)
 		}
@@ -145,7 +145,7 @@ func TestChooseSaysExhaustedAsWhereaboutsDoes(t *testing.T) {
 			RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/29"), Exclude: prefixes("10.0.0.0/30", "10.0.0.4/30"), ExcludeText: []string{"10.0.0.0/30", "10.0.0.5/30"}},
 			"Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.6 / range: 10.0.0.0/29 / excludeRanges: [10.0.0.0/30 10.0.0.5/30]",
 		},
-		// The block reaches beyond the end: the search does not.
+		// The block reaches beyond the end, but the search stops there.
 		{
 			RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), End: addr("10.0.0.20"), Exclude: prefixes("10.0.0.0/27")},
 			"Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.20 / range: 10.0.0.0/24 / excludeRanges: []",
@@ -175,8 +175,8 @@ func TestChooseSaysExhaustedAsWhereaboutsDoes(t *testing.T) {
 	}
 }
 
-// TestChooseAgreesWithACount compares with the definition: the first address
-// of the range that is in no block, is no gateway and is not taken.
+// TestChooseAgreesWithACount compares with the definition: the first address of
+// the range that is in no block, not a gateway and not taken.
 func TestChooseAgreesWithACount(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

@@ -15,10 +15,10 @@ import (
 // Resource is a kind of object, in one namespace or in none.
 type Resource struct {
 	Group, Version, Plural string // "", "v1", "pods"
-	Namespace              string // "" of what is cluster-scoped, and for List and Watch of all namespaces
+	Namespace              string // "" if cluster-scoped, and for List and Watch of all namespaces
 }
 
-// Meta is the metadata of an object that its JSON has under "metadata".
+// Meta is the metadata of an object, which its JSON has under "metadata".
 type Meta struct {
 	Name              string            `json:"name,omitempty"`
 	Namespace         string            `json:"namespace,omitempty"`
@@ -29,27 +29,27 @@ type Meta struct {
 	Annotations       map[string]string `json:"annotations,omitempty"`
 }
 
-// ListOptions narrow what List and Watch give.
+// ListOptions restrict the results of List and Watch.
 type ListOptions struct {
-	Limit         int64 // objects of one page, 500 when 0; List only
+	Limit         int64 // objects of one page, 500 if 0; List only
 	LabelSelector string
 	FieldSelector string
 
-	// ResourceVersion for List: "" is the newest state, "0" any that the
-	// server has at hand (which then ignores Limit). For Watch: where to begin,
-	// mostly what List returned; "" gives all that is there as ADDED first.
+	// ResourceVersion for List: "" is the newest state, "0" any that the server
+	// has cached (which then ignores Limit). For Watch: the start, mostly
+	// List's result; "" reports all existing objects as ADDED first.
 	ResourceVersion string
 
-	MetadataOnly bool          // objects come with their metadata alone
-	Timeout      time.Duration // after which the server ends a Watch, in whole seconds; its own choice when 0 (30 to 60 min)
+	MetadataOnly bool          // objects come with only their metadata
+	Timeout      time.Duration // after which the server ends a Watch, in whole seconds; the server's choice if 0 (30 to 60 min)
 }
 
-// PatchOp is one step of a JSON patch (RFC 6902): add, remove, replace or
-// test. A "test" of a Value nil holds when the path is null or does not exist.
+// PatchOp is one step of a JSON patch (RFC 6902): add, remove, replace or test.
+// A "test" with a nil Value succeeds if the path is null or does not exist.
 type PatchOp struct {
 	Op    string
 	Path  string // JSON pointer, see [Escape]
-	Value any    // anything that encoding/json takes; nil is null; not for remove
+	Value any    // any value for encoding/json; nil is null; ignored by remove
 }
 
 // MarshalJSON writes the value also when it is null.
@@ -61,12 +61,12 @@ func (o PatchOp) MarshalJSON() ([]byte, error) {
 	return json.Marshal(step)
 }
 
-// Escape makes s one token of a JSON pointer (RFC 6901).
+// Escape returns s as one token of a JSON pointer (RFC 6901).
 func Escape(s string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(s)
 }
 
-// Preconditions of a Delete; empty ones are not asked for.
+// Preconditions of a Delete; empty ones are not checked.
 type Preconditions struct {
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
@@ -79,21 +79,21 @@ const (
 
 	defaultLimit = 500
 
-	// A continue token lives as long as etcd keeps old revisions (5 minutes
+	// A continue token is valid as long as etcd keeps old revisions (5 minutes
 	// at least). A list that is too slow for that will be so again.
 	maxListRestarts = 3
 )
 
-// Get returns the object's JSON, which is the caller's.
+// Get returns the object's JSON, which the caller owns.
 func (c *Client) Get(ctx context.Context, r Resource, name string) ([]byte, error) {
 	return c.send(ctx, request{verb: "get", method: http.MethodGet, resource: r, name: name, accept: plainJSON})
 }
 
 // List calls each with the JSON of every object, page by page, and returns the
-// list's resource version, where a Watch may begin. When the server forgets
-// the list between two pages, it begins anew: each may see an object again. One
-// page is held in memory at a time. An error of each ends the list, and is
-// returned as it is.
+// list's resource version, where a Watch may begin. If the server forgets the
+// list between two pages List starts again, so each may see an object twice.
+// One page is held in memory at a time. An error of each ends the list, and is
+// returned unchanged.
 func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(item []byte) error) (string, error) {
 	if o.Limit <= 0 {
 		o.Limit = defaultLimit
@@ -108,7 +108,7 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 		query.Set("limit", strconv.FormatInt(o.Limit, 10))
 		if next != "" {
 			query.Set("continue", next)
-			query.Del("resourceVersion") // the token has it; both is an error
+			query.Del("resourceVersion") // the token contains it; the server refuses both together
 		}
 		q := request{verb: "list", method: http.MethodGet, resource: r, query: query, accept: accept}
 		body, err := c.send(ctx, q)
@@ -140,8 +140,8 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 	}
 }
 
-// Create makes an object. When the answer to it is lost, the repeated request
-// answers [Exists]: then the caller must look whose the object is.
+// Create creates an object. If its answer is lost the repeated request returns
+// an [IsAlreadyExists] error: the caller must then check whose object it is.
 func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, error) {
 	q := request{verb: "create", method: http.MethodPost, resource: r, accept: metadataOnly, contentType: plainJSON}
 	// For errors: the path of a create does not have the object's name.
@@ -161,18 +161,19 @@ func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, erro
 	return c.sendForMeta(ctx, q)
 }
 
-// Patch applies all steps, or none: [Refused] when a test among them fails. The
-// server itself repeats a patch that races with another's, five times, and then
-// answers [Conflict]; at once, when a step sets the resourceVersion to one that
-// is old. When the answer is lost, the repeated request is mostly Refused by
-// what the first one did: then the caller must look.
+// Patch applies all steps, or none: it returns an [IsRefused] error if a test
+// among them fails. The server itself repeats a patch that races with another's
+// five times, and then answers [IsConflict]; it does so at once if a step sets
+// the resourceVersion to an old one. If the answer is lost the repeated request
+// is mostly Refused, because the first one has changed the object: the caller
+// must then check.
 func (c *Client) Patch(ctx context.Context, r Resource, name string, ops []PatchOp) (Meta, error) {
 	return c.patch(ctx, r, name, "application/json-patch+json", ops)
 }
 
-// MergePatch sets the fields that patch has, and removes those that are null
-// in it (RFC 7386). It may be repeated at will, unless it has a
-// resourceVersion: then a lost answer makes the repeated request a [Conflict].
+// MergePatch sets the fields in patch, and removes those that are null in it
+// (RFC 7386). It may be repeated, unless it has a resourceVersion: then a lost
+// answer makes the repeated request an [IsConflict].
 func (c *Client) MergePatch(ctx context.Context, r Resource, name string, patch any) (Meta, error) {
 	return c.patch(ctx, r, name, "application/merge-patch+json", patch)
 }
@@ -186,10 +187,10 @@ func (c *Client) patch(ctx context.Context, r Resource, name, contentType string
 	return c.sendForMeta(ctx, q)
 }
 
-// Delete removes the object, or with finalizers marks it. [Conflict] when a
-// precondition does not hold. When the answer is lost, the repeated request
-// answers [NotFound]; or, when the name was given again in between, Conflict
-// by the UID. Without a UID it would delete the new object.
+// Delete removes the object, or marks it if it has finalizers. It returns a
+// [IsConflict] error if a precondition does not hold. If the answer is lost the
+// repeated request returns [IsNotFound] or, if the name is in use again, Conflict
+// because of the UID. Without a UID it would delete the new object.
 func (c *Client) Delete(ctx context.Context, r Resource, name string, p Preconditions) error {
 	q := request{verb: "delete", method: http.MethodDelete, resource: r, name: name, accept: plainJSON, contentType: plainJSON}
 	options := struct {
@@ -236,8 +237,8 @@ func (o ListOptions) query() url.Values {
 	return query
 }
 
-// path is the resource's, or the object's, below the server's URL. Source:
-// Kubernetes, "API concepts", resource URIs.
+// path returns the resource's or the object's path below the server's URL.
+// Source: Kubernetes, "API concepts", resource URIs.
 func (r Resource) path(name string) (string, error) {
 	prefix := []string{"apis", r.Group, r.Version}
 	if r.Group == "" {
@@ -258,14 +259,14 @@ func (r Resource) path(name string) (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// InPath reports whether a name can be part of an object's path. It is what the
-// server itself demands: one that fails it would be another path, and a DELETE
-// of that another object.
+// InPath reports whether a name can be part of an object's path. It is the
+// server's own condition: another name would lead to another path, and a DELETE
+// to another object.
 func InPath(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }
 
-// String is like "ippools.whereabouts.cni.cncf.io".
+// String returns, for example, "ippools.whereabouts.cni.cncf.io".
 func (r Resource) String() string {
 	if r.Group == "" {
 		return r.Plural

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// theirs returns what client-go makes of a kubeconfig.
+// theirs returns client-go's interpretation of a kubeconfig.
 func theirs(path string) (*url.URL, *transport.Config, error) {
 	file, err := clientcmd.LoadFromFile(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func comparable(t *transport.Config) *transport.Config {
 	return &c
 }
 
-// Users know client-go, so each kubeconfig must mean here what it means there.
+// Users know client-go, so each kubeconfig must have the same meaning here.
 func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 	const (
 		v1    = "apiVersion: client.authentication.k8s.io/v1\n"
@@ -170,7 +170,7 @@ func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 	}
 }
 
-// The program of a kubeconfig is told what client-go tells it.
+// The program of a kubeconfig gets the same input as from client-go.
 func TestAProgramIsToldWhatClientGoTells(t *testing.T) {
 	for _, more := range []string{
 		"provideClusterInfo: false",
@@ -207,7 +207,7 @@ func TestAProgramIsToldWhatClientGoTells(t *testing.T) {
 			if err := json.Unmarshal([]byte(info), &decoded); err != nil {
 				return err, info
 			}
-			return decoded, strings.TrimPrefix(rest, "\n") // client-go ends the line
+			return decoded, strings.TrimPrefix(rest, "\n") // client-go appends a newline
 		}
 		ours, err := loadKubeconfig(path, nil)
 		if err != nil {

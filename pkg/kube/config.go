@@ -23,37 +23,36 @@ import (
 
 const (
 	defaultTimeout   = 10 * time.Second
-	defaultNamespace = "kube-system" // where whereabouts keeps its objects when the context names none
+	defaultNamespace = "kube-system" // whereabouts' namespace if the context has none
 	serviceAccount   = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
-// Config says how to reach the server.
+// Config configures the access to the server.
 type Config struct {
 	Kubeconfig string        // path of the file; "" is a pod's service account
-	Namespace  string        // "" is that of the kubeconfig's context, or of the service account
-	UserAgent  string        // "rail-cni" when empty; the server's audit log has it
+	Namespace  string        // "" is that of the kubeconfig's context or of the service account
+	UserAgent  string        // "rail-cni" if empty; it is in the server's audit log
 	Timeout    time.Duration // of one request, 10 s when 0
-	// RetryFor bounds how long after its first try a request is tried again; 0
-	// is as long as the caller's context allows. A try that is under way is not
-	// broken off.
+	// RetryFor bounds how long after its first try a request is repeated; 0 is
+	// the caller's context. It does not interrupt a try that is under way.
 	RetryFor time.Duration
 
-	// Vet, unless nil, is called before a Kubeconfig is used, with the program
-	// that it runs and the files that it names. Open returns its error.
+	// Vet, unless nil, is called before a Kubeconfig is used, with its program
+	// and the files that it names. Open returns its error.
 	Vet func(program string, files []string) error
 
-	// ServiceAccount is the directory with token, ca.crt and namespace that
-	// the kubelet mounts into a pod; "" is its usual place. Read only without
+	// ServiceAccount is the directory with token, ca.crt and namespace that the
+	// kubelet mounts into a pod; "" is the usual path. It is used only without
 	// a Kubeconfig.
 	ServiceAccount string
 }
 
-// Client sends requests to one API server, as one user. It may be used by many
-// goroutines at a time. There is nothing to close.
+// Client sends requests to one API server, as one user. It is safe for
+// concurrent use, and needs no Close.
 //
-// Tokens and CAs are replaced while a client lives, in their own files or in
-// the kubeconfig: a token file is read again every minute, and all of them
-// when the server refuses who we are, or is not the one that we trust.
+// Tokens and CAs may be replaced while a client lives, in their own files or in
+// the kubeconfig: a token file is read again every minute, and all files when
+// the server refuses the user, or is not trusted.
 type Client struct {
 	config    Config
 	http      atomic.Pointer[http.Client]
@@ -64,7 +63,7 @@ type Client struct {
 }
 
 // Open reads the kubeconfig (or service account) and all files that it names.
-// No request is made. Errors have the code InvalidConfig.
+// It makes no request. Errors are of kind InvalidConfig.
 func Open(c Config) (*Client, error) {
 	if c.ServiceAccount == "" {
 		c.ServiceAccount = serviceAccount
@@ -81,7 +80,7 @@ func Open(c Config) (*Client, error) {
 	}
 
 	if loopback(loaded.base.Hostname()) {
-		loaded.transport.DisableCompression = true // costs both sides more than the copy that it saves
+		loaded.transport.DisableCompression = true // compressing costs both sides more than it saves
 	}
 	round, err := transport.New(loaded.transport)
 	if err != nil {
@@ -97,8 +96,8 @@ func Open(c Config) (*Client, error) {
 	return opened, nil
 }
 
-// renew reads all files again. It changes nothing when they cannot be read, or
-// are by now about another server.
+// renew reads all files again. It changes nothing if they cannot be read, or
+// now name another server.
 func (c *Client) renew() {
 	fresh, err := Open(c.config)
 	if err != nil || fresh.Server() != c.Server() {
@@ -108,22 +107,22 @@ func (c *Client) renew() {
 	c.http.Store(fresh.http.Load())
 }
 
-// hangUp closes the connections that carry no request now. (What rest makes has
-// wrappers through which http.Client's own method does not reach.)
+// hangUp closes the idle connections. (http.Client's own method does not reach
+// through the wrappers of package rest.)
 func (c *Client) hangUp() { utilnet.CloseIdleConnectionsFor(c.http.Load().Transport) }
 
-// origin is where a client's parts came from, for errors.
+// origin is the source of a client's settings, for errors.
 type origin struct {
 	source      string // of server and CA
-	credentials string // what the server knows us by, and its file
+	credentials string // the kind of credentials, and its file
 }
 
-// Namespace is that of the Config, else that of the kubeconfig's current context
-// or of the service account; "kube-system" when there is none, as whereabouts
-// has it.
+// Namespace returns the Config's namespace, else that of the kubeconfig's
+// current context or of the service account, else "kube-system", as in
+// whereabouts.
 func (c *Client) Namespace() string { return c.namespace }
 
-// Server is the server's URL, like https://10.96.0.1:443.
+// Server returns the server's URL, for example https://10.96.0.1:443.
 func (c *Client) Server() string { return c.base.String() }
 
 type loaded struct {
@@ -202,9 +201,9 @@ func leads(user *authInfo, cluster *clusterInfo) (program string, files []string
 	return program, files
 }
 
-// loadServiceAccount reads what the kubelet gives to each container: three
-// files, and the server's address in the environment. Source: Kubernetes,
-// "Accessing the Kubernetes API from a Pod".
+// loadServiceAccount reads the kubelet's files in each container: three files,
+// and the server's address in the environment. Source: Kubernetes, "Accessing
+// the Kubernetes API from a Pod".
 func loadServiceAccount(dir string) (*loaded, error) {
 	const cure = "outside of a pod with a service account, give a kubeconfig"
 	source := "service account " + dir
@@ -230,7 +229,7 @@ func loadServiceAccount(dir string) (*loaded, error) {
 	return &loaded{base: base, transport: t, namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }
 
-// credentials returns what a server that answers 401 has refused.
+// credentials names the credentials that a server refused with 401.
 func (l *loaded) credentials() string {
 	switch t := l.transport; {
 	case t.BearerTokenFile != "":

@@ -26,7 +26,7 @@ import (
 
 var quiet = log.New(io.Discard, "", 0)
 
-// whoami answers each request with who sent it, and by which protocol.
+// whoami answers each request with its user and protocol.
 func whoami(w http.ResponseWriter, r *http.Request) {
 	who := r.Header.Get("Authorization")
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
@@ -158,8 +158,8 @@ func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// Who opens a kubeconfig that another wrote decides what it leads to: with its
-// relative paths resolved, before a file of those is read.
+// The opener of another's kubeconfig decides about its program and files: with
+// resolved relative paths, before one of the files is read.
 func TestWhatAKubeconfigLeadsToIsVetted(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []struct {
@@ -224,8 +224,8 @@ func TestServiceAccountOfAPod(t *testing.T) {
 	}
 }
 
-// A token that was replaced is used by the next client, and by a living one as
-// soon as the server refuses the old: in a file of its own, or, as whereabouts'
+// A replaced token is used by the next client, and by a running one as soon as
+// the server refuses the old one: in a file of its own or, as whereabouts'
 // installer does it, in the kubeconfig.
 func TestRotatedToken(t *testing.T) {
 	a := newAuthority(t)
@@ -268,8 +268,8 @@ func TestRotatedToken(t *testing.T) {
 			valid.Store(&nobodys)
 			_, err := living.Get(within(t, 5*time.Second), pools, "x")
 			wants(t, err, c.where, "get ippools kube-system/x", server.URL, "401")
-			if kube.Unavailable(err) || failure.KindOf(err) != failure.InvalidConfig {
-				t.Errorf("%v has code %d, and is said to pass by itself: %v", err, cnierr.Code(err), kube.Unavailable(err))
+			if kube.IsUnavailable(err) || failure.KindOf(err) != failure.InvalidConfig {
+				t.Errorf("%v has code %d, and is said to pass by itself: %v", err, cnierr.Code(err), kube.IsUnavailable(err))
 			}
 		})
 	}
@@ -306,8 +306,8 @@ func TestRotatedCA(t *testing.T) {
 	began := time.Now()
 	err := get()
 	wants(t, err, "unknown authority", "kubeconfig "+path, server.URL)
-	if kube.Unavailable(err) || failure.KindOf(err) != failure.InvalidConfig {
-		t.Errorf("%v has code %d, and is said to pass by itself: %v", err, cnierr.Code(err), kube.Unavailable(err))
+	if kube.IsUnavailable(err) || failure.KindOf(err) != failure.InvalidConfig {
+		t.Errorf("%v has code %d, and is said to pass by itself: %v", err, cnierr.Code(err), kube.IsUnavailable(err))
 	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("a server that is not to be trusted was asked again, for %s", took)
@@ -343,10 +343,10 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 		direct bool
 	}{
 		{server.URL, true},
-		{"https://127.1.2.3:" + port, true}, // nothing listens: refused, without a proxy
+		{"https://127.1.2.3:" + port, true}, // no listener: refused, without a proxy
 		{"https://[::1]:" + port, true},
 		{"https://localhost:" + port, true},
-		{"https://192.0.2.1:443", false}, // RFC 5737: nobody's
+		{"https://192.0.2.1:443", false}, // RFC 5737: not in use
 	} {
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxyOfTheEnvironment$", "-test.v")
 		child.Env = append(os.Environ(), configs+"="+kubeconfig(t, c.server, ca(a), "token: t"), "HTTPS_PROXY="+proxy.URL, "NO_PROXY=")
@@ -360,8 +360,8 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// A network names its kubeconfig, which may be another file, and its author sees the
-// error: in the pod's Events, for example.
+// A network names its kubeconfig, which may be another file, and its author
+// sees the error, for example in the pod's Events.
 func TestAnErrorQuotesNothingOfAFileThatIsNoKubeconfig(t *testing.T) {
 	for name, text := range map[string]string{
 		"a password":      "hunter2\n",

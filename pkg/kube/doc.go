@@ -1,17 +1,22 @@
-// Package kube is a client of the Kubernetes API server: one request, one object, in
-// JSON, with errors that a person can act on.
+// Package kube is a client of the Kubernetes API server: one request, one
+// object, in JSON, with errors that name the cure.
 //
-// client-go makes the transport (certificates, tokens, proxies). The kubeconfig is
-// read here, the program that it may name for credentials is run here, and requests
-// are made here: a plugin is a new process for each pod, and the parts of client-go
-// that do these things (clientcmd, rest, exec) are built on apimachinery's schemes
-// and codecs, whose initialization takes half a millisecond of each call and 2 MB of memory,
-// also where there is no cluster. Tests compare what a kubeconfig means here and to
-// client-go. There is no throttle on the client's side.
+// client-go makes the transport (certificates, tokens, proxies). This package
+// reads the kubeconfig, runs the program that it may name for credentials, and
+// makes the requests: a plugin is a new process for each pod, and the parts of
+// client-go that do these things (clientcmd, rest, exec) are built on
+// apimachinery's schemes and codecs, whose initialization takes half a
+// millisecond of each call and 2 MB of memory, even without a cluster. Tests
+// compare the meaning of a kubeconfig with client-go's. The client has no
+// throttle.
 //
-// A failure that may pass is retried until the caller's context ends: no answer, 429
-// (after the time that the server asks for) and 5xx. A caller must thus give
-// its context a deadline.
+// A failure that may be temporary is retried until the caller's context ends:
+// no answer, 429 (after the server's delay) and 5xx. So a caller must set a
+// deadline in its context.
 //
-// Of ours the package imports only pkg/cnierr.
+// To read an object:
+//
+//	client, err := kube.Open(kube.Config{Kubeconfig: path})
+//	…
+//	pod, err := client.Get(ctx, kube.Resource{Version: "v1", Plural: "pods", Namespace: "default"}, "web-0")
 package kube

@@ -18,27 +18,27 @@ import (
 )
 
 // ErrExpired is wrapped by the error of a List or Watch whose resource version
-// the server has forgotten (410): list anew.
+// the server has forgotten (410): the caller must list again.
 var ErrExpired = errors.New("the resource version is too old")
 
-// Error is a request that failed. It is often wrapped in a [failure.Error],
-// which says the cure.
+// Error is a failed request. It is often wrapped in a [failure.Error] with the
+// cure.
 type Error struct {
 	Verb    string // get, list, watch, create, patch or delete
 	Object  string // like "ippools kube-system/10.0.0.0-24"
 	Server  string
-	Status  int    // of HTTP; 0 is no answer, or one that broke off
+	Status  int    // of HTTP; 0 is no answer, or an incomplete one
 	Reason  string // of the server's Status object: NotFound, AlreadyExists, …
 	Message string // of the server
-	Err     error  // the cause, where it was not the server
+	Err     error  // the cause, unless it was the server
 
 	Tries int           // how often the request was sent
 	Tried time.Duration // from the first try to the end of the last
 
 	retryAfter time.Duration
-	final      bool // the request itself is at fault
-	invalid    bool // 422: the object, and not the patch
-	alien      bool // what was answered is no object of an API server
+	final      bool // the request itself is wrong
+	invalid    bool // 422: the object is invalid, not the patch
+	alien      bool // the answer is not an API server's
 }
 
 func (e *Error) Error() string {
@@ -64,51 +64,53 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// is reports whether an [Error] in err's tree fulfils f.
+// is reports whether f returns true for an [Error] in err's tree.
 func is(err error, f func(*Error) bool) bool {
 	var e *Error
 	return errors.As(err, &e) && f(e)
 }
 
-// NotFound says that there is no such object, or for a Create no such namespace.
-// It is false when the server does not know the kind, which is a missing CRD.
-func NotFound(err error) bool {
+// IsNotFound reports whether the object does not exist or, for a Create, the
+// namespace. It is false if the server does not know the kind, which is a
+// missing CRD.
+func IsNotFound(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusNotFound && e.Reason != "" })
 }
 
-// Exists says that an object of this name is there already.
-func Exists(err error) bool {
+// IsAlreadyExists reports whether an object of this name exists already.
+func IsAlreadyExists(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason == "AlreadyExists" })
 }
 
-// Conflict says that the object has another resource version or UID than was
-// asked for, or changed all the time while the server patched it.
-func Conflict(err error) bool {
+// IsConflict reports whether the object has another resource version or UID than
+// requested, or changed all the time while the server patched it.
+func IsConflict(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason != "AlreadyExists" })
 }
 
-// Refused says that a test of a JSON patch failed, or that a path in it does
-// not exist. An object that the CRD's schema does not allow is something else.
-func Refused(err error) bool {
+// IsRefused reports whether a test of a JSON patch failed, or a path in it does
+// not exist. It is false for an object that violates the CRD's schema.
+func IsRefused(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusUnprocessableEntity && !e.invalid })
 }
 
-// Forbidden says that the user may not do this.
-func Forbidden(err error) bool {
+// IsForbidden reports whether the user may not do this.
+func IsForbidden(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusForbidden })
 }
 
-// TooLarge says that the object would be larger than the server or etcd takes.
-func TooLarge(err error) bool { return is(err, (*Error).tooLarge) }
+// IsTooLarge reports whether the object is too large for the server or etcd.
+func IsTooLarge(err error) bool { return is(err, (*Error).tooLarge) }
 
-// Unavailable says that the server cannot answer now: no answer, 429, 5xx.
-func Unavailable(err error) bool { return is(err, (*Error).transient) }
+// IsUnavailable reports whether the server cannot answer now: no answer, 429,
+// 5xx.
+func IsUnavailable(err error) bool { return is(err, (*Error).transient) }
 
-// Misdirected says that the answer is not one of the server that the kubeconfig
-// means: its certificate is not trusted, only one of both ends speaks TLS, or
-// what answered, perhaps something between, is no API server. It is false of a
-// 404, which may be a missing CRD.
-func Misdirected(err error) bool { return is(err, (*Error).misdirected) }
+// IsMisdirected reports whether the answer is not from the kubeconfig's server:
+// its certificate is not trusted, only one end uses TLS, or the answer, perhaps
+// of a proxy, is not an API server's. It is false for a 404, which may be a
+// missing CRD.
+func IsMisdirected(err error) bool { return is(err, (*Error).misdirected) }
 
 func (e *Error) misdirected() bool {
 	if e.Status == 0 {
@@ -119,7 +121,7 @@ func (e *Error) misdirected() bool {
 
 func (e *Error) tooLarge() bool {
 	return e.Status == http.StatusRequestEntityTooLarge ||
-		// etcd's own limit, and that of the gRPC before it, come as 500.
+		// The limits of etcd and of its gRPC are reported as 500.
 		e.Status == http.StatusInternalServerError &&
 			(strings.Contains(e.Message, "request is too large") || strings.Contains(e.Message, "larger than max"))
 }
@@ -134,8 +136,8 @@ func (e *Error) transient() bool {
 	return e.Status == http.StatusTooManyRequests || e.Status >= 500
 }
 
-// mistrust: what listens there is not the server that the kubeconfig means,
-// which time does not heal.
+// mistrust reports whether the listener is not the kubeconfig's server. A retry
+// does not help then.
 func (e *Error) mistrust() bool {
 	var certificate *tls.CertificateVerificationError
 	return errors.As(e.Err, &certificate) || errors.Is(e.Err, http.ErrSchemeMismatch)
@@ -145,7 +147,8 @@ func (c *Client) failure(q request, err error) *Error {
 	return &Error{Verb: q.verb, Object: q.object(), Server: c.Server(), Err: err, Tries: 1}
 }
 
-// unreadable is for what encoding/json refuses, of ours or of the server's.
+// unreadable returns the error for a document, ours or the server's, that
+// encoding/json refuses.
 func (c *Client) unreadable(q request, err error) error {
 	failed := c.failure(q, err)
 	failed.final = true
@@ -153,7 +156,7 @@ func (c *Client) unreadable(q request, err error) error {
 }
 
 // refusal reads the Status object of an answer that is not 2xx. Other bodies,
-// those of proxies, stay as text.
+// for example of proxies, are kept as text.
 func (c *Client) refusal(ctx context.Context, q request, answer *http.Response) *Error {
 	body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
 	failed := c.failure(q, nil)
@@ -166,7 +169,7 @@ func (c *Client) refusal(ctx context.Context, q request, answer *http.Response) 
 	return failed
 }
 
-// set fills in what a Status object says, or its raw text.
+// set reads a Status object, or keeps its raw text.
 func (e *Error) set(body []byte) {
 	var status struct {
 		Kind    string `json:"kind"`
@@ -182,7 +185,7 @@ func (e *Error) set(body []byte) {
 		if e.Status == 0 {
 			e.Status = status.Code
 		}
-		// A patch that fails is answered with no details, and no word of why.
+		// The answer to a failed patch has no details, and no reason.
 		e.invalid = status.Details.Kind != ""
 		if e.Verb == "patch" && e.Status == http.StatusUnprocessableEntity && !e.invalid {
 			e.Message = "a test of the patch failed, or a path in it does not exist"
@@ -202,8 +205,8 @@ func (e *Error) set(body []byte) {
 
 var forbidden = regexp.MustCompile(`User "([^"]*)" cannot `)
 
-// explain adds code and cure where a person can do something about it. What a
-// caller expects (NotFound, Exists, Conflict, …) stays as it is.
+// explain adds kind and cure if a person can fix the error. Errors that callers
+// expect (NotFound, Exists, Conflict, …) stay unchanged.
 func (c *Client) explain(q request, e *Error) error {
 	code, cure := failure.InvalidConfig, ""
 	switch {
@@ -212,7 +215,8 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.Status == http.StatusUnauthorized:
 		cure = fmt.Sprintf("the server refused %s: renew it", c.from.credentials)
 	case e.Status == http.StatusForbidden:
-		// Other things than RBAC forbid as well: quotas, a namespace that ends.
+		// 403 has other causes than RBAC: quotas, or a namespace that is being
+		// deleted.
 		if user := forbidden.FindStringSubmatch(e.Message); user != nil {
 			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %q: apiGroups [%q], resources [%q], verbs [%q]",
 				user[1], q.resource.Group, path.Join(q.resource.Plural, q.sub), q.verb)

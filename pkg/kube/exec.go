@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// This file runs the program of a kubeconfig that provides credentials. Source:
+// This file runs the program that provides a kubeconfig's credentials. Source:
 // Kubernetes, "Authenticating", client-go credential plugins.
 
 const (
@@ -75,8 +75,8 @@ type execStatus struct {
 	Key     string     `json:"clientKeyData,omitempty"`
 }
 
-// authenticator runs the program when there are no credentials, when they expire,
-// and when the server refuses them.
+// authenticator runs the program if there are no credentials, if they have
+// expired, and if the server refuses them.
 type authenticator struct {
 	exec  execConfig
 	info  string // execInfo
@@ -84,7 +84,7 @@ type authenticator struct {
 	cert  transport.GetCertHolder
 	dial  transport.DialHolder
 
-	mu    sync.Mutex // also: of those who need credentials, one runs the program
+	mu    sync.Mutex // also serializes runs of the program
 	creds *credential
 }
 
@@ -94,11 +94,11 @@ type credential struct {
 	expires *time.Time
 }
 
-// authenticators are the authenticators by program: a client that reads its files again
-// keeps its credentials.
+// authenticators are the authenticators by program, so that a client that reads
+// its files again keeps its credentials.
 var authenticators sync.Map
 
-// provide makes t use the credentials of the program, unless t has others.
+// provide makes t use the program's credentials, unless t has others.
 func (e *execConfig) provide(c *clusterInfo, t *transport.Config) error {
 	if e.APIVersion != execGroup+"v1" && e.APIVersion != execGroup+"v1beta1" {
 		return fmt.Errorf("exec plugin: unknown apiVersion %q", e.APIVersion)
@@ -149,7 +149,8 @@ type authenticated struct {
 	base http.RoundTripper
 }
 
-// WrappedRoundTripper leads to the transport whose idle connections are closed.
+// WrappedRoundTripper returns the inner transport, so that its idle connections
+// can be closed.
 func (a *authenticated) WrappedRoundTripper() http.RoundTripper { return a.base }
 
 func (a *authenticated) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -163,7 +164,7 @@ func (a *authenticated) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	answer, err := a.base.RoundTrip(r)
 	if err == nil && answer.StatusCode == http.StatusUnauthorized {
-		_, _ = a.get(creds) // for the next try, which says what fails
+		_, _ = a.get(creds) // for the next try, which returns the error
 	}
 	return answer, err
 }
@@ -190,7 +191,7 @@ func (a *authenticator) get(refused *credential) (*credential, error) {
 	}
 	a.creds = fresh
 	if old != nil && !sameCertificate(old.cert, fresh.cert) {
-		a.conns.CloseAll() // they are the old one's
+		a.conns.CloseAll() // they use the old credentials
 	}
 	return fresh, nil
 }
@@ -202,8 +203,8 @@ func sameCertificate(a, b *tls.Certificate) bool {
 	return slices.EqualFunc(a.Certificate, b.Certificate, bytes.Equal)
 }
 
-// run runs the program. Its standard input is not the plugin's, which is the network
-// configuration.
+// run runs the program. Its standard input is not the plugin's, which is the
+// network configuration.
 func (a *authenticator) run() (*credential, error) {
 	cmd := exec.Command(filepath.Clean(a.exec.Command), a.exec.Args...)
 	cmd.Env = os.Environ()
@@ -249,7 +250,7 @@ func (a *authenticator) parse(out []byte) (*credential, error) {
 		return nil, errors.New("only one of certificate and key")
 	}
 	creds := &credential{token: s.Token}
-	if s.Expires != nil && !s.Expires.IsZero() { // a zero time is one that the program has not set
+	if s.Expires != nil && !s.Expires.IsZero() { // Go's zero time means that the program did not set it
 		creds.expires = s.Expires
 	}
 	if s.Cert != "" {
@@ -262,7 +263,8 @@ func (a *authenticator) parse(out []byte) (*credential, error) {
 	return creds, nil
 }
 
-// asJSON returns out, as JSON if it is an object of YAML: client-go takes that, too.
+// asJSON returns out, converted to JSON if it is a YAML object, which client-go
+// accepts too.
 func asJSON(out []byte) []byte {
 	var object map[string]any
 	if json.Valid(out) || yaml.Unmarshal(out, &object) != nil || object == nil {

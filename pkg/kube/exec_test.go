@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// login is a program that provides credentials: it answers its n-th call with the
-// file answer.n beside it, or else with the file answer.
+// login is a program that provides credentials: its n-th call prints the file
+// answer.n beside it, or else the file answer.
 type login struct {
 	dir, kubeconfig string
 }
@@ -32,7 +32,8 @@ if [ -e "answer.$n" ]; then cat "answer.$n"; else cat answer; fi
 	return login{dir, path}
 }
 
-// answers writes an answer with the status, of the n-th call or of all.
+// answers writes an answer with this status for the n-th call or, with 0, for
+// all.
 func (l login) answers(t *testing.T, n int, status map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
@@ -131,7 +132,7 @@ func TestAProgramRunsWhenCredentialsAreNeeded(t *testing.T) {
 		for n, name := range []string{"one", "two"} {
 			cert, key := a.pair(name)
 			status := map[string]any{"clientCertificateData": string(cert), "clientKeyData": string(key)}
-			if n == 0 { // long enough for a handshake, which asks for them as well
+			if n == 0 { // long enough for a handshake, which needs them as well
 				status["expirationTimestamp"] = time.Now().Add(3 * time.Second).UTC().Format(time.RFC3339Nano)
 			}
 			l.answers(t, (n+1)%2, status)

@@ -22,7 +22,7 @@ import (
 
 const pool = `{"metadata":{"name":"x","resourceVersion":"7"}}`
 
-// What a server does not do on demand, and then it answers.
+// Failures that a real server does not produce on demand, and then an answer.
 func TestWhatPassesIsRetried(t *testing.T) {
 	const timeout = 400 * time.Millisecond
 	for _, c := range []struct {
@@ -87,9 +87,9 @@ func TestWhatPassesIsRetried(t *testing.T) {
 
 func TestWhatDoesNotPassIsNotRetried(t *testing.T) {
 	checks := map[string]func(error) bool{
-		"NotFound": kube.NotFound, "Exists": kube.Exists, "Conflict": kube.Conflict, "Refused": kube.Refused,
-		"Forbidden": kube.Forbidden, "TooLarge": kube.TooLarge, "Unavailable": kube.Unavailable,
-		"Misdirected": kube.Misdirected,
+		"NotFound": kube.IsNotFound, "Exists": kube.IsAlreadyExists, "Conflict": kube.IsConflict, "Refused": kube.IsRefused,
+		"Forbidden": kube.IsForbidden, "TooLarge": kube.IsTooLarge, "Unavailable": kube.IsUnavailable,
+		"Misdirected": kube.IsMisdirected,
 	}
 	for _, c := range []struct {
 		status          int
@@ -122,7 +122,7 @@ func TestWhatDoesNotPassIsNotRetried(t *testing.T) {
 
 func TestErrorSaysHowOftenAndHowLong(t *testing.T) {
 	server := newFaulty(t, 0, func(n int64, w http.ResponseWriter, r *http.Request) {
-		if n == 4 { // ends with the caller's time: says less than the three before
+		if n == 4 { // ends with the caller's time, so its error is less useful than the three before
 			<-r.Context().Done()
 			return
 		}
@@ -134,19 +134,19 @@ func TestErrorSaysHowOftenAndHowLong(t *testing.T) {
 	if !errors.As(err, &e) || e.Tries != 4 || e.Tried < 2*time.Second || e.Status != 503 || e.Verb != "get" {
 		t.Errorf("%+v", e)
 	}
-	if !kube.Unavailable(err) || failure.KindOf(err) != failure.TryAgain {
+	if !kube.IsUnavailable(err) || failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("code %d of %v", cnierr.Code(err), err)
 	}
 }
 
-// Waiting beyond the caller's time is of no use to anybody.
+// Waiting beyond the caller's deadline is useless.
 func TestNoWaitBeyondTheDeadline(t *testing.T) {
 	server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "30")
 		refuse(w, http.StatusTooManyRequests, "TooManyRequests", "too many")
 	})
 	began := time.Now()
-	if _, err := server.Get(within(t, 10*time.Second), pools, "x"); !kube.Unavailable(err) {
+	if _, err := server.Get(within(t, 10*time.Second), pools, "x"); !kube.IsUnavailable(err) {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > 5*time.Second {
@@ -179,12 +179,13 @@ func TestNothingListens(t *testing.T) {
 	path := kubeconfig(t, "https://"+address, "insecure-skip-tls-verify: true", "token: t")
 	err = open(t, kube.Config{Kubeconfig: path}).Delete(within(t, time.Second), pools, "x", kube.Preconditions{})
 	wants(t, err, "delete ippools kube-system/x at https://"+address, "connection refused", "kubeconfig "+path, "times in")
-	if !kube.Unavailable(err) || failure.KindOf(err) != failure.TryAgain {
+	if !kube.IsUnavailable(err) || failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("code %d of %v", cnierr.Code(err), err)
 	}
 }
 
-// A load balancer that forgets a connection says nothing: only a new one helps.
+// A load balancer that forgets a connection sends no message: only a new
+// connection helps.
 func TestConnectionThatDiedSilently(t *testing.T) {
 	a := newAuthority(t)
 	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, pool) }))
@@ -227,14 +228,14 @@ func TestNotAnAPIServer(t *testing.T) {
 	} {
 		_, err := open(t, kube.Config{Kubeconfig: kubeconfig(t, c.server, "disable-compression: true", "{}")}).Get(within(t, 5*time.Second), pools, "x")
 		wants(t, err, c.want)
-		if kube.Unavailable(err) || !kube.Misdirected(err) {
+		if kube.IsUnavailable(err) || !kube.IsMisdirected(err) {
 			t.Errorf("%s: %v is said to pass, or to be an API server's", c.server, err)
 		}
 	}
 }
 
-// A server that does not stop fills no memory: it may be one that somebody else
-// has named.
+// An endless answer must not fill the memory: another may have named the
+// server.
 func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	for name, ask := range map[string]func(c *kube.Client, ctx context.Context) error{
 		"get": func(c *kube.Client, ctx context.Context) error { _, err := c.Get(ctx, pools, "x"); return err },
@@ -256,7 +257,7 @@ func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 				}
 			})
 			err := ask(server.Client, within(t, 20*time.Second))
-			if err == nil || kube.Unavailable(err) && name == "get" {
+			if err == nil || kube.IsUnavailable(err) && name == "get" {
 				t.Errorf("%v is said to pass", err)
 			}
 			if name == "get" {
@@ -269,18 +270,18 @@ func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-// A webhook that denies a request need not say a reason: it is the API server's
-// answer all the same.
+// A webhook that denies a request may omit the reason: it is still the API
+// server's answer.
 func TestDenialWithoutAReasonIsTheServers(t *testing.T) {
 	server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusBadRequest, "", "denied") })
 	_, err := server.Get(within(t, 5*time.Second), pools, "x")
 	wants(t, err, "denied")
-	if kube.Misdirected(err) {
+	if kube.IsMisdirected(err) {
 		t.Errorf("%v is said not to be the server's", err)
 	}
 }
 
-// A lost answer to a write: the write was done, and its repetition says so.
+// A lost answer to a write: the write was done, and its repetition shows it.
 func TestLostAnswerToACreate(t *testing.T) {
 	created := map[string]bool{}
 	server := newFaulty(t, 0, func(n int64, w http.ResponseWriter, r *http.Request) {
@@ -297,7 +298,7 @@ func TestLostAnswerToACreate(t *testing.T) {
 	})
 	_, err := server.Create(within(t, 5*time.Second), pools, map[string]any{"metadata": kube.Meta{Name: "x"}})
 	wants(t, err, "create ippools kube-system/x", "2 times")
-	if !kube.Exists(err) {
+	if !kube.IsAlreadyExists(err) {
 		t.Error(err)
 	}
 }
@@ -305,7 +306,7 @@ func TestLostAnswerToACreate(t *testing.T) {
 func TestNamesThatWouldBeOtherPaths(t *testing.T) {
 	server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "{}") })
 	for _, name := range []string{"", ".", "..", "a/b", "a%2fb"} {
-		if err := server.Delete(within(t, time.Second), pools, name, kube.Preconditions{}); err == nil || kube.Unavailable(err) {
+		if err := server.Delete(within(t, time.Second), pools, name, kube.Preconditions{}); err == nil || kube.IsUnavailable(err) {
 			t.Errorf("deleting %q: %v", name, err)
 		}
 	}
@@ -322,7 +323,7 @@ func TestNamesThatWouldBeOtherPaths(t *testing.T) {
 	}
 }
 
-// listing answers three pages of two objects, and 410 where a test says so.
+// listing answers three pages of two objects, and 410 if expired returns true.
 func listing(t *testing.T, expired func(n int64, token string) bool) *faulty {
 	t.Helper()
 	return newFaulty(t, 0, func(n int64, w http.ResponseWriter, r *http.Request) {
@@ -424,7 +425,7 @@ func TestHowAWatchEnds(t *testing.T) {
 			answer(w, 200, event+event[:10])
 			flush(w)
 			panic(http.ErrAbortHandler)
-		}, kube.Unavailable},
+		}, kube.IsUnavailable},
 		{"the version is too old, at once", func(_ int64, w http.ResponseWriter, _ *http.Request) {
 			refuse(w, http.StatusGone, "Expired", "too old resource version: 1 (9)")
 		}, expired},
@@ -433,8 +434,8 @@ func TestHowAWatchEnds(t *testing.T) {
 		}, expired},
 		{"another error", func(_ int64, w http.ResponseWriter, _ *http.Request) {
 			answer(w, 200, event+`{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError","message":"etcd event received"}}`)
-		}, kube.Unavailable},
-		{"forbidden", func(_ int64, w http.ResponseWriter, _ *http.Request) { refuse(w, 403, "Forbidden", "no") }, kube.Forbidden},
+		}, kube.IsUnavailable},
+		{"forbidden", func(_ int64, w http.ResponseWriter, _ *http.Request) { refuse(w, 403, "Forbidden", "no") }, kube.IsForbidden},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			events := 0
@@ -456,7 +457,7 @@ func TestHowAWatchEnds(t *testing.T) {
 	}
 }
 
-func expired(err error) bool { return errors.Is(err, kube.ErrExpired) && !kube.Unavailable(err) }
+func expired(err error) bool { return errors.Is(err, kube.ErrExpired) && !kube.IsUnavailable(err) }
 
 func TestAWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -502,8 +503,8 @@ func flush(w http.ResponseWriter) {
 	}
 }
 
-// TestTokenIsNotBoundByAServerThatCannot has a server from before Kubernetes
-// 1.31.
+// TestTokenIsNotBoundByAServerThatCannot uses a server like those before
+// Kubernetes 1.31.
 func TestTokenIsNotBoundByAServerThatCannot(t *testing.T) {
 	server := newFaulty(t, time.Second, func(_ int64, w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -522,7 +523,7 @@ func TestTokenIsNotBoundByAServerThatCannot(t *testing.T) {
 	}
 }
 
-// The server's clock is not this machine's.
+// The server's clock may differ from this machine's.
 func TestServerTimeFollowsTheDateOfTheLastAnswer(t *testing.T) {
 	dates := []time.Time{time.Now().Add(-time.Hour), time.Now().Add(time.Hour)}
 	server := newFaulty(t, time.Second, func(n int64, w http.ResponseWriter, _ *http.Request) {
@@ -537,7 +538,7 @@ func TestServerTimeFollowsTheDateOfTheLastAnswer(t *testing.T) {
 		t.Errorf("before the first answer it is %s", now)
 	}
 	for _, want := range append(dates, dates[1]) { // the third answer has none
-		if _, err := server.Get(within(t, 10*time.Second), pools, "x"); !kube.NotFound(err) {
+		if _, err := server.Get(within(t, 10*time.Second), pools, "x"); !kube.IsNotFound(err) {
 			t.Fatal(err)
 		}
 		now, ok := server.ServerTime()

@@ -18,7 +18,7 @@ import (
 // notice to either end.
 type balancer struct {
 	net.Listener
-	forgotten, connections atomic.Int64 // forgotten is how many connections are forgotten, from the first on
+	forgotten, connections atomic.Int64 // forgotten is the number of forgotten connections, from the first on
 }
 
 func newBalancer(t *testing.T, server *httptest.Server) *balancer {
@@ -67,8 +67,8 @@ func (b *balancer) pump(to, from net.Conn, n int64) {
 
 func (b *balancer) forget() { b.forgotten.Store(b.connections.Load()) }
 
-// The connection of a watch is never idle, and all other requests share it. None of
-// them may wait until the watch ends.
+// The connection of a watch is never idle, and all other requests share it.
+// They must not wait until the watch ends.
 func TestConnectionLostSilentlyDuringWatch(t *testing.T) {
 	a := newAuthority(t)
 	b := newBalancer(t, a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +87,7 @@ func TestConnectionLostSilentlyDuringWatch(t *testing.T) {
 	began := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(began) })
 	watch.Go(func() {
-		for ctx.Err() == nil { // on a busy machine one may not begin in the client's time
+		for ctx.Err() == nil { // on a busy machine one may not start within the client's limit
 			_ = client.Watch(ctx, pools, kube.ListOptions{}, func(kube.Event) error { begin(); return nil })
 		}
 	})
@@ -104,7 +104,7 @@ func TestConnectionLostSilentlyDuringWatch(t *testing.T) {
 
 // The answer stops in the middle. The client must not use that connection again.
 func TestConnectionLostSilentlyDuringAnswer(t *testing.T) {
-	var died atomic.Pointer[string] // the other end of that connection
+	var died atomic.Pointer[string] // the far end of that connection
 	var again atomic.Int64
 	server := newFaulty(t, time.Second, func(_ int64, w http.ResponseWriter, r *http.Request) {
 		switch {

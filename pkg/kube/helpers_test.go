@@ -68,7 +68,7 @@ func (a *authority) sign(c *x509.Certificate) (*x509.Certificate, *ecdsa.Private
 	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// pair returns certificate and key, in PEM, of a server and of a client.
+// pair returns a certificate and its key, in PEM, for a server and a client.
 func (a *authority) pair(name string) (cert, key []byte) {
 	a.t.Helper()
 	_, private, cert := a.sign(&x509.Certificate{
@@ -102,7 +102,7 @@ func (a *authority) serve(handler http.Handler) *httptest.Server {
 	return s
 }
 
-// faulty is a server that answers the n-th request as a test says, n from 1.
+// faulty is a server whose n-th answer (n from 1) the test chooses.
 type faulty struct {
 	*httptest.Server
 	*kube.Client
@@ -133,8 +133,8 @@ func ca(a *authority) string {
 	return "certificate-authority-data: " + base64.StdEncoding.EncodeToString(a.pem)
 }
 
-// kubeconfig writes one in the form of whereabouts' installer. Cluster and user
-// are lines of YAML.
+// kubeconfig writes a kubeconfig in the form of whereabouts' installer. cluster
+// and user are lines of YAML.
 func kubeconfig(t testing.TB, server, cluster, user string) string {
 	t.Helper()
 	indent := func(s string) string { return strings.ReplaceAll(s, "\n", "\n    ") }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// kubeconfig is what k8s.io/client-go/tools/clientcmd/api/v1 calls Config.
+// kubeconfig is Config of k8s.io/client-go/tools/clientcmd/api/v1.
 type kubeconfig struct {
 	APIVersion     string         `yaml:"apiVersion"`
 	Kind           string         `yaml:"kind"`
@@ -127,8 +127,8 @@ func readKubeconfig(path string) (*kubeconfig, error) {
 	return k, nil
 }
 
-// dropOverridden leaves the last of several values of a key, as client-go's decoder
-// does. yaml.v3 would refuse them.
+// dropOverridden keeps the last of several values of a key, as client-go's
+// decoder does. yaml.v3 would return an error.
 func dropOverridden(n *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
 		type key struct {
@@ -151,8 +151,9 @@ func dropOverridden(n *yaml.Node) {
 	}
 }
 
-// withoutText returns an error of yaml without the text of the file that it quotes: a
-// network names its kubeconfig, which may be another file, and its author sees the error.
+// withoutText removes the quoted text of the file from an error of yaml: a
+// network names its kubeconfig, which may be another file, and its author sees
+// the error.
 func withoutText(err error) error {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {
@@ -277,8 +278,8 @@ func (u *authInfo) check() error {
 	return errors.Join(errs...)
 }
 
-// access returns the transport's configuration for the server at base. Credentials go to
-// no server without TLS.
+// access returns the transport's configuration for the server at base. It
+// refuses credentials for a server without TLS.
 func access(base *url.URL, c *clusterInfo, u *authInfo) (*transport.Config, error) {
 	t := &transport.Config{DisableCompression: c.DisableCompression}
 	if proxy, err := c.proxy(); err != nil {

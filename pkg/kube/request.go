@@ -23,14 +23,14 @@ const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = 2 * time.Second
 
-	// maxAnswer bounds the memory that an answer takes. etcd accepts objects of
-	// 1.5 MiB, and lists are read in pages.
+	// maxAnswer bounds the memory of an answer. etcd accepts objects of 1.5
+	// MiB, and lists are read in pages.
 	maxAnswer = 64 << 20
 )
 
-// request is one request, however often it is sent.
+// request is one request, which may be sent several times.
 type request struct {
-	verb     string // as RBAC calls it
+	verb     string // RBAC's verb
 	method   string
 	resource Resource
 	name     string // "" for list, watch and create
@@ -45,7 +45,7 @@ type request struct {
 // named reports whether the verb is about one object that its path names.
 func (q request) named() bool { return q.verb != "list" && q.verb != "watch" && q.verb != "create" }
 
-// object is what the request is about: "ippools kube-system/10.0.0.0-24".
+// object names the request's object: "ippools kube-system/10.0.0.0-24".
 func (q request) object() string {
 	parts := []string{}
 	for _, part := range []string{q.resource.Namespace, q.name + q.creates} {
@@ -59,11 +59,11 @@ func (q request) object() string {
 	return q.resource.Plural + " " + strings.Join(parts, "/")
 }
 
-// send sends q until it is answered and returns the body of a 2xx answer.
+// send sends q until it is answered, and returns the body of a 2xx answer.
 func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 	var body []byte
 	err := c.retry(ctx, q, func() *Error {
-		// One try is bounded, the answer's last byte included.
+		// One try is bounded, including the last byte of its answer.
 		ctx, cancel := context.WithTimeoutCause(ctx, c.config.Timeout, c.silence())
 		defer cancel()
 		answer, failed := c.try(ctx, q)
@@ -94,9 +94,9 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		failed.final = true
 		return nil, failed
 	}
-	// The transport takes a connection whose other end is gone without a word for
-	// a good one until HTTP/2 pings it, after 30 s; closing those that are idle
-	// does not reach it while it waits for the end of what was broken off.
+	// The transport uses a connection whose far end is silently gone until
+	// HTTP/2 pings it, after 30 s. Closing idle connections does not close it
+	// while it waits for the end of an interrupted request.
 	var used atomic.Pointer[net.Conn]
 	sent = sent.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(got httptrace.GotConnInfo) { used.Store(&got.Conn) },
@@ -106,7 +106,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		_ = (*conn).Close()
 	}
 	if err != nil {
-		var outer *url.Error // has the URL, which says nothing more than ours
+		var outer *url.Error // contains the URL, which is already in our error
 		if errors.As(err, &outer) {
 			err = outer.Err
 		}
@@ -153,9 +153,9 @@ func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
 	return sent, nil
 }
 
-// retry calls try until it succeeds, fails for good, or ctx ends. Then the
-// error is the last one, but not that of a try which ctx itself broke off:
-// the one before says more.
+// retry calls try until it succeeds, fails for good, or ctx ends. Then it
+// returns the last error, except that of a try that ctx interrupted: the one
+// before is more useful.
 func (c *Client) retry(ctx context.Context, q request, try func() *Error) error {
 	began := time.Now()
 	var last *Error
@@ -166,7 +166,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 			return nil
 		}
 		if failed.Status == 0 {
-			c.hangUp() // rather than try again on a connection that may be broken
+			c.hangUp() // instead of another try on a connection that may be broken
 		}
 		if ctx.Err() != nil && failed.Status == 0 && last != nil {
 			failed = last
@@ -185,7 +185,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 		if c.config.RetryFor > 0 && time.Since(began)+pause > c.config.RetryFor {
 			return c.explain(q, failed)
 		}
-		// No use to wait for the end.
+		// The pause would end after the deadline.
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
 			return c.explain(q, failed)
 		}
@@ -195,7 +195,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 	}
 }
 
-// silence is the cause of a try's end after the client's own time.
+// silence returns the cause for a try that reached the client's own time limit.
 func (c *Client) silence() error {
 	return &timeoutError{after: c.config.Timeout}
 }
@@ -210,7 +210,7 @@ func because(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	if cause := context.Cause(ctx); cause != context.DeadlineExceeded { //nolint:errorlint // the bare one, which says nothing
+	if cause := context.Cause(ctx); cause != context.DeadlineExceeded { //nolint:errorlint // the bare one, without any cause
 		return cause
 	}
 	return fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
@@ -237,8 +237,8 @@ func (c *Client) ServerTime() (time.Time, bool) {
 	return last.date.Add(time.Since(last.at)), true
 }
 
-// retryAfter is the Retry-After header in its form of seconds, the only one
-// that an API server uses.
+// retryAfter returns the delay in the Retry-After header, in its form of
+// seconds, the only one that an API server uses.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || seconds < 0 {

@@ -45,9 +45,9 @@ func (c *Client) MayGet(ctx context.Context, user User, path string) (bool, erro
 	return answer.Status.Allowed, err
 }
 
-// Known reports whether the server knows the client's credentials. It asks for a
-// SelfSubjectReview (Kubernetes 1.28), which every user may make. Every answer but
-// 401 means that it does.
+// Known reports whether the server knows the client's credentials. It uses a
+// SelfSubjectReview (Kubernetes 1.28), which every user may make. Every answer
+// but 401 means yes.
 func (c *Client) Known(ctx context.Context) (bool, error) {
 	q := request{resource: Resource{Group: "authentication.k8s.io", Version: "v1", Plural: "selfsubjectreviews"}}
 	err := c.ask(ctx, q, "authentication.k8s.io/v1", "SelfSubjectReview", nil, &struct{}{})

@@ -30,8 +30,8 @@ func ipPool(name string, allocations map[string]entry) map[string]any {
 	}
 }
 
-// TestServer is the behavior of a real kube-apiserver and etcd, as the callers
-// of this package rely on it.
+// TestServer tests the behavior of a real kube-apiserver and etcd on which the
+// callers of this package rely.
 func TestServer(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	admin := open(t, kube.Config{Kubeconfig: plane.AdminKubeconfig()})
@@ -49,7 +49,7 @@ func TestServer(t *testing.T) {
 	t.Run("an object's life", func(t *testing.T) {
 		_, err := admin.Get(ctx, pools, "life")
 		wants(t, err, "get ippools kube-system/life at "+plane.Server(), "NotFound")
-		if !kube.NotFound(err) {
+		if !kube.IsNotFound(err) {
 			t.Error(err)
 		}
 		made := create(t, "life")
@@ -57,7 +57,7 @@ func TestServer(t *testing.T) {
 			made.Labels["test"] != "yes" || time.Since(made.CreationTimestamp).Abs() > time.Minute {
 			t.Errorf("made %+v", made)
 		}
-		if _, err := admin.Create(ctx, pools, ipPool("life", map[string]entry{})); !kube.Exists(err) || kube.Conflict(err) {
+		if _, err := admin.Create(ctx, pools, ipPool("life", map[string]entry{})); !kube.IsAlreadyExists(err) || kube.IsConflict(err) {
 			t.Errorf("again: %v", err)
 		}
 		merged, err := admin.MergePatch(ctx, pools, "life", map[string]any{"metadata": map[string]any{
@@ -73,17 +73,17 @@ func TestServer(t *testing.T) {
 		for name, wrong := range map[string]kube.Preconditions{
 			"UID": {UID: "1-2-3"}, "resource version": {ResourceVersion: made.ResourceVersion},
 		} {
-			if err := admin.Delete(ctx, pools, "life", wrong); !kube.Conflict(err) {
+			if err := admin.Delete(ctx, pools, "life", wrong); !kube.IsConflict(err) {
 				t.Errorf("deleted by another %s: %v", name, err)
 			}
 		}
 		if err := admin.Delete(ctx, pools, "life", kube.Preconditions{UID: merged.UID, ResourceVersion: merged.ResourceVersion}); err != nil {
 			t.Error(err)
 		}
-		if err := admin.Delete(ctx, pools, "life", kube.Preconditions{}); !kube.NotFound(err) {
+		if err := admin.Delete(ctx, pools, "life", kube.Preconditions{}); !kube.IsNotFound(err) {
 			t.Errorf("deleted again: %v", err)
 		}
-		if _, err := admin.Patch(ctx, pools, "life", []kube.PatchOp{{Op: "add", Path: "/spec/range", Value: "10.0.0.0/8"}}); !kube.NotFound(err) {
+		if _, err := admin.Patch(ctx, pools, "life", []kube.PatchOp{{Op: "add", Path: "/spec/range", Value: "10.0.0.0/8"}}); !kube.IsNotFound(err) {
 			t.Errorf("patched what is gone: %v", err)
 		}
 	})
@@ -101,7 +101,7 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := take("1", "c2")
-		if !kube.Refused(err) || kube.Conflict(err) || kube.Unavailable(err) {
+		if !kube.IsRefused(err) || kube.IsConflict(err) || kube.IsUnavailable(err) {
 			t.Errorf("taken twice: %v", err)
 		}
 		wants(t, err, "patch ippools kube-system/keys", "a test of the patch failed")
@@ -113,7 +113,7 @@ func TestServer(t *testing.T) {
 			return err
 		}
 		for _, c := range []struct{ key, id string }{{"1", "c2"}, {"2", "c1"}} {
-			if err := free(c.key, c.id); !kube.Refused(err) {
+			if err := free(c.key, c.id); !kube.IsRefused(err) {
 				t.Errorf("freed %+v: %v", c, err)
 			}
 		}
@@ -124,22 +124,22 @@ func TestServer(t *testing.T) {
 			{Op: "test", Path: "/metadata/resourceVersion", Value: made.ResourceVersion},
 			{Op: "add", Path: "/spec/allocations/3", Value: one},
 		}
-		if _, err := admin.Patch(ctx, pools, "keys", stale); !kube.Refused(err) {
+		if _, err := admin.Patch(ctx, pools, "keys", stale); !kube.IsRefused(err) {
 			t.Errorf("patched an old version: %v", err)
 		}
-		if _, err := admin.MergePatch(ctx, pools, "keys", map[string]any{"metadata": map[string]any{"resourceVersion": made.ResourceVersion}, "spec": map[string]any{"range": "x"}}); !kube.Conflict(err) {
+		if _, err := admin.MergePatch(ctx, pools, "keys", map[string]any{"metadata": map[string]any{"resourceVersion": made.ResourceVersion}, "spec": map[string]any{"range": "x"}}); !kube.IsConflict(err) {
 			t.Errorf("merged into an old version: %v", err)
 		}
 		fenced := []kube.PatchOp{
 			{Op: "add", Path: "/metadata/resourceVersion", Value: made.ResourceVersion},
 			{Op: "add", Path: "/spec/allocations/3", Value: one},
 		}
-		if _, err := admin.Patch(ctx, pools, "keys", fenced); !kube.Conflict(err) {
+		if _, err := admin.Patch(ctx, pools, "keys", fenced); !kube.IsConflict(err) {
 			t.Errorf("patched an old version: %v", err)
 		}
 		_, err = admin.Patch(ctx, pools, "keys", []kube.PatchOp{{Op: "add", Path: "/spec/allocations/4", Value: 5}})
 		wants(t, err, "is invalid", "spec.allocations.4")
-		if kube.Refused(err) || kube.Unavailable(err) {
+		if kube.IsRefused(err) || kube.IsUnavailable(err) {
 			t.Errorf("an invalid pool is taken for a lost race: %v", err)
 		}
 	})
@@ -236,7 +236,7 @@ func TestServer(t *testing.T) {
 		}
 		for _, n := range []int{14_000, 20_000, 40_000} { // etcd's limit, that of its gRPC, and the server's own
 			_, err := admin.Create(ctx, pools, ipPool(fmt.Sprint("large-", n), allocations(n)))
-			if !kube.TooLarge(err) || kube.Unavailable(err) {
+			if !kube.IsTooLarge(err) || kube.IsUnavailable(err) {
 				t.Errorf("%d entries: %v", n, err)
 			}
 		}
@@ -248,7 +248,7 @@ func TestServer(t *testing.T) {
 			more = append(more, kube.PatchOp{Op: "add", Path: "/spec/allocations/1" + i, Value: e})
 		}
 		_, err := admin.Patch(ctx, pools, "grows", more)
-		if !kube.TooLarge(err) || kube.Unavailable(err) {
+		if !kube.IsTooLarge(err) || kube.IsUnavailable(err) {
 			t.Errorf("grown: %v", err)
 		}
 	})
@@ -275,7 +275,7 @@ func TestServer(t *testing.T) {
 			"delete": func() error { return nobody.Delete(ctx, pools, "x", kube.Preconditions{}) },
 		} {
 			err := do()
-			if !kube.Forbidden(err) || failure.KindOf(err) != failure.InvalidConfig {
+			if !kube.IsForbidden(err) || failure.KindOf(err) != failure.InvalidConfig {
 				t.Errorf("%s: %v", verb, err)
 			}
 			wants(t, err, verb+" ippools kube-system", plane.Server(), `apiGroups ["whereabouts.cni.cncf.io"]`, `resources ["ippools"]`,
@@ -289,9 +289,9 @@ func TestServer(t *testing.T) {
 		if code, answer, err := plane.Admin().Delete(ctx, "/api/v1/namespaces/default/serviceaccounts/nobody"); err != nil || code != http.StatusOK {
 			t.Fatal(code, string(answer), err)
 		}
-		// The server remembers a good token for some seconds.
+		// The server caches an accepted token for some seconds.
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Second) {
-			if _, err = nobody.Get(ctx, pools, "x"); !kube.Forbidden(err) {
+			if _, err = nobody.Get(ctx, pools, "x"); !kube.IsForbidden(err) {
 				break
 			}
 		}
@@ -303,10 +303,10 @@ func TestServer(t *testing.T) {
 		missing.Plural = "ipools"
 		_, err := admin.Get(ctx, missing, "x")
 		wants(t, err, "ipools.whereabouts.cni.cncf.io", "v1alpha1", "CRD")
-		if kube.NotFound(err) || kube.Unavailable(err) {
+		if kube.IsNotFound(err) || kube.IsUnavailable(err) {
 			t.Errorf("%v", err)
 		}
-		if _, err := admin.Create(ctx, missing, ipPool("x", nil)); err == nil || kube.NotFound(err) {
+		if _, err := admin.Create(ctx, missing, ipPool("x", nil)); err == nil || kube.IsNotFound(err) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -318,12 +318,12 @@ func TestServer(t *testing.T) {
 		}
 	})
 
-	// Last, because it takes the server away.
+	// Last, because it kills the server.
 	t.Run("killed and started again", func(t *testing.T) {
 		create(t, "survivor")
 		plane.KillAPIServer()
 		_, err := admin.Get(within(t, time.Second), pools, "survivor")
-		if !kube.Unavailable(err) || failure.KindOf(err) != failure.TryAgain {
+		if !kube.IsUnavailable(err) || failure.KindOf(err) != failure.TryAgain {
 			t.Errorf("of a dead server: %v", err)
 		}
 		wants(t, err, plane.Server(), "get ippools kube-system/survivor")

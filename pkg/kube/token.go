@@ -15,19 +15,18 @@ import (
 type Token struct {
 	Value   string
 	Expires time.Time
-	// Unbound is why the token is not bound to the requested Node, nil if it is
-	// or if none was requested.
+	// Unbound is the reason why the token is not bound to the requested Node;
+	// nil if it is, or if none was requested.
 	Unbound error
 }
 
-// Token asks for a token of a service account (TokenRequest of
+// Token requests a token of a service account (TokenRequest of
 // authentication.k8s.io/v1), which ends after lifetime or when the account is
-// deleted. The server may give it a shorter life, or a longer one. With a node
-// the token also ends with the Node object of that name, and the server knows the
-// node of each request with it (ServiceAccountTokenNodeBinding, Kubernetes 1.31).
-// If the server refuses that, because it is older or has no such Node, the token
-// is not bound. It needs the right to create
-// serviceaccounts/token.
+// deleted. The server may change the lifetime. With a node the token also ends
+// with the Node object of that name, and the server knows the node of each
+// request with it (ServiceAccountTokenNodeBinding, Kubernetes 1.31). If the
+// server refuses that, because it is older or has no such Node, the token is
+// not bound. It needs the right to create serviceaccounts/token.
 func (c *Client) Token(ctx context.Context, namespace, account, node string, lifetime time.Duration) (Token, error) {
 	spec := map[string]any{"expirationSeconds": int64(lifetime / time.Second)}
 	if node == "" {
@@ -72,7 +71,7 @@ func (c *Client) token(ctx context.Context, namespace, account string, spec map[
 	return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp}, nil
 }
 
-// ask creates a review or request that the server answers without storing an
+// ask creates a review or request, which the server answers without storing an
 // object, and decodes the answer.
 func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, spec map[string]any, answer any) error {
 	q.verb, q.method, q.accept, q.contentType = "create", http.MethodPost, plainJSON, plainJSON
@@ -90,8 +89,8 @@ func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, sp
 	return nil
 }
 
-// CA returns the certificates by which the server is known, as PEM; nil when
-// those of the system are. It reads the files again.
+// CA returns the certificates that the server's certificate is verified with,
+// as PEM; nil if they are the system's. It reads the files again.
 func (c *Client) CA() ([]byte, error) {
 	loaded, err := c.config.load()
 	if err != nil {

@@ -13,19 +13,19 @@ import (
 
 // Event is one line of a watch.
 type Event struct {
-	// Type is ADDED, MODIFIED, DELETED, or BOOKMARK: then the object has
-	// nothing but a resource version, from which a later Watch may begin.
+	// Type is ADDED, MODIFIED, DELETED, or BOOKMARK: the object of a bookmark
+	// has only a resource version, from which a later Watch may begin.
 	Type   string          `json:"type"`
-	Object json.RawMessage `json:"object"` // its JSON; of DELETED its last state
+	Object json.RawMessage `json:"object"` // its JSON; for DELETED its last state
 }
 
 // Watch calls each with every change of the objects that o selects, until the
 // server ends it (nil; begin again from the last resource version), the
-// connection breaks ([Unavailable]; the same), the server has forgotten
-// o.ResourceVersion (an error that wraps [ErrExpired]; list anew), or ctx
-// ends (its error is wrapped). An error of each ends the watch, and is
-// returned as it is. The beginning is retried as any request, and bounded by
-// Config.Timeout; what follows may last.
+// connection breaks ([IsUnavailable]; the same), the server has forgotten
+// o.ResourceVersion (an error that wraps [ErrExpired]; list again), or ctx ends
+// (its error is wrapped). An error of each ends the watch, and is returned
+// unchanged. The start is retried like any request, and bounded by
+// Config.Timeout; the rest has no limit.
 func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func(Event) error) error {
 	query := o.query()
 	query.Set("watch", "true")
@@ -42,8 +42,8 @@ func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func
 	defer cancel(nil)
 	var answer *http.Response
 	if err := c.retry(ctx, q, func() *Error {
-		// The answer's body lives as long as its context: so the time for the
-		// beginning is a timer that is stopped, not a deadline.
+		// The answer's body lives as long as its context: so the time limit of
+		// the start is a timer that is stopped, not a deadline.
 		trying, end := context.WithCancelCause(ctx)
 		timer := time.AfterFunc(c.config.Timeout, func() { end(c.silence()) })
 		got, failed := c.try(trying, q)
@@ -66,7 +66,7 @@ func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func
 	events := json.NewDecoder(body)
 	for {
 		var event Event
-		body.N = maxAnswer // for one event, and for what is read ahead
+		body.N = maxAnswer // for one event, and for the buffer
 		if err := events.Decode(&event); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

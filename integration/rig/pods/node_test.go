@@ -241,7 +241,7 @@ func (n *node) podWithItsRails() {
 	before, devices := n.State(), n.devices()
 	nads := kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: "default"}
 	for _, nad := range n.objects("roce-nads.yaml") {
-		if _, err := n.api.Create(n.t.Context(), nads, nad); err != nil && !kube.Exists(err) {
+		if _, err := n.api.Create(n.t.Context(), nads, nad); err != nil && !kube.IsAlreadyExists(err) {
 			n.t.Fatal(err)
 		}
 	}
@@ -284,7 +284,7 @@ func (n *node) podWithItsRails() {
 	deleted := time.Now()
 	n.must(n.api.Delete(n.t.Context(), pods, name, kube.Preconditions{}))
 	n.await("the pod's end", func() error {
-		if _, err := n.api.Get(n.t.Context(), pods, name); !kube.NotFound(err) {
+		if _, err := n.api.Get(n.t.Context(), pods, name); !kube.IsNotFound(err) {
 			return errors.Join(errors.New("it is still there"), err)
 		}
 		return nil

@@ -63,8 +63,7 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	return p.takeFree(ctx, owner, c)
 }
 
-// heldBy finds the address that owner has here; the invalid address means
-// none.
+// heldBy returns the address that owner has in this pool, or the zero Addr.
 func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, error) {
 	for _, link := range []struct {
 		index
@@ -85,9 +84,9 @@ func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
-// renew writes owner, which may come with another container, into the record
-// that it has. It says false if another pool has reserved the address
-// meanwhile: then the record is gone.
+// renew writes owner, whose container may be a new one, into its record. It
+// returns false if another pool has reserved the address meanwhile: then the
+// record is gone.
 func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, c ipam.Claim) (bool, error) {
 	r, err := p.read(addr)
 	if err != nil || r == nil {
@@ -113,7 +112,7 @@ func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, c i
 	return true, nil
 }
 
-// takeWanted takes the address that the user asked for.
+// takeWanted takes the requested address.
 func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) error {
 	refuse := func(why string) error {
 		return failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why),
@@ -135,8 +134,8 @@ func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) e
 	return err
 }
 
-// foreignLooks is how many addresses may turn out to be held by other pools
-// before all of those are looked up at once.
+// foreignLooks is the number of addresses found to be in other pools after
+// which all of those are read at once.
 const foreignLooks = 8
 
 // takeFree takes the lowest free address.
@@ -149,7 +148,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 		addr, err := ipam.Choose(c.Range, p.pages)
 		var exhausted *ipam.ExhaustedError
 		if errors.As(err, &exhausted) && !tidied {
-			// The map may be wrong after all, if somebody has worked on the files.
+			// The map may be wrong after all, if someone has edited the files.
 			tidied, foreign = true, 0
 			if err := p.tidy(ctx); err != nil {
 				return netip.Addr{}, err
@@ -182,9 +181,9 @@ func exhaustedError(err error) error {
 	return failure.WithCure(failure.Wrap(err, failure.IPAM, ""), "end attachments that are not needed, or widen the range")
 }
 
-// hideForeign hides everything in the range that is reserved, whoever's it is:
-// what is this pool's own is taken anyway. It goes by the names alone, because
-// looking at each reservation would cost ten times as much.
+// hideForeign hides all reserved addresses in the range, including this pool's
+// own, which are taken anyway. It uses only the names, because reading each
+// reservation would cost ten times as much.
 func (p *pool) hideForeign(r *ipam.Range) error {
 	addrs, err := p.reserved.addrs()
 	if err != nil {
@@ -201,8 +200,8 @@ func (p *pool) hideForeign(r *ipam.Range) error {
 	return nil
 }
 
-// take writes owner's record of addr, which has none. It says false if another
-// pool holds the address; then nothing is left of it here.
+// take writes owner's record of addr, which has none. It returns false if
+// another pool holds the address; then nothing of it is left here.
 func (p *pool) take(ctx context.Context, owner ipam.Owner, addr netip.Addr, exclusive bool) (bool, error) {
 	if exclusive && p.reserved.elsewhere(addr) {
 		return false, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// fill hands out the first n addresses of c as Allocate does, without opening
-// the pool for each.
+// fill assigns the first n addresses of c as Allocate does, without opening the
+// pool for each.
 func fill(b *testing.B, s *Store, c ipam.Claim, n int) {
 	b.Helper()
 	p, err := s.openPool(testContext, c.Pool, true)
@@ -32,11 +32,11 @@ func fill(b *testing.B, s *Store, c ipam.Claim, n int) {
 }
 
 // BenchmarkAllocate is an ADD and a DEL on the store, with 10 and with 60000
-// addresses handed out.
+// assigned addresses.
 func BenchmarkAllocate(b *testing.B) {
 	base := "" // the default place of temporary files
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		base = "/dev/shm" // as /run is on a node
+		base = "/dev/shm" // tmpfs, like /run on a node
 	}
 	for _, network := range []string{"10.0.0.0/16", "2001:db8::/64"} {
 		for _, handedOut := range []int{10, 60000} {

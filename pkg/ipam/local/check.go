@@ -57,7 +57,7 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	return nil
 }
 
-// status does what an ADD does up to the choice, and leaves it at that.
+// status does the steps of an ADD up to the choice of an address.
 func (s *Store) status(ctx context.Context, c ipam.Claim) error {
 	p, err := s.openPool(ctx, c.Pool, true)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Store) status(ctx context.Context, c ipam.Claim) error {
 	return err
 }
 
-// anyFree looks for an address that could be taken now.
+// anyFree returns an error unless an address is free now.
 func (p *pool) anyFree(c ipam.Claim) error {
 	if c.Exclusive {
 		if err := p.hideForeign(c.Range); err != nil {

@@ -29,8 +29,8 @@ func mount(t *testing.T, options string) string {
 	return dir
 }
 
-// TestFileSystemFull lets the file system run full at every step of an ADD:
-// with one more inode, or one more page, each time.
+// TestFileSystemFull fills the file system at every step of an ADD: with one
+// more inode, or one more page, each time.
 func TestFileSystemFull(t *testing.T) {
 	for name, resource := range map[string]struct {
 		option      string

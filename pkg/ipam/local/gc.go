@@ -9,9 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// GC implements [ipam.Store]: it looks into every pool of the node. Records
-// that are younger than the call stay: the runtime's list may be older than
-// they are.
+// GC implements [ipam.Store]: it reads every pool of the node. Records that are
+// younger than the call stay: the runtime's list may be older than they are.
 func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
 	keep := make(map[ipam.Attachment]bool, len(valid))
 	for _, a := range valid {
@@ -30,8 +29,8 @@ func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []i
 	return errors.Join(errs...)
 }
 
-// gcPool reads the records without the lock, so that ADDs go on meanwhile, and
-// again with it before it frees one.
+// gcPool reads the records without the lock, so that ADDs can go on, and again
+// with it before it frees one.
 func (s *Store) gcPool(ctx context.Context, id ipam.Pool, stale func(*record) bool) error {
 	p, err := s.openPool(ctx, id, false)
 	if errors.Is(err, fs.ErrNotExist) {

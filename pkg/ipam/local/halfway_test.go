@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// The next ADD removes what an ADD wrote before the file system was full, even if the
-// first one gets no DEL: its pool was cleaned up, or is still marked as unfinished.
+// The next ADD removes the files of an ADD on a full file system, even if that
+// ADD gets no DEL: its pool was cleaned up, or is still marked as unfinished.
 func TestNothingIsLeftOfAnAddThatFailedHalfway(t *testing.T) {
 	failed := 0
 	for inodes := 8; ; inodes++ {

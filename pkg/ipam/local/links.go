@@ -14,8 +14,7 @@ import (
 // index is a directory of links to the records of the pool above it.
 type index struct{ dir *statefile.Dir }
 
-// get returns the address that key links to. What is no such link counts as
-// absent.
+// get returns the address to which key links. Any other file counts as absent.
 func (x index) get(key string) (netip.Addr, bool) {
 	target, err := x.dir.Readlink(key)
 	if err != nil {
@@ -28,7 +27,7 @@ func (x index) get(key string) (netip.Addr, bool) {
 	return recordAddr(name)
 }
 
-// set makes key link to addr's record, whatever was there before.
+// set makes key a link to addr's record, replacing an earlier one.
 func (x index) set(key string, addr netip.Addr) error {
 	target := "../" + recordName(addr)
 	if now, err := x.dir.Readlink(key); err == nil && now == target {

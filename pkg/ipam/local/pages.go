@@ -11,9 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// pages are the pool's map: one file per page that has ever had an address.
-// They are changed in place, a byte at a time, by the holder of the pool's
-// lock.
+// pages are the pool's map: one file for each page that has ever had an
+// address. The holder of the pool's lock changes them in place, a byte at a
+// time.
 type pages struct {
 	dir    *statefile.Dir
 	loaded map[netip.Addr]*page
@@ -21,8 +21,8 @@ type pages struct {
 
 type page struct {
 	bits *ipam.Page // as in the file
-	// hidden is bits and, in memory only, what other pools hold. nil while
-	// they are the same.
+	// hidden is bits and, in memory only, the addresses of other pools. nil
+	// while they are the same.
 	hidden *ipam.Page
 }
 
@@ -40,8 +40,8 @@ func (m *pages) Page(base netip.Addr) (*ipam.Page, error) {
 	return p.bits, nil
 }
 
-// load reads a page. A file that is missing or has the wrong size says
-// nothing, and the page counts as empty.
+// load reads a page. A file that is missing or has the wrong size counts as an
+// empty page.
 func (m *pages) load(base netip.Addr) (*page, error) {
 	if p, ok := m.loaded[base]; ok {
 		return p, nil
@@ -67,14 +67,14 @@ func (m *pages) load(base netip.Addr) (*page, error) {
 	return p, nil
 }
 
-// take marks addr taken. If the file cannot be written, the map errs on the
-// side where it may.
+// take marks addr taken. An error is ignored: the map may call a taken address
+// free.
 func (m *pages) take(addr netip.Addr) { _ = m.mark(addr, true) }
 
 // free marks addr free.
 func (m *pages) free(addr netip.Addr) error { return m.mark(addr, false) }
 
-// mark changes the page in memory, whatever becomes of the file.
+// mark changes the page in memory, even if the file cannot be written.
 func (m *pages) mark(addr netip.Addr, taken bool) error {
 	base, i := ipam.PageBase(addr), ipam.PageIndex(addr)
 	p, err := m.load(base)
@@ -97,7 +97,7 @@ func (m *pages) mark(addr netip.Addr, taken bool) error {
 	return mapError(err, m.dir)
 }
 
-// hide keeps addr, which another pool holds, from being chosen in this call.
+// hide excludes addr, which another pool holds, from the choices of this call.
 func (m *pages) hide(addr netip.Addr) error {
 	p, err := m.load(ipam.PageBase(addr))
 	if err != nil {
@@ -128,8 +128,8 @@ func (m *pages) open(base netip.Addr) (*os.File, error) {
 	return f, nil
 }
 
-// rebuild makes the pages that begin at bases say exactly what taken says. It
-// writes only what is wrong: most of a page's file has never needed space.
+// rebuild makes the pages that begin at bases equal to taken. It writes only
+// wrong bytes, because the files are sparse.
 func (m *pages) rebuild(taken *ipam.Set, bases map[netip.Addr]bool) error {
 	m.loaded = map[netip.Addr]*page{}
 	for base := range bases {

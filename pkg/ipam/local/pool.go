@@ -23,7 +23,7 @@ const (
 	busyFile        = "busy"
 	byPodDir        = "by-pod"
 	byAttachmentDir = "by-attachment"
-	tmpPrefix       = ".tmp-" // of package statefile
+	tmpPrefix       = ".tmp-" // see package statefile
 )
 
 // poolInfo is pool.json.
@@ -42,9 +42,9 @@ type pool struct {
 	byAttachment index
 	reserved     *reservations
 	open         []*statefile.Dir
-	nameless     bool // there is no pool.json yet
+	nameless     bool // pool.json does not exist yet
 
-	lock  *statefile.Lock // nil while it is not locked
+	lock  *statefile.Lock // nil while unlocked
 	busy  *os.File
 	pages *pages
 }
@@ -54,7 +54,7 @@ func poolDir(prefix netip.Prefix) string {
 	return strings.Replace(prefix.String(), "/", "_", 1)
 }
 
-// poolPrefix is the inverse of poolDir; false for other names.
+// poolPrefix is the inverse of poolDir. It returns false for other names.
 func poolPrefix(name string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(strings.Replace(name, "_", "/", 1))
 	return p, err == nil && poolDir(p.Masked()) == name
@@ -70,9 +70,9 @@ func spaceDir(space string) string {
 	return statefile.Name(unnamedSpace + "-" + space)
 }
 
-// openPool opens a pool's directories. With create unset, a pool that does not
-// exist, or never came to be complete and so has no record, is an error that
-// wraps [fs.ErrNotExist].
+// openPool opens a pool's directories. Unless create is set, a missing pool, or
+// one that was never completed and so has no record, is an error that wraps
+// [fs.ErrNotExist].
 func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (*pool, error) {
 	root, err := s.root(ctx, create)
 	if err != nil {
@@ -122,8 +122,8 @@ func (p *pool) close() {
 	}
 }
 
-// checkInfo compares pool.json with what was asked for. A pool has none until
-// its first lock holder has written it.
+// checkInfo compares pool.json with the requested pool. A pool has none until
+// the first holder of its lock has written it.
 func (p *pool) checkInfo() error {
 	path := filepath.Join(p.dir.Path(), poolFile)
 	data, err := p.dir.Read(poolFile)
@@ -157,8 +157,8 @@ func (p *pool) writeInfo() error {
 	return p.dir.Write(poolFile, append(data, '\n'))
 }
 
-// The content of the file busy, as long as each other: the file is written in
-// place, so that a DEL needs no space on a full file system.
+// The contents of the file busy. Both have the same length: the file is
+// overwritten in place, so that a DEL needs no space on a full file system.
 const (
 	busyText = "busy\n"
 	idleText = "idle\n"
@@ -203,9 +203,9 @@ func (p *pool) begin(ctx context.Context) error {
 	return err
 }
 
-// end reports whether the pool is consistent after what ended with err: then the
-// next holder of the lock need not tidy up. After anything but a refusal it is
-// tidied now; if that fails too, it stays marked.
+// end marks the pool consistent after an operation that returned err, so that
+// the next holder of the lock need not tidy up. After an error other than a
+// refusal it tidies first; if that fails too the pool stays marked.
 func (p *pool) end(ctx context.Context, err error) {
 	if err != nil && !refusal(err) {
 		ctx, cancel := afterwards(ctx)
@@ -217,13 +217,14 @@ func (p *pool) end(ctx context.Context, err error) {
 	_, _ = p.busy.WriteAt([]byte(idleText), 0)
 }
 
-// afterwards returns a context to clear up, whether or not ctx has ended.
+// afterwards returns a context for cleaning up, which works even if ctx has
+// ended.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }
 
-// refusal tells the errors that say no from those after which nobody knows
-// what is on the disk.
+// refusal reports whether err is a refusal. After another error the state on
+// the disk is unknown.
 func refusal(err error) bool { return failure.KindOf(err) == failure.IPAM }
 
 func (p *pool) unlock() {
@@ -241,9 +242,9 @@ func (p *pool) unlock() {
 // release releases a lock. Closing its file always unlocks it.
 func release(l *statefile.Lock) { _ = l.Unlock() }
 
-// tidy removes what killed processes left (temporary files, links and
+// tidy removes the leftovers of killed processes (temporary files, links and
 // reservations without a record) and rebuilds the map. Its cost grows with the
-// pool; the caller holds the lock.
+// pool. The caller holds the lock.
 func (p *pool) tidy(ctx context.Context) error {
 	names, err := entries(p.dir)
 	if err != nil {
@@ -267,7 +268,7 @@ func (p *pool) tidy(ctx context.Context) error {
 		p.reserved.tidy(ctx), p.pages.rebuild(taken, bases))
 }
 
-// tidy removes the links to records that do not exist.
+// tidy removes the links to missing records.
 func (x index) tidy(taken *ipam.Set) error {
 	names, err := entries(x.dir)
 	for _, name := range names {

@@ -14,10 +14,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// recordVersion is that of the records and of pool.json.
+// recordVersion is the version of the records and of pool.json.
 const recordVersion = 1
 
-// record is the file that says who holds an address.
+// record is the file of an assigned address, with its owner.
 type record struct {
 	Version     int       `json:"version"`
 	Address     string    `json:"address"` // with the mask
@@ -26,8 +26,8 @@ type record struct {
 	PodRef      string    `json:"podref,omitempty"`
 	IfName      string    `json:"ifname,omitempty"`
 	Since       time.Time `json:"since"`
-	// SetAside names the unreadable record that this one stands for. It has no
-	// owner.
+	// SetAside is the new name of the unreadable record that this one replaces.
+	// It has no owner.
 	SetAside string `json:"setAside,omitempty"`
 }
 
@@ -48,7 +48,8 @@ const jsonSuffix = ".json"
 // recordName returns the file of addr's record.
 func recordName(addr netip.Addr) string { return addr.String() + jsonSuffix }
 
-// recordAddr returns the address of a record's file, and false for other files.
+// recordAddr returns the address of a record's file. It returns false for other
+// files.
 func recordAddr(name string) (netip.Addr, bool) {
 	text, ok := strings.CutSuffix(name, jsonSuffix)
 	if !ok {
@@ -58,8 +59,8 @@ func recordAddr(name string) (netip.Addr, bool) {
 	return addr, err == nil && recordName(addr) == name
 }
 
-// errNewer is wrapped by what parseRecord returns for a record that a newer
-// release wrote: it is not corrupt, and not ours to touch.
+// errNewer is wrapped by parseRecord's error for a record of a newer release:
+// it is not corrupt, and must not be changed.
 var errNewer = errors.New("written by a newer version")
 
 // parseRecord reads the record of addr.
@@ -87,8 +88,8 @@ func parseRecord(data []byte, addr netip.Addr) (*record, error) {
 	return &r, nil
 }
 
-// read returns addr's record, nil when there is none. A record that cannot be
-// understood is set aside; that is an error once.
+// read returns addr's record, or nil if there is none. It sets an unreadable
+// record aside and returns an error once.
 func (p *pool) read(addr netip.Addr) (*record, error) {
 	name := recordName(addr)
 	data, err := p.dir.Read(name)

@@ -11,8 +11,8 @@ import (
 )
 
 // Release implements [ipam.Store]. If one of pools holds nothing of owner, or
-// pools is empty, it looks into every other pool: the config may have been
-// changed since ADD, and an attachment that ends holds nothing anywhere.
+// pools is empty, it reads every other pool: the config may have changed since
+// ADD, and an attachment that ends must not hold anything.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	found, err := s.releaseIn(ctx, owner, pools)
 	if found == len(pools) && len(pools) > 0 {
@@ -28,7 +28,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 	return err
 }
 
-// releaseIn says in how many of pools owner had an address.
+// releaseIn returns the number of pools in which owner had an address.
 func (s *Store) releaseIn(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) (int, error) {
 	var errs []error
 	found := 0
@@ -52,7 +52,7 @@ func (s *Store) releaseOne(ctx context.Context, owner ipam.Owner, id ipam.Pool) 
 	}
 	defer p.close()
 	if len(p.linksOf(owner)) == 0 {
-		return false, nil // without waiting for the lock
+		return false, nil // without the lock
 	}
 	if err := p.acquire(ctx); err != nil {
 		return false, err
@@ -62,7 +62,7 @@ func (s *Store) releaseOne(ctx context.Context, owner ipam.Owner, id ipam.Pool) 
 	return had, err
 }
 
-// linksOf returns the addresses that owner's links name, believed or not.
+// linksOf returns the addresses that owner's links name, without a check.
 func (p *pool) linksOf(owner ipam.Owner) []netip.Addr {
 	var addrs []netip.Addr
 	add := func(x index, key string) {
@@ -78,8 +78,8 @@ func (p *pool) linksOf(owner ipam.Owner) []netip.Addr {
 	return addrs
 }
 
-// releaseLinked frees what owner's links lead to, where the record says that
-// owner ends it.
+// releaseLinked frees the addresses to which owner's links lead, if owner ends
+// their records.
 func (p *pool) releaseLinked(ctx context.Context, owner ipam.Owner) (bool, error) {
 	had := false
 	var errs []error
@@ -101,9 +101,9 @@ func (p *pool) releaseLinked(ctx context.Context, owner ipam.Owner) (bool, error
 	return had, errors.Join(errs...)
 }
 
-// free makes addr available again. The bit goes first, because the map may
-// call a taken address free, but not the other way round; the record goes
-// before the links, which are what a later DEL finds it by.
+// free makes addr available again. The bit comes first, because the map may
+// call a taken address free, but not vice versa; the record comes before the
+// links, by which a later DEL finds it.
 func (p *pool) free(ctx context.Context, owner ipam.Owner, addr netip.Addr) error {
 	if err := p.pages.free(addr); err != nil {
 		return err

@@ -11,11 +11,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// reservations are the addresses of an address space that a pool holds for
-// itself against the other pools: links, named by the address, to its record.
+// reservations are the addresses of an address space that a pool has reserved
+// against the other pools: links, named by the address, to its record.
 //
-// They are changed under a lock of their own. It is taken inside a pool's
-// lock, and no pool's lock is taken inside it.
+// They are changed under a lock of their own, which is taken inside a pool's
+// lock. No pool's lock is taken inside it.
 type reservations struct {
 	space *statefile.Dir // the address space
 	dir   *statefile.Dir // its "reserved"
@@ -31,14 +31,14 @@ func (r *reservations) target(addr netip.Addr) string {
 	return "../" + r.pool + "/" + recordName(addr)
 }
 
-// mine reports whether this pool's link stands for addr.
+// mine reports whether this pool has the link for addr.
 func (r *reservations) mine(addr netip.Addr) bool {
 	now, err := r.dir.Readlink(addr.String())
 	return err == nil && now == r.target(addr)
 }
 
-// elsewhere reports whether another pool holds addr. A link to a record that does
-// not exist holds nothing.
+// elsewhere reports whether another pool holds addr. A link to a missing record
+// does not count.
 func (r *reservations) elsewhere(addr netip.Addr) bool {
 	target, err := r.dir.Readlink(addr.String())
 	if err != nil || target == r.target(addr) {
@@ -48,7 +48,7 @@ func (r *reservations) elsewhere(addr netip.Addr) bool {
 }
 
 // take reserves addr, whose record exists already, and reports whether that
-// worked: false means that another pool has it.
+// succeeded: false means that another pool has it.
 func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) {
 	lock, err := r.space.Lock(ctx, reservedLock)
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 		"make the directory writable for root and free space on its file system")
 }
 
-// free ends the reservation of addr if it is this pool's.
+// free removes the reservation of addr if it is this pool's.
 func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
 	if !r.mine(addr) {
 		return nil

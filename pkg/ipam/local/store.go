@@ -25,8 +25,8 @@ type Store struct {
 
 var _ ipam.Store = (*Store)(nil)
 
-// New returns the store below stateDir, an absolute path, and touches nothing.
-// The first Allocate makes the directory.
+// New returns the store below stateDir, an absolute path. It does no input or
+// output: the first Allocate makes the directory.
 func New(stateDir string) *Store {
 	return &Store{
 		path:   filepath.Join(stateDir, "ipam"),
@@ -40,9 +40,9 @@ const (
 	bootLock = "boot.lock"
 )
 
-// root opens the store's directory. What a former boot left in it is removed
-// first: no pod of that time exists any more. With create unset, a missing
-// directory is an error that wraps [fs.ErrNotExist].
+// root opens the store's directory. It first removes the contents of an earlier
+// boot, whose pods no longer exist. Unless create is set, a missing directory
+// is an error that wraps [fs.ErrNotExist].
 func (s *Store) root(ctx context.Context, create bool) (*statefile.Dir, error) {
 	open := statefile.OpenExisting
 	if create {
@@ -60,8 +60,8 @@ func (s *Store) root(ctx context.Context, create bool) (*statefile.Dir, error) {
 	return root, nil
 }
 
-// freshBoot empties root if it is of another boot. Nobody uses the pools
-// before the boot file says that they are of this one.
+// freshBoot empties root if it is of another boot. Pools are not used before
+// the boot file has this boot's ID.
 func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	boot, err := os.ReadFile(s.bootID)
 	if err != nil {

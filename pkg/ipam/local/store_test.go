@@ -22,14 +22,15 @@ import (
 
 var testContext = context.Background()
 
-// owner makes an attachment of pod "ns/<pod>" in network "net".
+// owner returns an attachment of pod "ns/<pod>" in network "net".
 func owner(container, pod, ifname string) ipam.Owner {
 	return ipam.Owner{ContainerID: container, IfName: ifname, PodRef: "ns/" + pod, Network: "net"}
 }
 
 func poolOf(prefix string) ipam.Pool { return ipam.Pool{Prefix: netip.MustParsePrefix(prefix)} }
 
-// claim asks for any address of a network, reserved against other pools.
+// claim returns a claim of any address of a network, reserved against other
+// pools.
 func claim(t testing.TB, prefix string) ipam.Claim {
 	t.Helper()
 	r, err := ipam.NewRange(ipam.RangeSpec{Prefix: netip.MustParsePrefix(prefix)})
@@ -526,7 +527,7 @@ func TestStatusSaysWhetherAnAddressIsLeft(t *testing.T) {
 	if err := s.Status(testContext, []ipam.Claim{c}); err != nil {
 		t.Errorf("after DEL: %v", err)
 	}
-	// The other pool holds what is left.
+	// The other pool holds the remaining addresses.
 	add(t, s, owner("w", "w", "net1"), want(claim(t, "10.0.0.0/24"), "10.0.0.1"))
 	if err := s.Status(testContext, []ipam.Claim{c}); failure.KindOf(err) != failure.NotAvailable {
 		t.Errorf("reserved elsewhere: %v", err)

@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Slice is a node's part of a network's range. The zero Slice stands for the
-// whole range.
+// Slice is a node's part of a network's range. The zero Slice is the whole
+// range.
 type Slice struct {
 	Node   string
 	Prefix netip.Prefix // masked
@@ -43,9 +43,9 @@ func Pools(conf *netconf.Whereabouts, slice Slice) []ipam.Pool {
 	return pools
 }
 
-// Claims returns the claims of an ADD: one address from each range, in the order of
-// the ranges. If a range cannot be used, Claims returns the claims of the ranges
-// before it, and an error with a CNI code.
+// Claims returns the claims of an ADD: one address from each range, in the
+// order of the ranges. If a range is unusable it returns the claims of the
+// ranges before it, and an error.
 func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 	if err := ipam.CheckSpace(conf.NetworkName); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 	return claims, assignRequested(conf, claims)
 }
 
-// assignRequested gives each requested address to the claim of its range.
+// assignRequested sets each requested address in the claim of its range.
 func assignRequested(conf *netconf.Whereabouts, claims []ipam.Claim) error {
 next:
 	for _, want := range conf.Requested {

@@ -64,7 +64,7 @@ func TestRequestedAddressesGoToTheirRange(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		requested []string
-		wants     []string // of the claims; "invalid IP" stands for none
+		wants     []string // of the claims; "invalid IP" is none
 		err       string
 	}{
 		{"none", nil, []string{"invalid IP", "invalid IP"}, ""},

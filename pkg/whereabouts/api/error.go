@@ -19,7 +19,7 @@ var ErrContended = errors.New("others change the pool all the time")
 // IsTransient reports whether err is about this process's time or connection, and not
 // about its request: another process may succeed.
 func IsTransient(err error) bool {
-	return kube.Unavailable(err) || errors.Is(err, ErrContended) ||
+	return kube.IsUnavailable(err) || errors.Is(err, ErrContended) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
@@ -28,7 +28,7 @@ func IsTransient(err error) bool {
 // the certificates, the clock or the connection. Then the request can succeed.
 func IsAccessError(err error) bool {
 	var e *kube.Error
-	return IsDenied(err) || kube.Misdirected(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.NotFound(err)
+	return IsDenied(err) || kube.IsMisdirected(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.IsNotFound(err)
 }
 
 // IsDenied reports whether the server denies access.
@@ -40,7 +40,7 @@ func IsDenied(err error) bool {
 // IsLostRace reports whether the server refused a patch because the pool has changed
 // since it was read. Read it again.
 func IsLostRace(err error) bool {
-	return kube.Refused(err) || kube.Conflict(err) || kube.NotFound(err) || kube.Exists(err)
+	return kube.IsRefused(err) || kube.IsConflict(err) || kube.IsNotFound(err) || kube.IsAlreadyExists(err)
 }
 
 const shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond

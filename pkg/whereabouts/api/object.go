@@ -198,7 +198,7 @@ func (p *PoolState) Find(match func(netip.Addr, Entry) bool) (netip.Addr, Entry,
 // ReadPool returns the named pool of client's namespace, nil when there is none.
 func ReadPool(ctx context.Context, client *kube.Client, name string) (*PoolState, error) {
 	data, err := client.Get(ctx, Pools(client.Namespace()), name)
-	if kube.NotFound(err) {
+	if kube.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ func NewReservation(name, namespace string, o ipam.Owner) Reservation {
 // one of this name already.
 func CreateReservation(ctx context.Context, client *kube.Client, name string, o ipam.Owner) (uid string, err error) {
 	made, err := client.Create(ctx, Reservations(client.Namespace()), NewReservation(name, client.Namespace(), o))
-	if kube.Exists(err) {
+	if kube.IsAlreadyExists(err) {
 		return "", nil
 	}
 	return made.UID, err
@@ -54,7 +54,7 @@ func CreateReservation(ctx context.Context, client *kube.Client, name string, o 
 // ReadReservation returns the named reservation, nil if there is none.
 func ReadReservation(ctx context.Context, client *kube.Client, name string) (*Reservation, error) {
 	data, err := client.Get(ctx, Reservations(client.Namespace()), name)
-	if kube.NotFound(err) {
+	if kube.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

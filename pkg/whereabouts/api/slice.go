@@ -30,7 +30,7 @@ type slicePool struct {
 // ReadSlice returns node's slice in the NodeSlicePool name.
 func ReadSlice(ctx context.Context, client *kube.Client, name, node string) (netip.Prefix, error) {
 	data, err := client.Get(ctx, Slices(client.Namespace()), name)
-	if kube.NotFound(err) {
+	if kube.IsNotFound(err) {
 		return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.NotAvailable, "node slices of network %s", name),
 			"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?")
 	}

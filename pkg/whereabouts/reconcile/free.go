@@ -138,9 +138,9 @@ func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, poo
 			m := f.reserved().Metadata
 			err := api.DeleteReservation(ctx, r.Client, m.Name, kube.Preconditions{UID: m.UID, ResourceVersion: m.ResourceVersion})
 			switch {
-			case kube.Conflict(err):
+			case kube.IsConflict(err):
 				f.settle(Changed, nil)
-			case kube.NotFound(err):
+			case kube.IsNotFound(err):
 				f.settle(Freed, nil)
 			default:
 				f.settle(Freed, err)
@@ -202,7 +202,7 @@ func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 			continue
 		}
 		undo := api.DeleteReservation(ctx, r.Client, f.Reservation, kube.Preconditions{UID: uid})
-		if kube.NotFound(undo) || kube.Conflict(undo) {
+		if kube.IsNotFound(undo) || kube.IsConflict(undo) {
 			undo = nil
 		}
 		f.settle(Changed, errors.Join(err, undo))

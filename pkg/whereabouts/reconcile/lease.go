@@ -62,9 +62,9 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 		Spec:     leaseSpec{Holder: l.identity, Seconds: int(leaseTime / time.Second), Acquired: now, Renewed: now},
 	}
 	data, err := l.client.Get(ctx, l.resource(), leaseName)
-	if kube.NotFound(err) {
+	if kube.IsNotFound(err) {
 		_, err = l.client.Create(ctx, l.resource(), mine)
-		if kube.Exists(err) {
+		if kube.IsAlreadyExists(err) {
 			return false, nil
 		}
 		if api.IsDenied(err) {
@@ -88,7 +88,7 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 	_, err = l.client.MergePatch(ctx, l.resource(), leaseName, map[string]any{
 		"metadata": map[string]any{"resourceVersion": is.Metadata.ResourceVersion}, "spec": mine.Spec,
 	})
-	if kube.Conflict(err) {
+	if kube.IsConflict(err) {
 		return false, nil
 	}
 	return err == nil, err
@@ -125,7 +125,7 @@ func (l lease) keep(ctx context.Context, work func(context.Context) error) error
 	_, releaseErr := l.client.Patch(after, l.resource(), leaseName, []kube.PatchOp{
 		{Op: "test", Path: holder, Value: l.identity}, {Op: "remove", Path: holder},
 	})
-	if kube.Refused(releaseErr) || kube.NotFound(releaseErr) { // it is another's by now
+	if kube.IsRefused(releaseErr) || kube.IsNotFound(releaseErr) { // it is another's by now
 		releaseErr = nil
 	}
 	return errors.Join(err, releaseErr)

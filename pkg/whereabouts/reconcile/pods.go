@@ -105,7 +105,7 @@ func splitRef(ref string) (namespace, name string, ok bool) {
 func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, error) {
 	namespace, name, _ := splitRef(ref)
 	data, err := client.Get(ctx, podsOf(namespace), name)
-	if kube.NotFound(err) {
+	if kube.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

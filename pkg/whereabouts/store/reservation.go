@@ -37,7 +37,7 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 			// delete it: with a new UID it is out of reach of that. Upstream's
 			// names no container.
 			err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: there.Metadata.UID})
-			if err != nil && !kube.NotFound(err) && !kube.Conflict(err) {
+			if err != nil && !kube.IsNotFound(err) && !kube.IsConflict(err) {
 				return "", false, err
 			}
 		}
@@ -67,9 +67,9 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 		}
 		err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: h.uid})
 		switch {
-		case kube.NotFound(err), kube.Conflict(err) && replaced:
+		case kube.IsNotFound(err), kube.IsConflict(err) && replaced:
 			return nil
-		case !kube.Conflict(err):
+		case !kube.IsConflict(err):
 			return err
 		}
 		h.uid = "" // another one by now: whose?

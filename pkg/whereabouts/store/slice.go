@@ -26,7 +26,7 @@ func (s *Store) Slice(ctx context.Context, owner ipam.Owner, name, node string) 
 
 func (s *Store) readSlice(ctx context.Context, name, node string) (netip.Prefix, error) {
 	slice, err := api.ReadSlice(ctx, s.client, name, node)
-	if kube.Unavailable(err) {
+	if kube.IsUnavailable(err) {
 		s.silent(err)
 	}
 	return slice, err

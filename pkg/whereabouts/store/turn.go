@@ -221,7 +221,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	pools := api.Pools(t.s.client.Namespace())
 	if state != nil && state.UID == "" {
 		_, err := t.s.client.Create(ctx, pools, api.NewIPPool(t.pool.Name(), t.s.client.Namespace(), t.pool.Prefix.String(), c.Added))
-		if kube.NotFound(err) { // not a race
+		if kube.IsNotFound(err) { // not a race
 			return failure.WithCure(failure.New(failure.InvalidConfig, "%s", err), "create the namespace, or name another one in the kubeconfig's context")
 		}
 		return err
@@ -238,7 +238,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 		ops = append([]kube.PatchOp{{Op: "add", Path: "/metadata/managedFields", Value: []struct{}{{}}}}, ops...)
 	}
 	_, err := t.s.client.Patch(ctx, pools, t.pool.Name(), ops)
-	if kube.TooLarge(err) && state != nil {
+	if kube.IsTooLarge(err) && state != nil {
 		return t.tooLarge(state)
 	}
 	return err
