@@ -1,7 +1,7 @@
 // Package ledger keeps the records of this node's attachments and loans: one
 // JSON file each, written before the first change and removed after the last.
 //
-// Below the state directory, on tmpfs, lie
+// Below the state directory, on tmpfs, are
 //
 //	attachments/<container id>@<ifname>.json   the records
 //	nics/<NIC>                                 a link to the record that holds the NIC
@@ -11,6 +11,14 @@
 // on the attachment; a NIC's lock only while a loan is decided. Whoever needs
 // both takes the attachment's first.
 //
-// The package stores and finds; it changes no link. It imports pkg/link for
-// the types in a record, statefile and cnierr.
+// The package stores and finds; it does not change links.
+//
+// To look at the attachments of a node:
+//
+//	l, err := ledger.Open("/run/rail-cni")
+//	if err != nil {
+//		return err
+//	}
+//	defer l.Close()
+//	records, errs := l.List()
 package ledger

@@ -54,14 +54,14 @@ func Open(dir string) (*Ledger, error) {
 	return l, nil
 }
 
-// Exists reports whether a ledger was ever opened at dir; a reader that finds
-// none has nothing to show, and must not make one.
+// Exists reports whether a ledger was ever opened at dir. A reader that finds
+// none must not create it.
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "attachments"))
 	return err == nil
 }
 
-// Close closes the ledger. Locks stay held.
+// Close closes the ledger. It does not release locks.
 func (l *Ledger) Close() {
 	for _, d := range []*statefile.Dir{l.attachments, l.nics, l.locks, l.state} {
 		if d != nil {
@@ -76,7 +76,7 @@ func (l *Ledger) Dir() string { return l.state.Path() }
 func recordName(k Key) string { return statefile.Name(k.ContainerID, k.IfName) + suffix }
 
 // LockAttachment takes the lock of an attachment, and waits for it until ctx
-// ends. The caller unlocks it.
+// ends. The caller must unlock it.
 func (l *Ledger) LockAttachment(ctx context.Context, k Key) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, statefile.Name("attachment", k.ContainerID, k.IfName))
 }
@@ -95,10 +95,10 @@ func (l *Ledger) LockNIC(ctx context.Context, nic string) (*statefile.Lock, erro
 
 func nicLock(nic string) string { return statefile.Name("nic", nic) }
 
-// Get reads the record of an attachment. The error wraps [ErrNoRecord] when
-// there is none. A record that cannot be understood is moved aside, so that it
-// does not stand in the way, and the error says where it lies; a record of a
-// newer version, and one that cannot be read at the moment, are left alone.
+// Get reads the record of an attachment. The error wraps [ErrNoRecord] if there
+// is none. A corrupt record is renamed, so that it does not block the
+// attachment, and the error has its new path; a record of a newer version, and
+// one that cannot be read at the moment, are left unchanged.
 func (l *Ledger) Get(k Key) (*Record, error) {
 	r, err := l.Peek(k)
 	if err == nil || !errors.Is(err, errCorrupt) {
@@ -111,17 +111,17 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "the record of %s is corrupt", k), "the file is kept as "+aside)
 }
 
-// Peek is [Ledger.Get] that leaves everything as it is.
+// Peek is [Ledger.Get] without renaming a corrupt record.
 func (l *Ledger) Peek(k Key) (*Record, error) { return l.read(recordName(k)) }
 
-// LockRDMA takes the node's lock round moves of RDMA devices: of two that move
-// at the same time the kernel may exchange the uverbs numbers.
+// LockRDMA takes the node's lock for moves of RDMA devices: the kernel may
+// exchange the uverbs numbers of two that move at the same time.
 func (l *Ledger) LockRDMA(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "rdma")
 }
 
-// LockNames takes the node's lock for renaming a NIC that is on the host and has not
-// got its own name back.
+// LockNames takes the node's lock for renaming a NIC that is on the host
+// without its own name.
 func (l *Ledger) LockNames(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "names")
 }
@@ -134,8 +134,8 @@ func (l *Ledger) read(name string) (*Record, error) {
 	return l.decode(name, data, err)
 }
 
-// decode returns the record in data, the content of the file name, or what err of
-// reading it means.
+// decode returns the record in data, the content of the file name, or an error
+// that explains the read error err.
 func (l *Ledger) decode(name string, data []byte, err error) (*Record, error) {
 	switch {
 	case errors.Is(err, statefile.ErrNotOurs):
@@ -156,12 +156,12 @@ func (l *Ledger) decode(name string, data []byte, err error) (*Record, error) {
 	return r, nil
 }
 
-// errCorrupt marks a record that will not be understood later either.
+// errCorrupt marks a record that will never be readable.
 var errCorrupt = errors.New("corrupt record")
 
-// Put writes the record. In phase [Lending] it first marks the NIC as held;
-// the caller holds the NIC's lock and has asked [Ledger.HolderOf]. A record of
-// another boot stays one.
+// Put writes the record. In phase [Lending] it first marks the NIC as held; the
+// caller holds the NIC's lock and has called [Ledger.HolderOf]. A record of
+// another boot keeps that boot's ID.
 func (l *Ledger) Put(r *Record) error {
 	r.Version = Version
 	if r.BootID == "" {
@@ -190,8 +190,8 @@ func (l *Ledger) Put(r *Record) error {
 	return l.attachments.Write(name, append(data, '\n'))
 }
 
-// HolderOf returns the record that holds the NIC, or nil. Call it under the
-// NIC's lock when the answer must stay true.
+// HolderOf returns the record that holds the NIC, or nil. The answer stays
+// valid as long as the caller holds the NIC's lock.
 func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	name, err := l.nics.Readlink(statefile.Name(nic))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -202,7 +202,7 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	}
 	r, err := l.read(name)
 	if errors.Is(err, ErrNoRecord) {
-		return nil, nil // killed between mark and record, or after the record's end
+		return nil, nil // killed between mark and record, or after removing the record
 	}
 	if errors.Is(err, errCorrupt) {
 		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "cannot tell who holds the NIC"),
@@ -221,8 +221,8 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 // later, and returns its new path.
 func (l *Ledger) SetAside(k Key) (string, error) { return l.attachments.SetAside(recordName(k)) }
 
-// Remove removes the record of an attachment and the mark on its NIC, whose lock
-// the caller does not hold. No record is no error.
+// Remove removes the record of an attachment and the mark on its NIC, whose
+// lock the caller must not hold. A missing record is not an error.
 func (l *Ledger) Remove(r *Record) error {
 	if err := l.attachments.Remove(recordName(r.Key)); err != nil {
 		return err
@@ -230,9 +230,9 @@ func (l *Ledger) Remove(r *Record) error {
 	return l.unmark(r)
 }
 
-// unmark removes the mark on the record's NIC, if it is the record's, under the
-// NIC's lock: an ADD may be making it its own at this moment. Whoever has the
-// lock does that, or finds that the mark means nothing any more.
+// unmark removes the record's mark on its NIC under the NIC's lock, because an
+// ADD may be replacing it. If another process has the lock, that process
+// replaces the mark, or finds that it is stale.
 func (l *Ledger) unmark(r *Record) error {
 	if r.Loan == nil {
 		return nil
@@ -253,8 +253,8 @@ func (l *Ledger) unmark(r *Record) error {
 
 // List reads all records, oldest first, without their IPAM plugins'
 // configurations: these are the largest part, and only the end of an attachment
-// needs one. [Ledger.Get] returns it. It goes on past records that it cannot
-// read, and returns an error for each.
+// needs one. [Ledger.Get] returns it. List skips records that it cannot read,
+// and returns an error for each.
 func (l *Ledger) List() ([]*Record, []error) {
 	var records []*Record
 	var errs []error

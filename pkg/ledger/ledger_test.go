@@ -53,7 +53,7 @@ func onTmpfs(t *testing.T, size string) string {
 	return dir
 }
 
-// full is a record with everything in it.
+// full returns a record with every field.
 func full() *Record {
 	at := time.Date(2026, 11, 21, 20, 0, 0, 123456789, time.UTC)
 	pod := link.NetnsID{Inode: 4026532190, Cookie: 17}
@@ -78,7 +78,7 @@ func full() *Record {
 	}
 }
 
-// lending is a record as ADD writes it first.
+// lending returns the first record of an ADD.
 func lending(container, nic string) *Record {
 	return &Record{
 		Key: Key{ContainerID: container, IfName: "net1"}, Phase: Lending, Created: time.Now().UTC(),
@@ -113,7 +113,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRecordFormat holds down what a person, and the next version, reads.
+// TestRecordFormat pins the format that people and later versions read.
 func TestRecordFormat(t *testing.T) {
 	l := open(t, onTmpfs(t, "1m"))
 	r := full()
@@ -127,7 +127,7 @@ func TestRecordFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = bytes.Replace(got, updated, []byte(`"2026-11-21T20:00:01Z"`), 1)
-	var indented bytes.Buffer // as the first versions wrote it, and as a diff is read
+	var indented bytes.Buffer // in the form of the first versions, and for a readable diff
 	if err := json.Indent(&indented, got, "", "  "); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestWhatIsNoRecordOfTheKey(t *testing.T) {
 			if c.newer {
 				return
 			}
-			// What was set aside stands in nobody's way.
+			// A record that was set aside blocks nothing.
 			if _, err := l.Get(r.Key); !errors.Is(err, ErrNoRecord) {
 				t.Errorf("Get again: %v", err)
 			}
@@ -311,12 +311,12 @@ func TestWhatIsNoRecordOfTheKey(t *testing.T) {
 	}
 }
 
-// A record that cannot be read right now is a good record.
+// A record that cannot be read at the moment is not corrupt.
 func TestARecordThatCannotBeReadNowIsLeftAlone(t *testing.T) {
 	l := open(t, t.TempDir())
 	r := full()
 	put(t, l, r)
-	// No more files may be opened.
+	// Allow no more open files.
 	var old unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
@@ -419,7 +419,7 @@ func TestANICHasOneHolder(t *testing.T) {
 			r.Phase = Freeing
 			put(t, l, r)
 			put(t, l, lending("c2", nic))
-			// The end of the first must not take the second's mark along.
+			// The end of the first must not remove the second's mark.
 			if err := l.Remove(r); err != nil {
 				t.Fatal(err)
 			}
@@ -439,7 +439,7 @@ func TestANICHasOneHolder(t *testing.T) {
 			if got != c.holder {
 				t.Errorf("held by %q, want %q", got, c.holder)
 			}
-			// Whatever was before, the next loan takes the NIC.
+			// In any case the next loan takes the NIC.
 			put(t, l, lending("c9", nic))
 			if r, err := l.HolderOf(nic); err != nil || r == nil || r.ContainerID != "c9" {
 				t.Errorf("after the next loan: %+v, %v", r, err)
@@ -448,8 +448,8 @@ func TestANICHasOneHolder(t *testing.T) {
 	}
 }
 
-// The end of one loan and the beginning of the next meet: the first may not take
-// the second's mark, without which the NIC could be lent twice.
+// The end of one loan races with the start of the next: the first must not
+// remove the second's mark, without which the NIC could be lent twice.
 func TestALoanThatEndsLeavesTheNextOneItsMark(t *testing.T) {
 	const nic, borrowers, loans = "net:[7] ens1", 8, 120
 	dir := t.TempDir()
@@ -484,7 +484,7 @@ func TestALoanThatEndsLeavesTheNextOneItsMark(t *testing.T) {
 					runtime.Gosched()
 					continue
 				}
-				for range 20 { // as long as the one before may still be about its end
+				for range 20 { // while the one before may still be ending
 					if got, err := l.HolderOf(nic); err != nil || got == nil || got.Key != r.Key {
 						t.Errorf("%s lent it, and it is lent to %v, %v", r.Key, got, err)
 						break
@@ -529,9 +529,8 @@ func TestListGoesOnPastWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// A list is of all attachments, and many look at it: it holds no configuration,
-// which an author made as large as a record may be.
-// An ADD lists all attachments of the node, to end those whose pod is gone.
+// An ADD lists all attachments of the node, to end those whose pod is gone. The
+// list has no configurations, which may be large.
 func BenchmarkListOf300(b *testing.B) {
 	l, err := Open(filepath.Join(b.TempDir(), "state"))
 	if err != nil {
@@ -593,7 +592,7 @@ func TestRecordsOfAnotherBoot(t *testing.T) {
 	if r.BootID != "" {
 		t.Errorf("on a tmpfs the record has boot id %q", r.BootID)
 	}
-	// What could not be done yet does not make it one of this boot.
+	// An unfinished release does not make it a record of this boot.
 	old := lending("c2", "ens2")
 	old.BootID, old.Phase = "another", Freeing
 	put(t, durable, old)
@@ -602,8 +601,8 @@ func TestRecordsOfAnotherBoot(t *testing.T) {
 	}
 }
 
-// A configuration may be nested as deeply as JSON allows: the record stays small,
-// or is refused before the NIC moves.
+// A configuration may be nested as deeply as JSON allows: the record stays
+// small, or is refused before the NIC moves.
 func TestWhatIsWrittenCanBeRead(t *testing.T) {
 	l := open(t, t.TempDir())
 	const deepest = 9000
@@ -687,7 +686,7 @@ func TestLocksOfTheLedger(t *testing.T) {
 	if _, err := l.LockAttachment(ctx, k); failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("a second one that waits: %v", err)
 	}
-	// Others are others: another attachment, a NIC of that very name, RDMA.
+	// Others do not match: another attachment, a NIC of that name, RDMA.
 	other, err := l.TryLockAttachment(Key{"c1", "net2"})
 	if err != nil {
 		t.Fatal(err)

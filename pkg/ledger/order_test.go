@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// A record without a mark would let its NIC be lent twice. So Remove must remove the
-// record first, in case it fails or is killed halfway.
+// A record without a mark would let its NIC be lent twice. So Remove must
+// remove the record first, in case it fails or is killed halfway.
 func TestFailedRemoveLeavesTheNICHeld(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir)

@@ -8,8 +8,8 @@ import (
 
 // Proves reports whether r's loan is as [Ledger.Put] recorded it, and was not
 // edited to name another NIC: the mark on the NIC leads to r, and all parts of
-// r that name the NIC agree. There is nothing to prove where no netdev moved: under
-// a userspace driver, in phase [Freeing], in which the NIC may be another's, and
+// r that name the NIC agree. It returns true if no netdev can be moved: under a
+// userspace driver, in phase [Freeing], in which another may have the NIC, and
 // after a boot.
 func (l *Ledger) Proves(r *Record) bool {
 	if r.Loan == nil || r.Loan.Driver != "" || r.Phase == Freeing || !l.OfThisBoot(r) {
@@ -20,7 +20,7 @@ func (l *Ledger) Proves(r *Record) bool {
 		r.Loan.Snapshot != nil && r.Loan.Snapshot.Name == r.Loan.Name
 }
 
-// loanKey makes nic.NIC.Key of what the record says of the NIC.
+// loanKey returns nic.NIC.Key of the NIC in the record.
 func (r *Record) loanKey() string {
 	id := r.Loan.Identity
 	switch {

@@ -11,22 +11,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Version is the version of the record format that this code writes. It reads
-// this one and refuses newer ones.
+// Version is the version of the record format that this code writes. It refuses
+// newer ones.
 const Version = 1
 
-// Phase says how far an attachment is.
+// Phase is the phase of an attachment.
 type Phase string
 
 // The phases, in the order of an attachment's life.
 const (
-	Lending   Phase = "lending"   // ADD works on it, or was killed while it did
-	Lent      Phase = "lent"      // ADD is done
-	Returning Phase = "returning" // DEL or a sweep works on it, or was killed while it did
-	Freeing   Phase = "freeing"   // the NIC is home, but the IPAM plugin could not free the address yet
+	Lending   Phase = "lending"   // ADD is running, or was killed
+	Lent      Phase = "lent"      // ADD has succeeded
+	Returning Phase = "returning" // DEL or a sweep is running, or was killed
+	Freeing   Phase = "freeing"   // the NIC is on the host, but the IPAM plugin could not free the address yet
 )
 
-// Key names an attachment.
+// Key identifies an attachment.
 type Key struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
@@ -34,8 +34,7 @@ type Key struct {
 
 func (k Key) String() string { return k.ContainerID + "/" + k.IfName }
 
-// Record is all that is needed to end an attachment without any other
-// knowledge.
+// Record has everything that is needed to end an attachment.
 type Record struct {
 	Version int `json:"version"`
 	Key
@@ -45,7 +44,7 @@ type Record struct {
 	Phase     Phase     `json:"phase"`
 	Created   time.Time `json:"created"`
 	Updated   time.Time `json:"updated"`
-	BootID    string    `json:"bootID,omitempty"` // only where the file outlives a boot
+	BootID    string    `json:"bootID,omitempty"` // only if the file outlives a boot
 	Netns     Netns     `json:"podNetns"`
 	HostNetns Netns     `json:"hostNetns"`
 	Loan      *Loan     `json:"loan,omitempty"`
@@ -54,7 +53,7 @@ type Record struct {
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
-	// DeviceInfo is the device information file that ADD writes, to be removed.
+	// DeviceInfo is the device information file of ADD, to be removed.
 	DeviceInfo string `json:"deviceInfo,omitempty"`
 	IPAM       *IPAM  `json:"ipam,omitempty"`
 }
@@ -73,7 +72,7 @@ func (p *Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// Netns is a network namespace and the path it was last seen at.
+// Netns is a network namespace and its last known path.
 type Netns struct {
 	link.NetnsID
 	Path string `json:"path"`
@@ -86,10 +85,10 @@ type Loan struct {
 	PCI      string        `json:"pci,omitempty"`    // its PCI function
 	Driver   string        `json:"driver,omitempty"` // userspace driver: no netdev was moved
 	Identity link.Identity `json:"identity"`
-	LiesOn   string        `json:"liesOn,omitempty"`   // the host's NIC below it, of a VLAN
-	PodIndex int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 until it is known
-	// Above are the ifindexes of the links in the pod netns that lay on the NIC before
-	// it was lent; nil in a record of an earlier version.
+	LiesOn   string        `json:"liesOn,omitempty"`   // the host's NIC below it, if it is a VLAN
+	PodIndex int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 while unknown
+	// Above are the ifindexes of the links in the pod netns that lay on the NIC
+	// before it was lent; nil in a record of an earlier version.
 	Above    []int          `json:"above,omitzero"`
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
 }
@@ -103,19 +102,19 @@ type Child struct {
 	PodIndex    int    `json:"podIndex,omitempty"` // the macvlan's ifindex in the pod netns, 0 until it is known
 }
 
-// RDMA is what the attachment has of RDMA.
+// RDMA is the RDMA part of the attachment.
 type RDMA struct {
 	Mode    string       `json:"mode"` // of the machine at ADD: "shared" or "exclusive"
 	Devices []RDMADevice `json:"devices"`
 	GIDs    []GID        `json:"gids,omitempty"` // RoCE v2, of the interface's addresses
 }
 
-// RDMADevice is an RDMA device as it was on the host.
+// RDMADevice is the state of an RDMA device on the host.
 type RDMADevice struct {
 	Name      string    `json:"name"`
 	NodeGUID  rdma.GUID `json:"nodeGUID"`
 	ParentDev string    `json:"parentDev"`
-	Port      uint32    `json:"port,omitempty"`   // the port of the interface, 0 if none is known
+	Port      uint32    `json:"port,omitempty"`   // the port of the interface, 0 if unknown
 	Uverbs    string    `json:"uverbs,omitempty"` // "uverbs3"
 	Lent      bool      `json:"lent,omitempty"`   // it moves with the NIC (exclusive mode)
 	// Settings is the result of rdma.Core.Settings for a device that moves. It is nil
@@ -132,7 +131,7 @@ type GID struct {
 	Address string `json:"address"`
 }
 
-// IPAM is what it takes to free the attachment's addresses.
+// IPAM has everything that is needed to free the attachment's addresses.
 type IPAM struct {
 	Type   string          `json:"type"`
 	Path   string          `json:"path"`           // CNI_PATH at ADD
@@ -140,7 +139,7 @@ type IPAM struct {
 	Config json.RawMessage `json:"config"`         // network config at ADD, without prevResult
 }
 
-// Holder names the attachment as an error or a table shows it.
+// Holder names the attachment for errors and tables.
 func (r *Record) Holder() string {
 	who := fmt.Sprintf("container %s, interface %s", r.ContainerID, r.IfName)
 	if r.Pod != nil {
@@ -149,19 +148,19 @@ func (r *Record) Holder() string {
 	return who
 }
 
-// Same reports whether both are of one ADD, however far it is: a runtime may use
-// the name of an attachment again.
+// Same reports whether both records are of the same ADD, in any phase: a
+// runtime may reuse the key of an attachment.
 func (r *Record) Same(other *Record) bool {
 	return r.Key == other.Key && r.Created.Equal(other.Created) && r.Netns == other.Netns
 }
 
-// HasInterface reports whether the attachment's interface is recorded. If not, the
-// record is a chained plugin's own: the interface is of a plugin that keeps no
-// record here.
+// HasInterface reports whether the attachment's interface is recorded. If not,
+// the record is a chained plugin's own: another plugin made the interface, and
+// has no record here.
 func (r *Record) HasInterface() bool { return r.Loan != nil || r.Child != nil }
 
-// NICName returns the host's NIC that the attachment uses: the one lent, the
-// macvlan's master, or the device of which only the RDMA devices were lent.
+// NICName returns the host's NIC that the attachment uses: the lent one, the
+// macvlan's master, or the NIC of which only the RDMA devices were lent.
 func (r *Record) NICName() string {
 	switch {
 	case r.Loan != nil && r.Loan.Name != "":
@@ -176,15 +175,15 @@ func (r *Record) NICName() string {
 	return ""
 }
 
-// errNewer marks a record of a newer version: nothing is wrong with it.
+// errNewer marks a record of a newer version, which is not corrupt.
 var errNewer = errors.New("written by a newer version of rail-cni")
 
-// IsNewer reports whether err means a record of a newer version, which must be
-// left alone.
+// IsNewer reports whether err is about a record of a newer version, which must
+// be left unchanged.
 func IsNewer(err error) bool { return errors.Is(err, errNewer) }
 
 // Decode reads a record. It refuses a newer version, and a record that lacks
-// what ending the attachment needs.
+// fields needed to end the attachment.
 func Decode(data []byte) (*Record, error) {
 	r := &Record{}
 	err := json.Unmarshal(data, r)
@@ -210,8 +209,7 @@ func Decode(data []byte) (*Record, error) {
 	return r, nil
 }
 
-// versionOf returns the version of a record that has nothing else in common with
-// [Record], 0 if it has none.
+// versionOf returns the version of a record of any format, 0 if it has none.
 func versionOf(data []byte) int {
 	var v struct {
 		Version int `json:"version"`

@@ -13,12 +13,12 @@ import (
 )
 
 // Returned lists the settings of a returned NIC that are not as they were. It
-// outlives the record until somebody has corrected the NIC and removes the file. A
-// later return proves nothing: its snapshot is of the NIC as it then was.
+// outlives the record until a person has corrected the NIC and removes the
+// file. A later return does not clear it: its snapshot is of the changed NIC.
 type Returned struct {
 	NIC     string    `json:"nic"`     // its name on the host
 	Time    time.Time `json:"time"`    // of the last return with a changed setting
-	Holder  string    `json:"holder"`  // who had it then
+	Holder  string    `json:"holder"`  // its holder at that time
 	Changed []string  `json:"changed"` // settings, the newest last
 
 	// File is the path of the note.
@@ -27,7 +27,7 @@ type Returned struct {
 
 const (
 	returnedDir  = "returned"
-	mostChanged  = 32  // settings of a NIC that are kept
+	mostChanged  = 32  // recorded settings of a NIC
 	mostOfChange = 256 // bytes of each
 )
 
@@ -41,7 +41,7 @@ func (l *Ledger) PutReturned(nic string, r Returned) error {
 	name := statefile.Name(nic) + suffix
 	var all []string
 	for _, c := range r.Changed {
-		all = append(all, c[:min(len(c), mostOfChange)]) // as an earlier note has it
+		all = append(all, c[:min(len(c), mostOfChange)]) // as in an earlier note
 	}
 	if old, err := readReturned(dir, name); err == nil {
 		all = append(slices.DeleteFunc(old.Changed, func(c string) bool { return slices.Contains(all, c) }), all...)
@@ -66,8 +66,8 @@ func readReturned(dir *statefile.Dir, name string) (*Returned, error) {
 	return r, nil
 }
 
-// Returned returns the notes of NICs that did not come home as they were, by name.
-// It skips those that it cannot read, and returns an error for each.
+// Returned returns the notes about NICs that were not returned as they were, by
+// name. It skips unreadable ones, and returns an error for each.
 func (l *Ledger) Returned() ([]*Returned, []error) {
 	if !l.state.Exists(returnedDir) {
 		return nil, nil

@@ -22,7 +22,7 @@ func TestReturnedIsKeptUntilItsFileIsRemoved(t *testing.T) {
 	}
 	put("first", "ethtool rings", "sysfs threaded")
 	put("second", "ethtool rings", strings.Repeat("x", 5000))
-	put("second", "ethtool rings", strings.Repeat("x", 5000)) // the same once more
+	put("second", "ethtool rings", strings.Repeat("x", 5000)) // the same again
 	all, errs := l.Returned()
 	if len(all) != 1 || len(errs) != 0 {
 		t.Fatalf("%v, %v", all, errs)

@@ -7,7 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Args is what the suite reads of CNI_ARGS.
+// Args are the values of CNI_ARGS that the suite uses.
 type Args struct {
 	PodNamespace string // K8S_POD_NAMESPACE
 	PodName      string // K8S_POD_NAME
@@ -15,8 +15,8 @@ type Args struct {
 	MAC          string // MAC
 }
 
-// ParseArgs reads CNI_ARGS ("KEY=value;KEY=value"). Keys that it does not know
-// are left to those who do: a NIC is lent whatever else the runtime says.
+// ParseArgs reads CNI_ARGS ("KEY=value;KEY=value"). It ignores other keys and
+// their errors: they must not prevent an attachment.
 func ParseArgs(s string) Args {
 	var a Args
 	fields := map[string]*string{
@@ -32,9 +32,9 @@ func ParseArgs(s string) Args {
 	return a
 }
 
-// CheckEnv fails for values of the runtime's environment that no record can
-// keep as they are: JSON has no other text than UTF-8, and what comes back
-// changed is not found again.
+// CheckEnv fails for values of the runtime's environment that a record cannot
+// store unchanged: JSON text is UTF-8, and a changed key would not be found
+// again.
 func CheckEnv(values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {

@@ -16,8 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// DefaultStateDir is where the plugins keep their records unless the key
-// "stateDir" names another place.
+// DefaultStateDir is the directory of the plugins' records if the key
+// "stateDir" is empty.
 const DefaultStateDir = "/run/rail-cni"
 
 // Common is the part of a network configuration that every plugin has.
@@ -27,21 +27,22 @@ type Common struct {
 	Type       string    `json:"type"`
 	IPAM       IPAM      `json:"ipam"`
 	DNS        types.DNS `json:"dns"`
-	// StateDir is an absolute path; every plugin of a node must have the same.
+	// StateDir is an absolute path; it must be the same for every plugin of a
+	// node.
 	StateDir string `json:"stateDir"`
-	// PrevResult is the result of the plugin before this one, or on CHECK and
-	// DEL the attachment's result.
+	// PrevResult is the result of the plugin before this one or, for CHECK and
+	// DEL, the attachment's result.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
-	// RuntimeConfig is what the runtime gives for declared capabilities.
+	// RuntimeConfig has the runtime's values for declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig"`
 	attachments
 
-	// Raw is the whole configuration as it came.
+	// Raw is the whole configuration, unchanged.
 	Raw []byte `json:"-"`
 }
 
-// IPAM is the part of the "ipam" object that concerns the calling plugin.
-// Without a type the interface gets no address.
+// IPAM is the part of the "ipam" object that the calling plugin needs. Without
+// a type the interface gets no address.
 type IPAM struct {
 	Type string `json:"type"`
 }
@@ -58,7 +59,7 @@ type RuntimeConfig struct {
 // attachments are the attachments that GC must keep.
 type attachments struct {
 	// ValidAttachments are the attachments that GC must keep. nil means that
-	// the runtime did not say; an empty list means none.
+	// the runtime did not send a list; an empty list means none.
 	ValidAttachments *[]types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
 	// LegacyAttachments is the misspelt form of the same that libcni also sends.
 	LegacyAttachments *[]types.GCAttachment `json:"cni.dev/attachments,omitempty"`
@@ -142,8 +143,8 @@ func article(what string) string {
 	return "a"
 }
 
-// checkMTU refuses what is no size of a packet; the kernel would take the
-// number modulo 2³².
+// checkMTU refuses impossible MTUs; the kernel would take the number modulo
+// 2³².
 func checkMTU(mtu int) error {
 	if mtu < 0 || mtu > math.MaxInt32 {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "invalid MTU %d", mtu), "give a size in bytes, or leave the key out")
@@ -163,7 +164,7 @@ func (c *Common) complete(stdin []byte) error {
 	return err
 }
 
-// stateDir returns the state directory of a configuration that names this one.
+// stateDir returns the state directory for the configured value.
 func stateDir(configured string) (string, error) {
 	if configured == "" {
 		return DefaultStateDir, nil
@@ -175,9 +176,9 @@ func stateDir(configured string) (string, error) {
 	return filepath.Clean(configured), nil
 }
 
-// Lenient reads of a configuration what ending an attachment needs, and passes
-// over keys that cannot be read: a DEL must end what an ADD with the same
-// configuration may have begun.
+// Lenient reads the parts of a configuration that ending an attachment needs,
+// and ignores keys that cannot be read: a DEL must end an attachment even if
+// the ADD with the same configuration failed.
 func Lenient(stdin []byte) *Common {
 	var keys struct {
 		CNIVersion json.RawMessage `json:"cniVersion"`

@@ -1,10 +1,14 @@
-// Package netconf is what the user wrote: the network configurations of the
-// plugins as the runtime passes them on stdin, with what Multus injects, and
-// CNI_ARGS. It parses, applies defaults and validates what can be validated
-// without looking at the machine.
+// Package netconf is the user's input: the network configurations of the
+// plugins as the runtime passes them on stdin, with the keys that Multus
+// injects, CNI_ARGS, and the administrator's node file. It parses them, applies
+// defaults, and checks everything that can be checked without the machine's
+// state.
 //
 // It follows encoding/json: keys match in any case, and unknown keys are
-// tolerated, because users rely on both. It imports cnierr and safepath of the
-// project, and the CNI types. What lies at the paths that users name it looks at
-// only for the node file and the flat file.
+// accepted, because users rely on both. It reads files only for the node file
+// and the flat file.
+//
+// To read the configuration of a plugin:
+//
+//	conf, err := netconf.ParseHostDevice(stdin)
 package netconf

@@ -75,7 +75,7 @@ func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
 		if inner.Kind() == reflect.Slice {
 			key, inner = key+"[]", inner.Elem()
 		}
-		// An unnamed struct has no package of its own.
+		// An unnamed struct type has no package path of its own.
 		ours := inner.PkgPath() == reflect.TypeOf(Common{}).PkgPath() || inner.Name() == ""
 		if inner.Kind() == reflect.Struct && ours && inner != reflect.TypeOf(sloppyIP{}) {
 			addKeys(keys, key+".", inner)

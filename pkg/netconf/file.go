@@ -8,12 +8,12 @@ import (
 	"syscall"
 )
 
-// maxFile bounds the files that a configuration leads to.
+// maxFile bounds the files that a configuration names.
 const maxFile = 1 << 20
 
-// ReadFile is [os.ReadFile] for a path that the author of a network wrote: what
-// is no regular file (a FIFO would block for ever), or is larger than 1 MiB, is
-// an error.
+// ReadFile is [os.ReadFile] for a path that the author of a network wrote. It
+// fails for a file that is not regular (a FIFO would block forever), or larger
+// than 1 MiB.
 func ReadFile(name string) ([]byte, error) {
 	data, _, err := readFile(name)
 	return data, err

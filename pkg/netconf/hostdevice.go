@@ -17,14 +17,14 @@ type HostDevice struct {
 	PCIBusID string `json:"pciBusID"`
 	// DeviceID is the same, injected beside PCIBusID.
 	DeviceID string `json:"deviceID"`
-	// DPDKMode: a userspace driver holds the NIC, no netdev is moved.
+	// DPDKMode: a userspace driver holds the NIC, so no netdev is moved.
 	DPDKMode bool `json:"DPDKMode"`
-	// UseInterfaceNetwork carries the NIC's addresses, routes and rules of
-	// the host into the pod.
+	// UseInterfaceNetwork copies the NIC's addresses, routes and rules from the
+	// host into the pod.
 	UseInterfaceNetwork bool `json:"useInterfaceNetwork"`
 	// MTU of the interface in the pod, in bytes; 0 keeps the NIC's.
 	MTU int `json:"mtu"`
-	// Allow lists guardrails that do not hold for this network ([Overrides]).
+	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
 }
 
@@ -40,9 +40,9 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	return c, nil
 }
 
-// IDs returns the device ids of the configuration, the runtime's first. They may
-// be PCI addresses, auxiliary device names, or a device plugin's own numbers,
-// which name nothing on the host.
+// IDs returns the device IDs of the configuration, the runtime's first. They
+// may be PCI addresses, auxiliary device names, or a device plugin's own
+// numbers, which identify nothing on the host.
 func (c *HostDevice) IDs() []string {
 	return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
 }

@@ -5,8 +5,8 @@ import "path/filepath"
 // defaultJournalDir outlives a reboot, unlike [DefaultStateDir].
 const defaultJournalDir = "/var/lib/rail-cni/ipam-journal"
 
-// JournalDir returns the directory of the DELs that could not reach the API server. It
-// follows a state directory that is not the usual one.
+// JournalDir returns the directory of the DELs that could not reach the API
+// server. For another state directory than the default it is below that.
 func JournalDir(stateDir string) string {
 	if stateDir == DefaultStateDir {
 		return defaultJournalDir

@@ -11,14 +11,14 @@ import (
 type Macvlan struct {
 	Common
 	RDMA
-	// Master is the NIC that the child lies on; empty means the interface of
-	// the default route.
+	// Master is the NIC of the macvlan; empty means the interface of the
+	// default route.
 	Master string `json:"master"`
 	// Mode is "bridge" (also when empty), "private", "vepa" or "passthru".
 	Mode string `json:"mode"`
 	// MTU in bytes, at most the master's; 0 inherits it.
 	MTU int `json:"mtu"`
-	// MAC of the child; runtimeConfig.mac and CNI_ARGS MAC go before it.
+	// MAC of the child; runtimeConfig.mac and the MAC of CNI_ARGS override it.
 	MAC string `json:"mac"`
 	// LinkInContainer: the master is in the pod netns.
 	LinkInContainer bool `json:"linkInContainer"`
@@ -52,7 +52,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	return c, nil
 }
 
-// HardwareAddr returns the MAC that the child shall have, or nil.
+// HardwareAddr returns the requested MAC of the child, or nil.
 func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) {
 	if c.MAC == "" {
 		return nil, nil

@@ -18,35 +18,36 @@ import (
 )
 
 const (
-	// DefaultNodeFile is where the node's administrator says what networks may
+	// DefaultNodeFile is the node administrator's file about what networks may
 	// use.
 	DefaultNodeFile = "/etc/rail-cni/node.yaml"
-	// InstalledNodeFile is where rail-agent writes the file that the cluster's
-	// administrator has in the manifests. It holds on nodes without the other.
+	// InstalledNodeFile is rail-agent's copy of the file in the manifests of
+	// the cluster's administrator. It is used on nodes without the other.
 	InstalledNodeFile = "/var/lib/rail-cni/node.yaml"
-	// NodeFileEnv names another place. It is the runtime's environment: no
-	// network configuration and no pod can set it.
+	// NodeFileEnv names another path. It is a variable of the runtime's
+	// environment: no network configuration and no pod can set it.
 	NodeFileEnv = "RAIL_CNI_NODE_FILE"
 )
 
-// NodeFile is what the administrator of a node opens to those who write network
-// configurations. A list opens what it names, an empty one nothing. Without the
-// keys nics and allow all is open; without the key paths see [NodeFile.OpensPath].
-// A nil *NodeFile means no file, and opens what a file without keys does.
+// NodeFile has the administrator's permissions for authors of network
+// configurations. A list permits what it names, an empty one nothing. Without
+// the keys nics and allow everything is permitted; without the key paths see
+// [NodeFile.OpensPath]. A nil *NodeFile means no file, and permits the same as
+// a file without keys.
 type NodeFile struct {
-	// NICs are the NICs that host-device may lend and macvlan may lie on.
+	// NICs are the NICs that networks may use.
 	NICs []NICPattern `yaml:"nics"`
 	// Allow are the guardrails that configurations may override.
 	Allow []string `yaml:"allow"`
 	// Paths are the paths of the host that configurations may name.
 	Paths []string `yaml:"paths"`
 
-	// Path is where the file lies, for messages.
+	// Path is the path of the file, for messages.
 	Path string `yaml:"-"`
 }
 
-// NICPattern names NICs by patterns of [path.Match]. A NIC must match all that
-// are given.
+// NICPattern selects NICs by patterns of [path.Match]. A NIC must match all
+// patterns that are set.
 type NICPattern struct {
 	Name   string `yaml:"name"`   // name or altname of the netdev
 	PCI    string `yaml:"pci"`    // PCI function at or above the NIC, "0000:3b:00.0"
@@ -58,8 +59,8 @@ func NodeFilePath() string {
 	if p := os.Getenv(NodeFileEnv); p != "" {
 		return p
 	}
-	// A file of the node that exists but cannot be read closes all. The other
-	// file holds only if this one is missing.
+	// A node's own file that exists but cannot be read permits nothing. The
+	// other file counts only if this one is missing.
 	if _, err := os.Lstat(DefaultNodeFile); errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(InstalledNodeFile); err == nil {
 			return InstalledNodeFile
@@ -68,9 +69,9 @@ func NodeFilePath() string {
 	return DefaultNodeFile
 }
 
-// ReadNodeFile reads the file, which is nil when there is none. Whatever else
-// keeps it from being read and understood to the last key is an error: half an
-// understood list could open what it was written to close. It never blocks.
+// ReadNodeFile reads the file. It returns nil if there is none. A file that
+// cannot be read, or has an unknown key, is an error: a partly understood list
+// could permit what it was written to forbid. It never blocks.
 func ReadNodeFile(name string) (*NodeFile, error) {
 	data, info, err := readFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +88,7 @@ func ReadNodeFile(name string) (*NodeFile, error) {
 	return n, nil
 }
 
-// ParseNodeFile fails if [ReadNodeFile] would not accept the text.
+// ParseNodeFile returns an error if [ReadNodeFile] would refuse the text.
 func ParseNodeFile(text []byte) (*NodeFile, error) {
 	n := &NodeFile{}
 	return n, n.parse(text)
@@ -105,8 +106,8 @@ func (n *NodeFile) parse(data []byte) error {
 	if err := yaml.Unmarshal(data, &keys); err != nil {
 		return err
 	}
-	// An editor that is just saving leaves an empty file for an instant; and
-	// the decoder takes a key without a value for a missing one.
+	// An editor that is saving leaves an empty file for an instant; and the
+	// decoder treats a key without a value as missing.
 	if len(keys) == 0 {
 		return errors.New("it is empty")
 	}
@@ -126,7 +127,7 @@ func (n *NodeFile) parse(data []byte) error {
 	return n.check()
 }
 
-// check refuses patterns that match nothing or cannot be understood.
+// check refuses patterns that are malformed or match nothing.
 func (n *NodeFile) check() error {
 	for i, p := range n.NICs {
 		if p == (NICPattern{}) {
@@ -156,8 +157,8 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// OpensNIC reports whether networks may use the NIC with these names, at this PCI
-// address, with this driver; what it does not have is empty.
+// OpensNIC reports whether networks may use the NIC with these names, this PCI
+// address and this driver; missing properties are empty.
 func (n *NodeFile) OpensNIC(names []string, pci, driver string) bool {
 	if n == nil || n.NICs == nil {
 		return true
@@ -167,7 +168,7 @@ func (n *NodeFile) OpensNIC(names []string, pci, driver string) bool {
 	})
 }
 
-// fits reports whether one of the texts matches. No pattern fits all.
+// fits reports whether one of the texts matches. An empty pattern matches all.
 func fits(pattern string, texts ...string) bool {
 	return pattern == "" || slices.ContainsFunc(texts, func(text string) bool {
 		ok, err := path.Match(pattern, text)

@@ -22,14 +22,15 @@ const (
 	keyLogFile    = "log_file"
 )
 
-// ErrClosed is wrapped if the node file does not open what a configuration names.
+// ErrClosed is wrapped if the node file forbids a path that a configuration
+// names.
 var ErrClosed = errors.New("not open to networks on this node")
 
 // confDirs are the directories of runtimes' CNI configurations, in which
 // whereabouts' installer makes its own. Sources: whereabouts v0.9.4,
 // script/lib.sh and pkg/config; OpenShift's multus and whereabouts DaemonSets;
-// docs.k3s.io "Multus and IPAM plugins"; MicroK8s' addon multus. Their owner may
-// be another system user than root (Kubespray's is "kube").
+// docs.k3s.io "Multus and IPAM plugins"; MicroK8s' addon multus. Their owner
+// may be a system user other than root (Kubespray's is "kube").
 var confDirs = []string{
 	"/etc/cni/net.d", "/etc/kubernetes/cni/net.d", "/host/etc/cni/net.d",
 	"/run/multus/cni/net.d", "/var/run/multus/cni/net.d",
@@ -37,9 +38,9 @@ var confDirs = []string{
 	"/var/snap/microk8s/*/args/cni-network",
 }
 
-// defaultPaths are the patterns of the paths that are open without the key
+// defaultPaths are the patterns of the paths that are permitted without the key
 // "paths", by the key that names them. No pod and no author of a network can
-// write to any of them, as whatever user.
+// write to any of them, with any user ID.
 var defaultPaths = map[string][]string{
 	KeyStateDir:   {"/run/rail-cni*", "/run/rail-cni*/**", "/var/run/rail-cni*", "/var/run/rail-cni*/**", "/var/lib/rail-cni*", "/var/lib/rail-cni*/**"},
 	keyKubeconfig: below(confDirs, "whereabouts*", "whereabouts.d/*"),
@@ -47,10 +48,10 @@ var defaultPaths = map[string][]string{
 	keyLogFile:    {"/tmp/whereabouts*", "/var/log/whereabouts*", "/var/log/whereabouts/*"},
 }
 
-// credentialPaths are the patterns of the files that a kubeconfig open by default
-// may name, beside those in its own directories: where kubeadm, Kubespray,
-// OpenShift, k3s, RKE2, MicroK8s, the kubelet and distributions have
-// certificates, keys and tokens.
+// credentialPaths are the patterns of the files that a kubeconfig permitted by
+// default may name, beside those in its own directories: the certificates, keys
+// and tokens of kubeadm, Kubespray, OpenShift, k3s, RKE2, MicroK8s, the kubelet
+// and distributions.
 var credentialPaths = []string{
 	"/var/run/secrets/kubernetes.io/**", "/run/secrets/kubernetes.io/**",
 	"/etc/kubernetes/**", "/var/lib/kubelet/pki/*", "/etc/ssl/**", "/etc/pki/**",
@@ -67,9 +68,10 @@ func below(dirs []string, names ...string) []string {
 	return all
 }
 
-// OpensPath reports whether a configuration may name the path under key: a pattern
-// of "paths" must match it. Without that list the paths that rail-cni, whereabouts
-// and its installers use are open. "" and [DefaultStateDir] are always open.
+// OpensPath reports whether a configuration may name the path under key: a
+// pattern of "paths" must match it. Without that list the paths of rail-cni,
+// whereabouts and its installers are permitted. "" and [DefaultStateDir] are
+// always permitted.
 func (n *NodeFile) OpensPath(key, name string) bool {
 	if name == "" || name == DefaultStateDir {
 		return true
@@ -86,7 +88,7 @@ func (n *NodeFile) listsPaths() bool { return n != nil && n.Paths != nil }
 // [path.Match] does: "*" matches no "/". A pattern that ends in "/**" matches
 // everything below.
 func matchesPath(patterns []string, name string) bool {
-	// Behind a symbolic link ".." leads elsewhere than Clean thinks.
+	// After a symbolic link ".." leads to another directory than path.Clean's.
 	if slices.Contains(strings.Split(name, "/"), "..") {
 		return false
 	}
@@ -105,8 +107,8 @@ func matchesPath(patterns []string, name string) bool {
 	})
 }
 
-// CheckPath fails if the configuration may not name the path under key. The error
-// wraps [ErrClosed].
+// CheckPath returns an error that wraps [ErrClosed] if the configuration may
+// not name the path under key.
 func (n *NodeFile) CheckPath(key, name string) error {
 	if n.OpensPath(key, name) {
 		return nil
@@ -123,15 +125,15 @@ func (n *NodeFile) place() string {
 	return n.Path
 }
 
-// VetKubeconfig fails if networks may not use the kubeconfig; the error wraps
-// [ErrClosed]. vet, unless nil, must be called with the program that the kubeconfig
-// runs and the files that it names: the author of a kubeconfig decides to which
-// server the content of a token file is sent.
+// VetKubeconfig returns an error that wraps [ErrClosed] if networks may not use
+// the kubeconfig. vet, unless nil, must be called with the program that the
+// kubeconfig runs and the files that it names: the author of a kubeconfig
+// decides which server gets the content of a token file.
 //
-// A kubeconfig that a flat file names is the administrator's, and may name
-// anything. So may one that "paths" opens, if only root can have put it there. One
-// that is open by default may name files in its own directories and where nodes
-// keep credentials, and runs no program.
+// A kubeconfig that a flat file names is the administrator's, and may name any
+// file. So may one that "paths" permits, if only root can have written it. One
+// that is permitted by default may name files in its own directories and in the
+// usual directories of credentials, and must not run a program.
 func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(program string, files []string) error, err error) {
 	if name == "" {
 		return nil, nil // a pod's service account
@@ -177,8 +179,8 @@ func (n *NodeFile) FlatFiles(named string) []string {
 	return append([]string{named}, files...)
 }
 
-// roots fails if a user other than root can have put there what lies at the path,
-// or if that is not a regular file. It does not fail if nothing is there.
+// roots returns an error if a user other than root can have written the file at
+// the path, or if it is not a regular file. A missing file is not an error.
 func roots(name string) error {
 	err := safepath.Check(name)
 	if err == nil {
@@ -193,9 +195,9 @@ func roots(name string) error {
 	return failure.Wrap(fmt.Errorf("%w: %w", ErrClosed, err), failure.InvalidConfig, "kubeconfig %s", name)
 }
 
-// flatFilesName reports whether one of the flat files names the kubeconfig. One
-// that a network has named is the administrator's only if nobody but root can
-// have put it there: "paths" may open directories of logs.
+// flatFilesName reports whether one of the flat files names the kubeconfig. A
+// flat file that a network named is the administrator's only if only root can
+// have written it: "paths" may permit directories of logs.
 func flatFilesName(flatFiles []string, kubeconfig string) bool {
 	return slices.ContainsFunc(flatFiles, func(file string) bool {
 		if !matchesPath(defaultPaths[keyFlatFile], file) && roots(file) != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// volume is what a pod can write to.
+// volume is a path that a pod can write to.
 const volume = "/var/lib/kubelet/pods/0b3c/volumes/kubernetes.io~empty-dir/v"
 
 func TestPathsThatAreOpenWithoutANodeFile(t *testing.T) {
@@ -62,8 +62,8 @@ func TestPathsThatAreOpenWithoutANodeFile(t *testing.T) {
 	}
 }
 
-// What users have applied goes on, without a node file and with one that has no
-// list of paths.
+// Networks that users have applied keep working, without a node file and with
+// one that has no list of paths.
 func TestUsersNetworksAreOpenWithoutAListOfPaths(t *testing.T) {
 	flat := filepath.Join(t.TempDir(), "whereabouts.conf")
 	for _, node := range []*NodeFile{nil, {NICs: []NICPattern{{Name: "ens*"}}}} {
@@ -100,8 +100,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// Without a list of paths a log elsewhere is not written, and is no reason to
-// keep a pod from its network.
+// Without a list of paths a log elsewhere is not written, but the pod gets its
+// network.
 func TestALogThatIsNotOpenByDefaultIsNotWritten(t *testing.T) {
 	config := []byte(`{"ipam":{"range":"10.0.0.0/24","log_file":"/root/.ssh/authorized_keys"}}`)
 	c, err := ParseWhereaboutsOn(nil, config, "", nil)
@@ -152,7 +152,7 @@ func TestVetKubeconfig(t *testing.T) {
 		path    string
 		program string
 		files   []string
-		want    string // "" is open
+		want    string // "" is permitted
 	}{
 		"the installer's":                    {none, usual, "", nil, ""},
 		"credentials beside it":              {none, usual, "", []string{"/etc/cni/net.d/whereabouts.d/token", "/etc/cni/net.d/whereabouts.d/ca.crt"}, ""},
@@ -167,7 +167,7 @@ func TestVetKubeconfig(t *testing.T) {
 		"that of a flat file planted there":  {none, "/the/authors", "", nil, "not open"},
 		"the list's, with both":              {all, mine, "/usr/bin/aws", []string{"/root/token"}, ""},
 		"the list's, that others may write":  {all, open, "", nil, "may be written by others"},
-		"the list's, that is missing":        {all, mine + "-none", "", nil, ""}, // the client says it better
+		"the list's, that is missing":        {all, mine + "-none", "", nil, ""}, // the client reports it
 		"the list's, that is a directory":    {all, dir, "", nil, "it is no file"},
 		"the installer's, not in the list":   {&NodeFile{Paths: []string{"/srv/*"}}, usual, "", nil, "not open"},
 		"a service account, without a file":  {none, "", "", nil, ""},

@@ -97,7 +97,7 @@ func TestWithoutNodeFileAllNICsAreOpenAndNoPathOfAnAuthor(t *testing.T) {
 	}
 }
 
-// A file that is half understood could open what it was written to close.
+// A partly understood file could permit what it was written to forbid.
 func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":             {"", "empty"},
@@ -208,7 +208,7 @@ func TestWhereaboutsPathsThatAreClosedAreAsIfMissing(t *testing.T) {
 	}
 }
 
-// FuzzNodeFile looks for files that are taken and open what they do not name.
+// FuzzNodeFile looks for accepted files that permit what they do not name.
 func FuzzNodeFile(f *testing.F) {
 	for _, seed := range []string{
 		"nics: [{name: ens*np0}, {pci: \"0000:3b:*\"}, {driver: mlx5_core}]\nallow: []\npaths: [/var/log/*]\n",
@@ -225,14 +225,14 @@ func FuzzNodeFile(f *testing.F) {
 		if n.NICs == nil && n.Allow == nil && n.Paths == nil {
 			t.Errorf("%q is taken and says nothing", data)
 		}
-		// A NIC without name, device and driver is what only "*" may match.
+		// Only "*" may match a NIC without name, device and driver.
 		if n.NICs != nil && n.OpensNIC(nil, "", "") && !strings.Contains(string(data), "*") {
 			t.Errorf("%q opens a NIC that has nothing to match", data)
 		}
 	})
 }
 
-// What the page shows must be what the code takes, with every key.
+// The code must accept the page's example, with every key.
 func TestNodeFileOfThePageIsTaken(t *testing.T) {
 	page := docs.Page(t, "docs/reference/node-file.md")
 	_, block, _ := strings.Cut(page, "```yaml\n")

@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// users are configurations that users have, as they come on stdin: from a NAD
-// unchanged, with what Multus injects, from the network operator.
+// users are configurations of users, as they arrive on stdin: from a NAD
+// unchanged, with Multus' injected keys, from the network operator.
 var users = []string{
 	`{"cniVersion":"0.3.1","name":"roce-net1","type":"host-device","device":"ens12np0","ipam":{"type":"whereabouts","range":"172.31.1.0/24","gateway":"172.31.1.1"}}`,
 	`{"cniVersion":"0.3.1","name":"rdma-net-ipam","type":"macvlan","master":"ens2f0","mode":"bridge","mtu":9000,"ipam":{"type":"whereabouts","range":"192.168.111.0/24"}}`,
@@ -45,7 +45,7 @@ func TestHostDeviceKeys(t *testing.T) {
 		RDMA: RDMA{RDMA: RDMAAuto}, Device: "a", HWAddr: "b", KernelPath: "c", PCIBusID: "d", DeviceID: "e", DPDKMode: true,
 		UseInterfaceNetwork: true, MTU: 9000, Allow: []string{"uplink"},
 	}
-	// Users write keys in any case, and that has always worked.
+	// Users write keys in any case.
 	for name, config := range map[string]string{"as documented": everyHostDevice, "in other cases": otherCases(everyHostDevice)} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ParseHostDevice([]byte(config))
@@ -217,7 +217,7 @@ func TestMACPrecedence(t *testing.T) {
 	}
 }
 
-// The three shapes in which Multus passes a NAD (contracts.md, 4).
+// The three forms in which Multus passes a NAD.
 func TestShapes(t *testing.T) {
 	for _, c := range []struct {
 		name, config string
@@ -332,8 +332,8 @@ func TestHowMuchOfAConfigurationIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		config string
 		most   int    // bytes that are kept, 0 if it is refused
-		want   string // part of what is kept, or of the error
-		parses bool   // CheckSize takes it
+		want   string // part of the kept configuration, or of the error
+		parses bool   // CheckSize accepts it
 	}{
 		"what another IPAM plugin reads":      {`{"ipam":{"type":"calico-ipam"},"kubernetes":{"kubeconfig":"/k"},"note":` + pad(3000) + `}`, 4 << 10, `"kubeconfig":"/k"`, true},
 		"60 kB that no plugin reads":          {`{"cniVersion":"1.0.0","name":"n","type":"t","ipam":{"type":"i"},"Args":{"cni":{"ips":[]}},"RuntimeConfig":{},"stateDir":"/s","note":` + pad(60000) + `}`, 200, `"Args":{"cni":{"ips":[]}}`, true},
@@ -375,7 +375,7 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// checkCommon holds for every configuration that was accepted.
+// checkCommon holds for every accepted configuration.
 func checkCommon(t *testing.T, c *Common) {
 	t.Helper()
 	if !filepath.IsAbs(c.StateDir) || c.StateDir != filepath.Clean(c.StateDir) || c.CNIVersion == "" {
@@ -458,7 +458,7 @@ func FuzzLenient(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config []byte) {
 		lenient := Lenient(config)
 		checkCommon(t, lenient)
-		// Of a good configuration it reads the same as the strict parsers.
+		// It must read a valid configuration like the strict parsers.
 		strict, err := ParseHostDevice(config)
 		if err != nil {
 			return

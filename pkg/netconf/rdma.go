@@ -8,16 +8,16 @@ import (
 
 // The values of the key "rdma".
 const (
-	RDMAAuto     = "auto"     // the RDMA device goes along if the NIC has one
+	RDMAAuto     = "auto"     // the RDMA device moves too if the NIC has one
 	RDMARequired = "required" // without a working RDMA device ADD fails
-	RDMAOff      = "off"      // nothing is done about RDMA
+	RDMAOff      = "off"      // RDMA is left unchanged
 )
 
-// defaultGIDTimeout is how long ADD waits for a GID. The kernel makes it some
+// defaultGIDTimeout bounds ADD's wait for a GID. The kernel adds it some
 // milliseconds after the address.
 const defaultGIDTimeout = 2 * time.Second
 
-// RDMA is what host-device and macvlan are told about the NIC's RDMA device.
+// RDMA has the keys of host-device and macvlan about the NIC's RDMA device.
 type RDMA struct {
 	// RDMA is "auto" (also when empty), "required" or "off".
 	RDMA string `json:"rdma"`
@@ -34,7 +34,7 @@ func (r *RDMA) Wait() time.Duration {
 	return defaultGIDTimeout
 }
 
-// complete applies the defaults and refuses what is not one of the values.
+// complete applies the defaults and refuses unknown values.
 func (r *RDMA) complete() error {
 	switch r.RDMA {
 	case "":

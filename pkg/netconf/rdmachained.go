@@ -7,19 +7,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// RDMAChained is the configuration of the plugin rdma, which stands in a chain
-// behind the plugin that gave the pod its interface. Who put it there wants
-// RDMA: here the key "rdma" is "required" when it is empty.
+// RDMAChained is the configuration of the plugin rdma, which follows the plugin
+// that made the pod's interface in a chain. A user who adds it wants RDMA, so
+// an empty key "rdma" means "required" here.
 type RDMAChained struct {
 	Common
 	RDMA
 	// DeviceID is the NIC's PCI address or auxiliary device. Multus injects it
 	// into every plugin of a NAD with a resourceName annotation. Without one
-	// the interface itself tells.
+	// the plugin uses the device of the interface.
 	DeviceID string `json:"deviceID"`
 	// PCIBusID is the same, injected beside DeviceID.
 	PCIBusID string `json:"pciBusID"`
-	// Allow lists guardrails that do not hold for this network ([Overrides]).
+	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
 }
 
@@ -29,7 +29,7 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	// Addresses are the affair of the plugin that made the interface.
+	// The plugin that made the interface handles the addresses.
 	c.IPAM = IPAM{}
 	if string(c.PrevResult) == "null" {
 		c.PrevResult = nil
@@ -41,7 +41,7 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 	return c, nil
 }
 
-// NeedPrevResult fails for a call of a chained plugin that is not part of a chain.
+// NeedPrevResult fails for a call of a chained plugin outside of a chain.
 func (c *Common) NeedPrevResult() error {
 	if len(c.PrevResult) > 0 {
 		return nil
@@ -50,7 +50,7 @@ func (c *Common) NeedPrevResult() error {
 		`put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`)
 }
 
-// IDs returns the device ids of the configuration, as [HostDevice.IDs] does.
+// IDs returns the device IDs of the configuration, as [HostDevice.IDs] does.
 func (c *RDMAChained) IDs() []string {
 	return given(c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// WholeResult fails for a CNI result, in JSON of any version, that is null, or has
-// null in a list where an interface, an address or a route should be: the CNI
+// WholeResult fails for a CNI result, in JSON of any version, that is null, or
+// has null in a list in place of an interface, an address or a route: the CNI
 // library dereferences these.
 func WholeResult(result []byte) error {
 	var r *struct{ Interfaces, IPs, Routes []*json.RawMessage }

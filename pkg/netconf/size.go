@@ -10,12 +10,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// The author of a network decides how large its configuration is, and each
+// The author of a network decides the size of its configuration, and each
 // interface keeps it in the node's memory until it ends. Real ones have 1 KiB.
 const (
 	maxConfig = 64 << 10 // of a configuration
-	maxKept   = 16 << 10 // of what is kept of it
-	keptWhole = 4 << 10  // what is kept as it is
+	maxKept   = 16 << 10 // of the kept part
+	keptWhole = 4 << 10  // up to this size it is kept unchanged
 )
 
 var (
@@ -27,8 +27,8 @@ var (
 	forDEL = []string{"cniVersion", "name", "type", "ipam", "args", "runtimeConfig", "stateDir"}
 )
 
-// CheckSize fails if a configuration is larger than 64 KiB, without the keys that
-// belong to one call.
+// CheckSize fails if a configuration is larger than 64 KiB, without the keys
+// that belong to one call.
 func CheckSize(stdin []byte) error {
 	if len(stdin) <= maxConfig {
 		return nil

@@ -20,40 +20,40 @@ const (
 )
 
 // Whereabouts is the configuration of the whereabouts IPAM plugin: the "ipam"
-// object, with the empty keys filled from the flat file, and what the plugin
-// needs of the network config around it and of CNI_ARGS.
+// object, with its empty keys filled from the flat file, and the needed parts
+// of the network config around it and of CNI_ARGS.
 type Whereabouts struct {
-	CNIVersion string // "" when the config has none
+	CNIVersion string // "" if the config has none
 	Name       string // the network's name
-	StateDir   string // absolute; the address pools lie in its "ipam"
+	StateDir   string // absolute; its directory "ipam" has the address pools
 
 	// Store is "", [StoreLocal] or [StoreKubernetes].
 	Store string
-	// Kubeconfig is a path, or "" when neither the config nor the flat file
-	// has one.
+	// Kubeconfig is a path, or "" if neither the config nor the flat file has
+	// one.
 	Kubeconfig string
-	// FlatFile is the flat file that filled the empty keys, "" when none did.
+	// FlatFile is the flat file that filled the empty keys, "" if none did.
 	FlatFile string
 
 	Ranges       []WhereaboutsRange
-	Requested    []netip.Addr // runtimeConfig.ips and args.cni.ips, without doubles
+	Requested    []netip.Addr // runtimeConfig.ips and args.cni.ips, without duplicates
 	Static       []WhereaboutsStatic
-	Gateway      netip.Addr // invalid when there is none
+	Gateway      netip.Addr // invalid if there is none
 	AllowGateway bool
 	Routes       []*types.Route // none is nil
 	DNS          types.DNS
 
 	NetworkName   string // the address space, "" for the unnamed one
 	Overlapping   bool   // enable_overlapping_ranges, default true
-	NodeSliceSize int    // prefix length, 0 when node slices are off
+	NodeSliceSize int    // prefix length, 0 without node slices
 	// ConfigurationPath is a flat file, or the directory of "nodename".
 	ConfigurationPath string
 	LogFile, LogLevel string
-	// Closed says which paths of the config the node file does not open; those
-	// keys are as if they were missing.
+	// Closed is an error that names the paths of the config that the node file
+	// forbids; those keys are treated as missing.
 	Closed error
-	// Unlogged is the error of a log file that the node file does not open, if
-	// the file has no list of paths: the network is not refused for it.
+	// Unlogged is the error of a log file that the node file forbids without a
+	// list of paths: the network is not refused for it.
 	Unlogged error
 
 	Pod WhereaboutsPod
@@ -64,15 +64,15 @@ type Whereabouts struct {
 // WhereaboutsRange is one range, from which an attachment gets one address.
 type WhereaboutsRange struct {
 	Prefix      netip.Prefix   // masked
-	Start, End  netip.Addr     // bounds as configured; invalid when absent or unreadable
+	Start, End  netip.Addr     // bounds as configured; invalid if absent or unreadable
 	Exclude     []netip.Prefix // masked
-	ExcludeText []string       // the same, as the user wrote it
+	ExcludeText []string       // the same in the user's form
 }
 
 // WhereaboutsStatic is an address that is not taken from a range.
 type WhereaboutsStatic struct {
 	Address netip.Prefix // not masked
-	Gateway netip.Addr   // invalid when there is none
+	Gateway netip.Addr   // invalid if there is none
 }
 
 // WhereaboutsPod is the pod that CNI_ARGS names; all empty outside Kubernetes.
@@ -80,7 +80,7 @@ type WhereaboutsPod struct {
 	Namespace, Name, UID string
 }
 
-// Ref returns "namespace/name", or "" when CNI_ARGS names no pod.
+// Ref returns "namespace/name", or "" if CNI_ARGS names no pod.
 func (p WhereaboutsPod) Ref() string {
 	if p.Name == "" {
 		return ""
@@ -88,26 +88,26 @@ func (p WhereaboutsPod) Ref() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// WhereaboutsFlatFiles returns the places where whereabouts installations keep
-// their flat file, the first to look at first.
+// WhereaboutsFlatFiles returns the paths of whereabouts installations' flat
+// files, in the order of preference.
 func WhereaboutsFlatFiles() []string {
 	const name = "cni/net.d/whereabouts.d/whereabouts.conf"
 	return []string{"/etc/kubernetes/" + name, "/etc/" + name, "/host/etc/" + name}
 }
 
-// ParseWhereabouts reads the network config that arrives on stdin and
-// CNI_ARGS. flatFiles are tried after the config's own "configuration_path";
-// the first that exists fills the keys that are empty in the config.
+// ParseWhereabouts reads the network config from stdin and CNI_ARGS. flatFiles
+// are tried after the config's own "configuration_path"; the first existing
+// file fills the keys that are empty in the config.
 //
-// Errors carry the codes Decode (not JSON, or not of the documented types),
+// Errors have the kinds Decode (not JSON, or not of the documented types),
 // InvalidEnv (CNI_ARGS), IO (a flat file that cannot be read) and
 // InvalidConfig.
 func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
 	return parseWhereabouts(stdin, cniArgs, flatFiles, func(*whereaboutsNet) (closed, unlogged error) { return nil, nil })
 }
 
-// ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file, where
-// the config may name only what it opens. It does not restrict a flat file.
+// ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file: the
+// config may name only permitted paths. A flat file is not restricted.
 func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
 	return parseWhereabouts(stdin, cniArgs, flatFiles, node.keepOpen)
 }
@@ -151,7 +151,7 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 	return c, c.read(&net, args)
 }
 
-// read checks and converts everything that is more than a string.
+// read checks and converts all values that are not plain strings.
 func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	switch c.Store {
 	case "", StoreLocal, StoreKubernetes:
@@ -232,9 +232,9 @@ func (c *Whereabouts) readSliceSize(text string) error {
 	return nil
 }
 
-// onePerFamily refuses what a result of the oldest versions cannot carry:
-// those have room for one IPv4 and one IPv6 address, and the conversion drops
-// the rest without a word.
+// onePerFamily refuses addresses that a result of the oldest versions cannot
+// contain: those have room for one IPv4 and one IPv6 address, and the
+// conversion silently drops the rest.
 func (c *Whereabouts) onePerFamily() error {
 	switch c.CNIVersion {
 	case "", "0.1.0", "0.2.0":
@@ -262,8 +262,8 @@ func (c *Whereabouts) onePerFamily() error {
 	return nil
 }
 
-// whereaboutsNet is the network config as JSON. encoding/json matches keys
-// without regard to case and tolerates unknown ones, as users expect.
+// whereaboutsNet is the network config as JSON. encoding/json matches keys in
+// any case and accepts unknown ones, as users expect.
 type whereaboutsNet struct {
 	CNIVersion    string           `json:"cniVersion"`
 	Name          string           `json:"name"`
@@ -280,8 +280,8 @@ type whereaboutsNet struct {
 	attachments
 }
 
-// keepOpen clears the keys that name a closed path of the host, and returns an
-// error for each.
+// keepOpen clears the keys that name a forbidden path of the host, and returns
+// an error for each.
 func (n *NodeFile) keepOpen(net *whereaboutsNet) (closed, unlogged error) {
 	var errs []error
 	for _, k := range []struct {
@@ -335,7 +335,7 @@ type whereaboutsIPAM struct {
 	LogFile           string `json:"log_file"`
 	LogLevel          string `json:"log_level"`
 
-	// Accepted without effect: a wrong type is still an error.
+	// Accepted without effect, but a wrong type is an error.
 	Datastore           string `json:"datastore"`
 	EtcdHost            string `json:"etcd_host"`
 	EtcdUsername        string `json:"etcd_username"`
@@ -350,8 +350,8 @@ type whereaboutsIPAM struct {
 	SleepForRace        int    `json:"sleep_for_race"`
 }
 
-// whereaboutsBlock is an entry of "ipRanges". Its bounds must be addresses:
-// only those of the plain "range" may be anything.
+// whereaboutsBlock is an entry of "ipRanges". Its bounds must be addresses;
+// those of the plain "range" may be any text.
 type whereaboutsBlock struct {
 	Range      string   `json:"range"`
 	RangeStart net.IP   `json:"range_start"`
@@ -364,7 +364,7 @@ type whereaboutsAddress struct {
 	Gateway net.IP `json:"gateway"`
 }
 
-// UnmarshalJSON sets the one default that is not the zero value.
+// UnmarshalJSON sets the only default that is not the zero value.
 func (w *whereaboutsIPAM) UnmarshalJSON(data []byte) error {
 	type plain whereaboutsIPAM
 	p := plain{Overlapping: true}

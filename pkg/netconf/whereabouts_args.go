@@ -38,8 +38,8 @@ func (a whereaboutsArgs) pod() WhereaboutsPod {
 }
 
 // addStatic adds the addresses of IP=, and sets each gateway of GATEWAY= on
-// every static address whose subnet contains it. What runtimeConfig asks for
-// already is not added: Multus says a pod's "ips" in both places.
+// every static address whose subnet contains it. It skips requests of
+// runtimeConfig: Multus passes a pod's "ips" in both places.
 func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 	if a.IP != "" {
 		for item := range strings.SplitSeq(string(a.IP), ",") {

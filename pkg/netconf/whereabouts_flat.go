@@ -12,7 +12,7 @@ import (
 )
 
 // fillFromFlatFile finds the flat file and fills the keys that are empty in w
-// from it. It gives the file's path, or "" when there is none.
+// from it. It returns the file's path, or "" if there is none.
 func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
 	if w.ConfigurationPath != "" {
 		places = append([]string{w.ConfigurationPath}, places...)
@@ -35,8 +35,8 @@ func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
 	return "", nil
 }
 
-// readFlatFile returns nil when there is no such file. A directory is none:
-// "configuration_path" names the directory of "nodename" as well.
+// readFlatFile returns nil if there is no such file. A directory counts as
+// missing: "configuration_path" also names the directory of "nodename".
 func readFlatFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -58,8 +58,8 @@ func readFlatFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// fill takes from the flat file what is empty in w. Whether ranges overlap is
-// never the flat file's to say: false cannot be told from absent.
+// fill takes the keys that are empty in w from the flat file, except whether
+// ranges overlap: false cannot be distinguished from absent.
 func (w *whereaboutsIPAM) fill(flat *whereaboutsIPAM) {
 	or(&w.Range, flat.Range)
 	if !w.RangeStart.addr.IsValid() {

@@ -2,7 +2,7 @@ package netconf
 
 import "net/netip"
 
-// Gateways lists the addresses that must not be handed out: the gateway and
+// Gateways returns the addresses that must not be assigned: the gateway and
 // those of routes; none with allow_gateway.
 func (c *Whereabouts) Gateways() []netip.Addr {
 	if c.AllowGateway {

@@ -37,8 +37,8 @@ func (c *Whereabouts) readRanges(ipam *whereaboutsIPAM) error {
 	return nil
 }
 
-// readRange understands "network/len" and "start-end/len". The second form
-// carries its own bounds.
+// readRange reads "network/len" and "start-end/len". The second form contains
+// its bounds.
 func readRange(text string, start, end netip.Addr, exclude []string) (WhereaboutsRange, error) {
 	r := WhereaboutsRange{Start: start, End: end, ExcludeText: exclude}
 	cidr := text
@@ -87,14 +87,14 @@ func excludedBlock(text string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, addr.BitLen()), true
 }
 
-// addrOf converts, and makes an IPv4-mapped address an IPv4 one. nil gives the
-// invalid address.
+// addrOf converts ip, and an IPv4-mapped address to IPv4. For nil it returns
+// the zero Addr.
 func addrOf(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }
 
-// sloppyIP is a bound that is ignored when it is not an address.
+// sloppyIP is a bound that is ignored if it is not an address.
 type sloppyIP struct{ addr netip.Addr }
 
 func (s *sloppyIP) UnmarshalJSON(data []byte) error {
@@ -129,8 +129,8 @@ func sloppyPrefix(text string) (netip.Prefix, bool) {
 	return p, true
 }
 
-// dropLeadingZeros removes every zero that begins a number and is followed by
-// another digit of it.
+// dropLeadingZeros removes every zero that begins a number and precedes another
+// digit of it.
 func dropLeadingZeros(s string) string {
 	var b strings.Builder
 	atStart := true

@@ -187,8 +187,8 @@ func TestWhereaboutsJoinsRequestedAddresses(t *testing.T) {
 	}
 }
 
-// TestWhereaboutsHearsARequestOnce: Multus says the "ips" of a pod in
-// runtimeConfig, if the network has the capability, and in CNI_ARGS always.
+// TestWhereaboutsHearsARequestOnce: Multus passes the "ips" of a pod in
+// runtimeConfig, if the network has the capability, and always in CNI_ARGS.
 func TestWhereaboutsHearsARequestOnce(t *testing.T) {
 	c, err := ParseWhereabouts([]byte(`{"ipam":{},"runtimeConfig":{"ips":["10.0.0.5/24","10.0.0.6"]}}`), "IP=10.0.0.5/24,10.0.0.6,10.0.0.7/24", nil)
 	if err != nil {

@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 )
 
-// The following are facts of a device of the host, such as "0000:3b:00.0", as sysfs has
-// them. They are the same in every network namespace, also while the device's netdev or
-// RDMA device is in a pod.
+// The following methods return facts about a device of the host, such as
+// "0000:3b:00.0", from sysfs. They are the same in every network namespace,
+// also while the device's netdev or RDMA device is in a pod.
 
-// Bound reports whether a driver holds the device. One that was unplugged has
+// Bound reports whether a driver holds the device. An unplugged device has
 // none.
 func (h *Host) Bound(device string) bool { return h.deviceHas(device, "driver") }
 
@@ -29,13 +29,12 @@ func (h *Host) HasOneNIC(device string) bool {
 	return h.deviceHas(device, "physfn") || h.deviceHas(device, "sfnum")
 }
 
-// deviceHas reports whether the directory of a device has an entry, on whatever
-// bus the device is.
+// deviceHas reports whether the directory of a device on any bus has an entry.
 func (h *Host) deviceHas(device, entry string) bool {
 	if !validName(device) {
 		return false
 	}
-	buses, _ := os.ReadDir(filepath.Join(h.Sys, "bus")) // without sysfs nothing is known
+	buses, _ := os.ReadDir(filepath.Join(h.Sys, "bus")) // without sysfs there are no facts
 	for _, bus := range buses {
 		if _, err := os.Lstat(filepath.Join(h.Sys, "bus", bus.Name(), "devices", device, entry)); err == nil {
 			return true

@@ -24,7 +24,7 @@ func TestFactsOfADevice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As in sysfs, links that may lead nowhere where only a part is mounted.
+	// As in sysfs, links that may be dangling if only a part is mounted.
 	for _, name := range []string{
 		"pci/devices/0000:3b:00.0/driver", "pci/devices/0000:3b:00.2/driver", "pci/devices/0000:3b:00.2/physfn",
 		"auxiliary/devices/mlx5_core.sf.4/driver", "virtio/devices/virtio1/driver",
@@ -41,7 +41,7 @@ func TestFactsOfADevice(t *testing.T) {
 		"mlx5_core.sf.4": {bound: true, rdma: true, oneNIC: true},
 		"virtio1":        {bound: true, netdev: true},
 		"0000:99:00.0":   {},
-		// Names that are no device's.
+		// Names that are not of devices.
 		"": {}, ".": {}, "..": {}, "*": {}, "0000:3b:00.?": {}, "../drivers/x": {}, "0000:3b:00.0/../0000:3b:00.2": {}, "\x00": {},
 	} {
 		if got := of(device); got != want {

@@ -1,10 +1,20 @@
-// Package nic answers two questions: which NIC of the host does a selector
-// mean, and may it be lent. It also reads facts of a NIC's device from sysfs.
+// Package nic finds the NIC of the host for a selector, and decides whether it
+// may be lent. It also reads facts about a NIC's device from sysfs.
 //
-// [Host.Select] reads links from pkg/link and device facts from sysfs; where
-// sysfs lies is a field of [Host], so that tests bring their own. Guardrails
-// are a table of rules, each with the key that overrides it, and [Host.Permit]
-// checks the administrator's node file.
+// [Host.Select] reads links from pkg/link and device facts from sysfs; the root
+// of sysfs is a field of [Host], so that tests use their own. Guardrails are a
+// table of rules, each with the key that overrides it, and [Host.Permit] checks
+// the administrator's node file.
 //
-// The package changes nothing, and knows nothing of CNI.
+// The package does not change the machine, and does not know CNI.
+//
+// To select a NIC and check that it may be lent:
+//
+//	n, err := host.Select(nic.Selector{Device: "ens12np0"})
+//	if err != nil {
+//		return err
+//	}
+//	if err := host.Guard(n.Link, allow); err != nil {
+//		return err
+//	}
 package nic

@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// mostNamed bounds the holders that an error names.
+// mostNamed bounds the holders in an error.
 const mostNamed = 3
 
 // functions describes the virtual functions (sriov_numvfs) and subfunctions of the
@@ -43,7 +43,7 @@ func (h *Host) functions(l *link.Link) string {
 	return what + h.heldBy(devices)
 }
 
-// heldBy describes who has been lent which of the devices.
+// heldBy describes the holders of those of the devices that are lent.
 func (h *Host) heldBy(devices []string) string {
 	if h.Holder == nil {
 		return ""
@@ -60,8 +60,9 @@ func (h *Host) heldBy(devices []string) string {
 	return "; " + strings.Join(held, ", ")
 }
 
-// functionDir returns the sysfs directory of the PCI function whose netdev l is,
-// "" if there is none: a subfunction lies below a function, but is another device.
+// functionDir returns the sysfs directory of the PCI function whose netdev l
+// is, "" if there is none: a subfunction is below a function, but is another
+// device.
 func (h *Host) functionDir(l *link.Link) string {
 	switch l.ParentBus {
 	case "pci", "virtio":

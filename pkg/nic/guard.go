@@ -13,26 +13,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// peerKinds are the link kinds that name a peer where others name the link that
-// they lie on. A peer outlives a move; all others die with it or lead nowhere.
+// peerKinds are the link kinds whose IFLA_LINK is a peer instead of the link
+// below. A peer survives a move; all others are destroyed or disconnected.
 var peerKinds = []string{"veth", "netkit", "vxcan"}
 
-// facts are what the guardrails look at.
+// facts are the guardrails' input.
 type facts struct {
-	uplinks []int // indexes of the links that a default route leaves by
+	uplinks []int // indexes of the links of default routes
 	links   []*link.Link
-	// The rest is about the NIC alone.
-	programs  []link.Program // not read if the network allows them
-	inUse     string         // what the host uses it for, "" if unknown
+	// The rest is about the NIC itself.
+	programs  []link.Program // not read if the network overrides that guardrail
+	inUse     string         // the host's use of it, "" if unknown
 	functions string         // its virtual functions and subfunctions, "" if it has none
-	immutable bool           // the kernel moves it to no other netns
+	immutable bool           // the kernel does not move it to another netns
 }
 
 // Guard returns an error if lending l would harm the host, unless the override
-// of that guardrail is in allow. What the kernel does not move has no override.
+// of that guardrail is in allow. There is no override for a link that the
+// kernel does not move.
 //
-// It sees the host netns only: a macvlan on l that is in a pod netns is for the
-// ledger to know.
+// It sees the host netns only: the ledger has the macvlans on l that are in a
+// pod netns.
 func (h *Host) Guard(l *link.Link, allow []string) error {
 	var f facts
 	var err error
@@ -112,11 +113,11 @@ func (f facts) member(l *link.Link) string {
 			return fmt.Sprintf("it belongs to the %s %s", m.Kind, m.Name)
 		}
 	}
-	return "it belongs to another link" // which has just gone
+	return "it belongs to another link" // which has just been removed
 }
 
-// LiesOn returns the index of the link of the same netns that l lies on, and goes
-// down with, or 0.
+// LiesOn returns the index of the link of the same netns on which l is stacked,
+// and with which it goes down, or 0.
 func LiesOn(l *link.Link) int {
 	if l.LowerAway || l.Lower == l.Index || slices.Contains(peerKinds, l.Kind) {
 		return 0

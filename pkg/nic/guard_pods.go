@@ -9,11 +9,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// The following guardrails need facts that the host netns does not show. The caller has
-// them from the ledger or from the RDMA core.
+// The following guardrails need facts that are not visible in the host netns.
+// The caller has them from the ledger or from the RDMA core.
 
-// GuardPodLink returns an error because a link of a pod lies on the NIC, unless
-// that is overridden. kind is the link's, and holder says whose it is.
+// GuardPodLink returns an error because a link of a pod is stacked on the NIC,
+// unless that is overridden. kind is the link's, and holder names its pod.
 func GuardPodLink(nic, kind, holder string, allow []string) error {
 	if slices.Contains(allow, netconf.AllowChildren) {
 		return nil

@@ -14,7 +14,7 @@ import (
 func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 	for name, c := range map[string]struct {
 		guard func(allow []string) error
-		lift  string // the override that lifts it, "" = none
+		lift  string // the override key, "" = none
 		want  []string
 	}{
 		"a pod's macvlan": {

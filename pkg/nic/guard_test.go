@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Kinds that this machine's kernel may not have, as the kernel describes them.
+// Kinds that this machine's kernel may lack, in the kernel's description.
 func TestGuardrails(t *testing.T) {
 	nic := &link.Link{Index: 4, Name: "ens1", Kind: "device", Encap: "ether", ParentDev: "0000:3b:00.0", ParentBus: "pci"}
 	on := func(kind string) []*link.Link { return []*link.Link{nic, {Index: 9, Name: "x", Kind: kind, Lower: 4}} }
@@ -25,7 +25,7 @@ func TestGuardrails(t *testing.T) {
 		l       *link.Link
 		f       facts
 		reason  string // "" = it may be lent
-		lift    string // the override that lifts it, "" = none
+		lift    string // the override key, "" = none
 		mention string
 	}
 	tests := []test{
@@ -87,7 +87,7 @@ func TestGuardrails(t *testing.T) {
 	})
 }
 
-// The same on a real host.
+// The same with real links.
 func TestGuardOfRealLinks(t *testing.T) {
 	const nic = "ens1"
 	for _, c := range []struct {

@@ -17,21 +17,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Host is where the facts of this machine are read.
+// Host has the sources of facts about this machine.
 type Host struct {
-	// Netns is the host netns. The caller closes it.
+	// Netns is the host netns. The caller must close it.
 	Netns *link.Netns
 	// Sys is the root of sysfs, "/sys" but for tests.
 	Sys string
 	// Proc is the root of procfs, "/proc" but for tests.
 	Proc string
-	// Holder, if set, returns who has been lent a device of the host, "" if
-	// nobody has. The device is a PCI address or a name on the auxiliary bus.
+	// Holder, if set, returns the holder of a device of the host, "" if it is
+	// not lent. The device is a PCI address or a name on the auxiliary bus.
 	Holder func(device string) string
 }
 
-// Selector says which NIC is meant. The first field that is set decides, in
-// the order of the fields.
+// Selector selects a NIC. The first field that is set decides, in the order of
+// the fields.
 type Selector struct {
 	Device     string // name or altname of the netdev
 	HWAddr     string // MAC address
@@ -40,7 +40,7 @@ type Selector struct {
 	Aux        string // auxiliary device, "mlx5_core.sf.4"
 }
 
-// IsZero reports whether the selector names nothing.
+// IsZero reports whether no field is set.
 func (s Selector) IsZero() bool { return s == Selector{} }
 
 func (s Selector) String() string {
@@ -60,17 +60,17 @@ func (s Selector) String() string {
 
 // NIC is one network function of the host.
 type NIC struct {
-	// Link is its netdev in the host netns, nil when a userspace driver holds
-	// the function.
+	// Link is its netdev in the host netns, nil if a userspace driver holds the
+	// function.
 	Link *link.Link
 	// PCI is the address of the PCI function at or above the NIC, "" if none.
 	PCI string
-	// Driver is set when a userspace driver (DPDK) holds the function.
+	// Driver is set if a userspace driver (DPDK) holds the function.
 	Driver string
 }
 
-// Key names the NIC on this machine: by its parent device, which is the same
-// in every netns, or else by netns and name.
+// Key identifies the NIC on this machine: by its parent device, which is the
+// same in every netns, or else by netns and name.
 func (n *NIC) Key(host link.NetnsID) string {
 	switch {
 	case n.Link == nil:
@@ -88,8 +88,8 @@ func (n *NIC) Key(host link.NetnsID) string {
 	}
 }
 
-// HasRDMA reports whether the device that l belongs to has an RDMA device, in any
-// network namespace.
+// HasRDMA reports whether the device of l has an RDMA device, in any network
+// namespace.
 func (h *Host) HasRDMA(l *link.Link) bool { return l.HasParent() && h.HasRDMADevice(l.ParentDev) }
 
 // driverOf returns the name of the driver that holds the NIC's device, "" if it
@@ -109,17 +109,17 @@ func (h *Host) driverOf(n *NIC) string {
 	return filepath.Base(driver)
 }
 
-// Of returns the NIC that a link of the host is.
+// Of returns the NIC of a link of the host.
 func (h *Host) Of(l *link.Link) *NIC { return &NIC{Link: l, PCI: h.pciOf(l)} }
 
-// ErrNotFound is wrapped when no NIC matches a selector.
+// ErrNotFound is wrapped if no NIC matches a selector.
 var ErrNotFound = errors.New("no such NIC on this host")
 
-// userspaceDrivers take a function away from the kernel's network stack.
+// userspaceDrivers are drivers that bypass the kernel's network stack.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
-// Select finds the NIC that s means. The error wraps [ErrNotFound] when there
-// is none; a selector that cannot be understood is an error of its own.
+// Select returns the NIC that s selects. The error wraps [ErrNotFound] if there
+// is none; a malformed selector is another error.
 func (h *Host) Select(s Selector) (*NIC, error) {
 	switch {
 	case s.Device != "":
@@ -155,8 +155,8 @@ func (h *Host) byMAC(s Selector) (*NIC, error) {
 	return h.pick(s, func(l *link.Link) bool { return bytes.Equal(l.MAC, mac) })
 }
 
-// pick takes the best of the links that match: one of a device rather than a
-// VLAN or bridge that carries the same MAC, then the oldest.
+// pick returns the best of the matching links: one with a device rather than a
+// VLAN or bridge with the same MAC, then the oldest.
 func (h *Host) pick(s Selector, match func(*link.Link) bool) (*NIC, error) {
 	links, err := h.Netns.Links()
 	if err != nil {
@@ -201,15 +201,15 @@ func (h *Host) byAux(s Selector) (*NIC, error) {
 	return h.byParent(s, filepath.Join("bus/auxiliary/devices", s.Aux))
 }
 
-// byParent finds the netdev of a device, given its directory below sysfs.
+// byParent returns the netdev of a device, given its directory below sysfs.
 //
-// It asks rtnetlink for links with that parent first, because the net/
-// directories of sysfs show another namespace's links when sysfs was mounted
+// It first requests the links with that parent by rtnetlink, because the net/
+// directories of sysfs show another namespace's links if sysfs was mounted
 // there (thick Multus, nested runtimes).
 func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	names := []string{filepath.Base(dir)}
-	// A virtio NIC hangs below its PCI function. A directory that cannot be
-	// read has no such NIC.
+	// A virtio NIC is below its PCI function. A directory that cannot be read
+	// has no such NIC.
 	entries, _ := os.ReadDir(filepath.Join(h.Sys, dir))
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "virtio") {
@@ -232,8 +232,9 @@ func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	if len(candidates) == 0 {
 		return h.found(s, nil, link.ErrNotFound)
 	}
-	// A switchdev function also carries the representors of its VFs: the
-	// uplink is the one that is none. Else the first by name, as upstream.
+	// A switchdev function also has the representors of its VFs: the uplink is
+	// the link that is not a representor. Otherwise it is the first by name, as
+	// in upstream.
 	slices.SortStableFunc(candidates, func(a, b *link.Link) int {
 		return cmp.Or(cmp.Compare(h.representor(a), h.representor(b)), cmp.Compare(a.Name, b.Name))
 	})
@@ -241,7 +242,7 @@ func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 }
 
 // listed returns the links that sysfs lists below a device; kernels before 5.14
-// do not tell a link's parent over rtnetlink.
+// do not report a link's parent over rtnetlink.
 func (h *Host) listed(dir string, below []string) []*link.Link {
 	dirs := []string{filepath.Join(h.Sys, dir, "net")}
 	for _, b := range below {
@@ -251,8 +252,8 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 	for _, d := range dirs {
 		entries, _ := os.ReadDir(d)
 		for _, e := range entries {
-			// One that has another parent only has the same name here as the
-			// device's netdev has in the namespace that sysfs shows.
+			// A link with another parent only has the same name here as the
+			// device's netdev in the namespace that sysfs shows.
 			if l, err := h.Netns.ByName(e.Name()); err == nil && !l.HasParent() {
 				found = append(found, l)
 			}
@@ -261,7 +262,7 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 	return found
 }
 
-// The expressions are made when they are needed, which is seldom: a plugin is a
+// The expressions are compiled on first use, which is rare: a plugin is a
 // process that starts for each call.
 var (
 	representorPort = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`) })
@@ -270,7 +271,7 @@ var (
 	})
 )
 
-// representor is 1 for the representor of a VF or SF, else 0.
+// representor returns 1 for the representor of a VF or SF, else 0.
 func (h *Host) representor(l *link.Link) int {
 	port, err := os.ReadFile(filepath.Join(h.Sys, "class/net", l.Name, "phys_port_name"))
 	if err == nil && representorPort().Match(bytes.TrimSpace(port)) {
@@ -311,8 +312,8 @@ func (h *Host) IsAux(id string) bool {
 	return validName(id) && exists(filepath.Join(h.Sys, "bus/auxiliary/devices", id))
 }
 
-// validName reports whether id can be a directory of sysfs: ids come from the
-// runtime and must not climb.
+// validName reports whether id can be a directory of sysfs: IDs come from the
+// runtime and must not contain a path.
 func validName(id string) bool {
 	return id != "" && id != "." && id != ".." && !strings.ContainsAny(id, "/\x00")
 }

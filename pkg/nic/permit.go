@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Permit returns an error if the administrator's node file does not open the NIC
-// to networks, or one of the guardrails that allow overrides.
+// Permit returns an error if the administrator's node file does not permit
+// networks to use the NIC, or to override one of the guardrails in allow.
 func (h *Host) Permit(n *NIC, file *netconf.NodeFile, allow []string) error {
 	name, names := n.PCI, []string(nil)
 	if n.Link != nil {

@@ -21,9 +21,9 @@ const (
 	aux       = "mlx5_core.sf.4"
 )
 
-// machine makes a host netns with veth NICs, and a sysfs that says that they
-// belong to devices. (Virtual links have no parent in rtnetlink, as all links
-// before Linux 5.14; so the ways through sysfs are taken.)
+// machine makes a host netns with veth NICs, and a sysfs in which they belong
+// to devices. (Virtual links have no parent in rtnetlink, like all links before
+// Linux 5.14, so the code uses sysfs.)
 func machine(t *testing.T) *Host {
 	t.Helper()
 	host, wire := testnet.NewNetns(t, "host"), testnet.NewNetns(t, "wire")
@@ -147,7 +147,7 @@ func TestSelectByMACPrefersTheDevice(t *testing.T) {
 	host.IP("link", "set", "ens1", "address", "02:00:00:00:00:01")
 	host.IP("link", "add", "mv0", "link", "ens1", "type", "macvlan", "mode", "passthru")
 	h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-	// Neither has a parent here: the older one is meant.
+	// Neither has a parent here, so the older one is selected.
 	if got, err := h.Select(Selector{HWAddr: "02:00:00:00:00:01"}); err != nil || got.Link.Name != "ens1" {
 		t.Errorf("%+v, %v", got, err)
 	}

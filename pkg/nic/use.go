@@ -14,9 +14,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// use describes what the host itself uses l for, "" if nothing is known. The host
-// uses l if an established TCP connection has one of its addresses (kubelet's to
-// the API server has the node's InternalIP), or if the route to the server of
+// use describes the host's own use of l, "" if none is known. The host uses l
+// if an established TCP connection has one of its addresses (kubelet's to the
+// API server has the node's InternalIP), or if the route to the server of
 // mounted storage leaves by it. A listening socket does not count.
 func (h *Host) use(l *link.Link) (string, error) {
 	c, err := h.Netns.ConnectionOf(l.Index)
@@ -73,7 +73,7 @@ func (h *Host) storage() []storage {
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
-				continue // it has just gone
+				continue // it has just been removed
 			}
 			if ip, ok := serverOf(string(text)); ok {
 				found = append(found, storage{class.what, ip})
@@ -108,7 +108,7 @@ func serverOf(text string) (netip.Addr, bool) {
 //	v4 0a010001  801   2 10.1.0.1
 func (h *Host) nfs() []storage {
 	var text []byte
-	_ = h.Netns.Do(func() (err error) { // without NFS there is none
+	_ = h.Netns.Do(func() (err error) { // without NFS the file is missing
 		text, err = os.ReadFile(filepath.Join(h.Proc, "thread-self/net/nfsfs/servers"))
 		return err
 	})

@@ -33,7 +33,7 @@ func connect(t *testing.T, from *testnet.Netns, own string, to *testnet.Netns, a
 	}
 	from.Inside(func() {
 		if host == "" {
-			host = "10.0.0.5" // of the host, to a socket of both families
+			host = "10.0.0.5" // the host's address, for a socket of both families
 		}
 		c, dialErr := d.Dial("tcp", net.JoinHostPort(host, port))
 		if err = dialErr; err == nil {
@@ -174,8 +174,8 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 	}
 }
 
-// A link that the kernel does not move is refused before anything is tried, and
-// no key overrides that.
+// A link that the kernel does not move is refused first, and no key overrides
+// that.
 func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 	host := testnet.NewNetns(t, "host")
 	host.Batch(nil, "link add br0 type bridge", "link add a0 type veth peer name b0")
@@ -220,7 +220,8 @@ func TestFunctionsBelowANIC(t *testing.T) {
 	if got := pf(); !strings.HasPrefix(got, "2 virtual functions") || !strings.HasSuffix(got, "; 0000:3b:00.2 is lent to pod a/b") {
 		t.Errorf("%q", got)
 	}
-	// A subfunction of a function with others is none that others depend on.
+	// A subfunction of a function with other subfunctions has no dependents
+	// itself.
 	symlink(t, "/dev/null", filepath.Join(h.Sys, "bus/pci/devices", pciKernel, aux, "sfnum"))
 	if got := h.functions(linkOf("auxiliary", aux)); got != "" {
 		t.Errorf("of a subfunction: %q", got)

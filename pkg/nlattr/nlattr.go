@@ -1,11 +1,15 @@
-// Package nlattr reads and writes netlink attributes (struct nlattr, netlink(7)):
-// rtnetlink's, generic netlink's and those of RDMA.
+// Package nlattr reads and writes netlink attributes (struct nlattr,
+// netlink(7)): those of rtnetlink, generic netlink and RDMA.
 //
-// What it reads may be malformed: a record can be changed, and a pod can make a link
-// that the kernel describes wrongly. So the package never panics, and returns what
-// comes before the damage. nl.ParseRouteAttr of
-// vishvananda/netlink does neither: it panics when the padding of the last
-// attribute is missing ("05 00 01 00 09").
+// Its input may be malformed: a record can be edited, and a pod can make a link
+// that the kernel describes wrongly. So the package never panics, and returns
+// the attributes before the damage. nl.ParseRouteAttr of vishvananda/netlink
+// panics if the padding of the last attribute is missing ("05 00 01 00 09").
+//
+// To read a string attribute of a message:
+//
+//	_, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfInfomsg)
+//	name := attrs.Text(unix.IFLA_IFNAME)
 package nlattr
 
 import (
@@ -15,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMalformed is returned for bytes that are no attributes.
+// ErrMalformed is returned for bytes that are not attributes.
 var ErrMalformed = errors.New("malformed netlink message")
 
 // flags are the bits of the kernel's nla_type that are not the type.
@@ -57,7 +61,7 @@ func ParseMessage(m []byte, size int) (header []byte, attrs Attrs, err error) {
 	return m[:size], attrs, err
 }
 
-// Marshal returns a header with the attributes behind it: the reverse of
+// Marshal returns a header followed by the attributes: the inverse of
 // [ParseMessage].
 func Marshal(header []byte, attrs Attrs) []byte {
 	m := append([]byte(nil), header...)
@@ -70,7 +74,7 @@ func Marshal(header []byte, attrs Attrs) []byte {
 	return m
 }
 
-// Align returns n, or the next number at which an attribute may begin.
+// Align returns n, or the next offset at which an attribute may begin.
 func Align(n int) int { return (n + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1) }
 
 // Get returns the value of the first attribute of a type, and reports whether

@@ -76,7 +76,7 @@ func TestDamageIsAnErrorAndWhatComesBeforeIsRead(t *testing.T) {
 			t.Errorf("%s: %d attributes, error %v", name, len(attrs), err)
 		}
 	}
-	// The padding behind the last one may be missing.
+	// The padding after the last one may be missing.
 	if attrs, err := Parse([]byte{5, 0, 1, 0, 9}); err != nil || len(attrs) != 1 {
 		t.Errorf("%v, error %v", attrs, err)
 	}
@@ -102,7 +102,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was understood comes back with the same meaning.
+		// Parsed attributes keep their meaning.
 		again := Marshal(header, attrs)
 		h, a, err := ParseMessage(again, int(size))
 		if err != nil || !bytes.Equal(h, header) || len(a) != len(attrs) {

@@ -11,23 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostLinks is how many symbolic links of one path are followed, as by the
-// kernel (path_resolution(7)).
+// mostLinks bounds the symbolic links of one path, as in the kernel
+// (path_resolution(7)).
 const mostLinks = 40
 
-// Check fails if a user other than root and that of this process can have put
-// there what lies at path. As in sshd(8) and sudo(8), what lies there and each
-// directory on the way must belong to one of the two, and nobody else may write to
-// it. So nobody else can change it later either. A directory on the way may be
-// writable for all if it is sticky, as /tmp is: what belongs to root stays there
+// Check fails if a user other than root and that of this process can have
+// written the file at path. As in sshd(8) and sudo(8), the file and each
+// directory on the way must belong to one of the two, and no other user may
+// write to it, so none can change it later either. A directory on the way may
+// be writable for all if it is sticky, as /tmp is: root's files stay there
 // (inode(7)). Symbolic links follow the same rules.
 //
 // The error wraps [fs.ErrNotExist] if a part of the path is missing, and the part
 // that exists is safe.
 func Check(path string) error { return check(path, 0o022) }
 
-// CheckExceptGroups is [Check], but groups may write, as the group of the system
-// log may write to /var/log on Debian.
+// CheckExceptGroups is [Check], but groups may write, like the group of the
+// system log in /var/log on Debian.
 func CheckExceptGroups(path string) error { return check(path, 0o002) }
 
 func check(path string, forbidden fs.FileMode) error {
@@ -65,7 +65,7 @@ func check(path string, forbidden fs.FileMode) error {
 		}
 		var st unix.Statfs_t
 		if err = unix.Statfs(at, &st); err == nil && st.Type == unix.PROC_SUPER_MAGIC {
-			// It does not lead where it reads (proc_pid_root(5)).
+			// Its target is not its text (proc_pid_root(5)).
 			if info, err = os.Stat(next); err == nil {
 				err = safe(next, info, forbidden)
 			}
@@ -81,8 +81,8 @@ func check(path string, forbidden fs.FileMode) error {
 	return err
 }
 
-// safe fails if others can write to what lies at path, or can give themselves that
-// right.
+// safe fails if others can write to the file at path, or can give themselves
+// that right.
 func safe(path string, info fs.FileInfo, forbidden fs.FileMode) error {
 	mode := info.Mode()
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {

@@ -56,12 +56,12 @@ func TestCheck(t *testing.T) {
 		"another's link": {func(d string) (string, error) {
 			return d + "/link", errors.Join(os.Mkdir(d+"/real", 0o700), os.Symlink("real", d+"/link"), os.Lchown(d+"/link", other, other))
 		}, "/link belongs to user"},
-		".. behind a link": {func(d string) (string, error) { // the parent of where it leads
+		".. behind a link": {func(d string) (string, error) { // the parent of the target
 			return d + "/link/../safe", errors.Join(os.MkdirAll(d+"/open/in", 0o700), os.MkdirAll(d+"/open/safe", 0o700), os.Mkdir(d+"/safe", 0o700),
 				os.Chmod(d+"/open", 0o777), os.Symlink(d+"/open/in", d+"/link"))
 		}, "/open may be written"},
 		"a loop": {func(d string) (string, error) { return d + "/loop", os.Symlink("loop", d+"/loop") }, "too many levels of symbolic links"},
-		"a link of the kernel": {func(d string) (string, error) { // another process's root, where it reads "/"
+		"a link of the kernel": {func(d string) (string, error) { // another process' root, whose text is "/"
 			return "/proc/self/root" + d, nil
 		}, ""},
 		"a link of the kernel to what is not": {func(d string) (string, error) {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadEach calls f, in lexical order, with the content of each file that [Dir.List]
-// would list, or with the error of [Dir.Read]. It passes over a file that is removed
-// meanwhile. The content is valid until f returns.
+// ReadEach calls f, in lexical order, with the content of each file that
+// [Dir.List] would list, or with the error of [Dir.Read]. It skips a file that
+// is removed meanwhile. The content is valid until f returns.
 //
 // An ADD reads all records of its node, which may be hundreds, so a file takes four
 // system calls here; List and Read make ten.
@@ -49,9 +49,9 @@ var (
 	errNoFile    = fmt.Errorf("it is no regular file: %w", ErrNotOurs)
 )
 
-// readInto reads the file name of the directory dir into buffer, which it replaces
-// where that is too small. name is a directory entry's, and so leads to no other
-// directory.
+// readInto reads the file name of the directory dir into buffer, which it
+// replaces if that is too small. name is a directory entry's, so it cannot lead
+// to another directory.
 func readInto(buffer *[]byte, dir int, name string) ([]byte, error) {
 	fd, err := again(func() (int, error) {
 		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -91,7 +91,7 @@ func readInto(buffer *[]byte, dir int, name string) ([]byte, error) {
 	return data, nil
 }
 
-// again calls f until no signal interrupts it.
+// again calls f until it is not interrupted by a signal.
 func again(f func() (int, error)) (int, error) {
 	for {
 		if n, err := f(); !errors.Is(err, unix.EINTR) {

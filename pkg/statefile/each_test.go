@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// ReadEach must agree with List and Read, whatever is in the directory.
+// ReadEach must agree with List and Read for any directory.
 func TestReadEachIsListAndRead(t *testing.T) {
 	d := openAt(t, filepath.Join(t.TempDir(), "state"))
 	path := func(name string) string { return filepath.Join(d.Path(), name) }

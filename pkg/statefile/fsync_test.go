@@ -13,8 +13,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// After a power cut only synced data is left. Here fsync fails: every durable change
-// must fail too, and a file must not get its name before its content is on disk.
+// After a power cut only synced data is left. Here fsync fails: every durable
+// change must fail too, and a file must not get its name before its content is
+// on disk.
 func TestDurableChangesAreSynced(t *testing.T) {
 	d := openAt(t, testnet.OnDisk(t))
 	for _, name := range []string{"old", "aside", "gone", "from"} {
@@ -88,7 +89,7 @@ func withoutFsync(t *testing.T, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		// Without it only root may install a filter.
+		// Without no_new_privs only root may install a filter.
 		err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 		if err == nil {
 			err = unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)

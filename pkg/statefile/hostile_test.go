@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// Whatever lies in a file's place, nobody waits for it, follows it out of the
-// directory, or changes what it leads to.
+// No file of another type may block the reader, lead out of the directory, or
+// have its target changed.
 func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 	for name, plant := range map[string]func(path, canary string) error{
 		"a FIFO":                    func(p, _ string) error { return syscall.Mkfifo(p, 0o600) },
@@ -26,7 +26,7 @@ func TestWhatIsNoFileIsRefusedAtOnce(t *testing.T) {
 		for verb, do := range map[string]func(d *Dir) error{
 			"Read": func(d *Dir) error { _, err := d.Read("x"); return err },
 			"ReadEach": func(d *Dir) error {
-				failed := errors.New("as it should be") // a directory is passed over
+				failed := errors.New("as it should be") // as expected; a directory is skipped
 				return errors.Join(d.ReadEach("x", func(_ string, _ []byte, err error) { failed = err }), failed)
 			},
 			"OpenFile": func(d *Dir) error { _, err := d.OpenFile("x", os.O_RDWR|os.O_CREATE); return err },

@@ -13,12 +13,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// ErrBusy is wrapped by what [Dir.TryLock] returns when another process, or
+// ErrBusy is wrapped by the error of [Dir.TryLock] if another process, or
 // another [Lock] of this one, holds the lock.
 var ErrBusy = errors.New("locked by another process")
 
-// Lock is a held flock(2) on a file. The kernel drops it when the process
-// ends, however it ends, so that a lock never outlives its holder.
+// Lock is a held flock(2) on a file. The kernel releases it when the process
+// ends, even if it is killed, so that a lock never outlives its holder.
 type Lock struct {
 	file *os.File
 	dir  *Dir
@@ -47,9 +47,8 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 }
 
 // Lock takes the exclusive lock name and waits for it until ctx ends. Waiters
-// get it in the order in which they came: hundreds of processes may wait for
-// one lock, and if they asked for it again and again, the asking would be all
-// that the machine does.
+// get it in the order of their arrival: hundreds of processes may wait for one
+// lock, and polling would use up the machine.
 func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 	for {
 		l, err := d.TryLock(name)
@@ -69,9 +68,9 @@ func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 	}
 }
 
-// wait blocks until f is locked. flock(2) cannot be interrupted: when ctx ends
-// first, the thread that waits in it stays behind, and gives back what it gets.
-// f belongs to the caller only if wait succeeds.
+// wait blocks until f is locked. flock(2) cannot be interrupted: if ctx ends
+// first, the waiting thread stays behind, and releases the lock when it gets
+// it. f belongs to the caller only if wait succeeds.
 func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 	var err error
 	done := make(chan struct{})
@@ -113,9 +112,9 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// held returns the lock of the locked file f, or nil when f is no longer what
-// name names: whoever unlocked before us may have removed the name, and a lock
-// on a file that nobody else can open protects nothing. f is then closed.
+// held returns the lock of the locked file f, or nil if name is no longer f:
+// the holder before may have removed the name, and a lock on a file that no one
+// else can open protects nothing. f is then closed.
 func (d *Dir) held(f *os.File, name string) (*Lock, error) {
 	opened, err := f.Stat()
 	if err == nil {
@@ -125,7 +124,7 @@ func (d *Dir) held(f *os.File, name string) (*Lock, error) {
 		case err == nil && os.SameFile(opened, named):
 			return &Lock{file: f, dir: d, name: name}, nil
 		case err == nil && named.Mode().Type() == fs.ModeSymlink:
-			err = errSymlink // it would lead to the same file for ever
+			err = errSymlink // it would lead to the same file forever
 		case errors.Is(err, fs.ErrNotExist):
 			err = nil
 		}
@@ -140,8 +139,8 @@ func (d *Dir) held(f *os.File, name string) (*Lock, error) {
 // Unlock releases the lock and leaves its file for the next holder.
 func (l *Lock) Unlock() error { return l.release() }
 
-// release unlocks before it closes: a child that is being started right now
-// still has the file open, and with it the lock.
+// release unlocks before it closes: a child that is being started just now
+// still has the file open, and thereby the lock.
 func (l *Lock) release() error {
 	return errors.Join(flock(l.file, unix.LOCK_UN), l.file.Close())
 }

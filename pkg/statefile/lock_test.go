@@ -80,7 +80,7 @@ func TestWaitForALockEndsWithItsContext(t *testing.T) {
 	if err := l.Unlock(); err != nil {
 		t.Fatal(err)
 	}
-	// The waiter that was left behind gives back what it got.
+	// The abandoned waiter releases the lock when it gets it.
 	ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if l, err = d.Lock(ctx, "lock"); err != nil {

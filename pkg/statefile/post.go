@@ -12,10 +12,10 @@ import (
 )
 
 // Post makes the file name with data and returns the lock on it. The file
-// appears whole and locked already, so that whoever sees it can tell by
-// [Dir.Held] whether the process that posted it still lives. It is not fsynced:
-// it means nothing without that process. An existing name is an error that
-// wraps [fs.ErrExist].
+// appears complete and locked already, so that others can determine by
+// [Dir.Held] whether the process that posted it still lives. It is not synced:
+// it is worthless without that process. An existing name is an error that wraps
+// [fs.ErrExist].
 func (d *Dir) Post(name string, data []byte) (*Lock, error) {
 	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
 	f, err := d.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
@@ -39,8 +39,8 @@ func (d *Dir) Post(name string, data []byte) (*Lock, error) {
 	return &Lock{file: f, dir: d, name: name}, nil
 }
 
-// Held reports whether some process holds the lock on the file name. Nobody holds
-// one on a file that does not exist.
+// Held reports whether some process holds the lock on the file name. A missing
+// file is not locked.
 func (d *Dir) Held(name string) (bool, error) {
 	f, err := d.OpenFile(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,5 +60,5 @@ func (d *Dir) Held(name string) (bool, error) {
 	return false, nil
 }
 
-// Withdraw removes the file under the lock, which is still to be given back.
+// Withdraw removes the file. The lock must still be released.
 func (l *Lock) Withdraw() error { return l.dir.Remove(l.name) }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// childOf names, in the environment of a test that was executed again as
-// another process, the directory to work in.
+// childOf is the environment variable of a test that was executed again as
+// another process. It has the directory to work in.
 const childOf = "RAIL_STATEFILE_CHILD"
 
 func child(t *testing.T, dir string) *exec.Cmd {
@@ -43,7 +43,7 @@ func asChild(t *testing.T) (d *Dir, is bool) {
 	return d, true
 }
 
-// A process that does nothing but write is killed again and again.
+// A process that only writes is killed repeatedly.
 func TestAKilledWriterLeavesOneWholeContent(t *testing.T) {
 	if d, is := asChild(t); is {
 		for round := 1; ; round++ {
@@ -68,7 +68,7 @@ func TestAKilledWriterLeavesOneWholeContent(t *testing.T) {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				// Until it has written, and then for a random moment.
+				// Until it has written, and then for a random time.
 				for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 					if data, err := d.Read("file"); err == nil && !bytes.Equal(data, content(0)) {
 						wrote++
@@ -177,7 +177,7 @@ func TestALockEndsWithItsProcess(t *testing.T) {
 	}
 }
 
-// Between fork and exec a child has every file of its parent open, and with it
+// Between fork and exec a child has every open file of its parent, and thereby
 // the parent's locks.
 func TestUnlockWhileChildrenStart(t *testing.T) {
 	d := openTemp(t)

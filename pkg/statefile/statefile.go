@@ -26,8 +26,8 @@ const (
 	fileMode fs.FileMode = 0o600
 
 	tmpPrefix = ".tmp-"
-	// maxFile bounds what Read takes into memory, and what Write writes; a record
-	// is a few kB.
+	// maxFile bounds the files that Read reads and Write writes; a record is a
+	// few kB.
 	maxFile = 8 << 20
 )
 
@@ -40,10 +40,10 @@ type Dir struct {
 }
 
 // Open opens path, which must be absolute, and makes it with mode 0700 if it
-// does not exist. It refuses a path whose last element is not a directory, or
-// one that another user owns or may write to, and one below such a directory
-// ([safepath.Check]), because a record there could be forged: it names programs
-// that are run.
+// does not exist. It refuses a path whose last element is not a directory, a
+// directory that another user owns or may write to, and one below such a
+// directory ([safepath.Check]), because a record there could be forged: it
+// names programs that are run.
 func Open(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "state directory %q is not an absolute path", path),
@@ -60,7 +60,7 @@ func Open(path string) (*Dir, error) {
 	return openExisting(path)
 }
 
-// OpenExisting opens path like [Open], but does not make it: a missing
+// OpenExisting opens path like [Open], but does not create it: a missing
 // directory is an error that wraps [fs.ErrNotExist].
 func OpenExisting(path string) (*Dir, error) { return openExisting(path) }
 
@@ -81,7 +81,7 @@ func openExisting(path string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Last, because the errors of opening say more.
+	// Last, because the errors of opening are more useful.
 	if err := safepath.Check(path); err != nil {
 		return nil, errors.Join(unsafeError(path, err), root.Close())
 	}
@@ -93,8 +93,8 @@ func unsafeError(path string, err error) error {
 		"keep it below directories that only root may write to, as /run")
 }
 
-// trusted makes a Dir of root, unless others could forge what is in it. It
-// looks at what was opened: path may lead elsewhere by now.
+// trusted makes a Dir of root, unless others could forge its content. It checks
+// the opened directory, because path may have another target by now.
 func trusted(root *os.Root, path string, durable bool) (*Dir, error) {
 	info, err := root.Stat(".")
 	if err != nil {
@@ -116,7 +116,8 @@ func openError(path string, err error) error {
 	return failure.WithCure(failure.Wrap(err, failure.IO, "state directory %s", path), "make it writable for root, or configure another place")
 }
 
-// onTmpfs reports whether path lies on a file system that is gone after a reboot.
+// onTmpfs reports whether path is on a file system that does not survive a
+// reboot.
 func onTmpfs(path string) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -125,18 +126,18 @@ func onTmpfs(path string) bool {
 	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 }
 
-// Close releases the directory. Locks taken through it stay held.
+// Close releases the directory. It does not release its locks.
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Path returns the directory's path, for messages.
 func (d *Dir) Path() string { return d.path }
 
-// Durable reports whether files here outlive a reboot: the directory is not on
-// tmpfs, and writes are fsynced.
+// Durable reports whether files here survive a reboot: the directory is not on
+// tmpfs, and writes are synced.
 func (d *Dir) Durable() bool { return d.durable }
 
 // Sub opens the directory name below d, and makes it if it does not exist. It
-// refuses what [Open] refuses.
+// refuses the same as [Open].
 func (d *Dir) Sub(name string) (*Dir, error) {
 	if err := d.root.Mkdir(name, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, openError(filepath.Join(d.path, name), err)
@@ -146,7 +147,7 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 		}
 	}
 	path := filepath.Join(d.path, name)
-	// OpenRoot follows a link, and waits for the other end of a FIFO.
+	// OpenRoot follows a link, and blocks on a FIFO.
 	if info, err := d.root.Lstat(name); err == nil && !info.IsDir() {
 		return nil, openError(path, fmt.Errorf("it is no directory but %s: %w", info.Mode().Type(), ErrNotOurs))
 	}
@@ -157,7 +158,7 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 	return trusted(root, path, d.durable)
 }
 
-// ErrNotOurs is wrapped when a file cannot be one that [Dir.Write] made.
+// ErrNotOurs is wrapped if a file cannot be one that [Dir.Write] made.
 var ErrNotOurs = errors.New("nothing here makes such a file")
 
 var (
@@ -166,8 +167,9 @@ var (
 )
 
 // Read returns the content of the file name. A missing file is an error that
-// wraps [fs.ErrNotExist]; a symbolic link, which it does not follow, what is no
-// regular file, and a file that is too large wrap [ErrNotOurs].
+// wraps [fs.ErrNotExist]. The errors for a symbolic link, which is not
+// followed, for another file that is not regular, and for a file that is too
+// large wrap [ErrNotOurs].
 func (d *Dir) Read(name string) ([]byte, error) {
 	if d.isSymlink(name) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errSymlink)
@@ -192,14 +194,15 @@ func (d *Dir) isSymlink(name string) bool {
 	return err == nil && info.Mode().Type() == fs.ModeSymlink
 }
 
-// Write puts data under name, in one step: a reader, and a process that comes
-// after a crash, sees the old content or the new one.
+// Write atomically replaces the content of name: a reader, and a process after
+// a crash, sees the old content or the new one.
 func (d *Dir) Write(name string, data []byte) error {
 	if len(data) > maxFile {
 		return failure.WithCure(failure.New(failure.IO, "state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile),
 			"make the configuration that is kept in it smaller")
 	}
-	// Not the process number: containers that share the directory may share it.
+	// Not the process ID: containers that share the directory may have the
+	// same.
 	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
 	if err := d.writeTemp(tmp, data); err != nil {
 		_ = d.root.Remove(tmp)
@@ -245,9 +248,9 @@ func (d *Dir) syncDir() error {
 	return f.Sync()
 }
 
-// Symlink makes name a symbolic link with the given target text. It fails
-// with an error that wraps [fs.ErrExist] if name exists: of several callers,
-// one wins.
+// Symlink makes name a symbolic link with the given target text. It fails with
+// an error that wraps [fs.ErrExist] if name exists: of several concurrent
+// callers one succeeds.
 func (d *Dir) Symlink(target, name string) error {
 	if err := d.root.Symlink(target, name); err != nil {
 		return err
@@ -273,10 +276,11 @@ func (d *Dir) Exists(name string) bool {
 	return err == nil
 }
 
-// OpenFile opens a file below d, as [os.Root.OpenFile], with mode 0600 when it
-// is made. What is no regular file wraps [ErrNotOurs], and is not waited for,
-// as one would for the other end of a FIFO; only "." may be opened to list it.
-// For files that are changed in place (bitmaps); the caller closes it.
+// OpenFile opens a file below d like [os.Root.OpenFile], with mode 0600 if it
+// creates it. For a file that is not regular it returns an error that wraps
+// [ErrNotOurs] without blocking, as an open of a FIFO would; only "." may be
+// opened to list it. It is for files that are changed in place (bitmaps); the
+// caller closes it.
 func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 	f, err := d.root.OpenFile(name, flag|unix.O_NONBLOCK, fileMode)
 	if err != nil {
@@ -340,9 +344,9 @@ func listed(name, suffix string) bool {
 	return strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, tmpPrefix)
 }
 
-// Sweep removes the temporary files that killed processes left: those that
-// nobody has written to for longer than age. A living writer that is slower
-// than that fails, and may write again.
+// Sweep removes the temporary files of killed processes: those that were not
+// written to for longer than age. A living writer that is slower than that
+// fails, and may write again.
 func (d *Dir) Sweep(age time.Duration) error {
 	f, err := d.root.Open(".")
 	if err != nil {
@@ -362,10 +366,10 @@ func (d *Dir) Sweep(age time.Duration) error {
 }
 
 // Name joins parts, at least one, into one file name that no other list of
-// parts gives, and that is none of "", ".", ".." and the temporary names.
-// Letters, digits, '.', '_' and '-' stay (a leading '.' does not), all else is
-// written as %XX, the parts are joined by '@', and a name that would be longer
-// than 200 bytes is cut and ends in the SHA-256 of the whole.
+// parts has, and that is none of "", ".", ".." and the temporary names.
+// Letters, digits, '.', '_' and '-' stay (a leading '.' does not), all other
+// bytes are written as %XX, the parts are joined by '@', and a name longer than
+// 200 bytes is cut and ends with the SHA-256 of the whole.
 func Name(parts ...string) string {
 	escaped := make([]string, len(parts))
 	for i, p := range parts {
@@ -373,7 +377,7 @@ func Name(parts ...string) string {
 	}
 	name := strings.Join(escaped, "@")
 	if name == "" {
-		return "%" // one empty part; elsewhere two digits follow
+		return "%" // one empty part; otherwise two digits follow
 	}
 	const longest = 200
 	if len(name) <= longest {

@@ -61,8 +61,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A directory is nobody's but root's only if nobody else can put another in its
-// place, or could when it was made: so with each directory above it.
+// A directory is root's own only if no other user can replace it, or could when
+// it was made; this holds for each directory above it.
 func TestOpenRefusesADirectoryBelowOneThatOthersMayWrite(t *testing.T) {
 	for name, spoil := range map[string]func(parent string) error{
 		"writable by all, as a volume of a pod": func(p string) error { return os.Chmod(p, 0o777) },
@@ -94,7 +94,7 @@ func TestOpenRefusesADirectoryBelowOneThatOthersMayWrite(t *testing.T) {
 			})
 		}
 	}
-	t.Run("a sticky parent", func(t *testing.T) { // as /tmp
+	t.Run("a sticky parent", func(t *testing.T) { // like /tmp
 		parent := filepath.Join(t.TempDir(), "tmp")
 		if err := errors.Join(os.Mkdir(parent, 0o700), os.Chmod(parent, 0o777|fs.ModeSticky)); err != nil {
 			t.Fatal(err)
@@ -207,7 +207,7 @@ func TestListSeesFilesOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	killed := filepath.Join(d.Path(), tmpPrefix+"1.json") // what a killed writer leaves
+	killed := filepath.Join(d.Path(), tmpPrefix+"1.json") // a killed writer's leftover
 	if err := os.WriteFile(killed, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestFilesAndLinks(t *testing.T) {
 	if _, err := d.Read("file"); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("a huge file: %v", err)
 	}
-	for range 2 { // one that is gone is no error
+	for range 2 { // a missing one is not an error
 		if err := d.Remove("file"); err != nil {
 			t.Error(err)
 		}
@@ -357,7 +357,7 @@ func TestAReadOnlyFileSystem(t *testing.T) {
 
 func content(round int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%08d", round), 2000) }
 
-// whole reports whether data is the content of some round.
+// whole reports whether data is the complete content of a round.
 func whole(data []byte) bool {
 	return len(data) == len(content(0)) && bytes.Equal(data, bytes.Repeat(data[:8], 2000))
 }

@@ -1,8 +1,10 @@
-// Package wait waits: for a time, or for something to become true. Both end with
-// their context.
+// Package wait waits for a time, or for a condition. Both end with their
+// context.
+//
+//	err := wait.Until(ctx, 10*time.Millisecond, func() (bool, error) { return ready(), nil })
 //
 // k8s.io/apimachinery has a package of this name. The plugins do not use it: it
-// brings net/http and klog, and host-device grows from 5.0 to 6.7 MB.
+// depends on net/http and klog, and host-device would grow from 5.0 to 6.7 MB.
 package wait
 
 import (
@@ -16,10 +18,10 @@ import (
 const firstPause = time.Millisecond
 
 // Until calls done until it returns true or an error, or ctx ends. The error is
-// that of done, or of ctx: [Ended] tells which.
+// that of done, or of ctx: [Ended] distinguishes them.
 //
-// It calls done at least once, whatever ctx says: a caller that must not wait has
-// a context that has ended. The pauses between the calls begin at a millisecond
+// It calls done at least once, even if ctx has ended: that is how a caller
+// checks without waiting. The pauses between the calls begin at a millisecond
 // and double up to every.
 func Until(ctx context.Context, every time.Duration, done func() (bool, error)) error {
 	for pause := min(firstPause, every); ; pause = min(2*pause, every) {
@@ -32,7 +34,7 @@ func Until(ctx context.Context, every time.Duration, done func() (bool, error)) 
 	}
 }
 
-// ended is the error of Until when its ctx ends.
+// ended is the error of Until if its ctx ends.
 type ended struct {
 	ctx context.Context
 	error
@@ -40,15 +42,15 @@ type ended struct {
 
 func (e *ended) Unwrap() error { return e.error }
 
-// Ended reports whether err is of an [Until] with ctx that was not done when ctx
-// ended. What done returns may wrap [context.DeadlineExceeded] as well, of a wait
-// of its own.
+// Ended reports whether err is of an [Until] with ctx that was not done when
+// ctx ended. The error of done may wrap [context.DeadlineExceeded] as well, of
+// a wait of its own.
 func Ended(ctx context.Context, err error) bool {
 	var e *ended
 	return errors.As(err, &e) && e.ctx == ctx
 }
 
-// For waits for d. If ctx ends before, it returns the error of ctx.
+// For waits for d. If ctx ends first, it returns the error of ctx.
 func For(ctx context.Context, d time.Duration) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

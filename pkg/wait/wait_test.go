@@ -38,7 +38,7 @@ func TestEndedTellsTheTimeOfAWaitFromThatOfWhatItWaitsFor(t *testing.T) {
 	if Ended(t.Context(), err) || Ended(ctx, nil) {
 		t.Error("it is of another context, or there is no error")
 	}
-	// For example of a lock that another process has.
+	// For example of a lock that another process holds.
 	inner := func() (bool, error) { <-ctx.Done(); return false, fmt.Errorf("busy: %w", ctx.Err()) }
 	if err := Until(ctx, time.Millisecond, inner); err == nil || Ended(ctx, err) {
 		t.Errorf("done failed: %v", err)

@@ -1,6 +1,8 @@
-// Package rdmacni ends what rdma-cni (k8snetworkplumbingwg) began, on nodes that
-// switch over while pods run: its RDMA devices come home, and its records
-// are removed.
+// Package rdmacni ends the attachments of rdma-cni (k8snetworkplumbingwg) on
+// nodes that switch over while pods run: it returns their RDMA devices and
+// removes their records. It is a part of attachments, see [Part]:
+//
+//	rdmacni.Part{Dir: rdmacni.Records}
 package rdmacni
 
 import (
@@ -22,11 +24,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// returnWait bounds the wait for a device that is on its way from a pod that died.
+// returnWait bounds the wait for a device that the kernel is returning from a
+// dead pod.
 const returnWait = 5 * time.Second
 
-// Records is where rdma-cni keeps its records: one file for each attachment, named
-// <network>-<container id>-<ifname>.
+// Records is rdma-cni's directory of records: one file for each attachment,
+// named <network>-<container id>-<ifname>.
 const Records = "/var/lib/cni/rdma"
 
 // record is the content of such a file.
@@ -48,12 +51,12 @@ type Part struct {
 // Name implements [attachment.Part].
 func (Part) Name() string { return "rdma-cni" }
 
-// TakeOver brings the RDMA device of rdma-cni's record home under its name, and
-// removes the record. rdma-cni itself leaves both alone once the pod netns is gone,
-// or fails for ever.
+// TakeOver returns the RDMA device of rdma-cni's record under its name, and
+// removes the record. rdma-cni itself does neither once the pod netns is gone,
+// or fails forever.
 //
-// If neither rdma-cni nor rail-cni has a record, the RDMA devices come home that are in
-// the pod netns and belong to the NIC of its interface.
+// If neither rdma-cni nor rail-cni has a record, TakeOver returns the RDMA
+// devices in the pod netns that belong to the NIC of its interface.
 func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	r, forget := p.read(u)
 	if r != nil {
@@ -69,12 +72,12 @@ func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 }
 
 // read returns rdma-cni's record of the attachment, nil if there is none that
-// can be understood. forget removes the file.
+// is readable. forget removes the file.
 func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	nothing := func() error { return nil }
 	root, err := os.OpenRoot(p.Dir)
 	if err != nil {
-		return nil, nothing // rdma-cni was never here
+		return nil, nothing // rdma-cni was never used here
 	}
 	defer root.Close()
 	name := strings.Join([]string{u.Conf.Name, u.ContainerID, u.IfName}, "-")
@@ -104,9 +107,10 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	return r, forget
 }
 
-// end brings the RDMA device of rdma-cni's record home, from the pod netns
-// (nil if it is gone), or from where the kernel puts it when that netns ends. It is no
-// error if the device is nowhere, or has another holder by now.
+// end returns the RDMA device of rdma-cni's record from the pod netns (nil if
+// it is gone), or from the namespace to which the kernel moves it when that
+// netns ends. It is no error if the device does not exist, or has another
+// holder.
 func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	n := u.Node
 	if rdmadev.HeldByAnother(n, r.DeviceID, u.Key) {
@@ -146,7 +150,8 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	return nil
 }
 
-// endIn brings the device home if it is in ns, and reports whether it was.
+// endIn returns the device to the host if it is in ns, and reports whether it
+// was.
 func endIn(ctx context.Context, n *attachment.Node, r *record, ns *link.Netns) (bool, error) {
 	core, err := rdma.Open(ns)
 	if err != nil {
@@ -175,8 +180,8 @@ func endIn(ctx context.Context, n *attachment.Node, r *record, ns *link.Netns) (
 	return rdmadev.MoveHome(ctx, n, ledger.RDMADevice{Name: name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, ns, n.Netns)
 }
 
-// endUnrecorded brings home the RDMA devices in the pod netns that belong to
-// the NIC of the attachment's interface.
+// endUnrecorded returns the RDMA devices in the pod netns that belong to the
+// NIC of the attachment's interface.
 func endUnrecorded(ctx context.Context, u *attachment.Upstream) error {
 	n, pod := u.Node, u.Pod
 	l, err := pod.ByName(u.IfName)
@@ -194,7 +199,7 @@ func endUnrecorded(ctx context.Context, u *attachment.Upstream) error {
 		return err
 	}
 	defer core.Close()
-	// In shared mode every namespace sees it, and nothing was moved.
+	// In shared mode every namespace sees the device, and it was not moved.
 	if mode, err := core.Mode(); err != nil || mode != rdma.Exclusive {
 		return err
 	}
