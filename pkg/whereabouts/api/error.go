@@ -12,12 +12,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// ErrContended is wrapped by the error of a writer that lost every race until its time
-// was up.
+// ErrContended is wrapped by the error of a writer that lost every race until
+// its deadline.
 var ErrContended = errors.New("others change the pool all the time")
 
-// IsTransient reports whether err is about this process's time or connection, and not
-// about its request: another process may succeed.
+// IsTransient reports whether err is about this process' deadline or
+// connection, and not about its request: another process may succeed.
 func IsTransient(err error) bool {
 	return kube.IsUnavailable(err) || errors.Is(err, ErrContended) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
@@ -45,8 +45,9 @@ func IsLostRace(err error) bool {
 
 const shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// PauseAfterRace waits after a lost race: longer after each race, and for a random time,
-// so that writers do not meet again. lost counts the races; err is that of the last.
+// PauseAfterRace waits after a lost race: longer after each race, and for a
+// random time, so that the writers do not collide again. lost is the number of
+// races; err is the error of the last.
 func PauseAfterRace(ctx context.Context, lost int, err error) error {
 	longest := min(shortestPause<<min(lost, 10), longestPause)
 	if wait.For(ctx, rand.N(longest)) == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// poolsPerPage bounds what one answer holds: a pool may have 1.5 MB.
+// poolsPerPage bounds the size of one answer: a pool may have 1.5 MB.
 const poolsPerPage = 20
 
 // Holding is an entry of a pool that names an address and a holder, with the
@@ -23,25 +23,25 @@ type Holding struct {
 	Key  string
 	Addr netip.Addr
 	Entry
-	// Reservation is the holder's own; nil when there is none. Foreign is
-	// another holder's, where that is known to be of the same address space.
+	// Reservation is the holder's own, nil if there is none. Foreign is another
+	// holder's, if it is known to be of the same address space.
 	Reservation, Foreign *Reservation
-	// Missing is the name of the reservation that other entries of the pool
-	// have and this one lacks.
+	// Missing is the name of the reservation that this entry lacks, although
+	// other entries of the pool have theirs.
 	Missing string
 }
 
-// Survey is what the cluster's address store holds, as one look saw it: first
+// Survey is the content of the cluster's address store, from one read: first
 // the reservations, then the pools. So a reservation without an entry is not
-// one whose ADD was under way.
+// one of an ADD under way.
 type Survey struct {
 	Pools    []*PoolState // by name
 	Holdings []Holding    // by pool and address
-	// Loose are the reservations that belong to no entry, by name. Claimed says
-	// of each whether another holder's entry has the address.
+	// Loose are the reservations without an entry, by name. Claimed reports for
+	// each whether another holder's entry has the address.
 	Loose   []*Reservation
 	Claimed map[string]bool
-	// Errors tell of objects that cannot be read; the others are here.
+	// Errors are about objects that cannot be read; the others are complete.
 	Errors []error
 }
 
@@ -61,7 +61,7 @@ func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	pools := map[string]*PoolState{} // a list that begins anew shows some twice
+	pools := map[string]*PoolState{} // a list that starts again has some twice
 	_, err = client.List(ctx, Pools(client.Namespace()), kube.ListOptions{Limit: poolsPerPage}, func(item []byte) error {
 		p, err := ParsePool(item)
 		if err != nil {
@@ -79,12 +79,12 @@ func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
 	return s, nil
 }
 
-// pair finds out which reservation belongs to which entry.
+// pair assigns the reservations to the entries.
 func (s *Survey) pair(reserved map[string]*Reservation) {
 	own := map[string]bool{}
 	for _, p := range s.Pools {
 		spaces, held := p.spaces(), p.holdings()
-		known := map[string]bool{} // the spaces in which the pool has reservations
+		known := map[string]bool{} // the spaces of the pool's reservations
 		for i := range held {
 			h := &held[i]
 			for _, space := range spaces {
@@ -108,9 +108,9 @@ func (s *Survey) pair(reserved map[string]*Reservation) {
 	}
 }
 
-// lacks sets what an entry without a reservation of its own has in its place.
-// The pool's name alone does not tell its space from its node: only what its
-// other entries have does, or a name that is neither's.
+// lacks sets Foreign or Missing for an entry without a reservation of its own.
+// The pool's name alone does not distinguish its space from its node: only the
+// reservations of its other entries do, or a name without either.
 func (h *Holding) lacks(spaces []string, known map[string]bool, reserved map[string]*Reservation, claimed map[string]bool) {
 	for _, space := range spaces {
 		name := (ipam.Pool{Space: space}).ReservationName(h.Addr)
@@ -126,9 +126,9 @@ func (h *Holding) lacks(spaces []string, known map[string]bool, reserved map[str
 	}
 }
 
-// spaces returns the address spaces that the pool may be of. Its name is
-// "[space-][node-]network", and what stands before the network is either, or
-// both, and may have dashes of its own.
+// spaces returns the possible address spaces of the pool. Its name is
+// "[space-][node-]network", and the part before the network is either, or both,
+// and may have dashes of its own.
 func (p *PoolState) spaces() []string {
 	head, ok := strings.CutSuffix(p.Name, ipam.Pool{Prefix: p.Prefix}.Name())
 	head, dashed := strings.CutSuffix(head, "-")

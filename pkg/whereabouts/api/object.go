@@ -19,22 +19,24 @@ const (
 	Version = "v1alpha1"
 )
 
-// Pools names the IPPools of a namespace; with "" those of all namespaces.
+// Pools returns the resource of the IPPools of a namespace; with "" of all
+// namespaces.
 func Pools(namespace string) kube.Resource { return resource("ippools", namespace) }
 
-// Reservations names the OverlappingRangeIPReservations, as [Pools] does.
+// Reservations returns the resource of the OverlappingRangeIPReservations, like
+// [Pools].
 func Reservations(namespace string) kube.Resource {
 	return resource("overlappingrangeipreservations", namespace)
 }
 
-// Slices names the NodeSlicePools, as [Pools] does.
+// Slices returns the resource of the NodeSlicePools, like [Pools].
 func Slices(namespace string) kube.Resource { return resource("nodeslicepools", namespace) }
 
 func resource(plural, namespace string) kube.Resource {
 	return kube.Resource{Group: Group, Version: Version, Plural: plural, Namespace: namespace}
 }
 
-// TypeMeta names the kind of an object.
+// TypeMeta has the kind of an object.
 type TypeMeta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -44,12 +46,12 @@ func typed(kind string) TypeMeta {
 	return TypeMeta{APIVersion: Group + "/" + Version, Kind: kind}
 }
 
-// Entry is the value of a pool's allocation: who holds the address. Entries
-// whose PodRef is empty are placeholders that nobody touches.
+// Entry is the value of a pool's allocation: the holder of the address. Entries
+// with an empty PodRef are placeholders, which must not be changed.
 type Entry struct {
 	ContainerID string `json:"id"`
 	PodRef      string `json:"podref"`
-	// IfName is empty in entries from before whereabouts 0.8.
+	// IfName is empty in entries of versions before whereabouts 0.8.
 	IfName string `json:"ifname,omitempty"`
 }
 
@@ -58,18 +60,19 @@ func NewEntry(o ipam.Owner) Entry {
 	return Entry{ContainerID: o.ContainerID, PodRef: o.PodRef, IfName: o.IfName}
 }
 
-// Size returns about how many bytes the entry takes in the object, without its key.
+// Size returns the approximate number of bytes of the entry in the object,
+// without its key.
 func (e Entry) Size() int {
 	const frame = 37 // names, quotes, commas
 	return len(e.ContainerID) + len(e.PodRef) + len(e.IfName) + frame
 }
 
-// Owner returns the holder, without the network, which pools do not keep.
+// Owner returns the holder, without the network, which pools do not store.
 func (e Entry) Owner() ipam.Owner {
 	return ipam.Owner{ContainerID: e.ContainerID, PodRef: e.PodRef, IfName: e.IfName}
 }
 
-// IPPool is an IPPool as the server has it.
+// IPPool is an IPPool, in the server's form.
 type IPPool struct {
 	TypeMeta
 	Metadata poolMeta   `json:"metadata"`
@@ -81,7 +84,7 @@ type poolMeta struct {
 	ManagedFields []json.RawMessage `json:"managedFields,omitempty"`
 }
 
-// IPPoolSpec is what an IPPool says of its addresses.
+// IPPoolSpec is the spec of an IPPool.
 type IPPoolSpec struct {
 	Range       string           `json:"range"`
 	Allocations map[string]Entry `json:"allocations"`
@@ -95,26 +98,26 @@ func NewIPPool(name, namespace, cidr string, allocations map[string]Entry) IPPoo
 	}
 }
 
-// PoolState is what one read of an IPPool says.
+// PoolState is an IPPool as it was read.
 type PoolState struct {
 	Name, Namespace string
 	UID, Revision   string
 	// Base is the address that the keys count from: the IP part of spec.range,
-	// with the host bits that somebody may have left in it.
+	// which may have host bits.
 	Base    netip.Addr
 	Prefix  netip.Prefix     // spec.range, masked
 	Entries map[string]Entry // by key, as in the object
 	Bytes   int              // of the object as JSON
-	// Managed says that the server keeps a note, in metadata.managedFields, of
-	// who wrote each single entry.
+	// Managed is set if the server records in metadata.managedFields the writer
+	// of each entry.
 	Managed bool
-	// NoMap says that spec.allocations is missing or null: a patch cannot add
+	// NoMap is set if spec.allocations is missing or null: a patch cannot add
 	// to it.
 	NoMap bool
 }
 
-// ParsePool reads an IPPool. It fails with the code BadRecord if spec.range is
-// no network.
+// ParsePool reads an IPPool. If spec.range is not a network it returns an error
+// of kind BadRecord.
 func ParsePool(data []byte) (*PoolState, error) {
 	var o IPPool
 	if err := json.Unmarshal(data, &o); err != nil {
@@ -136,10 +139,10 @@ func ParsePool(data []byte) (*PoolState, error) {
 }
 
 // Key returns the allocation key of addr: its distance from the pool's base, in
-// decimal. It fails for an address below the base, which no key can name.
+// decimal. It fails for an address below the base, which has no key.
 func (p *PoolState) Key(addr netip.Addr) (string, error) { return offset(p.Base, addr) }
 
-// Addr returns the address that key names. It fails for what is no key of this
+// Addr returns the address of a key. It fails for a key that is not of this
 // pool.
 func (p *PoolState) Addr(key string) (netip.Addr, error) {
 	n, ok := new(big.Int).SetString(key, 10)
@@ -165,8 +168,8 @@ func offset(base, addr netip.Addr) (string, error) {
 	return a.Sub(a, b).String(), nil
 }
 
-// Used returns the set of the addresses that have an entry, placeholders too.
-// Keys that name no address hold none.
+// Used returns the set of the addresses that have an entry, including
+// placeholders. Malformed keys are ignored.
 func (p *PoolState) Used() *ipam.Set {
 	s := new(ipam.Set)
 	for key := range p.Entries {
@@ -177,8 +180,8 @@ func (p *PoolState) Used() *ipam.Set {
 	return s
 }
 
-// Find returns the entry for which match holds; of several, the one with the lowest
-// address. Placeholders are nobody's.
+// Find returns the entry for which match returns true; of several, the one with
+// the lowest address. It skips placeholders.
 func (p *PoolState) Find(match func(netip.Addr, Entry) bool) (netip.Addr, Entry, bool) {
 	var best netip.Addr
 	var found Entry
@@ -195,7 +198,7 @@ func (p *PoolState) Find(match func(netip.Addr, Entry) bool) (netip.Addr, Entry,
 	return best, found, best.IsValid()
 }
 
-// ReadPool returns the named pool of client's namespace, nil when there is none.
+// ReadPool returns the named pool of client's namespace, nil if there is none.
 func ReadPool(ctx context.Context, client *kube.Client, name string) (*PoolState, error) {
 	data, err := client.Get(ctx, Pools(client.Namespace()), name)
 	if kube.IsNotFound(err) {
@@ -207,6 +210,6 @@ func ReadPool(ctx context.Context, client *kube.Client, name string) (*PoolState
 	return ParsePool(data)
 }
 
-// MaxEntries is about how many addresses one pool can hold: its object has 1.5 MiB
-// at the most, and an entry about 150 bytes.
+// MaxEntries is the approximate number of addresses that one pool can hold: its
+// object has at most 1.5 MiB, and an entry about 150 bytes.
 const MaxEntries = 10_000

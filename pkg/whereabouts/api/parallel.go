@@ -2,11 +2,11 @@ package api
 
 import "golang.org/x/sync/errgroup"
 
-// maxConcurrent is how many requests about single objects are under way at once.
+// maxConcurrent is the number of concurrent requests about single objects.
 const maxConcurrent = 16
 
-// NewGroup returns a group for requests about single objects. It runs a bounded number
-// of them at once.
+// NewGroup returns a group for requests about single objects. It runs a bounded
+// number of them concurrently.
 func NewGroup() *errgroup.Group {
 	all := new(errgroup.Group)
 	all.SetLimit(maxConcurrent)

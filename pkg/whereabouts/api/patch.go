@@ -4,18 +4,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// PoolPatch builds a JSON patch of an IPPool. Each operation first tests that the
-// entry is as it was read: the server refuses the whole patch if one is not.
+// PoolPatch builds a JSON patch of an IPPool. Each operation first tests that
+// the entry is unchanged: the server refuses the whole patch if one has
+// changed.
 type PoolPatch struct {
 	Ops   []kube.PatchOp
 	Added map[string]Entry // by key
 
-	// tested are the keys that the patch tests, and removes or replaces. A second
-	// test of one would fail for ever.
+	// tested are the keys that the patch tests, and removes or replaces. A
+	// second test of one would always fail.
 	tested map[string]bool
 }
 
-// Remove removes the entry e. Of several removals of the same key one is enough.
+// Remove removes the entry e. A repeated removal of the same key is ignored.
 func (p *PoolPatch) Remove(key string, e Entry) {
 	if p.tested[key] {
 		return
@@ -46,10 +47,10 @@ func (p *PoolPatch) test(key string, e Entry) {
 	}
 }
 
-// opsToAdd is how many operations Add makes.
+// opsToAdd is the number of operations of Add.
 const opsToAdd = 2
 
-// Add adds the entry e where there is none.
+// Add adds the entry e if the key has none.
 func (p *PoolPatch) Add(key string, e Entry) {
 	if p.Added == nil {
 		p.Added = map[string]Entry{}

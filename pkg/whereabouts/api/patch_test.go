@@ -43,7 +43,7 @@ func TestPatchTestsEachEntryOnceBeforeItChangesIt(t *testing.T) {
 	}
 }
 
-// ordered returns the JSON of a patch with its keys in one order.
+// ordered returns the JSON of a patch with its keys in a fixed order.
 func ordered(t *testing.T, text string) string {
 	t.Helper()
 	var ops []map[string]any

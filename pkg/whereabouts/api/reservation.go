@@ -19,15 +19,15 @@ type Reservation struct {
 	Spec     ReservationSpec `json:"spec"`
 }
 
-// ReservationSpec says who has a reservation.
+// ReservationSpec has the holder of a reservation.
 type ReservationSpec struct {
-	ContainerID string `json:"containerid,omitempty"` // whereabouts 0.7's CRD wants it
+	ContainerID string `json:"containerid,omitempty"` // required by whereabouts 0.7's CRD
 	PodRef      string `json:"podref"`
 	IfName      string `json:"ifname,omitempty"`
 }
 
-// BelongsTo reports whether the reservation is o's. Those from before whereabouts
-// 0.8 have no interface name.
+// BelongsTo reports whether the reservation is o's. Those of versions before
+// whereabouts 0.8 have no interface name.
 func (r ReservationSpec) BelongsTo(o ipam.Owner) bool {
 	return r.PodRef == o.PodRef && (r.IfName == o.IfName || r.IfName == "")
 }
@@ -41,8 +41,8 @@ func NewReservation(name, namespace string, o ipam.Owner) Reservation {
 	}
 }
 
-// CreateReservation makes a reservation for o and returns its UID, or "" if there is
-// one of this name already.
+// CreateReservation creates a reservation for o and returns its UID, or "" if
+// one of this name exists already.
 func CreateReservation(ctx context.Context, client *kube.Client, name string, o ipam.Owner) (uid string, err error) {
 	made, err := client.Create(ctx, Reservations(client.Namespace()), NewReservation(name, client.Namespace(), o))
 	if kube.IsAlreadyExists(err) {
@@ -91,13 +91,13 @@ func EachReserved(ctx context.Context, client *kube.Client, pool ipam.Pool, each
 }
 
 // HiddenFrom returns the addresses of pool's network that have a reservation in
-// its address space, with who has it.
+// its address space, with the reservation's holder.
 func HiddenFrom(ctx context.Context, client *kube.Client, pool ipam.Pool) (map[netip.Addr]string, error) {
 	hidden := map[netip.Addr]string{}
 	_, err := client.List(ctx, Reservations(client.Namespace()), kube.ListOptions{}, func(item []byte) error {
 		var r Reservation
 		if err := json.Unmarshal(item, &r); err != nil {
-			return nil //nolint:nilerr // its name is what counts for an ADD, and it has none
+			return nil //nolint:nilerr // an ADD goes by the name, and this is not one
 		}
 		if addr, ok := ReservedAddr(pool.Space, r.Metadata.Name); ok && pool.Prefix.Contains(addr) {
 			hidden[addr] = r.Spec.PodRef
@@ -107,8 +107,8 @@ func HiddenFrom(ctx context.Context, client *kube.Client, pool ipam.Pool) (map[n
 	return hidden, err
 }
 
-// ReservedAddr returns the address that a reservation is named after, and false
-// if it is of another address space.
+// ReservedAddr returns the address in a reservation's name, and false if that
+// is of another address space.
 func ReservedAddr(space, name string) (netip.Addr, bool) {
 	if space != "" {
 		var ok bool

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// slicePool is a NodeSlicePool. whereabouts' controller makes it, and gives
+// slicePool is a NodeSlicePool. whereabouts' controller makes it, and assigns
 // each node its slice.
 type slicePool struct {
 	Metadata kube.Meta `json:"metadata"`
@@ -58,14 +58,14 @@ func ReadSlice(ctx context.Context, client *kube.Client, name, node string) (net
 		"check that the controller knows the node by this name, and that the range has slices left")
 }
 
-// NodeSlices is a NodeSlicePool: which node has which slice of a range.
+// NodeSlices is a NodeSlicePool: the slices of a range by node.
 type NodeSlices struct {
 	Range string
 	Of    map[string]netip.Prefix // by node
 }
 
-// InspectSlices returns the NodeSlicePools of client's namespace by name: none
-// where the cluster does not know the kind.
+// InspectSlices returns the NodeSlicePools of client's namespace by name, none
+// if the cluster does not know the kind.
 func InspectSlices(ctx context.Context, client *kube.Client) (map[string]*NodeSlices, error) {
 	all := map[string]*NodeSlices{}
 	_, err := client.List(ctx, Slices(client.Namespace()), kube.ListOptions{}, func(item []byte) error {

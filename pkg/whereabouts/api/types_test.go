@@ -20,7 +20,8 @@ var (
 
 var testOwner = ipam.Owner{ContainerID: "some-container", PodRef: "default/pod", IfName: "net1"}
 
-// read decodes data into an object of whereabouts, which must know every field.
+// read decodes data into an object of whereabouts. It fails the test for an
+// unknown field.
 func read[T any](t *testing.T, data []byte) *T {
 	t.Helper()
 	object := new(T)
@@ -41,7 +42,7 @@ func encode(t *testing.T, object any) []byte {
 	return data
 }
 
-// same wants two values to have the same JSON.
+// same fails the test unless two values have the same JSON.
 func same(t *testing.T, what string, ours, theirs any) {
 	t.Helper()
 	if a, b := encode(t, ours), encode(t, theirs); !bytes.Equal(a, b) {

@@ -24,7 +24,7 @@ import (
 type call struct {
 	*Plugin
 	args    *skel.CmdArgs
-	file    *netconf.NodeFile    // nil if there is none; closes all paths if it cannot be read
+	file    *netconf.NodeFile    // nil if there is none; forbids all paths if it cannot be read
 	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
 	confErr error
 	log     *callLog
@@ -32,8 +32,8 @@ type call struct {
 	slice plan.Slice // this node's, if the network uses node slices
 }
 
-// owner returns the attachment. Outside Kubernetes the container stands for the
-// pod.
+// owner returns the attachment. Outside Kubernetes the container takes the
+// place of the pod.
 func (c *call) owner() ipam.Owner {
 	o := ipam.Owner{ContainerID: c.args.ContainerID, IfName: c.args.IfName, PodRef: c.args.ContainerID}
 	if c.conf != nil {
@@ -52,7 +52,7 @@ func (c *call) name() string {
 	return c.conf.Name
 }
 
-// storeName returns which store the config means; "" means that it may have none.
+// storeName returns the config's store; "" means that it may have none.
 func (c *call) storeName() string {
 	switch {
 	case c.conf.Store != "":
@@ -65,7 +65,7 @@ func (c *call) storeName() string {
 	return ""
 }
 
-// open returns the store that the config means, and what closes it.
+// open returns the config's store, and a function that closes it.
 func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	switch c.storeName() {
 	case netconf.StoreLocal:
@@ -96,8 +96,8 @@ func pools(claims []ipam.Claim) []ipam.Pool {
 	return ps
 }
 
-// foreignNetns refuses the plugin's own network namespace before anything is
-// handed out; skel looks only afterwards.
+// foreignNetns refuses the plugin's own network namespace before an address is
+// assigned; skel checks it only afterwards.
 func (c *call) foreignNetns() error {
 	if c.anyNetns() {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// openCluster opens the store of the cluster that kubeconfig leads to, and
-// looks the node's slice up where the config wants slices.
+// openCluster opens the store of kubeconfig's cluster, and reads the node's
+// slice if the config uses slices.
 func (c *call) openCluster(ctx context.Context, kubeconfig string) (*store.Store, error) {
 	s, err := c.connect(kubeconfig, c.conf.StateDir)
 	if err != nil || c.conf.NodeSliceSize == 0 {
@@ -96,8 +96,9 @@ func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	return whole, name, err
 }
 
-// nodeName returns what whereabouts takes for the node's name: the environment
-// variable NODENAME, the file "nodename" in configuration_path, or the host's.
+// nodeName returns the node's name as whereabouts determines it: the
+// environment variable NODENAME, the file "nodename" in configuration_path, or
+// the host's.
 func nodeName(configurationPath string) (string, error) {
 	if name := strings.TrimSpace(os.Getenv("NODENAME")); name != "" {
 		return name, nil
@@ -137,7 +138,7 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	if c.conf.NodeSliceSize == 0 {
 		return s.Release(ctx, c.owner(), c.pools())
 	}
-	if len(noted) > 0 { // the notes know the pool, and cost no request
+	if len(noted) > 0 { // the notes have the pool, without a request
 		return s.Release(ctx, c.owner(), nil)
 	}
 	whole, slices, err := c.sliced()
@@ -148,8 +149,8 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
 }
 
-// releaseAway defers freeing the attachment's addresses to the journal, because the
-// cluster cannot be reached. why is the reason.
+// releaseAway writes the attachment's addresses to the journal, because the
+// cluster is unreachable. why is the reason.
 func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	kubeconfig := c.conf.Kubeconfig
 	neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(why, netconf.ErrClosed)
@@ -170,26 +171,27 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
 }
 
-// freeLater leaves it to the journal to free what the attachment holds in pools
-// of the cluster to which there is no way now, because of why.
+// freeLater writes to the journal that the attachment's addresses in pools of
+// an unreachable cluster must be freed. why is the reason.
 func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
 	c.warn("the addresses are freed later, by the next call of this node that reaches the server", why)
 	return c.journal(stateDir).Add(c.endpoint(kubeconfig), c.owner(), pools)
 }
 
-// journal returns the journal of what stateDir's store could not free.
+// journal returns the journal of stateDir's store.
 func (c *call) journal(stateDir string) store.Journal {
 	return store.Journal{Path: netconf.JournalDir(stateDir)}
 }
 
-// endpoint returns how the journal's replay reaches the cluster of kubeconfig.
+// endpoint returns the endpoint of kubeconfig's cluster for the journal's
+// replay.
 func (c *call) endpoint(kubeconfig string) store.Endpoint {
 	return store.Endpoint{Kubeconfig: kubeconfig, FlatFile: c.flatFile()}
 }
 
-// releaseNoted frees what the node has noted of the attachment in clusters
-// that the config does not lead to, or not any more. If there is no way to one,
-// the journal keeps it.
+// releaseNoted frees the addresses that the node has noted for the attachment
+// in clusters other than the config's. If one is unreachable they go to the
+// journal.
 func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
 	var errs []error
 	for kubeconfig, pools := range store.AllocatedPools(stateDir, c.owner()) {

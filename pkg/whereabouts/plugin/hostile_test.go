@@ -19,8 +19,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// A path that the author of a network wrote is neither waited for nor read
-// without end, and what is no file is not written to.
+// A path that the author of a network wrote must not block, nor be read without
+// end, nor be written to if it is not a regular file.
 func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -59,7 +59,7 @@ func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
 	}
 }
 
-// A log is written to no file but the plugin's own, whatever lies at the path.
+// A log is written only to the plugin's own file, whatever the path links to.
 func TestALogLeadsToNoOtherFile(t *testing.T) {
 	for name, plant := range map[string]func(dir, victim string) (path string, err error){
 		"a symbolic link": func(d, v string) (string, error) { return d + "/log", os.Symlink(v, d+"/log") },
@@ -103,8 +103,8 @@ func TestALogLeadsToNoOtherFile(t *testing.T) {
 	}
 }
 
-// What the node file closes, ADD refuses and DEL passes over: it frees what
-// was handed out before.
+// ADD refuses paths that the node file forbids; DEL ignores them, and frees
+// addresses that were assigned earlier.
 func TestPathsThatTheNodeFileCloses(t *testing.T) {
 	n := newNode(t)
 	outside := filepath.Join(t.TempDir(), "log")
@@ -141,9 +141,9 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 	}
 }
 
-// A file that cannot be read, as while it is being saved, may close what a
-// network names: nothing of that is used until it can be read, neither a
-// credential plugin of its kubeconfig nor its state directory.
+// An unreadable node file, for example while it is being saved, may forbid the
+// paths of a network: none of them is used until it is readable, neither a
+// credential plugin of the kubeconfig nor the state directory.
 func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -166,7 +166,7 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	for name, config := range map[string]string{"a kubeconfig": ofCluster, "a state directory": own, "a state directory, with a mistake": broken} {
 		for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
 			_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), config)
-			asks := verb == "ADD" || verb == "STATUS" // which say what else is wrong
+			asks := verb == "ADD" || verb == "STATUS" // these report other errors first
 			if err == nil || !strings.Contains(err.Error(), file) && !(asks && config == broken) {
 				t.Errorf("%s, %s: %v", name, verb, err)
 			}
@@ -178,7 +178,7 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(file, []byte("paths: [/**]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, config := range []string{own, strings.Replace(ofCluster, netconf.DefaultStateDir, dir+"/state", 1)} { // of which nobody answers
+	for _, config := range []string{own, strings.Replace(ofCluster, netconf.DefaultStateDir, dir+"/state", 1)} { // whose server does not answer
 		if _, err := run(append(a.env("DEL"), netconf.NodeFileEnv+"="+file), config); err != nil {
 			t.Errorf("DEL, when the file can be read: %v", err)
 		}
@@ -189,11 +189,11 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Without a node file nothing that an author can have written is used: no
+// Without a node file, files that an author can have written are not used: no
 // program of a kubeconfig is run, no token is sent to the author's server.
 func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
 	need.Root(t)
-	dir := t.TempDir() // as a volume of the author's pod
+	dir := t.TempDir() // like a volume of the author's pod
 	mark, secret := filepath.Join(dir, "ran"), filepath.Join(t.TempDir(), "secret")
 	var sent atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) }))
@@ -251,13 +251,13 @@ func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
 	}
 }
 
-// config makes a network config without a state directory of the test's own.
+// config returns a network config without a state directory of the test's own.
 func config(keys ...string) string {
 	return `{"cniVersion":"1.1.0","name":"net","type":"macvlan",` + strings.Join(keys, ",") + "}"
 }
 
-// A configuration that is larger than any is refused before an address is given,
-// and no reason to keep one that was.
+// A configuration that is too large is refused before an address is assigned,
+// but a DEL with it still frees one.
 func TestALargeConfigIsRefusedAndEnds(t *testing.T) {
 	n := newNode(t)
 	a := attachment{id: "c1", ifname: "net1"}

@@ -14,21 +14,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
-// callLog writes what a call did to the configured log file. The runtime gets
-// errors on stdout and needs no second copy on stderr.
+// callLog writes a call's log to the configured file. The runtime gets errors
+// on stdout and needs no second copy on stderr.
 type callLog struct {
 	*slog.Logger
 	began time.Time
 }
 
-// levels are whereabouts' names. At "panic", its quietest level, nothing of
-// ours is written.
+// levels are whereabouts' names. At "panic", its quietest level, our log is
+// empty.
 var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "verbose": slog.LevelInfo, "error": slog.LevelError, "panic": slog.LevelError + 4,
 }
 
-// openLog begins the call's log and returns what ends it. Logging never makes a
-// call fail.
+// openLog starts the call's log and returns a function that ends it. A failure
+// of the log does not fail the call.
 func (c *call) openLog(verb string) func() {
 	to := io.Discard
 	closeLog := func() {}
@@ -55,9 +55,9 @@ func (c *call) openLog(verb string) func() {
 	return closeLog
 }
 
-// openLogFile opens a regular file of the plugin's own to append to. A FIFO would
-// block until somebody reads, a relative path depends on the runtime's directory,
-// and a link may lead to any file of the host.
+// openLogFile opens a regular file of the plugin's own to append to. A FIFO
+// would block without a reader, a relative path depends on the runtime's
+// directory, and a link may lead to any file of the host.
 func openLogFile(name string) (*os.File, error) {
 	if !filepath.IsAbs(name) {
 		return nil, fmt.Errorf("log_file %q is not an absolute path", name)
@@ -84,7 +84,7 @@ func openLogFile(name string) (*os.File, error) {
 	return f, nil
 }
 
-// logEnd writes how the call ended.
+// logEnd writes the outcome of the call.
 func (c *call) logEnd(err error) {
 	took := time.Since(c.log.began)
 	if err != nil {
@@ -94,8 +94,8 @@ func (c *call) logEnd(err error) {
 	c.log.Info("done", "took", took)
 }
 
-// warn writes what the caller should know although the call succeeds: to the
-// log, and to stderr, which runtimes keep.
+// warn writes a warning about a call that succeeds to the log, and to stderr,
+// which runtimes keep.
 func (c *call) warn(what string, err error) {
 	c.log.Warn(what, "error", err)
 	_, _ = io.WriteString(c.Stderr, "whereabouts: "+what+": "+err.Error()+"\n")

@@ -49,7 +49,8 @@ func newNode(t testing.TB) *node {
 	return &node{t: t, dir: t.TempDir()}
 }
 
-// config makes a network config at 1.1.0. keys go beside the ipam object.
+// config returns a network config at 1.1.0. keys are put beside the ipam
+// object.
 func (n *node) config(ipam string, keys ...string) string {
 	return n.configAt("1.1.0", ipam, keys...)
 }
@@ -67,7 +68,7 @@ func (n *node) configAt(version, ipam string, keys ...string) string {
 	return c + "}"
 }
 
-// attachment is what the environment says.
+// attachment has the values of the environment.
 type attachment struct{ id, ifname, args string }
 
 func (a attachment) env(verb string) []string {
@@ -77,7 +78,7 @@ func (a attachment) env(verb string) []string {
 	}
 }
 
-// run executes the plugin. An error is what it printed as one.
+// run executes the plugin. It returns the printed error as an error.
 func run(env []string, stdin string) (string, error) {
 	out, _, err := runStderr(env, stdin)
 	return out, err

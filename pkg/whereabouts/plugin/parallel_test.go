@@ -51,12 +51,11 @@ func TestFiveHundredParallelAddsGetFiveHundredAddresses(t *testing.T) {
 	}
 }
 
-// TestKilledAtRandom kills some of many processes somewhere in the middle.
-// Those that answer have addresses of their own, and after a DEL of each
-// nothing is left.
+// TestKilledAtRandom kills some of many processes at random moments. Those that
+// answer have addresses of their own, and after a DEL of each nothing is left.
 func TestKilledAtRandom(t *testing.T) {
 	n := newNode(t)
-	// Two pools that overlap, so that there are reservations to lose.
+	// Two overlapping pools, so that there are reservations to lose.
 	configs := []string{n.config(`{"range":"10.0.0.0/24"}`), n.config(`{"range":"10.0.0.0/16"}`)}
 	rnd := rand.New(rand.NewPCG(3, 4))
 	holder := map[string]string{}
@@ -96,7 +95,7 @@ func TestKilledAtRandom(t *testing.T) {
 	n.checkEmpty("after DEL of all")
 }
 
-// settle lets somebody take each pool's lock, who tidies up if he must.
+// settle takes each pool's lock, which tidies up if needed.
 func (n *node) settle(configs ...string) {
 	n.t.Helper()
 	for _, c := range configs {

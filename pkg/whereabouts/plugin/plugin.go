@@ -18,22 +18,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// A runtime gives a whole sandbox four minutes. These are whereabouts' own
-// bounds.
+// A runtime allows a sandbox four minutes. These are whereabouts' own limits.
 const (
 	addTimeout = 2 * time.Minute
 	timeout    = time.Minute
 )
 
-// Plugin has what the verbs need from outside.
+// Plugin has the verbs' environment.
 type Plugin struct {
 	Version   string   // for the API server's log
 	FlatFiles []string // whereabouts' flat files of the node
-	// Stdout gets results, and Stderr what the runtime is to keep.
+	// Stdout gets results, and Stderr the warnings that the runtime keeps.
 	Stdout, Stderr io.Writer
 }
 
-// Funcs returns the verbs. Each has a bounded time.
+// Funcs returns the verbs. Each has a time limit.
 func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 	verb := func(name string, limit time.Duration, do func(context.Context, *call) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error {
@@ -42,7 +41,7 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 			c := &call{Plugin: p, args: args}
 			var fileErr error
 			c.file, fileErr = netconf.ReadNodeFile(netconf.NodeFilePath())
-			if fileErr != nil { // it may close any path
+			if fileErr != nil { // it may forbid any path
 				c.file = &netconf.NodeFile{Path: netconf.NodeFilePath(), Paths: []string{}}
 			}
 			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.FlatFiles)
@@ -67,17 +66,18 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 	}
 }
 
-// refuse adds to the errors of the config what the node file closes, and a size
-// that is too large.
+// refuse adds the paths that the node file forbids, and a size that is too
+// large, to the errors of the config.
 func (c *call) refuse(fileErr error) {
 	if c.confErr == nil {
 		c.confErr = errors.Join(netconf.CheckSize(c.args.StdinData), fileErr, c.conf.Closed)
 	}
 }
 
-// closed reports whether the network names paths that the node file does not open.
-// What ends an attachment, or looks at it, passes over those: ADD has refused
-// them. Where that file cannot be read they may have been open, and it waits.
+// closed reports whether the network names paths that the node file forbids.
+// ADD has refused those, so verbs that end an attachment, or check it, ignore
+// them. If that file is unreadable the paths may have been permitted, and the
+// verb fails.
 func (c *call) closed() bool {
 	if c.confErr != nil {
 		return !c.file.OpensPath(netconf.KeyStateDir, netconf.Lenient(c.args.StdinData).StateDir)
@@ -85,8 +85,8 @@ func (c *call) closed() bool {
 	return c.conf.Closed != nil
 }
 
-// add hands out the addresses and prints the result. What it cannot print it
-// takes back.
+// add assigns the addresses and prints the result. If it cannot print the
+// result it frees them.
 func add(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
@@ -144,9 +144,9 @@ func (c *call) print(dynamic []netip.Prefix) error {
 	return asked.PrintTo(c.Stdout)
 }
 
-// del frees whatever the attachment holds, in either store: the config may
-// have been changed since ADD. A config that cannot be read, or that ADD
-// refused, is no reason to keep an address.
+// del frees the attachment's addresses in either store: the config may have
+// been changed since ADD. A config that cannot be read, or that ADD refused,
+// does not keep an address.
 func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		c.warn("the config cannot be read: freeing by container id and interface alone", c.confErr)
@@ -163,7 +163,7 @@ func del(ctx context.Context, c *call) error {
 	return errors.Join(err, c.releaseNoted(ctx, c.conf.StateDir))
 }
 
-// check verifies that the attachment still holds what prevResult says.
+// check verifies that the attachment still holds the addresses in prevResult.
 func check(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
@@ -194,8 +194,8 @@ func check(ctx context.Context, c *call) error {
 	return nil
 }
 
-// gc frees what the runtime's list does not name. Without a list there is
-// nothing to go by: the store knows no network namespaces.
+// gc frees the attachments that are not in the runtime's list. Without a list
+// it does nothing, because the store does not know network namespaces.
 func gc(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
@@ -216,7 +216,7 @@ func gc(ctx context.Context, c *call) error {
 	return store.GC(ctx, c.conf.Name, c.pools(), valid)
 }
 
-// status returns why an ADD would fail, or nil.
+// status returns the reason why an ADD would fail, or nil.
 func status(ctx context.Context, c *call) error {
 	unavailable := func(err error) error {
 		return failure.Wrap(err, failure.NotAvailable, "network %s", c.name())

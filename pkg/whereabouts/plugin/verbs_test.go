@@ -161,7 +161,7 @@ func TestStoreIsChosenAsDocumented(t *testing.T) {
 		name, ipam, args string
 		code             uint
 		refused          string
-		journalled       int // DELs that have to wait
+		journalled       int // DELs that must wait
 	}{
 		{"no pod, no kubeconfig", `{"range":"10.0.0.0/24"}`, "", 0, "", 0},
 		{"store local for a pod", `{"range":"10.0.0.0/24","store":"local"}`, pod, 0, "", 0},
@@ -185,7 +185,7 @@ func TestStoreIsChosenAsDocumented(t *testing.T) {
 			if _, err := run(a.env("STATUS"), config); (code(err) == 50) != (tc.refused != "") {
 				t.Errorf("STATUS: %v", err)
 			}
-			n.del(a, config) // whatever ADD said
+			n.del(a, config) // in any case
 			journal, err := filepath.Glob(filepath.Join(n.dir, "ipam-journal", "*"))
 			if err != nil || len(journal) != tc.journalled {
 				t.Errorf("journal: %v, %v", journal, err)

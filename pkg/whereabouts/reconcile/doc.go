@@ -1,4 +1,9 @@
-// Package reconcile frees the addresses of pods that are gone, and completes pairs of
-// entry and reservation of which one half is missing. It knows the cluster's objects
-// and not the node's store: what DELs left on a node it frees through a [Journal].
+// Package reconcile frees the addresses of pods that are gone, and completes
+// pairs of entry and reservation of which one half is missing. It uses the
+// cluster's objects and not the node's store: it frees the addresses in a
+// node's journal through a [Journal].
+//
+// To reconcile once:
+//
+//	found, err := reconcile.New(reconcile.Options{Client: client, Grace: reconcile.DefaultGrace}).Once(ctx)
 package reconcile

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// What a reconciler has seen may have changed by the time it acts. In these tests it
+// A reconciler's knowledge may be outdated when it acts. In these tests it
 // decides, then something changes, and then it acts.
 
 // The watch reported that a pod was deleted an hour ago. Another pod of that name has

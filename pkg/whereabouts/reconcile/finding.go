@@ -8,19 +8,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Kind is what a [Finding] is about.
+// Kind is the kind of a [Finding].
 type Kind string
 
 // The kinds of findings.
 const (
-	// StaleEntry is freed, together with its reservation.
+	// StaleEntry: the entry is freed, together with its reservation.
 	StaleEntry Kind = "stale entry"
-	// StaleReservation has no entry, and is deleted.
+	// StaleReservation: the reservation has no entry, and is deleted.
 	StaleReservation Kind = "stale reservation"
-	// MissingReservation is made: the other entries of the pool have theirs.
+	// MissingReservation: it is made, because the other entries of the pool
+	// have theirs.
 	MissingReservation Kind = "missing reservation"
-	// ForeignReservation stands in the place of the entry's own, and
-	// LooseReservation has no entry while its pod lives: for a person to see.
+	// ForeignReservation: another's reservation blocks the entry's own.
+	// LooseReservation: the reservation has no entry while its pod lives. Both
+	// are only reported.
 	ForeignReservation Kind = "foreign reservation"
 	LooseReservation   Kind = "loose reservation"
 )
@@ -33,12 +35,11 @@ const (
 	WouldMake = "would be made"
 	Waiting   = "seen for the first time" // or not long enough ago
 	Kept      = "left alone"
-	Changed   = "changed meanwhile" // somebody else was quicker
+	Changed   = "changed meanwhile" // another process was quicker
 	Failed    = "failed"
 )
 
-// Finding is something in the store that is not as it should be, and what
-// became of it.
+// Finding is a defect in the store, and the outcome.
 type Finding struct {
 	Kind        Kind       `json:"kind"`
 	Pool        string     `json:"pool,omitempty"`
@@ -53,7 +54,7 @@ type Finding struct {
 
 	holding *api.Holding
 	loose   *api.Reservation
-	rivals  []netip.Addr // that the same interface holds by another container
+	rivals  []netip.Addr // of the same interface, by another container
 	mark    mark
 }
 
@@ -75,7 +76,7 @@ func (f *Finding) settle(outcome string, err error) {
 	}
 }
 
-// id is the same at each look as long as the same holder holds.
+// id is the same at each look as long as the holder is the same.
 func (f *Finding) id() string {
 	if f.holding != nil {
 		return strings.Join([]string{string(f.Kind), f.Pool, f.holding.Key, f.ContainerID, f.PodRef, f.IfName}, "|")

@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// removals bounds one patch: three operations each, and the server takes
+	// removals bounds one patch: three operations each, and the server accepts
 	// ten thousand.
 	removals = 500
-	// mostLost is how often a patch may find the pool changed.
+	// mostLost bounds the races of one patch.
 	mostLost = 5
 )
 
-// act carries out what is due, in bunches: each asks for its pods just before.
+// act repairs the due findings, in batches: each requests its pods immediately
+// before.
 func (r *Reconciler) act(ctx context.Context, s *api.Survey, due []*Finding) {
 	for len(due) > 0 {
 		n := 1
@@ -40,7 +41,8 @@ func (r *Reconciler) act(ctx context.Context, s *api.Survey, due []*Finding) {
 	}
 }
 
-// confirm asks the server for the pods of findings, and returns those that hold.
+// confirm requests the pods of findings, and returns the findings that still
+// hold.
 func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 	var refs []string
 	for _, f := range bunch {
@@ -62,9 +64,9 @@ func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 	return sure
 }
 
-// freeEntries takes entries of one pool out by one patch, which changes
-// nothing unless all of them are as they were; otherwise it goes on with those
-// that still are. It returns those that are out.
+// freeEntries removes entries of one pool by one patch, which changes nothing
+// unless all of them are unchanged; otherwise it continues with the unchanged
+// ones. It returns those that are removed.
 func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int) []*Finding {
 	if len(bunch) == 0 {
 		return nil
@@ -116,7 +118,7 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 	return append(out, r.freeEntries(ctx, same, lost+1)...)
 }
 
-// reserved returns the reservation that goes with f, nil if there is none.
+// reserved returns the reservation of f's entry, nil if there is none.
 func (f *Finding) reserved() *api.Reservation {
 	if f.loose != nil {
 		return f.loose
@@ -124,9 +126,9 @@ func (f *Finding) reserved() *api.Reservation {
 	return f.holding.Reservation
 }
 
-// freeReservations deletes the reservations of bunch, each only if it is as it
-// was read. Then it looks into pools: a new pod of the same name may have got
-// the same address in between, and taken the reservation for its own.
+// freeReservations deletes the unchanged reservations of bunch. Then it reads
+// the pools: a new pod of the same name may have got the same address in
+// between, and taken over the reservation.
 func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, pools []string) {
 	bunch = slices.DeleteFunc(slices.Clone(bunch), func(f *Finding) bool { return f.reserved() == nil })
 	if len(bunch) == 0 {
@@ -168,7 +170,7 @@ func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, poo
 	}
 }
 
-// poolsOf returns the pools in which the addresses of the reservations may lie.
+// poolsOf returns the pools that may have the addresses of the reservations.
 func poolsOf(s *api.Survey, bunch []*Finding) []string {
 	var names []string
 	for _, p := range s.Pools {
@@ -182,11 +184,11 @@ func poolsOf(s *api.Survey, bunch []*Finding) []string {
 	return names
 }
 
-// makeReservations makes the reservations that entries lack, and deletes one again if
-// its entry has gone meanwhile.
+// makeReservations makes the missing reservations of entries, and deletes one
+// again if its entry is gone meanwhile.
 func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 	uids := make(map[*Finding]string, len(bunch))
-	for _, f := range bunch { // there are never many
+	for _, f := range bunch { // there are only few
 		uid, err := api.CreateReservation(ctx, r.Client, f.Reservation, f.holding.Owner())
 		if uid != "" {
 			uids[f] = uid

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// narrow keeps what pods of refs hold, or what any pod holds if refs is nil. It drops
-// what no pod can hold.
+// narrow keeps the holdings of pods in refs, or of all pods if refs is nil. It
+// drops holders that cannot be pods.
 func narrow(s *api.Survey, refs map[string]bool) {
 	drop := func(ref string) bool {
 		_, _, ok := splitRef(ref)
@@ -21,7 +21,7 @@ func narrow(s *api.Survey, refs map[string]bool) {
 	s.Loose = slices.DeleteFunc(s.Loose, func(l *api.Reservation) bool { return drop(l.Spec.PodRef) })
 }
 
-// judge returns the findings. live has the pods that exist.
+// judge returns the findings. live has the existing pods.
 func judge(s *api.Survey, live map[string]*podState, grace time.Duration) []*Finding {
 	type iface struct{ ref, name string }
 	holds := map[iface][]*api.Holding{}
@@ -53,7 +53,7 @@ func judge(s *api.Survey, live map[string]*podState, grace time.Duration) []*Fin
 	return found
 }
 
-// judgeEntry reports whether there is something wrong with f's entry.
+// judgeEntry reports whether f's entry is defective.
 func (f *Finding) judgeEntry(p *podState) bool {
 	h := f.holding
 	switch {
@@ -75,9 +75,9 @@ func (f *Finding) judgeEntry(p *podState) bool {
 	return true
 }
 
-// former reports whether the pod's status gives the interface of f's entry other
-// addresses, one of which the pod holds by an entry of another container. Of an
-// entry that names no interface nobody can tell.
+// former reports whether the pod's status has other addresses for the interface
+// of f's entry, one of which the pod holds by an entry of another container.
+// For an entry without an interface name it returns false.
 func (f *Finding) former(p *podState) bool {
 	given := p.status[f.IfName]
 	return f.IfName != "" && len(given) > 0 && !slices.Contains(given, f.Address) &&
@@ -106,8 +106,8 @@ func (f *Finding) unused(p *podState) bool {
 	return p.status != nil && !slices.ContainsFunc(readings(f.Reservation), func(a netip.Addr) bool { return p.names("", a) })
 }
 
-// readings returns the addresses that a reservation of the name may be of, in
-// whichever address space: dashes stand for several things.
+// readings returns the possible addresses of a reservation's name, in any
+// address space: dashes have several meanings.
 func readings(name string) []netip.Addr {
 	var all []netip.Addr
 	for {
@@ -122,8 +122,8 @@ func readings(name string) []netip.Addr {
 	}
 }
 
-// confirmed reports whether f still holds, now that its pod has been asked for:
-// nil if there is none.
+// confirmed reports whether f still holds for the pod, which was just read: nil
+// if there is none.
 func (f *Finding) confirmed(p *podState) bool {
 	switch {
 	case f.Kind == MissingReservation:
@@ -131,7 +131,7 @@ func (f *Finding) confirmed(p *podState) bool {
 	case p == nil:
 		return true
 	case p.terminal != "":
-		return !f.mark.told // the watch told of another pod of this name
+		return !f.mark.told // the watch reported another pod of this name
 	case p.uid != f.mark.uid || !p.settled:
 		return false
 	case f.loose != nil:
@@ -140,7 +140,7 @@ func (f *Finding) confirmed(p *podState) bool {
 	return f.former(p)
 }
 
-// entryAt returns the entry that o has in p at the reservation's address, and whether
+// entryAt returns o's entry in p at the reservation's address, and whether
 // there is one.
 func entryAt(p *api.PoolState, reservation string, o ipam.Owner) (api.Entry, bool) {
 	for _, addr := range readings(reservation) {

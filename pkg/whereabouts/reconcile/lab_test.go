@@ -20,7 +20,7 @@ var plane *controlplane.Plane
 
 func TestMain(m *testing.M) { os.Exit(pooltest.Main(m, &plane)) }
 
-// node is one simulated node, whose store hands addresses out.
+// node is one simulated node, whose store assigns addresses.
 type node struct {
 	*store.Store
 	t     *testing.T
@@ -54,8 +54,8 @@ func (n *node) add(o ipam.Owner, c ...ipam.Claim) []netip.Prefix {
 		case err == nil:
 			return got
 		case strings.Contains(err.Error(), "is too late") && ctx.Err() == nil:
-			// On a machine so busy that the container may be the older one. What a
-			// runtime tries next is a newer one.
+			// On a very busy machine the container may be the older one. A
+			// runtime's next try has a newer one.
 			time.Sleep(time.Second)
 		default:
 			n.t.Fatal(err)

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// leaseName differs from that of releases whose manifests had no Lease: helm
-	// does not adopt an object that it did not make.
+	// leaseName differs from that of releases without a Lease in their
+	// manifests: helm does not adopt an object that it did not make.
 	leaseName = "rail-cni-reconciler"
 	leaseTime = time.Minute
 )
 
-// lease is the Lease of the reconcilers of a cluster.
+// lease is the Lease of a cluster's reconcilers.
 type lease struct {
 	client   *kube.Client
 	identity string
@@ -32,10 +32,10 @@ type leaseSpec struct {
 	Renewed  microTime `json:"renewTime,omitzero"`
 }
 
-// microTime has six decimals: the API takes no fewer.
+// microTime has six decimals, which the API requires.
 type microTime struct{ time.Time }
 
-// MarshalJSON writes it as metav1.MicroTime reads it.
+// MarshalJSON writes it in the form of metav1.MicroTime.
 func (t microTime) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
 }
@@ -50,8 +50,8 @@ type leaseObject struct {
 	Spec     leaseSpec `json:"spec"`
 }
 
-// acquire takes the Lease if nobody has it. Of two that find it free the
-// server refuses the second.
+// acquire takes the Lease if it is free. If two find it free the server refuses
+// the second.
 func (l lease) acquire(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
 	defer cancel()
@@ -94,7 +94,7 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// errLeaseLost ends the work of one that could not renew its Lease.
+// errLeaseLost ends the work of a holder that could not renew its Lease.
 var errLeaseLost = errors.New("another reconciler may have the Lease " + leaseName)
 
 // keep runs work while it renews the Lease, and then releases the Lease.
@@ -125,7 +125,7 @@ func (l lease) keep(ctx context.Context, work func(context.Context) error) error
 	_, releaseErr := l.client.Patch(after, l.resource(), leaseName, []kube.PatchOp{
 		{Op: "test", Path: holder, Value: l.identity}, {Op: "remove", Path: holder},
 	})
-	if kube.IsRefused(releaseErr) || kube.IsNotFound(releaseErr) { // it is another's by now
+	if kube.IsRefused(releaseErr) || kube.IsNotFound(releaseErr) { // another has it by now
 		releaseErr = nil
 	}
 	return errors.Join(err, releaseErr)

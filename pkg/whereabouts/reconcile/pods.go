@@ -19,7 +19,7 @@ const (
 	// notTerminal selects the pods that may still use their addresses.
 	notTerminal = "status.phase!=Succeeded,status.phase!=Failed"
 	// fewPods of a namespace are read one by one, and more by a list of the
-	// namespace. See TestReconcileThousands for what both cost.
+	// namespace. TestReconcileThousands measures both.
 	fewPods = 100
 )
 
@@ -27,19 +27,20 @@ func podsOf(namespace string) kube.Resource {
 	return kube.Resource{Version: "v1", Plural: "pods", Namespace: namespace}
 }
 
-// podState is what counts of a pod.
+// podState is the relevant state of a pod.
 type podState struct {
 	uid string
-	// terminal is its phase when that is Succeeded or Failed.
+	// terminal is its phase if that is Succeeded or Failed.
 	terminal string
-	// settled: it runs and is ready, so that its status is not of a former
-	// sandbox. Unknown (false) of a pod that came with its metadata alone.
+	// settled: it is running and ready, so its status is not of a former
+	// sandbox. Unknown (false) if only the pod's metadata were read.
 	settled bool
-	// status has the addresses of each interface; nil when Multus has not said.
+	// status has the addresses of each interface; nil without Multus'
+	// annotation.
 	status map[string][]netip.Addr
 }
 
-// parsePod reads a pod, or the metadata of one.
+// parsePod reads a pod, or only its metadata.
 func parsePod(data []byte) (ref string, p *podState, err error) {
 	var pod struct {
 		Metadata kube.Meta `json:"metadata"`
@@ -65,8 +66,8 @@ func parsePod(data []byte) (ref string, p *podState, err error) {
 	return pod.Metadata.Namespace + "/" + pod.Metadata.Name, p, nil
 }
 
-// parseStatus reads the annotation that Multus writes at the end of a pod's ADD.
-// What cannot be read says nothing.
+// parseStatus reads the annotation that Multus writes at the end of a pod's
+// ADD. It returns nil for unreadable text.
 func parseStatus(text string) map[string][]netip.Addr {
 	var networks []nadv1.NetworkStatus
 	if text == "" || json.Unmarshal([]byte(text), &networks) != nil {
@@ -94,14 +95,14 @@ func (p *podState) names(ifname string, addr netip.Addr) bool {
 	return false
 }
 
-// splitRef takes "namespace/name" apart. What is none of that form is no
-// pod's, nobody of ours wrote it, and no server can be asked for it.
+// splitRef splits "namespace/name". ok is false for other text, which is no
+// pod's, and about which the server cannot be asked.
 func splitRef(ref string) (namespace, name string, ok bool) {
 	namespace, name, ok = strings.Cut(ref, "/")
 	return namespace, name, ok && kube.InPath(namespace) && kube.InPath(name)
 }
 
-// getPod asks for one pod; nil when there is none.
+// getPod requests one pod; nil if there is none.
 func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, error) {
 	namespace, name, _ := splitRef(ref)
 	data, err := client.Get(ctx, podsOf(namespace), name)
@@ -115,8 +116,8 @@ func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, er
 	return p, err
 }
 
-// getPods asks for each, several at once. It returns an error for those that
-// could not be asked for.
+// getPods requests each pod, several concurrently. It returns an error for each
+// failed request.
 func getPods(ctx context.Context, client *kube.Client, refs []string) (map[string]*podState, map[string]error) {
 	var mu sync.Mutex
 	found, failed := map[string]*podState{}, map[string]error{}
@@ -138,10 +139,9 @@ func getPods(ctx context.Context, client *kube.Client, refs []string) (map[strin
 	return found, failed
 }
 
-// livePods returns the state of those of refs that may use their addresses. The
-// others are gone or, mostly, terminal; but nothing is known of those that
-// failed, because the server cannot be asked for them. From a list no more is
-// kept than of the pods that are asked for.
+// livePods returns the state of those pods in refs that may use their
+// addresses. The others are gone or, mostly, terminal. failed has the errors of
+// pods whose state is unknown. From a list only the pods in refs are kept.
 func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (live map[string]*podState, failed map[string]error, err error) {
 	byNamespace := map[string][]string{}
 	for ref := range refs {
@@ -168,7 +168,7 @@ func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (l
 	}
 	found, failed := getPods(ctx, client, single)
 	for _, err := range failed {
-		if api.IsTransient(err) || api.IsDenied(err) { // it is not about this one
+		if api.IsTransient(err) || api.IsDenied(err) { // an error that is not about this pod
 			return nil, nil, err
 		}
 	}

@@ -15,40 +15,41 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// DefaultGrace is how long something must have been stale before it is freed:
-// longer than a runtime's retries of a DEL take, mostly.
+// DefaultGrace is the time that a finding must hold before it is freed: longer
+// than most runtimes' retries of a DEL.
 const DefaultGrace = time.Minute
 
-// DefaultInterval lies between two looks of a running reconciler at everything.
+// DefaultInterval is the time between two full looks of a running reconciler.
 const DefaultInterval = 10 * time.Minute
 
-// replayTime bounds a replay: while it goes on, the plugins wait for its pool.
+// replayTime bounds a replay: the plugins wait for its pool meanwhile.
 const replayTime = 30 * time.Second
 
-// Options are those of a [Reconciler].
+// Options configures a [Reconciler].
 type Options struct {
 	Client *kube.Client
-	// Grace lies between the look that first finds something stale and the one
+	// Grace is the time between the look that first finds a defect and the one
 	// that frees it; 0 frees it at once.
 	Grace  time.Duration
 	DryRun bool // only [Reconciler.Once]: change nothing
 
-	// Of Run only.
-	Interval time.Duration // between looks at all there is, DefaultInterval when 0
-	Identity string        // of this process in the cluster's Lease; "" = host name and process id
+	// The following are for Run only.
+	Interval time.Duration // between full looks, DefaultInterval if 0
+	Identity string        // of this process in the cluster's Lease; "" = host name and process ID
 
 	Journal Journal      // the node's; nil is none
-	Log     *slog.Logger // nil is nobody
+	Log     *slog.Logger // nil is none
 }
 
-// Journal is what DELs of this node could not free.
+// Journal has the addresses that DELs of this node could not free.
 type Journal interface {
-	// Replay frees it, and returns how many entries are left and why.
+	// Replay frees them, and returns the number of remaining entries and the
+	// reason.
 	Replay(ctx context.Context) (left int, err error)
 }
 
 // Reconciler frees the addresses of pods that are gone, entry and reservation
-// together, and mends pairs of which one half is missing.
+// together, and completes pairs of which one half is missing.
 //
 // It frees an entry only if it has found it twice without a pod, of the same container
 // and the grace period apart. Right before that it asks the server for the pod. A pod
@@ -59,9 +60,9 @@ type Journal interface {
 // that address by an entry of another container.
 //
 // Each patch tests that the entries are still the same container's, and a
-// reservation is deleted only as it was read; so several reconcilers, ADDs and
-// whereabouts itself may work at the same time. Placeholders (entries without
-// podref), keys that name no address, and holders that are no pods stay.
+// reservation is deleted only if it is unchanged; so several reconcilers, ADDs
+// and whereabouts itself may work concurrently. Placeholders (entries without
+// podref), malformed keys, and holders that are not pods stay.
 //
 // A Reconciler is not safe for concurrent use.
 type Reconciler struct {
@@ -77,7 +78,7 @@ type mark struct {
 	told  bool   // by a watch, not by a look
 }
 
-// New returns a reconciler. It talks to no server.
+// New returns a reconciler. It makes no request.
 func New(o Options) *Reconciler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -86,14 +87,15 @@ func New(o Options) *Reconciler {
 		o.Interval = DefaultInterval
 	}
 	if o.Identity == "" {
-		host, _ := os.Hostname() // the process id alone is also another's, but seldom
+		host, _ := os.Hostname() // a process ID alone may also be that of another
 		o.Identity = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}
 	return &Reconciler{Options: o, marks: map[string]mark{}}
 }
 
-// Once looks, waits the grace period if that is needed, and looks again. It returns the
-// findings of the last look, and an error if that look did not see everything.
+// Once looks, waits the grace period if that is needed, and looks again. It
+// returns the findings of the last look, and an error if that look was
+// incomplete.
 func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 	errs := []error{r.replay(ctx)}
 	found, err := r.look(ctx, nil)
@@ -104,7 +106,7 @@ func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 		}
 		first := found
 		found, err = r.look(ctx, nil)
-		for _, f := range first { // what the first look has ended is news, too
+		for _, f := range first { // include the findings that the first look has ended
 			if !waits(f) && f.Outcome != Kept {
 				found = append(found, f)
 			}
@@ -113,7 +115,7 @@ func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 	return found, errors.Join(append(errs, err)...)
 }
 
-// replay frees what DELs of this node have left to the journal.
+// replay frees the addresses in this node's journal.
 func (r *Reconciler) replay(ctx context.Context) error {
 	if r.Journal == nil || r.DryRun {
 		return nil
@@ -127,10 +129,10 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	return err
 }
 
-// look reads the store, judges it, and frees what is due. told has the pods that ended
-// according to a watch: look then judges only their addresses, and what was marked
-// before. If told is nil, it judges everything. Objects that cannot be read are returned
-// as an [oddError], after everything else has been done.
+// look reads the store, judges it, and frees what is due. told has the pods
+// that ended according to a watch: look then judges only their addresses, and
+// earlier marks. If told is nil, it judges everything. Errors of unreadable
+// objects are returned as an [oddError], after everything else has been done.
 func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Finding, error) {
 	survey, err := api.Inspect(ctx, r.Client)
 	if err != nil {
@@ -183,14 +185,15 @@ func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Fi
 	return found, nil
 }
 
-// oddError is the error of a look that saw everything but objects that cannot be read
-// and holders whose pod no server can know. Another look would find the same.
+// oddError is the error of a look that read everything except malformed objects
+// and holders whose pod no server can know. Another look would have the same
+// error.
 type oddError struct{ error }
 
 func (e oddError) Unwrap() error { return e.error }
 
-// due marks findings, and returns those that were marked long enough ago. It forgets
-// marks of things that the look has judged and no longer finds.
+// due marks findings, and returns those that were marked long enough ago. It
+// removes marks of objects that the look has judged and no longer finds.
 func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[string]time.Time, refs map[string]bool) []*Finding {
 	now := time.Now()
 	seen := map[string]mark{}

@@ -23,8 +23,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// reconcilerLab is a namespace for CRs of its own, so that a reconciler sees
-// what its test has made and nothing else; and one for pods.
+// reconcilerLab is a namespace of CRs for one test, so that a reconciler sees
+// only these; and one for pods.
 type reconcilerLab struct {
 	*node
 	ns         string
@@ -55,7 +55,7 @@ func newReconcilerLabAt(t *testing.T, p *controlplane.Plane) *reconcilerLab {
 	return l
 }
 
-// owner is net1 of a pod in the lab's namespace.
+// owner returns net1 of a pod in the lab's namespace.
 func (l *reconcilerLab) owner(name string, container int) ipam.Owner {
 	o := pooltest.Pod(container)
 	o.PodRef = l.ns + "/" + name
@@ -150,7 +150,8 @@ func (l *reconcilerLab) reconciler(grace time.Duration) *Reconciler {
 	return New(Options{Client: l.client, Grace: grace})
 }
 
-// once reconciles without a period of grace and returns "kind address outcome".
+// once reconciles without a grace period and returns the number of findings by
+// "kind address outcome".
 func (l *reconcilerLab) once(r *Reconciler) map[string]int {
 	l.t.Helper()
 	found, err := r.Once(pooltest.Context(l.t))
@@ -269,7 +270,8 @@ func (l *reconcilerLab) entry(pool ipam.Pool, key string) api.Entry {
 	return p.Entries[key]
 }
 
-// A look may have seen the pod gone, and the new one be quicker than the patch.
+// A look may have found the pod gone, and the new one may be quicker than the
+// patch.
 func TestReconcileIsFencedAgainstAnEntryThatWasTakenOver(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	l.add(l.owner("web-0", 0), c)
@@ -286,8 +288,8 @@ func TestReconcileIsFencedAgainstAnEntryThatWasTakenOver(t *testing.T) {
 	l.wantHeld("taken over", "10.0.0.0-24/1 web-0", "10.0.0.1 web-0")
 }
 
-// The new pod may also get the address after the entry went, and find the old
-// pod's reservation, which is as good as its own.
+// The new pod may also get the address after the entry is gone, and use the old
+// pod's reservation as its own.
 func TestReconcileGivesBackAReservationThatWasTakenOver(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	l.add(l.owner("web-0", 0), c)
@@ -305,7 +307,7 @@ func TestReconcileGivesBackAReservationThatWasTakenOver(t *testing.T) {
 
 func TestReconcileFreesTheAddressOfAFormerSandboxOnlyOfAReadyPod(t *testing.T) {
 	l := newReconcilerLab(t)
-	// The pod moved between nodes, and with it between slices.
+	// The pod moved between nodes, and thereby between slices.
 	a, b := pooltest.Claim(t, "", "10.0.0.0/26"), pooltest.Claim(t, "", "10.0.0.64/26")
 	a.Pool.Node, b.Pool.Node = "node-a", "node-b"
 	l.add(l.owner("web-0", 0), a)
@@ -325,7 +327,7 @@ func TestReconcileFreesTheAddressOfAFormerSandboxOnlyOfAReadyPod(t *testing.T) {
 func TestReconcileKeepsWhatTheStatusDoesNotName(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	l.add(l.owner("odd", 0), c)
-	l.createPod("odd", networkStatus("net1", "10.0.0.99")) // which it holds nowhere
+	l.createPod("odd", networkStatus("net1", "10.0.0.99")) // which it does not hold
 	l.setPhase("odd", "Running", true)
 	wantFindings(t, l.once(l.reconciler(0)))
 	l.wantHeld("named elsewhere", "10.0.0.0-24/1 odd", "10.0.0.1 odd")
@@ -365,7 +367,7 @@ func TestReconcileLeavesForeignObjectsAlone(t *testing.T) {
 
 func TestReconcileGoesOnBesideHoldersThatItCannotAskFor(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
-	long := "ns/" + strings.Repeat("x", 70_000) // the server's answer to which is longer than anybody reads
+	long := "ns/" + strings.Repeat("x", 70_000) // longer than the client reads an answer
 	l.createPool(c.Pool, map[string]api.Entry{
 		"1": {ContainerID: "a", PodRef: "ns/50%"}, "2": {ContainerID: "b", PodRef: "ns/.."}, "3": {ContainerID: "c", PodRef: "../x"},
 		"4": {ContainerID: "d", PodRef: long}, "5": {ContainerID: "e", PodRef: l.ns + "/gone"},
@@ -391,10 +393,10 @@ func TestReconcileMendsHalfPairs(t *testing.T) {
 	l.add(l.owner("half", 1), half)    // 2
 	l.add(l.owner("foreign", 2), half) // 3
 	other.Exclusive = false
-	l.add(l.owner("lonely", 3), other) // in whose pool nobody has a reservation
+	l.add(l.owner("lonely", 3), other) // in a pool without reservations
 	l.createReservation("sp-10.0.0.3", l.owner("whole", 0))
 	l.createReservation("sp-10.0.0.77", l.owner("loose", 4))
-	l.createReservation("sp-10.0.0.99", l.owner("claimed", 5)) // which the status names
+	l.createReservation("sp-10.0.0.99", l.owner("claimed", 5)) // which the status has
 	l.createReservation("sp-10.0.0.78", l.owner("gone", 6))
 	wantFindings(t, l.once(l.reconciler(0)),
 		"missing reservation 10.0.0.2 "+Made,
@@ -451,7 +453,7 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 	}
 	own := controlplane.Start(t, controlplane.Options{Audit: true})
 	shared := plane
-	plane = own // for the lab's helpers; no test of this package is parallel
+	plane = own // for the lab's helpers; the tests of this package are not parallel
 	defer func() { plane = shared }()
 	l, c := newReconcilerLabAt(t, own), pooltest.Claim(t, "", "10.0.0.0/24")
 	const grace = 2 * time.Second
@@ -482,7 +484,7 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 		t.Error("the grace period was not kept")
 	}
 
-	// One goes while nobody can see it.
+	// One ends while no watch sees it.
 	l.deletePod("web-1")
 	if err := own.RestartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -568,7 +570,7 @@ func TestReconcileGoesOnWhereTheServerWasKilled(t *testing.T) {
 	l.wantHeld("after one run")
 }
 
-// A patch whose answer was lost is refused when it is sent again.
+// A patch whose answer was lost is refused when it is repeated.
 func TestReconcileFinishesWhatItsLostPatchDid(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	l.add(l.owner("gone", 0), c)
@@ -586,7 +588,7 @@ func TestReconcileFinishesWhatItsLostPatchDid(t *testing.T) {
 }
 
 // Pods come and go under the same names, some without a DEL, while a reconciler
-// without a grace period works all the time.
+// without a grace period runs all the time.
 func TestReconcileTakesNothingFromLivingPodsThatComeAndGo(t *testing.T) {
 	const names, rounds = 6, 12
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
@@ -623,7 +625,8 @@ func TestReconcileTakesNothingFromLivingPodsThatComeAndGo(t *testing.T) {
 			if held, err := l.Check(pooltest.Context(t), o, []ipam.Pool{c.Pool}); err != nil || held[0] != got[0] {
 				t.Errorf("round %d: %s held %s, now %v, %v", round, o.PodRef, got[0], held, err)
 			}
-			// What a reconciler takes for the last pod's it gives back at once.
+			// The reconciler may free the reservation by mistake, but must
+			// restore it at once.
 			pooltest.Eventually(t, o.PodRef+"'s reservation", func() bool {
 				r, err := api.ReadReservation(pooltest.Context(t), l.client, c.Pool.ReservationName(got[0].Addr()))
 				return err == nil && r != nil && r.Spec.BelongsTo(o)

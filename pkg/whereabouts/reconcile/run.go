@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// afterError is the pause before what failed is tried again.
+	// afterError is the pause before a failed step is repeated.
 	afterError = 10 * time.Second
-	// gathering is how long deletions are gathered before a look at them.
+	// gathering is the time during which deletions are collected before a look.
 	gathering = time.Second
 )
 
 // Run reconciles until ctx ends. Of all that run in a cluster one at a time
-// does it, by a Lease, because each look at everything costs the server a list
-// of pods; the others wait, and replay their node's journal. (Nothing depends
-// on the Lease but that cost: what is freed is fenced by itself.)
+// works, by a Lease, because each full look costs the server a list of pods;
+// the others wait, and replay their node's journal. (The Lease only saves that
+// cost: each change is fenced by itself.)
 //
-// The one looks at all there is every Interval, and whenever its watch of pods
-// broke. In between it looks at pods of which the watch says that they went,
-// after the grace period. Pools are not watched: each event would carry a whole
-// pool; they are read when there is something to look for.
+// The leader looks at everything every Interval, and whenever its watch of pods
+// broke. In between it looks at pods that the watch reported as deleted, after
+// the grace period. Pools are not watched, because each event would contain a
+// whole pool; they are read when needed.
 func (r *Reconciler) Run(ctx context.Context) error {
 	l := lease{client: r.Client, identity: r.Identity}
 	for ctx.Err() == nil {
@@ -47,7 +47,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// lead is Run while the Lease is held.
+// lead runs while the Lease is held.
 func (r *Reconciler) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -55,8 +55,8 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	go r.watch(ctx, went, began)
 
 	told := map[string]time.Time{}
-	// When to look at all, at first when the watch has begun; and when to look
-	// at those that went or are marked, zero is never.
+	// The time of the next full look, the first once the watch has begun; and
+	// of the next look at deleted or marked pods, zero is never.
 	full, some := time.Now().Add(afterError), time.Time{}
 	replayed := time.Now()
 	for {
@@ -81,7 +81,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 
 		all := !time.Now().Before(full)
 		r.Log.Debug("looking", "all", all, "pods", len(told))
-		// What went too short a time ago is for the next look.
+		// Pods that were deleted too recently are for the next look.
 		ripe := map[string]time.Time{}
 		for ref, t := range told {
 			if all || time.Since(t) >= r.Grace {
@@ -119,8 +119,8 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 }
 
-// lookAt looks at all, or at what told says. What nobody can read is no reason to
-// look again soon.
+// lookAt examines all pods, or only those in told. Unreadable objects do not
+// cause an early repetition.
 func (r *Reconciler) lookAt(ctx context.Context, all bool, told map[string]time.Time) ([]*Finding, error) {
 	if all {
 		told = nil
@@ -148,8 +148,8 @@ func (r *Reconciler) Tell(found []*Finding) {
 	}
 }
 
-// watch sends the pods that are deleted, and a word whenever it begins anew and
-// so may have missed some.
+// watch sends the deleted pods to went, and signals on began whenever it starts
+// again and may have missed some.
 func (r *Reconciler) watch(ctx context.Context, went chan<- string, began chan<- struct{}) {
 	for from := ""; ctx.Err() == nil; {
 		var err error
@@ -187,8 +187,8 @@ func send[T any](ctx context.Context, to chan<- T, what T) {
 	}
 }
 
-// newestPod returns a resource version from which a watch of pods may begin: that
-// of a list which, from the server's memory, finds nothing.
+// newestPod returns a resource version from which a watch of pods may begin:
+// that of an empty list from the server's cache.
 func newestPod(ctx context.Context, client *kube.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, afterError)
 	defer cancel()

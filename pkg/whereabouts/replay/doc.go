@@ -1,9 +1,10 @@
-// Package replay frees the addresses that DELs of a node could not free, because the
-// API server did not answer or the node file did not open their kubeconfig.
+// Package replay frees the addresses that DELs of a node could not free,
+// because the API server did not answer or the node file forbade their
+// kubeconfig.
 //
-// Each entry of a journal is replayed with the kubeconfig that it names, and only if
-// the node file still opens that kubeconfig. What cannot be freed
-// stays in the journal.
+// Each entry of a journal is replayed with the kubeconfig that it names, and
+// only if the node file still permits that kubeconfig. Entries that cannot be
+// freed stay in the journal.
 //
 // An agent replays while something waits:
 //

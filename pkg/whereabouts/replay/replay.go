@@ -14,11 +14,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// Journals are those of a node's state directories.
+// Journals are the journals of a node's state directories.
 type Journals struct {
 	StateDirs []string
 	UserAgent string       // for the servers' logs
-	Log       *slog.Logger // is not needed to count
+	Log       *slog.Logger // not needed to count
 }
 
 // Waiting returns how many addresses wait to be freed. It makes no request.
@@ -35,10 +35,10 @@ func (j Journals) Waiting() (int, error) {
 	return total, errors.Join(errs...)
 }
 
-// Replay frees the addresses that can be freed now. The error is about those that are
-// left.
+// Replay frees the addresses that can be freed now. The error is about the
+// remaining ones.
 func (j Journals) Replay(ctx context.Context) error {
-	// It may have been closed since the entry was made.
+	// It may have been forbidden since the entry was made.
 	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
 )
 
-// journal writes entries into the journal of a state directory, as a DEL does that
+// journal writes entries to the journal of a state directory, like a DEL that
 // cannot reach its server.
 func journal(t *testing.T, stateDir string, kubeconfigs ...string) {
 	t.Helper()
@@ -28,7 +28,7 @@ func journal(t *testing.T, stateDir string, kubeconfigs ...string) {
 	}
 }
 
-// nodeFile makes the node file open these paths and no others.
+// nodeFile writes a node file that permits only these paths.
 func nodeFile(t *testing.T, paths ...string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.yaml")

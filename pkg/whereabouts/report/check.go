@@ -18,7 +18,7 @@ import (
 // Verdict is a problem of a network, with its cure.
 type Verdict struct {
 	Level   string `json:"level"`
-	Network string `json:"network"` // "" if it is not known
+	Network string `json:"network"` // "" if unknown
 	What    string `json:"what"`
 	Cure    string `json:"cure"`
 }
@@ -29,10 +29,10 @@ const (
 	LevelWarning = "warning"
 )
 
-// Verdicts is what [Check] found.
+// Verdicts is the result of [Check].
 type Verdicts struct {
 	All    []Verdict // errors first, then by network
-	Ranges int       // how many were checked
+	Ranges int       // number of checked ranges
 	// Errors are about objects that cannot be read.
 	Errors []error
 }
@@ -61,7 +61,7 @@ func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
 	return &Verdicts{All: k.verdicts, Ranges: len(k.sources), Errors: k.errs}, nil
 }
 
-// checker holds what is compared, and what was found.
+// checker holds the compared ranges, and the verdicts.
 type checker struct {
 	slices   map[string]*api.NodeSlices
 	pools    map[string]*api.PoolState
@@ -102,7 +102,7 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 	return k, nil
 }
 
-// say adds a verdict unless it is there already.
+// say adds a verdict unless it exists already.
 func (k *checker) say(level, network, what, cure string) {
 	v := Verdict{level, network, what, cure}
 	if !slices.Contains(k.verdicts, v) {
@@ -190,8 +190,8 @@ func (k *checker) source(s *source) {
 	}
 }
 
-// gatewaysOf returns the gateways in the range's network, including those that may be
-// handed out.
+// gatewaysOf returns the gateways in the range's network, including those that
+// may be assigned.
 func gatewaysOf(s *source) []netip.Addr {
 	conf := *s.network.Conf
 	conf.AllowGateway = false

@@ -1,9 +1,14 @@
-// Package report tells a person about the address pools of a cluster: which
-// networks take addresses from which pool and which pods hold them ([Pools]), which
-// address a network hands out next ([Explain]), and what is wrong with the ranges
-// ([Check]). It only reads, and runs wherever the API server can be reached.
+// Package report describes the address pools of a cluster for users: which
+// networks take addresses from which pool and which pods hold them ([Pools]),
+// which address a network assigns next ([Explain]), and the errors of the
+// ranges ([Check]). It only reads, and runs anywhere the API server is
+// reachable.
 //
 // A network is a configuration that uses whereabouts, from a
-// NetworkAttachmentDefinition or a file. Objects that cannot be read are returned as
-// errors beside the results; the rest is still shown.
+// NetworkAttachmentDefinition or a file. Objects that cannot be read are
+// returned as errors beside the results; the rest is still shown.
+//
+// To list the pools:
+//
+//	pools, errs := report.Pools(ctx, client)
 package report

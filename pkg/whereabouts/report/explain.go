@@ -11,19 +11,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Explanation lists what an ADD passes over in one range, up to the next free address.
+// Explanation lists the addresses that an ADD skips in one range, up to the
+// next free one.
 type Explanation struct {
 	Network string       `json:"network"`
 	Pool    string       `json:"pool"`
 	Range   netip.Prefix `json:"range"`
 	First   netip.Addr   `json:"first"`
 	Last    netip.Addr   `json:"last"`
-	Steps   []Step       `json:"steps"` // what is passed over
+	Steps   []Step       `json:"steps"` // the skipped addresses
 	Next    netip.Addr   `json:"next,omitzero"`
 	Error   string       `json:"error,omitempty"` // why there is none
 }
 
-// Step is a run of addresses that are passed over for one reason.
+// Step is a run of addresses that are skipped for one reason.
 type Step struct {
 	From netip.Addr `json:"from"`
 	To   netip.Addr `json:"to"`
@@ -59,7 +60,7 @@ func Explain(ctx context.Context, client *kube.Client, networks []Network, node 
 	return list, nil
 }
 
-// explain goes through the range as an ADD does, from its first address on.
+// explain walks the range like an ADD, from its first address on.
 func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Explanation {
 	x := Explanation{
 		Network: s.network.Name, Pool: s.Pool.Name(), Range: s.Pool.Prefix,
@@ -100,7 +101,7 @@ func holderOf(state *api.PoolState, addr netip.Addr) string {
 	return placeholder
 }
 
-// placeholder describes an entry without a pod: somebody set the address aside.
+// placeholder describes an entry without a pod: a person reserved the address.
 const placeholder = "held by a placeholder"
 
 // closed adds a block of addresses that the range leaves out. Each gateway in it is a

@@ -103,7 +103,7 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 	for _, text := range plugins {
 		var p plugin
 		var keys map[string]json.RawMessage
-		if err := json.Unmarshal(text, &p); err != nil || !strings.HasSuffix(p.IPAM.Type, "whereabouts") { // installed with a prefix or without
+		if err := json.Unmarshal(text, &p); err != nil || !strings.HasSuffix(p.IPAM.Type, "whereabouts") { // installed with or without a prefix
 			continue
 		}
 		if err := json.Unmarshal(text, &keys); err != nil {
@@ -128,7 +128,8 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 	return found, nil
 }
 
-// source is one range of a network: the pool, and what is handed out of it.
+// source is one range of a network: the pool, and the addresses that are
+// assigned from it.
 type source struct {
 	ipam.Claim
 	network *Network

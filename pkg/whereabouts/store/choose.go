@@ -9,11 +9,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// choose returns the address that j gets: the one that it wants, or the lowest free one.
-// After one lost race it is still the lowest: the other node mostly has its address by
-// then, and pods that start together get neighboring addresses. After more lost races
-// the search begins at random above the lowest, because all the others that lost want
-// the lowest again.
+// choose returns the address for j: the requested one, or the lowest free one.
+// After one lost race it is still the lowest: the other node mostly has its
+// address by then, and pods that start together get neighboring addresses.
+// After more lost races the search begins at random above the lowest, because
+// all the other losers try the lowest again.
 func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (netip.Addr, error) {
 	if j.Want.IsValid() {
 		return j.Want, t.wanted(j, state, used)
@@ -37,12 +37,12 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 	return addr, nil
 }
 
-// widest is how far above the lowest free address one of several jobs may
+// widest returns how far above the lowest free address one of several jobs may
 // begin after so many lost races: far enough that a dozen nodes with as many
-// jobs each are unlikely to meet again.
+// jobs each are unlikely to collide again.
 func widest(jobs, lost int) int { return max(jobs, 4) << min(lost+2, 8) }
 
-// wanted returns why j cannot have the address that it wants.
+// wanted returns the reason why j cannot have the requested address.
 func (t *turn) wanted(j *job, state *api.PoolState, used *ipam.Set) error {
 	why := j.rng.Why(j.Want)
 	switch {
@@ -65,7 +65,7 @@ func cannotGive(j *job, why string) error {
 		"ask for another address, or let the pool choose")
 }
 
-// union has the addresses that are taken in at least one of the sets.
+// union is the union of the sets.
 type union []*ipam.Set
 
 // Page implements [ipam.Used].

@@ -8,21 +8,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// phase is how far a job is.
+// phase is the phase of a job.
 type phase int
 
 const (
 	phaseWaiting   phase = iota // for a patch
 	phasePlanned                // the next patch is made with it
-	phaseCommitted              // the pool is as it should be; reservations are left to do
+	phaseCommitted              // the pool is done; the reservations are left
 	phaseAnswered
 )
 
-// job is an ask that the writer of a turn carries out, and how far it is.
+// job is an ask that the writer of a turn carries out, and its state.
 type job struct {
 	*ask
 	name string // of the ask's file
-	// journalFile is the journal's file that the ask comes from: nobody waits for its
+	// journalFile is the journal's file of the ask. No process waits for its
 	// answer.
 	journalFile string
 	// join returns the asks that were posted since its last call. Only the writer's
@@ -33,25 +33,26 @@ type job struct {
 	answer answer // once it is answered
 	err    error  // of answer
 
-	// freed is what is taken out of the pool for good.
+	// freed is what is removed from the pool for good.
 	freed []held
 
-	// For a job that wants an address:
+	// For a job that needs an address:
 	rng     *ipam.Range
 	addr    netip.Addr // in the pool, once committed
 	key     string     // of addr
 	former  api.Entry  // addr's entry before, if another container had it
-	drop    *held      // in the pool, and to be taken out again
-	foreign int        // how many addresses others had reserved
-	// refused is why the patch has no address for it; the next one may have.
+	drop    *held      // in the pool, and to be removed
+	foreign int        // number of its addresses that others had reserved
+	// refused is the reason why the patch has no address for it; the next one
+	// may.
 	refused error
-	// failed is why it gets no address, whatever the pool says.
+	// failed is the reason why it never gets an address.
 	failed error
 
 	// For [turn.judge]:
-	saw   *api.Entry // what its pod held when the pool was first read; nil before
+	saw   *api.Entry // its pod's entry when the pool was first read; nil before
 	rival *held      // the entry of another container, which may be newer
-	older api.Entry  // the rival's entry, once it was found to be older
+	older api.Entry  // the rival's entry, if it proved to be older
 }
 
 // held is an entry of the pool.
@@ -60,13 +61,13 @@ type held struct {
 	key      string
 	entry    api.Entry
 	reserved bool   // there may be a reservation
-	uid      string // of the reservation, "" when it must be looked up
+	uid      string // of the reservation, "" if it must be read
 }
 
 // open reports whether j has no answer yet.
 func (j *job) open() bool { return j.phase != phaseAnswered }
 
-// plannable reports whether the pool is not yet as j needs it.
+// plannable reports whether the pool must still be changed for j.
 func (j *job) plannable() bool { return j.phase < phaseCommitted }
 
 // settle answers j.

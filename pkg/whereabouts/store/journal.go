@@ -16,12 +16,12 @@ import (
 
 const journalSuffix = ".free"
 
-// deferred is an address to be freed later.
+// deferred is an address that must be freed later.
 type deferred struct {
-	// Kubeconfig, Server and Namespace say where. Without a server (from before
-	// it was written, or when the kubeconfig could not be read) it is that of the
-	// kubeconfig, and an empty namespace that of its current context. FlatFile is
-	// the flat file of the network.
+	// Kubeconfig, Server and Namespace identify the server. Without a Server
+	// (from an older version, or if the kubeconfig was unreadable) it is that
+	// of the kubeconfig, and an empty namespace that of its current context.
+	// FlatFile is the flat file of the network.
 	Kubeconfig string    `json:"kubeconfig"`
 	FlatFile   string    `json:"flatFile,omitempty"`
 	Server     string    `json:"server,omitempty"`
@@ -36,8 +36,8 @@ type deferred struct {
 	Since  time.Time  `json:"since"`
 }
 
-// Journal is the directory of addresses that are to be freed later. It is made with its
-// first entry.
+// Journal is the directory of addresses that must be freed later. It is made
+// with its first entry.
 type Journal struct{ Path string }
 
 func (j Journal) put(d *deferred) error {
@@ -74,7 +74,7 @@ func (j Journal) drop(name string) error {
 	return dir.Remove(name)
 }
 
-// all returns the entries by file name. Files that cannot be read are left alone.
+// all returns the entries by file name. It skips unreadable files.
 func (j Journal) all() (map[string]*deferred, error) {
 	found := map[string]*deferred{}
 	var errs []error
@@ -88,7 +88,7 @@ func (j Journal) all() (map[string]*deferred, error) {
 }
 
 // each calls do for the entries in files with the suffix, in no order, until do
-// returns false. It skips files that cannot be read, and those for whose names wanted
+// returns false. It skips unreadable files, and those for whose names wanted
 // returns false: there may be thousands, mostly of other pools.
 func (j Journal) each(suffix string, wanted func(file string) bool, do func(name string, d *deferred) bool) error {
 	dir, err := statefile.OpenExisting(j.Path)
@@ -103,7 +103,7 @@ func (j Journal) each(suffix string, wanted func(file string) bool, do func(name
 	if err != nil {
 		return err
 	}
-	// What cannot be done must not keep the rest from its turn.
+	// In random order, so that entries that fail do not block the rest.
 	rand.Shuffle(len(files), func(i, k int) { files[i], files[k] = files[k], files[i] })
 	for _, file := range files {
 		if !wanted(file) {
@@ -118,9 +118,9 @@ func (j Journal) each(suffix string, wanted func(file string) bool, do func(name
 	return nil
 }
 
-// mayBeOf reports whether the file is of the namespace, or of an older version that
-// named none, and of the pool, as far as its name tells: put writes those first,
-// and the last part is the kubeconfig, or where a long name was cut.
+// mayBeOf reports whether the file's name may be of the namespace, or of an
+// older version without one, and of the pool: put writes those first, and the
+// last part is the kubeconfig, or the place where a long name was cut.
 func mayBeOf(file, namespace, pool string) bool {
 	parts := strings.Split(file, "@")
 	whole := parts[:len(parts)-1]
@@ -128,15 +128,14 @@ func mayBeOf(file, namespace, pool string) bool {
 		(len(whole) < 2 || whole[1] == statefile.Name(pool))
 }
 
-// mayBeOwned reports whether the file is of owner's attachment, as far as its name
-// tells.
+// mayBeOwned reports whether the file's name may be of owner's attachment.
 func mayBeOwned(file string, owner ipam.Owner) bool {
 	parts := strings.Split(file, "@")
 	whole := parts[:len(parts)-1]
 	return (len(whole) < 3 || whole[2] == statefile.Name(owner.ContainerID)) && (len(whole) < 4 || whole[3] == statefile.Name(owner.IfName))
 }
 
-// jobs returns what waits for pool at client's server and namespace.
+// jobs returns the entries for pool at client's server and namespace.
 func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 	here := isAt(client)
 	var jobs []*job
@@ -148,17 +147,16 @@ func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 		return len(jobs) < longestTurn
 	})
 	if err != nil {
-		return nil // the agent says so
+		return nil // the agent reports it
 	}
 	return jobs
 }
 
-// isAt returns what reports whether an entry is of client's server and namespace: those
-// that say so themselves, and those with a kubeconfig that leads there. Another
-// server would know nothing of the address, and what was to be freed would be
-// forgotten.
+// isAt returns a function that reports whether an entry is of client's server
+// and namespace: by the entry itself, or by its kubeconfig. Another server
+// would not know the address, and the entry would be lost.
 func isAt(client *kube.Client) func(*deferred) bool {
-	leads := map[Endpoint]bool{} // most entries have one endpoint
+	leads := map[Endpoint]bool{} // most entries have the same endpoint
 	return func(d *deferred) bool {
 		if d.Server == client.Server() && d.Namespace == client.Namespace() {
 			return true
@@ -173,25 +171,26 @@ func isAt(client *kube.Client) func(*deferred) bool {
 	}
 }
 
-// SameServer reports whether e leads to the server and namespace of client. An
-// endpoint that cannot be read leads nowhere; one without a kubeconfig is that of
+// SameServer reports whether e is the server and namespace of client. It
+// returns false for an unreadable endpoint; one without a kubeconfig is that of
 // this process' service account.
 func SameServer(client *kube.Client, e Endpoint) bool {
 	there, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Namespace: e.Namespace})
 	return err == nil && there.Server() == client.Server() && there.Namespace() == client.Namespace()
 }
 
-// Endpoint says how to reach the server of a journal's entry.
+// Endpoint is the server of a journal's entry, and the way to reach it.
 type Endpoint struct {
 	Kubeconfig string
 	Namespace  string // "" is that of the kubeconfig's current context
-	// FlatFile is the flat file that completed the network's configuration, "" if
-	// there was none. The kubeconfig may be allowed only because this file names it.
+	// FlatFile is the flat file that completed the network's configuration, ""
+	// if there was none. It may be the only reason why the kubeconfig is
+	// permitted.
 	FlatFile string
 }
 
-// Add writes into the journal that the addresses of owner's attachment in pools are to
-// be freed. It is for a caller that does not know the server.
+// Add writes to the journal that the addresses of owner's attachment in pools
+// must be freed. It is for a caller that does not know the server.
 func (j Journal) Add(e Endpoint, owner ipam.Owner, pools []ipam.Pool) error {
 	for _, pool := range pools {
 		d := &deferred{
@@ -205,8 +204,8 @@ func (j Journal) Add(e Endpoint, owner ipam.Owner, pools []ipam.Pool) error {
 	return nil
 }
 
-// Waiting counts what waits in the journal, by where it is to be freed: each endpoint
-// is for a Store of its own to [Store.Replay].
+// Waiting returns the number of entries by endpoint. Each endpoint needs a
+// Store of its own to [Store.Replay].
 func (j Journal) Waiting() (map[Endpoint]int, error) {
 	waiting, err := j.all()
 	count := map[Endpoint]int{}
@@ -216,8 +215,8 @@ func (j Journal) Waiting() (map[Endpoint]int, error) {
 	return count, err
 }
 
-// Replay frees what the journal has for this store's server, and says how many
-// entries are left and why.
+// Replay frees the journal's addresses of this store's server, and returns the
+// number of remaining entries and the reason.
 func (s *Store) Replay(ctx context.Context) (left int, err error) {
 	errs := []error{s.replaySlices(ctx)}
 	waiting, err := s.journal.all()
@@ -232,7 +231,8 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 		}
 	}
 	for pool := range pools {
-		// The turn's writer sees to the pool's part of the journal, under its lock.
+		// The turn's writer carries out the pool's part of the journal, under
+		// its lock.
 		_, err := s.submit(ctx, pool, &ask{})
 		errs = append(errs, err)
 	}

@@ -120,11 +120,11 @@ func (j Journal) dropAll(entries map[string]*deferred) error {
 	return nil
 }
 
-// everyFile is what [Journal.each] needs to read all files.
+// everyFile makes [Journal.each] read all files.
 func everyFile(string) bool { return true }
 
-// enterOwn fills in the slice in the journal entries of owner's attachment. Thousands
-// of others may wait, which are left to [Store.Replay].
+// enterOwn fills in the slice in the journal entries of owner's attachment. It
+// leaves others, which may be thousands, to [Store.Replay].
 func (s *Store) enterOwn(ctx context.Context, owner ipam.Owner, slices, node string, slice netip.Prefix) error {
 	own, err := s.journal.sliced(func(file string) bool { return mayBeOwned(file, owner) })
 	if err != nil {
@@ -169,11 +169,11 @@ func (s *Store) enterEntry(ctx context.Context, dir *statefile.Dir, file string,
 		return err
 	}
 	defer func() { s.warnIf(lock.UnlockAndRemove()) }()
-	if !dir.Exists(file) { // another process was first
+	if !dir.Exists(file) { // another process was quicker
 		return nil
 	}
 	d.Slices, d.Pool.Prefix, d.Server, d.Namespace = "", slice, s.client.Server(), s.client.Namespace()
-	if !dir.Exists(d.file()) { // an existing one may have a note, which this one has not
+	if !dir.Exists(d.file()) { // the existing one may have a note, which this one lacks
 		if err := s.journal.put(d); err != nil {
 			return err
 		}

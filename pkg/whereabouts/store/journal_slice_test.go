@@ -130,7 +130,8 @@ func TestDeferredDelForASliceThatIsGoneIsDropped(t *testing.T) {
 	n.wantJournal("of another server", 1)
 }
 
-// waitForSlice leaves it to n's journal to end the attachments of pods below many.
+// waitForSlice writes the ends of the attachments of pods below many to n's
+// journal.
 func waitForSlice(t *testing.T, n *node, whole ipam.Pool, slices string, many int) {
 	t.Helper()
 	for i := range many {
@@ -140,7 +141,7 @@ func waitForSlice(t *testing.T, n *node, whole ipam.Pool, slices string, many in
 	}
 }
 
-// waiting counts the entries of n's journal that wait for a slice.
+// waiting returns the number of entries of n's journal that wait for a slice.
 func (n *node) waiting() (count int) {
 	for _, d := range journalOf(n.t, n) {
 		if d.Slices != "" {
@@ -150,7 +151,8 @@ func (n *node) waiting() (count int) {
 	return count
 }
 
-// Thousands may wait after an outage: a call would have no time for its own.
+// Thousands may wait after an outage: a call would have no time left for
+// itself.
 func TestACallEntersItsSliceOnlyForItsOwnAttachment(t *testing.T) {
 	n, whole, own := newNode(t), ofNode(pooltest.Claim(t, "sliceown", "10.0.0.0/24"), "node1"), ofNode(pooltest.Claim(t, "sliceown", "10.0.0.64/26"), "node1")
 	createSlices(t, "sliceown", "node1", "10.0.0.64/26")
@@ -172,12 +174,12 @@ func TestACallEntersItsSliceOnlyForItsOwnAttachment(t *testing.T) {
 	}
 }
 
-// Who replays the entry later would take the address from the running pod.
+// A later replay of the entry would take the address from the running pod.
 func TestAddFailsThatCannotEnterItsSlice(t *testing.T) {
 	n, whole := newNode(t), ofNode(pooltest.Claim(t, "slicefails", "10.0.0.0/24"), "node1")
 	createSlices(t, "slicefails", "node1", "10.0.0.64/26")
 	waitForSlice(t, n, whole.Pool, "slicefails", 1)
-	if err := os.Mkdir(filepath.Join(n.journal.Path, sliceLock), 0o700); err != nil { // nobody gets the lock
+	if err := os.Mkdir(filepath.Join(n.journal.Path, sliceLock), 0o700); err != nil { // the lock cannot be taken
 		t.Fatal(err)
 	}
 	if _, err := n.Slice(pooltest.Context(t), pooltest.Pod(0), "slicefails", "node1"); failure.KindOf(err) != failure.TryAgain {

@@ -42,8 +42,8 @@ func newNodeAt(t *testing.T, kubeconfig, state string) *node {
 	return newNodeFor(t, kubeconfig, state, "")
 }
 
-// newNodeFor is a node whose store is for a pod with the network namespace at a
-// path.
+// newNodeFor returns a node whose store is for a pod with the network namespace
+// at a path.
 func newNodeFor(t *testing.T, kubeconfig, state, netns string) *node {
 	t.Helper()
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "test-" + t.Name(), RetryFor: RetryFor})
@@ -70,8 +70,8 @@ func (n *node) add(o ipam.Owner, c ...ipam.Claim) []netip.Prefix {
 		case err == nil:
 			return got
 		case strings.Contains(err.Error(), "is too late") && ctx.Err() == nil:
-			// On a machine so busy that the container may be the older one. What a
-			// runtime tries next is a newer one.
+			// On a very busy machine the container may be the older one. A
+			// runtime's next try has a newer one.
 			time.Sleep(time.Second)
 		default:
 			n.t.Fatal(err)
@@ -93,8 +93,8 @@ func (n *node) del(o ipam.Owner, pools ...ipam.Pool) {
 	}
 }
 
-// holdTurn takes the turn in a pool. It returns what waits until so many asks are
-// posted, and a function that ends the turn.
+// holdTurn takes the turn in a pool. It returns a function that waits until so
+// many asks are posted, and one that ends the turn.
 func (n *node) holdTurn(pool ipam.Pool) (waiting func(int), unlock func()) {
 	n.t.Helper()
 	pools, err := n.dir.Sub(queuesDir)
@@ -179,7 +179,7 @@ func createReservation(t testing.TB, name string, o ipam.Owner) {
 	pooltest.Create(t, plane, reservationPath(""), api.NewReservation(name, testNamespace, o))
 }
 
-// wantEmpty wants neither entries nor reservations.
+// wantEmpty fails the test if there are entries or reservations.
 func wantEmpty(t testing.TB, pools ...ipam.Pool) {
 	t.Helper()
 	for _, p := range pools {

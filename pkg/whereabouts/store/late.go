@@ -11,9 +11,9 @@ import (
 )
 
 // A pod's new sandbox takes over the entry of its former one. But an ADD may be
-// late: while it waited for a slow server, the pod got a newer sandbox, perhaps on
-// another node. If the late ADD took over that one's entry, its own DEL would free
-// the address of a running pod.
+// late: while it waited for a slow server, the pod got a newer sandbox, perhaps
+// on another node. If the late ADD took over the newer one's entry, its own DEL
+// would free the address of a running pod.
 
 const (
 	// minSuccessorAge is the age that a sandbox must have before another sandbox of
@@ -70,12 +70,12 @@ func (t *turn) judge(ctx context.Context) error {
 }
 
 // newer reports whether rival may have got its address after j's sandbox was
-// made. The notes decide for a rival on this node, its reservation for one on
-// another node, by the server's clock. Without reservations nothing is known.
+// made. For a rival on this node the notes decide; for one on another node its
+// reservation, by the server's clock. Without reservations it returns false.
 func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 	holder := rival.entry.Owner()
 	n := t.s.notes.get(holder, t.pool.Name())
-	if n != nil && !n.Born.IsZero() && !n.Born.After(time.Now()) { // a clock may be set back
+	if n != nil && !n.Born.IsZero() && !n.Born.After(time.Now()) { // the clock may have been set back
 		return n.Born.After(j.Born), nil
 	}
 	if !j.Exclusive {
@@ -86,7 +86,7 @@ func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 	case err != nil:
 		return false, err
 	case r == nil, r.Spec.BelongsTo(holder) && r.Spec.ContainerID != "" && r.Spec.ContainerID != holder.ContainerID:
-		// The holder is about to reserve the address, or died before it could.
+		// The holder is about to reserve the address, or died before that.
 		// Reserve it, so that the pod's next sandbox can compare.
 		return t.reserveFor(ctx, rival)
 	case !r.Spec.BelongsTo(holder):
@@ -96,7 +96,7 @@ func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 	if !ok {
 		now = time.Now()
 	}
-	// The server's clock shows now or later, so j's sandbox was made at born or
+	// The server's clock is at now or later, so j's sandbox was made at born or
 	// later.
 	born := now.Add(-time.Since(j.Born))
 	return r.Metadata.CreationTimestamp.After(born.Add(-clockStep)), nil

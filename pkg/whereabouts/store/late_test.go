@@ -52,7 +52,7 @@ func TestAddWhoseSandboxEndsDuringThePatchPutsBackWhatItTook(t *testing.T) {
 			}
 			want := tc.was
 			if want["1"] == api.NewEntry(pooltest.Pod(0)) {
-				want = nil // what is its own is freed
+				want = nil // its own entry is freed
 			}
 			if got := entries(t, c.Pool); len(got) != len(want) || got["1"] != want["1"] {
 				t.Errorf("entries %v, want %v", got, want)
@@ -64,8 +64,8 @@ func TestAddWhoseSandboxEndsDuringThePatchPutsBackWhatItTook(t *testing.T) {
 	}
 }
 
-// Otherwise no sandbox of the pod gets an address until the clock shows again
-// what it showed when the note was made.
+// Otherwise no sandbox of the pod gets an address until the clock is back at
+// the time of the note.
 func TestTakeoverGoesOnAfterTheClockWasSetBack(t *testing.T) {
 	c := pooltest.Claim(t, "clocksetback", "10.0.0.0/24")
 	former := pooltest.Pod(0)
@@ -156,7 +156,7 @@ func TestWhatTheDeadAskedForIsNotCarriedOutByAWriterWhoLostARace(t *testing.T) {
 	waiting(1)
 	all.Go(func() {
 		defer close(asked)
-		spec := c.Range.Spec() // without the undoing of Allocate
+		spec := c.Range.Spec() // without the rollback of Allocate
 		if _, err := second.submit(ctx, c.Pool, &ask{Owner: pooltest.Pod(1), Range: &spec, Exclusive: true}); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
@@ -186,7 +186,7 @@ func TestSandboxIsGoneWhenItsPathLeadsElsewhere(t *testing.T) {
 	if !alive.gone() {
 		t.Error("it is not gone")
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil { // as between umount and unlink
+	if err := os.WriteFile(path, nil, 0o600); err != nil { // like the state between umount and unlink
 		t.Fatal(err)
 	}
 	defer os.Remove(path)

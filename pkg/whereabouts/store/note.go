@@ -14,19 +14,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// note is what the node remembers of an address that it got: enough to free it
-// without reading anything, and without the config.
+// note is the node's note of an assigned address: enough to free it without
+// reading anything, and without the config.
 type note struct {
 	Kubeconfig string     `json:"kubeconfig,omitempty"`
 	Pool       ipam.Pool  `json:"pool"`
 	Owner      ipam.Owner `json:"owner"`
 	Since      time.Time  `json:"since"`
-	// Born is that of the ask. It orders two sandboxes of one node.
+	// Born is the ask's. It orders two sandboxes of one node.
 	Born time.Time  `json:"born,omitzero"`
 	Addr netip.Addr `json:"address"`
 	Key  string     `json:"key"`
-	// Reserved says that there may be a reservation, and Reservation is its
-	// UID, "" when that must be looked up.
+	// Reserved is set if there may be a reservation, and Reservation is its
+	// UID, "" if that must be read.
 	Reserved    bool   `json:"reserved,omitempty"`
 	Reservation string `json:"reservation,omitempty"`
 }
@@ -53,15 +53,15 @@ func attachmentPrefix(o ipam.Owner) string {
 }
 
 func noteName(o ipam.Owner, pool string) string {
-	sum := sha256.Sum256([]byte(pool)) // two whole names may be too long for one file's
+	sum := sha256.Sum256([]byte(pool)) // two whole names may be too long for a file name
 	return attachmentPrefix(o) + hex.EncodeToString(sum[:8]) + noteSuffix
 }
 
 // notes is the directory of the notes of one server.
 type notes struct{ dir *statefile.Dir }
 
-// get returns the note of what o got of pool, nil when there is none that can be
-// read: a note is never needed.
+// get returns the note of o's address in pool, nil if there is no readable one.
+// Notes are optional.
 func (n notes) get(o ipam.Owner, pool string) *note { return n.read(noteName(o, pool)) }
 
 func (n notes) read(name string) *note {

@@ -18,8 +18,8 @@ func giveUp(c *api.PoolPatch, j *job) {
 	}
 }
 
-// plan makes the next patch. It plans for every job that the pool does not
-// satisfy yet, but for one that an earlier one is about to change.
+// plan makes the next patch. It plans every job whose entries in the pool are
+// not yet right, except one whose entry an earlier job of the patch changes.
 func (t *turn) plan(state *api.PoolState, lost int) *api.PoolPatch {
 	c := &api.PoolPatch{}
 	var used *ipam.Set
@@ -54,7 +54,8 @@ func (t *turn) plan(state *api.PoolState, lost int) *api.PoolPatch {
 		}
 		frees := !c.OnlyAdds()
 		if j.refused = t.take(j, state, used, lost, c); j.refused != nil && (frees || j.rival != nil) {
-			// What this patch frees is there for the next one.
+			// The addresses that this patch frees are available for the next
+			// one.
 			j.phase, j.refused = phaseWaiting, nil
 		}
 	}
@@ -72,8 +73,8 @@ func (t *turn) waitsFor(j *job, i int) bool {
 	return false
 }
 
-// giveBack finds what j ends, and plans to take it out. Without a state the
-// note is believed.
+// giveBack finds the entries that j ends, and plans to remove them. Without a
+// state it uses the note.
 func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 	j.freed = nil
 	if state == nil {
@@ -99,12 +100,13 @@ func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 	}
 	switch {
 	case len(j.freed) == 0 && j.Note != nil && !j.Note.Owner.Same(state.Entries[j.Note.Key].Owner()):
-		// The entry has gone already, the reservation perhaps not. If the pod's
-		// new container has taken over the one, it needs the other. The note
-		// knows the pod, which not every DEL names.
+		// The entry is gone already, perhaps not the reservation. If the pod's
+		// new container has taken over the entry, it needs the reservation. The
+		// note has the pod, which not every DEL names.
 		j.freed = []held{j.Note.held()}
 	case len(j.freed) > 0 && j.Note == nil:
-		// For the process that goes on if this one dies, or the answer is lost.
+		// For the process that continues if this one dies, or the answer is
+		// lost.
 		j.Note = t.noteOf(j, j.freed[0])
 		t.s.warnIf(t.s.notes.put(j.Note))
 	}
@@ -115,7 +117,7 @@ func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 // frees something refuses.
 var errTouched = errors.New("the same patch changes the entry")
 
-// errLeft is the error of an ask that nobody waits for.
+// errLeft is the error of an ask without a waiting process.
 var errLeft = failure.New(failure.InvalidNetns, "the pod's network namespace is gone, or the call has ended")
 
 // take plans j's address, old or new.
@@ -128,7 +130,7 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 		return errRival
 	}
 	if ok && j.Want.IsValid() && j.Want != addr && entry.ContainerID != j.Owner.ContainerID {
-		// A former container's, whose DEL has not come: the pod has moved on.
+		// A former container's, whose DEL has not come: the pod has a new one.
 		h := held{addr: addr, entry: entry, reserved: true}
 		var err error
 		if h.key, err = state.Key(addr); err != nil {

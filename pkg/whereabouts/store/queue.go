@@ -18,16 +18,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// ask is one address wanted of, or given back to, a pool.
+// ask requests one address of a pool, or releases one.
 type ask struct {
 	Owner ipam.Owner `json:"owner"`
-	// Range is what an address is wanted of; nil gives back what Owner ends.
+	// Range is the range of the requested address; nil releases what Owner
+	// ends.
 	Range     *ipam.RangeSpec `json:"range,omitempty"`
 	Want      netip.Addr      `json:"want"`
 	Exclusive bool            `json:"exclusive,omitempty"`
-	// Note is what the asker knows of what it gives back.
+	// Note is the asker's note of the address that it releases.
 	Note *note `json:"note,omitempty"`
-	// Kubeconfig and FlatFile are how the asker reaches the server, see [Endpoint].
+	// Kubeconfig and FlatFile are the asker's access to the server, see
+	// [Endpoint].
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	FlatFile   string `json:"flatFile,omitempty"`
 	// Born is a time by which the sandbox existed, by this node's clock; zero if
@@ -45,18 +47,17 @@ func (a *ask) frees() bool { return a.Range == nil && !a.nothing() }
 // canceled reports whether the address that a asks for is no longer needed.
 func (a *ask) canceled() bool { return a.isCanceled != nil && a.isCanceled() }
 
-// nothing reports whether the asker only wants the journal to be replayed.
+// nothing reports whether the ask is only for a replay of the journal.
 func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
 
-// answer ends an ask: an address, an error, or neither when something was
-// given back.
+// answer ends an ask: an address, an error, or neither for a release.
 type answer struct {
 	Addr  netip.Addr `json:"address"`
 	Code  uint       `json:"code,omitempty"`
 	Error string     `json:"error,omitempty"`
-	// Deferred says why what was given back is left to the journal.
+	// Deferred is the reason why a release was written to the journal.
 	Deferred string `json:"deferred,omitempty"`
-	// Silence says so when it is because the server does not answer.
+	// Silence is that reason if the server does not answer.
 	Silence string `json:"silence,omitempty"`
 }
 
@@ -71,13 +72,13 @@ const (
 	askSuffix    = ".ask"
 	answerSuffix = ".answer"
 	queueLock    = "lock"
-	// longestTurn bounds one patch: a handful of operations an ask, and the
-	// server takes ten thousand.
+	// longestTurn bounds one patch: a handful of operations for each ask, and
+	// the server accepts ten thousand.
 	longestTurn = 512
-	// againAfter is about how long a writer that got no answer from the server
-	// leaves the turn to others.
+	// againAfter is the approximate time for which a writer without an answer
+	// from the server leaves the turn to others.
 	againAfter = time.Second
-	// rubbishAge is how old a temporary file is when its writer was killed.
+	// rubbishAge is the age after which a temporary file's writer was killed.
 	rubbishAge = time.Minute
 	// lockPatience is how long an ask that frees an address waits for its turn.
 	lockPatience = 5 * time.Second
@@ -89,15 +90,15 @@ const (
 // errAgain is wrapped when the writer could not carry out its own ask yet.
 var errAgain = errors.New("to be tried again")
 
-// writer carries jobs out, in their order, of which own is this process's. An
-// error is why own has no answer yet, though it has time left.
+// writer carries jobs out, in their order, of which own is this process'. It
+// returns an error if own has no answer yet but has time left.
 type writer func(ctx context.Context, own *job, jobs []*job) error
 
-// queue is where the processes of a node wait for one pool.
+// queue is the queue of a node's processes for one pool.
 type queue struct{ dir *statefile.Dir }
 
-// submit has a carried out: by write in this process, together with what others
-// have posted, or by another process whose turn comes before.
+// submit has a carried out: by write in this process, together with others'
+// asks, or by another process whose turn comes first.
 func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
@@ -118,14 +119,16 @@ func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error)
 		if !errors.Is(err, errAgain) {
 			return ans, err
 		}
-		// The server does not answer. Others, who may only want to free, go on.
+		// The server does not answer. Let others continue, who may only want to
+		// free.
 		if wait.For(ctx, againAfter/2+rand.N(againAfter)) != nil {
 			return answer{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, ""), "try again")
 		}
 	}
 }
 
-// takeTurn waits for the lock, and then either finds its answer or is the writer.
+// takeTurn waits for the lock, and then either finds its answer or becomes the
+// writer.
 func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, write writer) (answer, error) {
 	waiting, stop := a.patience(ctx)
 	lock, err := q.dir.Lock(waiting, queueLock)
@@ -158,7 +161,7 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 	if own.open() {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
-	_ = posted.Withdraw() // before the next writer carries it out again
+	_ = posted.Withdraw() // before the next writer repeats it
 	return own.answer, own.err
 }
 
@@ -195,8 +198,8 @@ func (q queue) answerOf(name string) (answer, bool) {
 	return a, json.Unmarshal(data, &a) == nil
 }
 
-// waiting returns what others have posted and nobody has answered, the oldest
-// first, without known. What the dead have posted is removed.
+// waiting returns the unanswered asks of others, the oldest first, without
+// known. It removes asks of dead processes.
 func (q queue) waiting(known []*job) ([]*job, error) {
 	names, err := q.dir.List("")
 	if err = errors.Join(err, q.dir.Sweep(rubbishAge)); err != nil {
@@ -206,7 +209,7 @@ func (q queue) waiting(known []*job) ([]*job, error) {
 	for _, file := range names {
 		name, isAsk := strings.CutSuffix(file, askSuffix)
 		if answered, ok := strings.CutSuffix(file, answerSuffix); ok && !slices.Contains(names, answered+askSuffix) {
-			// Who asked has left without it.
+			// The asker has ended without it.
 			if err := q.dir.Remove(file); err != nil {
 				return nil, err
 			}
@@ -231,7 +234,7 @@ func (q queue) waiting(known []*job) ([]*job, error) {
 		j := &job{ask: new(ask), name: name}
 		data, err := q.dir.Read(file)
 		if err != nil || json.Unmarshal(data, j.ask) != nil {
-			continue // its poster has just left, or is the writer
+			continue // its poster has just ended, or is the writer
 		}
 		j.isCanceled = func() bool {
 			held, err := q.dir.Held(file)
@@ -242,8 +245,8 @@ func (q queue) waiting(known []*job) ([]*job, error) {
 	return all, nil
 }
 
-// reply leaves j's answer. If it cannot be written, the asker becomes the writer and
-// finds what was done for it.
+// reply writes j's answer. If it cannot be written, the asker becomes the
+// writer and finds the result in the pool.
 func (q queue) reply(j *job) {
 	data, err := json.Marshal(j.answer)
 	if err != nil {

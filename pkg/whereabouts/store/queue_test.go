@@ -42,7 +42,7 @@ func TestWhoWaitsIsAnsweredByTheWriter(t *testing.T) {
 		mu.Unlock()
 		if first {
 			for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
-				if others, err := q.dir.List(askSuffix); err != nil || len(others) == askers { // the writer's is among them
+				if others, err := q.dir.List(askSuffix); err != nil || len(others) == askers { // including the writer's own
 					break
 				}
 			}
@@ -76,7 +76,7 @@ func TestWhatTheDeadHavePostedIsNotCarriedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(q.dir.Write("0"+askSuffix, data), q.dir.Write("0"+answerSuffix, data)); err != nil {
-		t.Fatal(err) // nobody holds the lock on it
+		t.Fatal(err) // its lock is free
 	}
 	if _, err := q.submit(pooltest.Context(t), &ask{Owner: pooltest.Pod(0)}, func(_ context.Context, _ *job, jobs []*job) error {
 		for _, p := range jobs {
@@ -147,7 +147,7 @@ func TestAWriterWithoutRightsFailsNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, adds := range []bool{true, false} { // what the writer wants
+	for _, adds := range []bool{true, false} { // the writer's own ask
 		state, c := t.TempDir(), pooltest.Claim(t, fmt.Sprint("rightsof", adds), "10.0.0.0/24")
 		bad, good := newNodeAt(t, kubeconfig, state), newNodeAt(t, plane.AdminKubeconfig(), state)
 		for i := range 2 {

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// vanishing is how often a reservation may disappear between being in the way
-// and being looked at.
+// vanishing bounds how often a reservation may disappear between the conflict
+// and the read.
 const vanishing = 3
 
 // reserve makes owner's reservation of addr and returns its UID. It returns false
@@ -34,8 +34,8 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 			return there.Metadata.UID, true, nil
 		default:
 			// The same pod's former container made it, and may be about to
-			// delete it: with a new UID it is out of reach of that. Upstream's
-			// names no container.
+			// delete it, which a new UID prevents. Upstream's names no
+			// container.
 			err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: there.Metadata.UID})
 			if err != nil && !kube.IsNotFound(err) && !kube.IsConflict(err) {
 				return "", false, err
@@ -45,8 +45,7 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 	return "", false, failure.WithCure(failure.New(failure.TryAgain, "OverlappingRangeIPReservation %s is made and deleted all the time", name), "try again")
 }
 
-// freeReservation deletes the reservation that belongs to the entry h, and no
-// other one.
+// freeReservation deletes the reservation of the entry h, and no other one.
 func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) error {
 	if !h.reserved {
 		return nil
@@ -58,8 +57,8 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 			if err != nil || there == nil || !there.Spec.BelongsTo(h.entry.Owner()) {
 				return err
 			}
-			// Upstream's names no container: it is the pod's next one's if it
-			// was made just now.
+			// Upstream's names no container: if it was made just now it is that
+			// of the pod's next one.
 			if by := there.Spec.ContainerID; by != h.entry.ContainerID && (by != "" || replaced) {
 				return nil
 			}
@@ -72,6 +71,6 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 		case !kube.IsConflict(err):
 			return err
 		}
-		h.uid = "" // another one by now: whose?
+		h.uid = "" // another one by now: check its holder
 	}
 }

@@ -12,17 +12,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// sandbox is the network namespace of the pod that an ADD is for.
+// sandbox is the network namespace of an ADD's pod.
 type sandbox struct {
 	path string
-	// file is what path led to at first; nil if that was not a namespace. Nothing
-	// is known of the sandbox then.
+	// file is the file of path at the start; nil if that was not a namespace.
+	// Then nothing is known about the sandbox.
 	file fs.FileInfo
-	// born is when the namespace was made, by this node's clock; zero if unknown.
+	// born is the creation time of the namespace, by this node's clock; zero if
+	// unknown.
 	born time.Time
 }
 
-// openSandbox returns the sandbox whose namespace path leads to.
+// openSandbox returns the sandbox at path.
 func openSandbox(path string) sandbox {
 	s := sandbox{path: path}
 	var at unix.Statfs_t
@@ -35,8 +36,8 @@ func openSandbox(path string) sandbox {
 	}
 	s.file = file
 	// The kernel sets the times when it makes the inode (fs/nsfs.c,
-	// simple_inode_init_ts). A bind mount keeps the inode. Without one the kernel
-	// makes it again for each call, and this is the time of the call.
+	// simple_inode_init_ts). A bind mount keeps the inode. Without one the
+	// kernel makes it again for each call, and this is the time of the call.
 	if is, ok := file.Sys().(*syscall.Stat_t); ok {
 		s.born = time.Unix(is.Ctim.Unix())
 	}
@@ -44,7 +45,7 @@ func openSandbox(path string) sandbox {
 }
 
 // gone reports whether the path no longer leads to the namespace. Only this
-// process can ask: another one may have other mounts.
+// process can decide: another one may have other mounts.
 func (s sandbox) gone() bool {
 	if s.file == nil {
 		return false

@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// TestFullObjectIsRefusedBeforeTheServerRefusesIt fills a pool to what one
-// object can hold, and shows what an ADD costs there.
+// TestFullObjectIsRefusedBeforeTheServerRefusesIt fills a pool to the limit of
+// one object, and measures an ADD there.
 func TestFullObjectIsRefusedBeforeTheServerRefusesIt(t *testing.T) {
 	n, c := newNode(t), pooltest.Claim(t, "full", "10.0.0.0/16")
 	entries := map[string]api.Entry{}
@@ -51,6 +51,6 @@ func TestFullObjectIsRefusedBeforeTheServerRefusesIt(t *testing.T) {
 	if added == 0 || added == 20 || len(data) < largestPool-1<<9 {
 		t.Errorf("%d ADDs before the refusal, %d bytes", added, len(data))
 	}
-	n.del(pooltest.Pod(0), c.Pool) // goes on working
+	n.del(pooltest.Pod(0), c.Pool) // still works
 	n.add(pooltest.Pod(0), c)
 }

@@ -7,20 +7,20 @@ import (
 
 const (
 	silenceFile = "silent"
-	// silentFor is how long DELs leave everything to the journal after one of them
-	// waited for the server in vain: a pod's rails come one by one, each in a
-	// process of its own.
+	// silentFor is the time during which DELs go to the journal after one of
+	// them waited for the server without an answer: a pod's rails are deleted
+	// one by one, each by a process of its own.
 	silentFor = 30 * time.Second
 )
 
-// silence is what the node remembers of a server that does not answer in time.
+// silence is the node's memory of a server that does not answer in time.
 type silence struct {
 	Since time.Time `json:"since"`
 	Why   string    `json:"why"`
 }
 
-// silent remembers that the server does not answer, because of why. DELs then do
-// not ask it; an ADD does.
+// silent records that the server does not answer, and the reason. DELs then
+// make no request; an ADD does.
 func (s *Store) silent(why error) {
 	data, err := json.Marshal(silence{time.Now(), why.Error()})
 	if err == nil {
@@ -29,21 +29,21 @@ func (s *Store) silent(why error) {
 	s.warnIf(err)
 }
 
-// heard forgets the silence: the server works again.
+// heard removes the record: the server works again.
 func (s *Store) heard() {
 	if s.dir.Exists(silenceFile) {
 		s.warnIf(s.dir.Remove(silenceFile))
 	}
 }
 
-// Silence returns why DELs do not ask the server now, or "".
+// Silence returns the reason why DELs make no request now, or "".
 func (s *Store) Silence() string {
 	data, err := s.dir.Read(silenceFile)
 	var last silence
 	if err != nil || json.Unmarshal(data, &last) != nil {
 		return ""
 	}
-	if age := time.Since(last.Since); age < 0 || age > silentFor { // a clock may be set back
+	if age := time.Since(last.Since); age < 0 || age > silentFor { // the clock may have been set back
 		return ""
 	}
 	return last.Why

@@ -19,7 +19,7 @@ func TestSilenceIsForgottenAfterAWhileAndByAnAnswer(t *testing.T) {
 		{"it was some time ago", -silentFor - time.Second, false},
 		{"the clock was set back since", time.Hour, false},
 	} {
-		n.add(pooltest.Pod(i), c) // is answered: whatever was before is forgotten
+		n.add(pooltest.Pod(i), c) // is answered, which ends the silence
 		if why := n.Silence(); why != "" {
 			t.Errorf("%s: after an ADD there is still %q", tc.what, why)
 		}

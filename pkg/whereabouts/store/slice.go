@@ -10,9 +10,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Slice returns the node's slice in the NodeSlicePool name, and completes the journal
-// entries of owner's attachment that wait for it. It fails if it cannot: a later replay
-// would free the address that the attachment gets now.
+// Slice returns the node's slice in the NodeSlicePool name, and completes the
+// journal entries of owner's attachment that wait for it. If it cannot complete
+// them it fails, because a later replay would free the attachment's new
+// address.
 func (s *Store) Slice(ctx context.Context, owner ipam.Owner, name, node string) (netip.Prefix, error) {
 	slice, err := s.readSlice(ctx, name, node)
 	if err != nil {

@@ -18,30 +18,30 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// RetryFor is for [kube.Config]: how long a request is repeated before what is
-// to be freed is left to the journal. A pod's end does not wait for the server.
+// RetryFor is for [kube.Config]: how long a request is repeated before a
+// release goes to the journal. A pod's end does not wait for the server.
 const RetryFor = 5 * time.Second
 
-// Options say what a [Store] works with.
+// Options configures a [Store].
 type Options struct {
 	// Client is opened with [RetryFor].
 	Client *kube.Client
-	// Kubeconfig is what Client was opened with; it is noted for a DEL that
-	// comes without a config.
+	// Kubeconfig is the one that Client was opened with; it is noted for a DEL
+	// without a config.
 	Kubeconfig string
 	// FlatFile is the flat file of the network, see [Endpoint]; "" if it has none.
 	FlatFile string
-	// StateDir and JournalDir are absolute paths of the node; the store lies in
+	// StateDir and JournalDir are absolute paths of the node; the store is in
 	// "ipam-kubernetes" of the former.
 	StateDir, JournalDir string
 	// Netns is the path of the network namespace of the pod that Allocate is for;
 	// "" if there is none, or if it may outlive the pod.
 	Netns string
-	// Warn is told what does not fail a call; nil is nobody.
+	// Warn is called with errors that do not fail a call; it may be nil.
 	Warn func(err error)
 }
 
-// Store is the cluster's address store as one node uses it. It is safe for
+// Store is one node's access to the cluster's address store. It is safe for
 // concurrent use by goroutines and processes. Close it when done.
 type Store struct {
 	client     *kube.Client
@@ -62,15 +62,15 @@ var _ ipam.Store = (*Store)(nil)
 const (
 	storeDir  = "ipam-kubernetes"
 	queuesDir = "pools"
-	// undoTime is what the undoing of an ADD gets beyond the ADD's own time.
+	// undoTime bounds the rollback of an ADD beyond the ADD's own time.
 	undoTime = 10 * time.Second
-	// delPatience is how long freeing an address may take before it is left to the
-	// journal: one request without an answer, and what comes before it.
+	// delPatience bounds the time of a release before it goes to the journal:
+	// one request without an answer, and the work before it.
 	delPatience = 12 * time.Second
 )
 
-// New opens the node's side of the store and makes its directories. It talks
-// to no server.
+// New opens the node's side of the store and makes its directories. It makes no
+// request.
 func New(o Options) (*Store, error) {
 	s := &Store{
 		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: Journal{o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn,
@@ -129,7 +129,8 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	for _, c := range claims {
 		spec := c.Range.Spec()
 		for _, g := range got {
-			// Ranges may overlap, and a reservation keeps nothing from its owner.
+			// Ranges may overlap, and a reservation does not exclude its own
+			// owner.
 			spec.Avoid = append(slices.Clip(spec.Avoid), g.Addr())
 		}
 		pools = append(pools, c.Pool)
@@ -149,10 +150,9 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	return got, nil
 }
 
-// Release implements [ipam.Store]. Beside pools it looks into those of which
-// the node has noted that owner's attachment got an address, here or where the
-// kubeconfig led before. What the server cannot be told now is left to the
-// journal, and is no error.
+// Release implements [ipam.Store]. Beside pools it reads the node's notes of
+// owner's attachment, for this server and for the kubeconfig's earlier ones.
+// What cannot be released now is written to the journal, which is not an error.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	noted, err := s.notes.list(attachmentPrefix(owner))
 	errs := []error{err}
@@ -174,9 +174,9 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 	return err
 }
 
-// formerly calls do with what the node has noted of owner's attachment under
-// other servers and namespaces than this one's, by the same kubeconfig: it led
-// there when the attachment got its addresses, and nothing leads there now.
+// formerly calls do with the node's notes of owner's attachment for other
+// servers and namespaces than this one's, by the same kubeconfig: it led there
+// when the attachment got its addresses, and no longer does.
 func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes, n *note)) {
 	eachNotes(s.base, func(server string, all notes) {
 		found, _ := all.list(attachmentPrefix(owner))
@@ -188,9 +188,9 @@ func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes,
 	})
 }
 
-// release gives back what owner holds of pool. After a silence it leaves that
-// to the journal at once, and it tells of one: a server that answers for no
-// pool is to cost a call its time once.
+// release releases owner's address of pool. If an earlier pool timed out it
+// writes to the journal at once, so that an unresponsive server costs a call
+// one timeout, not one for each pool.
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
 	j := &job{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
 	silence = cmp.Or(silence, s.Silence())
@@ -207,7 +207,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 			s.silent(fmt.Errorf("giving back an address took %s", took.Round(time.Second)))
 		}
 	}
-	// The queue may be on a file system that is full; the journal lies elsewhere.
+	// The queue may be on a full file system; the journal is on another one.
 	unqueued := failure.KindOf(err) == failure.IO
 	if err != nil && (silence != "" || api.IsTransient(err) || api.IsAccessError(err) || unqueued) {
 		s.deferAsk(pool, j, err)
@@ -219,7 +219,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	return cmp.Or(silence, done.Silence), err
 }
 
-// deferAsk writes into the journal what j frees; why is the reason.
+// deferAsk writes to the journal what j frees; why is the reason.
 func (s *Store) deferAsk(pool ipam.Pool, j *job, why error) {
 	if j.journalFile == "" {
 		kubeconfig, flatFile := j.Kubeconfig, j.FlatFile
@@ -260,8 +260,8 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 	return got, nil
 }
 
-// GC implements [ipam.Store], for what this node has noted: the runtime's list
-// knows nothing of the other nodes' attachments, which share the pools.
+// GC implements [ipam.Store], for this node's notes: the runtime's list does
+// not have the other nodes' attachments, which share the pools.
 func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
 	began := time.Now()
 	all, err := s.notes.list("")
@@ -291,9 +291,9 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	return nil
 }
 
-// AllocatedPools returns the pools of which owner's attachment got addresses, as this
-// node has noted them in stateDir, by the kubeconfig that leads to them: for a DEL
-// whose config cannot be read, or leads nowhere.
+// AllocatedPools returns the pools in which owner's attachment has addresses,
+// from this node's notes in stateDir, by the kubeconfig that leads to them: for
+// a DEL whose config is unreadable, or leads to another server.
 func AllocatedPools(stateDir string, owner ipam.Owner) map[string][]ipam.Pool {
 	found := map[string][]ipam.Pool{}
 	for _, n := range noted(stateDir, attachmentPrefix(owner)) {
@@ -308,8 +308,8 @@ type Allocation struct {
 	Addr netip.Addr
 }
 
-// Allocations returns the addresses that attachments of this node have, as it has
-// noted them in stateDir.
+// Allocations returns the addresses of this node's attachments, from the notes
+// in stateDir.
 func Allocations(stateDir string) []Allocation {
 	var found []Allocation
 	for _, n := range noted(stateDir, "") {
@@ -328,7 +328,7 @@ func noted(stateDir, prefix string) []*note {
 	return found
 }
 
-// eachNotes calls do with the notes of each server that base has some of.
+// eachNotes calls do with the notes of each server in base.
 func eachNotes(base string, do func(server string, all notes)) {
 	servers, err := os.ReadDir(base)
 	if err != nil {

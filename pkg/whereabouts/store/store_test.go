@@ -202,7 +202,7 @@ func TestSamePodKeepsItsAddressAndALateDelTakesNothing(t *testing.T) {
 	second := first
 	second.ContainerID = strings.Repeat("f", 64)
 	newNode(t).wantAdd(second, "10.0.0.1/24", c) // on another node
-	n.del(first, c.Pool)                         // whose note says otherwise
+	n.del(first, c.Pool)                         // whose note is outdated
 	if got := entries(t, c.Pool); got["1"] != api.NewEntry(second) {
 		t.Errorf("entries %v", got)
 	}
@@ -337,7 +337,7 @@ func TestSecondRangeGetsItsReservationAndDelGoesOnAfterTheFirst(t *testing.T) {
 	if r := reservations(t, "dual"); len(r) != 2 {
 		t.Errorf("reservations %v", r)
 	}
-	// The first pool has lost the entry; the second is freed all the same.
+	// The first pool has lost the entry; the second is still freed.
 	none := pooltest.Claim(t, "dual", "10.9.0.0/24")
 	newNode(t).del(pooltest.Pod(0), none.Pool, v4.Pool, v6.Pool)
 	wantEmpty(t, v4.Pool, v6.Pool)
@@ -634,7 +634,7 @@ func TestAddWhoseAnswersWereLostIsUndoneLater(t *testing.T) {
 	n.del(pooltest.Pod(0), c.Pool)
 	n.wantJournal("after the DEL", 1)
 	broken.Store(false)
-	_, _ = n.Replay(pooltest.Context(t)) // whose answer is lost, too
+	_, _ = n.Replay(pooltest.Context(t)) // its answer is lost, too
 	wantEmpty(t, c.Pool)
 }
 
@@ -665,7 +665,7 @@ func TestTurnReadsOfTheJournalWhatMayBeOfItsPool(t *testing.T) {
 	put(c.Pool, "/"+strings.Repeat("long/", 40), pooltest.Pod(1)) // its name is cut
 	rename(put(c.Pool, n.kubeconfig, pooltest.Pod(2)), n.journal.Path+"/by-hand"+journalSuffix)
 	put(long.Pool, n.kubeconfig, pooltest.Pod(3))
-	// One that a turn of c's pool would carry out if it read it.
+	// A turn of c's pool would carry it out if it read it.
 	theirs := put(other.Pool, n.kubeconfig, pooltest.Pod(4))
 	rename(put(c.Pool, n.kubeconfig, pooltest.Pod(5)), theirs)
 	got := map[string]int{}
@@ -755,7 +755,7 @@ func TestReservationOfAFormerContainerIsMadeAnew(t *testing.T) {
 	n.wantAdd(first, "10.0.0.1/24", c)
 	late := n.notes.get(first, c.Pool.Name()).held()
 	newNode(t).wantAdd(second, "10.0.0.1/24", c)
-	if err := n.freeReservation(pooltest.Context(t), c.Pool, late); err != nil { // a DEL that was half done
+	if err := n.freeReservation(pooltest.Context(t), c.Pool, late); err != nil { // an unfinished DEL's
 		t.Fatal(err)
 	}
 	if r := reservations(t, "former"); r["former-10.0.0.1"].ContainerID != second.ContainerID {
@@ -765,9 +765,9 @@ func TestReservationOfAFormerContainerIsMadeAnew(t *testing.T) {
 	wantEmpty(t, c.Pool)
 }
 
-// Real whereabouts names no container in its reservations, and keeps one that is
-// there for the pod's next container. A late DEL leaves those that the next one
-// relies on alone.
+// Real whereabouts names no container in its reservations, and keeps an
+// existing one for the pod's next container. A late DEL must leave those that
+// the next container uses.
 func TestLateDelLeavesTheNextContainersReservation(t *testing.T) {
 	first, second := pooltest.Pod(0), pooltest.Pod(0)
 	second.ContainerID = strings.Repeat("e", 64)
@@ -855,7 +855,8 @@ func TestAskingForAnotherAddressThanAFormerContainerHad(t *testing.T) {
 	wantEmpty(t, c.Pool)
 }
 
-// putJournal leaves it to n's journal to free what owners hold in pool.
+// putJournal writes to n's journal that owners' addresses in pool must be
+// freed.
 func (n *node) putJournal(pool ipam.Pool, owners ...ipam.Owner) {
 	n.t.Helper()
 	for _, o := range owners {
@@ -866,7 +867,7 @@ func (n *node) putJournal(pool ipam.Pool, owners ...ipam.Owner) {
 	}
 }
 
-// wantJournal wants so many entries in the node's journal.
+// wantJournal fails the test unless the node's journal has so many entries.
 func (n *node) wantJournal(when string, want int) {
 	n.t.Helper()
 	if waiting, err := n.journal.all(); err != nil || len(waiting) != want {
@@ -877,7 +878,7 @@ func (n *node) wantJournal(when string, want int) {
 func TestTwoDelsThatEndOneEntryBlockNobody(t *testing.T) {
 	n, c := newNode(t), pooltest.Claim(t, "twoends", "10.0.0.0/24")
 	old := api.NewEntry(pooltest.Pod(0))
-	old.IfName = "" // from before whereabouts 0.8: whichever interface ends it
+	old.IfName = "" // of a version before whereabouts 0.8: any interface ends it
 	createPool(t, c.Pool, map[string]api.Entry{"7": old})
 	createReservation(t, "twoends-10.0.0.7", ipam.Owner{ContainerID: old.ContainerID, PodRef: old.PodRef})
 	second := pooltest.Pod(0)
@@ -940,7 +941,7 @@ func TestJournalIsOnlyForTheServerAndNamespaceThatAnEntryIsOf(t *testing.T) {
 		if left, err := n.Replay(pooltest.Context(t)); err != nil || left != want {
 			t.Errorf("%s: %d are left after the replay, want %d: %v", tc.what, left, want, err)
 		}
-		n.add(pooltest.Pod(100), c) // is the writer, and sees to the journal as well
+		n.add(pooltest.Pod(100), c) // is the writer, and carries out the journal as well
 		n.wantJournal(tc.what+": after an ADD", want)
 		held := false
 		for _, e := range entries(t, c.Pool) {
@@ -988,7 +989,7 @@ func TestDelAfterTheKubeconfigLeadsElsewhereForgetsTheOldNotes(t *testing.T) {
 	}
 	after.del(pooltest.Pod(0)) // by the note alone
 	after.putJournal(c.Pool, pooltest.Pod(1))
-	newNodeAt(t, plane.AdminKubeconfig(), state).add(pooltest.Pod(2), c) // by another kubeconfig, whose notes these are not
+	newNodeAt(t, plane.AdminKubeconfig(), state).add(pooltest.Pod(2), c) // by another kubeconfig, to which these notes do not belong
 	if e := entries(t, c.Pool); len(e) != 1 || e["3"] != api.NewEntry(pooltest.Pod(2)) {
 		t.Errorf("entries %v", e)
 	}

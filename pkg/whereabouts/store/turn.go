@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// largestPool is what one object may have as JSON, in bytes: etcd refuses
-	// a request of 1.5 MiB, and some of that is the server's own.
+	// largestPool is the limit of one object as JSON, in bytes: etcd refuses a
+	// request of 1.5 MiB, and the server needs some of that itself.
 	largestPool = 1<<20 + 1<<19 - 24<<10
-	// manyEntries is from when on the server is kept from noting who wrote each
-	// entry (metadata.managedFields, for server-side apply, which nobody uses on
-	// pools): with 2500 entries that is three quarters of the time of a patch,
-	// and a quarter of the object.
+	// manyEntries is the number of entries from which on the patch removes
+	// metadata.managedFields, the server's record of each entry's writer (for
+	// server-side apply, which is not used on pools): with 2500 entries it is
+	// three quarters of a patch's time, and a quarter of the object.
 	manyEntries = 50
-	// foreignLooks is how many addresses may turn out to be reserved by others
-	// before all reservations are listed at once.
+	// foreignLooks is the number of addresses found to be reserved by others
+	// after which all reservations are listed at once.
 	foreignLooks = 3
 )
 
@@ -39,7 +39,7 @@ type turn struct {
 	listed bool     // hidden has all of them
 }
 
-// takeTurn carries jobs out, and what the journal has for the pool.
+// takeTurn carries out jobs, and the journal's entries for the pool.
 func (s *Store) takeTurn(ctx context.Context, pool ipam.Pool, own *job, jobs []*job) error {
 	t := &turn{s: s, pool: pool, own: own}
 	t.admit(append(jobs, s.journalled(pool, jobs)...))
@@ -82,9 +82,8 @@ func (t *turn) admit(jobs []*job) {
 	t.jobs = append(t.jobs, jobs...)
 }
 
-// journalled returns the journal's jobs for the pool. What it has of an
-// attachment that now wants an address is forgotten: it would take away what
-// that gets.
+// journalled returns the journal's jobs for the pool. It drops the entries of
+// an attachment that now requests an address, because they would free it.
 func (s *Store) journalled(pool ipam.Pool, jobs []*job) []*job {
 	var kept []*job
 	for _, j := range s.journal.jobs(s.client, pool) {
@@ -100,8 +99,8 @@ func (s *Store) journalled(pool ipam.Pool, jobs []*job) []*job {
 	return kept
 }
 
-// concerns reports whether err, which ended the turn, is j's error as well. The
-// server may admit asks with other credentials than the writer's.
+// concerns reports whether err, which ended the turn, is also j's error. The
+// server may accept asks with other credentials than the writer's.
 func (t *turn) concerns(j *job, err error) bool {
 	switch {
 	case j == t.own:
@@ -114,8 +113,8 @@ func (t *turn) concerns(j *job, err error) bool {
 	return true
 }
 
-// run goes on until nothing is open. If the server does not answer, addresses that are
-// to be freed go into the journal, and asks for an address are tried again later.
+// run works until no job is open. If the server does not answer, releases go to
+// the journal, and requests for an address are tried again later.
 func (t *turn) run(ctx context.Context) error {
 	for lost := 0; t.open(); {
 		err := t.step(ctx, lost)
@@ -142,7 +141,7 @@ func (t *turn) run(ctx context.Context) error {
 			if api.IsAccessError(err) || t.own.open() {
 				return err
 			}
-			return nil // the other processes have their own time
+			return nil // the other processes have their own limits
 		case api.IsTransient(err), !t.refuse(err):
 			return err
 		}
@@ -150,9 +149,9 @@ func (t *turn) run(ctx context.Context) error {
 	return nil
 }
 
-// refuse answers with err the asks for an address of a pool that the server does
-// not change, so that the asks that free addresses are tried without them. It
-// reports whether there were any.
+// refuse answers the requests for an address of a pool that the server does not
+// change with err, so that releases are tried without them. It reports whether
+// there were any.
 func (t *turn) refuse(err error) bool {
 	some := false
 	for _, j := range t.jobs {
@@ -164,7 +163,7 @@ func (t *turn) refuse(err error) bool {
 	return some
 }
 
-// step reads, patches, and sees to the reservations, once.
+// step reads, patches, and updates the reservations, once.
 func (t *turn) step(ctx context.Context, lost int) error {
 	state, err := t.read(ctx, lost)
 	if err != nil {
@@ -188,8 +187,7 @@ func (t *turn) open() bool {
 	return slices.ContainsFunc(t.jobs, (*job).open)
 }
 
-// read returns the pool, or nil when all that is asked is to free what the
-// node's notes know.
+// read returns the pool, or nil if all asks are releases of noted addresses.
 func (t *turn) read(ctx context.Context, lost int) (*api.PoolState, error) {
 	noted := func(j *job) bool { return j.Range == nil && j.Note != nil || !j.open() }
 	if lost == 0 && !slices.ContainsFunc(t.jobs, func(j *job) bool { return !noted(j) }) {
@@ -198,7 +196,7 @@ func (t *turn) read(ctx context.Context, lost int) (*api.PoolState, error) {
 	return t.s.readPool(ctx, t.pool)
 }
 
-// readPool returns the pool; one that does not exist is empty, without a UID.
+// readPool returns the pool; a missing one is empty, without a UID.
 func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*api.PoolState, error) {
 	state, err := api.ReadPool(ctx, s.client, pool.Name())
 	switch {
@@ -213,7 +211,7 @@ func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*api.PoolState, e
 	return state, nil
 }
 
-// commit writes what is planned.
+// commit writes the planned patch.
 func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatch) error {
 	if len(c.Ops) == 0 {
 		return nil
@@ -234,7 +232,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 		}, ops...)
 	}
 	if state != nil && state.Managed && len(state.Entries) >= manyEntries {
-		// As the API's documentation has it: one empty item empties the list.
+		// As the API documents: one empty item clears the list.
 		ops = append([]kube.PatchOp{{Op: "add", Path: "/metadata/managedFields", Value: []struct{}{{}}}}, ops...)
 	}
 	_, err := t.s.client.Patch(ctx, pools, t.pool.Name(), ops)
@@ -244,8 +242,8 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	return err
 }
 
-// reservations sees to the reservations of everything that is committed, and
-// answers what is done.
+// reservations updates the reservations of all committed jobs, and answers the
+// completed ones.
 func (t *turn) reservations(ctx context.Context) error {
 	late := inParallel(t.jobs, func(j *job) error {
 		if j.phase != phaseCommitted {
@@ -253,7 +251,7 @@ func (t *turn) reservations(ctx context.Context) error {
 		}
 		err := t.finish(ctx, j)
 		if err == nil || api.IsTransient(err) || api.IsAccessError(err) {
-			return err // what is open is tried again, or deferred
+			return err // open jobs are tried again, or deferred
 		}
 		j.settle(netip.Addr{}, err)
 		return nil
@@ -261,8 +259,8 @@ func (t *turn) reservations(ctx context.Context) error {
 	return errors.Join(late, t.hideForeign(ctx))
 }
 
-// inParallel calls do for each job, a bounded number at a time, and returns the first
-// error.
+// inParallel calls do for each job, a bounded number concurrently, and returns
+// the first error.
 func inParallel(jobs []*job, do func(*job) error) error {
 	all := api.NewGroup()
 	for _, j := range jobs {
@@ -271,7 +269,7 @@ func inParallel(jobs []*job, do func(*job) error) error {
 	return all.Wait()
 }
 
-// finish sees to j's reservations and answers it, or plans another address.
+// finish updates j's reservations and answers it, or plans another address.
 func (t *turn) finish(ctx context.Context, j *job) error {
 	var errs []error
 	for _, h := range j.freed {
@@ -316,13 +314,13 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 		h.uid = uid
 	}
 	j.settle(j.addr, nil)
-	// A note is never needed: without it DEL reads.
+	// Notes are optional: without one DEL reads the pool.
 	_ = t.s.notes.put(t.noteOf(j, h))
 	return nil
 }
 
 // hideForeign hides the addresses that others have reserved from the next
-// choice: those that were met, and after a few of them all that there are.
+// choice: at first those that were met, and after a few of them all.
 func (t *turn) hideForeign(ctx context.Context) error {
 	most := 0
 	for _, j := range t.jobs {
