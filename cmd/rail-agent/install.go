@@ -39,24 +39,24 @@ type credentialFlags struct {
 }
 
 func (f *credentialFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.confDir, "cni-conf", "", "the runtime's configuration directory: have the kubeconfig and the flat file of whereabouts below it; none when empty")
+	flags.StringVar(&f.confDir, "cni-conf", "", "the runtime's configuration directory, below which the kubeconfig and the flat file of whereabouts are written; none when empty")
 	flags.StringVar(&f.account, "plugin-account", "rail-cni-whereabouts", "service account, in the agent's namespace, whose token the plugin whereabouts gets")
 	flags.DurationVar(&f.lifetime, "token-lifetime", 24*time.Hour, "life of that token, which is renewed when half of it is over")
 	flags.StringVar(&f.server, "api-server", "", "the API server's URL for the plugin; the agent's own when empty")
 	flags.StringVar(&f.namespace, "pool-namespace", "", "namespace of the address pools; the agent's own when empty")
-	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "also where whereabouts' own installer has put its files; else these stay, and are used")
+	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "write these files also if whereabouts' own installer has put its there; else those stay, and are used")
 }
 
 func addRecordFlag(flags *pflag.FlagSet, path *string) {
-	flags.StringVar(path, "record", install.DefaultDir, "directory of what is installed where, and of what was there before")
+	flags.StringVar(path, "record", install.DefaultDir, "directory of the record: what is installed where, and what was there before")
 }
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, keep what was there before, and keep ours there")
-	flags.StringSliceVar(&f.plugins, "plugins", agent.Plugins, "which plugins to install and to watch")
-	flags.StringVar(&f.prefix, "prefix", "", `installed plugins are named with this before their names: "rail-" makes rail-host-device, …`)
-	flags.BoolVar(&f.uninstall, "uninstall", false, "take away what --install put there as soon as no pod needs it, and be ready then")
-	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, whoever needs the plugins")
+	flags.StringSliceVar(&f.plugins, "plugins", agent.Plugins, "the plugins to install and to watch")
+	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
+	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
+	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")
 	flags.StringVar(&f.nodeFile, "node-file", "", "with --install: the text to write to "+netconf.InstalledNodeFile+", which limits what networks may use on a node without "+netconf.DefaultNodeFile)
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
@@ -156,17 +156,17 @@ func newUninstall(a *agentFlags) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Take away what run --install put on this node",
-		Long: `Take away what "run --install" put on this node, and put back what was there
-before, byte for byte. End that first: it would install again.
+		Short: "Remove the files that run --install put on this node",
+		Long: `Remove the files that "run --install" put on this node, and put back what was
+there before, byte for byte. End "run" first: it would install them again.
 
 While a pod holds a NIC of ours, or an address waits to be freed, nothing is
-done, and the exit code is 1: the pod's end needs our plugins. --force does it
-all the same. In a cluster "railctl uninstall" does it on all nodes.`,
+done, and the exit code is 1: these pods need our plugins at their end. --force
+does it anyway. In a cluster "railctl uninstall" does it on all nodes.`,
 		Args: cobra.NoArgs,
 	}
 	addRecordFlag(cmd.Flags(), &record)
-	cmd.Flags().BoolVar(&force, "force", false, "at once, whoever needs the plugins")
+	cmd.Flags().BoolVar(&force, "force", false, "at once, even if pods need the plugins")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if pods := node.Users(a.stateDirs); len(pods) > 0 && !force {
 			return fmt.Errorf("the plugins are needed: %s; end these first, or use --force", strings.Join(pods, "; "))

@@ -33,14 +33,15 @@ func newIPAM(a *agentFlags) *cobra.Command {
 		Use:   "ipam",
 		Short: "Free the addresses of pods that are gone, from whereabouts' pools in the cluster",
 		Long: `Free the addresses of pods that are gone from the IPPools of the cluster, each
-together with its reservation, and mend pairs of which one half is missing.
-Also frees what DELs of this node could not while the API server was away.
+together with its reservation, and mend pairs of which one half is missing. Also
+free addresses that DELs of this node could not free while the API server was
+away.
 
-An address is freed when its pod was gone at two looks, the grace period apart,
-and is still gone when asked for right before. A pod that exists keeps its
+An address is freed if its pod was gone at two looks, the grace period apart,
+and is still gone when asked for just before. A pod that exists keeps its
 addresses until its DEL, unless it has ended (Succeeded, Failed) for longer than
-the grace period. It may run on every node: by the Lease rail-cni-reconciler one of
-them does the work. "railctl ipam gc" does it once and says what it did.`,
+the grace period. It may run on every node: by the Lease rail-cni-reconciler one
+of them does the work. "railctl ipam gc" does it once, and prints what it did.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")

@@ -13,10 +13,10 @@ func newProbe(a *agentFlags) *cobra.Command {
 		Use:   "probe",
 		Short: "Ask the agent of this node whether it is ready",
 		Long: `Ask the agent of this node, by its socket, whether it is ready: it has installed
-or uninstalled what it was told to, and has checked every record. With --live,
-ask only whether it is still working. If not, the exit code is 1 and the reason
-is printed. Kubelet's probes run this, because a port on the host's loopback may
-belong to another process.`,
+or uninstalled the plugins if it was told to, and has checked every record. With
+--live, ask only whether it is still working. If not, the exit code is 1 and the
+reason is printed. Kubelet's probes run this, because a port on the host's
+loopback may belong to another process.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket; "agent.sock" in the first state directory when missing`)

@@ -33,31 +33,33 @@ func newRun(a *agentFlags) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Keep this node: bring NICs of dead pods home at once, watch the plugins, tell of it",
-		Long: `Keep this node, until SIGTERM. It runs as root, in the host's network
-namespace, once for each node (several do no harm).
+		Short: "Keep this node: bring NICs of dead pods home at once, watch the plugins, report",
+		Long: `Keep this node until SIGTERM. Run it as root in the host's network namespace,
+once for each node. (Several do no harm.)
 
-Attachments whose pod's network namespace is gone are ended as soon as the
-kernel has brought their NIC back: restored, up, the addresses freed. So are
-those that a reboot left in a state directory on a disk. What cannot be ended is
-tried again after 1 s, 2 s, … 5 min, and told of once: in the log, in the metric
-rail_cni_not_home, and as an Event of the node where an API server is named.
-Addresses that a DEL left to the journal are freed when the server is back.
+An attachment whose pod's network namespace is gone is ended as soon as the
+kernel has returned its NIC: the NIC is restored, and its addresses are freed.
+Attachments that a reboot left in a state directory on a disk are ended too. An
+attachment that cannot be ended is tried again after 1 s, 2 s, … 5 min, and
+reported once: in the log, in the metric rail_cni_not_home, and as an Event of the
+node if there is a cluster. Addresses that a DEL left in the journal are freed
+when the server is back.
 
---cni-bin watches that the plugins there are those in --own, byte by byte, and
-tells when something has replaced or removed them; with --restore-binaries it
-puts its own there. --install puts them there to begin with, keeps what was there
-before, and has --cni-conf written: the kubeconfig of the plugin whereabouts, whose
-token it renews, and the flat file that leads to it. --uninstall undoes that on a
-node without pods that need it; until then it goes on keeping the node.
+--cni-bin watches that the plugins there are equal to those in --own, and reports
+those that something has replaced or removed. With --restore-binaries the agent
+puts its own there. --install installs them to begin with, keeps what was there
+before, and writes files below --cni-conf: the kubeconfig of the plugin
+whereabouts, whose token it renews, and the flat file that leads to it.
+--uninstall undoes that on a node without pods that need it. Until then it goes
+on keeping the node.
 
---reconcile does what "rail-agent ipam" does.
+--reconcile does the work of "rail-agent ipam".
 
 At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
-port, and the pod that has it), /healthz and /readyz; with --metrics-secure by
-HTTPS, and /metrics only to whom the cluster lets get it. At --socket it serves
-the same and /status, for root only. It is ready when it has looked at everything, and what
---install, --cni-conf or --uninstall say is done.`,
+port, and the pod that has the port), /healthz and /readyz. With --metrics-secure
+it serves them by HTTPS, and /metrics only to accounts that the cluster allows. At
+--socket it serves the same and /status, for root only. It is ready when it has
+checked everything, and has done what --install, --cni-conf or --uninstall say.`,
 		Example: `  rail-agent run
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --restore-binaries
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --install --prefix rail-

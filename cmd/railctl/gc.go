@@ -19,16 +19,16 @@ func newGC(stateDir *string) *cobra.Command {
 		Use:   "gc",
 		Short: "End the attachments whose pod is gone: bring their NICs home, free their addresses",
 		Long: `End the attachments of this host netns whose pod network namespace no longer
-exists (the pod was killed without a CNI DEL, or the runtime lost it): the NIC
-comes home as it was, the IPAM plugin frees the addresses, the record goes. So
-are those ended whose addresses could not be freed earlier. Attachments of
-living pods are never touched.
+exists: the pod was killed without a CNI DEL, or the runtime lost it. The NIC
+comes home as it was, the IPAM plugin frees the addresses, and the record is
+removed. Attachments whose addresses could not be freed earlier are ended too.
+Attachments of living pods are never touched.
 
-Every ADD does the same before it begins, so this is for a node on which no pod
-starts, and for reading why something cannot be ended.
+Every ADD does the same before it begins. Use this command on a node where no
+pod starts, or to read why something cannot be ended.
 
-The exit code is 1 if something could not be ended; the reason is in the last
-column. "busy" means that a plugin is just working on it.`,
+The exit code is 1 if something could not be ended. The last column has the
+reason. "busy" means that a plugin works on it now.`,
 		Example: `  railctl gc --dry-run
   railctl gc
   railctl gc -o json | jq -r '.[] | select(.outcome == "not ended") | .error'`,

@@ -28,16 +28,16 @@ network namespace, in the form of NVIDIA's script of the same name:
 
   mlx5_0 port 1 ==> net1 (Up)
 
-Without a flag it is the host's; a pod needs no tools of its own. "Up" means
-that the interface is up and has a carrier, as it does there.
+Without a flag it prints the host's ports. A pod needs no tools of its own. "Up"
+means that the interface is up and has a carrier.
 
-The kernel is asked (not names or PCI addresses), so a line is there only if
-both ends are: in exclusive mode the RDMA device and the interface are in that
-namespace, in shared mode the interface is. A macvlan has no line: the port
-belongs to its master, and "railctl show" says which one that is.
+The answers are the kernel's; names and PCI addresses do not count. So a line is
+printed only if both ends are in that namespace: in exclusive mode the RDMA
+device and the interface, in shared mode the interface. A macvlan has no line:
+the port belongs to its master, and "railctl show" says which one that is.
 
-The exit code is 1 if this kernel has no RDMA, or something cannot be read; and
-0 without any line if there is just none, which stderr says.`,
+The exit code is 1 if this kernel has no RDMA, or if something cannot be read. It
+is 0 if there are no lines; stderr then says so.`,
 		Example: `  railctl ibdev2netdev
   railctl ibdev2netdev --pod default/gpu-rdma-pod-1
   railctl ibdev2netdev --netns /run/netns/x`,

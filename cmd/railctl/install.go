@@ -17,10 +17,10 @@ func newInstall() *cobra.Command {
 		Use:   "install --manifest",
 		Short: "Print what installs rail-cni in a cluster",
 		Long: `Print the objects that install rail-cni in a cluster, for "kubectl apply -f -":
-a DaemonSet in kube-system that installs the plugins on each node and keeps them,
-and the roles under which agent and plugins work. Without further flags they are
-those of deployments/kustomize/base; for another namespace, node selectors and
-all else there is the chart, deployments/helm/rail-cni.
+a DaemonSet in kube-system that installs the plugins on each node and keeps them
+there, and the roles under which agent and plugins work. Without further flags
+they are those of deployments/kustomize/base. Use the chart,
+deployments/helm/rail-cni, for another namespace, node selectors and the rest.
 
 --prefix rail- installs the plugins as rail-host-device, rail-macvlan, … beside
 those of others. "railctl uninstall" undoes it.`,

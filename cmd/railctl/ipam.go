@@ -22,9 +22,9 @@ func newIPAM(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "See, check and tidy the address pools of the cluster",
-		Long: `See, check and tidy whereabouts' address pools (IPPool) in the cluster. Runs
-anywhere with a kubeconfig, without root; "gc" on a node also does what the
-node's plugins could not tell the API server while it was away.`,
+		Long: `See, check and tidy whereabouts' address pools (IPPool) in the cluster. It runs
+anywhere with a kubeconfig, without root. On a node "gc" also frees the addresses
+that the node's plugins could not free while the API server was away.`,
 	}
 	cmd.AddCommand(newIPAMShow(), newIPAMExplain(), newIPAMCheck(), newIPAMGC(stateDir))
 	return cmd
@@ -62,17 +62,17 @@ func newIPAMGC(stateDir *string) *cobra.Command {
 		Use:   "gc",
 		Short: "Free the addresses of pods that are gone, and mend half pairs",
 		Long: `Free the addresses of pods that are gone: entries of IPPools together with their
-reservations, and reservations without an entry; and make the reservations that
-entries lack where the others of their pool have theirs.
+reservations, and reservations without an entry. Also make missing reservations
+of entries, in a pool whose other entries have theirs.
 
-It looks twice, the grace period apart, and asks for each pod once more right
-before it frees anything. A pod that exists keeps its addresses until its DEL,
-unless it has ended (Succeeded, Failed). With --grace 0s it looks once: only when
+It looks twice, the grace period apart, and asks for each pod once more before
+it frees an address. A pod that exists keeps its addresses until its DEL, unless
+it has ended (Succeeded, Failed). With --grace 0s it looks once: use that only if
 no pod is about to come back under its name.
 
-Entries without podref, keys that name no address, and holders that are no pods
-stay. "left alone" is for a person to look at. The exit code is 1 if something
-failed, or changed meanwhile and is for the next run.`,
+Entries without podref, keys that are no address, and holders that are no pods
+stay. "left alone" means that a person must look at it. The exit code is 1 if
+something failed, or if something changed meanwhile and is left to the next run.`,
 		Example: `  railctl ipam gc --dry-run
   railctl ipam gc --grace 2m
   railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,

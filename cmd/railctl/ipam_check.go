@@ -18,10 +18,10 @@ func newIPAMCheck() *cobra.Command {
   ranges that overlap without enable_overlapping_ranges (duplicate addresses);
   a gateway that a pod holds, or that another network of the pool hands out;
   ranges with more addresses than one IPPool can hold, without node slices;
-  node slices that nobody has made, or that some node lacks;
+  node slices that do not exist, or that a node lacks;
   configurations that cannot work.
 
-The exit code is 1 if there is an error; warnings alone leave it 0.`,
+The exit code is 1 if there is an error. Warnings alone leave it 0.`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(cmd)

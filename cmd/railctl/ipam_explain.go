@@ -15,13 +15,13 @@ func newIPAMExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain NAMESPACE/NAD | FILE",
 		Short: "Say which address a network would give next, and why",
-		Long: `Say which address the next new pod of a network would get of each of its
-ranges, and why not a lower one: excluded, a gateway, held by a pod, or reserved
-by another pool of the same address space. The network is a
+		Long: `Say which address the next new pod of a network would get of each of its ranges,
+and why no lower one is free: excluded, a gateway, held by a pod, or reserved by
+another pool of the same address space. The network is a
 NetworkAttachmentDefinition, or a file with a CNI configuration (list).
 
-A pod that holds an address of the pool already gets that again. Several ADDs at
-a time may each get a later one.`,
+A pod that holds an address of the pool gets the same one again. ADDs that run at
+the same time may get later ones.`,
 		Example: `  railctl ipam explain default/roce-net-1
   railctl ipam explain ./10-rail.conflist --node node1`,
 		Args: cobra.ExactArgs(1),

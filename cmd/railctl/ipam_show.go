@@ -15,15 +15,15 @@ func newIPAMShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [POOL]",
 		Short: "List the address pools of the cluster, or who holds the addresses of one",
-		Long: `List the IPPools of the cluster: how much of them is used, which networks
-(NetworkAttachmentDefinitions) name them, and what is wrong with them: an entry
-without its reservation (or with another's in its place), a gateway that somebody
-holds, keys that name no address. With a pool's name or range, list its holders.
+		Long: `List the IPPools of the cluster: how many addresses are used, which networks
+(NetworkAttachmentDefinitions) name the pool, and problems: an entry without its
+reservation (or with the reservation of another pod), a gateway that a pod holds,
+keys that are no address. With a pool's name or range, list its holders.
 
-FREE and SIZE are of the whole network without its first and last address; what
-a configuration leaves out "railctl ipam explain" knows.
+FREE and SIZE are of the whole network without its first and last address.
+"railctl ipam explain" also knows what a configuration leaves out.
 
-The exit code is 1 if something cannot be read; the rest is shown.`,
+The exit code is 1 if something cannot be read. The rest is shown.`,
 		Example: `  railctl ipam show
   railctl ipam show 172.31.1.0/24
   railctl ipam show -o json | jq -r '.[] | .name + " " + .problems[]'`,

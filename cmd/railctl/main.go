@@ -45,8 +45,9 @@ func newRoot() *cobra.Command {
 		Use:   "railctl",
 		Short: "See and tidy what rail-cni has lent on this node",
 		Long: `railctl shows which pods of this node hold which NICs and RDMA devices, ends
-attachments whose pod is gone, and sets the RDMA mode. Run it on the node, as root, in the host's network namespace
-(in a debug pod: hostNetwork: true, and the host's /run mounted).`,
+attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
+in the host's network namespace. (In a debug pod: hostNetwork: true, and the
+host's /run mounted.)`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -36,18 +36,24 @@ func newMode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mode [shared|exclusive]",
 		Short: "Show the RDMA mode of this node, or set it now and for good",
-		Long: `Without an argument, show the RDMA mode of the running kernel and the one that
+		Long: `Without an argument, show the RDMA mode of the running kernel, and the mode that
 the node boots with.
 
 shared (the kernel's default): every network namespace sees and can open every
-RDMA device. A NIC that is lent goes without its RDMA device; what makes it work
-in the pod is the NIC's address, which becomes a GID.
+RDMA device. A NIC is lent without its RDMA device. It works in the pod by the
+NIC's address, which becomes a GID.
 
-exclusive: an RDMA device is in one network namespace, and only there it can be
-used. host-device lends it together with its NIC. Pods that share a NIC by
+exclusive: an RDMA device is in one network namespace, and can be used only
+there. host-device lends it together with its NIC. Pods that share a NIC by
 macvlan have no RDMA in this mode.
 
-With an argument, set the mode: at boot, in ` + rdma.BootFile + `,
+With an argument, set the mode: at boot, in /etc/modprobe.d/rail-cni-rdma.conf,
+and at once. The kernel changes the mode only while it has no network namespace
+but its first: on a node with pods a reboot does it. An initramfs that loads the
+RDMA core has a copy of the file, and must be made again.
+
+The exit code is 1 if a part could not be done. The other parts stay done, and
+stdout names them.` + rdma.BootFile + `,
 and at once. The kernel changes it at once only while there is no network
 namespace but its first: on a node with pods, the reboot does it. An initramfs
 that loads the RDMA core has a copy of the file, and is to be made anew.

@@ -25,18 +25,19 @@ on a NIC, under which name and with which addresses.
 PHASE is how far the attachment is: lending (ADD works on it, or was killed),
 lent, returning (DEL works on it, or was killed), freeing (the NIC is home, but
 the IPAM plugin could not free the addresses yet). STATE is whether the pod's
-network namespace still exists; what is gone, the next ADD or "railctl gc" ends.
+network namespace still exists. If it is gone, the next ADD or "railctl gc" ends
+the attachment.
 
-If an attachment has RDMA, RDMA is the device and port, PORT STATE is read from
-the kernel now, and GID is the index (of RoCE v2) that the interface's address
-has in the port's table: what ib_write_bw -x and NCCL_IB_GID_INDEX want. With
---wide the table also has the char device, the GIDs' values, and the RDMA mode.
-What cannot be read is "?", with the reason on stderr.
+RDMA is the device and port of an attachment that has RDMA. PORT STATE is read
+from the kernel now. GID is the index (of RoCE v2) of the interface's address in
+the port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With --wide the
+table also has the char device, the GIDs' values, and the RDMA mode. A value that
+cannot be read is "?"; stderr has the reason.
 
-A NIC belongs to the network namespace it was lent from, the host netns. Those
-of other host netns than railctl's own (nested runtimes) are listed with --all.
+A NIC belongs to the network namespace that it was lent from, the host netns.
+--all also lists those of other host netns than railctl's own (nested runtimes).
 
-A NIC that did not come home as it was is named on stderr, with what changed.
+stderr names each NIC that did not come home as it was, with what changed.
 
 A record, an RDMA device or a node file (/etc/rail-cni/node.yaml) that cannot be
 read is named on stderr, the others are shown, and the exit code is 1.`,

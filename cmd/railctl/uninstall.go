@@ -18,14 +18,14 @@ func newUninstall() *cobra.Command {
 		Short: "Take rail-cni off all nodes of a cluster, then out of the cluster",
 		Long: `Take rail-cni off all nodes of a cluster, then out of the cluster.
 
-Each node's agent takes away the plugins, the kubeconfig and the flat file, and
-puts back what was there before, byte for byte. It waits until no pod of its node
-holds a NIC of ours: which ones do is said here, and by "kubectl describe node".
+Each node's agent removes the plugins, the kubeconfig and the flat file, and puts
+back what was there before, byte for byte. It waits until no pod of its node holds
+a NIC of ours. This command and "kubectl describe node" name the pods that do.
 Other nodes do not wait for it. When all nodes are done the objects are deleted.
 
-Run again it goes on where it stopped. Until then "railctl install" (or a helm
-upgrade) brings the plugins back everywhere. Pools and their definitions stay,
-and with them the addresses of pods on nodes that go on with real whereabouts.`,
+Run it again, and it goes on where it stopped. Until it is done "railctl install"
+(or a helm upgrade) brings the plugins back everywhere. Pools and their definitions
+stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 		Example: `  railctl uninstall
   railctl uninstall --timeout 1h
   railctl uninstall --crds`,
