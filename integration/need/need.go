@@ -11,9 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,12 +45,11 @@ var namespaces = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root: run make test as root")
 	}
-	failed := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine, and the namespace with the thread
-		failed <- unix.Unshare(unix.CLONE_NEWNET)
-	}()
-	if err := <-failed; err != nil {
+	// In a child: a thread of this process cannot be used for that. The main thread
+	// never ends, and /proc/self/ns/net would lead to its new namespace.
+	child := exec.Command("true")
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	if err := child.Run(); err != nil {
 		return fmt.Errorf("makes network namespaces, which this root may not (%w): run make test where `unshare --net true` works", err)
 	}
 	return nil
