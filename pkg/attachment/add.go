@@ -67,8 +67,8 @@ func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err err
 	return &Tx{Call: c, Node: n, Pod: pod}, func() { unlock(); pod.Close() }, nil
 }
 
-// maxHolders bounds how many dead holders of the same NIC an ADD ends, one after
-// another.
+// maxHolders bounds the dead holders of the same NIC that an ADD ends, one
+// after another.
 const maxHolders = 5
 
 // endOthers ends the other attachments whose pods are gone: those that a sweep finds,
@@ -83,7 +83,7 @@ func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 				return err
 			}
 			if holder == nil || n.Alive(holder) {
-				break // Claim refuses what a living pod holds
+				break // Claim refuses a living pod's
 			}
 			if err := n.endOf(ctx, holder, returnWait); err != nil {
 				return err

@@ -48,9 +48,9 @@ func (n *Node) addChained(ctx context.Context, c *Call, p *Plan) (json.RawMessag
 	return result, nil
 }
 
-// join returns the record that the chained part goes into: that of the
-// attachment if a plugin of ours made the interface, else a new one. If the record
-// has the part already, it is in place, and nothing is to be done.
+// join returns the record for the chained part: that of the attachment if a
+// plugin of ours made the interface, else a new one. If the record already has
+// the part in place, there is nothing to do.
 func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, error) {
 	old, err := n.getOrSetAside(tx.Key)
 	if err != nil {

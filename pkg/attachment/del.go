@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Upstream is what a part needs to end an attachment without a record: that of an
-// upstream plugin, or one of ours whose record is lost.
+// Upstream has what a part needs to end an attachment without a record: that of
+// an upstream plugin, or one of ours whose record is lost.
 type Upstream struct {
 	*Call
 	Node *Node
@@ -20,9 +20,9 @@ type Upstream struct {
 	Recorded bool
 }
 
-// Del ends an attachment. It needs nothing but its record; where there is none
-// (never attached, ended already, corrupt, or made by upstream's plugin) the parts
-// take over what they recognize without one.
+// Del ends an attachment by its record alone; if there is none (never attached,
+// ended already, corrupt, or made by upstream's plugin) the parts take over
+// what they recognize without one.
 func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 	unlock, err := n.lock(ctx, c.Key)
 	if err != nil {
@@ -66,7 +66,8 @@ func isCorrupt(err error) bool {
 }
 
 // endBelieved ends an attachment for its own DEL. If the record was edited, it
-// sets the record aside and returns false: the interface then tells what to end.
+// sets the record aside and returns false: the interface then shows what to
+// end.
 func (n *Node) endBelieved(ctx context.Context, r *ledger.Record) (believed bool, err error) {
 	if err = n.end(ctx, r, returnWait); !errors.Is(err, errEdited) {
 		return true, err
@@ -84,7 +85,7 @@ func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 	taken := n.takeOver(ctx, c, p, false)
 	freed := n.order.Addresses.Pass(ctx, c, "DEL")
 	if errors.Is(freed, ErrNotInstalled) {
-		freed = nil // nothing was ever allocated through a plugin that is not there
+		freed = nil // a missing plugin has allocated nothing
 	}
 	return errors.Join(taken, freed)
 }

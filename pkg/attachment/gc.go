@@ -11,9 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// GC ends the attachments of the configuration's network that the runtime does
-// not name as valid, and sweeps. When the runtime sends no list at all it only
-// sweeps. It goes on after a failure, joins the errors, and forwards to IPAM.
+// GC ends the attachments of the configuration's network that are not in the
+// runtime's list, and sweeps. Without a list it only sweeps. It continues after
+// a failure, joins the errors, and forwards the call to IPAM.
 func (n *Node) GC(ctx context.Context, c *Call) error {
 	var errs []error
 	for _, s := range n.Sweep(ctx) {
@@ -42,7 +42,7 @@ func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachme
 	return errors.Join(errs...)
 }
 
-// Status returns why an ADD of this network cannot work now, or nil.
+// Status returns the reason why an ADD of this network cannot work now, or nil.
 func (n *Node) Status(ctx context.Context, c *Call, p *Plan) error {
 	for _, part := range p.Claim {
 		if err := part.Available(n); err != nil {

@@ -20,32 +20,32 @@ import (
 // interfaces, so each bound is much shorter.
 const (
 	lockWait   = 60 * time.Second // for another process that works on the same attachment
-	returnWait = 5 * time.Second  // for what returns to the host when a pod netns ends
+	returnWait = 5 * time.Second  // for a device that returns to the host when a pod netns ends
 
 	endWait    = 10 * time.Second // for ending one attachment of another pod in passing
 	retryAfter = 30 * time.Second // until an ADD asks a failed IPAM plugin again
 )
 
-// SweepWait bounds the wait of a sweep for all that the kernel is about to return or
-// delete: what pods left that died a moment before.
+// SweepWait bounds the wait of a sweep for everything that the kernel is about
+// to return or delete after a pod's death.
 const SweepWait = 2 * time.Second
 
-// Node is what a verb works on: this host, its ledger, and the order in which
-// attachments are released. Close it when done.
+// Node is the host of an attachment: its netns, its ledger, and the order in
+// which attachments are released. Close it when done.
 type Node struct {
 	// Netns is the host netns.
 	Netns *link.Netns
-	// Sys and Proc are the roots of sysfs and procfs, "/sys" and "/proc" but for
-	// tests.
+	// Sys and Proc are the roots of sysfs and procfs; only tests set others
+	// than "/sys" and "/proc".
 	Sys, Proc string
 	Ledger    *ledger.Ledger
 	Log       *slog.Logger
-	// File is the node file, which opens NICs to networks; nil opens all that no
-	// guardrail protects. ADD and STATUS obey it; a DEL without a record
-	// returns only a NIC that it opens.
+	// File is the node file, which permits networks to use NICs; nil permits
+	// all that no guardrail protects. ADD and STATUS obey it; a DEL without a
+	// record returns only a NIC that it permits.
 	File *netconf.NodeFile
 
-	// Fault, if set, is asked at every step of ADD, by the step's name; an
+	// Fault, if set, is called at every step of ADD with the step's name; an
 	// error fails the step. Tests use it to fail each in turn.
 	Fault func(step string) error
 
@@ -53,7 +53,7 @@ type Node struct {
 }
 
 // Open opens the node whose host netns is the calling thread's, with the ledger
-// at stateDir. order is that of all parts whose attachments the ledger can hold.
+// at stateDir. order has the parts of all attachments that the ledger can hold.
 func Open(stateDir string, order ReleaseOrder) (*Node, error) {
 	host, err := link.CurrentNetns()
 	if err != nil {
@@ -72,8 +72,8 @@ func Open(stateDir string, order ReleaseOrder) (*Node, error) {
 	return n, nil
 }
 
-// warnUnread logs a link whose description is damaged. What cannot be read of it
-// was ignored.
+// warnUnread logs a link whose description is damaged. The unreadable part was
+// ignored.
 func warnUnread(log *slog.Logger, ns *link.Netns, l *link.Link) {
 	log.Warn("link cannot be read in full", "link", l.Name, "index", l.Index, "of", ns.Path, "err", l.Damage)
 }
@@ -102,7 +102,7 @@ func CallOf(args *skel.CmdArgs, conf *netconf.Common) *Call {
 	}
 }
 
-// step asks Fault at a step of ADD.
+// step calls Fault at a step of ADD.
 func (n *Node) step(name string) error {
 	if n.Fault == nil {
 		return nil
@@ -115,8 +115,8 @@ func (n *Node) LogOf(r *ledger.Record) *slog.Logger {
 	return n.Log.With("containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName(), "netns", r.Netns.Path)
 }
 
-// lock takes the attachment's lock, waiting for an ADD that the runtime gave
-// up on but that still runs.
+// lock takes the attachment's lock. It waits for an ADD that still runs
+// although the runtime gave it up.
 func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -127,7 +127,7 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 	return func() { _ = l.UnlockAndRemove() }, nil
 }
 
-// HostNetns returns the host netns as a record has it. Its path is that of the
+// HostNetns returns the host netns in a record's form. Its path is that of the
 // machine's first process if that process is in it.
 func (n *Node) HostNetns() ledger.Netns {
 	host := ledger.Netns{NetnsID: n.Netns.ID}

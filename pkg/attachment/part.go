@@ -29,16 +29,16 @@ type Part interface {
 	// Confirm checks what is certain only after the record is written: of two
 	// ADDs at the same time, one sees the other's record.
 	Confirm(tx *Tx) error
-	// Apply gives the pod what Claim recorded. It may fail halfway.
+	// Apply makes what Claim recorded. It may fail halfway.
 	Apply(ctx context.Context, tx *Tx) error
 	// Check compares the attachment with what ADD made.
 	Check(ctx context.Context, c *Checking) error
-	// Available returns why an ADD cannot work now, or nil.
+	// Available returns the reason why an ADD cannot work now, or nil.
 	Available(n *Node) error
 	// Recorded reports whether the record has an entry of the part.
 	Recorded(r *ledger.Record) bool
-	// Release takes back what the record has of the part, and does nothing where
-	// nothing is left to take back.
+	// Release undoes the recorded changes of the part. It does nothing if none is
+	// left.
 	Release(ctx context.Context, r *Releasing) error
 	// TakeOver ends what an upstream plugin began for the attachment.
 	TakeOver(ctx context.Context, u *Upstream) error
@@ -93,7 +93,7 @@ type Chained interface {
 	// InPlace reports whether everything that the record has of the part is still
 	// where Apply put it.
 	InPlace(r *ledger.Record, pod *link.Netns) bool
-	// Forget removes from the record what it has of the part.
+	// Forget removes the part from the record.
 	Forget(r *ledger.Record)
 }
 
@@ -106,10 +106,11 @@ type Addresses interface {
 }
 
 var (
-	// ErrNotInstalled is wrapped when an IPAM plugin is not in CNI_PATH.
+	// ErrNotInstalled is wrapped if an IPAM plugin is not in CNI_PATH.
 	ErrNotInstalled = errors.New("not found in CNI_PATH")
-	// ErrNowhere is wrapped when an interface is not found though its device has a
-	// driver. It may still answer for its addresses: a netns that only a
-	// socket keeps alive, or one within the pod's, cannot be found on every kernel.
+	// ErrNowhere is wrapped if an interface is not found although its device
+	// has a driver. It may still answer for its addresses: a netns that only a
+	// socket keeps alive, or one within the pod's, cannot be found on every
+	// kernel.
 	ErrNowhere = errors.New("it is on its way, or in a netns that nothing leads to")
 )

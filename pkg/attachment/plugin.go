@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Plugin has what differs between the plugins.
+// Plugin has the differences between the plugins.
 type Plugin struct {
 	// Name is the plugin's type in a configuration.
 	Name string
@@ -26,9 +26,9 @@ type Plugin struct {
 	Order ReleaseOrder
 }
 
-// Main runs the plugin as the CNI specification has it: verb and attachment in
-// the environment, configuration on stdin, result or error on stdout. build is
-// the program's version.
+// Main runs the plugin according to the CNI specification: verb and attachment
+// in the environment, configuration on stdin, result or error on stdout. build
+// is the program's version.
 func (p Plugin) Main(build string) {
 	skel.PluginMainFuncs(p.Funcs(), version.All, fmt.Sprintf("CNI plugin %s (rail-cni) %s", p.Name, build))
 }
@@ -62,8 +62,8 @@ func (p Plugin) verb(w want, f func(*Node, *Call, *Plan) error) func(*skel.CmdAr
 	}
 }
 
-// del goes on with what can be read of a configuration that has mistakes: it
-// must end what an ADD may have begun.
+// del uses the readable part of a configuration with mistakes: it must end what
+// an ADD may have begun.
 func (p Plugin) del(args *skel.CmdArgs) error {
 	plan, conf, err := p.Parse(args)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p Plugin) del(args *skel.CmdArgs) error {
 	return p.run(args, conf, ends, func(n *Node, c *Call) error { return n.Del(context.Background(), c, plan) })
 }
 
-// want is true for the verbs that need something of the node, ADD and STATUS, and
+// want is true for the verbs that need a NIC of the node, ADD and STATUS, and
 // false for those that end or compare an attachment.
 type want bool
 
@@ -81,10 +81,10 @@ const (
 	ends want = false
 )
 
-// run opens the node for a call. ADD and STATUS need the node file's permission. The
-// other verbs work without it, because the file may have been changed or damaged since
-// the ADD. But they read no state directory that the file does not open: the records
-// there may be forged.
+// run opens the node for a call. ADD and STATUS need the node file's
+// permission. The other verbs work without it, because the file may have been
+// changed or damaged since the ADD. But they read no state directory that the
+// file forbids: the records there may be forged.
 func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
 	if w == asks {
 		if err := checkSize(conf); err != nil {

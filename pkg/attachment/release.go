@@ -51,8 +51,8 @@ func (r *Releasing) Silent() {
 // all selects every part of a record.
 func all(Part) bool { return true }
 
-// end ends a recorded attachment: its parts are released, its addresses are freed,
-// the record goes. The caller holds the attachment's lock.
+// end ends a recorded attachment: it releases the parts, frees the addresses,
+// and removes the record. The caller holds the attachment's lock.
 func (n *Node) end(ctx context.Context, r *ledger.Record, wait time.Duration) error {
 	if err := n.believe(r); err != nil {
 		return err
@@ -78,8 +78,8 @@ func (n *Node) believe(r *ledger.Record) error {
 // release releases the parts of a record that selected accepts, and removes the
 // record. The addresses are freed if their part is among them.
 //
-// An IPAM plugin that is no longer installed keeps neither the NIC nor the runtime
-// waiting: the record stays in phase Freeing, and every sweep tries again.
+// A missing IPAM plugin delays neither the NIC nor the runtime: the record
+// stays in phase Freeing, and every sweep tries again.
 func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool) error {
 	log := n.LogOf(r)
 	freeing := n.startFreeing(ctx, r, selected)
@@ -162,7 +162,7 @@ type freeing struct {
 	freed   chan error
 }
 
-// startFreeing returns a freeing of r's addresses, which begins as soon as it may.
+// startFreeing starts a freeing of r's addresses, which waits for decide.
 func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func(Part) bool) *freeing {
 	f := &freeing{decided: make(chan bool, 1), freed: make(chan error, 1)}
 	part := n.order.Addresses

@@ -15,13 +15,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Layer3 is what an interface gets beside its name: addresses, routes, DNS.
+// Layer3 is the interface's configuration beside its name: addresses, routes,
+// DNS.
 type Layer3 struct {
 	IPs    []*current.IPConfig
 	Routes []*types.Route
 	DNS    types.DNS
 
-	// Carried goes to the kernel as it was on the host, with the rules CarriedRules.
+	// Carried is replayed as it was on the host, with the rules CarriedRules.
 	// CarriedIPs and CarriedRoutes describe it for the result.
 	Carried       *link.Snapshot
 	CarriedRules  []netlink.Rule
@@ -55,7 +56,8 @@ func (l3 *Layer3) HasIPv6() bool {
 	return false
 }
 
-// result returns the attachment's result, and notes the addresses in the record.
+// result returns the attachment's result, and writes the addresses to the
+// record.
 func (tx *Tx) result() *current.Result {
 	r := tx.Record
 	iface := &current.Interface{Name: tx.IfName, Mac: r.MAC, Sandbox: tx.Netns}
@@ -128,7 +130,7 @@ func (c *Call) prevKeys() (map[string]json.RawMessage, error) {
 	return keys, failure.Wrap(err, failure.Decode, "prevResult")
 }
 
-// unchanged returns prevResult as a chained plugin's result: the very text, if
+// unchanged returns prevResult as a chained plugin's result: the same text, if
 // that is in the configuration's version, as it should be.
 func (c *Call) unchanged() (json.RawMessage, error) {
 	var named struct {

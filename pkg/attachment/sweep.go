@@ -9,10 +9,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// Swept is what a sweep did, or would do, with one attachment.
+// Swept is the outcome of a sweep, or of its dry run, for one attachment.
 type Swept struct {
 	Record *ledger.Record
-	Err    error // why it could not be ended; nil if it was
+	Err    error // why it could not be ended; nil if it was ended
 }
 
 // Sweep ends the attachments of this host netns whose pod netns is gone, and
@@ -24,8 +24,9 @@ func (n *Node) Sweep(ctx context.Context) []Swept {
 	return n.sweep(ctx, ledger.Key{}, SweepWait)
 }
 
-// sweep is [Node.Sweep] with another wait. In an ADD, whose attachment is except, that
-// one stays, and an IPAM plugin that has just failed is not asked again at once.
+// sweep is [Node.Sweep] with another wait. In an ADD it leaves out the ADD's
+// own attachment, except, and does not call an IPAM plugin again that has just
+// failed.
 func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration) []Swept {
 	var swept []Swept
 	until := time.Now().Add(wait)
@@ -65,11 +66,11 @@ func (n *Node) Stale() ([]*ledger.Record, []error) {
 	return stale, errs
 }
 
-// End ends one attachment that [Node.Stale] returned, if it is still the same one:
-// the runtime may have ended it, and used its name again. wait bounds the wait
-// for what is on its way to the host. The error wraps [statefile.ErrBusy] when
-// another process works on the attachment. Where the IPAM plugin is missing there
-// is no error, and the record stays, in phase [ledger.Freeing].
+// End ends one attachment that [Node.Stale] returned, if it is still the same
+// one: the runtime may have ended it, and reused its name. wait bounds the wait
+// for a device on its way to the host. The error wraps [statefile.ErrBusy] if
+// another process has the attachment's lock. If the IPAM plugin is missing End
+// returns nil, and the record stays, in phase [ledger.Freeing].
 func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration) error {
 	lock, err := n.Ledger.TryLockAttachment(stale.Key)
 	if err != nil {
@@ -85,8 +86,8 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	return n.end(ctx, r, wait)
 }
 
-// endOf ends another attachment if the record is still judged. It waits for
-// the attachment's lock and NIC.
+// endOf ends another attachment if its record is still judged. It waits for the
+// attachment's lock and NIC.
 func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
 	unlock, err := n.lock(ctx, judged.Key)
 	if err != nil {

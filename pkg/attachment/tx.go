@@ -13,20 +13,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Tx is an ADD at work: what its parts share.
+// Tx is a running ADD: the state that its parts share.
 type Tx struct {
 	*Call
 	Node   *Node
 	Pod    *link.Netns
 	Record *ledger.Record
-	// Parent is the link that the interface is, or lies on, before ADD changes
-	// anything: the NIC of the host, or the macvlan's parent. Claim of the part
-	// that makes the interface sets it. It is nil where no netdev is involved.
+	// Parent is the link that the interface is, or is stacked on, before ADD
+	// changes anything: the NIC of the host, or the macvlan's parent. Claim of
+	// the part that makes the interface sets it. It is nil if no netdev is
+	// involved.
 	Parent *link.Link
-	// Link is the interface in the pod. Apply of the part that makes it sets it.
-	// It is nil where a userspace driver holds the NIC.
+	// Link is the interface in the pod. Apply of the part that makes it sets
+	// it. It is nil if a userspace driver holds the NIC.
 	Link *link.Link
-	// Layer3 is what the interface gets beside its name.
+	// Layer3 is the interface's configuration beside its name.
 	Layer3 Layer3
 
 	locked   []func()
@@ -48,11 +49,11 @@ func (tx *Tx) unlock() {
 	tx.locked = nil
 }
 
-// Step asks the node's Fault at a step within Apply.
+// Step calls the node's Fault at a step within Apply.
 func (tx *Tx) Step(name string) error { return tx.Node.step(name) }
 
 // NameFree fails if a link of the pod has one of the names, or has it as an
-// altname. The kernel would notice too late, with the link in the pod.
+// altname. The kernel would notice only after the move.
 func (tx *Tx) NameFree(names ...string) error {
 	taken, name, err := tx.Pod.NameTaken(names, 0)
 	if err != nil || taken == nil {
@@ -62,8 +63,8 @@ func (tx *Tx) NameFree(names ...string) error {
 		"remove that interface, or attach the network under another name")
 }
 
-// claim lets the parts claim, and writes the record while their locks are held.
-// It reports whether there is something to apply.
+// claim calls Claim of the parts, and writes the record while their locks are
+// held. It reports whether there is something to apply.
 func (tx *Tx) claim(ctx context.Context, p *Plan) (bool, error) {
 	defer tx.unlock()
 	for _, part := range p.Claim {
@@ -81,7 +82,7 @@ func (tx *Tx) claim(ctx context.Context, p *Plan) (bool, error) {
 	return true, errors.Join(tx.Node.step("record"), tx.Node.Ledger.Put(tx.Record))
 }
 
-// run is the transaction. What it changes is in the record before, and is released
+// run is the transaction. Every change is in the record first, and is released
 // by the record if a step fails.
 func (tx *Tx) run(ctx context.Context, p *Plan) (*current.Result, error) {
 	n, r := tx.Node, tx.Record
@@ -112,8 +113,8 @@ func (tx *Tx) run(ctx context.Context, p *Plan) (*current.Result, error) {
 	return result, errors.Join(n.step("close"), n.Ledger.Put(r))
 }
 
-// rollback releases what the ADD has applied. The record goes last, and stays if
-// anything else could not be released.
+// rollback releases everything that the ADD has applied. The record is removed
+// last, and stays if a release failed.
 func (tx *Tx) rollback(ctx context.Context, p *Plan) error {
 	if !tx.recorded {
 		return nil

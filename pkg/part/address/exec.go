@@ -23,9 +23,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// This file does what libcni's pkg/invoke does for a delegated plugin. That
-// package brings a whole HTTP and TLS stack along for tracing headers, which
-// would be most of this binary and of its start time.
+// This file replaces libcni's pkg/invoke for delegated plugins. That package
+// depends on a whole HTTP and TLS stack for tracing headers, which would be
+// most of this binary and of its start time.
 
 // findPlugin returns the binary of a plugin type: the first regular file of that
 // name in the directories of path, a list as in CNI_PATH.
@@ -60,22 +60,22 @@ func (e pluginEnv) list() []string {
 		"CNI_IFNAME="+e.ifName, "CNI_ARGS="+e.args, "CNI_PATH="+e.path)
 }
 
-// busyTries bounds the wait for a binary that an installer is just writing:
-// 10 ms each.
+// busyTries bounds the wait for a binary that an installer is writing: 10 ms
+// each.
 const busyTries = 100
 
-// execPlugin runs a plugin with config on its stdin and returns its stdout. When
-// the plugin fails, the error is the *types.Error that it printed, or what it
-// wrote to stderr.
+// execPlugin runs a plugin with config on its stdin and returns its stdout. If
+// the plugin fails, the error is the *types.Error that it printed, or its
+// stderr.
 func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte) ([]byte, error) {
 	for try := 0; ; try++ {
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(ctx, binary)
 		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env.list(), bytes.NewReader(config), &stdout, &stderr
-		// What it leaves running may keep its stdout.
+		// A process that it leaves behind may keep its stdout open.
 		cmd.WaitDelay = time.Second
-		// It dies with us: nobody would read its answer, and it could allocate an
-		// address after the attachment's next DEL.
+		// Kill it with this process: its answer would be lost, and it could
+		// allocate an address after the attachment's next DEL.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err := onOneThread(cmd.Run)
 		if errors.Is(err, unix.ETXTBSY) && try < busyTries && wait.For(ctx, 10*time.Millisecond) == nil {
@@ -88,8 +88,8 @@ func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte
 	}
 }
 
-// onOneThread keeps the thread that starts a child until it has ended: its parent
-// is the thread, not the process (PR_SET_PDEATHSIG(2const)).
+// onOneThread keeps the thread that starts a child until the child has ended:
+// its parent is the thread, not the process (PR_SET_PDEATHSIG(2const)).
 func onOneThread(run func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -107,7 +107,7 @@ func pluginError(err error, stdout, stderr []byte) error {
 	return err
 }
 
-// decodeResult reads a plugin's result. One that names no version has the
+// decodeResult reads a plugin's result. A result without a version has the
 // configuration's.
 func decodeResult(stdout []byte, version string) (types.Result, error) {
 	if err := netconf.WholeResult(stdout); err != nil {

@@ -22,7 +22,7 @@ import (
 const dadWait = 5 * time.Second
 
 // Interface is the part that configures the link in the pod, in the order that
-// makes it right from its first packet: settings and addresses, then up, then
+// is right from the first packet on: settings and addresses, then up, then
 // routes. Releasing the link releases all of it.
 type Interface struct{ attachment.Base }
 
@@ -52,8 +52,8 @@ func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return note(tx, index)
 }
 
-// setSysctls comes before up: the neighbors must learn of a new holder of the
-// address.
+// setSysctls comes before up, when arp_notify and ndisc_notify tell the neighbors
+// about the new holder of the address.
 func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
 	settings := map[string]string{"ipv4/conf/arp_notify": "1", "ipv6/conf/ndisc_notify": "1"}
 	if tx.Layer3.HasIPv6() {
@@ -118,7 +118,7 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 		"find the other holder of the address, or exclude it from the range")
 }
 
-// note writes what the interface has become into the record.
+// note writes the interface's final state to the record.
 func note(tx *attachment.Tx, index int) error {
 	l, err := tx.Pod.ByIndex(index)
 	if err != nil {
@@ -128,8 +128,9 @@ func note(tx *attachment.Tx, index int) error {
 	return nil
 }
 
-// routeOf returns the kernel's form of a result's route. A route without a gateway
-// takes that of the address of its family, and is on the link if there is none.
+// routeOf returns the kernel's form of a result's route. A route without a
+// gateway gets the address' gateway of its family, and is on the link if there
+// is none.
 func routeOf(r *types.Route, ips []*current.IPConfig) link.Route {
 	route := link.Route{Dst: &r.Dst, Gateway: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Scope: r.Scope}
 	if r.Table != nil {
@@ -200,8 +201,8 @@ func checkLink(c *attachment.Checking) error {
 	return nil
 }
 
-// inResult returns this attachment's interface in prevResult. Its sandbox is known
-// by netns, not by text: /run/netns/x is /var/run/netns/x.
+// inResult returns this attachment's interface in prevResult. Its sandbox is
+// compared by netns, not by text: /run/netns/x is /var/run/netns/x.
 func inResult(c *attachment.Checking) (*current.Interface, error) {
 	for _, i := range c.Result.Interfaces {
 		if i.Name == c.IfName && (i.Sandbox == c.Netns || link.NetnsAlive(c.Pod.ID, i.Sandbox)) {

@@ -12,16 +12,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// Ask is the part that asks the configuration's IPAM plugin for addresses, routes and
-// DNS, and frees them. Apply does not wait for the answer, so that the link is made
-// meanwhile. [Await] takes the answer.
+// Ask is the part that requests addresses, routes and DNS from the
+// configuration's IPAM plugin, and frees them. Apply does not wait for the
+// answer, so that the link is made meanwhile. [Await] waits for it.
 type Ask struct {
 	attachment.Base
 	await *Await
 	call  *call // set by Claim
 }
 
-// Await is the part that takes the answer of the IPAM plugin.
+// Await is the part that waits for the answer of the IPAM plugin.
 type Await struct {
 	attachment.Base
 	answer chan answer
@@ -64,7 +64,7 @@ func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 // Recorded implements [attachment.Part].
 func (*Ask) Recorded(r *ledger.Record) bool { return r.IPAM != nil }
 
-// Apply asks the IPAM plugin. From then on its addresses must be freed.
+// Apply starts the IPAM plugin. From then on its addresses must be freed.
 func (p *Ask) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if p.call == nil {
 		return nil
@@ -166,7 +166,7 @@ func (i *call) add(ctx context.Context, version string) (*current.Result, error)
 	return result, nil
 }
 
-// failed returns the error of the plugin, with its kind if a runtime acts upon it.
+// failed returns the plugin's error, with its kind if a runtime acts on it.
 func (i *call) failed(err error) error {
 	kind := failure.IPAM
 	switch k := cnierr.KindOf(cnierr.Code(err)); k {

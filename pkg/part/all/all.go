@@ -41,8 +41,8 @@ func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	}
 }
 
-// RDMAPlan returns the plan of the chained plugin rdma. records is where rdma-cni
-// left its records.
+// RDMAPlan returns the plan of the chained plugin rdma. records is rdma-cni's
+// directory of records.
 func RDMAPlan(c *netconf.RDMAChained, records string) *attachment.Plan {
 	rdma := &rdmadev.Chained{Conf: c}
 	return &attachment.Plan{

@@ -16,8 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// bench is a node with one NIC, configured as a host's would be, a pod, and
-// the far end of the NIC's cable.
+// bench is a node with one configured NIC, a pod, and the far end of the NIC's
+// cable.
 type bench struct {
 	t               *testing.T
 	node, pod, wire *testnet.Netns
@@ -38,7 +38,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// furnish gives the NIC everything that a move to a pod takes away.
+// furnish configures on the NIC everything that a move to a pod removes.
 func (b *bench) furnish() {
 	b.node.IP("link", "set", nicName, "alias", "rail 1 of leaf 7", "txqueuelen", "4321", "allmulticast", "on")
 	b.node.IP("addr", "add", "10.9.0.1/24", "brd", "+", "dev", nicName)
@@ -55,7 +55,7 @@ func (b *bench) furnish() {
 	b.node.Sysctl("ipv4/neigh/"+nicName+"/ucast_solicit", "5")
 }
 
-// config makes a configuration of host-device for the bench's NIC, changed by
+// config returns a configuration of host-device for the bench's NIC, changed by
 // the pairs of keys and values in more; a nil value removes the key.
 func (b *bench) config(more map[string]any) string {
 	return b.configOf(map[string]any{
@@ -80,7 +80,7 @@ func (b *bench) configOf(base, more map[string]any) string {
 	return string(text)
 }
 
-// call makes the call of a plugin for container c1 and interface net1.
+// call returns the call of a plugin for container c1 and interface net1.
 func (b *bench) call(verb, config string) testnet.Call {
 	b.t.Helper()
 	var conf netconf.Common
@@ -106,7 +106,7 @@ func (b *bench) open() *attachment.Node {
 	return n
 }
 
-// records gives the records of the bench's ledger.
+// records returns the records of the bench's ledger.
 func (b *bench) records() []*ledger.Record {
 	b.t.Helper()
 	l, err := ledger.Open(b.state)
@@ -121,8 +121,8 @@ func (b *bench) records() []*ledger.Record {
 	return records
 }
 
-// held lists the files in which the local store keeps handed-out addresses,
-// and its reservations of them.
+// held lists the local store's files of assigned addresses, and its
+// reservations of them.
 func (b *bench) held() []string {
 	b.t.Helper()
 	var found []string
@@ -155,8 +155,8 @@ func (b *bench) untouched(before string) {
 	}
 }
 
-// sameAttributes fails the test unless RTM_GETLINK tells the same of the NIC as
-// before. A carrier that came back is reported up to a second later (linkwatch).
+// sameAttributes fails the test unless RTM_GETLINK describes the NIC as before.
+// The kernel reports a returning carrier up to a second late (linkwatch).
 func (b *bench) sameAttributes(before string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {

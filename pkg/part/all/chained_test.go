@@ -20,20 +20,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// rdmaConfig makes a configuration of the chained plugin rdma.
+// rdmaConfig returns a configuration of the chained plugin rdma.
 func (b *bench) rdmaConfig(more map[string]any) string {
 	return b.configOf(map[string]any{"cniVersion": "1.1.0", "name": "roce-net1", "type": "rdma", "stateDir": b.state}, more)
 }
 
-// prev is a result as host-device gives it, with a field that nobody knows.
+// prev returns a result of host-device, with an unknown field.
 func (b *bench) prev(version string) json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"cniVersion":%q, "interfaces":[{"name":"net1","mac":"02:00:00:00:00:01","sandbox":"/run/netns/%s"}],`+
 		`"ips":[{%s"address":"10.1.1.2/24","interface":0}],"dns":{},"x-unknown":[1,2]}`, version, b.pod.Name,
 		map[bool]string{true: `"version":"4",`}[strings.HasPrefix(version, "0.")]))
 }
 
-// putRDMA writes RDMA of the kind that exclusive mode lends into the record of
-// the attachment, or into one of the chained plugin's own.
+// putRDMA writes RDMA devices lent in exclusive mode to the record of the
+// attachment, or to one of the chained plugin's own.
 func (b *bench) putRDMA() {
 	b.t.Helper()
 	l, err := ledger.Open(b.state)
@@ -84,7 +84,7 @@ func TestChainedRDMAChangesNoResult(t *testing.T) {
 			}
 		}
 	}
-	// A runtime should pass it in the configuration's version, or with none.
+	// A runtime should pass it in the configuration's version, or without one.
 	for version, text := range map[string]string{
 		"1.0.0": string(b.prev("0.4.0")),
 		"0.4.0": strings.Replace(string(b.prev("0.4.0")), `"cniVersion":"0.4.0", `, "", 1),
@@ -121,7 +121,7 @@ func TestChainedRDMAThatIsRequiredAndMissingLeavesNothing(t *testing.T) {
 	result := b.node.MustRun(b.call("ADD", config))
 	lent := b.records()[0]
 	conf := map[string]any{"prevResult": json.RawMessage(result)}
-	// A veth is no device's.
+	// A veth has no device.
 	_, err := b.node.Run(b.call("ADD", b.rdmaConfig(conf)))
 	fails(t, err, cnierr.NICNotFound, "net1", "no device of this host", `"deviceID"`)
 	conf["deviceID"] = "0"
@@ -172,8 +172,8 @@ func TestChainedRDMAWithoutAnRDMACore(t *testing.T) {
 	}
 }
 
-// A record of somebody else that cannot be read stops nothing: neither the ADD for
-// a NIC whose RDMA devices nobody can have, nor the end of what rdma-cni began.
+// Another attachment's unreadable record prevents neither the ADD for a NIC
+// whose RDMA devices cannot be lent, nor the end of rdma-cni's attachments.
 func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
 	if !without.RDMA(t) {
 		return
@@ -235,8 +235,8 @@ func TestDelOfChainedRDMASucceedsWhateverThereIs(t *testing.T) {
 	}
 }
 
-// An RDMA record that names the host as the pod is kept aside, and the DELs of both
-// plugins go on by the interface.
+// An RDMA record that names the host as the pod is set aside, and the DELs of
+// both plugins use the interface.
 func TestDelKeepsAnEditedRecordOfRDMAAside(t *testing.T) {
 	for _, plugin := range []string{"rdma", "host-device"} {
 		t.Run(plugin, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestDelKeepsAnEditedRecordOfRDMAAside(t *testing.T) {
 	}
 }
 
-// The chained plugin takes its part out of a record of ours, and no more.
+// The chained plugin removes only its part from a record of ours.
 func TestDelOfChainedRDMALeavesTheNICLent(t *testing.T) {
 	b := newBench(t)
 	b.furnish()
@@ -283,7 +283,7 @@ func TestDelOfChainedRDMALeavesTheNICLent(t *testing.T) {
 	}
 }
 
-// Where upstream's host-device made the interface, a record has RDMA alone.
+// If upstream's host-device made the interface, a record has only RDMA.
 func TestRecordOfRDMAAloneIsEndedByAll(t *testing.T) {
 	t.Run("host-device DEL", func(t *testing.T) {
 		b := newBench(t)
@@ -334,7 +334,7 @@ func TestRecordOfRDMAAloneIsEndedByAll(t *testing.T) {
 	})
 }
 
-// What rdma-cni left for an attachment goes with it; other files stay.
+// DEL removes rdma-cni's file of an attachment; other files stay.
 func TestDelRemovesWhatRDMACNILeft(t *testing.T) {
 	b := newBench(t)
 	n := b.open()
@@ -378,8 +378,8 @@ func TestDelRemovesWhatRDMACNILeft(t *testing.T) {
 	}
 }
 
-// A record of its own that is left from an ADD that was killed, or whose devices
-// are not where it says, is ended before the next ADD looks for itself.
+// A record of its own from a killed ADD, or with devices that are not in its
+// place, is ended before the next ADD looks itself.
 func TestChainedRDMAEndsItsOwnOldRecordFirst(t *testing.T) {
 	for _, phase := range []ledger.Phase{ledger.Lending, ledger.Lent, ledger.Returning, ledger.Freeing} {
 		t.Run(string(phase), func(t *testing.T) {
@@ -403,7 +403,7 @@ func TestChainedRDMAEndsItsOwnOldRecordFirst(t *testing.T) {
 	}
 }
 
-// Another plugin's attachment that is just ending, or half made, gets nothing.
+// Another plugin's unfinished attachment gets no part.
 func TestChainedRDMAAddsNothingToAnUnfinishedAttachment(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()

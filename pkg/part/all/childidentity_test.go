@@ -10,12 +10,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// disguises are what a pod does to its macvlan net1, so that a DEL finds another
-// link, or none, and the address stays with the pod.
+// disguises are changes of a pod to its macvlan net1, so that a DEL finds
+// another link, or none, and the pod keeps the address.
 var disguises = map[string]struct {
 	commands []string
 	left     []string // the links that the pod keeps, "lo" beside
-	indexed  bool     // only the index tells: a record without one does not
+	indexed  bool     // identified only by the index, which older records lack
 }{
 	"renamed": {[]string{"link set net1 down", "link set net1 name keep", "link set keep up"}, nil, false},
 	"renamed, and a veth has its name": {[]string{
@@ -92,8 +92,8 @@ func TestMacvlanThatThePodDeletedIsNoObstacle(t *testing.T) {
 	b.untouched(before)
 }
 
-// Another attachment of the pod on the same NIC stays, also when it has the
-// address of the one that ends.
+// Another attachment of the pod on the same NIC stays, even with the address of
+// the ended one.
 func TestMacvlanOfAnotherAttachmentStays(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
@@ -111,8 +111,8 @@ func TestMacvlanOfAnotherAttachmentStays(t *testing.T) {
 	b.untouched(before)
 }
 
-// A macvlan in a netns within the pod's goes on answering: its address is not
-// another pod's before it is silent.
+// A macvlan in a netns within the pod's goes on answering: its address must not
+// be assigned again before it is silent.
 func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
@@ -131,7 +131,7 @@ func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
 	b.untouched(before)
 }
 
-// One that is down answers for nothing.
+// A macvlan that is down does not answer.
 func TestMacvlanThatThePodHidAndSetDownIsNoObstacle(t *testing.T) {
 	b := newBench(t)
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})

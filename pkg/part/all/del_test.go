@@ -14,12 +14,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// del is one way in which the world has changed between ADD and DEL.
+// del is one change of the environment between ADD and DEL.
 type del struct {
 	change func(*testing.T, *bench, *testnet.Call)
 	code   uint // of the DEL's error, 0 for success
-	// after checks more than that the host is as before; the host's state is
-	// checked only when it is nil.
+	// after, if set, replaces the check that the host is as before.
 	after func(*testing.T, *bench, string)
 }
 
@@ -100,8 +99,8 @@ func TestDelBringsTheNICHome(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			before := b.node.State()
-			// The plugins lie in a directory of the test, so that it can
-			// take one away.
+			// The plugins are in a directory of the test, so that it can remove
+			// one.
 			path := pluginDir(t)
 			c := b.call("ADD", b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")}))
 			c.Path, b.path = path, path
@@ -120,14 +119,14 @@ func TestDelBringsTheNICHome(t *testing.T) {
 				return
 			}
 			b.untouched(before)
-			// Once more: DEL may be repeated.
+			// DEL may be repeated.
 			b.node.MustRun(c.With("DEL"))
 			b.untouched(before)
 		})
 	}
 }
 
-// pluginDir gives a directory of the test with the project's plugins.
+// pluginDir returns a directory of the test with the project's plugins.
 func pluginDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -186,8 +185,8 @@ func (b *bench) nothingHeld() {
 	}
 }
 
-// leftInPod: without a record a virtual link is the pod's own as far as anybody
-// can tell, and stays. (A NIC of the rig comes home: it has a device of the host.)
+// leftInPod: without a record a virtual link may be the pod's own, and stays.
+// (A NIC of the rig is returned: it has a device of the host.)
 func leftInPod(t *testing.T, b *bench, before string) {
 	if l, err := b.pod.ByName("net1"); err != nil || l.Alias != nicName {
 		t.Fatalf("net1 of the pod: %+v, %v", l, err)
@@ -196,7 +195,7 @@ func leftInPod(t *testing.T, b *bench, before string) {
 	b.untouched(before)
 }
 
-// fetch is what a person does about a virtual link whose record is lost.
+// fetch does what a person would do about a virtual link whose record is lost.
 func (b *bench) fetch() {
 	b.t.Helper()
 	if l, err := b.pod.ByName("net1"); err == nil && l.Alias == nicName {
@@ -218,8 +217,8 @@ func occupyAltname(_ *testing.T, b *bench, _ *testnet.Call) {
 	b.node.IP("link", "add", "enp4s0np0", "type", "ifb")
 }
 
-// stillInPod: the NIC stays in the pod, up and with its address, and comes home
-// once the obstacle is gone.
+// stillInPod: the NIC stays in the pod, up and with its address, and is
+// returned once the obstacle is gone.
 func stillInPod(t *testing.T, b *bench, before string) {
 	l, err := b.pod.ByName("net1")
 	if err != nil || !l.IsUp() {
@@ -248,8 +247,8 @@ func (b *bench) hideIPAM(t *testing.T) {
 	}
 }
 
-// freedLater: the NIC is home, the address is freed by the next sweep that
-// finds the plugin.
+// freedLater: the NIC is on the host, and the next sweep that finds the plugin
+// frees the address.
 func freedLater(t *testing.T, b *bench, before string) {
 	if d := b.node.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
@@ -283,8 +282,8 @@ func TestDelBeforeAddDoesNothing(t *testing.T) {
 	}
 }
 
-// A failed ADD is followed by DEL. When it failed because the pod has an
-// interface of that name, DEL must leave that one alone.
+// A runtime calls DEL after a failed ADD. If it failed because the pod has an
+// interface of that name, DEL must not change that one.
 func TestDelLeavesAnInterfaceThatIsNotItsOwn(t *testing.T) {
 	b := newBench(t)
 	b.pod.IP("link", "add", "net1", "type", "ifb")

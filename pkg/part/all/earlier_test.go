@@ -15,18 +15,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// earlier has the records that the plugins of an earlier commit wrote; its README.md
-// says how.
+// earlier has the records of an earlier commit's plugins; its README.md
+// describes how they were made.
 const earlier = "testdata/7f4f9bb"
 
-// What the kernel may have of an attachment.
+// The possible states of an attachment in the kernel.
 type kernelState string
 
 const (
 	untouched kernelState = "untouched"
 	inPodDown kernelState = "the interface in the pod, down"
 	inPod     kernelState = "the interface in the pod, up"
-	fallen    kernelState = "the NIC on the host under the pod's name" // where the kernel puts it when its netns ends
+	fallen    kernelState = "the NIC on the host under the pod's name" // the kernel moves it there when its netns ends
 	moved     kernelState = "the NIC on the host, not restored"
 )
 
@@ -146,8 +146,8 @@ func (b *earlierBench) del() testnet.Call {
 	}
 }
 
-// place writes the state directory as the earlier version left it, but for what is
-// another thing on each machine.
+// place writes the state directory of the earlier version, adapted to this
+// machine.
 func (b *earlierBench) place() {
 	b.t.Helper()
 	r := b.record
@@ -264,7 +264,7 @@ func (b *earlierBench) symlink(target, name string) {
 	}
 }
 
-// set brings the kernel to a state, as an earlier version did.
+// set brings the kernel to a state of an earlier version's attachment.
 func (b *earlierBench) set(s kernelState) {
 	b.t.Helper()
 	if s == untouched {
@@ -295,8 +295,9 @@ func (b *earlierBench) set(s kernelState) {
 	}
 }
 
-// end has a program end the attachment. A macvlan is deleted some time after its pod netns
-// has gone. Who comes earlier leaves the record to the next.
+// end has a program end the attachment. The kernel deletes a macvlan some time
+// after its pod netns. A program that runs earlier leaves the record to the
+// next.
 func (b *earlierBench) end(by string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -332,7 +333,8 @@ func (b *earlierBench) tryEnd(by string) error {
 	}
 }
 
-// ended fails the test if something of the attachment is left beside the host's.
+// ended fails the test if something of the attachment is left beside the host's
+// own.
 func (b *earlierBench) ended(podLives bool) {
 	b.t.Helper()
 	if podLives && b.pod.Has("net1") {

@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 )
 
-// TestEndLeavesAnAttachmentThatHasTheNameNow ends what was stale when somebody
-// looked, after the runtime has used its name again.
+// TestEndLeavesAnAttachmentThatHasTheNameNow ends an attachment that was found
+// stale, after the runtime has reused its name.
 func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
 	b := newBench(t)
 	config := b.macvlanConfig(nil)
@@ -29,7 +29,7 @@ func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
 	if _, err := b.pod.ByName("net1"); err != nil || len(b.records()) != 1 {
 		t.Errorf("the new pod has lost its interface: %v, %d records", err, len(b.records()))
 	}
-	// Whatever was thought of it: it is not ended while its pod lives.
+	// In any case it is not ended while its pod lives.
 	if err := n.End(context.Background(), b.records()[0], 0); err != nil || len(b.records()) != 1 {
 		t.Error(err, b.records())
 	}

@@ -49,8 +49,8 @@ func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 	}
 }
 
-// stepsOf makes an ADD that fails at the step named bad, checks that nothing
-// is left, and gives the steps that it went through.
+// stepsOf makes an ADD that fails at the step named bad, checks that nothing is
+// left, and returns the steps that it reached.
 func stepsOf(t *testing.T, plugin, bad string) (seen []string) {
 	b := newBench(t)
 	b.furnish()
@@ -163,7 +163,7 @@ func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
 			if d := b.pod.Settled(pod); d != "" {
 				t.Errorf("the pod is not as it was:\n%s", d)
 			}
-			// The runtime sends DEL after a failed ADD: it must do no harm.
+			// The runtime calls DEL after a failed ADD: it must do no harm.
 			b.node.MustRun(b.call("DEL", config))
 			b.untouched(before)
 			if d := b.pod.Settled(pod); d != "" {

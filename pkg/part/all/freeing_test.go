@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// Otherwise an IPAM plugin that fails for one pod would delay the ADDs of all other
-// pods.
+// Otherwise an IPAM plugin that fails for one pod would delay the ADDs of all
+// other pods.
 func TestAddDoesNotAskAFailedIPAMPluginAgainAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.node.NIC("ens13np0", b.wire)

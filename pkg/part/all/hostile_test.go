@@ -22,12 +22,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// answerTime is more than any call here needs, also on a busy machine, and less
-// than the runtime's patience.
+// answerTime is more than any call here needs, even on a busy machine, and less
+// than the runtime's limit.
 const answerTime = 60 * time.Second
 
 // answered runs a call and fails the test if the plugin hangs, panics, or fails
-// without an error in CNI's form. The error that it answered is nil for none.
+// without an error in CNI's form. It returns the plugin's error, nil for none.
 func (b *bench) answered(c testnet.Call) error {
 	b.t.Helper()
 	type answer struct {
@@ -55,7 +55,7 @@ func (b *bench) answered(c testnet.Call) error {
 	}
 }
 
-// canary is a tree that nobody may touch.
+// canary is a tree that must not be changed.
 type canary struct {
 	t    *testing.T
 	dir  string
@@ -109,7 +109,8 @@ func (c *canary) alive() {
 	}
 }
 
-// What a NAD's author, a pod's name or a runtime may say in the place of a word.
+// hostileWords are values that a NAD's author, a pod's name or a runtime may
+// use in place of a word.
 func hostileWords(outside string) map[string]string {
 	return map[string]string{
 		"climbs":       "../../../../../../../../.." + outside + "/file",
@@ -124,7 +125,7 @@ func hostileWords(outside string) map[string]string {
 	}
 }
 
-// nested makes {"a":{"b":…}} of a dotted key.
+// nested returns {"a":{"b":…}} for a dotted key.
 func nested(key string, value any) (string, any) {
 	first, rest, more := strings.Cut(key, ".")
 	if !more {
@@ -139,7 +140,7 @@ func nested(key string, value any) (string, any) {
 }
 
 func TestHostileWordsInAConfigurationAreAnswered(t *testing.T) {
-	// Not "cniVersion" and "name", at which the CNI library ends the call.
+	// Not "cniVersion" and "name", which the CNI library checks itself.
 	common := []string{
 		"type", "stateDir", "rdma", "gidTimeout", "runtimeConfig.CNIDeviceInfoFile", "ipam.type",
 		"ipam.range", "ipam.gateway", "ipam.network_name", "ipam.log_file", "ipam.configuration_path", "ipam.node_slice_size", "prevResult.cniVersion",
@@ -168,7 +169,8 @@ func TestHostileWordsInAConfigurationAreAnswered(t *testing.T) {
 					}
 					_ = b.answered(call)
 					_ = b.answered(call.With("DEL"))
-					// Where the word led DEL astray, the same without it ends all.
+					// If the word misled DEL, the same call without it ends
+					// everything.
 					call.Config = base(map[string]any{"type": plugin})
 					if _, err := b.node.ByName(nicName); err != nil || len(b.stateFiles()) > idle {
 						b.node.MustRun(call.With("DEL"))
@@ -186,7 +188,7 @@ func TestHostileEnvironmentIsAnswered(t *testing.T) {
 	before := b.node.State()
 	for what, word := range hostileWords(c.dir) {
 		if strings.Contains(word, "\x00") {
-			continue // no environment can hold it
+			continue // the environment cannot contain it
 		}
 		if len(word) > 50<<10 {
 			word = word[:50<<10] // the kernel's bound for one variable is 128 KiB
@@ -254,8 +256,8 @@ func TestHostileDocumentsAreAnswered(t *testing.T) {
 				call := b.call(verb, valid)
 				call.Plugin, call.Config = plugin, doc
 				if !strings.Contains(doc, b.state) {
-					// Whatever keeps a document from naming a state directory
-					// must not make the test use the machine's.
+					// A document that cannot name a state directory must not
+					// make the test use the machine's.
 					call.Config = strings.Replace(doc, "{", fmt.Sprintf(`{"stateDir":%q,`, b.state), 1)
 					call.Config = strings.Replace(call.Config, ",}", "}", 1)
 				}
@@ -300,7 +302,7 @@ func TestHugeRangesAreAnswered(t *testing.T) {
 	}
 }
 
-// stateFiles lists all that lies below the state directory, relative to it.
+// stateFiles lists all files below the state directory, relative to it.
 func (b *bench) stateFiles() []string {
 	b.t.Helper()
 	var names []string
@@ -340,8 +342,8 @@ func TestStateIsForRootOnly(t *testing.T) {
 	b.node.MustRun(b.call("DEL", b.config(nil)))
 }
 
-// Whatever lies in the place of a file or directory of the state, a DEL answers
-// and touches nothing else; and when the place is in order again, it ends all.
+// With any file in place of a file or directory of the state, a DEL answers and
+// changes nothing else; once that is repaired, it ends everything.
 func TestPlantedInTheStateDirectory(t *testing.T) {
 	plants := map[string]func(path string, c *canary) error{
 		"a link to a file":      func(p string, c *canary) error { return os.Symlink(c.dir+"/file", p) },
@@ -374,7 +376,7 @@ func TestPlantedInTheStateDirectory(t *testing.T) {
 					t.Fatal(err)
 				}
 				err := b.answered(b.call("DEL", config))
-				// In order again: nothing may have been lost.
+				// Repaired: nothing may have been lost.
 				if err := os.RemoveAll(path); err != nil {
 					t.Fatal(err)
 				}
@@ -385,7 +387,7 @@ func TestPlantedInTheStateDirectory(t *testing.T) {
 				if t.Failed() {
 					t.Fatalf("%s in the place of %s: %v", what, name, err)
 				}
-				b.fetch() // by its record alone it comes home
+				b.fetch() // by its record alone it is returned
 				if _, err := b.node.ByName(nicName); err != nil {
 					t.Fatal(err)
 				}
@@ -398,8 +400,8 @@ func TestPlantedInTheStateDirectory(t *testing.T) {
 	}
 }
 
-// sameFile gives the path of a name that another bench's state has: the marks
-// and locks of NICs name the netns, which differs.
+// sameFile returns the path of the file in another bench's state: the marks and
+// locks of NICs name the netns, which differs.
 func (b *bench) sameFile(name string) string {
 	dir, base := filepath.Split(name)
 	if i := strings.Index(base, "net%3A%5B"); i >= 0 {
@@ -429,8 +431,8 @@ func TestStateDirectoryThatOthersCanWriteIsRefused(t *testing.T) {
 	}
 }
 
-// A record that was edited to name another NIC, pod or program: neither DEL nor
-// a sweep touches that. What nothing but its alias tells to be the host's stays.
+// If a record was edited to name another NIC, pod or program, neither DEL nor a
+// sweep uses that. A link that only its alias marks as the host's stays.
 func TestEditedRecordMovesNothingElse(t *testing.T) {
 	const other = "ens13np0"
 	for name, edit := range map[string]func(b *bench, r *ledger.Record){
@@ -501,7 +503,7 @@ func TestEditedRecordMovesNothingElse(t *testing.T) {
 	})
 }
 
-// onlyOf gives the lines of a difference that name the link.
+// onlyOf returns the lines of a difference about the link.
 func onlyOf(name, diff string) string {
 	var lines []string
 	for line := range strings.Lines(diff) {
@@ -512,8 +514,8 @@ func onlyOf(name, diff string) string {
 	return strings.Join(lines, "")
 }
 
-// While ADD and DEL run, somebody swaps files for links, FIFOs and directories.
-// What they do is answered, and nothing outside is touched.
+// While ADD and DEL run, files are swapped for links, FIFOs and directories.
+// The plugins answer, and do not change anything outside.
 func TestTamperingWhileTheyRun(t *testing.T) {
 	b, c := newBench(t), newCanary(t)
 	config := b.config(map[string]any{"ipam": localIPAM("10.7.0.0/24")})
@@ -588,8 +590,8 @@ func TestTamperingWhileTheyRun(t *testing.T) {
 	}
 }
 
-// Version 1 is the only one so far: what is optional in it may be missing, and
-// what a newer one adds may be there.
+// Version 1 is the only one so far: its optional fields may be missing, and
+// fields of a newer one may be present.
 func TestRecordWithoutOptionalFieldsBringsTheNICHome(t *testing.T) {
 	b := newBench(t)
 	b.furnish()

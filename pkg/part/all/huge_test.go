@@ -16,8 +16,8 @@ type batch func(b *bench, commands ...string)
 
 func inNetns(b *bench, commands ...string) { b.pod.Batch(nil, commands...) }
 
-// inUserNetns makes the pod's netns one of a user namespace, and returns how
-// its root runs commands there.
+// inUserNetns makes the pod's netns one of a user namespace, and returns a
+// function by which its root runs commands there.
 func inUserNetns(t *testing.T, b *bench) batch {
 	t.Helper()
 	holder := exec.Command("unshare", "--user", "--map-root-user", "--net", "sleep", "1000")
@@ -65,8 +65,8 @@ func damagedMacvlan(dev string, addresses int) (commands []string) {
 }
 
 // A pod makes the description of its interface so long that many programs
-// cannot read it, or one that nobody can read whole: its interface comes home
-// all the same, and other pods get theirs meanwhile.
+// cannot read it, or malformed: its interface is still returned, and other pods
+// get theirs meanwhile.
 func TestALinkThatIsHardToReadComesHomeAndHindersNobody(t *testing.T) {
 	for name, c := range map[string]struct {
 		config func(*bench, map[string]any) string

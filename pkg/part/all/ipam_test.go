@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// answering gives a directory with an IPAM plugin "spy" that does what a shell
-// script says, beside the project's plugins.
+// answering returns a directory with an IPAM plugin "spy" that runs a shell
+// script, beside the project's plugins.
 func (b *bench) answering(script string) (path string) {
 	b.t.Helper()
 	path = pluginDir(b.t)
@@ -25,8 +25,8 @@ func (b *bench) answering(script string) (path string) {
 
 const spyResult = `{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}`
 
-// TestIPAMPluginDiesWithTheADD kills an ADD as runtimes do, and not what it
-// began: that would go on and take an address after the DEL.
+// TestIPAMPluginDiesWithTheADD kills an ADD as runtimes do, without its
+// children: these would go on and assign an address after the DEL.
 func TestIPAMPluginDiesWithTheADD(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
@@ -48,7 +48,7 @@ func TestIPAMPluginDiesWithTheADD(t *testing.T) {
 			t.Fatal("the IPAM plugin was not called")
 		}
 	}
-	_ = cmd.Process.Kill() // "ip" has become the plugin
+	_ = cmd.Process.Kill() // "ip" has executed the plugin
 	_ = cmd.Wait()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); err != nil || strings.Contains(string(stat), ") Z ") {
@@ -63,8 +63,8 @@ func TestIPAMPluginDiesWithTheADD(t *testing.T) {
 	b.untouched(before)
 }
 
-// TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor has one that leaves a process
-// with its stdout.
+// TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor uses one that leaves a
+// process with its stdout behind.
 func TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
@@ -106,7 +106,7 @@ func TestResultsWithHolesAreErrors(t *testing.T) {
 	b.node.MustRun(add.With("DEL"))
 }
 
-// TestAddressThatIsStillToBeFreedKeepsItsRecord uses the attachment's name again
+// TestAddressThatIsStillToBeFreedKeepsItsRecord reuses the attachment's name
 // while the IPAM plugin is not installed.
 func TestAddressThatIsStillToBeFreedKeepsItsRecord(t *testing.T) {
 	b := newBench(t)

@@ -153,8 +153,8 @@ func TestMacvlanThatHasNotGotItsNameYetIsDeleted(t *testing.T) {
 	}
 }
 
-// Kernels before 5.14 tell namespaces apart by inode number only, and give that of
-// a dead pod's to the next one.
+// Kernels before 5.14 identify namespaces by inode number only, and reuse that
+// of a dead pod's for the next one.
 func TestMacvlanOfThePodThatHasTheInodeNumberOfADeadOneStays(t *testing.T) {
 	b := newBench(t)
 	config := b.macvlanConfig(nil)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// each makes n commands of ip(8) from a format for two bytes.
+// each returns n commands of ip(8) from a format for two bytes.
 func each(n int, format string) (commands []string) {
 	for i := range n {
 		commands = append(commands, fmt.Sprintf(format, i>>8, i&255))
@@ -14,15 +14,16 @@ func each(n int, format string) (commands []string) {
 	return commands
 }
 
-// delTime is less than runtimes wait for a DEL, which is minutes, and more than one
-// here needs on a busy machine. What looks at all pairs of thousands takes longer.
+// delTime is less than runtimes wait for a DEL, which is minutes, and more than
+// one needs here on a busy machine. Work on all pairs of thousands would take
+// longer.
 const delTime = time.Minute
 
 // A pod may give its interface, and its netns, thousands of everything: a DEL
-// takes no longer than the runtime has patience for, and leaves nothing.
+// finishes in time, and leaves nothing.
 func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 	for name, c := range map[string]struct {
-		promote bool // an IPv4 address takes the place of the deleted one of its subnet
+		promote bool // the kernel replaces a deleted IPv4 address by another one of its subnet
 		does    []string
 	}{
 		"addresses of a subnet": {promote: true, does: each(10000, "addr add 10.1.%d.%d/8 dev net1")},

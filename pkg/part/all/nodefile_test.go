@@ -15,7 +15,7 @@ import (
 )
 
 // nodeFile writes the node file of the plugins that the test runs from now on.
-// The bench's state directory stays open, unless the text says which paths are.
+// The bench's state directory stays permitted, unless the text has paths.
 func nodeFile(t *testing.T, text string) {
 	t.Helper()
 	path := os.Getenv(netconf.NodeFileEnv)
@@ -31,7 +31,8 @@ func nodeFile(t *testing.T, text string) {
 	}
 }
 
-// spied gives a CNI_PATH whose IPAM plugin "spy" leaves a mark when it is called.
+// spied returns a CNI_PATH whose IPAM plugin "spy" writes a mark when it is
+// called.
 func spied(t *testing.T) (path, mark string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,8 +141,8 @@ func TestWhatTheNodeFileOpensIsLent(t *testing.T) {
 	})
 }
 
-// What was lent while it was open, or while there was no node file, comes home
-// whatever has become of the file.
+// NICs that were lent while the file permitted it, or without a node file, are
+// returned with any content of the file.
 func TestWhatWasLentComesHomeWhateverTheNodeFileSaysNow(t *testing.T) {
 	for name, file := range map[string]string{
 		"closed": "nics: []\nallow: []", "malformed": "nics: [", "empty": "",
@@ -155,7 +156,7 @@ func TestWhatWasLentComesHomeWhateverTheNodeFileSaysNow(t *testing.T) {
 				b := newBench(t)
 				before := b.node.State()
 				call := b.call("ADD", b.macvlanConfig(nil))
-				if verb != "sweep" { // which a virtual NIC does not survive
+				if verb != "sweep" { // a virtual NIC does not survive that
 					call = b.call("ADD", b.config(nil))
 				}
 				b.node.MustRun(call)
@@ -167,14 +168,14 @@ func TestWhatWasLentComesHomeWhateverTheNodeFileSaysNow(t *testing.T) {
 	}
 }
 
-// gcAll is GC with an empty list of valid attachments.
+// gcAll returns GC with an empty list of valid attachments.
 func gcAll(c testnet.Call) testnet.Call {
 	c.Config = strings.TrimSuffix(c.Config, "}") + `,"cni.dev/valid-attachments":[]}`
 	return c.With("GC")
 }
 
-// A state directory that the node file does not open may be somebody else's
-// work: DEL does not believe what is in it.
+// A state directory that the node file forbids may have been forged: DEL does
+// not use its records.
 func TestRecordsOfAClosedStateDirectoryAreNotBelieved(t *testing.T) {
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.config(nil)))
@@ -192,8 +193,8 @@ func TestRecordsOfAClosedStateDirectoryAreNotBelieved(t *testing.T) {
 	}
 }
 
-// As on a node that had no node file before: what the records of a state
-// directory say that is closed by now is done when it is open again.
+// As on a node that had no node file before: the records of a state directory
+// that is forbidden now are carried out when it is permitted again.
 func TestRecordsOfAClosedStateDirectoryEndWhenItIsOpen(t *testing.T) {
 	for name, config := range map[string]func(b *bench, more map[string]any) string{"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +214,7 @@ func TestRecordsOfAClosedStateDirectoryEndWhenItIsOpen(t *testing.T) {
 	}
 }
 
-// Without a node file a state directory is ours, or nothing: its records name
+// Without a node file only our own state directory is used: records name
 // programs, which the author of a network would have run.
 func TestRecordsOfAnAuthorAreNotBelievedWithoutANodeFile(t *testing.T) {
 	b := newBench(t)
@@ -265,5 +266,5 @@ func forge(t *testing.T, b *bench, change func(*ledger.Record)) {
 	}
 }
 
-// recordPath is the file of the record of attachment c1/net1.
+// recordPath returns the file of the record of attachment c1/net1.
 func (b *bench) recordPath() string { return filepath.Join(b.state, "attachments", "c1@net1.json") }

@@ -18,7 +18,7 @@ func TestProgramThatThePodAttachedDoesNotComeHome(t *testing.T) {
 		} {
 			t.Run(hook+", "+name, func(t *testing.T) {
 				b := newBench(t)
-				b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500") // a veth takes no XDP program else
+				b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500") // otherwise a veth refuses an XDP program
 				before, attributes := b.node.State(), b.node.Attributes(nicName)
 				config := b.config(nil)
 				b.node.MustRun(b.call("ADD", config))
@@ -47,7 +47,7 @@ func TestNICWithAProgramOfTheHostIsNotLent(t *testing.T) {
 	}
 }
 
-// Neither does the pod get the host's program, nor does it come back.
+// The pod does not get the host's program, and the program is not restored.
 func TestNICIsLentWithoutTheHostsProgram(t *testing.T) {
 	for _, hook := range []string{"xdp native by a bpf_link", "tcx egress"} {
 		b := newBench(t)

@@ -9,9 +9,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 )
 
-// ReleaseOrder is the order of release of all parts, whichever plugin applied them. RDMA
-// devices return before their netdev, as they were lent: on InfiniBand the netdev is
-// made anew where the RDMA device is. Addresses are freed when the link is silent.
+// ReleaseOrder is the order of release of all parts, of any plugin. RDMA
+// devices return before their netdev, as they were lent: on InfiniBand the
+// kernel makes the netdev again in the namespace of the RDMA device. Addresses
+// are freed when the link is silent.
 var ReleaseOrder = attachment.ReleaseOrder{
 	Interface: []attachment.Part{rdmadev.Any{}, netdev.Part{}, macvlan.Part{}},
 	Addresses: &address.Ask{},

@@ -16,15 +16,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// everything tells all that three readers, which share no code with the
-// snapshot, can find out of the NIC.
+// everything returns all facts about the NIC from three readers, which share no
+// code with the snapshot.
 func everything(n *testnet.Netns, nic string) string {
 	return n.State() + n.Attributes(nic) + n.Kept(nic)
 }
 
 func TestWhatThePodDidToTheNICDoesNotComeHome(t *testing.T) {
 	b := newBench(t)
-	// Two queues, and frames that a veth takes an XDP program for.
+	// Two queues, and frames that are small enough for an XDP program on a
+	// veth.
 	b.node.IP("link", "del", nicName)
 	b.node.IP("link", "add", nicName, "mtu", "9000", "numtxqueues", "2", "numrxqueues", "2", "type", "veth", "peer", "name", nicName+"-sw", "netns", b.wire.Name)
 	b.wire.IP("link", "set", nicName+"-sw", "up")
@@ -68,7 +69,7 @@ func TestWhatThePodDidToTheNICDoesNotComeHome(t *testing.T) {
 	}
 }
 
-// settle waits until the NIC is what it is going to be, and returns all of it.
+// settle waits until the NIC's state stays the same, and returns it.
 func (b *bench) settle() string {
 	b.t.Helper()
 	last := ""
@@ -83,9 +84,9 @@ func (b *bench) settle() string {
 	return ""
 }
 
-// expect fails the test unless the NIC is as before and nothing else is said of
-// it, or, for what cannot be restored, is not, and that is said. It returns
-// what the next mutation has to leave as it is.
+// expect fails the test unless the NIC is as before and nothing is reported or,
+// for a setting that cannot be restored, has changed and that is reported. It
+// returns the state that the next mutation must restore.
 func (b *bench) expect(t *testing.T, m mutate.Mutation, before string) string {
 	t.Helper()
 	said := b.returned()
@@ -109,8 +110,8 @@ func (b *bench) expect(t *testing.T, m mutate.Mutation, before string) string {
 	return b.settle()
 }
 
-// returned returns the notes of NICs that did not come home as they were, and
-// forgets it.
+// returned returns the notes about NICs that were not returned as they were,
+// and clears them.
 func (b *bench) returned() string {
 	b.t.Helper()
 	l, err := ledger.Open(b.state)
@@ -132,7 +133,7 @@ func (b *bench) returned() string {
 	return strings.Join(said, "\n")
 }
 
-// clearPod deletes what a mutation made beside the NIC.
+// clearPod deletes the links that a mutation made beside the NIC.
 func (b *bench) clearPod() {
 	b.t.Helper()
 	links, err := b.pod.Links()

@@ -82,8 +82,8 @@ func TestNICComesHomeAsItWasWhateverThePodDidToIt(t *testing.T) {
 	b.sameAttributes(attributes)
 }
 
-// A record of a version that did not keep the broadcast address, nor what
-// ethtool(8) sets.
+// A record of a version that kept neither the broadcast address nor the
+// settings of ethtool(8).
 func TestOldRecordStillBringsTheNICHome(t *testing.T) {
 	b := newBench(t)
 	before, attributes := b.node.State(), b.node.Attributes(nicName)
@@ -110,7 +110,7 @@ func TestOldRecordStillBringsTheNICHome(t *testing.T) {
 }
 
 // An altname that a pod gives a NIC may be the name of another link of the
-// host: it must not keep the NIC from coming home.
+// host: it must not prevent the NIC's return.
 func TestPodCannotKeepANICByAnAltname(t *testing.T) {
 	b := newBench(t)
 	b.node.NIC("uplink", b.wire)
@@ -192,13 +192,14 @@ func TestUseInterfaceNetworkCarriesTheHostsConfigurationBothWays(t *testing.T) {
 	if len(result.IPs) != 4 || len(result.Routes) != 3 {
 		t.Errorf("the result has %d addresses and %d routes, want 4 and 3: %s", len(result.IPs), len(result.Routes), out)
 	}
-	// What ADD reports must pass CHECK.
+	// CHECK must accept ADD's result.
 	b.node.MustRun(b.call("CHECK", b.withPrevResult(config, out)))
 	b.node.MustRun(b.call("DEL", config))
 	b.untouched(before)
 }
 
-// withPrevResult gives the configuration as a runtime passes it after ADD.
+// withPrevResult returns the configuration in the form in which a runtime
+// passes it after ADD.
 func (b *bench) withPrevResult(config string, result []byte) string {
 	b.t.Helper()
 	var conf map[string]any
@@ -259,8 +260,8 @@ func TestOverrideLendsAGuardedNICAndBringsItHome(t *testing.T) {
 	b.untouched(before)
 }
 
-// Multus injects ids of a shared device plugin ("0", "1", …) beside a static
-// selector: they must not win over it, nor break it.
+// Multus injects IDs of a shared device plugin ("0", "1", …) beside a static
+// selector: these must neither override it nor break it.
 func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
 	b := newBench(t)
 	config := b.config(map[string]any{
@@ -298,7 +299,7 @@ func TestAltnameAndMACSelect(t *testing.T) {
 func TestRecordIsWrittenBeforeTheFirstChange(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
-	// The IPAM plugin is asked before the NIC moves; this one looks at the ledger.
+	// The IPAM plugin runs before the NIC moves; this one checks the ledger.
 	spy := "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] && cat \"" + b.state + "\"/attachments/*.json >\"" + b.state + "/seen\"\necho '{\"code\":11,\"msg\":\"seen\"}'\nexit 1\n"
 	dir := t.TempDir()
 	writeExecutable(t, dir+"/spy", spy)
@@ -313,7 +314,7 @@ func TestRecordIsWrittenBeforeTheFirstChange(t *testing.T) {
 	if r.Phase != ledger.Lending || r.Loan.Name != nicName || !r.Netns.Equal(b.pod.ID) || !r.HostNetns.Equal(b.node.ID) {
 		t.Errorf("record: %+v", r)
 	}
-	_ = before // the spy also fails DEL, so the record must stay until it does not
+	_ = before // the spy also fails DEL, so the record must stay until it succeeds
 	if records := b.records(); len(records) != 1 || records[0].Phase != ledger.Freeing {
 		t.Errorf("records: %+v", records)
 	}

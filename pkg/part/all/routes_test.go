@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// Eight rails, each with its own gateway, lead to the same networks, and the pod
-// has a default route before they come. Whatever upstream's plugin makes of these
-// configurations in the kernel, ours makes too.
+// Eight rails, each with its own gateway, lead to the same networks, and the
+// pod has a default route before. Ours makes the same routes in the kernel as
+// upstream's plugin.
 func TestRailsWithRoutesToTheSameNetworkHaveOneEach(t *testing.T) {
 	const rails = 8
 	for name, c := range map[string]struct{ family, address, gateway, existing, network, everything string }{

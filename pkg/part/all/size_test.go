@@ -14,7 +14,7 @@ import (
 func padding(n int) string { return strings.Repeat("x", n) }
 
 // Each interface keeps its configuration on tmpfs, and every ADD of the node
-// reads them all: an author's padding is refused before anything is changed.
+// reads them all: an author's padding is refused before anything changes.
 func TestALargeConfigurationIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		more map[string]any
@@ -66,7 +66,7 @@ func TestPaddingIsNotKept(t *testing.T) {
 			if len(b.held()) == 0 {
 				t.Fatal("no address is held, so this test proves nothing")
 			}
-			b.pod.Delete() // what ends it has nothing but the record
+			b.pod.Delete() // only the record is left to end it
 			if plugin == "host-device" {
 				b.node.Run(b.call("GC", config(b, nil))) //nolint:errcheck // a veth dies with its pod
 			} else {
@@ -80,8 +80,8 @@ func TestPaddingIsNotKept(t *testing.T) {
 	}
 }
 
-// Records of earlier versions hold whole configurations, up to 8 MiB, and
-// attachments of those end as any.
+// Records of earlier versions contain whole configurations, up to 8 MiB, and
+// their attachments still end.
 func TestARecordWithALargeConfigurationEnds(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()

@@ -117,7 +117,7 @@ func TestALinkOnALinkOfTheSameIndexElsewhereStays(t *testing.T) {
 	b := newBench(t)
 	config := b.config(nil)
 	b.node.MustRun(b.call("ADD", config))
-	b.pod.IP("link", "set", "net1", "netns", b.node.Name) // so that DEL looks for what lies on it there
+	b.pod.IP("link", "set", "net1", "netns", b.node.Name) // so that DEL searches for its stacked links there
 	index, err := b.node.Index("net1")
 	if err != nil {
 		t.Fatal(err)

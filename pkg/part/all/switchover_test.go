@@ -7,7 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// peer gives the same call of the upstream plugin of the same name.
+// peer returns the same call of the upstream plugin of the same name.
 func peer(t *testing.T, c testnet.Call) testnet.Call {
 	t.Helper()
 	c.Path = testnet.Peers(t)
@@ -15,8 +15,8 @@ func peer(t *testing.T, c testnet.Call) testnet.Call {
 	return c
 }
 
-// On the day of the switch-over pods run whose NICs upstream's plugin lent, and
-// after a switch back there are pods whose NICs ours lent.
+// At the switch-over there are pods whose NICs upstream's plugin lent, and
+// after a switch back pods whose NICs ours lent.
 func TestEitherPluginEndsWhatTheOtherBegan(t *testing.T) {
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		for _, oursBegins := range []bool{true, false} {
@@ -48,10 +48,10 @@ func TestEitherPluginEndsWhatTheOtherBegan(t *testing.T) {
 				case oursBegins:
 					b.node.IP("link", "set", nicName, "up") // upstream leaves it down
 				default:
-					b.fetch() // a NIC with a device comes home (integration/rig/tests)
+					b.fetch() // a NIC with a device is returned (integration/rig/tests)
 				}
 				if oursBegins {
-					// Then the runtime forgets, and only the record is left.
+					// Then the runtime forgets it, and only the record is left.
 					b.node.MustRun(b.call("DEL", config))
 				}
 				b.untouched(before)

@@ -6,9 +6,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// A pod chooses the names and aliases of its links: no link that it made comes to
-// the host, under whatever name, when a DEL has no record. (The rig has the NICs
-// that do come home so.)
+// A pod chooses the names and aliases of its links: without a record, a DEL
+// moves no link that the pod made to the host, under any name. (The rig has the
+// NICs that are returned in this way.)
 func TestDelWithoutARecordLeavesWhatThePodMade(t *testing.T) {
 	for name, made := range map[string][]string{
 		"a veth":                 {"link add net1 type veth peer name p0", "link set net1 alias rail1"},

@@ -54,8 +54,8 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 	}
 }
 
-// The chained plugin sbr moves the routes of an interface to a table of its own, to
-// which a rule for the interface's address leads.
+// The chained plugin sbr moves the routes of an interface to a table of its
+// own, with a rule for the interface's address.
 func TestCheckFindsRoutesThatSBRMovedToAnotherTable(t *testing.T) {
 	ipam := map[string]any{
 		"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
@@ -81,7 +81,7 @@ func TestCheckFindsRoutesThatSBRMovedToAnotherTable(t *testing.T) {
 	}
 }
 
-// Upstream's plugin made it, and left no record.
+// Upstream's plugin made it, without a record.
 func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
 	b := newBench(t)
 	config := b.macvlanConfig(map[string]any{"cniVersion": "1.0.0", "mode": "private"})
@@ -94,7 +94,7 @@ func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
 		b.node.MustRun(b.call("CHECK", prev))
 		_, err := b.node.Run(b.call("CHECK", strings.Replace(prev, `"private"`, `"bridge"`, 1)))
 		fails(t, err, cnierr.Mismatch, "mode private, not bridge")
-		// The interface's name is another one's now, with the same MAC.
+		// Another interface has its name now, with the same MAC.
 		l, err := b.pod.ByName("net1")
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func TestCheckKnowsANetnsByWhatItIs(t *testing.T) {
 	c.Netns = strings.Replace(c.Netns, "/run/netns/", "/var/run/netns/", 1)
 	c.Config = strings.Replace(c.Config, "roce-net1", "roce-net2", 1)
 	b.node.MustRun(c)
-	// Another namespace with the same id of the container.
+	// Another namespace with the same container ID.
 	c.Netns = "/run/netns/" + testnet.NewNetns(t, "other").Name
 	_, err := b.node.Run(c)
 	fails(t, err, cnierr.Mismatch, "no longer is")
@@ -208,7 +208,7 @@ func TestStatusSaysWhetherAddCanWork(t *testing.T) {
 	}
 }
 
-// The RDMA device of a parent that is in the pod is the pod's: ADD asks for none.
+// The RDMA device of a parent in the pod is the pod's own, so ADD needs none.
 func TestStatusOfMacvlanOnALinkOfThePodDoesNotDependOnRDMA(t *testing.T) {
 	b := newBench(t)
 	b.pod.NIC("eth1", b.wire)
@@ -240,7 +240,7 @@ func TestSecondAddOfALentNICNamesItsHolder(t *testing.T) {
 	_, err = b.node.Run(c)
 	fails(t, err, cnierr.NameTaken, "attached already")
 	// Its holder's netns is gone (and the veth with it; a physical NIC would
-	// come home): the holder's record no longer stands in the way.
+	// return): the holder's record no longer blocks it.
 	b.pod.Delete()
 	b.node.NIC(nicName, testnet.NewNetns(t, "wire2"))
 	b.node.MustRun(second)
@@ -253,7 +253,7 @@ func TestRuntimeMayReuseAContainerID(t *testing.T) {
 	before := b.node.State()
 	c := b.call("ADD", b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")}))
 	b.node.MustRun(c)
-	// Same id and interface, another netns: the old attachment is stale.
+	// Same ID and interface, another netns: the old attachment is stale.
 	c.Netns = "/run/netns/" + testnet.NewNetns(t, "pod2").Name
 	b.node.MustRun(c)
 	if _, err := b.pod.ByName("net1"); err == nil {
@@ -332,8 +332,8 @@ func TestFilesOfTheLedgerAreRootsAlone(t *testing.T) {
 	}
 }
 
-// The host does not see a macvlan that is in a pod, but lending its master
-// would destroy it.
+// The host does not see a macvlan in a pod, but lending its master would
+// destroy it.
 func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
@@ -350,8 +350,8 @@ func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
 	b.node.MustRun(c.With("DEL"))
 }
 
-// TestNICThatAPodDrivesFromUserSpaceIsNotLent: it stays on the host, with another
-// pod.
+// TestNICThatAPodDrivesFromUserSpaceIsNotLent: it stays on the host, but
+// another pod has it.
 func TestNICThatAPodDrivesFromUserSpaceIsNotLent(t *testing.T) {
 	b := newBench(t)
 	userspace := b.call("ADD", b.config(map[string]any{"DPDKMode": true}))
@@ -360,7 +360,7 @@ func TestNICThatAPodDrivesFromUserSpaceIsNotLent(t *testing.T) {
 	c.ContainerID, c.Netns = "c2", "/run/netns/"+testnet.NewNetns(t, "pod2").Name
 	_, err := b.node.Run(c)
 	fails(t, err, cnierr.NICLent, "is lent to container c1")
-	// It carries macvlans all the same.
+	// It still carries macvlans.
 	child := c
 	child.Plugin, child.Config = "macvlan", b.macvlanConfig(nil)
 	b.node.MustRun(child)

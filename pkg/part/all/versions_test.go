@@ -106,7 +106,7 @@ func wantResult(version, mac, pod string, ips bool) string {
 		version, mac, mtu, pod, l3, dns)
 }
 
-// compact gives JSON in one canonical form.
+// compact returns JSON in a canonical form.
 func compact(t *testing.T, text []byte) string {
 	t.Helper()
 	var v any

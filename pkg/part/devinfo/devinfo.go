@@ -1,5 +1,7 @@
-// Package devinfo has the part of an attachment that tells Multus which device the
-// interface is, by the Device Information Specification.
+// Package devinfo has the part of an attachment that writes Multus' device
+// information file of the interface (Device Information Specification). [Part]
+// is the last to be released. It never writes to a file that exists, nor
+// removes one that it did not write.
 package devinfo
 
 import (
@@ -16,9 +18,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// deviceInfoDirs is where Multus keeps device information (the Network Plumbing
-// Working Group's Device Information Specification, section 5). A path
-// elsewhere did not come from it, and is not written to.
+// deviceInfoDirs are Multus' directories of device information (the Network
+// Plumbing Working Group's Device Information Specification, section 5). A path
+// elsewhere is not Multus' own, and is not written to.
 var deviceInfoDirs = []string{"/var/run/k8s.cni.cncf.io/devinfo/", "/run/k8s.cni.cncf.io/devinfo/"}
 
 // deviceInfo is the specification's file for a PCI device, version 1.1.0.
@@ -39,8 +41,8 @@ type Part struct{ attachment.Base }
 // Name implements [attachment.Part].
 func (Part) Name() string { return "devinfo" }
 
-// Claim records the path of the file, unless the runtime asks for none or the file
-// exists: a file that exists is the device plugin's, and stays.
+// Claim records the path of the file, unless the runtime requests none or the
+// file exists: an existing file is the device plugin's, and stays.
 func (Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	asked := tx.Conf.RuntimeConfig.CNIDeviceInfoFile
 	if asked == "" {
@@ -76,10 +78,10 @@ func (Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err := os.MkdirAll(filepath.Dir(r.DeviceInfo), 0o755); err != nil {
 		return failure.Wrap(err, failure.IO, "device information")
 	}
-	// Not through a link, and not into a file that has come meanwhile.
+	// O_EXCL: not through a link, and not into a new file of another.
 	f, err := os.OpenFile(r.DeviceInfo, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		r.DeviceInfo = "" // a file that is there is not ours to remove
+		r.DeviceInfo = "" // an existing file must not be removed
 		return failure.Wrap(err, failure.IO, "device information")
 	}
 	_, err = f.Write(data)

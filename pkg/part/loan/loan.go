@@ -1,5 +1,6 @@
-// Package loan has what several parts need to know of lent NICs: which attachment has
-// a NIC, and how to report a NIC that did not return as it was.
+// Package loan has the common helpers of the parts about lent NICs: the
+// attachment that has a NIC, and the report of a NIC that was not returned as
+// it was. It does not change links.
 package loan
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
-// Host returns where the facts of the node's NICs are read.
+// Host returns the sources of facts about the node's NICs.
 func Host(n *attachment.Node) *nic.Host {
 	return &nic.Host{
 		Netns: n.Netns, Sys: n.Sys, Proc: n.Proc,
@@ -34,7 +35,7 @@ func holderOfDevice(n *attachment.Node, device string) string {
 	return ""
 }
 
-// LentTo returns the error for a NIC that holder has.
+// LentTo returns the error for a NIC that is lent to holder.
 func LentTo(holder *ledger.Record) error {
 	return failure.WithCure(failure.New(failure.NICLent, "%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase),
 		"wait until that attachment ends, or choose another NIC")

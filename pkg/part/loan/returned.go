@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Report logs what of a returned NIC is not as it was, and writes a note that
-// outlives the record, for railctl and the agent. It is not an error: the NIC is
-// home, and trying again would not help.
+// Report logs the settings of a returned NIC that are not as they were, and
+// writes a note that outlives the record, for railctl and the agent. It is not
+// an error: the NIC is on the host, and another try would not help.
 func Report(n *attachment.Node, r *ledger.Record, lost []error, device []link.Changed, programs []link.Program) {
 	var changed []string
 	for _, e := range lost {
@@ -28,7 +28,7 @@ func Report(n *attachment.Node, r *ledger.Record, lost []error, device []link.Ch
 	if len(changed) == 0 {
 		return
 	}
-	key := r.NICName() // there is no record, or it has RDMA devices only
+	key := r.NICName() // there is no record, or it has only RDMA devices
 	if r.Loan != nil && r.Loan.NIC != "" {
 		key = r.Loan.NIC
 	}

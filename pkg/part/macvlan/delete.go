@@ -15,10 +15,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Release deletes the attachment's macvlan in the pod netns. If the pod moved the
-// macvlan to another netns, where it may still answer, or if the kernel has not yet
-// deleted it with a dead pod netns (cleanup_net), Release waits until it is gone. A
-// macvlan that is nowhere was deleted in the pod.
+// Release deletes the attachment's macvlan in the pod netns. If the pod moved
+// the macvlan to another netns, where it may still answer, or if the kernel has
+// not yet deleted it with a dead pod netns (cleanup_net), Release waits until
+// it is gone. A macvlan that is not found was deleted in the pod.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	r, pod := releasing.Record, releasing.Pod
 	if pod != nil && r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && !hasMAC(pod, r) {
@@ -79,7 +79,7 @@ func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 		return links, nil // nearly always
 	}
 	others := n.OthersIn(pod, r)
-	// Once for all: both the links and the addresses may be a pod's ten thousands.
+	// Once for all: a pod may have tens of thousands of links and of addresses.
 	answers := sync.OnceValue(func() map[int]bool { return answering(pod, r) })
 	var found []*link.Link
 	for _, l := range links {
@@ -149,11 +149,11 @@ func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
 	return found
 }
 
-// hidden reports whether the macvlan is up in a netns that cannot be
-// searched: its master accepts frames for its MAC (macvlan_open adds it to the
-// filter), and no other attachment has that MAC. A macvlan that is down answers
-// for nothing. One whose MAC the pod changed too is not found: such a pod can use
-// any MAC and address in the master's network until it ends anyway.
+// hidden reports whether the macvlan is up in a netns that cannot be searched:
+// its master accepts frames for its MAC (macvlan_open adds it to the filter),
+// and no other attachment has that MAC. A macvlan that is down does not answer.
+// One whose MAC the pod changed too is not found: such a pod can use any MAC
+// and address in the master's network until it ends anyway.
 func hidden(releasing *attachment.Releasing) (bool, error) {
 	n, r := releasing.Node, releasing.Record
 	ns := releasing.Home

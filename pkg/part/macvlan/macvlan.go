@@ -53,7 +53,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 			"raise the master's MTU, or give a smaller one")
 	}
 	if !parent.IsUp() {
-		// The kernel makes it all the same, and it works once the parent is up.
+		// The kernel makes it anyway, and it works once the parent is up.
 		tx.Node.Log.Warn("the master is down, no packet will pass", "master", parent.Name, "cure", "ip link set "+parent.Name+" up")
 	}
 	tx.Record.Child = &ledger.Child{Master: parent.Name, MasterIndex: parent.Index, Mode: c.Mode, InPod: c.LinkInContainer}
@@ -74,7 +74,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 	return err
 }
 
-// where returns the netns that the parent is in.
+// where returns the parent's netns.
 func (p Part) where(tx *attachment.Tx) *link.Netns {
 	if p.Conf.LinkInContainer {
 		return tx.Pod
@@ -206,7 +206,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 // TakeOver deletes a macvlan that upstream's plugin made.
 func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
-		return nil // it died with its netns
+		return nil // it was deleted with its netns
 	}
 	l, err := u.Pod.ByName(u.IfName)
 	if errors.Is(err, link.ErrNotFound) || err == nil && l.Kind != "macvlan" {
@@ -218,7 +218,7 @@ func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	return deleteAll(u.Pod, []*link.Link{l}, false, func() {})
 }
 
-// Available returns why the parent that the configuration names cannot be used.
+// Available returns the reason why the configured parent cannot be used.
 func (p Part) Available(n *attachment.Node) error {
 	if p.Conf.LinkInContainer {
 		return nil // it is in each pod

@@ -85,7 +85,7 @@ const renameTries = 20
 // returnedAs returns the record, other than mine, of the NIC l, or nil. The kernel moved
 // that NIC to the host because a netns ended; its attachment has not ended.
 func returnedAs(n *attachment.Node, home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
-	records, _ := n.Ledger.List() // an attachment whose record cannot be read cannot be ended
+	records, _ := n.Ledger.List() // an attachment with an unreadable record cannot be ended
 	for _, r := range records {
 		if r.Key == mine.Key || r.Loan == nil || r.Loan.Driver != "" || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
 			!r.HostNetns.Equal(home.ID) {

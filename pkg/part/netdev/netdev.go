@@ -31,9 +31,9 @@ func (Part) Name() string { return "netdev" }
 // Recorded implements [attachment.Part].
 func (Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
 
-// selector returns what the configuration selects on this host. An injected id
-// that names no device of the host (a device plugin's own numbers) is passed
-// over when something else selects.
+// selector returns the configuration's selector on this host. An injected ID
+// that is no device of the host (a device plugin's own numbers) is ignored if
+// there is another selector.
 func (p Part) selector(h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
 	s := nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
@@ -59,8 +59,8 @@ func (p Part) selector(h *nic.Host) (nic.Selector, error) {
 	return s, nil
 }
 
-// Holder returns the record of the attachment that has the NIC. A NIC whose
-// holder's netns is gone is on the host already, under whatever name, or on its way.
+// Holder returns the record of the attachment that has the NIC. If the holder's
+// netns is gone the NIC is on the host, under any name, or on its way.
 func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	host := loan.Host(tx.Node)
 	s, err := p.selector(host)
@@ -71,14 +71,14 @@ func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	case err == nil:
 		return tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
 	case errors.Is(err, nic.ErrNotFound):
-		holder, _ := loan.HolderOf(tx.Node, s) // Claim says what cannot be read, beside what is not found
+		holder, _ := loan.HolderOf(tx.Node, s) // Claim reports unreadable records, beside what is not found
 		return holder, nil
 	}
 	return nil, nil
 }
 
-// Claim chooses the NIC, makes sure that nobody else has it and that the host can
-// spare it, and records its state.
+// Claim chooses the NIC, makes sure that no other attachment has it and that
+// the host can spare it, and records its state.
 func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n, host := tx.Node, loan.Host(tx.Node)
 	s, err := p.selector(host)
@@ -92,7 +92,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if err := host.Permit(found, n.File, p.Conf.Allow); err != nil {
 		return err
 	}
-	key := found.Key(n.Netns.ID) // under whatever driver
+	key := found.Key(n.Netns.ID) // with any driver
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
@@ -172,8 +172,8 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 	return err
 }
 
-// Confirm is the guardrail "children" for links that pods have: the host sees no
-// macvlan or VLAN that is in another netns, but the ledger knows them. A macvlan's
+// Confirm is the guardrail "children" for links of pods: a macvlan or VLAN in
+// another netns is not visible on the host, but the ledger has it. A macvlan's
 // ADD writes its record, and then looks for ours.
 func (p Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
@@ -200,9 +200,9 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 	return nil
 }
 
-// Apply moves the NIC into the pod netns under its name there, and configures what
-// must be right before it is up. The alias keeps the host's name, as upstream's
-// plugin does, so that either can end what the other began.
+// Apply moves the NIC into the pod netns under its name there, and configures
+// what must be right before it is up. The alias keeps the host's name, as with
+// upstream's plugin, so that either can end the other's attachments.
 func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	if lent.Driver != "" {
@@ -241,8 +241,8 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	return carry(tx)
 }
 
-// carry gives the interface the addresses that the NIC had on the host, with their
-// routes and rules.
+// carry adds the addresses that the NIC had on the host to the interface, with
+// their routes and rules.
 func carry(tx *attachment.Tx) error {
 	c := tx.Record.Loan.Snapshot.Carried()
 	rules, err := tx.Node.Netns.Rules(c.Addresses, c.Tables)
@@ -264,7 +264,7 @@ func carry(tx *attachment.Tx) error {
 func (Part) Check(_ context.Context, c *attachment.Checking) error {
 	r := c.Record
 	if r != nil && r.Loan != nil && r.Loan.Driver != "" {
-		c.Link = nil // a userspace driver holds the NIC: there is nothing to see
+		c.Link = nil // a userspace driver holds the NIC: there is no netdev
 		return nil
 	}
 	switch {
@@ -276,8 +276,8 @@ func (Part) Check(_ context.Context, c *attachment.Checking) error {
 	return nil
 }
 
-// Available returns why the NIC that the configuration names is neither on this
-// host nor lent. A network whose NIC is named with each pod has none to look for.
+// Available returns the reason why the configured NIC is neither on this host
+// nor lent. It returns nil if the runtime names the NIC with each pod.
 func (p Part) Available(n *attachment.Node) error {
 	host := loan.Host(n)
 	s, err := p.selector(host)

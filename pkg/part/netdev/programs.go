@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// detachPrograms detaches all BPF programs from a NIC that is home, except those
-// that the host had attached. A program survives the NIC's move, and would drop or
-// watch the next pod's packets. missing are the host's programs that are gone.
+// detachPrograms detaches all BPF programs from a returned NIC, except the
+// host's own. A program survives the NIC's move, and would drop or watch the
+// next pod's packets. missing are the host's programs that are gone.
 func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, index int) (missing []link.Program, err error) {
 	there, err := home.Programs(index)
 	if err != nil {

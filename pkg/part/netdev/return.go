@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Release brings the NIC back from wherever it is, and restores the state of its
+// Release returns the NIC from any netns, and restores the state of its
 // snapshot. Under a userspace driver no netdev was moved.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
@@ -42,7 +42,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotHome, "the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path),
 			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again")
 	case l == nil:
-		// A virtual link died with its netns; a device was unplugged.
+		// A virtual link was deleted with its netns; a device was unplugged.
 		n.LogOf(r).Warn("the NIC no longer exists, there is nothing to bring home")
 		return nil
 	case away != nil:
@@ -70,13 +70,13 @@ func gone(releasing *attachment.Releasing) bool {
 	return n.AnotherHas(r, func(other *ledger.Record) bool {
 		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.PermMAC != id.PermMAC
 	}) || slices.ContainsFunc(links, func(l *link.Link) bool {
-		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // with which the kernel would return it
+		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // otherwise the kernel would return it
 	})
 }
 
-// awaitReturn looks for the NIC on the host, where the kernel moves it when its pod
-// netns ends, and waits as long as it can still come. The kernel moves it to init_net
-// even if the host netns is another; away is then open.
+// awaitReturn looks for the NIC on the host, where the kernel moves it when its
+// pod netns ends, and waits as long as it can still come. The kernel moves it
+// to init_net even if the host netns is another; away is then open.
 func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *link.Netns, err error) {
 	r, home, host := releasing.Record, releasing.Home, loan.Host(releasing.Node)
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
@@ -104,12 +104,12 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 }
 
 // moveHome moves the NIC l from a netns to the host's, and restores it there.
-// When its name is taken on the host it stays where it is.
+// If its name is taken on the host it stays in the netns.
 func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.Netns, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
-	// Altnames that the pod added go first: one that is taken on the host
-	// would make the kernel refuse the move, and the pod could keep the NIC.
+	// Remove altnames that the pod added first: if one is taken on the host the
+	// kernel would refuse the move, and the pod could keep the NIC.
 	if err := from.KeepAltNames(l, s.AltNames); err != nil {
 		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
@@ -137,7 +137,7 @@ func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.N
 	return restore(ctx, releasing, arrived)
 }
 
-// freeNames makes room for a NIC that is to move to the host.
+// freeNames frees the names of a NIC that is about to move to the host.
 func freeNames(ctx context.Context, releasing *attachment.Releasing, names []string) error {
 	n, home := releasing.Node, releasing.Home
 	if taken, _, err := home.NameTaken(names, 0); taken == nil || err != nil {
@@ -167,9 +167,9 @@ func lockNames(ctx context.Context, n *attachment.Node) (unlock func(), err erro
 	return func() { _ = lock.Unlock() }, nil
 }
 
-// putBack undoes a move home that failed: a NIC that reached the host under
-// the pod's name goes back to the pod, and there it is up, as it was, but without
-// the addresses, which may be another pod's by now.
+// putBack undoes a failed move to the host: a NIC that arrived under the pod's
+// name goes back to the pod, up as before, but without addresses, because these
+// may be another pod's by now.
 func putBack(r *ledger.Record, pod, home *link.Netns) error {
 	id, s := r.Loan.Identity, r.Loan.Snapshot
 	l, err := home.Find(id, r.IfName)
@@ -193,7 +193,7 @@ func putBack(r *ledger.Record, pod, home *link.Netns) error {
 // wait for that lock.
 func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	s, home := releasing.Record.Loan.Snapshot, releasing.Home
-	// Its own name as an altname is the pod's work, and does not count.
+	// Its own name as an altname was added by the pod, and does not count.
 	if l.Name == s.Name && !slices.ContainsFunc(s.AltNames, func(name string) bool { return !slices.Contains(l.AltNames, name) }) {
 		return nil
 	}
@@ -210,7 +210,7 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 		return failure.WithCure(failure.New(failure.NotHome, "%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()),
 			"rename or remove that link")
 	}
-	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and says why not
+	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and returns the error
 	return nil
 }
 
@@ -223,8 +223,8 @@ const (
 func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
-	// Altnames come first: a pod can add any number, and they hinder other
-	// programs of the host until they are gone.
+	// Altnames come first: a pod can add any number, and they slow down other
+	// programs of the host until they are removed.
 	if err := home.KeepAltNames(l, s.AltNames); err != nil {
 		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
@@ -235,20 +235,21 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if releasing.Pod != nil {
 		deleteStacked(n, r, releasing.Pod, home, l.Index)
 	}
-	// While the NIC is down: the pod's programs must see no packet of others.
+	// While the NIC is down: the pod's programs must not see packets of others.
 	missing, err := detachPrograms(n, r, home, l.Index)
 	if err != nil {
 		return failure.Wrap(err, failure.NotHome, "%s is home, but not as it was", s.Name)
 	}
 	lost, err := home.Restore(l.Index, s)
-	// What is lost now is lost for good, because the record goes: a reason that
-	// passes (no memory, something busy) must not be enough.
+	// A setting that is lost now is lost for good, because the record is
+	// removed: a temporary error (no memory, something busy) must not be
+	// enough.
 	for try := 1; try < restoreTries && len(lost) > 0 && err == nil; try++ {
 		_ = wait.For(ctx, restorePause)
 		lost, err = home.Restore(l.Index, s)
 	}
 	var changed []link.Changed
-	if err == nil { // else the name may be another's, and the next try comes here
+	if err == nil { // otherwise another may have the name, and the next try comes here
 		changed = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 	}
 	loan.Report(n, r, lost, changed, missing)
@@ -263,7 +264,8 @@ func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool
 	if err != nil {
 		return nil, err
 	}
-	// Where the kernel puts them, if that is not here; a container may not look there.
+	// The kernel moves them to init_net, if that is not the host netns; a
+	// container may not open it.
 	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		if !first.ID.Equal(n.Netns.ID) {
 			there, _ := first.Links() // a NIC that is not found is waited for

@@ -16,8 +16,8 @@ const fewLinks = 4
 // stackedWait bounds the time for deleting what a pod put on its interface.
 const stackedWait = 5 * time.Second
 
-// above returns the ifindexes of the links in the pod netns that lie on a NIC of
-// the host, never nil. The pod did not put them there, and they stay.
+// above returns the ifindexes of the links in the pod netns that are stacked on
+// a NIC of the host, never nil. The pod did not make them, and they stay.
 func above(tx *attachment.Tx, index int) ([]int, error) {
 	links, err := tx.Pod.Stacked(index, tx.Node.Netns)
 	found := []int{}
@@ -34,11 +34,11 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 // those of the NIC cannot be detached. Links in a netns that the pod made are not found: they end
 // with the pod's processes.
 //
-// A link that cannot be deleted is logged. It keeps no NIC from coming home.
+// A link that cannot be deleted is logged. The NIC is returned anyway.
 func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) {
 	switch {
 	case r.Loan.PodIndex == 0 || r.Loan.Above == nil:
-		return // the NIC never was the pod's, or nobody knows what was there before
+		return // the pod never had the NIC, or it is unknown which links were there before
 	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
 		return // another pod's: its netns has the inode number of ours
 	}

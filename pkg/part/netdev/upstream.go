@@ -16,12 +16,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// TakeOver brings home a NIC that upstream's host-device lent, or that
-// ours lent and whose record is lost: the alias of the interface is its name on
-// the host. Such a NIC comes back down, because nobody knows how it was.
+// TakeOver returns a NIC that upstream's host-device lent, or that ours lent
+// and whose record is lost: the alias of the interface is its name on the host.
+// Such a NIC is down on the host, because its earlier state is unknown.
 //
-// The pod chooses the names and aliases of its links. So the host takes back only
-// a NIC with a device, which the configuration selects and the node file opens.
+// The pod chooses the names and aliases of its links. So the host takes back
+// only a NIC with a device, which the configuration selects and the node file
+// permits.
 func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
 		return p.takeOverReturned(ctx, u)
@@ -48,9 +49,9 @@ func lentByAlias(l *link.Link) bool {
 	return l.HasParent() && utils.ValidateInterfaceName(l.Alias) == nil
 }
 
-// mayTake reports whether the host may take back l, which only its alias marks as
-// lent: the node file must open it, and no attachment may have it, or another NIC
-// of that name.
+// mayTake reports whether the host may take back l, which only its alias marks
+// as lent: the node file must permit it, and no attachment may have it, or
+// another NIC of that name.
 func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	known, host := *l, loan.Host(n)
 	known.Name = l.Alias
@@ -69,17 +70,17 @@ func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	})
 }
 
-// What follows is for NICs that upstream's host-device lent, and that the kernel
-// returned because their pod died: no record, and no pod netns to look into. What is
-// left is the alias that upstream gave them.
+// The rest of this file is for NICs that upstream's host-device lent, and that
+// the kernel returned because their pod died: there is no record, and no pod
+// netns. Only the alias is left that upstream set.
 
-// returnedWait bounds the wait for such a NIC. It is short: the selected NIC may as
-// well be in another pod of upstream's, and never come.
+// returnedWait bounds the wait for such a NIC. It is short: the selected NIC
+// may also be in another pod of upstream's, and never come.
 const returnedWait = 2 * time.Second
 
-// takeOverReturned gives the NIC that the configuration selects its own name
-// again, if it lies on the host under the name that the kernel left it. It
-// stays down, because nobody knows how it was.
+// takeOverReturned renames the NIC that the configuration selects to its own
+// name, if it is on the host under the name that the kernel left it. It stays
+// down, because its earlier state is unknown.
 func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
 	n, host := u.Node, loan.Host(u.Node)
 	s, err := p.selector(host)
@@ -89,7 +90,7 @@ func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) erro
 	ctx, cancel := context.WithTimeout(ctx, returnedWait)
 	defer cancel()
 	err = wait.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
-		// A NIC that has a record comes home by that.
+		// A NIC with a record is returned by that.
 		if holder, err := loan.HolderOf(n, s); holder != nil || err != nil {
 			return true, err
 		}
@@ -107,7 +108,7 @@ func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) erro
 			return true, err
 		}
 		_, err = host.Select(s)
-		return !errors.Is(err, nic.ErrNotFound), nil // at home, or unknown
+		return !errors.Is(err, nic.ErrNotFound), nil // on the host, or unknown
 	})
 	if wait.Ended(ctx, err) {
 		return nil // it did not come
@@ -115,15 +116,15 @@ func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) erro
 	return err
 }
 
-// returned looks for the NIC that s selects, under a name that it has from the
-// pod: in the host netns, and in init_net, where the kernel puts it. If it is
-// there, and the host netns is another, away is open.
+// returned looks for the NIC that s selects, under a name from the pod: in the
+// host netns, and in init_net, where the kernel moves it. If it is there, and
+// the host netns is another, away is open.
 func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *link.Netns, err error) {
 	if l, err = returnedIn(u.Node.Netns, s, u); l != nil || err != nil {
 		return l, nil, err
 	}
 	if away, err = link.OpenNetns(link.InitNetns); err != nil {
-		return nil, nil, nil // a container that may not look there
+		return nil, nil, nil // a container may not open it
 	}
 	if !away.ID.Equal(u.Node.Netns.ID) {
 		if l, err = returnedIn(away, s, u); l != nil {
@@ -144,15 +145,16 @@ func returnedIn(ns *link.Netns, s nic.Selector, u *attachment.Upstream) (*link.L
 	return nil, err
 }
 
-// hasReturned reports whether l has its host's name as the alias, and as its name
-// what the kernel gives a NIC whose netns died: that of the pod, or dev<index>
-// where the host has one of that name.
+// hasReturned reports whether l has its host's name as the alias, and the name
+// that the kernel gives a NIC whose netns ended: that of the pod, or dev<index>
+// if the host has one of that name.
 func hasReturned(l *link.Link, ifName string) bool {
 	return lentByAlias(l) && l.Alias != l.Name &&
 		(l.Name == ifName || l.Name == fmt.Sprintf("dev%d", l.Index))
 }
 
-// unrecorded returns the record that the loan of l would have, as far as l tells.
+// unrecorded returns the record that the loan of l would have, as far as l
+// shows it.
 func unrecorded(u *attachment.Upstream, l *link.Link) *ledger.Record {
 	r := &ledger.Record{Key: u.Key, HostNetns: u.Node.HostNetns(), Netns: ledger.Netns{Path: u.Netns}}
 	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &link.Snapshot{

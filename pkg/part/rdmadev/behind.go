@@ -16,9 +16,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// behind is the NIC behind the interface of a pod that somebody else made.
+// behind is the NIC behind a pod's interface that another plugin made.
 type behind struct {
-	parent string     // its device on the host: a PCI address or an auxiliary device; "" if none is known
+	parent string     // its device on the host: a PCI address or an auxiliary device; "" if unknown
 	pod    *link.Link // the interface in the pod, nil if there is none (DPDK)
 	// netdev is the netdev of the NIC's port: the interface itself, or the NIC
 	// that it lies on. nil if neither is the device's.
@@ -32,9 +32,8 @@ func (b *behind) String() string { return "device " + b.parent }
 // itself.
 func (b *behind) child() bool { return b.netdev != nil && b.netdev != b.pod }
 
-// findBehind finds the NIC: by the id that the runtime gives, or else by the
-// interface. An id that names nothing of this host (a device plugin's own
-// number) is passed over.
+// findBehind finds the NIC: by the runtime's ID, or else by the interface. It
+// ignores an ID that is no device of this host (a device plugin's own number).
 func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *netconf.RDMAChained) (*behind, error) {
 	host := loan.Host(n)
 	l, err := pod.ByName(c.IfName)
@@ -81,8 +80,8 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 		`give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`)
 }
 
-// lower returns the NIC that an interface of the pod lies on, where it is: on the
-// host, or in the pod as well.
+// lower returns the NIC on which an interface of the pod is stacked, and its
+// netns: the host's, or the pod's as well.
 func lower(n *attachment.Node, pod *link.Netns, l *link.Link) (*link.Link, *link.Netns) {
 	ns := pod
 	if l.LowerAway {
@@ -122,15 +121,15 @@ func noDevice(parent string) error {
 		`load its RDMA driver, see "rdma link" for NICs that have one, or set "rdma": "auto"`)
 }
 
-// place is where an RDMA device may be.
+// place is a possible place of an RDMA device.
 type place struct {
 	core *rdma.Core
 	ns   *link.Netns
 }
 
-// devicesOf returns the RDMA devices of a host's device, and where they are: on the
-// host, or in the pod already, when somebody else moved them. It waits for those
-// that are on their way home from a pod that died.
+// devicesOf returns the RDMA devices of a host's device, and their place: on
+// the host, or already in the pod if another plugin moved them. It waits for
+// those on their way to the host from a dead pod.
 func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...place) (found []rdma.Device, in place, err error) {
 	host := loan.Host(tx.Node)
 	waiting, cancel := context.WithTimeout(ctx, homeWait)
@@ -155,8 +154,8 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 
 // fits reports whether the RDMA device belongs to the NIC. A function can have
 // several netdevs and RDMA devices, and an RDMA device several ports. The port
-// of a netdev that has left for the pod shows none on the host, as a port of
-// InfiniBand does. One that is to move must not take RDMA away from a NIC that
+// of a netdev that has left for the pod shows none on the host, like a port of
+// InfiniBand. A device that is to move must not take RDMA away from a NIC that
 // stays.
 func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allow []string) (bool, error) {
 	ports, err := in.core.Ports(d)
@@ -191,9 +190,9 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allo
 	return true, nil
 }
 
-// spare fails when the host needs the netdev of the port p with its RDMA device:
-// another NIC than the pod's, or, where the pod has no interface at all, one
-// that a guardrail protects.
+// spare fails if the host needs the netdev of the port p with its RDMA device:
+// another NIC than the pod's, or, if the pod has no interface at all, one that
+// a guardrail protects.
 func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []string) error {
 	if b.netdev == nil {
 		l, err := tx.Node.Netns.ByIndex(p.Netdev)
@@ -205,8 +204,8 @@ func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []str
 	return nic.GuardSharedRDMA(d.Name, tx.IfName, p.NetdevName, allow)
 }
 
-// notePorts records which port of each device is the interface's: the kernel
-// says it only where both are.
+// notePorts records the interface's port of each device: the kernel reports it
+// only in the namespace that has both.
 func notePorts(tx *attachment.Tx, b *behind) error {
 	if b.netdev == nil {
 		return nil

@@ -16,17 +16,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// homeWait bounds the wait for RDMA devices that are on their way from a pod that
-// died.
+// homeWait bounds the wait for RDMA devices on their way from a dead pod.
 const homeWait = 5 * time.Second
 
 // lockWait bounds the wait for another ADD that claims the devices of the same NIC.
 const lockWait = 60 * time.Second
 
-// Chained is the part of the plugin rdma, which stands in a chain behind the plugin
-// that gave the pod its interface. It gives the pod the RDMA devices of the
-// interface's NIC: it moves them in exclusive mode, and in shared mode only records
-// them.
+// Chained is the part of the plugin rdma, which follows the plugin that made
+// the pod's interface in a chain. It handles the RDMA devices of the
+// interface's NIC: in exclusive mode it moves them, in shared mode it only
+// records them.
 type Chained struct {
 	devices
 	Conf *netconf.RDMAChained
@@ -109,7 +108,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	}
 }
 
-// Apply moves the devices, and records which port is the interface's.
+// Apply moves the devices, and records the interface's port.
 func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if err := p.devices.Apply(ctx, tx); err != nil {
 		return err

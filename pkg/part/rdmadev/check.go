@@ -14,9 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// check compares what the attachment has of RDMA with what ADD found: the mode, the
-// device in its namespace, its port, its GIDs, and that a process of the pod can
-// open it.
+// check compares the attachment's RDMA with the record: the mode, the device in
+// its namespace, its port, its GIDs, and that a process of the pod can open it.
 //
 // A port without a cable may have been so at ADD, and recovers by itself. It is a
 // mismatch only if RDMA is required, or if the interface has a carrier.
@@ -74,7 +73,7 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 	}
 	uverbs, err := core.Uverbs(*device)
 	if errors.Is(err, rdma.ErrNoCharDev) {
-		return nil // ib_uverbs is not loaded: nobody is to use verbs
+		return nil // ib_uverbs is not loaded, so verbs are not usable
 	}
 	if err != nil {
 		return err
@@ -82,8 +81,9 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 	return pod.Do(func() error { return openable(uverbs.Path()) })
 }
 
-// openable reports whether a process where the calling thread is can open the
-// char device. A node without it (udev makes it on the host) proves nothing.
+// openable reports whether a process in the calling thread's namespace can open
+// the char device. A node without it (udev makes it on the host) proves
+// nothing.
 func openable(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

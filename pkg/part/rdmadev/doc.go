@@ -1,4 +1,4 @@
-// Package rdmadev has the parts of an attachment that give a pod RDMA devices:
+// Package rdmadev has the parts of an attachment that handle its RDMA devices:
 //
 //   - [Moving]: the devices of a NIC that is lent.
 //   - [Shared]: the device of a NIC that stays on the host.

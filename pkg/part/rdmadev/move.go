@@ -58,8 +58,8 @@ func cureOfMove(err error) string {
 	return ""
 }
 
-// withCores opens the RDMA core in two namespaces and takes the node's lock
-// round what f moves between them.
+// withCores opens the RDMA core in two namespaces and holds the node's lock
+// while f moves devices between them.
 func withCores(ctx context.Context, n *attachment.Node, from, to *link.Netns, f func(from, to *rdma.Core) error) error {
 	lock, err := n.Ledger.LockRDMA(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ func withCores(ctx context.Context, n *attachment.Node, from, to *link.Netns, f 
 	return f(source, target)
 }
 
-// Release brings the lent RDMA devices of a record back, from the pod netns, or from
+// Release returns the lent RDMA devices of a record from the pod netns, or from
 // init_net if that is gone and the host netns is another.
 func (devices) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
@@ -102,7 +102,7 @@ func (devices) Release(ctx context.Context, releasing *attachment.Releasing) err
 func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
 	core, err := rdma.Open(home)
 	if errors.Is(err, rdma.ErrNoRDMA) {
-		return // its driver was unloaded, and the settings went with it
+		return // its driver was unloaded, which resets the settings
 	}
 	var device *rdma.Device
 	if err == nil {
@@ -121,7 +121,7 @@ func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, 
 	}
 }
 
-// returnDevice brings one RDMA device back.
+// returnDevice returns one RDMA device to the host.
 func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
 	n, home, host := releasing.Node, releasing.Home, loan.Host(releasing.Node)
 	if releasing.Pod != nil {
@@ -166,7 +166,7 @@ func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger
 func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, home *link.Netns) (bool, error) {
 	first, err := link.OpenNetns(link.InitNetns)
 	if err != nil {
-		return false, nil // a container may not look there
+		return false, nil // a container may not open it
 	}
 	defer first.Close()
 	if first.ID.Equal(home.ID) {
@@ -175,8 +175,8 @@ func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 	return MoveHome(ctx, n, d, first, home)
 }
 
-// deviceGone reports whether the RDMA device that was lent no longer exists, after it
-// was not found for long: its function has another device now.
+// deviceGone reports whether the lent RDMA device no longer exists, after a
+// long search: its function has another device now.
 func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMADevice) bool {
 	n, r := releasing.Node, releasing.Record
 	if !loan.Host(n).HasOneNIC(d.ParentDev) {
@@ -191,7 +191,8 @@ func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMAD
 }
 
 // MoveHome moves the device to home, under its name there, if it is in from. It
-// reports whether it is home: in shared mode every namespace has it, and nothing moves.
+// reports whether it is on the host: in shared mode every namespace has it, and
+// nothing moves.
 func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *link.Netns) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveWait)
 	defer cancel()

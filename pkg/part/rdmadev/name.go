@@ -16,14 +16,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// nameTries bounds the tries to free a name: other processes that bring devices
-// home rename at the same time.
+// nameTries bounds the tries to free a name: other processes that return
+// devices rename concurrently.
 const nameTries = 5
 
 // namePause is the pause between them.
 const namePause = 20 * time.Millisecond
 
-// RestoreName restores the name of a device that is home, if it was renamed in the
+// RestoreName restores the name of a returned device, if it was renamed in the
 // pod. Names are unique on the machine: if a pod gave this name to another lent
 // device, that one is renamed first.
 func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
@@ -33,18 +33,18 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 	err := core.Rename(*d, name)
 	for try := 1; try < nameTries && errors.Is(err, unix.EEXIST); try++ {
 		if !makeWay(n, home, d, name) {
-			_ = wait.For(ctx, namePause) // the other device may be coming home, and about to be renamed
+			_ = wait.For(ctx, namePause) // the other device may be on its way, and about to be renamed
 		}
 		err = core.Rename(*d, name)
 	}
 	return failure.Wrap(err, failure.NotHome, "the RDMA device %s is home as %s", name, d.Name)
 }
 
-// makeWay renames the lent device that a pod gave this name to: it gets its own
-// name back when it comes home. A device that is not lent keeps the name. makeWay
-// reports whether the name may be free now.
+// makeWay renames the lent device that a pod gave this name to; its own return
+// restores its name. A device that is not lent keeps the name. makeWay reports
+// whether the name may be free now.
 func makeWay(n *attachment.Node, home *link.Netns, d *rdma.Device, name string) bool {
-	records, _ := n.Ledger.List() // a device of a record that cannot be read stays
+	records, _ := n.Ledger.List() // a device with an unreadable record stays
 	for _, r := range records {
 		if r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
 			continue
@@ -61,8 +61,9 @@ func makeWay(n *attachment.Node, home *link.Netns, d *rdma.Device, name string) 
 	return false
 }
 
-// renamedAway looks for the lent device o in its pod, at home and in init_net,
-// and calls renameToUnused. It reports whether the device was renamed.
+// renamedAway looks for the lent device o in its pod, on the host and in
+// init_net, and calls renameToUnused. It reports whether the device was
+// renamed.
 func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name string) bool {
 	if pod, _ := link.FindNetns(r.Netns.NetnsID, r.Netns.Path); pod != nil {
 		defer pod.Close()
@@ -75,7 +76,7 @@ func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name s
 	}
 	first, err := link.OpenNetns(link.InitNetns)
 	if err != nil {
-		return false // a container may not look there
+		return false // a container may not open it
 	}
 	defer first.Close()
 	return !first.ID.Equal(home.ID) && renameToUnused(first, o, name)

@@ -14,8 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// devices is what the parts with RDMA devices have in common: what they record, move
-// and return.
+// devices has the methods that all parts with RDMA devices share.
 type devices struct{ attachment.Base }
 
 // Name implements [attachment.Part].
@@ -24,17 +23,17 @@ func (devices) Name() string { return "rdma" }
 // Recorded implements [attachment.Part].
 func (devices) Recorded(r *ledger.Record) bool { return r.RDMA != nil }
 
-// Any is the part that releases the RDMA devices of a record, of whatever plugin.
+// Any is the part that releases the RDMA devices of a record, of any plugin.
 type Any struct{ devices }
 
-// Moving is the part that gives the pod the RDMA devices of the NIC that is lent to it.
-// In exclusive mode they move before the netdev, because their move can be refused.
-// They also return before it: on InfiniBand the kernel makes the netdev anew in the
+// Moving is the part for the RDMA devices of a NIC that is lent. In exclusive
+// mode they move before the netdev, because their move can be refused. They
+// also return before it: on InfiniBand the kernel makes the netdev again in the
 // namespace of the RDMA device.
 type Moving struct {
 	devices
 	Conf  netconf.RDMA
-	Allow []string // guardrails that do not hold
+	Allow []string // guardrails that the network overrides
 }
 
 // Claim records the RDMA devices of tx.Parent.
@@ -59,15 +58,15 @@ func (p Moving) Claim(_ context.Context, tx *attachment.Tx) (err error) {
 // Check implements [attachment.Part].
 func (p Moving) Check(_ context.Context, c *attachment.Checking) error { return check(c, p.Conf) }
 
-// Available returns why the RDMA part of an ADD cannot work now.
+// Available returns the reason why the RDMA part of an ADD cannot work now.
 func (p Moving) Available(n *attachment.Node) error { return available(n, p.Conf, false) }
 
-// Shared is the part that gives the pod the use of the RDMA device of a NIC that
-// stays on the host. In exclusive mode no pod can reach that device.
+// Shared is the part for the RDMA device of a NIC that stays on the host. In
+// exclusive mode no pod can use that device.
 type Shared struct {
 	devices
 	Conf netconf.RDMA
-	// InPod is set if the NIC is the pod's own. So is its RDMA device then.
+	// InPod is set if the NIC is the pod's own, and thereby its RDMA device.
 	InPod bool
 }
 
@@ -93,8 +92,8 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// Apply makes sure that the port's GID table has room for the addresses: in a full
-// one the kernel drops them without a word.
+// Apply makes sure that the port's GID table has room for the addresses: the
+// kernel silently drops them if it is full.
 func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	if tx.Record.RDMA == nil {
 		return nil
@@ -126,7 +125,7 @@ func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 // Check implements [attachment.Part].
 func (p Shared) Check(_ context.Context, c *attachment.Checking) error { return check(c, p.Conf) }
 
-// Available returns why the RDMA part of an ADD cannot work now.
+// Available returns the reason why the RDMA part of an ADD cannot work now.
 func (p Shared) Available(n *attachment.Node) error {
 	if p.InPod {
 		return nil
@@ -134,9 +133,9 @@ func (p Shared) Available(n *attachment.Node) error {
 	return available(n, p.Conf, true)
 }
 
-// find returns the RDMA devices of the NIC l of the host and whether they move. It
-// returns nil if there is nothing to do: the configuration says off, or auto and
-// the NIC has none.
+// find returns the RDMA devices of the NIC l of the host and whether they move.
+// It returns nil if there is nothing to do: the configuration is off, or it is
+// auto and the NIC has none.
 func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (*ledger.RDMA, error) {
 	host := loan.Host(n)
 	if conf.RDMA == netconf.RDMAOff || conf.RDMA == netconf.RDMAAuto && !host.HasRDMA(l) {
@@ -157,7 +156,7 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		return nil, err
 	}
 	if mode == rdma.Shared {
-		allow = []string{netconf.AllowSharedRDMA} // nothing moves, so nobody loses it
+		allow = []string{netconf.AllowSharedRDMA} // nothing moves, so no other NIC loses it
 	}
 	found, err := ofNIC(core, l, mode, allow)
 	if err != nil {
@@ -241,7 +240,7 @@ func findDevice(core *rdma.Core, r ledger.RDMADevice) (*rdma.Device, error) {
 	return &d, nil
 }
 
-// where returns the netns in which the pod's devices are seen.
+// where returns the netns in which the pod's devices are visible.
 func where(r *ledger.RDMA, n *attachment.Node, pod *link.Netns) *link.Netns {
 	if r.Mode == string(rdma.Exclusive) {
 		return pod
@@ -249,9 +248,10 @@ func where(r *ledger.RDMA, n *attachment.Node, pod *link.Netns) *link.Netns {
 	return n.Netns
 }
 
-// available returns why the RDMA part of an ADD on a NIC of this host cannot work
-// now; it returns nil where RDMA is not required. shares is true for a plugin whose
-// pods share the device, which exclusive mode does not allow.
+// available returns the reason why the RDMA part of an ADD on a NIC of this
+// host cannot work now; it returns nil unless RDMA is required. shares is true
+// for a plugin whose pods share the device, which exclusive mode does not
+// allow.
 func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
 	if conf.RDMA != netconf.RDMARequired {
 		return nil
