@@ -110,7 +110,7 @@ func (n *Netns) Kept(name string) string {
 	for program, calls := range map[string][]string{
 		"tc":     {"qdisc show dev " + name, "filter show dev " + name + " ingress", "filter show dev " + name + " egress"},
 		"bridge": {"fdb show dev " + name},
-		"ip":     {"maddress show dev " + name, "neighbour show proxy dev " + name},
+		"ip":     {"maddress show dev " + name, "neigh show proxy dev " + name},
 	} {
 		if _, err := exec.LookPath(program); err != nil {
 			continue // the rig has no tc

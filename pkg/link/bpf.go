@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From linux/bpf.h. cilium/ebpf has all of it, but makes a plugin 1.9 MB larger:
-// too much for six commands.
+// From linux/bpf.h. cilium/ebpf has all of it, but would make a plugin 1.9 MB
+// larger: too much for six commands.
 const (
 	bpfProgDetach      = 9
 	bpfProgGetFdByID   = 13
@@ -41,11 +41,11 @@ func bpf[T any](command int, attr *T) (int, error) {
 	}
 }
 
-// bpfQuery lists what is attached to an interface of the calling thread's netns
-// at a hook that takes many programs (tcx, netkit): the ids of the programs, and
+// bpfQuery lists the programs attached to an interface of the calling thread's
+// netns at a hook for many programs (tcx, netkit): the IDs of the programs, and
 // of the bpf_link that holds each, 0 if none does. The lists are empty if the
-// kernel or the link does not have the hook, and if this process may not ask: in
-// a user namespace, where nobody may attach any (bpf_prog_query).
+// kernel or the link does not have the hook, and in a user namespace, which may
+// neither query nor attach them (bpf_prog_query).
 func bpfQuery(index, hook int) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostPrograms), make([]uint32, mostPrograms)
 	attr := struct {
@@ -77,7 +77,7 @@ func bpfByID(command int, id uint32) (fd int, err error) {
 	return bpf(command, &attr)
 }
 
-// bpfDetach detaches a program from a hook that takes many.
+// bpfDetach detaches a program from a hook for many programs.
 func bpfDetach(index, hook int, program uint32) error {
 	fd, err := bpfByID(bpfProgGetFdByID, program)
 	if err != nil {
@@ -89,8 +89,8 @@ func bpfDetach(index, hook int, program uint32) error {
 	return err
 }
 
-// bpfLinkDetachID detaches what a bpf_link holds. The bpf_link itself stays with
-// its owner, without effect.
+// bpfLinkDetachID detaches the program of a bpf_link. The bpf_link itself stays
+// with its owner, without effect.
 func bpfLinkDetachID(id uint32) error {
 	fd, err := bpfByID(bpfLinkGetFdByID, id)
 	if err != nil {
@@ -102,9 +102,9 @@ func bpfLinkDetachID(id uint32) error {
 	return err
 }
 
-// bpfXDPLinks returns the ids of the bpf_links of this machine that hold the XDP
-// program on an interface with this index. They do not show in which netns the
-// interface is.
+// bpfXDPLinks returns the IDs of the machine's bpf_links that hold the XDP
+// program on an interface with this index. They do not show the netns of the
+// interface.
 func bpfXDPLinks(index int, program uint32) ([]uint32, error) {
 	var found []uint32
 	for id := uint32(0); ; {
@@ -117,7 +117,7 @@ func bpfXDPLinks(index int, program uint32) ([]uint32, error) {
 		id = next.next
 		fd, err := bpfByID(bpfLinkGetFdByID, id)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAGAIN) {
-			continue // it has gone
+			continue // it was closed
 		}
 		if err != nil {
 			return nil, err

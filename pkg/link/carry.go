@@ -9,12 +9,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Carried is what of a NIC's host configuration makes sense on the same NIC in
-// a pod.
+// Carried is the part of a NIC's host configuration that is valid on the same
+// NIC in a pod.
 type Carried struct {
-	// Snapshot has the addresses and routes in the form that goes to the kernel.
+	// Snapshot has the addresses and routes in the form of the kernel.
 	Snapshot *Snapshot
-	// Addresses and Routes are the same for a person or a result.
+	// Addresses and Routes are the same in the form of a result.
 	Addresses []*net.IPNet
 	Routes    []Route
 	// Tables are the routing tables that the routes are in.
@@ -22,9 +22,9 @@ type Carried struct {
 }
 
 // Carried returns the addresses of global scope and the routes of the snapshot.
-// A DHCP lease of IPv4 is carried for good, because nothing renews it in the
-// pod; IPv6 addresses and routes that came by router advertisement are not,
-// because the pod gets its own.
+// A DHCP lease of IPv4 becomes permanent, because nothing renews it in the pod;
+// IPv6 addresses and routes from router advertisements are left out, because
+// the pod gets its own.
 func (s *Snapshot) Carried() *Carried {
 	c := &Carried{Snapshot: &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}}
 	for _, r := range s.Addresses {

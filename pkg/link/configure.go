@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Route is a route to add by one interface. Zero values mean "as the kernel
-// chooses"; without a gateway the destination is on the link.
+// Route is a route to add by one interface. Zero values are the kernel's
+// defaults; without a gateway the destination is on the link.
 type Route struct {
 	Dst      *net.IPNet
 	Gateway  net.IP
@@ -27,8 +27,8 @@ type Route struct {
 	Scope    *int // RT_SCOPE_*
 }
 
-// AddAddress adds an address with its subnet; an IPv4 one gets the subnet's
-// broadcast address.
+// AddAddress adds an address with its subnet, and with the subnet's broadcast
+// address if it is IPv4.
 func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
 	err := n.handle.AddrAdd(ref(index), &netlink.Addr{IPNet: ip})
 	return wrap(err, "add address %s", ip)
@@ -39,8 +39,8 @@ func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
 // walk through all addresses.
 const manyAddresses = 100
 
-// Silence makes the link stop answering for its addresses in the quickest way: it
-// removes them, or sets the link down.
+// Silence stops the link from answering for its addresses in the quickest way:
+// it removes them, or sets the link down.
 func (n *Netns) Silence(index int) error {
 	addrs, err := n.addrs(index)
 	if err != nil {
@@ -52,8 +52,8 @@ func (n *Netns) Silence(index int) error {
 	return n.flush(index, addrs)
 }
 
-// FlushAddresses removes the addresses of the link: it answers for none of them
-// any more, though it is up.
+// FlushAddresses removes the addresses of the link, which then answers for none
+// of them, although it is up.
 func (n *Netns) FlushAddresses(index int) error {
 	addrs, err := n.addrs(index)
 	if err != nil {
@@ -75,10 +75,10 @@ func (n *Netns) flush(index int, addrs []netlink.Addr) error {
 	return errors.Join(errs...)
 }
 
-// AddRoute adds a route by the link with this index, where the namespace may
-// have others to the same destination by other links: in IPv4 it goes before
-// those of its metric, and IPv6 makes one multipath route of all that have a
-// gateway (ip-route(8)). The very route that exists is no error.
+// AddRoute adds a route by the link with this index, although the namespace may
+// have others to the same destination by other links: in IPv4 it precedes those
+// of its metric, and IPv6 makes one multipath route of all that have a gateway
+// (ip-route(8)). An existing identical route is not an error.
 func (n *Netns) AddRoute(index int, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -90,8 +90,8 @@ func (n *Netns) AddRoute(index int, r Route) error {
 	case r.Gateway == nil && r.Dst != nil && r.Dst.IP.To4() != nil:
 		route.Scope = netlink.SCOPE_LINK
 	}
-	// NLM_F_EXCL, as RouteAdd has it, would be EEXIST for any route to the
-	// destination with that metric, whichever link it leaves by.
+	// NLM_F_EXCL, as in RouteAdd, would fail with EEXIST for any route to the
+	// destination with that metric, by any link.
 	err := n.handle.RouteAddEcmp(route)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -100,7 +100,7 @@ func (n *Netns) AddRoute(index int, r Route) error {
 }
 
 // HasRoute reports whether the namespace has a route to r.Dst by the link, with
-// r's gateway, metric and table where r names them. Without a table any will do: the
+// r's gateway, metric and table if r has them. Without a table any matches: the
 // plugin sbr moves an interface's routes to a table of its own.
 func (n *Netns) HasRoute(index int, r Route) (bool, error) {
 	family := netlink.FAMILY_V4
@@ -123,8 +123,8 @@ func (n *Netns) HasRoute(index int, r Route) (bool, error) {
 	return false, nil
 }
 
-// leavesTo reports whether the route, or one hop of a multipath route, leaves by
-// the link, to the gateway if one is given.
+// leavesTo reports whether the route, or one hop of a multipath route, leaves
+// by the link, to the gateway if that is set.
 func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
 	hops := append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw})
 	return slices.ContainsFunc(hops, func(h *netlink.NexthopInfo) bool {
@@ -132,21 +132,21 @@ func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
 	})
 }
 
-// ErrDuplicateAddress is wrapped when another host of the link answers for an
+// ErrDuplicateAddress is wrapped if another host of the link answers for an
 // IPv6 address (RFC 4862, duplicate address detection).
 var ErrDuplicateAddress = errors.New("duplicate address")
 
-// dadPoll is the longest pause between two looks at a tentative address; detection
-// itself takes about a second.
+// dadPoll is the longest pause between two reads of a tentative address;
+// detection itself takes about a second.
 const dadPoll = 10 * time.Millisecond
 
-// AwaitDAD waits until duplicate address detection is over for every IPv6
-// address of the link, or ctx ends. It gives an error that wraps
-// [ErrDuplicateAddress] when an address is in use elsewhere.
+// AwaitDAD waits until duplicate address detection has finished for every IPv6
+// address of the link, or ctx ends. It returns an error that wraps
+// [ErrDuplicateAddress] if another host uses an address.
 //
 // Without a carrier the kernel does not begin. A NIC that just came up has none
-// for a moment, so it is waited for; but when ctx ends without one there is no
-// error, because an unplugged cable must not keep a pod from starting.
+// for a moment, so AwaitDAD waits for it; but if ctx ends without one it
+// returns nil, because an unplugged cable must not keep a pod from starting.
 func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 	var tentative *net.IPNet
 	err := wait.Until(ctx, dadPoll, func() (bool, error) {
@@ -163,8 +163,8 @@ func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 	return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, err)
 }
 
-// tentative returns an IPv6 address of the link that must not be used yet, nil if
-// there is none. It returns an error when another host uses one of them.
+// tentative returns an IPv6 address of the link that is not usable yet, nil if
+// there is none. It returns an error if another host uses one of them.
 func (n *Netns) tentative(index int) (*net.IPNet, error) {
 	addrs, err := n.addrs(index)
 	if err != nil {
@@ -178,8 +178,8 @@ func (n *Netns) tentative(index int) (*net.IPNet, error) {
 		if a.Flags&unix.IFA_F_DADFAILED != 0 {
 			return nil, fmt.Errorf("%w: another host on the link uses %s", ErrDuplicateAddress, a.IPNet)
 		}
-		// An optimistic address may be used while it is checked, and the
-		// link-local one is nobody's but the kernel's.
+		// An optimistic address may be used while it is checked, and only the
+		// kernel uses the link-local one.
 		if a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0 && !a.IP.IsLinkLocalUnicast() {
 			tentative = a.IPNet
 		}
@@ -187,7 +187,7 @@ func (n *Netns) tentative(index int) (*net.IPNet, error) {
 	return tentative, nil
 }
 
-// Macvlan describes a macvlan child to create.
+// Macvlan describes a macvlan to create.
 type Macvlan struct {
 	Master     int    // ifindex of the NIC, in the namespace that creates it
 	Name       string // in the pod netns
@@ -205,7 +205,7 @@ var macvlanModes = map[string]netlink.MacvlanMode{
 	"passthru": netlink.MACVLAN_MODE_PASSTHRU,
 }
 
-// modeOf returns the name of a macvlan mode from its number in rtnetlink.
+// modeOf returns the name of a macvlan mode by its number in rtnetlink.
 func modeOf(mode int) string {
 	switch mode {
 	case nl.MACVLAN_MODE_PRIVATE:
@@ -217,11 +217,11 @@ func modeOf(mode int) string {
 	case nl.MACVLAN_MODE_PASSTHRU:
 		return "passthru"
 	}
-	return "source" // the kernel's only other one
+	return "source" // the only other one in the kernel
 }
 
-// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it
-// never shows in n. It is down, and has no address.
+// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
+// never visible in n. It is down, and has no address.
 func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = m.Name

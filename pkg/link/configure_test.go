@@ -83,7 +83,7 @@ func TestAddRoute(t *testing.T) {
 			if has(c.route) {
 				t.Fatal("the route was there before")
 			}
-			for range 2 { // one that exists is no error
+			for range 2 { // an existing one is not an error
 				if err := r.host.AddRoute(index, c.route); err != nil {
 					t.Fatal(err)
 				}
@@ -121,7 +121,7 @@ func TestAddRoute(t *testing.T) {
 	})
 }
 
-// In one namespace each rail has its own way to the destination that all share.
+// In one namespace each rail has its own route to a common destination.
 func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
 	for _, c := range []struct{ dst, gateway4, gateway6 string }{
 		{"172.16.0.0/12", "10.0.%d.1", ""},
@@ -163,7 +163,7 @@ func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
 					t.Errorf("by ens%d: %v, %v", i, ok, err)
 				}
 			}
-			// Whoever takes one away leaves the others.
+			// The others stay if one is removed.
 			r.host.IP("link", "del", "ens2")
 			for i := 1; i <= 3; i += 2 {
 				index, route := way(i)
@@ -219,7 +219,7 @@ func TestAwaitDAD(t *testing.T) {
 		{
 			"no cable", func(r *rail) {
 				r.wire.IP("link", "set", "ens1-sw", "down")
-				// IPv6 learns of it from linkwatch, up to a second later.
+				// IPv6 is notified by linkwatch, up to a second later.
 				for !strings.Contains(r.host.IP("link", "show", "ens1"), "state DOWN") {
 					time.Sleep(10 * time.Millisecond)
 				}
@@ -380,7 +380,7 @@ func TestCreateMacvlan(t *testing.T) {
 					t.Errorf("no %q in\n%s", want, shown)
 				}
 			}
-			for range 2 { // one that is gone is no error
+			for range 2 { // a missing one is not an error
 				if err := r.pod.Netns.Delete(byNameOr(r.pod, "net1")); err != nil {
 					t.Error(err)
 				}
@@ -414,7 +414,7 @@ func TestRulesOfAnAddressAndItsTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // those that exist are left
+	for range 2 { // existing ones are left
 		if err := pod.AddRules(rules); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Connection is the two ends of a TCP connection.
+// Connection is the pair of ends of a TCP connection.
 type Connection struct{ Local, Remote netip.AddrPort }
 
 // From linux/inet_diag.h and the kernel's net/tcp_states.h.
@@ -123,7 +123,7 @@ func connection(m []byte) *Connection {
 	return &Connection{Local: end(m[4:], m[8:24]), Remote: end(m[6:], m[24:40])}
 }
 
-// RouteTo returns the index of the link by which the namespace sends to ip, 0 if
+// RouteTo returns the index of the link of the namespace's route to ip, 0 if
 // there is no route.
 func (n *Netns) RouteTo(ip netip.Addr) (int, error) {
 	routes, err := n.handle.RouteGet(ip.AsSlice())

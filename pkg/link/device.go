@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device are the settings that a NIC keeps in every namespace, beside those of
+// Device has the settings that a NIC keeps in every namespace, beside those of
 // rtnetlink and /proc/sys: settings of its driver and of its queues.
 type Device struct {
-	// Ethtool are the answers of the driver, by the names of ethtoolSettings.
+	// Ethtool has the answers of the driver, by the names of ethtoolSettings.
 	Ethtool map[string][]byte `json:"ethtool,omitempty"`
 	// Files are the settings below /sys/class/net/NAME that differ from the
 	// kernel's defaults, nil if they could not be read.
@@ -22,10 +22,10 @@ type Device struct {
 	NAPI [][]byte `json:"napi,omitempty"`
 }
 
-// Changed is a setting of a NIC that could not be restored, and why.
+// Changed is a setting of a NIC that could not be restored, and the reason.
 type Changed struct {
 	Setting string
-	Err     error // nil if the kernel accepted the setting, but has another one
+	Err     error // nil if the kernel accepted the setting, but reports another one
 }
 
 func (c Changed) String() string {
@@ -45,8 +45,7 @@ type device struct {
 	family map[string]uint16
 }
 
-// openDevice opens whatever the machine has of these for the link. Close it when
-// done.
+// openDevice opens those of these that the machine has. Close it when done.
 func (n *Netns) openDevice(index int, name string) (*device, error) {
 	if !oneElement(name) {
 		return nil, fmt.Errorf("%q is not the name of an interface", name)
@@ -77,8 +76,8 @@ func (d *device) close() {
 	}
 }
 
-// Device reads the link's settings. Those that cannot be read are left out: a
-// driver that does not report them must not keep a NIC from being lent.
+// Device reads the link's settings. It leaves out unreadable ones: a driver
+// that does not report them must not prevent a loan.
 func (n *Netns) Device(index int, name string) (*Device, error) {
 	d, err := n.openDevice(index, name)
 	if err != nil {
@@ -104,8 +103,8 @@ func (n *Netns) Device(index int, name string) (*Device, error) {
 // an indirection table. Larger ones are not restored.
 const mostKept = 4096
 
-// adjustDevice sets once what differs from s. While the link is down that costs
-// the hardware least.
+// adjustDevice sets the settings that differ from s, once. It is cheapest while
+// the link is down.
 func (n *Netns) adjustDevice(index int, name string, s *Device) {
 	if s == nil {
 		return
@@ -116,8 +115,8 @@ func (n *Netns) adjustDevice(index int, name string, s *Device) {
 	}
 }
 
-// RestoreDevice restores the settings s of the link with this index and name, and
-// returns those that differ afterwards. It sets only what differs: a change of
+// RestoreDevice restores the settings s of the link with this index and name,
+// and returns those that still differ. It sets only what differs: a change of
 // rings or channels resets the hardware.
 func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
 	if s == nil {
@@ -144,8 +143,8 @@ func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
 	return left
 }
 
-// adjust sets what differs, and returns it, with the kernel's reason where it
-// refused.
+// adjust sets the settings that differ, and returns them, with the kernel's
+// error if it refused.
 func (d *device) adjust(s *Device) map[string]error {
 	differed := map[string]error{}
 	for _, setting := range ethtoolSettings {

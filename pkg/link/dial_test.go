@@ -31,8 +31,8 @@ func ports(t *testing.T, family int) (found []uint32) {
 	return found
 }
 
-// A process of a pod that sends to the port of a plugin's socket must not be able
-// to make its requests fail.
+// A process of a pod that sends to the port of a plugin's socket must not make
+// its requests fail.
 func TestOnlyTheKernelCanSendToTheSocketsOfANetns(t *testing.T) {
 	made := testnet.NewNetns(t, "n")
 	made.IP("link", "add", "nic", "type", "ifb")

@@ -12,25 +12,25 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// From linux/ethtool.h; the rest of its numbers are in package unix.
+// From linux/ethtool.h; package unix has the rest of its numbers.
 const (
 	setOfStats    = 1  // ETH_SS_STATS
 	nameLength    = 32 // ETH_GSTRING_LEN
 	commandLength = 44 // struct ethtool_cmd
 )
 
-// mostStats bounds what a driver may claim to have.
+// mostStats bounds the number of statistics that a driver may report.
 const mostStats = 1 << 16
 
-// Driver is what an interface's driver says of it by ethtool(8).
+// Driver has an interface's facts from its driver by ethtool(8).
 type Driver struct {
 	Stats map[string]uint64 // `ethtool -S`, by the driver's own names
-	Mbps  uint32            // the link's speed in megabit per second, 0 if it is not known
+	Mbps  uint32            // the link's speed in megabit per second, 0 if unknown
 }
 
-// Driver asks the driver of the interface with this name. A driver without
-// statistics, or a speed, has none. The error wraps ENODEV when there is no such
-// interface.
+// Driver reads the facts from the driver of the interface with this name. They
+// are empty for a driver without statistics or speed. The error wraps ENODEV if
+// there is no such interface.
 func (n *Netns) Driver(name string) (Driver, error) {
 	d := Driver{Stats: map[string]uint64{}}
 	err := n.Do(func() error {
@@ -52,7 +52,7 @@ func (n *Netns) Driver(name string) (Driver, error) {
 	return d, failure.Wrap(err, failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
 }
 
-// ethtool makes ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs
+// ethtool calls ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs
 // of 32-bit fields in host byte order, the command first.
 type ethtool struct {
 	socket int
@@ -104,7 +104,7 @@ func (e ethtool) stats(into map[string]uint64) error {
 	if count == 0 || binary.NativeEndian.Uint32(a[8:]) == 0 || count > mostStats {
 		return nil
 	}
-	// The driver writes as many as it has by now: leave it room for more.
+	// The driver writes its current number of them: leave room for more.
 	room := 2 * int(count)
 	names := argument(12+room*nameLength, unix.ETHTOOL_GSTRINGS, setOfStats, count)
 	values := argument(8+room*8, unix.ETHTOOL_GSTATS, count)

@@ -14,16 +14,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// ethtoolSetting is what an option of ethtool(8) sets: how to read it, and how to
-// set what differs. set reports whether anything differs.
+// ethtoolSetting is the setting of an option of ethtool(8): functions to read
+// it, and to set what differs. set reports whether anything differs.
 type ethtoolSetting struct {
 	name string
 	read func(d *device) ([]byte, error)
 	set  func(d *device, want, have []byte) (differs bool, err error)
 }
 
-// ethtoolSettings are in the order in which they are set: the number of channels
-// decides how many rings and flows there are.
+// ethtoolSettings are in the order of their restoration: the number of channels
+// determines how many rings and flows there are.
 var ethtoolSettings = []ethtoolSetting{
 	overNetlink{name: "channels", get: unix.ETHTOOL_MSG_CHANNELS_GET, set: unix.ETHTOOL_MSG_CHANNELS_SET, state: []uint16{2, 3, 4, 5}}.setting(),
 	overNetlink{name: "rings", get: unix.ETHTOOL_MSG_RINGS_GET, set: unix.ETHTOOL_MSG_RINGS_SET, state: []uint16{2, 3, 4, 5, 16, 18}}.setting(),
@@ -154,7 +154,8 @@ func bitsetChange(want, have []byte) []byte {
 	})
 }
 
-// negotiated removes what the link partner decides, or what is not decided yet.
+// negotiated removes attributes that the link partner decides, or that are not
+// decided yet.
 func negotiated(attrs nlattr.Attrs) nlattr.Attrs {
 	if auto, _ := attrs.Uint(linkmodesAutoneg); auto != 0 {
 		return attrs.Without(unix.ETHTOOL_A_LINKMODES_SPEED, unix.ETHTOOL_A_LINKMODES_DUPLEX, unix.ETHTOOL_A_LINKMODES_LANES)
@@ -168,8 +169,9 @@ func negotiated(attrs nlattr.Attrs) nlattr.Attrs {
 	return attrs
 }
 
-// negotiatedPause removes what the link partner decides: with autonegotiation
-// some drivers (igb, ixgbe, e1000e) tell the outcome, and not the setting.
+// negotiatedPause removes attributes that the link partner decides: with
+// autonegotiation some drivers (igb, ixgbe, e1000e) report the outcome instead
+// of the setting.
 func negotiatedPause(attrs nlattr.Attrs) nlattr.Attrs {
 	if auto, _ := attrs.Uint(unix.ETHTOOL_A_PAUSE_AUTONEG); auto != 0 {
 		return attrs.Without(unix.ETHTOOL_A_PAUSE_RX, unix.ETHTOOL_A_PAUSE_TX)
@@ -177,7 +179,7 @@ func negotiatedPause(attrs nlattr.Attrs) nlattr.Attrs {
 	return attrs
 }
 
-// adaptive removes what the driver sets by itself in adaptive mode.
+// adaptive removes attributes that the driver sets by itself in adaptive mode.
 func adaptive(attrs nlattr.Attrs) nlattr.Attrs {
 	if on, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); on != 0 {
 		attrs = attrs.Without(unix.ETHTOOL_A_COALESCE_RX_USECS, unix.ETHTOOL_A_COALESCE_RX_MAX_FRAMES)
@@ -287,7 +289,8 @@ func setRSS(d *device, want, _ []byte) (bool, error) {
 // flowTypes are those whose hash can be set (linux/ethtool.h: TCP_V4_FLOW, …).
 var flowTypes = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x10, 0x11}
 
-// readFlowHash reads which fields of a packet RSS hashes, for each type of flow.
+// readFlowHash reads the fields of a packet that RSS hashes, for each type of
+// flow.
 func readFlowHash(d *device) ([]byte, error) {
 	var all []byte
 	for _, flow := range flowTypes {
@@ -361,8 +364,7 @@ func (d *device) rules() ([][]byte, error) {
 	return rules, nil
 }
 
-// setRules removes the rules that are not wanted, and inserts those that are
-// missing.
+// setRules removes the unwanted rules, and inserts the missing ones.
 func setRules(d *device, want, _ []byte) (bool, error) {
 	was := slices.Collect(slices.Chunk(want, rxnfcCount-rxnfcSpec))
 	now, err := d.rules()
@@ -395,7 +397,7 @@ func setRules(d *device, want, _ []byte) (bool, error) {
 	return true, errors.Join(errs...)
 }
 
-// tunables are those of the driver: id, type (ETHTOOL_TUNABLE_U16, _U32) and
+// tunables are the driver's tunables: id, type (ETHTOOL_TUNABLE_U16, _U32) and
 // length.
 var tunables = [][3]uint32{
 	{1, 3, 4}, // rx-copybreak

@@ -29,9 +29,9 @@ const (
 // payload of every message of the answer. The payload is valid only until each
 // returns.
 //
-// Unlike the library's Execute, which receives at most 64 KiB and fails on what is
-// cut, exchange accepts messages of any size: a pod that configures a link can make
-// its description longer than that.
+// Unlike the library's Execute, which receives at most 64 KiB and fails on a
+// truncated message, exchange accepts messages of any size: a pod that
+// configures a link can make its description longer than that.
 func (n *Netns) exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
 	return n.exchangeOn(n.socket[unix.NETLINK_ROUTE], req, each)
 }

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// For tests of the ways to a namespace that FindNetns takes only where a
-// quicker one fails.
+// For tests of the ways to a namespace that FindNetns tries only if a quicker
+// one fails.
 var (
 	Scan         = scan
 	ScanUntil    = scanUntil
@@ -15,14 +15,14 @@ var (
 	MountsOf     = mountsOf
 )
 
-// UseHandles makes NetnsExists ask for file handles of namespaces first, or never, until
-// t ends.
+// UseHandles makes NetnsExists use file handles of namespaces first, or never,
+// until t ends.
 func UseHandles(t testing.TB, yes bool) {
 	before := noHandles.Swap(!yes)
 	t.Cleanup(func() { noHandles.Store(before) })
 }
 
-// LinksOneByOne is how Links reads what the kernel cannot list.
+// LinksOneByOne is the fallback of Links for links that the kernel cannot list.
 var LinksOneByOne = (*Netns).linksOneByOne
 
 // PortOf returns the address of the namespace's netlink socket.

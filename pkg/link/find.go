@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FindNetns opens the namespace id, whose last known path was path. It looks
-// there first, and then for whatever else keeps the namespace alive. It gives
-// nil without an error when the namespace is gone, and an error when that cannot
-// be told.
+// FindNetns opens the namespace id, whose last known path was path. It tries
+// that first, and then searches for other references to the namespace. It
+// returns nil without an error if the namespace is gone, and an error if that
+// is unknown.
 func FindNetns(id NetnsID, path string) (*Netns, error) {
 	n, err := locate(id, path)
 	if n == nil {
@@ -33,9 +33,9 @@ func FindNetns(id NetnsID, path string) (*Netns, error) {
 	return n, nil
 }
 
-// NetnsExists reports whether the namespace is not known to be gone. It opens no
-// socket in it: a closed socket keeps its namespace for some milliseconds more
-// (RCU), so that one which is looked at often enough would never end.
+// NetnsExists reports whether the namespace exists, or whether that cannot be
+// determined. It opens no socket in it: a closed socket keeps its namespace for
+// some more milliseconds (RCU), so frequent checks would keep it alive forever.
 func NetnsExists(id NetnsID, path string) bool {
 	if leadsTo(path, id) {
 		return true // nearly always
@@ -45,8 +45,8 @@ func NetnsExists(id NetnsID, path string) bool {
 	return n != nil || err != nil
 }
 
-// locate returns the namespace without sockets in it, or nil when it is gone. The
-// error says why neither is known.
+// locate returns the namespace without sockets in it, or nil if it is gone. It
+// returns an error if neither is known.
 func locate(id NetnsID, path string) (*Netns, error) {
 	if n, err := openIf(path, id); n != nil || err != nil {
 		return n, err
@@ -64,15 +64,14 @@ func locate(id NetnsID, path string) (*Netns, error) {
 	return n, err
 }
 
-// starved says that an error tells nothing of a namespace: the process or the
-// machine has run out of something.
+// starved reports whether an error proves nothing about a namespace: the
+// process or the machine has run out of a resource.
 func starved(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN)
 }
 
-// graves remembers namespaces that a scan, which looks at every open file of
-// the machine, did not find: a pod with eight NICs dies once, and a cookie is
-// never given twice.
+// graves remembers namespaces that a scan of every open file of the machine did
+// not find: a pod with eight NICs dies once, and a cookie is never reused.
 type graves struct {
 	mu      sync.Mutex
 	cookies map[uint64]bool
@@ -97,8 +96,8 @@ func (g *graves) add(id NetnsID) {
 	}
 }
 
-// NetnsAlive is the quick form of [FindNetns] for the usual case: it says
-// whether path still leads to the namespace id. False means "look closer".
+// NetnsAlive is the quick form of [FindNetns] for the usual case: it reports
+// whether path still leads to the namespace id. False means "search".
 func NetnsAlive(id NetnsID, path string) bool {
 	fd, err := candidate(path, id)
 	if fd < 0 || err != nil {
@@ -112,10 +111,10 @@ func NetnsAlive(id NetnsID, path string) bool {
 // candidate opens path if it is the namespace file with the inode number of id.
 // Otherwise fd is -1, with an error if that is unknown.
 //
-// The file may be a pod's, on a FUSE or NFS server that does not answer: a caller
-// that asks such a server sleeps beyond SIGKILL. So the file is opened with O_PATH,
-// and its device is read, neither of which asks the file system. Only a file of
-// nsfs is opened for reading.
+// The file may be a pod's, on a FUSE or NFS server that does not answer: a
+// request to such a server sleeps beyond SIGKILL. So the file is opened with
+// O_PATH, and its device is read, neither of which involves the file system.
+// Only a file of nsfs is opened for reading.
 func candidate(path string, id NetnsID) (fd int, err error) {
 	if path == "" {
 		return -1, nil
@@ -161,7 +160,7 @@ func namespaceFile(path string, id NetnsID) (int, error) {
 	return handle, nil
 }
 
-// nsfs is the device of all namespace files, 0 until it is known.
+// nsfs is the device of all namespace files, 0 while unknown.
 var nsfs atomic.Uint64
 
 func nsfsDevice() (uint64, error) {
@@ -176,14 +175,14 @@ func nsfsDevice() (uint64, error) {
 }
 
 // identityOf returns the device and the inode number of a file that the kernel
-// knows without asking the file system.
+// has cached, without a request to the file system.
 func identityOf(dir int, path string, flags int) (dev, inode uint64, err error) {
 	var st unix.Statx_t
 	err = unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
 	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, err
 }
 
-// openIf opens path if it is the namespace id, and gives nil if it is not.
+// openIf opens path if it is the namespace id, and returns nil if it is not.
 func openIf(path string, id NetnsID) (*Netns, error) {
 	fd, err := candidate(path, id)
 	if fd < 0 || err != nil {
@@ -215,13 +214,13 @@ func nsHandle(id NetnsID) []byte {
 	return binary.NativeEndian.AppendUint32(h, uint32(id.Inode))
 }
 
-// noHandles is set when the kernel has no file handles of namespaces.
+// noHandles is set if the kernel has no file handles of namespaces.
 var noHandles atomic.Bool
 
-// leadsTo reports whether path is the namespace id, where the kernel says so without
-// the namespace being entered (Linux 6.18). False means that it is not known. Each
-// ADD asks this of the netns of each attachment on the node: entering it, to ask for
-// the cookie, takes eight times as long.
+// leadsTo reports whether path is the namespace id, as far as the kernel can
+// answer without entering the namespace (Linux 6.18). False means unknown. Each
+// ADD checks this for the netns of each attachment on the node: entering it, to
+// read the cookie, takes eight times as long.
 func leadsTo(path string, id NetnsID) bool {
 	if path == "" || id.Cookie == 0 || noHandles.Load() {
 		return false
@@ -239,9 +238,9 @@ func leadsTo(path string, id NetnsID) bool {
 	return handle.Type() == nsHandleType && bytes.Equal(handle.Bytes(), nsHandle(id))
 }
 
-// openByHandle asks the kernel for the namespace (Linux 6.18). It finds also
-// one that only a socket keeps alive, which nothing in /proc shows. sure is
-// false where the kernel cannot answer.
+// openByHandle opens the namespace by a file handle (Linux 6.18). It also finds
+// one that only a socket keeps alive, which is not visible in /proc. sure is
+// false if the kernel cannot answer.
 func openByHandle(id NetnsID) (n *Netns, sure bool) {
 	if id.Cookie == 0 {
 		return nil, false
@@ -251,7 +250,7 @@ func openByHandle(id NetnsID) (n *Netns, sure bool) {
 		return nil, false
 	}
 	defer own.Close()
-	// "Stale" means "gone" only where handles exist, and are made as we do.
+	// "Stale" means "gone" only if handles are supported, in this form.
 	known, _, err := unix.NameToHandleAt(own.fd, "", unix.AT_EMPTY_PATH)
 	if err != nil || known.Type() != nsHandleType || !bytes.Equal(known.Bytes(), nsHandle(own.ID)) {
 		return nil, false
@@ -263,15 +262,15 @@ func openByHandle(id NetnsID) (n *Netns, sure bool) {
 	if err != nil {
 		return nil, false
 	}
-	n, _ = fileIf(fd, id.String(), id) // else it is looked for
+	n, _ = fileIf(fd, id.String(), id) // otherwise it is searched for
 	return n, n != nil
 }
 
-// scanTime bounds a scan. It takes milliseconds, but it looks at what every
-// process of the machine has open.
+// scanTime bounds a scan. It takes milliseconds, but it reads every process'
+// open files.
 const scanTime = 10 * time.Second
 
-// scan looks for the namespace wherever a path can lead to it. It fails after
+// scan searches all paths that can lead to the namespace. It fails after
 // scanTime.
 func scan(id NetnsID) (*Netns, error) {
 	type answer struct {
@@ -299,8 +298,8 @@ func scan(id NetnsID) (*Netns, error) {
 	}
 }
 
-// scanUntil looks at bind mounts, processes and their threads, and files that
-// processes hold open. Processes come and go meanwhile; what vanishes is
+// scanUntil searches bind mounts, processes and their threads, and files that
+// processes hold open. Processes come and go meanwhile; vanished ones are
 // ignored.
 func scanUntil(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	want := id.String()
@@ -330,20 +329,20 @@ func scanUntil(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	}
 	n, err := scanFiles(ctx, proc, id)
 	if n == nil && err == nil {
-		// Glob passes over what it cannot read. If this process has run out of
-		// files meanwhile, nothing was seen, and that means nothing.
+		// Glob skips unreadable files. If this process has run out of files
+		// meanwhile, nothing was read, which proves nothing.
 		_, err = mountsOf(want)
 	}
 	return n, err
 }
 
-// firstFiles is how many open files of each process are read in the first round,
-// before more of any process are read.
+// firstFiles is the number of open files of each process that are read in the
+// first round, before more of any process are read.
 const firstFiles = 1024
 
-// scanFiles looks for the netns among the open files of all processes. A process can
-// have a million of them. Processes with many come last, so that they do not delay
-// the search in the others.
+// scanFiles searches the open files of all processes for the netns. A process
+// can have a million of them. Processes with many come last, so that they do
+// not delay the search in the others.
 func scanFiles(ctx context.Context, proc string, id NetnsID) (*Netns, error) {
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd"))
 	for limit := firstFiles; len(dirs) > 0; limit *= 8 {
@@ -398,8 +397,8 @@ func scanFilesOf(ctx context.Context, dir string, limit int, id NetnsID) (n *Net
 	return nil, false, nil
 }
 
-// onlyStarved returns err if it means that this process ran out of files or memory,
-// and nil for other errors: what cannot be read has vanished.
+// onlyStarved returns err if it means that this process ran out of files or
+// memory, and nil for other errors: an unreadable file has vanished.
 func onlyStarved(err error) error {
 	if starved(err) {
 		return err
@@ -407,16 +406,16 @@ func onlyStarved(err error) error {
 	return nil
 }
 
-// mayBe reports whether an open file that shows as target may be the namespace
-// want. One that was opened through a bind mount shows as the mount's path, or
-// as "/" after the unmount.
+// mayBe reports whether an open file whose link is target may be the namespace
+// want. The link of one that was opened through a bind mount is the mount's
+// path, or "/" after the unmount.
 func mayBe(target, want string) bool {
 	return target == want || target == "/" || strings.Contains(target, "netns")
 }
 
 // hasInode reports whether a file that a process has open may have the inode
-// number, by its fdinfo (Linux 5.14; proc_pid_fdinfo(5)), which needs no answer of
-// a file system. It returns true if there is no such fdinfo.
+// number, by its fdinfo (Linux 5.14; proc_pid_fdinfo(5)), which involves no
+// file system. It returns true if there is no such fdinfo.
 func hasInode(path string, inode uint64) bool {
 	process, number, ok := strings.Cut(path, "/fd/")
 	if !ok {
@@ -434,8 +433,8 @@ func hasInode(path string, inode uint64) bool {
 	return true
 }
 
-// mountsOf returns where the namespace file "net:[…]" is bind-mounted, by
-// proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, wherever.
+// mountsOf returns the bind mounts of the namespace file "net:[…]", from
+// proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, and others.
 func mountsOf(nsfile string) ([]string, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -452,7 +451,7 @@ func mountsOf(nsfile string) ([]string, error) {
 	return points, nil
 }
 
-// unescapeMount reverses how the kernel writes blanks and backslashes.
+// unescapeMount reverses the kernel's escapes of blanks and backslashes.
 func unescapeMount(s string) string {
 	for _, c := range " \t\n#\\" {
 		s = strings.ReplaceAll(s, fmt.Sprintf(`\%03o`, c), string(c))

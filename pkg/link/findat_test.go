@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// A NIC has left the pod's netns, and the kernel gave its index there to another link
-// of the same kind. That link must not be taken for the NIC.
+// A NIC has left the pod's netns, and the kernel assigned its index there to
+// another link of the same kind. That link must not be mistaken for the NIC.
 func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 	ns := testnet.NewNetns(t, "pod")
 	ns.IP("link", "add", "net1", "type", "ifb")

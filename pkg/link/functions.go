@@ -21,8 +21,8 @@ var functionSettings = map[uint16]string{
 }
 
 // Functions reads the settings of the link's virtual functions, each as the
-// kernel's IFLA_VF_INFO. The kernel asks the driver for each of them, so use it only
-// for a NIC that is lent with them.
+// kernel's IFLA_VF_INFO. The kernel asks the driver for each of them, so call
+// it only for a NIC that is lent with them.
 func (n *Netns) Functions(index int) ([][]byte, error) {
 	req := n.request(unix.RTM_GETLINK, 0)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -48,7 +48,7 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 }
 
 // RestoreFunctions restores the settings of the link's virtual functions, and
-// returns those that differ afterwards.
+// returns those that still differ.
 func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 	if len(want) == 0 {
 		return nil

@@ -27,15 +27,15 @@ const (
 )
 
 // fuseFile is a file system with one file, as a pod can mount one, whose server
-// can be made to answer no more. It uses no os.File: the runtime would ask the
-// file system itself, whether it can be polled.
+// can be made to stop answering. It uses no os.File: the runtime would query
+// the file system itself, whether it can be polled.
 type fuseFile struct {
 	dir    string
 	inode  uint64 // of the file
 	device int
 	held   int // the file, open
 	silent atomic.Bool
-	asked  atomic.Int64 // requests since it is silent
+	asked  atomic.Int64 // requests since it stopped answering
 	end    atomic.Bool
 	ended  chan struct{}
 }
@@ -56,7 +56,7 @@ func newFUSE(t *testing.T, inode uint64) *fuseFile {
 	t.Cleanup(func() {
 		f.end.Store(true)
 		<-f.ended
-		// The end of the server ends all waiting for it (fuse_abort_conn).
+		// The end of the server ends all waits for it (fuse_abort_conn).
 		_ = unix.Close(device)
 		_ = unix.Close(f.held)
 		_ = unix.Unmount(f.dir, unix.MNT_DETACH)
@@ -133,8 +133,9 @@ func (f *fuseFile) answer(opcode uint32, node uint64) (payload []byte, errno uni
 }
 
 // A pod can mount a file system whose server does not answer, keep a file of it
-// open, and choose the file's name and inode number: a process that asks the
-// server about it waits, in a state that no signal ends. The scan must not ask.
+// open, and choose the file's name and inode number: a process that requests
+// the file's attributes sleeps in a state that no signal ends. The scan must
+// not do so.
 func TestScanAsksNoFileSystemOfAPod(t *testing.T) {
 	id := link.NetnsID{Inode: 4026999999}
 	f := newFUSE(t, id.Inode)

@@ -24,7 +24,7 @@ func (n *Netns) openGeneric() error {
 	return nil
 }
 
-// errNoFamily is wrapped when the kernel has no such generic netlink family.
+// errNoFamily is wrapped if the kernel has no such generic netlink family.
 var errNoFamily = errors.New("no such generic netlink family")
 
 // ask sends one request to a generic netlink family, and returns the payloads

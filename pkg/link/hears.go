@@ -9,8 +9,9 @@ import (
 )
 
 // HearsFor reports whether the link with this index accepts unicast frames for
-// mac, beside its own address: the address is in its filter list. Macvlans on the
-// link add theirs while they are up, in any namespace (macvlan_open, dev_uc_add).
+// mac, beside its own address: the address is in its filter list. Macvlans on
+// the link add theirs while they are up, in any namespace (macvlan_open,
+// dev_uc_add).
 func (n *Netns) HearsFor(index int, mac string) (bool, error) {
 	entries, err := retryDump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {

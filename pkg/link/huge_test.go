@@ -15,9 +15,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// manyAltnames are as many of the longest altnames as the kernel takes
+// manyAltnames returns as many of the longest altnames as the kernel accepts
 // (rtnl_alt_ifname: their list must fit 64 KiB): with them the description of a
-// link is longer than the 64 KiB that others receive into.
+// link is longer than the usual receive buffer of 64 KiB.
 func manyAltnames(count int) (names []string) {
 	for i := range count {
 		names = append(names, fmt.Sprintf("a%04d%s", i, strings.Repeat("x", 122)))
@@ -33,8 +33,9 @@ func addAltnames(n *testnet.Netns, name string, altnames []string) {
 	n.Batch(nil, commands...)
 }
 
-// damage makes the description of a macvlan malformed: so many source addresses
-// that the kernel counts their length beyond 16 bits. It goes on working.
+// damage makes the description of a macvlan malformed by so many source
+// addresses that their length overflows the kernel's 16 bits. The macvlan still
+// works.
 func damage(n *testnet.Netns, name string, addresses int) {
 	var commands []string
 	for i := range addresses {
@@ -92,12 +93,12 @@ func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 	}
 }
 
-// The kernel's own description of a link may be malformed, and a pod can bring
-// that about for the macvlans that it has: all other links are read, and what
-// of the damaged one is whole.
+// The kernel's own description of a link may be malformed, and a pod can cause
+// that for its macvlans: all other links are read, and the intact part of the
+// damaged one.
 func TestADamagedLinkHidesNoOther(t *testing.T) {
-	// With each round of the 16 bits the reader goes on at another place of an
-	// address.
+	// With each overflow of the 16 bits the reader continues at another part of
+	// an address.
 	for _, addresses := range []int{6000, 11500, 17000} {
 		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
 			t.Parallel()
@@ -143,7 +144,7 @@ func testDamagedLink(t *testing.T, addresses int) {
 	}
 }
 
-// What the kernel cannot list, it still tells link by link.
+// Links that the kernel cannot list can be read one by one.
 func TestLinksOneByOneAreTheSame(t *testing.T) {
 	n := testnet.NewNetns(t, "n")
 	n.IP("link", "add", "nic", "type", "veth", "peer", "name", "far")
@@ -168,8 +169,7 @@ func TestLinksOneByOneAreTheSame(t *testing.T) {
 	}
 }
 
-// The reader of this package and that of the library say the same of every kind
-// of link.
+// This package and the library must read every kind of link equally.
 func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 	n := testnet.NewNetns(t, "n")
 	away := testnet.NewNetns(t, "away")
@@ -206,7 +206,7 @@ func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 			Index: w.Index, Name: w.Name, AltNames: w.AltNames, Alias: w.Alias, Kind: want[i].Type(), Encap: w.EncapType,
 			MTU: w.MTU, TxQueueLen: w.TxQLen, Group: w.Group, MAC: w.HardwareAddr, PermMAC: w.PermHWAddr, Flags: w.RawFlags,
 			ParentDev: w.ParentDev, ParentBus: w.ParentDevBus, Lower: w.ParentIndex, LowerAway: w.NetNsID >= 0,
-			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp, Immutable: l.Immutable, Mutable: l.Mutable, // which the library does not know
+			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp, Immutable: l.Immutable, Mutable: l.Mutable, // which the library does not have
 		}
 		if m, ok := want[i].(*netlink.Macvlan); ok {
 			for name, mode := range link.MacvlanModes {

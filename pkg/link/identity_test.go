@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Devices with a parent need real hardware; how they are told apart does not.
+// Devices with a parent need real hardware; the comparison of identities does
+// not.
 func TestScoreTellsTheNetdevsOfOneFunctionApart(t *testing.T) {
 	mac := func(last byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, last} }
 	port1 := &Link{Index: 4, Name: "p0", Kind: "device", ParentDev: "0000:3b:00.0", ParentBus: "pci", MAC: mac(1), PermMAC: mac(1)}

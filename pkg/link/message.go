@@ -31,7 +31,8 @@ func ipText(b []byte) string {
 	return net.IP(b).String()
 }
 
-// addressText writes an address as ip-address(8) does, as far as a reader needs.
+// addressText returns an address in ip-address(8)'s form, as far as a reader
+// needs it.
 func addressText(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 	local, ok := attrs.Get(unix.IFA_LOCAL)
 	peer, hasPeer := attrs.Get(unix.IFA_ADDRESS)
@@ -49,7 +50,7 @@ func addressText(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 	return b.String()
 }
 
-// routeText writes a route as ip-route(8) does, as far as a reader needs.
+// routeText returns a route in ip-route(8)'s form, as far as a reader needs it.
 func routeText(rtmsg []byte, attrs nlattr.Attrs) string {
 	var b strings.Builder
 	if dst, ok := attrs.Get(unix.RTA_DST); ok {
@@ -71,7 +72,7 @@ func routeText(rtmsg []byte, attrs nlattr.Attrs) string {
 	return b.String()
 }
 
-func neighbourText(attrs nlattr.Attrs) string {
+func neighborText(attrs nlattr.Attrs) string {
 	dst, _ := attrs.Get(unix.NDA_DST)
 	mac, _ := attrs.Get(unix.NDA_LLADDR)
 	return fmt.Sprintf("%s lladdr %s", ipText(dst), net.HardwareAddr(mac))

@@ -50,7 +50,7 @@ func TestReplayTexts(t *testing.T) {
 		{addressText(header4(unix.AF_INET6, 64, 0, 0, 7), nil), "?/64"},
 		{routeText(routeHeader(unix.AF_INET, 0, 254, 0), nlattr.Attrs{attr(unix.RTA_GATEWAY, 10, 0, 0, 1), number32(unix.RTA_PRIORITY, 7)}), "default via 10.0.0.1 metric 7"},
 		{routeText(routeHeader(unix.AF_INET6, 64, 0, 0), nlattr.Attrs{attr(unix.RTA_DST, v6...), number32(unix.RTA_TABLE, 70000), attr(unix.RTA_PRIORITY, 1)}), "fd00::5/64 table 70000"},
-		{neighbourText(nlattr.Attrs{attr(1, 10, 0, 0, 1), attr(2, 2, 0, 0, 0, 0, 1)}), "10.0.0.1 lladdr 02:00:00:00:00:01"},
+		{neighborText(nlattr.Attrs{attr(1, 10, 0, 0, 1), attr(2, 2, 0, 0, 0, 0, 1)}), "10.0.0.1 lladdr 02:00:00:00:00:01"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
@@ -181,7 +181,7 @@ func FuzzHops(f *testing.F) {
 	})
 }
 
-// FuzzParseLink reads descriptions of links of which a pod has written parts.
+// FuzzParseLink reads descriptions of links with parts that a pod has written.
 func FuzzParseLink(f *testing.F) {
 	header := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(header[4:], 7)
@@ -196,7 +196,7 @@ func FuzzParseLink(f *testing.F) {
 		if whole.Damage == nil && len(m) < unix.SizeofIfInfomsg {
 			t.Fatalf("%x makes a link: %+v", m, whole)
 		}
-		// What comes behind a link's name cannot change it.
+		// Attributes after a link's name cannot change it.
 		named := parseLink(append(message(header, name), m...))
 		if named.Name != "net1" || named.Index != 7 {
 			t.Fatalf("%x makes another link of net1: %+v", m, named)
@@ -209,7 +209,7 @@ func FuzzParseLink(f *testing.F) {
 	})
 }
 
-// FuzzReplay reads records as they may be in a ledger that somebody edited.
+// FuzzReplay reads records of an edited ledger.
 func FuzzReplay(f *testing.F) {
 	f.Add(message(header4(unix.AF_INET, 24, 0, 0, 7), attr(unix.IFA_LOCAL, 10, 0, 0, 5), attr(unix.IFA_CACHEINFO, make([]byte, 16)...)),
 		message(routeHeader(unix.AF_INET, 16, 254, 0), attr(unix.RTA_DST, 10, 0, 0, 0), number32(unix.RTA_TABLE, 7)))

@@ -15,16 +15,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Move moves the link with this index from n to target, gives it the name
-// there and the alias, all in one RTM_NEWLINK. The link goes down and loses its
-// addresses, routes, neighbours and sysctls (__dev_change_net_namespace).
+// Move moves the link with this index from n to target, with a new name and
+// alias, all in one RTM_NEWLINK. The link goes down and loses its addresses,
+// routes, neighbors and sysctls (__dev_change_net_namespace).
 //
-// Nobody can use it under another name, but whoever listens in target (udev)
-// sees it arrive under its old name and renamed at once, because the kernel
-// moves first. And if the new name is taken there, it stays in target under
-// the old one: so when the kernel refuses, find the link again by what does not
-// change ([Identity]) before doing anything else. [Netns.MoveAs] has neither
-// trouble.
+// No process can use it under another name, but listeners in target (udev) see
+// it arrive under its old name and renamed at once, because the kernel moves
+// first. And if the new name is taken there, the link stays in target under the
+// old one: so after an error the caller must find the link again by what does
+// not change ([Identity]) before anything else. [Netns.MoveAs] has neither
+// problem.
 func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -39,14 +39,14 @@ func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 	return nil
 }
 
-// Movable returns an error that wraps EINVAL if the kernel moves l to no other
-// namespace: a bridge, a VRF, the uplink of a NIC in switchdev mode. Nothing is
+// Movable returns an error that wraps EINVAL if the kernel does not move l to
+// any other namespace: a bridge, a VRF, the uplink of a NIC in switchdev mode.
+// It changes nothing.
 // changed.
-//
-// Linux 6.15 and later report it as an attribute of the link. Kernels before 6.13
-// check it even if a link is moved to the namespace where it is, and then do nothing
-// else (__dev_change_net_namespace). With 6.13 and 6.14 only the move itself shows
-// it.
+// Linux 6.15 and later report it as an attribute of the link. Kernels before
+// 6.13 check it even if a link is moved to its own namespace, which does
+// nothing else (__dev_change_net_namespace). With 6.13 and 6.14 only the move
+// itself shows it.
 func (n *Netns) Movable(l *Link) error {
 	if l.Immutable {
 		return unix.EINVAL
@@ -57,11 +57,11 @@ func (n *Netns) Movable(l *Link) error {
 	return n.setLink(l.Index, nlattr.Attr{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(n.fd))})
 }
 
-// MoveAs renames the link in n, and moves it to target when it has the name and
-// alias that it is to have there. So target never sees another name, and the
-// kernel checks name and altnames before it moves anything: when one is taken
-// (an error that wraps EEXIST), the link is still in n, under its old name.
-// For the way home: what the host sees matters, what the pod sees does not.
+// MoveAs renames the link in n, and moves it to target once it has the name and
+// alias for target. So target never sees another name, and the kernel checks
+// name and altnames before it moves anything: if one is taken (an error that
+// wraps EEXIST), the link is still in n, under its old name. It is for the
+// return to the host, where names matter more than in the pod.
 func (n *Netns) MoveAs(index int, target *Netns, name, alias string) error {
 	before, err := n.ByIndex(index)
 	if err != nil {
@@ -81,9 +81,9 @@ func (n *Netns) MoveAs(index int, target *Netns, name, alias string) error {
 }
 
 // Identity is what a link keeps when it is renamed and moved. ParentDev with
-// the permanent MAC names a NIC for good; a virtual link has neither, and is
-// known by its index (kept unless the target has that index), its MAC and the
-// alias that the move gave it.
+// the permanent MAC identifies a NIC for good; a virtual link has neither, and
+// is identified by its index (kept unless the target has that index), its MAC
+// and the alias of the move.
 type Identity struct {
 	ParentDev string `json:"parentDev,omitempty"`
 	ParentBus string `json:"parentBus,omitempty"`
@@ -108,8 +108,8 @@ func macText(m net.HardwareAddr) string {
 	return m.String()
 }
 
-// Find returns the link that is id, or nil when it is not in the namespace.
-// hints are names, altnames or aliases under which it was last seen.
+// Find returns the link with the identity id, or nil if it is not in the
+// namespace. hints are its last known names, altnames or aliases.
 func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 	links, err := n.Links()
 	if err != nil {
@@ -126,8 +126,8 @@ func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 }
 
 // FindAt is [Netns.Find] for a link whose index in this namespace is known: the
-// kernel does not give the index of a link that is there to another, so the
-// link is found whatever else of it was changed. 0 means not known.
+// kernel does not reuse the index of an existing link, so the link is found
+// despite all other changes. 0 means unknown.
 func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 	if index != 0 {
 		l, err := n.ByIndex(index)
@@ -141,7 +141,7 @@ func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 	return n.Find(id, hints...)
 }
 
-// score says how surely l is the link of id: 0 = it is not.
+// score returns the certainty that l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
 	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || macText(l.PermMAC) != id.PermMAC || l.Kind != id.Kind {
 		return 0
@@ -166,8 +166,8 @@ func (id Identity) score(l *Link, hints []string) int {
 	if known < needs {
 		return 0
 	}
-	// Of two links with as much, it is the one with the index, which nobody
-	// can choose for a link that exists.
+	// Of two links with the same matches, the one with the index wins, because
+	// a pod cannot choose the index of an existing link.
 	score := 2*known + 1
 	if l.Index == id.Index {
 		score++
@@ -184,7 +184,7 @@ func hinted(l *Link, hints []string) bool {
 	return false
 }
 
-// ref makes the form of a link that the netlink library wants.
+// ref returns the library's form of a link.
 func ref(index int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
 }
@@ -198,7 +198,7 @@ func (n *Netns) SetDown(index int) error { return n.handle.LinkSetDown(ref(index
 // SetMTU sets the MTU in bytes.
 func (n *Netns) SetMTU(index, mtu int) error { return n.handle.LinkSetMTU(ref(index), mtu) }
 
-// Rename renames the link. Kernels before 6.2 want it down for that; it is up
+// Rename renames the link. Kernels before 6.2 require it to be down; it is up
 // again afterwards.
 func (n *Netns) Rename(index int, name string) error {
 	err := n.handle.LinkSetName(ref(index), name)
@@ -211,7 +211,7 @@ func (n *Netns) Rename(index int, name string) error {
 	return errors.Join(n.handle.LinkSetName(ref(index), name), n.SetUp(index))
 }
 
-// Delete deletes a virtual link. A link that is not there is no error.
+// Delete deletes a virtual link. A missing link is not an error.
 func (n *Netns) Delete(index int) error {
 	err := n.handle.LinkDel(ref(index))
 	if errors.Is(err, unix.ENODEV) {

@@ -29,7 +29,7 @@ func newRail(t *testing.T, nic string) *rail {
 	return r
 }
 
-// later does something after a while, and before the test closes its namespaces.
+// later calls do after a while, and before the test closes its namespaces.
 func (r *rail) later(after time.Duration, do func()) {
 	over := make(chan struct{})
 	time.AfterFunc(after, func() {
@@ -79,7 +79,7 @@ func TestMoveRenamesAndKeepsWhatIsTheLinksOwn(t *testing.T) {
 	after := byName(t, r.pod, "net1")
 	want := *before
 	want.Name, want.Alias = "net1", "ens1"
-	// What the move itself changes.
+	// The changes of the move itself.
 	want.Flags &^= unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
 	want.OperUp = false
 	want.Lower, want.LowerAway = after.Lower, after.LowerAway
@@ -97,9 +97,9 @@ func sameLink(a, b *link.Link) bool {
 		slices.Equal(a.MAC, b.MAC) && a.Flags == b.Flags && a.Master == b.Master && a.OperUp == b.OperUp
 }
 
-// TestRefusedMove holds down what the kernel does when a name is taken in the
-// target. It was seen on Linux 6.18: a taken name is noticed after the move,
-// unless it is the link's own, and a taken altname before it.
+// TestRefusedMove pins the kernel's behavior if a name is taken in the target.
+// Observed on Linux 6.18: a taken name is noticed after the move, unless it is
+// the link's own, and a taken altname before it.
 func TestRefusedMove(t *testing.T) {
 	taken := func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") }
 	takenAlt := func(r *rail) {
@@ -162,8 +162,8 @@ func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
 	}
 }
 
-// listen hears which link names the kernel announces in the namespace from now
-// on; the result gives those heard until it is called.
+// listen records the link names that the kernel announces in the namespace from
+// now on; heard returns those until its call.
 func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 	t.Helper()
 	ns, err := netns.GetFromPath("/run/netns/" + n.Name)
@@ -176,7 +176,7 @@ func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 		t.Fatal(err)
 	}
 	return func() []string {
-		// The last word: everything before it has been heard.
+		// The last announcement: all earlier ones have been received.
 		n.IP("link", "add", "last-word", "type", "ifb")
 		var names []string
 		for u := range updates {
@@ -324,7 +324,7 @@ func TestLinksAreDeletedTogether(t *testing.T) {
 		}
 		return links
 	}
-	// The kernel refuses the loopback, as it does a NIC, and deletes none.
+	// The kernel refuses the loopback, like a NIC, and deletes none.
 	if left, err := n.DeleteTogether(named("i0", "i1", "lo"), time.Minute); len(left) != 3 || err != nil {
 		t.Errorf("%d of 3 are left (%v)", len(left), err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// From linux/netdev.h: what the family "netdev" reports of NAPI instances (Linux
-// 6.8), and sets (6.13).
+// From linux/netdev.h: the settings of NAPI instances that the family "netdev"
+// reports (Linux 6.8), and sets (6.13).
 const (
 	netdevFamily  = "netdev"
 	netdevNAPIGet = 11
@@ -39,8 +39,8 @@ type napi struct {
 	settings nlattr.Attrs
 }
 
-// readNAPI returns the NAPI instances of the link, by their ids: none while it is
-// down.
+// readNAPI returns the NAPI instances of the link, by their IDs: none while it
+// is down.
 func (d *device) readNAPI() []napi {
 	index := binary.NativeEndian.AppendUint32(nil, uint32(d.index))
 	answers, err := d.ask(netdevFamily, netdevNAPIGet, unix.NLM_F_DUMP, nlattr.Attrs{{Type: napiIfindex, Value: index}})
@@ -96,8 +96,8 @@ func ownNAPI(all []napi, files map[string]string) [][]byte {
 	return own
 }
 
-// adjustNAPI sets what differs of each NAPI instance, and returns it. Call it
-// after the files are written, because these set all instances.
+// adjustNAPI sets the differing settings of each NAPI instance, and returns
+// them. Call it after the files are written, because these set all instances.
 func (d *device) adjustNAPI(s *Device) map[string]error {
 	differed := map[string]error{}
 	all := d.readNAPI()

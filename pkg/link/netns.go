@@ -13,22 +13,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// InitNetns is the first process's netns: the kernel's init_net, except in a
-// container that has a pid namespace of its own. The kernel moves a NIC there when
+// InitNetns is the first process' netns: the kernel's init_net, except in a
+// container with a PID namespace of its own. The kernel moves a NIC there when
 // its netns ends.
 const InitNetns = "/proc/1/ns/net"
 
-// NetnsID tells one network namespace from all others of this boot.
+// NetnsID identifies a network namespace among all others of this boot.
 //
-// The inode number alone does not: the kernel gives the number of a dead
-// namespace to the next one. The cookie (SO_NETNS_COOKIE, Linux 5.14) is never
-// given twice; where the kernel has none it is 0.
+// The inode number alone does not: the kernel reuses the number of a dead
+// namespace for the next one. The cookie (SO_NETNS_COOKIE, Linux 5.14) is never
+// reused; on a kernel without cookies it is 0.
 type NetnsID struct {
 	Inode  uint64 `json:"inode"`
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
-// Equal reports whether both mean the same namespace.
+// Equal reports whether both identify the same namespace.
 func (id NetnsID) Equal(other NetnsID) bool {
 	if id.Cookie != 0 && other.Cookie != 0 {
 		return id.Cookie == other.Cookie
@@ -36,16 +36,16 @@ func (id NetnsID) Equal(other NetnsID) bool {
 	return id.Inode == other.Inode
 }
 
-// IsZero reports whether id names no namespace.
+// IsZero reports whether id identifies no namespace.
 func (id NetnsID) IsZero() bool { return id == NetnsID{} }
 
 func (id NetnsID) String() string { return fmt.Sprintf("net:[%d]", id.Inode) }
 
-// Netns is an open network namespace with sockets in it. It keeps the
-// namespace alive until Close. Its methods may be called from any goroutine,
-// one at a time. After Close they must not be called any more, and panic.
+// Netns is an open network namespace with sockets in it. It keeps the namespace
+// alive until Close. Its methods may be called from any goroutine, but not
+// concurrently. After Close they panic.
 type Netns struct {
-	// Path is how the namespace was opened, for messages.
+	// Path is the path by which it was opened, for messages.
 	Path string
 	// ID is its identity.
 	ID NetnsID
@@ -60,21 +60,21 @@ type Netns struct {
 	told   map[int]bool // indexes that Unread was called with
 }
 
-// self is the namespace of the calling thread. Not /proc/<pid>/task/<tid>:
-// a plugin that was chrooted from a pod to the host (thick Multus) may see a
-// /proc in which its process has another number.
+// self is the namespace of the calling thread. It is not
+// /proc/<pid>/task/<tid>: a plugin that was chrooted from a pod to the host
+// (thick Multus) may see a /proc in which its process has another ID.
 const self = "/proc/thread-self/ns/net"
 
-// ErrNoNetns is wrapped when a path leads to no network namespace: it does not
-// exist, or is something else.
+// ErrNoNetns is wrapped if a path is not that of a network namespace: it does
+// not exist, or is something else.
 var ErrNoNetns = errors.New("no network namespace")
 
 // CurrentNetns opens the namespace of the calling thread: for a plugin, the
 // host netns.
 func CurrentNetns() (*Netns, error) { return OpenNetns(self) }
 
-// OpenNetns opens the network namespace at path, as CNI_NETNS gives it. The
-// error wraps [ErrNoNetns] when there is none at path.
+// OpenNetns opens the network namespace at path, for example CNI_NETNS. The
+// error wraps [ErrNoNetns] if there is none at path. The caller must close it.
 func OpenNetns(path string) (*Netns, error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -83,7 +83,7 @@ func OpenNetns(path string) (*Netns, error) {
 	return openFile(int(ns), path)
 }
 
-// openFile makes a Netns of a namespace file, which it takes over.
+// openFile returns a Netns of a namespace file, which it then owns.
 func openFile(fd int, path string) (*Netns, error) {
 	n := &Netns{Path: path, fd: fd}
 	err := n.identify()
@@ -125,8 +125,8 @@ func (n *Netns) identify() error {
 	return cannotWork(n.Path, n.Do(func() (err error) { n.ID.Cookie, err = cookie(); return err }))
 }
 
-// connect opens a socket in the namespace. A socket stays in the namespace that
-// it was opened in, whichever thread uses it.
+// connect opens a socket in the namespace. A socket stays in the namespace in
+// which it was opened, in any thread.
 func (n *Netns) connect() error {
 	return cannotWork(n.Path, n.Do(func() error {
 		s, err := Dial(unix.NETLINK_ROUTE)
@@ -139,9 +139,9 @@ func (n *Netns) connect() error {
 	}))
 }
 
-// cookie reads SO_NETNS_COOKIE of the calling thread's namespace, 0 where the
-// kernel has none. Any other trouble is an error: without the cookie of one that
-// has one, a namespace could pass for a dead one with the same inode number.
+// cookie returns SO_NETNS_COOKIE of the calling thread's namespace, 0 if the
+// kernel has none. Any other problem is an error: without its cookie, a
+// namespace could be mistaken for a dead one with the same inode number.
 func cookie() (uint64, error) {
 	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -160,8 +160,8 @@ func (n *Netns) Close() {
 	if n == nil {
 		return
 	}
-	// A closed handle of the library goes on working, with sockets in whatever
-	// namespace the thread is in: the host's. Rather crash.
+	// A closed handle of the library would go on working, with sockets in the
+	// thread's current namespace: the host's. A panic is better.
 	n.handle = nil
 	for _, s := range n.socket {
 		s.Close()
@@ -172,9 +172,9 @@ func (n *Netns) Close() {
 	}
 }
 
-// Do runs f on a thread that is in the namespace, and leaves the thread in the
-// namespace it came from. Only for what needs the thread to be there
-// (/proc/sys); netlink does not.
+// Do runs f on a thread in the namespace, and then moves the thread back. It is
+// only for code that needs the thread to be there (/proc/sys); netlink does
+// not.
 func (n *Netns) Do(f func() error) error {
 	runtime.LockOSThread()
 	home, err := netns.GetFromPath(self) // netns.Get asks for a pid and tid, see self
@@ -192,7 +192,7 @@ func (n *Netns) Do(f func() error) error {
 	ferr := f()
 	err = netns.Set(home)
 	for try := 1; try < 3 && err != nil; try++ {
-		// Whatever the caller does to undo its work would be done in there.
+		// Otherwise the caller would undo its work in the wrong namespace.
 		err = netns.Set(home)
 	}
 	if err != nil {
@@ -202,7 +202,7 @@ func (n *Netns) Do(f func() error) error {
 	return ferr
 }
 
-// request makes a raw netlink request that goes through a socket of n.
+// request returns a raw netlink request for a socket of n.
 func (n *Netns) request(kind, flags int) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(kind, flags)
 	r.Sockets = n.socket

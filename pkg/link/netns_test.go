@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// inode gives the namespace that the calling thread is in.
+// inode returns the inode number of the calling thread's namespace.
 func inode(t *testing.T) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -67,8 +67,8 @@ func TestDoInsideDo(t *testing.T) {
 	}
 }
 
-// No thread that entered a namespace may be given to other goroutines there,
-// also when f ends its goroutine.
+// A thread that entered a namespace must not run other goroutines there, even
+// if f ends its goroutine.
 func TestDoOfAGoroutineThatEndsInIt(t *testing.T) {
 	n := testnet.NewNetns(t, "do")
 	home := inode(t)
@@ -107,7 +107,7 @@ func TestNetlinkNeedsNoThreadInTheNamespace(t *testing.T) {
 	wg.Wait()
 }
 
-// The library's handle would go on in the caller's namespace.
+// The library's handle would continue in the caller's namespace.
 func TestAClosedNetnsIsNotUsedInTheCallersNamespace(t *testing.T) {
 	need.Root(t)
 	opened, err := link.OpenNetns("/proc/thread-self/ns/net")
@@ -227,8 +227,8 @@ func freshThread(while func(id link.NetnsID)) (ended <-chan error) {
 	return done
 }
 
-// A namespace gets the inode number of one that died; a record of the dead one
-// must not be taken for the new one's.
+// A namespace gets the inode number of a dead one; a record of the dead one
+// must not match the new one.
 func TestReusedInodeIsToldApartByTheCookie(t *testing.T) {
 	seen := map[uint64]link.NetnsID{}
 	for range 300 {
@@ -285,7 +285,7 @@ func TestFindNetns(t *testing.T) {
 		name  string
 		given func(t *testing.T) held
 		found bool
-		scan  bool // also where the kernel has no handles of namespaces
+		scan  bool // even if the kernel has no handles of namespaces
 	}{
 		{"by its path", func(t *testing.T) held {
 			n := testnet.NewNetns(t, "n")
@@ -451,7 +451,7 @@ func TestNetnsExists(t *testing.T) {
 	}
 }
 
-// What a sweep costs for each record whose netns lives, and for one whose
+// The cost of a sweep for each record whose netns lives, and for one whose
 // netns is gone.
 func BenchmarkFindNetns(b *testing.B) {
 	n := testnet.NewNetns(b, "n")
@@ -502,8 +502,8 @@ func TestThePluginsOwnNetnsIsTheThreads(t *testing.T) {
 	})
 }
 
-// TestNetnsIsNotGoneWhereNothingCanBeOpened lets the process run out of file
-// descriptors, and looks for a namespace that is there, at its path or elsewhere.
+// TestNetnsIsNotGoneWhereNothingCanBeOpened makes the process run out of file
+// descriptors, and looks for an existing namespace, at its path or elsewhere.
 func TestNetnsIsNotGoneWhereNothingCanBeOpened(t *testing.T) {
 	n := testnet.NewNetns(t, "pod")
 	for name, path := range map[string]string{"its path": "/run/netns/" + n.Name, "no path": ""} {

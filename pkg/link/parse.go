@@ -11,14 +11,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// parseLink decodes the payload of RTM_NEWLINK. Of a malformed one it decodes what
-// comes before the damage.
+// parseLink decodes the payload of RTM_NEWLINK. If it is malformed it decodes
+// the part before the damage.
 //
-// A pod can damage the description of its own virtual links: the kernel has
-// 16 bits for the length of a nested attribute, and does not check that they
-// suffice for the source addresses of a macvlan (nla_nest_end). What follows is
-// then chosen by the pod. So the first attribute of a kind counts: the kernel puts
-// a link's name, addresses and kind before everything that a pod can lengthen.
+// A pod can damage the description of its own virtual links: the kernel has 16
+// bits for the length of a nested attribute, and does not check that they
+// suffice for the source addresses of a macvlan (nla_nest_end). The pod
+// controls the bytes after it. So the first attribute of a kind counts: the
+// kernel puts a link's name, addresses and kind before everything that a pod
+// can lengthen.
 func parseLink(m []byte) *Link {
 	header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfInfomsg)
 	if header == nil {
@@ -57,8 +58,8 @@ func parseLink(m []byte) *Link {
 // netnsImmutable is IFLA_NETNS_IMMUTABLE of linux/if_link.h.
 const netnsImmutable = 67
 
-// sourcesThatFit is a number of source addresses for which a macvlan's description
-// has room: 12 bytes each in 64 KiB (macvlan_fill_info_macaddr).
+// sourcesThatFit is a number of source addresses that fits a macvlan's
+// description: 12 bytes each in 64 KiB (macvlan_fill_info_macaddr).
 const sourcesThatFit = 5000
 
 // parseInfo decodes IFLA_LINKINFO, which virtual links have.
@@ -74,7 +75,7 @@ func (l *Link) parseInfo(attrs nlattr.Attrs) {
 		l.damaged(err)
 		l.Mode = modeOf(number(data, nl.IFLA_MACVLAN_MODE))
 		if count, ok := data.Uint32(nl.IFLA_MACVLAN_MACADDR_COUNT); !ok || count > sourcesThatFit {
-			l.damaged(nlattr.ErrMalformed) // even if what follows looks well-formed
+			l.damaged(nlattr.ErrMalformed) // even if the rest looks well-formed
 		}
 	case "vxlan":
 		l.damaged(err)

@@ -50,9 +50,9 @@ var listHooks = []struct {
 	{name: "netkit peer", hook: bpfNetkitPeer, kind: "netkit"},
 }
 
-// Programs lists the BPF programs that are attached to the link with this
-// index by XDP, tcx or netkit. Those of tc filters are not included: they vanish
-// with their queueing discipline when the link moves.
+// Programs lists the BPF programs that are attached to the link with this index
+// by XDP, tcx or netkit. Those of tc filters are not included: they are
+// destroyed with their queueing discipline when the link moves.
 func (n *Netns) Programs(index int) ([]Program, error) {
 	attrs, err := n.rawLink(index)
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *Netns) Programs(index int) ([]Program, error) {
 	err = n.Do(func() error {
 		for _, h := range listHooks {
 			if h.kind != "" && h.kind != kind {
-				continue // each question takes the RTNL
+				continue // each request takes the RTNL
 			}
 			programs, links, err := bpfQuery(index, h.hook)
 			if err != nil {
@@ -93,8 +93,8 @@ func xdpPrograms(attrs nlattr.Attrs) []Program {
 	return found
 }
 
-// Detach detaches the programs from the link with this index. It goes on after a
-// failure and joins the errors.
+// Detach detaches the programs from the link with this index. It continues
+// after a failure and joins the errors.
 func (n *Netns) Detach(index int, programs []Program) error {
 	var errs []error
 	for _, p := range programs {
@@ -122,7 +122,8 @@ func (n *Netns) detach(index int, p Program) error {
 	return fmt.Errorf("unknown hook %q", p.Hook)
 }
 
-// gone returns nil for an error that means that there is nothing to detach.
+// gone returns nil for an error which means that the program is detached
+// already.
 func gone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOLINK) {
 		return nil
@@ -149,7 +150,7 @@ func (n *Netns) detachXDP(index int, flag, program uint32) error {
 	case listErr != nil:
 		return errors.Join(err, listErr)
 	case len(links) != 1:
-		// The same program, on interfaces with the same index in several
+		// The same program is on interfaces with the same index in several
 		// namespaces: those of the others must stay.
 		return fmt.Errorf("%d bpf_links hold it on an interface with index %d, ids %v (detach the right one with `bpftool link detach id`): %w",
 			len(links), index, links, err)

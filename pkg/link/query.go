@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Link is what the kernel says of one network interface (rtnetlink(7),
-// RTM_NEWLINK), as it was when it was read.
+// Link is the kernel's description of one network interface (rtnetlink(7),
+// RTM_NEWLINK) at the time of the read.
 type Link struct {
 	Index      int
 	Name       string
@@ -27,40 +27,41 @@ type Link struct {
 	TxQueueLen int
 	Group      uint32
 	MAC        net.HardwareAddr
-	PermMAC    net.HardwareAddr // the MAC that the hardware came with, nil if it has none
+	PermMAC    net.HardwareAddr // the hardware's own MAC, nil if it has none
 	Flags      uint32           // IFF_*
 	ParentDev  string           // name of the parent device: a PCI address, "virtio1", "mlx5_core.sf.4"
 	ParentBus  string           // its bus: "pci", "virtio", "auxiliary"; empty for a virtual link
 	Lower      int              // ifindex of the link below (or of a veth's peer), 0 if none
 	LowerAway  bool             // Lower is an index of another namespace
-	LowerNetns int              // if LowerAway: the id that this namespace has for that one
-	Master     int              // ifindex of the bridge, bond, VRF, … that it belongs to, 0 if none
+	LowerNetns int              // if LowerAway: this namespace's ID of that one
+	Master     int              // ifindex of its bridge, bond, VRF, …, 0 if none
 	OperUp     bool             // operational state "up"
 	Mode       string           // of a macvlan: a key of macvlanModes, or "source"
 	Immutable  bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
 	Mutable    bool             // the kernel reports that it can be moved; older kernels set neither
-	// Damage is why the description is incomplete: the kernel refused it, or it
-	// is malformed. What could be read is set, the index always.
+	// Damage is the reason why the description is incomplete: the kernel
+	// refused it, or it is malformed. The readable part is set, the index
+	// always.
 	Damage error
 }
 
 // IsUp reports whether the link is administratively up.
 func (l *Link) IsUp() bool { return l.Flags&unix.IFF_UP != 0 }
 
-// SettableFlags returns the flags that a person can set.
+// SettableFlags returns the flags that users can set.
 func (l *Link) SettableFlags() Flags { return flagsOf(l.Flags) }
 
 // HasCarrier reports whether the link can pass packets.
 func (l *Link) HasCarrier() bool { return l.Flags&unix.IFF_LOWER_UP != 0 }
 
-// HasParent reports whether the link belongs to a device of the host. When its
-// namespace dies such a link goes home; one without is destroyed.
+// HasParent reports whether the link has a device of the host. When its
+// namespace ends such a link returns to the host; one without is destroyed.
 func (l *Link) HasParent() bool { return l.ParentDev != "" }
 
 // Names returns the name and the altnames.
 func (l *Link) Names() []string { return append([]string{l.Name}, l.AltNames...) }
 
-// Describe returns the link's kind, name and index, for an error.
+// Describe returns the link's kind, name and index, for errors.
 func (l *Link) Describe() string {
 	kind := l.Kind
 	if kind == "" {
@@ -69,14 +70,15 @@ func (l *Link) Describe() string {
 	return fmt.Sprintf("%s %s, index %d", kind, l.Name, l.Index)
 }
 
-// ErrNotFound is wrapped when no link has the asked name or index.
+// ErrNotFound is wrapped if no link has the given name or index.
 var ErrNotFound = errors.New("no such link")
 
 // dumpTries bounds how often a dump that the kernel interrupted is repeated.
 // Each try races with one more change of the table; ten in a row do not happen.
 const dumpTries = 10
 
-// retryDump repeats a dump that the kernel says is inconsistent (NLM_F_DUMP_INTR).
+// retryDump repeats a dump that the kernel marks as inconsistent
+// (NLM_F_DUMP_INTR).
 func retryDump[T any](dump func() (T, error)) (T, error) {
 	var result T
 	var err error
@@ -89,8 +91,8 @@ func retryDump[T any](dump func() (T, error)) (T, error) {
 	return result, err
 }
 
-// Links returns all links of the namespace, by index. One that cannot be read in
-// full does not hide the others: see [Link.Damage].
+// Links returns all links of the namespace, by index. One that cannot be read
+// in full does not hide the others: see [Link.Damage].
 func (n *Netns) Links() ([]*Link, error) {
 	links, err := retryDump(n.dumpLinks)
 	if errors.Is(err, unix.EMSGSIZE) {
@@ -142,7 +144,7 @@ func (n *Netns) dumpLinks() ([]*Link, error) {
 }
 
 // linksOneByOne lists the links by their counters, which have a fixed size, and
-// then asks for each.
+// then reads each.
 func (n *Netns) linksOneByOne() ([]*Link, error) {
 	const statsHeader, statsLink64 = 12, 1 // struct if_stats_msg, and IFLA_STATS_LINK_64 in its mask
 	indexes, err := retryDump(func() ([]int, error) {
@@ -184,7 +186,7 @@ func (n *Netns) readLink(req *nl.NetlinkRequest) (l *Link, err error) {
 }
 
 // ByName returns the link with this name or altname. The error wraps
-// [ErrNotFound] when there is none.
+// [ErrNotFound] if there is none.
 func (n *Netns) ByName(name string) (*Link, error) {
 	req := n.askLink(0, 0)
 	kind := unix.IFLA_IFNAME
@@ -202,7 +204,7 @@ func (n *Netns) ByName(name string) (*Link, error) {
 	return l, nil
 }
 
-// ByIndex returns the link with this index. The error wraps [ErrNotFound] when
+// ByIndex returns the link with this index. The error wraps [ErrNotFound] if
 // there is none.
 func (n *Netns) ByIndex(index int) (*Link, error) {
 	l, err := n.readLink(n.askLink(0, index))
@@ -219,8 +221,8 @@ func notFound(err error, what, path string) error {
 	return fmt.Errorf("look up link %s in netns %s: %w", what, path, err)
 }
 
-// NameTaken returns the link that has any of these names as its name or altname,
-// other than the link with index except, or nil.
+// NameTaken returns the link that has any of these names as its name or
+// altname, except the link with index except, or nil.
 func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
 	for _, name := range names {
 		l, err := n.ByName(name)
@@ -235,10 +237,10 @@ func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
 	return nil, "", nil
 }
 
-// DefaultRouteLinks returns the indexes of the links that a default route of
-// either family leaves by, in the main table. A default route in a table of its
-// own, as policy routing per rail uses it, carries nothing of the host's own
-// traffic and does not count.
+// DefaultRouteLinks returns the indexes of the links of the default routes of
+// both families, in the main table. A default route in a table of its own, as
+// in policy routing per rail, does not carry the host's own traffic and does
+// not count.
 func (n *Netns) DefaultRouteLinks() ([]int, error) {
 	routes, err := retryDump(func() ([]netlink.Route, error) {
 		return n.handle.RouteList(nil, netlink.FAMILY_ALL)
@@ -248,8 +250,8 @@ func (n *Netns) DefaultRouteLinks() ([]int, error) {
 	}
 	var found []int
 	for _, r := range routes {
-		// Without a type it would be an "unreachable default" too, which
-		// IPv6 hangs on the loopback.
+		// Without the check of the type it would include an "unreachable
+		// default", which IPv6 puts on the loopback.
 		if !isDefault(r.Dst) || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
 			continue
 		}
@@ -271,8 +273,8 @@ func isDefault(dst *net.IPNet) bool {
 	return ones == 0 && dst.IP.IsUnspecified()
 }
 
-// Addresses returns the addresses of the link with this index, without those
-// that the kernel makes itself (IPv6 link-local).
+// Addresses returns the addresses of the link with this index, without the
+// kernel's own (IPv6 link-local).
 func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
 	addrs, err := n.addrs(index)
 	if err != nil {
@@ -288,7 +290,7 @@ func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
 }
 
 // LinksWith returns the indexes of the links that have one of these addresses,
-// with whatever prefix.
+// with any prefix.
 func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {
 	addrs, err := n.listAddrs(nil)
 	if err != nil {
@@ -305,7 +307,7 @@ func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {
 
 func (n *Netns) addrs(index int) ([]netlink.Addr, error) { return n.listAddrs(ref(index)) }
 
-// listAddrs lists the addresses of a link, or of all. The kernel tells of all in
+// listAddrs lists the addresses of a link, or of all. The kernel sends all in
 // either case.
 func (n *Netns) listAddrs(of netlink.Link) ([]netlink.Addr, error) {
 	addrs, err := retryDump(func() ([]netlink.Addr, error) { return n.handle.AddrList(of, netlink.FAMILY_ALL) })

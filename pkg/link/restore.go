@@ -15,21 +15,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Restore gives the link with this index the state of s, changing only what
-// differs. It does all it can and returns two kinds of trouble apart:
+// Restore restores the state s of the link with this index, changing only what
+// differs. It continues after errors, and returns two kinds of them:
 //
-// err: the link itself is not as it was (name, altnames, alias, MTU, MAC,
-// queue length, flags, settings, group, master, up). Calling again may cure it.
+// err: the link itself is not as it was (name, altnames, alias, MTU, MAC, queue
+// length, flags, settings, group, master, up). Another call may succeed.
 //
-// lost: an address, route, neighbour or sysctl that the kernel no longer
-// takes, often because what it needs is gone from the host (a gateway that
-// another NIC reached, a nexthop object), or the master, when it is gone.
-// Calling again will not help.
+// lost: an address, route, neighbor or sysctl that the kernel no longer
+// accepts, often because the host no longer has its prerequisite (a gateway
+// that another NIC reached, a nexthop object), or the master, if it is gone.
+// Another call will not help.
 //
 // Queueing disciplines and filters (tc), the attributes of a bridge port, and
-// what ethtool sets are not in a snapshot. And what the kernel does to every
-// link that goes down and up happens to this one: the sysctl ipv6/conf/mtu is
-// the link's MTU again, and there is a link-local address of its present MAC.
+// the settings of ethtool are not in a snapshot. The kernel's usual changes to
+// a link that goes down and up happen to this one too: the sysctl ipv6/conf/mtu
+// is the link's MTU again, and there is a link-local address of its current
+// MAC.
 func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 	l, err := n.ByIndex(index)
 	if err != nil {
@@ -37,8 +38,8 @@ func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 	}
 	// The pod may have given it its own name as an altname.
 	extraErr := n.KeepAltNames(l, s.AltNames)
-	// Sysctls go by the name: if the link does not have its own again, that
-	// may be another link's.
+	// Sysctls are addressed by the name: if the link does not have its own
+	// again, they may be another link's.
 	name := s.Name
 	renameErr := n.restoreName(l, s)
 	if renameErr != nil {
@@ -60,7 +61,7 @@ func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
 	lost = append(lost, n.restoreToken(l, s))
 	lost = append(lost, n.replayAddresses(index, s, true)...)
 	lost = append(lost, n.ReplayRoutes(index, s)...)
-	lost = append(lost, n.replayNeighbours(index, s)...)
+	lost = append(lost, n.replayNeighbors(index, s)...)
 	return slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
 }
 
@@ -78,7 +79,7 @@ func (n *Netns) restoreName(l *Link, s *Snapshot) error {
 	return wrap(n.Rename(l.Index, s.Name), "rename %s to %s", l.Name, s.Name)
 }
 
-// addAltNames adds the altnames that l lacks; they come in the order of s.
+// addAltNames adds the altnames that l lacks, in the order of s.
 func (n *Netns) addAltNames(l *Link, s *Snapshot) error {
 	have := slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return !slices.Contains(s.AltNames, name) })
 	same := 0
@@ -161,8 +162,8 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// restoreMaster gives the link back to its bridge, bond, …, or says what is
-// missing for that.
+// restoreMaster adds the link to its bridge, bond, … again, or returns in
+// missing what it lacks.
 func (n *Netns) restoreMaster(l *Link, s *Snapshot) (missing, err error) {
 	if s.Master == "" || l.Master != 0 {
 		return nil, nil
@@ -199,16 +200,16 @@ func (n *Netns) replay(kind, flags int, header []byte, attrs nlattr.Attrs) error
 	return err
 }
 
-// ReplayAddresses adds the snapshot's addresses to the link. It gives what the
-// kernel refused.
+// ReplayAddresses adds the snapshot's addresses to the link. It returns the
+// kernel's errors.
 func (n *Netns) ReplayAddresses(index int, s *Snapshot) []error {
 	return n.replayAddresses(index, s, false)
 }
 
 // replayAddresses adds the snapshot's addresses. If settled, those IPv6
-// addresses that had passed duplicate address detection are valid at once:
-// the kernel refuses routes with a source that is still being checked, and
-// without a cable the check never begins.
+// addresses that had passed duplicate address detection are valid at once: the
+// kernel refuses routes with a tentative source, and without a cable the check
+// never begins.
 func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 	var lost []error
 	for _, r := range s.Addresses {
@@ -229,9 +230,9 @@ func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 	return lost
 }
 
-// replayAddress adds one address. One that exists stays as it is: the kernel
-// made it when the link went up (link-local), or a router has announced it
-// since, and knows better how long it lives.
+// replayAddress adds one address. An existing one stays unchanged: the kernel
+// added it when the link went up (link-local), or a router has announced it
+// since, with a newer lifetime.
 func (n *Netns) replayAddress(header []byte, attrs nlattr.Attrs, settled bool) error {
 	flags := addressFlags(header, attrs)
 	const checked = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_OPTIMISTIC | unix.IFA_F_NODAD
@@ -245,18 +246,18 @@ func (n *Netns) replayAddress(header []byte, attrs nlattr.Attrs, settled bool) e
 		if !skipDAD {
 			return nil
 		}
-		// The mark itself is of a process that was killed before the next step.
+		// The flag itself may be that of a process killed before the next step.
 		skipDAD, err = n.isUnchecked(header, attrs)
 	}
 	if err != nil || !skipDAD {
 		return err
 	}
-	// Takes the mark "without detection" away again.
+	// Clears the flag "without detection".
 	return n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, withFlags(attrs, flags))
 }
 
-// isUnchecked reports whether the address has the mark "without detection". What the
-// kernel makes by itself never has it.
+// isUnchecked reports whether the address has the flag "without detection". The
+// kernel's own addresses never have it.
 func (n *Netns) isUnchecked(header []byte, attrs nlattr.Attrs) (bool, error) {
 	ip, _ := attrs.Get(unix.IFA_ADDRESS)
 	addrs, err := n.addrs(int(binary.NativeEndian.Uint32(header[4:])))
@@ -273,9 +274,9 @@ func withFlags(attrs nlattr.Attrs, flags uint32) nlattr.Attrs {
 // foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME).
 const foreverLife = ^uint32(0)
 
-// age takes the time that has passed from the lifetimes of an address
-// (IFA_CACHEINFO: preferred, valid, in seconds) and says whether it still is
-// valid. An address without an end keeps none.
+// age subtracts the passed time from the lifetimes of an address
+// (IFA_CACHEINFO: preferred, valid, in seconds) and reports whether it is still
+// valid. An infinite lifetime stays.
 func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs, bool) {
 	info, ok := attrs.Get(unix.IFA_CACHEINFO)
 	if !ok || len(info) < 8 {
@@ -284,7 +285,7 @@ func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs,
 	attrs = attrs.Without(unix.IFA_CACHEINFO)
 	aged := slices.Clone(info)
 	if addressFlags(header, attrs)&unix.IFA_F_DEPRECATED != 0 {
-		// IPv4 says of every address without an end that it is preferred.
+		// IPv4 reports every address with an infinite lifetime as preferred.
 		binary.NativeEndian.PutUint32(aged, 0)
 	}
 	if binary.NativeEndian.Uint32(aged[4:]) == foreverLife && binary.NativeEndian.Uint32(aged) == foreverLife {
@@ -302,8 +303,8 @@ func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs,
 }
 
 // ReplayRoutes adds the snapshot's routes to the link. A route whose gateway is
-// reached by another route of the list waits for that one. It gives what the
-// kernel refused.
+// reached by another route of the list comes after that one. It returns the
+// kernel's errors.
 func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
 	open := s.Routes
 	for {
@@ -327,11 +328,12 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	if err != nil {
 		return err
 	}
-	// Of the flags only "onlink" is the user's; the others are state, and the
+	// Of the flags only "onlink" is a setting; the others are state, and the
 	// kernel refuses them.
 	flags := binary.NativeEndian.Uint32(header[8:]) & unix.RTNH_F_ONLINK
 	binary.NativeEndian.PutUint32(header[8:], flags)
-	// A nexthop object died with the link; the attributes beside it say the same.
+	// A nexthop object was deleted with the link; the attributes beside it have
+	// the same content.
 	attrs = attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID)
 	// Beside another route to the same destination. With a gateway IPv6 makes
 	// both into one multipath route, of which this is a hop.
@@ -341,18 +343,19 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 		case a.Type == unix.RTA_OIF:
 			attrs[i].Value = nl.Uint32Attr(uint32(index))
 		case a.Type == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
-			// The other hops stayed, or come home with their NICs.
+			// The other hops stayed, or return with their NICs.
 			attrs[i].Value = ownHops(a.Value, index, oldIndex)
 		case a.Type == unix.RTA_MULTIPATH:
 			attrs[i].Value = withHops(a.Value, index, oldIndex)
-			// Replaces what the kernel left of the route when this hop went.
+			// Replaces the rest of the route that the kernel kept when this hop
+			// was removed.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 	}
 	if err := n.replay(unix.RTM_NEWROUTE, how, header, attrs); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	return nil // without NLM_F_EXCL, one by this link, gateway and metric is there
+	return nil // without NLM_F_EXCL: the route by this link, gateway and metric exists
 }
 
 // withHops returns the nexthops with those by oldIndex leaving by index.
@@ -366,7 +369,7 @@ func withHops(hops []byte, index, oldIndex int) []byte {
 	return hops
 }
 
-// ownHops returns those nexthops alone that leave by oldIndex, leaving by index.
+// ownHops returns only the nexthops by oldIndex, leaving by index.
 func ownHops(hops []byte, index, oldIndex int) []byte {
 	var own []byte
 	eachHop(hops, func(hop []byte) {
@@ -378,9 +381,9 @@ func ownHops(hops []byte, index, oldIndex int) []byte {
 	return withHops(own, index, oldIndex)
 }
 
-func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {
+func (n *Netns) replayNeighbors(index int, s *Snapshot) []error {
 	var lost []error
-	for _, r := range s.Neighbours {
+	for _, r := range s.Neighbors {
 		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofNdMsg)
 		if err == nil {
 			binary.NativeEndian.PutUint32(header[4:], uint32(index))
@@ -388,14 +391,14 @@ func (n *Netns) replayNeighbours(index int, s *Snapshot) []error {
 				attrs.Without(unix.NDA_CACHEINFO, unix.NDA_PROBES))
 		}
 		if err != nil {
-			lost = append(lost, wrap(err, "neighbour %s of %s", r.Text, s.Name))
+			lost = append(lost, wrap(err, "neighbor %s of %s", r.Text, s.Name))
 		}
 	}
 	return lost
 }
 
 // Rules returns the policy rules that select by source, point at one of tables,
-// and cover one of addrs: those that belong to an interface's addresses.
+// and cover one of addrs: the rules of an interface's addresses.
 func (n *Netns) Rules(addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) {
 	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })
 	if err != nil {
@@ -413,7 +416,7 @@ func (n *Netns) Rules(addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) 
 	return found, nil
 }
 
-// AddRules adds policy rules; those that exist are left as they are.
+// AddRules adds policy rules; existing ones are left unchanged.
 func (n *Netns) AddRules(rules []netlink.Rule) error {
 	for _, r := range rules {
 		if err := n.handle.RuleAdd(&r); err != nil && !errors.Is(err, unix.EEXIST) {

@@ -19,7 +19,7 @@ const (
 	nicName = "ens12np0"
 )
 
-// configured makes a rail whose NIC has all that a host can give it.
+// configured makes a rail whose NIC has every kind of setting of a host.
 func configured(t *testing.T) *rail {
 	t.Helper()
 	r := newRail(t, nicName)
@@ -52,7 +52,7 @@ func configured(t *testing.T) *rail {
 		{"addr", "add", "fe80::17/64", "dev", nicName},
 
 		{"route", "add", "10.60.0.0/24", "dev", nicName, "scope", "link"},
-		{"route", "add", "10.50.0.0/16", "via", "10.60.0.1", "dev", nicName}, // stands before its gateway's route
+		{"route", "add", "10.50.0.0/16", "via", "10.60.0.1", "dev", nicName}, // precedes its gateway's route
 		{"route", "add", "10.51.0.0/16", "via", "172.31.1.1", "metric", "7", "src", "172.31.1.7"},
 		{"route", "add", "10.52.0.0/16", "via", "10.99.0.1", "dev", nicName, "onlink"},
 		{"route", "add", "10.53.0.0/16", "via", "172.31.1.1", "mtu", "1400", "advmss", "1300", "initcwnd", "20"},
@@ -96,7 +96,7 @@ func configured(t *testing.T) *rail {
 	return r
 }
 
-// meddle changes in the pod all that a pod can change.
+// meddle changes everything that a pod can change.
 func meddle(p *testnet.Netns) {
 	for _, args := range [][]string{
 		{"link", "set", "net1", "down"},
@@ -237,7 +237,8 @@ func TestRestoreOfVariants(t *testing.T) {
 			r.host.IP("route", "append", "fd00:70::/64", "dev", nicName, "metric", "9")
 		}},
 		{"a route of a nexthop object", func(r *rail) {
-			// The object dies with the link, and its routes come back plain.
+			// The object is deleted with the link, and its routes are restored
+			// without it.
 			r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
 			r.host.IP("route", "add", "10.71.0.0/16", "via", "172.31.1.1")
 		}},
@@ -296,8 +297,8 @@ func TestRestoreOfRoutesWithoutACarrier(t *testing.T) {
 	}
 }
 
-// With detection on, an address that comes home is used at once: it was
-// checked when the host got it, and its routes cannot wait.
+// With detection on, a restored address is usable at once: it was checked when
+// the host got it, and its routes cannot wait.
 func TestRestoreOfRoutesWithAnIPv6Source(t *testing.T) {
 	t.Parallel()
 	r := newRail(t, nicName)
@@ -321,8 +322,8 @@ func awaitSettledAddresses(t *testing.T, n *testnet.Netns) {
 	await(t, "duplicate address detection", func() bool { return n.IP("-6", "addr", "show", "tentative") == "" })
 }
 
-// quiet gives the state of a namespace once it has stopped changing: the kernel
-// notices a carrier up to a second late.
+// quiet returns the state of a namespace once it has stopped changing: the
+// kernel notices a carrier up to a second late.
 func quiet(n *testnet.Netns) string {
 	before, since := n.State(), time.Now()
 	for time.Since(since) < 1300*time.Millisecond {
@@ -343,8 +344,8 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// A process that was killed in the middle of a Restore leaves an address that
-// is marked "without detection" for an instant.
+// A process that was killed during a Restore leaves an address with the flag
+// "without detection".
 func TestRestoreTakesAwayTheMarkThatAKilledOneLeft(t *testing.T) {
 	r := newRail(t, nicName)
 	r.host.IP("addr", "add", "fd00:1::5/64", "dev", nicName)
@@ -376,7 +377,7 @@ func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 	for _, a := range []string{"10.10.1.1/24", "fd00:4::1/64"} {
 		r.host.IP("addr", "add", a, "valid_lft", "200", "preferred_lft", "100", "dev", nicName)
 	}
-	for _, a := range []string{"10.10.2.1/24", "fd00:5::1/64"} { // deprecated, but valid for ever
+	for _, a := range []string{"10.10.2.1/24", "fd00:5::1/64"} { // deprecated, but valid forever
 		r.host.IP("addr", "add", a, "preferred_lft", "0", "dev", nicName)
 	}
 	l, s := r.lend(t)
@@ -402,7 +403,7 @@ func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 				continue // ip's way to show an address that is not global
 			}
 			if a.Deprecated {
-				a.Preferred = 0 // as long as it lives, in IPv4, the kernel says that it is preferred
+				a.Preferred = 0 // in IPv4 the kernel reports it as preferred as long as it lives
 			}
 			left[a.Local] = [2]uint32{a.Valid, a.Preferred}
 		}
@@ -431,7 +432,7 @@ func TestRestoreSaysWhatTheHostNoLongerTakes(t *testing.T) {
 	r.host.IP("route", "add", "10.54.0.0/16", "nexthop", "via", "172.31.1.1", "dev", nicName, "nexthop", "via", "172.31.2.1", "dev", "ens13np0")
 	r.host.IP("route", "add", "10.55.0.0/16", "via", "172.31.1.1")
 	l, s := r.lend(t)
-	// While it is away its bridge and a partner go.
+	// Meanwhile its bridge and a partner are deleted.
 	r.host.IP("link", "del", "br0")
 	r.host.IP("link", "del", "ens13np0")
 	lost := r.home(t, l, s)
@@ -449,8 +450,8 @@ func TestRestoreSaysWhatTheHostNoLongerTakes(t *testing.T) {
 	}
 }
 
-// Rails lead to the same networks: of three that are away at once, or of which one
-// is, each gets its own way there again, in whatever order they come home.
+// Rails lead to the same networks: if three are away at once, or one, each gets
+// its own route there again, in any order of their return.
 func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 	t.Parallel()
 	nics := []string{"ens1", "ens2", "ens3"}
@@ -496,7 +497,7 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 				if err := r.pod.MoveAs(l.Index, r.host.Netns, nics[i], ""); err != nil {
 					t.Fatal(err)
 				}
-				for range 2 { // as after an end that was killed
+				for range 2 { // as after a killed end
 					lost, err := r.host.Restore(l.Index, snapshots[i])
 					if err != nil {
 						t.Fatal(err)
@@ -511,7 +512,7 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the name, no other link is touched.
+// In any case no other link is changed.
 func TestRestoreUnderATakenNameLeavesTheOtherLinkAlone(t *testing.T) {
 	r := newRail(t, nicName)
 	r.host.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
@@ -555,8 +556,8 @@ func TestRestoreOfALinkThatIsGone(t *testing.T) {
 	}
 }
 
-// Two NICs with default routes etc. are moved at the same time by different
-// plugins; their snapshots must not hold each other's configuration.
+// Two NICs with default routes etc. are moved concurrently by different
+// plugins; their snapshots must not contain each other's configuration.
 func TestSnapshotHoldsOnlyTheLinksOwn(t *testing.T) {
 	r := configured(t)
 	s, err := r.host.Snapshot(byName(t, r.host, "ens13np0"))
@@ -564,7 +565,7 @@ func TestSnapshotHoldsOnlyTheLinksOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, list := range [][]link.Replay{s.Addresses, s.Routes, s.Neighbours} {
+	for _, list := range [][]link.Replay{s.Addresses, s.Routes, s.Neighbors} {
 		for _, one := range list {
 			if !strings.HasPrefix(one.Text, "fe80:") {
 				got = append(got, one.Text)

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// budget is a context that ends after its Err was called a number of times: a deadline
+// budget is a context that ends after a number of calls of its Err: a deadline
 // that does not depend on the machine's speed.
 type budget struct {
 	context.Context
@@ -56,7 +56,7 @@ func TestProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
 	}
 	defer f.Close()
 	n.Unname()
-	// This is what the link of a file shows that was opened through a mount.
+	// The link of a file that was opened through a mount.
 	holder := filepath.Join(t.TempDir(), "netns")
 	if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), holder); err != nil {
 		t.Fatal(err)

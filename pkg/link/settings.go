@@ -14,8 +14,8 @@ import (
 )
 
 // settings are further numbers of a link that a pod can change, and that
-// survive a move: how ip-link(8) calls them, and their attribute. A NIC that
-// came home in mode "dormant" would never be used again.
+// survive a move: ip-link(8)'s names, and their attributes. A NIC that returned
+// in mode "dormant" would never be used again.
 var settings = []struct {
 	name string
 	kind uint16
@@ -67,7 +67,7 @@ func settingsOf(attrs nlattr.Attrs) map[string]uint32 {
 	return found
 }
 
-// restoreSettings sets those that differ from attrs.
+// restoreSettings sets the settings that differ from attrs.
 func (n *Netns) restoreSettings(index int, attrs nlattr.Attrs, want map[string]uint32) error {
 	have := settingsOf(attrs)
 	change, after := restoreReasons(have, want)
@@ -93,7 +93,7 @@ func (n *Netns) restoreSettings(index int, attrs nlattr.Attrs, want map[string]u
 	return nil
 }
 
-// protoDownReason is the setting of why a link is held down, a set of bits. A pod
+// protoDownReason is the set of reasons (bits) why a link is held down. A pod
 // can set it without proto_down.
 const protoDownReason = "proto_down_reason"
 

@@ -13,9 +13,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Snapshot is the state of a link in the host netns: all that a move to a pod
-// netns resets, and all that a pod may change. It is written for a reader of
-// the ledger, and for [Netns.Restore].
+// Snapshot is the state of a link in the host netns: everything that a move to
+// a pod netns resets, and everything that a pod may change. Its JSON is for
+// readers of the ledger, and for [Netns.Restore].
 type Snapshot struct {
 	Taken      time.Time         `json:"taken"`
 	Index      int               `json:"index"`
@@ -27,13 +27,13 @@ type Snapshot struct {
 	Broadcast  string            `json:"broadcast,omitempty"` // of the link layer
 	TxQueueLen int               `json:"txQueueLen"`
 	Group      uint32            `json:"group,omitempty"`
-	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only when lent in spite of it
+	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
 	Up         bool              `json:"up"`
 	Flags      Flags             `json:"flags"`
 	Settings   map[string]uint32 `json:"settings,omitempty"` // "gso_max_size": 65536
 	Addresses  []Replay          `json:"addresses,omitempty"`
 	Routes     []Replay          `json:"routes,omitempty"`
-	Neighbours []Replay          `json:"neighbours,omitempty"` // permanent ones only
+	Neighbors []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
 	Sysctls    map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
 	Token      string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
 	Device     *Device           `json:"device,omitempty"`
@@ -41,13 +41,13 @@ type Snapshot struct {
 	Programs   []Program         `json:"programs,omitempty"`  // BPF programs of the host, if it is lent despite them
 }
 
-// Flags are the interface flags that a person can set (ip-link(8)), besides up.
+// Flags are the interface flags that users can set (ip-link(8)), besides up.
 type Flags struct {
 	Promisc      bool `json:"promisc,omitempty"`
 	AllMulticast bool `json:"allmulticast,omitempty"`
 	Multicast    bool `json:"multicast,omitempty"`
 	NoARP        bool `json:"noarp,omitempty"`
-	// Rest are those of restFlags, as the kernel numbers them.
+	// Rest are the flags in restFlags, with the kernel's numbers.
 	Rest uint32 `json:"rest,omitempty"`
 }
 
@@ -80,16 +80,16 @@ func (f Flags) raw() uint32 {
 	return raw
 }
 
-// Replay is one address, route or neighbour: a text for the reader, and the
-// message in which the kernel described it, which goes back to the kernel
-// with the new interface index and without what it sets itself. So every
-// attribute survives, also those that this project has never heard of.
+// Replay is one address, route or neighbor: a text for the reader, and the
+// kernel's message about it, which is sent back to the kernel with the new
+// interface index and without the attributes that the kernel sets itself. So
+// every attribute survives, including ones unknown to this project.
 type Replay struct {
 	Text string `json:"text"`
 	Raw  []byte `json:"raw"` // payload of RTM_NEWADDR, RTM_NEWROUTE or RTM_NEWNEIGH, host byte order
 }
 
-// Snapshot reads the state of l, which must have been read from n just before.
+// Snapshot reads the state of l, which the caller has just read from n.
 func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 	s := &Snapshot{
 		Taken: time.Now().UTC(), Index: l.Index, Name: l.Name, AltNames: l.AltNames, Alias: l.Alias,
@@ -114,7 +114,7 @@ func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 	if s.Routes, err = n.snapshotRoutes(l.Index); err != nil {
 		return nil, err
 	}
-	if s.Neighbours, err = n.snapshotNeighbours(l.Index); err != nil {
+	if s.Neighbors, err = n.snapshotNeighbors(l.Index); err != nil {
 		return nil, err
 	}
 	if s.Sysctls, err = n.Sysctls(l.Name); err != nil {
@@ -124,7 +124,7 @@ func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 	return s, err
 }
 
-// dump asks for all objects of one kind, and gives the payloads.
+// dump requests all objects of one kind, and returns the payloads.
 func (n *Netns) dump(ask, answer int, header nl.NetlinkRequestData) ([][]byte, error) {
 	return retryDump(func() ([][]byte, error) {
 		req := n.request(ask, unix.NLM_F_DUMP)
@@ -150,7 +150,7 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 		r := Replay{Text: addressText(h, attrs), Raw: bytes.Clone(m)}
 		if h[0] == unix.AF_INET6 {
 			// The kernel puts a new IPv6 address before those of its scope:
-			// the last of the list must be added first to come out last again.
+			// adding the last of the list first restores the order.
 			v6 = append([]Replay{r}, v6...)
 		} else {
 			v4 = append(v4, r)
@@ -166,7 +166,8 @@ func onlyByKernel(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	return flags&unix.IFA_F_TEMPORARY != 0 || flags&unix.IFA_F_STABLE_PRIVACY != 0 && ifaddrmsg[3] == unix.RT_SCOPE_LINK
 }
 
-// addressFlags returns all IFA_F_* of an address; its header has room for eight.
+// addressFlags returns all IFA_F_* of an address; its header has room for only
+// eight.
 func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 	if all, ok := attrs.Uint32(unix.IFA_FLAGS); ok {
 		return all
@@ -174,8 +175,8 @@ func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 	return uint32(ifaddrmsg[2])
 }
 
-// snapshotRoutes takes the routes that leave by the link, without those that
-// the kernel makes itself from addresses and router advertisements.
+// snapshotRoutes returns the routes that leave by the link, without those that
+// the kernel adds itself for addresses and router advertisements.
 func (n *Netns) snapshotRoutes(index int) ([]Replay, error) {
 	var found []Replay
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -213,11 +214,11 @@ func leavesBy(attrs nlattr.Attrs, index int) bool {
 	return leaves
 }
 
-func (n *Netns) snapshotNeighbours(index int) ([]Replay, error) {
+func (n *Netns) snapshotNeighbors(index int) ([]Replay, error) {
 	header := &netlink.Ndmsg{Index: uint32(index)}
 	msgs, err := n.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header)
 	if err != nil {
-		return nil, fmt.Errorf("list neighbours in netns %s: %w", n.Path, err)
+		return nil, fmt.Errorf("list neighbors in netns %s: %w", n.Path, err)
 	}
 	var found []Replay
 	for _, m := range msgs {
@@ -229,7 +230,7 @@ func (n *Netns) snapshotNeighbours(index int) ([]Replay, error) {
 		if state&netlink.NUD_PERMANENT == 0 || (h[0] != unix.AF_INET && h[0] != unix.AF_INET6) {
 			continue
 		}
-		found = append(found, Replay{Text: neighbourText(attrs), Raw: bytes.Clone(m)})
+		found = append(found, Replay{Text: neighborText(attrs), Raw: bytes.Clone(m)})
 	}
 	return found, nil
 }

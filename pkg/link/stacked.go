@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// peers are the kinds of links whose Lower is their peer, not a link below them. To
-// delete one deletes both.
+// peers are the kinds of links whose Lower is their peer, not a link below
+// them. Deleting one deletes both.
 var peers = []string{"veth", "netkit", "vxcan"}
 
-// Stacked returns the virtual links of the namespace that lie directly on the link
-// with this index: macvlans, VLANs, tunnels, … at is the namespace of that link,
-// nil for n itself.
+// Stacked returns the virtual links of the namespace that are stacked directly
+// on the link with this index: macvlans, VLANs, tunnels, … at is the namespace
+// of that link, nil for n itself.
 func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	id := 0
 	if at != nil {
@@ -20,7 +20,7 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 			return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
 		}
 		if id < 0 {
-			return nil, nil // no link leads there
+			return nil, nil // no link refers to it
 		}
 	}
 	links, err := n.Links()

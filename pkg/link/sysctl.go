@@ -14,16 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sysctlRoot is where the kernel shows the sysctls of the calling thread's
-// namespace (sysctl net.*).
+// sysctlRoot has the sysctls of the calling thread's namespace (sysctl net.*).
 const sysctlRoot = "/proc/sys/net"
 
 // sysctlGroups are the directories that have one subdirectory per interface.
 var sysctlGroups = []string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"}
 
 // Sysctls reads every setting of the interface: "ipv4/conf/arp_ignore" → "1".
-// Settings that the kernel does not let be read (an unset ipv6 stable_secret)
-// are left out.
+// It leaves out settings that the kernel does not show (an unset ipv6
+// stable_secret).
 func (n *Netns) Sysctls(name string) (map[string]string, error) {
 	found := map[string]string{}
 	err := n.Do(func() error {
@@ -44,9 +43,9 @@ func (n *Netns) Sysctls(name string) (map[string]string, error) {
 	return found, nil
 }
 
-// SetSysctls sets the interface's settings to those given, writing only where
-// the value differs. It goes on after a failure and joins the errors; a
-// setting that this kernel does not have is not one.
+// SetSysctls sets the interface's settings, writing only values that differ. It
+// continues after a failure and joins the errors; a setting that this kernel
+// lacks is not an error.
 func (n *Netns) SetSysctls(name string, settings map[string]string) error {
 	if !oneElement(name) || name == "all" || name == "default" {
 		return fmt.Errorf("%q is not the name of one interface", name)
@@ -76,7 +75,7 @@ func (n *Netns) SetSysctls(name string, settings map[string]string) error {
 // stableSecret has a side effect: writing it sets addr_gen_mode.
 const stableSecret = "ipv6/conf/stable_secret"
 
-// writeOrder sorts the keys so that no write undoes another one.
+// writeOrder sorts the keys so that no write undoes an earlier one.
 func writeOrder(settings map[string]string) []string {
 	return slices.SortedFunc(maps.Keys(settings), func(a, b string) int {
 		if (a == stableSecret) != (b == stableSecret) {
@@ -89,10 +88,10 @@ func writeOrder(settings map[string]string) []string {
 	})
 }
 
-// oneElement reports whether s is one element of a path and does not climb.
+// oneElement reports whether s is one element of a path, and not "..".
 func oneElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
-// readSysctls calls found for each setting in a directory that can be read.
+// readSysctls calls found for each readable setting in a directory.
 func readSysctls(path string, found func(setting, value string)) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -111,10 +110,10 @@ func readSysctls(path string, found func(setting, value string)) error {
 	return nil
 }
 
-// readSysctl reads one setting with the three system calls that it takes:
-// os.ReadFile makes eight, and a snapshot reads some 130 settings. The path
-// begins at the directory at: from there, the kernel has not to walk through
-// all of /proc/sys for each, which is a third of the cost.
+// readSysctl reads one setting with three system calls: os.ReadFile makes
+// eight, and a snapshot reads some 130 settings. The path is relative to the
+// directory at: otherwise the kernel would resolve all of /proc/sys for each,
+// which is a third of the cost.
 func readSysctl(at int, path string) (string, error) {
 	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -129,8 +128,8 @@ func readSysctl(at int, path string) (string, error) {
 	return strings.TrimSpace(string(buf[:n])), nil
 }
 
-// writeSysctl writes in one write(2), as the kernel wants it, and never makes
-// the file.
+// writeSysctl writes with one write(2), as the kernel requires, and never
+// creates the file.
 func writeSysctl(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

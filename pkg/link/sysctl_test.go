@@ -14,7 +14,7 @@ func TestSetSysctls(t *testing.T) {
 		link     string
 		settings map[string]string
 		changed  map[string]string
-		fails    []string // what the error says, one for each
+		fails    []string // parts of the error, one for each failure
 	}{
 		{"a value that differs", "nic", map[string]string{"ipv4/conf/arp_ignore": "2"}, map[string]string{"ipv4/conf/arp_ignore": "2"}, nil},
 		{"a value that it has", "nic", map[string]string{"ipv4/conf/arp_ignore": "0"}, nil, nil},

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountSysfs mounts the sysfs of the calling thread's network namespace, and
-// attaches it to no directory (fsopen, fsmount; Linux 5.2): nobody else sees the
-// mount, it ends with the descriptor, and it does not keep the namespace alive.
+// MountSysfs mounts the sysfs of the calling thread's network namespace without
+// a path (fsopen, fsmount; Linux 5.2): the mount is invisible to others, it
+// ends with the returned descriptor, and it does not keep the namespace alive.
 // attributes are MOUNT_ATTR_*.
 //
 // /sys would be wrong for a pod: what it shows depends on the namespace in which
@@ -59,8 +59,8 @@ var queueFiles = map[string]map[string]string{
 // mostQueues bounds the queues of a NIC that are read.
 const mostQueues = 1024
 
-// readFiles returns the settings below an interface's directory in sysfs that can
-// be read.
+// readFiles returns the readable settings below an interface's directory in
+// sysfs.
 func readFiles(dir int) (map[string]string, error) {
 	found := map[string]string{}
 	take := func(file string) {
@@ -118,7 +118,7 @@ func unsetValue(file string) (value string, known bool) {
 	return v, ok
 }
 
-// setOnly leaves out the settings that have their default value.
+// setOnly returns the settings without those that have their default value.
 func setOnly(files map[string]string) map[string]string {
 	maps.DeleteFunc(files, func(file, value string) bool { v, _ := unsetValue(file); return v == value })
 	return files
@@ -129,8 +129,8 @@ func setOnly(files map[string]string) map[string]string {
 // is down (netdev_set_gro_flush_timeout).
 var resetNAPI = []string{"gro_flush_timeout", "napi_defer_hard_irqs"}
 
-// adjustFiles sets the files that differ from the snapshot, or from their default,
-// and returns them.
+// adjustFiles sets the files that differ from the snapshot, or from their
+// default, and returns them.
 func (d *device) adjustFiles(want map[string]string) (differed map[string]error, err error) {
 	have, err := readFiles(d.dir)
 	differed = map[string]error{}

@@ -10,9 +10,10 @@ import (
 
 // This file has queries that only tests need.
 
-// awaitDevice waits until the namespace has a device that want accepts, and returns it:
-// one that comes home when its namespace has died, or that is being moved. what
-// names it in the error, which wraps [ErrNotFound] when ctx ended first.
+// awaitDevice waits until the namespace has a device that want accepts, and
+// returns it: one that returns when its namespace has ended, or that is being
+// moved. what names it in the error, which wraps [ErrNotFound] if ctx ended
+// first.
 func (c *Core) awaitDevice(ctx context.Context, what string, want func(Device) bool) (Device, error) {
 	var found Device
 	err := await(ctx, func() (bool, error) {

@@ -6,7 +6,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Change is what [Boot.Change] did to the RDMA mode of a node.
+// Change is the outcome of [Boot.Change].
 type Change struct {
 	AtBoot    bool  // the node boots with the mode
 	BuiltIn   bool  // it does so by the kernel's command line, and no file was written
@@ -17,9 +17,9 @@ type Change struct {
 	NowErr    error // why the running kernel does not have it
 }
 
-// Change sets the mode that the node boots with, if atBoot is true, and that of the
-// running kernel, if now is true. An error of one does not keep it from setting the other.
-// It needs root, and the calling thread must be in the host netns.
+// Change sets the mode at boot, if atBoot is true, and that of the running
+// kernel, if now is true. An error of one does not prevent the other. It needs
+// root, and the calling thread must be in the host netns.
 func (b Boot) Change(mode Mode, atBoot, now bool) Change {
 	var c Change
 	if atBoot {

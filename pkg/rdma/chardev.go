@@ -23,10 +23,10 @@ type CharDev struct {
 	ABI   uint64
 }
 
-// Path is where udev puts it.
+// Path returns udev's path of the device.
 func (d CharDev) Path() string { return filepath.Join("/dev/infiniband", d.Name) }
 
-// number is the N of uverbsN or umadN, -1 when the name has none.
+// number returns the N of uverbsN or umadN, -1 if the name has none.
 func (d CharDev) number() int {
 	n, err := strconv.Atoi(strings.TrimLeft(d.Name, "abcdefghijklmnopqrstuvwxyz_"))
 	if err != nil {
@@ -35,8 +35,8 @@ func (d CharDev) number() int {
 	return n
 }
 
-// ErrNoCharDev is wrapped when a device has no such char device now: it is just
-// being moved, or the module that makes it (ib_uverbs, ib_umad) is not loaded.
+// ErrNoCharDev is wrapped if a device has no such char device now: it is being
+// moved, or the module that makes it (ib_uverbs, ib_umad) is not loaded.
 var ErrNoCharDev = errors.New("no such char device")
 
 // Uverbs returns the verbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
@@ -87,8 +87,8 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 	return dev, nil
 }
 
-// ownerOfUverbs returns the name of the device, in whatever namespace, that has
-// uverbs<number> now, "" when none has it.
+// ownerOfUverbs returns the name of the device, in any namespace, that has
+// uverbs<number> now, "" if none has it.
 func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string
 	err := c.in(func() (err error) { owner, err = c.uverbsOwner(number); return err })
@@ -97,7 +97,7 @@ func (c *Core) ownerOfUverbs(number int) (string, error) {
 
 func (c *Core) uverbsOwner(number int) (string, error) {
 	owner, err := c.readSys(filepath.Join("class/infiniband_verbs", "uverbs"+strconv.Itoa(number), "ibdev"))
-	// ENODEV: it is just being taken down.
+	// ENODEV: it is being destroyed.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return "", nil
 	}

@@ -17,29 +17,29 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// ErrNoRDMA is wrapped by [Open] when this kernel has no RDMA core (no module
-// ib_core). It means "nothing of RDMA here", not that something failed.
+// ErrNoRDMA is wrapped by [Open] if this kernel has no RDMA core (no module
+// ib_core). It is not a failure: there are no RDMA devices.
 var ErrNoRDMA = errors.New("no RDMA here: the kernel's RDMA core (module ib_core) is not loaded")
 
-// ErrNotFound is wrapped when no device or port of the namespace is what was
-// asked for. A device that is being moved is in no namespace for a moment.
+// ErrNotFound is wrapped if the namespace has no such device or port. A device
+// that is being moved is in no namespace for a moment.
 var ErrNotFound = errors.New("no such RDMA device")
 
-// NotifyGroup is the multicast group of NETLINK_RDMA to which the kernel says
-// which devices come and go (RDMA_NL_GROUP_NOTIFY, Linux 6.12).
+// NotifyGroup is the multicast group of NETLINK_RDMA in which the kernel
+// reports added and removed devices (RDMA_NL_GROUP_NOTIFY, Linux 6.12).
 const NotifyGroup = 4
 
-// answerIn bounds how long the kernel may take to answer. It answers a request
+// answerIn bounds the wait for an answer of the kernel. It answers a request
 // before it takes the next one, so only a hung driver needs as long as this.
 var answerIn = unix.Timeval{Sec: 5}
 
-// Core is the RDMA core as one network namespace sees it. Any number of
-// goroutines may use it; their requests go one after another, and a move holds
-// up the others until it is done.
+// Core is the RDMA core as one network namespace sees it. It is safe for
+// concurrent use; requests are serialized, and a move delays the others until
+// it is done.
 type Core struct {
-	// Sys is where sysfs is read. Empty, as it is after Open, means the sysfs
-	// of the namespace itself, which the Core mounts where nobody else sees
-	// it; tests set a directory.
+	// Sys is the root of sysfs. Empty, as it is after Open, means the sysfs of
+	// the namespace itself, which the Core mounts without a path; tests set a
+	// directory.
 	Sys string
 
 	ns      *link.Netns
@@ -47,11 +47,12 @@ type Core struct {
 	sockets map[int]*nl.SocketHandle
 
 	mu   sync.Mutex
-	view int // the mounted sysfs, -1 before it was needed
+	view int // the mounted sysfs, -1 before the first use
 }
 
 // Open connects to the RDMA core in ns, which must stay open as long as the
-// Core. The error wraps [ErrNoRDMA] when the kernel has none.
+// Core. The error wraps [ErrNoRDMA] if the kernel has none. The caller must
+// close the Core.
 func Open(ns *link.Netns) (*Core, error) {
 	c := &Core{ns: ns, file: -1, view: -1}
 	err := ns.Do(func() error {
@@ -77,8 +78,7 @@ func Open(ns *link.Netns) (*Core, error) {
 	return nil, failure.Wrap(err, failure.Kernel, "open RDMA netlink in netns %s", ns.Path)
 }
 
-// Close releases what Open and later calls took. The Core must not be used
-// any more.
+// Close releases the resources of the Core, which must not be used afterwards.
 func (c *Core) Close() {
 	if c == nil {
 		return
@@ -94,8 +94,8 @@ func (c *Core) Close() {
 	}
 }
 
-// in runs f on a thread of the namespace. The methods with a small letter must
-// be called from inside it.
+// in runs f on a thread of the namespace. Unexported methods must be called
+// from inside it.
 func (c *Core) in(f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +110,7 @@ const dumpTries = 10
 
 var errSilent = errors.New("the kernel gave no answer")
 
-// request sends one RDMA_NLDEV_CMD_* and gives the payloads of the answers.
+// request sends one RDMA_NLDEV_CMD_* and returns the payloads of the answers.
 func (c *Core) request(cmd, flags int, attrs ...*nl.RtAttr) ([][]byte, error) {
 	var messages [][]byte
 	var err error
@@ -144,7 +144,7 @@ func (c *Core) ask(cmd int, attrs ...*nl.RtAttr) (nlattr.Attrs, error) {
 }
 
 // await waits for the kernel until done returns true or an error, or ctx ends.
-// Most waits end at once, and those that do not need no haste.
+// Most waits end at once, and the others are not urgent.
 func await(ctx context.Context, done func() (bool, error)) error {
 	return wait.Until(ctx, 20*time.Millisecond, done)
 }

@@ -25,7 +25,7 @@ func TestAKernelWithoutRDMASaysSo(t *testing.T) {
 	if !strings.Contains(err.Error(), "ib_core") {
 		t.Errorf("the text does not name the module: %v", err)
 	}
-	c.Close() // of nil: for "defer c.Close()" before the error is looked at
+	c.Close() // of nil: for "defer c.Close()" before the error is checked
 }
 
 func TestRefusedMovesSayWhy(t *testing.T) {

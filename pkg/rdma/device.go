@@ -17,8 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// GUID is a node's or system image's 64-bit identifier. Its text is the one of
-// sysfs: "5054:00ff:fe12:3456".
+// GUID is a node's or system image's 64-bit identifier. Its text has sysfs'
+// form: "5054:00ff:fe12:3456".
 type GUID uint64
 
 func (g GUID) String() string {
@@ -45,13 +45,13 @@ func parseGUID(s string) (GUID, error) {
 // MarshalText makes a GUID readable in a record.
 func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText is the reverse of MarshalText.
+// UnmarshalText is the inverse of MarshalText.
 func (g *GUID) UnmarshalText(text []byte) (err error) {
 	*g, err = parseGUID(string(text))
 	return err
 }
 
-// NodeType is what kind of node a device is (enum rdma_node_type).
+// NodeType is the kind of a device's node (enum rdma_node_type).
 type NodeType uint8
 
 // Node types of devices that an Ethernet or InfiniBand NIC can be.
@@ -68,25 +68,26 @@ func (t NodeType) String() string {
 	return fmt.Sprintf("node type %d", uint8(t))
 }
 
-// Device is an RDMA device, as it was when it was read. ParentDev and NodeGUID
-// together identify it for good; Index does until its driver is reloaded, and
-// survives moves; Name can be changed by whoever has the device.
+// Device is an RDMA device at the time of the read. ParentDev and NodeGUID
+// together identify it for good; Index identifies it until its driver is
+// reloaded, and survives moves; a process in the device's namespace can change
+// Name.
 type Device struct {
 	Index        uint32
 	Name         string
 	NodeGUID     GUID
 	SysImageGUID GUID
 	NodeType     NodeType
-	Protocol     string // "roce", "ib", "iw", "opa"; empty if the kernel does not say
+	Protocol     string // "roce", "ib", "iw", "opa"; empty if the kernel does not report it
 	FWVersion    string
-	Ports        uint32 // how many ports, numbered from 1
-	ParentDev    string // the device that it belongs to: a PCI address, "mlx5_core.sf.4"; empty if none
-	ParentBus    string // that one's bus: "pci", "auxiliary"
+	Ports        uint32 // number of ports, which are numbered from 1
+	ParentDev    string // its parent device: a PCI address, "mlx5_core.sf.4"; empty if none
+	ParentBus    string // the parent's bus: "pci", "auxiliary"
 	Moderation   string // adaptive moderation of completions: "on" or "off"; empty if the kernel does not report it
 }
 
-// Is reports whether both are the same device of this machine, wherever they are
-// and however they are called.
+// Is reports whether both are the same device of this machine, with any
+// namespaces and names.
 func (d Device) Is(other Device) bool {
 	return d.Index == other.Index && d.NodeGUID == other.NodeGUID
 }
@@ -112,7 +113,7 @@ func parseDevice(a nlattr.Attrs) (Device, error) {
 	return d, nil
 }
 
-// device asks for one device, without what only sysfs knows.
+// device reads one device, without the facts that only sysfs has.
 func (c *Core) device(index uint32) (Device, error) {
 	a, err := c.ask(nl.RDMA_NLDEV_CMD_GET, deviceAttr(index))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
@@ -125,11 +126,11 @@ func (c *Core) device(index uint32) (Device, error) {
 	return d, failure.Wrap(err, failure.Kernel, "read RDMA device %d in netns %s", index, c.ns.Path)
 }
 
-// parentTries bounds how often a device is read anew that netlink has and
-// sysfs does not: it was moved or renamed between the two.
+// parentTries bounds how often a device is read again that netlink has and
+// sysfs lacks: it was moved or renamed between the two reads.
 const parentTries = 5
 
-// whole is device with what sysfs knows.
+// whole is device with the facts from sysfs.
 func (c *Core) whole(index uint32) (Device, error) {
 	var last error
 	for range parentTries {
@@ -169,19 +170,19 @@ func (c *Core) dump() ([]Device, error) {
 	return found, nil
 }
 
-// Devices lists the devices of the namespace, by index. None that stayed is
-// missing, though others are moved meanwhile; one that is itself being moved
-// may be.
+// Devices lists the devices of the namespace, by index. It does not miss one
+// that stayed, even if others are moved meanwhile; one that is itself being
+// moved may be missing.
 func (c *Core) Devices() ([]Device, error) {
 	var all []Device
 	err := c.in(func() (err error) { all, err = c.devices(); return err })
 	return all, err
 }
 
-// devices dumps (RDMA_NLDEV_CMD_GET) until every device that sysfs shows was
-// seen. One dump would not do: the kernel sends one device per message and goes
-// on by position (ib_enum_all_devs), so when a device leaves the namespace
-// meanwhile, one behind it is skipped, and nothing in the answer tells.
+// devices dumps (RDMA_NLDEV_CMD_GET) until it has seen every device in sysfs.
+// One dump is not enough: the kernel sends one device per message and goes on
+// by position (ib_enum_all_devs), so if a device leaves the namespace
+// meanwhile, the kernel skips one behind it without an error.
 func (c *Core) devices() ([]Device, error) {
 	seen := map[uint32]Device{}
 	for range dumpTries {
@@ -226,7 +227,7 @@ func (c *Core) devices() ([]Device, error) {
 }
 
 // ByIndex returns the device with this index (RDMA_NLDEV_CMD_GET). The error
-// wraps [ErrNotFound] when it is not in the namespace.
+// wraps [ErrNotFound] if it is not in the namespace.
 func (c *Core) ByIndex(index uint32) (Device, error) {
 	var d Device
 	err := c.in(func() (err error) { d, err = c.whole(index); return err })
@@ -234,16 +235,16 @@ func (c *Core) ByIndex(index uint32) (Device, error) {
 }
 
 // ByName returns the device with this name, or an error that wraps
-// [ErrNotFound]. The kernel has no look-up by name: this is a list.
+// [ErrNotFound]. The kernel has no look-up by name, so this lists all.
 func (c *Core) ByName(name string) (Device, error) {
 	return c.first(fmt.Sprintf("%q", name), func(d Device) bool { return d.Name == name })
 }
 
-// ByParent returns the devices that belong to the host device named parent (a
-// PCI address or an auxiliary device), by index. Most have one; none is no
-// error. Only those that are in this namespace now: what the host's sysfs
-// shows below the parent is filtered by the namespace as well, so an empty
-// answer does not say that the parent has none.
+// ByParent returns the devices of the host device named parent (a PCI address
+// or an auxiliary device), by index. Most parents have one; none is not an
+// error. It returns only those in this namespace: the host's sysfs below the
+// parent is filtered by namespace as well, so an empty list does not mean that
+// the parent has none.
 func (c *Core) ByParent(parent string) ([]Device, error) {
 	var found []Device
 	known := false
@@ -258,9 +259,9 @@ func (c *Core) ByParent(parent string) ([]Device, error) {
 	return slices.DeleteFunc(all, func(d Device) bool { return d.ParentDev != parent }), nil
 }
 
-// below is ByParent without a look at the parents of all others: a node with
-// virtual functions has hundreds. It says false where it cannot tell, because
-// sysfs has no such parent, or not the devices that netlink has.
+// below is ByParent without reading the parents of all others, which may be
+// hundreds on a node with virtual functions. known is false if sysfs has no
+// such parent, or not the same devices as netlink.
 func (c *Core) below(parent string) (found []Device, known bool, err error) {
 	bus, names, err := c.children(parent)
 	if errors.Is(err, unix.EIO) {
@@ -286,10 +287,10 @@ func (c *Core) below(parent string) (found []Device, known bool, err error) {
 	return found, len(found) == len(names), nil
 }
 
-// ByIdentity returns the device with this GUID below this parent, whatever its
-// name and index are now, or an error that wraps [ErrNotFound]. It reads the
-// parent, which is sysfs, of no other device; only a list that lacks the device
-// is repeated as [Core.Devices] does it.
+// ByIdentity returns the device with this GUID below this parent, with any name
+// and index, or an error that wraps [ErrNotFound]. It does not read the parents
+// of other devices from sysfs; only a list without the device is repeated as in
+// [Core.Devices].
 func (c *Core) ByIdentity(guid GUID, parent string) (Device, error) {
 	is := func(d Device) bool { return d.NodeGUID == guid && d.ParentDev == parent }
 	var found *Device
@@ -322,9 +323,9 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 	return Device{}, fmt.Errorf("%w %s in netns %s", ErrNotFound, what, c.ns.Path)
 }
 
-// Rename gives a device another name (RDMA_NLDEV_CMD_SET with DEV_NAME,
-// ib_device_rename). Names are unique in the whole machine: the error wraps
-// EEXIST when a device has the name, in whatever namespace.
+// Rename renames a device (RDMA_NLDEV_CMD_SET with DEV_NAME, ib_device_rename).
+// Names are unique in the whole machine: the error wraps EEXIST if a device in
+// any namespace has the name.
 func (c *Core) Rename(d Device, name string) error {
 	err := c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))

@@ -18,18 +18,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// GID is an entry's value in a port's GID table. Its text is the one of sysfs:
+// GID is an entry's value in a port's GID table. Its text has sysfs' form:
 // eight full groups, "0000:0000:0000:0000:0000:ffff:0a00:0001".
 type GID [16]byte
 
-// GIDOf returns the GID that an address becomes: an IPv6 address itself, an IPv4
-// address mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt).
+// GIDOf returns the GID of an address: an IPv6 address itself, an IPv4 address
+// mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt).
 func GIDOf(ip netip.Addr) GID { return ip.As16() }
 
 // IsZero reports whether it is the value of an empty entry.
 func (g GID) IsZero() bool { return g == GID{} }
 
-// Addr returns the address that the GID stands for.
+// Addr returns the address of the GID.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 func (g GID) String() string {
@@ -44,14 +44,14 @@ func (g GID) String() string {
 // parseGID reads the text of sysfs.
 func parseGID(s string) (GID, error) {
 	ip, err := netip.ParseAddr(s)
-	// A zone or a dotted IPv4 would be an address, but is no GID.
+	// A zone or a dotted IPv4 address would be an address, but not a GID.
 	if err != nil || !ip.Is6() || ip.Zone() != "" || strings.Contains(s, ".") {
 		return GID{}, fmt.Errorf("%q is no GID", s)
 	}
 	return ip.As16(), nil
 }
 
-// GIDType is the protocol that an entry is for, as sysfs calls it.
+// GIDType is the protocol of an entry, in sysfs' terms.
 type GIDType string
 
 // The types that Linux has. On Ethernet each address has an entry of both RoCE
@@ -66,7 +66,7 @@ type GIDEntry struct {
 	Index  int
 	GID    GID
 	Type   GIDType
-	Netdev string // the interface that has the address, by its name in its own namespace; empty on InfiniBand
+	Netdev string // the interface with the address, by its name in its own namespace; empty on InfiniBand
 }
 
 // GIDTable is the GID table of a port.
@@ -75,20 +75,20 @@ type GIDTable struct {
 	Entries []GIDEntry // those in use, by index
 }
 
-// Free is how many entries are not in use. An address takes two, one of each
+// Free returns the number of unused entries. An address takes two, one of each
 // RoCE type.
 func (t GIDTable) Free() int { return t.Size - len(t.Entries) }
 
-// GIDs reads the GID table of a port from the namespace's sysfs. netlink does
-// not have it. The error wraps [ErrNotFound] when the namespace has no such
-// device or port.
+// GIDs reads the GID table of a port from the namespace's sysfs, because
+// netlink does not have it. The error wraps [ErrNotFound] if the namespace has
+// no such device or port.
 func (c *Core) GIDs(d Device, port uint32) (GIDTable, error) {
 	var t GIDTable
 	err := c.in(func() (err error) { t, err = c.gids(d, port, nil); return err })
 	return t, err
 }
 
-// gids reads the table. With want, it gives only the entries of that value.
+// gids reads the table. With want, it returns only the entries of that value.
 func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 	at := filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)))
 	names, err := c.list(filepath.Join(at, "gids"))
@@ -111,8 +111,8 @@ func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, err
 	if err != nil {
 		return nil, err
 	}
-	// Hundreds of files lie in one directory, and a wait reads them again and
-	// again: the way to the directory is gone once.
+	// The directory may have hundreds of files, and a wait reads them
+	// repeatedly, so the path to the directory is resolved once.
 	dir, err := os.Open(filepath.Join(root, at, "gids"))
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, err
 	return entries, nil
 }
 
-// readGID reads one file of a port's gids, zero when it is not there any more.
+// readGID reads one file of a port's gids, zero if it no longer exists.
 func readGID(dir int, name string) (GID, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -153,7 +153,7 @@ func readGID(dir int, name string) (GID, error) {
 	return parseGID(strings.TrimSpace(string(text[:n])))
 }
 
-// gidEntry reads what belongs to a GID, nil when it was given up meanwhile.
+// gidEntry returns the entry of a GID, nil if it was removed meanwhile.
 func (c *Core) gidEntry(at, name string, gid GID) (*GIDEntry, error) {
 	index, err := strconv.Atoi(name)
 	if err != nil {
@@ -170,7 +170,7 @@ func (c *Core) gidEntry(at, name string, gid GID) (*GIDEntry, error) {
 	return &GIDEntry{Index: index, GID: gid, Type: GIDType(kind), Netdev: netdev}, nil
 }
 
-// notGone returns the error of a read, but none when what was read is not there:
+// notGone returns the error of a read, or nil if the entry no longer exists:
 // the kernel answers EINVAL or ENODEV for an attribute of an empty entry.
 func notGone(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist) {
@@ -179,13 +179,13 @@ func notGone(err error) error {
 	return err
 }
 
-// errNoGID is wrapped when no GID of a port is the wanted one.
+// errNoGID is wrapped if no GID of a port matches.
 var errNoGID = errors.New("no such GID")
 
-// FindGID returns the RoCE v2 entry of an address that belongs to the interface
-// with this name, in whatever namespace that is: in shared mode the GIDs of
-// every pod on a port are in one table. The error wraps errNoGID when there is
-// none, and says when others have the address.
+// FindGID returns the RoCE v2 entry of an address of the interface with this
+// name, in any namespace: in shared mode one table has the GIDs of every pod on
+// a port. The error wraps errNoGID if there is none, and names other interfaces
+// that have the address.
 func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	want := GIDOf(ip)
 	var t GIDTable
@@ -212,8 +212,8 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 	case len(mine) == 1:
 		return mine[0], nil
 	case len(mine) > 1:
-		// Each pod's interface is a "net1": with one address in two pods on
-		// one port, nothing tells which entry is whose.
+		// Each pod's interface is a "net1": with one address in two pods on one
+		// port, the owner of an entry is unknown.
 		return GIDEntry{}, failure.WithCure(failure.New(failure.Mismatch, "%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)", d.Name, port, netdev, ip, mine[0].Index, mine[1].Index),
 			"give each pod an address of its own")
 	case len(others) > 0:
@@ -223,7 +223,7 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 	return GIDEntry{}, fmt.Errorf("%w: %s port %d has no RoCE v2 GID for the address %s of %q", errNoGID, d.Name, port, ip, netdev)
 }
 
-// AwaitGID is [Core.FindGID] that waits until ctx ends: the kernel makes the
+// AwaitGID is [Core.FindGID] that waits until ctx ends: the kernel adds the
 // GIDs of an address some time after the address (roce_gid_mgmt works in a
 // queue).
 func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
@@ -242,7 +242,7 @@ func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Add
 	return GIDEntry{}, failure.WithCure(failure.Wrap(last, failure.TryAgain, "wait for a GID (%v)", err), c.gidCure(d, port))
 }
 
-// gidCure says why there may be no GID.
+// gidCure returns the likely reason for a missing GID.
 func (c *Core) gidCure(d Device, port uint32) string {
 	t, err := c.GIDs(d, port)
 	if err == nil && t.Free() < 2 {

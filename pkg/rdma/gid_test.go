@@ -47,7 +47,7 @@ func gidTree(size int, entries ...GIDEntry) map[string]string {
 	}
 	for _, e := range entries {
 		tree[fmt.Sprintf("%sgids/%d", at, e.Index)] = e.GID.String()
-		if e.Type != "" { // else it was given up between two reads
+		if e.Type != "" { // otherwise it was removed between two reads
 			tree[fmt.Sprintf("%sgid_attrs/types/%d", at, e.Index)] = string(e.Type)
 		}
 		if e.Netdev != "" {

@@ -7,7 +7,7 @@ import (
 )
 
 // Commands and attributes of include/uapi/rdma/rdma_netlink.h that the library
-// does not name.
+// lacks.
 const (
 	cmdPortGet    = 5  // RDMA_NLDEV_CMD_PORT_GET
 	cmdGetCharDev = 15 // RDMA_NLDEV_CMD_GET_CHARDEV
@@ -29,8 +29,7 @@ const (
 	attrCounterDynamic = 95 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC
 )
 
-// number returns the number in the attribute, whatever its width, 0 if there is
-// none.
+// number returns the number in the attribute, of any width, 0 if there is none.
 func number(a nlattr.Attrs, typ uint16) uint64 {
 	n, _ := a.Uint(typ)
 	return n

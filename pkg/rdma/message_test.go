@@ -81,7 +81,7 @@ func TestTheModeIsOneOfTwo(t *testing.T) {
 	}
 }
 
-// Every message that the kernel could cut short, at every length.
+// Every message that the kernel could truncate, at every length.
 func TestShortMessagesAreErrorsOrHoles(t *testing.T) {
 	for name := range recorded {
 		whole := message(t, name)

@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Mode says how RDMA devices and network namespaces relate. It holds for the
-// whole machine.
+// Mode is the relation of RDMA devices and network namespaces. It applies to
+// the whole machine.
 type Mode string
 
 const (
@@ -23,11 +23,12 @@ const (
 	Exclusive Mode = "exclusive"
 )
 
-// ErrOtherNetns is wrapped by [Core.SetMode] when the mode cannot change
-// because there are other network namespaces.
+// ErrOtherNetns is wrapped by [Core.SetMode] if the mode cannot change because
+// there are other network namespaces.
 var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no network namespace but its first exists")
 
-// AtBoot says how to have a mode from boot on, for the cure of an error.
+// AtBoot returns the instruction to set a mode at boot, for the cure of an
+// error.
 func AtBoot(m Mode) string {
 	shared := 0
 	if m == Shared {
@@ -68,10 +69,10 @@ func parseMode(a nlattr.Attrs) (Mode, error) {
 }
 
 // SetMode changes the mode of the running kernel (RDMA_NLDEV_CMD_SYS_SET). It
-// refuses, with an error that wraps [ErrOtherNetns], while any other network
-// namespace exists, whether or not RDMA devices are in it (rdma_compatdev_set);
-// one that was deleted counts until the kernel has taken it down, some hundred
-// milliseconds later. Setting the mode that is set is no error.
+// fails with an error that wraps [ErrOtherNetns] while any other network
+// namespace exists, with or without RDMA devices (rdma_compatdev_set); a
+// deleted one counts until the kernel has destroyed it, some hundred
+// milliseconds later. Setting the current mode is not an error.
 func (c *Core) SetMode(m Mode) error {
 	var value byte
 	switch m {

@@ -13,23 +13,24 @@ import (
 )
 
 var (
-	// ErrShared is wrapped by [Core.Move] in shared mode, where no device can
-	// be moved.
+	// ErrShared is wrapped by [Core.Move] in shared mode, in which devices
+	// cannot be moved.
 	ErrShared = errors.New("RDMA is in shared mode, where devices cannot be moved to a network namespace")
-	// ErrImmovable is wrapped by [Core.Move] when the device's driver cannot
-	// take it away from processes that use it (no disassociate_ucontext: rxe,
-	// siw, efa), which the kernel demands for a move.
+	// ErrImmovable is wrapped by [Core.Move] if the device's driver cannot take
+	// it away from processes that use it (no disassociate_ucontext: rxe, siw,
+	// efa), which the kernel requires for a move.
 	ErrImmovable = errors.New("its driver does not support moving it to a network namespace")
 )
 
-// UverbsChanged is returned by [Core.Move] for a device that has moved, and came
-// back with another uverbs number: another device of the node was moved at the
-// same time, without the lock. Whoever was promised /dev/infiniband/uverbs<Before>
-// (the device plugin promises it before ADD) would open another's device.
+// UverbsChanged is returned by [Core.Move] for a device that has moved, and has
+// another uverbs number afterwards: another device of the node was moved at the
+// same time, without the lock. A pod that was promised
+// /dev/infiniband/uverbs<Before> (the device plugin promises it before ADD)
+// would open another's device.
 type UverbsChanged struct {
-	Device string // the device that moved
+	Device string // the moved device
 	Before int    // its number before
-	After  int    // its number now
+	After  int    // its current number
 	Holder string // the device that has the number Before now, "" if none
 }
 
@@ -42,27 +43,26 @@ func (e *UverbsChanged) Error() string {
 		e.Device, e.Before, e.After, holder, e.Before)
 }
 
-// Moved is what [Core.Move] found in the target.
+// Moved is the state of the device after [Core.Move].
 type Moved struct {
 	Device Device
-	Uverbs CharDev // empty when ib_uverbs is not loaded
+	Uverbs CharDev // empty if ib_uverbs is not loaded
 }
 
 // Move moves the device d from the Core's namespace to that of to
 // (RDMA_NLDEV_CMD_SET with NET_NS_FD, rdma_dev_change_netns). It returns when
-// the device is seen in the target and not here any more, and has its uverbs
-// device again, or when ctx ends: then the device may arrive still. While ctx
-// lasts it waits for a device that is in neither namespace, because something
-// else moves it. A device that is in the target already stays there, without an
-// error.
+// the device is visible in the target and no longer here, and has its uverbs
+// device again, or when ctx ends: then the device may still arrive. Until ctx
+// ends it waits for a device that is in neither namespace, because another
+// process is moving it. A device that is in the target already stays there,
+// without an error.
 //
-// The kernel breaks off whatever uses the device, and gives its char devices
-// new numbers, the lowest that are free. One move at a time keeps them, so the
-// caller holds one lock for the whole node from before Move until it has
-// returned. After an error of type [UverbsChanged] the device is in the target,
-// and Moved is valid. Other errors wrap [ErrShared], [ErrImmovable],
-// [ErrNotFound] or the kernel's errno; unless the text says that it has moved,
-// the device is where it was.
+// The kernel ends all uses of the device, and assigns its char devices new
+// numbers, the lowest free ones. One move at a time keeps them, so the caller
+// holds one lock for the whole node until Move has returned. After an error of
+// type [UverbsChanged] the device is in the target, and Moved is valid. Other
+// errors wrap [ErrShared], [ErrImmovable], [ErrNotFound] or the kernel's errno;
+// unless the text says that it has moved, the device is where it was.
 func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 	here, err := c.locate(ctx, d, to)
 	if err != nil {
@@ -87,17 +87,17 @@ func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 		return m, err
 	}
 	changed := &UverbsChanged{Device: d.Name, Before: before.number(), After: m.Uverbs.number()}
-	// Who has it now is a help for the reader; not knowing is no further error.
+	// Its current holder helps the reader; an error here is ignored.
 	changed.Holder, _ = c.ownerOfUverbs(changed.Before)
 	return m, changed
 }
 
-// uverbsGrace is how long a device may be without its uverbs device before it is
-// taken for one that has none: longer than a move takes on a busy machine.
+// uverbsGrace is how long a device may be without its uverbs device before it
+// counts as one without: longer than a move takes on a busy machine.
 const uverbsGrace = time.Second
 
-// awaitUverbs returns the uverbs device of d, after a short wait if it has none: d
-// may just have arrived, by a move that another process makes. It is empty when
+// awaitUverbs returns the uverbs device of d, after a short wait if it has
+// none: d may just have arrived, moved by another process. It is empty if
 // ib_uverbs is not loaded, or makes none for such a device.
 func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
 	ctx, cancel := context.WithTimeout(ctx, uverbsGrace)
@@ -118,7 +118,7 @@ func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
 	return found, err
 }
 
-// locate waits until d is here or in to, and says whether it is here.
+// locate waits until d is here or in to, and reports whether it is here.
 func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err error) {
 	err = await(ctx, func() (bool, error) {
 		var there bool
@@ -145,9 +145,9 @@ func (c *Core) holds(d Device) (bool, error) {
 	return err == nil && now.Is(d), err
 }
 
-// send makes the request. The kernel moves the device before it answers; the
-// thread must be in the namespace that the device is in
-// (current->nsproxy->net_ns), which a socket of that namespace is not enough for.
+// send sends the request. The kernel moves the device before it answers; the
+// thread must be in the device's namespace (current->nsproxy->net_ns), a socket
+// of that namespace is not enough.
 func (c *Core) send(d Device, to *Core) error {
 	return c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), uint32Attr(nl.RDMA_NLDEV_NET_NS_FD, uint32(to.file)))
@@ -162,7 +162,8 @@ func (c *Core) send(d Device, to *Core) error {
 	})
 }
 
-// moveError says what an errno of the move means.
+// moveError returns the error for an errno of the move, with its cause and
+// cure.
 func moveError(err error, mode Mode, d Device, from, to string) error {
 	cure := ""
 	switch {
@@ -197,10 +198,10 @@ func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (
 	return m, err
 }
 
-// arrived reads both sides once, and says what is still missing.
+// arrived reads both namespaces once, and returns what is still missing.
 func (c *Core) arrived(d Device, to *Core, before CharDev) (m Moved, missing string, err error) {
 	err = to.in(func() (err error) { m.Device, err = to.device(d.Index); return err })
-	m.Device.ParentDev, m.Device.ParentBus = d.ParentDev, d.ParentBus // the same wherever it is
+	m.Device.ParentDev, m.Device.ParentBus = d.ParentDev, d.ParentBus // the same in every namespace
 	if errors.Is(err, ErrNotFound) || err == nil && !m.Device.Is(d) {
 		return Moved{}, "it is not there", nil
 	}

@@ -38,7 +38,7 @@ func Pairs(ns *link.Netns) ([]Pair, error) {
 	for _, d := range devices {
 		ports, err := core.Ports(d)
 		if errors.Is(err, ErrNotFound) {
-			continue // it has left meanwhile
+			continue // it was moved meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -75,7 +75,7 @@ func byNumber(a, b string) int {
 	if nameA != nameB {
 		return cmp.Compare(a, b)
 	}
-	// What is no number, or too long for one, is 0.
+	// Text that is no number, or too long for one, is 0.
 	numberA, _ := strconv.ParseUint(a[len(nameA):], 10, 64)
 	numberB, _ := strconv.ParseUint(b[len(nameB):], 10, 64)
 	return cmp.Or(cmp.Compare(numberA, numberB), cmp.Compare(a, b))

@@ -15,35 +15,34 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Boot is the mode that the RDMA core starts in: the parameter netns_mode of
-// the module ib_core, as the files of modprobe(8) and the kernel's command line
-// have it. It needs no RDMA core, and changes nothing in a running one.
+// Boot is the mode in which the RDMA core starts: the parameter netns_mode of
+// the module ib_core, from the files of modprobe(8) and the kernel's command
+// line. It needs no RDMA core, and does not change a running one.
 type Boot struct {
-	// Root is the directory that the node's root file system is seen at; empty
-	// is "/".
+	// Root is the path of the node's root file system; empty is "/".
 	Root string
 }
 
-// BootFile is where [Boot.Change] writes, below Root.
+// BootFile is the file of [Boot.Change], below Root.
 const BootFile = "/etc/modprobe.d/rail-cni-rdma.conf"
 
-// modprobeDirs are where modprobe reads, in the order of precedence: of files
-// with one name the first is read and the others are not.
+// modprobeDirs are modprobe's directories, in the order of precedence: of files
+// with the same name only the first is read.
 var modprobeDirs = []string{
 	"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d",
 }
 
 const commandLine = "/proc/cmdline"
 
-// BootSetting is one place that says which mode to start in.
+// BootSetting is one place that sets the mode at boot.
 type BootSetting struct {
 	File  string // without Root
 	Line  int    // from 1; 0 on the kernel's command line
 	Value string // of the parameter
-	Mode  Mode   // what that means; empty if the kernel does not take it, and so does not load ib_core
+	Mode  Mode   // its meaning; empty if the kernel refuses it, and so does not load ib_core
 }
 
-// Where names the place.
+// Where returns the place for a person.
 func (s BootSetting) Where() string {
 	if s.Line == 0 {
 		return s.File
@@ -51,18 +50,18 @@ func (s BootSetting) Where() string {
 	return fmt.Sprintf("%s:%d", s.File, s.Line)
 }
 
-// BootMode is the mode at boot, and why.
+// BootMode is the mode at boot, and its sources.
 type BootMode struct {
-	Mode Mode // empty if one of the settings is none that the kernel takes: ib_core does not load then
-	// Settings are those that the module gets, in that order: the last one
-	// counts. Without any it is shared.
+	Mode Mode // empty if the kernel refuses one of the settings: ib_core does not load then
+	// Settings are those of the module, in their order: the last one counts.
+	// Without any the mode is shared.
 	Settings []BootSetting
-	// BuiltIn says that ib_core is part of the kernel and no module: then only
-	// the command line counts, and only that is in Settings.
+	// BuiltIn is set if ib_core is part of the kernel and no module: then only
+	// the command line counts, and Settings has no others.
 	BuiltIn bool
 }
 
-// Read finds out the mode at boot.
+// Read returns the mode at boot.
 func (b Boot) Read() (BootMode, error) {
 	found := BootMode{Mode: Shared, BuiltIn: b.builtIn()}
 	var err error
@@ -84,8 +83,7 @@ func (b Boot) Read() (BootMode, error) {
 
 func (b Boot) path(p string) string { return filepath.Join(cmp.Or(b.Root, "/"), p) }
 
-// files reads modprobe's files in its own order: by name, whatever directory
-// they are in.
+// files reads modprobe's files in its own order: by name, in all directories.
 func (b Boot) files() ([]BootSetting, error) {
 	in := map[string]string{} // name → directory
 	var names []string
@@ -108,7 +106,7 @@ func (b Boot) files() ([]BootSetting, error) {
 		file := filepath.Join(in[name], name)
 		text, err := os.ReadFile(b.path(file))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a link that leads nowhere
+			continue // a dangling link
 		}
 		if err != nil {
 			return nil, err
@@ -118,8 +116,8 @@ func (b Boot) files() ([]BootSetting, error) {
 	return found, nil
 }
 
-// optionsOf finds the settings in a file of modprobe. A line can go on after a
-// backslash; only a whole line is a comment.
+// optionsOf returns the settings in a file of modprobe. A backslash continues a
+// line; only a whole line is a comment.
 func optionsOf(file, text string) []BootSetting {
 	var found []BootSetting
 	lines := strings.Split(text, "\n")
@@ -143,7 +141,7 @@ func optionsOf(file, text string) []BootSetting {
 	return found
 }
 
-// commandLine reads the kernel's, which modprobe heeds after its files.
+// commandLine reads the kernel's, which modprobe applies after its files.
 func (b Boot) commandLine() ([]BootSetting, error) {
 	text, err := os.ReadFile(b.path(commandLine))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,7 +171,8 @@ func settingOf(word string) (BootSetting, bool) {
 	return BootSetting{Value: value, Mode: modeOf(value)}, true
 }
 
-// underscored is how the kernel compares names of modules and parameters.
+// underscored returns a module's or parameter's name in the kernel's form for
+// comparison.
 func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
 // modeOf reads a bool as the kernel does (kstrtobool): by its first letters.
@@ -188,8 +187,9 @@ func modeOf(value string) Mode {
 	return ""
 }
 
-// builtIn reports whether the running kernel has ib_core in it. A node without the
-// list of what is built in (a container's own root) has it as a module.
+// builtIn reports whether the running kernel contains ib_core. On a node
+// without the list of built-in modules (a container's own root) it counts as a
+// module.
 func (b Boot) builtIn() bool {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -199,9 +199,9 @@ func (b Boot) builtIn() bool {
 	return err == nil && strings.Contains(string(list), "/ib_core.ko")
 }
 
-// set makes m the mode at boot, by writing [BootFile] in one step. It writes
-// nothing, and says why, when that would be in vain: something that counts more
-// says otherwise, or ib_core is no module.
+// set makes m the mode at boot, by atomically writing [BootFile]. It writes
+// nothing and returns an error if that would have no effect: a setting with
+// precedence contradicts it, or ib_core is not a module.
 func (b Boot) set(m Mode) error {
 	if m != Shared && m != Exclusive {
 		return unknownMode(m)
@@ -229,7 +229,7 @@ options ib_core netns_mode=%d
 		"make the directory writable for root; in a container mount the node's root file system")
 }
 
-// hinders says why the setting would keep a BootFile from having its effect.
+// hinders returns an error if the setting overrides a BootFile.
 func (s BootSetting) hinders(m Mode) error {
 	ours, its := filepath.Base(BootFile), filepath.Base(s.File)
 	switch {
@@ -243,14 +243,13 @@ func (s BootSetting) hinders(m Mode) error {
 	return nil
 }
 
-// writeWhole writes a file that a reader sees as it was or as it will be, also
-// after the power fails.
+// writeWhole atomically replaces a file, also with respect to a power failure.
 func writeWhole(path, text string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".rail-cni-*") // no name that modprobe would read
+	f, err := os.CreateTemp(dir, ".rail-cni-*") // modprobe ignores this name
 	if err != nil {
 		return err
 	}
@@ -269,9 +268,9 @@ func writeWhole(path, text string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// RebuildInitramfs returns the command that makes the node's initramfs anew,
-// which has copies of modprobe's files; empty when none of the usual programs
-// is there.
+// RebuildInitramfs returns the command that rebuilds the node's initramfs,
+// which has copies of modprobe's files; "" if none of the usual programs is
+// installed.
 func (b Boot) RebuildInitramfs() string {
 	for _, command := range []string{"update-initramfs -u -k all", "dracut --force --regenerate-all", "mkinitcpio -P"} {
 		program, _, _ := strings.Cut(command, " ")
@@ -284,7 +283,7 @@ func (b Boot) RebuildInitramfs() string {
 	return ""
 }
 
-// parameter returns the value of ib_core's netns_mode that means m.
+// parameter returns the value of ib_core's netns_mode for m.
 func parameter(m Mode) int {
 	if m == Shared {
 		return 1

@@ -139,7 +139,8 @@ func TestASettingInVainIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// What says the same already is no hindrance, and needs no file if built in.
+	// A setting with the same mode is not in the way, and a built-in one needs
+	// no file.
 	for _, files := range []map[string]string{
 		{"/etc/modprobe.d/zz.conf": "options ib_core netns_mode=0"},
 		{"/proc/cmdline": "ib_core.netns_mode=0", "/lib/modules/" + release(t) + "/modules.builtin": "x/ib_core.ko"},

@@ -32,7 +32,7 @@ func (s PortState) String() string {
 // PhysState is the physical state of a port (enum ib_port_phys_state).
 type PhysState uint8
 
-// Physical states that the user meets.
+// Physical states that users see.
 const (
 	PhysPolling  PhysState = 2
 	PhysDisabled PhysState = 3
@@ -50,7 +50,7 @@ func stateName(s uint8, names ...string) string {
 	return fmt.Sprintf("state %d", s)
 }
 
-// Port is one port of a device, as it was when it was read.
+// Port is one port of a device at the time of the read.
 type Port struct {
 	Number    uint32
 	State     PortState
@@ -59,8 +59,8 @@ type Port struct {
 	LID       uint32 // 0 on Ethernet, as SMLID and LMC
 	SMLID     uint32
 	LMC       uint8
-	// Netdev and NetdevName are the interface of the port, 0 and "" when it
-	// has none in the Core's namespace: the kernel names it to no other.
+	// Netdev and NetdevName are the interface of the port, 0 and "" if it has
+	// none in the Core's namespace: the kernel names it only there.
 	Netdev     int
 	NetdevName string
 }
@@ -84,7 +84,7 @@ func parsePort(a nlattr.Attrs) (Port, error) {
 }
 
 // Port reads one port of the device (RDMA_NLDEV_CMD_PORT_GET). The error wraps
-// [ErrNotFound] when the device is not in the namespace or has no such port.
+// [ErrNotFound] if the device is not in the namespace or has no such port.
 func (c *Core) Port(d Device, number uint32) (Port, error) {
 	var p Port
 	err := c.in(func() (err error) { p, err = c.port(d, number); return err })
@@ -110,7 +110,7 @@ func (c *Core) ports(d Device) ([]Port, error) {
 	return all, nil
 }
 
-// maxPorts bounds how many ports of a device are read. NICs have one or two;
+// maxPorts bounds the ports of a device that are read. NICs have one or two;
 // only a switch, with no RDMA of its own, has more.
 const maxPorts = 255
 
@@ -132,8 +132,8 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 	return p, nil
 }
 
-// linkLayer reads what netlink does not tell. The protocol tells it as well,
-// but not that of each port where they differ.
+// linkLayer reads from sysfs what netlink does not report. The protocol implies
+// it as well, but not for ports that differ.
 func (c *Core) linkLayer(d Device, number uint32) (string, error) {
 	layer, err := c.readSys(filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(number)), "link_layer"))
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -146,8 +146,8 @@ func (c *Core) linkLayer(d Device, number uint32) (string, error) {
 }
 
 // ByNetdev returns the device and port of the interface with this index in the
-// namespace, or an error that wraps [ErrNotFound]. Names play no part: every
-// pod has a "net1".
+// namespace, or an error that wraps [ErrNotFound]. Names are not compared:
+// every pod has a "net1".
 func (c *Core) ByNetdev(ifindex int) (Device, Port, error) {
 	all, err := c.Devices()
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *Core) ByNetdev(ifindex int) (Device, Port, error) {
 	for _, d := range all {
 		ports, err := c.Ports(d)
 		if errors.Is(err, ErrNotFound) {
-			continue // it has left meanwhile
+			continue // it was moved meanwhile
 		}
 		if err != nil {
 			return Device{}, Port{}, err

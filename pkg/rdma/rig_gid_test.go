@@ -49,7 +49,7 @@ func TestRigGIDsOfAPodsNICInSharedMode(t *testing.T) {
 	r.giveBack(ns, d, l.Name)
 }
 
-// giveBack brings a netdev home.
+// giveBack returns a netdev to the host.
 func (r *rig) giveBack(ns *link.Netns, d Device, name string) {
 	r.t.Helper()
 	must(r.t, ns.Move(r.netdev(ns, d).Index, r.ns, name, ""))
@@ -85,7 +85,7 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	}
 	t.Logf("waits for the GID of a macvlan, %s", figures(took))
 
-	// One address in two pods, each with a net1: nothing tells which is whose.
+	// One address in two pods, each with a net1: the owner is unknown.
 	ns := newNetns(t, "pod")
 	child(ns, "10.1.0.1")
 	err := await(r.soon(), func() (bool, error) {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// movers moves all eight devices to a pod and home again, each by a Core of its
-// own as a plugin of its own would, and gives what Move said of changed numbers.
+// movers moves all eight devices to a pod and back, each by a Core of its own
+// as separate plugins would, and returns Move's errors about changed numbers.
 func (r *rig) movers(rounds int, lock sync.Locker) (changed []*UverbsChanged) {
 	r.t.Helper()
 	_, pod := r.pod("pod")
@@ -72,8 +72,8 @@ func TestRigMovesSideBySideExchangeNumbers(t *testing.T) {
 	}
 	t.Logf("without a lock %d moves ended with another number, as: %v", len(changed), changed[0])
 
-	// What came home with another's number keeps it; with the lock nothing
-	// changes any more.
+	// A device that returned with another's number keeps it; with the lock the
+	// numbers no longer change.
 	before, err := r.host.uverbsOwners()
 	must(t, err)
 	began := time.Now()
@@ -130,7 +130,7 @@ func TestRigListsAreWholeDuringMoves(t *testing.T) {
 				t.Errorf("list %d lacks %s: %v", lists, n, names)
 			}
 		}
-		// What the kernel's own list would have said.
+		// The kernel's own list, for comparison.
 		for range 3 {
 			var one []Device
 			must(t, lister.in(func() (err error) { one, err = lister.dump(); return err }))
@@ -145,7 +145,7 @@ func TestRigListsAreWholeDuringMoves(t *testing.T) {
 	t.Logf("%d lists during 400 moves in %v, all whole; of %d bare dumps %d lacked a device that stayed", lists, time.Since(began).Round(time.Millisecond), dumps, short)
 }
 
-// nicModule is where the rig keeps the NICs' driver.
+// nicModule is the path of the NICs' driver in the rig.
 const nicModule = "/rig/modules/fakerdma.ko"
 
 func reload(t *testing.T, parameters string) {
@@ -157,8 +157,8 @@ func reload(t *testing.T, parameters string) {
 	must(t, unix.FinitModule(int(f.Fd()), parameters, 0))
 }
 
-// A driver that cannot give up its devices, and what a reload of a driver does
-// to what was known of them.
+// A driver that cannot give up its devices, and the effect of a driver's reload
+// on known identities.
 func TestRigZDriversThatCannotMove(t *testing.T) {
 	r := inRig(t, Exclusive)
 	old := r.devs[0]

@@ -21,16 +21,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// The tests named TestRig… want a kernel with an RDMA core that is theirs, and
+// The tests named TestRig… need a kernel with an RDMA core to themselves, and
 // eight NICs with a movable RDMA device each: the virtual machine of
 // integration/rig. They are built with the tag "rig" only, as those in its
-// tests/, and change the RDMA mode, so they do not run side by side:
+// tests/, and change the RDMA mode, so they do not run concurrently:
 //
 //	CGO_ENABLED=0 go test -tags rig -exec <integration/rig/exec> ./pkg/rdma
 
 const nics = 8
 
-// rig is the state that the tests begin from: everything at home, in a mode.
+// rig is the initial state of the tests: everything on the host, in a mode.
 type rig struct {
 	t    testing.TB
 	ns   *link.Netns
@@ -81,15 +81,15 @@ func (r *rig) pod(name string) (*link.Netns, *Core) {
 	return ns, c
 }
 
-// soon is a context for what a loaded machine may take some time for.
+// soon returns a context for steps that take some time on a loaded machine.
 func (r *rig) soon() context.Context {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
 	r.t.Cleanup(cancel)
 	return ctx
 }
 
-// mode sets the mode, as soon as the namespaces of the test before are gone,
-// and gives the time that this took.
+// mode sets the mode, once the namespaces of the test before are gone, and
+// returns the time that this took.
 func (r *rig) mode(m Mode) time.Duration {
 	r.t.Helper()
 	began := time.Now()
@@ -176,7 +176,7 @@ func openIn(ns *link.Netns, path string) error {
 	})
 }
 
-// figures says how long something took, in words for the log.
+// figures returns a summary of durations for the log.
 func figures(took []time.Duration) string {
 	slices.Sort(took)
 	return fmt.Sprintf("%d times: min %v, median %v, max %v", len(took),
@@ -296,7 +296,7 @@ func TestRigSharedModeMovesNothing(t *testing.T) {
 	if !errors.Is(err, ErrShared) || !strings.Contains(err.Error(), "options ib_core netns_mode=0") {
 		t.Errorf("move: %v", err)
 	}
-	// Every netns sees and can use every device.
+	// Every netns sees all devices and can use them.
 	theirs, err := pod.Devices()
 	must(t, err)
 	ours, err := r.host.Devices()
@@ -305,7 +305,7 @@ func TestRigSharedModeMovesNothing(t *testing.T) {
 		t.Errorf("the pod sees %v, the host %v", theirs, ours)
 	}
 	must(t, openIn(ns, fmt.Sprintf("/dev/infiniband/uverbs%d", r.uverbs(pod, d))))
-	// The netdev of a port is told only to the netns that has it.
+	// The kernel names the netdev of a port only in its own netns.
 	port, err := pod.Port(d, 1)
 	if err != nil || port.Netdev != 0 || port.NetdevName != "" {
 		t.Errorf("the pod sees %+v, %v", port, err)
@@ -334,7 +334,7 @@ func TestRigThereAndBack(t *testing.T) {
 				t.Errorf("moved %+v with uverbs%d: %+v", d, number, m)
 			}
 			r.checkInPod(d, ns, pod, number)
-			// Once more, though it is there.
+			// Again, although it is there already.
 			if again, err := r.host.Move(r.soon(), d, pod); err != nil || again.Device != d {
 				t.Errorf("again: %+v, %v", again, err)
 			}
@@ -352,7 +352,8 @@ func TestRigThereAndBack(t *testing.T) {
 	}
 }
 
-// checkInPod checks who sees and can use a device whose NIC is in a pod.
+// checkInPod checks which namespaces see and can use a device whose NIC is in a
+// pod.
 func (r *rig) checkInPod(d Device, ns *link.Netns, pod *Core, number int) {
 	r.t.Helper()
 	l := r.netdev(ns, d)
@@ -425,10 +426,11 @@ func TestRigADeviceInFlightIsWaitedFor(t *testing.T) {
 		}))
 		u, err := pod.Uverbs(d)
 		inFlight := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoCharDev)
-		// A second mover finds it nowhere, or not yet whole, and waits.
+		// A second mover finds it nowhere, or incomplete, and waits.
 		m, err := other.Move(r.soon(), d, pod)
 		if errors.Is(err, ErrNotFound) {
-			// It left between the look and the request; the error says to try again.
+			// It left between the read and the request; the error asks to try
+			// again.
 			m, err = other.Move(r.soon(), d, pod)
 		}
 		if err != nil || m.Device != d || m.Uverbs.Name == "" {
@@ -440,7 +442,7 @@ func TestRigADeviceInFlightIsWaitedFor(t *testing.T) {
 		if inFlight {
 			return
 		}
-		// On a busy machine the moment may have passed.
+		// On a busy machine the time span may have passed.
 		if delay > 2*time.Second {
 			t.Fatalf("in flight, the pod had its %+v already", u)
 		}
@@ -468,7 +470,7 @@ func TestRigNames(t *testing.T) {
 	_, pod := r.pod("pod")
 	d := r.devs[0]
 	r.move(r.host, r.devs[1], pod)
-	// Taken, in whatever namespace the other one is.
+	// Taken by a device in any namespace.
 	for _, taken := range []string{r.devs[1].Name, r.devs[2].Name} {
 		if err := r.host.Rename(d, taken); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "unique") {
 			t.Errorf("rename to %s: %v", taken, err)
@@ -521,7 +523,7 @@ func TestRigNetnsDeathBringsDevicesHome(t *testing.T) {
 	}
 }
 
-// gidsOf gives the indexes of entries in the port's table, as files have them.
+// gidsOf returns the indexes of entries in the port's table, from the files.
 func gidsOf(t *testing.T, d Device, g GID) (indexes []int) {
 	t.Helper()
 	at := filepath.Join("/sys/class/infiniband", d.Name, "ports/1")

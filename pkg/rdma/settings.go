@@ -17,16 +17,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// setting is what an option of rdma(8), or a file in sysfs, sets of a device, and
-// the device keeps in every namespace.
+// setting is one setting of a device by an option of rdma(8), or a file in
+// sysfs, which the device keeps in every namespace.
 type setting struct {
 	name string
 	read func(c *Core, d Device) (string, error)
 	set  func(c *Core, d Device, value string) error
 }
 
-// settings returns those of the device. They are all that RDMA_NLDEV_CMD_SET and
-// STAT_SET set besides name and namespace, and the files that can be written.
+// settings returns the settings of the device: all that RDMA_NLDEV_CMD_SET and
+// STAT_SET can set besides name and namespace, and the writable files.
 func settings(d Device) []setting {
 	all := []setting{
 		{"adaptive-moderation", readModeration, setModeration},
@@ -42,8 +42,8 @@ func settings(d Device) []setting {
 	return all
 }
 
-// Settings returns the settings of the device by their names. Those that cannot
-// be read are left out.
+// Settings returns the settings of the device by their names, without
+// unreadable ones.
 func (c *Core) Settings(d Device) map[string]string {
 	found := map[string]string{}
 	_ = c.in(func() error {
@@ -57,8 +57,8 @@ func (c *Core) Settings(d Device) map[string]string {
 	return found
 }
 
-// Restore sets what differs from want, which is what Settings returned. It
-// returns those settings that differ afterwards.
+// Restore sets the settings that differ from want, the result of an earlier
+// Settings. It returns those that still differ.
 func (c *Core) Restore(d Device, want map[string]string) []link.Changed {
 	var left []link.Changed
 	err := c.in(func() error {
@@ -85,7 +85,7 @@ func (c *Core) Restore(d Device, want map[string]string) []link.Changed {
 	return left
 }
 
-// again reads a setting after it was set.
+// again reads a setting again after a change.
 func (c *Core) again(d Device, s setting) (moderation, value string, err error) {
 	now, err := c.device(d.Index)
 	if err != nil {
@@ -126,9 +126,9 @@ const (
 	resourceQP = 19 // RDMA_NLDEV_ATTR_RES_QP
 )
 
-// readAuto reads by what a port's counters are bound to new QPs: the mask of
-// `rdma statistic qp set … auto`, 0 if they are not. Counters bound by hand end
-// with their QPs, so with each move.
+// readAuto reads the mode by which a port's counters are bound to new QPs: the
+// mask of `rdma statistic qp set … auto`, 0 if they are not. Counters that were
+// bound manually end with their QPs, and so with each move.
 func readAuto(c *Core, d Device, port uint32) (string, error) {
 	a, err := c.ask(nl.RDMA_NLDEV_CMD_STAT_GET, deviceAttr(d.Index), portAttr(port), uint32Attr(attrStatMode, 0), uint32Attr(attrStatResource, resourceQP))
 	if err != nil {
@@ -179,7 +179,7 @@ func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error)
 	return found, nil
 }
 
-// readOptional reads which optional counters are on.
+// readOptional reads the optional counters that are on.
 func readOptional(c *Core, d Device, port uint32) (string, error) {
 	all, err := optionalCounters(c, d, port)
 	var on []string
@@ -206,7 +206,7 @@ func setOptional(c *Core, d Device, port uint32, value string) error {
 	return err
 }
 
-// file is a setting that sysfs has, by its path below the device's directory.
+// file returns a setting in sysfs, by its path below the device's directory.
 func file(name string) setting {
 	path := func(d Device) (string, error) {
 		if !isElement(d.Name) {
@@ -230,8 +230,8 @@ func file(name string) setting {
 	}}
 }
 
-// writeSys writes a file, with the path below the sysfs root. What the Core
-// itself has mounted cannot be written to.
+// writeSys writes a file, with the path below the sysfs root. It does not use
+// the Core's own mount, which is read-only.
 func (c *Core) writeSys(path, value string) error {
 	view, err := link.MountSysfs(0)
 	if err != nil {

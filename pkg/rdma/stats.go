@@ -8,8 +8,7 @@ import (
 )
 
 // Counters reads the hardware counters of a port (RDMA_NLDEV_CMD_STAT_GET), by
-// the names that the driver gives them. A driver without counters answers
-// EINVAL.
+// the driver's names. A driver without counters answers EINVAL.
 func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 	var counters map[string]uint64
 	err := c.in(func() error {

@@ -16,11 +16,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// sys returns the directory where the sysfs of the namespace is read.
+// sys returns the root of the namespace's sysfs.
 //
-// /sys would be the wrong one for a pod: what class/infiniband shows is decided
-// by the namespace in which a sysfs was mounted, not by the thread that reads.
-// So the Core mounts one, from a thread of the namespace ([link.MountSysfs]).
+// /sys would be wrong for a pod: class/infiniband depends on the namespace in
+// which a sysfs was mounted, not on the thread that reads. So the Core mounts
+// one, from a thread of the namespace ([link.MountSysfs]).
 func (c *Core) sys() (string, error) {
 	if c.Sys != "" {
 		return c.Sys, nil
@@ -35,9 +35,9 @@ func (c *Core) sys() (string, error) {
 	return "/proc/self/fd/" + strconv.Itoa(c.view), nil
 }
 
-// hostSys is the way out where a sysfs cannot be mounted: /sys, if the Core is
+// hostSys is the fallback if a sysfs cannot be mounted: /sys, if the Core is
 // that of the host netns. mu is held and the thread is in the Core's namespace,
-// so the host netns is asked for on another.
+// so another thread looks up the host netns.
 func (c *Core) hostSys(cause error) (string, error) {
 	same := make(chan bool)
 	go func() {
@@ -72,7 +72,7 @@ func readLine(path string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// names returns the devices of the namespace as sysfs has them.
+// names returns the namespace's devices in sysfs.
 func (c *Core) names() (map[string]bool, error) {
 	entries, err := c.list("class/infiniband")
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Core) names() (map[string]bool, error) {
 	return names, nil
 }
 
-// list returns the names in a directory, none when it does not exist.
+// list returns the names in a directory, none if it does not exist.
 func (c *Core) list(path string) ([]string, error) {
 	root, err := c.sys()
 	if err != nil {
@@ -102,15 +102,14 @@ func (c *Core) list(path string) ([]string, error) {
 	return names, nil
 }
 
-// isElement reports whether a path may be made of a name: the kernel's are good,
-// but they come through files and messages.
+// isElement reports whether a path may be made of a name. The kernel's names
+// are valid, but they come through files and messages.
 func isElement(name string) bool {
 	return filepath.IsLocal(name) && name != "." && !strings.ContainsRune(name, filepath.Separator)
 }
 
-// children returns the names of the RDMA devices that the namespace has of a parent,
-// and the parent's bus: empty when sysfs has no such device on a bus that NICs
-// are on.
+// children returns the names of the namespace's RDMA devices below a parent,
+// and the parent's bus: empty if sysfs has no such device on a NIC's bus.
 func (c *Core) children(parent string) (bus string, names []string, err error) {
 	if !isElement(parent) {
 		return "", nil, nil
@@ -129,9 +128,9 @@ func (c *Core) children(parent string) (bus string, names []string, err error) {
 	return "", nil, nil
 }
 
-// parent returns the name and bus of the device that the RDMA device belongs to,
-// empty for a virtual one. The error wraps fs.ErrNotExist when sysfs does not
-// have the RDMA device.
+// parent returns the name and bus of the RDMA device's parent, empty for a
+// virtual one. The error wraps fs.ErrNotExist if sysfs does not have the RDMA
+// device.
 func (c *Core) parent(name string) (dev, bus string, err error) {
 	root, err := c.sys()
 	if err != nil {

@@ -23,7 +23,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// sysfs writes a tree of files, and of links where the text begins with "->".
+// sysfs writes a tree of files, and of links if the text begins with "->".
 func sysfs(t *testing.T, tree map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -45,7 +45,7 @@ func sysfs(t *testing.T, tree map[string]string) string {
 	return root
 }
 
-// offline is a Core without RDMA netlink, which this machine may lack.
+// offline returns a Core without RDMA netlink, which this machine may lack.
 func offline(t *testing.T, ns *link.Netns, sys string) *Core {
 	t.Helper()
 	if ns == nil {
@@ -68,7 +68,7 @@ func current(t testing.TB) *link.Netns {
 	return ns
 }
 
-// newNetns makes a namespace that nothing but what it returns keeps alive.
+// newNetns makes a namespace that only its result keeps alive.
 func newNetns(t testing.TB, name string) *link.Netns {
 	t.Helper()
 	need.Root(t)
@@ -147,7 +147,7 @@ func TestUverbsOwnersComeFromSysfs(t *testing.T) {
 		"class/infiniband_verbs/uverbs0/ibdev":  "mlx5_0",
 		"class/infiniband_verbs/uverbs4/ibdev":  "mlx5_6",
 		"class/infiniband_verbs/uverbs12/ibdev": "mlx5_4",
-		"class/infiniband_verbs/uverbs5/dev":    "231:197", // half taken down
+		"class/infiniband_verbs/uverbs5/dev":    "231:197", // half destroyed
 	}))
 	owners, err := c.uverbsOwners()
 	if want := map[int]string{0: "mlx5_0", 4: "mlx5_6", 12: "mlx5_4"}; err != nil || !maps.Equal(owners, want) {
@@ -164,8 +164,8 @@ func TestUverbsOwnersComeFromSysfs(t *testing.T) {
 	}
 }
 
-// The sysfs that a Core mounts is the one of its namespace, though it is read
-// in a process that sees another one in /sys.
+// The sysfs that a Core mounts is that of its namespace, although a process
+// with another one in /sys reads it.
 func TestASysfsIsTheOneOfItsNetns(t *testing.T) {
 	pod := offline(t, newNetns(t, "pod"), "")
 	host := offline(t, nil, "")

@@ -47,7 +47,7 @@ func readState(netns string) (state, error) {
 		{"route", []string{"-6", "route", "show", "table", "all"}},
 		{"rule", []string{"-4", "rule", "show"}},
 		{"rule", []string{"-6", "rule", "show"}},
-		{"neighbour", []string{"neighbour", "show", "nud", "permanent"}},
+		{"neigh", []string{"neigh", "show", "nud", "permanent"}},
 	} {
 		var rows []map[string]any
 		if err := ipJSON(netns, &rows, table.args...); err != nil {
