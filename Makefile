@@ -153,7 +153,7 @@ crash: build peers controlplane ## kill the plugins at each change that they mak
 e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick (E2E=full: with 50 rounds of killed daemons)
 	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/e2e
 
-lint: tools ## golangci-lint over all modules of the tree
+lint: tools ## golangci-lint over all modules of the tree, and the checks of scripts/lint.sh
 	@scripts/lint.sh
 
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)

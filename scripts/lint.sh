@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# golangci-lint over every module of the tree, with the one configuration.
+# golangci-lint over every module of the tree, with the one configuration, and checks
+# that it does not have.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 
 failed=0
+scripts/prose.sh || failed=1
+
 for module in $(scripts/modules.sh); do
 	echo "lint: $module"
 	# --allow-parallel-runners: wait for nobody who lints another tree.

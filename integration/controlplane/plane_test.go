@@ -161,7 +161,7 @@ func TestKilledAPIServerRefusesAndComesBackUnderItsAddress(t *testing.T) {
 	for range 2 {
 		shared.KillAPIServer()
 		if _, err := net.Dial("tcp", shared.address); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("dialling a killed server: %v, want ECONNREFUSED", err)
+			t.Errorf("dialing a killed server: %v, want ECONNREFUSED", err)
 		}
 		if err := shared.WaitReady(ctx); err == nil {
 			t.Error("a killed server is ready")

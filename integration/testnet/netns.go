@@ -114,7 +114,7 @@ func (n *Netns) Unname() {
 	command(n.t, "ip", "netns", "del", n.Name)
 }
 
-// Rename gives the namespace the path of another name in place of its own.
+// Rename replaces the name of the namespace.
 func Rename(t testing.TB, n *Netns, name string) {
 	t.Helper()
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(os.Getpid()))

@@ -324,7 +324,7 @@ var scenarios = []scenario{
 	{key: "leader_*", what: "wrong JSON type", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":"x"}`, steps: []step{add(1)}},
 	{key: "sleep_for_race", what: "accepted", ipam: `{"range":"10.0.0.0/24","sleep_for_race":1}`, steps: twoPods},
 	{key: "etcd_*, datastore", what: "accepted", ipam: `{"range":"10.0.0.0/24","datastore":"kubernetes","etcd_host":"x","etcd_username":"u","etcd_password":"p","etcd_key_file":"k","etcd_cert_file":"c","etcd_ca_cert_file":"a"}`, steps: twoPods},
-	{key: "unknown keys", what: "ignored", ipam: `{"range":"10.0.0.0/24","colour":"blue"}`, steps: []step{add(1).beside(`"more":{"x":1}`)}},
+	{key: "unknown keys", what: "ignored", ipam: `{"range":"10.0.0.0/24","color":"blue"}`, steps: []step{add(1).beside(`"more":{"x":1}`)}},
 	{key: "keys", what: "in another case", ipam: `{"Range":"10.0.0.0/24","RANGE_START":"10.0.0.9"}`, steps: twoPods},
 	{key: "ipam", what: "missing", steps: []step{add(1).stdin(`{"cniVersion":"1.0.0","name":"net","type":"macvlan"}`)}, says: "IPAM config missing 'ipam' key"},
 	{key: "ipam", what: "stdin that is no JSON", steps: []step{add(1).stdin(`{`)}},

@@ -33,7 +33,7 @@ type Snapshot struct {
 	Settings   map[string]uint32 `json:"settings,omitempty"` // "gso_max_size": 65536
 	Addresses  []Replay          `json:"addresses,omitempty"`
 	Routes     []Replay          `json:"routes,omitempty"`
-	Neighbors []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
+	Neighbors  []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
 	Sysctls    map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
 	Token      string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
 	Device     *Device           `json:"device,omitempty"`

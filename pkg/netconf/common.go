@@ -61,7 +61,7 @@ type attachments struct {
 	// ValidAttachments are the attachments that GC must keep. nil means that
 	// the runtime did not send a list; an empty list means none.
 	ValidAttachments *[]types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
-	// LegacyAttachments is the misspelt form of the same that libcni also sends.
+	// LegacyAttachments is the misspelled form of the same that libcni also sends.
 	LegacyAttachments *[]types.GCAttachment `json:"cni.dev/attachments,omitempty"`
 }
 

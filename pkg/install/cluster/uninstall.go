@@ -135,7 +135,7 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 	return errors.Join(found, err)
 }
 
-// tell tells the DaemonSet's agents to uninstall, on all nodes at the same time: a node
+// tell makes the DaemonSet's agents uninstall, on all nodes at the same time: a node
 // that waits for its pods must not delay the others.
 func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })

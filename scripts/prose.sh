@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Fails on phrases that must not come back. Called by scripts/lint.sh; runs in a second.
+#
+# A doc comment says "X returns …" and "X reports whether …", as the Go standard library
+# does. Spelling is American; the linter misspell knows some of these words, but reads
+# only Go.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+failed=0
+
+# forbid MESSAGE REGEXP FILES… prints the lines that match.
+forbid() {
+	local message=$1 regexp=$2 found
+	shift 2
+	if found=$(git grep -nIiE --untracked "$regexp" -- "$@" ':!scripts/prose.sh' ':!integration/rig/module' ':(exclude,glob)**/testdata/**' |
+		grep -vE 'snapshot\.neighbours|"neighbours,omitempty"'); then # a key in the records of earlier versions
+		echo "lint: $message:"
+		echo "$found"
+		failed=1
+	fi
+}
+
+text=('*.go' '*.sh' '*.md' '*.yaml' '*.yml' '*.tpl' '*.txt' Makefile)
+forbid 'a doc comment begins "X returns …", not "X gives …" or "X says …"' \
+	'^[[:space:]]*// [[:alnum:]_]+ (gives|says|tells( |$))' '*.go'
+forbid '"reports whether", not "says whether" or "tells whether"' \
+	'\b(say|says|tell|tells) (whether|if)\b' '*.go' '*.sh' '*.yaml' '*.yml' Makefile
+forbid 'American spelling' \
+	'programme|neighbour|behaviour|colour|honour|favour|flavour|rumour|(summar|recogn|normal|initial|serial|organ|optim|minim|synchron|author|general|special)is(e|ed|es|ing|ation)\b|analys(e|ed|ing)\b|licence|catalogue|cancelled|cancelling|labell|modell|travell|dialled|dialling|signall|learnt|spelt|fulfil\b|centre|artefact|defence' \
+	"${text[@]}"
+exit "$failed"
