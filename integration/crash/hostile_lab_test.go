@@ -506,9 +506,23 @@ func (l *lab) finish() {
 	}
 }
 
-// watch records changes of the host's links.
+// watch records changes of the host's links, and the ends of the cables in the wires.
 func (l *lab) watch() {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	l.watchLinks(l.node, "", unix.RTM_NEWLINK, unix.RTM_DELLINK)
+	for nic, wire := range l.wires {
+		l.watchLinks(wire, fmt.Sprintf(" on wire %d", nic), unix.RTM_DELLINK)
+	}
+}
+
+// watchLinks records messages of these types about the links of a netns. Those about
+// a link's end tell the netlink port that asked for it, which is nearly always the
+// process ID of a program, and 0 if the kernel ended the link with a netns.
+func (l *lab) watchLinks(ns *testnet.Netns, where string, types ...uint16) {
+	var s *nl.NetlinkSocket
+	err := ns.Do(func() (err error) {
+		s, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+		return err
+	})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -519,14 +533,15 @@ func (l *lab) watch() {
 				continue // some are lost if there are many; notes only help to explain a failure
 			}
 			for _, m := range messages {
-				if len(m.Data) < unix.SizeofIfInfomsg {
+				if len(m.Data) < unix.SizeofIfInfomsg || !slices.Contains(types, m.Header.Type) {
 					continue
 				}
+				kind := map[uint16]string{unix.RTM_NEWLINK: "news", unix.RTM_DELLINK: fmt.Sprintf("end by port %d", m.Header.Pid)}[m.Header.Type]
 				info := nl.DeserializeIfInfomsg(m.Data)
 				attributes, _ := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
 				for _, a := range attributes {
 					if a.Attr.Type == unix.IFLA_IFNAME {
-						l.note("%s of link %d %s flags %x", map[uint16]string{unix.RTM_NEWLINK: "news", unix.RTM_DELLINK: "end"}[m.Header.Type], info.Index, a.Value[:len(a.Value)-1], info.Flags)
+						l.note("%s of link %d %s%s flags %x", kind, info.Index, a.Value[:len(a.Value)-1], where, info.Flags)
 					}
 				}
 			}
