@@ -1,8 +1,8 @@
-# rail-cni: everything a person does with this tree. "make" alone lists it.
+# The commands for this tree. "make" alone lists them.
 #
-# Each target installs what it needs of Debian's packages (see
-# scripts/need.sh: only what is missing, and it says so), and is quick when
-# there is nothing to do: Go's build cache decides what is built again.
+# Each target installs its missing Debian packages (scripts/need.sh, which reports
+# them), and is quick if there is nothing to do: Go's build cache decides what is
+# built again.
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,18 +15,18 @@ PLANE   := $(TOOLS)/controlplane
 RUNTIME := $(TOOLS)/runtime
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
-# What "make build" puts into bin/: one binary for each main package.
+# The main packages that "make build" builds into bin/.
 MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/rdma ./plugins/whereabouts ./cmd/railctl ./cmd/rail-agent \
          github.com/containernetworking/cni/cnitool
 
-# What "make image" puts into the image, and for which architectures.
+# The programs of "make image", and its architectures.
 IMAGE_MAINS := $(filter ./%,$(MAINS))
 ARCHS       ?= amd64 arm64
 
-# Static, and without the builder's paths or debug tables: a plugin is read
-# from disk by each ADD. The same flags for the peers, so that both compare.
+# Static, and without the builder's paths or debug tables: each ADD reads a
+# plugin from disk. The peers have the same flags, for fair comparisons.
 export CGO_ENABLED ?= 0
-# GOFIPS140=v1.0.0: with the FIPS 140-3 module of that version, in its mode
+# GOFIPS140=v1.0.0: use the FIPS 140-3 module of that version, in FIPS mode
 # (https://go.dev/doc/security/fips140).
 export GOFIPS140 ?= off
 LDFLAGS    := -s -w -X main.version=$(VERSION)
@@ -35,7 +35,7 @@ BUILDFLAGS := -trimpath -buildvcs=false
 # Packages (import paths without the module's) whose tests must not run under
 # the race detector, because they measure time or re-execute themselves …
 NO_RACE ?= integration/cluster integration/crash integration/e2e integration/multus integration/whereabouts
-# … and those that must have the machine for themselves, one after another.
+# … and those that need the machine to themselves, one after another.
 SERIAL ?=
 
 FUZZTIME  ?= 60s
@@ -44,25 +44,25 @@ HOSTILE_TIME ?= 10m
 BENCHARGS ?=
 CLUSTERARGS ?=
 E2E       ?=
-# RIG=no leaves the virtual machine out: the part of the bench with RDMA.
+# RIG=no: without the virtual machine, the part of the bench with RDMA.
 RIG       ?= yes
-# CLUSTER=no leaves out what is measured on a real API server.
+# CLUSTER=no: without the measurements on a real API server.
 CLUSTER   ?= yes
-# PODS=no leaves out what is measured on a real cluster.
+# PODS=no: without the measurements on a real cluster.
 PODS      ?= yes
 
-# Builds programs of Kubernetes, which say the version of their module.
+# Builds programs of Kubernetes that report the version of their module.
 KUBERNETES = cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	go build $(BUILDFLAGS) -o '$(PLANE)/' -ldflags "-s -w \
 		-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
 
-# Where tests that need real binaries find ours and those of others.
+# The directories of our binaries and of others', for tests …
 export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
-# … and the control plane that they start.
+# … of the control plane that they start …
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
-# … and the container runtime of a cluster's nodes.
+# … and of the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
 .PHONY: help build image chart peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig crash e2e lint bench fuzz clean
@@ -80,10 +80,10 @@ image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layo
 	done
 	@go run ./scripts/image -tags '$(VERSION),devel' -out '$(BIN)/image/rail-cni-$(VERSION).tar' $(ARCHS:%='$(BIN)/image/%')
 
-chart: tools ## the helm chart as a file, in bin/chart, whose image is that of this VERSION
+chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart
 	@'$(TOOLS)/helm' package deployments/helm/rail-cni --app-version '$(VERSION)' --destination '$(BIN)/chart'
 
-peers: ## the plugins of others that tests and bench compare with, in bin/peers
+peers: ## other projects' plugins for tests and bench, in bin/peers
 	@mkdir -p '$(PEERS)/kubernetes'
 	@for module in plugins rdma-cni; do \
 		(cd integration/peers/$$module && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool); \
@@ -109,11 +109,11 @@ cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the o
 	@scripts/debian-files.sh busybox-static bin/busybox:'$(RUNTIME)/busybox'
 	@scripts/need.sh ip:iproute2 nsenter:util-linux
 
-cluster: build peers cluster-binaries ## two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CLUSTERARGS=…)
+cluster: build peers cluster-binaries ## run two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CLUSTERARGS=…)
 	@go build -o '$(TOOLS)/cluster' ./integration/cluster/run
 	@'$(TOOLS)/cluster' -plugins '$(BIN)' -kubeconfig '$(BIN)/kubeconfig' -pidfile '$(BIN)/cluster.pid' $(CLUSTERARGS)
 
-cluster-down: ## end what make cluster began
+cluster-down: ## end the cluster of make cluster
 	@if test -e '$(BIN)/cluster.pid'; then \
 		kill "$$(cat '$(BIN)/cluster.pid')" 2>/dev/null || rm '$(BIN)/cluster.pid'; \
 		while test -e '$(BIN)/cluster.pid'; do sleep 0.1; done; \
@@ -126,7 +126,7 @@ tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 	@cd scripts/tools/helm && go build $(BUILDFLAGS) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
 		-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=36)' -o '$(TOOLS)/' tool
 
-demo: build ## two nodes, eight rails, two pods; then with RDMA in a virtual machine (RIG=no: without; NICS="…": on these of the host)
+demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual machine (RIG=no: without; NICS="…": on these NICs of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
 	@RIG='$(RIG)' NICS='$(NICS)' scripts/demo.sh
 
@@ -146,7 +146,7 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
 	@scripts/test-rig.sh
 
-crash: build peers controlplane ## kill the plugins at each change that they make, run a model of a node for MODEL_STEPS steps, attack one for HOSTILE_TIME, and do the first and the last in the rig with RDMA, too (RIG=no: without): an hour or two
+crash: build peers controlplane ## kill the plugins at each change, run a model of a node for MODEL_STEPS steps, attack a node for HOSTILE_TIME; also in the rig with RDMA (RIG=no: without); one to two hours
 	@scripts/need.sh ip:iproute2
 	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' scripts/crash.sh
 
@@ -158,7 +158,7 @@ lint: tools ## golangci-lint over all modules of the tree, and the checks of scr
 
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
-bench: build peers controlplane ## ADD and DEL against the plugins of others, on an API server (CLUSTER=no: without), with pods of a cluster (PODS=no) and in the rig (RIG=no); tables in bin/bench/
+bench: build peers controlplane ## measure ADD and DEL beside other projects' plugins, on an API server (CLUSTER=no: without), with pods of a cluster (PODS=no) and in the rig (RIG=no); tables in bin/bench/
 	@scripts/need.sh ip:iproute2 strace:strace
 	@mkdir -p '$(TOOLS)'
 	@go build -o '$(TOOLS)/' ./integration/bench
@@ -179,8 +179,8 @@ ifneq ($(RIG),no)
 	@'$(TOOLS)/bench' -rig '$(TOOLS)/rig' $(BENCHFLAGS)
 endif
 
-fuzz: ## every fuzz target of the tree for FUZZTIME each (60s unless told)
+fuzz: ## every fuzz target of the tree for FUZZTIME each (default 60s)
 	@FUZZTIME='$(FUZZTIME)' scripts/fuzz.sh
 
-clean: ## remove what the other targets made in the tree (not Go's caches)
+clean: ## remove the other targets' files from the tree (not Go's caches)
 	@rm -rf '$(BIN)'

@@ -6,8 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/steps.sh
 
-# Unlike "make test" it takes go's word that nothing has changed since a test passed:
-# what the kernel does is not tested here.
+# Unlike "make test" it uses go's cache of passed tests: the kernel is not tested here.
 quick() { (cd "$1" && gotest ./...); }
 
 step lint scripts/lint.sh

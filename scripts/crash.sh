@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The sweeps of integration/crash at every point, its model of a node and its
-# hostile pods, then what has RDMA in virtual machines. Called by "make crash",
-# which builds the binaries that the tests run. Goes on after a failed part, and
-# prints the tables of all at the end.
+# hostile pods, then the tests with RDMA in virtual machines. Called by "make
+# crash", which builds the tests' binaries. Continues after a failed part, and
+# prints all tables at the end.
 #
-#   MODEL_STEPS   how many steps the model makes
+#   MODEL_STEPS   number of the model's steps
 #   HOSTILE_TIME  how long pods attack a node, in each of two variants, here and in the rig
 #   RIG=no        without the part with RDMA
-#   RIG_MACHINES  how many virtual machines run at a time, 2 unless told
+#   RIG_MACHINES  number of concurrent virtual machines, default 2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export root=$PWD logs=$PWD/bin/crash
@@ -16,7 +16,7 @@ mkdir -p "$logs"
 export RAIL_CNI_CRASH=full RAIL_CNI_MODEL_STEPS=${MODEL_STEPS:-10000} RAIL_CNI_HOSTILE_TIME=${HOSTILE_TIME:-10m}
 export RIG_MACHINES=${RIG_MACHINES:-2}
 
-# part NAME COMMAND… keeps what the command prints, and shows all but its table.
+# part NAME COMMAND… stores the command's output, and prints all but its table.
 # The test programs run as they are, because "go test" shows nothing of tests
 # that pass.
 part() {

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Takes files out of a Debian package without installing it, which might start
-# a service. Does nothing when they are there.
+# Extracts files of a Debian package without installing it, which might start
+# a service. Does nothing if they exist.
 #
 #   scripts/debian-files.sh etcd-server usr/bin/etcd:bin/tools/etcd-debian
 #
-# After the package's name come FILE:TO, what it is called in the package and
-# where to put it.
+# After the package's name come FILE:TO: the path in the package and the target.
 set -euo pipefail
 package=${1:?a package}
 shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo. Called by "make demo", which builds what is in bin/. See
+# The demo. Called by "make demo", which builds bin/. See
 # scripts/demo/doc.go.
 #
 #   make demo           part 1: links, in namespaces; part 2: RDMA, in a
@@ -7,9 +7,8 @@
 #   make demo RIG=no    part 1 alone, where there is no QEMU and no network
 #   make demo RIG=only  part 2 alone
 #   make demo NICS="ens12np0 mlx5_3"
-#                       part 2 on these NICs of this very host, in the RDMA mode
-#                       that it is in: lent to two pods, and brought home. Others
-#                       are only looked at
+#                       part 2 on these NICs of this host, in its RDMA mode: they
+#                       are lent to two pods, and returned. Others are only read
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

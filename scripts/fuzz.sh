@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of the tree for FUZZTIME each, one after another, and
-# says at the end which ones held. What a failing one found is written by go
-# test to its package's testdata/fuzz: commit it with the fix.
+# prints the failed ones at the end. go test writes the input of a failure to its
+# package's testdata/fuzz: commit it with the fix.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 FUZZTIME=${FUZZTIME:-60s}

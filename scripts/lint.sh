@@ -10,12 +10,12 @@ scripts/prose.sh || failed=1
 
 for module in $(scripts/modules.sh); do
 	echo "lint: $module"
-	# --allow-parallel-runners: wait for nobody who lints another tree.
+	# --allow-parallel-runners: do not wait for a linter of another tree.
 	(cd "$module" && "$root/bin/tools/golangci-lint" run --config "$root/.golangci.yml" --allow-parallel-runners ./...) || failed=1
 done
 
-# A requirement that nothing needs, or that is called indirect and is not. The first
-# time it downloads what the tests of others import.
+# Finds requirements that are unused, or wrongly marked indirect. The first run
+# downloads the imports of other modules' tests.
 for module in $(scripts/modules.sh all); do
 	if ! untidy=$(cd "$module" && go mod tidy -diff 2>&1); then
 		echo "lint: go.mod or go.sum is not tidy, run \"go mod tidy\" in $module:"
@@ -24,7 +24,7 @@ for module in $(scripts/modules.sh all); do
 	fi
 done
 
-# depguard sees what a file imports; this sees what a binary ends up with.
+# depguard checks the imports of a file; this checks those of a whole binary.
 for plugin in plugins/host-device plugins/macvlan plugins/rdma plugins/ipoib; do
 	[[ -d $plugin ]] || continue
 	if heavy=$(go list -deps "./$plugin" | grep -E '^(sigs\.)?k8s\.io/'); then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the directory of each Go module of the tree that holds packages of
-# ours, the main one first. "modules.sh all" also prints those below scripts/tools,
+# Prints the directory of each Go module of the tree with packages of ours, the
+# main one first. "modules.sh all" also prints those below scripts/tools,
 # which only pin tools.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

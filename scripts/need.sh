@@ -3,7 +3,7 @@
 #
 #   scripts/need.sh ip:iproute2 gcc:gcc,libc6-dev
 #
-# Each argument is COMMAND:PACKAGE[,PACKAGE…]. Says nothing when all is there.
+# Each argument is COMMAND:PACKAGE[,PACKAGE…]. Prints nothing if none is missing.
 set -euo pipefail
 
 missing=()

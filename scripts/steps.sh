@@ -1,4 +1,4 @@
-# What check.sh and test.sh share; they source it at the top of the checkout.
+# Functions of check.sh and test.sh, which source it at the top of the checkout.
 
 report=$PWD/bin/tools/testreport
 go build -o "$report" ./scripts/testreport
@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 steps=()
 failed=0
 
-# step NAME COMMAND… runs the command and remembers how it ended.
+# step NAME COMMAND… runs the command and records how it ended.
 step() {
 	local name=$1 began=$SECONDS ended=ok
 	shift
@@ -28,7 +28,7 @@ vet() {
 	done
 }
 
-# summary prints how the steps ended, and exits.
+# summary prints the outcome of each step, and exits.
 summary() {
 	echo
 	echo "== summary"

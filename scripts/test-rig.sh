@@ -9,10 +9,10 @@
 #
 #   COUNTS        a file that takes the counts for a summary
 #   RIG_RUN       only the tests whose names match this extended regular expression
-#   RIG_LIMIT     how long the tests of a file may take, 15m unless told
-#   RIG_ROUNDS    how often what is measured is repeated
-#   RIG_MACHINES  how many machines run at a time, 2 unless told; 1 where there is
-#                 one CPU, or less than 3 GB of memory
+#   RIG_LIMIT     time limit for the tests of a file, default 15m
+#   RIG_ROUNDS    number of repetitions of measurements
+#   RIG_MACHINES  number of concurrent machines, default 2; use 1 with one CPU,
+#                 or less than 3 GB of memory
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,18 +35,18 @@ one() {
 export -f one
 export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-2}
 
-# What runs for so long that only "make crash" has it.
+# Tests that are so slow that only "make crash" runs them.
 long='^TestHostilePodsHarmNobodyOnNICsWithRDMA$'
 
 began=$SECONDS ended=0
-# The demo first: what takes long must not begin last.
+# The demo first, because a slow test must not start last.
 mapfile -t files < <(git grep -l --untracked -e '^//go:build rig$' -e '^//go:build machines$' -- '*_test.go' | sort -s -t / -k 1,1r)
 for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
 	# Static, which excludes the race detector.
 	CGO_ENABLED=0 go test -c -tags rig,machines -o "$work/${dir//\//-}.test" "./$dir"
 done
 for file in "${files[@]}"; do
-	# Those that are not in the file are for the host.
+	# Tests in other files run on the host.
 	tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(t .*/\1/p' "$file" | grep -vE "$long" | grep -E "${RIG_RUN:-.}" | paste -sd '|' || true)
 	[[ -z $tests ]] || printf '%s\0%s\0' "$file" "$tests"
 done | xargs -0 -r -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one || ended=1

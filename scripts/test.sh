@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Lint, vet and all tests of all modules, with one summary at the end. Called by
 # "make test", which builds the binaries that the tests run, and sets
-# RAIL_CNI_TESTS=all: no test may be skipped for want of them. Goes on after a
-# failed step, so that one run shows everything that is wrong.
+# RAIL_CNI_TESTS=all: no test may be skipped because one is missing. Continues
+# after a failed step, so that one run shows all failures.
 #
 #   NO_RACE   packages whose tests run without the race detector
-#   SERIAL    packages whose tests have the machine for themselves
+#   SERIAL    packages whose tests need the machine to themselves
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,8 +20,8 @@ fi
 
 . scripts/steps.sh
 
-# -count=1: go would remember a success although a binary that the test runs, or
-# the machine's kernel, is another one by now.
+# -count=1: go would use a cached success although a binary that the test runs, or
+# the machine's kernel, has changed.
 every() { gotest -count=1 "$@"; }
 
 # has LIST ITEM: is the item in the list of words?
@@ -44,8 +44,8 @@ done
 
 step lint scripts/lint.sh
 step vet vet
-# The race detector is a C library: the only place where cgo is wanted. Tests
-# that run side by side wait for the kernel (RCU), not for a CPU.
+# The race detector is a C library: only it needs cgo. Tests that run
+# concurrently wait for the kernel (RCU), not for a CPU.
 ((${#race[@]})) && CGO_ENABLED=1 step "tests, race detector on" every -race -parallel 8 "${race[@]}"
 ((${#plain[@]})) && step "tests, race detector off" every "${plain[@]}"
 ((${#serial[@]})) && step "tests, one after another" every -p 1 -parallel 1 "${serial[@]}"
