@@ -137,7 +137,7 @@ func (b *binaries) compare(ctx context.Context) {
 	}
 	installed, err := b.installed()
 	if err != nil {
-		b.Log.Warn("not known what is installed", "err", err)
+		b.Log.Warn("record of installed plugins is unreadable", "err", err)
 		return
 	}
 	var found []binary

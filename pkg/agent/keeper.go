@@ -230,7 +230,7 @@ func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	}
 	away, err := netdev.OnTheirWay(k.node, stale)
 	if err != nil {
-		k.log.Debug("looking for NICs", "err", err)
+		k.log.Debug("search for NICs failed", "err", err)
 	}
 	return away
 }

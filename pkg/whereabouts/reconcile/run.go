@@ -32,7 +32,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	l := lease{client: r.Client, identity: r.Identity}
 	for ctx.Err() == nil {
 		if err := r.replay(ctx); err != nil {
-			r.Log.Warn("replaying the journal", "err", err)
+			r.Log.Warn("replay of the journal failed, retrying", "err", err)
 		}
 		held, err := l.acquire(ctx)
 		if held {
@@ -40,7 +40,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			err = l.keep(ctx, r.lead)
 		}
 		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("the reconciler rests", "err", err)
+			r.Log.Warn("reconcile failed, retrying", "err", err)
 		}
 		_ = wait.For(ctx, leaseTime/2+rand.N(leaseTime/2))
 	}
@@ -80,7 +80,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		}
 
 		all := !time.Now().Before(full)
-		r.Log.Debug("looking", "all", all, "pods", len(told))
+		r.Log.Debug("checking addresses", "all", all, "pods", len(told))
 		// Pods that were deleted too recently are for the next look.
 		ripe := map[string]time.Time{}
 		for ref, t := range told {
@@ -94,7 +94,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			r.Log.Warn("looking", "err", err)
+			r.Log.Warn("check of addresses failed, retrying", "err", err)
 			if all {
 				full = time.Now().Add(afterError)
 			}
@@ -113,7 +113,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		if all && time.Since(replayed) > leaseTime {
 			replayed = time.Now()
 			if err := r.replay(ctx); err != nil {
-				r.Log.Warn("replaying the journal", "err", err)
+				r.Log.Warn("replay of the journal failed, retrying", "err", err)
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func (r *Reconciler) lookAt(ctx context.Context, all bool, told map[string]time.
 	}
 	found, err := r.look(ctx, told)
 	if odd := (oddError{}); errors.As(err, &odd) {
-		r.Log.Warn("what cannot be read is left alone", "err", err)
+		r.Log.Warn("unreadable objects ignored", "err", err)
 		err = nil
 	}
 	return found, err
@@ -173,7 +173,7 @@ func (r *Reconciler) watch(ctx context.Context, went chan<- string, began chan<-
 			})
 		}
 		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("watching pods", "err", err)
+			r.Log.Warn("watch of pods failed, retrying", "err", err)
 			from = ""
 			_ = wait.For(ctx, time.Second)
 		}
