@@ -16,4 +16,8 @@
 // It logs to stderr, one line of text for each event, and ends with 0 on
 // SIGTERM or SIGINT. It exits with 1 if it cannot start; a command that ends by
 // itself also exits with 1 if something is left undone.
+//
+// On a node, with the node's kubeconfig:
+//
+//	rail-agent run --state-dir /run/rail-cni --kubeconfig /etc/kubernetes/kubelet.conf
 package main

@@ -13,4 +13,9 @@
 // It exits with 0 if all went well, and with 1 otherwise. If only a part can be
 // shown or ended, it does that part, prints the errors to stderr, and exits
 // with 1.
+//
+// The attachments of this node, and the cluster's pools:
+//
+//	railctl show --wide
+//	railctl ipam show
 package main

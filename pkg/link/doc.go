@@ -8,4 +8,12 @@
 // namespace, so callers need not care about threads.
 //
 // It does not know CNI.
+//
+// To move a NIC to a pod (see the examples for the way back):
+//
+//	l, err := host.ByName("ens12np0")
+//	if err != nil {
+//		return err
+//	}
+//	err = host.Move(l.Index, pod, "net1", l.Name)
 package link

@@ -16,4 +16,12 @@
 // the whole node around each [Core.Move].
 //
 // It does not know CNI, and never moves or changes a netdev.
+//
+// To move a device to a pod, under the node's lock:
+//
+//	d, err := host.ByName("mlx5_0")
+//	if err != nil {
+//		return err
+//	}
+//	moved, err := host.Move(ctx, d, pod)
 package rdma

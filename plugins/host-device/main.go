@@ -1,5 +1,7 @@
 // host-device lends a NIC of the host to a pod: it moves the NIC's netdev into
 // the pod's network namespace, and returns it when the attachment ends.
+//
+//	{"cniVersion": "1.1.0", "name": "rail0", "type": "host-device", "device": "ens12np0"}
 package main
 
 import (

@@ -1,5 +1,7 @@
 // macvlan makes a macvlan for a pod on a NIC that stays on the host, so that
 // many pods share one RoCE NIC.
+//
+//	{"cniVersion": "1.1.0", "name": "shared", "type": "macvlan", "master": "ens2f0"}
 package main
 
 import (

@@ -1,5 +1,10 @@
-// rdma follows the plugin that attached a NIC in a chain, and moves the NIC's
-// RDMA devices into the pod.
+// rdma follows the plugin that attached a NIC in a chain. In exclusive RDMA mode it
+// moves the NIC's RDMA devices into the pod; in shared mode it only records them.
+//
+//	{"cniVersion": "1.1.0", "name": "rail0", "plugins": [
+//		{"type": "sriov"},
+//		{"type": "rdma"}
+//	]}
 package main
 
 import (

@@ -5,4 +5,8 @@
 //   - macvlan.go makes the macvlan. TakeOver deletes a macvlan of upstream's plugin,
 //     which has no record.
 //   - delete.go deletes the macvlan of a record.
+//
+// In a plan:
+//
+//	child := macvlan.Part{Conf: conf}
 package macvlan

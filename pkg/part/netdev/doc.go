@@ -6,4 +6,8 @@
 //   - names.go: the names of the NIC, if another returned NIC has them on the host.
 //   - stacked.go, programs.go: links and programs of the pod on the NIC.
 //   - upstream.go: NICs that upstream's host-device lent.
+//
+// In a plan:
+//
+//	device := netdev.Part{Conf: conf}
 package netdev

@@ -7,4 +7,8 @@
 //
 // The RDMA mode of the machine decides whether devices move: in exclusive mode they
 // do, in shared mode every network namespace sees them all.
+//
+// In a plan:
+//
+//	rdma := rdmadev.Moving{Conf: conf.RDMA, Allow: conf.Allow}
 package rdmadev
