@@ -8,8 +8,8 @@
 //	locks/…                                    flock(2) files
 //
 // An attachment's lock is held by an ADD, DEL or sweep for as long as it works
-// on the attachment; a NIC's lock only while a loan is decided. Whoever needs
-// both takes the attachment's first.
+// on the attachment; a NIC's lock only while a loan is decided. A process that
+// needs both takes the attachment's first.
 //
 // The package stores and finds; it does not change links.
 //
