@@ -397,8 +397,8 @@ func (l *lab) atHome(nic int) string {
 // macvlan was there all the time; changes that living pods cause on it, such as
 // promiscuous mode, are allowed.
 //
-// end, if not nil, ends the pod that had the NIC. Links that it put on the NIC
-// and keeps in a namespace of its own cannot be found, and end with it
+// end, if not nil, ends the pod that had the NIC, with its namespace. Links that it put
+// on the NIC and keeps in a namespace of its own cannot be found, and end with it
 // (SECURITY.md, "What stays open").
 func (l *lab) returned(a *attachment, end func()) {
 	if a.macvlan {

@@ -30,6 +30,7 @@ type hostile struct {
 	cmd  *exec.Cmd
 	said bytes.Buffer // its standard error
 	over chan struct{}
+	dead bool // died before its time, see die
 
 	mu   sync.Mutex
 	last []string // its attacks
@@ -64,6 +65,9 @@ func (l *lab) attack(worker uint64, number int) {
 	l.count("hostile pods", 1)
 	always := func() bool { return true }
 	for i := range 2 + h.r.IntN(3) {
+		if h.dead {
+			break
+		}
 		h.lend(fmt.Sprint("net", i+1), i)
 		pause(h.r, 300*time.Millisecond, always)
 	}
@@ -72,9 +76,14 @@ func (l *lab) attack(worker uint64, number int) {
 		if len(h.has) > 0 {
 			h.detach(h.r.IntN(len(h.has)))
 		}
+		if h.dead {
+			break
+		}
 		h.lend(fmt.Sprint("net", 8+h.r.IntN(10)), h.r.IntN(2))
 	}
-	pause(h.r, 2*time.Second, always)
+	if !h.dead {
+		pause(h.r, 2*time.Second, always)
+	}
 	h.end()
 }
 
@@ -144,6 +153,17 @@ func (h *hostile) kill() {
 	h.note("killed")
 }
 
+// die ends the pod as a runtime does, with its processes and its namespace: links that
+// it put on a NIC, and kept elsewhere during the DEL, may be back in there.
+func (h *hostile) die() {
+	if h.dead {
+		return
+	}
+	h.dead = true
+	h.kill()
+	h.pod.Kill()
+}
+
 // lend has the plugin attach a NIC, or a macvlan, while the attacker watches.
 // The ADD may fail; after a DEL it must then leave nothing.
 func (h *hostile) lend(ifName string, kind int) {
@@ -193,7 +213,7 @@ func (h *hostile) detach(i int) {
 	}
 	h.has = append(h.has[:i], h.has[i+1:]...)
 	h.l.count("attackers' NICs that came home while they lived", 1)
-	h.l.returned(a, h.kill)
+	h.l.returned(a, h.die)
 }
 
 // end ends the pod, and checks that everything was returned.
@@ -203,26 +223,32 @@ func (h *hostile) end() {
 		l.forget(a) // from here on any sweep may free it
 	}
 	path := "/run/netns/" + h.pod.Name
-	switch how := h.r.IntN(4); how {
-	case 0:
+	switch how := h.r.IntN(4); {
+	case h.dead:
+		h.settle(path)
+	case how == 0:
 		h.note("end: its DELs come while it lives")
-		for i := len(h.has) - 1; i >= 0; i-- {
+		for i := len(h.has) - 1; i >= 0 && !h.dead; i-- {
 			h.detach(i)
 		}
-		h.kill()
+		if !h.dead {
+			h.kill()
+		}
 		h.settle(path)
-		h.pod.Kill()
-	case 1:
+		if !h.dead {
+			h.pod.Kill()
+		}
+	case how == 1:
 		h.note("end: it is killed, then its DELs come")
 		h.kill()
 		h.settle(path)
 		h.pod.Kill()
-	case 2:
+	case how == 2:
 		h.note("end: it is killed, and its namespace ends")
 		h.kill()
 		h.pod.Kill()
 		h.settle(path)
-	case 3:
+	case how == 3:
 		h.note("end: it is killed, and a socket keeps its namespace")
 		held := h.socket()
 		h.kill()
