@@ -136,9 +136,13 @@ func (w *world) snapshot(nic int) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := w.node.Snapshot(l)
+	v, err := w.node.View(l.Index)
 	if err != nil {
 		return err.Error() // it is on its way
+	}
+	s, err := w.node.Snapshot(v)
+	if err != nil {
+		return err.Error()
 	}
 	s.Taken, s.Index, s.Routes = time.Time{}, 0, nil // routes name indexes; the end of a sequence compares them
 	for i := range s.Addresses {

@@ -30,16 +30,16 @@ const (
 )
 
 // ConnectionOf returns one of the namespace's established TCP connections whose
-// local address is one of the link with this index, or nil if there is none. A
-// kernel without inet_diag reports none.
+// local address is one of the link of v, or nil if there is none. A kernel without
+// inet_diag reports none.
 //
 // IPv6 link-local addresses do not count: every NIC that is up has one, and a
 // search of all sockets would cost each ADD a millisecond or two. The kernel
 // filters the connections (sock_diag(7)), so thousands of others are not copied.
-func (n *Netns) ConnectionOf(index int) (*Connection, error) {
-	addrs, err := n.Addresses(index)
-	if err != nil || len(addrs) == 0 {
-		return nil, err
+func (n *Netns) ConnectionOf(v *View) (*Connection, error) {
+	addrs := v.Addresses()
+	if len(addrs) == 0 {
+		return nil, nil
 	}
 	var own []netip.Addr
 	for _, a := range addrs {
@@ -47,7 +47,7 @@ func (n *Netns) ConnectionOf(index int) (*Connection, error) {
 		own = append(own, ip.Unmap())
 	}
 	var found *Connection
-	err = n.Do(func() error {
+	err := n.Do(func() error {
 		s, err := Dial(unix.NETLINK_INET_DIAG)
 		if err != nil {
 			return err

@@ -25,7 +25,11 @@ func ExampleNetns_Move() {
 		if err != nil {
 			return err
 		}
-		snapshot, err := host.Snapshot(l)
+		view, err := host.View(l.Index)
+		if err != nil {
+			return err
+		}
+		snapshot, err := host.Snapshot(view)
 		if err != nil {
 			return err
 		}
@@ -41,14 +45,14 @@ func ExampleNetns_Move() {
 		}
 		use(pod, lent.Index)
 
-		if err := pod.MoveAs(lent.Index, host, nic, snapshot.Alias); err != nil {
+		if err := pod.MoveAs(lent, host, nic, snapshot.Alias); err != nil {
 			return err
 		}
 		returned, err := host.ByName(nic)
 		if err != nil {
 			return err
 		}
-		lost, err := host.Restore(returned.Index, snapshot)
+		lost, err := host.Restore(returned, snapshot)
 		for _, reason := range lost {
 			fmt.Println("not restored:", reason)
 		}

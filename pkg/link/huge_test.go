@@ -82,7 +82,7 @@ func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 			t.Errorf("by %s: %s (%s), %d altnames, damage %v", how, l.Name, l.Kind, len(l.AltNames), l.Damage)
 		}
 	}
-	if s, err := n.Snapshot(big); err != nil || len(s.Settings) == 0 {
+	if s, err := n.Snapshot(view(t, n, big)); err != nil || len(s.Settings) == 0 {
 		t.Errorf("its snapshot: %v, %v", s, err)
 	}
 	if err := n.KeepAltNames(big, altnames[5:7]); err != nil {

@@ -57,25 +57,21 @@ func (n *Netns) Movable(l *Link) error {
 	return n.setLink(l.Index, nlattr.Attr{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(n.fd))})
 }
 
-// MoveAs renames the link in n, and moves it to target once it has the name and
+// MoveAs renames l in n, and moves it to target once it has the name and
 // alias for target. So target never sees another name, and the kernel checks
 // name and altnames before it moves anything: if one is taken (an error that
 // wraps EEXIST), the link is still in n, under its old name. It is for the
 // return to the host, where names matter more than in the pod.
-func (n *Netns) MoveAs(index int, target *Netns, name, alias string) error {
-	before, err := n.ByIndex(index)
-	if err != nil {
-		return err
+func (n *Netns) MoveAs(l *Link, target *Netns, name, alias string) error {
+	if err := n.Rename(l.Index, name); err != nil {
+		return fmt.Errorf("rename %s to %q before it moves to netns %s: %w", l.Name, name, target.Path, err)
 	}
-	if err := n.Rename(index, name); err != nil {
-		return fmt.Errorf("rename %s to %q before it moves to netns %s: %w", before.Name, name, target.Path, err)
-	}
-	err = n.Move(index, target, name, alias)
+	err := n.Move(l.Index, target, name, alias)
 	if err == nil {
 		return nil
 	}
-	if err := n.Rename(index, before.Name); err != nil && !errors.Is(err, unix.ENODEV) {
-		return errors.Join(err, fmt.Errorf("rename it back to %s: %w", before.Name, err))
+	if err := n.Rename(l.Index, l.Name); err != nil && !errors.Is(err, unix.ENODEV) {
+		return errors.Join(err, fmt.Errorf("rename it back to %s: %w", l.Name, err))
 	}
 	return err
 }

@@ -48,6 +48,15 @@ func byName(t *testing.T, n *testnet.Netns, name string) *link.Link {
 	return l
 }
 
+func view(t *testing.T, n *testnet.Netns, l *link.Link) *link.View {
+	t.Helper()
+	v, err := n.View(l.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
 func names(t *testing.T, n *testnet.Netns) []string {
 	t.Helper()
 	links, err := n.Links()
@@ -107,14 +116,17 @@ func TestRefusedMove(t *testing.T) {
 		r.pod.IP("link", "add", "other", "type", "ifb")
 		r.pod.IP("link", "property", "add", "dev", "other", "altname", "enp4s0np0")
 	}
+	move := func(from *link.Netns, l *link.Link, to *link.Netns, name, alias string) error {
+		return from.Move(l.Index, to, name, alias)
+	}
 	for _, c := range []struct {
 		name  string
 		given func(r *rail)
-		move  func(from *link.Netns, index int, to *link.Netns, name, alias string) error
+		move  func(from *link.Netns, l *link.Link, to *link.Netns, name, alias string) error
 		inPod bool
 	}{
-		{"name", taken, (*link.Netns).Move, true},
-		{"altname", takenAlt, (*link.Netns).Move, false},
+		{"name", taken, move, true},
+		{"altname", takenAlt, move, false},
 		{"name, renamed first", taken, (*link.Netns).MoveAs, false},
 		{"altname, renamed first", takenAlt, (*link.Netns).MoveAs, false},
 	} {
@@ -122,7 +134,7 @@ func TestRefusedMove(t *testing.T) {
 			r := newRail(t, "ens1")
 			c.given(r)
 			l := byName(t, r.host, "ens1")
-			err := c.move(r.host.Netns, l.Index, r.pod.Netns, "net1", "the alias")
+			err := c.move(r.host.Netns, l, r.pod.Netns, "net1", "the alias")
 			if !errors.Is(err, unix.EEXIST) {
 				t.Fatalf("error %v, want EEXIST", err)
 			}
@@ -151,7 +163,7 @@ func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
 		t.Fatal(err)
 	}
 	heard := listen(t, r.host)
-	if err := r.pod.MoveAs(l.Index, r.host.Netns, "ens1", ""); err != nil {
+	if err := r.pod.MoveAs(l, r.host.Netns, "ens1", ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := heard(); len(got) == 0 || slices.ContainsFunc(got, func(s string) bool { return s != "ens1" }) {
@@ -194,7 +206,7 @@ func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 func TestMoveToANamespaceThatIsTheSame(t *testing.T) {
 	r := newRail(t, "ens1")
 	l := byName(t, r.host, "ens1")
-	if err := r.host.MoveAs(l.Index, r.host.Netns, "ens1", "x"); err != nil {
+	if err := r.host.MoveAs(l, r.host.Netns, "ens1", "x"); err != nil {
 		t.Fatal(err)
 	}
 	if got := byName(t, r.host, "ens1"); !got.IsUp() || got.Alias != "x" {
@@ -204,9 +216,12 @@ func TestMoveToANamespaceThatIsTheSame(t *testing.T) {
 
 func TestMoveOfALinkThatIsGone(t *testing.T) {
 	r := newRail(t, "ens1")
-	for name, move := range map[string]func(int, *link.Netns, string, string) error{"Move": r.host.Move, "MoveAs": r.host.MoveAs} {
-		err := move(4711, r.pod.Netns, "net1", "")
-		if err == nil || !(errors.Is(err, unix.ENODEV) || errors.Is(err, link.ErrNotFound)) {
+	gone := &link.Link{Index: 4711, Name: "ens1"}
+	for name, err := range map[string]error{
+		"Move":   r.host.Move(gone.Index, r.pod.Netns, "net1", ""),
+		"MoveAs": r.host.MoveAs(gone, r.pod.Netns, "net1", ""),
+	} {
+		if !errors.Is(err, unix.ENODEV) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -21,9 +21,24 @@ import (
 // kernel puts a link's name, addresses and kind before everything that a pod
 // can lengthen.
 func parseLink(m []byte) *Link {
+	l, _ := parse(m)
+	return l
+}
+
+// parseWhole is parseLink for a link that keeps all attributes, unless they are
+// malformed.
+func parseWhole(m []byte) *Link {
+	l, attrs := parse(bytes.Clone(m)) // the values point into it
+	if l.Damage == nil {
+		l.attrs = attrs
+	}
+	return l
+}
+
+func parse(m []byte) (*Link, nlattr.Attrs) {
 	header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfInfomsg)
 	if header == nil {
-		return &Link{Damage: err}
+		return &Link{Damage: err}, nil
 	}
 	info := nl.DeserializeIfInfomsg(header)
 	l := &Link{
@@ -52,7 +67,7 @@ func parseLink(m []byte) *Link {
 		}
 	}
 	l.parseInfo(attrs)
-	return l
+	return l, attrs
 }
 
 // netnsImmutable is IFLA_NETNS_IMMUTABLE of linux/if_link.h.

@@ -50,20 +50,18 @@ var listHooks = []struct {
 	{name: "netkit peer", hook: bpfNetkitPeer, kind: "netkit"},
 }
 
-// Programs lists the BPF programs that are attached to the link with this index
-// by XDP, tcx or netkit. Those of tc filters are not included: they are
+// Programs lists the BPF programs that are attached to l, which the caller has just
+// read from n, by XDP, tcx or netkit. Those of tc filters are not included: they are
 // destroyed with their queueing discipline when the link moves.
-func (n *Netns) Programs(index int) ([]Program, error) {
-	attrs, err := n.rawLink(index)
+func (n *Netns) Programs(l *Link) ([]Program, error) {
+	attrs, err := n.attrsOf(l)
 	if err != nil {
 		return nil, err
 	}
-	found := xdpPrograms(attrs)
-	info, _ := attrs.Nested(unix.IFLA_LINKINFO)
-	kind := info.Text(unix.IFLA_INFO_KIND)
+	index, found := l.Index, xdpPrograms(attrs)
 	err = n.Do(func() error {
 		for _, h := range listHooks {
-			if h.kind != "" && h.kind != kind {
+			if h.kind != "" && h.kind != l.Kind {
 				continue // each request takes the RTNL
 			}
 			programs, links, err := bpfQuery(index, h.hook)

@@ -33,7 +33,7 @@ func TestProgramsInAUserNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if programs, err := n.Programs(lo.Index); err != nil || len(programs) != 0 {
+	if programs, err := n.Programs(lo); err != nil || len(programs) != 0 {
 		t.Errorf("%v, %v", programs, err)
 	}
 }

@@ -43,6 +43,8 @@ type Link struct {
 	// refused it, or it is malformed. The readable part is set, the index
 	// always.
 	Damage error
+
+	attrs nlattr.Attrs // all attributes, nil for a link of a list: see attrsOf
 }
 
 // IsUp reports whether the link is administratively up.
@@ -93,8 +95,12 @@ func retryDump[T any](dump func() (T, error)) (T, error) {
 
 // Links returns all links of the namespace, by index. One that cannot be read
 // in full does not hide the others: see [Link.Damage].
-func (n *Netns) Links() ([]*Link, error) {
-	links, err := retryDump(n.dumpLinks)
+func (n *Netns) Links() ([]*Link, error) { return n.links(0) }
+
+// links is Links, with all attributes of the link with index whole, if that is not 0.
+// Those of all links would take megabytes in a pod with thousands.
+func (n *Netns) links(whole int) ([]*Link, error) {
+	links, err := retryDump(func() ([]*Link, error) { return n.dumpLinks(whole) })
 	if errors.Is(err, unix.EMSGSIZE) {
 		// One link is too large for the list: it grew after the kernel reserved
 		// room for the largest (rtnl_calcit).
@@ -137,9 +143,15 @@ func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest {
 	return req
 }
 
-func (n *Netns) dumpLinks() ([]*Link, error) {
+func (n *Netns) dumpLinks(whole int) ([]*Link, error) {
 	var links []*Link
-	err := n.exchange(n.askLink(unix.NLM_F_DUMP, 0), func(m []byte) { links = append(links, parseLink(m)) })
+	err := n.exchange(n.askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
+		l := parseLink(m)
+		if whole != 0 && l.Index == whole {
+			l = parseWhole(m)
+		}
+		links = append(links, l)
+	})
 	return links, err
 }
 
@@ -172,13 +184,14 @@ func (n *Netns) linksOneByOne() ([]*Link, error) {
 		case err != nil:
 			l = &Link{Index: index, Damage: err}
 		}
+		l.attrs = nil
 		links = append(links, l)
 	}
 	return links, nil
 }
 
 func (n *Netns) readLink(req *nl.NetlinkRequest) (l *Link, err error) {
-	err = n.exchange(req, func(m []byte) { l = parseLink(m) })
+	err = n.exchange(req, func(m []byte) { l = parseWhole(m) })
 	if err == nil && l == nil {
 		err = nlattr.ErrMalformed
 	}
@@ -242,25 +255,18 @@ func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
 // in policy routing per rail, does not carry the host's own traffic and does
 // not count.
 func (n *Netns) DefaultRouteLinks() ([]int, error) {
-	routes, err := retryDump(func() ([]netlink.Route, error) {
-		return n.handle.RouteList(nil, netlink.FAMILY_ALL)
-	})
+	routes, err := n.routes(isUplinkRoute)
 	if err != nil {
-		return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
+		return nil, err
 	}
 	var found []int
-	for _, r := range routes {
-		// Without the check of the type it would include an "unreachable
-		// default", which IPv6 puts on the loopback.
-		if !isDefault(r.Dst) || r.Table != unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST {
-			continue
+	for _, m := range routes {
+		_, attrs, _ := nlattr.ParseMessage(m, unix.SizeofRtMsg)
+		if index, ok := attrs.Uint32(unix.RTA_OIF); ok {
+			found = append(found, int(index))
 		}
-		if r.LinkIndex > 0 {
-			found = append(found, r.LinkIndex)
-		}
-		for _, hop := range r.MultiPath {
-			found = append(found, hop.LinkIndex)
-		}
+		hops, _ := attrs.Get(unix.RTA_MULTIPATH)
+		eachHop(hops, func(hop []byte) { found = append(found, int(binary.NativeEndian.Uint32(hop[4:]))) })
 	}
 	return found, nil
 }

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,11 @@ func TestDefaultRouteLinks(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = append(got, l.Name)
+			}
+			for _, name := range []string{"ens1", "ens2"} {
+				if v := view(t, n, byName(t, n, name)); v.IsUplink() != slices.Contains(c.want, name) {
+					t.Errorf("%s is an uplink: %v", name, v.IsUplink())
+				}
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("%q, want %q", got, c.want)
@@ -117,16 +123,19 @@ func TestAddressesWithoutTheKernelsOwn(t *testing.T) {
 	for _, a := range []string{"10.0.0.1/24", "169.254.7.7/16", "fd00::1/64"} {
 		r.host.IP("addr", "add", a, "dev", "ens1")
 	}
-	found, err := r.host.Addresses(byName(t, r.host, "ens1").Index)
+	ens1 := byName(t, r.host, "ens1")
+	found, err := r.host.Addresses(ens1.Index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, a := range found {
-		got = append(got, a.String())
-	}
-	slices.Sort(got)
-	if want := []string{"10.0.0.1/24", "169.254.7.7/16", "fd00::1/64"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+	for _, found := range [][]*net.IPNet{found, view(t, r.host, ens1).Addresses()} {
+		var got []string
+		for _, a := range found {
+			got = append(got, a.String())
+		}
+		slices.Sort(got)
+		if want := []string{"10.0.0.1/24", "169.254.7.7/16", "fd00::1/64"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

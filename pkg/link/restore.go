@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Restore restores the state s of the link with this index, changing only what
-// differs. It continues after errors, and returns two kinds of them:
+// Restore restores the state s of l, which the caller has just read from n, changing
+// only what differs. It continues after errors, and returns two kinds of them:
 //
 // err: the link itself is not as it was (name, altnames, alias, MTU, MAC, queue
 // length, flags, settings, group, master, up). Another call may succeed.
@@ -31,11 +31,8 @@ import (
 // a link that goes down and up happen to this one too: the sysctl ipv6/conf/mtu
 // is the link's MTU again, and there is a link-local address of its current
 // MAC.
-func (n *Netns) Restore(index int, s *Snapshot) (lost []error, err error) {
-	l, err := n.ByIndex(index)
-	if err != nil {
-		return nil, err
-	}
+func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
+	index := l.Index
 	// The pod may have given it its own name as an altname.
 	extraErr := n.KeepAltNames(l, s.AltNames)
 	// Sysctls are addressed by the name: if the link does not have its own
@@ -130,7 +127,7 @@ func (n *Netns) removeAltNames(index int, names []string) error {
 }
 
 func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
-	attrs, err := n.rawLink(l.Index)
+	attrs, err := n.attrsOf(l)
 	if err != nil {
 		return err
 	}

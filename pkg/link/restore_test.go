@@ -120,12 +120,22 @@ func meddle(p *testnet.Netns) {
 	p.Sysctl("ipv4/neigh/mine/gc_stale_time", "66")
 }
 
+// restore reads the link with this index, and restores it.
+func restore(t *testing.T, n *testnet.Netns, index int, s *link.Snapshot) (lost []error, err error) {
+	t.Helper()
+	l, err := n.ByIndex(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Restore(l, s)
+}
+
 // lend moves the NIC to the pod as an ADD does, after a snapshot that went
 // through the ledger's JSON.
 func (r *rail) lend(t *testing.T) (*link.Link, *link.Snapshot) {
 	t.Helper()
 	l := byName(t, r.host, nicName)
-	taken, err := r.host.Snapshot(l)
+	taken, err := r.host.Snapshot(view(t, r.host, l))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +163,10 @@ func (r *rail) home(t *testing.T, l *link.Link, s *link.Snapshot) (lost []error)
 	if err := r.pod.KeepAltNames(found, s.AltNames); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.pod.MoveAs(found.Index, r.host.Netns, s.Name, s.Alias); err != nil {
+	if err := r.pod.MoveAs(found, r.host.Netns, s.Name, s.Alias); err != nil {
 		t.Fatal(err)
 	}
-	lost, err = r.host.Restore(found.Index, s)
+	lost, err = restore(t, r.host, found.Index, s)
 	if err != nil {
 		t.Fatalf("Restore: %v", err)
 	}
@@ -187,7 +197,7 @@ func TestRestoreGivesBackEverythingThatAPodCanChange(t *testing.T) {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}
 	// Restore changes only what differs: a second one changes nothing.
-	lost, err := r.host.Restore(l.Index, s)
+	lost, err := restore(t, r.host, l.Index, s)
 	mustLoseNothing(t, lost)
 	if err != nil {
 		t.Error(err)
@@ -354,13 +364,13 @@ func TestRestoreTakesAwayTheMarkThatAKilledOneLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snapshot, err := r.host.Snapshot(l)
+	snapshot, err := r.host.Snapshot(view(t, r.host, l))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.host.IP("addr", "del", "fd00:1::5/64", "dev", nicName)
 	r.host.IP("addr", "add", "fd00:1::5/64", "dev", nicName, "nodad")
-	if lost, err := r.host.Restore(l.Index, snapshot); err != nil || len(lost) > 0 {
+	if lost, err := restore(t, r.host, l.Index, snapshot); err != nil || len(lost) > 0 {
 		t.Fatal(lost, err)
 	}
 	if d := r.host.Settled(before); d != "" {
@@ -480,7 +490,7 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 			links, snapshots := map[int]*link.Link{}, map[int]*link.Snapshot{}
 			for i := range order {
 				l := byName(t, r.host, nics[i])
-				s, err := r.host.Snapshot(l)
+				s, err := r.host.Snapshot(view(t, r.host, l))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -494,11 +504,11 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 				if err != nil || l == nil {
 					t.Fatalf("%s is not in the pod: %v", nics[i], err)
 				}
-				if err := r.pod.MoveAs(l.Index, r.host.Netns, nics[i], ""); err != nil {
+				if err := r.pod.MoveAs(l, r.host.Netns, nics[i], ""); err != nil {
 					t.Fatal(err)
 				}
 				for range 2 { // as after a killed end
-					lost, err := r.host.Restore(l.Index, snapshots[i])
+					lost, err := restore(t, r.host, l.Index, snapshots[i])
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -520,10 +530,10 @@ func TestRestoreUnderATakenNameLeavesTheOtherLinkAlone(t *testing.T) {
 	l, s := r.lend(t)
 	r.host.IP("link", "add", nicName, "type", "ifb")
 	before := r.host.IP("-d", "-o", "link", "show", nicName)
-	if err := r.pod.MoveAs(l.Index, r.host.Netns, "fallen", s.Alias); err != nil {
+	if err := r.pod.MoveAs(l, r.host.Netns, "fallen", s.Alias); err != nil {
 		t.Fatal(err)
 	}
-	_, err := r.host.Restore(l.Index, s)
+	_, err := restore(t, r.host, l.Index, s)
 	if !errors.Is(err, unix.EEXIST) {
 		t.Errorf("error %v, want EEXIST", err)
 	}
@@ -542,7 +552,7 @@ func TestRestoreUnderATakenNameLeavesTheOtherLinkAlone(t *testing.T) {
 	}
 	// Once the name is free, the next Restore finishes.
 	r.host.IP("link", "del", nicName)
-	lost, err := r.host.Restore(l.Index, s)
+	lost, err := restore(t, r.host, l.Index, s)
 	mustLoseNothing(t, lost)
 	if err != nil || byName(t, r.host, nicName).Index != l.Index {
 		t.Errorf("the second Restore: %v", err)
@@ -551,7 +561,9 @@ func TestRestoreUnderATakenNameLeavesTheOtherLinkAlone(t *testing.T) {
 
 func TestRestoreOfALinkThatIsGone(t *testing.T) {
 	r := newRail(t, nicName)
-	if _, err := r.host.Restore(4711, &link.Snapshot{Name: nicName}); !errors.Is(err, link.ErrNotFound) {
+	l := byName(t, r.host, nicName)
+	r.host.IP("link", "del", nicName)
+	if _, err := r.host.Restore(l, &link.Snapshot{Name: nicName, Up: !l.IsUp()}); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -560,7 +572,7 @@ func TestRestoreOfALinkThatIsGone(t *testing.T) {
 // plugins; their snapshots must not contain each other's configuration.
 func TestSnapshotHoldsOnlyTheLinksOwn(t *testing.T) {
 	r := configured(t)
-	s, err := r.host.Snapshot(byName(t, r.host, "ens13np0"))
+	s, err := r.host.Snapshot(view(t, r.host, byName(t, r.host, "ens13np0")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,14 @@ func (n *Netns) rawLink(index int) (nlattr.Attrs, error) {
 	return attrs, nil
 }
 
+// attrsOf returns all attributes of l. It asks for them if l comes from a list.
+func (n *Netns) attrsOf(l *Link) (_ nlattr.Attrs, err error) {
+	if l.attrs == nil {
+		l.attrs, err = n.rawLink(l.Index)
+	}
+	return l.attrs, err
+}
+
 // setLink changes attributes of the link with this index.
 func (n *Netns) setLink(index int, attrs ...nlattr.Attr) error {
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -89,31 +89,28 @@ type Replay struct {
 	Raw  []byte `json:"raw"` // payload of RTM_NEWADDR, RTM_NEWROUTE or RTM_NEWNEIGH, host byte order
 }
 
-// Snapshot reads the state of l, which the caller has just read from n.
-func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
+// Snapshot returns the state of the link of v, which the caller has just read from n,
+// and reads the rest of it.
+func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
+	l := v.Link
 	s := &Snapshot{
 		Taken: time.Now().UTC(), Index: l.Index, Name: l.Name, AltNames: l.AltNames, Alias: l.Alias,
 		MTU: l.MTU, MAC: macText(l.MAC), TxQueueLen: l.TxQueueLen, Group: l.Group,
 		Up: l.IsUp(), Flags: flagsOf(l.Flags),
 	}
 	if l.Master != 0 {
-		master, err := n.ByIndex(l.Master)
-		if err != nil {
-			return nil, err
+		master := v.ByIndex(l.Master)
+		if master == nil {
+			return nil, notFound(unix.ENODEV, fmt.Sprintf("with index %d", l.Master), n.Path)
 		}
 		s.Master = master.Name
 	}
-	attrs, err := n.rawLink(l.Index)
+	attrs, err := n.attrsOf(l)
 	if err != nil {
 		return nil, err
 	}
 	s.Settings, s.Broadcast, s.Token = settingsOf(attrs), macText(broadcastOf(attrs)), tokenOf(attrs)
-	if s.Addresses, err = n.snapshotAddresses(l.Index); err != nil {
-		return nil, err
-	}
-	if s.Routes, err = n.snapshotRoutes(l.Index); err != nil {
-		return nil, err
-	}
+	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes)
 	if s.Neighbors, err = n.snapshotNeighbors(l.Index); err != nil {
 		return nil, err
 	}
@@ -124,30 +121,32 @@ func (n *Netns) Snapshot(l *Link) (*Snapshot, error) {
 	return s, err
 }
 
-// dump requests all objects of one kind, and returns the payloads.
-func (n *Netns) dump(ask, answer int, header nl.NetlinkRequestData) ([][]byte, error) {
+// dump requests all objects of one kind, and returns the payloads of those that are
+// wanted. wanted must not keep its argument.
+func (n *Netns) dump(ask int, header nl.NetlinkRequestData, wanted func(payload []byte) bool) ([][]byte, error) {
 	return retryDump(func() ([][]byte, error) {
+		var found [][]byte
 		req := n.request(ask, unix.NLM_F_DUMP)
 		req.AddData(header)
-		return req.Execute(unix.NETLINK_ROUTE, uint16(answer))
+		err := n.exchange(req, func(m []byte) {
+			if wanted(m) {
+				found = append(found, bytes.Clone(m))
+			}
+		})
+		return found, err
 	})
 }
 
-func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
-	msgs, err := n.dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	if err != nil {
-		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
-	}
+// snapshotAddresses returns the addresses of a link, without those that only the
+// kernel can add.
+func snapshotAddresses(msgs [][]byte) []Replay {
 	var v4, v6 []Replay
 	for _, m := range msgs {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
-		if err != nil || int(binary.NativeEndian.Uint32(h[4:])) != index {
+		if err != nil || h[0] == unix.AF_INET6 && onlyByKernel(h, attrs) {
 			continue
 		}
-		if h[0] == unix.AF_INET6 && onlyByKernel(h, attrs) {
-			continue
-		}
-		r := Replay{Text: addressText(h, attrs), Raw: bytes.Clone(m)}
+		r := Replay{Text: addressText(h, attrs), Raw: m}
 		if h[0] == unix.AF_INET6 {
 			// The kernel puts a new IPv6 address before those of its scope:
 			// adding the last of the list first restores the order.
@@ -156,7 +155,7 @@ func (n *Netns) snapshotAddresses(index int) ([]Replay, error) {
 			v4 = append(v4, r)
 		}
 	}
-	return append(v4, v6...), nil
+	return append(v4, v6...)
 }
 
 // onlyByKernel reports whether only the kernel can make the IPv6 address: a privacy
@@ -175,24 +174,18 @@ func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 	return uint32(ifaddrmsg[2])
 }
 
-// snapshotRoutes returns the routes that leave by the link, without those that
-// the kernel adds itself for addresses and router advertisements.
-func (n *Netns) snapshotRoutes(index int) ([]Replay, error) {
+// snapshotRoutes returns the routes of a link, without those that the kernel adds
+// itself for addresses and router advertisements.
+func snapshotRoutes(msgs [][]byte) []Replay {
 	var found []Replay
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := n.dump(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
-		if err != nil {
-			return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
+	for _, m := range msgs {
+		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
+		if err != nil || madeByKernel(h) {
+			continue
 		}
-		for _, m := range msgs {
-			h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-			if err != nil || madeByKernel(h) || !leavesBy(attrs, index) {
-				continue
-			}
-			found = append(found, Replay{Text: routeText(h, attrs), Raw: bytes.Clone(m)})
-		}
+		found = append(found, Replay{Text: routeText(h, attrs), Raw: m})
 	}
-	return found, nil
+	return found
 }
 
 func madeByKernel(rtmsg []byte) bool {
@@ -215,22 +208,18 @@ func leavesBy(attrs nlattr.Attrs, index int) bool {
 }
 
 func (n *Netns) snapshotNeighbors(index int) ([]Replay, error) {
-	header := &netlink.Ndmsg{Index: uint32(index)}
-	msgs, err := n.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, header)
+	msgs, err := n.dump(unix.RTM_GETNEIGH, &netlink.Ndmsg{Index: uint32(index)}, func(m []byte) bool {
+		h, _, err := nlattr.ParseMessage(m, unix.SizeofNdMsg)
+		return err == nil && int(int32(binary.NativeEndian.Uint32(h[4:]))) == index &&
+			binary.NativeEndian.Uint16(h[8:])&netlink.NUD_PERMANENT != 0 && ofIP(h)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list neighbors in netns %s: %w", n.Path, err)
 	}
-	var found []Replay
+	found := make([]Replay, 0, len(msgs))
 	for _, m := range msgs {
-		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofNdMsg)
-		if err != nil || int(int32(binary.NativeEndian.Uint32(h[4:]))) != index {
-			continue
-		}
-		state := binary.NativeEndian.Uint16(h[8:])
-		if state&netlink.NUD_PERMANENT == 0 || (h[0] != unix.AF_INET && h[0] != unix.AF_INET6) {
-			continue
-		}
-		found = append(found, Replay{Text: neighborText(attrs), Raw: bytes.Clone(m)})
+		_, attrs, _ := nlattr.ParseMessage(m, unix.SizeofNdMsg)
+		found = append(found, Replay{Text: neighborText(attrs), Raw: m})
 	}
 	return found, nil
 }

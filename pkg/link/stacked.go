@@ -13,19 +13,17 @@ var peers = []string{"veth", "netkit", "vxcan"}
 // on the link with this index: macvlans, VLANs, tunnels, … at is the namespace
 // of that link, nil for n itself.
 func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
-	id := 0
-	if at != nil {
-		var err error
-		if id, err = n.handle.GetNetNsIdByFd(at.fd); err != nil {
-			return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
-		}
-		if id < 0 {
-			return nil, nil // no link refers to it
-		}
-	}
 	links, err := n.Links()
-	return slices.DeleteFunc(links, func(l *Link) bool {
-		return l.Lower != index || l.LowerAway != (at != nil) || l.LowerAway && l.LowerNetns != id ||
-			slices.Contains(peers, l.Kind) || l.HasParent()
-	}), err
+	links = slices.DeleteFunc(links, func(l *Link) bool {
+		return l.Lower != index || l.LowerAway != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
+	})
+	if len(links) == 0 || at == nil || err != nil {
+		return links, err
+	}
+	// The list has given the namespace an id here if it had none.
+	id, err := n.handle.GetNetNsIdByFd(at.fd)
+	if err != nil {
+		return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
+	}
+	return slices.DeleteFunc(links, func(l *Link) bool { return l.LowerNetns != id }), nil
 }

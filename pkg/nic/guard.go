@@ -19,8 +19,8 @@ var peerKinds = []string{"veth", "netkit", "vxcan"}
 
 // facts are the guardrails' input.
 type facts struct {
-	uplinks []int // indexes of the links of default routes
-	links   []*link.Link
+	uplink bool // a default route leaves by the NIC
+	links  []*link.Link
 	// The rest is about the NIC itself.
 	programs  []link.Program // not read if the network overrides that guardrail
 	inUse     string         // the host's use of it, "" if unknown
@@ -28,31 +28,25 @@ type facts struct {
 	immutable bool           // the kernel does not move it to another netns
 }
 
-// Guard returns an error if lending l would harm the host, unless the override
-// of that guardrail is in allow. There is no override for a link that the
+// Guard returns an error if lending the link of v would harm the host, unless the
+// override of that guardrail is in allow. There is no override for a link that the
 // kernel does not move.
 //
-// It sees the host netns only: the ledger has the macvlans on l that are in a
+// It sees the host netns only: the ledger has the macvlans on the link that are in a
 // pod netns.
-func (h *Host) Guard(l *link.Link, allow []string) error {
-	var f facts
+func (h *Host) Guard(v *link.View, allow []string) error {
+	l, f := v.Link, facts{uplink: v.IsUplink(), links: v.Links}
 	var err error
 	if f.immutable, err = h.immutable(l); err != nil {
 		return err
 	}
-	if f.uplinks, err = h.Netns.DefaultRouteLinks(); err != nil {
-		return err
-	}
-	if f.links, err = h.Netns.Links(); err != nil {
-		return err
-	}
 	if !slices.Contains(allow, netconf.AllowBPF) {
-		if f.programs, err = h.Netns.Programs(l.Index); err != nil {
+		if f.programs, err = h.Netns.Programs(l); err != nil {
 			return err
 		}
 	}
 	if !slices.Contains(allow, netconf.AllowUplink) {
-		if f.inUse, err = h.use(l); err != nil {
+		if f.inUse, err = h.use(v); err != nil {
 			return err
 		}
 	}
@@ -83,7 +77,7 @@ func (f facts) guard(l *link.Link, allow []string) error {
 	for _, rule := range []struct {
 		override string
 		reason   func(*link.Link) string
-	}{{netconf.AllowUplink, f.uplink}, {netconf.AllowMember, f.member}, {netconf.AllowChildren, f.children}, {netconf.AllowBPF, f.bpf}, {netconf.AllowVFs, f.vfs}} {
+	}{{netconf.AllowUplink, f.routed}, {netconf.AllowMember, f.member}, {netconf.AllowChildren, f.children}, {netconf.AllowBPF, f.bpf}, {netconf.AllowVFs, f.vfs}} {
 		if slices.Contains(allow, rule.override) {
 			continue
 		}
@@ -95,8 +89,8 @@ func (f facts) guard(l *link.Link, allow []string) error {
 	return nil
 }
 
-func (f facts) uplink(l *link.Link) string {
-	if slices.Contains(f.uplinks, l.Index) {
+func (f facts) routed(*link.Link) string {
+	if f.uplink {
 		return "a default route of the host leaves by it"
 	}
 	return f.inUse

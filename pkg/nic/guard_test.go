@@ -33,8 +33,7 @@ func TestGuardrails(t *testing.T) {
 		{"a virtual NIC", &link.Link{Index: 4, Kind: "veth", Encap: "ether"}, facts{}, "", "", ""},
 		{"an InfiniBand port", &link.Link{Index: 4, Kind: "ipoib", Encap: "infiniband", ParentDev: "0000:3b:00.0"}, facts{}, "", "", ""},
 		{"the loopback", &link.Link{Index: 1, Name: "lo", Encap: "loopback"}, facts{}, "loopback", "", "lo"},
-		{"the uplink", nic, facts{uplinks: []int{3, 4}}, "default route", netconf.AllowUplink, "ens1"},
-		{"another's uplink", nic, facts{uplinks: []int{3, 5}}, "", "", ""},
+		{"the uplink", nic, facts{uplink: true}, "default route", netconf.AllowUplink, "ens1"},
 		{"a peer elsewhere has the index", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "macvlan", Lower: 4, LowerAway: true}}}, "", "", ""},
 		{"a child of another", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "vlan", Lower: 5}}}, "", "", ""},
 		{"the lower link of a child", &link.Link{Index: 9, Kind: "vlan", Lower: 4}, facts{links: []*link.Link{nic}}, "", "", ""},
@@ -77,7 +76,7 @@ func TestGuardrails(t *testing.T) {
 		})
 	}
 	t.Run("two at once", func(t *testing.T) {
-		f := facts{uplinks: []int{4}, links: on("vlan")}
+		f := facts{uplink: true, links: on("vlan")}
 		if f.guard(nic, []string{netconf.AllowUplink}) == nil || f.guard(nic, []string{netconf.AllowChildren}) == nil {
 			t.Error("one override lifted both guardrails")
 		}
@@ -118,12 +117,12 @@ func TestGuardOfRealLinks(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := host.State()
-			err = h.Guard(l, nil)
+			err = h.Guard(viewOf(t, host, l), nil)
 			if (err != nil) != (c.reason != "") || err != nil && !strings.Contains(err.Error(), c.reason) {
 				t.Errorf("error %v, want %q", err, c.reason)
 			}
 			if c.lift != "" {
-				if err := h.Guard(l, []string{c.lift}); err != nil {
+				if err := h.Guard(viewOf(t, host, l), []string{c.lift}); err != nil {
 					t.Errorf("with its override: %v", err)
 				}
 			}
@@ -140,7 +139,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.Guard(l, nil); err != nil {
+		if err := h.Guard(viewOf(t, host, l), nil); err != nil {
 			t.Error(err)
 		}
 	})
@@ -151,10 +150,19 @@ func TestGuardOfRealLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-		if err := h.Guard(lo, netconf.Overrides); failure.KindOf(err) != failure.NICProtected {
+		if err := h.Guard(viewOf(t, host, lo), netconf.Overrides); failure.KindOf(err) != failure.NICProtected {
 			t.Errorf("error %v", err)
 		}
 	})
+}
+
+func viewOf(t *testing.T, n *testnet.Netns, l *link.Link) *link.View {
+	t.Helper()
+	v, err := n.View(l.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 func linkOf(bus, dev string) *link.Link { return &link.Link{ParentBus: bus, ParentDev: dev} }

@@ -14,12 +14,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// use describes the host's own use of l, "" if none is known. The host uses l
-// if an established TCP connection has one of its addresses (kubelet's to the
-// API server has the node's InternalIP), or if the route to the server of
-// mounted storage leaves by it. A listening socket does not count.
-func (h *Host) use(l *link.Link) (string, error) {
-	c, err := h.Netns.ConnectionOf(l.Index)
+// use describes the host's own use of the link of v, "" if none is known. The host
+// uses it if an established TCP connection has one of its addresses (kubelet's to the
+// API server has the node's InternalIP), or if the route to the server of mounted
+// storage leaves by it. A listening socket does not count.
+func (h *Host) use(v *link.View) (string, error) {
+	c, err := h.Netns.ConnectionOf(v)
 	if err != nil {
 		return "", err
 	}
@@ -27,7 +27,7 @@ func (h *Host) use(l *link.Link) (string, error) {
 		return fmt.Sprintf("the host has TCP connections by its address %s (one to %s)", c.Local.Addr(), c.Remote), nil
 	}
 	for _, s := range h.storage() {
-		behind, err := h.behind(l, s.server)
+		behind, err := h.behind(v.Link, s.server)
 		if err != nil {
 			return "", err
 		}

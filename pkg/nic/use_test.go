@@ -152,12 +152,12 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 			host, wire := testnet.NewNetns(t, "host"), testnet.NewNetns(t, "wire")
 			host.NIC("ens1", wire)
 			host.NIC("ens2", wire)
-			host.Batch(nil, "addr add 10.0.0.5/24 dev ens1", "addr add 10.0.0.6/24 dev ens1", "addr add fd00::5/64 dev ens1", "addr add 10.1.0.5/24 dev ens2")
-			wire.Batch(nil, "addr add 10.0.0.1/24 dev ens1-sw", "addr add fd00::1/64 dev ens1-sw", "addr add 10.1.0.1/24 dev ens2-sw")
+			host.Batch(nil, "addr add 10.0.0.5/24 dev ens1", "addr add 10.0.0.6/24 dev ens1", "addr add fd00::5/64 dev ens1 nodad", "addr add 10.1.0.5/24 dev ens2")
+			wire.Batch(nil, "addr add 10.0.0.1/24 dev ens1-sw", "addr add fd00::1/64 dev ens1-sw nodad", "addr add 10.1.0.1/24 dev ens2-sw")
 			h := &Host{Netns: host.Netns, Sys: t.TempDir(), Proc: t.TempDir()}
 			c.use(t, h, host, wire)
 			l := linkNamed(t, host, "ens1")
-			err := h.Guard(l, nil)
+			err := h.Guard(viewOf(t, host, l), nil)
 			if c.reason == "" {
 				if err != nil {
 					t.Error(err)
@@ -167,7 +167,7 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 			if failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), `"allow": ["uplink"]`) {
 				t.Errorf("error %v, want %q", err, c.reason)
 			}
-			if err := h.Guard(l, []string{netconf.AllowUplink}); err != nil {
+			if err := h.Guard(viewOf(t, host, l), []string{netconf.AllowUplink}); err != nil {
 				t.Errorf("with its override: %v", err)
 			}
 		})
@@ -186,7 +186,7 @@ func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 	}
 	before := host.State()
 	for _, allow := range [][]string{nil, netconf.Overrides} {
-		err := h.Guard(l, allow)
+		err := h.Guard(viewOf(t, host, l), allow)
 		if failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), "netns-local") {
 			t.Errorf("error %v", err)
 		}
@@ -194,7 +194,7 @@ func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 	if l, err = host.ByName("a0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Guard(l, nil); err != nil {
+	if err := h.Guard(viewOf(t, host, l), nil); err != nil {
 		t.Error(err)
 	}
 	if d := testnet.Diff(before, host.State()); d != "" {

@@ -137,14 +137,15 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
 	host := loan.Host(tx.Node)
 	// Read again under the lock: another loan may have come and gone.
-	l, err := host.Netns.ByIndex(chosen.Index)
+	v, err := host.Netns.View(chosen.Index)
 	if err != nil {
 		return fmt.Errorf("the NIC left while it was chosen: %w", err)
 	}
+	l := v.Link
 	if l.Name != chosen.Name {
 		return failure.New(failure.TryAgain, "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
 	}
-	if err := host.Guard(l, p.Conf.Allow); err != nil {
+	if err := host.Guard(v, p.Conf.Allow); err != nil {
 		return err
 	}
 	if err := tx.NameFree(l.AltNames...); err != nil {
@@ -153,18 +154,18 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 	tx.Parent = l
 	lent.Name, lent.Identity = l.Name, l.Identity()
 	if below := nic.LiesOn(l); below != 0 {
-		on, err := host.Netns.ByIndex(below)
-		if err != nil {
-			return err
+		on := v.ByIndex(below)
+		if on == nil {
+			return failure.New(failure.TryAgain, "the link with index %d, which the NIC %s lies on, left while it was chosen", below, l.Name)
 		}
 		lent.LiesOn = on.Name
 	}
 	if lent.Above, err = above(tx, l.Index); err != nil {
 		return err
 	}
-	lent.Snapshot, err = host.Netns.Snapshot(l)
+	lent.Snapshot, err = host.Netns.Snapshot(v)
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
-		lent.Snapshot.Programs, err = host.Netns.Programs(l.Index)
+		lent.Snapshot.Programs, err = host.Netns.Programs(l)
 	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowVFs) {
 		lent.Snapshot.Functions, err = host.Netns.Functions(l.Index)

@@ -11,8 +11,8 @@ import (
 // detachPrograms detaches all BPF programs from a returned NIC, except the
 // host's own. A program survives the NIC's move, and would drop or watch the
 // next pod's packets. missing are the host's programs that are gone.
-func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, index int) (missing []link.Program, err error) {
-	there, err := home.Programs(index)
+func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, l *link.Link) (missing []link.Program, err error) {
+	there, err := home.Programs(l)
 	if err != nil {
 		return nil, err
 	}
@@ -22,5 +22,5 @@ func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, inde
 		n.LogOf(r).Info("detaching BPF program of the pod", "program", p.String())
 	}
 	missing = slices.DeleteFunc(slices.Clone(was), func(p link.Program) bool { return slices.ContainsFunc(there, p.Same) })
-	return missing, home.Detach(index, foreign)
+	return missing, home.Detach(l.Index, foreign)
 }

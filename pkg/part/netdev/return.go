@@ -119,7 +119,7 @@ func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.N
 	if from.SetDown(l.Index) == nil {
 		releasing.Silent()
 	}
-	err := from.MoveAs(l.Index, home, s.Name, s.Alias)
+	err := from.MoveAs(l, home, s.Name, s.Alias)
 	if errors.Is(err, unix.EEXIST) {
 		// Another link of the pod has the name. Prefer a brief wrong name on
 		// the host over leaving the NIC in the pod.
@@ -219,10 +219,12 @@ const (
 	restorePause = 20 * time.Millisecond
 )
 
-// restore restores the state of the snapshot of a NIC that is on the host.
+// restore restores the state of the snapshot of a NIC that is on the host. l has just
+// been read, and is read again after a change of it.
 func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
+	changed := l.Name != s.Name || !slices.Equal(l.AltNames, s.AltNames)
 	// Altnames come first: a pod can add any number, and they slow down other
 	// programs of the host until they are removed.
 	if err := home.KeepAltNames(l, s.AltNames); err != nil {
@@ -232,27 +234,35 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		return err
 	}
 	// The pod can put links on the NIC until the NIC has left its netns.
-	if releasing.Pod != nil {
-		deleteStacked(n, r, releasing.Pod, home, l.Index)
+	if releasing.Pod != nil && deleteStacked(n, r, releasing.Pod, home, l.Index) {
+		changed = true
+	}
+	if changed {
+		var err error
+		if l, err = home.ByIndex(l.Index); err != nil {
+			return err
+		}
 	}
 	// While the NIC is down: the pod's programs must not see packets of others.
-	missing, err := detachPrograms(n, r, home, l.Index)
+	missing, err := detachPrograms(n, r, home, l)
 	if err != nil {
 		return failure.Wrap(err, failure.NotHome, "%s is home, but not as it was", s.Name)
 	}
-	lost, err := home.Restore(l.Index, s)
+	lost, err := home.Restore(l, s)
 	// A setting that is lost now is lost for good, because the record is
 	// removed: a temporary error (no memory, something busy) must not be
 	// enough.
 	for try := 1; try < restoreTries && len(lost) > 0 && err == nil; try++ {
 		_ = wait.For(ctx, restorePause)
-		lost, err = home.Restore(l.Index, s)
+		if l, err = home.ByIndex(l.Index); err == nil {
+			lost, err = home.Restore(l, s)
+		}
 	}
-	var changed []link.Changed
+	var left []link.Changed
 	if err == nil { // otherwise another may have the name, and the next try comes here
-		changed = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
+		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 	}
-	loan.Report(n, r, lost, changed, missing)
+	loan.Report(n, r, lost, left, missing)
 	return failure.Wrap(err, failure.NotHome, "%s is home, but not as it was", s.Name)
 }
 

@@ -35,12 +35,13 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 // with the pod's processes.
 //
 // A link that cannot be deleted is logged. The NIC is returned anyway.
-func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) {
+// deleteStacked reports whether there was a link to delete.
+func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) bool {
 	switch {
 	case r.Loan.PodIndex == 0 || r.Loan.Above == nil:
-		return // the pod never had the NIC, or it is unknown which links were there before
+		return false // the pod never had the NIC, or it is unknown which links were there before
 	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
-		return // another pod's: its netns has the inode number of ours
+		return false // another pod's: its netns has the inode number of ours
 	}
 	links, err := pod.Stacked(index, at)
 	links = slices.DeleteFunc(links, func(l *link.Link) bool { return slices.Contains(r.Loan.Above, l.Index) })
@@ -50,7 +51,8 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, in
 			return slices.ContainsFunc(others, func(o *ledger.Record) bool { return macvlan.Is(l, o) || o.Loan != nil && o.Loan.PodIndex == l.Index })
 		})
 	}
-	if len(links) > 0 {
+	found := len(links) > 0
+	if found {
 		n.LogOf(r).Info("deleting links that the pod put on the NIC", "links", len(links), "first", links[0].Name)
 	}
 	if len(links) > fewLinks && err == nil {
@@ -64,4 +66,5 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, in
 	if len(links) > 0 || err != nil {
 		n.LogOf(r).Warn("links that the pod put on the NIC are left", "links", len(links), "err", err)
 	}
+	return found
 }

@@ -195,11 +195,11 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allo
 // a guardrail protects.
 func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []string) error {
 	if b.netdev == nil {
-		l, err := tx.Node.Netns.ByIndex(p.Netdev)
+		v, err := tx.Node.Netns.View(p.Netdev)
 		if err != nil {
 			return err
 		}
-		return loan.Host(tx.Node).Guard(l, allow)
+		return loan.Host(tx.Node).Guard(v, allow)
 	}
 	return nic.GuardSharedRDMA(d.Name, tx.IfName, p.NetdevName, allow)
 }
