@@ -39,18 +39,18 @@ func (c Changed) String() string {
 // and set.
 type device struct {
 	*Netns
-	index  int
-	dir    int     // its directory in sysfs, -1 if it cannot be opened
-	ioctl  ethtool // its socket is -1 if it cannot be opened
-	family map[string]uint16
+	index int
+	up    bool
+	dir   int     // its directory in sysfs, -1 if it cannot be opened
+	ioctl ethtool // its socket is -1 if it cannot be opened
 }
 
 // openDevice opens those of these that the machine has. Close it when done.
-func (n *Netns) openDevice(index int, name string) (*device, error) {
+func (n *Netns) openDevice(index int, name string, up bool) (*device, error) {
 	if !oneElement(name) {
 		return nil, fmt.Errorf("%q is not the name of an interface", name)
 	}
-	d := &device{Netns: n, index: index, dir: -1, ioctl: ethtool{socket: -1, name: name}, family: map[string]uint16{}}
+	d := &device{Netns: n, index: index, up: up, dir: -1, ioctl: ethtool{socket: -1, name: name}}
 	err := n.Do(func() error {
 		if mount, err := MountSysfs(0); err == nil {
 			d.dir, _ = unix.Openat(mount, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -76,10 +76,10 @@ func (d *device) close() {
 	}
 }
 
-// Device reads the link's settings. It leaves out unreadable ones: a driver
-// that does not report them must not prevent a loan.
-func (n *Netns) Device(index int, name string) (*Device, error) {
-	d, err := n.openDevice(index, name)
+// Device reads the settings of l. It leaves out unreadable ones: a driver that does
+// not report them must not prevent a loan.
+func (n *Netns) Device(l *Link) (*Device, error) {
+	d, err := n.openDevice(l.Index, l.Name, l.IsUp())
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +105,11 @@ const mostKept = 4096
 
 // adjustDevice sets the settings that differ from s, once. It is cheapest while
 // the link is down.
-func (n *Netns) adjustDevice(index int, name string, s *Device) {
+func (n *Netns) adjustDevice(index int, name string, up bool, s *Device) {
 	if s == nil {
 		return
 	}
-	if d, err := n.openDevice(index, name); err == nil {
+	if d, err := n.openDevice(index, name, up); err == nil {
 		d.adjust(s)
 		d.close()
 	}
@@ -122,7 +122,7 @@ func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
 	if s == nil {
 		return nil // the snapshot is of an older version
 	}
-	d, err := n.openDevice(index, name)
+	d, err := n.openDevice(index, name, true)
 	if err != nil {
 		return []Changed{{"settings of the device", err}}
 	}

@@ -45,7 +45,7 @@ func TestOnlyTheKernelCanSendToTheSocketsOfANetns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Device(l.Index, l.Name); err != nil { // opens generic netlink
+	if _, err := n.Device(l); err != nil { // opens generic netlink
 		t.Fatal(err)
 	}
 	for _, family := range []int{unix.NETLINK_ROUTE, unix.NETLINK_GENERIC} {

@@ -20,7 +20,7 @@ func (n *Netns) openGeneric() error {
 	if err != nil {
 		return err
 	}
-	n.socket[unix.NETLINK_GENERIC] = s
+	n.socket[unix.NETLINK_GENERIC], n.family = s, map[string]uint16{}
 	return nil
 }
 
@@ -30,13 +30,12 @@ var errNoFamily = errors.New("no such generic netlink family")
 // ask sends one request to a generic netlink family, and returns the payloads
 // of the answers behind their struct genlmsghdr.
 func (d *device) ask(family string, command uint8, flags int, attrs nlattr.Attrs) ([]nlattr.Attrs, error) {
-	id, ok := d.family[family]
-	if !ok {
-		id = d.familyID(family)
-		d.family[family] = id
-	}
+	id := d.family[family]
 	if id == 0 {
-		return nil, errNoFamily
+		if id = d.familyID(family); id == 0 {
+			return nil, errNoFamily
+		}
+		d.family[family] = id
 	}
 	return d.askFamily(id, command, flags, attrs)
 }

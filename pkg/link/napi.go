@@ -40,8 +40,11 @@ type napi struct {
 }
 
 // readNAPI returns the NAPI instances of the link, by their IDs: none while it
-// is down.
+// is down (netdev_nl_napi_dump_one).
 func (d *device) readNAPI() []napi {
+	if !d.up {
+		return nil
+	}
 	index := binary.NativeEndian.AppendUint32(nil, uint32(d.index))
 	answers, err := d.ask(netdevFamily, netdevNAPIGet, unix.NLM_F_DUMP, nlattr.Attrs{{Type: napiIfindex, Value: index}})
 	if err != nil {

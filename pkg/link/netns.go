@@ -56,8 +56,9 @@ type Netns struct {
 	fd     int
 	handle *netlink.Handle
 	socket map[int]*nl.SocketHandle
-	buffer []byte       // for receive
-	told   map[int]bool // indexes that Unread was called with
+	family map[string]uint16 // the generic netlink families in use, by name
+	buffer []byte            // for receive
+	told   map[int]bool      // indexes that Unread was called with
 }
 
 // self is the namespace of the calling thread. It is not

@@ -46,7 +46,7 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	missing, err := n.restoreMaster(l, s)
 	errs = append(errs, err)
 	lost = append(lost, missing, n.SetSysctls(name, s.Sysctls))
-	n.adjustDevice(index, name, s.Device)
+	n.adjustDevice(index, name, l.IsUp(), s.Device)
 	if s.Up != l.IsUp() {
 		set := n.SetUp
 		if !s.Up {

@@ -117,7 +117,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	if s.Sysctls, err = n.Sysctls(l.Name); err != nil {
 		return nil, err
 	}
-	s.Device, err = n.Device(l.Index, l.Name)
+	s.Device, err = n.Device(l)
 	return s, err
 }
 
