@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -198,36 +199,46 @@ type Macvlan struct {
 }
 
 // macvlanModes are the names of the modes (ip-link(8), macvlan).
-var macvlanModes = map[string]netlink.MacvlanMode{
-	"bridge":   netlink.MACVLAN_MODE_BRIDGE,
-	"private":  netlink.MACVLAN_MODE_PRIVATE,
-	"vepa":     netlink.MACVLAN_MODE_VEPA,
-	"passthru": netlink.MACVLAN_MODE_PASSTHRU,
+var macvlanModes = map[string]uint32{
+	"bridge":   nl.MACVLAN_MODE_BRIDGE,
+	"private":  nl.MACVLAN_MODE_PRIVATE,
+	"vepa":     nl.MACVLAN_MODE_VEPA,
+	"passthru": nl.MACVLAN_MODE_PASSTHRU,
 }
 
 // modeOf returns the name of a macvlan mode by its number in rtnetlink.
 func modeOf(mode int) string {
-	switch mode {
-	case nl.MACVLAN_MODE_PRIVATE:
-		return "private"
-	case nl.MACVLAN_MODE_VEPA:
-		return "vepa"
-	case nl.MACVLAN_MODE_BRIDGE:
-		return "bridge"
-	case nl.MACVLAN_MODE_PASSTHRU:
-		return "passthru"
+	for name, number := range macvlanModes {
+		if int(number) == mode {
+			return name
+		}
 	}
 	return "source" // the only other one in the kernel
 }
 
 // CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
-// never visible in n. It is down, and has no address.
+// never visible in n. It is down, and has no address. The error wraps ENODEV if there
+// is no master with that index.
 func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = m.Name
-	attrs.ParentIndex = m.Master
-	attrs.MTU = m.MTU
-	attrs.HardwareAddr = m.MAC
-	attrs.Namespace = netlink.NsFd(target.fd)
-	return n.handle.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanModes[m.Mode], BCQueueLen: m.BCQueueLen})
+	data := nlattr.Attrs{{Type: nl.IFLA_MACVLAN_MODE, Value: nl.Uint32Attr(macvlanModes[m.Mode])}}
+	if m.BCQueueLen > 0 {
+		data = append(data, nlattr.Attr{Type: nl.IFLA_MACVLAN_BC_QUEUE_LEN, Value: nl.Uint32Attr(m.BCQueueLen)})
+	}
+	info := nlattr.Attrs{
+		{Type: unix.IFLA_INFO_KIND, Value: nl.ZeroTerminated("macvlan")},
+		{Type: unix.IFLA_INFO_DATA, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, data)},
+	}
+	attrs := nlattr.Attrs{
+		{Type: unix.IFLA_LINK, Value: nl.Uint32Attr(uint32(m.Master))},
+		{Type: unix.IFLA_IFNAME, Value: nl.ZeroTerminated(m.Name)},
+		{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(target.fd))},
+		{Type: unix.IFLA_LINKINFO, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, info)},
+	}
+	if m.MTU > 0 {
+		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_MTU, Value: nl.Uint32Attr(uint32(m.MTU))})
+	}
+	if len(m.MAC) > 0 {
+		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: m.MAC})
+	}
+	return n.replay(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs)
 }

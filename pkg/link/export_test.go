@@ -33,6 +33,3 @@ func PortOf(n *Netns) uint32 {
 	}
 	return pid
 }
-
-// MacvlanModes are the names of the modes.
-var MacvlanModes = macvlanModes

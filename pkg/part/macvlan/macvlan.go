@@ -116,17 +116,13 @@ func defaultParent(ns *link.Netns) (*link.Link, error) {
 
 // Apply makes the macvlan in the pod netns, down and without addresses.
 func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
-	ns := p.where(tx)
-	parent, err := ns.ByName(tx.Record.Child.Master)
-	if err != nil {
-		return err
-	}
+	ns, child := p.where(tx), tx.Record.Child
 	mac, err := p.Conf.HardwareAddr()
 	if err != nil {
 		return err
 	}
 	m := link.Macvlan{
-		Master: parent.Index, Name: tx.IfName, Mode: p.Conf.Mode, MTU: p.Conf.MTU, MAC: mac, BCQueueLen: p.Conf.BCQueueLen,
+		Master: child.MasterIndex, Name: tx.IfName, Mode: p.Conf.Mode, MTU: p.Conf.MTU, MAC: mac, BCQueueLen: p.Conf.BCQueueLen,
 	}
 	err = ns.CreateMacvlan(tx.Pod, m)
 	if errors.Is(err, unix.EEXIST) && tx.NameFree(tx.IfName) == nil {
@@ -135,12 +131,12 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		err = createRenamed(tx, ns, m)
 	}
 	if err != nil {
-		return p.refused(ns, parent, err)
+		return p.refused(ns, child, err)
 	}
 	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
 		return err
 	}
-	tx.Record.MAC, tx.Record.Child.PodIndex = tx.Link.MAC.String(), tx.Link.Index
+	tx.Record.MAC, child.PodIndex = tx.Link.MAC.String(), tx.Link.Index
 	return tx.Step("mtu")
 }
 
@@ -166,10 +162,13 @@ func tempName(r *ledger.Record) string {
 }
 
 // refused returns the error for a macvlan that the kernel did not make.
-func (p Part) refused(ns *link.Netns, parent *link.Link, err error) error {
-	what := fmt.Sprintf("the kernel makes no macvlan on %s", parent.Name)
+func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
+	what := fmt.Sprintf("the kernel makes no macvlan on %s", child.Master)
 	switch {
-	case errors.Is(err, unix.EBUSY) && hasKind(ns, parent, "ipvlan", "ipvtap"):
+	case errors.Is(err, unix.ENODEV):
+		return failure.WithCure(failure.Wrap(err, failure.TryAgain, "the master %s (index %d) left netns %s while the macvlan was made", child.Master, child.MasterIndex, ns.Path),
+			`see "ip link"`)
+	case errors.Is(err, unix.EBUSY) && hasKind(ns, child.MasterIndex, "ipvlan", "ipvtap"):
 		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC carries one kind or the other", what),
 			"end the pods that use ipvlan on it, or use another master")
 	case errors.Is(err, unix.EBUSY):
@@ -183,10 +182,10 @@ func (p Part) refused(ns *link.Netns, parent *link.Link, err error) error {
 	return failure.WithCure(failure.Wrap(err, failure.Kernel, "%s", what), "see the kernel log")
 }
 
-func hasKind(ns *link.Netns, parent *link.Link, kinds ...string) bool {
+func hasKind(ns *link.Netns, master int, kinds ...string) bool {
 	links, err := ns.Links()
 	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool {
-		return l.Lower == parent.Index && !l.LowerAway && slices.Contains(kinds, l.Kind)
+		return l.Lower == master && !l.LowerAway && slices.Contains(kinds, l.Kind)
 	})
 }
 
