@@ -24,8 +24,8 @@ type Tx struct {
 	// the part that makes the interface sets it. It is nil if no netdev is
 	// involved.
 	Parent *link.Link
-	// Link is the interface in the pod. Apply of the part that makes it sets
-	// it. It is nil if a userspace driver holds the NIC.
+	// Link is the interface in the pod, with its MAC and MTU there. Apply of the
+	// part that makes it sets it. It is nil if a userspace driver holds the NIC.
 	Link *link.Link
 	// Layer3 is the interface's configuration beside its name.
 	Layer3 Layer3

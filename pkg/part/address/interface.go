@@ -29,7 +29,8 @@ type Interface struct{ attachment.Base }
 // Name implements [attachment.Part].
 func (Interface) Name() string { return "interface" }
 
-// Apply configures tx.Link. A NIC that a userspace driver holds has none.
+// Apply configures tx.Link, and notes it in the record. A NIC that a userspace
+// driver holds has none.
 func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Link == nil {
 		return nil
@@ -49,7 +50,8 @@ func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 			return err
 		}
 	}
-	return note(tx, index)
+	tx.Record.MAC, tx.Record.MTU = tx.Link.MAC.String(), tx.Link.MTU
+	return nil
 }
 
 // setSysctls comes before up, when arp_notify and ndisc_notify tell the neighbors
@@ -116,16 +118,6 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	defer cancel()
 	return failure.WithCure(failure.Wrap(tx.Pod.AwaitDAD(ctx, index), failure.Kernel, "interface %s", tx.IfName),
 		"find the other holder of the address, or exclude it from the range")
-}
-
-// note writes the interface's final state to the record.
-func note(tx *attachment.Tx, index int) error {
-	l, err := tx.Pod.ByIndex(index)
-	if err != nil {
-		return err
-	}
-	tx.Record.MAC, tx.Record.MTU = l.MAC.String(), l.MTU
-	return nil
 }
 
 // routeOf returns the kernel's form of a result's route. A route without a

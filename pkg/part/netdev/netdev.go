@@ -235,6 +235,10 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 			return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s does not take MTU %d", lent.Name, p.Conf.MTU),
 				fmt.Sprintf("see `ip -d link show %s` for its limits (maxmtu)", lent.Name))
 		}
+		// Some drivers set less (ipoib_change_mtu).
+		if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err != nil {
+			return err
+		}
 	}
 	if !p.Conf.UseInterfaceNetwork {
 		return nil
