@@ -14,7 +14,7 @@ import (
 // kernel makes the netdev again in the namespace of the RDMA device. Addresses
 // are freed when the link is silent.
 var ReleaseOrder = attachment.ReleaseOrder{
-	Interface: []attachment.Part{rdmadev.Any{}, netdev.Part{}, macvlan.Part{}},
+	Interface: []attachment.Part{rdmadev.Any{}, &netdev.Part{}, macvlan.Part{}},
 	Addresses: &address.Ask{},
 	Files:     []attachment.Part{devinfo.Part{}},
 }

@@ -23,18 +23,20 @@ import (
 type Part struct {
 	attachment.Base
 	Conf *netconf.HostDevice
+
+	chosen *nic.NIC // the NIC that Holder selected and that nobody has, for Claim
 }
 
 // Name implements [attachment.Part].
-func (Part) Name() string { return "netdev" }
+func (*Part) Name() string { return "netdev" }
 
 // Recorded implements [attachment.Part].
-func (Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
+func (*Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
 
 // selector returns the configuration's selector on this host. An injected ID
 // that is no device of the host (a device plugin's own numbers) is ignored if
 // there is another selector.
-func (p Part) selector(h *nic.Host) (nic.Selector, error) {
+func (p *Part) selector(h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
 	s := nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
 	for _, id := range c.IDs() {
@@ -61,15 +63,20 @@ func (p Part) selector(h *nic.Host) (nic.Selector, error) {
 
 // Holder returns the record of the attachment that has the NIC. If the holder's
 // netns is gone the NIC is on the host, under any name, or on its way.
-func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
+func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	host := loan.Host(tx.Node)
+	p.chosen = nil
 	s, err := p.selector(host)
 	if err != nil {
 		return nil, nil //nolint:nilerr // Claim says so
 	}
 	switch found, err := host.Select(s); {
 	case err == nil:
-		return tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
+		holder, err := tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
+		if holder == nil && err == nil {
+			p.chosen = found
+		}
+		return holder, err
 	case errors.Is(err, nic.ErrNotFound):
 		holder, _ := loan.HolderOf(tx.Node, s) // Claim reports unreadable records, beside what is not found
 		return holder, nil
@@ -78,16 +85,19 @@ func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 }
 
 // Claim chooses the NIC, makes sure that no other attachment has it and that
-// the host can spare it, and records its state.
-func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
+// the host can spare it, and records its state. It uses the NIC that Holder
+// selected, because the NIC is read again under its lock.
+func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n, host := tx.Node, loan.Host(tx.Node)
 	s, err := p.selector(host)
 	if err != nil {
 		return err
 	}
-	found, err := host.Select(s)
-	if err != nil {
-		return notFound(n, s, err)
+	found := p.chosen
+	if found == nil {
+		if found, err = host.Select(s); err != nil {
+			return notFound(n, s, err)
+		}
 	}
 	if err := host.Permit(found, n.File, p.Conf.Allow); err != nil {
 		return err
@@ -134,7 +144,7 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 }
 
 // snapshot records the state of the NIC.
-func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
+func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
 	host := loan.Host(tx.Node)
 	// Read again under the lock: another loan may have come and gone.
 	v, err := host.Netns.View(chosen.Index)
@@ -144,6 +154,9 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 	l := v.Link
 	if l.Name != chosen.Name {
 		return failure.New(failure.TryAgain, "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
+	}
+	if (&nic.NIC{Link: l}).Key(tx.Node.Netns.ID) != lent.NIC {
+		return failure.New(failure.TryAgain, "another NIC has taken the name %s while it was chosen", l.Name)
 	}
 	if err := host.Guard(v, p.Conf.Allow); err != nil {
 		return err
@@ -176,7 +189,7 @@ func (p Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) 
 // Confirm is the guardrail "children" for links of pods: a macvlan or VLAN in
 // another netns is not visible on the host, but the ledger has it. A macvlan's
 // ADD writes its record, and then looks for ours.
-func (p Part) Confirm(tx *attachment.Tx) error {
+func (p *Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	if lent.Driver != "" || slices.Contains(p.Conf.Allow, netconf.AllowChildren) {
 		return nil
@@ -204,7 +217,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 // Apply moves the NIC into the pod netns under its name there, and configures
 // what must be right before it is up. The alias keeps the host's name, as with
 // upstream's plugin, so that either can end the other's attachments.
-func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
+func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	if lent.Driver != "" {
 		return nil
@@ -266,7 +279,7 @@ func carry(tx *attachment.Tx) error {
 }
 
 // Check fails unless the interface is the NIC that was lent.
-func (Part) Check(_ context.Context, c *attachment.Checking) error {
+func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 	r := c.Record
 	if r != nil && r.Loan != nil && r.Loan.Driver != "" {
 		c.Link = nil // a userspace driver holds the NIC: there is no netdev
@@ -283,7 +296,7 @@ func (Part) Check(_ context.Context, c *attachment.Checking) error {
 
 // Available returns the reason why the configured NIC is neither on this host
 // nor lent. It returns nil if the runtime names the NIC with each pod.
-func (p Part) Available(n *attachment.Node) error {
+func (p *Part) Available(n *attachment.Node) error {
 	host := loan.Host(n)
 	s, err := p.selector(host)
 	if err != nil {

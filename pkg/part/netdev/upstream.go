@@ -23,7 +23,7 @@ import (
 // The pod chooses the names and aliases of its links. So the host takes back
 // only a NIC with a device, which the configuration selects and the node file
 // permits.
-func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
+func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
 		return p.takeOverReturned(ctx, u)
 	}
@@ -81,7 +81,7 @@ const returnedWait = 2 * time.Second
 // takeOverReturned renames the NIC that the configuration selects to its own
 // name, if it is on the host under the name that the kernel left it. It stays
 // down, because its earlier state is unknown.
-func (p Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
+func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
 	n, host := u.Node, loan.Host(u.Node)
 	s, err := p.selector(host)
 	if err != nil {
