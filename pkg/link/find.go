@@ -220,19 +220,23 @@ var noHandles atomic.Bool
 // leadsTo reports whether path is the namespace id, as far as the kernel can
 // answer without entering the namespace (Linux 6.18). False means unknown. Each
 // ADD checks this for the netns of each attachment on the node: entering it, to
-// read the cookie, takes eight times as long.
+// read the cookie, takes twenty times as long.
+//
+// Like an open with O_PATH, name_to_handle_at(2) sends no request for the file to
+// the server of its file system, and no other file system has handles of this type.
 func leadsTo(path string, id NetnsID) bool {
 	if path == "" || id.Cookie == 0 || noHandles.Load() {
 		return false
 	}
-	file, err := namespaceFile(path, id)
-	if err != nil {
-		return false
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		// It may be another file system that has none.
+		if file, err := namespaceFile(path, id); err == nil {
+			_ = unix.Close(file)
+			noHandles.Store(true)
+		}
 	}
-	defer unix.Close(file)
-	handle, _, err := unix.NameToHandleAt(file, "", unix.AT_EMPTY_PATH)
 	if err != nil {
-		noHandles.Store(errors.Is(err, unix.EOPNOTSUPP))
 		return false
 	}
 	return handle.Type() == nsHandleType && bytes.Equal(handle.Bytes(), nsHandle(id))

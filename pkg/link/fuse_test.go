@@ -140,10 +140,17 @@ func TestScanAsksNoFileSystemOfAPod(t *testing.T) {
 	id := link.NetnsID{Inode: 4026999999}
 	f := newFUSE(t, id.Inode)
 	f.silent.Store(true)
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.held)
 	for name, look := range map[string]func() (*link.Netns, error){
 		"a scan": func() (*link.Netns, error) { return link.Scan(id) },
 		"the path that a record has": func() (*link.Netns, error) {
-			return link.FindNetns(id, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.held))
+			return link.FindNetns(id, path)
+		},
+		"whether a namespace exists": func() (*link.Netns, error) {
+			if link.NetnsExists(link.NetnsID{Inode: id.Inode, Cookie: 4711}, path) {
+				return nil, errors.New("the file passes for a namespace")
+			}
+			return nil, nil
 		},
 	} {
 		done := make(chan error, 1)
