@@ -202,15 +202,11 @@ func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from
 		if err != nil || device == nil {
 			return err
 		}
-		mode, err := source.Mode()
-		if err != nil {
-			return err
-		}
-		if mode == rdma.Shared {
+		arrived, err := source.Move(ctx, *device, target)
+		if errors.Is(err, rdma.ErrShared) {
 			moved = true
 			return RestoreName(ctx, n, target, home, device, d.Name)
 		}
-		arrived, err := source.Move(ctx, *device, target)
 		var changed *rdma.UverbsChanged
 		if errors.As(err, &changed) {
 			n.Log.Warn("an RDMA device came home with another uverbs number", "device", d.Name, "err", err)
