@@ -47,19 +47,13 @@ exclusive: an RDMA device is in one network namespace, and can be used only
 there. host-device lends it together with its NIC. Pods that share a NIC by
 macvlan have no RDMA in this mode.
 
-With an argument, set the mode: at boot, in /etc/modprobe.d/rail-cni-rdma.conf,
+With an argument, set the mode: at boot, in ` + rdma.BootFile + `,
 and at once. The kernel changes the mode only while it has no network namespace
 but its first: on a node with pods a reboot does it. An initramfs that loads the
 RDMA core has a copy of the file, and must be made again.
 
 The exit code is 1 if a part could not be done. The other parts stay done, and
-stdout names them.` + rdma.BootFile + `,
-and at once. The kernel changes it at once only while there is no network
-namespace but its first: on a node with pods, the reboot does it. An initramfs
-that loads the RDMA core has a copy of the file, and is to be made anew.
-
-The exit code is 1 if a part could not be done; what was done stays done, and
-stdout says what that is.`,
+stdout names them.`,
 		Example: `  railctl rdma mode
   railctl rdma mode exclusive --persist-only && reboot
   railctl rdma mode -o json | jq -r .mode`,
