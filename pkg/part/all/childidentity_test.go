@@ -1,13 +1,16 @@
 package all_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 )
 
 // disguises are changes of a pod to its macvlan net1, so that a DEL finds
@@ -162,4 +165,19 @@ func TestMacvlanThatOutlivesItsPodKeepsItsAddress(t *testing.T) {
 	elsewhere.Delete()
 	b.node.MustRun(b.call("DEL", config))
 	b.untouched(before)
+}
+
+// The pod netns may end while DEL waits for the macvlan that the pod hid. So the error
+// itself, and not the life of the pod, decides that the address stays.
+func TestMacvlanThatThePodHidIsNowhereEvenIfThePodEndsMeanwhile(t *testing.T) {
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
+	within := testnet.NewNetns(t, "within")
+	b.pod.IP("link", "set", "net1", "netns", within.Name, "name", "keep")
+	within.IP("link", "set", "keep", "up")
+	n := b.open()
+	err := macvlan.Part{}.Release(t.Context(), &attachment.Releasing{Node: n, Record: b.records()[0], Pod: b.pod.Netns, Home: n.Netns})
+	if !errors.Is(err, attachment.ErrNowhere) {
+		t.Errorf("its address would be free, and the pod answers for it: %v", err)
+	}
 }
