@@ -28,11 +28,12 @@ vet() {
 	done
 }
 
-# summary prints the outcome of each step, and exits.
+# summary [FLAGS…] prints the outcome of each step, and exits. The flags are those of
+# testreport.
 summary() {
 	echo
 	echo "== summary"
 	printf '%s\n' "${steps[@]}"
-	"$report" -sum "$work/counts" || failed=1
+	"$report" "$@" -sum "$work/counts" || failed=1
 	exit "$failed"
 }

@@ -54,4 +54,4 @@ for dir in $(scripts/modules.sh); do
 done
 # Last, because it takes longest.
 COUNTS=$work/counts step "tests, in the rig" scripts/test-rig.sh
-summary
+summary -no-skips # not only the skips of integration/need

@@ -16,11 +16,12 @@ import (
 func main() {
 	counts := flag.String("counts", "", "add the counts of this run to `FILE`")
 	sum := flag.String("sum", "", "print the sum of all runs in `FILE` and end")
+	noSkips := flag.Bool("no-skips", false, "with -sum: a skipped test is a failure")
 	flag.Parse()
 
 	var err error
 	if *sum != "" {
-		err = printSum(os.Stdout, *sum)
+		err = printSum(os.Stdout, *sum, *noSkips)
 	} else {
 		err = report(os.Stdin, os.Stdout, *counts)
 	}
@@ -244,7 +245,7 @@ func appendCounts(path string, t tally) error {
 	return errors.Join(err, f.Close())
 }
 
-func printSum(out io.Writer, path string) error {
+func printSum(out io.Writer, path string, noSkips bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("no run has left its counts: %w", err)
@@ -271,6 +272,9 @@ func printSum(out io.Writer, path string) error {
 	}
 	if n := len(all.Failed); n > 0 {
 		return fmt.Errorf("%d failed", n)
+	}
+	if noSkips && all.Skipped > 0 {
+		return fmt.Errorf("%d skipped, and every test must run", all.Skipped)
 	}
 	return nil
 }

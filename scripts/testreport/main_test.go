@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -113,7 +114,7 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 			counts := filepath.Join(t.TempDir(), "counts")
 			var out, sum strings.Builder
 			reported := report(strings.NewReader(c.events), &out, counts)
-			summed := printSum(&sum, counts)
+			summed := printSum(&sum, counts, false)
 			for _, want := range c.want {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("output lacks %q:\n%s", want, &out)
@@ -131,5 +132,25 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 				t.Errorf("failed: %v (%v, %v), want %v", failed, reported, summed, c.failed)
 			}
 		})
+	}
+}
+
+func TestSkippedTestIsAFailureWhereEveryTestMustRun(t *testing.T) {
+	const passed = `{"Action":"pass","Package":"p","Test":"TestA"}` + "\n"
+	for events, want := range map[string]bool{
+		passed: true,
+		passed + `{"Action":"skip","Package":"p","Test":"TestB"}` + "\n":                                                                       false,
+		passed + `{"Action":"output","Package":"q","Output":"skipped: etcd is not built\n"}` + "\n" + `{"Action":"pass","Package":"q"}` + "\n": false,
+	} {
+		counts := filepath.Join(t.TempDir(), "counts")
+		if err := report(strings.NewReader(events), io.Discard, counts); err != nil {
+			t.Fatal(err)
+		}
+		if err := printSum(io.Discard, counts, true); (err == nil) != want {
+			t.Errorf("passed: %v (%v), want %v:\n%s", err == nil, err, want, events)
+		}
+		if err := printSum(io.Discard, counts, false); err != nil {
+			t.Error(err)
+		}
 	}
 }
