@@ -10,6 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 )
 
@@ -179,5 +180,21 @@ func TestMacvlanThatThePodHidIsNowhereEvenIfThePodEndsMeanwhile(t *testing.T) {
 	err := macvlan.Part{}.Release(t.Context(), &attachment.Releasing{Node: n, Record: b.records()[0], Pod: b.pod.Netns, Home: n.Netns})
 	if !errors.Is(err, attachment.ErrNowhere) {
 		t.Errorf("its address would be free, and the pod answers for it: %v", err)
+	}
+}
+
+// If the parent cannot be asked, the macvlan of a dead pod may still answer.
+func TestMacvlanOfADeadPodIsNowhereIfItsParentCannotBeAsked(t *testing.T) {
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
+	n := b.open()
+	home, err := link.OpenNetns(n.Netns.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home.Close()
+	err = macvlan.Part{}.Release(t.Context(), &attachment.Releasing{Node: n, Record: b.records()[0], Home: home})
+	if !errors.Is(err, attachment.ErrNowhere) {
+		t.Errorf("its address would be free: %v", err)
 	}
 }

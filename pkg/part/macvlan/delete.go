@@ -3,6 +3,7 @@ package macvlan
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -34,6 +35,9 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 			}
 		}
 		hidden, err := hidden(releasing)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the address stays
+		}
 		return !hidden, err
 	})
 	switch ended := wait.Ended(waiting, err); {
