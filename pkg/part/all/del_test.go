@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // del is one change of the environment between ADD and DEL.
@@ -327,9 +329,22 @@ func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 	b.node.NIC("ens13np0", b.wire)
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
 	b.node.MustRun(b.call("ADD", config))
+	parent, err := b.node.ByName(nicName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := b.records()[0].MAC
 	b.pod.Delete()
 	if len(b.held()) == 0 {
 		t.Fatal("no address is held")
+	}
+	// The kernel deletes the links of a dead netns a moment later.
+	err = wait.Until(t.Context(), 10*time.Millisecond, func() (bool, error) {
+		hears, err := b.node.HearsFor(parent.Index, mac)
+		return !hears, err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	// The next ADD, of another pod and another plugin, sweeps.
 	other := testnet.NewNetns(t, "pod2")
