@@ -65,7 +65,7 @@ export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and of the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build image chart peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig crash e2e lint bench fuzz clean
+.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig crash e2e lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -82,6 +82,9 @@ image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layo
 
 chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart
 	@'$(TOOLS)/helm' package deployments/helm/rail-cni --app-version '$(VERSION)' --destination '$(BIN)/chart'
+
+release: image chart ## the image, its SBOM, the chart and their checksums, of one VERSION, in bin/release
+	@scripts/release.sh '$(VERSION)'
 
 peers: ## other projects' plugins for tests and bench, in bin/peers
 	@mkdir -p '$(PEERS)/kubernetes'
