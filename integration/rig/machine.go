@@ -78,7 +78,7 @@ func (m *Machine) args() []string {
 	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
 		// One program for each connection: a socket that QEMU connects itself
 		// is one connection for good.
-		args = append(args, "-netdev", fmt.Sprintf("user,id=reach,restrict=on,guestfwd=tcp:%s-cmd:busybox nc %s %s", wire.Reached, host, port),
+		args = append(args, "-netdev", fmt.Sprintf("user,id=reach,restrict=on,ipv6=off,guestfwd=tcp:%s-cmd:busybox nc %s %s", wire.Reached, host, port),
 			"-device", "virtio-net-pci,netdev=reach,addr=4,romfile=")
 	}
 	if m.Disk != "" {

@@ -155,6 +155,7 @@ func diskNode(t *testing.T) *node {
 	}
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.Batch(nil, "link set eth0 up", "address add "+wire.Address+" dev eth0")
+	n.carrier("eth0")
 	n.state = "/disk/state"
 	n.furnish(rails)
 	return n
@@ -221,8 +222,8 @@ func lendUntilThePowerFails(t *testing.T) {
 }
 
 // findAfterTheReset runs on the node after the reset: its NICs are as its
-// drivers and its administrator make them, and the ledger still says that they
-// are lent.
+// drivers and its administrator make them, and they are still lent in the
+// ledger.
 func findAfterTheReset(t *testing.T) {
 	n := diskNode(t)
 	before, devices := n.State(), n.allRDMA()
