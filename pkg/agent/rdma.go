@@ -193,7 +193,7 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 	return errors.Join(errs...)
 }
 
-// hostPath is the path that link.CurrentNetns gives the namespace.
+// hostPath is the Path of the namespace that link.CurrentNetns returns.
 const hostPath = "/proc/thread-self/ns/net"
 
 // describe returns a port with the labels of its counters.

@@ -188,7 +188,7 @@ func listenUnix(path string) (net.Listener, error) {
 		_ = os.Remove(path)
 	}
 	// Others could connect between bind(2) and a chmod. So set the socket's own
-	// mode, which bind gives the file (unix_bind_bsd), less the umask.
+	// mode: bind creates the file with it, less the umask (unix_bind_bsd).
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)

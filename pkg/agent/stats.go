@@ -20,8 +20,8 @@ type stats struct {
 	mu       sync.Mutex
 	looks    uint64
 	restored uint64
-	ended    map[string]*took   // by plugin
-	failed   map[failed]float64 // tries
+	ended    map[string]*took       // by plugin
+	failed   map[pluginCode]float64 // tries
 }
 
 type took struct {
@@ -29,7 +29,7 @@ type took struct {
 	sum    float64
 }
 
-type failed struct {
+type pluginCode struct {
 	plugin string
 	code   uint
 }
@@ -60,9 +60,9 @@ func (s *stats) fail(plugin string, code uint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed == nil {
-		s.failed = map[failed]float64{}
+		s.failed = map[pluginCode]float64{}
 	}
-	s.failed[failed{plugin, code}]++
+	s.failed[pluginCode{plugin, code}]++
 }
 
 // collect adds the agent's own metrics.

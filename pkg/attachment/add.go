@@ -83,7 +83,7 @@ func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 				return err
 			}
 			if holder == nil || n.Alive(holder) {
-				break // Claim refuses a living pod's
+				break // Claim refuses a NIC that a living pod holds
 			}
 			if err := n.endOf(ctx, holder, returnWait); err != nil {
 				return err

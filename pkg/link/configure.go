@@ -219,6 +219,9 @@ func modeOf(mode int) string {
 // CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
 // never visible in n. It is down, and has no address. The error wraps ENODEV if there
 // is no master with that index.
+//
+// It does not use netlink.LinkAdd, which looks the new link up by its name in n
+// afterwards: the link is in target, and another one may have the name in n.
 func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
 	data := nlattr.Attrs{{Type: nl.IFLA_MACVLAN_MODE, Value: nl.Uint32Attr(macvlanModes[m.Mode])}}
 	if m.BCQueueLen > 0 {

@@ -145,9 +145,9 @@ func returnedIn(ns *link.Netns, s nic.Selector, u *attachment.Upstream) (*link.L
 	return nil, err
 }
 
-// hasReturned reports whether l has its host's name as the alias, and the name
-// that the kernel gives a NIC whose netns ended: that of the pod, or dev<index>
-// if the host has one of that name.
+// hasReturned reports whether l has its host's name as the alias, and a name as after
+// the end of its netns (default_device_exit_net): that in the pod, or dev<index> if
+// the host has another link of that name.
 func hasReturned(l *link.Link, ifName string) bool {
 	return lentByAlias(l) && l.Alias != l.Name &&
 		(l.Name == ifName || l.Name == fmt.Sprintf("dev%d", l.Index))
