@@ -110,7 +110,7 @@ func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 // endFirst ends an attachment before another gets its name: a record keeps the
 // addresses of one attachment only.
 func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
-	err := n.end(ctx, old, returnWait)
+	err := n.release(ctx, old, returnWait, all)
 	if err == nil {
 		if _, kept := n.Ledger.Get(old.Key); kept == nil {
 			err = failure.WithCure(failure.New(failure.TryAgain, "the IPAM plugin that is to free its addresses is not in CNI_PATH"), "install it again")

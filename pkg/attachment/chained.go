@@ -99,9 +99,7 @@ func (n *Node) delChained(ctx context.Context, c *Call, p *Plan) error {
 	recorded := true
 	switch {
 	case err == nil && !r.HasInterface():
-		if recorded, err = n.endBelieved(ctx, r); !recorded && err != nil {
-			return err
-		}
+		err = n.release(ctx, r, returnWait, all)
 	case err == nil && p.Chained.Recorded(r):
 		err = n.releaseChained(ctx, r, p.Chained)
 	case err == nil, errors.Is(err, ledger.ErrNoRecord):

@@ -45,17 +45,14 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 	return n.delUnrecorded(ctx, c, p)
 }
 
-// delRecorded ends an attachment by its record, and also by its interface if the
-// record is not enough.
+// delRecorded ends an attachment by its record, and also by its interface if another
+// plugin made that.
 func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Record) error {
-	believed, err := n.endBelieved(ctx, r)
-	if believed && r.HasInterface() {
+	err := n.release(ctx, r, returnWait, all)
+	if r.HasInterface() {
 		return err
 	}
-	if !believed && err != nil {
-		return err // the edited record could not be set aside
-	}
-	// Edited, or only a chained part of ours: upstream's plugin made the interface.
+	// Only a chained part is ours: upstream's plugin made the interface.
 	return errors.Join(err, n.delUnrecorded(ctx, c, p))
 }
 
@@ -63,20 +60,6 @@ func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Reco
 // newer version is not corrupt.
 func isCorrupt(err error) bool {
 	return failure.KindOf(err) == failure.BadRecord && !ledger.IsNewer(err)
-}
-
-// endBelieved ends an attachment for its own DEL. If the record was edited, it
-// sets the record aside and returns false: the interface then shows what to
-// end.
-func (n *Node) endBelieved(ctx context.Context, r *ledger.Record) (believed bool, err error) {
-	if err = n.end(ctx, r, returnWait); !errors.Is(err, errEdited) {
-		return true, err
-	}
-	kept, err := n.Ledger.SetAside(r.Key)
-	if err == nil {
-		n.Log.Warn("edited record set aside; going by the interface itself", "kept", kept)
-	}
-	return false, err
 }
 
 // delUnrecorded ends an attachment that has no record. It frees the addresses by the

@@ -15,8 +15,8 @@
 //   - Addresses are freed only when no interface can answer for them.
 //
 // [Node.Del] ends an attachment for the runtime, [Node.End] for a sweep and the agent.
-// Both call end, which checks that the record was not edited, and then release, which
-// releases the parts in their order, frees the addresses and removes the record.
+// Both call release, which releases the parts in their order, frees the addresses and
+// removes the record.
 //
 // A plugin's main is
 //

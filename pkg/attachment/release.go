@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -51,32 +50,9 @@ func (r *Releasing) Silent() {
 // all selects every part of a record.
 func all(Part) bool { return true }
 
-// end ends a recorded attachment: it releases the parts, frees the addresses,
-// and removes the record. The caller holds the attachment's lock.
-func (n *Node) end(ctx context.Context, r *ledger.Record, wait time.Duration) error {
-	if err := n.believe(r); err != nil {
-		return err
-	}
-	return n.release(ctx, r, wait, all)
-}
-
-// errEdited marks a record that can be read, but is not as an ADD wrote it.
-var errEdited = errors.New("the record was edited")
-
-// believe returns an error if the record was edited: if it names another NIC than the
-// one that was lent, or the host as the pod. Nothing of such a record is used, neither
-// its NIC nor the program that it names.
-func (n *Node) believe(r *ledger.Record) error {
-	host := r.Netns.Equal(r.HostNetns.NetnsID) || r.Netns.Equal(n.Netns.ID)
-	if !host && n.Ledger.Proves(r) {
-		return nil
-	}
-	return failure.WithCure(failure.Wrap(errEdited, failure.BadRecord, "the NIC %s was never lent to %s", r.NICName(), r.Holder()),
-		"compare it with `ip link`; a DEL of the attachment keeps it aside and goes by the interface itself")
-}
-
-// release releases the parts of a record that selected accepts, and removes the
-// record. The addresses are freed if their part is among them.
+// release ends a recorded attachment: it releases the parts that selected accepts,
+// frees the addresses if their part is among them, and removes the record. The caller
+// holds the attachment's lock.
 //
 // A missing IPAM plugin delays neither the NIC nor the runtime: the record
 // stays in phase Freeing, and every sweep tries again.

@@ -87,7 +87,7 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	}
 	ctx, cancel := context.WithTimeout(ctx, endWait)
 	defer cancel()
-	return n.end(ctx, r, wait)
+	return n.release(ctx, r, wait, all)
 }
 
 // endOf ends another attachment if its record is still judged. It waits for the
@@ -102,7 +102,7 @@ func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Durat
 	if err != nil || r == nil {
 		return err
 	}
-	return n.end(ctx, r, wait)
+	return n.release(ctx, r, wait, all)
 }
 
 // sameAs reads the record again, and returns nil if it is gone or another ADD wrote it.

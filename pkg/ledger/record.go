@@ -182,8 +182,9 @@ var errNewer = errors.New("written by a newer version of rail-cni")
 // be left unchanged.
 func IsNewer(err error) bool { return errors.Is(err, errNewer) }
 
-// Decode reads a record. It refuses a newer version, and a record that lacks
-// fields needed to end the attachment.
+// Decode reads a record. It refuses a newer version, a record that lacks fields
+// needed to end the attachment, and one that names the host as its pod, so that
+// nothing of the host's own is taken for the pod's.
 func Decode(data []byte) (*Record, error) {
 	r := &Record{}
 	err := json.Unmarshal(data, r)
@@ -205,6 +206,8 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("neither a loan nor a child nor RDMA devices")
 	case r.Loan != nil && r.Loan.Driver == "" && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
 		return nil, errors.New("a loan without a snapshot")
+	case !r.HostNetns.IsZero() && r.Netns.Equal(r.HostNetns.NetnsID):
+		return nil, errors.New("the host's netns is recorded as the pod's")
 	}
 	return r, nil
 }
