@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -27,11 +26,6 @@ const (
 	longestRest = 100 * time.Millisecond
 
 	maxConcurrent = 16 // concurrent ends of attachments
-
-	// If many NICs return together, one for each processor is handled first,
-	// because all at once would all be slow. One that hangs, for example in its
-	// IPAM plugin, delays the others no longer than this.
-	firstBatch = 250 * time.Millisecond
 
 	// arrivalTimeout is how long a NIC may be missing before that is an error; the
 	// kernel takes up to 1.6 s for eight NICs on a slow machine. The NIC's
@@ -60,7 +54,6 @@ type keeper struct {
 	nudged chan struct{}
 	ended  chan outcome
 	paths  *watcher
-	turns  chan struct{}
 
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
@@ -99,7 +92,6 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
 		nudged: make(chan struct{}, 1), ended: make(chan outcome, maxConcurrent), duties: map[ledger.Key]*duty{},
-		turns: make(chan struct{}, runtime.NumCPU()),
 	}
 	node.Log = k.log
 	k.paths = newWatcher(k.log)
@@ -239,11 +231,6 @@ func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 // IPAM plugin does not delay other NICs.
 func (k *keeper) end(r *ledger.Record) {
 	began := time.Now()
-	select {
-	case k.turns <- struct{}{}:
-		defer func() { <-k.turns }()
-	case <-time.After(firstBatch):
-	}
 	err := k.tryEnd(r)
 	k.ended <- outcome{r.Key, err, time.Since(began)}
 }
