@@ -196,10 +196,8 @@ func (n *Netns) hasLinkLocal(name string) bool {
 // and sysctl lines, one fact per line, so that a difference is easy to read.
 func (n *Netns) State() string {
 	n.t.Helper()
-	// The kernel takes a moment to accept a new IPv6 address, even without
-	// duplicate address detection.
-	for range 100 {
-		if n.IP("-6", "-o", "addr", "show", "tentative") == "" {
+	for range 200 {
+		if !n.unsettled() {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -225,6 +223,21 @@ func (n *Netns) State() string {
 		b.WriteString(strings.Join(lines, "\n") + "\n")
 	}
 	return b.String()
+}
+
+// unsettled reports whether the kernel is still about to add addresses and
+// routes: it accepts a new IPv6 address a moment later, even without duplicate
+// address detection, and it reports a carrier (LOWER_UP) up to a second late
+// (linkwatch). Until then the link has NO-CARRIER and no IPv6 routes.
+func (n *Netns) unsettled() bool {
+	n.t.Helper()
+	out := n.Batch([]string{"-o"}, "addr show tentative", "link show up")
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, " tentative ") || strings.Contains(line, "NO-CARRIER") && strings.Contains(line, "LOWER_UP") {
+			return true
+		}
+	}
+	return false
 }
 
 // volatile are the keys of ip's JSON that are not configuration.
