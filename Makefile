@@ -39,7 +39,6 @@ NO_RACE ?= integration/cluster integration/crash integration/e2e integration/mul
 SERIAL ?=
 
 FUZZTIME  ?= 60s
-MODEL_STEPS ?= 10000
 HOSTILE_TIME ?= 10m
 BENCHARGS ?=
 CLUSTERARGS ?=
@@ -51,10 +50,10 @@ CLUSTER   ?= yes
 # PODS=no: without the measurements on a real cluster.
 PODS      ?= yes
 
-# Builds programs of Kubernetes that report the version of their module.
-KUBERNETES = cd integration/controlplane/binaries/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	go build $(BUILDFLAGS) -o '$(PLANE)/' -ldflags "-s -w \
-		-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
+# Programs of Kubernetes report the version of their module.
+KUBERNETES = integration/controlplane/binaries/kubernetes
+VERSIONED  = version=$$(cd $(KUBERNETES) && go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	ldflags="-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
 
 # The directories of our binaries and of others', for tests …
 export RAIL_CNI_BIN   := $(BIN)
@@ -80,32 +79,35 @@ image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layo
 	done
 	@go run ./scripts/image -tags '$(VERSION),devel' -out '$(BIN)/image/rail-cni-$(VERSION).tar' $(ARCHS:%='$(BIN)/image/%')
 
+# A chart's version is a semantic one. One of a tree without a tag is that in
+# Chart.yaml.
+SEMVER = $(shell sed -nE 's/^v?([0-9]+\.[0-9]+\.[0-9]+.*)$$/\1/p' <<<'$(VERSION)')
+
 chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart
-	@'$(TOOLS)/helm' package deployments/helm/rail-cni --app-version '$(VERSION)' --destination '$(BIN)/chart'
+	@'$(TOOLS)/helm' package deployments/helm/rail-cni --app-version '$(VERSION)' $(addprefix --version ,$(SEMVER)) --destination '$(BIN)/chart'
 
 release: image chart ## the image, its SBOM, the chart and their checksums, of one VERSION, in bin/release
 	@scripts/release.sh '$(VERSION)'
 
 peers: ## other projects' plugins for tests and bench, in bin/peers
 	@mkdir -p '$(PEERS)/kubernetes'
-	@for module in plugins rdma-cni; do \
-		(cd integration/peers/$$module && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool); \
-	done
-	@cd integration/peers/whereabouts-cni && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/whereabouts' tool
+	@scripts/progress.sh peers/host-device go build -C integration/peers/plugins $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool
+	@scripts/progress.sh peers/rdma go build -C integration/peers/rdma-cni $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool
+	@scripts/progress.sh peers/kubernetes/whereabouts go build -C integration/peers/whereabouts-cni $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/whereabouts' tool
 
 multus: ## Multus, thin and thick, in bin/peers/kubernetes (its first build takes minutes)
 	@mkdir -p '$(PEERS)/kubernetes'
-	@cd integration/peers/multus && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/' tool
+	@scripts/progress.sh peers/kubernetes/multus go build -C integration/peers/multus $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/' tool
 
 controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplane (their first build takes minutes)
 	@mkdir -p '$(PLANE)'
-	@test -x '$(PLANE)/kube-apiserver' || echo 'building etcd and kube-apiserver, once: this takes minutes …'
-	@cd integration/controlplane/binaries/etcd && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(PLANE)/etcd' tool
-	@$(KUBERNETES) k8s.io/kubernetes/cmd/kube-apiserver
+	@scripts/progress.sh tools/controlplane/etcd go build -C integration/controlplane/binaries/etcd $(BUILDFLAGS) -ldflags '-s -w' -o '$(PLANE)/etcd' tool
+	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kube-apiserver \
+		go build -C $(KUBERNETES) $(BUILDFLAGS) -ldflags "$$ldflags" -o '$(PLANE)/' k8s.io/kubernetes/cmd/kube-apiserver
 
 cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programs, containerd and runc (minutes, the first time)
-	@test -x '$(PLANE)/kubelet' || echo 'building the other programs of Kubernetes, once: this takes minutes …'
-	@$(KUBERNETES) tool
+	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kubelet \
+		go build -C $(KUBERNETES) $(BUILDFLAGS) -ldflags "$$ldflags" -o '$(PLANE)/' tool
 	@scripts/debian-files.sh containerd usr/bin/containerd:'$(RUNTIME)/containerd' usr/bin/ctr:'$(RUNTIME)/ctr' \
 		usr/bin/containerd-shim-runc-v2:'$(RUNTIME)/containerd-shim-runc-v2'
 	@scripts/debian-files.sh runc usr/sbin/runc:'$(RUNTIME)/runc'
@@ -124,9 +126,8 @@ cluster-down: ## end the cluster of make cluster
 
 tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 	@mkdir -p '$(TOOLS)'
-	@test -x '$(TOOLS)/helm' || echo 'building the linter and helm, once …'
-	@cd scripts/tools && go build $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
-	@cd scripts/tools/helm && go build $(BUILDFLAGS) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
+	@scripts/progress.sh tools/golangci-lint go build -C scripts/tools $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
+	@scripts/progress.sh tools/helm go build -C scripts/tools/helm $(BUILDFLAGS) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
 		-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=36)' -o '$(TOOLS)/' tool
 
 demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual machine (RIG=no: without; NICS="…": on these NICs of the host)
@@ -137,6 +138,9 @@ demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual mac
 # they cannot run (all). See integration/need.
 check: export RAIL_CNI_TESTS := quick
 test test-rig crash e2e: export RAIL_CNI_TESTS := all
+# Steps of the model of a node: a sample, and the long form.
+test:  MODEL_STEPS ?= 3000
+crash: MODEL_STEPS ?= 10000
 
 check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built
 	@scripts/check.sh
