@@ -217,8 +217,8 @@ func binaries(p places) []*binary {
 		return b
 	}
 	list := []*binary{
-		ours("host-device", 5*mega, true),
-		ours("macvlan", 5*mega, true),
+		ours("host-device", 6*mega, true),
+		ours("macvlan", 6*mega, true),
 		ours("whereabouts", 16*mega, true),
 		ours("railctl", 0, false),
 	}
