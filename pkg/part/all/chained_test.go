@@ -59,6 +59,7 @@ func (b *bench) putRDMA() {
 }
 
 func TestChainedRDMAWantsAChain(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	for _, verb := range []string{"ADD", "CHECK"} {
 		_, err := b.node.Run(b.call(verb, b.rdmaConfig(nil)))
@@ -73,6 +74,7 @@ func TestChainedRDMAWantsAChain(t *testing.T) {
 }
 
 func TestChainedRDMAChangesNoResult(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.pod.NIC("net1", b.wire)
 	for _, policy := range []string{"auto", "off"} {
@@ -115,6 +117,7 @@ func sorted(t *testing.T, text []byte) string {
 }
 
 func TestChainedRDMAThatIsRequiredAndMissingLeavesNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.config(nil)
@@ -137,6 +140,7 @@ func TestChainedRDMAThatIsRequiredAndMissingLeavesNothing(t *testing.T) {
 
 // The chained plugin in this process, on a host whose sysfs is a fixture.
 func TestChainedRDMAWithoutAnRDMACore(t *testing.T) {
+	t.Parallel()
 	if !without.RDMA(t) {
 		return
 	}
@@ -175,6 +179,7 @@ func TestChainedRDMAWithoutAnRDMACore(t *testing.T) {
 // Another attachment's unreadable record prevents neither the ADD for a NIC
 // whose RDMA devices cannot be lent, nor the end of rdma-cni's attachments.
 func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	if !without.RDMA(t) {
 		return
 	}
@@ -211,6 +216,7 @@ func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
 }
 
 func TestDelOfChainedRDMASucceedsWhateverThereIs(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	for name, change := range map[string]func(c *testnet.Call){
@@ -238,6 +244,7 @@ func TestDelOfChainedRDMASucceedsWhateverThereIs(t *testing.T) {
 // An RDMA record that names the host as the pod is set aside, and the DELs of
 // both plugins use the interface.
 func TestDelKeepsAnEditedRecordOfRDMAAside(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"rdma", "host-device"} {
 		t.Run(plugin, func(t *testing.T) {
 			b := newBench(t)
@@ -263,6 +270,7 @@ func TestDelKeepsAnEditedRecordOfRDMAAside(t *testing.T) {
 
 // The chained plugin removes only its part from a record of ours.
 func TestDelOfChainedRDMALeavesTheNICLent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.furnish()
 	before := b.node.State()
@@ -285,6 +293,7 @@ func TestDelOfChainedRDMALeavesTheNICLent(t *testing.T) {
 
 // If upstream's host-device made the interface, a record has only RDMA.
 func TestRecordOfRDMAAloneIsEndedByAll(t *testing.T) {
+	t.Parallel()
 	t.Run("host-device DEL", func(t *testing.T) {
 		b := newBench(t)
 		before := b.node.State()
@@ -336,6 +345,7 @@ func TestRecordOfRDMAAloneIsEndedByAll(t *testing.T) {
 
 // DEL removes rdma-cni's file of an attachment; other files stay.
 func TestDelRemovesWhatRDMACNILeft(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	n := b.open()
 	dir := t.TempDir()
@@ -381,6 +391,7 @@ func TestDelRemovesWhatRDMACNILeft(t *testing.T) {
 // A record of its own from a killed ADD, or with devices that are not in its
 // place, is ended before the next ADD looks itself.
 func TestChainedRDMAEndsItsOwnOldRecordFirst(t *testing.T) {
+	t.Parallel()
 	for _, phase := range []ledger.Phase{ledger.Lending, ledger.Lent, ledger.Returning, ledger.Freeing} {
 		t.Run(string(phase), func(t *testing.T) {
 			b := newBench(t)
@@ -405,6 +416,7 @@ func TestChainedRDMAEndsItsOwnOldRecordFirst(t *testing.T) {
 
 // Another plugin's unfinished attachment gets no part.
 func TestChainedRDMAAddsNothingToAnUnfinishedAttachment(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	result := b.node.MustRun(b.call("ADD", b.config(nil)))

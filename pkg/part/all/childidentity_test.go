@@ -45,6 +45,7 @@ var disguises = map[string]struct {
 }
 
 func TestMacvlanIsTakenWhateverThePodMadeOfIt(t *testing.T) {
+	t.Parallel()
 	for name, d := range disguises {
 		for _, indexed := range []bool{true, false} {
 			if d.indexed && !indexed {
@@ -87,6 +88,7 @@ func TestMacvlanIsTakenWhateverThePodMadeOfIt(t *testing.T) {
 }
 
 func TestMacvlanThatThePodDeletedIsNoObstacle(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
@@ -99,6 +101,7 @@ func TestMacvlanThatThePodDeletedIsNoObstacle(t *testing.T) {
 // Another attachment of the pod on the same NIC stays, even with the address of
 // the ended one.
 func TestMacvlanOfAnotherAttachmentStays(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
@@ -118,6 +121,7 @@ func TestMacvlanOfAnotherAttachmentStays(t *testing.T) {
 // A macvlan in a netns within the pod's goes on answering: its address must not
 // be assigned again before it is silent.
 func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
@@ -137,6 +141,7 @@ func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
 
 // A macvlan that is down does not answer.
 func TestMacvlanThatThePodHidAndSetDownIsNoObstacle(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
 	b.node.MustRun(b.call("ADD", config))
@@ -149,6 +154,7 @@ func TestMacvlanThatThePodHidAndSetDownIsNoObstacle(t *testing.T) {
 
 // A macvlan that a pod moved to a netns that outlives the pod's goes on answering.
 func TestMacvlanThatOutlivesItsPodKeepsItsAddress(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
@@ -171,6 +177,7 @@ func TestMacvlanThatOutlivesItsPodKeepsItsAddress(t *testing.T) {
 // The pod netns may end while DEL waits for the macvlan that the pod hid. So the error
 // itself, and not the life of the pod, decides that the address stays.
 func TestMacvlanThatThePodHidIsNowhereEvenIfThePodEndsMeanwhile(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
 	within := testnet.NewNetns(t, "within")
@@ -185,6 +192,7 @@ func TestMacvlanThatThePodHidIsNowhereEvenIfThePodEndsMeanwhile(t *testing.T) {
 
 // If the parent cannot be asked, the macvlan of a dead pod may still answer.
 func TestMacvlanOfADeadPodIsNowhereIfItsParentCannotBeAsked(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
 	n := b.open()

@@ -96,6 +96,7 @@ func dels() map[string]del {
 }
 
 func TestDelBringsTheNICHome(t *testing.T) {
+	t.Parallel()
 	for name, d := range dels() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -276,6 +277,7 @@ func freedLater(t *testing.T, b *bench, before string) {
 }
 
 func TestDelBeforeAddDoesNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	for _, config := range []string{b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")}), b.macvlanConfig(nil)} {
@@ -287,6 +289,7 @@ func TestDelBeforeAddDoesNothing(t *testing.T) {
 // A runtime calls DEL after a failed ADD. If it failed because the pod has an
 // interface of that name, DEL must not change that one.
 func TestDelLeavesAnInterfaceThatIsNotItsOwn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.pod.IP("link", "add", "net1", "type", "ifb")
 	b.pod.IP("link", "set", "net1", "alias", "a text with blanks")
@@ -304,6 +307,7 @@ func TestDelLeavesAnInterfaceThatIsNotItsOwn(t *testing.T) {
 }
 
 func TestDelOfAnotherContainerLeavesALivingAttachmentAlone(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		b := newBench(t)
 		before := b.node.State()
@@ -325,6 +329,7 @@ func TestDelOfAnotherContainerLeavesALivingAttachmentAlone(t *testing.T) {
 }
 
 func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.NIC("ens13np0", b.wire)
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
@@ -361,6 +366,7 @@ func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 }
 
 func TestSweepOfOneNodeLeavesTheOthersRecordsAlone(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
 	b.pod.Delete()

@@ -45,6 +45,7 @@ const (
 )
 
 func TestRecordsOfAnEarlierVersionAreEnded(t *testing.T) {
+	t.Parallel()
 	for file, states := range map[string][]kernelState{
 		"host-device-lending":           {untouched, inPodDown, inPod, fallen},
 		"host-device-lent":              {inPod, fallen},

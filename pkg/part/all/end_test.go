@@ -11,6 +11,7 @@ import (
 // TestEndLeavesAnAttachmentThatHasTheNameNow ends an attachment that was found
 // stale, after the runtime has reused its name.
 func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.macvlanConfig(nil)
 	b.node.MustRun(b.call("ADD", config))

@@ -35,6 +35,7 @@ var steps = map[string][]string{
 }
 
 func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		seen := stepsOf(t, plugin, "")
 		if fmt.Sprint(seen) != fmt.Sprint(steps[plugin]) {
@@ -107,6 +108,7 @@ func stepsOf(t *testing.T, plugin, bad string) (seen []string) {
 }
 
 func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(*bench)
 		more    map[string]any
@@ -174,6 +176,7 @@ func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
 }
 
 func TestDADIsAwaitedForEveryAddress(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.pod.Sysctl("ipv6/conf/default/accept_dad", "1")
 	config := b.config(map[string]any{"ipam": map[string]any{"type": "static", "addresses": []map[string]any{
@@ -187,6 +190,7 @@ func TestDADIsAwaitedForEveryAddress(t *testing.T) {
 }
 
 func TestStateDirectoryThatCannotBeWrittenRefusesTheLoan(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"read-only", "full"} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -241,6 +245,7 @@ func fill(t *testing.T, path string) {
 }
 
 func TestAddIntoTheHostsOwnNetnsIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	c := b.call("ADD", b.config(nil))
@@ -251,6 +256,7 @@ func TestAddIntoTheHostsOwnNetnsIsRefused(t *testing.T) {
 }
 
 func TestAddWhoseContextEndsGivesBackWhatItHas(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	dir := t.TempDir()
@@ -276,6 +282,7 @@ func TestAddWhoseContextEndsGivesBackWhatItHas(t *testing.T) {
 // TestMacvlanOnANICThatIsBeingLentIsRefused makes the macvlan while the ADD that
 // lends its master waits for an address.
 func TestMacvlanOnANICThatIsBeingLentIsRefused(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	n := b.open()
@@ -303,6 +310,7 @@ func TestMacvlanOnANICThatIsBeingLentIsRefused(t *testing.T) {
 }
 
 func TestAddWhoseResultNobodyCanReadLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		b := newBench(t)
 		b.furnish()

@@ -56,6 +56,7 @@ func sendToAll() {
 }
 
 func TestPodCannotKeepNICBySendingToThePluginsSockets(t *testing.T) {
+	t.Parallel()
 	for plugin, config := range map[string]func(*bench, map[string]any) string{
 		"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig,
 	} {

@@ -15,6 +15,7 @@ import (
 // Otherwise an IPAM plugin that fails for one pod would delay the ADDs of all
 // other pods.
 func TestAddDoesNotAskAFailedIPAMPluginAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.NIC("ens13np0", b.wire)
 	asked := filepath.Join(t.TempDir(), "asked")

@@ -6,6 +6,7 @@ import (
 )
 
 func TestRouteTakesTheGatewayOfItsFamily(t *testing.T) {
+	t.Parallel()
 	const routes = `"routes":[{"dst":"172.16.0.0/12"},{"dst":"fd16::/16"}]`
 	for name, c := range map[string]struct{ ips, v4, v6 string }{
 		"both have one": {

@@ -24,6 +24,7 @@ func (p halfApplied) Apply(ctx context.Context, tx *attachment.Tx) error {
 }
 
 func TestAddThatFailsHalfwayThroughGivingLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		t.Run(plugin, func(t *testing.T) {
 			b := newBench(t)
@@ -87,6 +88,7 @@ func TestDelInTheHostsOwnNetnsLeavesItsInterfacesAlone(t *testing.T) {
 }
 
 func TestAddCleansUpAfterFailedDel(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.furnish()
 	before := b.node.State()
@@ -109,6 +111,7 @@ func TestAddCleansUpAfterFailedDel(t *testing.T) {
 // If the move to the host fails, the address has been freed already: the pod must not
 // go on using it.
 func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	ipam := map[string]any{"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24"}, {"address": "fd77::2/64"}}}

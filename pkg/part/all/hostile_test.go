@@ -140,6 +140,7 @@ func nested(key string, value any) (string, any) {
 }
 
 func TestHostileWordsInAConfigurationAreAnswered(t *testing.T) {
+	t.Parallel()
 	// Not "cniVersion" and "name", which the CNI library checks itself.
 	common := []string{
 		"type", "stateDir", "rdma", "gidTimeout", "runtimeConfig.CNIDeviceInfoFile", "ipam.type",
@@ -184,6 +185,7 @@ func TestHostileWordsInAConfigurationAreAnswered(t *testing.T) {
 }
 
 func TestHostileEnvironmentIsAnswered(t *testing.T) {
+	t.Parallel()
 	b, c := newBench(t), newCanary(t)
 	before := b.node.State()
 	for what, word := range hostileWords(c.dir) {
@@ -222,6 +224,7 @@ func TestHostileEnvironmentIsAnswered(t *testing.T) {
 }
 
 func TestHostileDocumentsAreAnswered(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	valid := b.config(nil)
@@ -273,6 +276,7 @@ func TestHostileDocumentsAreAnswered(t *testing.T) {
 }
 
 func TestHugeRangesAreAnswered(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	for name, ipam := range map[string]map[string]any{
@@ -319,6 +323,7 @@ func (b *bench) stateFiles() []string {
 }
 
 func TestStateIsForRootOnly(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
@@ -345,6 +350,7 @@ func TestStateIsForRootOnly(t *testing.T) {
 // With any file in place of a file or directory of the state, a DEL answers and
 // changes nothing else; once that is repaired, it ends everything.
 func TestPlantedInTheStateDirectory(t *testing.T) {
+	t.Parallel()
 	plants := map[string]func(path string, c *canary) error{
 		"a link to a file":      func(p string, c *canary) error { return os.Symlink(c.dir+"/file", p) },
 		"a link to a directory": func(p string, c *canary) error { return os.Symlink(c.dir, p) },
@@ -413,6 +419,7 @@ func (b *bench) sameFile(name string) string {
 }
 
 func TestStateDirectoryThatOthersCanWriteIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, sub := range []string{".", "attachments", "nics", "locks"} {
 		b := newBench(t)
 		before := b.node.State()
@@ -434,6 +441,7 @@ func TestStateDirectoryThatOthersCanWriteIsRefused(t *testing.T) {
 // A record that names the host as its pod is corrupt: neither DEL nor a sweep takes
 // the host's own links for the pod's, or runs the program that the record names.
 func TestRecordThatNamesTheHostAsItsPodMovesNothing(t *testing.T) {
+	t.Parallel()
 	const other = "ens13np0"
 	for _, verb := range []string{"DEL", "GC"} {
 		t.Run("a NIC, "+verb, func(t *testing.T) {
@@ -499,6 +507,7 @@ func onlyOf(name, diff string) string {
 // While ADD and DEL run, files are swapped for links, FIFOs and directories.
 // The plugins answer, and do not change anything outside.
 func TestTamperingWhileTheyRun(t *testing.T) {
+	t.Parallel()
 	b, c := newBench(t), newCanary(t)
 	config := b.config(map[string]any{"ipam": localIPAM("10.7.0.0/24")})
 	b.node.MustRun(b.call("ADD", config))
@@ -575,6 +584,7 @@ func TestTamperingWhileTheyRun(t *testing.T) {
 // Version 1 is the only one so far: its optional fields may be missing, and
 // fields of a newer one may be present.
 func TestRecordWithoutOptionalFieldsBringsTheNICHome(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.furnish()
 	before := b.node.State()

@@ -68,6 +68,7 @@ func damagedMacvlan(dev string, addresses int) (commands []string) {
 // cannot read it, or malformed: its interface is still returned, and other pods
 // get theirs meanwhile.
 func TestALinkThatIsHardToReadComesHomeAndHindersNobody(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		config func(*bench, map[string]any) string
 		user   bool

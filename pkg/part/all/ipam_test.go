@@ -28,6 +28,7 @@ const spyResult = `{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}`
 // TestIPAMPluginDiesWithTheADD kills an ADD as runtimes do, without its
 // children: these would go on and assign an address after the DEL.
 func TestIPAMPluginDiesWithTheADD(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -66,6 +67,7 @@ func TestIPAMPluginDiesWithTheADD(t *testing.T) {
 // TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor uses one that leaves a
 // process with its stdout behind.
 func TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	c := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
@@ -81,6 +83,7 @@ func TestWhatAnIPAMPluginLeavesRunningIsNotWaitedFor(t *testing.T) {
 }
 
 func TestResultsWithHolesAreErrors(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	holes := []string{
@@ -109,6 +112,7 @@ func TestResultsWithHolesAreErrors(t *testing.T) {
 // TestAddressThatIsStillToBeFreedKeepsItsRecord reuses the attachment's name
 // while the IPAM plugin is not installed.
 func TestAddressThatIsStillToBeFreedKeepsItsRecord(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	b.path = pluginDir(t)

@@ -14,6 +14,7 @@ import (
 )
 
 func TestMacvlanIsMadeAsConfigured(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.IP("link", "add", "net1", "type", "ifb") // the host may have the name as well
 	before := b.node.State()
@@ -62,6 +63,7 @@ func TestMacvlanIsMadeAsConfigured(t *testing.T) {
 }
 
 func TestMacvlanThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(*bench)
 		more    map[string]any
@@ -104,6 +106,7 @@ func TestMacvlanThatCannotBeIsRefused(t *testing.T) {
 }
 
 func TestMacvlanLiesOnTheDefaultRoutesInterfaceUnlessToldOtherwise(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.IP("addr", "add", "10.9.0.1/24", "dev", nicName)
 	b.node.IP("route", "add", "default", "via", "10.9.0.254")
@@ -116,6 +119,7 @@ func TestMacvlanLiesOnTheDefaultRoutesInterfaceUnlessToldOtherwise(t *testing.T)
 }
 
 func TestMacvlanOnALinkOfThePod(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.pod.NIC("eth1", b.wire)
 	config := b.macvlanConfig(map[string]any{"master": "eth1", "linkInContainer": true, "ipam": localIPAM("172.31.1.0/24")})
@@ -134,6 +138,7 @@ func TestMacvlanOnALinkOfThePod(t *testing.T) {
 // An older kernel makes the macvlan under another name where the host has a link of
 // its own; an ADD that is killed before the rename leaves it so.
 func TestMacvlanThatHasNotGotItsNameYetIsDeleted(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"DEL", "ADD"} {
 		t.Run(verb, func(t *testing.T) {
 			b := newBench(t)
@@ -156,6 +161,7 @@ func TestMacvlanThatHasNotGotItsNameYetIsDeleted(t *testing.T) {
 // Kernels before 5.14 identify namespaces by inode number only, and reuse that
 // of a dead pod's for the next one.
 func TestMacvlanOfThePodThatHasTheInodeNumberOfADeadOneStays(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.macvlanConfig(nil)
 	b.node.MustRun(b.call("ADD", config))
@@ -169,6 +175,7 @@ func TestMacvlanOfThePodThatHasTheInodeNumberOfADeadOneStays(t *testing.T) {
 }
 
 func TestMacvlanPodsOfOneNICReachEachOther(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	other := testnet.NewNetns(t, "pod2")
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("192.168.111.0/24")})

@@ -22,6 +22,7 @@ const delTime = time.Minute
 // A pod may give its interface, and its netns, thousands of everything: a DEL
 // finishes in time, and leaves nothing.
 func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		promote bool // the kernel replaces a deleted IPv4 address by another one of its subnet
 		does    []string
@@ -63,6 +64,7 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 // All of them have the attachment's MAC and could receive its traffic, so all are
 // deleted.
 func TestDelIsQuickWithManyMacvlansOfThePod(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	const mac = "02:00:00:00:00:42"

@@ -26,6 +26,7 @@ func returnedNIC(t *testing.T, more ...string) *bench {
 // A process that frees a name for its own NIC renames any other NIC that has the name
 // from a pod. It must not do so while that other NIC is getting its own name back.
 func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string][]string{
 		"under the pod's name":            nil,
 		"with its own name as an altname": {"link", "property", "add", "dev", "net1", "altname", nicName},
@@ -69,6 +70,7 @@ func (f onWarning) WithGroup(string) slog.Handler                 { return f }
 
 // The rest of a NIC's state can take seconds to restore. Other NICs need the lock then.
 func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
+	t.Parallel()
 	b := returnedNIC(t)
 	forge(t, b, func(r *ledger.Record) { r.Loan.Snapshot.Sysctls["ipv4/conf/"+nicName+"/none"] = "1" })
 	n := b.open()

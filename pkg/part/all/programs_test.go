@@ -11,6 +11,7 @@ import (
 // A BPF program survives the NIC's move between namespaces: XDP and tcx belong
 // to the link, not to the namespace.
 func TestProgramThatThePodAttachedDoesNotComeHome(t *testing.T) {
+	t.Parallel()
 	for _, hook := range testnet.Hooks {
 		for name, come := range map[string]func(*bench){
 			"taken out of the pod": func(*bench) {},
@@ -36,6 +37,7 @@ func TestProgramThatThePodAttachedDoesNotComeHome(t *testing.T) {
 }
 
 func TestNICWithAProgramOfTheHostIsNotLent(t *testing.T) {
+	t.Parallel()
 	for _, hook := range []string{"xdp native", "tcx egress"} {
 		b := newBench(t)
 		b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500")
@@ -49,6 +51,7 @@ func TestNICWithAProgramOfTheHostIsNotLent(t *testing.T) {
 
 // The pod does not get the host's program, and the program is not restored.
 func TestNICIsLentWithoutTheHostsProgram(t *testing.T) {
+	t.Parallel()
 	for _, hook := range []string{"xdp native by a bpf_link", "tcx egress"} {
 		b := newBench(t)
 		b.wire.IP("link", "set", nicName+"-sw", "mtu", "1500")

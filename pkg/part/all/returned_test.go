@@ -23,6 +23,7 @@ func everything(n *testnet.Netns, nic string) string {
 }
 
 func TestWhatThePodDidToTheNICDoesNotComeHome(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	// Two queues, and frames that are small enough for an XDP program on a
 	// veth.
@@ -148,6 +149,7 @@ func (b *bench) clearPod() {
 }
 
 func TestDocsTellWhatBecomesOfEverySetting(t *testing.T) {
+	t.Parallel()
 	text := string(readFile(t, "../../../docs/reference/returned.md"))
 	if !strings.Contains(text, mutate.Markdown()) {
 		t.Errorf("docs/reference/returned.md is to have this table:\n%s", mutate.Markdown())

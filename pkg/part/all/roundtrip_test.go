@@ -26,6 +26,7 @@ func codeOf(err error) uint {
 }
 
 func TestNICComesHomeAsItWas(t *testing.T) {
+	t.Parallel()
 	for name, prepare := range map[string]func(*bench){
 		"bare":      func(*bench) {},
 		"furnished": (*bench).furnish,
@@ -62,6 +63,7 @@ func TestNICComesHomeAsItWas(t *testing.T) {
 }
 
 func TestNICComesHomeAsItWasWhateverThePodDidToIt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.furnish()
 	before, attributes := b.node.State(), b.node.Attributes(nicName)
@@ -85,6 +87,7 @@ func TestNICComesHomeAsItWasWhateverThePodDidToIt(t *testing.T) {
 // A record of a version that kept neither the broadcast address nor the
 // settings of ethtool(8).
 func TestOldRecordStillBringsTheNICHome(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before, attributes := b.node.State(), b.node.Attributes(nicName)
 	config := b.config(nil)
@@ -112,6 +115,7 @@ func TestOldRecordStillBringsTheNICHome(t *testing.T) {
 // An altname that a pod gives a NIC may be the name of another link of the
 // host: it must not prevent the NIC's return.
 func TestPodCannotKeepANICByAnAltname(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.NIC("uplink", b.wire)
 	before := b.node.State()
@@ -123,6 +127,7 @@ func TestPodCannotKeepANICByAnAltname(t *testing.T) {
 }
 
 func TestPodGetsTheNICUpWithItsMTUAltnameAndMAC(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	host, err := b.node.ByName(nicName)
 	if err != nil {
@@ -154,6 +159,7 @@ func TestPodGetsTheNICUpWithItsMTUAltnameAndMAC(t *testing.T) {
 }
 
 func TestMTUOfTheConfigHoldsInThePodOnly(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.config(map[string]any{"mtu": 4200})
@@ -169,6 +175,7 @@ func TestMTUOfTheConfigHoldsInThePodOnly(t *testing.T) {
 }
 
 func TestUseInterfaceNetworkCarriesTheHostsConfigurationBothWays(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.furnish()
 	b.node.IP("rule", "add", "from", "10.9.0.1", "table", "101")
@@ -210,6 +217,7 @@ func (b *bench) withPrevResult(config string, result []byte) string {
 }
 
 func TestNICThatCannotBeLentIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(*bench)
 		more    map[string]any
@@ -250,6 +258,7 @@ func TestNICThatCannotBeLentIsRefused(t *testing.T) {
 }
 
 func TestOverrideLendsAGuardedNICAndBringsItHome(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.IP("link", "add", "br0", "type", "bridge")
 	b.node.IP("link", "set", nicName, "master", "br0")
@@ -263,6 +272,7 @@ func TestOverrideLendsAGuardedNICAndBringsItHome(t *testing.T) {
 // Multus injects IDs of a shared device plugin ("0", "1", …) beside a static
 // selector: these must neither override it nor break it.
 func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.config(map[string]any{
 		"deviceID": "0", "pciBusID": "0", "runtimeConfig": map[string]any{"deviceID": "3", "CNIDeviceInfoFile": "/var/run/k8s.cni.cncf.io/devinfo/cni/test-of-rail-cni"},
@@ -275,6 +285,7 @@ func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
 }
 
 func TestAltnameAndMACSelect(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	l, err := b.node.ByName(nicName)
 	if err != nil {
@@ -297,6 +308,7 @@ func TestAltnameAndMACSelect(t *testing.T) {
 }
 
 func TestRecordIsWrittenBeforeTheFirstChange(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	// The IPAM plugin runs before the NIC moves; this one checks the ledger.

@@ -12,6 +12,7 @@ import (
 // pod has a default route before. Ours makes the same routes in the kernel as
 // upstream's plugin.
 func TestRailsWithRoutesToTheSameNetworkHaveOneEach(t *testing.T) {
+	t.Parallel()
 	const rails = 8
 	for name, c := range map[string]struct{ family, address, gateway, existing, network, everything string }{
 		"IPv4": {"-4", "10.1.%d.2/24", "10.1.%d.1", "10.9.9.2/24", "172.16.0.0/12", "0.0.0.0/0"},

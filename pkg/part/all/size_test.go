@@ -16,6 +16,7 @@ func padding(n int) string { return strings.Repeat("x", n) }
 // Each interface keeps its configuration on tmpfs, and every ADD of the node
 // reads them all: an author's padding is refused before anything changes.
 func TestALargeConfigurationIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		more map[string]any
 		want string
@@ -54,6 +55,7 @@ func TestALargeConfigurationIsRefused(t *testing.T) {
 }
 
 func TestPaddingIsNotKept(t *testing.T) {
+	t.Parallel()
 	for plugin, config := range map[string]func(b *bench, more map[string]any) string{"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig} {
 		t.Run(plugin, func(t *testing.T) {
 			b := newBench(t)
@@ -83,6 +85,7 @@ func TestPaddingIsNotKept(t *testing.T) {
 // Records of earlier versions contain whole configurations, up to 8 MiB, and
 // their attachments still end.
 func TestARecordWithALargeConfigurationEnds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	config := b.config(map[string]any{"ipam": localIPAM("10.7.0.0/24")})

@@ -11,6 +11,7 @@ import (
 // A macvlan that the pod makes on its NIC would receive the next pod's traffic. While
 // it has an XDP program, the NIC's own cannot be detached.
 func TestLinksOnThePodsNICEndWithTheAttachment(t *testing.T) {
+	t.Parallel()
 	for name, does := range map[string]func(*bench){
 		"a macvlan": func(*bench) {},
 		"a macvlan on a macvlan": func(b *bench) {
@@ -49,6 +50,7 @@ func TestLinksOnThePodsNICEndWithTheAttachment(t *testing.T) {
 
 // The pod may do so before its ADD has ended.
 func TestLinksOnThePodsNICEndWithAnADDThatFails(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"netdev", "address", "interface", "gids"} {
 		t.Run(step, func(t *testing.T) {
 			b := newBench(t)
@@ -76,6 +78,7 @@ func TestLinksOnThePodsNICEndWithAnADDThatFails(t *testing.T) {
 // The pod's own veth refers to its peer by the attribute with which a macvlan refers
 // to its NIC.
 func TestVethWithTheNICsIndexAsItsPeerStays(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.config(nil)
 	b.node.MustRun(b.call("ADD", config))
@@ -91,6 +94,7 @@ func TestVethWithTheNICsIndexAsItsPeerStays(t *testing.T) {
 
 // Links that another plugin, or rail-cni, put on the NIC are not the pod's to lose.
 func TestALinkThatLayOnTheNICBeforeStays(t *testing.T) {
+	t.Parallel()
 	for name, fails := range map[string]bool{"DEL": false, "ADD that fails": true} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -114,6 +118,7 @@ func TestALinkThatLayOnTheNICBeforeStays(t *testing.T) {
 
 // A netns may have another link of the NIC's index below.
 func TestALinkOnALinkOfTheSameIndexElsewhereStays(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.config(nil)
 	b.node.MustRun(b.call("ADD", config))

@@ -18,6 +18,7 @@ func peer(t *testing.T, c testnet.Call) testnet.Call {
 // At the switch-over there are pods whose NICs upstream's plugin lent, and
 // after a switch back pods whose NICs ours lent.
 func TestEitherPluginEndsWhatTheOtherBegan(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		for _, oursBegins := range []bool{true, false} {
 			name := plugin + "/upstream begins"
@@ -61,6 +62,7 @@ func TestEitherPluginEndsWhatTheOtherBegan(t *testing.T) {
 }
 
 func TestIPAMPluginsOfOthersWork(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {
 		for name, ipam := range map[string]map[string]any{
 			"static":     {"type": "static", "addresses": []map[string]any{{"address": "10.4.4.4/24"}}},

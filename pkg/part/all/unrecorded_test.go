@@ -10,6 +10,7 @@ import (
 // moves no link that the pod made to the host, under any name. (The rig has the
 // NICs that are returned in this way.)
 func TestDelWithoutARecordLeavesWhatThePodMade(t *testing.T) {
+	t.Parallel()
 	for name, made := range map[string][]string{
 		"a veth":                 {"link add net1 type veth peer name p0", "link set net1 alias rail1"},
 		"a bridge":               {"link add net1 type bridge", "link set net1 alias rail1"},

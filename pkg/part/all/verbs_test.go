@@ -13,6 +13,7 @@ import (
 )
 
 func TestCheckNoticesWhatChanged(t *testing.T) {
+	t.Parallel()
 	ipam := map[string]any{
 		"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
 		"routes": []map[string]any{{"dst": "10.0.0.0/8"}, {"dst": "0.0.0.0/0", "gw": "10.1.1.1", "priority": 900}},
@@ -57,6 +58,7 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 // The chained plugin sbr moves the routes of an interface to a table of its
 // own, with a rule for the interface's address.
 func TestCheckFindsRoutesThatSBRMovedToAnotherTable(t *testing.T) {
+	t.Parallel()
 	ipam := map[string]any{
 		"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
 		"routes": []map[string]any{{"dst": "10.0.0.0/8"}, {"dst": "0.0.0.0/0", "gw": "10.1.1.1"}},
@@ -83,6 +85,7 @@ func TestCheckFindsRoutesThatSBRMovedToAnotherTable(t *testing.T) {
 
 // Upstream's plugin made it, without a record.
 func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.macvlanConfig(map[string]any{"cniVersion": "1.0.0", "mode": "private"})
 	for _, ours := range []bool{true, false} {
@@ -111,6 +114,7 @@ func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
 }
 
 func TestCheckKnowsANetnsByWhatItIs(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.config(nil)
 	out := b.node.MustRun(b.call("ADD", config))
@@ -126,6 +130,7 @@ func TestCheckKnowsANetnsByWhatItIs(t *testing.T) {
 }
 
 func TestCheckNeedsAPrevResultAndAVersionThatHasIt(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	_, err := b.node.Run(b.call("CHECK", b.config(nil)))
 	fails(t, err, cnierr.InvalidConfig, "prevResult missing")
@@ -134,6 +139,7 @@ func TestCheckNeedsAPrevResultAndAVersionThatHasIt(t *testing.T) {
 }
 
 func TestGCEndsWhatTheRuntimeDoesNotName(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		list []map[string]any // nil = no list at all
 		key  string
@@ -170,6 +176,7 @@ func TestGCEndsWhatTheRuntimeDoesNotName(t *testing.T) {
 }
 
 func TestGCOfOneNetworkLeavesTheOthers(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.config(nil)))
 	gc := b.call("GC", b.config(map[string]any{"name": "another", "cni.dev/valid-attachments": []any{}}))
@@ -180,6 +187,7 @@ func TestGCOfOneNetworkLeavesTheOthers(t *testing.T) {
 }
 
 func TestGCSweepsEvenWithoutAList(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
 	b.pod.Delete()
@@ -189,6 +197,7 @@ func TestGCSweepsEvenWithoutAList(t *testing.T) {
 }
 
 func TestStatusSaysWhetherAddCanWork(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	status := func(config string) error { _, err := b.node.Run(b.call("STATUS", config)); return err }
 	for _, config := range []string{
@@ -210,6 +219,7 @@ func TestStatusSaysWhetherAddCanWork(t *testing.T) {
 
 // The RDMA device of a parent in the pod is the pod's own, so ADD needs none.
 func TestStatusOfMacvlanOnALinkOfThePodDoesNotDependOnRDMA(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.pod.NIC("eth1", b.wire)
 	config := b.macvlanConfig(map[string]any{"master": "eth1", "linkInContainer": true, "rdma": "required"})
@@ -219,6 +229,7 @@ func TestStatusOfMacvlanOnALinkOfThePodDoesNotDependOnRDMA(t *testing.T) {
 }
 
 func TestMissingNICIsNamedBesideARecordThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.config(nil)))
 	b.overwriteRecord(t, "{")
@@ -229,6 +240,7 @@ func TestMissingNICIsNamedBesideARecordThatCannotBeRead(t *testing.T) {
 }
 
 func TestSecondAddOfALentNICNamesItsHolder(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	c := b.call("ADD", b.config(nil))
 	c.Args = "IgnoreUnknown=true;K8S_POD_NAMESPACE=ai;K8S_POD_NAME=trainer-0;K8S_POD_UID=4711"
@@ -249,6 +261,7 @@ func TestSecondAddOfALentNICNamesItsHolder(t *testing.T) {
 }
 
 func TestRuntimeMayReuseAContainerID(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	before := b.node.State()
 	c := b.call("ADD", b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")}))
@@ -264,6 +277,7 @@ func TestRuntimeMayReuseAContainerID(t *testing.T) {
 }
 
 func TestOf64AddsForEightNICsEightWin(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	const nics, adds = 8, 64
 	for i := range nics {
@@ -308,6 +322,7 @@ func TestOf64AddsForEightNICsEightWin(t *testing.T) {
 }
 
 func TestFilesOfTheLedgerAreRootsAlone(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
 	err := filepath.WalkDir(b.state, func(path string, d os.DirEntry, err error) error {
@@ -335,6 +350,7 @@ func TestFilesOfTheLedgerAreRootsAlone(t *testing.T) {
 // The host does not see a macvlan in a pod, but lending its master would
 // destroy it.
 func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
 	before := b.node.State()
@@ -353,6 +369,7 @@ func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
 // TestNICThatAPodDrivesFromUserSpaceIsNotLent: it stays on the host, but
 // another pod has it.
 func TestNICThatAPodDrivesFromUserSpaceIsNotLent(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	userspace := b.call("ADD", b.config(map[string]any{"DPDKMode": true}))
 	b.node.MustRun(userspace)

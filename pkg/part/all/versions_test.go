@@ -12,6 +12,7 @@ import (
 var specVersions = []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
 func TestResultIsExactInEveryVersion(t *testing.T) {
+	t.Parallel()
 	for _, version := range specVersions {
 		for _, plugin := range []string{"host-device", "macvlan"} {
 			for _, ipam := range []string{"none", "local", "static"} {
