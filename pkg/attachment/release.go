@@ -11,7 +11,7 @@ import (
 )
 
 // ReleaseOrder is the order in which the parts of any recorded attachment are released:
-// all.ReleaseOrder in pkg/part/all/release.go. Its parts have no configuration, because
+// all.ReleaseOrder in pkg/part/all/order.go. Its parts have no configuration, because
 // they release by the record alone.
 type ReleaseOrder struct {
 	// Interface are the parts that take the interface and its devices from the

@@ -1,9 +1,16 @@
 // Package all has the plan of each plugin, and [ReleaseOrder], the order in which the
 // parts of any attachment are released.
 //
+//   - plans.go: the plans of host-device, macvlan and the chained rdma.
+//   - order.go: the order of release.
+//
+// What a part does is in its own package. Where its Release takes more than a few
+// lines, that is in release.go.
+//
 // To add a part, write a package beside this one, give it a field in ledger.Record,
 // and name it in ReleaseOrder and in the plan of its plugin, by the same Name in both. A part
 // that makes an interface also counts in ledger.Record.HasInterface and NICName.
+// CONTRIBUTING.md has an example.
 //
 // The main of a plugin:
 //

@@ -4,7 +4,7 @@
 //
 //   - macvlan.go makes the macvlan. TakeOver deletes a macvlan of upstream's plugin,
 //     which has no record.
-//   - delete.go deletes the macvlan of a record.
+//   - release.go deletes the macvlan of a record.
 //
 // In a plan:
 //

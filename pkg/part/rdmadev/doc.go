@@ -4,6 +4,9 @@
 //   - [Shared]: the device of a NIC that stays on the host.
 //   - [Chained]: the devices of the NIC behind an interface that another plugin made.
 //   - [GIDs] waits for the GIDs of the interface's addresses.
+//   - [Any] releases the devices of any record.
+//
+// The move to the pod is in move.go, the return in release.go.
 //
 // The RDMA mode of the machine decides whether devices move: in exclusive mode they
 // do, in shared mode every network namespace sees them all.

@@ -1,0 +1,161 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Release returns the lent RDMA devices of a record from the pod netns, or from
+// init_net if that is gone and the host netns is another.
+func (devices) Release(ctx context.Context, releasing *attachment.Releasing) error {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
+	var errs []error
+	for _, d := range r.RDMA.Devices {
+		if !d.Lent {
+			continue
+		}
+		err := returnDevice(ctx, releasing, d)
+		if err == nil && len(d.Settings) > 0 {
+			restoreSettings(n, r, d, home)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// restoreSettings restores the settings of a returned device, and reports those that
+// cannot be restored.
+func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
+	core, err := rdma.Open(home)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return // its driver was unloaded, which resets the settings
+	}
+	var device *rdma.Device
+	if err == nil {
+		defer core.Close()
+		device, err = findDevice(core, d)
+	}
+	switch {
+	case err != nil:
+		loan.Report(n, r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
+	case device != nil:
+		left := core.Restore(*device, d.Settings)
+		for i := range left {
+			left[i].Setting = "RDMA device " + d.Name + ": " + left[i].Setting
+		}
+		loan.Report(n, r, nil, left, nil)
+	}
+}
+
+// returnDevice returns one RDMA device to the host.
+func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
+	n, home, host := releasing.Node, releasing.Home, loan.Host(releasing.Node)
+	if releasing.Pod != nil {
+		moved, err := MoveHome(ctx, n, d, releasing.Pod, home)
+		if moved || err != nil {
+			return err
+		}
+	}
+	core, err := rdma.Open(home)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return nil // its driver was unloaded: there is no device any more
+	}
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
+	defer cancel()
+	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+		device, err := findDevice(core, d)
+		if device != nil || err != nil {
+			return true, errors.Join(err, RestoreName(ctx, n, core, home, device, d.Name))
+		}
+		if moved, err := moveFromInit(ctx, n, d, home); moved || err != nil {
+			return true, err
+		}
+		return !host.Bound(d.ParentDev) || !host.HasRDMADevice(d.ParentDev), nil // unplugged, or its driver unloaded
+	})
+	if !wait.Ended(waiting, err) {
+		return err
+	}
+	if releasing.Wait > 0 && deviceGone(releasing, core, d) {
+		n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.NotHome, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
+		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again")
+}
+
+// moveFromInit moves the device to a home that is not init_net, where the kernel
+// moved it. It returns false if it is not there.
+func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, home *link.Netns) (bool, error) {
+	first, err := link.OpenNetns(link.InitNetns)
+	if err != nil {
+		return false, nil // a container may not open it
+	}
+	defer first.Close()
+	if first.ID.Equal(home.ID) {
+		return false, nil
+	}
+	return MoveHome(ctx, n, d, first, home)
+}
+
+// deviceGone reports whether the lent RDMA device no longer exists, after a
+// long search: its function has another device now.
+func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMADevice) bool {
+	n, r := releasing.Node, releasing.Record
+	if !loan.Host(n).HasOneNIC(d.ParentDev) {
+		return false
+	}
+	others, err := core.ByParent(d.ParentDev)
+	return err == nil && len(others) > 0 || n.AnotherHas(r, func(other *ledger.Record) bool {
+		return other.RDMA != nil && slices.ContainsFunc(other.RDMA.Devices, func(o ledger.RDMADevice) bool {
+			return o.Lent && o.ParentDev == d.ParentDev && o.NodeGUID != d.NodeGUID
+		})
+	})
+}
+
+// MoveHome moves the device to home, under its name there, if it is in from. It
+// reports whether it is on the host: in shared mode every namespace has it, and
+// nothing moves.
+func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *link.Netns) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveWait)
+	defer cancel()
+	moved := false
+	err := withCores(ctx, n, from, home, func(source, target *rdma.Core) error {
+		device, err := findDevice(source, d)
+		if err != nil || device == nil {
+			return err
+		}
+		arrived, err := source.Move(ctx, *device, target)
+		if errors.Is(err, rdma.ErrShared) {
+			moved = true
+			return RestoreName(ctx, n, target, home, device, d.Name)
+		}
+		var changed *rdma.UverbsChanged
+		if errors.As(err, &changed) {
+			n.Log.Warn("an RDMA device came home with another uverbs number", "device", d.Name, "err", err)
+			err = nil
+		}
+		if err != nil {
+			return failure.WithCure(failure.Wrap(err, failure.NotHome, "RDMA device %s", d.Name), cureOfMove(err))
+		}
+		moved = true
+		return RestoreName(ctx, n, target, home, &arrived.Device, d.Name)
+	})
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return false, nil
+	}
+	return moved, err
+}
