@@ -8,8 +8,9 @@
 // lines, that is in release.go.
 //
 // To add a part, write a package beside this one, give it a field in ledger.Record,
-// and name it in ReleaseOrder and in the plan of its plugin, by the same Name in both. A part
-// that makes an interface also counts in ledger.Record.HasInterface and NICName.
+// and name it in the plan of its plugin and in ReleaseOrder, by the same Name in
+// both. A part that leaves nothing to undo is in a plan only. A part that makes an
+// interface also counts in ledger.Record.HasInterface and NICName.
 // CONTRIBUTING.md has an example.
 //
 // The main of a plugin:
