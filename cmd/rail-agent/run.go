@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -71,6 +72,7 @@ checked everything, and has done what --install, --cni-conf or --uninstall say.`
 	flags.StringVar(&o.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else the first of $KUBECONFIG, else a pod's service account, else none does")
 	flags.StringVar(&o.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
+	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP, else $NODE_IP: a NIC that has it is not lent")
 	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
 	flags.BoolVar(&o.Restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
@@ -86,6 +88,7 @@ checked everything, and has done what --install, --cni-conf or --uninstall say.`
 // runFlags are the flags of "run", without the keeper's own.
 type runFlags struct {
 	kubeconfig string
+	nodeIP     string
 	container  bool
 	install    installFlags
 	metrics    metricsFlags
@@ -106,6 +109,12 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 	debug.SetMemoryLimit(memoryLimit)
 	if err := a.complete(&o); err != nil {
 		return err
+	}
+	if ip := cmp.Or(f.nodeIP, os.Getenv("NODE_IP")); ip != "" {
+		var err error
+		if o.NodeIP, err = netip.ParseAddr(ip); err != nil {
+			return fmt.Errorf("--node-ip: %w", err)
+		}
 	}
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup

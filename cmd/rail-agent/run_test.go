@@ -447,3 +447,36 @@ func TestAgentRestsWhenNothingHappens(t *testing.T) {
 		t.Errorf("%.1f MiB are resident", memory/(1<<20))
 	}
 }
+
+func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	l.node.IP("addr", "add", "10.7.0.5/24", "dev", "ens1")
+	pod := testnet.NewNetns(t, "pod")
+	add := l.call("host-device", "ADD", "ens1", pod, "net1")
+	l.start("--node-ip", "10.7.0.5")
+	before := l.node.State()
+	if _, err := l.node.Run(add); err == nil || !strings.Contains(err.Error(), "the node's address in the cluster, 10.7.0.5") {
+		t.Error(err)
+	}
+	if d := l.node.Settled(before); d != "" {
+		t.Error(d)
+	}
+	file := filepath.Join(l.state, "node-ip")
+	if err := os.WriteFile(file, []byte("10.7.0.\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.node.Run(add); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "restart rail-agent") {
+		t.Errorf("with a file that has no address: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	l.node.MustRun(add)
+	l.node.MustRun(add.With("DEL"))
+	wrong := l.launch("--node-ip", "rail-1.example")
+	<-wrong.ended
+	if said := wrong.said("--node-ip"); len(said) != 1 {
+		t.Errorf("of an address that is none it says %q", wrong.said(""))
+	}
+}

@@ -351,6 +351,9 @@ func (l *installing) prefixed(t *testing.T) {
 	// without privileges, runs the node's IPAM plugin with the node's
 	// kubeconfig, and restores the NIC's settings that the pod has changed.
 	n := l.Node(0)
+	if ip, err := n.Exec(t.Context(), "cat", "/run/rail-cni/node-ip"); err != nil || strings.TrimSpace(ip) != n.Address {
+		t.Errorf("the agent stored %q as the node's address in the cluster: %v", ip, err)
+	}
 	host := testnet.Of(t, n.Pid())
 	host.Sysctl("ipv4/conf/ens18np0/arp_notify", "1") // the kernel resets it when the NIC moves
 	before := host.State()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -43,6 +44,7 @@ type Journal interface {
 type Options struct {
 	StateDirs []string // of the plugins, at least one
 	NodeName  string
+	NodeIP    netip.Addr // by which the cluster reaches the node; zero if not known
 	Version   string
 
 	// BinDirs are the CNI directories in which the Plugins in Own must be
@@ -109,6 +111,11 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		defer k.node.Close()
+		if o.NodeIP.IsValid() {
+			if err := k.node.Ledger.PutNodeIP(o.NodeIP); err != nil {
+				return err
+			}
+		}
 		a.keepers = append(a.keepers, k)
 	}
 	if a.binaries, err = newBinaries(a); err != nil {

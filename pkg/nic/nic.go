@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,9 @@ type Host struct {
 	// Holder, if set, returns the holder of a device of the host, "" if it is
 	// not lent. The device is a PCI address or a name on the auxiliary bus.
 	Holder func(device string) string
+	// NodeIP, if set, returns the address by which the cluster reaches the node, or
+	// the zero Addr if it is not known.
+	NodeIP func() (netip.Addr, error)
 }
 
 // Selector selects a NIC. The first field that is set decides, in the order of

@@ -15,10 +15,21 @@ import (
 )
 
 // use describes the host's own use of the link of v, "" if none is known. The host
-// uses it if an established TCP connection has one of its addresses (kubelet's to the
-// API server has the node's InternalIP), or if the route to the server of mounted
+// uses it if it has the address by which the cluster reaches the node, if an established
+// TCP connection has one of its addresses, or if the route to the server of mounted
 // storage leaves by it. A listening socket does not count.
 func (h *Host) use(v *link.View) (string, error) {
+	if h.NodeIP != nil {
+		node, err := h.NodeIP()
+		if err != nil {
+			return "", err
+		}
+		for _, a := range v.Addresses() {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok && node.IsValid() && ip.Unmap() == node.Unmap() {
+				return fmt.Sprintf("it has the node's address in the cluster, %s (InternalIP)", node), nil
+			}
+		}
+	}
 	c, err := h.Netns.ConnectionOf(v)
 	if err != nil {
 		return "", err

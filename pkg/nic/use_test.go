@@ -3,6 +3,7 @@ package nic
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,6 +144,15 @@ func TestGuardOfANICThatTheHostUses(t *testing.T) {
 			file(h, "class/iscsi_connection/connection1:0/address", "fe80:0000:0000:0000:0000:0000:0000:0001\n")
 			file(h, "class/nvme/nvme1/address", "traddr=fe80::1,trsvcid=4420\n")
 			file(h, "thread-self/net/nfsfs/servers", "NV SERVER   PORT USE HOSTNAME\nv4 fe800000000000000000000000000001  801   2 nas\n")
+		}, ""},
+		"the node's address in the cluster": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			h.NodeIP = func() (netip.Addr, error) { return netip.MustParseAddr("10.0.0.6"), nil }
+		}, "it has the node's address in the cluster, 10.0.0.6 (InternalIP)"},
+		"the node's IPv6 address in the cluster": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			h.NodeIP = func() (netip.Addr, error) { return netip.MustParseAddr("fd00::5"), nil }
+		}, "it has the node's address in the cluster, fd00::5 (InternalIP)"},
+		"the node's address on another NIC": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
+			h.NodeIP = func() (netip.Addr, error) { return netip.MustParseAddr("10.1.0.5"), nil }
 		}, ""},
 		"a local NVMe controller": {func(_ *testing.T, h *Host, _, _ *testnet.Netns) {
 			file(h, "class/nvme/nvme0/address", "0000:01:00.0\n")

@@ -17,6 +17,7 @@ func Host(n *attachment.Node) *nic.Host {
 	return &nic.Host{
 		Netns: n.Netns, Sys: n.Sys, Proc: n.Proc,
 		Holder: func(device string) string { return holderOfDevice(n, device) },
+		NodeIP: n.Ledger.NodeIP,
 	}
 }
 
