@@ -116,6 +116,7 @@ func (a *attachment) answers() {
 	if err := echo(a.l.wires[a.nic], station, a.pod, a.addr, a.l.long(settleTime)); err != nil {
 		a.l.violation(nil, "%s, %s, is not reached by its station: %v", a, a.addr, err)
 	}
+	destroyed := a.l.destroyedNICs()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	found := map[string][]int{} // the wires on which a MAC answered
@@ -139,7 +140,8 @@ func (a *attachment) answers() {
 		})
 	}
 	all.Wait()
-	if a.l.misdirected(a, found) {
+	another := func(g gift) bool { return !a.l.destroys(g, destroyed) }
+	if !a.onlyOnItsWire(found) || slices.ContainsFunc(a.l.others(a, found), another) {
 		a.l.violation(nil, "%s has %s at %s, for which these answer, each on the wires of these NICs: %v", a, a.addr, a.mac, found)
 	}
 }

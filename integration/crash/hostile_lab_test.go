@@ -63,6 +63,7 @@ type lab struct {
 	free      []int // NICs on the host that are not lent, last returned last
 	addresses map[string]ledger.Key
 	given     map[string]gift // by MAC
+	destroyed [modelNICs]int  // how often each NIC was, with its pod
 	wrong     int
 	done      map[string]int
 	succeeded map[string]int    // attacks
@@ -411,6 +412,9 @@ func (l *lab) returned(a *attachment, end func()) {
 		}
 		if l.gone(a.nic) {
 			l.count("NICs destroyed with their pod", 1)
+			l.mu.Lock()
+			l.destroyed[a.nic]++
+			l.mu.Unlock()
 			l.plug(a.nic)
 			continue
 		}
