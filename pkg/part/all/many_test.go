@@ -2,6 +2,9 @@ package all_test
 
 import (
 	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,6 +29,7 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		promote bool // the kernel replaces a deleted IPv4 address by another one of its subnet
 		does    []string
+		tc      []string // commands of tc(8)
 	}{
 		"addresses of a subnet": {promote: true, does: each(10000, "addr add 10.1.%d.%d/8 dev net1")},
 		"addresses":             {does: each(1000, "addr add 10.1.%d.%d/32 dev net1")},
@@ -35,6 +39,9 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 		"neighbors":             {does: each(5000, "neigh add 10.1.%d.%d lladdr 02:00:00:00:00:01 nud permanent dev net1")},
 		"children":              {does: each(100, "link add link net1 name c%d-%d type macvlan mode bridge")},
 		"links":                 {does: each(500, "link add i%d-%d type ifb")},
+		"queueing disciplines": {tc: slices.Concat([]string{"qdisc add dev net1 root handle 1: htb"},
+			each(2000, "class add dev net1 parent 1: classid 1:1%x%02x htb rate 1mbit"),
+			each(2000, "qdisc add dev net1 parent 1:1%x%02x tbf rate 1mbit burst 10k latency 1ms"))},
 	} {
 		for plugin, config := range map[string]func(*bench, map[string]any) string{
 			"host-device": (*bench).config, "macvlan": (*bench).macvlanConfig,
@@ -49,6 +56,11 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 					b.pod.Sysctl("ipv4/conf/all/promote_secondaries", "1")
 				}
 				b.pod.Batch(nil, c.does...)
+				if c.tc != nil {
+					file := filepath.Join(t.TempDir(), "tc")
+					writeExecutable(t, file, strings.Join(c.tc, "\n"))
+					b.pod.Exec("tc", "-batch", file)
+				}
 				began := time.Now()
 				b.node.MustRun(b.call("DEL", config))
 				took := time.Since(began)
