@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
@@ -611,4 +613,46 @@ func TestRecordWithoutOptionalFieldsBringsTheNICHome(t *testing.T) {
 	}
 	b.node.MustRun(b.call("DEL", b.config(nil)))
 	b.untouched(before)
+}
+
+// A pod on the same parent can have that accept frames for any MAC, also for one of a pod
+// whose netns has ended.
+func TestPodCannotKeepTheAddressOfADeadPod(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
+	b.node.MustRun(b.call("ADD", config))
+	mac, err := net.ParseMAC(b.records()[0].MAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostile := testnet.NewNetns(t, "hostile")
+	other := b.call("ADD", config)
+	other.ContainerID, other.Netns = "c2", "/run/netns/"+hostile.Name
+	b.node.MustRun(other)
+	hostile.IP("maddress", "add", mac.String(), "dev", "net1")
+	hostile.Inside(func() {
+		nic, err := net.InterfaceByName("net1")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = unix.Close(s) })
+		m := unix.PacketMreq{Ifindex: int32(nic.Index), Type: unix.PACKET_MR_UNICAST, Alen: 6}
+		copy(m.Address[:], mac)
+		if err := unix.SetsockoptPacketMreq(s, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &m); err != nil {
+			t.Error(err)
+		}
+	})
+	held := len(b.held())
+	b.pod.Delete()
+	b.node.MustRun(b.call("DEL", config))
+	if now := len(b.held()); now != held/2 {
+		t.Errorf("%d addresses of %d are held after the end of one pod of two", now, held)
+	}
 }

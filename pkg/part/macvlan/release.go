@@ -27,6 +27,8 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	}
 	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
 	defer cancel()
+	var probe link.Probe
+	defer probe.Close()
 	err := wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
 		if pod != nil {
 			deleted, err := deleteIn(releasing)
@@ -34,7 +36,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 				return true, err
 			}
 		}
-		hidden, err := hidden(releasing)
+		hidden, err := hidden(releasing, &probe)
 		if err != nil {
 			err = fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the address stays
 		}
@@ -154,18 +156,19 @@ func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
 	return found
 }
 
-// hidden reports whether the macvlan is up in a netns that cannot be searched:
-// its master accepts frames for its MAC (macvlan_open adds it to the filter),
-// and no other attachment has that MAC. A macvlan that is down does not answer.
-// One whose MAC the pod changed too is not found: such a pod can use any MAC
-// and address in the master's network until it ends anyway.
-func hidden(releasing *attachment.Releasing) (bool, error) {
+// hidden reports whether the macvlan is up in a netns that cannot be searched: one with
+// its MAC is up on its master, and no other attachment has that MAC. A macvlan that is
+// down does not answer. One whose MAC the pod changed too is not found: such a pod can use
+// any MAC and address in the master's network until it ends anyway. For the same reason a
+// pod can keep the address of a dead one by using its MAC.
+func hidden(releasing *attachment.Releasing, probe *link.Probe) (bool, error) {
 	n, r := releasing.Node, releasing.Record
 	ns := releasing.Home
 	if r.Child.InPod {
 		ns = releasing.Pod
 	}
-	if r.MAC == "" || ns == nil {
+	mac, err := net.ParseMAC(r.MAC)
+	if err != nil || ns == nil {
 		return false, nil // not made yet, or its parent died with the pod netns
 	}
 	master, err := ns.ByName(r.Child.Master)
@@ -175,8 +178,11 @@ func hidden(releasing *attachment.Releasing) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	hears, err := ns.HearsFor(master.Index, r.MAC)
-	return hears && !n.AnotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }), err
+	hears, err := ns.HearsFor(master.Index, mac)
+	if err != nil || !hears || n.AnotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }) {
+		return false, err
+	}
+	return probe.MacvlanIsUp(ns, master.Index, mac)
 }
 
 // fewLinks is the largest number of a pod's links that are deleted one by one. An
