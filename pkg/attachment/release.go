@@ -39,6 +39,10 @@ type Releasing struct {
 	silent func()
 }
 
+// Conclusive reports whether Wait is so long that a device which has not returned by then
+// no longer exists. A driver that makes its netdev anew takes seconds.
+func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
+
 // Silent is called by the part that releases the interface, once the interface is down
 // or deleted. From then on its addresses may be freed, while the release goes on.
 func (r *Releasing) Silent() {

@@ -18,7 +18,7 @@ type Swept struct {
 // Sweep ends the attachments of this host netns whose pod netns is gone, and
 // those whose addresses are still to be freed. An attachment that another process works
 // on is left for the next sweep, and so is one whose interface the kernel has not yet
-// returned or deleted: Sweep waits for all of these together about [SweepWait]. An IPAM
+// returned or deleted: Sweep waits for all of these together up to [SweepWait]. An IPAM
 // plugin gets endWait.
 func (n *Node) Sweep(ctx context.Context) []Swept {
 	return n.sweep(ctx, ledger.Key{}, SweepWait)
@@ -39,11 +39,7 @@ func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration)
 		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < retryAfter {
 			continue
 		}
-		left := time.Until(until)
-		if left < wait/2 {
-			left = 0 // too little for a part to conclude that its interface is gone
-		}
-		err := n.End(ctx, r, left)
+		err := n.End(ctx, r, max(0, time.Until(until)))
 		if errors.Is(err, statefile.ErrBusy) {
 			continue
 		}

@@ -2,6 +2,7 @@ package all_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -338,7 +339,10 @@ func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mac := b.records()[0].MAC
+	mac, err := net.ParseMAC(b.records()[0].MAC)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.pod.Delete()
 	if len(b.held()) == 0 {
 		t.Fatal("no address is held")
@@ -376,5 +380,28 @@ func TestSweepOfOneNodeLeavesTheOthersRecordsAlone(t *testing.T) {
 	}
 	if swept := b.open().Sweep(context.Background()); len(swept) != 1 || swept[0].Err != nil {
 		t.Errorf("the first node swept %+v", swept)
+	}
+}
+
+// A driver may make its netdev anew (devlink reload, firmware activation), which takes
+// seconds. The two seconds of a sweep do not prove that the NIC no longer exists.
+func TestSweepKeepsTheRecordOfANICWithoutANetdev(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
+	forge(t, b, func(r *ledger.Record) { r.Loan.Identity.ParentDev, r.Loan.Identity.ParentBus = "0000:77:00.0", "pci" })
+	b.pod.Delete()
+	n := b.open()
+	n.Sys = t.TempDir()
+	if err := os.MkdirAll(filepath.Join(n.Sys, "bus/pci/devices/0000:77:00.0/driver"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range n.Sweep(t.Context()) {
+		if s.Err == nil {
+			t.Error("the sweep ended it")
+		}
+	}
+	if len(b.records()) != 1 || len(b.held()) == 0 {
+		t.Errorf("records %v, addresses %v", b.records(), b.held())
 	}
 }

@@ -38,7 +38,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	switch {
 	case err != nil:
 		return err
-	case l == nil && id.ParentDev != "" && loan.Host(n).Bound(id.ParentDev) && !(releasing.Wait > 0 && gone(releasing)):
+	case l == nil && id.ParentDev != "" && loan.Host(n).Bound(id.ParentDev) && !(releasing.Conclusive() && gone(releasing)):
 		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotHome, "the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path),
 			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again")
 	case l == nil:
@@ -87,13 +87,14 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		if l != nil || err != nil || id.ParentDev == "" {
 			return true, err
 		}
-		if away, err = link.OpenNetns(link.InitNetns); err == nil {
-			l, err = away.Find(id, hints...)
-			if l != nil && !away.ID.Equal(home.ID) {
-				return true, nil
-			}
-			away.Close()
+		if away, err = link.OpenNetns(link.InitNetns); err != nil {
+			away = nil
+			return !host.Bound(id.ParentDev), nil // a container may not open it
 		}
+		if l, err = away.Find(id, hints...); l != nil && !away.ID.Equal(home.ID) {
+			return true, nil
+		}
+		away.Close()
 		away = nil
 		return !host.Bound(id.ParentDev), err
 	})

@@ -89,7 +89,7 @@ func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger
 	if !wait.Ended(waiting, err) {
 		return err
 	}
-	if releasing.Wait > 0 && deviceGone(releasing, core, d) {
+	if releasing.Conclusive() && deviceGone(releasing, core, d) {
 		n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
 		return nil
 	}

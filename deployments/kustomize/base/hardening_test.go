@@ -1,0 +1,132 @@
+package base_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+// objects returns the objects of the chart with these values, each of the form
+// "key=value", or a file of values of the chart.
+func objects(t *testing.T, values ...string) map[string]any {
+	t.Helper()
+	args := []string{"template", "rail-cni", chart, "--namespace", "default"}
+	for _, v := range values {
+		if strings.HasSuffix(v, ".yaml") {
+			args = append(args, "--values", filepath.Join(chart, v))
+			continue
+		}
+		args = append(args, "--set", v)
+	}
+	text := run(t, testnet.Tool(t, "helm", "tools"), args...)
+	return decoded(t, bytes.Split(bytes.TrimPrefix(bytes.TrimSpace(text), []byte("---\n")), []byte("\n---\n")))
+}
+
+// containers calls f with each container of an object and its path in the object.
+func containers(v any, path string, f func(path string, container, podSpec map[string]any)) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if list, ok := e.([]any); ok && (k == "containers" || k == "initContainers") {
+				for i, c := range list {
+					container, _ := c.(map[string]any)
+					f(fmt.Sprintf("%s/%s[%d]", path, k, i), container, v)
+				}
+			}
+			containers(e, path+"/"+k, f)
+		}
+	case []any:
+		for _, e := range v {
+			containers(e, path, f)
+		}
+	}
+}
+
+// field returns what a path of keys leads to, or nil.
+func field(v any, keys ...string) any {
+	for _, k := range keys {
+		m, _ := v.(map[string]any)
+		v = m[k]
+	}
+	return v
+}
+
+func TestContainersAreAsBoundAsTheirWorkAllows(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	found := 0
+	for name, o := range objects(t, "image.digest="+digest, "privileged=false") {
+		containers(o, name, func(path string, c, pod map[string]any) {
+			found++
+			security := field(c, "securityContext")
+			if image, _ := c["image"].(string); !strings.HasSuffix(image, "@"+digest) {
+				t.Errorf("%s: the image is %s", path, image)
+			}
+			if field(security, "readOnlyRootFilesystem") != true {
+				t.Errorf("%s: its root file system is writable", path)
+			}
+			if drop := fmt.Sprint(field(security, "capabilities", "drop")); drop != "[ALL]" {
+				t.Errorf("%s drops %s", path, drop)
+			}
+			if strings.HasPrefix(name, "DaemonSet ") {
+				return // root, on the node
+			}
+			if field(security, "runAsNonRoot") != true && field(pod, "securityContext", "runAsNonRoot") != true {
+				t.Errorf("%s may run as root", path)
+			}
+			if field(security, "allowPrivilegeEscalation") != false || field(security, "capabilities", "add") != nil {
+				t.Errorf("%s may get rights: %v", path, security)
+			}
+		})
+	}
+	if found < 3 { // agent, reconciler, uninstall
+		t.Errorf("%d containers", found)
+	}
+}
+
+func TestNoPodMountsTheTokenOfThePlugin(t *testing.T) {
+	if mounts := field(objects(t)["ServiceAccount default/rail-cni-whereabouts"], "automountServiceAccountToken"); mounts != false {
+		t.Errorf("automountServiceAccountToken is %v", mounts)
+	}
+}
+
+// The accounts that have the reconciler's rights, with each value of reconcile.
+func TestReconcilersRightsGoToWhoReconciles(t *testing.T) {
+	for value, want := range map[string]string{"deployment": "rail-cni-reconciler", "daemonset": "rail-cni-agent", "off": ""} {
+		all := objects(t, "reconcile="+value)
+		for _, binding := range []string{"ClusterRoleBinding /rail-cni-agent-pods", "RoleBinding kube-system/rail-cni-agent"} {
+			var got []string
+			subjects, _ := field(all[binding], "subjects").([]any)
+			for _, s := range subjects {
+				got = append(got, fmt.Sprint(field(s, "name")))
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("reconcile=%s: %s is for %q, want %q", value, binding, got, want)
+			}
+		}
+	}
+}
+
+func TestOpenShiftHasItsDirectoriesAndItsConstraint(t *testing.T) {
+	all := objects(t, "values-openshift.yaml")
+	agent, _ := field(all["DaemonSet default/rail-agent"], "spec", "template", "spec", "containers").([]any)
+	if len(agent) != 1 {
+		t.Fatalf("the agent has %d containers", len(agent))
+	}
+	args := fmt.Sprint(field(agent[0], "args"))
+	for _, want := range []string{"--cni-bin=/var/lib/cni/bin", "--cni-conf=/etc/kubernetes/cni/net.d"} {
+		if !strings.Contains(args, want) {
+			t.Errorf("no %s in %s", want, args)
+		}
+	}
+	constraint := false
+	for name, o := range all {
+		constraint = constraint || strings.Contains(name, "Role") && strings.Contains(fmt.Sprint(o), "system:openshift:scc:privileged")
+	}
+	if !constraint {
+		t.Error("nothing refers to the security context constraint privileged")
+	}
+}
