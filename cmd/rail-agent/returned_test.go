@@ -28,7 +28,7 @@ func TestNICThatDidNotComeHomeAsItWasIsToldOnce(t *testing.T) {
 		await(t, "the agent to tell", 10*time.Second, func() bool { return len(a.said("reason=ReturnedChanged")) >= n })
 		return a.said("reason=ReturnedChanged")
 	}
-	if said := told(1); !strings.Contains(said[0], "ens1 is home, but not as it was, after pod default/web-0: ethtool rings: device or resource busy") {
+	if said := told(1); !strings.Contains(said[0], "ens1 was returned, but not as it was, after pod default/web-0: ethtool rings: device or resource busy") {
 		t.Errorf("it told %q", said)
 	}
 	if n, _ := a.metric("rail_cni_returned_changed", `nic="ens1"`); n != 1 {

@@ -34,7 +34,7 @@ func newRun(a *agentFlags) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Keep this node: bring NICs of dead pods home at once, watch the plugins, report",
+		Short: "Keep this node: return NICs of dead pods at once, watch the plugins, report",
 		Long: `Keep this node until SIGTERM. Run it as root in the host's network namespace,
 once for each node. (Several do no harm.)
 
@@ -42,9 +42,9 @@ An attachment whose pod's network namespace is gone is ended as soon as the
 kernel has returned its NIC: the NIC is restored, and its addresses are freed.
 Attachments that a reboot left in a state directory on a disk are ended too. An
 attachment that cannot be ended is tried again after 1 s, 2 s, … 5 min, and
-reported once: in the log, in the metric rail_cni_not_home, and as an Event of the
-node if there is a cluster. Addresses that a DEL left in the journal are freed
-when the server is back.
+reported once: in the log, in the metric rail_cni_nics_not_returned, and as an
+Event of the node if there is a cluster. Addresses that a DEL left in the journal
+are freed when the server is back.
 
 --cni-bin watches that the plugins there are equal to those in --own, and reports
 those that something has replaced or removed. With --restore-binaries the agent

@@ -204,6 +204,10 @@ func TestRecordsOfAnotherBootAreSettled(t *testing.T) {
 	addressOf(t, l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "next"), "net1")), "10.9.0.1/24")
 }
 
+// notReturned has the metric of attachments that could not be ended, and its
+// former name.
+var notReturned = []string{"rail_cni_nics_not_returned", "rail_cni_not_home"}
+
 func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
@@ -223,11 +227,13 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 		n, _ := a.metric("rail_cni_end_failures_total", `plugin="macvlan"`)
 		return n >= 3
 	})
-	if told := a.said("reason=NotHome"); len(told) != 1 || !strings.Contains(told[0], "not installed") {
+	if told := a.said("reason=NotReturned"); len(told) != 1 || !strings.Contains(told[0], "not installed") {
 		t.Errorf("it told %d times: %s", len(told), strings.Join(told, "\n"))
 	}
-	if n, _ := a.metric("rail_cni_not_home"); n != 1 {
-		t.Errorf("rail_cni_not_home is %v", n)
+	for _, name := range notReturned {
+		if n, _ := a.metric(name); n != 1 {
+			t.Errorf("%s is %v", name, n)
+		}
 	}
 	// A record that is unreadable for a while does not mean that the NIC was
 	// returned.
@@ -245,7 +251,7 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	l.node.IP("link", "add", "wakes", "type", "bridge")
 	await(t, "the agent to see that", 10*time.Second, func() bool { return len(a.said("reason=UnreadableRecord")) == 1 })
 	put(text)
-	if told := a.said("reason=Home"); len(told) != 0 {
+	if told := a.said("reason=Returned"); len(told) != 0 {
 		t.Errorf("it told %q", told)
 	}
 	if s := a.status(); len(s.StateDirs) != 1 || len(s.StateDirs[0].Ending) != 1 || s.StateDirs[0].Ending[0].Error == "" || s.StateDirs[0].Ending[0].ContainerID != pod.Name {
@@ -255,9 +261,11 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the record's end", 20*time.Second, func() bool { return len(l.records()) == 0 })
-	await(t, "the agent to say so", time.Second, func() bool { return len(a.said("reason=Home")) == 1 })
-	if n, lines := a.metric("rail_cni_not_home"); n != 0 || lines != 1 {
-		t.Errorf("rail_cni_not_home is %v in %d lines", n, lines)
+	await(t, "the agent to say so", time.Second, func() bool { return len(a.said("reason=Returned")) == 1 })
+	for _, name := range notReturned {
+		if n, lines := a.metric(name); n != 0 || lines != 1 {
+			t.Errorf("%s is %v in %d lines", name, n, lines)
+		}
 	}
 }
 

@@ -103,16 +103,16 @@ func (s *stats) collect(e *exposition) {
 // ended.
 func (a *agent) collectAttachments(e *exposition) {
 	type class struct{ dir, plugin, phase, netns string }
-	counts, notHome := map[class]float64{}, map[string]float64{}
+	counts, notReturned := map[class]float64{}, map[string]float64{}
 	unreadable := 0
 	for _, k := range a.keepers {
 		dir := k.node.Ledger.Dir()
-		notHome[dir] = 0
+		notReturned[dir] = 0
 		ending := map[any]bool{}
 		for _, d := range k.unended() {
 			ending[d.record.Key] = true
 			if d.err != nil {
-				notHome[dir]++
+				notReturned[dir]++
 			}
 		}
 		changed, _ := k.node.Ledger.Returned() // the keeper reports unreadable ones
@@ -134,8 +134,9 @@ func (a *agent) collectAttachments(e *exposition) {
 		e.add("rail_cni_attachments", gauge, "Attachments of this node, by phase, and whether their pod is gone.",
 			n, labels{"state_dir", c.dir, "plugin", c.plugin, "phase", c.phase, "pod_netns", c.netns})
 	}
-	for dir, n := range notHome {
-		e.add("rail_cni_not_home", gauge, "Attachments whose pod is gone, and that could not be ended at the last try.", n, labels{"state_dir", dir})
+	for dir, n := range notReturned {
+		e.add("rail_cni_nics_not_returned", gauge, "Attachments whose pod is gone, and that could not be ended at the last try.", n, labels{"state_dir", dir})
+		e.add("rail_cni_not_home", gauge, "Deprecated: use rail_cni_nics_not_returned.", n, labels{"state_dir", dir})
 	}
 	e.add("rail_cni_unreadable_records", gauge, "Records that are corrupt, or of a newer version.", float64(unreadable), nil)
 }

@@ -17,6 +17,10 @@ const eventTime = time.Minute
 // longest is the API's limit for an Event's message, in bytes.
 const longest = 1024
 
+// former has the reasons of notices in earlier versions. An Event is sent under
+// both for one release.
+var former = map[string]string{"NotReturned": "NotHome", "Returned": "Home"}
+
 // Recorder sends notices to the API server, as Events of the node.
 type Recorder struct {
 	client *kube.Client
@@ -46,13 +50,21 @@ func (r *Recorder) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case n := <-r.queue:
-			bounded, cancel := context.WithTimeout(ctx, eventTime)
-			_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
-			cancel()
-			if err != nil && ctx.Err() == nil && !kube.IsAlreadyExists(err) {
-				r.log.Warn("Event not sent", "reason", n.Reason, "err", err)
+			r.send(ctx, n)
+			if reason, ok := former[n.Reason]; ok {
+				n.Reason = reason
+				r.send(ctx, n)
 			}
 		}
+	}
+}
+
+func (r *Recorder) send(ctx context.Context, n agent.Notice) {
+	bounded, cancel := context.WithTimeout(ctx, eventTime)
+	defer cancel()
+	_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
+	if err != nil && ctx.Err() == nil && !kube.IsAlreadyExists(err) {
+		r.log.Warn("Event not sent", "reason", n.Reason, "err", err)
 	}
 }
 

@@ -1,12 +1,20 @@
 package events
 
 import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
@@ -30,5 +38,38 @@ func TestToTellNeverBlocks(t *testing.T) {
 	}
 	if len(r.queue) != cap(r.queue) {
 		t.Errorf("%d notices wait", len(r.queue))
+	}
+}
+
+func TestNoticeIsAlsoSentUnderItsFormerReason(t *testing.T) {
+	sent := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event struct{ Reason string }
+		if err := json.NewDecoder(r.Body).Decode(&event); err != nil {
+			t.Error(err)
+		}
+		sent <- event.Reason
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{"clusters": [{"name": "c", "cluster": {"server": %q}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}], "current-context": "x"}`, server.URL)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(client, "node1", slog.New(slog.DiscardHandler))
+	go r.Run(t.Context())
+	for _, reason := range []string{"NotReturned", "Returned", "Test"} {
+		r.Tell(agent.Notice{Reason: reason})
+	}
+	for _, want := range []string{"NotReturned", "NotHome", "Returned", "Home", "Test"} {
+		if got := <-sent; got != want {
+			t.Errorf("sent %s, want %s", got, want)
+		}
 	}
 }
