@@ -28,7 +28,7 @@ const (
 	NICProtected uint = 101
 	NICLent      uint = 102
 	NameTaken    uint = 103
-	NotHome      uint = 104
+	NotReturned  uint = 104
 	IPAM         uint = 105
 	BadRecord    uint = 106
 	Mismatch     uint = 107
@@ -51,7 +51,7 @@ var codes = map[failure.Kind]uint{
 	failure.NICProtected:     NICProtected,
 	failure.NICLent:          NICLent,
 	failure.NameTaken:        NameTaken,
-	failure.NotHome:          NotHome,
+	failure.NotReturned:      NotReturned,
 	failure.IPAM:             IPAM,
 	failure.BadRecord:        BadRecord,
 	failure.Mismatch:         Mismatch,

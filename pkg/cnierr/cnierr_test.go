@@ -30,7 +30,7 @@ func TestCode(t *testing.T) {
 		{"ours", failure.New(failure.NICLent, "x"), NICLent},
 		{"with a cure", failure.WithCure(failure.New(failure.NICLent, "x"), "wait"), NICLent},
 		{"wrapped in Go's way", fmt.Errorf("a: %w", failure.New(failure.NICLent, "x")), NICLent},
-		{"the outer of two", failure.Wrap(failure.New(failure.NICLent, "x"), failure.NotHome, "y"), NotHome},
+		{"the outer of two", failure.Wrap(failure.New(failure.NICLent, "x"), failure.NotReturned, "y"), NotReturned},
 		{"joined", errors.Join(errCause, failure.New(failure.NICLent, "x")), NICLent},
 		{"theirs", theirs, TryAgain},
 		{"theirs, wrapped", fmt.Errorf("ipam: %w", theirs), TryAgain},
@@ -100,7 +100,7 @@ func TestToCNIKeepsTheWholeText(t *testing.T) {
 	}{
 		{failure.WithCure(failure.Wrap(inner, failure.IPAM, "attachment c1/net1"), "make the range larger"), IPAM, "attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger"},
 		{fmt.Errorf("attachment c1/net1: %w", inner), TryAgain, "attachment c1/net1: no address is left; 10.0.0.0/30"},
-		{errors.Join(failure.New(failure.NotHome, "one"), errCause), NotHome, "one\nopen x: file does not exist"},
+		{errors.Join(failure.New(failure.NotReturned, "one"), errCause), NotReturned, "one\nopen x: file does not exist"},
 		{errCause, Internal, "open x: file does not exist"},
 	} {
 		var got *types.Error
@@ -121,7 +121,7 @@ func TestToCNIKeepsTheWholeText(t *testing.T) {
 // Codes below 100 are the specification's; a runtime acts on some of them.
 func TestCodesAreNotTheSpecifications(t *testing.T) {
 	seen := map[uint]bool{}
-	for _, code := range []uint{NICNotFound, NICProtected, NICLent, NameTaken, NotHome, IPAM, BadRecord, Mismatch, Kernel} {
+	for _, code := range []uint{NICNotFound, NICProtected, NICLent, NameTaken, NotReturned, IPAM, BadRecord, Mismatch, Kernel} {
 		if code < 100 || code == Internal || seen[code] {
 			t.Errorf("code %d is taken", code)
 		}

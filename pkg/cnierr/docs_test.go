@@ -29,7 +29,7 @@ var codes = map[string]uint{
 	"NICProtected":     cnierr.NICProtected,
 	"NICLent":          cnierr.NICLent,
 	"NameTaken":        cnierr.NameTaken,
-	"NotHome":          cnierr.NotHome,
+	"NotReturned":      cnierr.NotReturned,
 	"IPAM":             cnierr.IPAM,
 	"BadRecord":        cnierr.BadRecord,
 	"Mismatch":         cnierr.Mismatch,

@@ -40,8 +40,8 @@ const (
 	NICLent Kind = "NIC lent"
 	// NameTaken: the name that the interface must get exists already.
 	NameTaken Kind = "name taken"
-	// NotHome: a NIC could not be brought back to the host.
-	NotHome Kind = "NIC not home"
+	// NotReturned: a NIC could not be brought back to the host.
+	NotReturned Kind = "NIC not returned"
 	// IPAM: the IPAM plugin failed, or no address is left.
 	IPAM Kind = "no address"
 	// BadRecord: a state file is corrupt, or was written by a newer version.

@@ -46,7 +46,7 @@ func TestKindOf(t *testing.T) {
 		{"ours", New(NICLent, "x"), NICLent},
 		{"with a cure", WithCure(New(NICLent, "x"), "wait"), NICLent},
 		{"wrapped in Go's way", fmt.Errorf("a: %w", New(NICLent, "x")), NICLent},
-		{"the outer of two", Wrap(New(NICLent, "x"), NotHome, "y"), NotHome},
+		{"the outer of two", Wrap(New(NICLent, "x"), NotReturned, "y"), NotReturned},
 		{"joined", errors.Join(errCause, WithCure(errCause, "y"), New(NICLent, "x")), NICLent},
 		{"none", errCause, Internal},
 		{"no error", nil, Internal},
@@ -55,7 +55,7 @@ func TestKindOf(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	if err := Wrap(New(NICLent, "x"), NotHome, "y"); !errors.Is(err, NICLent) || errors.Is(err, Kernel) {
+	if err := Wrap(New(NICLent, "x"), NotReturned, "y"); !errors.Is(err, NICLent) || errors.Is(err, Kernel) {
 		t.Error("errors.Is does not tell the kinds in the tree of an error")
 	}
 }

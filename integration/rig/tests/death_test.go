@@ -199,7 +199,7 @@ func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Kill()
-	if _, err := n.Run(first.call("DEL", "net1", lent)); cnierr.Code(err) != cnierr.NotHome {
+	if _, err := n.Run(first.call("DEL", "net1", lent)); cnierr.Code(err) != cnierr.NotReturned {
 		t.Errorf("DEL: %v", err)
 	}
 	if result := n.MustRun(second.call("ADD", "net1", other)); !bytes.Contains(result, []byte("172.31.9.2/24")) {

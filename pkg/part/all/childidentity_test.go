@@ -130,7 +130,7 @@ func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
 	b.pod.IP("link", "set", "net1", "netns", within.Name, "name", "keep")
 	within.Batch(nil, "link set keep up", "addr add 172.31.1.1/24 dev keep")
 	_, err := b.node.Run(b.call("DEL", config))
-	fails(t, err, cnierr.NotHome, "net1", nicName, "netns")
+	fails(t, err, cnierr.NotReturned, "net1", nicName, "netns")
 	if len(b.held()) == 0 {
 		t.Error("its address is free, and the pod answers for it")
 	}
@@ -164,7 +164,7 @@ func TestMacvlanThatOutlivesItsPodKeepsItsAddress(t *testing.T) {
 	elsewhere.Batch(nil, "link set keep up", "addr add 172.31.1.1/24 dev keep")
 	b.pod.Delete()
 	_, err := b.node.Run(b.call("DEL", config))
-	fails(t, err, cnierr.NotHome, "net1", nicName, "netns")
+	fails(t, err, cnierr.NotReturned, "net1", nicName, "netns")
 	b.open().Sweep(t.Context())
 	if len(b.held()) == 0 {
 		t.Error("its address is free, and the dead pod answers for it")

@@ -89,8 +89,8 @@ func dels() map[string]del {
 		"record missing":              {change: func(t *testing.T, b *bench, _ *testnet.Call) { b.removeRecord(t) }, after: leftInPod},
 		"record corrupt":              {change: func(t *testing.T, b *bench, _ *testnet.Call) { b.overwriteRecord(t, "{") }, after: leftInPod},
 		"record of a newer version":   {change: newerRecord, code: cnierr.BadRecord, after: stillInPod},
-		"host name occupied":          {change: occupy, code: cnierr.NotHome, after: stillInPod},
-		"host altname occupied":       {change: occupyAltname, code: cnierr.NotHome, after: stillInPod},
+		"host name occupied":          {change: occupy, code: cnierr.NotReturned, after: stillInPod},
+		"host altname occupied":       {change: occupyAltname, code: cnierr.NotReturned, after: stillInPod},
 		"IPAM plugin missing":         {change: func(t *testing.T, b *bench, c *testnet.Call) { b.hideIPAM(t) }, after: freedLater},
 		"state of the record removed": {change: func(t *testing.T, b *bench, _ *testnet.Call) { os.RemoveAll(b.state) }, after: leftInPod},
 	}

@@ -96,12 +96,12 @@ func TestAddCleansUpAfterFailedDel(t *testing.T) {
 	b.node.MustRun(c)
 	occupy(t, b, nil)
 	_, err := b.node.Run(c.With("DEL"))
-	fails(t, err, cnierr.NotHome)
+	fails(t, err, cnierr.NotReturned)
 	if r := b.records(); len(r) != 1 || r[0].Phase != ledger.Returning {
 		t.Fatalf("after a DEL that failed the records are %+v", r)
 	}
 	_, err = b.node.Run(c)
-	fails(t, err, cnierr.NotHome, "an earlier attachment of", "must end first")
+	fails(t, err, cnierr.NotReturned, "an earlier attachment of", "must end first")
 	b.node.IP("link", "del", nicName)
 	b.node.MustRun(c)
 	b.node.MustRun(c.With("DEL"))
@@ -121,7 +121,7 @@ func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 		r.Loan.Snapshot.Alias = string(make([]byte, 300))
 	}).Loan.Snapshot.Alias
 	_, err := b.node.Run(c.With("DEL"))
-	fails(t, err, cnierr.NotHome, nicName+" cannot come home")
+	fails(t, err, cnierr.NotReturned, nicName+" cannot come home")
 	l, err := b.pod.ByName("net1")
 	if err != nil || !l.IsUp() {
 		t.Fatalf("the NIC is not in the pod and up: %+v, %v", l, err)

@@ -72,7 +72,7 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
 	}
 	if err != nil {
-		return false, failure.WithCure(failure.Wrap(err, failure.NotHome, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name),
+		return false, failure.WithCure(failure.Wrap(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name),
 			"rename it by hand, then end the attachment again")
 	}
 	n.LogOf(of).Warn("returned NIC with the name of another one renamed", "name", l.Name, "now", name)

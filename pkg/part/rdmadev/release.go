@@ -93,7 +93,7 @@ func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger
 		n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.NotHome, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
+	return failure.WithCure(failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
 		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again")
 }
 
@@ -149,7 +149,7 @@ func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from
 			err = nil
 		}
 		if err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.NotHome, "RDMA device %s", d.Name), cureOfMove(err))
+			return failure.WithCure(failure.Wrap(err, failure.NotReturned, "RDMA device %s", d.Name), cureOfMove(err))
 		}
 		moved = true
 		return RestoreName(ctx, n, target, home, &arrived.Device, d.Name)
