@@ -44,7 +44,7 @@ func (f *credentialFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.lifetime, "token-lifetime", 24*time.Hour, "life of that token, which is renewed when half of it is over")
 	flags.StringVar(&f.server, "api-server", "", "the API server's URL for the plugin; the agent's own when empty")
 	flags.StringVar(&f.namespace, "pool-namespace", "", "namespace of the address pools; the agent's own when empty")
-	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "write these files also if whereabouts' own installer has put its there; else those stay, and are used")
+	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "also replace the files of whereabouts' own installer, which otherwise stay and are used")
 }
 
 func addRecordFlag(flags *pflag.FlagSet, path *string) {
@@ -66,7 +66,7 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 func (f *installFlags) check() error {
 	for _, name := range f.plugins {
 		if !slices.Contains(agent.Plugins, name) {
-			return fmt.Errorf("--plugins: %q is none of %s", name, strings.Join(agent.Plugins, ", "))
+			return fmt.Errorf("--plugins: unknown plugin %q, want some of %s", name, strings.Join(agent.Plugins, ", "))
 		}
 	}
 	if f.credential.lifetime < credential.ShortestLifetime {
@@ -103,7 +103,7 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 	if f.uninstall {
 		put = plugins.Record.PutBack // removed files stay removed
 	} else if err := plugins.Record.Visible(append(slices.Clone(o.BinDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
-		return fmt.Errorf("what an earlier version installed elsewhere cannot be taken away (go back to its settings, uninstall, and then change them): %w", err)
+		return fmt.Errorf("files that an earlier version installed elsewhere cannot be removed: %w; restore its settings, uninstall, then change them", err)
 	} else if err := plugins.Put(ctx, inUse); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ of them does the work. "railctl ipam gc" does it once, and prints what it did.`,
 		found, err := r.Once(ctx)
 		r.Tell(found)
 		if failed := reconcile.Count(found, reconcile.Failed); failed > 0 {
-			err = errors.Join(err, fmt.Errorf("%d of %d could not be freed or mended", failed, len(found)))
+			err = errors.Join(err, fmt.Errorf("%d of %d could not be freed or repaired", failed, len(found)))
 		}
 		return err
 	}

@@ -70,7 +70,7 @@ func newRoot(stderr io.Writer) *cobra.Command {
 	}
 	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{netconf.DefaultStateDir},
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
-	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log what changes nothing")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages")
 	root.AddCommand(newRun(a), newProbe(a), newIPAM(a), newUninstall(a))
 	return root
 }

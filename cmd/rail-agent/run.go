@@ -184,7 +184,7 @@ func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, 
 	r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: log})
 	beside.Go(func() {
 		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
-			log.Error("the addresses of the cluster are not reconciled any more", "err", err)
+			log.Error("reconciler stopped", "err", err)
 		}
 	})
 	return nil
@@ -196,7 +196,7 @@ func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error
 	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: userAgent()})
 	if err != nil && kubeconfig == "" {
-		log.Info("no Events: no --kubeconfig, and this is no pod with a service account")
+		log.Info("Events are off: neither --kubeconfig nor a service account")
 		return nil, nil //nolint:nilnil // no cluster is no error
 	}
 	return client, err

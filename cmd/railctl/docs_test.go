@@ -87,14 +87,14 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/nic/use.go":                    {"the host has TCP connections by its address"},
 		"pkg/part/loan/loan.go":             {"is lent to"},
 		"pkg/part/macvlan/release.go":       {"but its macvlan", "is still up", "the pod moved its macvlan", "to another netns, where it is still up"},
-		"pkg/part/netdev/release.go":        {"cannot come home: the host has another link named"},
+		"pkg/part/netdev/release.go":        {"cannot return", "the host has another link named"},
 		"pkg/part/rdmadev/rdmadev.go":       {"RDMA is in exclusive mode: a macvlan on", "cannot use its RDMA device", "the GID table of", "entries free", "are needed", `"rdma" is required, but`, "has no RDMA device in this netns"},
 		"pkg/rdma/core.go":                  {"no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"},
 		"pkg/rdma/gid.go":                   {"as GID of", "has no RoCE v2 GID for the address"},
-		"pkg/rdma/mode.go":                  {"the kernel changes the RDMA mode only while no network namespace but its first exists"},
+		"pkg/rdma/mode.go":                  {"the kernel changes the RDMA mode only while no other network namespace exists"},
 		"pkg/rdma/move.go":                  {"its driver does not support moving it to a network namespace", "two devices of this node were moved at the same time"},
 		"pkg/whereabouts/plugin/call.go":    {"needs an address that is unique in its cluster, and no kubeconfig is configured"},
-		"pkg/whereabouts/plugin/cluster.go": {"not done yet"},
+		"pkg/whereabouts/plugin/cluster.go": {"step not completed"},
 		"pkg/whereabouts/store/store.go":    {"the address of pool", "is freed later"},
 	} {
 		code := docs.Page(t, file)

@@ -17,10 +17,10 @@ func newGC(stateDir *string) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "End the attachments whose pod is gone: bring their NICs home, free their addresses",
+		Short: "End the attachments whose pod is gone: return their NICs, free their addresses",
 		Long: `End the attachments of this host netns whose pod network namespace no longer
 exists: the pod was killed without a CNI DEL, or the runtime lost it. The NIC
-comes home as it was, the IPAM plugin frees the addresses, and the record is
+is returned as it was, the IPAM plugin frees the addresses, and the record is
 removed. Attachments whose addresses could not be freed earlier are ended too.
 Attachments of living pods are never touched.
 

@@ -62,7 +62,7 @@ stdout names them.`,
 				return err
 			}
 			if len(args) == 1 && !slices.Contains(modes, args[0]) {
-				return fmt.Errorf("%q is no RDMA mode: it is shared or exclusive", args[0])
+				return fmt.Errorf("%q is not an RDMA mode: use shared or exclusive", args[0])
 			}
 			return nil
 		},
@@ -193,9 +193,9 @@ func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
 	}
 	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", rdma.BootFile, mode)
 	if command := m.boot.RebuildInitramfs(); command != "" {
-		fmt.Fprintf(m.out, "Now run %q: if the initramfs loads the RDMA core, the copy of the file in there counts.\n", command)
+		fmt.Fprintf(m.out, "Now run %q: if the initramfs loads the RDMA core, its copy of the file counts.\n", command)
 	} else {
-		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, make that anew: the copy of the file in there counts.")
+		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, rebuild it: its copy of the file counts.")
 	}
 }
 

@@ -126,8 +126,8 @@ func TestIbdev2netdevOfWhatIsNotThere(t *testing.T) {
 	mistake("pod default/web-1 has no living attachment", "--pod", "default/web-1")
 	l.share("web-1", "c2")
 	l.share("web-1", "c3")
-	mistake("pod default/web-1 is not one but several containers (c2, c3); choose one by --container", "--pod", "default/web-1")
-	mistake("container c is not one but several", "--container", "c")
+	mistake("pod default/web-1 matches several containers (c2, c3); choose one by --container", "--pod", "default/web-1")
+	mistake("container c matches several", "--container", "c")
 	mistake("write it as NAMESPACE/NAME, for example default/web-1", "--pod", "web-1")
 	mistake("/run/netns/nothing-of-that-name", "--netns", "/run/netns/nothing-of-that-name")
 	mistake("[container pod]", "--pod", "default/web-1", "--container", "c1")
@@ -164,7 +164,7 @@ func TestModeWithoutRDMA(t *testing.T) {
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
-	contains(t, "mode exclusive", out, rdma.BootFile+" is written: the mode is exclusive from the next boot on.", "make that anew", "it will have this mode when it is")
+	contains(t, "mode exclusive", out, rdma.BootFile+" is written: the mode is exclusive from the next boot on.", "rebuild it", "it will have this mode when it is")
 	data, err := os.ReadFile(filepath.Join(root, rdma.BootFile))
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestModeAtBootThatWouldBeInVain(t *testing.T) {
 	if code != 1 || out != "" {
 		t.Errorf("exit code %d, %s", code, out)
 	}
-	contains(t, "stderr", errOut, "/etc/modprobe.d/zz.conf:1 says netns_mode=1, and counts more than /etc/modprobe.d/rail-cni-rdma.conf would; remove it there")
+	contains(t, "stderr", errOut, "/etc/modprobe.d/zz.conf:1 sets netns_mode=1, which overrides /etc/modprobe.d/rail-cni-rdma.conf; remove it there")
 
 	if err := os.WriteFile(filepath.Join(dir, "zz.conf"), []byte("options ib_core netns_mode=maybe\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestModeAtBootThatWouldBeInVain(t *testing.T) {
 
 func TestMistakesOfMode(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"both", `"both" is no RDMA mode: it is shared or exclusive`},
+		{"both", `"both" is not an RDMA mode: use shared or exclusive`},
 		{"shared exclusive", "at most 1 arg"},
 		{"shared --now-only --persist-only", "[now-only persist-only]"},
 	} {

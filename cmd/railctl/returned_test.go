@@ -22,7 +22,7 @@ func TestShowTellsOfNICsThatDidNotComeHomeAsTheyWere(t *testing.T) {
 	if code != 0 {
 		t.Errorf("the exit code is %d", code)
 	}
-	for _, want := range []string{"ens1 is home, but not as it was", "pod default/web-0", "ethtool rings", "remove " + l.state + "/returned/a.json"} {
+	for _, want := range []string{"ens1 was returned, but not as it was", "pod default/web-0", "ethtool rings", "remove " + l.state + "/returned/a.json"} {
 		contains(t, "stderr", stderr, want)
 	}
 }

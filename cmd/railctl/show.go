@@ -23,8 +23,8 @@ func newShow(stateDir *string) *cobra.Command {
 on a NIC, under which name and with which addresses.
 
 PHASE is how far the attachment is: lending (ADD works on it, or was killed),
-lent, returning (DEL works on it, or was killed), freeing (the NIC is home, but
-the IPAM plugin could not free the addresses yet). STATE is whether the pod's
+lent, returning (DEL works on it, or was killed), freeing (the NIC is returned,
+but the IPAM plugin could not free the addresses yet). STATE is whether the pod's
 network namespace still exists. If it is gone, the next ADD or "railctl gc" ends
 the attachment.
 
@@ -37,7 +37,7 @@ cannot be read is "?"; stderr has the reason.
 A NIC belongs to the network namespace that it was lent from, the host netns.
 --all also lists those of other host netns than railctl's own (nested runtimes).
 
-stderr names each NIC that did not come home as it was, with what changed.
+stderr names each NIC that was not returned as it was, with what changed.
 
 A record, an RDMA device or a node file (/etc/rail-cni/node.yaml) that cannot be
 read is named on stderr, the others are shown, and the exit code is 1.`,
@@ -93,7 +93,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 // tellReturned prints the NICs that were not returned as they were.
 func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	for _, r := range changed {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s is home, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s was returned, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
 		for _, c := range r.Changed {
 			fmt.Fprintf(cmd.ErrOrStderr(), "  %s\n", c)
 		}

@@ -150,7 +150,7 @@ func Run(ctx context.Context, o Options) error {
 	if socket != nil {
 		all.Go(func() { failed <- socket.serve(ctx) })
 	}
-	a.Log.Info("keeping the node", "node", o.NodeName, "stateDirs", o.StateDirs, "version", o.Version)
+	a.Log.Info("agent started", "node", o.NodeName, "stateDirs", o.StateDirs, "version", o.Version)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -169,9 +169,9 @@ func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.EPROTONOSUPPORT):
-			a.Log.Debug("no RDMA here (yet)", "err", err)
+			a.Log.Debug("RDMA core not loaded", "err", err)
 		default:
-			a.Log.Warn("changes are seen late", "err", err)
+			a.Log.Warn("listening failed, changes are seen late", "err", err)
 		}
 		_ = wait.For(ctx, slow)
 	}

@@ -89,8 +89,8 @@ func newBinaries(a *agent) (*binaries, error) {
 		}
 	}
 	if len(b.names) == 0 {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "there is none of the plugins in %s to compare those in the CNI directories with", a.Own),
-			"name the directory that has them by --own, or leave --cni-bin away")
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", a.Own),
+			"name their directory by --own, or omit --cni-bin")
 	}
 	b.watcher = newWatcher(a.Log)
 	return b, nil

@@ -268,7 +268,7 @@ func (k *keeper) done(o outcome) (next time.Time) {
 	d.tries++
 	if o.err == nil {
 		k.stats.end(d.record.Plugin, o.took)
-		k.log.Info("ended an attachment whose pod is gone", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
+		k.log.Info("attachment of a dead pod ended", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
 			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", o.took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
 		k.settled(d)
 		return time.Now().Add(slow)

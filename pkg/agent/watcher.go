@@ -19,7 +19,7 @@ type watcher struct {
 func newWatcher(log *slog.Logger) *watcher {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		log.Warn("changes of directories are seen late", "err", os.NewSyscallError("inotify_init1", err),
+		log.Warn("no inotify instance, changes of directories are seen late", "err", os.NewSyscallError("inotify_init1", err),
 			"cure", "raise the sysctls fs.inotify.max_user_instances and user.max_inotify_instances, and start the agent again")
 		return &watcher{}
 	}

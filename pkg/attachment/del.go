@@ -38,7 +38,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 		return n.delRecorded(ctx, c, p, r)
 	case errors.Is(err, ledger.ErrNoRecord):
 	case isCorrupt(err):
-		n.Log.Warn("going by the interface itself", "err", err)
+		n.Log.Warn("corrupt record, ending by the interface", "err", err)
 	default:
 		return err
 	}
@@ -90,7 +90,7 @@ func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) er
 		u.Pod = nil
 	case p.Chained == nil:
 		if other := n.recordedAs(c, pod); other != nil {
-			n.LogOf(other).Warn("a DEL of another container names this interface; it stays", "of", c.Key)
+			n.LogOf(other).Warn("interface belongs to another container, kept", "of", c.Key)
 			return nil
 		}
 	}

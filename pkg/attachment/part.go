@@ -112,5 +112,5 @@ var (
 	// has a driver. It may still answer for its addresses: a netns that only a
 	// socket keeps alive, or one within the pod's, cannot be found on every
 	// kernel.
-	ErrNowhere = errors.New("it is on its way, or in a netns that nothing leads to")
+	ErrNowhere = errors.New("it is being moved, or in a netns that cannot be found")
 )

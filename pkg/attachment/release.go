@@ -69,7 +69,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration
 	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
-			log.Warn("the record could not be updated; going on", "err", err)
+			log.Warn("record not updated", "err", err)
 		}
 		released = n.releaseInterface(ctx, r, wait, selected, func() { freeing.decide(true) })
 	}
@@ -87,7 +87,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration
 	case released != nil:
 		return errors.Join(released, freed)
 	case errors.Is(freed, ErrNotInstalled):
-		log.Warn("the addresses are still to be freed", "err", freed)
+		log.Warn("addresses not freed yet", "err", freed)
 		r.Phase = ledger.Freeing
 		return n.Ledger.Put(r)
 	case freed != nil:

@@ -32,7 +32,7 @@ func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration)
 	until := time.Now().Add(wait)
 	stale, errs := n.Stale()
 	for _, err := range errs {
-		n.Log.Warn("a record cannot be read", "err", err)
+		n.Log.Warn("unreadable record", "err", err)
 	}
 	for _, r := range stale {
 		adding := except != ledger.Key{}
@@ -44,7 +44,7 @@ func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration)
 			continue
 		}
 		if err != nil {
-			n.LogOf(r).Warn("an attachment without a pod netns could not be ended", "err", err)
+			n.LogOf(r).Warn("attachment without a pod netns not ended", "err", err)
 		}
 		swept = append(swept, Swept{Record: r, Err: err})
 	}

@@ -141,5 +141,5 @@ func failed(reason, rollback error) error {
 	if rollback == nil {
 		return reason
 	}
-	return fmt.Errorf("%w (and taking it back failed: %w; a DEL of the attachment or `railctl gc` tries again)", reason, rollback)
+	return fmt.Errorf("%w (and the rollback failed: %w; a DEL of the attachment or `railctl gc` tries again)", reason, rollback)
 }

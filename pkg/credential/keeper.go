@@ -61,7 +61,7 @@ type Keeper struct {
 
 var (
 	errNotYet   = errors.New("the plugin's kubeconfig is not written yet")
-	errRejected = errors.New("the server no longer knows the plugin's token: the Node or the service account was made anew")
+	errRejected = errors.New("the server no longer knows the plugin's token: the Node or the service account was recreated")
 )
 
 // New returns a keeper, which does nothing until [Keeper.Run] runs.
@@ -84,9 +84,9 @@ func (k *Keeper) Run(ctx context.Context) {
 		if k.set(err) {
 			switch {
 			case err != nil:
-				k.Log.Warn("cannot keep the plugin's kubeconfig", "err", err)
+				k.Log.Warn("kubeconfig of the plugin not renewed", "err", err)
 			default:
-				k.Log.Info("the plugin's kubeconfig is up to date", "renewAt", k.fresh.Format(time.RFC3339))
+				k.Log.Info("kubeconfig of the plugin is up to date", "renewAt", k.fresh.Format(time.RFC3339))
 			}
 		}
 		_ = wait.For(ctx, pause) // the loop checks ctx

@@ -148,10 +148,10 @@ func read(dir *statefile.Dir) (record, error) {
 		err = json.Unmarshal(data, &r)
 	}
 	if err == nil && r.Version != version {
-		err = fmt.Errorf("it is of version %d, and this program knows %d", r.Version, version)
+		err = fmt.Errorf("it has version %d, want %d", r.Version, version)
 	}
 	return r, failure.WithCure(failure.Wrap(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), recordName)),
-		"it says what was in the CNI directories before: correct it, or move it away and put that there by hand")
+		"correct it, or move it away and restore the earlier files of the CNI directories by hand")
 }
 
 func (s *session) save() error {
@@ -318,7 +318,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		}
 		return err
 	})
-	return outcome, failure.Wrap(err, failure.IO, "%s is not as it was", path)
+	return outcome, failure.Wrap(err, failure.IO, "%s is not restored", path)
 }
 
 // visible returns an error if the path may be outside of the process' view.
@@ -330,7 +330,7 @@ func (e *Entry) visible() error {
 	_, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return failure.WithCure(failure.New(failure.IO, "there is no %s, for %s", dir, e.Path),
-			"in a container mount it at the same place as when that was installed; if it was removed, make it again")
+			"in a container mount it at the path of the installation; if it was removed, create it again")
 	}
 	return err
 }
@@ -373,7 +373,7 @@ func look(path string) (found, error) {
 	case info.Mode().Type() == fs.ModeSymlink:
 		have.link, err = os.Readlink(path)
 	default:
-		err = fmt.Errorf("what lies there is neither a file nor a link (mode %s): move it away", info.Mode())
+		err = fmt.Errorf("it is neither a file nor a symbolic link (mode %s): move it away", info.Mode())
 	}
 	return have, err
 }
@@ -438,7 +438,7 @@ func (s *session) restore(path string, b *Before) error {
 	case err != nil:
 		return err
 	case sum != b.SHA256:
-		return failure.WithCure(failure.New(failure.BadRecord, "%s is not what was kept", kept), "remove it, and put there by hand what is to be at "+path)
+		return failure.WithCure(failure.New(failure.BadRecord, "the backup %s has changed", kept), "remove it, and restore "+path+" by hand")
 	}
 	return replace(path, b.Mode, func(to *os.File) error {
 		return errors.Join(copyInto(to, kept), to.Chown(b.UID, b.GID), os.Chtimes(to.Name(), b.ModTime, b.ModTime))

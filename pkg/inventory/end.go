@@ -86,7 +86,7 @@ func (e *Ending) conclude(key ledger.Key, swept []attachment.Swept, left []*ledg
 		e.Outcome, e.Error = Busy, "another process works on it; try again"
 	default:
 		e.Phase = left[still].Phase
-		e.Outcome, e.Error = NotEnded, "the NIC is home, but the addresses could not be freed: "+missing(left[still])
+		e.Outcome, e.Error = NotEnded, "the NIC was returned, but the addresses could not be freed: "+missing(left[still])
 	}
 }
 

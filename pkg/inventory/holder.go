@@ -35,14 +35,14 @@ func FindNetns(stateDir string, h Holder) (*link.Netns, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no living attachment on this node; \"railctl show\" lists those that there are", h)
+		return nil, fmt.Errorf("%s has no living attachment on this node; \"railctl show\" lists the attachments", h)
 	}
 	if len(found) > 1 {
 		var ids []string
 		for _, r := range found {
 			ids = append(ids, r.ContainerID)
 		}
-		return nil, fmt.Errorf("%s is not one but several containers (%s); choose one by --container", h, strings.Join(ids, ", "))
+		return nil, fmt.Errorf("%s matches several containers (%s); choose one by --container", h, strings.Join(ids, ", "))
 	}
 	ns, err := link.FindNetns(found[0].Netns.NetnsID, found[0].Netns.Path)
 	if err == nil && ns == nil {

@@ -162,7 +162,7 @@ func TestFindNetns(t *testing.T) {
 		ns.Close()
 	}
 	for h, want := range map[inventory.Holder]string{
-		{Container: "c"}:       "container c is not one but several containers",
+		{Container: "c"}:       "container c matches several containers",
 		{Container: "c3"}:      "container c3 has no living attachment",
 		{Pod: "default/web-2"}: "pod default/web-2 has no living attachment",
 		{Pod: "web-1"}:         "write it as NAMESPACE/NAME",

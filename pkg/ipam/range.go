@@ -105,7 +105,7 @@ func (r *Range) In(slice netip.Prefix) (*Range, error) {
 	}
 	if part.last.Less(part.first) {
 		return nil, failure.WithCure(failure.New(failure.IPAM, "no address of the slice %s lies between %s and %s", slice, r.first, r.last),
-			"widen range_start and range_end, or make them the range of which the slices are")
+			"widen range_start and range_end, or give them the range that is divided into slices")
 	}
 	// So that Spec makes the same range in another process.
 	part.spec.Start, part.spec.End = part.first, part.last

@@ -237,7 +237,7 @@ func (l *loaded) credentials() string {
 	case t.BearerToken != "":
 		return "the token in " + l.source
 	case l.program != "":
-		return fmt.Sprintf("what the exec plugin %s of %s gives", l.program, l.source)
+		return fmt.Sprintf("the credentials from the exec plugin %s in %s", l.program, l.source)
 	case t.TLS.CertFile != "":
 		return "the client certificate " + t.TLS.CertFile
 	case len(t.TLS.CertData) > 0:

@@ -69,7 +69,7 @@ func TestKubeconfigForms(t *testing.T) {
 		{
 			name: "exec plugin that is not there", cluster: ca(a),
 			user:  "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./logon\n  interactiveMode: Never",
-			fails: "/logon of kubeconfig",
+			fails: "/logon in kubeconfig",
 		},
 		{name: "another name of the server", cluster: ca(a) + "\ntls-server-name: api.test", user: "token: t6", want: "Bearer t6"},
 		{name: "not the server's name", cluster: ca(a) + "\ntls-server-name: other.test", user: "token: t7", fails: "other.test"},

@@ -229,7 +229,7 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.Status == http.StatusNotFound && e.Reason == "":
 		cure = fmt.Sprintf("the server does not know %s of version %s: apply its CRD", q.resource, q.resource.Version)
 	case e.mistrust():
-		cure = fmt.Sprintf("server and CA must be those of %s, and the clock right", c.from.source)
+		cure = fmt.Sprintf("check the server and the CA in %s, and the clock", c.from.source)
 	case e.transient():
 		code = failure.TryAgain
 		switch {
@@ -237,7 +237,7 @@ func (c *Client) explain(q request, e *Error) error {
 		case errors.Is(e.Err, syscall.ECONNREFUSED):
 			cure = fmt.Sprintf("nothing listens there: is the API server up, and the address in %s right?", c.from.source)
 		case e.Status == 0 && e.Err != nil && strings.HasPrefix(e.Err.Error(), "getting credentials"):
-			cure = fmt.Sprintf("no request was sent without %s: it must work on this node", c.from.credentials)
+			cure = fmt.Sprintf("no request was sent without %s, which must work on this node", c.from.credentials)
 		case e.Status == 0:
 			cure = fmt.Sprintf("is the API server up, and the way from this node to it open? The address is from %s", c.from.source)
 		}

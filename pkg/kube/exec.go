@@ -228,7 +228,7 @@ func (a *authenticator) run() (*credential, error) {
 	}
 	creds, err := a.parse(out)
 	if err != nil {
-		return nil, fmt.Errorf("exec: what %s wrote: %w", cmd.Path, err)
+		return nil, fmt.Errorf("exec: output of %s: %w", cmd.Path, err)
 	}
 	return creds, nil
 }
@@ -241,7 +241,7 @@ func (a *authenticator) parse(out []byte) (*credential, error) {
 	s := answer.Status
 	switch {
 	case answer.Kind != "ExecCredential" || answer.APIVersion != a.exec.APIVersion:
-		return nil, fmt.Errorf("kind %q of apiVersion %q, and not ExecCredential of %q", answer.Kind, answer.APIVersion, a.exec.APIVersion)
+		return nil, fmt.Errorf("kind %q of apiVersion %q, want ExecCredential of %q", answer.Kind, answer.APIVersion, a.exec.APIVersion)
 	case s == nil:
 		return nil, errors.New("no status")
 	case s.Token == "" && s.Cert == "" && s.Key == "":

@@ -122,7 +122,7 @@ func readKubeconfig(path string) (*kubeconfig, error) {
 		return nil, withoutText(err)
 	}
 	if k.APIVersion != "" && k.APIVersion != "v1" || k.Kind != "" && k.Kind != "Config" {
-		return nil, fmt.Errorf("it is of apiVersion %q and kind %q", k.APIVersion, k.Kind)
+		return nil, fmt.Errorf("it has apiVersion %q and kind %q, want v1 and Config", k.APIVersion, k.Kind)
 	}
 	return k, nil
 }
@@ -162,7 +162,7 @@ func withoutText(err error) error {
 	var errs []error
 	for _, e := range wrong.Errors {
 		line, _, _ := strings.Cut(e, ": ")
-		errs = append(errs, fmt.Errorf("%s: it is not of the type that a kubeconfig has there", line))
+		errs = append(errs, fmt.Errorf("%s: it has the wrong type", line))
 	}
 	return errors.Join(errs...)
 }
@@ -199,7 +199,7 @@ func byName[N, T any](list []N, split func(N) (string, T)) (map[string]T, error)
 	for _, n := range list {
 		name, t := split(n)
 		if _, ok := found[name]; ok {
-			return nil, fmt.Errorf("the name %q is there twice", name)
+			return nil, fmt.Errorf("duplicate name %q", name)
 		}
 		found[name] = t
 	}
@@ -228,7 +228,7 @@ func (c *clusterInfo) check() error {
 		errs = append(errs, fmt.Errorf("proxy-url %q: %w", c.ProxyURL, err))
 	}
 	if c.CAFile != "" && len(c.CAData) > 0 {
-		errs = append(errs, errors.New("certificate-authority-data and certificate-authority are both there"))
+		errs = append(errs, errors.New("certificate-authority-data and certificate-authority are both set"))
 	}
 	return errors.Join(append(errs, readable("certificate-authority", c.CAFile))...)
 }
@@ -239,7 +239,7 @@ func (c *clusterInfo) proxy() (*url.URL, error) {
 	}
 	u, err := url.Parse(c.ProxyURL)
 	if err == nil && u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "socks5" {
-		err = fmt.Errorf("scheme %q is none of http, https and socks5", u.Scheme)
+		err = fmt.Errorf("scheme %q is not http, https or socks5", u.Scheme)
 	}
 	return u, err
 }
@@ -262,15 +262,15 @@ func (u *authInfo) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	refuse(u.Token != "" && (u.Username != "" || u.Password != ""), "token and username are both there, and only one is allowed")
+	refuse(u.Token != "" && (u.Username != "" || u.Password != ""), "token and username are both set, and only one is allowed")
 	if u.CertFile != "" || len(u.CertData) > 0 {
-		refuse(u.CertFile != "" && len(u.CertData) > 0, "client-certificate-data and client-certificate are both there")
-		refuse(u.KeyFile != "" && len(u.KeyData) > 0, "client-key-data and client-key are both there")
+		refuse(u.CertFile != "" && len(u.CertData) > 0, "client-certificate-data and client-certificate are both set")
+		refuse(u.KeyFile != "" && len(u.KeyData) > 0, "client-key-data and client-key are both set")
 		refuse(u.KeyFile == "" && len(u.KeyData) == 0, "a client certificate without client-key-data or client-key")
 		errs = append(errs, readable("client-certificate", u.CertFile), readable("client-key", u.KeyFile))
 	}
 	if u.Exec != nil {
-		refuse(u.AuthProvider != nil, "auth-provider and exec are both there")
+		refuse(u.AuthProvider != nil, "auth-provider and exec are both set")
 		errs = append(errs, u.Exec.check())
 	}
 	refuse(u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateExtra) > 0),
@@ -307,7 +307,7 @@ func access(base *url.URL, c *clusterInfo, u *authInfo) (*transport.Config, erro
 		t.BearerToken = string(token)
 	}
 	if u.AuthProvider != nil {
-		return nil, fmt.Errorf("no auth-provider %q: none exist since Kubernetes 1.26, use exec", u.AuthProvider.Name)
+		return nil, fmt.Errorf("auth-provider %q: Kubernetes 1.26 removed all of them, use exec", u.AuthProvider.Name)
 	}
 	if u.Exec != nil {
 		return t, u.Exec.provide(c, t)

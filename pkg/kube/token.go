@@ -66,7 +66,7 @@ func (c *Client) token(ctx context.Context, namespace, account string, spec map[
 		return Token{}, err
 	}
 	if answer.Status.Token == "" {
-		return Token{}, c.unreadable(q, errors.New("there is no token in the answer"))
+		return Token{}, c.unreadable(q, errors.New("the answer has no token"))
 	}
 	return Token{Value: answer.Status.Token, Expires: answer.Status.ExpirationTimestamp}, nil
 }

@@ -57,7 +57,7 @@ func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, er
 func (n *Netns) HearsFor(index int, mac net.HardwareAddr) (bool, error) {
 	entries, err := retryDump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
-		return false, fmt.Errorf("list what link %d of netns %s hears: %w", index, n.Path, err)
+		return false, fmt.Errorf("list addresses that link %d of netns %s accepts: %w", index, n.Path, err)
 	}
 	for _, e := range entries {
 		if e.Flags&netlink.NTF_SELF != 0 && macText(e.HardwareAddr) == mac.String() {

@@ -101,7 +101,7 @@ func decode(data []byte, into any, document string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &form):
-		return failure.WithCure(failure.Wrap(err, failure.Decode, "%s is no JSON object", document), "correct the JSON")
+		return failure.WithCure(failure.Wrap(err, failure.Decode, "%s is not a JSON object", document), "correct the JSON")
 	case !errors.As(err, &wrong):
 		return failure.Wrap(err, failure.Decode, "%s", document)
 	}

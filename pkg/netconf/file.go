@@ -30,7 +30,7 @@ func readFile(name string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s is no file but %s", name, info.Mode().Type())
+		return nil, nil, fmt.Errorf("%s is not a regular file but %s", name, info.Mode().Type())
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {

@@ -186,7 +186,7 @@ func roots(name string) error {
 	if err == nil {
 		var info fs.FileInfo
 		if info, err = os.Stat(name); err == nil && !info.Mode().IsRegular() {
-			err = fmt.Errorf("it is no file but %s", info.Mode().Type())
+			err = fmt.Errorf("it is not a regular file but %s", info.Mode().Type())
 		}
 	}
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -168,7 +168,7 @@ func TestVetKubeconfig(t *testing.T) {
 		"the list's, with both":              {all, mine, "/usr/bin/aws", []string{"/root/token"}, ""},
 		"the list's, that others may write":  {all, open, "", nil, "may be written by others"},
 		"the list's, that is missing":        {all, mine + "-none", "", nil, ""}, // the client reports it
-		"the list's, that is a directory":    {all, dir, "", nil, "it is no file"},
+		"the list's, that is a directory":    {all, dir, "", nil, "it is not a regular file"},
 		"the installer's, not in the list":   {&NodeFile{Paths: []string{"/srv/*"}}, usual, "", nil, "not open"},
 		"a service account, without a file":  {none, "", "", nil, ""},
 		"a service account, with everything": {all, "", "", nil, ""},

@@ -116,8 +116,8 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		code   uint
 		text   []string
 	}{
-		{``, cnierr.Decode, []string{"no JSON object"}},
-		{`{`, cnierr.Decode, []string{"no JSON object"}},
+		{``, cnierr.Decode, []string{"not a JSON object"}},
+		{`{`, cnierr.Decode, []string{"not a JSON object"}},
 		{`[]`, cnierr.Decode, []string{"the whole cannot be an array", "an object"}},
 		{`{"cniVersion":1}`, cnierr.Decode, []string{`"cniVersion" cannot be a number`, "as a string"}},
 		{`{"name":{}}`, cnierr.Decode, []string{`"name" cannot be an object`}},

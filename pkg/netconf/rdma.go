@@ -41,7 +41,7 @@ func (r *RDMA) complete() error {
 		r.RDMA = RDMAAuto
 	case RDMAAuto, RDMARequired, RDMAOff:
 	default:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"rdma": %q is none of its values`, r.RDMA), `use "auto", "required" or "off"`)
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"rdma": %q is not a known value`, r.RDMA), `use "auto", "required" or "off"`)
 	}
 	if r.GIDTimeout == "" {
 		return nil

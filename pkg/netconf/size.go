@@ -35,7 +35,7 @@ func CheckSize(stdin []byte) error {
 	}
 	_, size, err := lasting(stdin)
 	if err == nil && size > maxConfig {
-		err = failure.WithCure(failure.New(failure.InvalidConfig, "the network configuration has %d bytes, more than %d", size, maxConfig), "remove what no plugin reads")
+		err = failure.WithCure(failure.New(failure.InvalidConfig, "the network configuration has %d bytes, more than %d", size, maxConfig), "remove keys that no plugin reads")
 	}
 	return err
 }

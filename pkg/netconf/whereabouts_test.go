@@ -84,7 +84,7 @@ func TestWhereaboutsRefuses(t *testing.T) {
 		code               uint
 		text               string
 	}{
-		{"no JSON", `{"name":`, "", cnierr.Decode, "the network configuration is no JSON object"},
+		{"no JSON", `{"name":`, "", cnierr.Decode, "the network configuration is not a JSON object"},
 		{"a number for a text", `{"ipam":{"range":5}}`, "", cnierr.Decode, `the network configuration: "ipam.range" cannot be a number; write it as a string`},
 		{"a number for an address", `{"ipam":{"addresses":[{"gateway":7}]}}`, "", cnierr.Decode, "write it as a string"},
 		{"a list of attachments", `{"cni.dev/attachments":{}}`, "", cnierr.Decode, `"cni.dev/attachments" cannot be an object; write it as a list`},

@@ -46,7 +46,7 @@ func parseGID(s string) (GID, error) {
 	ip, err := netip.ParseAddr(s)
 	// A zone or a dotted IPv4 address would be an address, but not a GID.
 	if err != nil || !ip.Is6() || ip.Zone() != "" || strings.Contains(s, ".") {
-		return GID{}, fmt.Errorf("%q is no GID", s)
+		return GID{}, fmt.Errorf("%q is not a GID", s)
 	}
 	return ip.As16(), nil
 }

@@ -25,7 +25,7 @@ const (
 
 // ErrOtherNetns is wrapped by [Core.SetMode] if the mode cannot change because
 // there are other network namespaces.
-var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no network namespace but its first exists")
+var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no other network namespace exists")
 
 // AtBoot returns the instruction to set a mode at boot, for the cure of an
 // error.
@@ -65,7 +65,7 @@ func parseMode(a nlattr.Attrs) (Mode, error) {
 	case v[0] == 1:
 		return Shared, nil
 	}
-	return "", fmt.Errorf("the kernel says %d, a mode that is not known", v[0])
+	return "", fmt.Errorf("unknown mode %d from the kernel", v[0])
 }
 
 // SetMode changes the mode of the running kernel (RDMA_NLDEV_CMD_SYS_SET). It

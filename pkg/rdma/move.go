@@ -172,7 +172,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or a NIC whose driver can (mlx5, bnxt_re, irdma, hns)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
-		err, cure = fmt.Errorf("it has just left netns %s: %w: %w", from, ErrNotFound, err), "something else moves or removes it; try again"
+		err, cure = fmt.Errorf("it left netns %s meanwhile: %w: %w", from, ErrNotFound, err), "something else moves or removes it; try again"
 	case errors.Is(err, unix.EBUSY):
 		cure = "it is being set up or removed; try again"
 	case errors.Is(err, unix.EPERM):

@@ -211,7 +211,7 @@ func (b Boot) set(m Mode) error {
 		return err
 	}
 	if now.BuiltIn && now.Mode != m {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "ib_core is built into this kernel, which reads no file of modprobe"),
+		return failure.WithCure(failure.New(failure.InvalidConfig, "ib_core is built into this kernel, so modprobe.d does not apply"),
 			fmt.Sprintf("give the kernel the parameter ib_core.netns_mode=%d in the boot loader's configuration", parameter(m)))
 	}
 	if now.BuiltIn {
@@ -236,9 +236,9 @@ func (s BootSetting) hinders(m Mode) error {
 	case s.File != commandLine && its == ours:
 		return nil // it is replaced, or no longer read
 	case s.Mode == "":
-		return failure.WithCure(failure.New(failure.InvalidConfig, "%s says netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value), "remove it there")
+		return failure.WithCure(failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value), "remove it there")
 	case s.Mode != m && (s.File == commandLine || its > ours):
-		return failure.WithCure(failure.New(failure.InvalidConfig, "%s says netns_mode=%s, and counts more than %s would", s.Where(), s.Value, BootFile), "remove it there")
+		return failure.WithCure(failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, BootFile), "remove it there")
 	}
 	return nil
 }

@@ -123,8 +123,8 @@ func TestASettingInVainIsRefused(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"a later file":     {map[string]string{"/etc/modprobe.d/zz.conf": "options ib_core netns_mode=1"}, "/etc/modprobe.d/zz.conf:1 says netns_mode=1"},
-		"the command line": {map[string]string{"/proc/cmdline": "ib_core.netns_mode=Y"}, "/proc/cmdline says netns_mode=Y"},
+		"a later file":     {map[string]string{"/etc/modprobe.d/zz.conf": "options ib_core netns_mode=1"}, "/etc/modprobe.d/zz.conf:1 sets netns_mode=1"},
+		"the command line": {map[string]string{"/proc/cmdline": "ib_core.netns_mode=Y"}, "/proc/cmdline sets netns_mode=Y"},
 		"a bad value":      {map[string]string{"/etc/modprobe.d/a.conf": "options ib_core netns_mode=x"}, "does not load ib_core"},
 		"built in":         {map[string]string{"/lib/modules/" + release(t) + "/modules.builtin": "kernel/drivers/infiniband/core/ib_core.ko"}, "ib_core.netns_mode=0"},
 		"not writable":     {map[string]string{"/etc/modprobe.d": "a file"}, "not a directory"},

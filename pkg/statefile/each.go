@@ -46,7 +46,7 @@ func (d *Dir) ReadEach(suffix string, f func(name string, data []byte, err error
 
 var (
 	errDirectory = fmt.Errorf("it is a directory: %w", ErrNotOurs)
-	errNoFile    = fmt.Errorf("it is no regular file: %w", ErrNotOurs)
+	errNoFile    = fmt.Errorf("it is not a regular file: %w", ErrNotOurs)
 )
 
 // readInto reads the file name of the directory dir into buffer, which it

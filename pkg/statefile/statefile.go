@@ -149,7 +149,7 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 	path := filepath.Join(d.path, name)
 	// OpenRoot follows a link, and blocks on a FIFO.
 	if info, err := d.root.Lstat(name); err == nil && !info.IsDir() {
-		return nil, openError(path, fmt.Errorf("it is no directory but %s: %w", info.Mode().Type(), ErrNotOurs))
+		return nil, openError(path, fmt.Errorf("it is not a directory but %s: %w", info.Mode().Type(), ErrNotOurs))
 	}
 	root, err := d.root.OpenRoot(name)
 	if err != nil {
@@ -159,7 +159,7 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 }
 
 // ErrNotOurs is wrapped if a file cannot be one that [Dir.Write] made.
-var ErrNotOurs = errors.New("nothing here makes such a file")
+var ErrNotOurs = errors.New("not a file that this program writes")
 
 var (
 	errSymlink  = fmt.Errorf("it is a symbolic link: %w", ErrNotOurs)
@@ -288,7 +288,7 @@ func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() && name != "." {
-		err = fmt.Errorf("%s is no file but %s: %w", filepath.Join(d.path, name), info.Mode().Type(), ErrNotOurs)
+		err = fmt.Errorf("%s is not a regular file but %s: %w", filepath.Join(d.path, name), info.Mode().Type(), ErrNotOurs)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

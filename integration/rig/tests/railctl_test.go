@@ -290,7 +290,7 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	p := testnet.NewNetns(t, "pod")
 	out, errOut := mode(1, "exclusive")
 	has("with a pod, done", out, rdma.BootFile+" is written: the mode is exclusive from the next boot on.")
-	has("with a pod, not done", errOut, "the mode is not exclusive yet: the kernel changes the RDMA mode only while no network namespace but its first exists", "lsns -t net", "; reboot\n")
+	has("with a pod, not done", errOut, "the mode is not exclusive yet: the kernel changes the RDMA mode only while no other network namespace exists", "lsns -t net", "; reboot\n")
 	if strings.Contains(out, "is exclusive now") {
 		t.Error(out)
 	}

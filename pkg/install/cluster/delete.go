@@ -34,7 +34,7 @@ func (u *Uninstaller) delete(ctx context.Context) error {
 	}
 	u.Say(fmt.Sprintf("deleted %d objects", deleted))
 	if !u.Definitions {
-		u.Say("the CustomResourceDefinitions, and the pools, stay")
+		u.Say("the CustomResourceDefinitions and the pools stay")
 		return nil
 	}
 	for _, name := range definitionsOfPools {

@@ -94,7 +94,7 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 		if err := u.elsewhere(bounded); err != nil {
 			return err
 		}
-		u.Say(fmt.Sprintf("no DaemonSet %s in the namespace %s: the nodes are left as they are", agentName, u.Namespace))
+		u.Say(fmt.Sprintf("no DaemonSet %s in the namespace %s, nodes not changed", agentName, u.Namespace))
 	case err != nil:
 		return err
 	default:
@@ -140,7 +140,7 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
 	if i < 0 {
-		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not that of deployments/: name the namespace of that by --namespace", u.Namespace, agentName, agentName)
+		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace by --namespace", u.Namespace, agentName, agentName)
 	}
 	at := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
 	ops := []kube.PatchOp{{Op: "test", Path: at + "name", Value: agentName}}

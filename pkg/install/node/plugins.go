@@ -110,7 +110,7 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 	}
 	p.Log.Info("node file", "path", path, "outcome", outcome)
 	if holds := netconf.NodeFilePath(); holds != path {
-		p.Log.Warn("node has a node file of its own, which overrides --node-file", "path", holds)
+		p.Log.Warn("--node-file overridden by the node's own file", "path", holds)
 	}
 	return nil
 }

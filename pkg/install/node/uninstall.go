@@ -43,7 +43,7 @@ func (u *Uninstaller) Run(ctx context.Context) {
 		left := u.try(ctx)
 		if u.set(left) {
 			if left == "" {
-				u.Tell(agent.Notice{Reason: "Uninstalled", Message: "rail-cni's plugins are gone from this node, and what was there before is there"})
+				u.Tell(agent.Notice{Reason: "Uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
 				return
 			}
 			u.Tell(agent.Notice{Reason: "NotUninstalled", Message: left, Warning: true})

@@ -80,7 +80,7 @@ func parseRecord(data []byte, addr netip.Addr) (*record, error) {
 		return nil, fmt.Errorf("its address: %w", err)
 	}
 	if p.Addr() != addr {
-		return nil, fmt.Errorf("it speaks of %s", p.Addr())
+		return nil, fmt.Errorf("it is for %s", p.Addr())
 	}
 	if r.SetAside == "" && r.ContainerID == "" {
 		return nil, errors.New("it has no container id")

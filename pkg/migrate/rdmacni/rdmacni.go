@@ -79,7 +79,7 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	data, err := root.ReadFile(name)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			u.Node.Log.Warn("rdma-cni's record of the attachment cannot be read", "file", name, "err", err)
+			u.Node.Log.Warn("unreadable record of rdma-cni", "file", name, "err", err)
 		}
 		return nil, nothing
 	}
@@ -96,7 +96,7 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	}
 	r = &record{}
 	if err := json.Unmarshal(data, r); err != nil || r.DeviceID == "" {
-		u.Node.Log.Warn("rdma-cni's record of the attachment makes no sense and is removed", "file", name, "content", string(data))
+		u.Node.Log.Warn("unusable record of rdma-cni removed", "file", name, "content", string(data))
 		return nil, forget
 	}
 	return r, forget
@@ -140,7 +140,7 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	if found || err != nil && !wait.Ended(waiting, err) {
 		return err
 	}
-	n.Log.Warn("the RDMA device of rdma-cni's record is neither on the host nor in the pod netns",
+	n.Log.Warn("RDMA device of rdma-cni's record not found",
 		"device", r.Name, "of", r.DeviceID, "netns", u.Netns)
 	return nil
 }

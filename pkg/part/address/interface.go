@@ -72,7 +72,7 @@ func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 	}
 	for _, ip := range tx.Layer3.IPs {
 		if err := tx.Pod.AddAddress(index, &ip.Address); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "see what else uses the address in the pod")
+			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "find the other user of the address in the pod")
 		}
 	}
 	return nil

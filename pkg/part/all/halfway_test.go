@@ -121,7 +121,7 @@ func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 		r.Loan.Snapshot.Alias = string(make([]byte, 300))
 	}).Loan.Snapshot.Alias
 	_, err := b.node.Run(c.With("DEL"))
-	fails(t, err, cnierr.NotReturned, nicName+" cannot come home")
+	fails(t, err, cnierr.NotReturned, "cannot return "+nicName)
 	l, err := b.pod.ByName("net1")
 	if err != nil || !l.IsUp() {
 		t.Fatalf("the NIC is not in the pod and up: %+v, %v", l, err)

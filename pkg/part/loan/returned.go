@@ -34,6 +34,6 @@ func Report(n *attachment.Node, r *ledger.Record, lost []error, device []link.Ch
 	}
 	err := n.Ledger.PutReturned(key, ledger.Returned{NIC: r.NICName(), Time: time.Now().UTC(), Holder: r.Holder(), Changed: changed})
 	if err != nil {
-		n.LogOf(r).Warn("cannot write the note of what changed", "err", err)
+		n.LogOf(r).Warn("note of changed settings not written", "err", err)
 	}
 }

@@ -54,7 +54,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	}
 	if !parent.IsUp() {
 		// The kernel makes it anyway, and it works once the parent is up.
-		tx.Node.Log.Warn("the master is down, no packet will pass", "master", parent.Name, "cure", "ip link set "+parent.Name+" up")
+		tx.Node.Log.Warn("master is down", "master", parent.Name, "cure", "ip link set "+parent.Name+" up")
 	}
 	tx.Record.Child = &ledger.Child{Master: parent.Name, MasterIndex: parent.Index, Mode: c.Mode, InPod: c.LinkInContainer}
 	return nil
@@ -163,7 +163,7 @@ func tempName(r *ledger.Record) string {
 
 // refused returns the error for a macvlan that the kernel did not make.
 func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
-	what := fmt.Sprintf("the kernel makes no macvlan on %s", child.Master)
+	what := fmt.Sprintf("the kernel refused a macvlan on %s", child.Master)
 	switch {
 	case errors.Is(err, unix.ENODEV):
 		return failure.WithCure(failure.Wrap(err, failure.TryAgain, "the master %s (index %d) left netns %s while the macvlan was made", child.Master, child.MasterIndex, ns.Path),

@@ -43,7 +43,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again")
 	case l == nil:
 		// A virtual link was deleted with its netns; a device was unplugged.
-		n.LogOf(r).Warn("the NIC no longer exists, there is nothing to bring home")
+		n.LogOf(r).Warn("NIC no longer exists")
 		return nil
 	case away != nil:
 		defer away.Close()
@@ -128,7 +128,7 @@ func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.N
 	}
 	if err != nil {
 		return errors.Join(
-			failure.WithCure(failure.Wrap(err, failure.NotReturned, "%s cannot come home", s.Name), "a DEL, a sweep or `railctl gc` tries again"),
+			failure.WithCure(failure.Wrap(err, failure.NotReturned, "cannot return %s", s.Name), "a DEL, a sweep or `railctl gc` tries again"),
 			putBack(r, from, home))
 	}
 	arrived, err := home.ByName(s.Name)
@@ -153,7 +153,7 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 	if err != nil || taken == nil {
 		return err
 	}
-	return failure.WithCure(failure.New(failure.NotReturned, "%s cannot come home: the host has another link named %q (%s)", names[0], name, taken.Describe()),
+	return failure.WithCure(failure.New(failure.NotReturned, "cannot return %s: the host has another link named %q (%s)", names[0], name, taken.Describe()),
 		fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key))
 }
 
@@ -208,7 +208,7 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 		return err
 	}
 	if taken != nil {
-		return failure.WithCure(failure.New(failure.NotReturned, "%s is home as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()),
+		return failure.WithCure(failure.New(failure.NotReturned, "%s was returned as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()),
 			"rename or remove that link")
 	}
 	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and returns the error
@@ -247,7 +247,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// While the NIC is down: the pod's programs must not see packets of others.
 	missing, err := detachPrograms(n, r, home, l)
 	if err != nil {
-		return failure.Wrap(err, failure.NotReturned, "%s is home, but not as it was", s.Name)
+		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 	}
 	lost, err := home.Restore(l, s)
 	// A setting that is lost now is lost for good, because the record is
@@ -264,7 +264,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 	}
 	loan.Report(n, r, lost, left, missing)
-	return failure.Wrap(err, failure.NotReturned, "%s is home, but not as it was", s.Name)
+	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 }
 
 // OnTheirWay returns the attachments, of those that [attachment.Node.Stale] returned,

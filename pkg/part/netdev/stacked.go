@@ -64,7 +64,7 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, in
 		}
 	}
 	if len(links) > 0 || err != nil {
-		n.LogOf(r).Warn("links that the pod put on the NIC are left", "links", len(links), "err", err)
+		n.LogOf(r).Warn("links that the pod put on the NIC not deleted", "links", len(links), "err", err)
 	}
 	return found
 }

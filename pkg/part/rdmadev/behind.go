@@ -58,7 +58,7 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 	case b.parent == "":
 		b.parent = b.netdev.ParentDev
 	case b.netdev.ParentDev != b.parent:
-		n.Log.Warn("the configuration's device is not the interface's", "device", b.parent, "interface", c.IfName, "of", b.netdev.ParentDev)
+		n.Log.Warn("configured device is not the interface's device", "device", b.parent, "interface", c.IfName, "of", b.netdev.ParentDev)
 		b.netdev, b.in = nil, nil
 	}
 	if b.parent == "" {
@@ -147,7 +147,7 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 	})
 	if wait.Ended(waiting, err) {
 		err = failure.WithCure(failure.Wrap(errAway, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns),
-			"find it with `ip -all netns exec rdma dev`, and end what has it")
+			"find it with `ip -all netns exec rdma dev`, and end the process that has it")
 	}
 	return found, in, err
 }

@@ -101,7 +101,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	case errors.Is(err, rdma.ErrNoRDMA), errors.Is(err, errNoDevice):
 		return nil
 	case errors.Is(err, nic.ErrSharedRDMA), errors.Is(err, errNotForPod):
-		n.Log.Warn("the pod gets no RDMA", "interface", tx.IfName, "err", err)
+		n.Log.Warn("pod gets no RDMA", "interface", tx.IfName, "err", err)
 		return nil
 	default:
 		return err

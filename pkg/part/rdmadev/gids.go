@@ -56,7 +56,7 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 				return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", d.Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
 			}
 			if err != nil {
-				tx.Node.Log.Warn("the address has no RoCE v2 GID", "device", d.Name, "address", ip, "err", err)
+				tx.Node.Log.Warn("address has no RoCE v2 GID", "device", d.Name, "address", ip, "err", err)
 				continue
 			}
 			r.GIDs = append(r.GIDs, ledger.GID{

@@ -37,7 +37,7 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 		}
 		err = core.Rename(*d, name)
 	}
-	return failure.Wrap(err, failure.NotReturned, "the RDMA device %s is home as %s", name, d.Name)
+	return failure.Wrap(err, failure.NotReturned, "the RDMA device %s was returned as %s", name, d.Name)
 }
 
 // makeWay renames the lent device that a pod gave this name to; its own return

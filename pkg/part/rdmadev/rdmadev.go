@@ -88,7 +88,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	if p.Conf.RDMA == netconf.RDMARequired {
 		return exclusive
 	}
-	tx.Node.Log.Warn("the pod gets no RDMA", "err", exclusive)
+	tx.Node.Log.Warn("pod gets no RDMA", "err", exclusive)
 	return nil
 }
 
@@ -163,7 +163,7 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		if required || !errors.Is(err, nic.ErrSharedRDMA) {
 			return nil, err
 		}
-		n.Log.Warn("the RDMA device stays on the host", "nic", l.Name, "err", err)
+		n.Log.Warn("RDMA device stays on the host", "nic", l.Name, "err", err)
 		return nil, nil
 	}
 	if len(found) == 0 {

@@ -90,7 +90,7 @@ func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger
 		return err
 	}
 	if releasing.Conclusive() && deviceGone(releasing, core, d) {
-		n.Log.Warn("the RDMA device no longer exists, its driver has made another one", "device", d.Name, "of", d.ParentDev)
+		n.Log.Warn("RDMA device no longer exists, its driver made another one", "device", d.Name, "of", d.ParentDev)
 		return nil
 	}
 	return failure.WithCure(failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
@@ -145,7 +145,7 @@ func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from
 		}
 		var changed *rdma.UverbsChanged
 		if errors.As(err, &changed) {
-			n.Log.Warn("an RDMA device came home with another uverbs number", "device", d.Name, "err", err)
+			n.Log.Warn("RDMA device returned with another uverbs number", "device", d.Name, "err", err)
 			err = nil
 		}
 		if err != nil {

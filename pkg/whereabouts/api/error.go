@@ -14,7 +14,7 @@ import (
 
 // ErrContended is wrapped by the error of a writer that lost every race until
 // its deadline.
-var ErrContended = errors.New("others change the pool all the time")
+var ErrContended = errors.New("other writers keep changing the pool")
 
 // IsTransient reports whether err is about this process' deadline or
 // connection, and not about its request: another process may succeed.

@@ -44,7 +44,7 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	}
 	return store.New(store.Options{
 		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
-		Warn: func(err error) { c.warn("not done yet", err) },
+		Warn: func(err error) { c.warn("step not completed", err) },
 	})
 }
 
@@ -76,8 +76,8 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 	}
 	slice := plan.Slice{Node: whole.Node, Prefix: prefix}
 	if whole := whole.Prefix; !slice.In(whole) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the slice %s of node %q, in NodeSlicePool %s, is no part of %s", prefix, slice.Node, name, whole),
-			"delete the NodeSlicePool so that it is made anew, or correct the range")
+		return failure.WithCure(failure.New(failure.InvalidConfig, "the slice %s of node %q, in NodeSlicePool %s, is not part of %s", prefix, slice.Node, name, whole),
+			"delete the NodeSlicePool so that it is recreated, or correct the range")
 	}
 	c.slice = slice
 	return nil
@@ -143,7 +143,7 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	}
 	whole, slices, err := c.sliced()
 	if err != nil {
-		c.warn("no note and no slice: the reconciler frees the address", err)
+		c.warn("node slice unreadable, the reconciler frees the address", err)
 		return s.Release(ctx, c.owner(), nil)
 	}
 	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
@@ -162,10 +162,10 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	case len(noted) == 0:
 		whole, slices, err := c.sliced()
 		if err != nil {
-			c.warn("no note and no slice: the reconciler frees the address", err)
+			c.warn("node slice unreadable, the reconciler frees the address", err)
 			return nil
 		}
-		c.warn("the address is freed later, by rail-agent when it can read the slice", why)
+		c.warn("address deferred until rail-agent can read the slice", why)
 		return c.journal(c.conf.StateDir).AddSlice(c.endpoint(kubeconfig), c.owner(), whole, slices)
 	}
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
@@ -174,7 +174,7 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 // freeLater writes to the journal that the attachment's addresses in pools of
 // an unreachable cluster must be freed. why is the reason.
 func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
-	c.warn("the addresses are freed later, by the next call of this node that reaches the server", why)
+	c.warn("addresses deferred until a call of this node reaches the server", why)
 	return c.journal(stateDir).Add(c.endpoint(kubeconfig), c.owner(), pools)
 }
 

@@ -45,7 +45,7 @@ func (c *call) openLog(verb string) func() {
 	}
 	if c.conf != nil && c.conf.Unlogged != nil {
 		to, level = c.Stderr, max(level, slog.LevelError)
-		_, _ = fmt.Fprintln(to, "whereabouts: only errors are logged, and here:", c.conf.Unlogged)
+		_, _ = fmt.Fprintln(to, "whereabouts: log_file is unusable, only errors are logged, to stderr:", c.conf.Unlogged)
 	}
 	c.log = &callLog{
 		Logger: slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: level})).With(
@@ -71,7 +71,7 @@ func openLogFile(name string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("log_file %s is no file but %s", name, info.Mode().Type())
+		err = fmt.Errorf("log_file %s is not a regular file but %s", name, info.Mode().Type())
 	}
 	if err == nil {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && (int(st.Uid) != os.Geteuid() || st.Nlink != 1) {

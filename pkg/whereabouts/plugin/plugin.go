@@ -149,7 +149,7 @@ func (c *call) print(dynamic []netip.Prefix) error {
 // does not keep an address.
 func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
-		c.warn("the config cannot be read: freeing by container id and interface alone", c.confErr)
+		c.warn("unreadable config, freeing by container ID and interface", c.confErr)
 		dir := netconf.Lenient(c.args.StdinData).StateDir
 		if !c.file.OpensPath(netconf.KeyStateDir, dir) {
 			dir = netconf.DefaultStateDir
@@ -188,7 +188,7 @@ func check(ctx context.Context, c *call) error {
 	for _, a := range held {
 		if !contains(prev, a) {
 			return failure.WithCure(failure.New(failure.Mismatch, "the attachment holds %s, which prevResult does not have", a),
-				"delete the pod, so that it is attached anew")
+				"delete the pod, so that it is attached again")
 		}
 	}
 	return nil

@@ -124,7 +124,7 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	defer cancel()
 	left, err := r.Journal.Replay(ctx)
 	if left > 0 {
-		r.Log.Warn("deferred DELs are left", "count", left, "err", err)
+		r.Log.Warn("deferred DELs remain", "count", left, "err", err)
 	}
 	return err
 }

@@ -157,7 +157,7 @@ func (k *checker) network(n *Network) {
 		slice := made.Of[node]
 		part := plan.Slice{Node: node, Prefix: slice}
 		if r := whole[0].Pool.Prefix; !part.In(r) {
-			k.say(LevelError, n.Name, fmt.Sprintf("the slice %s of node %s is no part of %s", slice, node, r), "delete the NodeSlicePool so that it is made anew")
+			k.say(LevelError, n.Name, fmt.Sprintf("the slice %s of node %s is not part of %s", slice, node, r), "delete the NodeSlicePool so that it is recreated")
 			continue
 		}
 		some, err := n.sources(part)

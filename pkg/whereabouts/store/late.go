@@ -60,7 +60,7 @@ func (t *turn) judge(ctx context.Context) error {
 		case err != nil:
 			j.failed = err
 		case newer:
-			j.failed = failure.WithCure(failure.New(failure.TryAgain, "container %s is too late: container %s of %s got %s after it was made", j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr),
+			j.failed = failure.WithCure(failure.New(failure.TryAgain, "this ADD of container %s is too late: the newer container %s of %s has %s", j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr),
 				"a pod that still needs the address gets it with its next sandbox")
 		default:
 			j.older = j.rival.entry

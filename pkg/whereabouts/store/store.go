@@ -204,7 +204,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 		done, err = s.submit(within, pool, j.ask)
 		cancel()
 		if took := time.Since(began); took >= RetryFor && s.Silence() == "" {
-			s.silent(fmt.Errorf("giving back an address took %s", took.Round(time.Second)))
+			s.silent(fmt.Errorf("freeing an address took %s", took.Round(time.Second)))
 		}
 	}
 	// The queue may be on a full file system; the journal is on another one.
@@ -253,7 +253,7 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 		addr, _, ok := state.Find(func(_ netip.Addr, e api.Entry) bool { return owner.Ends(e.Owner()) })
 		if !ok {
 			return nil, failure.WithCure(failure.New(failure.Mismatch, "this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name()),
-				"delete the pod, so that it is attached anew")
+				"delete the pod, so that it is attached again")
 		}
 		got = append(got, netip.PrefixFrom(addr, pool.Prefix.Bits()))
 	}

@@ -205,7 +205,7 @@ func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*api.PoolState, e
 	case state == nil:
 		return &api.PoolState{Name: pool.Name(), Base: pool.Prefix.Addr(), Prefix: pool.Prefix}, nil
 	case state.Prefix != pool.Prefix:
-		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s is of %s and not of %s", state.Namespace, state.Name, state.Prefix, pool.Prefix),
+		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s has the range %s, want %s", state.Namespace, state.Name, state.Prefix, pool.Prefix),
 			"give one of the networks another network_name")
 	}
 	return state, nil
