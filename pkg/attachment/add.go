@@ -85,7 +85,7 @@ func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 			if holder == nil || n.Alive(holder) {
 				break // Claim refuses a NIC that a living pod holds
 			}
-			if err := n.endOf(ctx, holder, returnWait); err != nil {
+			if err := n.endIfUnchanged(ctx, holder, returnWait); err != nil {
 				return err
 			}
 		}

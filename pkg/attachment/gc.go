@@ -35,7 +35,7 @@ func (n *Node) endInvalid(ctx context.Context, c *Call, valid []types.GCAttachme
 		if slices.Contains(valid, types.GCAttachment{ContainerID: r.ContainerID, IfName: r.IfName}) {
 			continue
 		}
-		if err := n.endOf(ctx, r, returnWait); err != nil {
+		if err := n.endIfUnchanged(ctx, r, returnWait); err != nil {
 			errs = append(errs, fmt.Errorf("attachment %s: %w", r.Key, err))
 		}
 	}

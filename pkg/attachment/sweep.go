@@ -86,9 +86,9 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	return n.release(ctx, r, wait, all)
 }
 
-// endOf ends another attachment if its record is still judged. It waits for the
+// endIfUnchanged ends another attachment if its record is still judged. It waits for the
 // attachment's lock and NIC.
-func (n *Node) endOf(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
+func (n *Node) endIfUnchanged(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
 	unlock, err := n.lock(ctx, judged.Key)
 	if err != nil {
 		return err

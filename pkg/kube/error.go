@@ -35,10 +35,10 @@ type Error struct {
 	Tries int           // how often the request was sent
 	Tried time.Duration // from the first try to the end of the last
 
-	retryAfter time.Duration
-	final      bool // the request itself is wrong
-	invalid    bool // 422: the object is invalid, not the patch
-	alien      bool // the answer is not an API server's
+	retryAfter   time.Duration
+	final        bool // the request itself is wrong
+	invalid      bool // 422: the object is invalid, not the patch
+	notAPIServer bool // the answer is not an API server's
 }
 
 func (e *Error) Error() string {
@@ -116,7 +116,7 @@ func (e *Error) misdirected() bool {
 	if e.Status == 0 {
 		return e.mistrust()
 	}
-	return e.alien && e.Status != http.StatusNotFound && !e.transient() && !e.tooLarge()
+	return e.notAPIServer && e.Status != http.StatusNotFound && !e.transient() && !e.tooLarge()
 }
 
 func (e *Error) tooLarge() bool {
@@ -191,7 +191,7 @@ func (e *Error) set(body []byte) {
 			e.Message = "a test of the patch failed, or a path in it does not exist"
 		}
 	} else {
-		e.alien = true
+		e.notAPIServer = true
 		const enough = 200
 		e.Message = strings.TrimSpace(string(body[:min(len(body), enough)]))
 	}

@@ -76,7 +76,7 @@ func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 			return c.failure(q, fmt.Errorf("the answer broke off: %w", because(ctx, err)))
 		}
 		if len(body) > maxAnswer {
-			return c.alien(q, answer, fmt.Errorf("the answer is larger than %d MiB: this is not an API server, or a proxy in front of it", maxAnswer>>20))
+			return c.notAPIServer(q, answer, fmt.Errorf("the answer is larger than %d MiB: this is not an API server, or a proxy in front of it", maxAnswer>>20))
 		}
 		return nil
 	})
@@ -119,15 +119,15 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 	}
 	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, plainJSON) {
 		_ = answer.Body.Close()
-		return nil, c.alien(q, answer, fmt.Errorf("the answer is %q and not JSON: this is not an API server, or a proxy in front of it", kind))
+		return nil, c.notAPIServer(q, answer, fmt.Errorf("the answer is %q and not JSON: this is not an API server, or a proxy in front of it", kind))
 	}
 	return answer, nil
 }
 
-// alien returns the error of an answer that does not come from an API server.
-func (c *Client) alien(q request, answer *http.Response, err error) *Error {
+// notAPIServer returns the error of an answer that does not come from an API server.
+func (c *Client) notAPIServer(q request, answer *http.Response, err error) *Error {
 	failed := c.failure(q, err)
-	failed.Status, failed.alien = answer.StatusCode, true
+	failed.Status, failed.notAPIServer = answer.StatusCode, true
 	return failed
 }
 

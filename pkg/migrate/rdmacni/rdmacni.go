@@ -172,7 +172,7 @@ func endIn(ctx context.Context, n *attachment.Node, r *record, ns *link.Netns) (
 	if ns == n.Netns {
 		return true, rdmadev.RestoreName(ctx, n, core, ns, &d, name)
 	}
-	return rdmadev.MoveHome(ctx, n, ledger.RDMADevice{Name: name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, ns, n.Netns)
+	return rdmadev.ReturnDevice(ctx, n, ledger.RDMADevice{Name: name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, ns, n.Netns)
 }
 
 // endUnrecorded returns the RDMA devices in the pod netns that belong to the
@@ -207,7 +207,7 @@ func endUnrecorded(ctx context.Context, u *attachment.Upstream) error {
 	}
 	var errs []error
 	for _, d := range devices {
-		_, err := rdmadev.MoveHome(ctx, n, ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, pod, n.Netns)
+		_, err := rdmadev.ReturnDevice(ctx, n, ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev}, pod, n.Netns)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

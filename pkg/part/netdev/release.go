@@ -31,7 +31,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 			return err
 		}
 		if l != nil {
-			return moveHome(ctx, releasing, pod, l)
+			return returnNIC(ctx, releasing, pod, l)
 		}
 	}
 	l, away, err := awaitReturn(ctx, releasing)
@@ -47,7 +47,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 		return nil
 	case away != nil:
 		defer away.Close()
-		return moveHome(ctx, releasing, away, l)
+		return returnNIC(ctx, releasing, away, l)
 	}
 	return restore(ctx, releasing, l)
 }
@@ -104,9 +104,9 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 	return l, away, err
 }
 
-// moveHome moves the NIC l from a netns to the host's, and restores it there.
+// returnNIC moves the NIC l from a netns to the host's, and restores it there.
 // If its name is taken on the host it stays in the netns.
-func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.Netns, l *link.Link) error {
+func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.Netns, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
 	// Remove altnames that the pod added first: if one is taken on the host the
@@ -129,7 +129,7 @@ func moveHome(ctx context.Context, releasing *attachment.Releasing, from *link.N
 	if err != nil {
 		return errors.Join(
 			failure.WithCure(failure.Wrap(err, failure.NotReturned, "cannot return %s", s.Name), "a DEL, a sweep or `railctl gc` tries again"),
-			putBack(r, from, home))
+			undoReturn(r, from, home))
 	}
 	arrived, err := home.ByName(s.Name)
 	if err != nil {
@@ -168,10 +168,10 @@ func lockNames(ctx context.Context, n *attachment.Node) (unlock func(), err erro
 	return func() { _ = lock.Unlock() }, nil
 }
 
-// putBack undoes a failed move to the host: a NIC that arrived under the pod's
+// undoReturn undoes a failed move to the host: a NIC that arrived under the pod's
 // name goes back to the pod, up as before, but without addresses, because these
 // may be another pod's by now.
-func putBack(r *ledger.Record, pod, home *link.Netns) error {
+func undoReturn(r *ledger.Record, pod, home *link.Netns) error {
 	id, s := r.Loan.Identity, r.Loan.Snapshot
 	l, err := home.Find(id, r.IfName)
 	if err != nil {

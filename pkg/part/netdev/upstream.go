@@ -40,7 +40,7 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return nil
 	}
 	r.Netns.NetnsID = u.Pod.ID
-	return moveHome(ctx, &attachment.Releasing{Node: u.Node, Record: r, Pod: u.Pod, Home: u.Node.Netns}, u.Pod, l)
+	return returnNIC(ctx, &attachment.Releasing{Node: u.Node, Record: r, Pod: u.Pod, Home: u.Node.Netns}, u.Pod, l)
 }
 
 // lentByAlias reports whether l is a NIC with a device whose alias can be its name
@@ -100,7 +100,7 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 		case l != nil && away != nil:
 			defer away.Close()
 			releasing.Record = unrecorded(u, l)
-			return true, moveHome(context.WithoutCancel(ctx), releasing, away, l)
+			return true, returnNIC(context.WithoutCancel(ctx), releasing, away, l)
 		case l != nil:
 			releasing.Record = unrecorded(u, l)
 			return true, restore(context.WithoutCancel(ctx), releasing, l)

@@ -24,7 +24,7 @@ func (devices) Release(ctx context.Context, releasing *attachment.Releasing) err
 		if !d.Lent {
 			continue
 		}
-		err := returnDevice(ctx, releasing, d)
+		err := releaseDevice(ctx, releasing, d)
 		if err == nil && len(d.Settings) > 0 {
 			restoreSettings(n, r, d, home)
 		}
@@ -57,11 +57,11 @@ func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, 
 	}
 }
 
-// returnDevice returns one RDMA device to the host.
-func returnDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
+// releaseDevice returns one RDMA device to the host, or waits until the kernel has.
+func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
 	n, home, host := releasing.Node, releasing.Home, loan.Host(releasing.Node)
 	if releasing.Pod != nil {
-		moved, err := MoveHome(ctx, n, d, releasing.Pod, home)
+		moved, err := ReturnDevice(ctx, n, d, releasing.Pod, home)
 		if moved || err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 	if first.ID.Equal(home.ID) {
 		return false, nil
 	}
-	return MoveHome(ctx, n, d, first, home)
+	return ReturnDevice(ctx, n, d, first, home)
 }
 
 // deviceGone reports whether the lent RDMA device no longer exists, after a
@@ -126,10 +126,10 @@ func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMAD
 	})
 }
 
-// MoveHome moves the device to home, under its name there, if it is in from. It
+// ReturnDevice moves the device to home, under its name there, if it is in from. It
 // reports whether it is on the host: in shared mode every namespace has it, and
 // nothing moves.
-func MoveHome(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *link.Netns) (bool, error) {
+func ReturnDevice(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *link.Netns) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveWait)
 	defer cancel()
 	moved := false

@@ -143,7 +143,7 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	}
 	whole, slices, err := c.sliced()
 	if err != nil {
-		c.warn("node slice unreadable, the reconciler frees the address", err)
+		c.warn("node slice unknown, the reconciler frees the address", err)
 		return s.Release(ctx, c.owner(), nil)
 	}
 	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
@@ -162,7 +162,7 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	case len(noted) == 0:
 		whole, slices, err := c.sliced()
 		if err != nil {
-			c.warn("node slice unreadable, the reconciler frees the address", err)
+			c.warn("node slice unknown, the reconciler frees the address", err)
 			return nil
 		}
 		c.warn("address deferred until rail-agent can read the slice", why)

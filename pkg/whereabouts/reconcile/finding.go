@@ -69,7 +69,7 @@ func Count(found []*Finding, outcomes ...string) int {
 	return n
 }
 
-func (f *Finding) settle(outcome string, err error) {
+func (f *Finding) finish(outcome string, err error) {
 	f.Outcome = outcome
 	if err != nil {
 		f.Outcome, f.Error = Failed, err.Error()

@@ -54,11 +54,11 @@ func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 	for _, f := range bunch {
 		switch err := failed[f.PodRef]; {
 		case err != nil:
-			f.settle(Failed, err)
+			f.finish(Failed, err)
 		case f.confirmed(pods[f.PodRef]):
 			sure = append(sure, f)
 		default:
-			f.settle(Waiting, nil)
+			f.finish(Waiting, nil)
 		}
 	}
 	return sure
@@ -79,13 +79,13 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 	_, err := r.Client.Patch(ctx, api.Pools(r.Client.Namespace()), pool, c.Ops)
 	if err == nil {
 		for _, f := range bunch {
-			f.settle(Freed, nil)
+			f.finish(Freed, nil)
 		}
 		return bunch
 	}
 	give := func(err error) []*Finding {
 		for _, f := range bunch {
-			f.settle(Failed, err)
+			f.finish(Failed, err)
 		}
 		return nil
 	}
@@ -107,12 +107,12 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 		}
 		switch {
 		case !there: // perhaps by this patch, whose answer was lost
-			f.settle(Freed, nil)
+			f.finish(Freed, nil)
 			out = append(out, f)
 		case e == f.holding.Entry:
 			same = append(same, f)
 		default:
-			f.settle(Changed, nil)
+			f.finish(Changed, nil)
 		}
 	}
 	return append(out, r.freeEntries(ctx, same, lost+1)...)
@@ -141,11 +141,11 @@ func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, poo
 			err := api.DeleteReservation(ctx, r.Client, m.Name, kube.Preconditions{UID: m.UID, ResourceVersion: m.ResourceVersion})
 			switch {
 			case kube.IsConflict(err):
-				f.settle(Changed, nil)
+				f.finish(Changed, nil)
 			case kube.IsNotFound(err):
-				f.settle(Freed, nil)
+				f.finish(Freed, nil)
 			default:
-				f.settle(Freed, err)
+				f.finish(Freed, err)
 			}
 			return nil
 		})
@@ -157,13 +157,13 @@ func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, poo
 			switch {
 			case f.Outcome != Freed:
 			case err != nil:
-				f.settle(Failed, err)
+				f.finish(Failed, err)
 			case now != nil:
 				l := f.reserved()
 				o := ipam.Owner{PodRef: l.Spec.PodRef, IfName: l.Spec.IfName}
 				if e, ok := entryAt(now, l.Metadata.Name, o); ok {
 					_, err := api.CreateReservation(ctx, r.Client, l.Metadata.Name, e.Owner())
-					f.settle(Changed, err)
+					f.finish(Changed, err)
 				}
 			}
 		}
@@ -193,7 +193,7 @@ func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 		if uid != "" {
 			uids[f] = uid
 		}
-		f.settle(Made, err)
+		f.finish(Made, err)
 	}
 	if len(uids) == 0 {
 		return
@@ -207,6 +207,6 @@ func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 		if kube.IsNotFound(undo) || kube.IsConflict(undo) {
 			undo = nil
 		}
-		f.settle(Changed, errors.Join(err, undo))
+		f.finish(Changed, errors.Join(err, undo))
 	}
 }

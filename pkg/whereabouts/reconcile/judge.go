@@ -131,7 +131,7 @@ func (f *Finding) confirmed(p *podState) bool {
 	case p == nil:
 		return true
 	case p.terminal != "":
-		return !f.mark.told // the watch reported another pod of this name
+		return !f.mark.byWatch // the watch reported another pod of this name
 	case p.uid != f.mark.uid || !p.settled:
 		return false
 	case f.loose != nil:

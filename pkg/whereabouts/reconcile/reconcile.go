@@ -72,10 +72,10 @@ type Reconciler struct {
 
 // mark is a finding of an earlier look.
 type mark struct {
-	since time.Time
-	ref   string
-	uid   string // of the pod, "" if it was gone
-	told  bool   // by a watch, not by a look
+	since   time.Time
+	ref     string
+	uid     string // of the pod, "" if it was gone
+	byWatch bool   // found by a watch, not by a look
 }
 
 // New returns a reconciler. It makes no request.
@@ -129,19 +129,19 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	return err
 }
 
-// look reads the store, judges it, and frees what is due. told has the pods
+// look reads the store, judges it, and frees what is due. deleted has the pods
 // that ended according to a watch: look then judges only their addresses, and
-// earlier marks. If told is nil, it judges everything. Errors of unreadable
+// earlier marks. If deleted is nil, it judges everything. Errors of unreadable
 // objects are returned as an [oddError], after everything else has been done.
-func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Finding, error) {
+func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]*Finding, error) {
 	survey, err := api.Inspect(ctx, r.Client)
 	if err != nil {
 		return nil, err
 	}
 	var refs map[string]bool // nil is all
-	if told != nil {
+	if deleted != nil {
 		refs = map[string]bool{}
-		for ref := range told {
+		for ref := range deleted {
 			refs[ref] = true
 		}
 		for _, m := range r.marks {
@@ -166,7 +166,7 @@ func (r *Reconciler) look(ctx context.Context, told map[string]time.Time) ([]*Fi
 	}
 	narrow(survey, named)
 	found := judge(survey, live, r.Grace)
-	due := r.due(found, live, told, refs)
+	due := r.due(found, live, deleted, refs)
 	if r.DryRun {
 		for _, f := range found {
 			switch {
@@ -194,7 +194,7 @@ func (e oddError) Unwrap() error { return e.error }
 
 // due marks findings, and returns those that were marked long enough ago. It
 // removes marks of objects that the look has judged and no longer finds.
-func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[string]time.Time, refs map[string]bool) []*Finding {
+func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool) []*Finding {
 	now := time.Now()
 	seen := map[string]mark{}
 	for id, m := range r.marks {
@@ -210,8 +210,8 @@ func (r *Reconciler) due(found []*Finding, live map[string]*podState, told map[s
 		fresh := mark{since: now, ref: f.PodRef}
 		if p := live[f.PodRef]; p != nil {
 			fresh.uid = p.uid
-		} else if t, ok := told[f.PodRef]; ok {
-			fresh.since, fresh.told = t, true
+		} else if t, ok := deleted[f.PodRef]; ok {
+			fresh.since, fresh.byWatch = t, true
 		}
 		m, ok := r.marks[f.id()]
 		if !ok || m.uid != fresh.uid {

@@ -54,7 +54,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	went, began := make(chan string), make(chan struct{})
 	go r.watch(ctx, went, began)
 
-	told := map[string]time.Time{}
+	deleted := map[string]time.Time{}
 	// The time of the next full look, the first once the watch has begun; and
 	// of the next look at deleted or marked pods, zero is never.
 	full, some := time.Now().Add(afterError), time.Time{}
@@ -68,7 +68,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case ref := <-went:
-			told[ref] = time.Now()
+			deleted[ref] = time.Now()
 			if some.IsZero() {
 				some = time.Now().Add(r.Grace + gathering)
 			}
@@ -80,10 +80,10 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		}
 
 		all := !time.Now().Before(full)
-		r.Log.Debug("checking addresses", "all", all, "pods", len(told))
+		r.Log.Debug("checking addresses", "all", all, "pods", len(deleted))
 		// Pods that were deleted too recently are for the next look.
 		ripe := map[string]time.Time{}
-		for ref, t := range told {
+		for ref, t := range deleted {
 			if all || time.Since(t) >= r.Grace {
 				ripe[ref] = t
 			}
@@ -103,11 +103,11 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		}
 		if err == nil {
 			for ref := range ripe {
-				delete(told, ref)
+				delete(deleted, ref)
 			}
 		}
 		some = time.Time{}
-		if len(told)+len(r.marks) > 0 {
+		if len(deleted)+len(r.marks) > 0 {
 			some = time.Now().Add(max(r.Grace, afterError))
 		}
 		if all && time.Since(replayed) > leaseTime {
@@ -119,13 +119,13 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 }
 
-// lookAt examines all pods, or only those in told. Unreadable objects do not
+// lookAt examines all pods, or only those in deleted. Unreadable objects do not
 // cause an early repetition.
-func (r *Reconciler) lookAt(ctx context.Context, all bool, told map[string]time.Time) ([]*Finding, error) {
+func (r *Reconciler) lookAt(ctx context.Context, all bool, deleted map[string]time.Time) ([]*Finding, error) {
 	if all {
-		told = nil
+		deleted = nil
 	}
-	found, err := r.look(ctx, told)
+	found, err := r.look(ctx, deleted)
 	if odd := (oddError{}); errors.As(err, &odd) {
 		r.Log.Warn("unreadable objects ignored", "err", err)
 		err = nil

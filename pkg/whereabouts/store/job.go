@@ -70,8 +70,8 @@ func (j *job) open() bool { return j.phase != phaseAnswered }
 // plannable reports whether the pool must still be changed for j.
 func (j *job) plannable() bool { return j.phase < phaseCommitted }
 
-// settle answers j.
-func (j *job) settle(addr netip.Addr, err error) {
+// finish answers j.
+func (j *job) finish(addr netip.Addr, err error) {
 	j.phase, j.err = phaseAnswered, err
 	j.answer = answer{Addr: addr}
 	if err != nil {

@@ -137,7 +137,7 @@ func mayBeOwned(file string, owner ipam.Owner) bool {
 
 // jobs returns the entries for pool at client's server and namespace.
 func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
-	here := isAt(client)
+	here := ofServer(client)
 	var jobs []*job
 	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
 	err := j.each(journalSuffix, wanted, func(file string, d *deferred) bool {
@@ -152,10 +152,10 @@ func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 	return jobs
 }
 
-// isAt returns a function that reports whether an entry is of client's server
+// ofServer returns a function that reports whether an entry is of client's server
 // and namespace: by the entry itself, or by its kubeconfig. Another server
 // would not know the address, and the entry would be lost.
-func isAt(client *kube.Client) func(*deferred) bool {
+func ofServer(client *kube.Client) func(*deferred) bool {
 	leads := map[Endpoint]bool{} // most entries have the same endpoint
 	return func(d *deferred) bool {
 		if d.Server == client.Server() && d.Namespace == client.Namespace() {
@@ -223,7 +223,7 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 	if err != nil {
 		return 0, errors.Join(append(errs, err)...)
 	}
-	here := isAt(s.client)
+	here := ofServer(s.client)
 	pools := map[ipam.Pool]bool{}
 	for _, d := range waiting {
 		if d.Slices == "" && !pools[d.Pool] && here(d) {

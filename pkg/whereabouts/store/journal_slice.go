@@ -67,7 +67,7 @@ func (s *Store) replaySlices(ctx context.Context) error {
 	errs := []error{err}
 	type share struct{ slices, node string }
 	shares := map[share]map[string]*deferred{}
-	here := isAt(s.client)
+	here := ofServer(s.client)
 	for file, d := range waiting {
 		if here(d) {
 			of := share{d.Slices, d.Pool.Node}
@@ -130,7 +130,7 @@ func (s *Store) enterOwn(ctx context.Context, owner ipam.Owner, slices, node str
 	if err != nil {
 		return err
 	}
-	here := isAt(s.client)
+	here := ofServer(s.client)
 	maps.DeleteFunc(own, func(_ string, d *deferred) bool {
 		return d.Slices != slices || d.Pool.Node != node || d.Owner.ContainerID != owner.ContainerID || d.Owner.IfName != owner.IfName || !here(d)
 	})

@@ -48,7 +48,7 @@ func TestWhoWaitsIsAnsweredByTheWriter(t *testing.T) {
 			}
 		}
 		for _, p := range jobs {
-			p.settle(netip.MustParseAddr("10.0.0.1"), nil)
+			p.finish(netip.MustParseAddr("10.0.0.1"), nil)
 		}
 		return nil
 	}
@@ -83,7 +83,7 @@ func TestWhatTheDeadHavePostedIsNotCarriedOut(t *testing.T) {
 			if p.Owner != pooltest.Pod(0) {
 				t.Errorf("carried out for %v", p.Owner)
 			}
-			p.settle(netip.Addr{}, nil)
+			p.finish(netip.Addr{}, nil)
 		}
 		return nil
 	}); err != nil {
@@ -100,7 +100,7 @@ func TestAnErrorReachesWhoWaits(t *testing.T) {
 	write := func(_ context.Context, _ *job, jobs []*job) error {
 		<-release
 		for _, p := range jobs {
-			p.settle(netip.Addr{}, errors.New("no luck for "+p.Owner.PodRef))
+			p.finish(netip.Addr{}, errors.New("no luck for "+p.Owner.PodRef))
 		}
 		return nil
 	}

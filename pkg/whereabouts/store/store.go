@@ -156,7 +156,7 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	noted, err := s.notes.list(attachmentPrefix(owner))
 	errs := []error{err}
-	s.formerly(s.kubeconfig, owner, func(_ notes, n *note) { noted = append(noted, n) })
+	s.eachFormerNote(s.kubeconfig, owner, func(_ notes, n *note) { noted = append(noted, n) })
 	for _, n := range noted {
 		if !slices.Contains(pools, n.Pool) {
 			pools = append(slices.Clip(pools), n.Pool)
@@ -169,16 +169,16 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 	}
 	err = errors.Join(errs...)
 	if err == nil {
-		s.formerly(s.kubeconfig, owner, func(all notes, n *note) { s.warnIf(all.drop(owner, n.Pool.Name())) })
+		s.eachFormerNote(s.kubeconfig, owner, func(all notes, n *note) { s.warnIf(all.drop(owner, n.Pool.Name())) })
 	}
 	return err
 }
 
-// formerly calls do with the node's notes of owner's attachment for other
+// eachFormerNote calls do with the node's notes of owner's attachment for other
 // servers and namespaces than this one's, by the same kubeconfig: it led there
 // when the attachment got its addresses, and no longer does.
-func (s *Store) formerly(kubeconfig string, owner ipam.Owner, do func(all notes, n *note)) {
-	eachNotes(s.base, func(server string, all notes) {
+func (s *Store) eachFormerNote(kubeconfig string, owner ipam.Owner, do func(all notes, n *note)) {
+	eachServer(s.base, func(server string, all notes) {
 		found, _ := all.list(attachmentPrefix(owner))
 		for _, n := range found {
 			if server != s.server && n.Kubeconfig == kubeconfig {
@@ -231,11 +231,11 @@ func (s *Store) deferAsk(pool ipam.Pool, j *job, why error) {
 			Pool: pool, Owner: j.Owner, Note: j.Note, Since: time.Now().UTC(),
 		}
 		if err := s.journal.put(d); err != nil {
-			j.settle(netip.Addr{}, errors.Join(why, err))
+			j.finish(netip.Addr{}, errors.Join(why, err))
 			return
 		}
 	}
-	j.settle(netip.Addr{}, nil)
+	j.finish(netip.Addr{}, nil)
 	if api.IsTransient(why) && !errors.Is(why, api.ErrContended) {
 		j.answer.Silence = why.Error()
 	}
@@ -321,15 +321,15 @@ func Allocations(stateDir string) []Allocation {
 // noted returns the notes of all servers whose names begin with prefix.
 func noted(stateDir, prefix string) []*note {
 	var found []*note
-	eachNotes(filepath.Join(stateDir, storeDir), func(_ string, all notes) {
+	eachServer(filepath.Join(stateDir, storeDir), func(_ string, all notes) {
 		noted, _ := all.list(prefix)
 		found = append(found, noted...)
 	})
 	return found
 }
 
-// eachNotes calls do with the notes of each server in base.
-func eachNotes(base string, do func(server string, all notes)) {
+// eachServer calls do with the notes of each server in base.
+func eachServer(base string, do func(server string, all notes)) {
 	servers, err := os.ReadDir(base)
 	if err != nil {
 		return

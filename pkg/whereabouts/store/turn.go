@@ -47,14 +47,14 @@ func (s *Store) takeTurn(ctx context.Context, pool ipam.Pool, own *job, jobs []*
 	if err != nil && (!api.IsTransient(err) || ctx.Err() != nil) {
 		for _, j := range t.jobs {
 			if j.open() && t.concerns(j, err) {
-				j.settle(netip.Addr{}, err)
+				j.finish(netip.Addr{}, err)
 			}
 		}
 	}
 	for _, j := range t.jobs {
 		if j.journalFile != "" && !j.open() && j.err == nil && j.answer.Deferred == "" {
 			s.warnIf(s.journal.drop(j.journalFile))
-			s.formerly(j.Kubeconfig, j.Owner, func(all notes, n *note) {
+			s.eachFormerNote(j.Kubeconfig, j.Owner, func(all notes, n *note) {
 				if n.Pool == pool {
 					s.warnIf(all.drop(j.Owner, pool.Name()))
 				}
@@ -70,12 +70,12 @@ func (t *turn) admit(jobs []*job) {
 		var err error
 		switch {
 		case j.nothing():
-			j.settle(netip.Addr{}, nil)
+			j.finish(netip.Addr{}, nil)
 		case j.Range == nil && j.Note == nil:
 			j.Note = t.s.notes.get(j.Owner, t.pool.Name())
 		case j.Range != nil:
 			if j.rng, err = ipam.NewRange(*j.Range); err != nil {
-				j.settle(netip.Addr{}, err)
+				j.finish(netip.Addr{}, err)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func (t *turn) refuse(err error) bool {
 	some := false
 	for _, j := range t.jobs {
 		if j.Range != nil && j.plannable() {
-			j.settle(netip.Addr{}, err)
+			j.finish(netip.Addr{}, err)
 			some = true
 		}
 	}
@@ -253,7 +253,7 @@ func (t *turn) reservations(ctx context.Context) error {
 		if err == nil || api.IsTransient(err) || api.IsAccessError(err) {
 			return err // open jobs are tried again, or deferred
 		}
-		j.settle(netip.Addr{}, err)
+		j.finish(netip.Addr{}, err)
 		return nil
 	})
 	return errors.Join(late, t.hideForeign(ctx))
@@ -284,13 +284,13 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 		return err
 	}
 	if j.Range == nil {
-		j.settle(netip.Addr{}, nil)
+		j.finish(netip.Addr{}, nil)
 		t.s.warnIf(t.s.notes.drop(j.Owner, t.pool.Name()))
 		return nil
 	}
 	j.freed = nil
 	if err := cmp.Or(j.failed, j.refused); err != nil {
-		j.settle(netip.Addr{}, err)
+		j.finish(netip.Addr{}, err)
 		return nil
 	}
 	h := held{addr: j.addr, key: j.key, entry: api.NewEntry(j.Owner), reserved: j.Exclusive}
@@ -313,7 +313,7 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 		}
 		h.uid = uid
 	}
-	j.settle(j.addr, nil)
+	j.finish(j.addr, nil)
 	// Notes are optional: without one DEL reads the pool.
 	_ = t.s.notes.put(t.noteOf(j, h))
 	return nil
