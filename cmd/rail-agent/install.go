@@ -103,7 +103,7 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 	if f.uninstall {
 		put = plugins.Record.PutBack // removed files stay removed
 	} else if err := plugins.Record.Visible(append(slices.Clone(o.BinDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
-		return fmt.Errorf("files that an earlier version installed elsewhere cannot be removed: %w; restore its settings, uninstall, then change them", err)
+		return fmt.Errorf("files that an earlier version installed elsewhere cannot be removed (restore its settings, uninstall, then change them): %w", err)
 	} else if err := plugins.Put(ctx, inUse); err != nil {
 		return err
 	}

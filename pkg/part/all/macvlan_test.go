@@ -74,7 +74,7 @@ func TestMacvlanThatCannotBeIsRefused(t *testing.T) {
 		"negative MTU":          {nil, map[string]any{"mtu": -1}, cnierr.InvalidConfig, "invalid MTU -1"},
 		"unknown mode":          {nil, map[string]any{"mode": "source"}, cnierr.InvalidConfig, `unknown macvlan mode: "source"`},
 		"bad MAC":               {nil, map[string]any{"mac": "02:00"}, cnierr.InvalidConfig, "02:00"},
-		"multicast MAC":         {nil, map[string]any{"mac": "01:00:5e:00:00:01"}, 0, "no macvlan on " + nicName},
+		"multicast MAC":         {nil, map[string]any{"mac": "01:00:5e:00:00:01"}, 0, "refused a macvlan on " + nicName},
 		"missing master":        {nil, map[string]any{"master": "ens99"}, cnierr.NICNotFound, `"ens99"`},
 		"no master, no route":   {nil, map[string]any{"master": nil}, cnierr.InvalidConfig, "no default route"},
 		"master in a bridge": {func(b *bench) {

@@ -568,8 +568,8 @@ func TestDelWhereAnotherServerAnswersIsDoneLater(t *testing.T) {
 	t.Cleanup(untrusted.Close)
 	c := pooltest.Claim(t, "mistaken", "10.0.0.0/24")
 	for i, tc := range []struct{ server, says string }{
-		{untrusted.URL, "server and CA must be those of"},
-		{strings.Replace(plain.URL, "http:", "https:", 1), "server and CA must be those of"},
+		{untrusted.URL, "check the server and the CA in"},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "check the server and the CA in"},
 		{plain.URL, "not JSON"},
 		{strings.Replace(plane.Server(), "https:", "http:", 1), "HTTPS server. (400)"},
 	} {
