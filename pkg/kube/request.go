@@ -94,24 +94,20 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		failed.final = true
 		return nil, failed
 	}
-	// The transport uses a connection whose far end is silently gone until
-	// HTTP/2 pings it, after 30 s. Closing idle connections does not close it
-	// while it waits for the end of an interrupted request.
-	var used atomic.Pointer[net.Conn]
+	used := &connection{ctx: ctx}
 	sent = sent.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(got httptrace.GotConnInfo) { used.Store(&got.Conn) },
+		GotConn: func(got httptrace.GotConnInfo) { used.conn.Store(&got.Conn) },
 	}))
 	answer, err := c.http.Load().Do(sent)
-	if conn := used.Load(); conn != nil && err != nil && errors.As(context.Cause(ctx), new(*timeoutError)) {
-		_ = (*conn).Close()
-	}
 	if err != nil {
+		used.failed()
 		var outer *url.Error // contains the URL, which is already in our error
 		if errors.As(err, &outer) {
 			err = outer.Err
 		}
 		return nil, c.failure(q, because(ctx, err))
 	}
+	used.ReadCloser, answer.Body = answer.Body, used
 	c.hear(answer.Header)
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		defer answer.Body.Close()
@@ -122,6 +118,30 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		return nil, c.notAPIServer(q, answer, fmt.Errorf("the answer is %q and not JSON: this is not an API server, or a proxy in front of it", kind))
 	}
 	return answer, nil
+}
+
+// connection is the connection of one try, and the body of its answer. It is closed if
+// the try reaches its time limit, also in the middle of the body. The transport would use
+// a connection whose far end is silently gone until HTTP/2 pings it, after 30 s. Closing
+// idle connections does not close it while it waits for the end of an interrupted request.
+type connection struct {
+	io.ReadCloser
+	ctx  context.Context // of the try
+	conn atomic.Pointer[net.Conn]
+}
+
+func (c *connection) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if err != nil {
+		c.failed()
+	}
+	return n, err
+}
+
+func (c *connection) failed() {
+	if conn := c.conn.Load(); conn != nil && errors.As(context.Cause(c.ctx), new(*timeoutError)) {
+		_ = (*conn).Close()
+	}
 }
 
 // notAPIServer returns the error of an answer that does not come from an API server.
