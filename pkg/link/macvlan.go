@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
@@ -13,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe asks the kernel about macvlans that nothing can find, because they are in a netns
-// that has no path. The zero value is ready to use. It makes a netns of its own when it is
-// first needed; Close ends that.
+// Probe asks the kernel about macvlans in namespaces that cannot be searched, because they
+// have no path. The zero value is ready to use. It makes a netns of its own when it first
+// needs one; Close ends that.
 type Probe struct {
 	once sync.Once
 	ns   *Netns
@@ -27,15 +28,21 @@ func (p *Probe) Close() { p.ns.Close() }
 
 // MacvlanIsUp reports whether a macvlan with this MAC is up on the link of n with this
 // index, in any namespace. It makes a macvlan of the same MAC: the kernel sets that up
-// only if no other is up (macvlan_addr_busy). Nobody else may set up a macvlan with this
-// MAC at the same time, because that would fail. Ask [Netns.HearsFor] first.
+// only if no other is up (macvlan_addr_busy). While it runs, setting up another macvlan
+// with this MAC fails: the caller makes sure that no attachment has the MAC, and asks
+// [Netns.HearsFor] first. Where the probe cannot have a netns of its own, for example
+// because /proc/sys is read-only, MacvlanIsUp returns true.
 func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, error) {
 	p.once.Do(func() { p.ns, p.err = newNetns() })
 	if p.err != nil {
-		return false, p.err
+		return true, nil //nolint:nilerr // see above
 	}
-	const name = "probe"
-	if err := n.CreateMacvlan(p.ns, Macvlan{Name: name, Master: index, Mode: "bridge", MAC: mac}); err != nil {
+	name := fmt.Sprintf("probe%08x", rand.Uint32()) // not that of a link of n: kernels before 6.2 refuse it
+	err := n.CreateMacvlan(p.ns, Macvlan{Name: name, Master: index, Mode: "bridge", MAC: mac})
+	if errors.Is(err, unix.EBUSY) {
+		return false, nil // the link belongs to an ipvlan, a bridge or a bond, so it has no macvlans
+	}
+	if err != nil {
 		return false, fmt.Errorf("make a macvlan %s on link %d of netns %s, to see whether another is up: %w", mac, index, n.Path, err)
 	}
 	l, err := p.ns.ByName(name)
@@ -50,14 +57,22 @@ func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, er
 	return false, errors.Join(err, deleted)
 }
 
+// onePiece is a number of entries that surely fit into one message of a dump.
+const onePiece = 50
+
 // HearsFor reports whether the link with this index accepts frames for mac, beside its
 // own address: mac is in one of its filter lists (ndo_dflt_fdb_dump). Macvlans on the link
 // add their MACs while they are up (macvlan_open). But a pod with a macvlan can add any
-// address (SIOCADDMULTI, PACKET_MR_UNICAST): see [Probe.MacvlanIsUp].
+// address (SIOCADDMULTI, PACKET_MR_UNICAST): see [Probe.MacvlanIsUp]. If the lists are so
+// long that the kernel sends them in pieces, between which they can change, HearsFor
+// returns true.
 func (n *Netns) HearsFor(index int, mac net.HardwareAddr) (bool, error) {
 	entries, err := retryDump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses that link %d of netns %s accepts: %w", index, n.Path, err)
+	}
+	if len(entries) > onePiece {
+		return true, nil
 	}
 	for _, e := range entries {
 		if e.Flags&netlink.NTF_SELF != 0 && macText(e.HardwareAddr) == mac.String() {

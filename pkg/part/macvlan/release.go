@@ -27,8 +27,8 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	}
 	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
 	defer cancel()
-	var probe link.Probe
-	defer probe.Close()
+	search := search{Releasing: releasing}
+	defer search.probe.Close()
 	err := wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
 		if pod != nil {
 			deleted, err := deleteIn(releasing)
@@ -36,7 +36,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 				return true, err
 			}
 		}
-		hidden, err := hidden(releasing, &probe)
+		hidden, err := search.hidden()
 		if err != nil {
 			err = fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the address stays
 		}
@@ -156,20 +156,32 @@ func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
 	return found
 }
 
-// hidden reports whether the macvlan is up in a netns that cannot be searched: one with
+// search looks for a macvlan that is in none of the namespaces that can be searched.
+type search struct {
+	*attachment.Releasing
+	probe  link.Probe
+	probed time.Time // when the kernel was last asked
+}
+
+// probeEvery is the time between two probes: each makes and deletes a link.
+const probeEvery = 200 * time.Millisecond
+
+// hidden reports whether the macvlan may be up in a netns that cannot be searched: one with
 // its MAC is up on its master, and no other attachment has that MAC. A macvlan that is
 // down does not answer. One whose MAC the pod changed too is not found: such a pod can use
-// any MAC and address in the master's network until it ends anyway. For the same reason a
-// pod can keep the address of a dead one by using its MAC.
-func hidden(releasing *attachment.Releasing, probe *link.Probe) (bool, error) {
-	n, r := releasing.Node, releasing.Record
-	ns := releasing.Home
+// any MAC and address in the master's network until it ends anyway. A pod that uses a dead
+// pod's MAC keeps that pod's address from being freed.
+//
+// Without time to wait, as in the sweep of an ADD, the master's filter decides.
+func (s *search) hidden() (bool, error) {
+	n, r := s.Node, s.Record
+	ns := s.Home
 	if r.Child.InPod {
-		ns = releasing.Pod
+		ns = s.Pod
 	}
 	mac, err := net.ParseMAC(r.MAC)
 	if err != nil || ns == nil {
-		return false, nil // not made yet, or its parent died with the pod netns
+		return false, nil //nolint:nilerr // not made yet, or its parent died with the pod netns
 	}
 	master, err := ns.ByName(r.Child.Master)
 	if errors.Is(err, link.ErrNotFound) {
@@ -182,7 +194,11 @@ func hidden(releasing *attachment.Releasing, probe *link.Probe) (bool, error) {
 	if err != nil || !hears || n.AnotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }) {
 		return false, err
 	}
-	return probe.MacvlanIsUp(ns, master.Index, mac)
+	if s.Wait == 0 || time.Since(s.probed) < probeEvery {
+		return true, nil
+	}
+	s.probed = time.Now()
+	return s.probe.MacvlanIsUp(ns, master.Index, mac)
 }
 
 // fewLinks is the largest number of a pod's links that are deleted one by one. An
