@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // gift is the attachment that got a MAC from a plugin last: its NIC and its
@@ -12,6 +14,7 @@ type gift struct {
 	nic     int
 	macvlan bool
 	addr    string
+	pod     *testnet.Netns
 }
 
 // others returns the other attachments that answer for the attachment's address with a
@@ -46,13 +49,31 @@ func (a *attachment) onlyOnItsWire(found map[string][]int) bool {
 	return slices.Equal(found[a.mac], []int{a.nic})
 }
 
-// destroys reports whether the kernel destroys the NIC with its pod: a veth is a
-// virtual link, and its address is free when the pod netns has ended, though the link
-// answers until the kernel has deleted it (docs/guide/limits.md). before is how many
-// such links there had been when it was asked.
-func (l *lab) destroys(g gift, before [modelNICs]int) bool {
+// asked is when it was asked who answers.
+type asked struct {
+	at        time.Time
+	destroyed [modelNICs]int // how often the kernel had destroyed each NIC, with its pod
+}
+
+func (l *lab) ask() asked {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return asked{time.Now(), l.destroyed}
+}
+
+// destroys reports whether the netns of the gift's pod had ended when it was asked, and the
+// kernel destroys the NIC with it. A veth is a virtual link: its address is free when the
+// pod netns has ended, though the link answers until the kernel has deleted it
+// (docs/guide/limits.md).
+func (l *lab) destroys(g gift, then asked) bool {
 	for deadline := time.Now().Add(l.long(settleTime)); !g.macvlan; time.Sleep(20 * time.Millisecond) {
-		if l.destroyedNICs()[g.nic] > before[g.nic] {
+		l.mu.Lock()
+		ended, destroyed := l.ended[g.pod], l.destroyed[g.nic] > then.destroyed[g.nic]
+		l.mu.Unlock()
+		if ended.IsZero() || ended.After(then.at) {
+			return false
+		}
+		if destroyed {
 			return true
 		}
 		if time.Now().After(deadline) {
@@ -62,10 +83,16 @@ func (l *lab) destroys(g gift, before [modelNICs]int) bool {
 	return false
 }
 
-func (l *lab) destroyedNICs() [modelNICs]int {
+// killNetns ends the netns of a pod that has no process any more.
+func (l *lab) killNetns(pod *testnet.Netns) {
+	pod.Kill()
+	l.netnsEnded(pod)
+}
+
+func (l *lab) netnsEnded(pod *testnet.Netns) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.destroyed
+	l.ended[pod] = time.Now()
 }
 
 func TestOnlyMACsThatPluginsGaveCountAsAnswers(t *testing.T) {

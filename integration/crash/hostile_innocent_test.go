@@ -116,7 +116,7 @@ func (a *attachment) answers() {
 	if err := echo(a.l.wires[a.nic], station, a.pod, a.addr, a.l.long(settleTime)); err != nil {
 		a.l.violation(nil, "%s, %s, is not reached by its station: %v", a, a.addr, err)
 	}
-	destroyed := a.l.destroyedNICs()
+	then := a.l.ask()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	found := map[string][]int{} // the wires on which a MAC answered
@@ -140,7 +140,7 @@ func (a *attachment) answers() {
 		})
 	}
 	all.Wait()
-	another := func(g gift) bool { return !a.l.destroys(g, destroyed) }
+	another := func(g gift) bool { return !a.l.destroys(g, then) }
 	if !a.onlyOnItsWire(found) || slices.ContainsFunc(a.l.others(a, found), another) {
 		a.l.violation(nil, "%s has %s at %s, for which these answer, each on the wires of these NICs: %v", a, a.addr, a.mac, found)
 	}

@@ -62,8 +62,9 @@ type lab struct {
 	mu        sync.Mutex
 	free      []int // NICs on the host that are not lent, last returned last
 	addresses map[string]ledger.Key
-	given     map[string]gift // by MAC
-	destroyed [modelNICs]int  // how often each NIC was, with its pod
+	given     map[string]gift              // by MAC
+	ended     map[*testnet.Netns]time.Time // when the netns of a pod ended
+	destroyed [modelNICs]int               // how often the kernel destroyed each NIC, with its pod
 	wrong     int
 	done      map[string]int
 	succeeded map[string]int    // attacks
@@ -74,7 +75,7 @@ type lab struct {
 
 func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *lab {
 	l := &lab{
-		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{}, given: map[string]gift{},
+		t: t, plain: plain, state: filepath.Join(state, "rail-cni"), node: testnet.Here(t), addresses: map[string]ledger.Key{}, given: map[string]gift{}, ended: map[*testnet.Netns]time.Time{},
 		done: map[string]int{}, succeeded: map[string]int{}, refused: map[string]string{},
 	}
 	// No generated addresses, so that the test need not wait for them.
@@ -303,7 +304,7 @@ func (l *lab) add(a *attachment) error {
 	}
 	a.result, a.addr, a.mac = out, address(out), hardwareAddress(out, a.IfName)
 	l.mu.Lock()
-	l.given[a.mac] = gift{a.nic, a.macvlan, a.addr}
+	l.given[a.mac] = gift{a.nic, a.macvlan, a.addr, a.pod}
 	other, taken := l.addresses[a.addr]
 	l.addresses[a.addr] = a.Key
 	l.mu.Unlock()

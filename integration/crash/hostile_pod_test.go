@@ -161,7 +161,7 @@ func (h *hostile) die() {
 	}
 	h.dead = true
 	h.kill()
-	h.pod.Kill()
+	h.l.killNetns(h.pod)
 }
 
 // lend has the plugin attach a NIC, or a macvlan, while the attacker watches.
@@ -236,24 +236,27 @@ func (h *hostile) end() {
 		}
 		h.settle(path)
 		if !h.dead {
-			h.pod.Kill()
+			l.killNetns(h.pod)
 		}
 	case how == 1:
 		h.note("end: it is killed, then its DELs come")
 		h.kill()
 		h.settle(path)
-		h.pod.Kill()
+		l.killNetns(h.pod)
 	case how == 2:
 		h.note("end: it is killed, and its namespace ends")
 		h.kill()
-		h.pod.Kill()
+		l.killNetns(h.pod)
 		h.settle(path)
 	case how == 3:
 		h.note("end: it is killed, and a socket keeps its namespace")
 		held := h.socket()
 		h.kill()
 		h.pod.Kill()
-		time.AfterFunc(time.Duration(h.r.IntN(2000))*time.Millisecond, func() { _ = unix.Close(held) })
+		time.AfterFunc(time.Duration(h.r.IntN(2000))*time.Millisecond, func() {
+			_ = unix.Close(held)
+			l.netnsEnded(h.pod)
+		})
 		h.settle(path)
 	}
 	for _, a := range h.has {

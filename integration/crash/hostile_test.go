@@ -115,8 +115,8 @@ func (l *lab) attacks() (total int) {
 	return total
 }
 
-// report prints the attacks. In a long run it fails if one never succeeded, because
-// that tests nothing, unless this kernel does not have what the attack is made of.
+// report prints the attacks. In a long run it fails if one never succeeded, because that
+// tests nothing, unless the kernel lacks the feature (EOPNOTSUPP).
 func (l *lab) report(length time.Duration) {
 	variant := map[bool]string{true: "plain", false: "with a user namespace"}[l.plain]
 	if l.rdma {
