@@ -39,8 +39,8 @@ type Releasing struct {
 	silent func()
 }
 
-// Conclusive reports whether Wait is so long that a device which has not returned by then
-// no longer exists. A driver that makes its netdev anew takes seconds.
+// Conclusive reports whether Wait is long enough to conclude that a device which has not
+// returned does not exist. A driver may need seconds to make its netdev again.
 func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 
 // Silent is called by the part that releases the interface, once the interface is down

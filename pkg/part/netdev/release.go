@@ -40,7 +40,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 		return err
 	case l == nil && id.ParentDev != "" && loan.Host(n).Bound(id.ParentDev) && !(releasing.Conclusive() && gone(releasing)):
 		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotReturned, "the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path),
-			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again")
+			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
 	case l == nil:
 		// A virtual link was deleted with its netns; a device was unplugged.
 		n.LogOf(r).Warn("NIC no longer exists")
@@ -98,8 +98,8 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		away = nil
 		return !host.Bound(id.ParentDev), err
 	})
-	if wait.Ended(waiting, err) {
-		err = nil // it did not come
+	if wait.Ended(waiting, err) { // it did not come
+		err = failure.Wrap(ctx.Err(), failure.NotReturned, "the NIC %s was waited for too briefly", r.Loan.Snapshot.Name)
 	}
 	return l, away, err
 }

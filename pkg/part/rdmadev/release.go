@@ -89,12 +89,15 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 	if !wait.Ended(waiting, err) {
 		return err
 	}
+	if ctx.Err() != nil {
+		return failure.Wrap(ctx.Err(), failure.NotReturned, "the RDMA device %s was waited for too briefly", d.Name)
+	}
 	if releasing.Conclusive() && deviceGone(releasing, core, d) {
 		n.Log.Warn("RDMA device no longer exists, its driver made another one", "device", d.Name, "of", d.ParentDev)
 		return nil
 	}
 	return failure.WithCure(failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
-		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again")
+		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
 }
 
 // moveFromInit moves the device to a home that is not init_net, where the kernel
