@@ -79,8 +79,8 @@ image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layo
 	done
 	@go run ./scripts/image -tags '$(VERSION),devel' -out '$(BIN)/image/rail-cni-$(VERSION).tar' $(ARCHS:%='$(BIN)/image/%')
 
-# A chart's version is a semantic one. One of a tree without a tag is that in
-# Chart.yaml.
+# The version of a tag, as a semantic version. Without one the chart has the
+# version of Chart.yaml.
 SEMVER = $(shell sed -nE 's/^v?([0-9]+\.[0-9]+\.[0-9]+.*)$$/\1/p' <<<'$(VERSION)')
 
 chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart
@@ -138,7 +138,7 @@ demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual mac
 # they cannot run (all). See integration/need.
 check: export RAIL_CNI_TESTS := quick
 test test-rig crash e2e: export RAIL_CNI_TESTS := all
-# Steps of the model of a node: a sample, and the long form.
+# The model's steps: a sample in make test, the long form in make crash.
 test:  MODEL_STEPS ?= 3000
 crash: MODEL_STEPS ?= 10000
 

@@ -23,7 +23,7 @@ for ((i = 0; i < ${#programs[@]}; i++)); do
 	[[ ${programs[i]} == "$program" ]] && break
 done
 ((i < ${#programs[@]})) || { echo "progress.sh: $program is not in its list of programs: add it" >&2 && exit 1; }
-echo "building ${names[i]}, $((i + 1)) of ${#names[@]}, once …"
+echo "building ${names[i]} ($((i + 1)) of ${#names[@]}, only the first time) …"
 began=$SECONDS
 "$@"
 after=

@@ -72,7 +72,7 @@ checked everything, and has done what --install, --cni-conf or --uninstall say.`
 	flags.StringVar(&o.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else the first of $KUBECONFIG, else a pod's service account, else none does")
 	flags.StringVar(&o.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
-	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP, else $NODE_IP: a NIC that has it is not lent")
+	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP, else $NODE_IP; host-device lends the NIC that has it only with \"allow\": [\"uplink\"]")
 	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
 	flags.BoolVar(&o.Restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
@@ -196,7 +196,7 @@ func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error
 	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: userAgent()})
 	if err != nil && kubeconfig == "" {
-		log.Info("Events are off: neither --kubeconfig nor a service account")
+		log.Info("no cluster, Events are off")
 		return nil, nil //nolint:nilnil // no cluster is no error
 	}
 	return client, err

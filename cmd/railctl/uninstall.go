@@ -35,7 +35,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator; else the first of $KUBECONFIG, else a pod's service account")
 	f.StringVar(&u.Namespace, "namespace", "kube-system", "namespace of the DaemonSet")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
-	f.BoolVar(&u.Force, "force", false, "do not wait for pods; nothing then returns what they hold")
+	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are then not restored, and their addresses not freed")
 	f.BoolVar(&u.NodesOnly, "nodes-only", false, "take it off the nodes, and leave the objects (helm's hook does this)")
 	f.BoolVar(&u.Definitions, "crds", false, "delete whereabouts' CustomResourceDefinitions too, and with them all pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -113,7 +113,7 @@ func Run(ctx context.Context, o Options) error {
 		defer k.node.Close()
 		if o.NodeIP.IsValid() {
 			if err := k.node.Ledger.PutNodeIP(o.NodeIP); err != nil {
-				return err
+				o.Log.Warn("node IP not stored", "stateDir", dir, "err", err)
 			}
 		}
 		a.keepers = append(a.keepers, k)

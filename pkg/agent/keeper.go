@@ -290,7 +290,7 @@ func (k *keeper) done(o outcome) (next time.Time) {
 func (k *keeper) settled(d *duty) {
 	delete(k.duties, d.record.Key)
 	if d.err != nil {
-		k.tell(k.log, Notice{"Returned", fmt.Sprintf("%s of %s is returned and free", d.record.NICName(), d.record.Holder()), false})
+		k.tell(k.log, Notice{"Returned", fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName()), false})
 	}
 }
 

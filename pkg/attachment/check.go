@@ -70,7 +70,7 @@ func (n *Node) checking(c *Call) (checking *Checking, done func(), err error) {
 	case errors.Is(err, ledger.ErrNoRecord):
 		checking.Record, err = nil, nil
 	case err == nil && !checking.Record.Netns.Equal(pod.ID):
-		err = Mismatch("%s was attached to netns %s, and %s is another one now", c.Key, checking.Record.Netns.NetnsID, c.Netns)
+		err = Mismatch("%s was attached to netns %s, but %s is another netns now", c.Key, checking.Record.Netns.NetnsID, c.Netns)
 	}
 	if err == nil {
 		checking.Link, err = pod.ByName(c.IfName)

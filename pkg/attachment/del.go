@@ -38,7 +38,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 		return n.delRecorded(ctx, c, p, r)
 	case errors.Is(err, ledger.ErrNoRecord):
 	case isCorrupt(err):
-		n.Log.Warn("corrupt record, ending by the interface", "err", err)
+		n.Log.Warn("corrupt record, interface used instead", "err", err)
 	default:
 		return err
 	}

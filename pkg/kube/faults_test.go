@@ -261,7 +261,7 @@ func TestAnEndlessAnswerIsGivenUp(t *testing.T) {
 				t.Errorf("%v is said to pass", err)
 			}
 			if name == "get" {
-				wants(t, err, "larger than 64 MiB", "not an API server")
+				wants(t, err, "larger than 64 MiB", "not from an API server")
 			}
 			if n := sent.Load(); n >= most || tries.Load() != 1 {
 				t.Errorf("the server could send %d MiB, in %d tries", n>>20, tries.Load())

@@ -76,7 +76,7 @@ func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 			return c.failure(q, fmt.Errorf("the answer broke off: %w", because(ctx, err)))
 		}
 		if len(body) > maxAnswer {
-			return c.notAPIServer(q, answer, fmt.Errorf("the answer is larger than %d MiB: this is not an API server, or a proxy in front of it", maxAnswer>>20))
+			return c.notAPIServer(q, answer, fmt.Errorf("the answer is larger than %d MiB, so it is not from an API server (perhaps from a proxy)", maxAnswer>>20))
 		}
 		return nil
 	})
@@ -115,7 +115,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 	}
 	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, plainJSON) {
 		_ = answer.Body.Close()
-		return nil, c.notAPIServer(q, answer, fmt.Errorf("the answer is %q and not JSON: this is not an API server, or a proxy in front of it", kind))
+		return nil, c.notAPIServer(q, answer, fmt.Errorf("the answer is %q and not JSON, so it is not from an API server (perhaps from a proxy)", kind))
 	}
 	return answer, nil
 }

@@ -47,7 +47,7 @@ func check(path string, forbidden fs.FileMode) error {
 			continue
 		case "..":
 			if at == kernels {
-				return fmt.Errorf("%s: the .. after a link of the kernel does not lead to the directory above it", path)
+				return fmt.Errorf("%s has .. after a link of the kernel (such as /proc/PID/cwd), which leads elsewhere", path)
 			}
 			at = filepath.Dir(at) // at has no other link in it, so this is what the kernel does
 			continue

@@ -94,7 +94,7 @@ func TestNoPodMountsTheTokenOfThePlugin(t *testing.T) {
 }
 
 // The accounts that have the reconciler's rights, with each value of reconcile.
-func TestReconcilersRightsGoToWhoReconciles(t *testing.T) {
+func TestOnlyTheAccountThatReconcilesHasTheRights(t *testing.T) {
 	for value, want := range map[string]string{"deployment": "rail-cni-reconciler", "daemonset": "rail-cni-agent", "off": ""} {
 		all := objects(t, "reconcile="+value)
 		for _, binding := range []string{"ClusterRoleBinding /rail-cni-agent-pods", "RoleBinding kube-system/rail-cni-agent"} {

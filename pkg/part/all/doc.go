@@ -4,8 +4,7 @@
 //   - plans.go: the plans of host-device, macvlan and the chained rdma.
 //   - order.go: the order of release.
 //
-// What a part does is in its own package. Where its Release takes more than a few
-// lines, that is in release.go.
+// Each part has a package of its own. A long Release is in its release.go.
 //
 // To add a part, write a package beside this one, give it a field in ledger.Record,
 // and name it in the plan of its plugin and in ReleaseOrder, by the same Name in

@@ -126,7 +126,7 @@ func TestCheckKnowsANetnsByWhatItIs(t *testing.T) {
 	// Another namespace with the same container ID.
 	c.Netns = "/run/netns/" + testnet.NewNetns(t, "other").Name
 	_, err := b.node.Run(c)
-	fails(t, err, cnierr.Mismatch, "is another one now")
+	fails(t, err, cnierr.Mismatch, "is another netns now")
 }
 
 func TestCheckNeedsAPrevResultAndAVersionThatHasIt(t *testing.T) {
