@@ -317,8 +317,13 @@ func (d *Dir) SetAside(name string) (string, error) {
 	return filepath.Join(d.path, aside), d.syncDir()
 }
 
-// List returns the names of the files in the directory that end in suffix,
-// without temporary files, in lexical order. The suffix is kept.
+// rubbishAge is the age after which the writer of a temporary file was killed. A living
+// writer that is slower fails, and may write again.
+const rubbishAge = time.Minute
+
+// List returns the names of the files in the directory that end in suffix, without
+// temporary files, in lexical order. The suffix is kept. It removes the temporary files
+// of killed writers.
 func (d *Dir) List(suffix string) ([]string, error) {
 	f, err := d.root.Open(".")
 	if err != nil {
@@ -331,6 +336,11 @@ func (d *Dir) List(suffix string) ([]string, error) {
 	}
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tmpPrefix) {
+			if info, err := d.root.Lstat(e.Name()); err == nil && time.Since(info.ModTime()) > rubbishAge {
+				_ = d.root.Remove(e.Name()) // the next list tries again
+			}
+		}
 		if !e.IsDir() && listed(e.Name(), suffix) {
 			names = append(names, e.Name())
 		}
@@ -342,27 +352,6 @@ func (d *Dir) List(suffix string) ([]string, error) {
 // listed reports whether [Dir.List] lists a file of this name.
 func listed(name, suffix string) bool {
 	return strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, tmpPrefix)
-}
-
-// Sweep removes the temporary files of killed processes: those that were not
-// written to for longer than age. A living writer that is slower than that
-// fails, and may write again.
-func (d *Dir) Sweep(age time.Duration) error {
-	f, err := d.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	for _, name := range names {
-		if !strings.HasPrefix(name, tmpPrefix) {
-			continue
-		}
-		if info, statErr := d.root.Lstat(name); statErr == nil && time.Since(info.ModTime()) > age {
-			err = errors.Join(err, d.Remove(name))
-		}
-	}
-	return err
 }
 
 // Name joins parts, at least one, into one file name that no other list of

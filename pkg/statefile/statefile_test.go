@@ -231,7 +231,7 @@ func TestListSeesFilesOnly(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesOldTemporaryFilesOnly(t *testing.T) {
+func TestListRemovesOldTemporaryFilesOnly(t *testing.T) {
 	d, err := Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestSweepRemovesOldTemporaryFilesOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.Sweep(time.Minute); err != nil {
+	if _, err := d.List(""); err != nil {
 		t.Error(err)
 	}
 	for name, there := range map[string]bool{".tmp-old": false, ".tmp-new": true, "old": true} {

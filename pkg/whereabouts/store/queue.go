@@ -78,8 +78,6 @@ const (
 	// againAfter is the approximate time for which a writer without an answer
 	// from the server leaves the turn to others.
 	againAfter = time.Second
-	// rubbishAge is the age after which a temporary file's writer was killed.
-	rubbishAge = time.Minute
 	// lockPatience is how long an ask that frees an address waits for its turn.
 	lockPatience = 5 * time.Second
 	// sandboxLook is the time between checks whether a waiting ask still needs
@@ -202,7 +200,7 @@ func (q queue) answerOf(name string) (answer, bool) {
 // known. It removes asks of dead processes.
 func (q queue) waiting(known []*job) ([]*job, error) {
 	names, err := q.dir.List("")
-	if err = errors.Join(err, q.dir.Sweep(rubbishAge)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	var all []*job
