@@ -324,8 +324,8 @@ func (b *bench) stateFiles() []string {
 	return names
 }
 
+// Not beside other tests: all of the process have the umask.
 func TestStateIsForRootOnly(t *testing.T) {
-	t.Parallel()
 	b := newBench(t)
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
