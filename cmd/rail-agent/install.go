@@ -112,7 +112,7 @@ func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *age
 		return err
 	}
 	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Force: f.force, Stop: stop, Tell: func(n agent.Notice) {
-		o.Log.Info(n.Message, "reason", n.Reason)
+		n.Write(o.Log)
 		if o.Teller != nil {
 			o.Teller.Tell(n)
 		}

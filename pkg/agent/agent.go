@@ -25,8 +25,9 @@ const slow = 30 * time.Second
 // Notice is a message to a person about the node.
 type Notice struct {
 	Reason  string // one word in CamelCase
-	Message string
-	Warning bool // something is wrong; else it is right again
+	Summary string // the log's message: a constant phrase
+	Message string // what happened to which object, for a person
+	Warning bool   // something is wrong; else it is right again
 }
 
 // Teller passes notices on. Tell must not block.
@@ -191,13 +192,19 @@ func nudge(c chan struct{}) {
 	}
 }
 
-// tell logs a notice and passes it on.
-func (a *agent) tell(log *slog.Logger, n Notice, args ...any) {
+// Write logs the notice, with more attributes in args, as slog.Logger.Log takes
+// them.
+func (n Notice) Write(log *slog.Logger, args ...any) {
 	level := slog.LevelInfo
 	if n.Warning {
 		level = slog.LevelWarn
 	}
-	log.Log(context.Background(), level, n.Message, append([]any{"reason", n.Reason}, args...)...)
+	log.Log(context.Background(), level, n.Summary, append([]any{"reason", n.Reason, "message", n.Message}, args...)...)
+}
+
+// tell logs a notice and passes it on.
+func (a *agent) tell(log *slog.Logger, n Notice, args ...any) {
+	n.Write(log, args...)
 	if a.Teller != nil {
 		a.Teller.Tell(n)
 	}
@@ -245,9 +252,9 @@ func (a *agent) replay(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			a.tell(a.Log, Notice{"AddressesNotFreed", "addresses of pods that ended wait to be freed: " + err.Error(), true}, "waiting", waiting)
+			a.tell(a.Log, Notice{"AddressesNotFreed", "addresses not freed", "addresses of pods that ended wait to be freed: " + err.Error(), true}, "waiting", waiting)
 		case waiting == 0:
-			a.tell(a.Log, Notice{"AddressesFreed", "no address waits to be freed any more", false})
+			a.tell(a.Log, Notice{"AddressesFreed", "addresses freed", "no address waits to be freed any more", false})
 		}
 	}
 }

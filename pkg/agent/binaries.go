@@ -155,9 +155,9 @@ func (b *binaries) compare(ctx context.Context) {
 			switch state {
 			case before[path]:
 			case "":
-				b.tell(b.Log, Notice{"PluginOurs", path + " is ours again", false})
+				b.tell(b.Log, Notice{"PluginOurs", "plugin is ours again", path + " is ours again", false})
 			default:
-				b.tell(b.Log, Notice{"PluginReplaced", fmt.Sprintf("%s is not the plugin of rail-cni %s: %s", path, b.Version, state), true})
+				b.tell(b.Log, Notice{"PluginReplaced", "plugin was replaced", fmt.Sprintf("%s is not the plugin of rail-cni %s: %s", path, b.Version, state), true})
 			}
 		}
 	}
@@ -241,7 +241,7 @@ func (b *binaries) restore(ctx context.Context, path, name, wrong string) string
 		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
 	}
 	b.stats.count(&b.stats.restored)
-	b.tell(b.Log, Notice{"PluginRestored", fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), true})
+	b.tell(b.Log, Notice{"PluginRestored", "plugin restored", fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), true})
 	return b.stateOf(path, name)
 }
 

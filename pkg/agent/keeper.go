@@ -279,7 +279,7 @@ func (k *keeper) done(o outcome) (next time.Time) {
 	d.pause = min(max(2*d.pause, firstRetry), lastRetry)
 	d.next = time.Now().Add(d.pause)
 	if changed {
-		k.tell(k.log, Notice{"NotReturned", fmt.Sprintf("%s of %s: %v", d.record.NICName(), d.record.Holder(), o.err), true},
+		k.tell(k.log, Notice{"NotReturned", "attachment of a dead pod has not ended", fmt.Sprintf("%s of %s: %v", d.record.NICName(), d.record.Holder(), o.err), true},
 			"containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
 	}
 	return d.next
@@ -290,7 +290,7 @@ func (k *keeper) done(o outcome) (next time.Time) {
 func (k *keeper) settled(d *duty) {
 	delete(k.duties, d.record.Key)
 	if d.err != nil {
-		k.tell(k.log, Notice{"Returned", fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName()), false})
+		k.tell(k.log, Notice{"Returned", "attachment has ended", fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName()), false})
 	}
 }
 
@@ -302,7 +302,7 @@ func (k *keeper) sayChanged(all []*ledger.Returned) {
 		if k.changed[r.File].Equal(r.Time) {
 			continue
 		}
-		k.tell(k.log, Notice{"ReturnedChanged", fmt.Sprintf("%s was returned, but not as it was, after %s: %s", r.NIC, r.Holder, strings.Join(r.Changed, "; ")), true},
+		k.tell(k.log, Notice{"ReturnedChanged", "NIC was returned with other settings", fmt.Sprintf("%s was returned, but not as it was, after %s: %s", r.NIC, r.Holder, strings.Join(r.Changed, "; ")), true},
 			"nic", r.NIC, "file", r.File)
 	}
 	k.changed = told
@@ -311,7 +311,7 @@ func (k *keeper) sayChanged(all []*ledger.Returned) {
 func (k *keeper) sayUnreadable(err error) {
 	text := essence(err)
 	if text != k.unreadable && err != nil {
-		k.tell(k.log, Notice{"UnreadableRecord", err.Error(), true})
+		k.tell(k.log, Notice{"UnreadableRecord", "record cannot be read", err.Error(), true})
 	}
 	k.unreadable = text
 }

@@ -46,7 +46,7 @@ func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 		l, err := net.Listen("tcp", a.Metrics)
 		if err == nil {
 			if was := a.metricsState.set(nil); was != nil && !errors.Is(was, errNotListening) {
-				a.tell(a.Log, Notice{"MetricsAvailable", "the metrics are served at " + a.Metrics, false})
+				a.tell(a.Log, Notice{"MetricsAvailable", "metrics are served", "the metrics are served at " + a.Metrics, false})
 			}
 			if a.MetricsTLS != nil {
 				l = tls.NewListener(l, a.MetricsTLS)
@@ -58,7 +58,7 @@ func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 		}
 		err = failure.WithCure(failure.Wrap(err, failure.IO, "metrics"), "free the port, or name another one by --metrics")
 		if was := a.metricsState.set(err); was == nil || was.Error() != err.Error() {
-			a.tell(a.Log, Notice{"MetricsUnavailable", err.Error(), true})
+			a.tell(a.Log, Notice{"MetricsUnavailable", "metrics cannot be served", err.Error(), true})
 		}
 	}
 }

@@ -43,10 +43,10 @@ func (u *Uninstaller) Run(ctx context.Context) {
 		left := u.try(ctx)
 		if u.set(left) {
 			if left == "" {
-				u.Tell(agent.Notice{Reason: "Uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
+				u.Tell(agent.Notice{Reason: "Uninstalled", Summary: "plugins uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
 				return
 			}
-			u.Tell(agent.Notice{Reason: "NotUninstalled", Message: left, Warning: true})
+			u.Tell(agent.Notice{Reason: "NotUninstalled", Summary: "plugins not uninstalled yet", Message: left, Warning: true})
 		}
 		_ = wait.For(ctx, lookAgain) // the loop checks ctx
 	}
