@@ -68,6 +68,9 @@ func (a *attacker) renameAsRail(on target) error {
 // exchange swaps the names of two interfaces.
 func (a *attacker) exchange(on target) error {
 	links := interfaces()
+	if len(links) == 0 {
+		return unix.ENODEV // the last one has just been taken from the pod
+	}
 	other := links[a.IntN(len(links))]
 	if other == on {
 		return nil
