@@ -71,10 +71,14 @@ func below(dirs []string, names ...string) []string {
 // OpensPath reports whether a configuration may name the path under key: a
 // pattern of "paths" must match it. Without that list the paths of rail-cni,
 // whereabouts and its installers are permitted. "" and [DefaultStateDir] are
-// always permitted.
+// always permitted, the path of the node file never: a state directory in its
+// place would make every ADD of a node without a node file fail.
 func (n *NodeFile) OpensPath(key, name string) bool {
 	if name == "" || name == DefaultStateDir {
 		return true
+	}
+	if clean := filepath.Clean(name) + "/"; strings.HasPrefix(clean, InstalledNodeFile+"/") || strings.HasPrefix(clean, DefaultNodeFile+"/") {
+		return false
 	}
 	if n.listsPaths() {
 		return matchesPath(n.Paths, name)

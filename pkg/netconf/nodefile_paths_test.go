@@ -187,3 +187,19 @@ func TestVetKubeconfig(t *testing.T) {
 		})
 	}
 }
+
+// A state directory is made if it is missing: in the place of the node file it
+// would close the node to all networks.
+func TestNoNetworkMayNameTheNodeFile(t *testing.T) {
+	for _, n := range []*NodeFile{nil, {Paths: []string{"/**"}}} {
+		for name, open := range map[string]bool{
+			InstalledNodeFile: false, InstalledNodeFile + "/": false, InstalledNodeFile + "/x": false, "/var/lib/rail-cni//./node.yaml": false,
+			DefaultNodeFile: false, DefaultNodeFile + "/x": false,
+			InstalledNodeFile + "2": true, "/var/lib/rail-cni/x": true,
+		} {
+			if got := n.OpensPath(KeyStateDir, name); got != open {
+				t.Errorf("%+v: %s is open: %v", n, name, got)
+			}
+		}
+	}
+}
