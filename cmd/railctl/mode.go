@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ func newRDMA() *cobra.Command {
 
 // modeRun is one run of "railctl rdma mode".
 type modeRun struct {
-	out         io.Writer
+	out, log    io.Writer
 	boot        rdma.Boot
 	format      *format
 	nowOnly     bool
@@ -50,7 +51,12 @@ macvlan have no RDMA in this mode.
 With an argument, set the mode: at boot, in ` + rdma.BootFile + `,
 and at once. The kernel changes the mode only while it has no network namespace
 but its first: on a node with pods a reboot does it. An initramfs that loads the
-RDMA core has a copy of the file, and must be made again.
+RDMA core has a copy of the file, and must be made again. The kernel's argument
+ib_core.netns_mode=0 (exclusive) or 1 (shared) does the same as the file. Where
+/etc is read-only it is the only way, and the error says how this system gets it.
+
+In exclusive mode k8s-rdma-shared-dev-plugin does not start. If it serves this
+node, setting the mode warns of that.
 
 The exit code is 1 if a part could not be done. The other parts stay done, and
 stdout names them.`,
@@ -74,7 +80,7 @@ stdout names them.`,
 	cmd.Flags().StringVar(&m.boot.Root, "root", "/", "where the node's root file system is mounted, in a debug pod")
 	cmd.MarkFlagsMutuallyExclusive("now-only", "persist-only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		m.out = cmd.OutOrStdout()
+		m.out, m.log = cmd.OutOrStdout(), cmd.ErrOrStderr()
 		if err := requireRoot(); err != nil {
 			return err
 		}
@@ -166,10 +172,13 @@ func atBoot(boot rdma.BootMode) string {
 // the rest.
 func (m *modeRun) set(mode rdma.Mode) []error {
 	c := m.boot.Change(mode, !m.nowOnly, !m.persistOnly)
+	if mode == rdma.Exclusive {
+		m.warnOfSharedPlugin()
+	}
 	var errs []error
 	switch {
 	case c.AtBoot:
-		m.tellAtBoot(mode, c.BuiltIn)
+		m.tellAtBoot(mode, c.Written)
 	case c.AtBootErr != nil:
 		errs = append(errs, c.AtBootErr)
 	}
@@ -184,19 +193,42 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 	return errs
 }
 
+// warnOfSharedPlugin prints what of k8s-rdma-shared-dev-plugin is on the node:
+// pods that ask for its resources do not start in exclusive mode.
+func (m *modeRun) warnOfSharedPlugin() {
+	found, err := sharedPlugin(m.boot.Root)
+	if err != nil {
+		fmt.Fprintf(m.log, "warning: whether k8s-rdma-shared-dev-plugin serves this node is not known: %v\n", err)
+	}
+	if len(found) > 0 {
+		fmt.Fprintf(m.log, "warning: k8s-rdma-shared-dev-plugin serves this node (%s), and does not start in exclusive mode: pods that ask for its resources stay Pending. Use sriov-network-device-plugin with isRdma there, one resource for each NIC.\n",
+			strings.Join(found, ", "))
+	}
+}
+
 // tellAtBoot prints that the node boots with the mode, and the steps left to
 // the user.
-func (m *modeRun) tellAtBoot(mode rdma.Mode, builtIn bool) {
-	if builtIn {
+func (m *modeRun) tellAtBoot(mode rdma.Mode, written bool) {
+	argument := m.boot.ByArgument(mode)
+	switch {
+	case !written:
 		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
+		return
+	case m.boot.Volatile():
+		fmt.Fprintf(m.out, "%s is written, but it is in memory: the next boot has lost it. To keep the mode, %s.\n", rdma.BootFile, argument)
 		return
 	}
 	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", rdma.BootFile, mode)
+	if m.boot.Immutable() {
+		fmt.Fprintf(m.out, "If the initramfs of this system's image loads the RDMA core, the file comes too late: %s.\n", argument)
+		return
+	}
 	if command := m.boot.RebuildInitramfs(); command != "" {
 		fmt.Fprintf(m.out, "Now run %q: if the initramfs loads the RDMA core, its copy of the file counts.\n", command)
 	} else {
 		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, rebuild it: its copy of the file counts.")
 	}
+	fmt.Fprintf(m.out, "The kernel's argument %s does the same, without a file and an initramfs.\n", rdma.Argument(mode))
 }
 
 // notNow returns the reason why the running kernel keeps its mode, and the

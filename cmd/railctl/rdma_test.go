@@ -2,11 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/without"
@@ -196,7 +199,65 @@ func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
-	contains(t, "mode exclusive", out, `Now run "update-initramfs -u -k all"`)
+	if (rdma.Boot{Root: root}).Volatile() {
+		contains(t, "mode exclusive", out, "it is in memory: the next boot has lost it", "the argument ib_core.netns_mode=0")
+		return
+	}
+	contains(t, "mode exclusive", out, `Now run "update-initramfs -u -k all"`, "The kernel's argument ib_core.netns_mode=0 does the same")
+
+	// An ostree system has the same programs, and its own initramfs.
+	for path, text := range map[string]string{"usr/lib/os-release": "ID=rhel\nVARIANT_ID=coreos\n", "run/ostree-booted": ""} {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _, _ = modeIn(root, "exclusive", "--persist-only")
+	contains(t, "mode exclusive", out, "If the initramfs of this system's image loads the RDMA core, the file comes too late: give the kernel the argument ib_core.netns_mode=0 (kernelArguments of a MachineConfig) and reboot.\n")
+}
+
+func TestModeAtBootOfANodeWithAReadOnlyEtc(t *testing.T) {
+	need.Root(t)
+	root := t.TempDir()
+	etc := filepath.Join(root, "etc")
+	if err := errors.Join(os.Mkdir(etc, 0o755), unix.Mount("tmpfs", etc, "tmpfs", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(etc, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	out, _, code := modeIn(root, "exclusive", "--persist-only")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	equal(t, "in memory", out, rdma.BootFile+" is written, but it is in memory: the next boot has lost it. "+
+		"To keep the mode, give the kernel the argument ib_core.netns_mode=0 (in the boot loader's configuration) and reboot.\n")
+
+	release := []byte("NAME=\"Talos\"\nID=talos\n")
+	if err := errors.Join(os.RemoveAll(filepath.Join(etc, "modprobe.d")), os.WriteFile(filepath.Join(etc, "os-release"), release, 0o644),
+		unix.Mount("", etc, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	out, errOut, code := modeIn(root, "exclusive", "--persist-only")
+	if code != 1 || out != "" {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+	contains(t, "stderr", errOut, rdma.BootFile+" cannot be written: the file system is read-only on this node; give the kernel the argument ib_core.netns_mode=0 (customization.extraKernelArgs")
+
+	cmdline := filepath.Join(root, "proc/cmdline")
+	if err := errors.Join(os.Mkdir(filepath.Dir(cmdline), 0o755), os.WriteFile(cmdline, []byte("quiet ib_core.netns_mode=0\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	out, errOut, code = modeIn(root, "exclusive", "--persist-only")
+	if code != 0 || errOut != "" {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+	equal(t, "by the argument", out, "At boot the mode is exclusive, by the kernel's command line.\n")
 }
 
 func TestModeAtBootThatWouldBeInVain(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 // Change is the outcome of [Boot.Change].
 type Change struct {
 	AtBoot    bool  // the node boots with the mode
-	BuiltIn   bool  // it does so by the kernel's command line, and no file was written
+	Written   bool  // it does so by [BootFile]; otherwise by the kernel's command line
 	AtBootErr error // why it does not
 
 	Now       bool  // the running kernel has the mode
@@ -23,7 +23,7 @@ type Change struct {
 func (b Boot) Change(mode Mode, atBoot, now bool) Change {
 	var c Change
 	if atBoot {
-		c.BuiltIn, c.AtBootErr = b.change(mode)
+		c.Written, c.AtBootErr = b.set(mode)
 		c.AtBoot = c.AtBootErr == nil
 	}
 	if now {
@@ -35,14 +35,6 @@ func (b Boot) Change(mode Mode, atBoot, now bool) Change {
 		}
 	}
 	return c
-}
-
-func (b Boot) change(mode Mode) (builtIn bool, err error) {
-	if err := b.set(mode); err != nil {
-		return false, err
-	}
-	boot, err := b.Read()
-	return boot.BuiltIn, err
 }
 
 // RunningMode returns the mode of the running kernel. The calling thread must be in the

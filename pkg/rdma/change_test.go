@@ -12,7 +12,7 @@ import (
 
 func TestChangeAtBootAlone(t *testing.T) {
 	b := Boot{Root: t.TempDir()}
-	if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true}) {
+	if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true, Written: true}) {
 		t.Errorf("%+v", c)
 	}
 	if boot, err := b.Read(); err != nil || boot.Mode != Exclusive {
@@ -26,7 +26,7 @@ func TestChangeWithoutRDMAIsDoneWithTheFile(t *testing.T) {
 		return
 	}
 	b := Boot{Root: t.TempDir()}
-	if c := b.Change(Exclusive, true, true); c != (Change{AtBoot: true, NotLoaded: true}) {
+	if c := b.Change(Exclusive, true, true); c != (Change{AtBoot: true, Written: true, NotLoaded: true}) {
 		t.Errorf("%+v", c)
 	}
 	if c := b.Change(Shared, false, true); c.Now || c.NotLoaded || !errors.Is(c.NowErr, ErrNoRDMA) {

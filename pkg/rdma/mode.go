@@ -30,11 +30,7 @@ var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no o
 // AtBoot returns the instruction to set a mode at boot, for the cure of an
 // error.
 func AtBoot(m Mode) string {
-	shared := 0
-	if m == Shared {
-		shared = 1
-	}
-	return fmt.Sprintf("set it at boot: 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d, also in the initramfs, and reboot", shared)
+	return fmt.Sprintf("set it at boot, by 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d, also in the initramfs, or by the kernel's argument %s, and reboot", parameter(m), Argument(m))
 }
 
 // Mode reads the mode (RDMA_NLDEV_CMD_SYS_GET).

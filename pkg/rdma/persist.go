@@ -199,33 +199,42 @@ func (b Boot) builtIn() bool {
 	return err == nil && strings.Contains(string(list), "/ib_core.ko")
 }
 
-// set makes m the mode at boot, by atomically writing [BootFile]. It writes
-// nothing and returns an error if that would have no effect: a setting with
-// precedence contradicts it, or ib_core is not a module.
-func (b Boot) set(m Mode) error {
+// set makes m the mode at boot, by atomically writing [BootFile], and reports
+// whether it wrote the file. It writes nothing and returns an error if that
+// would have no effect: a setting with precedence contradicts it, or ib_core is
+// not a module. Where ib_core is built in, or the file system is read-only, a
+// kernel's command line that sets m is as good.
+func (b Boot) set(m Mode) (written bool, err error) {
 	if m != Shared && m != Exclusive {
-		return unknownMode(m)
+		return false, unknownMode(m)
 	}
 	now, err := b.Read()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if now.BuiltIn && now.Mode != m {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "ib_core is built into this kernel, so modprobe.d does not apply"),
-			fmt.Sprintf("give the kernel the parameter ib_core.netns_mode=%d in the boot loader's configuration", parameter(m)))
+		return false, failure.WithCure(failure.New(failure.InvalidConfig, "ib_core is built into this kernel, so modprobe.d does not apply"), b.ByArgument(m))
 	}
 	if now.BuiltIn {
-		return nil
+		return false, nil
 	}
 	for _, s := range now.Settings {
 		if err := s.hinders(m); err != nil {
-			return err
+			return false, err
 		}
 	}
 	err = writeWhole(b.path(BootFile), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
 options ib_core netns_mode=%d
 `, m, parameter(m)))
-	return failure.WithCure(failure.Wrap(err, failure.IO, "set the RDMA mode at boot"),
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.EROFS) && now.Mode == m && now.byArgument():
+		return false, nil
+	case errors.Is(err, unix.EROFS):
+		return false, failure.WithCure(failure.New(failure.IO, "%s cannot be written: the file system is read-only on this node", BootFile), b.ByArgument(m))
+	}
+	return false, failure.WithCure(failure.Wrap(err, failure.IO, "set the RDMA mode at boot"),
 		"make the directory writable for root; in a container mount the node's root file system")
 }
 
@@ -270,8 +279,12 @@ func writeWhole(path, text string) error {
 
 // RebuildInitramfs returns the command that rebuilds the node's initramfs,
 // which has copies of modprobe's files; "" if none of the usual programs is
-// installed.
+// installed, or if the initramfs belongs to the image of the system, where they
+// are of no use.
 func (b Boot) RebuildInitramfs() string {
+	if b.Immutable() {
+		return ""
+	}
 	for _, command := range []string{"update-initramfs -u -k all", "dracut --force --regenerate-all", "mkinitcpio -P"} {
 		program, _, _ := strings.Cut(command, " ")
 		for _, dir := range []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} {

@@ -91,7 +91,9 @@ func TestSettingTheModeAtBoot(t *testing.T) {
 	b := node(t, map[string]string{"/etc/modprobe.d/ib_core.conf": "options ib_core netns_mode=1\n"})
 	file := filepath.Join(b.Root, BootFile)
 	for _, m := range []Mode{Exclusive, Exclusive, Shared} {
-		must(t, b.set(m))
+		if written, err := b.set(m); err != nil || !written {
+			t.Errorf("%v, %v", written, err)
+		}
 		if got, err := b.Read(); err != nil || got.Mode != m {
 			t.Errorf("set %s, read %+v, %v", m, got, err)
 		}
@@ -105,14 +107,15 @@ func TestSettingTheModeAtBoot(t *testing.T) {
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left in the directory: %v, %v", entries, err)
 	}
-	if err := b.set("both"); err == nil || !strings.Contains(err.Error(), `"both"`) {
+	if _, err := b.set("both"); err == nil || !strings.Contains(err.Error(), `"both"`) {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestSettingTheModeOfABareNodeMakesTheDirectory(t *testing.T) {
 	b := node(t, nil)
-	must(t, b.set(Exclusive))
+	_, err := b.set(Exclusive)
+	must(t, err)
 	if got, err := b.Read(); err != nil || got.Mode != Exclusive || got.Settings[0].Where() != BootFile+":2" {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -131,7 +134,7 @@ func TestASettingInVainIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := node(t, c.files)
-			if err := b.set(Exclusive); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := b.set(Exclusive); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v", err)
 			}
 			if _, err := os.Stat(filepath.Join(b.Root, BootFile)); err == nil {
@@ -145,7 +148,8 @@ func TestASettingInVainIsRefused(t *testing.T) {
 		{"/etc/modprobe.d/zz.conf": "options ib_core netns_mode=0"},
 		{"/proc/cmdline": "ib_core.netns_mode=0", "/lib/modules/" + release(t) + "/modules.builtin": "x/ib_core.ko"},
 	} {
-		must(t, node(t, files).set(Exclusive))
+		_, err := node(t, files).set(Exclusive)
+		must(t, err)
 	}
 }
 

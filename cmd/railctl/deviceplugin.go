@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// The kubelet's directories, in the node's root file system.
+const (
+	devicePlugins    = "/var/lib/kubelet/device-plugins"
+	pluginsRegistry  = "/var/lib/kubelet/plugins_registry"
+	kubeletsDevices  = devicePlugins + "/kubelet_internal_checkpoint"
+	sharedPrefix     = "rdma/" // of resources, unless its configuration says another
+	mostOfCheckpoint = 16 << 20
+)
+
+// sharedNames are the parts of the names of resources in the examples of
+// k8s-rdma-shared-dev-plugin and of NVIDIA's network-operator. The plugin's
+// socket is named after its resource, without a prefix.
+var sharedNames = []string{"hca_shared", "rdma_shared", "rdma-shared"}
+
+// sharedPlugin returns what shows that k8s-rdma-shared-dev-plugin serves the
+// node with this root file system: resources with its prefix that the kubelet
+// has, and its sockets. It knows no others than those with the usual names.
+func sharedPlugin(root string) (found []string, err error) {
+	resources, err := kubeletsResources(filepath.Join(root, kubeletsDevices))
+	for _, name := range resources {
+		if strings.HasPrefix(name, sharedPrefix) {
+			found = append(found, "resource "+name)
+		}
+	}
+	for _, dir := range []string{pluginsRegistry, devicePlugins} {
+		entries, dirErr := os.ReadDir(filepath.Join(root, dir))
+		if dirErr != nil && !errors.Is(dirErr, fs.ErrNotExist) {
+			err = errors.Join(err, dirErr)
+		}
+		for _, e := range entries {
+			if e.Type() == fs.ModeSocket && slices.ContainsFunc(sharedNames, func(part string) bool { return strings.Contains(e.Name(), part) }) {
+				found = append(found, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	return found, err
+}
+
+// kubeletsResources returns the resources that device plugins have registered
+// with the kubelet, from its checkpoint; none if there is no kubelet.
+func kubeletsResources(name string) ([]string, error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var checkpoint struct {
+		Data struct {
+			RegisteredDevices map[string]json.RawMessage
+		}
+	}
+	if err := json.NewDecoder(io.LimitReader(f, mostOfCheckpoint)).Decode(&checkpoint); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return slices.Sorted(maps.Keys(checkpoint.Data.RegisteredDevices)), nil
+}

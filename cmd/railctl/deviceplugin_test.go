@@ -1,0 +1,84 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/need"
+)
+
+// checkpoint is the kubelet's, with these device plugins' resources.
+func checkpoint(t *testing.T, root, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(root, devicePlugins), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, kubeletsDevices), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// socket makes a device plugin's socket. Paths of sockets are short, so the
+// root must be.
+func socket(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+}
+
+const warning = "warning: k8s-rdma-shared-dev-plugin"
+
+func TestExclusiveModeWarnsOfTheSharedDevicePlugin(t *testing.T) {
+	need.Root(t)
+	for name, c := range map[string]struct {
+		registered string   // with the kubelet
+		sockets    []string // below /var/lib/kubelet
+		want       []string
+	}{
+		"its resource": {
+			`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"rdma/a":["0","1"],"nvidia.com/gpu":["x"]}},"Checksum":1}`, nil,
+			[]string{warning + " serves this node (resource rdma/a), and does not start in exclusive mode", "sriov-network-device-plugin"},
+		},
+		"its socket": {"", []string{"device-plugins/hca_shared_devices_a.sock"}, []string{"(" + devicePlugins + "/hca_shared_devices_a.sock)"}},
+		"its socket where kubelets look today": {
+			"", []string{"plugins_registry/rdma_shared_device_b.sock"}, []string{"(" + pluginsRegistry + "/rdma_shared_device_b.sock)"},
+		},
+		"others'": {
+			`{"Data":{"RegisteredDevices":{"nvidia.com/mlnx":[]}}}`, []string{"device-plugins/kubelet.sock", "plugins_registry/nvidia.com_mlnx.sock"}, nil,
+		},
+		"no kubelet":        {"", nil, nil},
+		"not a checkpoint":  {"{", nil, []string{"warning: whether k8s-rdma-shared-dev-plugin serves this node is not known: "}},
+		"of another shape":  {`{"Data":{"RegisteredDevices":["rdma/a"]}}`, nil, []string{"is not known: "}},
+		"without resources": {`{"Data":null}`, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, err := os.MkdirTemp("", "r")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(root) })
+			if c.registered != "" {
+				checkpoint(t, root, c.registered)
+			}
+			for _, s := range c.sockets {
+				socket(t, filepath.Join(root, "/var/lib/kubelet", s))
+			}
+			out, errOut, code := modeIn(root, "exclusive", "--persist-only")
+			if code != 0 || len(c.want) == 0 && errOut != "" {
+				t.Errorf("exit code %d, %s, %s", code, out, errOut)
+			}
+			contains(t, "stderr", errOut, c.want...)
+			if _, errOut, _ := modeIn(root, "shared", "--persist-only"); errOut != "" {
+				t.Errorf("in shared mode: %s", errOut)
+			}
+		})
+	}
+}

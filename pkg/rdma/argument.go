@@ -1,0 +1,106 @@
+package rdma
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Argument returns the argument of the kernel's command line that sets the mode
+// at boot, as [BootFile] does. modprobe(8) reads the command line after its files.
+func Argument(m Mode) string { return fmt.Sprintf("ib_core.netns_mode=%d", parameter(m)) }
+
+// ByArgument returns the instruction to set the mode by [Argument] on this
+// node, for the cure of an error.
+func (b Boot) ByArgument(m Mode) string {
+	how, known := argumentOn[b.system()]
+	if !known {
+		how = func(Mode) string { return "in the boot loader's configuration" }
+	}
+	return fmt.Sprintf("give the kernel the argument %s (%s) and reboot", Argument(m), how(m))
+}
+
+// argumentOn says how the systems whose files do not decide, by ID and
+// VARIANT_ID of os-release(5), get an argument of the kernel.
+//
+//   - Talos: siderolabs/talos#10519, #11145: since 1.10 a new installation boots
+//     by systemd-boot, which ignores machine.install.extraKernelArgs
+//   - Bottlerocket: bottlerocket.dev/en/os/latest/api/settings/boot
+//   - RHEL CoreOS: the field kernelArguments of OpenShift's MachineConfig
+//   - Fedora CoreOS: docs.fedoraproject.org/en-US/fedora-coreos/kernel-args
+//   - Flatcar: flatcar.org/docs/latest/setup/customization/other-settings
+var argumentOn = map[string]func(Mode) string{
+	"talos": func(Mode) string {
+		return "customization.extraKernelArgs of the Image Factory's schematic, and an upgrade to that image; where Talos boots by GRUB, machine.install.extraKernelArgs and an upgrade"
+	},
+	"bottlerocket": func(m Mode) string {
+		return fmt.Sprintf(`settings.boot.kernel-parameters: "ib_core.netns_mode" = ["%d"], with settings.boot.reboot-to-reconcile = true`, parameter(m))
+	},
+	"rhcos": func(Mode) string { return "kernelArguments of a MachineConfig" },
+	"fedora-coreos": func(m Mode) string {
+		return "rpm-ostree kargs --append=" + Argument(m)
+	},
+	"flatcar": func(m Mode) string {
+		return fmt.Sprintf(`set linux_append="$linux_append %s" in grub.cfg of the OEM partition`, Argument(m))
+	},
+}
+
+// Immutable reports whether the node's initramfs is part of an image that the
+// node does not change: an ostree system, or one of those that [Boot.ByArgument] knows.
+func (b Boot) Immutable() bool {
+	if _, known := argumentOn[b.system()]; known {
+		return true
+	}
+	_, err := os.Stat(b.path("/run/ostree-booted")) // ostree-booted(7)
+	return err == nil
+}
+
+// Volatile reports whether the directory of [BootFile] is in memory: a reboot
+// removes the file (Bottlerocket, nodes without disks).
+func (b Boot) Volatile() bool {
+	for dir := filepath.Dir(b.path(BootFile)); ; dir = filepath.Dir(dir) {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(dir, &fs); err == nil {
+			return fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC
+		}
+		if dir == filepath.Dir(dir) {
+			return false
+		}
+	}
+}
+
+// byArgument reports whether the mode comes from the kernel's command line.
+func (m BootMode) byArgument() bool {
+	n := len(m.Settings)
+	return n > 0 && m.Settings[n-1].File == commandLine
+}
+
+// system returns the node's ID of os-release(5), and with the variant CoreOS
+// the key of [argumentOn]; "" if it has none.
+func (b Boot) system() string {
+	var text []byte
+	for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		var err error
+		if text, err = os.ReadFile(b.path(file)); err == nil {
+			break
+		}
+	}
+	values := map[string]string{}
+	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
+		key, value, _ := strings.Cut(strings.TrimSpace(s.Text()), "=")
+		values[key] = strings.Trim(value, `"'`)
+	}
+	switch id := values["ID"]; {
+	case values["VARIANT_ID"] != "coreos":
+		return id
+	case id == "fedora":
+		return "fedora-coreos"
+	default:
+		return "rhcos" // its ID is rhel since OpenShift 4.19 (kubernetes-sigs/blob-csi-driver#2192)
+	}
+}
