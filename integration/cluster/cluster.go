@@ -37,6 +37,9 @@ type Options struct {
 	// Hardware makes the rails return to the host when a pod's network
 	// namespace ends, as NICs of hardware do; a veth is deleted.
 	Hardware bool
+	// ReadOnly makes the nodes' /etc and /usr read-only, as those of Talos are;
+	// /etc/cni and /etc/kubernetes stay writable, and nothing makes /etc/rail-cni.
+	ReadOnly bool
 	// Multus is [None] (when ""), [Thin] or [Thick].
 	Multus string
 	// Plugins are binaries that are copied into each node's CNI directory,

@@ -73,8 +73,19 @@ func (c *Cluster) boot(ctx context.Context, i int) (*Node, error) {
 	if err := n.furnish(ctx); err != nil {
 		return n, err
 	}
+	if c.options.ReadOnly {
+		if _, err := n.Exec(ctx, "sh", "-ec", readOnly); err != nil {
+			return n, err
+		}
+	}
 	return n, n.StartContainerd(ctx)
 }
+
+// readOnly is for [Options].ReadOnly.
+const readOnly = `umount /etc/rail-cni
+rmdir /etc/rail-cni
+mount --bind /usr /usr
+for dir in /etc /usr; do mount -o remount,bind,ro $dir; done`
 
 // Path returns the path by which this process reaches a file of the node.
 func (n *Node) Path(path string) string {

@@ -56,16 +56,30 @@ func rendered(t *testing.T, args ...string) map[string]string {
 }
 
 func TestHelmFindsNothingInTheChart(t *testing.T) {
-	for _, values := range []string{"values.yaml", "values-openshift.yaml", "values-talos.yaml"} {
+	for _, values := range []string{"values.yaml", "values-openshift.yaml", "values-talos.yaml", "values-bottlerocket.yaml"} {
 		run(t, testnet.Tool(t, "helm", "tools"), "lint", "--strict", "--values", filepath.Join(chart, values), chart)
 	}
 }
 
 func TestWhereEtcCannotBeWrittenNothingIsMadeThere(t *testing.T) {
-	text := rendered(t, "--values", filepath.Join(chart, "values-talos.yaml"))["daemonset.yaml"]
-	if strings.Contains(text, "/etc/rail-cni") || !strings.Contains(text, "path: /etc/cni/net.d,") {
-		t.Error(text)
+	for values, netns := range map[string]string{"values-talos.yaml": "/var/run/netns", "values-bottlerocket.yaml": "/run/netns"} {
+		text := rendered(t, "--values", filepath.Join(chart, values))["daemonset.yaml"]
+		if strings.Contains(text, "/etc/rail-cni") || !strings.Contains(text, "path: /etc/cni/net.d,") || !strings.Contains(text, "path: "+netns+",") || strings.Contains(text, "docker") {
+			t.Errorf("%s: %s", values, text)
+		}
 	}
+}
+
+// The overlay is the base without the volume of /etc/rail-cni, as the chart
+// makes it.
+func TestKustomizeLeavesOutTheVolumeInEtc(t *testing.T) {
+	kubectl := testnet.Tool(t, "controlplane/kubectl", "cluster-binaries")
+	overlay := decoded(t, bytes.Split(run(t, kubectl, "kustomize", "../read-only-etc"), []byte("\n---\n")))
+	var objects [][]byte
+	for _, text := range rendered(t, "--set", "nodeFileDir=") {
+		objects = append(objects, bytes.Split([]byte(text), []byte("\n---\n"))...)
+	}
+	wantEqual(t, overlay, decoded(t, objects))
 }
 
 // The agent's node file, with each key, is valid for the plugins.
@@ -189,6 +203,7 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		{"reconcile=off", "privileged=false", "netnsDirs={/run/netns}", "metrics.secure=true", "metrics.certSecret=a", "reconcile=false", "image.digest=sha256:" + strings.Repeat("0a", 32)},
 		{"values-openshift.yaml"},
 		{"values-talos.yaml"},
+		{"values-bottlerocket.yaml"},
 		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
 	} {
 		all := objects(t, set...)
