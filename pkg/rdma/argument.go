@@ -25,8 +25,8 @@ func (b Boot) ByArgument(m Mode) string {
 	return fmt.Sprintf("give the kernel the argument %s (%s) and reboot", Argument(m), how(m))
 }
 
-// argumentOn says how the systems whose files do not decide, by ID and
-// VARIANT_ID of os-release(5), get an argument of the kernel.
+// argumentOn has the ways in which systems that are images take an argument of
+// the kernel, by their keys of [Boot.system]. Sources:
 //
 //   - Talos: siderolabs/talos#10519, #11145: since 1.10 a new installation boots
 //     by systemd-boot, which ignores machine.install.extraKernelArgs

@@ -324,8 +324,8 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 }
 
 // Rename renames a device (RDMA_NLDEV_CMD_SET with DEV_NAME, ib_device_rename).
-// Names are unique in the whole machine: the error wraps EEXIST if a device in
-// any namespace has the name.
+// The error wraps EEXIST if another device has the name: one in any namespace,
+// unless the kernel has names for each namespace.
 func (c *Core) Rename(d Device, name string) error {
 	err := c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))
@@ -344,7 +344,7 @@ func kindOf(err error) failure.Kind {
 func cureOf(err error) string {
 	switch {
 	case errors.Is(err, unix.EEXIST):
-		return "RDMA names are unique in the whole machine: find and rename the device that has it, perhaps in a pod"
+		return "find and rename the device that has this name, perhaps in a pod"
 	case errors.Is(err, unix.EPERM):
 		return needsAdmin
 	}

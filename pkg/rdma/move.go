@@ -17,8 +17,8 @@ var (
 	// cannot be moved.
 	ErrShared = errors.New("RDMA is in shared mode, where devices cannot be moved to a network namespace")
 	// ErrImmovable is wrapped by [Core.Move] if the device's driver cannot take
-	// it away from processes that use it (no disassociate_ucontext: rxe, siw,
-	// efa), which the kernel requires for a move.
+	// it away from processes that use it (it has no disassociate_ucontext), which
+	// the kernel requires for a move.
 	ErrImmovable = errors.New("its driver does not support moving it to a network namespace")
 )
 

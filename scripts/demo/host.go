@@ -20,7 +20,14 @@ import (
 )
 
 // hostNIC is a NIC of this host, with its RDMA device.
-type hostNIC struct{ name, device string }
+type hostNIC struct {
+	name, device string
+	infiniband   bool // its port is InfiniBand, and has no RoCE GIDs
+}
+
+// trainTime bounds the time until a link of hardware is up again: a driver that
+// closes its NIC for the move makes it train anew.
+const trainTime = time.Minute
 
 // hostDemo lends NICs of this host to two pods: every second one to the second
 // pod, and each pair in a network of its own. NICs that are not named are only
@@ -144,7 +151,9 @@ func (h *hostDemo) find(name string) (hostNIC, error) {
 		return n, fmt.Errorf("the NIC %s has %d RDMA devices, and the demo wants one", n.name, len(devices))
 	}
 	n.device = filepath.Base(devices[0])
-	return n, nil
+	layer, err := os.ReadFile("/sys/class/infiniband/" + n.device + "/ports/1/link_layer")
+	n.infiniband = strings.TrimSpace(string(layer)) == "InfiniBand"
+	return n, err
 }
 
 // look returns the state of the NICs, and the names of all others.
@@ -186,6 +195,9 @@ func (h *hostDemo) show() error {
 		devices[l.p.name] = append(devices[l.p.name], n.device)
 		say("%s: %s is %s, with %s", l.p.name, n.name, l.ifname, l.address)
 	}
+	if err := h.awaitLinks(); err != nil {
+		return err
+	}
 	for _, p := range h.pods {
 		if err := showPairs(h.c, p, devices[p.name]); err != nil {
 			return err
@@ -197,10 +209,34 @@ func (h *hostDemo) show() error {
 	if err := whoOpens(h.mode, h.pods); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(h.nics, func(n hostNIC) bool { return n.infiniband }) {
+		chapter("Not shown: GIDs and RDMA traffic, because a port is InfiniBand")
+		return nil
+	}
 	if err := showGIDs(h.c, h.mode, h.pods); err != nil {
 		return err
 	}
 	return h.speak()
+}
+
+// awaitLinks waits until all links in the pods are up, and says how long it
+// took. Those that stay down are shown later.
+func (h *hostDemo) awaitLinks() error {
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		var all strings.Builder
+		for _, p := range h.pods {
+			out, err := h.c.railctl(p.node, "ibdev2netdev", "--netns", p.path())
+			if err != nil {
+				return err
+			}
+			all.WriteString(out)
+		}
+		took := time.Since(began)
+		if down := strings.Count(all.String(), "(Down)"); down == 0 || took > trainTime {
+			say("after %.1f s %d of %d links are down", took.Seconds(), down, len(h.lent))
+			return nil
+		}
+	}
 }
 
 // lend lends one NIC. It records the loan first.
@@ -324,7 +360,7 @@ func (h *hostDemo) home() error {
 // carriers and addresses.
 func (h *hostDemo) unchanged() error {
 	var lines []string
-	for deadline := time.Now().Add(settleTime); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(trainTime); ; time.Sleep(100 * time.Millisecond) {
 		ours, others, err := h.look()
 		if err != nil {
 			return err

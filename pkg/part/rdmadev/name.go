@@ -24,8 +24,8 @@ const nameTries = 5
 const namePause = 20 * time.Millisecond
 
 // RestoreName restores the name of a returned device, if it was renamed in the
-// pod. Names are unique on the machine: if a pod gave this name to another lent
-// device, that one is renamed first.
+// pod. If a pod gave this name to another lent device, that one is renamed
+// first: names are unique on the machine, or else in the namespace.
 func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
 	if d == nil || d.Name == name {
 		return nil
