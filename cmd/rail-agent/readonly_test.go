@@ -55,11 +55,18 @@ try ADD ens2np0
 try DEL ens2np0
 echo 'nics: [' >/etc/rail-cni/node.yaml
 try ADD ens1np0
-rm -r /etc/rail-cni
-mount -o remount,bind,ro /etc
 
 kill $agent
 wait $agent || :
+# An agent whose pod lacks the volume does not see it.
+unshare --mount sh -ec 'mount -t tmpfs tmpfs /etc/rail-cni; exec $BIN/rail-agent run --install --own $BIN --cni-bin /opt/cni/bin --metrics 127.0.0.1:0 2>/run/log' &
+agent=$!
+for i in $(seq 600); do grep -q 'level=WARN.*not mounted into the agent' /run/log && break; sleep 0.1; done
+grep -o 'path=/etc/rail-cni/node.yaml' /run/log || cat /run/log
+kill $agent
+wait $agent || :
+rm -r /etc/rail-cni
+mount -o remount,bind,ro /etc
 $BIN/rail-agent uninstall >/run/said 2>&1 || { cat /run/said; exit 1; }
 echo "left: [$(ls /opt/cni/bin /etc/cni /var/lib/rail-cni/node.yaml 2>/dev/null | grep -v :$ | xargs)]"
 `
@@ -87,6 +94,7 @@ func TestANodeWhoseEtcAndUsrAreReadOnly(t *testing.T) {
 		"ADD ens2np0: done",
 		"DEL ens2np0: done",
 		"ADD ens1np0: *node file " + netconf.DefaultNodeFile,
+		"path=/etc/rail-cni/node.yaml",
 		"left: []",
 	} {
 		if i >= len(lines) || !inOrder(lines[i], strings.Split(want, "*")) {

@@ -96,6 +96,9 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 // Another's file stays. Call it before the plugins are installed, because they
 // read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
+	if hidden() {
+		p.Log.Warn("node file not mounted into the agent's pod, but obeyed by the plugins", "path", netconf.DefaultNodeFile)
+	}
 	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
 	if p.NodeFile == "" {
 		outcome, err := p.Record.Remove(path)
@@ -113,6 +116,14 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 		p.Log.Warn("--node-file overridden by the node's own file", "path", holds)
 	}
 	return nil
+}
+
+// hidden reports whether the node has a node file of its own that the agent does
+// not see, because its pod lacks the volume.
+func hidden() bool {
+	_, seen := os.Lstat(netconf.DefaultNodeFile)
+	_, there := os.Lstat("/proc/1/root" + netconf.DefaultNodeFile)
+	return os.Getenv(netconf.NodeFileEnv) == "" && errors.Is(seen, fs.ErrNotExist) && there == nil
 }
 
 // isPlugin reports whether a path in the record is a plugin, not a file that
