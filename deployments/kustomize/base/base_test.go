@@ -64,7 +64,8 @@ func TestHelmFindsNothingInTheChart(t *testing.T) {
 func TestWhereEtcCannotBeWrittenNothingIsMadeThere(t *testing.T) {
 	for values, netns := range map[string]string{"values-talos.yaml": "/var/run/netns", "values-bottlerocket.yaml": "/run/netns"} {
 		text := rendered(t, "--values", filepath.Join(chart, values))["daemonset.yaml"]
-		if strings.Contains(text, "/etc/rail-cni") || !strings.Contains(text, "path: /etc/cni/net.d,") || !strings.Contains(text, "path: "+netns+",") || strings.Contains(text, "docker") {
+		if strings.Contains(text, "/etc/rail-cni") || !strings.Contains(text, "path: /etc/cni/net.d,") || !strings.Contains(text, "path: "+netns+",") ||
+			!strings.Contains(text, "path: "+filepath.Dir(netns)+"/k8s.cni.cncf.io,") || strings.Contains(text, "docker") {
 			t.Errorf("%s: %s", values, text)
 		}
 	}
