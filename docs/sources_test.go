@@ -153,7 +153,7 @@ func TestEventsPageHasEveryReason(t *testing.T) {
 					}
 					continue
 				}
-				fields[[]string{"Reason", "Message", "Warning"}[i]] = e
+				fields[[]string{"Reason", "Summary", "Message", "Warning"}[i]] = e
 			}
 			reason, ok := text(fields["Reason"])
 			if !ok {
