@@ -30,7 +30,8 @@ type Snapshot struct {
 	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
 	Up         bool              `json:"up"`
 	Flags      Flags             `json:"flags"`
-	Settings   map[string]uint32 `json:"settings,omitempty"` // "gso_max_size": 65536
+	Receivers  *Receivers        `json:"receivers,omitempty"` // nil in records of earlier versions
+	Settings   map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
 	Addresses  []Replay          `json:"addresses,omitempty"`
 	Routes     []Replay          `json:"routes,omitempty"`
 	Neighbors  []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
@@ -109,6 +110,8 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	receivers := receiversOf(attrs)
+	s.Receivers = &receivers
 	s.Settings, s.Broadcast, s.Token = settingsOf(attrs), macText(broadcastOf(attrs)), tokenOf(attrs)
 	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes)
 	if s.Neighbors, err = n.snapshotNeighbors(l.Index); err != nil {

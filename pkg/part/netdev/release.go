@@ -262,6 +262,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	var left []link.Changed
 	if err == nil { // otherwise another may have the name, and the next try comes here
 		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
+		left = append(left, home.MoreReceivers(l.Index, s)...)
 	}
 	loan.Report(n, r, lost, left, missing)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
