@@ -21,10 +21,12 @@ const (
 	// It has virtual functions or subfunctions. They go down with it, and its
 	// holder can configure them.
 	AllowVFs = "vfs"
+	// Processes or kernel modules of the host use its RDMA device, which is to move.
+	AllowInUse = "in-use"
 )
 
 // Overrides are all override keys.
-var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs}
+var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs, AllowInUse}
 
 // checkAllow returns an error for an unknown override key.
 func checkAllow(keys []string) error {

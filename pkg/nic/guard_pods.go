@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -20,6 +21,26 @@ func GuardPodLink(nic, kind, holder string, allow []string) error {
 	}
 	return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: a %s on it belongs to %s", nic, kind, holder),
 		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, netconf.AllowChildren))
+}
+
+// ErrInUse is wrapped by [GuardInUse].
+var ErrInUse = errors.New("it is in use")
+
+// maxUsers bounds the users that an error names.
+const maxUsers = 5
+
+// GuardInUse returns an error because users of the host have an RDMA device open that is
+// to move with nic, unless that is overridden. They would lose it.
+func GuardInUse(device, nic string, users []string, allow []string) error {
+	if len(users) == 0 || slices.Contains(allow, netconf.AllowInUse) {
+		return nil
+	}
+	text := strings.Join(users[:min(len(users), maxUsers)], ", ")
+	if more := len(users) - maxUsers; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return failure.WithCure(failure.Wrap(fmt.Errorf("%w by %s", ErrInUse, text), failure.NICProtected, "RDMA device %s of %s must stay on the host", device, nic),
+		fmt.Sprintf(`end its users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse))
 }
 
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].

@@ -27,6 +27,13 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 			netconf.AllowSharedRDMA,
 			[]string{"RDMA device mlx5_0 of ens1 (ens2)", "also serves another NIC", "ens2 may lose RDMA"},
 		},
+		"an RDMA device that the host uses": {
+			func(allow []string) error {
+				return GuardInUse("mlx5_0", "ens1", []string{"kernel module nvme_rdma", "process 7 (a)", "c", "d", "e", "f", "g"}, allow)
+			},
+			netconf.AllowInUse,
+			[]string{"RDMA device mlx5_0 of ens1 must stay on the host: it is in use by kernel module nvme_rdma, process 7 (a), c, d, e and 2 more;"},
+		},
 	} {
 		err := c.guard(nil)
 		for _, text := range c.want {
@@ -42,6 +49,12 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 		if c.lift != "" && !strings.Contains(err.Error(), `"allow": ["`+c.lift+`"]`) {
 			t.Errorf("%s: the error does not name the override: %v", name, err)
 		}
+	}
+	if err := GuardInUse("mlx5_0", "ens1", nil, nil); err != nil {
+		t.Errorf("without users: %v", err)
+	}
+	if err := GuardInUse("mlx5_0", "ens1", []string{"a"}, nil); !errors.Is(err, ErrInUse) {
+		t.Errorf("error %v", err)
 	}
 	if err := GuardSharedRDMA("mlx5_0", "ens1", "ens2", nil); !errors.Is(err, ErrSharedRDMA) {
 		t.Errorf("error %v", err)

@@ -10,8 +10,11 @@ import (
 // lacks.
 const (
 	cmdPortGet    = 5  // RDMA_NLDEV_CMD_PORT_GET
+	cmdQPGet      = 10 // RDMA_NLDEV_CMD_RES_QP_GET
+	cmdCMIDGet    = 11 // RDMA_NLDEV_CMD_RES_CM_ID_GET
 	cmdGetCharDev = 15 // RDMA_NLDEV_CMD_GET_CHARDEV
 	cmdStatSet    = 16 // RDMA_NLDEV_CMD_STAT_SET
+	cmdContextGet = 22 // RDMA_NLDEV_CMD_RES_CTX_GET, Linux 5.18
 	cmdStatStatus = 24 // RDMA_NLDEV_CMD_STAT_GET_STATUS
 
 	attrNetdevIndex = 50 // RDMA_NLDEV_ATTR_NDEV_INDEX
@@ -21,6 +24,14 @@ const (
 	attrCharABI     = 71 // RDMA_NLDEV_ATTR_CHARDEV_ABI
 	attrCharDev     = 72 // RDMA_NLDEV_ATTR_CHARDEV
 	attrModeration  = 84 // RDMA_NLDEV_ATTR_DEV_DIM
+
+	attrQPs          = 19 // RDMA_NLDEV_ATTR_RES_QP
+	attrQPNumber     = 21 // RDMA_NLDEV_ATTR_RES_LQPN
+	attrResourceType = 26 // RDMA_NLDEV_ATTR_RES_TYPE
+	attrPID          = 28 // RDMA_NLDEV_ATTR_RES_PID
+	attrKernelName   = 29 // RDMA_NLDEV_ATTR_RES_KERN_NAME
+	attrCMIDs        = 30 // RDMA_NLDEV_ATTR_RES_CM_ID
+	attrContexts     = 86 // RDMA_NLDEV_ATTR_RES_CTX
 
 	attrStatMode       = 74 // RDMA_NLDEV_ATTR_STAT_MODE
 	attrStatResource   = 75 // RDMA_NLDEV_ATTR_STAT_RES

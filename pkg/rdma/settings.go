@@ -122,8 +122,8 @@ func ofPort(port uint32, name string, read func(*Core, Device, uint32) (string, 
 }
 
 const (
-	autoMode   = 1  // RDMA_COUNTER_MODE_AUTO
-	resourceQP = 19 // RDMA_NLDEV_ATTR_RES_QP
+	autoMode   = 1       // RDMA_COUNTER_MODE_AUTO
+	resourceQP = attrQPs // a counter's resource is named by its attribute
 )
 
 // readAuto reads the mode by which a port's counters are bound to new QPs: the

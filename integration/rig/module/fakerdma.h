@@ -70,4 +70,7 @@ void fk_settings_init(struct net_device *nd);
 struct fk_rdma *fk_rdma_add(struct net_device *ndev);
 void fk_rdma_del(struct fk_rdma *rdma);
 
+int fk_client_init(void);
+void fk_client_exit(void);
+
 #endif

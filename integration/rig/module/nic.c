@@ -474,7 +474,26 @@ static struct pci_driver fk_driver = {
 	.remove = fk_remove,
 	.sriov_configure = fk_sriov,
 };
-module_pci_driver(fk_driver);
+
+static int __init fk_load(void)
+{
+	int err = fk_client_init();
+
+	if (err)
+		return err;
+	err = pci_register_driver(&fk_driver);
+	if (err)
+		fk_client_exit();
+	return err;
+}
+module_init(fk_load);
+
+static void __exit fk_unload(void)
+{
+	pci_unregister_driver(&fk_driver);
+	fk_client_exit();
+}
+module_exit(fk_unload);
 
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Stand-ins for RoCE NICs, to test network namespaces");

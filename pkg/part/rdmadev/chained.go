@@ -100,7 +100,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	case errors.Is(err, rdma.ErrNoRDMA), errors.Is(err, errNoDevice):
 		return nil
-	case errors.Is(err, nic.ErrSharedRDMA), errors.Is(err, errNotForPod):
+	case errors.Is(err, nic.ErrSharedRDMA), errors.Is(err, nic.ErrInUse), errors.Is(err, errNotForPod):
 		n.Log.Warn("pod gets no RDMA", "interface", tx.IfName, "err", err)
 		return nil
 	default:
@@ -171,6 +171,11 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 		}
 		if !ok {
 			continue
+		}
+		if move {
+			if err := guardInUse(in.core, d, tx.IfName, allow); err != nil {
+				return nil, err
+			}
 		}
 		r.Devices = append(r.Devices, recordOf(in.core, d, move))
 	}

@@ -3,6 +3,7 @@ package rdmadev
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -75,7 +76,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
 	}
-	r, err := find(tx.Node, tx.Parent, p.Conf, []string{netconf.AllowSharedRDMA})
+	r, err := find(tx.Node, tx.Parent, p.Conf, []string{netconf.AllowSharedRDMA, netconf.AllowInUse}) // nothing moves
 	if err != nil || r == nil {
 		return err
 	}
@@ -208,11 +209,33 @@ func ofNIC(core *rdma.Core, l *link.Link, mode rdma.Mode, allow []string) ([]led
 				return nil, err
 			}
 		}
+		if mode == rdma.Exclusive {
+			if err := guardInUse(core, d, l.Name, allow); err != nil {
+				return nil, err
+			}
+		}
 		r := recordOf(core, d, mode == rdma.Exclusive)
 		r.Port = mine
 		found = append(found, r)
 	}
 	return found, nil
+}
+
+// guardInUse returns an error if the host uses the device d, which is to move with the
+// NIC, unless allow overrides that guardrail.
+func guardInUse(host *rdma.Core, d rdma.Device, nicName string, allow []string) error {
+	if slices.Contains(allow, netconf.AllowInUse) {
+		return nil
+	}
+	users, err := host.Users(d)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(users))
+	for i, u := range users {
+		names[i] = u.String()
+	}
+	return nic.GuardInUse(d.Name, nicName, names, allow)
 }
 
 // recordOf returns the record of an RDMA device, with its settings if it is lent.

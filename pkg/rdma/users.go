@@ -1,0 +1,171 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+)
+
+// User is a user of an RDMA device who loses it when the device moves to another
+// network namespace: the kernel then removes every kernel client, and ends every
+// process's context (rdma_dev_change_netns, remove_client_context).
+type User struct {
+	PID    int    // of a process, or 0
+	Kernel string // module of a kernel client, or ""
+}
+
+// String returns a text such as "process 4711 (ib_write_bw)" or "kernel module nvme_rdma".
+// A process chooses its name itself, so that is quoted if need be.
+func (u User) String() string {
+	if u.Kernel != "" {
+		return "kernel module " + u.Kernel
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", u.PID))
+	if err != nil {
+		return fmt.Sprintf("process %d", u.PID)
+	}
+	text := strings.TrimSuffix(string(name), "\n")
+	if quoted := fmt.Sprintf("%q", text); quoted != `"`+text+`"` {
+		text = quoted
+	}
+	return fmt.Sprintf("process %d (%s)", u.PID, text)
+}
+
+// processOf returns the process of a thread. The kernel lists the thread that made the
+// resource (fill_res_name_pid).
+func processOf(thread int) int {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
+	if err != nil {
+		return thread // it has ended
+	}
+	for line := range strings.Lines(string(status)) {
+		if text, ok := strings.CutPrefix(line, "Tgid:"); ok {
+			if pid, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
+				return pid
+			}
+		}
+	}
+	return thread
+}
+
+// Queue pairs that every device has for management (enum ib_qp_type).
+const (
+	qpSMI = 0
+	qpGSI = 1
+)
+
+// modules is the directory of the kernel's modules. Tests set it.
+var modules = "/sys/module"
+
+// Users returns the users of d, each once: processes that have a context of it open, and
+// kernel modules that have a queue pair. Queue pairs of the RDMA core and of drivers do
+// not count. Kernels before 5.18 do not list contexts: there a process counts once it
+// has a queue pair. A program that only opens a umad device is not listed. The kernel
+// may hide processes of other PID namespaces.
+func (c *Core) Users(d Device) ([]User, error) {
+	var users []User
+	err := c.in(func() error {
+		qps, err := c.resources(cmdQPGet, attrQPs, d)
+		if err != nil {
+			return err
+		}
+		contexts, err := c.resources(cmdContextGet, attrContexts, d)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		users, err = usersOf(slices.Concat(qps, contexts), func() ([]nlattr.Attrs, error) { return c.resources(cmdCMIDGet, attrCMIDs, d) })
+		return err
+	})
+	return users, failure.Wrap(err, failure.Kernel, "list the users of RDMA device %s in netns %s", d.Name, c.ns.Path)
+}
+
+// usersOf returns the users to whom these queue pairs and contexts belong. connections
+// reads the connections of the device. It is called if a kernel client has a queue pair.
+func usersOf(resources []nlattr.Attrs, connections func() ([]nlattr.Attrs, error)) ([]User, error) {
+	var users []User
+	connections = sync.OnceValues(connections)
+	for _, r := range resources {
+		kind, isQP := r.Uint(attrResourceType)
+		if isQP && (kind == qpSMI || kind == qpGSI) {
+			continue
+		}
+		u := User{Kernel: r.Text(attrKernelName)}
+		switch thread := int(number(r, attrPID)); {
+		case u.Kernel != "":
+			ids, err := connections()
+			if err != nil {
+				return nil, err
+			}
+			if u.Kernel = clientOf(r, ids); u.Kernel == "ib_core" || isDriver(u.Kernel) {
+				continue
+			}
+		case thread != 0:
+			u.PID = processOf(thread)
+		default:
+			continue // the kernel hides the process
+		}
+		if !slices.Contains(users, u) {
+			users = append(users, u)
+		}
+	}
+	return users, nil
+}
+
+// clientOf returns the module that uses a kernel's queue pair. If the connection manager
+// made the pair, that is the module of its connection.
+func clientOf(qp nlattr.Attrs, ids []nlattr.Attrs) string {
+	for _, id := range ids {
+		if name := id.Text(attrKernelName); name != "" && has(qp, attrQPNumber) && number(id, attrQPNumber) == number(qp, attrQPNumber) {
+			return name
+		}
+	}
+	return qp.Text(attrKernelName)
+}
+
+// isDriver reports whether the kernel module is a device driver. Drivers such as mlx5_ib
+// have queue pairs of their own.
+func isDriver(module string) bool {
+	drivers, err := os.ReadDir(filepath.Join(modules, filepath.Base(module), "drivers"))
+	return err == nil && len(drivers) > 0
+}
+
+// resources returns the resources of d that cmd lists, from the nested table of the
+// messages (res_get_common_dumpit).
+func (c *Core) resources(cmd int, table uint16, d Device) ([]nlattr.Attrs, error) {
+	messages, err := c.request(cmd, unix.NLM_F_DUMP, deviceAttr(d.Index))
+	if err != nil {
+		return nil, err
+	}
+	var found []nlattr.Attrs
+	for _, m := range messages {
+		a, err := nlattr.Parse(m)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := a.Get(table); !ok {
+			continue
+		}
+		entries, err := a.Nested(table)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			one, err := nlattr.Parse(e.Value)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, one)
+		}
+	}
+	return found, nil
+}
