@@ -20,20 +20,26 @@ import (
 //
 // /sys would be wrong for a pod: what it shows depends on the namespace in which
 // it was mounted, not on the thread that reads.
-func MountSysfs(attributes int) (int, error) {
-	config, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+func MountSysfs(attributes int) (int, error) { return mount("sysfs", attributes) }
+
+// MountConfigfs mounts configfs, of which the kernel has one, nowhere in the file
+// system, and returns the descriptor of its root.
+func MountConfigfs() (int, error) { return mount("configfs", 0) }
+
+func mount(kind string, attributes int) (int, error) {
+	config, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return -1, fmt.Errorf("fsopen sysfs: %w", err)
+		return -1, fmt.Errorf("fsopen %s: %w", kind, err)
 	}
 	defer unix.Close(config)
 	if err := unix.FsconfigCreate(config); err != nil {
-		return -1, fmt.Errorf("create sysfs: %w", err)
+		return -1, fmt.Errorf("create %s: %w", kind, err)
 	}
-	mount, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, attributes)
+	root, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
-		return -1, fmt.Errorf("fsmount sysfs: %w", err)
+		return -1, fmt.Errorf("fsmount %s: %w", kind, err)
 	}
-	return mount, nil
+	return root, nil
 }
 
 // deviceFiles are the settings of an interface below /sys/class/net/NAME that

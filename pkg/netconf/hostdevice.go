@@ -24,6 +24,9 @@ type HostDevice struct {
 	UseInterfaceNetwork bool `json:"useInterfaceNetwork"`
 	// MTU of the interface in the pod, in bytes; 0 keeps the NIC's.
 	MTU int `json:"mtu"`
+	// RoCETOS is the type of service of the pod's RDMA-CM connections, 0 to 255; nil
+	// keeps the host's.
+	RoCETOS *int `json:"roceTos"`
 	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
 }
@@ -34,7 +37,7 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), c.RDMA.complete()); err != nil {
+	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -131,6 +131,8 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		{`{"cni.dev/valid-attachments":{}}`, cnierr.Decode, []string{`"cni.dev/valid-attachments" cannot be an object`}},
 		{`{"stateDir":7}`, cnierr.Decode, []string{`"stateDir"`}},
 		{`{"stateDir":"run/rail-cni"}`, cnierr.InvalidConfig, []string{`"stateDir": "run/rail-cni" is not an absolute path`}},
+		{`{"roceTos":256}`, cnierr.InvalidConfig, []string{`"roceTos": 256`, "0 to 255"}},
+		{`{"roceTos":-1}`, cnierr.InvalidConfig, []string{`"roceTos": -1`}},
 		{`{"mtu":-1}`, cnierr.InvalidConfig, []string{"invalid MTU -1"}},
 		{`{"mtu":4294968796}`, cnierr.InvalidConfig, []string{"invalid MTU 4294968796"}},
 		{`{"rdma":"yes"}`, cnierr.InvalidConfig, []string{`"rdma": "yes"`}},

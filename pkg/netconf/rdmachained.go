@@ -19,6 +19,8 @@ type RDMAChained struct {
 	DeviceID string `json:"deviceID"`
 	// PCIBusID is the same, injected beside DeviceID.
 	PCIBusID string `json:"pciBusID"`
+	// RoCETOS is as with host-device.
+	RoCETOS *int `json:"roceTos"`
 	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
 }
@@ -35,7 +37,7 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 		c.PrevResult = nil
 	}
 	c.RDMA.RDMA = cmp.Or(c.RDMA.RDMA, RDMARequired)
-	if err := errors.Join(checkAllow(c.Allow), c.RDMA.complete()); err != nil {
+	if err := errors.Join(checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -26,7 +26,8 @@ type setting struct {
 }
 
 // settings returns the settings of the device: all that RDMA_NLDEV_CMD_SET and
-// STAT_SET can set besides name and namespace, and the writable files.
+// STAT_SET can set besides name and namespace, the writable files, and those of the
+// connection manager.
 func settings(d Device) []setting {
 	all := []setting{
 		{"adaptive-moderation", readModeration, setModeration},
@@ -37,7 +38,8 @@ func settings(d Device) []setting {
 		all = append(all,
 			ofPort(port, "auto counters", readAuto, setAuto),
 			ofPort(port, "optional counters", readOptional, setOptional),
-			file(fmt.Sprintf("ports/%d/hw_counters/lifespan", port)))
+			file(fmt.Sprintf("ports/%d/hw_counters/lifespan", port)),
+			cmSetting(port, cmTOS), cmSetting(port, cmMode))
 	}
 	return all
 }
@@ -113,9 +115,11 @@ func setModeration(c *Core, d Device, value string) error {
 	return err
 }
 
+func portSetting(port uint32, name string) string { return fmt.Sprintf("port %d: %s", port, name) }
+
 func ofPort(port uint32, name string, read func(*Core, Device, uint32) (string, error), set func(*Core, Device, uint32, string) error) setting {
 	return setting{
-		name: fmt.Sprintf("port %d: %s", port, name),
+		name: portSetting(port, name),
 		read: func(c *Core, d Device) (string, error) { return read(c, d, port) },
 		set:  func(c *Core, d Device, value string) error { return set(c, d, port, value) },
 	}

@@ -16,7 +16,7 @@ import (
 // HostDevicePlan returns the plan of host-device: a NIC moves into the pod.
 func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 	ask, await := address.IPAM()
-	rdma, device := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow}, &netdev.Part{Conf: c}
+	rdma, device := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}, &netdev.Part{Conf: c}
 	link, gids, info := address.Interface{}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
 		Claim: []attachment.Part{device, rdma, ask, link, info},

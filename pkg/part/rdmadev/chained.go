@@ -95,7 +95,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	switch {
 	case err == nil:
 		tx.Record.RDMA = found
-		return nil
+		return needsMove(p.Conf.RoCETOS, found)
 	case p.Conf.RDMA.RDMA == netconf.RDMARequired:
 		return err
 	case errors.Is(err, rdma.ErrNoRDMA), errors.Is(err, errNoDevice):
@@ -110,7 +110,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 
 // Apply moves the devices, and records the interface's port.
 func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
-	if err := p.devices.Apply(ctx, tx); err != nil {
+	if err := p.move(ctx, tx, p.Conf.RoCETOS); err != nil {
 		return err
 	}
 	if err := errors.Join(tx.Step("port"), notePorts(tx, p.nic)); err != nil {

@@ -17,9 +17,9 @@ import (
 // node with eight NICs, at most eight moves come before ours.
 const moveWait = 30 * time.Second
 
-// Apply moves the lent RDMA devices into the pod netns, one after another under the
-// node's lock.
-func (devices) Apply(ctx context.Context, tx *attachment.Tx) error {
+// move moves the lent RDMA devices into the pod netns, one after another under the
+// node's lock. With tos, that is the type of service of RDMA-CM there.
+func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 	r := tx.Record.RDMA
 	if r == nil || !slices.ContainsFunc(r.Devices, func(d ledger.RDMADevice) bool { return d.Lent }) {
 		return nil
@@ -35,15 +35,40 @@ func (devices) Apply(ctx context.Context, tx *attachment.Tx) error {
 			if err == nil && device == nil {
 				err = rdma.ErrNotFound
 			}
+			var arrived rdma.Moved
 			if err == nil {
-				_, err = host.Move(ctx, *device, pod)
+				arrived, err = host.Move(ctx, *device, pod)
 			}
 			if err != nil {
 				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
 			}
+			if err := keepCM(tx.Node, pod, arrived.Device, d, tos); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+// keepCM sets the RDMA-CM settings that the device had on the host again, and tos.
+func keepCM(n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
+	for _, c := range pod.Restore(device, device.CMSettings(recorded.Settings, tos)) {
+		if tos != nil {
+			return failure.WithCure(failure.Wrap(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting), `load rdma_cm, or leave out "roceTos"`)
+		}
+		n.Log.Warn("RDMA-CM setting not kept in the pod", "device", device.Name, "setting", c.Setting, "err", c.Err)
+	}
+	return nil
+}
+
+// needsMove returns an error if a type of service is configured for devices that stay
+// on the host: RDMA-CM has one for each port, which all network namespaces share.
+func needsMove(tos *int, r *ledger.RDMA) error {
+	if tos == nil || r == nil || r.Mode == string(rdma.Exclusive) {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.NotAvailable, `"roceTos": RDMA is in shared mode, in which the RDMA device and its settings are the host's`),
+		`set it on the host (cma_roce_tos); or `+rdma.AtBoot(rdma.Exclusive)+`; or leave out "roceTos"`)
 }
 
 func cureOfMove(err error) string {

@@ -35,6 +35,7 @@ type Moving struct {
 	devices
 	Conf  netconf.RDMA
 	Allow []string // guardrails that the network overrides
+	TOS   *int     // type of service of RDMA-CM in the pod, nil is the host's
 }
 
 // Claim records the RDMA devices of tx.Parent.
@@ -53,7 +54,12 @@ func (p Moving) Claim(_ context.Context, tx *attachment.Tx) (err error) {
 		}
 	}
 	tx.Record.RDMA = r
-	return nil
+	return needsMove(p.TOS, r)
+}
+
+// Apply moves the RDMA devices into the pod.
+func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
+	return p.move(ctx, tx, p.TOS)
 }
 
 // Check implements [attachment.Part].

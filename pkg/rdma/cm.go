@@ -1,0 +1,95 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+)
+
+// Names of the RDMA connection manager's settings for a port in the result of
+// [Core.Settings]. They apply to connections that choose no value of their own. The
+// manager drops them when the device moves to another network namespace
+// (cma_remove_one).
+const (
+	cmTOS  = "RDMA-CM type of service"
+	cmMode = "RDMA-CM RoCE mode"
+)
+
+// cmFiles are their files below rdma_cm/DEVICE/ports/N in configfs.
+var cmFiles = map[string]string{cmTOS: "default_roce_tos", cmMode: "default_roce_mode"}
+
+// cmSetting returns the setting of a port by the name of the setting.
+func cmSetting(port uint32, name string) setting {
+	file := filepath.Join("ports", strconv.FormatUint(uint64(port), 10), cmFiles[name])
+	return setting{
+		name: portSetting(port, name),
+		read: func(_ *Core, d Device) (value string, err error) {
+			err = inConfigfs(d, func(dir string) error {
+				text, err := os.ReadFile(filepath.Join(dir, file))
+				value = strings.TrimSpace(string(text))
+				return err
+			})
+			return value, err
+		},
+		set: func(_ *Core, d Device, value string) error {
+			return inConfigfs(d, func(dir string) error {
+				f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+				if err != nil {
+					return err
+				}
+				_, err = f.WriteString(value)
+				return errors.Join(err, f.Close())
+			})
+		},
+	}
+}
+
+// inConfigfs calls f with the device's directory in configfs. The directory only exists
+// while somebody has made it, and its files find the device by its name, in whatever
+// network namespace (cma_configfs_params_get).
+func inConfigfs(d Device, f func(dir string) error) error {
+	if !isElement(d.Name) {
+		return fmt.Errorf("RDMA device name %q: %w", d.Name, nlattr.ErrMalformed)
+	}
+	root, err := link.MountConfigfs()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	dir := filepath.Join("/proc/self/fd", strconv.Itoa(root), "rdma_cm", d.Name)
+	err = os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return f(dir) // an administrator's
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(dir), os.Remove(dir))
+}
+
+// CMSettings returns those of the settings, a result of [Core.Settings], that the
+// connection manager drops when the device moves. With tos, the type of service of every
+// port is that.
+func (d Device) CMSettings(settings map[string]string, tos *int) map[string]string {
+	found := map[string]string{}
+	for port := uint32(1); port <= min(d.Ports, maxPorts); port++ {
+		for name := range cmFiles {
+			if value, ok := settings[portSetting(port, name)]; ok {
+				found[portSetting(port, name)] = value
+			}
+		}
+		if tos != nil {
+			found[portSetting(port, cmTOS)] = strconv.Itoa(*tos)
+		}
+	}
+	return found
+}
