@@ -131,8 +131,6 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		{`{"cni.dev/valid-attachments":{}}`, cnierr.Decode, []string{`"cni.dev/valid-attachments" cannot be an object`}},
 		{`{"stateDir":7}`, cnierr.Decode, []string{`"stateDir"`}},
 		{`{"stateDir":"run/rail-cni"}`, cnierr.InvalidConfig, []string{`"stateDir": "run/rail-cni" is not an absolute path`}},
-		{`{"roceTos":256}`, cnierr.InvalidConfig, []string{`"roceTos": 256`, "0 to 255"}},
-		{`{"roceTos":-1}`, cnierr.InvalidConfig, []string{`"roceTos": -1`}},
 		{`{"mtu":-1}`, cnierr.InvalidConfig, []string{"invalid MTU -1"}},
 		{`{"mtu":4294968796}`, cnierr.InvalidConfig, []string{"invalid MTU 4294968796"}},
 		{`{"rdma":"yes"}`, cnierr.InvalidConfig, []string{`"rdma": "yes"`}},
@@ -159,6 +157,16 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 	} {
 		if c, err := ParseHostDevice([]byte(config)); c != nil || failure.KindOf(err) != failure.Decode || !strings.Contains(err.Error(), text) {
 			t.Errorf("host-device %s: %v, %v", config, c, err)
+		}
+	}
+	for _, tos := range []string{"-1", "256"} {
+		config := []byte(`{"type":"rdma","roceTos":` + tos + "}")
+		_, nic := ParseHostDevice(config)
+		_, chained := ParseRDMAChained(config)
+		for _, err := range []error{nic, chained} {
+			if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"roceTos": `+tos+` is no type of service; use 0 to 255`) {
+				t.Errorf("type of service %s: %v", tos, err)
+			}
 		}
 	}
 	c, err := ParseHostDevice([]byte(`{"allow":["bpf","everything"]}`))
