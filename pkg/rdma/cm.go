@@ -20,12 +20,12 @@ import (
 // manager drops them when the device moves to another network namespace
 // (cma_remove_one).
 const (
-	cmTOS  = "RDMA-CM type of service"
-	cmMode = "RDMA-CM RoCE mode"
+	CMTypeOfService = "RDMA-CM type of service"
+	CMMode          = "RDMA-CM RoCE mode"
 )
 
 // cmFiles are their files below rdma_cm/DEVICE/ports/N in configfs.
-var cmFiles = map[string]string{cmTOS: "default_roce_tos", cmMode: "default_roce_mode"}
+var cmFiles = map[string]string{CMTypeOfService: "default_roce_tos", CMMode: "default_roce_mode"}
 
 // cmSetting returns the setting of a port by the name of the setting.
 func cmSetting(port uint32, name string) setting {
@@ -66,15 +66,23 @@ func inConfigfs(d Device, f func(dir string) error) error {
 	}
 	defer unix.Close(root)
 	dir := filepath.Join("/proc/self/fd", strconv.Itoa(root), "rdma_cm", d.Name)
-	err = os.Mkdir(dir, 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		return f(dir) // an administrator's
+	for range configfsTries {
+		err = os.Mkdir(dir, 0o755)
+		if err == nil {
+			return errors.Join(f(dir), os.Remove(dir))
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		// An administrator's, or one that another process is about to remove.
+		if err = f(dir); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(dir), os.Remove(dir))
+	return err
 }
+
+const configfsTries = 5
 
 // CMSettings returns those of the settings, a result of [Core.Settings], that the
 // connection manager drops when the device moves. With tos, the type of service of every
@@ -88,7 +96,7 @@ func (d Device) CMSettings(settings map[string]string, tos *int) map[string]stri
 			}
 		}
 		if tos != nil {
-			found[portSetting(port, cmTOS)] = strconv.Itoa(*tos)
+			found[portSetting(port, CMTypeOfService)] = strconv.Itoa(*tos)
 		}
 	}
 	return found

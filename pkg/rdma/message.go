@@ -14,7 +14,7 @@ const (
 	cmdCMIDGet    = 11 // RDMA_NLDEV_CMD_RES_CM_ID_GET
 	cmdGetCharDev = 15 // RDMA_NLDEV_CMD_GET_CHARDEV
 	cmdStatSet    = 16 // RDMA_NLDEV_CMD_STAT_SET
-	cmdContextGet = 22 // RDMA_NLDEV_CMD_RES_CTX_GET, Linux 5.18
+	cmdContextGet = 22 // RDMA_NLDEV_CMD_RES_CTX_GET, Linux 5.13
 	cmdStatStatus = 24 // RDMA_NLDEV_CMD_STAT_GET_STATUS
 
 	attrNetdevIndex = 50 // RDMA_NLDEV_ATTR_NDEV_INDEX

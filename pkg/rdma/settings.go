@@ -39,7 +39,7 @@ func settings(d Device) []setting {
 			ofPort(port, "auto counters", readAuto, setAuto),
 			ofPort(port, "optional counters", readOptional, setOptional),
 			file(fmt.Sprintf("ports/%d/hw_counters/lifespan", port)),
-			cmSetting(port, cmTOS), cmSetting(port, cmMode))
+			cmSetting(port, CMTypeOfService), cmSetting(port, CMMode))
 	}
 	return all
 }

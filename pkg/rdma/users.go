@@ -20,15 +20,18 @@ import (
 // network namespace: the kernel then removes every kernel client, and ends every
 // process's context (rdma_dev_change_netns, remove_client_context).
 type User struct {
-	PID    int    // of a process, or 0
+	PID    int    // of a process, or 0 if the kernel does not tell
 	Kernel string // module of a kernel client, or ""
 }
 
 // String returns a text such as "process 4711 (ib_write_bw)" or "kernel module nvme_rdma".
 // A process chooses its name itself, so that is quoted if need be.
 func (u User) String() string {
-	if u.Kernel != "" {
+	switch {
+	case u.Kernel != "":
 		return "kernel module " + u.Kernel
+	case u.PID == 0:
+		return "a process whose thread that opened the device has ended"
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", u.PID))
 	if err != nil {
@@ -58,7 +61,8 @@ func processOf(thread int) int {
 	return thread
 }
 
-// Queue pairs that every device has for management (enum ib_qp_type).
+// Queue pairs that every device has for management (enum ib_qp_type). The kernel cuts
+// the type to eight bits, and so reports mlx5's own pairs as these (IB_QPT_RESERVED1, 2).
 const (
 	qpSMI = 0
 	qpGSI = 1
@@ -69,30 +73,28 @@ var modules = "/sys/module"
 
 // Users returns the users of d, each once: processes that have a context of it open, and
 // kernel modules that have a queue pair. Queue pairs of the RDMA core and of drivers do
-// not count. Kernels before 5.18 do not list contexts: there a process counts once it
-// has a queue pair. A program that only opens a umad device is not listed. The kernel
-// may hide processes of other PID namespaces.
+// not count. Kernels before 5.13 do not list contexts: there a process counts once it
+// has a queue pair. A program that only opens a umad device is not listed.
+//
+// With an error the users are those that could be listed. Some drivers cannot describe
+// all of their queue pairs (ib_query_qp).
 func (c *Core) Users(d Device) ([]User, error) {
 	var users []User
 	err := c.in(func() error {
-		qps, err := c.resources(cmdQPGet, attrQPs, d)
-		if err != nil {
-			return err
-		}
+		qps, failed := c.resources(cmdQPGet, attrQPs, d)
 		contexts, err := c.resources(cmdContextGet, attrContexts, d)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
-			return err
+			failed = errors.Join(failed, err)
 		}
 		users, err = usersOf(slices.Concat(qps, contexts), func() ([]nlattr.Attrs, error) { return c.resources(cmdCMIDGet, attrCMIDs, d) })
-		return err
+		return errors.Join(failed, err)
 	})
 	return users, failure.Wrap(err, failure.Kernel, "list the users of RDMA device %s in netns %s", d.Name, c.ns.Path)
 }
 
 // usersOf returns the users to whom these queue pairs and contexts belong. connections
 // reads the connections of the device. It is called if a kernel client has a queue pair.
-func usersOf(resources []nlattr.Attrs, connections func() ([]nlattr.Attrs, error)) ([]User, error) {
-	var users []User
+func usersOf(resources []nlattr.Attrs, connections func() ([]nlattr.Attrs, error)) (users []User, failed error) {
 	connections = sync.OnceValues(connections)
 	for _, r := range resources {
 		kind, isQP := r.Uint(attrResourceType)
@@ -100,25 +102,22 @@ func usersOf(resources []nlattr.Attrs, connections func() ([]nlattr.Attrs, error
 			continue
 		}
 		u := User{Kernel: r.Text(attrKernelName)}
-		switch thread := int(number(r, attrPID)); {
-		case u.Kernel != "":
+		if u.Kernel != "" {
 			ids, err := connections()
 			if err != nil {
-				return nil, err
+				failed = err // the queue pair's own name will do
 			}
 			if u.Kernel = clientOf(r, ids); u.Kernel == "ib_core" || isDriver(u.Kernel) {
 				continue
 			}
-		case thread != 0:
+		} else if thread := int(number(r, attrPID)); thread != 0 {
 			u.PID = processOf(thread)
-		default:
-			continue // the kernel hides the process
 		}
 		if !slices.Contains(users, u) {
 			users = append(users, u)
 		}
 	}
-	return users, nil
+	return users, failed
 }
 
 // clientOf returns the module that uses a kernel's queue pair. If the connection manager
@@ -132,11 +131,15 @@ func clientOf(qp nlattr.Attrs, ids []nlattr.Attrs) string {
 	return qp.Text(attrKernelName)
 }
 
+// drivers are those RDMA drivers that can have queue pairs of their own, and that may not
+// be the driver of a bus, or are built in.
+var drivers = []string{"mlx4_ib", "mlx5_ib", "bnxt_re", "irdma", "hns_roce", "hns_roce_hw_v2", "qedr", "erdma", "mana_ib", "rdma_rxe", "siw"}
+
 // isDriver reports whether the kernel module is a device driver. Drivers such as mlx5_ib
 // have queue pairs of their own.
 func isDriver(module string) bool {
-	drivers, err := os.ReadDir(filepath.Join(modules, filepath.Base(module), "drivers"))
-	return err == nil && len(drivers) > 0
+	entries, err := os.ReadDir(filepath.Join(modules, filepath.Base(module), "drivers"))
+	return err == nil && len(entries) > 0 || slices.Contains(drivers, module)
 }
 
 // resources returns the resources of d that cmd lists, from the nested table of the

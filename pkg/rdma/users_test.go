@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
@@ -28,7 +31,7 @@ func kind(k byte) nlattr.Attr { return nlattr.Attr{Type: attrResourceType, Value
 func TestUsersAreProcessesAndKernelClients(t *testing.T) {
 	defer func(was string) { modules = was }(modules)
 	modules = t.TempDir()
-	for _, dir := range []string{"mlx5_ib/drivers/auxiliary:mlx5_ib.rdma", "nvme_rdma/parameters"} {
+	for _, dir := range []string{"vendor_ib/drivers/auxiliary:vendor_ib.rdma", "nvme_rdma/parameters"} {
 		if err := os.MkdirAll(filepath.Join(modules, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -39,12 +42,13 @@ func TestUsersAreProcessesAndKernelClients(t *testing.T) {
 		resource(kind(qpGSI), kernel("other")), // of the port itself, whoever made it
 		resource(kind(4), kernel("ib_core")),
 		resource(kind(4), kernel("mlx5_ib")), // a driver's own
+		resource(kind(4), kernel("vendor_ib")),
 		resource(kind(2), kernel("nvme_rdma")),
 		resource(kind(2), kernel("nvme_rdma")),
 		resource(word(attrQPNumber, 17), kind(2), kernel("rdma_cm")),
 		resource(kind(2), word(attrPID, me)),
 		resource(word(attrPID, me)), // a context
-		resource(kind(2)),           // of a process that the kernel hides
+		resource(kind(2)),           // the thread that made it has ended
 	}
 	ids := []nlattr.Attrs{
 		resource(kernel("listener")),
@@ -52,9 +56,14 @@ func TestUsersAreProcessesAndKernelClients(t *testing.T) {
 		resource(word(attrQPNumber, 17), kernel("rpcrdma")),
 	}
 	users, err := usersOf(resources, func() ([]nlattr.Attrs, error) { return ids, nil })
-	want := []User{{Kernel: "nvme_rdma"}, {Kernel: "rpcrdma"}, {PID: int(me)}}
+	want := []User{{Kernel: "nvme_rdma"}, {Kernel: "rpcrdma"}, {PID: int(me)}, {}}
 	if err != nil || !reflect.DeepEqual(users, want) {
 		t.Errorf("users %v, %v, want %v", users, err, want)
+	}
+	users, err = usersOf(resources, func() ([]nlattr.Attrs, error) { return nil, unix.EIO })
+	want[1].Kernel = "rdma_cm"
+	if !errors.Is(err, unix.EIO) || !reflect.DeepEqual(users, want) {
+		t.Errorf("without the connections: users %v, %v, want %v", users, err, want)
 	}
 }
 

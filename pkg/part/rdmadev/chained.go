@@ -173,7 +173,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 			continue
 		}
 		if move {
-			if err := guardInUse(in.core, d, tx.IfName, allow); err != nil {
+			if err := guardInUse(ctx, n, in.core, d, tx.IfName, allow); err != nil {
 				return nil, err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
@@ -53,7 +54,7 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 // keepCM sets the RDMA-CM settings that the device had on the host again, and tos.
 func keepCM(n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
 	for _, c := range pod.Restore(device, device.CMSettings(recorded.Settings, tos)) {
-		if tos != nil {
+		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {
 			return failure.WithCure(failure.Wrap(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting), `load rdma_cm, or leave out "roceTos"`)
 		}
 		n.Log.Warn("RDMA-CM setting not kept in the pod", "device", device.Name, "setting", c.Setting, "err", c.Err)
@@ -61,11 +62,15 @@ func keepCM(n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded led
 	return nil
 }
 
-// needsMove returns an error if a type of service is configured for devices that stay
-// on the host: RDMA-CM has one for each port, which all network namespaces share.
+// needsMove returns an error if a type of service is configured for devices that do not
+// move: RDMA-CM has one for each port, which all network namespaces share.
 func needsMove(tos *int, r *ledger.RDMA) error {
-	if tos == nil || r == nil || r.Mode == string(rdma.Exclusive) {
+	if tos == nil || r == nil || slices.ContainsFunc(r.Devices, func(d ledger.RDMADevice) bool { return d.Lent }) {
 		return nil
+	}
+	if r.Mode == string(rdma.Exclusive) {
+		return failure.WithCure(failure.New(failure.NotAvailable, `"roceTos": another plugin has already moved the RDMA device into the pod`),
+			`give "roceTos" to host-device of rail-cni, or leave it out`)
 	}
 	return failure.WithCure(failure.New(failure.NotAvailable, `"roceTos": RDMA is in shared mode, in which the RDMA device and its settings are the host's`),
 		`set it on the host (cma_roce_tos); or `+rdma.AtBoot(rdma.Exclusive)+`; or leave out "roceTos"`)

@@ -3,7 +3,6 @@ package rdmadev
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -39,7 +38,7 @@ type Moving struct {
 }
 
 // Claim records the RDMA devices of tx.Parent.
-func (p Moving) Claim(_ context.Context, tx *attachment.Tx) (err error) {
+func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if tx.Parent == nil {
 		return nil
 	}
@@ -52,9 +51,31 @@ func (p Moving) Claim(_ context.Context, tx *attachment.Tx) (err error) {
 			return failure.WithCure(failure.Wrap(err, failure.NICProtected, "%s must stay on the host", tx.Parent.Name),
 				rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`)
 		}
+		if err := p.guardInUse(ctx, tx, r.Devices); err != nil {
+			return err
+		}
 	}
 	tx.Record.RDMA = r
 	return needsMove(p.TOS, r)
+}
+
+// guardInUse returns an error if the host uses one of the devices.
+func (p Moving) guardInUse(ctx context.Context, tx *attachment.Tx, devices []ledger.RDMADevice) error {
+	core, err := rdma.Open(loan.Host(tx.Node).Netns)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	for _, r := range devices {
+		d, err := findDevice(core, r)
+		if err == nil && d != nil {
+			err = guardInUse(ctx, tx.Node, core, *d, tx.Parent.Name, p.Allow)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Apply moves the RDMA devices into the pod.
@@ -82,7 +103,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
 	}
-	r, err := find(tx.Node, tx.Parent, p.Conf, []string{netconf.AllowSharedRDMA, netconf.AllowInUse}) // nothing moves
+	r, err := find(tx.Node, tx.Parent, p.Conf, []string{netconf.AllowSharedRDMA})
 	if err != nil || r == nil {
 		return err
 	}
@@ -215,33 +236,11 @@ func ofNIC(core *rdma.Core, l *link.Link, mode rdma.Mode, allow []string) ([]led
 				return nil, err
 			}
 		}
-		if mode == rdma.Exclusive {
-			if err := guardInUse(core, d, l.Name, allow); err != nil {
-				return nil, err
-			}
-		}
 		r := recordOf(core, d, mode == rdma.Exclusive)
 		r.Port = mine
 		found = append(found, r)
 	}
 	return found, nil
-}
-
-// guardInUse returns an error if the host uses the device d, which is to move with the
-// NIC, unless allow overrides that guardrail.
-func guardInUse(host *rdma.Core, d rdma.Device, nicName string, allow []string) error {
-	if slices.Contains(allow, netconf.AllowInUse) {
-		return nil
-	}
-	users, err := host.Users(d)
-	if err != nil {
-		return err
-	}
-	names := make([]string, len(users))
-	for i, u := range users {
-		names[i] = u.String()
-	}
-	return nic.GuardInUse(d.Name, nicName, names, allow)
 }
 
 // recordOf returns the record of an RDMA device, with its settings if it is lent.

@@ -1,0 +1,47 @@
+package rdmadev
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// A program that only looks at the devices (ibv_devinfo, a health check) opens all of
+// them for a moment.
+const (
+	useWait  = time.Second
+	usePause = 50 * time.Millisecond
+)
+
+// guardInUse returns an error if the host uses the device d for longer than a moment. d
+// is to move with the NIC. There is none if allow overrides that guardrail.
+func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, allow []string) error {
+	if slices.Contains(allow, netconf.AllowInUse) {
+		return nil
+	}
+	var users []rdma.User
+	var failed error
+	waiting, cancel := context.WithTimeout(ctx, useWait)
+	defer cancel()
+	err := wait.Until(waiting, usePause, func() (done bool, err error) {
+		users, failed = host.Users(d)
+		return len(users) == 0, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	if failed != nil {
+		n.Log.Warn("users of the RDMA device not all known", "device", d.Name, "err", failed)
+	}
+	names := make([]string, len(users))
+	for i, u := range users {
+		names[i] = u.String()
+	}
+	return nic.GuardInUse(d.Name, nicName, names, allow)
+}
