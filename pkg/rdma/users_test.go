@@ -39,7 +39,7 @@ func TestUsersAreProcessesAndKernelClients(t *testing.T) {
 	me := uint32(os.Getpid())
 	resources := []nlattr.Attrs{
 		resource(kind(qpSMI), kernel("ib_core")),
-		resource(kind(qpGSI), kernel("other")), // of the port itself, whoever made it
+		resource(kind(qpGSI), kernel("other")), // of the port itself
 		resource(kind(4), kernel("ib_core")),
 		resource(kind(4), kernel("mlx5_ib")), // a driver's own
 		resource(kind(4), kernel("vendor_ib")),
