@@ -125,6 +125,16 @@ type Call struct {
 // its output. If the plugin fails the error is the one that it printed.
 func (n *Netns) Run(c Call) (stdout []byte, err error) {
 	n.t.Helper()
+	stdout, said, err := n.RunSaying(c)
+	if said != "" {
+		n.t.Logf("%s %s wrote: %s", c.Plugin, c.Verb, said)
+	}
+	return stdout, err
+}
+
+// RunSaying is Run, and also returns what the plugin wrote to stderr.
+func (n *Netns) RunSaying(c Call) (stdout []byte, said string, err error) {
+	n.t.Helper()
 	if c.Path == "" {
 		c.Path = Bin(n.t) + ":" + Peers(n.t)
 	}
@@ -139,17 +149,14 @@ func (n *Netns) Run(c Call) (stdout []byte, err error) {
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	runErr := cmd.Run()
-	if errOut.Len() > 0 {
-		n.t.Logf("%s %s wrote: %s", c.Plugin, c.Verb, errOut.Bytes())
-	}
 	if runErr == nil {
-		return out.Bytes(), nil
+		return out.Bytes(), errOut.String(), nil
 	}
-	said := &types.Error{}
-	if json.Unmarshal(out.Bytes(), said) == nil && said.Code != 0 {
-		return out.Bytes(), said
+	printed := &types.Error{}
+	if json.Unmarshal(out.Bytes(), printed) == nil && printed.Code != 0 {
+		return out.Bytes(), errOut.String(), printed
 	}
-	return out.Bytes(), errors.Join(runErr, fmt.Errorf("%s%s", out.Bytes(), errOut.Bytes()))
+	return out.Bytes(), errOut.String(), errors.Join(runErr, fmt.Errorf("%s%s", out.Bytes(), errOut.Bytes()))
 }
 
 // MustRun is Run for a call that must succeed.

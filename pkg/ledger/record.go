@@ -53,6 +53,8 @@ type Record struct {
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
+	// Link is nil in a record of an earlier version, and of a NIC without a netdev.
+	Link *Link `json:"link,omitempty"`
 	// DeviceInfo is the device information file of ADD, to be removed.
 	DeviceInfo string `json:"deviceInfo,omitempty"`
 	IPAM       *IPAM  `json:"ipam,omitempty"`
@@ -76,6 +78,20 @@ func (p *Pod) String() string {
 type Netns struct {
 	link.NetnsID
 	Path string `json:"path"`
+}
+
+// Link is the link of the interface when ADD ended.
+type Link struct {
+	Up       bool  `json:"up"`       // it had a carrier, and its RDMA ports were active
+	WaitedMS int64 `json:"waitedMS"` // how long ADD waited for that
+}
+
+// Waited returns how long ADD waited for the link.
+func (l *Link) Waited() time.Duration {
+	if l == nil {
+		return 0
+	}
+	return time.Duration(l.WaitedMS) * time.Millisecond
 }
 
 // Loan is a NIC of the host that the attachment holds.

@@ -6,6 +6,7 @@ import "errors"
 type HostDevice struct {
 	Common
 	RDMA
+	Link
 	// Device is the name or an altname of the NIC's netdev.
 	Device string `json:"device"`
 	// HWAddr is the MAC address of the netdev.
@@ -37,11 +38,14 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete()); err != nil {
+	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete(), c.Link.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
+
+// LinkWait returns how an ADD waits for the link.
+func (c *HostDevice) LinkWait() LinkWait { return c.wait(c.RDMA.RDMA) }
 
 // IDs returns the device IDs of the configuration, the runtime's first. They
 // may be PCI addresses, auxiliary device names, or a device plugin's own

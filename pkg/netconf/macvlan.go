@@ -11,6 +11,7 @@ import (
 type Macvlan struct {
 	Common
 	RDMA
+	Link
 	// Master is the NIC of the macvlan; empty means the interface of the
 	// default route.
 	Master string `json:"master"`
@@ -46,10 +47,19 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.MAC = c.RuntimeConfig.MAC
 	}
 	_, err := c.HardwareAddr()
-	if err := errors.Join(err, checkMTU(c.MTU), c.RDMA.complete()); err != nil {
+	if err := errors.Join(err, checkMTU(c.MTU), c.RDMA.complete(), c.Link.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// LinkWait returns how an ADD waits for the link. On a master in the pod no RDMA can
+// be required.
+func (c *Macvlan) LinkWait() LinkWait {
+	if c.LinkInContainer {
+		return c.wait(RDMAOff)
+	}
+	return c.wait(c.RDMA.RDMA)
 }
 
 // HardwareAddr returns the requested MAC of the child, or nil.

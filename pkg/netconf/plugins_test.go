@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -477,4 +478,38 @@ func FuzzLenient(f *testing.F) {
 			t.Errorf("leniently\n%+v, strictly\n%+v", lenient, strict.Common)
 		}
 	})
+}
+
+func TestLinkTimeout(t *testing.T) {
+	const second = time.Second
+	for _, c := range []struct {
+		keys string
+		want LinkWait
+	}{
+		{``, LinkWait{}},
+		{`,"rdma":"off"`, LinkWait{}},
+		{`,"linkTimeout":"5s"`, LinkWait{5 * second, false}},
+		{`,"rdma":"required"`, LinkWait{20 * second, true}},
+		{`,"rdma":"required","linkTimeout":"1m"`, LinkWait{60 * second, true}},
+		{`,"rdma":"required","linkTimeout":"0"`, LinkWait{}},
+	} {
+		device, err := ParseHostDevice([]byte(`{"name":"n","type":"host-device","device":"ens1"` + c.keys + `}`))
+		if err != nil || device.LinkWait() != c.want {
+			t.Errorf("host-device %s: %+v, %v", c.keys, device.LinkWait(), err)
+		}
+		macvlan, err := ParseMacvlan([]byte(`{"name":"n","type":"macvlan"`+c.keys+`}`), Args{})
+		if err != nil || macvlan.LinkWait() != c.want {
+			t.Errorf("macvlan %s: %+v, %v", c.keys, macvlan.LinkWait(), err)
+		}
+		inPod, err := ParseMacvlan([]byte(`{"name":"n","type":"macvlan","linkInContainer":true`+c.keys+`}`), Args{})
+		if err != nil || inPod.LinkWait().Required {
+			t.Errorf("macvlan in a pod %s: %+v, %v", c.keys, inPod.LinkWait(), err)
+		}
+	}
+	for value, why := range map[string]string{`"soon"`: "soon", `"-1s"`: "it is negative", `20`: `"linkTimeout" cannot be a number`} {
+		_, err := ParseHostDevice([]byte(`{"name":"n","type":"host-device","linkTimeout":` + value + `}`))
+		if err == nil || !strings.Contains(err.Error(), "linkTimeout") || !strings.Contains(err.Error(), why) {
+			t.Errorf("linkTimeout %s: %v", value, err)
+		}
+	}
 }

@@ -51,12 +51,5 @@ func (r *RDMA) complete() error {
 	default:
 		return failure.WithCure(failure.New(failure.InvalidConfig, `"rdma": %q is not a known value`, r.RDMA), `use "auto", "required" or "off"`)
 	}
-	if r.GIDTimeout == "" {
-		return nil
-	}
-	d, err := time.ParseDuration(r.GIDTimeout)
-	if err == nil && d < 0 {
-		err = failure.New(failure.InvalidConfig, "it is negative")
-	}
-	return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, `"gidTimeout": %q`, r.GIDTimeout), `write it as "500ms" or "2s"`)
+	return checkDuration("gidTimeout", r.GIDTimeout)
 }

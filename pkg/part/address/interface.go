@@ -16,6 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
 )
 
 // dadWait bounds the wait for duplicate address detection.
@@ -24,14 +26,17 @@ const dadWait = 5 * time.Second
 // Interface is the part that configures the link in the pod, in the order that
 // is right from the first packet on: settings and addresses, then up, then
 // routes. Releasing the link releases all of it.
-type Interface struct{ attachment.Base }
+type Interface struct {
+	attachment.Base
+	Wait netconf.LinkWait // for the carrier
+}
 
 // Name implements [attachment.Part].
 func (Interface) Name() string { return "interface" }
 
 // Apply configures tx.Link, and notes it in the record. A NIC that a userspace
 // driver holds has none.
-func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
+func (p Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Link == nil {
 		return nil
 	}
@@ -43,6 +48,7 @@ func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 		{"sysctl", setSysctls},
 		{"address", addAddresses},
 		{"up", setUp},
+		{"link", p.awaitCarrier},
 		{"route", addRoutes},
 		{"dad", awaitDAD},
 	} {
@@ -54,8 +60,9 @@ func (Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// setSysctls comes before up, when arp_notify and ndisc_notify tell the neighbors
-// about the new holder of the address.
+// setSysctls comes before up, when arp_notify tells the neighbors about the new holder
+// of the address. With ndisc_notify the kernel tells them when it has checked an IPv6
+// address.
 func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
 	settings := map[string]string{"ipv4/conf/arp_notify": "1", "ipv6/conf/ndisc_notify": "1"}
 	if tx.Layer3.HasIPv6() {
@@ -80,6 +87,26 @@ func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 
 func setUp(_ context.Context, tx *attachment.Tx, index int) error {
 	return failure.WithCure(failure.Wrap(tx.Pod.SetUp(index), failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
+}
+
+// awaitCarrier waits for the carrier, and then announces the addresses: what the kernel
+// announced without a carrier is lost. It precedes the wait for duplicate address
+// detection, which begins with the carrier.
+func (p Interface) awaitCarrier(ctx context.Context, tx *attachment.Tx, index int) error {
+	var l *link.Link
+	err := linkwait.For(ctx, tx, p.Wait, func() (lacks string, err error) {
+		if l, err = tx.Pod.ByIndex(index); err == nil && !l.HasCarrier() {
+			lacks = fmt.Sprintf("interface %s (%s) has no carrier", tx.IfName, tx.Record.NICName())
+		}
+		return lacks, err
+	})
+	if err != nil || !tx.Record.Link.Up {
+		return err
+	}
+	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {
+		tx.Node.Log.Warn("neighbors not told of the new holder of the addresses", "err", err)
+	}
+	return nil
 }
 
 func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {

@@ -26,11 +26,11 @@ import (
 var steps = map[string][]string{
 	"host-device": {
 		"name", "claim", "record", "confirm", "ipam", "rdma", "mtu", "netdev", "addresses",
-		"sysctl", "address", "up", "route", "dad", "interface", "gids", "devinfo", "close",
+		"sysctl", "address", "up", "link", "route", "dad", "interface", "ports", "gids", "devinfo", "close",
 	},
 	"macvlan": {
 		"name", "claim", "record", "confirm", "ipam", "mtu", "macvlan", "addresses", "rdma",
-		"sysctl", "address", "up", "route", "dad", "interface", "gids", "devinfo", "close",
+		"sysctl", "address", "up", "link", "route", "dad", "interface", "ports", "gids", "devinfo", "close",
 	},
 }
 

@@ -17,10 +17,11 @@ import (
 func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, device := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}, &netdev.Part{Conf: c}
-	link, gids, info := address.Interface{}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
+	link, ports := address.Interface{Wait: c.LinkWait()}, rdmadev.Ports{Wait: c.LinkWait()}
+	gids, info := rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
 		Claim: []attachment.Part{device, rdma, ask, link, info},
-		Apply: []attachment.Part{ask, rdma, device, await, link, gids, info},
+		Apply: []attachment.Part{ask, rdma, device, await, link, ports, gids, info},
 	}
 }
 
@@ -28,10 +29,11 @@ func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, child := rdmadev.Shared{Conf: c.RDMA, InPod: c.LinkInContainer}, macvlan.Part{Conf: c}
-	link, gids, info := address.Interface{}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
+	link, ports := address.Interface{Wait: c.LinkWait()}, rdmadev.Ports{Wait: c.LinkWait()}
+	gids, info := rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
 		Claim: []attachment.Part{child, rdma, ask, link, info},
-		Apply: []attachment.Part{ask, child, await, rdma, link, gids, info},
+		Apply: []attachment.Part{ask, child, await, rdma, link, ports, gids, info},
 	}
 }
 

@@ -1,0 +1,241 @@
+package all_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/address"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
+)
+
+// unplug takes the far end of the NIC's cable down, and thereby the NIC's carrier.
+func (b *bench) unplug() {
+	b.t.Helper()
+	b.wire.IP("link", "set", nicName+"-sw", "down")
+	for !strings.Contains(b.node.IP("link", "show", nicName), "state DOWN") { // linkwatch
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (b *bench) plug() {
+	b.t.Helper()
+	b.wire.IP("link", "set", nicName+"-sw", "up")
+}
+
+// plugLater lets the carrier come some time after the interface was set up in the pod.
+func (b *bench) plugLater(after time.Duration) {
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := b.upInPod(); err != nil {
+			b.t.Error(err)
+		}
+		time.Sleep(after)
+		b.plug()
+	})
+	b.t.Cleanup(done.Wait)
+}
+
+// upInPod waits until ADD has set net1 up.
+func (b *bench) upInPod() error {
+	pod, err := link.OpenNetns("/run/netns/" + b.pod.Name)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if l, err := pod.ByName("net1"); err == nil && l.IsUp() {
+			return nil
+		}
+	}
+	return errors.New("ADD does not set net1 up")
+}
+
+// onTheWire waits until an announcement is heard.
+func onTheWire(t *testing.T, heard func() []string, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !slices.Contains(heard(), want); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never heard that %s, only %q", want, heard())
+		}
+	}
+}
+
+var bothFamilies = map[string]any{"type": "whereabouts", "range": "172.31.1.0/24", "ipRanges": []any{map[string]any{"range": "fd31::/64"}}}
+
+// The kernel announces IPv4 addresses when the interface is set up, which is too early
+// for a NIC whose link trains for seconds.
+func TestHolderIsAnnouncedAlthoughTheCarrierComesLate(t *testing.T) {
+	t.Parallel()
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			config := b.config
+			if plugin == "macvlan" {
+				config = b.macvlanConfig
+			}
+			heard := b.wire.Announced(nicName + "-sw")
+			b.unplug()
+			b.plugLater(300 * time.Millisecond)
+			conf := config(map[string]any{"linkTimeout": "1m", "ipam": bothFamilies})
+			b.node.MustRun(b.call("ADD", conf))
+			r := b.records()[0]
+			if r.Link == nil || !r.Link.Up || r.Link.WaitedMS < 250 || r.Link.WaitedMS > 30000 {
+				t.Errorf("the record says of the link: %+v", r.Link)
+			}
+			for _, ip := range []string{"172.31.1.1", "fd31::1"} {
+				onTheWire(t, heard, ip+" is at "+r.MAC)
+			}
+			b.node.MustRun(b.call("DEL", conf))
+		})
+	}
+}
+
+func TestHolderIsAnnouncedWithoutAWait(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	heard := b.wire.Announced(nicName + "-sw")
+	conf := b.config(map[string]any{"ipam": bothFamilies})
+	b.node.MustRun(b.call("ADD", conf))
+	r := b.records()[0]
+	if r.Link == nil || !r.Link.Up || r.Link.WaitedMS != 0 {
+		t.Errorf("the record says of the link: %+v", r.Link)
+	}
+	for _, ip := range []string{"172.31.1.1", "fd31::1"} {
+		onTheWire(t, heard, ip+" is at "+r.MAC)
+	}
+}
+
+// add runs ADD of host-device in this process, with this wait for the carrier.
+func (b *bench) add(key ledger.Key, pod *testnet.Netns, config string, wait netconf.LinkWait) (time.Duration, error) {
+	b.t.Helper()
+	conf, err := netconf.ParseHostDevice([]byte(config))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	p := all.HostDevicePlan(conf)
+	for i, part := range p.Apply {
+		if _, ok := part.(address.Interface); ok {
+			p.Apply[i] = address.Interface{Wait: wait}
+		}
+	}
+	n := b.open()
+	began := time.Now()
+	_, err = n.Add(context.Background(), &attachment.Call{
+		Key: key, Netns: "/run/netns/" + pod.Name, Path: testnet.Bin(b.t), Conf: &conf.Common,
+	}, p)
+	return time.Since(began), err
+}
+
+func TestAddWithoutTheRequiredLinkFails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.furnish()
+	b.unplug()
+	before := b.node.State()
+	took, err := b.add(ledger.Key{ContainerID: "c1", IfName: "net1"}, b.pod, b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24")}),
+		netconf.LinkWait{Timeout: 300 * time.Millisecond, Required: true})
+	fails(t, err, cnierr.TryAgain, `"rdma" is required`, "interface net1 ("+nicName+") has no carrier", "after it was set up", "cable", `"linkTimeout"`)
+	if took < 300*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	b.untouched(before)
+}
+
+func TestAddWithoutALinkThatIsNotRequiredWarns(t *testing.T) {
+	t.Parallel()
+	for timeout, least := range map[string]time.Duration{"0s": 0, "300ms": 300 * time.Millisecond} {
+		b := newBench(t)
+		b.unplug()
+		conf := b.config(map[string]any{"linkTimeout": timeout})
+		c := b.call("ADD", conf)
+		_, said, err := b.node.RunSaying(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"pod starts while its link is down", "has no carrier", "linkTimeout"} {
+			if !strings.Contains(said, text) {
+				t.Errorf("linkTimeout %s: ADD does not say %q: %s", timeout, text, said)
+			}
+		}
+		r := b.records()[0]
+		if r.Link == nil || r.Link.Up || r.Link.Waited() < least || r.Link.Waited() > least+30*time.Second {
+			t.Errorf("linkTimeout %s: the record says of the link: %+v", timeout, r.Link)
+		}
+		b.node.MustRun(b.call("DEL", conf))
+	}
+}
+
+// A runtime gives all interfaces of a pod one time together.
+func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.unplug()
+	n := b.open()
+	earlier := &ledger.Record{
+		Key: ledger.Key{ContainerID: "c1", IfName: "net0"}, Plugin: "macvlan", Phase: ledger.Lent, Created: time.Now().UTC(),
+		Child: &ledger.Child{Master: "ens99"}, Link: &ledger.Link{Up: true, WaitedMS: (linkwait.OfPod - 400*time.Millisecond).Milliseconds()},
+		Netns: ledger.Netns{NetnsID: b.pod.ID, Path: "/run/netns/" + b.pod.Name}, HostNetns: n.HostNetns(),
+	}
+	if err := n.Ledger.Put(earlier); err != nil {
+		t.Fatal(err)
+	}
+	wait := netconf.LinkWait{Timeout: time.Hour, Required: true}
+	key := ledger.Key{ContainerID: "c1", IfName: "net1"}
+	took, err := b.add(key, b.pod, b.config(nil), wait)
+	fails(t, err, cnierr.TryAgain, "has no carrier", "all NICs of a pod together wait at most 2m0s")
+	if took < 400*time.Millisecond || took > time.Minute {
+		t.Errorf("it took %v", took)
+	}
+	// Another pod has its own time.
+	other := testnet.NewNetns(t, "pod")
+	wait.Timeout = 800 * time.Millisecond
+	took, err = b.add(ledger.Key{ContainerID: "c2", IfName: "net1"}, other, b.config(nil), wait)
+	fails(t, err, cnierr.TryAgain, "has no carrier")
+	if took < 800*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// The root of a pod can take its interface down while ADD waits for the carrier.
+func TestAWaitForALinkDelaysNoOtherPod(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.unplug()
+	b.node.NIC("ens2np0", b.wire)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := b.node.Run(b.call("ADD", b.config(map[string]any{"linkTimeout": "1m"})))
+		waits <- err
+	}()
+	if err := b.upInPod(); err != nil {
+		t.Fatal(err)
+	}
+	other := testnet.NewNetns(t, "pod")
+	call := b.call("ADD", b.config(map[string]any{"device": "ens2np0", "linkTimeout": "1m"}))
+	call.ContainerID, call.Netns = "c2", "/run/netns/"+other.Name
+	b.node.MustRun(call)
+	call.Verb = "DEL"
+	b.node.MustRun(call)
+	select {
+	case err := <-waits:
+		t.Fatalf("the first ADD has ended: %v", err)
+	default:
+	}
+	b.plug()
+	if err := <-waits; err != nil {
+		t.Error(err)
+	}
+}

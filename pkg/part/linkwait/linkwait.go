@@ -1,0 +1,92 @@
+package linkwait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// OfPod bounds the waits of all attachments of a pod together: half of the time that
+// a runtime gives a sandbox.
+const OfPod = 2 * time.Minute
+
+// poll is the longest pause between two reads of the state of a link.
+const poll = 20 * time.Millisecond
+
+// For waits until missing returns "" instead of what the link lacks, and notes the
+// outcome in the record. If that takes too long it fails, or only warns if the link is
+// not required. Calls for the same ADD share conf.Timeout.
+func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing func() (string, error)) error {
+	if tx.Record.Link == nil {
+		tx.Record.Link = &ledger.Link{}
+	}
+	noted := tx.Record.Link
+	lacks, err := missing()
+	noted.Up = err == nil && lacks == ""
+	if err != nil || noted.Up {
+		return err
+	}
+	bound, byPod := boundOf(tx, conf)
+	if bound > 0 {
+		lacks, err = during(ctx, bound, noted, missing)
+	}
+	if err != nil || noted.Up {
+		return err
+	}
+	down := errors.New(lacks)
+	if noted.WaitedMS > 0 {
+		down = fmt.Errorf("%s, %s after it was set up", lacks, noted.Waited())
+	}
+	if byPod {
+		down = fmt.Errorf("%w (all NICs of a pod together wait at most %s)", down, OfPod)
+	}
+	if conf.Required {
+		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`),
+			`see its cable and its switch's port, or raise "linkTimeout"`)
+	}
+	tx.Node.Log.Warn("pod starts while its link is down", "err", down,
+		"cure", `see its cable and its switch's port; "linkTimeout" makes ADD wait for the link`)
+	return nil
+}
+
+// boundOf returns how long this call may wait. byPod reports whether other attachments
+// of the pod have left it less than conf.Timeout.
+func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, byPod bool) {
+	bound = conf.Timeout - tx.Record.Link.Waited()
+	if bound <= 0 {
+		return 0, false
+	}
+	left := OfPod
+	for _, r := range tx.Node.OthersIn(tx.Pod, tx.Record) {
+		left -= r.Link.Waited()
+	}
+	if left -= tx.Record.Link.Waited(); left < bound {
+		return max(left, 0), true
+	}
+	return bound, false
+}
+
+// during waits for at most bound, and notes the outcome.
+func during(ctx context.Context, bound time.Duration, noted *ledger.Link, missing func() (string, error)) (lacks string, err error) {
+	began := time.Now()
+	waiting, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	err = wait.Until(waiting, poll, func() (bool, error) {
+		var err error
+		lacks, err = missing()
+		return lacks == "", err
+	})
+	noted.WaitedMS += time.Since(began).Milliseconds()
+	noted.Up = err == nil
+	if wait.Ended(waiting, err) && errors.Is(waiting.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+		return lacks, nil
+	}
+	return lacks, err
+}
