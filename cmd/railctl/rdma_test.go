@@ -47,7 +47,7 @@ func TestShowOfADeviceThatCannotBeReadSaysWhy(t *testing.T) {
 	l := newLab(t)
 	l.lend()
 	l.share("web-1", "c1")
-	equal(t, "without RDMA the columns", header(l.must("show", "--wide")), "POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES AGE PHASE STATE")
+	equal(t, "without RDMA the columns", header(l.must("show", "--wide")), "POD IFNAME PLUGIN NETWORK NIC PCI MTU LINK ADDRESSES AGE PHASE STATE")
 
 	l.record("c-web-0", `{"mode": "exclusive", "devices": [{"name": "mlx5_1", "nodeGUID": "5054:00ff:fe00:0001", "parentDev": "0000:0c:00.0",
 		"port": 1, "uverbs": "uverbs1", "lent": true}], "gids": [{"device": "mlx5_1", "port": 1, "index": 3, "value": "0000:0000:0000:0000:0000:ffff:ac1f:0102", "address": "172.31.1.2"}]}`)
@@ -56,9 +56,9 @@ func TestShowOfADeviceThatCannotBeReadSaysWhy(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	equal(t, "stderr", errOut, "railctl: pod default/web-0 (container c-web-0, interface net1): RDMA device mlx5_1: "+noRDMA+"\n")
-	equal(t, "show", squeezed(out), `POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES RDMA PORT STATE GID AGE PHASE STATE
-default/web-0 net1 host-device roce-net1 ens12np0 - 9000 172.31.1.2/24 mlx5_1/1 ? 3 AGE lent alive
-default/web-1 net1 macvlan rdma-net ens2f0 - 4000 - - - - AGE lent alive`)
+	equal(t, "show", squeezed(out), `POD IFNAME PLUGIN NETWORK NIC PCI MTU LINK ADDRESSES RDMA PORT STATE GID AGE PHASE STATE
+default/web-0 net1 host-device roce-net1 ens12np0 - 9000 up 172.31.1.2/24 mlx5_1/1 ? 3 AGE lent alive
+default/web-1 net1 macvlan rdma-net ens2f0 - 4000 up - - - - AGE lent alive`)
 	out, _, _ = l.railctl("show", "-w")
 	contains(t, "show -w", squeezed(out), "RDMA PORT STATE GID GID VALUE UVERBS MODE AGE",
 		"mlx5_1/1 ? 3 0000:0000:0000:0000:0000:ffff:ac1f:0102 uverbs1 exclusive AGE")

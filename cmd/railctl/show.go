@@ -28,9 +28,10 @@ but the IPAM plugin could not free the addresses yet). STATE is whether the pod'
 network namespace still exists. If it is gone, the next ADD or "railctl gc" ends
 the attachment.
 
-RDMA is the device and port of an attachment that has RDMA. PORT STATE is read
-from the kernel now. GID is the index (of RoCE v2) of the interface's address in
-the port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With --wide the
+LINK is "up" if the interface in the pod is up and has a carrier. RDMA is the
+device and port of an attachment that has RDMA. LINK and PORT STATE are read from
+the kernel now. GID is the index (of RoCE v2) of the interface's address in the
+port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With --wide the
 table also has the char device, the GIDs' values, and the RDMA mode. A value that
 cannot be read is "?"; stderr has the reason.
 
@@ -128,7 +129,7 @@ func (s *shown) print(cmd *cobra.Command, list []inventory.Attachment) error {
 }
 
 func (s *shown) header(hasRDMA bool) []string {
-	header := []string{"POD", "IFNAME", "PLUGIN", "NETWORK", "NIC", "PCI", "MTU", "ADDRESSES"}
+	header := []string{"POD", "IFNAME", "PLUGIN", "NETWORK", "NIC", "PCI", "MTU", "LINK", "ADDRESSES"}
 	if hasRDMA {
 		header = append(header, "RDMA", "PORT STATE", "GID")
 	}
@@ -147,7 +148,7 @@ func (s *shown) row(a *inventory.Attachment, hasRDMA bool) []string {
 	if a.MTU != 0 {
 		mtu = strconv.Itoa(a.MTU)
 	}
-	row := []string{who(a), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu, strings.Join(a.Addresses, ",")}
+	row := []string{who(a), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu, a.Link, strings.Join(a.Addresses, ",")}
 	if hasRDMA {
 		row = append(row, rdmaCells(a.RDMA, s.wide)...)
 	}

@@ -34,9 +34,9 @@ func TestShowTable(t *testing.T) {
 	l := newLab(t)
 	l.lend()
 	l.share("", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
-	equal(t, "railctl show", squeezed(l.must("show")), `POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES AGE PHASE STATE
-default/web-0 net1 host-device roce-net1 ens12np0 - 9000 172.31.1.2/24 AGE lent alive
-0123456789ab… net1 macvlan rdma-net ens2f0 - 4000 - AGE lent alive`)
+	equal(t, "railctl show", squeezed(l.must("show")), `POD IFNAME PLUGIN NETWORK NIC PCI MTU LINK ADDRESSES AGE PHASE STATE
+default/web-0 net1 host-device roce-net1 ens12np0 - 9000 up 172.31.1.2/24 AGE lent alive
+0123456789ab… net1 macvlan rdma-net ens2f0 - 4000 up - AGE lent alive`)
 }
 
 func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
@@ -53,7 +53,7 @@ func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
 	}
 	want := inventory.Attachment{
 		Pod: "default/web-0", ContainerID: "c-web-0", IfName: "net1", Plugin: "host-device", Network: "roce-net1",
-		NIC: "ens12np0", MAC: a.MAC, MTU: 9000, Addresses: []string{"172.31.1.2/24"}, Created: a.Created,
+		NIC: "ens12np0", MAC: a.MAC, MTU: 9000, Link: inventory.LinkUp, Addresses: []string{"172.31.1.2/24"}, Created: a.Created,
 		Phase: "lent", State: inventory.Alive, PodNetns: pod.Path, HostNetns: l.node.ID.String(),
 	}
 	if !reflect.DeepEqual(a, want) {
@@ -174,8 +174,8 @@ func TestShowOfANICUnderAUserspaceDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "railctl show", squeezed(l.must("show")), `POD IFNAME PLUGIN NETWORK NIC PCI MTU ADDRESSES AGE PHASE STATE
-default/web-1 net1 macvlan rdma-net 0000:3b:00.0 0000:3b:00.0 - - AGE lent alive`)
+	equal(t, "railctl show", squeezed(l.must("show")), `POD IFNAME PLUGIN NETWORK NIC PCI MTU LINK ADDRESSES AGE PHASE STATE
+default/web-1 net1 macvlan rdma-net 0000:3b:00.0 0000:3b:00.0 - - - AGE lent alive`)
 	have := listed[inventory.Attachment](t, l.must("show", "-o", "json"))
 	if !slices.ContainsFunc(have, func(a inventory.Attachment) bool { return a.Driver == "vfio-pci" }) {
 		t.Errorf("no driver in %+v", have)

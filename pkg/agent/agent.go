@@ -140,6 +140,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	for _, k := range a.keepers {
 		all.Go(func() { k.run(ctx) })
+		all.Go(func() { newAnnouncer(k).run(ctx) })
 	}
 	all.Go(func() { a.binaries.run(ctx) })
 	all.Go(func() { a.replay(ctx) })

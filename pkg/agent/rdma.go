@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,7 @@ type port struct {
 	parent string         // the interface's name on the host
 	pod    ledger.Pod     // empty on the host
 	lent   *ledger.Record // nil on the host
+	active bool
 }
 
 // collectRDMA adds the counters of all ports of the node's RDMA devices, in any
@@ -179,6 +181,7 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 		}
 	}
 	for _, p := range seen {
+		c.tellState(p)
 		counters, err := core.Counters(p.device, p.number)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without counters
 			errs = append(errs, err)
@@ -198,7 +201,7 @@ const hostPath = "/proc/thread-self/ns/net"
 
 // describe returns a port with the labels of its counters.
 func (c *rdmaCollector) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
-	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r}
+	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r, active: p.State == rdma.PortActive}
 	if r == nil {
 		return told
 	}
@@ -230,6 +233,21 @@ func (c *rdmaCollector) driver(ns *link.Netns, p port) {
 	if d.Mbps > 0 {
 		c.tell("vport_speed_mbps", float64(d.Mbps), p)
 	}
+}
+
+// tellState exports whether the port of a lent NIC is active.
+func (c *rdmaCollector) tellState(p port) {
+	if p.lent == nil || p.lent.Loan == nil {
+		return
+	}
+	value := 0.0
+	if p.active {
+		value = 1
+	}
+	c.e.add("rail_cni_port_active", gauge, "Whether the RDMA port of a lent NIC is active.", value, labels{
+		"nic", p.parent, "ifname", p.netdev, "rdma_device", p.device.Name, "port", strconv.FormatUint(uint64(p.number), 10),
+		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
+	})
 }
 
 func (c *rdmaCollector) tell(name string, value float64, p port, more ...string) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
 // Attachment is an attachment as users see it. Its JSON is that of "railctl
@@ -20,6 +21,7 @@ type Attachment struct {
 	Driver      string       `json:"driver,omitempty"` // the userspace driver that holds the NIC
 	MAC         string       `json:"mac,omitempty"`
 	MTU         int          `json:"mtu,omitempty"`
+	Link        string       `json:"link,omitempty"` // of the interface now: up or down; empty if that cannot be read
 	Addresses   []string     `json:"addresses"`
 	RDMA        *RDMA        `json:"rdma,omitempty"`
 	Created     time.Time    `json:"created"`
@@ -34,6 +36,24 @@ const (
 	Alive = "alive"
 	Gone  = "gone"
 )
+
+// The states of a link.
+const (
+	LinkUp   = "up"   // it has a carrier
+	LinkDown = "down" // it has none, or is set down
+)
+
+// linkOf returns the present state of the interface, "" if the attachment has none, or
+// if it is not in the pod netns.
+func linkOf(r *ledger.Record) string {
+	switch up, known := loan.LinkUp(r); {
+	case !known:
+		return ""
+	case up:
+		return LinkUp
+	}
+	return LinkDown
+}
 
 // ofThisHost reports whether the attachment belongs to this host netns. The netns of an
 // earlier boot cannot be known, so an attachment of that time counts as this host's.

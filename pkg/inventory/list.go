@@ -50,8 +50,11 @@ func (list *List) collect(records *ledger.Ledger, host *link.Netns, all bool) {
 			continue
 		}
 		a := describe(r, stateOf(records, r))
-		if a.RDMA != nil && a.State == Alive && r.Phase != ledger.Freeing {
-			errs = append(errs, now.fill(a.RDMA, r)...)
+		if a.State == Alive && r.Phase != ledger.Freeing {
+			a.Link = linkOf(r)
+			if a.RDMA != nil {
+				errs = append(errs, now.fill(a.RDMA, r)...)
+			}
 		}
 		list.Attachments = append(list.Attachments, a)
 	}

@@ -7,6 +7,7 @@
 #include <linux/list.h>
 #include <linux/netdevice.h>
 #include <linux/pci.h>
+#include <linux/workqueue.h>
 
 #define FK_MAX_VF 64
 
@@ -56,6 +57,7 @@ struct fk_nic {
 	struct fk_vf vf[FK_MAX_VF];
 	int num_vf;
 	struct fk_settings settings;
+	struct delayed_work link_up;	/* the end of the link's training */
 	struct list_head list;	/* of all NICs, for the switch */
 };
 

@@ -42,22 +42,43 @@ static uint vf_config_ms;
 module_param(vf_config_ms, uint, 0644);
 MODULE_PARM_DESC(vf_config_ms, "what a question for a VF takes, as with firmware");
 
+static uint link_delay_ms;
+module_param(link_delay_ms, uint, 0644);
+MODULE_PARM_DESC(link_delay_ms, "time from opening a netdev to its carrier, as for a link that trains");
+
+static uint stop_ms;
+module_param(stop_ms, uint, 0644);
+MODULE_PARM_DESC(stop_ms, "what closing a netdev takes, as for a driver that ends its channels one by one");
+
 static LIST_HEAD(nics);
 static DEFINE_SPINLOCK(nics_lock);
 
 /* ------------------------------------------------------------ netdev ---- */
 
+static void fk_link_up(struct work_struct *work)
+{
+	struct fk_nic *nic = container_of(to_delayed_work(work), struct fk_nic, link_up);
+
+	netif_carrier_on(nic->ndev);	/* the RDMA port follows it */
+}
+
 static int fk_open(struct net_device *nd)
 {
-	netif_carrier_on(nd);
+	if (link_delay_ms)
+		schedule_delayed_work(&fk_nic_of(nd)->link_up, msecs_to_jiffies(link_delay_ms));
+	else
+		netif_carrier_on(nd);
 	netif_tx_start_all_queues(nd);
 	return 0;
 }
 
 static int fk_stop(struct net_device *nd)
 {
+	cancel_delayed_work_sync(&fk_nic_of(nd)->link_up);
 	netif_tx_stop_all_queues(nd);
 	netif_carrier_off(nd);
+	if (stop_ms)
+		msleep(stop_ms);	/* under the RTNL */
 	return 0;
 }
 
@@ -69,7 +90,7 @@ static bool fk_accepts(struct net_device *nd, const u8 *dest)
 	       (nd->flags & IFF_PROMISC) || !netdev_uc_empty(nd);
 }
 
-/* The switch: a copy for every other netdev of the rail that is up. */
+/* The switch: a copy for every other netdev of the rail that has a link. */
 static netdev_tx_t fk_xmit(struct sk_buff *skb, struct net_device *nd)
 {
 	const u8 *dest = eth_hdr(skb)->h_dest;
@@ -81,6 +102,7 @@ static netdev_tx_t fk_xmit(struct sk_buff *skb, struct net_device *nd)
 	list_for_each_entry(other, &nics, list) {
 		if (other == me || other->rail != me->rail ||
 		    !netif_running(other->ndev) ||
+		    !netif_carrier_ok(other->ndev) ||
 		    !fk_accepts(other->ndev, dest))
 			continue;
 		copy = skb_copy(skb, GFP_ATOMIC);
@@ -407,6 +429,7 @@ static int fk_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		return -ENOMEM;
 	nic->pdev = pdev;
 	nic->rail = fk_rail(pdev);
+	INIT_DELAYED_WORK(&nic->link_up, fk_link_up);
 	err = pci_enable_device(pdev);
 	if (err)
 		goto free;

@@ -28,6 +28,10 @@ static uint move_delay_ms;
 module_param(move_delay_ms, uint, 0644);
 MODULE_PARM_DESC(move_delay_ms, "make each half of a move last longer, to provoke races");
 
+static bool port_down;
+module_param(port_down, bool, 0644);
+MODULE_PARM_DESC(port_down, "no port is active, although its netdev has a carrier");
+
 static char *link_layer = "ethernet";
 module_param(link_layer, charp, 0444);
 MODULE_PARM_DESC(link_layer, "\"ib\" makes the ports InfiniBand, without a subnet manager, for ib_ipoib");
@@ -81,7 +85,7 @@ static int fk_query_device(struct ib_device *d, struct ib_device_attr *a,
 static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
 {
 	struct net_device *nd = ib_device_get_netdev(d, port);
-	bool up = has_link(nd);
+	bool up = has_link(nd) && !port_down;
 
 	a->state = up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
 	a->phys_state = up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_DISABLED;

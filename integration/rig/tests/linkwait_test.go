@@ -1,0 +1,105 @@
+//go:build rig
+
+package tests
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// setDriver sets a parameter of the NICs' driver.
+func setDriver(t *testing.T, parameter, value string) {
+	t.Helper()
+	write(t, "/sys/module/fakerdma/parameters/"+parameter, value)
+}
+
+// TestAddEndsWhenTheLinkIsUp has NICs that are slow to close and whose links train, as
+// those of 200 Gbit/s do after each move.
+func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	n.IP("link", "set", n.spare, "up") // on the same switch
+	n.carrier(n.spare)
+	heard := n.Announced(n.spare)
+	before := n.State()
+	setDriver(t, "stop_ms", "200")
+	setDriver(t, "link_delay_ms", "1500")
+	more := func(policy, timeout string) map[string]any {
+		m := map[string]any{"rdma": policy, "ipam": map[string]any{"type": "whereabouts", "range": "172.31.1.0/24"}}
+		if timeout != "" {
+			m["linkTimeout"] = timeout
+		}
+		return m
+	}
+	portOf := func(p *pod) rdma.PortState {
+		core, err := rdma.Open(p.Netns.Netns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer core.Close()
+		devices, err := core.Devices()
+		if err != nil || len(devices) != 1 {
+			t.Fatalf("RDMA devices of the pod: %v, %v", devices, err)
+		}
+		port, err := core.Port(devices[0], 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return port.State
+	}
+
+	p, config := n.pod("pod1"), n.config(0, more("required", ""))
+	n.MustRun(p.call("ADD", "net1", config))
+	if state := portOf(p); state != rdma.PortActive {
+		t.Errorf("the port is %s after ADD", state)
+	}
+	r := n.records()[0]
+	if l, err := p.ByName("net1"); err != nil || !l.HasCarrier() {
+		t.Errorf("net1 has no carrier after ADD: %v", err)
+	}
+	if r.Link == nil || !r.Link.Up || r.Link.Waited() < time.Second {
+		t.Errorf("the record says of the link: %+v", r.Link)
+	}
+	n.announced(heard, "172.31.1.1 is at "+r.MAC)
+	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(before)
+
+	p, config = n.pod("pod2"), n.config(0, more("required", "300ms"))
+	_, err := n.Run(p.call("ADD", "net1", config))
+	mustFail(t, err, cnierr.TryAgain, `"rdma" is required`, "interface net1 ("+nicName(0)+") has no carrier", "after it was set up", "cable", `"linkTimeout"`)
+	n.untouched(before)
+
+	setDriver(t, "link_delay_ms", "0")
+	setDriver(t, "port_down", "Y")
+	_, err = n.Run(p.call("ADD", "net1", config))
+	mustFail(t, err, cnierr.TryAgain, `"rdma" is required`, "port 1 of mlx5_0 is DOWN", "cable", `"linkTimeout"`)
+	n.untouched(before)
+	for policy, timeout := range map[string]string{"auto": "", "required": "0s"} {
+		p := n.pod("pod-" + policy)
+		config := n.config(0, more(policy, timeout))
+		_, said, err := n.RunSaying(p.call("ADD", "net1", config))
+		if err != nil || !strings.Contains(said, "pod starts while its link is down") || !strings.Contains(said, "port 1 of mlx5_0 is DOWN") {
+			t.Errorf("rdma %s: %v, %s", policy, err, said)
+		}
+		if r := n.records()[0]; r.Link == nil || r.Link.Up {
+			t.Errorf("rdma %s: the record says of the link: %+v", policy, r.Link)
+		}
+		n.MustRun(p.call("DEL", "net1", config))
+		n.untouched(before)
+	}
+}
+
+// announced waits until an announcement is heard.
+func (n *node) announced(heard func() []string, want string) {
+	n.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !slices.Contains(heard(), want); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.t.Fatalf("never heard that %s, only %q", want, heard())
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+const (
+	// A link that is down is looked at after firstLinkCheck, and then so often that
+	// the announcement comes at most a tenth later than the carrier. The agent does
+	// not listen in pods: a socket would keep a dead pod's netns, and its NICs, away.
+	firstLinkCheck = 250 * time.Millisecond
+	linkCheckRatio = 10
+
+	// recordRest is the shortest time between two reads of the records.
+	recordRest = 100 * time.Millisecond
+)
+
+// announcer announces the addresses of interfaces whose carrier first comes after the
+// end of their ADD, once for each. What it sends is of the record, and goes out in the
+// pod netns only, so a pod cannot choose it.
+type announcer struct {
+	ledger *ledger.Ledger
+	host   link.NetnsID
+	log    *slog.Logger
+	late   map[ledger.Key]*lateLink
+}
+
+// lateLink is an interface that had no link when its ADD ended.
+type lateLink struct {
+	record    *ledger.Record
+	since     time.Time
+	next      time.Time // not before
+	announced bool
+}
+
+func newAnnouncer(k *keeper) *announcer {
+	return &announcer{ledger: k.node.Ledger, host: k.node.Netns.ID, log: k.log, late: map[ledger.Key]*lateLink{}}
+}
+
+// run looks whenever a record changes, and while links are down, until ctx ends.
+func (a *announcer) run(ctx context.Context) {
+	changed, watched := make(chan struct{}, 1), make(chan struct{})
+	records := newWatcher(a.log)
+	records.watch(filepath.Join(a.ledger.Dir(), "attachments"))
+	go func() { defer close(watched); records.run(ctx, func() { nudge(changed) }) }()
+	for ctx.Err() == nil {
+		began := time.Now()
+		timer := time.NewTimer(time.Until(a.look(began)))
+		rest := max(recordRest, restRatio*time.Since(began))
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			_ = wait.For(ctx, rest)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	<-watched
+}
+
+// look announces what can be announced now. It returns the time of the next look.
+func (a *announcer) look(now time.Time) (next time.Time) {
+	next = now.Add(slow)
+	records, _ := a.ledger.List() // the keeper reports unreadable ones
+	found := map[ledger.Key]bool{}
+	for _, r := range records {
+		if r.Phase != ledger.Lent || r.Link == nil || r.Link.Up || !a.ledger.OfThisBoot(r) {
+			continue
+		}
+		found[r.Key] = true
+		l := a.late[r.Key]
+		if l == nil || !l.record.Same(r) {
+			l = &lateLink{record: r, since: now}
+			a.late[r.Key] = l
+		}
+		if l.announced {
+			continue
+		}
+		if !l.next.After(now) {
+			l.announced = a.announce(r)
+			l.next = now.Add(min(max(now.Sub(l.since)/linkCheckRatio, firstLinkCheck), slow))
+		}
+		if !l.announced {
+			next = earlier(next, l.next)
+		}
+	}
+	for key := range a.late {
+		if !found[key] {
+			delete(a.late, key)
+		}
+	}
+	return next
+}
+
+// announce announces the addresses of the attachment if its interface has a carrier. It
+// returns false to be called again.
+func (a *announcer) announce(r *ledger.Record) bool {
+	pod := loan.OpenPod(r)
+	if pod == nil {
+		return false
+	}
+	defer pod.Close()
+	l := loan.InterfaceIn(pod, r)
+	if pod.ID.Equal(a.host) || l == nil || !l.HasCarrier() {
+		return false
+	}
+	mac, err := net.ParseMAC(r.MAC)
+	if err != nil || !bytes.Equal(l.MAC, mac) {
+		return true // the pod has given it another one
+	}
+	var addresses []netip.Addr
+	for _, text := range r.Addresses {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			addresses = append(addresses, p.Addr())
+		}
+	}
+	log := a.log.With("containerID", r.ContainerID, "ifname", r.IfName, "pod", r.Pod.String(), "nic", r.NICName())
+	if err := pod.Announce(l, mac, addresses); err != nil {
+		log.Debug("addresses not announced yet", "err", err) // its carrier is away again
+		return false
+	}
+	log.Info("carrier came after ADD, addresses announced", "addresses", r.Addresses)
+	return true
+}

@@ -1,0 +1,55 @@
+package loan
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// OpenPod opens the pod netns of the attachment, or returns nil if the path does not
+// lead there any more. It opens no socket in a netns that is about to end.
+func OpenPod(r *ledger.Record) *link.Netns {
+	if !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
+		return nil
+	}
+	pod, err := link.OpenNetns(r.Netns.Path)
+	if err != nil {
+		return nil
+	}
+	if !pod.ID.Equal(r.Netns.NetnsID) {
+		pod.Close()
+		return nil
+	}
+	return pod
+}
+
+// InterfaceIn returns the interface of the attachment in the pod netns, or nil. A pod
+// cannot change its index.
+func InterfaceIn(pod *link.Netns, r *ledger.Record) *link.Link {
+	index := 0
+	switch {
+	case r.Loan != nil && r.Loan.Driver == "":
+		index = r.Loan.PodIndex
+	case r.Child != nil:
+		index = r.Child.PodIndex
+	}
+	if index == 0 {
+		return nil
+	}
+	l, err := pod.ByIndex(index)
+	if err != nil || r.Loan != nil && l.ParentDev != r.Loan.Identity.ParentDev {
+		return nil
+	}
+	return l
+}
+
+// LinkUp reports whether the interface of the attachment is up and has a carrier. It is
+// not known while the interface is moved, or if the pod is gone.
+func LinkUp(r *ledger.Record) (up, known bool) {
+	pod := OpenPod(r)
+	if pod == nil {
+		return false, false
+	}
+	defer pod.Close()
+	l := InterfaceIn(pod, r)
+	return l != nil && l.HasCarrier(), l != nil
+}
