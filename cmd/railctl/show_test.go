@@ -39,6 +39,12 @@ default/web-0 net1 host-device roce-net1 ens12np0 - 9000 up 172.31.1.2/24 AGE le
 0123456789ab… net1 macvlan rdma-net ens2f0 - 4000 up - AGE lent alive`)
 }
 
+func TestShowTellsALinkThatIsDown(t *testing.T) {
+	l := newLab(t)
+	l.lend().IP("link", "set", "net1", "down")
+	contains(t, "railctl show", squeezed(l.must("show")), "ens12np0 - 9000 down 172.31.1.2/24")
+}
+
 func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
 	l := newLab(t)
 	pod := l.lend()

@@ -151,6 +151,16 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 // metrics returns the agent's metrics of RDMA devices, by lines.
 func (n *node) metrics() []string {
 	n.t.Helper()
+	all := n.scrape()
+	if !slices.Contains(all, "rail_cni_rdma_incomplete 0\n") {
+		n.t.Error("some counters could not be read")
+	}
+	return slices.DeleteFunc(all, func(line string) bool { return !strings.HasPrefix(line, "rdma_") })
+}
+
+// scrape returns all lines of the agent's metrics.
+func (n *node) scrape() []string {
+	n.t.Helper()
 	answer, err := http.Get("http://" + agentAddress + "/metrics")
 	if err != nil {
 		n.t.Fatal(err)
@@ -160,16 +170,7 @@ func (n *node) metrics() []string {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "rail_cni_rdma_incomplete 0\n") {
-		n.t.Error("some counters could not be read")
-	}
-	var lines []string
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "rdma_") {
-			lines = append(lines, line)
-		}
-	}
-	return lines
+	return slices.Collect(strings.Lines(string(text)))
 }
 
 // countersOfHost fails the test unless the agent exports the counters of the

@@ -94,6 +94,42 @@ func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 	}
 }
 
+// A rail that dies while a pod has it is seen on the node.
+func TestStateOfALentLinkIsTold(t *testing.T) {
+	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+		t.Run(string(mode), func(t *testing.T) {
+			n := newRDMANode(t, mode, "")
+			n.up(1)
+			n.keep()
+			p, config := n.pod("pod"), n.config(0, map[string]any{"rdma": "required"})
+			n.MustRun(p.call("ADD", "net1", config))
+			told := func(link, port, shown string) {
+				t.Helper()
+				const labels = `{nic="ens11np0",ifname="net1"`
+				all := n.scrape()
+				for _, want := range []string{
+					"rail_cni_link_up" + labels + "} " + link, `rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} ` + port,
+				} {
+					if !slices.Contains(all, want+"\n") {
+						t.Errorf("no %s in\n%s", want, strings.Join(all, ""))
+					}
+				}
+				out, errOut, code := n.railctl("show")
+				if fields := strings.Join(strings.Fields(out), " "); code != 0 || !strings.Contains(fields, shown) {
+					t.Errorf("railctl show lacks %q: %s%s", shown, out, errOut)
+				}
+			}
+			told("1", "1", "9000 up - mlx5_0/1 ACTIVE")
+			setDriver(t, "port_down", "Y")
+			told("1", "0", "9000 up - mlx5_0/1 DOWN")
+			setDriver(t, "port_down", "N")
+			p.IP("link", "set", "net1", "carrier", "off")
+			told("0", "0", "9000 down - mlx5_0/1 DOWN")
+			n.MustRun(p.call("DEL", "net1", config))
+		})
+	}
+}
+
 // announced waits until an announcement is heard.
 func (n *node) announced(heard func() []string, want string) {
 	n.t.Helper()
