@@ -36,26 +36,9 @@ func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 		}
 		return m
 	}
-	portOf := func(p *pod) rdma.PortState {
-		core, err := rdma.Open(p.Netns.Netns)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer core.Close()
-		devices, err := core.Devices()
-		if err != nil || len(devices) != 1 {
-			t.Fatalf("RDMA devices of the pod: %v, %v", devices, err)
-		}
-		port, err := core.Port(devices[0], 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return port.State
-	}
-
 	p, config := n.pod("pod1"), n.config(0, more("required", ""))
 	n.MustRun(p.call("ADD", "net1", config))
-	if state := portOf(p); state != rdma.PortActive {
+	if state := p.portState(t); state != rdma.PortActive {
 		t.Errorf("the port is %s after ADD", state)
 	}
 	r := n.records()[0]
@@ -128,6 +111,25 @@ func TestStateOfALentLinkIsTold(t *testing.T) {
 			n.MustRun(p.call("DEL", "net1", config))
 		})
 	}
+}
+
+// portState returns the state of the port of the pod's only RDMA device.
+func (p *pod) portState(t *testing.T) rdma.PortState {
+	t.Helper()
+	core, err := rdma.Open(p.Netns.Netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer core.Close()
+	devices, err := core.Devices()
+	if err != nil || len(devices) != 1 {
+		t.Fatalf("RDMA devices of the pod: %v, %v", devices, err)
+	}
+	port, err := core.Port(devices[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port.State
 }
 
 // announced waits until an announcement is heard.

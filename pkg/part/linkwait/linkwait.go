@@ -85,7 +85,7 @@ func during(ctx context.Context, bound time.Duration, noted *ledger.Link, missin
 	})
 	noted.WaitedMS += time.Since(began).Milliseconds()
 	noted.Up = err == nil
-	if wait.Ended(waiting, err) && errors.Is(waiting.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+	if wait.Ended(waiting, err) && ctx.Err() == nil {
 		return lacks, nil
 	}
 	return lacks, err
