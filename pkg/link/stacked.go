@@ -27,3 +27,63 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	}
 	return slices.DeleteFunc(links, func(l *Link) bool { return l.LowerNetns != id }), nil
 }
+
+// carriers are the kinds of links whose packets leave by the link below them, at most with
+// a tag of their own. RDMA passes through these, and not through a tunnel. IPoIB is not
+// one of them: its child interfaces have the parent device.
+var carriers = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"}
+
+// aggregates are the kinds of links whose packets leave by their members. "device" is for
+// a NIC of which another is a part, as the virtual function below Hyper-V's netvsc.
+var aggregates = []string{"bond", "team", "device"}
+
+// Bounds of [Netns.Below]. The kernel itself stacks no deeper (MAX_NEST_DEV).
+const (
+	deepest = 8
+	most    = 64
+)
+
+// IsStacked reports whether l has no hardware of its own: its packets leave by a link
+// below it, or by its members.
+func (l *Link) IsStacked() bool {
+	return l.Kind != "device" && (slices.Contains(carriers, l.Kind) || slices.Contains(aggregates, l.Kind))
+}
+
+// Below returns l and the links of the namespace by which its packets leave, from above to
+// below: that under a VLAN or macvlan, and the members of a bond or team.
+func (n *Netns) Below(l *Link) ([]*Link, error) {
+	if !slices.Contains(carriers, l.Kind) && !slices.Contains(aggregates, l.Kind) {
+		return []*Link{l}, nil
+	}
+	links, err := n.Links()
+	if err != nil {
+		return nil, err
+	}
+	return below(l, links), nil
+}
+
+func below(l *Link, links []*Link) []*Link {
+	seen := map[int]bool{l.Index: true}
+	found := []*Link{l}
+	layer := found
+	for range deepest {
+		var next []*Link
+		for _, m := range links {
+			leaves := func(above *Link) bool { return above.leavesBy(m) }
+			if len(found) < most && !seen[m.Index] && slices.ContainsFunc(layer, leaves) {
+				seen[m.Index] = true
+				found, next = append(found, m), append(next, m)
+			}
+		}
+		layer = next
+	}
+	return found
+}
+
+// leavesBy reports whether packets of l leave by m.
+func (l *Link) leavesBy(m *Link) bool {
+	if slices.Contains(aggregates, l.Kind) && m.Master == l.Index {
+		return true
+	}
+	return slices.Contains(carriers, l.Kind) && !l.LowerAway && l.Lower == m.Index
+}
