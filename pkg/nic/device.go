@@ -21,6 +21,10 @@ func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net")
 // in any network namespace: the directory stays, empty, while it is in a pod.
 func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
 
+// HasRDMACore reports whether the kernel's RDMA core is loaded. Opening its netlink socket
+// could load it.
+func (h *Host) HasRDMACore() bool { return exists(filepath.Join(h.Sys, "class/infiniband")) }
+
 // HasOneNIC reports whether the device can have only one netdev and one RDMA device, as
 // virtual functions and subfunctions do. If such a device has a netdev with another MAC,
 // or an RDMA device with another GUID, the first one no longer exists. A physical

@@ -179,11 +179,12 @@ func (c *Core) Devices() ([]Device, error) {
 	return all, err
 }
 
-// devices dumps (RDMA_NLDEV_CMD_GET) until it has seen every device in sysfs.
+// listed dumps (RDMA_NLDEV_CMD_GET) until it has seen every device in sysfs. It leaves
+// out the facts that only sysfs has.
 // One dump is not enough: the kernel sends one device per message and goes on
 // by position (ib_enum_all_devs), so if a device leaves the namespace
 // meanwhile, the kernel skips one behind it without an error.
-func (c *Core) devices() ([]Device, error) {
+func (c *Core) listed() (map[uint32]Device, error) {
 	seen := map[uint32]Device{}
 	for range dumpTries {
 		found, err := c.dump()
@@ -206,6 +207,14 @@ func (c *Core) devices() ([]Device, error) {
 		if len(names) == 0 {
 			break
 		}
+	}
+	return seen, nil
+}
+
+func (c *Core) devices() ([]Device, error) {
+	seen, err := c.listed()
+	if err != nil {
+		return nil, err
 	}
 	var all []Device
 	for _, index := range slices.Sorted(maps.Keys(seen)) {

@@ -115,6 +115,19 @@ func (c *Core) ports(d Device) ([]Port, error) {
 const maxPorts = 255
 
 func (c *Core) port(d Device, number uint32) (Port, error) {
+	p, err := c.portOf(d, number)
+	if err == nil {
+		p.LinkLayer, err = c.linkLayer(d, number)
+		err = c.unreadPort(err, d, number)
+	}
+	if err != nil {
+		return Port{}, err
+	}
+	return p, nil
+}
+
+// portOf is port without the fact that only sysfs has.
+func (c *Core) portOf(d Device, number uint32) (Port, error) {
 	a, err := c.ask(cmdPortGet, deviceAttr(d.Index), portAttr(number))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
 		return Port{}, fmt.Errorf("%w %s with port %d in netns %s", ErrNotFound, d.Name, number, c.ns.Path)
@@ -123,13 +136,11 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 	if err == nil {
 		p, err = parsePort(a)
 	}
-	if err == nil {
-		p.LinkLayer, err = c.linkLayer(d, number)
-	}
-	if err != nil {
-		return Port{}, failure.Wrap(err, failure.Kernel, "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
-	}
-	return p, nil
+	return p, c.unreadPort(err, d, number)
+}
+
+func (c *Core) unreadPort(err error, d Device, number uint32) error {
+	return failure.Wrap(err, failure.Kernel, "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
 }
 
 // linkLayer reads from sysfs what netlink does not report. The protocol implies

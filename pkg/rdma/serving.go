@@ -1,0 +1,144 @@
+package rdma
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// Serving is an RDMA device that serves an interface.
+type Serving struct {
+	Device
+	// Port is the interface's port, 0 if the device names no netdev of any port:
+	// InfiniBand, or a netdev in another namespace.
+	Port uint32
+	// Netdev is the netdev of that port: the interface itself, or a link below it.
+	// It is nil without a port.
+	Netdev *link.Link
+	// Others are the netdevs of the device's other ports that are not the interface's.
+	Others []string
+}
+
+// Of returns the RDMA devices that serve the interface l of the namespace: those whose
+// port has l as its netdev, or a link by which packets of l leave ([link.Netns.Below]).
+// If there are none, it returns the devices with the same parent that name no netdev.
+//
+// The device of a NIC mostly has the NIC's parent. But some have another function as
+// their parent (Alibaba's erdma, Microsoft's mana), and a VLAN or bond has none. Software
+// devices, such as Soft-RoCE's, have no parent at all and are not found.
+func (c *Core) Of(l *link.Link) ([]Serving, error) {
+	own, err := c.ofParent(l.ParentDev, []*link.Link{l})
+	if err != nil || slices.ContainsFunc(own, Serving.named) || len(own) > 0 && l.Encap == "infiniband" {
+		return own, err
+	}
+	found, err := c.through(l)
+	if err != nil || len(found) > 0 {
+		return found, err
+	}
+	return own, nil
+}
+
+func (s Serving) named() bool { return s.Port != 0 }
+
+func (s Serving) unnamed() bool { return s.Port == 0 }
+
+// through is Of by ports' netdevs only. A node may have hundreds of devices, so the
+// parents of the links are tried first.
+func (c *Core) through(l *link.Link) ([]Serving, error) {
+	var all map[uint32]Device
+	err := c.in(func() (err error) { all, err = c.listed(); return err })
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	below, err := c.ns.Below(l)
+	if err != nil {
+		return nil, err
+	}
+	var found []Serving
+	var tried []string
+	for _, b := range below {
+		if slices.Contains(tried, b.ParentDev) {
+			continue
+		}
+		tried = append(tried, b.ParentDev)
+		own, err := c.ofParent(b.ParentDev, below)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, slices.DeleteFunc(own, Serving.unnamed)...)
+	}
+	if len(found) > 0 {
+		return found, nil
+	}
+	err = c.in(func() error {
+		for _, index := range slices.Sorted(maps.Keys(all)) {
+			s, err := c.serving(all[index], below)
+			if err == nil && s.Port != 0 {
+				s.Device, err = c.whole(index)
+			}
+			if errors.Is(err, ErrNotFound) {
+				continue // it was moved meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			if s.Port != 0 && s.ParentDev != "" {
+				found = append(found, s)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// ofParent returns the devices with this parent that serve one of the links, and those that
+// name no netdev.
+func (c *Core) ofParent(parent string, links []*link.Link) ([]Serving, error) {
+	if parent == "" {
+		return nil, nil
+	}
+	devices, err := c.ByParent(parent)
+	if err != nil {
+		return nil, err
+	}
+	var found []Serving
+	err = c.in(func() error {
+		for _, d := range devices {
+			s, err := c.serving(d, links)
+			if err != nil {
+				return err
+			}
+			if s.Port != 0 || len(s.Others) == 0 {
+				found = append(found, s)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// serving compares the netdevs of the device's ports with the links.
+func (c *Core) serving(d Device, links []*link.Link) (Serving, error) {
+	s := Serving{Device: d}
+	for number := uint32(1); number <= min(d.Ports, maxPorts); number++ {
+		p, err := c.portOf(d, number)
+		if err != nil {
+			return Serving{}, err
+		}
+		s.note(p, links)
+	}
+	return s, nil
+}
+
+func (s *Serving) note(p Port, links []*link.Link) {
+	i := slices.IndexFunc(links, func(l *link.Link) bool { return l.Index == p.Netdev })
+	switch {
+	case p.Netdev == 0:
+	case i < 0:
+		s.Others = append(s.Others, p.NetdevName)
+	case s.Port == 0:
+		s.Port, s.Netdev = p.Number, links[i]
+	}
+}
