@@ -47,7 +47,10 @@ struct fk_settings {
 
 struct fk_rdma;
 
-/* A NIC: one PCI function with a netdev and, unless rdma=0, an RDMA device. */
+/*
+ * A NIC: one PCI function with a netdev and, unless rdma=0, an RDMA device.
+ * With pair_by_mac one function has the netdev, and another the RDMA device.
+ */
 struct fk_nic {
 	struct pci_dev *pdev;
 	struct net_device *ndev;
@@ -69,7 +72,7 @@ static inline struct fk_nic *fk_nic_of(struct net_device *nd)
 extern const struct ethtool_ops fk_ethtool_ops;
 void fk_settings_init(struct net_device *nd);
 
-struct fk_rdma *fk_rdma_add(struct net_device *ndev);
+struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *ndev, bool lag);
 void fk_rdma_del(struct fk_rdma *rdma);
 
 int fk_client_init(void);

@@ -30,6 +30,16 @@ static uint num_slots;
 module_param_array(slots, uint, &num_slots, 0444);
 MODULE_PARM_DESC(slots, "take only the functions in these slots (default: all)");
 
+static uint lag[2];
+static int num_lag;
+module_param_array(lag, uint, &num_lag, 0444);
+MODULE_PARM_DESC(lag, "the NICs in these two slots have one RDMA device, the first one's; in a bond, the bond is the netdev of its port");
+
+static uint pair_by_mac[2];
+static int num_pair;
+module_param_array(pair_by_mac, uint, &num_pair, 0444);
+MODULE_PARM_DESC(pair_by_mac, "the function in the first slot has a netdev only, and that in the second its RDMA device, as with Alibaba's erdma");
+
 static bool netns_local;
 module_param(netns_local, bool, 0444);
 MODULE_PARM_DESC(netns_local, "let no netdev move to another network namespace, as the uplink of a NIC in switchdev mode");
@@ -352,13 +362,50 @@ static struct net_device *fk_netdev(struct fk_nic *nic)
 	return nd;
 }
 
+static bool fk_in_slot(struct fk_nic *nic, const uint *pair, int which)
+{
+	struct pci_dev *pdev = nic->pdev;
+
+	return pair[which] && !pdev->is_virtfn && !pdev->bus->number &&
+	       PCI_SLOT(pdev->devfn) == pair[which];
+}
+
+/* The netdev of the function in the first slot, by its MAC. */
+static struct net_device *fk_peer(struct fk_nic *nic)
+{
+	struct net_device *found = NULL;
+	struct fk_nic *other;
+	u8 mac[ETH_ALEN];
+
+	fk_mac(nic, mac);
+	mac[5] = PCI_DEVFN(pair_by_mac[0], 0);
+	spin_lock_bh(&nics_lock);
+	list_for_each_entry(other, &nics, list)
+		if (ether_addr_equal(other->ndev->perm_addr, mac))
+			found = other->ndev;
+	spin_unlock_bh(&nics_lock);
+	return found;
+}
+
+static int fk_rdma_only(struct fk_nic *nic)
+{
+	struct net_device *peer = fk_peer(nic);
+
+	if (!peer)
+		return -ENODEV;
+	nic->rdma = fk_rdma_add(&nic->pdev->dev, peer, false);
+	return PTR_ERR_OR_ZERO(nic->rdma);
+}
+
 static int fk_nic_add(struct fk_nic *nic)
 {
+	if (fk_in_slot(nic, pair_by_mac, 1))
+		return fk_rdma_only(nic);
 	nic->ndev = fk_netdev(nic);
 	if (IS_ERR(nic->ndev))
 		return PTR_ERR(nic->ndev);
-	if (rdma) {
-		nic->rdma = fk_rdma_add(nic->ndev);
+	if (rdma && !fk_in_slot(nic, pair_by_mac, 0) && !fk_in_slot(nic, lag, 1)) {
+		nic->rdma = fk_rdma_add(&nic->pdev->dev, nic->ndev, fk_in_slot(nic, lag, 0));
 		if (IS_ERR(nic->rdma)) {
 			unregister_netdev(nic->ndev);
 			free_netdev(nic->ndev);
@@ -373,6 +420,10 @@ static int fk_nic_add(struct fk_nic *nic)
 
 static void fk_nic_del(struct fk_nic *nic)
 {
+	if (!nic->ndev) {
+		fk_rdma_del(nic->rdma);
+		return;
+	}
 	spin_lock_bh(&nics_lock);
 	list_del(&nic->list);
 	spin_unlock_bh(&nics_lock);

@@ -7,7 +7,8 @@
  *
  * The netdev of the port follows mlx5_ib: dropped when the netdev leaves a
  * network namespace (NETDEV_UNREGISTER), taken up when one with the same
- * parent device arrives in one (NETDEV_REGISTER).
+ * parent device arrives in one (NETDEV_REGISTER). With lag=, a bond is taken up
+ * when the netdev joins it (NETDEV_CHANGEUPPER).
  */
 #include <linux/delay.h>
 #include <linux/moduleparam.h>
@@ -47,6 +48,8 @@ static bool is_ib(void)
 struct fk_rdma {
 	struct ib_device ibdev;
 	struct notifier_block nb;
+	struct device *netdev_parent;	/* of the port's netdev */
+	bool lag;			/* a bond above it is the port's netdev */
 };
 
 static bool has_link(struct net_device *nd)
@@ -381,14 +384,24 @@ static void tell_port_state(struct fk_rdma *fk, struct net_device *nd)
 	ib_dispatch_event(&e);
 }
 
+static void follow_bond(struct fk_rdma *fk, struct net_device *nd,
+			struct netdev_notifier_changeupper_info *info)
+{
+	if (fk->lag && nd->dev.parent == fk->netdev_parent &&
+	    netif_is_bond_master(info->upper_dev))
+		ib_device_set_netdev(&fk->ibdev, info->linking ? info->upper_dev : nd, FK_PORT);
+}
+
 static int fk_netdev_event(struct notifier_block *nb, unsigned long event, void *ptr)
 {
 	struct fk_rdma *fk = container_of(nb, struct fk_rdma, nb);
 	struct net_device *nd = netdev_notifier_info_to_dev(ptr), *mine;
 
-	if (nd->dev.parent != fk->ibdev.dev.parent)
-		return NOTIFY_DONE;
 	mine = ib_device_get_netdev(&fk->ibdev, FK_PORT);
+	if (nd->dev.parent != fk->netdev_parent && nd != mine) {
+		dev_put(mine);
+		return NOTIFY_DONE;
+	}
 	switch (event) {
 	case NETDEV_REGISTER:
 		if (!mine && !is_ib())
@@ -404,19 +417,24 @@ static int fk_netdev_event(struct notifier_block *nb, unsigned long event, void 
 		if (mine == nd)
 			tell_port_state(fk, nd);
 		break;
+	case NETDEV_CHANGEUPPER:
+		follow_bond(fk, nd, ptr);
+		break;
 	}
 	dev_put(mine);
 	return NOTIFY_DONE;
 }
 
-struct fk_rdma *fk_rdma_add(struct net_device *nd)
+struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, bool lag)
 {
 	struct fk_rdma *fk = ib_alloc_device(fk_rdma, ibdev);
 	int err;
 
 	if (!fk)
 		return ERR_PTR(-ENOMEM);
-	fk->ibdev.dev.parent = nd->dev.parent;
+	fk->ibdev.dev.parent = parent;
+	fk->netdev_parent = nd->dev.parent;
+	fk->lag = lag;
 	fk->ibdev.node_type = RDMA_NODE_IB_CA;
 	fk->ibdev.phys_port_cnt = 1;
 	fk->ibdev.num_comp_vectors = num_possible_cpus();
