@@ -73,7 +73,10 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	}
 	var errs []error
 	for i := range shown.GIDs {
-		errs = append(errs, shown.GIDs[i].look(v.core, d, shown.Port, r.IfName))
+		err := shown.GIDs[i].look(v.core, d, shown.Port, r.IfName)
+		if recorded.Netdev == "" || len(r.RDMA.Devices) == 1 { // a bond's member has no GIDs while the kernel does not use it
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -17,6 +17,7 @@ type RDMADevice struct {
 	NodeGUID    string `json:"nodeGUID"`
 	Parent      string `json:"parent"`              // its PCI function or auxiliary device
 	Port        uint32 `json:"port,omitempty"`      // of the interface
+	Netdev      string `json:"netdev,omitempty"`    // the port's, if it is a link below the NIC or master: a bond's member
 	State       string `json:"state,omitempty"`     // of the port now; "?" if that cannot be read
 	PhysState   string `json:"physState,omitempty"` // likewise
 	Uverbs      string `json:"uverbs,omitempty"`
@@ -44,7 +45,7 @@ func describeRDMA(r *ledger.RDMA) *RDMA {
 	p := &RDMA{Mode: r.Mode, Devices: []RDMADevice{}}
 	for _, d := range r.Devices {
 		shown := RDMADevice{
-			Name: d.Name, NodeGUID: d.NodeGUID.String(), Parent: d.ParentDev, Port: d.Port, Uverbs: d.Uverbs, Lent: d.Lent,
+			Name: d.Name, NodeGUID: d.NodeGUID.String(), Parent: d.ParentDev, Port: d.Port, Netdev: d.Netdev, Uverbs: d.Uverbs, Lent: d.Lent,
 		}
 		for _, g := range r.GIDs {
 			if g.Device == d.Name {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
@@ -20,13 +22,22 @@ import (
 type behind struct {
 	parent string     // its device on the host: a PCI address or an auxiliary device; "" if unknown
 	pod    *link.Link // the interface in the pod, nil if there is none (DPDK)
-	// netdev is the netdev of the NIC's port: the interface itself, or the NIC
-	// that it lies on. nil if neither is the device's.
+	// netdev is the NIC's netdev: the interface itself, or the link that it lies
+	// on. nil if neither is the device's. That below a macvlan may be a VLAN or a
+	// bond, which has no parent.
 	netdev *link.Link
 	in     *link.Netns // where netdev is
 }
 
-func (b *behind) String() string { return "device " + b.parent }
+func (b *behind) String() string {
+	if b.parent == "" && b.netdev != nil {
+		return b.netdev.Describe()
+	}
+	return "device " + b.parent
+}
+
+// unknown reports whether there is no NIC.
+func (b *behind) unknown() bool { return b.parent == "" && !(b.child() && b.netdev.IsStacked()) }
 
 // child reports whether the pod has an interface on the NIC (a macvlan) and not the NIC
 // itself.
@@ -57,14 +68,23 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 	case b.netdev == nil:
 	case b.parent == "":
 		b.parent = b.netdev.ParentDev
-	case b.netdev.ParentDev != b.parent:
+	case !b.isOn(b.parent):
 		n.Log.Warn("configured device is not the interface's device", "device", b.parent, "interface", c.IfName, "of", b.netdev.ParentDev)
 		b.netdev, b.in = nil, nil
 	}
-	if b.parent == "" {
+	if b.unknown() {
 		return b, unknownNIC(c, conf)
 	}
 	return b, nil
+}
+
+// isOn reports whether the NIC's netdev has this device, or a link below it.
+func (b *behind) isOn(parent string) bool {
+	if b.netdev.ParentDev == parent {
+		return true
+	}
+	below, err := b.in.Below(b.netdev)
+	return err == nil && slices.ContainsFunc(below, func(l *link.Link) bool { return l.ParentDev == parent })
 }
 
 // unknownNIC returns an error only if the configuration requires RDMA.
@@ -80,14 +100,14 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 		`give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`)
 }
 
-// lower returns the NIC on which an interface of the pod is stacked, and its
-// netns: the host's, or the pod's as well.
+// lower returns the NIC, VLAN or bond on which an interface of the pod is stacked, and
+// its netns: the host's, or the pod's as well.
 func lower(n *attachment.Node, pod *link.Netns, l *link.Link) (*link.Link, *link.Netns) {
 	ns := pod
 	if l.LowerAway {
 		ns = n.Netns
 	}
-	if below, err := ns.ByIndex(l.Lower); err == nil && below.HasParent() {
+	if below, err := ns.ByIndex(l.Lower); err == nil && (below.HasParent() || below.IsStacked()) {
 		return below, ns
 	}
 	return nil, nil
@@ -202,6 +222,34 @@ func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []str
 		return loan.Host(tx.Node).Guard(v, allow)
 	}
 	return nic.GuardSharedRDMA(d.Name, tx.IfName, p.NetdevName, allow)
+}
+
+// sharedBy returns the record of the RDMA devices that serve the interface's NIC in shared
+// mode, by the netdevs of their ports, or nil if there are none: of InfiniBand, or without
+// a netdev.
+func (b *behind) sharedBy() (*ledger.RDMA, error) {
+	if b.netdev == nil {
+		return nil, nil
+	}
+	core, err := rdma.Open(b.in)
+	if err != nil {
+		return nil, err
+	}
+	defer core.Close()
+	devices, err := core.Of(b.netdev)
+	if err != nil {
+		return nil, err
+	}
+	r := &ledger.RDMA{Mode: string(rdma.Shared)}
+	for _, d := range devices {
+		if d.Port != 0 {
+			r.Devices = append(r.Devices, served(core, d, b.netdev, false))
+		}
+	}
+	if len(r.Devices) == 0 {
+		return nil, nil
+	}
+	return r, nil
 }
 
 // notePorts records the interface's port of each device: the kernel reports it

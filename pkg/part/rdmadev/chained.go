@@ -57,7 +57,7 @@ func (*Chained) Forget(r *ledger.Record) { r.RDMA = nil }
 // Holder returns the record of the attachment that has the RDMA devices.
 func (p *Chained) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	b, err := findBehind(tx.Node, tx.Call, tx.Pod, p.Conf)
-	if err != nil || b.parent == "" {
+	if err != nil || b.parent == "" { // nothing of a VLAN or bond moves
 		return nil, nil //nolint:nilerr // Claim says so
 	}
 	holder, _ := holderOf(tx.Node, b.parent, tx.Key)
@@ -69,7 +69,7 @@ func (p *Chained) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n := tx.Node
 	b, err := findBehind(n, tx.Call, tx.Pod, p.Conf)
-	if err != nil || b.parent == "" {
+	if err != nil || b.unknown() {
 		return err
 	}
 	p.nic = b
@@ -148,6 +148,15 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	if exclusive && b.child() {
 		return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and %s only lies on %s, which stays on the host", tx.IfName, b.netdev.Name),
 			rdma.AtBoot(rdma.Shared)+"; or lend whole NICs with host-device")
+	}
+	if !exclusive {
+		if r, err := b.sharedBy(); r != nil || err != nil {
+			return r, err
+		}
+	}
+	if b.parent == "" {
+		return nil, failure.WithCure(failure.Wrap(errNoDevice, failure.NotAvailable, "%s", b),
+			`see "rdma link" for NICs that have one, or set "rdma": "auto"`)
 	}
 	devices, in, err := devicesOf(ctx, tx, b.parent, place{host, n.Netns}, place{pod, tx.Pod})
 	if err != nil {
@@ -240,6 +249,9 @@ func (p *Chained) Check(_ context.Context, c *attachment.Checking) error {
 	defer core.Close()
 	found, err := core.ByParent(b.parent)
 	if err == nil && len(found) == 0 {
+		if r, _ := b.sharedBy(); r != nil {
+			return nil
+		}
 		err = attachment.Mismatch("no RDMA device of %s is in netns %s", b, c.Netns)
 	}
 	return err

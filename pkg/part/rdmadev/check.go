@@ -18,7 +18,8 @@ import (
 // its namespace, its port, its GIDs, and that a process of the pod can open it.
 //
 // A port without a cable may have been so at ADD, and recovers by itself. It is a
-// mismatch only if RDMA is required, or if the interface has a carrier.
+// mismatch only if RDMA is required, or if the interface has a carrier. Of a bond's
+// members one that is in order is enough: the kernel may use only that one.
 func check(c *attachment.Checking, conf netconf.RDMA) error {
 	r := c.Record
 	if r == nil || r.RDMA == nil {
@@ -37,10 +38,20 @@ func check(c *attachment.Checking, conf netconf.RDMA) error {
 		return attachment.Mismatch("RDMA was in %s mode when %s was attached, and is in %s mode now", r.RDMA.Mode, r.IfName, mode)
 	}
 	active := conf.RDMA == netconf.RDMARequired || c.Link != nil && c.Link.HasCarrier()
+	together := legs(r.RDMA)
+	var failed []error // one for each member of a bond that cannot be used
 	for _, d := range r.RDMA.Devices {
-		if err := checkDevice(core, r, d, c.Pod, active); err != nil {
+		err := checkDevice(core, r, d, c.Pod, active)
+		switch {
+		case err == nil:
+		case together != nil:
+			failed = append(failed, err)
+		default:
 			return err
 		}
+	}
+	if len(failed) > 0 && len(failed) == len(r.RDMA.Devices) {
+		return failed[0]
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package rdmadev
 
 import (
 	"context"
+	"net/netip"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -39,7 +41,22 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 	defer core.Close()
 	ctx, cancel := context.WithTimeout(ctx, conf.Wait())
 	defer cancel()
+	if together := legs(r); together != nil {
+		return p.await(ctx, tx, core, together, addresses)
+	}
 	for _, d := range r.Devices {
+		if err := p.await(ctx, tx, core, []ledger.RDMADevice{d}, addresses); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits until one of the devices has a GID for each address, and records those
+// that do.
+func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alternatives []ledger.RDMADevice, addresses []netip.Addr) error {
+	var ports []port
+	for _, d := range alternatives {
 		if d.Port == 0 {
 			continue // InfiniBand: its GIDs do not come from addresses
 		}
@@ -47,22 +64,79 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 		if err != nil {
 			return err
 		}
-		if device == nil || device.Protocol != "roce" {
-			continue
-		}
-		for _, ip := range addresses {
-			gid, err := core.AwaitGID(ctx, *device, d.Port, ip, tx.IfName)
-			if err != nil && conf.RDMA == netconf.RDMARequired {
-				return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", d.Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
-			}
-			if err != nil {
-				tx.Node.Log.Warn("address has no RoCE v2 GID", "device", d.Name, "address", ip, "err", err)
-				continue
-			}
-			r.GIDs = append(r.GIDs, ledger.GID{
-				Device: d.Name, Port: d.Port, Index: gid.Index, Value: gid.GID.String(), Address: ip.String(),
-			})
+		if device != nil && device.Protocol == "roce" {
+			ports = append(ports, port{*device, d})
 		}
 	}
+	if len(ports) == 0 {
+		return nil
+	}
+	r := tx.Record.RDMA
+	for _, ip := range addresses {
+		found, err := awaitGID(ctx, core, ports, ip, tx.IfName)
+		if err != nil && p.Conf.RDMA == netconf.RDMARequired {
+			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", ports[0].Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
+		}
+		if err != nil {
+			tx.Node.Log.Warn("address has no RoCE v2 GID", "device", ports[0].Name, "address", ip, "err", err)
+		}
+		r.GIDs = append(r.GIDs, found...)
+	}
 	return nil
+}
+
+// port is a recorded device as it is now.
+type port struct {
+	rdma.Device
+	recorded ledger.RDMADevice
+}
+
+// legWait bounds the wait for the GIDs of a bond's other members once one has its GID. The
+// kernel adds them all in one go, but none to a member that it does not use.
+const legWait = 200 * time.Millisecond
+
+// awaitGID waits until one of the ports has the GID of the address, and for a moment for
+// the others.
+func awaitGID(ctx context.Context, core *rdma.Core, ports []port, ip netip.Addr, ifName string) ([]ledger.GID, error) {
+	first, err := awaitFirst(ctx, core, ports, ip, ifName)
+	if err != nil {
+		return nil, err
+	}
+	rest, cancel := context.WithTimeout(ctx, legWait)
+	defer cancel()
+	var found []ledger.GID
+	for i, p := range ports {
+		gid := first.GIDEntry
+		if i != first.port {
+			if gid, err = core.AwaitGID(rest, p.Device, p.recorded.Port, ip, ifName); err != nil {
+				continue
+			}
+		}
+		found = append(found, ledger.GID{
+			Device: p.recorded.Name, Port: p.recorded.Port, Index: gid.Index, Value: gid.GID.String(), Address: ip.String(),
+		})
+	}
+	return found, nil
+}
+
+type firstGID struct {
+	rdma.GIDEntry
+	port int // index of its port
+}
+
+// awaitFirst waits until one of the ports has the GID.
+func awaitFirst(ctx context.Context, core *rdma.Core, ports []port, ip netip.Addr, ifName string) (firstGID, error) {
+	const turn = 50 * time.Millisecond
+	for i := 0; ; i = (i + 1) % len(ports) {
+		waiting, cancel := ctx, context.CancelFunc(func() {})
+		if len(ports) > 1 {
+			waiting, cancel = context.WithTimeout(ctx, turn)
+		}
+		gid, err := core.AwaitGID(waiting, ports[i].Device, ports[i].recorded.Port, ip, ifName)
+		ended := waiting.Err() != nil
+		cancel()
+		if err == nil || !ended || ctx.Err() != nil {
+			return firstGID{gid, i}, err
+		}
+	}
 }

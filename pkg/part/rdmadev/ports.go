@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -32,21 +33,16 @@ func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	defer core.Close()
+	ofBond := legs(r) // any one of them will do
 	for _, d := range r.Devices {
 		if d.Port == 0 {
 			continue // unknown, or InfiniBand: its carrier implies an active port
 		}
-		if err := linkwait.For(ctx, tx, p.Wait, func() (lacks string, err error) {
-			device, err := findDevice(core, d)
-			if err != nil || device == nil {
-				return fmt.Sprintf("the RDMA device %s is not in its netns", d.Name), err
-			}
-			port, err := core.Port(*device, d.Port)
-			if err == nil && port.State != rdma.PortActive {
-				lacks = fmt.Sprintf("port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys)
-			}
-			return lacks, err
-		}); err != nil {
+		some := []ledger.RDMADevice{d}
+		if ofBond != nil {
+			some = ofBond
+		}
+		if err := linkwait.For(ctx, tx, p.Wait, func() (string, error) { return inactive(core, some) }); err != nil {
 			return err
 		}
 		if !tx.Record.Link.Up {
@@ -54,4 +50,28 @@ func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 		}
 	}
 	return nil
+}
+
+// inactive returns "" if the port of one of the devices is active, or else what the last
+// one lacks.
+func inactive(core *rdma.Core, devices []ledger.RDMADevice) (lacks string, err error) {
+	for _, d := range devices {
+		device, err := findDevice(core, d)
+		if err != nil {
+			return "", err
+		}
+		if device == nil {
+			lacks = fmt.Sprintf("the RDMA device %s is not in its netns", d.Name)
+			continue
+		}
+		port, err := core.Port(*device, d.Port)
+		if err != nil {
+			return "", err
+		}
+		if port.State == rdma.PortActive {
+			return "", nil
+		}
+		lacks = fmt.Sprintf("port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys)
+	}
+	return lacks, nil
 }

@@ -3,6 +3,7 @@ package rdmadev
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -47,6 +48,9 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 		return err
 	}
 	if r != nil && r.Mode == string(rdma.Exclusive) {
+		if r.Devices[0].Netdev != "" && tx.Parent.IsStacked() {
+			return p.stays(tx, r.Devices[0])
+		}
 		if err := losesInfiniBand(tx.Parent, r.Devices[0].Name); err != nil {
 			return failure.WithCure(failure.Wrap(err, failure.NICProtected, "%s must stay on the host", tx.Parent.Name),
 				rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`)
@@ -81,6 +85,18 @@ func (p Moving) guardInUse(ctx context.Context, tx *attachment.Tx, devices []led
 // Apply moves the RDMA devices into the pod.
 func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return p.move(ctx, tx, p.TOS)
+}
+
+// stays reports that the interface to lend, a VLAN, gets no RDMA: its device belongs to
+// the link below it, which stays on the host.
+func (p Moving) stays(tx *attachment.Tx, d ledger.RDMADevice) error {
+	err := failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode: the RDMA device %s stays on the host with %s, on which %s lies", d.Name, d.Netdev, tx.Parent.Name),
+		rdma.AtBoot(rdma.Shared)+`; or lend `+d.Netdev+` itself; or set "rdma": "off"`)
+	if p.Conf.RDMA == netconf.RDMARequired {
+		return err
+	}
+	tx.Node.Log.Warn("pod gets no RDMA", "err", err)
+	return nil
 }
 
 // Check implements [attachment.Part].
@@ -120,15 +136,30 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// Apply makes sure that the port's GID table has room for the addresses: the
-// kernel silently drops them if it is full.
-func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
+// Apply makes sure that the GID tables of the ports have room for the addresses: the
+// kernel silently drops them if a table is full. On a VLAN or bond the pod then gets no
+// RDMA unless that is required: earlier versions did not look for it there.
+func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	if tx.Record.RDMA == nil {
 		return nil
 	}
+	full, err := fullTable(tx)
+	switch {
+	case err != nil:
+		return err
+	case full != nil && p.Conf.RDMA == netconf.RDMAAuto && tx.Parent.IsStacked():
+		tx.Node.Log.Warn("pod gets no RDMA", "err", full)
+		tx.Record.RDMA = nil
+		return nil
+	}
+	return full
+}
+
+// fullTable returns an error about a port whose table has no room for the addresses.
+func fullTable(tx *attachment.Tx) (full, err error) {
 	core, err := rdma.Open(tx.Node.Netns)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer core.Close()
 	for _, d := range tx.Record.RDMA.Devices {
@@ -138,16 +169,16 @@ func (Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 		}
 		table, err := core.GIDs(*device, d.Port)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		// Two entries for each address, one of each RoCE type, and two for
 		// the link-local one.
 		if need := 2 * (len(tx.Layer3.Addresses()) + 1); table.Free() < need {
 			return failure.WithCure(failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need),
-				`end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`)
+				`end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`), nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // Check implements [attachment.Part].
@@ -166,7 +197,7 @@ func (p Shared) Available(n *attachment.Node) error {
 // auto and the NIC has none.
 func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (*ledger.RDMA, error) {
 	host := loan.Host(n)
-	if conf.RDMA == netconf.RDMAOff || conf.RDMA == netconf.RDMAAuto && !host.HasRDMA(l) {
+	if conf.RDMA == netconf.RDMAOff || conf.RDMA == netconf.RDMAAuto && !host.HasRDMA(l) && !isServed(n, l) {
 		return nil, nil
 	}
 	required := conf.RDMA == netconf.RDMARequired
@@ -186,7 +217,7 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 	if mode == rdma.Shared {
 		allow = []string{netconf.AllowSharedRDMA} // nothing moves, so no other NIC loses it
 	}
-	found, err := ofNIC(core, l, mode, allow)
+	found, err := ofNIC(core, host.Netns, l, mode, allow)
 	if err != nil {
 		if required || !errors.Is(err, nic.ErrSharedRDMA) {
 			return nil, err
@@ -204,41 +235,30 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 	return &ledger.RDMA{Mode: string(mode), Devices: found}, nil
 }
 
-// ofNIC returns the RDMA devices of the NIC l. A function can have several
-// netdevs and RDMA devices, and an RDMA device several ports: a device is the
-// NIC's if one of its ports is, or if it names no netdev at all (InfiniBand).
-func ofNIC(core *rdma.Core, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
-	devices, err := core.ByParent(l.ParentDev)
+// ofNIC returns the RDMA devices of the NIC l, or of the links by which its packets
+// leave. A device that moves must serve no other NIC.
+func ofNIC(core *rdma.Core, host *link.Netns, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
+	if mode == rdma.Exclusive {
+		device, others, err := ofBond(core, host, l)
+		if err == nil && len(others) > 0 {
+			err = nic.GuardSharedRDMA(device, l.Name, strings.Join(others, ", "), allow)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	devices, err := core.Of(l)
 	if err != nil {
 		return nil, err
 	}
 	var found []ledger.RDMADevice
 	for _, d := range devices {
-		ports, err := core.Ports(d)
-		if err != nil {
-			return nil, err
-		}
-		mine, others := uint32(0), ""
-		for _, p := range ports {
-			switch p.Netdev {
-			case 0:
-			case l.Index:
-				mine = p.Number
-			default:
-				others = p.NetdevName
-			}
-		}
-		if mine == 0 && others != "" {
-			continue
-		}
-		if others != "" {
-			if err := nic.GuardSharedRDMA(d.Name, l.Name, others, allow); err != nil {
+		if len(d.Others) > 0 {
+			if err := nic.GuardSharedRDMA(d.Name, l.Name, strings.Join(d.Others, ", "), allow); err != nil {
 				return nil, err
 			}
 		}
-		r := recordOf(core, d, mode == rdma.Exclusive)
-		r.Port = mine
-		found = append(found, r)
+		found = append(found, served(core, d, l, mode == rdma.Exclusive))
 	}
 	return found, nil
 }

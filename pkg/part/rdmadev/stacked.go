@@ -1,0 +1,107 @@
+package rdmadev
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// isServed reports whether the host has an RDMA device for l that is not of l's parent: a
+// link below l has it, a bond to which l belongs, or another function. Where that cannot
+// be found out, there is none.
+func isServed(n *attachment.Node, l *link.Link) bool {
+	if !loan.Host(n).HasRDMACore() {
+		return false
+	}
+	core, err := rdma.Open(n.Netns)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return false
+	}
+	var devices []rdma.Serving
+	var others []string
+	if err == nil {
+		defer core.Close()
+		devices, err = core.Of(l)
+	}
+	if err == nil {
+		_, others, err = ofBond(core, n.Netns, l)
+	}
+	if err != nil {
+		n.Log.Warn("RDMA devices cannot be read, so the pod gets none", "nic", l.Name, "err", err)
+		return false
+	}
+	return len(devices)+len(others) > 0
+}
+
+// ofBond returns the RDMA device that serves l as a member of a bond, and the bond's other
+// members that it serves. Where the hardware aggregates the members, they have one device
+// together, and the netdev of its port is the bond or one of the members.
+func ofBond(core *rdma.Core, host *link.Netns, l *link.Link) (device string, others []string, err error) {
+	if l.Master == 0 {
+		return "", nil, nil
+	}
+	links, err := host.Links()
+	if err != nil {
+		return "", nil, err
+	}
+	i := slices.IndexFunc(links, func(b *link.Link) bool { return b.Index == l.Master && (b.Kind == "bond" || b.Kind == "team") })
+	if i < 0 {
+		return "", nil, nil
+	}
+	devices, err := core.Of(links[i])
+	if err != nil {
+		return "", nil, err
+	}
+	device, others = sharedBy(devices, links, l)
+	return device, others, nil
+}
+
+// sharedBy returns the device of those of l's bond that serves l and other members, and
+// these. A member without a device of its own is served by that of the others.
+func sharedBy(devices []rdma.Serving, links []*link.Link, l *link.Link) (device string, others []string) {
+	own := map[int]string{} // by the member's ifindex
+	for _, d := range devices {
+		if d.Netdev != nil && d.Netdev.Index != l.Master {
+			own[d.Netdev.Index] = d.Name
+		}
+	}
+	device = own[l.Index]
+	if device == "" {
+		if len(devices) != 1 {
+			return "", nil
+		}
+		device = devices[0].Name
+	}
+	for _, m := range links {
+		if m.Master == l.Master && m.Index != l.Index && (own[m.Index] == "" || own[m.Index] == device) {
+			others = append(others, m.Name)
+		}
+	}
+	return device, others
+}
+
+// served returns the record of a device that serves l.
+func served(core *rdma.Core, d rdma.Serving, l *link.Link, lent bool) ledger.RDMADevice {
+	r := recordOf(core, d.Device, lent)
+	r.Port = d.Port
+	if d.Netdev != nil && d.Netdev.Index != l.Index {
+		r.Netdev = d.Netdev.Name
+	}
+	return r
+}
+
+// legs returns the devices if they are those of different members of a bond, so that any
+// one of them carries the interface's RDMA, and nil otherwise.
+func legs(r *ledger.RDMA) []ledger.RDMADevice {
+	for _, d := range r.Devices {
+		if d.Netdev == "" || len(r.Devices) == 1 {
+			return nil
+		}
+	}
+	return r.Devices
+}
