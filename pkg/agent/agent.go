@@ -130,17 +130,18 @@ func Run(ctx context.Context, o Options) error {
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the other defers
-	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
-	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup) })
+	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.wake) })
+	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup, a.rdmaChanged) })
 	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		defer first.Close()
 		if !first.ID.Equal(a.host.ID) { // the kernel moves NICs there
-			all.Go(func() { a.hear(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) })
+			all.Go(func() { a.hear(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.wake) })
 		}
 	}
 	for _, k := range a.keepers {
 		all.Go(func() { k.run(ctx) })
 		all.Go(func() { newAnnouncer(k).run(ctx) })
+		all.Go(func() { k.follow(ctx) })
 	}
 	all.Go(func() { a.binaries.run(ctx) })
 	all.Go(func() { a.replay(ctx) })
@@ -164,10 +165,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// hear wakes the keepers at every message of a netlink group.
-func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
+// hear calls wake at every message of a netlink group.
+func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int, wake func()) {
 	for ctx.Err() == nil {
-		err := ns.Listen(ctx, family, group, a.wake)
+		err := ns.Listen(ctx, family, group, wake)
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.EPROTONOSUPPORT):
@@ -183,6 +184,14 @@ func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int) {
 func (a *agent) wake() {
 	for _, k := range a.keepers {
 		nudge(k.nudged)
+	}
+}
+
+// rdmaChanged is wake after a change of RDMA devices.
+func (a *agent) rdmaChanged() {
+	a.wake()
+	for _, k := range a.keepers {
+		nudge(k.rdmaChanged)
 	}
 }
 

@@ -55,10 +55,14 @@ type keeper struct {
 	ended  chan outcome
 	paths  *watcher
 
+	rdmaChanged chan struct{}
+
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
 	looked     time.Time // time of the last check
 	unreadable string    // the unreadable records, and the reasons
+
+	lacking int // attachments of living pods without their RDMA device
 
 	changed map[string]time.Time // NICs that were not returned as they were, with the time of the report
 }
@@ -92,6 +96,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
 		nudged: make(chan struct{}, 1), ended: make(chan outcome, maxConcurrent), duties: map[ledger.Key]*duty{},
+		rdmaChanged: make(chan struct{}, 1),
 	}
 	node.Log = k.log
 	k.paths = newWatcher(k.log)

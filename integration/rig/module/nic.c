@@ -541,12 +541,35 @@ static const struct pci_device_id fk_ids[] = {
 	{}
 };
 
+/*
+ * Makes the RDMA device anew, as a driver does that resets: the core puts the new
+ * one into the first network namespace, wherever the netdev is.
+ */
+static ssize_t recreate_rdma_store(struct device *dev, struct device_attribute *a,
+				   const char *buf, size_t count)
+{
+	struct fk_nic *nic = dev_get_drvdata(dev);
+	struct fk_rdma *made;
+
+	if (!nic->rdma)
+		return -ENODEV;
+	fk_rdma_del(nic->rdma);
+	made = fk_rdma_add(nic->ndev);
+	nic->rdma = IS_ERR(made) ? NULL : made;
+	return IS_ERR(made) ? PTR_ERR(made) : count;
+}
+static DEVICE_ATTR_WO(recreate_rdma);
+
+static struct attribute *fk_device_attrs[] = { &dev_attr_recreate_rdma.attr, NULL };
+ATTRIBUTE_GROUPS(fk_device);
+
 static struct pci_driver fk_driver = {
 	.name = "mlx5_core",
 	.id_table = fk_ids,
 	.probe = fk_probe,
 	.remove = fk_remove,
 	.sriov_configure = fk_sriov,
+	.dev_groups = fk_device_groups,
 };
 
 static int __init fk_load(void)

@@ -56,6 +56,7 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 // that do.
 func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alternatives []ledger.RDMADevice, addresses []netip.Addr) error {
 	var ports []port
+	missing := ""
 	for _, d := range alternatives {
 		if d.Port == 0 {
 			continue // InfiniBand: its GIDs do not come from addresses
@@ -64,9 +65,15 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		if err != nil {
 			return err
 		}
-		if device != nil && device.Protocol == "roce" {
+		switch {
+		case device == nil:
+			missing = d.Name
+		case device.Protocol == "roce":
 			ports = append(ports, port{*device, d})
 		}
+	}
+	if len(ports) == 0 && missing != "" && p.Conf.RDMA == netconf.RDMARequired {
+		return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", missing), "its driver may have reset, see the kernel log")
 	}
 	if len(ports) == 0 {
 		return nil

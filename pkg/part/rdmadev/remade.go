@@ -1,0 +1,108 @@
+package rdmadev
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// Missing returns those RDMA devices of the attachment that are not in its living pod.
+// A driver that resets (health recovery, devlink reload) makes its device anew, and the
+// kernel puts the new one into its first network namespace (_ib_alloc_device).
+func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) {
+	if r.RDMA == nil || r.Phase != ledger.Lent || !n.Ledger.OfThisBoot(r) || !n.Alive(r) {
+		return nil, nil
+	}
+	var missing []ledger.RDMADevice
+	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	if err != nil || pod == nil {
+		return nil, err
+	}
+	defer pod.Close()
+	core, err := rdma.Open(pod)
+	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) {
+		return nil, err
+	}
+	defer core.Close()
+	for _, d := range r.RDMA.Devices {
+		if !d.Lent {
+			continue
+		}
+		var device *rdma.Device
+		if core != nil {
+			if device, err = findDevice(core, d); err != nil {
+				return nil, err
+			}
+		}
+		if device == nil {
+			missing = append(missing, d)
+		}
+	}
+	return missing, nil
+}
+
+// MoveRemade moves the missing devices of the attachment from the host into its pod
+// again, and restores their names and settings. The error wraps [statefile.ErrBusy] if an
+// ADD or DEL of the attachment is under way, and [rdma.ErrNotFound] if a device is not
+// on the host either.
+func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) error {
+	lock, err := n.Ledger.TryLockAttachment(judged.Key)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.UnlockAndRemove() }()
+	r, err := n.Ledger.Get(judged.Key)
+	if errors.Is(err, ledger.ErrNoRecord) || err == nil && !r.Same(judged) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	missing, err := Missing(n, r)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	if err != nil || pod == nil {
+		return err
+	}
+	defer pod.Close()
+	ctx, cancel := context.WithTimeout(ctx, moveWait)
+	defer cancel()
+	return withCores(ctx, n, n.Netns, pod, func(host, there *rdma.Core) error {
+		var errs []error
+		for _, d := range missing {
+			errs = append(errs, failure.Wrap(moveRemade(ctx, n, host, there, d), failure.Kernel, "RDMA device %s", d.Name))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice) error {
+	device, err := findDevice(host, d)
+	if err != nil {
+		return err
+	}
+	if device == nil {
+		return rdma.ErrNotFound
+	}
+	arrived, err := host.Move(ctx, *device, pod)
+	if err != nil {
+		return err
+	}
+	if arrived.Device.Name != d.Name {
+		if err := pod.Rename(arrived.Device, d.Name); err != nil {
+			return err
+		}
+		arrived.Device.Name = d.Name
+	}
+	for _, c := range pod.Restore(arrived.Device, d.Settings) {
+		n.Log.Warn("setting of the RDMA device not restored", "device", d.Name, "setting", c.Setting, "err", c.Err)
+	}
+	return nil
+}
