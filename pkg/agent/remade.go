@@ -75,8 +75,10 @@ func (k *keeper) tellRemade(r *ledger.Record, missing []ledger.RDMADevice, err e
 	attrs := []any{"containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName()}
 	switch {
 	case err == nil:
-		k.tell(k.log, Notice{"RDMADeviceRemade", "RDMA device was made anew by its driver",
-			what + " was made anew by its driver, and is in the pod again: restart the pod, its processes have lost the device", true}, attrs...)
+		k.tell(k.log, Notice{
+			"RDMADeviceRemade", "RDMA device was made anew by its driver",
+			what + " was made anew by its driver, and is in the pod again: restart the pod, its processes have lost the device", true,
+		}, attrs...)
 	case told[r.Key] != essence(err):
 		told[r.Key] = essence(err)
 		k.tell(k.log, Notice{"RDMADeviceMissing", "RDMA device is not in its pod", fmt.Sprintf("%s is not in the pod: %v", what, err), true}, attrs...)
