@@ -551,10 +551,10 @@ static ssize_t recreate_rdma_store(struct device *dev, struct device_attribute *
 	struct fk_nic *nic = dev_get_drvdata(dev);
 	struct fk_rdma *made;
 
-	if (!nic->rdma)
+	if (!nic->rdma || !nic->ndev)
 		return -ENODEV;
 	fk_rdma_del(nic->rdma);
-	made = fk_rdma_add(nic->ndev);
+	made = fk_rdma_add(dev, nic->ndev, fk_in_slot(nic, lag, 0));
 	nic->rdma = IS_ERR(made) ? NULL : made;
 	return IS_ERR(made) ? PTR_ERR(made) : count;
 }
