@@ -472,7 +472,7 @@ func TestRigNames(t *testing.T) {
 	r.move(r.host, r.devs[1], pod)
 	// Taken by a device in any namespace.
 	for _, taken := range []string{r.devs[1].Name, r.devs[2].Name} {
-		if err := r.host.Rename(d, taken); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "unique") {
+		if err := r.host.Rename(d, taken); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "rename the device that has this name") {
 			t.Errorf("rename to %s: %v", taken, err)
 		}
 	}
