@@ -3,6 +3,7 @@ package rdmadev
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -11,11 +12,42 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
+// OnHost returns a function that reports whether a device which a record says is lent is
+// on the host. It enters no pod: a socket there would delay the end of a dying pod's
+// netns, and so the return of its NICs.
+func OnHost(n *attachment.Node) (func(r *ledger.Record) bool, error) {
+	core, err := rdma.Open(n.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer core.Close()
+	devices, err := core.Devices()
+	if err != nil {
+		return nil, err
+	}
+	return func(r *ledger.Record) bool {
+		return slices.ContainsFunc(lentOf(r), func(lent ledger.RDMADevice) bool {
+			return slices.ContainsFunc(devices, func(d rdma.Device) bool {
+				return d.NodeGUID == lent.NodeGUID && d.ParentDev == lent.ParentDev
+			})
+		})
+	}, nil
+}
+
+// lentOf returns the RDMA devices that the record says have moved into the pod.
+func lentOf(r *ledger.Record) []ledger.RDMADevice {
+	if r.RDMA == nil || r.Phase != ledger.Lent {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(r.RDMA.Devices), func(d ledger.RDMADevice) bool { return !d.Lent })
+}
+
 // Missing returns those RDMA devices of the attachment that are not in its living pod.
 // A driver that resets (health recovery, devlink reload) makes its device anew, and the
 // kernel puts the new one into its first network namespace (_ib_alloc_device).
 func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) {
-	if r.RDMA == nil || r.Phase != ledger.Lent || !n.Ledger.OfThisBoot(r) || !n.Alive(r) {
+	lent := lentOf(r)
+	if len(lent) == 0 || !n.Ledger.OfThisBoot(r) || !n.Alive(r) {
 		return nil, nil
 	}
 	var missing []ledger.RDMADevice
@@ -29,10 +61,7 @@ func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) 
 		return nil, err
 	}
 	defer core.Close()
-	for _, d := range r.RDMA.Devices {
-		if !d.Lent {
-			continue
-		}
+	for _, d := range lent {
 		var device *rdma.Device
 		if core != nil {
 			if device, err = findDevice(core, d); err != nil {
