@@ -18,7 +18,8 @@ import (
 )
 
 // changes names the system calls that can change something outside of the
-// process. [tracer.change] checks the condition, if there is one.
+// process. [changesFilter] and [tracer.change] check the condition, if there is
+// one.
 var changes = map[uint64]string{
 	unix.SYS_OPENAT: "openat", unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite64", unix.SYS_FTRUNCATE: "ftruncate",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_CONNECT: "connect", unix.SYS_SETNS: "setns",
@@ -62,18 +63,14 @@ type tracer struct {
 	groups map[int]int // thread → process
 	in     intervention
 	execs  int
-	at     int  // the thread whose call is to fail
-	freed  bool // the main process is killed: the others are let go
 	outcome
 }
 
-// trace runs the program to its end. The calling thread alone traces the
-// program's threads and children, so several programs may be traced
-// concurrently.
+// trace runs the program to its end. A thread of its own traces the program's
+// threads and children, so several programs may be traced concurrently. It
+// goes on until the last of them has ended: a child may outlive the program.
 func trace(t *testing.T, p program, in intervention) outcome {
 	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	dir := t.TempDir()
 	files := make([]*os.File, 3)
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
@@ -90,37 +87,36 @@ func trace(t *testing.T, p program, in intervention) outcome {
 	if _, err := files[0].Seek(0, 0); err != nil {
 		t.Fatal(err)
 	}
-	process, err := os.StartProcess(p.args[0], p.args, &os.ProcAttr{
-		Env: p.env, Files: files, Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
-	})
-	if err != nil {
-		t.Fatal(err)
+	type result struct {
+		outcome
+		error
 	}
-	pid := process.Pid
-	_ = process.Release() // it is reaped below
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
-		unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
-	if err := syscall.PtraceSetOptions(pid, options); err != nil {
-		t.Fatal(err)
-	}
-	tr := &tracer{main: pid, groups: map[int]int{pid: pid}, in: in, execs: p.execs}
-	overdue := time.AfterFunc(hang, func() { _ = syscall.Kill(-pid, syscall.SIGKILL) })
-	defer overdue.Stop()
+	results := make(chan result, 1)
 	began := time.Now()
-	if err := syscall.PtraceSyscall(pid, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := tr.follow(); err != nil {
-		t.Fatal(err)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		tr, err := start(p, files, in)
+		if err == nil {
+			overdue := time.AfterFunc(hang, func() { _ = syscall.Kill(-tr.main, syscall.SIGKILL) })
+			err = tr.follow(true)
+			overdue.Stop()
+		}
+		if err != nil {
+			results <- result{error: err}
+			return
+		}
+		results <- result{outcome: tr.outcome}
+		_ = tr.follow(false) // an error ends the children with this thread
+	}()
+	r := <-results
+	if r.error != nil {
+		t.Fatal(r.error)
 	}
 	if time.Since(began) > hang {
-		t.Errorf("%s hung after %s", filepath.Base(p.args[len(p.args)-1]), tr.outcome.at)
+		t.Errorf("%s hung after %s", filepath.Base(p.args[len(p.args)-1]), r.at)
 	}
-	for i, text := range []*string{nil, &tr.stdout, &tr.stderr} {
+	for i, text := range []*string{nil, &r.stdout, &r.stderr} {
 		if text == nil {
 			continue
 		}
@@ -130,17 +126,129 @@ func trace(t *testing.T, p program, in intervention) outcome {
 		}
 		*text = string(data)
 	}
-	return tr.outcome
+	return r.outcome
+}
+
+// start starts the program, traced by the calling thread.
+func start(p program, files []*os.File, in intervention) (*tracer, error) {
+	process, err := os.StartProcess(p.args[0], p.args, &os.ProcAttr{
+		Env: p.env, Files: files, Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
+	})
+	if err != nil {
+		return nil, err
+	}
+	pid := process.Pid
+	_ = process.Release() // follow reaps it
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
+		return nil, err
+	}
+	const options = unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
+		unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+	if err := syscall.PtraceSetOptions(pid, options); err != nil {
+		return nil, err
+	}
+	if err := stopAtChanges(pid); err != nil {
+		return nil, fmt.Errorf("seccomp filter of a traced program: %w", err)
+	}
+	return &tracer{main: pid, groups: map[int]int{pid: pid}, in: in, execs: p.execs}, syscall.PtraceCont(pid, 0)
+}
+
+// stopAtChanges makes a process that has just been started stop at calls that
+// may change something, and at no others: each stop is slow in an emulated
+// machine. It makes the process call seccomp(2); its threads, its children and
+// the programs that they start have the same filter.
+func stopAtChanges(pid int) error {
+	var before syscall.PtraceRegs
+	if err := syscall.PtraceGetRegs(pid, &before); err != nil {
+		return err
+	}
+	filter := changesFilter()
+	// Below the stack's red zone; the first page of it is always mapped.
+	at := before.Rsp - 4096
+	data := binary.LittleEndian.AppendUint64(nil, uint64(len(filter)))
+	data = binary.LittleEndian.AppendUint64(data, uint64(at+16)) // struct sock_fprog, seccomp(2)
+	for _, f := range filter {
+		data = binary.LittleEndian.AppendUint16(data, f.Code)
+		data = append(data, f.Jt, f.Jf)
+		data = binary.LittleEndian.AppendUint32(data, f.K)
+	}
+	code := make([]byte, 2)
+	if _, err := syscall.PtracePeekText(pid, uintptr(before.Rip), code); err != nil {
+		return err
+	}
+	call := before
+	call.Orig_rax, call.Rax = ^uint64(0), unix.SYS_SECCOMP
+	call.Rdi, call.Rsi, call.Rdx = unix.SECCOMP_SET_MODE_FILTER, 0, at
+	_, err := syscall.PtracePokeData(pid, uintptr(at), data)
+	if err == nil {
+		_, err = syscall.PtracePokeText(pid, uintptr(before.Rip), []byte{0x0f, 0x05}) // SYSCALL
+	}
+	if err == nil {
+		err = syscall.PtraceSetRegs(pid, &call)
+	}
+	if err == nil {
+		err = syscall.PtraceSingleStep(pid)
+	}
+	if err != nil {
+		return err
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
+		return err
+	}
+	if err := syscall.PtraceGetRegs(pid, &call); err != nil {
+		return err
+	}
+	if call.Rax != 0 {
+		return syscall.Errno(-int64(call.Rax))
+	}
+	if _, err := syscall.PtracePokeText(pid, uintptr(before.Rip), code); err != nil {
+		return err
+	}
+	return syscall.PtraceSetRegs(pid, &before)
+}
+
+// changesFilter returns the filter that asks the tracer at [changes] (seccomp(2),
+// SECCOMP_RET_TRACE). Of files only those count that are opened to be written,
+// of clones only processes.
+func changesFilter() (filter []unix.SockFilter) {
+	const nr, firstArg = 0, 16 // struct seccomp_data
+	load := func(offset uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+	}
+	// unless skips the next number of instructions if the condition is false.
+	unless := func(condition uint16, k uint32, instructions uint8) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | condition, K: k, Jf: instructions}
+	}
+	end := func(action uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
+	}
+	trace, allow := end(unix.SECCOMP_RET_TRACE), end(unix.SECCOMP_RET_ALLOW)
+	filter = append(filter, load(nr))
+	for number := range changes {
+		switch number {
+		case unix.SYS_OPENAT:
+			filter = append(filter, unless(unix.BPF_JEQ, uint32(number), 4),
+				load(firstArg+2*8), unless(unix.BPF_JSET, unix.O_CREAT|unix.O_TRUNC|unix.O_ACCMODE, 1), trace, allow)
+		case unix.SYS_CLONE:
+			filter = append(filter, unless(unix.BPF_JEQ, uint32(number), 4),
+				load(firstArg), unless(unix.BPF_JSET, unix.CLONE_THREAD, 1), allow, trace)
+		default:
+			filter = append(filter, unless(unix.BPF_JEQ, uint32(number), 1), trace)
+		}
+	}
+	return append(filter, allow)
 }
 
 // hang is longer than a plugin may take.
 const hang = 90 * time.Second
 
-// follow lets all threads run from system call to system call until none is
-// left, including threads that it has not seen yet. Otherwise a child that was
-// being made when its parent was killed would stop forever, with all open files
-// of the parent and their locks.
-func (tr *tracer) follow() error {
+// follow lets all threads run from stop to stop, including threads that it has
+// not seen yet: until the main process has ended, or until none is left.
+// Otherwise a child that was being made when its parent was killed would stop
+// forever, with all open files of the parent and their locks.
+func (tr *tracer) follow(untilMainEnds bool) error {
 	for {
 		var status syscall.WaitStatus
 		// Not for any child: this thread may have started another test's too.
@@ -157,26 +265,23 @@ func (tr *tracer) follow() error {
 			delete(tr.groups, tid)
 			if tid == tr.main {
 				tr.ended, tr.code = status.Exited(), status.ExitStatus()
-				tr.letGo()
+				if untilMainEnds {
+					return nil
+				}
 			}
 			continue
 		}
 		if _, known := tr.groups[tid]; !known {
 			tr.groups[tid] = groupOf(tid)
-			if tr.outcome.at != "" && tr.in.whole && tr.in.errno == 0 {
+			if tr.at != "" && tr.in.whole && tr.in.errno == 0 {
 				_ = syscall.Kill(tr.groups[tid], syscall.SIGKILL)
 				continue
 			}
 		}
-		if tr.freed {
-			_ = syscall.PtraceDetach(tid)
-			delete(tr.groups, tid)
-			continue
-		}
 		deliver := 0
 		switch sig := status.StopSignal(); {
-		case sig == syscall.SIGTRAP|0x80:
-			if tr.stopped(tid) {
+		case sig == syscall.SIGTRAP && status.TrapCause() == unix.PTRACE_EVENT_SECCOMP:
+			if untilMainEnds && tr.intervene(tid) {
 				continue // it is dying
 			}
 		case sig == syscall.SIGTRAP:
@@ -187,19 +292,7 @@ func (tr *tracer) follow() error {
 			deliver = int(sig)
 		}
 		// The thread may be gone already; the next wait shows it.
-		_ = syscall.PtraceSyscall(tid, deliver)
-	}
-}
-
-// letGo detaches from all remaining threads when the main process has ended. A
-// thread can be detached only while it is stopped: a signal that Go programs
-// ignore stops it.
-func (tr *tracer) letGo() {
-	tr.freed = true
-	for tid, group := range tr.groups {
-		if unix.Tgkill(group, tid, unix.SIGURG) != nil {
-			delete(tr.groups, tid)
-		}
+		_ = syscall.PtraceCont(tid, deliver)
 	}
 }
 
@@ -227,20 +320,12 @@ type callInfo struct {
 	_    [2]uint64
 }
 
-// stopped handles a thread at the entry or exit of a system call, and reports
-// whether its process was killed.
-func (tr *tracer) stopped(tid int) bool {
+// intervene counts the call that a thread enters, and disturbs it at the nth
+// change. It reports whether the thread's process was killed.
+func (tr *tracer) intervene(tid int) bool {
 	var info callInfo
 	_, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
-	if e != 0 {
-		return false
-	}
-	if info.op == unix.PTRACE_SYSCALL_INFO_EXIT && tr.at == tid {
-		tr.at = 0
-		setResult(tid, tr.in.errno)
-		return false
-	}
-	if info.op != unix.PTRACE_SYSCALL_INFO_ENTRY || tr.execs > 0 {
+	if e != 0 || tr.execs > 0 {
 		return false
 	}
 	what := tr.change(tid, &info)
@@ -250,15 +335,14 @@ func (tr *tracer) stopped(tid int) bool {
 	if tr.groups[tid] != tr.main {
 		what = "IPAM plugin: " + what
 	}
-	tr.outcome.changes++
+	tr.changes++
 	tr.all = append(tr.all, what)
-	if tr.outcome.changes != tr.in.nth {
+	if tr.changes != tr.in.nth {
 		return false
 	}
-	tr.outcome.at = what
+	tr.at = what
 	if tr.in.errno != 0 {
-		tr.at = tid
-		skip(tid)
+		fail(tid, tr.in.errno)
 		return false
 	}
 	killed := map[int]bool{tr.groups[tid]: true}
@@ -279,19 +363,12 @@ func canFail(nr uint64) bool {
 	return nr != unix.SYS_EXIT_GROUP
 }
 
-// skip makes the kernel skip the call that is being entered.
-func skip(tid int) {
+// fail makes the kernel skip the call that is being entered: it returns the
+// error (seccomp(2), SECCOMP_RET_TRACE).
+func fail(tid int, errno syscall.Errno) {
 	var regs syscall.PtraceRegs
 	if syscall.PtraceGetRegs(tid, &regs) == nil {
-		regs.Orig_rax = ^uint64(0)
-		_ = syscall.PtraceSetRegs(tid, &regs)
-	}
-}
-
-func setResult(tid int, errno syscall.Errno) {
-	var regs syscall.PtraceRegs
-	if syscall.PtraceGetRegs(tid, &regs) == nil {
-		regs.Rax = uint64(-int64(errno))
+		regs.Orig_rax, regs.Rax = ^uint64(0), uint64(-int64(errno))
 		_ = syscall.PtraceSetRegs(tid, &regs)
 	}
 }
