@@ -564,11 +564,26 @@ func (l *lab) watchLinks(ns *testnet.Netns, where string, types ...uint16) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	if err := s.SetReceiveTimeout(&unix.Timeval{Usec: 200_000}); err != nil {
+		l.t.Fatal(err)
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	l.t.Cleanup(func() { // the socket keeps the netns alive
+		close(stop)
+		<-ended
+	})
 	go func() {
+		defer close(ended)
+		defer s.Close()
 		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
 			messages, _, err := s.Receive()
 			if err != nil {
-				continue // some are lost if there are many; notes only help to explain a failure
+				continue // nothing came, or some are lost because there are many; notes only help to explain a failure
 			}
 			for _, m := range messages {
 				if len(m.Data) < unix.SizeofIfInfomsg || !slices.Contains(types, m.Header.Type) {
