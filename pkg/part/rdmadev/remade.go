@@ -47,7 +47,9 @@ func lentOf(r *ledger.Record) []ledger.RDMADevice {
 // kernel puts the new one into its first network namespace (_ib_alloc_device).
 func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) {
 	lent := lentOf(r)
-	if len(lent) == 0 || !n.Ledger.OfThisBoot(r) || !n.Alive(r) {
+	// The path must lead to the netns: a kernel without cookies may have given the inode
+	// number of a dead pod's netns to another pod's.
+	if len(lent) == 0 || !n.Ledger.OfThisBoot(r) || !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
 		return nil, nil
 	}
 	var missing []ledger.RDMADevice
