@@ -199,9 +199,19 @@ func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	if took < 400*time.Millisecond || took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
+	// The runtime gives an interface of a running pod a time of its own.
+	earlier.Created = earlier.Created.Add(-time.Hour)
+	if err := n.Ledger.Put(earlier); err != nil {
+		t.Fatal(err)
+	}
+	wait.Timeout = 800 * time.Millisecond
+	took, err = b.add(key, b.pod, b.config(nil), wait)
+	fails(t, err, cnierr.TryAgain, "has no carrier")
+	if took < 800*time.Millisecond {
+		t.Errorf("in a running pod it took %v", took)
+	}
 	// Another pod has its own time.
 	other := testnet.NewNetns(t, "pod")
-	wait.Timeout = 800 * time.Millisecond
 	took, err = b.add(ledger.Key{ContainerID: "c2", IfName: "net1"}, other, b.config(nil), wait)
 	fails(t, err, cnierr.TryAgain, "has no carrier")
 	if took < 800*time.Millisecond {

@@ -14,8 +14,12 @@ import (
 )
 
 // OfPod bounds the waits of all attachments of a pod together: half of the time that
-// a runtime gives a sandbox.
-const OfPod = 2 * time.Minute
+// a runtime gives a sandbox. Attachments older than ofSandbox do not count: the pod is
+// running, and the runtime gives its new interface a time of its own.
+const (
+	OfPod     = 2 * time.Minute
+	ofSandbox = 2 * OfPod
+)
 
 // poll is the longest pause between two reads of the state of a link.
 const poll = 20 * time.Millisecond
@@ -65,7 +69,9 @@ func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, byP
 	}
 	left := OfPod
 	for _, r := range tx.Node.OthersIn(tx.Pod, tx.Record) {
-		left -= r.Link.Waited()
+		if tx.Record.Created.Sub(r.Created) < ofSandbox {
+			left -= r.Link.Waited()
+		}
 	}
 	if left -= tx.Record.Link.Waited(); left < bound {
 		return max(left, 0), true
