@@ -58,39 +58,46 @@ func (c *Core) through(l *link.Link) ([]Serving, error) {
 	}
 	var found []Serving
 	var tried []string
+	var failed error // of one member of a bond, it does not hide the others
 	for _, b := range below {
 		if slices.Contains(tried, b.ParentDev) {
 			continue
 		}
 		tried = append(tried, b.ParentDev)
 		own, err := c.ofParent(b.ParentDev, below)
-		if err != nil {
-			return nil, err
-		}
+		failed = errors.Join(failed, err)
 		found = append(found, slices.DeleteFunc(own, Serving.unnamed)...)
 	}
 	if len(found) > 0 {
 		return found, nil
 	}
+	if failed != nil {
+		return nil, failed
+	}
 	err = c.in(func() error {
-		for _, index := range slices.Sorted(maps.Keys(all)) {
-			s, err := c.serving(all[index], below)
+		found = among(all, func(d Device) (Serving, error) {
+			s, err := c.serving(d, below)
 			if err == nil && s.Port != 0 {
-				s.Device, err = c.whole(index)
+				s.Device, err = c.whole(d.Index)
 			}
-			if errors.Is(err, ErrNotFound) {
-				continue // it was moved meanwhile
-			}
-			if err != nil {
-				return err
-			}
-			if s.Port != 0 && s.ParentDev != "" {
-				found = append(found, s)
-			}
-		}
+			return s, err
+		})
 		return nil
 	})
 	return found, err
+}
+
+// among returns the devices, by index, that serve one of the links, without software
+// devices. It leaves out those that cannot be read: they have been moved meanwhile, or
+// their hardware fails, and most of them are of other NICs.
+func among(all map[uint32]Device, serving func(Device) (Serving, error)) []Serving {
+	var found []Serving
+	for _, index := range slices.Sorted(maps.Keys(all)) {
+		if s, err := serving(all[index]); err == nil && s.Port != 0 && s.ParentDev != "" {
+			found = append(found, s)
+		}
+	}
+	return found
 }
 
 // ofParent returns the devices with this parent that serve one of the links, and those that

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -34,5 +36,31 @@ func TestPortThatServesAnInterface(t *testing.T) {
 		if s.Port != c.port || netdev != c.netdev || !slices.Equal(s.Others, c.others) {
 			t.Errorf("%s: port %d, netdev %q, others %v", name, s.Port, netdev, s.Others)
 		}
+	}
+}
+
+// A node has many NICs, and a driver reports no port of one that is broken.
+func TestABrokenDeviceHidesNoOthers(t *testing.T) {
+	all := map[uint32]Device{}
+	for i, name := range []string{"mlx5_0", "mlx5_1", "rxe0", "erdma_0", "mlx5_2"} {
+		all[uint32(i)] = Device{Index: uint32(i), Name: name}
+	}
+	found := among(all, func(d Device) (Serving, error) {
+		s := Serving{Device: d, Port: 1}
+		s.ParentDev = "0000:3b:00.0"
+		switch d.Name {
+		case "mlx5_0":
+			return Serving{}, unix.EIO
+		case "mlx5_1":
+			return Serving{}, ErrNotFound
+		case "mlx5_2":
+			s.Port = 0
+		case "rxe0":
+			s.ParentDev = ""
+		}
+		return s, nil
+	})
+	if len(found) != 1 || found[0].Name != "erdma_0" {
+		t.Errorf("found %+v", found)
 	}
 }
