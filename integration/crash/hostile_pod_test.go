@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -137,7 +138,7 @@ func (h *hostile) did(d attacker.Done) {
 	defer h.l.mu.Unlock()
 	if d.Err == "" {
 		h.l.succeeded[d.Attack]++
-	} else {
+	} else if !strings.Contains(h.l.refused[d.Attack], unix.EOPNOTSUPP.Error()) { // an exhausted netns has other reasons
 		h.l.refused[d.Attack] = d.Err
 	}
 }
