@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/vishvananda/netlink/nl"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // setting is one setting of a device by an option of rdma(8), or a file in
@@ -59,17 +62,32 @@ func (c *Core) Settings(d Device) map[string]string {
 	return found
 }
 
+// serveWait bounds the wait of [Core.Restore] for the parts of the kernel that a setting
+// needs.
+const serveWait = 5 * time.Second
+
 // Restore sets the settings that differ from want, the result of an earlier
 // Settings. It returns those that still differ.
+//
+// A device that the kernel returns from a dead pod is in the host netns some time before
+// the connection manager serves it (enable_device_and_get); until then the error is
+// ENODEV.
 func (c *Core) Restore(d Device, want map[string]string) []link.Changed {
 	var left []link.Changed
+	ctx, cancel := context.WithTimeout(context.Background(), serveWait)
+	defer cancel()
 	err := c.in(func() error {
 		for _, s := range settings(d) {
 			value, ok := want[s.name]
 			if !ok {
 				continue
 			}
-			have, err := s.read(c, d)
+			var have string
+			var err error
+			_ = wait.Until(ctx, 10*time.Millisecond, func() (bool, error) { // err is that of the last try
+				have, err = s.read(c, d)
+				return !errors.Is(err, unix.ENODEV), nil
+			})
 			if err == nil && have != value {
 				if err = s.set(c, d, value); err == nil {
 					d.Moderation, have, err = c.again(d, s)
