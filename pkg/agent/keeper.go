@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
-	"github.com/rail-cni/rail-cni/pkg/part/netdev"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -27,9 +27,10 @@ const (
 
 	maxConcurrent = 16 // concurrent ends of attachments
 
-	// arrivalTimeout is how long a NIC may be missing before that is an error; the
-	// kernel takes up to 1.6 s for eight NICs on a slow machine. The NIC's
-	// arrival has a notice, but it may be lost, so check.
+	// arrivalTimeout is how long a NIC may be missing, while no other NIC returns,
+	// before that is an error: the kernel returns NICs one after another, and a driver
+	// may take a second to stop each. The NIC's arrival has a notice, but it may be
+	// lost, so check.
 	arrivalTimeout = 5 * time.Second
 	arrivalCheck   = 250 * time.Millisecond
 
@@ -60,6 +61,8 @@ type keeper struct {
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
 	looked     time.Time // time of the last check
+	away       int       // NICs that the kernel was about to return then
+	arrived    time.Time // when there were last fewer
 	unreadable string    // the unreadable records, and the reasons
 
 	lacking int // attachments of living pods without their RDMA device
@@ -165,6 +168,10 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 	k.watchPaths()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if len(away) < k.away {
+		k.arrived = now
+	}
+	k.away = len(away)
 	k.looked, next = now, now.Add(slow)
 	k.stats.count(&k.stats.looks)
 	changed, changedErrs := k.node.Ledger.Returned()
@@ -185,7 +192,7 @@ func (k *keeper) look(now time.Time, room int) (started int, full bool, next tim
 			next = earlier(next, d.next)
 			continue
 		}
-		if now.Sub(d.since) < arrivalTimeout && away[r.Key] {
+		if away[r.Key] && (now.Sub(d.since) < arrivalTimeout || now.Sub(k.arrived) < arrivalTimeout) {
 			next = earlier(next, now.Add(arrivalCheck))
 			continue
 		}
@@ -225,7 +232,7 @@ func (k *keeper) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
 	}
-	away, err := netdev.OnTheirWay(k.node, stale)
+	away, err := loan.OnTheirWay(k.node, stale)
 	if err != nil {
 		k.log.Debug("search for NICs failed", "err", err)
 	}

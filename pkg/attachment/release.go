@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // ReleaseOrder is the order in which the parts of any recorded attachment are released:
@@ -43,6 +44,37 @@ type Releasing struct {
 // returned does not exist. A driver may need seconds to make its netdev again.
 func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 
+// Await calls done until it returns true or an error, and reports whether it did before
+// the wait ended. The kernel returns the devices of dead pods one after another, and a
+// driver may take a second to stop each (ndo_stop, under the RTNL). So Wait, if it is
+// conclusive, begins anew as long as away, the number of devices that are still to return,
+// gets smaller: for at most [longestReturn] in all.
+func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
+	if ok, err := done(); ok || err != nil {
+		return true, err
+	}
+	end := time.Now().Add(longestReturn)
+	left := 0
+	if r.Conclusive() {
+		left = away()
+	}
+	for {
+		waiting, cancel := context.WithTimeout(ctx, r.Wait)
+		err := wait.Until(waiting, 10*time.Millisecond, done)
+		cancel()
+		if !wait.Ended(waiting, err) {
+			return true, err
+		}
+		before := left
+		if before == 0 || ctx.Err() != nil || time.Now().After(end) {
+			return false, nil
+		}
+		if left = away(); left >= before {
+			return false, nil
+		}
+	}
+}
+
 // Silent is called by the part that releases the interface, once the interface is down
 // or deleted. From then on its addresses may be freed, while the release goes on.
 func (r *Releasing) Silent() {
@@ -60,7 +92,7 @@ func all(Part) bool { return true }
 //
 // A missing IPAM plugin delays neither the NIC nor the runtime: the record
 // stays in phase Freeing, and every sweep tries again.
-func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool) error {
+func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool) error {
 	log := n.LogOf(r)
 	freeing := n.startFreeing(ctx, r, selected)
 	var released error
@@ -71,7 +103,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("record not updated", "err", err)
 		}
-		released = n.releaseInterface(ctx, r, wait, selected, func() { freeing.decide(true) })
+		released = n.releaseInterface(ctx, r, bound, selected, func() { freeing.decide(true) })
 	}
 	freeing.decide(!n.mayAnswer(r, released)) // if not now, the next to end the attachment frees them
 	for _, part := range n.order.Files {
@@ -99,11 +131,11 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, wait time.Duration
 
 // releaseParts releases those parts of the interface that are selected, and leaves
 // the record to the caller.
-func (n *Node) releaseParts(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool) error {
-	return n.releaseInterface(ctx, r, wait, selected, func() {})
+func (n *Node) releaseParts(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool) error {
+	return n.releaseInterface(ctx, r, bound, selected, func() {})
 }
 
-func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, wait time.Duration, selected func(Part) bool, silent func()) error {
+func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool, silent func()) error {
 	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
 	if err != nil {
 		return err
@@ -117,7 +149,7 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, wait time
 		return err
 	}
 	defer done()
-	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: wait, silent: silent}
+	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: bound, silent: silent}
 	var errs []error
 	for _, part := range n.order.Interface {
 		if selected(part) && part.Recorded(r) {

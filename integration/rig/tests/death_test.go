@@ -4,6 +4,8 @@ package tests
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // loan is one NIC in one pod.
@@ -152,6 +155,60 @@ func TestKernelBringsNICsBackToInitNet(t *testing.T) {
 			took = append(took, time.Since(died))
 		}
 		t.Logf("from the pod's death to %d NICs in init_net: %v", count, took)
+	}
+}
+
+// TestNICsOfSlowDriversComeHome has drivers that take a second to move an RDMA device, and
+// another to close a NIC. Seven NICs are in a pod that dies, and one is in a pod that dies
+// soon after it, whose devices the kernel returns last: no DEL fails, all DELs together
+// stay below the runtime's limit, and the agent reports no error.
+func TestNICsOfSlowDriversComeHome(t *testing.T) {
+	const limit = time.Minute // half of the kubelet's for StopPodSandbox
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(rails)
+	before, devices := n.State(), n.allRDMA()
+	for _, way := range []string{"DEL", "rail-agent"} {
+		t.Run(way, func(t *testing.T) {
+			n := n.in(t)
+			if way == "rail-agent" {
+				n.keep() // fails the test if the agent warns
+			}
+			first, second := n.pod("pod1"), n.pod("pod2")
+			var loans []loan
+			for rail := range rails {
+				p := first
+				if rail == rails-1 {
+					p = second
+				}
+				loans = append(loans, loan{p, rail, podName(rail)})
+				n.MustRun(p.call("ADD", podName(rail), n.config(rail, nil)))
+			}
+			setDriver(t, "move_delay_ms", "500") // for each half
+			setDriver(t, "stop_ms", "1000")
+			died := time.Now()
+			first.Kill()
+			time.Sleep(500 * time.Millisecond)
+			second.Kill()
+			if way == "DEL" {
+				for _, l := range slices.Backward(loans) {
+					n.MustRun(l.call("DEL", l.ifName, n.config(l.rail, nil)))
+				}
+			}
+			for len(n.records()) > 0 && time.Since(died) < limit {
+				time.Sleep(20 * time.Millisecond)
+			}
+			took := time.Since(died)
+			if took > limit {
+				t.Errorf("the NICs came home after %v", took)
+			}
+			setDriver(t, "move_delay_ms", "0")
+			setDriver(t, "stop_ms", "0")
+			n.untouched(before)
+			if now := n.allRDMA(); !maps.Equal(now, devices) {
+				t.Errorf("the RDMA devices were %v, and are %v", devices, now)
+			}
+			t.Logf("from the pods' death to %d NICs at home: %v", rails, took)
+		})
 	}
 }
 

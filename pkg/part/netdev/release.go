@@ -80,9 +80,7 @@ func gone(releasing *attachment.Releasing) bool {
 func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *link.Netns, err error) {
 	r, home, host := releasing.Record, releasing.Home, loan.Host(releasing.Node)
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
-	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
-	defer cancel()
-	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+	came, err := releasing.Await(ctx, func() int { return loan.NICsAway(releasing.Node) }, func() (done bool, err error) {
 		l, err = home.Find(id, hints...)
 		if l != nil || err != nil || id.ParentDev == "" {
 			return true, err
@@ -98,7 +96,7 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		away = nil
 		return !host.Bound(id.ParentDev), err
 	})
-	if wait.Ended(waiting, err) { // it did not come
+	if !came {
 		err = failure.Wrap(ctx.Err(), failure.NotReturned, "the NIC %s was waited for too briefly", r.Loan.Snapshot.Name)
 	}
 	return l, away, err
@@ -266,32 +264,4 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	}
 	loan.Report(n, r, lost, left, missing)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
-}
-
-// OnTheirWay returns the attachments, of those that [attachment.Node.Stale] returned,
-// whose NIC is not found though a driver holds it: the kernel is about to move it to
-// init_net. RDMA devices do not count.
-func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool, error) {
-	links, err := n.Netns.Links()
-	if err != nil {
-		return nil, err
-	}
-	// The kernel moves them to init_net, if that is not the host netns; a
-	// container may not open it.
-	if first, err := link.OpenNetns(link.InitNetns); err == nil {
-		if !first.ID.Equal(n.Netns.ID) {
-			there, _ := first.Links() // a NIC that is not found is waited for
-			links = append(links, there...)
-		}
-		first.Close()
-	}
-	away := map[ledger.Key]bool{}
-	for _, r := range stale {
-		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || r.Loan == nil || r.Loan.Driver != "" || r.Loan.Identity.ParentDev == "" {
-			continue
-		}
-		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })
-		away[r.Key] = !seen && loan.Host(n).Bound(r.Loan.Identity.ParentDev)
-	}
-	return away, nil
 }

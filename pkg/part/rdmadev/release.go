@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -12,7 +11,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
-	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Release returns the lent RDMA devices of a record from the pod netns, or from
@@ -74,9 +72,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		return err
 	}
 	defer core.Close()
-	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
-	defer cancel()
-	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
+	came, err := releasing.Await(ctx, func() int { return devicesAway(n, core) + loan.NICsAway(n) }, func() (done bool, err error) {
 		device, err := findDevice(core, d)
 		if device != nil || err != nil {
 			return true, errors.Join(err, RestoreName(ctx, n, core, home, device, d.Name))
@@ -86,7 +82,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		}
 		return !host.Bound(d.ParentDev) || !host.HasRDMADevice(d.ParentDev), nil // unplugged, or its driver unloaded
 	})
-	if !wait.Ended(waiting, err) {
+	if came {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -98,6 +94,22 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 	}
 	return failure.WithCure(failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
 		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
+}
+
+// devicesAway returns the number of RDMA devices of dead pods that are not on the host.
+func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
+	stale, _ := n.Stale() // an unreadable record is not counted
+	for _, r := range stale {
+		if r.RDMA == nil || !n.Ledger.OfThisBoot(r) {
+			continue
+		}
+		for _, d := range r.RDMA.Devices {
+			if device, err := findDevice(core, d); d.Lent && device == nil && err == nil {
+				away++
+			}
+		}
+	}
+	return away
 }
 
 // moveFromInit moves the device to a home that is not init_net, where the kernel

@@ -1,0 +1,47 @@
+package loan
+
+import (
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// OnTheirWay returns the attachments, of those that [attachment.Node.Stale] returned,
+// whose NIC is not found though a driver holds it: the kernel is about to move it to
+// init_net. RDMA devices do not count.
+func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool, error) {
+	links, err := n.Netns.Links()
+	if err != nil {
+		return nil, err
+	}
+	// The kernel moves them to init_net, if that is not the host netns; a
+	// container may not open it.
+	if first, err := link.OpenNetns(link.InitNetns); err == nil {
+		if !first.ID.Equal(n.Netns.ID) {
+			there, _ := first.Links() // a NIC that is not found is waited for
+			links = append(links, there...)
+		}
+		first.Close()
+	}
+	away := map[ledger.Key]bool{}
+	for _, r := range stale {
+		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || r.Loan == nil || r.Loan.Driver != "" || r.Loan.Identity.ParentDev == "" {
+			continue
+		}
+		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })
+		if !seen && Host(n).Bound(r.Loan.Identity.ParentDev) {
+			away[r.Key] = true
+		}
+	}
+	return away, nil
+}
+
+// NICsAway returns the number of NICs that the kernel is about to return from dead pods.
+// It returns 0 if they cannot be counted.
+func NICsAway(n *attachment.Node) int {
+	stale, _ := n.Stale() // an unreadable record is not counted
+	theirs, _ := OnTheirWay(n, stale)
+	return len(theirs)
+}
