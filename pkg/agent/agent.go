@@ -141,7 +141,7 @@ func Run(ctx context.Context, o Options) error {
 	for _, k := range a.keepers {
 		all.Go(func() { k.run(ctx) })
 		all.Go(func() { newAnnouncer(k).run(ctx) })
-		all.Go(func() { k.follow(ctx) })
+		all.Go(func() { newRemaker(k).run(ctx) })
 	}
 	all.Go(func() { a.binaries.run(ctx) })
 	all.Go(func() { a.replay(ctx) })

@@ -3,7 +3,9 @@ package rdmadev
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -12,17 +14,24 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
+// remadeWait bounds the wait for a device that was moved into a running pod. A privileged
+// process there can take it away at once, and the node's lock is held meanwhile.
+const remadeWait = 5 * time.Second
+
+// HasLent reports whether the record says that RDMA devices have moved into the pod.
+func HasLent(r *ledger.Record) bool { return len(lentOf(r)) > 0 }
+
 // OnHost returns a function that reports whether a device which a record says is lent is
 // on the host. It enters no pod: a socket there would delay the end of a dying pod's
 // netns, and so the return of its NICs.
 func OnHost(n *attachment.Node) (func(r *ledger.Record) bool, error) {
+	var devices []rdma.Device
 	core, err := rdma.Open(n.Netns)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		defer core.Close()
+		devices, err = core.Devices()
 	}
-	defer core.Close()
-	devices, err := core.Devices()
-	if err != nil {
+	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) { // without an RDMA core the pods lack their devices, too
 		return nil, err
 	}
 	return func(r *ledger.Record) bool {
@@ -78,43 +87,51 @@ func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) 
 }
 
 // MoveRemade moves the missing devices of the attachment from the host into its pod
-// again, and restores their names and settings. The error wraps [statefile.ErrBusy] if an
-// ADD or DEL of the attachment is under way, and [rdma.ErrNotFound] if a device is not
-// on the host either.
-func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) error {
+// again, and restores their names and settings. It reports whether it moved one: an ADD or
+// DEL may have been faster. The error wraps [statefile.ErrBusy] if an ADD or DEL of the
+// attachment is under way, and [rdma.ErrNotFound] if a device is not on the host either.
+func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) (moved bool, err error) {
 	lock, err := n.Ledger.TryLockAttachment(judged.Key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = lock.UnlockAndRemove() }()
 	r, err := n.Ledger.Get(judged.Key)
 	if errors.Is(err, ledger.ErrNoRecord) || err == nil && !r.Same(judged) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	missing, err := Missing(n, r)
 	if err != nil || len(missing) == 0 {
-		return err
+		return false, err
 	}
 	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
 	if err != nil || pod == nil {
-		return err
+		return false, err
 	}
 	defer pod.Close()
-	ctx, cancel := context.WithTimeout(ctx, moveWait)
+	locking, cancel := context.WithTimeout(ctx, moveWait)
 	defer cancel()
-	return withCores(ctx, n, n.Netns, pod, func(host, there *rdma.Core) error {
+	err = withCores(locking, n, n.Netns, pod, func(host, there *rdma.Core) error {
 		var errs []error
 		for _, d := range missing {
-			errs = append(errs, failure.Wrap(moveRemade(ctx, n, host, there, d), failure.Kernel, "RDMA device %s", d.Name))
+			err := moveRemade(ctx, n, host, there, d)
+			moved = moved || err == nil
+			errs = append(errs, failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name))
 		}
 		return errors.Join(errs...)
 	})
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		err = fmt.Errorf("%w: %w", rdma.ErrNotFound, err)
+	}
+	return moved, err
 }
 
 func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice) error {
+	ctx, cancel := context.WithTimeout(ctx, remadeWait)
+	defer cancel()
 	device, err := findDevice(host, d)
 	if err != nil {
 		return err
@@ -123,14 +140,20 @@ func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d
 		return rdma.ErrNotFound
 	}
 	arrived, err := host.Move(ctx, *device, pod)
+	var changed *rdma.UverbsChanged
+	if errors.As(err, &changed) { // it has moved
+		n.Log.Warn("RDMA device has another uverbs number", "device", d.Name, "err", err)
+		err = nil
+	}
 	if err != nil {
 		return err
 	}
 	if arrived.Device.Name != d.Name {
 		if err := pod.Rename(arrived.Device, d.Name); err != nil {
-			return err
+			n.Log.Warn("RDMA device keeps the name that its driver gave it", "device", d.Name, "name", arrived.Device.Name, "err", err)
+		} else {
+			arrived.Device.Name = d.Name
 		}
-		arrived.Device.Name = d.Name
 	}
 	for _, c := range pod.Restore(arrived.Device, d.Settings) {
 		n.Log.Warn("setting of the RDMA device not restored", "device", d.Name, "setting", c.Setting, "err", c.Err)
