@@ -123,6 +123,9 @@ type RDMA struct {
 	Mode    string       `json:"mode"` // of the machine at ADD: "shared" or "exclusive"
 	Devices []RDMADevice `json:"devices"`
 	GIDs    []GID        `json:"gids,omitempty"` // RoCE v2, of the interface's addresses
+	// RoCETOS is the type of service that the network gave the devices for RDMA-CM, nil
+	// if it gave none.
+	RoCETOS *int `json:"roceTos,omitempty"`
 }
 
 // RDMADevice is the state of an RDMA device on the host.

@@ -5,6 +5,7 @@ package tests
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,6 +86,10 @@ func TestSettingsOfRDMACMSurviveTheMoves(t *testing.T) {
 		config := n.config(0, c.more)
 		n.MustRun(p.call("ADD", "net1", config))
 		cm.want(c.name+", in the pod", c.tos, "IB/RoCE v1")
+		// For a device that its driver makes anew.
+		if got := n.records()[0].RDMA.RoCETOS; (got != nil) != (c.more != nil) || got != nil && strconv.Itoa(*got) != c.tos {
+			t.Errorf("%s: the record has %v", c.name, got)
+		}
 		n.MustRun(p.call("DEL", "net1", config))
 		cm.want(c.name+", on the host again", "106", "IB/RoCE v1")
 		n.untouched(before)

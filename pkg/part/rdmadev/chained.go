@@ -94,6 +94,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	}
 	switch {
 	case err == nil:
+		found.RoCETOS = p.Conf.RoCETOS
 		tx.Record.RDMA = found
 		return needsMove(p.Conf.RoCETOS, found)
 	case p.Conf.RDMA.RDMA == netconf.RDMARequired:

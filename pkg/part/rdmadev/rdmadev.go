@@ -59,6 +59,9 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 			return err
 		}
 	}
+	if r != nil {
+		r.RoCETOS = p.TOS
+	}
 	tx.Record.RDMA = r
 	return needsMove(p.TOS, r)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -117,7 +118,7 @@ func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) 
 	err = withCores(locking, n, n.Netns, pod, func(host, there *rdma.Core) error {
 		var errs []error
 		for _, d := range missing {
-			err := moveRemade(ctx, n, host, there, d)
+			err := moveRemade(ctx, n, host, there, d, r.RDMA.RoCETOS)
 			moved = moved || err == nil
 			errs = append(errs, failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name))
 		}
@@ -129,7 +130,7 @@ func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) 
 	return moved, err
 }
 
-func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice) error {
+func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice, tos *int) error {
 	ctx, cancel := context.WithTimeout(ctx, remadeWait)
 	defer cancel()
 	device, err := findDevice(host, d)
@@ -155,8 +156,17 @@ func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d
 			arrived.Device.Name = d.Name
 		}
 	}
-	for _, c := range pod.Restore(arrived.Device, d.Settings) {
+	for _, c := range pod.Restore(arrived.Device, inPod(arrived.Device, d, tos)) {
 		n.Log.Warn("setting of the RDMA device not restored", "device", d.Name, "setting", c.Setting, "err", c.Err)
 	}
 	return nil
+}
+
+// inPod returns the settings of the device in the pod: those that it had on the host, and
+// the type of service of the pod's network.
+func inPod(device rdma.Device, d ledger.RDMADevice, tos *int) map[string]string {
+	settings := map[string]string{}
+	maps.Copy(settings, d.Settings)
+	maps.Copy(settings, device.CMSettings(d.Settings, tos))
+	return settings
 }
