@@ -65,6 +65,23 @@ func TestOnAReadOnlyNodeTheCommandLineIsEnough(t *testing.T) {
 	}
 }
 
+// Bottlerocket and RHEL CoreOS after what ByArgument says.
+func TestWhereAFileIsInVainTheCommandLineIsEnough(t *testing.T) {
+	need.Root(t)
+	for name, release := range map[string]string{"in memory": "ID=bottlerocket\n", "an image": "ID=rhcos\n"} {
+		b := node(t, map[string]string{"/proc/cmdline": "quiet ib_core.netns_mode=0\n", "/usr/lib/os-release": release})
+		if name == "in memory" {
+			inMemory(t, b, true, nil)
+		}
+		if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true}) {
+			t.Errorf("%s: %+v", name, c)
+		}
+		if c := b.Change(Shared, true, false); c.AtBoot || c.AtBootErr == nil {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
 func TestAFileInMemoryIsKnown(t *testing.T) {
 	need.Root(t)
 	b := node(t, nil)

@@ -202,8 +202,8 @@ func (b Boot) builtIn() bool {
 // set makes m the mode at boot, by atomically writing [BootFile], and reports
 // whether it wrote the file. It writes nothing and returns an error if that
 // would have no effect: a setting with precedence contradicts it, or ib_core is
-// not a module. Where ib_core is built in, or the file system is read-only, a
-// kernel's command line that sets m is as good.
+// not a module. Where ib_core is built in, or the file would have no effect for
+// good, a kernel's command line that sets m is as good.
 func (b Boot) set(m Mode) (written bool, err error) {
 	if m != Shared && m != Exclusive {
 		return false, unknownMode(m)
@@ -222,6 +222,9 @@ func (b Boot) set(m Mode) (written bool, err error) {
 		if err := s.hinders(m); err != nil {
 			return false, err
 		}
+	}
+	if now.Mode == m && now.byArgument() && (b.Volatile() || b.Immutable()) {
+		return false, nil // the file would come too late, or not last
 	}
 	err = writeWhole(b.path(BootFile), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
 options ib_core netns_mode=%d
