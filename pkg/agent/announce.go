@@ -3,11 +3,14 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -126,7 +129,12 @@ func (a *announcer) announce(r *ledger.Record) bool {
 		}
 	}
 	log := a.log.With("containerID", r.ContainerID, "ifname", r.IfName, "pod", r.Pod.String(), "nic", r.NICName())
-	if err := pod.Announce(l, mac, addresses); err != nil {
+	err = pod.Announce(l, mac, addresses)
+	if errors.Is(err, unix.EPERM) {
+		log.Warn("addresses not announced", "err", err, "cure", "give rail-agent the capability NET_RAW")
+		return true // no later try succeeds
+	}
+	if err != nil {
 		log.Debug("addresses not announced yet", "err", err) // its carrier is away again
 		return false
 	}
