@@ -25,14 +25,15 @@ type hostNIC struct {
 	infiniband   bool // its port is InfiniBand, and has no RoCE GIDs
 }
 
-// trainTime bounds the time until a link of hardware is up again: a driver that
-// closes its NIC for the move makes it train anew.
+// trainTime bounds the wait for the links of hardware: a NIC that its driver closes
+// for the move trains its link again.
 const trainTime = time.Minute
 
 // hostDemo lends NICs of this host to two pods: every second one to the second
 // pod, and each pair in a network of its own. NICs that are not named are only
 // read. Its state is the node's own, so it respects other users of rail-cni on
-// this host, and `railctl gc` returns a NIC even if the demo is killed.
+// this host. If the demo is killed, delete its pods' netns: `railctl gc` then
+// restores the NICs.
 type hostDemo struct {
 	c           cni
 	node        string // name of the host's netns
@@ -219,8 +220,8 @@ func (h *hostDemo) show() error {
 	return h.speak()
 }
 
-// awaitLinks waits until all links in the pods are up, and says how long it
-// took. Those that stay down are shown later.
+// awaitLinks waits until all links in the pods are up, for at most trainTime, and
+// prints how long that took. showPairs reports links that are still down.
 func (h *hostDemo) awaitLinks() error {
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		var all strings.Builder
