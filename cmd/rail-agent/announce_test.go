@@ -36,7 +36,7 @@ func TestAgentAnnouncesAddressesWhenTheCarrierFirstComes(t *testing.T) {
 			}
 			r := l.records()[0]
 			if r.Link == nil || r.Link.Up || r.Link.WaitedMS != 0 {
-				t.Fatalf("the record says of the link: %+v", r.Link)
+				t.Fatalf("link in the record: %+v", r.Link)
 			}
 			heard := l.wire.Announced("ens1-sw")
 			want := strings.Split(r.Addresses[0], "/")[0] + " is at " + r.MAC
@@ -46,14 +46,14 @@ func TestAgentAnnouncesAddressesWhenTheCarrierFirstComes(t *testing.T) {
 			time.Sleep(500 * time.Millisecond) // the carrier is late
 			l.plug("ens1", "up")
 			await(t, "the announcement", 30*time.Second, func() bool { return slices.Contains(heard(), want) })
-			await(t, "the agent's word", 10*time.Second, func() bool { return len(a.said("carrier came after ADD")) == 1 })
+			await(t, "the log entry", 10*time.Second, func() bool { return len(a.said("carrier came after ADD")) == 1 })
 			if n, lines := a.metric("rail_cni_link_up"); c.plugin == "host-device" && (n != 1 || lines != 1) {
 				t.Errorf("rail_cni_link_up is %v in %d lines", n, lines)
 			}
 			if n, lines := a.metric("rail_cni_link_wait_seconds"); c.plugin == "host-device" && (n != 0 || lines != 1) {
 				t.Errorf("rail_cni_link_wait_seconds is %v in %d lines", n, lines)
 			}
-			// A flap is no new holder.
+			// After a flap the holder is the same.
 			l.plug("ens1", "down")
 			l.plug("ens1", "up")
 			time.Sleep(700 * time.Millisecond)
@@ -65,7 +65,7 @@ func TestAgentAnnouncesAddressesWhenTheCarrierFirstComes(t *testing.T) {
 	}
 }
 
-// The root of a pod chooses nothing of what the agent sends.
+// A pod's root cannot choose the addresses or the MAC that the agent announces.
 func TestAgentAnnouncesOnlyWhatADDGave(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

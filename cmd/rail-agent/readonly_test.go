@@ -11,9 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// readOnlyNode is a node in namespaces of its own, as Talos is one: /etc and
-// /usr are read-only, /etc/cni, /opt, /run and /var/lib are not. It prints a
-// line for each step that a test looks at.
+// readOnlyNode is a script that makes a node like Talos in namespaces of its own:
+// /etc and /usr are read-only; /etc/cni, /opt, /run and /var/lib are not. It
+// prints a line for each step that the test checks.
 const readOnlyNode = `
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/etc /run/work

@@ -46,6 +46,10 @@ reported once: in the log, in the metric rail_cni_nics_not_returned, and as an
 Event of the node if there is a cluster. Addresses that a DEL left in the journal
 are freed when the server is back.
 
+The addresses of a pod whose carrier first comes after the end of its ADD are
+announced to the neighbors. An RDMA device that its driver re-creates is moved
+into its pod again.
+
 --cni-bin watches that the plugins there are equal to those in --own, and reports
 those that something has replaced or removed. With --restore-binaries the agent
 puts its own there. --install installs them to begin with, keeps what was there

@@ -18,7 +18,7 @@ const (
 	devicePlugins    = "/var/lib/kubelet/device-plugins"
 	pluginsRegistry  = "/var/lib/kubelet/plugins_registry"
 	kubeletsDevices  = devicePlugins + "/kubelet_internal_checkpoint"
-	sharedPrefix     = "rdma/" // of resources, unless its configuration says another
+	sharedPrefix     = "rdma/" // of k8s-rdma-shared-dev-plugin's resources, unless its configuration sets another
 	mostOfCheckpoint = 16 << 20
 )
 
@@ -27,9 +27,9 @@ const (
 // socket is named after its resource, without a prefix.
 var sharedNames = []string{"hca_shared", "rdma_shared", "rdma-shared"}
 
-// sharedPlugin returns what shows that k8s-rdma-shared-dev-plugin serves the
-// node with this root file system: resources with its prefix that the kubelet
-// has, and its sockets. It knows no others than those with the usual names.
+// sharedPlugin returns the signs that k8s-rdma-shared-dev-plugin serves the node
+// with this root file system: the kubelet's resources with its usual prefix, and
+// sockets with its usual names. Others are not recognized.
 func sharedPlugin(root string) (found []string, err error) {
 	resources, err := kubeletsResources(filepath.Join(root, kubeletsDevices))
 	for _, name := range resources {
@@ -52,7 +52,7 @@ func sharedPlugin(root string) (found []string, err error) {
 }
 
 // kubeletsResources returns the resources that device plugins have registered
-// with the kubelet, from its checkpoint; none if there is no kubelet.
+// with the kubelet, from the kubelet's checkpoint; none if there is no kubelet.
 func kubeletsResources(name string) ([]string, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

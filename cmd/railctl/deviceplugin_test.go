@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// checkpoint is the kubelet's, with these device plugins' resources.
+// checkpoint writes the text as the kubelet's checkpoint of device plugins.
 func checkpoint(t *testing.T, root, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(root, devicePlugins), 0o755); err != nil {
@@ -20,8 +20,8 @@ func checkpoint(t *testing.T, root, text string) {
 	}
 }
 
-// socket makes a device plugin's socket. Paths of sockets are short, so the
-// root must be.
+// socket makes a device plugin's socket. The path of a socket has at most 108
+// bytes, so the root must be short.
 func socket(t *testing.T, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -55,8 +55,8 @@ func TestExclusiveModeWarnsOfTheSharedDevicePlugin(t *testing.T) {
 			`{"Data":{"RegisteredDevices":{"nvidia.com/mlnx":[]}}}`, []string{"device-plugins/kubelet.sock", "plugins_registry/nvidia.com_mlnx.sock"}, nil,
 		},
 		"no kubelet":        {"", nil, nil},
-		"not a checkpoint":  {"{", nil, []string{"warning: whether k8s-rdma-shared-dev-plugin serves this node is not known: "}},
-		"of another shape":  {`{"Data":{"RegisteredDevices":["rdma/a"]}}`, nil, []string{"is not known: "}},
+		"not a checkpoint":  {"{", nil, []string{"warning: cannot find out whether k8s-rdma-shared-dev-plugin serves this node: "}},
+		"of another shape":  {`{"Data":{"RegisteredDevices":["rdma/a"]}}`, nil, []string{"cannot find out whether "}},
 		"without resources": {`{"Data":null}`, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

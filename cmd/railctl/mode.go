@@ -51,12 +51,13 @@ macvlan have no RDMA in this mode.
 With an argument, set the mode: at boot, in ` + rdma.BootFile + `,
 and at once. The kernel changes the mode only while it has no network namespace
 but its first: on a node with pods a reboot does it. An initramfs that loads the
-RDMA core has a copy of the file, and must be made again. The kernel's argument
-ib_core.netns_mode=0 (exclusive) or 1 (shared) does the same as the file. Where
-/etc is read-only it is the only way, and the error says how this system gets it.
+RDMA core has a copy of the file, and must be made again. The kernel argument
+ib_core.netns_mode=0 (exclusive) or 1 (shared) has the same effect as the file.
+Where /etc is read-only only the argument works, and the error names the place
+where it is set on this system.
 
 In exclusive mode k8s-rdma-shared-dev-plugin does not start. If it serves this
-node, setting the mode warns of that.
+node, setting that mode prints a warning.
 
 The exit code is 1 if a part could not be done. The other parts stay done, and
 stdout names them.`,
@@ -193,15 +194,15 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 	return errs
 }
 
-// warnOfSharedPlugin prints what of k8s-rdma-shared-dev-plugin is on the node:
-// pods that ask for its resources do not start in exclusive mode.
+// warnOfSharedPlugin prints a warning if k8s-rdma-shared-dev-plugin serves the
+// node: pods that ask for its resources do not start in exclusive mode.
 func (m *modeRun) warnOfSharedPlugin() {
 	found, err := sharedPlugin(m.boot.Root)
 	if err != nil {
-		fmt.Fprintf(m.log, "warning: whether k8s-rdma-shared-dev-plugin serves this node is not known: %v\n", err)
+		fmt.Fprintf(m.log, "warning: cannot find out whether k8s-rdma-shared-dev-plugin serves this node: %v\n", err)
 	}
 	if len(found) > 0 {
-		fmt.Fprintf(m.log, "warning: k8s-rdma-shared-dev-plugin serves this node (%s), and does not start in exclusive mode: pods that ask for its resources stay Pending. Use sriov-network-device-plugin with isRdma there, one resource for each NIC.\n",
+		fmt.Fprintf(m.log, "warning: k8s-rdma-shared-dev-plugin serves this node (%s), and does not start in exclusive mode: pods that ask for its resources stay Pending. Use sriov-network-device-plugin with isRdma instead, one resource for each NIC.\n",
 			strings.Join(found, ", "))
 	}
 }
@@ -215,7 +216,7 @@ func (m *modeRun) tellAtBoot(mode rdma.Mode, written bool) {
 		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
 		return
 	case m.boot.Volatile():
-		fmt.Fprintf(m.out, "%s is written, but it is in memory: the next boot has lost it. To keep the mode, %s.\n", rdma.BootFile, argument)
+		fmt.Fprintf(m.out, "%s is written, but its directory is in memory: a reboot removes the file. To keep the mode, %s.\n", rdma.BootFile, argument)
 		return
 	}
 	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", rdma.BootFile, mode)
@@ -228,7 +229,7 @@ func (m *modeRun) tellAtBoot(mode rdma.Mode, written bool) {
 	} else {
 		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, rebuild it: its copy of the file counts.")
 	}
-	fmt.Fprintf(m.out, "The kernel's argument %s does the same, without a file and an initramfs.\n", rdma.Argument(mode))
+	fmt.Fprintf(m.out, "The kernel argument %s has the same effect, without a file and an initramfs.\n", rdma.Argument(mode))
 }
 
 // notNow returns the reason why the running kernel keeps its mode, and the

@@ -200,10 +200,10 @@ func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
 	if (rdma.Boot{Root: root}).Volatile() {
-		contains(t, "mode exclusive", out, "it is in memory: the next boot has lost it", "the argument ib_core.netns_mode=0")
+		contains(t, "mode exclusive", out, "its directory is in memory: a reboot removes the file", "the argument ib_core.netns_mode=0")
 		return
 	}
-	contains(t, "mode exclusive", out, `Now run "update-initramfs -u -k all"`, "The kernel's argument ib_core.netns_mode=0 does the same")
+	contains(t, "mode exclusive", out, `Now run "update-initramfs -u -k all"`, "The kernel argument ib_core.netns_mode=0 has the same effect")
 
 	// An ostree system has the same programs, and its own initramfs.
 	for path, text := range map[string]string{"usr/lib/os-release": "ID=rhel\nVARIANT_ID=coreos\n", "run/ostree-booted": ""} {
@@ -235,7 +235,7 @@ func TestModeAtBootOfANodeWithAReadOnlyEtc(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	equal(t, "in memory", out, rdma.BootFile+" is written, but it is in memory: the next boot has lost it. "+
+	equal(t, "in memory", out, rdma.BootFile+" is written, but its directory is in memory: a reboot removes the file. "+
 		"To keep the mode, give the kernel the argument ib_core.netns_mode=0 (in the boot loader's configuration) and reboot.\n")
 
 	release := []byte("NAME=\"Talos\"\nID=talos\n")

@@ -28,9 +28,9 @@ but the IPAM plugin could not free the addresses yet). STATE is whether the pod'
 network namespace still exists. If it is gone, the next ADD or "railctl gc" ends
 the attachment.
 
-LINK is "up" if the interface in the pod is up and has a carrier. RDMA is the
-device and port of an attachment that has RDMA. LINK and PORT STATE are read from
-the kernel now. GID is the index (of RoCE v2) of the interface's address in the
+LINK is "up" if the interface in the pod is up and has a carrier, else "down"; "-"
+if the interface is not in the pod or cannot be read. RDMA is the device and port
+of an attachment that has RDMA. LINK and PORT STATE are read from the kernel now. GID is the index (of RoCE v2) of the interface's address in the
 port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With --wide the
 table also has the char device, the GIDs' values, and the RDMA mode. A value that
 cannot be read is "?"; stderr has the reason.

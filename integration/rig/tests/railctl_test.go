@@ -289,7 +289,7 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	// A pod exists: the kernel refuses, and a reboot is needed.
 	p := testnet.NewNetns(t, "pod")
 	out, errOut := mode(1, "exclusive")
-	has("with a pod, done", out, rdma.BootFile+" is written, but it is in memory: the next boot has lost it. To keep the mode, give the kernel the argument ib_core.netns_mode=0 ")
+	has("with a pod, done", out, rdma.BootFile+" is written, but its directory is in memory: a reboot removes the file. To keep the mode, give the kernel the argument ib_core.netns_mode=0 ")
 	has("with a pod, not done", errOut, "the mode is not exclusive yet: the kernel changes the RDMA mode only while no other network namespace exists", "lsns -t net", "; reboot\n")
 	if strings.Contains(out, "is exclusive now") {
 		t.Error(out)
