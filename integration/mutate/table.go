@@ -165,9 +165,9 @@ var kept = []Mutation{
 		// has turned off: the kernel accepts the setting only with an instance.
 		return errors.Join(feature(pod, nic, gro), file("", "threaded", "1").Set(pod, nic))
 	}},
-	// The kernel's macvlan does not give back what it took in this mode (macvlan_stop,
-	// macvlan_changelink). A packet socket that a pod closes while the NIC moves has the
-	// same effect, now and then.
+	// The kernel's macvlan stays counted as a user of these modes (macvlan_stop,
+	// macvlan_changelink). A packet socket that a pod closes while the NIC moves sometimes
+	// has the same effect.
 	reported(ip("promiscuous mode that the kernel does not end", "link add mv0 link NIC type macvlan mode passthru",
 		"link set mv0 type macvlan mode passthru nopromisc", "link del mv0")),
 	reported(ip("all-multicast mode that the kernel does not end", "link add mv0 link NIC type macvlan mode passthru nopromisc",

@@ -187,7 +187,8 @@ func (a *agent) wake() {
 	}
 }
 
-// rdmaChanged is wake after a change of RDMA devices.
+// rdmaChanged wakes the keepers after a change of RDMA devices, also to look for
+// devices that were re-created.
 func (a *agent) rdmaChanged() {
 	a.wake()
 	for _, k := range a.keepers {

@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// A link that is down is looked at after firstLinkCheck, and then so often that
-	// the announcement comes at most a tenth later than the carrier. The agent does
-	// not listen in pods: a socket would keep a dead pod's netns, and its NICs, away.
+	// A link that is down is read again after a tenth (1/linkCheckRatio) of the time
+	// for which it has been watched, but not before firstLinkCheck and not later than
+	// slow. The agent does not listen in pods: a socket would keep a dead pod's netns
+	// alive, and its NICs in it.
 	firstLinkCheck = 250 * time.Millisecond
 	linkCheckRatio = 10
 
@@ -30,8 +31,8 @@ const (
 )
 
 // announcer announces the addresses of interfaces whose carrier first comes after the
-// end of their ADD, once for each. What it sends is of the record, and goes out in the
-// pod netns only, so a pod cannot choose it.
+// end of their ADD, once for each. It sends the addresses and the MAC of the record, which
+// a pod cannot choose, and only in the pod netns.
 type announcer struct {
 	ledger *ledger.Ledger
 	host   link.NetnsID
@@ -43,7 +44,7 @@ type announcer struct {
 type lateLink struct {
 	record    *ledger.Record
 	since     time.Time
-	next      time.Time // not before
+	next      time.Time // of the next check
 	announced bool
 }
 
@@ -51,7 +52,8 @@ func newAnnouncer(k *keeper) *announcer {
 	return &announcer{ledger: k.node.Ledger, host: k.node.Netns.ID, log: k.log, late: map[ledger.Key]*lateLink{}}
 }
 
-// run looks whenever a record changes, and while links are down, until ctx ends.
+// run calls look when a record changes, and at the times that look returns, until ctx
+// ends.
 func (a *announcer) run(ctx context.Context) {
 	changed, watched := make(chan struct{}, 1), make(chan struct{})
 	records := newWatcher(a.log)
@@ -72,7 +74,8 @@ func (a *announcer) run(ctx context.Context) {
 	<-watched
 }
 
-// look announces what can be announced now. It returns the time of the next look.
+// look announces the addresses of the links that are up now. It returns the time of the
+// next look.
 func (a *announcer) look(now time.Time) (next time.Time) {
 	next = now.Add(slow)
 	records, _ := a.ledger.List() // the keeper reports unreadable ones
@@ -120,7 +123,7 @@ func (a *announcer) announce(r *ledger.Record) bool {
 	}
 	mac, err := net.ParseMAC(r.MAC)
 	if err != nil || !bytes.Equal(l.MAC, mac) {
-		return true // the pod has given it another one
+		return true // the pod has changed the MAC
 	}
 	var addresses []netip.Addr
 	for _, text := range r.Addresses {

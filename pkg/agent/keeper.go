@@ -56,7 +56,7 @@ type keeper struct {
 	ended  chan outcome
 	paths  *watcher
 
-	rdmaChanged chan struct{}
+	rdmaChanged chan struct{} // wakes follow
 
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty

@@ -5,10 +5,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
-// collectLinks adds the state of the links of lent NICs. It is read now, in the pods.
+// collectLinks adds the state of the links of lent NICs, read in their pods now.
 func (a *agent) collectLinks(e *exposition) {
 	for _, k := range a.keepers {
-		records, _ := k.node.Ledger.List() // another metric reports its errors
+		records, _ := k.node.Ledger.List() // rail_cni_unreadable_records counts the errors
 		for _, r := range records {
 			if r.Loan == nil || r.Loan.Driver != "" || r.Phase != ledger.Lent {
 				continue

@@ -17,11 +17,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// remadeRest is the time from a change of RDMA devices to the look for those that were made
-// anew. A pod's end changes many, and the return of its NICs comes first.
+// remadeRest is the time from a change of RDMA devices to the look for those that were
+// re-created. A pod's end changes many devices, and the return of its NICs comes first.
 const remadeRest = time.Second
 
-// remaker moves RDMA devices that their drivers make anew into their pods again.
+// remaker moves RDMA devices that their drivers re-create into their pods again.
 type remaker struct {
 	*keeper
 	known map[ledger.Key]*remade
@@ -176,8 +176,8 @@ func (m *remaker) report(l *remade, missing []ledger.RDMADevice, err error) {
 	case err == nil:
 		l.told = ""
 		m.tell(m.log, Notice{
-			"RDMADeviceRemade", "RDMA device was made anew by its driver",
-			what + " was made anew by its driver, and is in the pod again: restart the pod, its processes have lost the device", true,
+			"RDMADeviceRemade", "RDMA device was re-created by its driver",
+			what + " was re-created by its driver, and is in the pod again: restart the pod, its processes have lost the device", true,
 		}, attrs...)
 	case l.told != essence(err):
 		l.told = essence(err)

@@ -47,7 +47,7 @@ func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 // Await calls done until it returns true or an error, and reports whether it did before
 // the wait ended. The kernel returns the devices of dead pods one after another, and a
 // driver may take a second to stop each (ndo_stop, under the RTNL). So Wait, if it is
-// conclusive, begins anew as long as away, the number of devices that are still to return,
+// conclusive, starts over as long as away, the number of devices that are still to return,
 // gets smaller: for at most [longestReturn] in all.
 func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
 	if ok, err := done(); ok || err != nil {

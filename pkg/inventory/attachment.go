@@ -40,7 +40,7 @@ const (
 // The states of a link.
 const (
 	LinkUp   = "up"   // it has a carrier
-	LinkDown = "down" // it has none, or is set down
+	LinkDown = "down" // it has no carrier, or is set down
 )
 
 // linkOf returns the present state of the interface, "" if the attachment has none, or

@@ -17,7 +17,7 @@ type RDMADevice struct {
 	NodeGUID    string `json:"nodeGUID"`
 	Parent      string `json:"parent"`              // its PCI function or auxiliary device
 	Port        uint32 `json:"port,omitempty"`      // of the interface
-	Netdev      string `json:"netdev,omitempty"`    // the port's, if it is a link below the NIC or master: a bond's member
+	Netdev      string `json:"netdev,omitempty"`    // the port's, if it is a link below the NIC or master, such as a bond's member
 	State       string `json:"state,omitempty"`     // of the port now; "?" if that cannot be read
 	PhysState   string `json:"physState,omitempty"` // likewise
 	Uverbs      string `json:"uverbs,omitempty"`

@@ -134,7 +134,7 @@ type RDMADevice struct {
 	NodeGUID  rdma.GUID `json:"nodeGUID"`
 	ParentDev string    `json:"parentDev"`
 	Port      uint32    `json:"port,omitempty"`   // the port of the interface, 0 if unknown
-	Netdev    string    `json:"netdev,omitempty"` // the port's netdev, if it is a link below the NIC or master: a bond's member
+	Netdev    string    `json:"netdev,omitempty"` // the port's netdev, if it is a link below the NIC or master, such as a bond's member
 	Uverbs    string    `json:"uverbs,omitempty"` // "uverbs3"
 	Lent      bool      `json:"lent,omitempty"`   // it moves with the NIC (exclusive mode)
 	// Settings is the result of rdma.Core.Settings for a device that moves. It is nil

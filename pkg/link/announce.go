@@ -16,10 +16,10 @@ import (
 // a gratuitous ARP, or by an unsolicited neighbor advertisement. It does nothing for a
 // link without ARP.
 //
-// The kernel announces addresses too (arp_notify, ndisc_notify), but when the link is
-// set up, and not when the carrier comes later (inetdev_event). It still announces an
-// IPv6 address whose duplicate address detection has not ended, when that has ended
-// (addrconf_dad_completed): Announce leaves such an address out.
+// The kernel announces addresses too (arp_notify, ndisc_notify), but only when the link is
+// set up, and not when the carrier comes later (inetdev_event). Announce leaves out an IPv6
+// address whose duplicate address detection has not ended: the kernel announces it at the
+// end of the detection (addrconf_dad_completed).
 func (n *Netns) Announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) error {
 	if l.Encap != "ether" || len(mac) != 6 || l.Flags&unix.IFF_NOARP != 0 {
 		return nil
@@ -59,8 +59,9 @@ func send(index int, frames [][]byte) error {
 	return errors.Join(errs...)
 }
 
-// usable reports whether the link has the IPv6 address, and nobody else has. It asks for
-// this address alone: a pod can add very many.
+// usable reports whether the link has the IPv6 address, and duplicate address detection
+// has found no other holder. It asks for this address alone, because a pod can add very
+// many.
 func (n *Netns) usable(index int, ip netip.Addr) bool {
 	header := nl.NewIfAddrmsg(unix.AF_INET6)
 	header.Index = uint32(index)

@@ -18,7 +18,7 @@ func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
 	for _, ip := range addresses {
 		r.wire.IP("neigh", "add", ip, "lladdr", "02:00:00:00:00:99", "nud", "stale", "dev", "ens1-sw")
 	}
-	// Not an address of the link: nobody takes it for one.
+	// Not an address of the link, so it must not be announced.
 	r.wire.IP("neigh", "add", "fd09::77", "lladdr", "02:00:00:00:00:99", "nud", "stale", "dev", "ens1-sw")
 	r.host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
 	r.host.IP("addr", "add", "10.9.0.1/24", "dev", "ens1")
@@ -45,7 +45,7 @@ func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
 	}
 }
 
-// With duplicate address detection the kernel announces the address when that has ended.
+// The kernel announces the address at the end of its duplicate address detection.
 func TestAnnounceLeavesOutWhatIsTentative(t *testing.T) {
 	r, _ := detects(t)
 	r.host.Sysctl("ipv6/conf/ens1/dad_transmits", "10") // ten seconds

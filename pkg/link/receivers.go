@@ -21,11 +21,11 @@ func receiversOf(attrs nlattr.Attrs) Receivers {
 	return Receivers{promiscuous, all}
 }
 
-// MoreReceivers returns the modes that the link is in for more users than in the
-// snapshot. Some faults of the kernel let a pod cause that, and no request undoes it: a
-// packet socket that is closed while the link moves stays counted (packet_release takes
-// it from the list that packet_notifier reads, before it waits for the lock), and a
-// macvlan in passthru mode does not give back what it took (macvlan_stop).
+// MoreReceivers returns the modes that have more users on the link than in the snapshot.
+// A pod can cause that by bugs of the kernel, and no request undoes it: a packet socket that
+// is closed while the link moves stays counted (packet_release removes it from the list that
+// packet_notifier reads, before it waits for the lock), and so does a macvlan in passthru
+// mode (macvlan_stop).
 func (n *Netns) MoreReceivers(index int, s *Snapshot) []Changed {
 	if s.Receivers == nil { // of an earlier version
 		return nil

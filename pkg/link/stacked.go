@@ -28,16 +28,17 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	return slices.DeleteFunc(links, func(l *Link) bool { return l.LowerNetns != id }), nil
 }
 
-// carriers are the kinds of links whose packets leave by the link below them, at most with
-// a tag of their own. RDMA passes through these, and not through a tunnel. IPoIB is not
-// one of them: its child interfaces have the parent device.
+// carriers are the kinds of links whose packets leave by the link below them, unchanged or
+// with a tag. RDMA works through these links, and not through a tunnel. IPoIB is missing
+// because its child interfaces have the parent device themselves.
 var carriers = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"}
 
 // aggregates are the kinds of links whose packets leave by their members. "device" is for
 // a NIC of which another is a part, as the virtual function below Hyper-V's netvsc.
 var aggregates = []string{"bond", "team", "device"}
 
-// Bounds of [Netns.Below]. The kernel itself stacks no deeper (MAX_NEST_DEV).
+// Bounds of [Netns.Below]: levels, which the kernel itself limits (MAX_NEST_DEV), and
+// links.
 const (
 	deepest = 8
 	most    = 64
@@ -49,8 +50,8 @@ func (l *Link) IsStacked() bool {
 	return l.Kind != "device" && (slices.Contains(carriers, l.Kind) || slices.Contains(aggregates, l.Kind))
 }
 
-// Below returns l and the links of the namespace by which its packets leave, from above to
-// below: that under a VLAN or macvlan, and the members of a bond or team.
+// Below returns l and the links of the namespace by which its packets leave, from top to
+// bottom: the link below a VLAN or macvlan, and the members of a bond or team.
 func (n *Netns) Below(l *Link) ([]*Link, error) {
 	if !slices.Contains(carriers, l.Kind) && !slices.Contains(aggregates, l.Kind) {
 		return []*Link{l}, nil

@@ -22,8 +22,8 @@ import (
 // it was mounted, not on the thread that reads.
 func MountSysfs(attributes int) (int, error) { return mount("sysfs", attributes) }
 
-// MountConfigfs mounts configfs, of which the kernel has one, nowhere in the file
-// system, and returns the descriptor of its root.
+// MountConfigfs returns the descriptor of the root of configfs, of which the kernel has
+// one instance. No path leads to the mount.
 func MountConfigfs() (int, error) { return mount("configfs", 0) }
 
 func mount(kind string, attributes int) (int, error) {

@@ -6,8 +6,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// defaultLinkTimeout bounds ADD's wait for the link if RDMA is required. Links of
-// 200 Gbit/s and more take seconds to train after each move.
+// defaultLinkTimeout bounds ADD's wait for the link if RDMA is required and the
+// configuration has no timeout. Links of 200 Gbit/s and more take seconds to train after
+// each move.
 const defaultLinkTimeout = 20 * time.Second
 
 // Link has the key of host-device and macvlan about the interface's link.
@@ -20,7 +21,7 @@ type Link struct {
 // LinkWait is how an ADD waits for the link.
 type LinkWait struct {
 	Timeout time.Duration
-	// Required: the ADD fails if the link is not up then.
+	// Required: the ADD fails if the link is not up within Timeout.
 	Required bool
 }
 
@@ -34,10 +35,11 @@ func (l *Link) wait(rdma string) LinkWait {
 	return LinkWait{Timeout: timeout, Required: required && timeout > 0}
 }
 
-// complete refuses values that are no duration.
+// complete returns an error if a value is not a duration.
 func (l *Link) complete() error { return checkDuration("linkTimeout", l.LinkTimeout) }
 
-// checkDuration refuses values of a key that are no duration; empty is the default.
+// checkDuration returns an error if the value of a key is not a duration. Empty is the
+// default.
 func checkDuration(key, value string) error {
 	if value == "" {
 		return nil

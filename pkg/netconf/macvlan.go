@@ -53,8 +53,8 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	return c, nil
 }
 
-// LinkWait returns how an ADD waits for the link. On a master in the pod no RDMA can
-// be required.
+// LinkWait returns how an ADD waits for the link. If the master is in the pod, the link is
+// never required, because the pod gets no RDMA by it.
 func (c *Macvlan) LinkWait() LinkWait {
 	if c.LinkInContainer {
 		return c.wait(RDMAOff)

@@ -71,8 +71,8 @@ func below(dirs []string, names ...string) []string {
 // OpensPath reports whether a configuration may name the path under key: a
 // pattern of "paths" must match it. Without that list the paths of rail-cni,
 // whereabouts and its installers are permitted. "" and [DefaultStateDir] are
-// always permitted, the path of the node file never: a state directory in its
-// place would make every ADD of a node without a node file fail.
+// always permitted. The paths of node files are never permitted: on a node
+// without a node file, a state directory there would make every ADD fail.
 func (n *NodeFile) OpensPath(key, name string) bool {
 	if name == "" || name == DefaultStateDir {
 		return true

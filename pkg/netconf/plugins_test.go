@@ -165,7 +165,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		_, nic := ParseHostDevice(config)
 		_, chained := ParseRDMAChained(config)
 		for _, err := range []error{nic, chained} {
-			if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"roceTos": `+tos+` is no type of service; use 0 to 255`) {
+			if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"roceTos": `+tos+` is not a type of service; use 0 to 255`) {
 				t.Errorf("type of service %s: %v", tos, err)
 			}
 		}

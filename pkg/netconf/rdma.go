@@ -34,12 +34,12 @@ func (r *RDMA) Wait() time.Duration {
 	return defaultGIDTimeout
 }
 
-// checkTOS returns an error if the type of service is none.
+// checkTOS returns an error if the type of service is not in the range 0 to 255.
 func checkTOS(tos *int) error {
 	if tos == nil || *tos >= 0 && *tos <= 255 {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"roceTos": %d is no type of service`, *tos), "use 0 to 255: four times the DSCP, plus the ECN bits")
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"roceTos": %d is not a type of service`, *tos), "use 0 to 255: four times the DSCP, plus the ECN bits")
 }
 
 // complete applies the defaults and refuses unknown values.

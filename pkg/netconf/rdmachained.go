@@ -19,7 +19,7 @@ type RDMAChained struct {
 	DeviceID string `json:"deviceID"`
 	// PCIBusID is the same, injected beside DeviceID.
 	PCIBusID string `json:"pciBusID"`
-	// RoCETOS is as with host-device.
+	// RoCETOS is that of [HostDevice].
 	RoCETOS *int `json:"roceTos"`
 	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`

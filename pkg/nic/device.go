@@ -21,8 +21,8 @@ func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net")
 // in any network namespace: the directory stays, empty, while it is in a pod.
 func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
 
-// HasRDMACore reports whether the kernel's RDMA core is loaded. Opening its netlink socket
-// could load it.
+// HasRDMACore reports whether the kernel's RDMA core is loaded. It reads sysfs, because
+// opening the core's netlink socket could load it.
 func (h *Host) HasRDMACore() bool { return exists(filepath.Join(h.Sys, "class/infiniband")) }
 
 // HasOneNIC reports whether the device can have only one netdev and one RDMA device, as

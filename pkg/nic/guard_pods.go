@@ -29,8 +29,8 @@ var ErrInUse = errors.New("it is in use")
 // maxUsers bounds the users that an error names.
 const maxUsers = 5
 
-// GuardInUse returns an error because users of the host have an RDMA device open that is
-// to move with nic, unless that is overridden. They would lose it.
+// GuardInUse returns an error if an RDMA device that is to move with nic has users on the
+// host, who would lose it, unless that is overridden.
 func GuardInUse(device, nic string, users []string, allow []string) error {
 	if len(users) == 0 || slices.Contains(allow, netconf.AllowInUse) {
 		return nil
@@ -40,7 +40,7 @@ func GuardInUse(device, nic string, users []string, allow []string) error {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return failure.WithCure(failure.Wrap(fmt.Errorf("%w by %s", ErrInUse, text), failure.NICProtected, "RDMA device %s of %s must stay on the host", device, nic),
-		fmt.Sprintf(`end its users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse))
+		fmt.Sprintf(`stop these users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse))
 }
 
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Argument returns the argument of the kernel's command line that sets the mode
-// at boot, as [BootFile] does. modprobe(8) reads the command line after its files.
+// Argument returns the kernel argument that sets the mode at boot, as [BootFile]
+// does. It takes precedence: modprobe(8) reads the command line after its files.
 func Argument(m Mode) string { return fmt.Sprintf("ib_core.netns_mode=%d", parameter(m)) }
 
 // ByArgument returns the instruction to set the mode by [Argument] on this
@@ -25,8 +25,8 @@ func (b Boot) ByArgument(m Mode) string {
 	return fmt.Sprintf("give the kernel the argument %s (%s) and reboot", Argument(m), how(m))
 }
 
-// argumentOn has the ways in which systems that are images take an argument of
-// the kernel, by their keys of [Boot.system]. Sources:
+// argumentOn returns where an immutable operating system takes a kernel argument
+// from, by the key that [Boot.system] returns. Sources:
 //
 //   - Talos: siderolabs/talos#10519, #11145: since 1.10 a new installation boots
 //     by systemd-boot, which ignores machine.install.extraKernelArgs
@@ -51,7 +51,7 @@ var argumentOn = map[string]func(Mode) string{
 }
 
 // Immutable reports whether the node's initramfs is part of an image that the
-// node does not change: an ostree system, or one of those that [Boot.ByArgument] knows.
+// node does not change: on an ostree system, or on one in argumentOn.
 func (b Boot) Immutable() bool {
 	if _, known := argumentOn[b.system()]; known {
 		return true
@@ -80,8 +80,8 @@ func (m BootMode) byArgument() bool {
 	return n > 0 && m.Settings[n-1].File == commandLine
 }
 
-// system returns the node's ID of os-release(5), and with the variant CoreOS
-// the key of [argumentOn]; "" if it has none.
+// system returns the node's ID in os-release(5), or "" if there is none. For the
+// variants CoreOS it returns their keys in [argumentOn].
 func (b Boot) system() string {
 	var text []byte
 	for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {

@@ -9,7 +9,7 @@ import (
 // Change is the outcome of [Boot.Change].
 type Change struct {
 	AtBoot    bool  // the node boots with the mode
-	Written   bool  // it does so by [BootFile]; otherwise by the kernel's command line
+	Written   bool  // [BootFile] sets it; otherwise the kernel's command line does
 	AtBootErr error // why it does not
 
 	Now       bool  // the running kernel has the mode

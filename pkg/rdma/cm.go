@@ -17,8 +17,8 @@ import (
 
 // Names of the RDMA connection manager's settings for a port in the result of
 // [Core.Settings]. They apply to connections that choose no value of their own. The
-// manager drops them when the device moves to another network namespace
-// (cma_remove_one).
+// connection manager drops the settings when the device moves to another network
+// namespace (cma_remove_one).
 const (
 	CMTypeOfService = "RDMA-CM type of service"
 	CMMode          = "RDMA-CM RoCE mode"
@@ -53,8 +53,8 @@ func cmSetting(port uint32, name string) setting {
 	}
 }
 
-// inConfigfs calls f with the device's directory in configfs. The directory only exists
-// while somebody has made it, and its files find the device by its name, in whatever
+// inConfigfs calls f with the device's directory in configfs, which it makes and removes
+// unless the directory exists. The kernel finds the device by the directory's name, in any
 // network namespace (cma_configfs_params_get).
 func inConfigfs(d Device, f func(dir string) error) error {
 	if !isElement(d.Name) {
@@ -74,7 +74,7 @@ func inConfigfs(d Device, f func(dir string) error) error {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// An administrator's, or one that another process is about to remove.
+		// An administrator has made it, or another process is about to remove it.
 		if err = f(dir); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -85,8 +85,8 @@ func inConfigfs(d Device, f func(dir string) error) error {
 const configfsTries = 5
 
 // CMSettings returns those of the settings, a result of [Core.Settings], that the
-// connection manager drops when the device moves. With tos, the type of service of every
-// port is that.
+// connection manager drops when the device moves. If tos is not nil, it replaces the type of
+// service of every port.
 func (d Device) CMSettings(settings map[string]string, tos *int) map[string]string {
 	found := map[string]string{}
 	for port := uint32(1); port <= min(d.Ports, maxPorts); port++ {

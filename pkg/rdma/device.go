@@ -333,8 +333,8 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 }
 
 // Rename renames a device (RDMA_NLDEV_CMD_SET with DEV_NAME, ib_device_rename).
-// The error wraps EEXIST if another device has the name: one in any namespace,
-// unless the kernel has names for each namespace.
+// The error wraps EEXIST if another device has the name: a device in any
+// namespace or, in kernels with names for each namespace, in this one.
 func (c *Core) Rename(d Device, name string) error {
 	err := c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))

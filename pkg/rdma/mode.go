@@ -30,7 +30,7 @@ var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no o
 // AtBoot returns the instruction to set a mode at boot, for the cure of an
 // error.
 func AtBoot(m Mode) string {
-	return fmt.Sprintf("set it at boot, by 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d, also in the initramfs, or by the kernel's argument %s, and reboot", parameter(m), Argument(m))
+	return fmt.Sprintf("set %s mode at boot, by 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d (also in the initramfs) or by the kernel argument %s, and reboot", m, parameter(m), Argument(m))
 }
 
 // Mode reads the mode (RDMA_NLDEV_CMD_SYS_GET).

@@ -168,7 +168,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 	cure := ""
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP) && mode == Shared:
-		err, cure = fmt.Errorf("%w: %w", ErrShared, err), "for exclusive mode, "+AtBoot(Exclusive)
+		err, cure = fmt.Errorf("%w: %w", ErrShared, err), AtBoot(Exclusive)
 	case errors.Is(err, unix.EOPNOTSUPP):
 		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or a NIC whose driver can (mlx5, bnxt_re, irdma, hns)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):

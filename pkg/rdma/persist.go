@@ -200,10 +200,10 @@ func (b Boot) builtIn() bool {
 }
 
 // set makes m the mode at boot, by atomically writing [BootFile], and reports
-// whether it wrote the file. It writes nothing and returns an error if that
+// whether it wrote the file. It writes nothing and returns an error if the file
 // would have no effect: a setting with precedence contradicts it, or ib_core is
-// not a module. Where ib_core is built in, or the file would have no effect for
-// good, a kernel's command line that sets m is as good.
+// not a module. If the kernel's command line sets m, and ib_core is built in or the
+// file would not survive the next boot, set writes nothing and returns no error.
 func (b Boot) set(m Mode) (written bool, err error) {
 	if m != Shared && m != Exclusive {
 		return false, unknownMode(m)
@@ -282,8 +282,8 @@ func writeWhole(path, text string) error {
 
 // RebuildInitramfs returns the command that rebuilds the node's initramfs,
 // which has copies of modprobe's files; "" if none of the usual programs is
-// installed, or if the initramfs belongs to the image of the system, where they
-// are of no use.
+// installed, or if the initramfs is part of the system's image, which these
+// programs do not change.
 func (b Boot) RebuildInitramfs() string {
 	if b.Immutable() {
 		return ""

@@ -126,7 +126,7 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 	return p, nil
 }
 
-// portOf is port without the fact that only sysfs has.
+// portOf is port without the link layer, which only sysfs has.
 func (c *Core) portOf(d Device, number uint32) (Port, error) {
 	a, err := c.ask(cmdPortGet, deviceAttr(d.Index), portAttr(number))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {

@@ -44,8 +44,8 @@ func (s Serving) named() bool { return s.Port != 0 }
 
 func (s Serving) unnamed() bool { return s.Port == 0 }
 
-// through is Of by ports' netdevs only. A node may have hundreds of devices, so the
-// parents of the links are tried first.
+// through returns the devices that serve l by the netdevs of their ports. A node may have
+// hundreds of devices, so those of the links' parents are tried first.
 func (c *Core) through(l *link.Link) ([]Serving, error) {
 	var all map[uint32]Device
 	err := c.in(func() (err error) { all, err = c.listed(); return err })

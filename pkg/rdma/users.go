@@ -20,18 +20,18 @@ import (
 // network namespace: the kernel then removes every kernel client, and ends every
 // process's context (rdma_dev_change_netns, remove_client_context).
 type User struct {
-	PID    int    // of a process, or 0 if the kernel does not tell
+	PID    int    // of a process, or 0 if the kernel does not report it
 	Kernel string // module of a kernel client, or ""
 }
 
 // String returns a text such as "process 4711 (ib_write_bw)" or "kernel module nvme_rdma".
-// A process chooses its name itself, so that is quoted if need be.
+// A process chooses its own name, so a name with special characters is quoted.
 func (u User) String() string {
 	switch {
 	case u.Kernel != "":
 		return "kernel module " + u.Kernel
 	case u.PID == 0:
-		return "a process whose thread that opened the device has ended"
+		return "an unknown process (the thread that opened the device has ended)"
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", u.PID))
 	if err != nil {
@@ -44,7 +44,7 @@ func (u User) String() string {
 	return fmt.Sprintf("process %d (%s)", u.PID, text)
 }
 
-// processOf returns the process of a thread. The kernel lists the thread that made the
+// processOf returns the process of a thread: the kernel lists the thread that made the
 // resource (fill_res_name_pid).
 func processOf(thread int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
@@ -131,8 +131,8 @@ func clientOf(qp nlattr.Attrs, ids []nlattr.Attrs) string {
 	return qp.Text(attrKernelName)
 }
 
-// drivers are those RDMA drivers that can have queue pairs of their own, and that may not
-// be the driver of a bus, or are built in.
+// drivers are RDMA drivers that can have queue pairs of their own, and for which sysfs may
+// have no directory "drivers": they are not the driver of a bus, or are built in.
 var drivers = []string{"mlx4_ib", "mlx5_ib", "bnxt_re", "irdma", "hns_roce", "hns_roce_hw_v2", "qedr", "erdma", "mana_ib", "rdma_rxe", "siw"}
 
 // isDriver reports whether the kernel module is a device driver. Drivers such as mlx5_ib

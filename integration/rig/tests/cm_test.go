@@ -66,8 +66,8 @@ func (c configfs) want(when, tos, mode string) {
 	})
 }
 
-// Without the type of service of the host's lossless class a pod's connections would be
-// dropped under load, and so would the host's after the pod.
+// Without the type of service of the lossless traffic class, packets of the pod's
+// connections would be dropped under load, and after the pod those of the host's.
 func TestSettingsOfRDMACMSurviveTheMoves(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)

@@ -46,7 +46,7 @@ func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 		t.Errorf("net1 has no carrier after ADD: %v", err)
 	}
 	if r.Link == nil || !r.Link.Up || r.Link.Waited() < time.Second {
-		t.Errorf("the record says of the link: %+v", r.Link)
+		t.Errorf("link in the record: %+v", r.Link)
 	}
 	n.announced(heard, "172.31.1.1 is at "+r.MAC)
 	n.MustRun(p.call("DEL", "net1", config))
@@ -70,14 +70,14 @@ func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 			t.Errorf("rdma %s: %v, %s", policy, err, said)
 		}
 		if r := n.records()[0]; r.Link == nil || r.Link.Up {
-			t.Errorf("rdma %s: the record says of the link: %+v", policy, r.Link)
+			t.Errorf("rdma %s: link in the record: %+v", policy, r.Link)
 		}
 		n.MustRun(p.call("DEL", "net1", config))
 		n.untouched(before)
 	}
 }
 
-// A rail that dies while a pod has it is seen on the node.
+// The node's administrator sees that a lent NIC has lost its link.
 func TestStateOfALentLinkIsTold(t *testing.T) {
 	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// A driver that resets makes its RDMA device anew on the host, and the pod has none.
+// A driver that resets re-creates its RDMA device on the host, and the pod has none.
 func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)

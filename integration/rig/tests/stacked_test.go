@@ -100,7 +100,7 @@ func TestMacvlansOnVLANsAndBondsHaveTheirGIDs(t *testing.T) {
 	}
 }
 
-// The kernel takes the GIDs from a member that it does not use.
+// The kernel removes the GIDs from a member that it does not use.
 func TestBondWithRDMAChangesItsMember(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "")
 	n.up(2)
@@ -146,7 +146,7 @@ func TestMacvlanOnABondWhoseGIDTableIsFull(t *testing.T) {
 	mustFail(t, err, cnierr.TryAgain, "entries free")
 	n.untouched(before)
 
-	add := n.on(p, "bond0", map[string]any{"rdma": "auto"}) // as before there was RDMA on bonds
+	add := n.on(p, "bond0", map[string]any{"rdma": "auto"}) // as in versions without RDMA on bonds
 	result := n.MustRun(add)
 	if r := n.records()[0]; r.RDMA != nil {
 		t.Errorf("RDMA is recorded: %+v", r.RDMA)
@@ -286,7 +286,7 @@ func TestRDMADeviceOfAnotherFunctionIsFound(t *testing.T) {
 	}
 }
 
-// The VLAN can be lent, but the RDMA device is that of the NIC below it.
+// A VLAN is lent without RDMA, because the RDMA device belongs to the NIC below it.
 func TestVLANThatIsLentInExclusiveModeHasNoRDMA(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// The move ends the users' contexts: a storage client of the kernel would lose its
+// The move ends the contexts of all users: a storage client of the kernel would lose its
 // server, and a process its connections.
 func TestRDMADeviceThatTheHostUsesIsRefusedUnlessAllowed(t *testing.T) {
 	for name, c := range map[string]struct {

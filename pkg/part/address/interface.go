@@ -89,9 +89,9 @@ func setUp(_ context.Context, tx *attachment.Tx, index int) error {
 	return failure.WithCure(failure.Wrap(tx.Pod.SetUp(index), failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
 }
 
-// awaitCarrier waits for the carrier, and then announces the addresses: what the kernel
-// announced without a carrier is lost. It precedes the wait for duplicate address
-// detection, which begins with the carrier.
+// awaitCarrier waits for the carrier, and then announces the addresses, because what the
+// kernel announced without a carrier is lost. It comes before awaitDAD, because duplicate
+// address detection begins with the carrier.
 func (p Interface) awaitCarrier(ctx context.Context, tx *attachment.Tx, index int) error {
 	var l *link.Link
 	err := linkwait.For(ctx, tx, p.Wait, func() (lacks string, err error) {
@@ -104,7 +104,7 @@ func (p Interface) awaitCarrier(ctx context.Context, tx *attachment.Tx, index in
 		return err
 	}
 	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {
-		tx.Node.Log.Warn("neighbors not told of the new holder of the addresses", "err", err)
+		tx.Node.Log.Warn("addresses not announced to neighbors", "err", err)
 	}
 	return nil
 }

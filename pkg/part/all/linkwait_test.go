@@ -93,7 +93,7 @@ func TestHolderIsAnnouncedAlthoughTheCarrierComesLate(t *testing.T) {
 			b.node.MustRun(b.call("ADD", conf))
 			r := b.records()[0]
 			if r.Link == nil || !r.Link.Up || r.Link.WaitedMS < 250 || r.Link.WaitedMS > 30000 {
-				t.Errorf("the record says of the link: %+v", r.Link)
+				t.Errorf("link in the record: %+v", r.Link)
 			}
 			for _, ip := range []string{"172.31.1.1", "fd31::1"} {
 				onTheWire(t, heard, ip+" is at "+r.MAC)
@@ -111,7 +111,7 @@ func TestHolderIsAnnouncedWithoutAWait(t *testing.T) {
 	b.node.MustRun(b.call("ADD", conf))
 	r := b.records()[0]
 	if r.Link == nil || !r.Link.Up || r.Link.WaitedMS != 0 {
-		t.Errorf("the record says of the link: %+v", r.Link)
+		t.Errorf("link in the record: %+v", r.Link)
 	}
 	for _, ip := range []string{"172.31.1.1", "fd31::1"} {
 		onTheWire(t, heard, ip+" is at "+r.MAC)
@@ -172,7 +172,7 @@ func TestAddWithoutALinkThatIsNotRequiredWarns(t *testing.T) {
 		}
 		r := b.records()[0]
 		if r.Link == nil || r.Link.Up || r.Link.Waited() < least || r.Link.Waited() > least+30*time.Second {
-			t.Errorf("linkTimeout %s: the record says of the link: %+v", timeout, r.Link)
+			t.Errorf("linkTimeout %s: link in the record: %+v", timeout, r.Link)
 		}
 		b.node.MustRun(b.call("DEL", conf))
 	}

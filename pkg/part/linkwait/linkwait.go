@@ -24,9 +24,9 @@ const (
 // poll is the longest pause between two reads of the state of a link.
 const poll = 20 * time.Millisecond
 
-// For waits until missing returns "" instead of what the link lacks, and notes the
-// outcome in the record. If that takes too long it fails, or only warns if the link is
-// not required. Calls for the same ADD share conf.Timeout.
+// For waits until missing, which returns what the link lacks, returns "". It notes the
+// outcome in the record. If the wait takes too long, For returns an error, or logs a
+// warning if the link is not required. Calls for the same ADD share conf.Timeout.
 func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing func() (string, error)) error {
 	if tx.Record.Link == nil {
 		tx.Record.Link = &ledger.Link{}
@@ -53,15 +53,15 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	}
 	if conf.Required {
 		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`),
-			`see its cable and its switch's port, or raise "linkTimeout"`)
+			`check the NIC's cable and the switch port, or raise "linkTimeout"`)
 	}
 	tx.Node.Log.Warn("pod starts while its link is down", "err", down,
-		"cure", `see its cable and its switch's port; "linkTimeout" makes ADD wait for the link`)
+		"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait for the link`)
 	return nil
 }
 
-// boundOf returns how long this call may wait. byPod reports whether other attachments
-// of the pod have left it less than conf.Timeout.
+// boundOf returns how long this call may wait. byPod reports whether [OfPod] shortens the
+// wait, because other attachments of the pod have waited already.
 func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, byPod bool) {
 	bound = conf.Timeout - tx.Record.Link.Waited()
 	if bound <= 0 {

@@ -5,8 +5,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// OpenPod opens the pod netns of the attachment, or returns nil if the path does not
-// lead there any more. It opens no socket in a netns that is about to end.
+// OpenPod opens the pod netns of the attachment. It returns nil if the path does not lead
+// there any more, and opens no socket in a netns that is about to end.
 func OpenPod(r *ledger.Record) *link.Netns {
 	if !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
 		return nil

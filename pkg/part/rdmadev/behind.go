@@ -23,8 +23,8 @@ type behind struct {
 	parent string     // its device on the host: a PCI address or an auxiliary device; "" if unknown
 	pod    *link.Link // the interface in the pod, nil if there is none (DPDK)
 	// netdev is the NIC's netdev: the interface itself, or the link that it lies
-	// on. nil if neither is the device's. That below a macvlan may be a VLAN or a
-	// bond, which has no parent.
+	// on; nil if neither is the device's. The link below a macvlan may be a VLAN
+	// or a bond, which has no parent.
 	netdev *link.Link
 	in     *link.Netns // where netdev is
 }
@@ -36,7 +36,7 @@ func (b *behind) String() string {
 	return "device " + b.parent
 }
 
-// unknown reports whether there is no NIC.
+// unknown reports whether neither a device nor a VLAN or bond was found.
 func (b *behind) unknown() bool { return b.parent == "" && !(b.child() && b.netdev.IsStacked()) }
 
 // child reports whether the pod has an interface on the NIC (a macvlan) and not the NIC
@@ -78,7 +78,7 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 	return b, nil
 }
 
-// isOn reports whether the NIC's netdev has this device, or a link below it.
+// isOn reports whether the NIC's netdev, or a link below it, has this parent.
 func (b *behind) isOn(parent string) bool {
 	if b.netdev.ParentDev == parent {
 		return true
@@ -225,8 +225,8 @@ func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []str
 }
 
 // sharedBy returns the record of the RDMA devices that serve the interface's NIC in shared
-// mode, by the netdevs of their ports, or nil if there are none: of InfiniBand, or without
-// a netdev.
+// mode, found by the netdevs of their ports. It is nil if no port has such a netdev, as on
+// InfiniBand, or if the NIC has no netdev.
 func (b *behind) sharedBy() (*ledger.RDMA, error) {
 	if b.netdev == nil {
 		return nil, nil

@@ -18,8 +18,8 @@ import (
 // its namespace, its port, its GIDs, and that a process of the pod can open it.
 //
 // A port without a cable may have been so at ADD, and recovers by itself. It is a
-// mismatch only if RDMA is required, or if the interface has a carrier. Of a bond's
-// members one that is in order is enough: the kernel may use only that one.
+// mismatch only if RDMA is required, or if the interface has a carrier. On a bond one
+// member that is in order is enough: the kernel may use only that one.
 func check(c *attachment.Checking, conf netconf.RDMA) error {
 	r := c.Record
 	if r == nil || r.RDMA == nil {
@@ -70,7 +70,7 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 			return err
 		}
 		if port.State != rdma.PortActive {
-			return failure.WithCure(failure.New(failure.Mismatch, "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys), "see its cable and its switch's port")
+			return failure.WithCure(failure.New(failure.Mismatch, "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys), "check the NIC's cable and the switch port")
 		}
 	}
 	for _, g := range r.RDMA.GIDs {

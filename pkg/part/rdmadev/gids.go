@@ -52,8 +52,7 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// await waits until one of the devices has a GID for each address, and records those
-// that do.
+// await waits until each address has a GID on one of the devices, and records the GIDs.
 func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alternatives []ledger.RDMADevice, addresses []netip.Addr) error {
 	var ports []port
 	missing := ""
@@ -73,7 +72,7 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		}
 	}
 	if len(ports) == 0 && missing != "" && p.Conf.RDMA == netconf.RDMARequired {
-		return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", missing), "its driver may have reset, see the kernel log")
+		return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", missing), "see the kernel log: the driver may have reset the device")
 	}
 	if len(ports) == 0 {
 		return nil
@@ -98,8 +97,8 @@ type port struct {
 	recorded ledger.RDMADevice
 }
 
-// legWait bounds the wait for the GIDs of a bond's other members once one has its GID. The
-// kernel adds them all in one go, but none to a member that it does not use.
+// legWait bounds the wait for the GIDs of a bond's other members after the first GID. The
+// kernel adds the GIDs of all members at once, but none to a member that it does not use.
 const legWait = 200 * time.Millisecond
 
 // awaitGID waits until one of the ports has the GID of the address, and for a moment for

@@ -12,15 +12,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// A program that only looks at the devices (ibv_devinfo, a health check) opens all of
-// them for a moment.
+// guardInUse waits for useWait, because a program that only lists the devices (ibv_devinfo,
+// a health check) opens all of them for a moment.
 const (
 	useWait  = time.Second
 	usePause = 50 * time.Millisecond
 )
 
-// guardInUse returns an error if the host uses the device d for longer than a moment. d
-// is to move with the NIC. There is none if allow overrides that guardrail.
+// guardInUse returns an error if the device d, which is to move with the NIC, is in use on
+// the host for longer than useWait, unless allow overrides that guardrail.
 func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, allow []string) error {
 	if slices.Contains(allow, netconf.AllowInUse) {
 		return nil
@@ -37,7 +37,7 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 		return err
 	}
 	if failed != nil {
-		n.Log.Warn("users of the RDMA device not all known", "device", d.Name, "err", failed)
+		n.Log.Warn("users of the RDMA device cannot all be listed", "device", d.Name, "err", failed)
 	}
 	names := make([]string, len(users))
 	for i, u := range users {

@@ -19,7 +19,7 @@ import (
 const moveWait = 30 * time.Second
 
 // move moves the lent RDMA devices into the pod netns, one after another under the
-// node's lock. With tos, that is the type of service of RDMA-CM there.
+// node's lock. If tos is not nil, it becomes RDMA-CM's type of service there.
 func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 	r := tx.Record.RDMA
 	if r == nil || !slices.ContainsFunc(r.Devices, func(d ledger.RDMADevice) bool { return d.Lent }) {
@@ -51,7 +51,8 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 	})
 }
 
-// keepCM sets the RDMA-CM settings that the device had on the host again, and tos.
+// keepCM restores the RDMA-CM settings that the device had on the host, and sets the type
+// of service to tos unless that is nil.
 func keepCM(n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
 	for _, c := range pod.Restore(device, device.CMSettings(recorded.Settings, tos)) {
 		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {
@@ -63,7 +64,8 @@ func keepCM(n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded led
 }
 
 // needsMove returns an error if a type of service is configured for devices that do not
-// move: RDMA-CM has one for each port, which all network namespaces share.
+// move: RDMA-CM has one type of service for each port, and such a port serves all network
+// namespaces.
 func needsMove(tos *int, r *ledger.RDMA) error {
 	if tos == nil || r == nil || slices.ContainsFunc(r.Devices, func(d ledger.RDMADevice) bool { return d.Lent }) {
 		return nil

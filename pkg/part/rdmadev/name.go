@@ -25,7 +25,8 @@ const namePause = 20 * time.Millisecond
 
 // RestoreName restores the name of a returned device, if it was renamed in the
 // pod. If a pod gave this name to another lent device, that one is renamed
-// first: names are unique on the machine, or else in the namespace.
+// first: names are unique on the machine or, in kernels with names for each
+// namespace, in the namespace.
 func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
 	if d == nil || d.Name == name {
 		return nil

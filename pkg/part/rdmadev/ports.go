@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Ports is the part that waits until the interface's ports of the RDMA devices are
-// active. It follows the part that waits for the carrier.
+// Ports is the part that waits until the interface's RDMA ports are active. It comes after
+// the part that waits for the carrier.
 type Ports struct {
 	attachment.Base
 	Wait netconf.LinkWait
@@ -52,8 +52,8 @@ func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// inactive returns "" if the port of one of the devices is active, or else what the last
-// one lacks.
+// inactive returns "" if the port of one of the devices is active, and otherwise what the
+// last device lacks.
 func inactive(core *rdma.Core, devices []ledger.RDMADevice) (lacks string, err error) {
 	for _, d := range devices {
 		device, err := findDevice(core, d)

@@ -35,7 +35,7 @@ type Moving struct {
 	devices
 	Conf  netconf.RDMA
 	Allow []string // guardrails that the network overrides
-	TOS   *int     // type of service of RDMA-CM in the pod, nil is the host's
+	TOS   *int     // type of service of RDMA-CM in the pod; nil keeps the host's
 }
 
 // Claim records the RDMA devices of tx.Parent.
@@ -90,8 +90,9 @@ func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return p.move(ctx, tx, p.TOS)
 }
 
-// stays reports that the interface to lend, a VLAN, gets no RDMA: its device belongs to
-// the link below it, which stays on the host.
+// stays returns an error because the interface to lend, a VLAN, gets no RDMA: the RDMA
+// device belongs to the link below it, which stays on the host. If RDMA is not required,
+// stays logs the error and returns nil.
 func (p Moving) stays(tx *attachment.Tx, d ledger.RDMADevice) error {
 	err := failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode: the RDMA device %s stays on the host with %s, on which %s lies", d.Name, d.Netdev, tx.Parent.Name),
 		rdma.AtBoot(rdma.Shared)+`; or lend `+d.Netdev+` itself; or set "rdma": "off"`)
@@ -140,8 +141,8 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 }
 
 // Apply makes sure that the GID tables of the ports have room for the addresses: the
-// kernel silently drops them if a table is full. On a VLAN or bond the pod then gets no
-// RDMA unless that is required: earlier versions did not look for it there.
+// kernel silently drops them if a table is full. With "auto" on a VLAN or bond, the pod then
+// gets no RDMA instead of an error: earlier versions had no RDMA there.
 func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	if tx.Record.RDMA == nil {
 		return nil
@@ -158,7 +159,8 @@ func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	return full
 }
 
-// fullTable returns an error about a port whose table has no room for the addresses.
+// fullTable returns full, an error about a port whose table has no room for the addresses,
+// or err if a table cannot be read.
 func fullTable(tx *attachment.Tx) (full, err error) {
 	core, err := rdma.Open(tx.Node.Netns)
 	if err != nil {

@@ -44,7 +44,7 @@ func OnHost(n *attachment.Node) (func(r *ledger.Record) bool, error) {
 	}, nil
 }
 
-// lentOf returns the RDMA devices that the record says have moved into the pod.
+// lentOf returns the RDMA devices that have moved into the pod, by the record.
 func lentOf(r *ledger.Record) []ledger.RDMADevice {
 	if r.RDMA == nil || r.Phase != ledger.Lent {
 		return nil
@@ -53,7 +53,7 @@ func lentOf(r *ledger.Record) []ledger.RDMADevice {
 }
 
 // Missing returns those RDMA devices of the attachment that are not in its living pod.
-// A driver that resets (health recovery, devlink reload) makes its device anew, and the
+// A driver that resets (health recovery, devlink reload) re-creates its device, and the
 // kernel puts the new one into its first network namespace (_ib_alloc_device).
 func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) {
 	lent := lentOf(r)

@@ -11,9 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// isServed reports whether the host has an RDMA device for l that is not of l's parent: a
-// link below l has it, a bond to which l belongs, or another function. Where that cannot
-// be found out, there is none.
+// isServed reports whether the host has an RDMA device for l that is not of l's parent: that
+// of a link below l, of a bond to which l belongs, or of another function. If that cannot be
+// read, isServed logs a warning and returns false.
 func isServed(n *attachment.Node, l *link.Link) bool {
 	if !loan.Host(n).HasRDMACore() {
 		return false
@@ -38,8 +38,8 @@ func isServed(n *attachment.Node, l *link.Link) bool {
 	return len(devices)+len(others) > 0
 }
 
-// ofBond returns the RDMA device that serves l as a member of a bond, and the bond's other
-// members that it serves. Where the hardware aggregates the members, they have one device
+// ofBond returns the RDMA device that serves l as a member of a bond, and the other members
+// that the device serves. If the hardware aggregates the members, they have one device
 // together, and the netdev of its port is the bond or one of the members.
 func ofBond(core *rdma.Core, host *link.Netns, l *link.Link) (device string, others []string, err error) {
 	if l.Master == 0 {
@@ -61,8 +61,8 @@ func ofBond(core *rdma.Core, host *link.Netns, l *link.Link) (device string, oth
 	return device, others, nil
 }
 
-// sharedBy returns the device of those of l's bond that serves l and other members, and
-// these. A member without a device of its own is served by that of the others.
+// sharedBy returns the one of the devices of l's bond that serves l, and the other members
+// that it serves. A member without a device of its own is served by the others' device.
 func sharedBy(devices []rdma.Serving, links []*link.Link, l *link.Link) (device string, others []string) {
 	own := map[int]string{} // by the member's ifindex
 	for _, d := range devices {
