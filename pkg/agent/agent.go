@@ -142,6 +142,7 @@ func Run(ctx context.Context, o Options) error {
 		all.Go(func() { k.run(ctx) })
 		all.Go(func() { newAnnouncer(k).run(ctx) })
 		all.Go(func() { newRemaker(k).run(ctx) })
+		all.Go(func() { newNICWatch(k).run(ctx) })
 	}
 	all.Go(func() { a.binaries.run(ctx) })
 	all.Go(func() { a.replay(ctx) })
@@ -184,6 +185,7 @@ func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int, wak
 func (a *agent) wake() {
 	for _, k := range a.keepers {
 		nudge(k.nudged)
+		nudge(k.linksChanged)
 	}
 }
 

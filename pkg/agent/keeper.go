@@ -56,7 +56,8 @@ type keeper struct {
 	ended  chan outcome
 	paths  *watcher
 
-	rdmaChanged chan struct{} // wakes follow
+	rdmaChanged  chan struct{} // wakes the remaker
+	linksChanged chan struct{} // wakes the nicWatch
 
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
@@ -65,7 +66,8 @@ type keeper struct {
 	arrived    time.Time // when there were last fewer
 	unreadable string    // the unreadable records, and the reasons
 
-	lacking int // attachments of living pods without their RDMA device
+	lacking     int // attachments of living pods without their RDMA device
+	nicsMissing int // attachments of living pods without their NIC
 
 	changed map[string]time.Time // NICs that were not returned as they were, with the time of the report
 }
@@ -99,7 +101,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
 		nudged: make(chan struct{}, 1), ended: make(chan outcome, maxConcurrent), duties: map[ledger.Key]*duty{},
-		rdmaChanged: make(chan struct{}, 1),
+		rdmaChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1),
 	}
 	node.Log = k.log
 	k.paths = newWatcher(k.log)

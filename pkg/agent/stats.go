@@ -105,12 +105,13 @@ func (s *stats) collect(e *exposition) {
 func (a *agent) collectAttachments(e *exposition) {
 	type class struct{ dir, plugin, phase, netns string }
 	counts, notReturned := map[class]float64{}, map[string]float64{}
-	unreadable, lacking := 0, 0
+	unreadable, lacking, missing := 0, 0, 0
 	for _, k := range a.keepers {
 		dir := k.node.Ledger.Dir()
 		notReturned[dir] = 0
 		k.mu.Lock()
 		lacking += k.lacking
+		missing += k.nicsMissing
 		k.mu.Unlock()
 		ending := map[any]bool{}
 		for _, d := range k.unended() {
@@ -142,6 +143,7 @@ func (a *agent) collectAttachments(e *exposition) {
 		e.add("rail_cni_nics_not_returned", gauge, "Attachments whose pod is gone, and that could not be ended at the last try.", n, labels{"state_dir", dir})
 		e.add("rail_cni_not_home", gauge, "Deprecated: use rail_cni_nics_not_returned.", n, labels{"state_dir", dir})
 	}
+	e.add("rail_cni_nics_missing", gauge, "Attachments whose pod is alive and lacks the NIC that was lent to it.", float64(missing), nil)
 	e.add("rail_cni_rdma_devices_missing", gauge, "Attachments whose pod is alive and lacks an RDMA device that was lent to it.", float64(lacking), nil)
 	e.add("rail_cni_unreadable_records", gauge, "Records that are corrupt, or of a newer version.", float64(unreadable), nil)
 }

@@ -36,20 +36,43 @@ func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 			t.Errorf("RDMA devices in the pod: %v, before: %v", now, inPod)
 		}
 	}
-	n.eventually("nothing is missing", func() bool {
-		answer, err := http.Get("http://" + agentAddress + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		return err == nil && strings.Contains(string(text), "rail_cni_rdma_devices_missing 0\n")
-	})
+	n.exported("rail_cni_rdma_devices_missing 0")
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 	if now := n.allRDMA(); len(now) != len(devices) {
 		t.Errorf("RDMA devices: %v, before: %v", now, devices)
 	}
+}
+
+// A driver that resets can also re-create its netdev, on the host.
+func TestNICThatItsDriverRecreatesIsReported(t *testing.T) {
+	n := newNode(t)
+	n.furnish(1)
+	before := n.State()
+	n.keep("NICMissing")
+	p, config := n.pod("trainer"), n.config(0, nil)
+	n.MustRun(p.call("ADD", "net1", config))
+	n.exported("rail_cni_nics_missing 0")
+	write(t, driver+"unbind", nicPCI(0))
+	write(t, driver+"bind", nicPCI(0))
+	n.exported("rail_cni_nics_missing 1")
+	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(before)
+	n.exported("rail_cni_nics_missing 0")
+}
+
+// exported waits until the agent's metrics have a line.
+func (n *node) exported(line string) {
+	n.t.Helper()
+	n.eventually(line, func() bool {
+		answer, err := http.Get("http://" + agentAddress + "/metrics")
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		return err == nil && strings.Contains("\n"+string(text), "\n"+line+"\n")
+	})
 }
 
 func (n *node) eventually(what string, done func() bool) {
