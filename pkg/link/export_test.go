@@ -25,6 +25,31 @@ func UseHandles(t testing.TB, yes bool) {
 // LinksOneByOne is the fallback of Links for links that the kernel cannot list.
 var LinksOneByOne = (*Netns).linksOneByOne
 
+// ParentsInSysfs makes all reads take the parents of links from sysfs, as on a
+// kernel that does not report them, until t ends.
+func ParentsInSysfs(t testing.TB) {
+	parents.Lock()
+	defer parents.Unlock()
+	known, reported := parents.known, parents.reported
+	parents.known, parents.reported = true, false
+	t.Cleanup(func() {
+		parents.Lock()
+		defer parents.Unlock()
+		parents.known, parents.reported = known, reported
+	})
+}
+
+// AddParents forgets the parents of these links, and sets them anew.
+func AddParents(n *Netns, links ...*Link) error {
+	for _, l := range links {
+		l.ParentDev, l.ParentBus = "", ""
+	}
+	return n.addParents(links...)
+}
+
+// ReportsParents reports whether the kernel reports the parents of links.
+var ReportsParents = (*Netns).reportsParents
+
 // PortOf returns the address of the namespace's netlink socket.
 func PortOf(n *Netns) uint32 {
 	pid, err := n.socket[unix.NETLINK_ROUTE].Socket.GetPid()

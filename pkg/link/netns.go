@@ -58,6 +58,7 @@ type Netns struct {
 	socket map[int]*nl.SocketHandle
 	family map[string]uint16 // the generic netlink families in use, by name
 	buffer []byte            // for receive
+	sys    int               // root of its sysfs, 0 until openSysfs
 	told   map[int]bool      // indexes that Unread was called with
 }
 
@@ -166,6 +167,10 @@ func (n *Netns) Close() {
 	n.handle = nil
 	for _, s := range n.socket {
 		s.Close()
+	}
+	if n.sys != 0 {
+		_ = unix.Close(n.sys)
+		n.sys = 0
 	}
 	if n.fd >= 0 {
 		_ = unix.Close(n.fd)

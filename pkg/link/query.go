@@ -109,6 +109,9 @@ func (n *Netns) links(whole int) ([]*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links of netns %s: %w", n.Path, err)
 	}
+	if err := n.addParents(links...); err != nil {
+		return nil, err
+	}
 	for _, l := range links {
 		n.tell(l)
 	}
@@ -214,7 +217,7 @@ func (n *Netns) ByName(name string) (*Link, error) {
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 	}
-	return l, nil
+	return n.withParent(l)
 }
 
 // ByIndex returns the link with this index. The error wraps [ErrNotFound] if
@@ -223,6 +226,13 @@ func (n *Netns) ByIndex(index int) (*Link, error) {
 	l, err := n.readLink(n.askLink(0, index))
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("with index %d", index), n.Path)
+	}
+	return n.withParent(l)
+}
+
+func (n *Netns) withParent(l *Link) (*Link, error) {
+	if err := n.addParents(l); err != nil {
+		return nil, err
 	}
 	return l, nil
 }

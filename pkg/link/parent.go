@@ -1,0 +1,180 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// Linux 5.14 reports the parent device of a link over rtnetlink
+// (IFLA_PARENT_DEV_NAME). An older kernel shows it in sysfs only, to a mount of
+// the link's namespace.
+
+// parentKinds are the kinds of links that have a parent device and no such
+// attribute on an old kernel. Pods make links of any other kind by the thousand.
+var parentKinds = []string{"device", "ipoib"}
+
+func (l *Link) mayHaveParent() bool {
+	return l.ParentDev == "" && l.Encap != "loopback" && slices.Contains(parentKinds, l.Kind)
+}
+
+// parents is what is known of the running kernel.
+var parents struct {
+	sync.Mutex
+	known    bool
+	reported bool // it has the attribute, so a link without it has no parent
+}
+
+// reportsParents reports whether the kernel has the attribute, whatever its
+// version: vendors add it to older kernels. It asks the kernel once: a kernel
+// that knows the attribute refuses a request in which its text does not end
+// (NLA_NUL_STRING of ifla_policy), and an older kernel ignores it.
+func (n *Netns) reportsParents() bool {
+	parents.Lock()
+	defer parents.Unlock()
+	if !parents.known {
+		refused, err := n.refuses(unix.IFLA_PARENT_DEV_NAME, []byte("x"))
+		if err != nil {
+			return false // unknown: sysfs answers as well
+		}
+		parents.known, parents.reported = true, refused
+	}
+	return parents.reported
+}
+
+// refuses reports whether the kernel refuses to describe the loopback if it is
+// asked with this attribute. It ignores attributes that it does not know.
+func (n *Netns) refuses(attribute int, value []byte) (bool, error) {
+	req := n.askLink(0, 1)
+	req.AddData(nl.NewRtAttr(attribute, value))
+	err := n.exchange(req, func([]byte) {})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+		return true, nil
+	}
+	return false, err
+}
+
+// errOtherLink means that sysfs has no link with that name and index: the link
+// was renamed or moved after the kernel described it.
+var errOtherLink = errors.New("it is renamed or moved at this moment")
+
+// parentTries bounds the tries to read the parent of a link that its pod renames
+// meanwhile.
+const parentTries = 100
+
+// addParents sets the parents of these links, if the kernel does not report
+// them. That of a link that is gone by now stays empty. Of one that is renamed
+// all the time Damage is set.
+func (n *Netns) addParents(links ...*Link) error {
+	i := slices.IndexFunc(links, (*Link).mayHaveParent)
+	if i < 0 || n.reportsParents() {
+		return nil
+	}
+	if err := n.openSysfs(); err != nil {
+		return err
+	}
+	for _, l := range links[i:] {
+		if !l.mayHaveParent() {
+			continue
+		}
+		err := n.addParent(l)
+		if errors.Is(err, errOtherLink) {
+			l.damaged(fmt.Errorf("parent device: %w", err))
+		} else if err != nil {
+			return fmt.Errorf("parent device of %s in netns %s: %w", l.Name, n.Path, err)
+		}
+	}
+	return nil
+}
+
+// openSysfs mounts the namespace's sysfs, until Close.
+func (n *Netns) openSysfs() error {
+	if n.sys != 0 {
+		return nil
+	}
+	return n.Do(func() error {
+		root, err := MountSysfs(unix.MOUNT_ATTR_RDONLY)
+		if err != nil {
+			return failure.WithCure(failure.Wrap(err, failure.IO, "parent devices of the links in netns %s: mount its sysfs", n.Path),
+				"it needs CAP_SYS_ADMIN, and Linux 5.2 (5.14: not needed)")
+		}
+		n.sys = root
+		return nil
+	})
+}
+
+func (n *Netns) addParent(l *Link) error {
+	name := l.Name
+	for range parentTries {
+		var err error
+		if l.ParentDev, l.ParentBus, err = parentIn(n.sys, name, l.Index); !errors.Is(err, errOtherLink) {
+			return err
+		}
+		now, err := n.readLink(n.askLink(0, l.Index))
+		if errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name = now.Name
+	}
+	return errOtherLink
+}
+
+// parentIn returns the name and bus of the parent device of the link with this
+// name and index, from a sysfs; empty ones for a virtual link. The directory
+// stays that of the link if the link is renamed.
+func parentIn(sys int, name string, index int) (dev, bus string, err error) {
+	if !oneElement(name) {
+		return "", "", errOtherLink
+	}
+	dir, err := unix.Openat(sys, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if starved(err) {
+		return "", "", err
+	}
+	if err != nil {
+		return "", "", errOtherLink
+	}
+	defer unix.Close(dir)
+	text, err := readSysctl(dir, "ifindex")
+	if starved(err) {
+		return "", "", err
+	}
+	if err != nil || text != strconv.Itoa(index) {
+		return "", "", errOtherLink
+	}
+	device, err := readLinkAt(dir, "device")
+	if errors.Is(err, unix.ENOENT) {
+		return "", "", nil
+	}
+	if err != nil {
+		return "", "", err
+	}
+	subsystem, err := readLinkAt(dir, "device/subsystem")
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return "", "", err
+	}
+	// ../../../../bus/pci; of a device without a bus ../../class/…
+	if above, name := path.Split(subsystem); path.Base(above) == "bus" {
+		bus = name
+	}
+	return path.Base(device), bus, nil
+}
+
+func readLinkAt(dir int, name string) (string, error) {
+	target := make([]byte, unix.PathMax)
+	size, err := unix.Readlinkat(dir, name, target)
+	if err != nil {
+		return "", err
+	}
+	return string(target[:size]), nil
+}
