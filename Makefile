@@ -43,7 +43,8 @@ HOSTILE_TIME ?= 10m
 BENCHARGS ?=
 CLUSTERARGS ?=
 E2E       ?=
-# RIG=no: without the virtual machine, the part of the bench with RDMA.
+# RIG=no: without the virtual machine, the part of the bench with RDMA. RIG=5.10,
+# RIG=6.1: "make test-rig" on that kernel.
 RIG       ?= yes
 # CLUSTER=no: without the measurements on a real API server.
 CLUSTER   ?= yes
@@ -150,8 +151,10 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
-test-rig: build peers cluster-binaries ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some)
-	@scripts/test-rig.sh
+# The tests on another kernel need no cluster.
+KERNEL = $(filter-out yes no,$(RIG))
+test-rig: build peers $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, RIG=6.1: those on an older kernel)
+	@RIG='$(KERNEL)' scripts/test-rig.sh
 
 crash: build peers controlplane ## kill the plugins at each change, run a model of a node for MODEL_STEPS steps, attack a node for HOSTILE_TIME; also in the rig with RDMA (RIG=no: without); one to two hours
 	@scripts/need.sh ip:iproute2

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The tests with the build tag "rig", in virtual machines with NICs that can
-# move (integration/rig), and those with the tag "machines", which start such
-# machines themselves. Called by "make test-rig" and, as its last step, by
-# "make test", both of which build the binaries that the tests run.
+# The tests with the build tags "rig" and "kernels", in virtual machines with
+# NICs that can move (integration/rig), and those with the tag "machines", which
+# start such machines themselves. Called by "make test-rig" and, as its last step,
+# by "make test", both of which build the binaries that the tests run.
 #
 # Each test file gets a machine of its own, and two run at a time: an emulated
 # CPU takes one of this machine's, and a boot takes five seconds.
 #
+#   RIG           another kernel, 5.10 or 6.1: only the tests with the tag "kernels"
 #   COUNTS        a file that takes the counts for a summary
 #   RIG_RUN       only the tests whose names match this extended regular expression
 #   RIG_LIMIT     time limit for the tests of a file, default 15m
@@ -15,6 +16,14 @@
 #                 or less than 3 GB of memory
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case ${RIG:-} in
+'' | yes | no) # for other targets: with the rig, or without
+	unset RIG
+	tags='rig|machines|kernels'
+	;;
+*) tags=kernels ;;
+esac
 
 go build -o bin/tools/rig ./integration/rig/exec
 go build -o bin/tools/testreport ./scripts/testreport
@@ -40,11 +49,11 @@ long='^TestHostilePodsHarmNobodyOnNICsWithRDMA$'
 
 began=$SECONDS ended=0
 # The demo first, because a slow test must not start last.
-mapfile -t files < <(grep -rlE '^//go:build (rig|machines)$' --include='*_test.go' --exclude-dir=bin --exclude-dir='.*' -- * | sort -t / -k 1,1r -k 2)
-((${#files[@]})) || { echo "test-rig.sh: no test has the build tag rig or machines" >&2 && exit 1; }
+mapfile -t files < <(grep -rlE "^//go:build ($tags)$" --include='*_test.go' --exclude-dir=bin --exclude-dir='.*' -- * | sort -t / -k 1,1r -k 2)
+((${#files[@]})) || { echo "test-rig.sh: no test has a build tag of these: $tags" >&2 && exit 1; }
 for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
 	# Static, which excludes the race detector.
-	CGO_ENABLED=0 go test -c -tags rig,machines -o "$work/${dir//\//-}.test" "./$dir"
+	CGO_ENABLED=0 go test -c -tags rig,machines,kernels -o "$work/${dir//\//-}.test" "./$dir"
 done
 for file in "${files[@]}"; do
 	# Tests in other files run on the host.

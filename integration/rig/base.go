@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -20,6 +21,9 @@ var kernelModules = []string{
 	"ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm", "ib_ipoib",
 	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
 }
+
+// nicModules are the drivers of the NICs of series without the fake one.
+var nicModules = []string{"e1000e"}
 
 // deviceModules are loaded on demand, for the options of [Machine].
 var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4", "virtio_net", "overlay"}
@@ -46,16 +50,22 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 			return "", err
 		}
 	}
-	softRoCE, why := b.softRoCE(ctx, k)
-	if why == nil {
-		why = addVerbs(ctx, names)
+	softRoCE, why := "", errors.New("it is not built for this kernel")
+	if b.nics == fakeNICs {
+		if softRoCE, why = b.softRoCE(ctx, k); why == nil {
+			why = addVerbs(ctx, names)
+		}
 	}
 	// The code that makes it is an input as well.
-	inputs := append([]string{guest, module, b.source("base.go"), b.source("cpio.go"), b.source("softroce.go")}, slices.Sorted(maps.Keys(names))...)
+	inputs := append([]string{guest, b.source("base.go"), b.source("cpio.go"), b.source("softroce.go")}, slices.Sorted(maps.Keys(names))...)
 	words := []string{k.version}
-	if why == nil {
+	if module != "" {
+		inputs = append(inputs, module)
+	}
+	switch {
+	case why == nil:
 		inputs = append(inputs, softRoCE)
-	} else {
+	case b.nics == fakeNICs:
 		fmt.Fprintf(b.log, "rig: there is no Soft-RoCE, so what needs it is left out: %v\n", why)
 		words = append(words, why.Error())
 	}
@@ -63,7 +73,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	if err != nil {
 		return "", err
 	}
-	made := filepath.Join(b.cache, "base-"+hash+".cpio")
+	made := filepath.Join(b.cache, "base-"+b.linux+"-"+hash+".cpio")
 	if _, err := os.Stat(made); err == nil {
 		return made, nil
 	}
@@ -84,13 +94,19 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 		return "", err
 	}
 	added := map[string]bool{}
-	if err := a.modules(ctx, k, wire.LoadOrder, added, kernelModules...); err != nil {
+	load := kernelModules
+	if b.nics != fakeNICs {
+		load = append(slices.Clone(load), nicModules...)
+	}
+	if err := a.modules(ctx, k, wire.LoadOrder, added, load...); err != nil {
 		return "", err
 	}
 	if err := a.modules(ctx, k, wire.Devices, added, deviceModules...); err != nil {
 		return "", err
 	}
-	a.file(wire.NICModule, module)
+	if module != "" {
+		a.file(wire.NICModule, module)
+	}
 	if why == nil {
 		a.file(wire.Modules+"/rdma_rxe.ko", softRoCE)                              // replaces the kernel's
 		err = a.modules(ctx, k, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it requests the crypto API by name
@@ -103,7 +119,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	if err := a.close(); err != nil {
 		return "", err
 	}
-	if err := b.forget("base-*.cpio"); err != nil {
+	if err := b.forget("base-" + b.linux + "-*.cpio"); err != nil {
 		return "", err
 	}
 	return made, os.Rename(f.Name(), made)
@@ -199,7 +215,7 @@ func (a *archive) modules(ctx context.Context, k kernel, orderFile string, added
 				continue
 			}
 			added[path] = true
-			object, err := run(ctx, "", "xz", "-dc", path)
+			object, err := readModule(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -210,4 +226,12 @@ func (a *archive) modules(ctx context.Context, k kernel, orderFile string, added
 	}
 	a.bytes(orderFile, []byte(strings.Join(order, "\n")+"\n"), 0o644)
 	return nil
+}
+
+// readModule returns the module in a file, which is compressed in newer packages.
+func readModule(ctx context.Context, path string) ([]byte, error) {
+	if strings.HasSuffix(path, ".xz") {
+		return run(ctx, "", "xz", "-dc", path)
+	}
+	return os.ReadFile(path)
 }

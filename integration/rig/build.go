@@ -19,6 +19,7 @@ import (
 type Image struct {
 	Kernel string // file: the uncompressed kernel
 	Base   string // file: the file system of every run, a cpio archive
+	nics   string // kind of the machine's NICs
 }
 
 // FindRoot returns the top of the checkout that dir is in.
@@ -37,19 +38,25 @@ func FindRoot(dir string) (string, error) {
 func CacheDir(root string) string { return filepath.Join(root, ".cache", "rig") }
 
 type builder struct {
+	series
 	root  string // of the checkout
 	cache string
 	log   io.Writer // for a person
 }
 
-// Build makes the machine's image, or the parts of it that are missing or were
-// made from other inputs. It reports slow steps on log. Concurrent callers hold
-// the lock of [LockBuild].
-func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
+// Build makes the image of a machine with a kernel of this series ("" for the
+// usual one, see README.md), or the parts of it that are missing or were made
+// from other inputs. It reports slow steps on log. Concurrent callers hold the
+// lock of [LockBuild].
+func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, error) {
 	if runtime.GOARCH != "amd64" || os.Geteuid() != 0 {
 		return nil, errors.New("the rig needs root, on an amd64 machine")
 	}
-	b := &builder{root: root, cache: CacheDir(root), log: log}
+	s, err := seriesOf(linux)
+	if err != nil {
+		return nil, err
+	}
+	b := &builder{series: s, root: root, cache: CacheDir(root), log: log}
 	if err := os.MkdirAll(b.cache, 0o755); err != nil {
 		return nil, err
 	}
@@ -60,15 +67,17 @@ func Build(ctx context.Context, root string, log io.Writer) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the rig's kernel: %w", err)
 	}
-	module, err := b.module(ctx, k)
-	if err != nil {
-		return nil, fmt.Errorf("the rig's kernel module: %w", err)
+	module := ""
+	if b.nics == fakeNICs {
+		if module, err = b.module(ctx, k); err != nil {
+			return nil, fmt.Errorf("the rig's kernel module: %w", err)
+		}
 	}
 	base, err := b.base(ctx, k, module)
 	if err != nil {
 		return nil, fmt.Errorf("the rig's file system: %w", err)
 	}
-	return &Image{Kernel: k.image(), Base: base}, nil
+	return &Image{Kernel: k.image(), Base: base, nics: b.nics}, nil
 }
 
 // kernel is an unpacked kernel of Debian.
@@ -83,7 +92,7 @@ func (k kernel) headers() string {
 // the kernel that was newest when it was made.
 func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	const prefix = "kernel-"
-	images, err := filepath.Glob(filepath.Join(b.cache, prefix+"*", "vmlinux"))
+	images, err := filepath.Glob(filepath.Join(b.cache, prefix+b.linux+".*", "vmlinux"))
 	if err != nil {
 		return kernel{}, err
 	}
@@ -91,31 +100,35 @@ func (b *builder) kernel(ctx context.Context) (kernel, error) {
 		dir := filepath.Dir(slices.Max(images))
 		return kernel{strings.TrimPrefix(filepath.Base(dir), prefix), dir}, nil
 	}
-	version, err := newestKernel(ctx)
+	version, err := b.newestKernel(ctx)
 	if err != nil {
 		return kernel{}, err
 	}
 	k := kernel{version, filepath.Join(b.cache, prefix+version)}
-	fmt.Fprintf(b.log, "rig: unpacking Linux %s (110 MB of Debian packages, once) …\n", version)
-	short := strings.TrimSuffix(version, "-amd64")
+	fmt.Fprintf(b.log, "rig: unpacking Linux %s (about 100 MB of Debian packages, once) …\n", version)
 	if err := os.RemoveAll(k.dir); err != nil { // of an attempt that was killed
 		return k, err
 	}
 	if err := os.MkdirAll(k.dir, 0o755); err != nil {
 		return k, err
 	}
-	if err := unpack(ctx, k.dir, "linux-image-"+version, "linux-headers-"+version, "linux-headers-"+short+"-common", "linux-kbuild-"+short); err != nil {
+	packages := []string{"linux-image-" + version}
+	if b.nics == fakeNICs {
+		short := strings.TrimSuffix(version, "-amd64")
+		packages = append(packages, "linux-headers-"+version, "linux-headers-"+short+"-common", "linux-kbuild-"+short)
+	}
+	if err := b.unpack(ctx, k.dir, packages...); err != nil {
 		return k, err
 	}
-	if err := k.prepare(ctx); err != nil {
+	if err := k.prepare(ctx, b.nics == fakeNICs); err != nil {
 		return k, err
 	}
 	// Last, because its presence marks a complete kernel.
 	return k, k.extract(ctx)
 }
 
-// prepare makes the unpacked packages work in place.
-func (k kernel) prepare(ctx context.Context) error {
+// prepare makes the unpacked packages work in place, with headers or without.
+func (k kernel) prepare(ctx context.Context, headers bool) error {
 	// From Debian 13 on the packages have no /lib, where it is a symlink.
 	lib := filepath.Join(k.dir, "lib")
 	if _, err := os.Lstat(lib); errors.Is(err, os.ErrNotExist) {
@@ -123,16 +136,18 @@ func (k kernel) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	makefile := filepath.Join(k.headers(), "Makefile")
-	text, err := os.ReadFile(makefile)
-	if err != nil {
-		return err
+	if headers {
+		makefile := filepath.Join(k.headers(), "Makefile")
+		text, err := os.ReadFile(makefile)
+		if err != nil {
+			return err
+		}
+		text = bytes.ReplaceAll(text, []byte("/usr/src/"), []byte("../"))
+		if err := os.WriteFile(makefile, text, 0o644); err != nil {
+			return err
+		}
 	}
-	text = bytes.ReplaceAll(text, []byte("/usr/src/"), []byte("../"))
-	if err := os.WriteFile(makefile, text, 0o644); err != nil {
-		return err
-	}
-	_, err = run(ctx, "", "depmod", "-b", k.dir, k.version)
+	_, err := run(ctx, "", "depmod", "-b", k.dir, k.version)
 	return err
 }
 
@@ -143,18 +158,21 @@ func (k kernel) extract(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	begin := bytes.Index(compressed, []byte{0x28, 0xb5, 0x2f, 0xfd}) // zstd's magic number
-	if begin < 0 {
-		return errors.New("the image is not compressed with zstd")
+	for _, c := range []struct{ program, magic string }{{"zstd", "\x28\xb5\x2f\xfd"}, {"xz", "\xfd7zXZ\x00"}} {
+		begin := bytes.Index(compressed, []byte(c.magic))
+		if begin < 0 {
+			continue
+		}
+		var image bytes.Buffer
+		cmd := exec.CommandContext(ctx, c.program, "-dc")
+		cmd.Stdin, cmd.Stdout = bytes.NewReader(compressed[begin:]), &image
+		// It fails at the data after the kernel in the file, when it is done.
+		_ = cmd.Run()
+		if bytes.HasPrefix(image.Bytes(), []byte("\x7fELF")) {
+			return writeAtomically(k.image(), image.Bytes())
+		}
 	}
-	var image bytes.Buffer
-	cmd := exec.CommandContext(ctx, "zstd", "-dc")
-	cmd.Stdin, cmd.Stdout = bytes.NewReader(compressed[begin:]), &image
-	// zstd fails at the data after the kernel in the file, when it is done.
-	if err := cmd.Run(); !bytes.HasPrefix(image.Bytes(), []byte("\x7fELF")) {
-		return fmt.Errorf("no kernel in the image: %w", err)
-	}
-	return writeAtomically(k.image(), image.Bytes())
+	return errors.New("the image has no kernel that is compressed with zstd or xz")
 }
 
 func writeAtomically(path string, content []byte) error {

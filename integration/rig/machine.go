@@ -41,6 +41,7 @@ const (
 	firstSlot   = 11
 	secondSlot  = 21
 	nicsPerNode = 8
+	realPerNode = 3 // with a driver of the kernel: each takes the emulator a moment
 )
 
 // kernelArgs make an emulated boot quick and its log complete: warnings go to
@@ -66,15 +67,8 @@ func (m *Machine) args() []string {
 		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(kernelArgs, " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
 		"-serial", "stdio",
-		// A NIC with eight virtual functions, below a bridge of its own.
-		"-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
-		"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
 	}
-	for i := range nicsPerNode {
-		for _, first := range []int{firstSlot, secondSlot} {
-			args = append(args, "-device", "edu,addr="+strconv.FormatInt(int64(first+i), 16))
-		}
-	}
+	args = append(args, m.Image.nicArgs()...)
 	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
 		// One program for each connection: a socket that QEMU connects itself
 		// is one connection for good.
@@ -83,6 +77,31 @@ func (m *Machine) args() []string {
 	}
 	if m.Disk != "" {
 		args = append(args, "-drive", "file="+m.Disk+",format=raw,if=none,id=disk", "-device", "virtio-blk-pci,drive=disk,addr=3")
+	}
+	return args
+}
+
+// nicArgs returns the arguments for the NICs.
+func (i *Image) nicArgs() (args []string) {
+	if i.nics == fakeNICs {
+		args = []string{
+			// A NIC with eight virtual functions, below a bridge of its own.
+			"-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
+			"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
+		}
+	}
+	for rail := range nicsPerNode {
+		for _, first := range []int{firstSlot, secondSlot} {
+			slot := first + rail
+			addr := strconv.FormatInt(int64(slot), 16)
+			switch {
+			case i.nics == fakeNICs:
+				args = append(args, "-device", "edu,addr="+addr)
+			case rail < realPerNode:
+				args = append(args, "-netdev", fmt.Sprintf("hubport,id=nic%d,hubid=%d", slot, rail),
+					"-device", fmt.Sprintf("%s,netdev=nic%d,addr=%s,mac=52:54:00:00:00:%d,romfile=", i.nics, slot, addr, slot))
+			}
+		}
 	}
 	return args
 }

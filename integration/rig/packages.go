@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,40 +30,34 @@ func (b *builder) need(ctx context.Context, commands []string) error {
 	return nil
 }
 
-// kernelSeries is the kernel that the rig runs; Debian's "cloud" flavor has no
-// RDMA core.
-const kernelSeries = `6\.12`
-
-var headersPackage = regexp.MustCompile(`^linux-headers-(` + kernelSeries + `\.(\d+)\+deb(\d+)-amd64)$`)
-
-// newestKernel asks apt for the newest version of the series that has both an
-// image and headers. Both are needed, and the archive has many images without.
-func newestKernel(ctx context.Context) (string, error) {
-	version, err := searchKernel(ctx)
+// newestKernel asks apt for the newest version of the series, with headers if a
+// module is built for it: the archive has many images without.
+func (b *builder) newestKernel(ctx context.Context) (string, error) {
+	version, err := b.searchKernel(ctx)
 	if version != "" || err != nil {
 		return version, err
 	}
 	// A fresh machine has no package lists yet, or old ones.
-	if _, err := run(ctx, "", "apt-get", "update", "-q"); err != nil {
+	if _, err := b.apt(ctx, "", "apt-get", "update", "-q"); err != nil {
 		return "", err
 	}
-	version, err = searchKernel(ctx)
+	version, err = b.searchKernel(ctx)
 	if err == nil && version == "" {
-		err = fmt.Errorf("apt knows no package that matches %s: the rig needs Debian 12 or newer on amd64", headersPackage)
+		err = fmt.Errorf("apt knows no package that matches %s: the rig needs Debian 12 or newer on amd64", b.image)
 	}
 	return version, err
 }
 
-func searchKernel(ctx context.Context) (string, error) {
-	out, err := run(ctx, "", "apt-cache", "pkgnames", "linux-")
+func (b *builder) searchKernel(ctx context.Context) (string, error) {
+	out, err := b.apt(ctx, "", "apt-cache", "pkgnames", "linux-")
 	if err != nil {
 		return "", err
 	}
 	packages := strings.Fields(string(out))
 	best, newest := "", 0
 	for _, p := range packages {
-		m := headersPackage.FindStringSubmatch(p)
-		if m == nil || !slices.Contains(packages, "linux-image-"+m[1]) {
+		m := b.image.FindStringSubmatch(p)
+		if m == nil || b.nics == fakeNICs && !slices.Contains(packages, "linux-headers-"+m[1]) {
 			continue
 		}
 		if patch, err := strconv.Atoi(m[2]); err == nil && patch > newest {
@@ -74,8 +67,31 @@ func searchKernel(ctx context.Context) (string, error) {
 	return best, nil
 }
 
+// apt runs a program of apt, on the series' own lists if it has any. Nothing of
+// the machine's own configuration and lists is changed then.
+func (b *builder) apt(ctx context.Context, dir, program string, args ...string) ([]byte, error) {
+	if len(b.sources) == 0 {
+		return run(ctx, dir, program, args...)
+	}
+	own := filepath.Join(b.cache, "apt-"+b.linux)
+	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(own, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	sources := filepath.Join(own, "sources.list")
+	if err := os.WriteFile(sources, []byte(strings.Join(b.sources, "\n")+"\n"), 0o644); err != nil {
+		return nil, err
+	}
+	return run(ctx, dir, program, append([]string{
+		"-o", "Dir::Etc::sourcelist=" + sources, "-o", "Dir::Etc::sourceparts=/dev/null",
+		"-o", "Dir::State::Lists=" + filepath.Join(own, "lists"), "-o", "Dir::Cache=" + filepath.Join(own, "cache"),
+		"-o", "APT::Sandbox::User=root", // the checkout may be closed to apt's user
+	}, args...)...)
+}
+
 // unpack downloads packages and unpacks them into dir; nothing is installed.
-func unpack(ctx context.Context, dir string, packages ...string) error {
+func (b *builder) unpack(ctx context.Context, dir string, packages ...string) error {
 	debs, err := os.MkdirTemp("", "rig-debs")
 	if err != nil {
 		return err
@@ -85,12 +101,12 @@ func unpack(ctx context.Context, dir string, packages ...string) error {
 	if err := os.Chmod(debs, 0o777); err != nil {
 		return err
 	}
-	if _, err := run(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
+	if _, err := b.apt(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
 		// The lists may name a version that is no longer in the archive.
-		if _, updateErr := run(ctx, "", "apt-get", "update", "-q"); updateErr != nil {
+		if _, updateErr := b.apt(ctx, "", "apt-get", "update", "-q"); updateErr != nil {
 			return errors.Join(err, updateErr)
 		}
-		if _, err := run(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
+		if _, err := b.apt(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
 			return err
 		}
 	}

@@ -92,7 +92,7 @@ func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error)
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	if err := unpack(ctx, work, name+"="+version); err != nil {
+	if err := b.unpack(ctx, work, name+"="+version); err != nil {
 		return "", err
 	}
 	const driver = "drivers/infiniband/sw/rxe"

@@ -67,7 +67,7 @@ func prepare(ctx context.Context, root string, job *rig.Job, m *rig.Machine) err
 		return err
 	}
 	defer unlock()
-	image, err := rig.Build(ctx, root, os.Stderr)
+	image, err := rig.Build(ctx, root, os.Getenv("RIG"), os.Stderr)
 	if err != nil || job == nil {
 		return err
 	}

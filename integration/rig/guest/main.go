@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -130,7 +131,7 @@ func run(w *wire.Writer) (int, error) {
 	if err := json.Unmarshal(text, &job); err != nil {
 		return 0, fmt.Errorf("%s: %w", wire.JobFile, err)
 	}
-	if err := errors.Join(kmod.LoadAll(wire.LoadOrder), kmod.Load(wire.NICModule, job.Module), loopbackUp(), unix.Sethostname([]byte("rig"))); err != nil {
+	if err := errors.Join(kmod.LoadAll(wire.LoadOrder), loadNICs(job.Module), loopbackUp(), unix.Sethostname([]byte("rig"))); err != nil {
 		return 0, err
 	}
 	if err := os.MkdirAll(job.Dir, 0o755); err != nil {
@@ -140,6 +141,15 @@ func run(w *wire.Writer) (int, error) {
 		return 0, err
 	}
 	return runTest(w, &job)
+}
+
+// loadNICs loads the driver of the fake NICs, if the machine has these.
+func loadNICs(parameters string) error {
+	err := kmod.Load(wire.NICModule, parameters)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func loopbackUp() error {

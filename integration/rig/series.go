@@ -1,0 +1,51 @@
+package rig
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Kinds of NICs.
+const (
+	fakeNICs = "fakerdma" // of module/, with RDMA devices
+	realNICs = "e1000e"   // QEMU's, with the kernel's driver
+)
+
+// series is a kernel that the rig can run.
+type series struct {
+	linux   string         // its name: the value of RIG
+	image   *regexp.Regexp // its packages, with the version and the part of it that grows
+	nics    string         // the kind of its machines' NICs, also QEMU's name of a real one
+	sources []string       // lines of sources.list(5); none for the machine's own
+}
+
+// allSeries has the usual series first. Debian's "cloud" flavor has no RDMA
+// core.
+var allSeries = []series{
+	{linux: "6.12", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-amd64)$`), nics: fakeNICs},
+	{linux: "6.1", image: regexp.MustCompile(`^linux-image-(6\.1\.0-(\d+)-amd64)$`), nics: realNICs},
+	{
+		linux: "5.10", image: regexp.MustCompile(`^linux-image-(5\.10\.0-(\d+)-amd64)$`), nics: realNICs,
+		sources: []string{
+			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main",
+			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bullseye-security main",
+		},
+	},
+}
+
+// seriesOf returns the series with this name, the usual one for "".
+func seriesOf(linux string) (series, error) {
+	if linux == "yes" { // of "make crash RIG=yes", the default
+		linux = ""
+	}
+	var names []string
+	for _, s := range allSeries {
+		if s.linux == cmp.Or(linux, allSeries[0].linux) {
+			return s, nil
+		}
+		names = append(names, s.linux)
+	}
+	return series{}, fmt.Errorf("RIG=%q is no kernel of the rig: it has %s", linux, strings.Join(names, ", "))
+}
