@@ -167,7 +167,7 @@ func stopAtChanges(pid int) error {
 	// Below the stack's red zone; the first page of it is always mapped.
 	at := before.Rsp - 4096
 	data := binary.LittleEndian.AppendUint64(nil, uint64(len(filter)))
-	data = binary.LittleEndian.AppendUint64(data, uint64(at+16)) // struct sock_fprog, seccomp(2)
+	data = binary.LittleEndian.AppendUint64(data, at+16) // struct sock_fprog, seccomp(2)
 	for _, f := range filter {
 		data = binary.LittleEndian.AppendUint16(data, f.Code)
 		data = append(data, f.Jt, f.Jf)
