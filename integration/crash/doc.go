@@ -14,7 +14,8 @@
 //	go test ./integration/crash   some of them, chosen at random (the seed is printed)
 //
 // NICs with RDMA devices are swept in the rig (build tag rig): host-device and,
-// in a chain, rdma, in exclusive and in shared mode.
+// in a chain, rdma, in exclusive and in shared mode. There each point has one
+// of the recoveries, which the seed chooses; elsewhere it has all of them.
 //
 // RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_CRASH_SEED repeats a sample.
 //

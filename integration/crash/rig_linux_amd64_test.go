@@ -205,15 +205,18 @@ func sweepRail(t *testing.T, plugin string) {
 }
 
 // railModes returns the ways to treat a call. Everything is slow in the rig:
-// each point fails with one of the errors only, and a sample has one of these
-// and, of shared mode, where less is moved, one recovery.
+// each point has one recovery from a kill, which the seed chooses, and fails with
+// one of the errors only. A sample has one of these errors and, of shared mode,
+// where less is moved, one recovery. Outside of the rig every point has every
+// recovery.
 func railModes(what string, m rdma.Mode) (modes []mode) {
-	for _, recovery := range []string{byDEL, byLateDEL, byADD, byAgent} {
-		modes = append(modes, mode{whole: true, recovery: recovery})
-	}
 	hash := fnv.New64()
 	fmt.Fprint(hash, seed, what) // never fails
 	one := int(hash.Sum64() % 1000)
+	recoveries := []string{byDEL, byLateDEL, byADD, byAgent}
+	for i, recovery := range recoveries {
+		modes = append(modes, mode{whole: true, recovery: recovery, nth: len(recoveries), first: (i + one) % len(recoveries)})
+	}
 	if !full && m == rdma.Shared {
 		modes = modes[one%len(modes):][:1]
 	}
