@@ -5,5 +5,7 @@
 // tests of this package check that links lead somewhere, that every page can be reached
 // from the README, and that the README and its translation say the same.
 //
-// Only tests use the package. It imports nothing of the project.
+// Only tests use the package. A test reads a table of a page:
+//
+//	rows := docs.Rows(docs.Section(t, "docs/reference/keys.md", "macvlan"))
 package docs

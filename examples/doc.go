@@ -2,6 +2,7 @@
 // copy, and as embedded files for programs that use them unchanged: the demo
 // and the tests.
 //
-// It imports nothing of the project, so that every part of it may use the
-// examples.
+// To read the networks of a file:
+//
+//	networks, err := examples.Networks("roce-nads.yaml")
 package examples

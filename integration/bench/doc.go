@@ -64,7 +64,4 @@
 // itself, by Multus and without: the difference is the cost of Multus. CPU time
 // is shown beside the wall times, as it is more reliable on a busy machine: of
 // the whole cluster for pods, of the plugins' processes for calls.
-//
-// The package imports nothing of the project but the rig, the control plane and
-// the cluster: it runs the project's programs as a runtime does, as binaries.
 package main
