@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"encoding/json"
 	"maps"
 	"reflect"
 	"regexp"
@@ -155,6 +156,32 @@ func TestNodeFilePageHasThePathsThatAreOpen(t *testing.T) {
 	for key := range defaultPaths {
 		if !keys[key] {
 			t.Errorf("the page does not name %s", key)
+		}
+	}
+}
+
+// The NADs of the guides are read with the code of their plugins.
+func TestNADsOfTheGuidesParse(t *testing.T) {
+	config := regexp.MustCompile(`(?ms)^ *config: '(\{.*?\})'$`)
+	for page, read := range map[string]func(config []byte) error{
+		"docs/guide/host-device.md": func(config []byte) error { _, err := ParseHostDevice(config); return err },
+		"docs/guide/macvlan.md":     func(config []byte) error { _, err := ParseMacvlan(config, Args{}); return err },
+	} {
+		found := config.FindAllStringSubmatch(docs.Page(t, page), -1)
+		if len(found) == 0 {
+			t.Errorf("%s has no NAD", page)
+		}
+		for _, m := range found {
+			var conf struct{ Type string }
+			if err := json.Unmarshal([]byte(m[1]), &conf); err != nil || !strings.HasSuffix(page, "/"+conf.Type+".md") {
+				t.Errorf("%s: type %q, %v", page, conf.Type, err)
+			}
+			if err := read([]byte(m[1])); err != nil {
+				t.Errorf("%s: %v:\n%s", page, err, m[1])
+			}
+			if _, err := ParseWhereabouts([]byte(m[1]), "", nil); err != nil {
+				t.Errorf("%s: %v:\n%s", page, err, m[1])
+			}
 		}
 	}
 }

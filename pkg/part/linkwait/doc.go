@@ -9,4 +9,8 @@
 //
 // During a wait only the attachment's own lock is held: a pod that takes its link down
 // delays no other pod.
+//
+// To wait for the carrier; missing returns what the link still lacks, or "":
+//
+//	err := linkwait.For(ctx, tx, conf, missing)
 package linkwait
