@@ -40,4 +40,8 @@ forbid 'American spelling' \
 	"${text[@]}"
 forbid '"X has kind Y, want Z" or "X is not a Z", not "X is no Z but Y"; and name who, not "whoever"' \
 	'\bis no [[:alpha:]]+ but\b|\bwho(s|so)?ever\b' "${text[@]}"
+# The READMEs and the demo have the tagline.
+forbid '"returns" or "is returned", not "comes home"' \
+	'\b(com(e|es|ing)|came|fall(s|en|ing)?|fell|br(ing|ings|inging|ought)( it| them| the NIC)?) home\b' \
+	'*.go' '*.md' '*.yaml' ':!README*.md' ':!CHANGELOG.md' ':!scripts/demo' ':!docs/guide/hardware.md' ':!docs/design/glossary.md' ':!docs/doc*_test.go'
 exit "$failed"

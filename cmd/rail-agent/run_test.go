@@ -37,7 +37,7 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 		pod.Kill()
 		took = append(took, await(t, "the records' end", 5*time.Second, func() bool { return len(l.records()) == 0 }))
 		if l.node.State() == before {
-			t.Fatal("the veth came home")
+			t.Fatal("the veth was returned")
 		}
 	}
 	t.Logf("from the pod's death to two attachments' end: %v", took)

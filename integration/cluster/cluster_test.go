@@ -99,7 +99,7 @@ func railsFallHome(t *testing.T, n *Node) {
 		link, _ = n.Exec(t.Context(), "ip", "-o", "link", "show", "net1")
 	}
 	if !strings.Contains(link, "alias lent") || !strings.Contains(link, "altname "+Altname(0)) || !strings.Contains(link, "state DOWN") {
-		t.Errorf("the NIC that fell home is %q", link)
+		t.Errorf("the returned NIC is %q", link)
 	}
 }
 

@@ -213,7 +213,7 @@ func (h *hostile) detach(i int) {
 		return // it is in a namespace within the pod's, or was destroyed with that
 	}
 	h.has = append(h.has[:i], h.has[i+1:]...)
-	h.l.count("attackers' NICs that came home while they lived", 1)
+	h.l.count("attackers' NICs that returned while they lived", 1)
 	h.l.returned(a, h.die)
 }
 

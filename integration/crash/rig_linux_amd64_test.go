@@ -175,7 +175,7 @@ func (r *rail) takeHome() {
 				"link set "+nicName+" up")
 			return
 		case time.Now().After(deadline):
-			r.t.Fatalf("%s has not fallen home", nicName)
+			r.t.Fatalf("%s has not returned", nicName)
 		}
 	}
 }

@@ -346,7 +346,7 @@ func TestRigThereAndBack(t *testing.T) {
 			must(t, r.ns.SetUp(r.netdev(r.ns, d).Index))
 			r.checkDevice(d)
 			if got := r.uverbs(r.host, d); got != number {
-				t.Errorf("came home as uverbs%d, was uverbs%d", got, number)
+				t.Errorf("returned as uverbs%d, was uverbs%d", got, number)
 			}
 		})
 	}
@@ -505,7 +505,7 @@ func TestRigNetnsDeathBringsDevicesHome(t *testing.T) {
 		for _, d := range r.devs {
 			home, err := r.host.awaitDevice(r.soon(), d.Name, func(x Device) bool { return x.ParentDev == d.ParentDev && x.NodeGUID == d.NodeGUID })
 			if err != nil || home != d {
-				t.Fatalf("%+v came home as %+v, %v", d, home, err)
+				t.Fatalf("%+v returned as %+v, %v", d, home, err)
 			}
 		}
 		rdmaBack = append(rdmaBack, time.Since(began))

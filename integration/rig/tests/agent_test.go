@@ -89,7 +89,7 @@ func (n *node) arrivals(notices <-chan netlink.LinkUpdate) map[string]*arrival {
 				usable++
 			}
 		case <-limit:
-			n.t.Fatalf("%d of %d NICs came home: %v", usable, rails, home)
+			n.t.Fatalf("%d of %d NICs returned: %v", usable, rails, home)
 		}
 	}
 	return home

@@ -358,7 +358,7 @@ func (c *chain) fell() {
 			return
 		}
 		if time.Now().After(deadline) {
-			c.t.Fatalf("%s has not fallen home", nicName(0))
+			c.t.Fatalf("%s has not returned", nicName(0))
 		}
 	}
 }

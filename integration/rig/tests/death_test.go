@@ -199,7 +199,7 @@ func TestNICsOfSlowDriversComeHome(t *testing.T) {
 			}
 			took := time.Since(died)
 			if took > limit {
-				t.Errorf("the NICs came home after %v", took)
+				t.Errorf("the NICs returned after %v", took)
 			}
 			setDriver(t, "move_delay_ms", "0")
 			setDriver(t, "stop_ms", "0")
@@ -277,7 +277,7 @@ func TestAddressStaysWithANICThatCannotBeFound(t *testing.T) {
 
 // A pod renames its NIC to a name that another NIC needs, and moves the NIC to a
 // netns of the pod's own that ends. The kernel moves the NIC to the host while the pod goes on running.
-// The other NIC must still come home.
+// The other NIC must still return.
 func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 	for what, taken := range map[string][]string{
 		"name":                      {"link set net1 name " + nicName(1)},

@@ -229,7 +229,7 @@ func (n *node) fallen(loans []loan) {
 			return
 		}
 		if time.Now().After(deadline) {
-			n.t.Fatalf("%s has not fallen home", nicName(loans[away].rail))
+			n.t.Fatalf("%s has not returned", nicName(loans[away].rail))
 		}
 	}
 }

@@ -432,7 +432,7 @@ func (n *node) railsAreHome() {
 			return
 		}
 		if time.Now().After(deadline) {
-			n.t.Fatalf("%d RDMA devices and %d netdevs of %d NICs have fallen home", len(devices), len(links), rails)
+			n.t.Fatalf("%d RDMA devices and %d netdevs of %d NICs have returned", len(devices), len(links), rails)
 		}
 	}
 }

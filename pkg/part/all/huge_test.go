@@ -77,7 +77,7 @@ func TestALinkThatIsHardToReadComesHomeAndHindersNobody(t *testing.T) {
 	}{
 		"host-device, altnames":                           {config: (*bench).config, does: manyAltnames()},
 		"host-device, altnames, in a user namespace":      {config: (*bench).config, does: manyAltnames(), user: true},
-		"host-device, altnames, the NIC fell home":        {config: (*bench).config, does: manyAltnames(), falls: true},
+		"host-device, altnames, the kernel returned it":   {config: (*bench).config, does: manyAltnames(), falls: true},
 		"host-device, a child that cannot be read":        {config: (*bench).config, does: append([]string{"link add link net1 name odd type macvlan mode source"}, damagedMacvlan("odd", 6000)...)},
 		"macvlan, altnames":                               {config: (*bench).macvlanConfig, does: manyAltnames()},
 		"macvlan, altnames, in a user namespace":          {config: (*bench).macvlanConfig, does: manyAltnames(), user: true},

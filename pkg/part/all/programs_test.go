@@ -14,8 +14,8 @@ func TestProgramThatThePodAttachedDoesNotComeHome(t *testing.T) {
 	t.Parallel()
 	for _, hook := range testnet.Hooks {
 		for name, come := range map[string]func(*bench){
-			"taken out of the pod": func(*bench) {},
-			"fallen home":          func(b *bench) { b.pod.IP("link", "set", "net1", "netns", b.node.Name) },
+			"taken out of the pod":   func(*bench) {},
+			"returned by the kernel": func(b *bench) { b.pod.IP("link", "set", "net1", "netns", b.node.Name) },
 		} {
 			t.Run(hook+", "+name, func(t *testing.T) {
 				b := newBench(t)
