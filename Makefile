@@ -44,7 +44,7 @@ BENCHARGS ?=
 CLUSTERARGS ?=
 E2E       ?=
 # RIG=no: without the virtual machine, the part of the bench with RDMA. RIG=5.10,
-# RIG=6.1: "make test-rig" on that kernel.
+# RIG=6.1: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
 RIG       ?= yes
 # CLUSTER=no: without the measurements on a real API server.
 CLUSTER   ?= yes
@@ -74,10 +74,11 @@ build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin
 	@mkdir -p '$(BIN)'
 	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
 
-image: ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar, and its SBOM (.spdx.json)
-	@for arch in $(ARCHS); do \
-		rm -rf '$(BIN)/image/'$$arch && mkdir -p '$(BIN)/image/'$$arch && GOARCH=$$arch go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/image/'$$arch/ $(IMAGE_MAINS); \
-	done
+# The image's programs for one architecture.
+image-%:
+	@rm -rf '$(BIN)/image/$*' && mkdir -p '$(BIN)/image/$*' && GOARCH=$* go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/image/$*/' $(IMAGE_MAINS)
+
+image: $(ARCHS:%=image-%) ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar, and its SBOM (.spdx.json)
 	@go run ./scripts/image -tags '$(VERSION),devel' -out '$(BIN)/image/rail-cni-$(VERSION).tar' $(ARCHS:%='$(BIN)/image/%')
 
 # The version of a tag, as a semantic version. Without one the chart has the
@@ -151,9 +152,9 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
-# The tests on another kernel need no cluster.
+# The tests on another kernel need no cluster, and those on arm64 its programs.
 KERNEL = $(filter-out yes no,$(RIG))
-test-rig: build peers $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, RIG=6.1: those on an older kernel)
+test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, RIG=6.1: those on an older kernel; RIG=arm64: those on arm64)
 	@RIG='$(KERNEL)' scripts/test-rig.sh
 
 crash: build peers controlplane ## kill the plugins at each change, run a model of a node for MODEL_STEPS steps, attack a node for HOSTILE_TIME; also in the rig with RDMA (RIG=no: without); one to two hours

@@ -7,7 +7,8 @@
 # Each test file gets a machine of its own, and two run at a time: an emulated
 # CPU takes one of this machine's, and a boot takes five seconds.
 #
-#   RIG           another kernel, 5.10 or 6.1: only the tests with the tag "kernels"
+#   RIG           another kernel, 5.10 or 6.1, or arm64 for a machine with arm64 and
+#                 the image's programs: only the tests with the tag "kernels"
 #   COUNTS        a file that takes the counts for a summary
 #   RIG_RUN       only the tests whose names match this extended regular expression
 #   RIG_LIMIT     time limit for the tests of a file, default 15m
@@ -24,6 +25,11 @@ case ${RIG:-} in
 	;;
 *) tags=kernels ;;
 esac
+arch=amd64
+if [[ ${RIG:-} == arm64 ]]; then
+	arch=arm64
+	export RAIL_CNI_BIN=$PWD/bin/image/arm64
+fi
 
 go build -o bin/tools/rig ./integration/rig/exec
 go build -o bin/tools/testreport ./scripts/testreport
@@ -53,7 +59,7 @@ mapfile -t files < <(grep -rlE "^//go:build ($tags)$" --include='*_test.go' --ex
 ((${#files[@]})) || { echo "test-rig.sh: no test has a build tag of these: $tags" >&2 && exit 1; }
 for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
 	# Static, which excludes the race detector.
-	CGO_ENABLED=0 go test -c -tags rig,machines,kernels -o "$work/${dir//\//-}.test" "./$dir"
+	CGO_ENABLED=0 GOARCH=$arch go test -c -tags rig,machines,kernels -o "$work/${dir//\//-}.test" "./$dir"
 done
 for file in "${files[@]}"; do
 	# Tests in other files run on the host.

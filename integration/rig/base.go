@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -31,22 +30,20 @@ var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4", "virtio_net", "
 // moduleParameters keep these modules from making links when they are loaded.
 var moduleParameters = map[string]string{"bonding.ko": "max_bonds=0", "dummy.ko": "numdummies=0", "ifb.ko": "numifbs=0"}
 
-// tools are programs of this machine that the guest gets unchanged; the others
-// are busybox'.
-//
-// busybox' shell is not used: it would run its own "ip" in place of this one.
-var tools = []string{"ip", "bridge", "rdma", "ping", "dash"}
-
 // base makes the file system of every run: an init, the modules, and enough of
 // a userland for tests that call ip(8) and sh(1).
 func (b *builder) base(ctx context.Context, k kernel, module string) (string, error) {
-	guest := filepath.Join(b.cache, "guest")
+	guest := filepath.Join(b.cache, "guest-"+b.arch.name)
 	if err := b.buildGuest(ctx, guest); err != nil {
+		return "", err
+	}
+	root, err := b.userland(ctx)
+	if err != nil {
 		return "", err
 	}
 	names := map[string]string{} // source → name in the guest
 	for _, tool := range append([]string{"busybox"}, tools...) {
-		if err := addProgram(ctx, names, tool); err != nil {
+		if err := addProgram(ctx, names, root, tool); err != nil {
 			return "", err
 		}
 	}
@@ -57,7 +54,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 		}
 	}
 	// The code that makes it is an input as well.
-	inputs := append([]string{guest, b.source("base.go"), b.source("cpio.go"), b.source("softroce.go")}, slices.Sorted(maps.Keys(names))...)
+	inputs := append([]string{guest, b.source("base.go"), b.source("userland.go"), b.source("cpio.go"), b.source("softroce.go")}, slices.Sorted(maps.Keys(names))...)
 	words := []string{k.version}
 	if module != "" {
 		inputs = append(inputs, module)
@@ -132,43 +129,9 @@ func (b *builder) source(name string) string {
 
 func (b *builder) buildGuest(ctx context.Context, output string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", output, "./integration/rig/guest")
-	cmd.Dir, cmd.Env = b.root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Dir, cmd.Env = b.root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOARCH="+b.arch.name)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return nil
-}
-
-var libraryPath = regexp.MustCompile(`/\S+\.so\S*`)
-
-// program finds a program of this machine, and the libraries that it loads.
-func program(ctx context.Context, name string) (path string, libraries []string, err error) {
-	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			path = filepath.Join(dir, name)
-			break
-		}
-	}
-	if path == "" {
-		return "", nil, fmt.Errorf("there is no %s on this machine", name)
-	}
-	// ldd fails for a program that is static.
-	out, err := exec.CommandContext(ctx, "ldd", path).Output()
-	if err != nil {
-		return path, nil, nil
-	}
-	return path, libraryPath.FindAllString(string(out), -1), nil
-}
-
-// addProgram adds a program of this machine, and its libraries, to names.
-func addProgram(ctx context.Context, names map[string]string, tool string) error {
-	path, libraries, err := program(ctx, tool)
-	if err != nil {
-		return err
-	}
-	names[path] = "/bin/" + tool
-	for _, l := range libraries {
-		names[l] = l
 	}
 	return nil
 }
@@ -189,7 +152,7 @@ func (a *archive) skeleton() {
 
 // applets adds the commands of busybox that are not there already.
 func (a *archive) applets(ctx context.Context) error {
-	out, err := run(ctx, "", "busybox", "--list")
+	out, err := run(ctx, "", "busybox", "--list") // of this machine, where the guest's may not run
 	if err != nil {
 		return err
 	}

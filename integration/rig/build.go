@@ -20,6 +20,7 @@ type Image struct {
 	Kernel string // file: the uncompressed kernel
 	Base   string // file: the file system of every run, a cpio archive
 	nics   string // kind of the machine's NICs
+	arch   *arch  // of the machine
 }
 
 // FindRoot returns the top of the checkout that dir is in.
@@ -60,7 +61,7 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err := os.MkdirAll(b.cache, 0o755); err != nil {
 		return nil, err
 	}
-	if err := b.need(ctx, needed); err != nil {
+	if err := b.need(ctx, append(slices.Clone(needed), b.arch.needed...)); err != nil {
 		return nil, err
 	}
 	k, err := b.kernel(ctx)
@@ -77,7 +78,7 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err != nil {
 		return nil, fmt.Errorf("the rig's file system: %w", err)
 	}
-	return &Image{Kernel: k.image(), Base: base, nics: b.nics}, nil
+	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch}, nil
 }
 
 // kernel is an unpacked kernel of Debian.
@@ -92,10 +93,14 @@ func (k kernel) headers() string {
 // the kernel that was newest when it was made.
 func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	const prefix = "kernel-"
-	images, err := filepath.Glob(filepath.Join(b.cache, prefix+b.linux+".*", "vmlinux"))
+	images, err := filepath.Glob(filepath.Join(b.cache, prefix+"*", "vmlinux"))
 	if err != nil {
 		return kernel{}, err
 	}
+	images = slices.DeleteFunc(images, func(path string) bool {
+		version := strings.TrimPrefix(filepath.Base(filepath.Dir(path)), prefix)
+		return !b.image.MatchString("linux-image-" + version)
+	})
 	if len(images) > 0 {
 		dir := filepath.Dir(slices.Max(images))
 		return kernel{strings.TrimPrefix(filepath.Base(dir), prefix), dir}, nil
@@ -152,11 +157,15 @@ func (k kernel) prepare(ctx context.Context, headers bool) error {
 }
 
 // extract extracts the kernel from the compressed image. QEMU boots it by PVH,
-// which saves the second that unpacking takes on an emulated CPU.
+// which saves the second that unpacking takes on an emulated CPU. The image for
+// arm64 is not compressed (Documentation/arch/arm64/booting.rst).
 func (k kernel) extract(ctx context.Context) error {
 	compressed, err := os.ReadFile(filepath.Join(k.dir, "boot", "vmlinuz-"+k.version))
 	if err != nil {
 		return err
+	}
+	if len(compressed) > 60 && string(compressed[56:60]) == "ARMd" {
+		return writeAtomically(k.image(), compressed)
 	}
 	for _, c := range []struct{ program, magic string }{{"zstd", "\x28\xb5\x2f\xfd"}, {"xz", "\xfd7zXZ\x00"}} {
 		begin := bytes.Index(compressed, []byte(c.magic))

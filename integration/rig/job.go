@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +28,7 @@ type Job struct {
 // Pack writes the machine's file system for a job to path: the image's base,
 // and the job's files.
 func (j *Job) Pack(image *Image, path string) error {
-	if err := j.static(); err != nil {
+	if err := image.arch.fits(j.Binary); err != nil {
 		return err
 	}
 	f, err := os.Create(path)
@@ -47,7 +46,11 @@ func (j *Job) Pack(image *Image, path string) error {
 	}
 	a := newArchive(f)
 	a.file(wire.TestBinary, j.Binary)
-	if err := errors.Join(a.binaries(wire.Binaries, j.Binaries), a.binaries(wire.Peers, j.Peers), a.tree(filepath.Join(j.Dir, "testdata"))); err != nil {
+	peers := j.Peers
+	if image.arch.foreign() { // they are built for this machine
+		peers = ""
+	}
+	if err := errors.Join(a.binaries(wire.Binaries, j.Binaries), a.binaries(wire.Peers, peers), a.tree(filepath.Join(j.Dir, "testdata"))); err != nil {
 		return err
 	}
 	if j.Files != "" {
@@ -70,25 +73,12 @@ func (j *Job) Pack(image *Image, path string) error {
 // nowhere else.
 const Mark = "RAIL_CNI_RIG"
 
-// static fails for a binary that needs shared libraries, which the guest may
-// lack.
-func (j *Job) static() error {
-	f, err := elf.Open(j.Binary)
-	if err != nil {
-		return fmt.Errorf("%s: %w", j.Binary, err)
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			return fmt.Errorf("%s needs shared libraries: build it with CGO_ENABLED=0 (which excludes -race)", j.Binary)
-		}
-	}
-	return nil
-}
-
-// binaries adds the programs in a directory of the host, without those in
-// directories below.
+// binaries adds the programs in a directory of the host, if it has a name,
+// without those in directories below.
 func (a *archive) binaries(to, from string) error {
+	if from == "" {
+		return nil
+	}
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return fmt.Errorf("%w (run `make build peers`)", err)

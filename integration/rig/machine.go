@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,8 +48,8 @@ const (
 // kernelArgs make an emulated boot quick and its log complete: warnings go to
 // the console, and a fatal error ends the machine at once.
 var kernelArgs = []string{
-	"console=ttyS0", "loglevel=5", "8250.nr_uarts=2", "panic=-1", "panic_on_oops=1", "sysctl.kernel.hung_task_timeout_secs=60",
-	"tsc=reliable", "no_timer_check", "mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0",
+	"loglevel=5", "8250.nr_uarts=2", "panic=-1", "panic_on_oops=1", "sysctl.kernel.hung_task_timeout_secs=60",
+	"mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0",
 	"random.trust_cpu=on", "rcupdate.rcu_expedited=1", "nowatchdog", "net.ifnames=0",
 }
 
@@ -62,12 +63,12 @@ func (m *Machine) args() []string {
 		// may run code that the other is patching, and about one boot in sixty
 		// ends with "Oops: int3" (the kernel patches its code while it boots).
 		// It costs no time.
-		"-accel", "tcg,thread=single", "-M", "q35", "-cpu", "Nehalem", "-smp", "2", "-m", cmp.Or(m.Memory, "1024"),
+		"-accel", "tcg,thread=single", "-smp", "2", "-m", cmp.Or(m.Memory, "1024"),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(kernelArgs, " "),
+		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(slices.Concat(kernelArgs, m.Image.arch.kernel, []string{wire.Port + "=" + m.Image.arch.port}), " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
-		"-serial", "stdio",
 	}
+	args = append(args, m.Image.arch.machine...)
 	args = append(args, m.Image.nicArgs()...)
 	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
 		// One program for each connection: a socket that QEMU connects itself
@@ -123,7 +124,7 @@ func (m *Machine) Run(ctx context.Context) (code int, err error) {
 		more = time.Duration(info.Size()>>20) * 100 * time.Millisecond
 	}
 	for _, limit := range bootLimits {
-		code, err = m.boot(ctx, limit+more)
+		code, err = m.boot(ctx, (limit+more)*time.Duration(m.Image.arch.slowness))
 		if !errors.Is(err, errNoBoot) || ctx.Err() != nil {
 			break
 		}
@@ -141,7 +142,7 @@ func (m *Machine) boot(ctx context.Context, limit time.Duration) (int, error) {
 		return 0, err
 	}
 	defer kernelLog.Close()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", m.args()...)
+	cmd := exec.CommandContext(ctx, m.Image.arch.qemu, m.args()...)
 	cmd.ExtraFiles = []*os.File{kernelEnd}
 	// QEMU must not outlive this process, even if that is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -13,12 +13,9 @@ import (
 	"strings"
 )
 
-// needed are the commands that build and run the machine, and their packages,
-// in the form of scripts/need.sh.
-var needed = []string{
-	"qemu-system-x86_64:qemu-system-x86", "busybox:busybox-static", "depmod:kmod", "xz:xz-utils", "zstd:zstd",
-	"gcc:gcc,libc6-dev", "make:make", "ip:iproute2", "rdma:iproute2", "ping:iputils-ping",
-}
+// needed are the commands that build any machine, and their packages, in the
+// form of scripts/need.sh.
+var needed = []string{"busybox:busybox-static", "depmod:kmod", "xz:xz-utils", "zstd:zstd"}
 
 // need installs the packages whose command is missing (scripts/need.sh).
 func (b *builder) need(ctx context.Context, commands []string) error {
@@ -83,9 +80,14 @@ func (b *builder) apt(ctx context.Context, dir, program string, args ...string) 
 	if err := os.WriteFile(sources, []byte(strings.Join(b.sources, "\n")+"\n"), 0o644); err != nil {
 		return nil, err
 	}
+	status := filepath.Join(own, "status") // of the packages that are installed
+	if err := os.WriteFile(status, nil, 0o644); err != nil {
+		return nil, err
+	}
 	return run(ctx, dir, program, append([]string{
 		"-o", "Dir::Etc::sourcelist=" + sources, "-o", "Dir::Etc::sourceparts=/dev/null",
 		"-o", "Dir::State::Lists=" + filepath.Join(own, "lists"), "-o", "Dir::Cache=" + filepath.Join(own, "cache"),
+		"-o", "Dir::State::status=" + status, "-o", "APT::Architecture=" + b.arch.name, "-o", "APT::Architectures=" + b.arch.name,
 		"-o", "APT::Sandbox::User=root", // the checkout may be closed to apt's user
 	}, args...)...)
 }

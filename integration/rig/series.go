@@ -17,6 +17,7 @@ const (
 type series struct {
 	linux   string         // its name: the value of RIG
 	image   *regexp.Regexp // its packages, with the version and the part of it that grows
+	arch    arch           // of its machines
 	nics    string         // the kind of its machines' NICs, also QEMU's name of a real one
 	sources []string       // lines of sources.list(5); none for the machine's own
 }
@@ -24,13 +25,20 @@ type series struct {
 // allSeries has the usual series first. Debian's "cloud" flavor has no RDMA
 // core.
 var allSeries = []series{
-	{linux: "6.12", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-amd64)$`), nics: fakeNICs},
-	{linux: "6.1", image: regexp.MustCompile(`^linux-image-(6\.1\.0-(\d+)-amd64)$`), nics: realNICs},
+	{linux: "6.12", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: fakeNICs},
+	{linux: "6.1", image: regexp.MustCompile(`^linux-image-(6\.1\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs},
 	{
-		linux: "5.10", image: regexp.MustCompile(`^linux-image-(5\.10\.0-(\d+)-amd64)$`), nics: realNICs,
+		linux: "5.10", image: regexp.MustCompile(`^linux-image-(5\.10\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs,
 		sources: []string{
 			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main",
 			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bullseye-security main",
+		},
+	},
+	{
+		linux: "arm64", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-arm64)$`), arch: arm64, nics: realNICs,
+		sources: []string{
+			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main",
+			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main",
 		},
 	},
 }

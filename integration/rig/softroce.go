@@ -134,5 +134,5 @@ func addVerbs(ctx context.Context, names map[string]string) error {
 	for _, file := range []string{config, providers[0]} {
 		names[file] = file
 	}
-	return errors.Join(addProgram(ctx, names, "ib_write_bw"), addProgram(ctx, names, "ibv_rc_pingpong"))
+	return errors.Join(addProgram(ctx, names, "/", "ib_write_bw"), addProgram(ctx, names, "/", "ibv_rc_pingpong"))
 }

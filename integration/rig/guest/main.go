@@ -45,7 +45,7 @@ func live() (*os.File, error) {
 	if err := mountAll(); err != nil {
 		return nil, err
 	}
-	port, err := openPort("/dev/ttyS1")
+	port, err := openPort(os.Getenv(wire.Port))
 	if err != nil {
 		return nil, err
 	}

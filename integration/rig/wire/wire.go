@@ -45,6 +45,11 @@ type Job struct {
 	Module string   `json:"module"` // parameters of fakerdma
 }
 
+// Port is an environment variable of the guest's first process, which the
+// kernel makes of an argument of that name: the file of the serial port that
+// takes the frames.
+const Port = "RIG_PORT"
+
 // Paths in the guest.
 const (
 	Root       = "/rig"
