@@ -1,3 +1,3 @@
-// Package kernels holds tests that run in the rig with each of its kernels: whole
-// plugins on NICs of PCI functions, without RDMA. They have the build tag "kernels".
+// Package kernels holds tests that run in the rig with each of its kernels and
+// architectures: whole plugins on NICs of PCI functions, without RDMA. They have the build tag "kernels".
 package kernels

@@ -153,6 +153,7 @@ func (p *pod) call(verb, ifName, config string) testnet.Call {
 	return testnet.Call{
 		Plugin: conf.Type, Verb: verb, ContainerID: p.container, IfName: ifName,
 		Netns: "/run/netns/" + p.Name, Config: config, Args: "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + p.container,
+		Path: os.Getenv("RAIL_CNI_BIN"), // the rig has no others for arm64
 	}
 }
 
