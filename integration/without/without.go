@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,13 +66,12 @@ func again(t testing.TB, filter []unix.SockFilter) {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the filter stays on the thread, which ends with the goroutine
-		list := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		// Without it only root may install a filter.
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			done <- fmt.Errorf("no_new_privs: %w", err)
 			return
 		}
-		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&list)), 0, 0)
+		err := install(filter)
 		if err != nil {
 			done <- fmt.Errorf("seccomp: %w", err)
 			return

@@ -81,10 +81,11 @@ const (
 	ends want = false
 )
 
-// run opens the node for a call. ADD and STATUS need the node file's
-// permission. The other verbs work without it, because the file may have been
-// changed or damaged since the ADD. But they read no state directory that the
-// file forbids: the records there may be forged.
+// run opens the node for a call. ADD and STATUS need a supported kernel and the
+// node file's permission. The other verbs work without them: an earlier version may
+// have lent on this kernel, and the file may have been changed or damaged since the
+// ADD. But they read no state directory that the file forbids: the records there may
+// be forged.
 func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
 	if w == asks {
 		if err := checkSize(conf); err != nil {
@@ -111,7 +112,13 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 		n.Log.Warn("state directory closed, records kept", "err", closed)
 	}
 	n.File = file
-	return cnierr.ToCNI(f(n, CallOf(args, conf)))
+	if w == asks {
+		err = n.Netns.CheckKernel()
+	}
+	if err == nil {
+		err = f(n, CallOf(args, conf))
+	}
+	return cnierr.ToCNI(err)
 }
 
 // checkSize fails if the configuration, or the part that a record keeps, is too

@@ -58,3 +58,9 @@ func PortOf(n *Netns) uint32 {
 	}
 	return pid
 }
+
+// PermanentMACs and Release are parts of [Netns.CheckKernel].
+var (
+	PermanentMACs = (*Netns).permanentMACs
+	Release       = release
+)

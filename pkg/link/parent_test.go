@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -90,5 +91,21 @@ func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
 	gone.Index = 1 << 20
 	if err := link.AddParents(n.Netns, &gone); err != nil || gone.HasParent() {
 		t.Errorf("of a link that is gone: %+v, %v", gone, err)
+	}
+}
+
+// On such a kernel nothing is lent, but what an earlier version lent must end.
+func TestLinksAreReadWhereNoSysfsCanBeMounted(t *testing.T) {
+	n := testnet.NewNetns(t, "pod")
+	n.IP("link", "add", "name", "a", "type", "veth", "peer", "name", "b")
+	link.ParentsInSysfs(t)
+	a, err := n.ByName("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Kind = "device"
+	without.Fsopen(t, func() { err = link.AddParents(n.Netns, a) })
+	if err != nil || a.HasParent() || a.Damage != nil {
+		t.Errorf("%+v, %v", a, err)
 	}
 }
