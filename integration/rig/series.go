@@ -26,6 +26,10 @@ type series struct {
 // core.
 var allSeries = []series{
 	{linux: "6.12", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: fakeNICs},
+	{
+		linux: "6.18", image: regexp.MustCompile(`^linux-image-(6\.18\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: realNICs,
+		sources: []string{"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie-backports main"},
+	},
 	{linux: "6.1", image: regexp.MustCompile(`^linux-image-(6\.1\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs},
 	{
 		linux: "5.10", image: regexp.MustCompile(`^linux-image-(5\.10\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs,
