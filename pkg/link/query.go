@@ -217,7 +217,19 @@ func (n *Netns) ByName(name string) (*Link, error) {
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 	}
+	if l.Name != name && !n.isHere(l, name) {
+		return nil, notFound(unix.ENODEV, fmt.Sprintf("%q", name), n.Path)
+	}
 	return n.withParent(l)
+}
+
+// isHere reports whether the link that the kernel returned for an altname is in the
+// namespace. Kernels before 6.6, unless it was corrected in them ("net: move altnames
+// together with the netdevice"), leave the altnames of a link that moves behind, where
+// they lead to the link in its new namespace.
+func (n *Netns) isHere(l *Link, altname string) bool {
+	same, err := n.readLink(n.askLink(0, l.Index))
+	return err == nil && slices.Contains(same.AltNames, altname)
 }
 
 // ByIndex returns the link with this index. The error wraps [ErrNotFound] if
