@@ -64,3 +64,6 @@ var (
 	PermanentMACs = (*Netns).permanentMACs
 	Release       = release
 )
+
+// GenericHeader is the header of a request of generic netlink.
+var GenericHeader = genericHeader

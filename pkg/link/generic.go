@@ -55,9 +55,14 @@ func (d *device) familyID(family string) uint16 {
 	return binary.NativeEndian.Uint16(id)
 }
 
+// genericHeader returns a struct genlmsghdr. The library's has two of its four bytes, and
+// writes what lies behind it in memory as the rest, which the kernel refuses if it is not
+// 0 (genl_header_check).
+func genericHeader(command uint8) []byte { return []byte{command, 1, 0, 0} }
+
 func (d *device) askFamily(id uint16, command uint8, flags int, attrs nlattr.Attrs) ([]nlattr.Attrs, error) {
 	req := d.request(int(id), flags|unix.NLM_F_ACK)
-	req.AddRawData(nlattr.Marshal((&nl.Genlmsg{Command: command, Version: 1}).Serialize(), attrs))
+	req.AddRawData(nlattr.Marshal(genericHeader(command), attrs))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
 		return nil, err
