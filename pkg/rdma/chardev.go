@@ -88,7 +88,9 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 }
 
 // ownerOfUverbs returns the name of the device, in any namespace, that has
-// uverbs<number> now, "" if none has it.
+// uverbs<number> now, "" if none has it. In kernels with names for each namespace it is
+// the name in that device's own: it tells a person which device it is, and must not be
+// used to look it up.
 func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string
 	err := c.in(func() (err error) { owner, err = c.uverbsOwner(number); return err })

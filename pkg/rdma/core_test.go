@@ -72,7 +72,7 @@ func TestRefusedModesSayWhy(t *testing.T) {
 }
 
 func TestAChangedNumberNamesItsHolder(t *testing.T) {
-	for holder, want := range map[string]string{"mlx5_6": "mlx5_6 has uverbs4 now", "": "no device has uverbs4 now"} {
+	for holder, want := range map[string]string{"mlx5_4": "a device named mlx5_4 in its own netns has uverbs4 now", "": "no device has uverbs4 now"} {
 		err := error(&UverbsChanged{Device: "mlx5_4", Before: 4, After: 6, Holder: holder})
 		var typed *UverbsChanged
 		if !errors.As(fmt.Errorf("ADD: %w", err), &typed) || !strings.Contains(err.Error(), "was uverbs4 and is uverbs6") || !strings.Contains(err.Error(), want) {

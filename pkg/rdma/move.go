@@ -35,9 +35,10 @@ type UverbsChanged struct {
 }
 
 func (e *UverbsChanged) Error() string {
-	holder := e.Holder
-	if holder == "" {
-		holder = "no device"
+	// In coming kernels two devices can have one name, each in its own namespace.
+	holder := "no device"
+	if e.Holder != "" {
+		holder = fmt.Sprintf("a device named %s in its own netns", e.Holder)
 	}
 	return fmt.Sprintf("RDMA device %s was uverbs%d and is uverbs%d since it was moved; %s has uverbs%d now: two devices of this node were moved at the same time, by something that does not take rail-cni's lock",
 		e.Device, e.Before, e.After, holder, e.Before)
@@ -170,7 +171,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 	case errors.Is(err, unix.EOPNOTSUPP) && mode == Shared:
 		err, cure = fmt.Errorf("%w: %w", ErrShared, err), AtBoot(Exclusive)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or a NIC whose driver can (mlx5, bnxt_re, irdma, hns)"
+		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or a NIC whose driver can (mlx5; in newer kernels also irdma, bnxt_re, hns)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
 		err, cure = fmt.Errorf("it left netns %s meanwhile: %w: %w", from, ErrNotFound, err), "something else moves or removes it; try again"
 	case errors.Is(err, unix.EBUSY):
