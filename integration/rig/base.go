@@ -2,7 +2,6 @@ package rig
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -47,7 +46,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 			return "", err
 		}
 	}
-	softRoCE, why := "", errors.New("it is not built for this kernel")
+	softRoCE, why := "", error(nil)
 	if b.nics == fakeNICs {
 		if softRoCE, why = b.softRoCE(ctx, k); why == nil {
 			why = addVerbs(ctx, names)
@@ -60,9 +59,10 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 		inputs = append(inputs, module)
 	}
 	switch {
+	case b.nics != fakeNICs:
 	case why == nil:
 		inputs = append(inputs, softRoCE)
-	case b.nics == fakeNICs:
+	default:
 		fmt.Fprintf(b.log, "rig: there is no Soft-RoCE, so what needs it is left out: %v\n", why)
 		words = append(words, why.Error())
 	}
@@ -104,10 +104,13 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	if module != "" {
 		a.file(wire.NICModule, module)
 	}
-	if why == nil {
+	switch {
+	case b.nics != fakeNICs:
+		err = a.modules(ctx, k, wire.SoftRoCE, added, b.stockSoftRoCE(k)...)
+	case why == nil:
 		a.file(wire.Modules+"/rdma_rxe.ko", softRoCE)                              // replaces the kernel's
 		err = a.modules(ctx, k, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it requests the crypto API by name
-	} else {
+	default:
 		a.bytes(wire.NoSoftRoCE, []byte(why.Error()), 0o644)
 	}
 	if err != nil {
@@ -120,6 +123,16 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 		return "", err
 	}
 	return made, os.Rename(f.Name(), made)
+}
+
+// stockSoftRoCE returns the modules of the kernel's own Soft-RoCE, whose devices cannot
+// move. Older ones request the CRC of the crypto API by name.
+func (b *builder) stockSoftRoCE(k kernel) []string {
+	names := []string{"rdma_rxe"}
+	if found, _ := filepath.Glob(filepath.Join(k.dir, "lib/modules", k.version, "kernel/crypto/crc32_generic.ko*")); len(found) > 0 {
+		names = append([]string{"crc32_generic"}, names...)
+	}
+	return names
 }
 
 // source returns the path of a file of this package.

@@ -114,7 +114,8 @@ func (n *Netns) netlinkXDP(index, program, flag uint32) {
 	}
 }
 
-// TCX returns the number of programs that are attached to a link by tcx.
+// TCX returns the number of programs that are attached to a link by tcx, -1 if the
+// kernel has no tcx (before Linux 6.6).
 func (n *Netns) TCX(name string) int {
 	n.t.Helper()
 	l, err := n.ByName(name)
@@ -125,7 +126,14 @@ func (n *Netns) TCX(name string) int {
 	n.Inside(func() {
 		for _, hook := range []uint32{attachTCXIn, attachTCXOut} {
 			attr := append(words(uint32(l.Index), hook), make([]byte, 56)...)
-			n.bpf(bpfProgQuery, attr)
+			_, _, errno := unix.Syscall(unix.SYS_BPF, bpfProgQuery, uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr)))
+			if errno == unix.EINVAL {
+				count = -1
+				return
+			}
+			if errno != 0 {
+				n.t.Fatalf("query tcx programs: %v", errno)
+			}
 			count += int(binary.NativeEndian.Uint32(attr[24:]))
 		}
 	})

@@ -234,6 +234,9 @@ func sysfsState(b *strings.Builder, dir string) {
 		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o200 == 0 || rel == "uevent" {
 			return err
 		}
+		if strings.HasSuffix(rel, "byte_queue_limits/limit") {
+			return nil // the kernel adjusts it to the traffic
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			var errno unix.Errno

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -116,4 +118,32 @@ func (n *Netns) rdmaState(b *strings.Builder, nic string) {
 		}
 	}
 	n.RDMASysfs(nic, func(dir string) { sysfsState(b, dir) })
+}
+
+// VerbsContext makes a context of an RDMA device in the namespace, as ibv_open_device
+// does, and keeps it until the test ends.
+func (n *Netns) VerbsContext(t testing.TB, uverbs rdma.CharDev) {
+	t.Helper()
+	err := n.Do(func() error {
+		fd, err := unix.Open(uverbs.Path(), unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		// struct ib_uverbs_cmd_hdr and ib_uverbs_get_context; sizes are in words.
+		var answer [2]uint32 // file descriptor of events, number of vectors
+		b := binary.NativeEndian.AppendUint32(nil, 0)
+		b = binary.NativeEndian.AppendUint16(b, 4)
+		b = binary.NativeEndian.AppendUint16(b, 2)
+		b = binary.NativeEndian.AppendUint64(b, uint64(uintptr(unsafe.Pointer(&answer[0]))))
+		_, err = unix.Write(fd, b)
+		runtime.KeepAlive(&answer)
+		if err == nil {
+			t.Cleanup(func() { _ = unix.Close(int(answer[0])) })
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("context of %s: %v", uverbs.Name, err)
+	}
 }

@@ -3,15 +3,10 @@
 package tests
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"os"
-	"runtime"
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -97,26 +92,5 @@ func (n *node) verbsContext(t *testing.T, rail int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = n.Netns.Netns.Do(func() error {
-		fd, err := unix.Open(uverbs.Path(), unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { _ = unix.Close(fd) })
-		// struct ib_uverbs_cmd_hdr and ib_uverbs_get_context; sizes are in words.
-		var answer [2]uint32 // file descriptor of events, number of vectors
-		b := binary.NativeEndian.AppendUint32(nil, 0)
-		b = binary.NativeEndian.AppendUint16(b, 4)
-		b = binary.NativeEndian.AppendUint16(b, 2)
-		b = binary.NativeEndian.AppendUint64(b, uint64(uintptr(unsafe.Pointer(&answer[0]))))
-		_, err = unix.Write(fd, b)
-		runtime.KeepAlive(&answer)
-		if err == nil {
-			t.Cleanup(func() { _ = unix.Close(int(answer[0])) })
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatalf("context of %s: %v", uverbs.Name, err)
-	}
+	n.VerbsContext(t, uverbs)
 }
