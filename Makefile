@@ -44,7 +44,7 @@ BENCHARGS ?=
 CLUSTERARGS ?=
 E2E       ?=
 # RIG=no: without the virtual machine, the part of the bench with RDMA. RIG=5.10,
-# RIG=6.1: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
+# RIG=6.1, RIG=6.18: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
 RIG       ?= yes
 # CLUSTER=no: without the measurements on a real API server.
 CLUSTER   ?= yes
@@ -65,7 +65,7 @@ export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and of the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 
-.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig crash e2e lint bench fuzz clean
+.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig kernels-table crash e2e lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -154,8 +154,11 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 
 # The tests on another kernel need no cluster, and those on arm64 its programs.
 KERNEL = $(filter-out yes no,$(RIG))
-test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, RIG=6.1: those on an older kernel; RIG=arm64: those on arm64)
+test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, 6.1, 6.18: those on another kernel; RIG=arm64: those on arm64)
 	@RIG='$(KERNEL)' scripts/test-rig.sh
+
+kernels-table: build peers ## run the tests for each kernel of the rig, and write what they find into docs/reference/kernels.md (KERNELS="6.1 …": only these)
+	@KERNELS='$(KERNELS)' scripts/kernels-table.sh
 
 crash: build peers controlplane ## kill the plugins at each change, run a model of a node for MODEL_STEPS steps, attack a node for HOSTILE_TIME; also in the rig with RDMA (RIG=no: without); one to two hours
 	@scripts/need.sh ip:iproute2

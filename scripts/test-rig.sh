@@ -7,7 +7,7 @@
 # Each test file gets a machine of its own, and two run at a time: an emulated
 # CPU takes one of this machine's, and a boot takes five seconds.
 #
-#   RIG           another kernel, 5.10 or 6.1, or arm64 for a machine with arm64 and
+#   RIG           another kernel, 5.10, 6.1 or 6.18, or arm64 for a machine with arm64 and
 #                 the image's programs: only the tests with the tag "kernels"
 #   COUNTS        a file that takes the counts for a summary
 #   RIG_RUN       only the tests whose names match this extended regular expression

@@ -17,8 +17,10 @@ import (
 func TestNICIsLentAndComesHomeAsItWas(t *testing.T) {
 	n := newNode(t)
 	before := n.State()
+	moved := true
 	for name, selector := range map[string]map[string]any{
 		"device":   nil,
+		"altname":  {"device": altname(first)},
 		"pciBusID": {"device": nil, "pciBusID": pci(first)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -33,11 +35,14 @@ func TestNICIsLentAndComesHomeAsItWas(t *testing.T) {
 				t.Errorf("the pod's net1: %s", out)
 			}
 			n.MustRun(p.checked("net1", config, result))
+			moved = exec.Command("ip", "link", "show", altname(first)).Run() != nil
 			p.Batch(nil, "link set net1 down", "link set net1 name evil", "link set evil mtu 1400 alias evil")
 			n.MustRun(p.call("DEL", "net1", config))
 			n.untouched(before)
 		})
 	}
+	n.fact("lend", "yes")
+	n.fact("altnames", either(moved, "return", "return; `ip link show ALTNAME` on the host shows the lent NIC"))
 }
 
 func TestNICsOfDeadPodsComeHome(t *testing.T) {
@@ -94,6 +99,7 @@ func TestNICsOfDeadPodsComeHome(t *testing.T) {
 			n.untouched(before)
 		})
 	}
+	n.fact("death", "yes")
 }
 
 // keep starts rail-agent on the node, and ends it with the test, which fails if
@@ -166,6 +172,7 @@ func TestMacvlanOnANIC(t *testing.T) {
 	p.Kill()
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
+	n.fact("macvlan", "yes")
 }
 
 func TestStatusOfEachPlugin(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/rig"
+	"github.com/rail-cni/rail-cni/integration/rig/kernels/facts"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
@@ -65,6 +66,35 @@ func (n *node) in(t *testing.T) *node {
 	return &part
 }
 
+// fact records what the test has found out on this kernel, for the table in
+// docs/reference/kernels.md. It fails the test if the table says something else, unless
+// that is about to be written (make kernels-table).
+func (n *node) fact(key, value string) {
+	n.t.Helper()
+	if n.t.Failed() {
+		return
+	}
+	n.t.Logf("fact %s: %s", key, value)
+	if known := n.known(); os.Getenv("RIG_FACTS") != "new" && known[key] != value {
+		n.t.Errorf("docs/reference/kernels.md says %q of %s, and it is %q: run make kernels-table", known[key], key, value)
+	}
+}
+
+// known returns the facts of the running kernel.
+func (n *node) known() map[string]string {
+	n.t.Helper()
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	parts := strings.SplitN(string(release), ".", 3)
+	known, ok := facts.Of(strings.Join(parts[:min(len(parts), 2)], "."))
+	if !ok {
+		n.t.Fatalf("nothing is known of Linux %s", release)
+	}
+	return known
+}
+
 // onHost returns the name of the NIC in a slot, "" while it is in a pod. It is
 // that of sysfs, which every kernel has.
 func onHost(slot int) string {
@@ -76,6 +106,8 @@ func onHost(slot int) string {
 }
 
 func nic(slot int) string { return fmt.Sprintf("ens%d", slot) }
+
+func altname(slot int) string { return fmt.Sprintf("rail%d-of-leaf-7", slot) }
 
 // furnish names the NIC in a slot after it, and configures it.
 func (n *node) furnish(slot int) {
@@ -90,6 +122,9 @@ func (n *node) furnish(slot int) {
 	commands := []string{"link set " + was + " down"}
 	if was != name {
 		commands = append(commands, "link set "+was+" name "+name)
+	}
+	if !strings.Contains(n.IP("link", "show", was), altname(slot)) {
+		commands = append(commands, "link property add dev "+name+" altname "+altname(slot))
 	}
 	n.Batch(nil, append(commands,
 		"addr flush dev "+name,
