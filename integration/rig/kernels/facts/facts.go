@@ -16,13 +16,13 @@ type Row struct {
 
 // Rows are the rows of the table, in its order.
 var Rows = []Row{
-	{"lend", "A NIC is lent, and comes home as it was"},
-	{"death", "NICs of killed pods come home: by DEL, `railctl gc`, the next ADD, rail-agent"},
+	{"lend", "A NIC is lent, and returns as it was"},
+	{"death", "NICs of killed pods return: by DEL, `railctl gc`, the next ADD, rail-agent"},
 	{"macvlan", "macvlan: ADD, CHECK, DEL, also of a killed pod"},
 	{"altnames", "Alternative names of a NIC"},
 	{"parent", "A NIC's PCI address comes from"},
 	{"netns", "A pod's network namespace is recognized by"},
-	{"hidden", "A NIC in a namespace that only a socket keeps alive comes home"},
+	{"hidden", "A NIC in a namespace that only a socket keeps alive returns"},
 	{"immovable", "A link that the kernel does not move is refused before anything changes"},
 	{"settings", "What a pod sets by `ip link`, ethtool and sysfs is"},
 	{"napi", "What a pod sets of one NAPI instance is"},
@@ -30,7 +30,7 @@ var Rows = []Row{
 	{"tcx", "tcx programs of a pod are"},
 	{"mode", "The RDMA mode can be read and set"},
 	{"shared", "RDMA in shared mode: the GID of a macvlan's address"},
-	{"exclusive", "RDMA in exclusive mode: a device moves with its NIC, and comes home"},
+	{"exclusive", "RDMA in exclusive mode: a device moves with its NIC, and returns"},
 	{"users", "Guardrail `in-use` sees a process once it has"},
 	{"notify", "rail-agent looks for a device that its driver re-created"},
 }
