@@ -3,6 +3,7 @@ package rdmadev
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
@@ -23,15 +24,15 @@ type GIDs struct {
 func (GIDs) Name() string { return "gids" }
 
 // Apply waits for the RoCE v2 GID of each address of the interface, on the ports of
-// the recorded devices, and records them.
+// the recorded devices, and records them. If RDMA is required, it returns an error if a
+// device has left its netns since it was moved, also if there is no address.
 func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
-	r, conf := tx.Record.RDMA, p.Conf
+	r := tx.Record.RDMA
 	if r == nil {
 		return nil
 	}
 	r.GIDs = nil
-	addresses := tx.Layer3.Addresses()
-	if len(addresses) == 0 {
+	if len(tx.Layer3.Addresses()) == 0 && p.Conf.RDMA != netconf.RDMARequired {
 		return nil
 	}
 	core, err := rdma.Open(where(r, tx.Node, tx.Pod))
@@ -39,21 +40,49 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	defer core.Close()
-	ctx, cancel := context.WithTimeout(ctx, conf.Wait())
+	ctx, cancel := context.WithTimeout(ctx, p.Conf.Wait())
 	defer cancel()
-	if together := legs(r); together != nil {
-		return p.await(ctx, tx, core, together, addresses)
+	groups := [][]ledger.RDMADevice{legs(r)}
+	if groups[0] == nil {
+		groups = slices.Collect(slices.Chunk(r.Devices, 1))
 	}
-	for _, d := range r.Devices {
-		if err := p.await(ctx, tx, core, []ledger.RDMADevice{d}, addresses); err != nil {
+	for _, alternatives := range groups {
+		if err := p.await(ctx, tx, core, alternatives); err != nil {
+			return err
+		}
+	}
+	for _, alternatives := range groups { // last, because a driver may reset during the waits
+		if err := p.present(core, alternatives); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// present returns an error if RDMA is required and none of the devices is in the netns.
+func (p GIDs) present(core *rdma.Core, alternatives []ledger.RDMADevice) error {
+	if p.Conf.RDMA != netconf.RDMARequired || len(alternatives) == 0 {
+		return nil
+	}
+	for _, d := range alternatives {
+		if device, err := findDevice(core, d); err != nil || device != nil {
+			return err
+		}
+	}
+	return hasLeft(alternatives[0].Name)
+}
+
+func hasLeft(device string) error {
+	return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", device),
+		"see the kernel log: the driver may have reset the device")
+}
+
 // await waits until each address has a GID on one of the devices, and records the GIDs.
-func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alternatives []ledger.RDMADevice, addresses []netip.Addr) error {
+func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alternatives []ledger.RDMADevice) error {
+	addresses := tx.Layer3.Addresses()
+	if len(addresses) == 0 {
+		return nil
+	}
 	var ports []port
 	missing := ""
 	for _, d := range alternatives {
@@ -72,7 +101,7 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		}
 	}
 	if len(ports) == 0 && missing != "" && p.Conf.RDMA == netconf.RDMARequired {
-		return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", missing), "see the kernel log: the driver may have reset the device")
+		return hasLeft(missing)
 	}
 	if len(ports) == 0 {
 		return nil
