@@ -137,6 +137,10 @@ func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
 // IPv6 address (RFC 4862, duplicate address detection).
 var ErrDuplicateAddress = errors.New("duplicate address")
 
+// ErrNoCarrier is wrapped if duplicate address detection has not begun, because the link
+// has no carrier.
+var ErrNoCarrier = errors.New("no carrier")
+
 // dadPoll is the longest pause between two reads of a tentative address;
 // detection itself takes about a second.
 const dadPoll = 10 * time.Millisecond
@@ -146,27 +150,32 @@ const dadPoll = 10 * time.Millisecond
 // [ErrDuplicateAddress] if another host uses an address.
 //
 // Without a carrier the kernel does not begin. A NIC that just came up has none
-// for a moment, so AwaitDAD waits for it; but if ctx ends without one it
-// returns nil, because an unplugged cable must not keep a pod from starting.
+// for a moment, so AwaitDAD waits for it; if ctx ends without one it returns an
+// error that wraps [ErrNoCarrier].
 func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 	var tentative *net.IPNet
 	err := wait.Until(ctx, dadPoll, func() (bool, error) {
 		var err error
-		tentative, err = n.tentative(index)
+		tentative, err = n.Tentative(index)
 		return tentative == nil, err
 	})
 	if tentative == nil || err == nil {
 		return err
 	}
-	if l, err := n.ByIndex(index); err != nil || !l.HasCarrier() {
-		return err
+	l, gone := n.ByIndex(index)
+	if gone != nil {
+		return gone
+	}
+	if !l.HasCarrier() {
+		return fmt.Errorf("%w: address %s is not checked", ErrNoCarrier, tentative)
 	}
 	return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, err)
 }
 
-// tentative returns an IPv6 address of the link that is not usable yet, nil if
-// there is none. It returns an error if another host uses one of them.
-func (n *Netns) tentative(index int) (*net.IPNet, error) {
+// Tentative returns an IPv6 address of the link that is not usable yet, nil if
+// there is none. It returns an error that wraps [ErrDuplicateAddress] if another
+// host uses one of them.
+func (n *Netns) Tentative(index int) (*net.IPNet, error) {
 	addrs, err := n.addrs(index)
 	if err != nil {
 		return nil, err

@@ -227,8 +227,8 @@ func TestAwaitDAD(t *testing.T) {
 			},
 			500 * time.Millisecond, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
-				if err != nil || tentative == "" {
-					return "want no error, and the address unchecked"
+				if !errors.Is(err, link.ErrNoCarrier) || !strings.Contains(err.Error(), address) || tentative == "" {
+					return "want ErrNoCarrier and the address, which is unchecked"
 				}
 				return ""
 			},

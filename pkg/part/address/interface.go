@@ -20,7 +20,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
 )
 
-// dadWait bounds the wait for duplicate address detection.
+// dadWait bounds the wait for duplicate address detection, and before it the wait for the
+// carrier that detection needs.
 const dadWait = 5 * time.Second
 
 // Interface is the part that configures the link in the pod, in the order that
@@ -89,24 +90,10 @@ func setUp(_ context.Context, tx *attachment.Tx, index int) error {
 	return failure.WithCure(failure.Wrap(tx.Pod.SetUp(index), failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
 }
 
-// awaitCarrier waits for the carrier, and then announces the addresses, because what the
-// kernel announced without a carrier is lost. It comes before awaitDAD, because duplicate
-// address detection begins with the carrier.
+// awaitCarrier waits for the carrier. It comes before awaitDAD, because duplicate address
+// detection begins with the carrier.
 func (p Interface) awaitCarrier(ctx context.Context, tx *attachment.Tx, index int) error {
-	var l *link.Link
-	err := linkwait.For(ctx, tx, p.Wait, func() (lacks string, err error) {
-		if l, err = tx.Pod.ByIndex(index); err == nil && !l.HasCarrier() {
-			lacks = fmt.Sprintf("interface %s (%s) has no carrier", tx.IfName, tx.Record.NICName())
-		}
-		return lacks, err
-	})
-	if err != nil || !tx.Record.Link.Up {
-		return err
-	}
-	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {
-		tx.Node.Log.Warn("addresses not announced to neighbors", "err", err)
-	}
-	return nil
+	return linkwait.Carrier(ctx, tx, p.Wait, index)
 }
 
 func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {
@@ -137,14 +124,42 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 	return nil
 }
 
+// awaitDAD waits until duplicate address detection is over. It has not begun without a
+// carrier, which a NIC that just came up lacks for a moment, so awaitDAD also waits for
+// that, within the pod's bound.
 func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Layer3.HasIPv6() {
 		return nil
 	}
+	err := linkwait.CarrierWhile(ctx, tx, dadWait, index, func() (bool, error) {
+		tentative, err := tx.Pod.Tentative(index)
+		return tentative != nil, err
+	})
+	if err == nil {
+		err = checkDAD(ctx, tx, index)
+	}
+	if errors.Is(err, link.ErrNoCarrier) {
+		tx.Node.Log.Warn("duplicate addresses not looked for", "interface", tx.IfName, "err", err,
+			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait for the link`)
+		return nil
+	}
+	return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName),
+		"find the other holder of the address, or exclude it from the range")
+}
+
+// checkDAD returns an error that wraps [link.ErrNoCarrier] if there is an address that
+// could not be checked.
+func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
+	if !tx.Record.Link.Up {
+		tentative, err := tx.Pod.Tentative(index)
+		if err == nil && tentative != nil {
+			err = fmt.Errorf("%w: address %s is not checked", link.ErrNoCarrier, tentative)
+		}
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, dadWait)
 	defer cancel()
-	return failure.WithCure(failure.Wrap(tx.Pod.AwaitDAD(ctx, index), failure.Kernel, "interface %s", tx.IfName),
-		"find the other holder of the address, or exclude it from the range")
+	return tx.Pod.AwaitDAD(ctx, index)
 }
 
 // routeOf returns the kernel's form of a result's route. A route without a

@@ -178,6 +178,69 @@ func TestAddWithoutALinkThatIsNotRequiredWarns(t *testing.T) {
 	}
 }
 
+var checkedIPv6 = map[string]any{"type": "static", "addresses": []any{map[string]any{"address": "fd31::5/64"}}}
+
+// Duplicate address detection needs a carrier, and its own wait for one is short.
+func TestAddressThatCannotBeCheckedForDuplicatesIsAWarning(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.pod.Sysctl("ipv6/conf/default/accept_dad", "1")
+	b.unplug()
+	n := b.open()
+	earlier := &ledger.Record{
+		Key: ledger.Key{ContainerID: "c1", IfName: "net0"}, Plugin: "macvlan", Phase: ledger.Lent, Created: time.Now().UTC(),
+		Child: &ledger.Child{Master: "ens99"}, Link: &ledger.Link{WaitedMS: (linkwait.OfPod - 400*time.Millisecond).Milliseconds()},
+		Netns: ledger.Netns{NetnsID: b.pod.ID, Path: "/run/netns/" + b.pod.Name}, HostNetns: n.HostNetns(),
+	}
+	if err := n.Ledger.Put(earlier); err != nil {
+		t.Fatal(err)
+	}
+	conf := b.config(map[string]any{"ipam": checkedIPv6})
+	for _, least := range []time.Duration{400 * time.Millisecond, 5 * time.Second} {
+		_, said, err := b.node.RunSaying(b.call("ADD", conf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(said, "duplicate addresses not looked for") != 1 || !strings.Contains(said, "no carrier: address fd31::5/64 is not checked") {
+			t.Errorf("ADD says %s", said)
+		}
+		var waited time.Duration
+		for _, r := range b.records() {
+			if r.IfName == "net1" {
+				waited = r.Link.Waited()
+			}
+		}
+		if waited < least-time.Millisecond || waited > least+3*time.Second {
+			t.Errorf("it waited %v, want %v", waited, least)
+		}
+		b.node.MustRun(b.call("DEL", conf))
+		// The runtime gives an interface of a running pod a time of its own.
+		earlier.Created = earlier.Created.Add(-time.Hour)
+		if err := n.Ledger.Put(earlier); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDuplicateIsNoticedAfterAWaitForTheCarrier(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []string{"", "1m"} {
+		b := newBench(t)
+		b.pod.Sysctl("ipv6/conf/default/accept_dad", "1")
+		b.unplug()
+		b.wire.IP("addr", "add", "fd31::5/64", "dev", nicName+"-sw", "nodad") // a link that goes down loses it
+		b.plugLater(700 * time.Millisecond)
+		keys := map[string]any{"ipam": checkedIPv6}
+		if timeout != "" {
+			keys["linkTimeout"] = timeout
+		}
+		_, err := b.node.Run(b.call("ADD", b.config(keys)))
+		if err == nil || !strings.Contains(err.Error(), "duplicate address") || !strings.Contains(err.Error(), "fd31::5") {
+			t.Errorf("linkTimeout %q: %v", timeout, err)
+		}
+	}
+}
+
 // A runtime gives all interfaces of a pod one time together.
 func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -58,6 +59,62 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	tx.Node.Log.Warn("pod starts while its link is down", "err", down,
 		"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait for the link`)
 	return nil
+}
+
+// Carrier waits for the carrier of the interface with this index in the pod, as [For] does,
+// and then announces the addresses, because what the kernel announced without a carrier is
+// lost.
+func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
+	var l *link.Link
+	err := For(ctx, tx, conf, func() (lacks string, err error) {
+		if l, err = tx.Pod.ByIndex(index); err == nil && !l.HasCarrier() {
+			lacks = fmt.Sprintf("interface %s (%s) has no carrier", tx.IfName, tx.Record.NICName())
+		}
+		return lacks, err
+	})
+	if err != nil || !tx.Record.Link.Up {
+		return err
+	}
+	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {
+		tx.Node.Log.Warn("addresses not announced to neighbors", "err", err)
+	}
+	return nil
+}
+
+// CarrierWhile waits for the carrier in a network that does not ask for it, as long as
+// needed returns true and for at most most. That no carrier comes is no failure. The wait
+// counts as one of [For].
+func CarrierWhile(ctx context.Context, tx *attachment.Tx, most time.Duration, index int, needed func() (bool, error)) error {
+	noted := tx.Record.Link
+	bound, _ := boundOf(tx, netconf.LinkWait{Timeout: most})
+	if noted.Up || bound <= 0 {
+		return nil
+	}
+	up, needless, began := false, false, time.Now()
+	waiting, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	err := wait.Until(waiting, poll, func() (bool, error) {
+		l, err := tx.Pod.ByIndex(index)
+		if err != nil {
+			return false, err
+		}
+		if up = l.HasCarrier(); up {
+			return true, nil
+		}
+		more, err := needed()
+		needless = !more
+		return needless, err
+	})
+	if !needless {
+		noted.WaitedMS += time.Since(began).Milliseconds()
+	}
+	if wait.Ended(waiting, err) && ctx.Err() == nil {
+		return nil
+	}
+	if err != nil || !up {
+		return err
+	}
+	return Carrier(ctx, tx, netconf.LinkWait{}, index)
 }
 
 // boundOf returns how long this call may wait. byPod reports whether [OfPod] shortens the
