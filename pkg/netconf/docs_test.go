@@ -61,6 +61,9 @@ func keysOf(conf any) map[string]bool {
 func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
 	for i := range of.NumField() {
 		f := of.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		if f.Anonymous {
 			addKeys(keys, prefix, f.Type)
 			continue

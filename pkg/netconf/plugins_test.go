@@ -506,6 +506,23 @@ func TestLinkTimeout(t *testing.T) {
 			t.Errorf("macvlan in a pod %s: %+v, %v", c.keys, inPod.LinkWait(), err)
 		}
 	}
+	for keys, want := range map[string]LinkWait{
+		``:                                      {}, // as rdma-cni, which does not look at the link
+		`,"rdma":"auto"`:                        {},
+		`,"rdma":"required"`:                    {20 * second, true},
+		`,"linkTimeout":"5s"`:                   {5 * second, true},
+		`,"linkTimeout":"0s"`:                   {},
+		`,"rdma":"auto","linkTimeout":"5s"`:     {5 * second, false},
+		`,"rdma":"required","linkTimeout":"0s"`: {},
+	} {
+		chained, err := ParseRDMAChained([]byte(`{"name":"n","type":"rdma"` + keys + `}`))
+		if err != nil || chained.LinkWait() != want {
+			t.Errorf("rdma %s: %+v, %v", keys, chained.LinkWait(), err)
+		}
+	}
+	if _, err := ParseRDMAChained([]byte(`{"name":"n","type":"rdma","linkTimeout":"soon"}`)); err == nil {
+		t.Error("rdma: linkTimeout soon is accepted")
+	}
 	for value, why := range map[string]string{`"soon"`: "soon", `"-1s"`: "it is negative", `20`: `"linkTimeout" cannot be a number`} {
 		_, err := ParseHostDevice([]byte(`{"name":"n","type":"host-device","linkTimeout":` + value + `}`))
 		if err == nil || !strings.Contains(err.Error(), "linkTimeout") || !strings.Contains(err.Error(), why) {

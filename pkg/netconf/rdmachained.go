@@ -13,6 +13,7 @@ import (
 type RDMAChained struct {
 	Common
 	RDMA
+	Link
 	// DeviceID is the NIC's PCI address or auxiliary device. Multus injects it
 	// into every plugin of a NAD with a resourceName annotation. Without one
 	// the plugin uses the device of the interface.
@@ -23,6 +24,18 @@ type RDMAChained struct {
 	RoCETOS *int `json:"roceTos"`
 	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
+
+	// byDefault: the configuration has no key "rdma".
+	byDefault bool
+}
+
+// LinkWait returns how ADD waits for the link. Without the keys "rdma" and "linkTimeout",
+// as rdma-cni's users have it, a link that is down is no error, as it is none for rdma-cni.
+func (c *RDMAChained) LinkWait() LinkWait {
+	if c.byDefault && c.LinkTimeout == "" {
+		return LinkWait{}
+	}
+	return c.wait(c.RDMA.RDMA)
 }
 
 // ParseRDMAChained reads the configuration of rdma.
@@ -36,8 +49,9 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 	if string(c.PrevResult) == "null" {
 		c.PrevResult = nil
 	}
+	c.byDefault = c.RDMA.RDMA == ""
 	c.RDMA.RDMA = cmp.Or(c.RDMA.RDMA, RDMARequired)
-	if err := errors.Join(checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete()); err != nil {
+	if err := errors.Join(checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete(), c.Link.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil

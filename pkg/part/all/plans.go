@@ -43,7 +43,7 @@ func RDMAPlan(c *netconf.RDMAChained, records string) *attachment.Plan {
 	rdma := &rdmadev.Chained{Conf: c}
 	return &attachment.Plan{
 		Claim:   []attachment.Part{rdma, rdmacni.Part{Dir: records, Off: rdma.Off()}},
-		Apply:   []attachment.Part{rdma, rdmadev.GIDs{Conf: c.RDMA}},
+		Apply:   []attachment.Part{rdma, rdmadev.Carrier{Chained: rdma}, rdmadev.Ports{Wait: c.LinkWait()}, rdmadev.GIDs{Conf: c.RDMA}},
 		Chained: rdma,
 	}
 }

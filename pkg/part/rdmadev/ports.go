@@ -52,6 +52,24 @@ func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
+// Carrier is the part of the chained plugin that waits for the carrier of the interface,
+// which another plugin has set up. It comes before [Ports].
+type Carrier struct {
+	attachment.Base
+	Chained *Chained
+}
+
+// Name implements [attachment.Part].
+func (Carrier) Name() string { return "carrier" }
+
+// Apply waits for the carrier, if the attachment has RDMA devices and the pod an interface.
+func (p Carrier) Apply(ctx context.Context, tx *attachment.Tx) error {
+	if tx.Record.RDMA == nil || p.Chained.nic == nil || p.Chained.nic.pod == nil {
+		return nil
+	}
+	return linkwait.Carrier(ctx, tx, p.Chained.Conf.LinkWait(), p.Chained.nic.pod.Index)
+}
+
 // inactive returns "" if the port of one of the devices is active, and otherwise what the
 // last device lacks.
 func inactive(core *rdma.Core, devices []ledger.RDMADevice) (lacks string, err error) {
