@@ -3,11 +3,11 @@
 package tests
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -26,30 +26,40 @@ const agentAddress = "127.0.0.1:9400"
 
 // keep starts rail-agent on the node, and ends it with the test, which fails if
 // the agent logged anything but the texts in may.
-func (n *node) keep(may ...string) {
+func (n *node) keep(may ...string) (log func() string) {
 	n.t.Helper()
-	var log bytes.Buffer
+	file, err := os.Create(filepath.Join(n.t.TempDir(), "log"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	log = func() string {
+		text, err := os.ReadFile(file.Name())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return string(text)
+	}
 	cmd := exec.Command(filepath.Join(testnet.Bin(n.t), "rail-agent"), "run", "--state-dir", n.state, "--metrics", agentAddress)
-	cmd.Stderr = &log
+	cmd.Stderr = file
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		err := cmd.Wait()
-		complains := slices.ContainsFunc(strings.Split(log.String(), "\n"), func(line string) bool {
+		complains := slices.ContainsFunc(strings.Split(log(), "\n"), func(line string) bool {
 			return strings.Contains(line, "level=WARN") &&
 				!slices.ContainsFunc(may, func(reason string) bool { return strings.Contains(line, "reason="+reason) })
 		})
 		if err != nil || n.t.Failed() || complains {
-			n.t.Errorf("rail-agent: %v\n%s", err, log.String())
+			n.t.Errorf("rail-agent: %v\n%s", err, log())
 		}
 	})
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if answer, err := http.Get("http://" + agentAddress + "/readyz"); err == nil {
 			_ = answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {
-				return
+				return log
 			}
 		}
 		if time.Now().After(deadline) {

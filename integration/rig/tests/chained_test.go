@@ -558,3 +558,37 @@ func TestStatusAndGCOfChainedRDMA(t *testing.T) {
 	c.MustRun(c.nic("DEL"))
 	c.ended()
 }
+
+func TestChainedRDMAWaitsForTheLinkThatItsNetworkAsksFor(t *testing.T) {
+	c := newChain(t, rdma.Exclusive)
+	c.nicConf["rdma"] = "off"
+	setDriver(t, "link_delay_ms", "6000")
+	c.rdmaConf["rdma"] = "required"
+	c.add()
+	if state := c.pod.portState(t); state != rdma.PortActive {
+		t.Errorf("the port is %s after ADD", state)
+	}
+	if r := c.only(); r.Link == nil || !r.Link.Up || r.Link.WaitedMS == 0 {
+		t.Errorf("link in the record: %+v", r.Link)
+	}
+	c.MustRun(c.rdma("DEL"))
+
+	setDriver(t, "port_down", "Y")
+	c.rdmaConf["linkTimeout"] = "300ms"
+	_, err := c.Run(c.rdma("ADD"))
+	mustFail(t, err, cnierr.TryAgain, `"rdma" is required`, "port 1 of mlx5_0 is DOWN", "after it was set up", `"linkTimeout"`)
+
+	// As rdma-cni's users have it.
+	delete(c.rdmaConf, "rdma")
+	delete(c.rdmaConf, "linkTimeout")
+	_, said, err := c.RunSaying(c.rdma("ADD"))
+	if err != nil || !strings.Contains(said, "pod starts while its link is down") || !strings.Contains(said, "port 1 of mlx5_0 is DOWN") {
+		t.Errorf("ADD without keys: %v, %s", err, said)
+	}
+	c.has()
+	setDriver(t, "port_down", "N")
+	setDriver(t, "link_delay_ms", "0")
+	c.MustRun(c.rdma("DEL"))
+	c.MustRun(c.nic("DEL"))
+	c.untouched(c.before)
+}

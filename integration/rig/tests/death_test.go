@@ -311,3 +311,33 @@ func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 		})
 	}
 }
+
+// A meta plugin calls the DELs of a pod one after another, and the runtime gives all of
+// them one time together.
+func TestNICsOfALivingPodReturnInTimeFromSlowDrivers(t *testing.T) {
+	const ofOne, ofAll = 15 * time.Second, time.Minute // a runtime gives a sandbox about four minutes
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(rails)
+	before := n.State()
+	p := n.pod("pod")
+	for rail := range rails {
+		n.MustRun(p.call("ADD", podName(rail), n.config(rail, map[string]any{"rdma": "required"})))
+	}
+	setDriver(t, "stop_ms", "1000")
+	all := time.Now()
+	for rail := rails - 1; rail >= 0; rail-- {
+		began := time.Now()
+		_, said, err := n.RunSaying(p.call("DEL", podName(rail), n.config(rail, map[string]any{"rdma": "required"})))
+		if err != nil || said != "" {
+			t.Errorf("DEL of %s: %v, %s", podName(rail), err, said)
+		}
+		if took := time.Since(began); took > ofOne {
+			t.Errorf("DEL of %s took %v", podName(rail), took)
+		}
+	}
+	if took := time.Since(all); took > ofAll {
+		t.Errorf("the DELs took %v", took)
+	}
+	setDriver(t, "stop_ms", "0")
+	n.untouched(before)
+}

@@ -113,6 +113,64 @@ func TestStateOfALentLinkIsTold(t *testing.T) {
 	}
 }
 
+// The link trains for longer than ADD lasts. Then the agent announces the addresses.
+func TestAgentAnnouncesAddressesWhenTheCarrierComesAfterAdd(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	n.IP("link", "set", n.spare, "up") // on the same switch
+	n.carrier(n.spare)
+	heard := n.Announced(n.spare)
+	n.keep()
+	setDriver(t, "link_delay_ms", "10000")
+	p, config := n.pod("pod"), n.config(0, map[string]any{"linkTimeout": "100ms", "ipam": map[string]any{
+		"type": "static", "addresses": []map[string]any{{"address": "172.31.1.9/24"}, {"address": "fd31::9/64"}},
+	}})
+	n.MustRun(p.call("ADD", "net1", config))
+	r := n.records()[0]
+	if r.Link == nil || r.Link.Up {
+		t.Fatalf("ADD has waited for the carrier: %+v", r.Link)
+	}
+	for _, ip := range []string{"172.31.1.9", "fd31::9"} {
+		if said := heard(); slices.Contains(said, ip+" is at "+r.MAC) {
+			t.Errorf("announced without a carrier: %q", said)
+		}
+	}
+	for _, ip := range []string{"172.31.1.9", "fd31::9"} {
+		n.announced(heard, ip+" is at "+r.MAC)
+	}
+	setDriver(t, "link_delay_ms", "0")
+	n.MustRun(p.call("DEL", "net1", config))
+}
+
+// Duplicate address detection begins with the carrier.
+func TestDuplicateAddressIsNoticedAlthoughTheCarrierComesLate(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	n.IP("link", "set", n.spare, "up") // on the same switch
+	n.carrier(n.spare)
+	n.IP("address", "add", "fd31::9/64", "dev", n.spare, "nodad")
+	before := n.State()
+	setDriver(t, "link_delay_ms", "1500")
+	config := func(address string) string {
+		return n.config(0, map[string]any{"linkTimeout": "30s", "ipam": map[string]any{
+			"type": "static", "addresses": []map[string]any{{"address": address}},
+		}})
+	}
+	p := n.pod("pod")
+	p.Sysctl("ipv6/conf/default/accept_dad", "1")
+	_, err := n.Run(p.call("ADD", "net1", config("fd31::9/64")))
+	if err == nil || !strings.Contains(err.Error(), "duplicate address") || !strings.Contains(err.Error(), "fd31::9") {
+		t.Errorf("ADD of a duplicate: %v", err)
+	}
+	n.untouched(before)
+	n.MustRun(p.call("ADD", "net1", config("fd31::8/64")))
+	if left := p.IP("-6", "address", "show", "dev", "net1", "scope", "global", "tentative"); left != "" {
+		t.Errorf("not checked after ADD: %s", left)
+	}
+	n.MustRun(p.call("DEL", "net1", config("fd31::8/64")))
+	n.untouched(before)
+}
+
 // portState returns the state of the port of the pod's only RDMA device.
 func (p *pod) portState(t *testing.T) rdma.PortState {
 	t.Helper()

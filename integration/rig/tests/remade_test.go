@@ -11,6 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -27,14 +34,15 @@ func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	keys["prevResult"] = json.RawMessage(n.MustRun(p.call("ADD", "net1", config)))
 	check := p.call("CHECK", "net1", n.config(0, keys))
 	inPod := n.rdmaState(p.Netns.Netns)
-	n.keep("RDMADeviceRemade")
-	for range 2 {
+	log := n.keep("RDMADeviceRemade")
+	for round := range 2 {
 		write(t, "/sys/bus/pci/devices/"+nicPCI(0)+"/recreate_rdma", "1")
 		time.Sleep(100 * time.Millisecond) // CHECK may not have seen that it is gone
 		n.eventually("CHECK passes", func() bool { _, err := n.Run(check); return err == nil })
 		if now := n.rdmaState(p.Netns.Netns); !maps.Equal(now, inPod) {
 			t.Errorf("RDMA devices in the pod: %v, before: %v", now, inPod)
 		}
+		n.eventually("the agent tells of the device", func() bool { return strings.Count(log(), "reason=RDMADeviceRemade") == round+1 })
 	}
 	n.exported("rail_cni_rdma_devices_missing 0")
 	n.MustRun(p.call("DEL", "net1", config))
@@ -44,18 +52,77 @@ func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	}
 }
 
+// The driver may also reset between the move and the end of ADD, when nobody moves the
+// device into the pod again.
+func TestAddFailsIfTheRequiredRDMADeviceHasLeftThePod(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	before := n.State()
+	p := n.pod("trainer")
+	at, err := all.Open(n.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := rdma.Open(n.Netns.Netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	found, err := host.ByParent(nicPCI(0))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("RDMA devices of the NIC: %v, %v", found, err)
+	}
+	lent := ledger.RDMADevice{Name: found[0].Name, NodeGUID: found[0].NodeGUID, ParentDev: nicPCI(0), Port: 1, Lent: true}
+	for _, c := range []struct {
+		policy string
+		in     *link.Netns
+		fails  bool
+	}{
+		{netconf.RDMARequired, n.Netns.Netns, false},
+		{netconf.RDMARequired, p.Netns.Netns, true}, // the device is on the host
+		{netconf.RDMAAuto, p.Netns.Netns, false},
+	} {
+		err := rdmadev.GIDs{Conf: netconf.RDMA{RDMA: c.policy}}.Apply(t.Context(), &attachment.Tx{
+			Call: &attachment.Call{}, Node: at, Pod: c.in,
+			Record: &ledger.Record{RDMA: &ledger.RDMA{Mode: string(rdma.Exclusive), Devices: []ledger.RDMADevice{lent}}},
+		})
+		if (err != nil) != c.fails {
+			t.Errorf("rdma %s: %v", c.policy, err)
+		}
+		if c.fails {
+			mustFail(t, err, cnierr.TryAgain, "RDMA device "+lent.Name+" has left the netns")
+		}
+	}
+
+	setDriver(t, "link_delay_ms", "4000")
+	config := n.config(0, map[string]any{"rdma": "required", "linkTimeout": "8s"})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.Run(p.call("ADD", "net1", config))
+		ended <- err
+	}()
+	n.eventually("net1 is up", func() bool { l, err := p.ByName("net1"); return err == nil && l.IsUp() })
+	write(t, "/sys/bus/pci/devices/"+nicPCI(0)+"/recreate_rdma", "1")
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "the RDMA device mlx5_0 is not in its netns") {
+		t.Errorf("ADD: %v", err)
+	}
+	setDriver(t, "link_delay_ms", "0")
+	n.untouched(before)
+}
+
 // A driver that resets can also re-create its netdev, on the host.
 func TestNICThatItsDriverRecreatesIsReported(t *testing.T) {
 	n := newNode(t)
 	n.furnish(1)
 	before := n.State()
-	n.keep("NICMissing")
+	log := n.keep("NICMissing")
 	p, config := n.pod("trainer"), n.config(0, nil)
 	n.MustRun(p.call("ADD", "net1", config))
 	n.exported("rail_cni_nics_missing 0")
 	write(t, driver+"unbind", nicPCI(0))
 	write(t, driver+"bind", nicPCI(0))
 	n.exported("rail_cni_nics_missing 1")
+	n.eventually("the agent tells of the NIC", func() bool { return strings.Contains(log(), "reason=NICMissing") })
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 	n.exported("rail_cni_nics_missing 0")
