@@ -61,7 +61,7 @@ func keysOf(conf any) map[string]bool {
 func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
 	for i := range of.NumField() {
 		f := of.Field(i)
-		if !f.IsExported() {
+		if !f.IsExported() && !f.Anonymous {
 			continue
 		}
 		if f.Anonymous {

@@ -227,6 +227,8 @@ func TestDuplicateIsNoticedAfterAWaitForTheCarrier(t *testing.T) {
 	for _, timeout := range []string{"", "1m"} {
 		b := newBench(t)
 		b.pod.Sysctl("ipv6/conf/default/accept_dad", "1")
+		// The first question may come before the far end of the cable is ready.
+		b.pod.Sysctl("ipv6/conf/default/dad_transmits", "3")
 		b.unplug()
 		b.wire.IP("addr", "add", "fd31::5/64", "dev", nicName+"-sw", "nodad") // a link that goes down loses it
 		b.plugLater(700 * time.Millisecond)

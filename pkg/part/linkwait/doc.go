@@ -3,8 +3,8 @@
 // down, and collective libraries silently leave such a port out.
 //
 // One part waits for the carrier, another for the RDMA ports: their calls of [Carrier] and
-// [For] share the network's timeout. A runtime calls the ADDs of a pod one after another
-// and gives all of them about four minutes, so the waits of all attachments of a pod also
+// [For] share the network's timeout. A runtime calls the ADDs of a pod one after another,
+// within about four minutes for all of them. So the waits of all attachments of a pod also
 // share a bound ([OfPod]).
 //
 // During a wait only the attachment's own lock is held: a pod that takes its link down
