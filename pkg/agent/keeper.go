@@ -30,13 +30,10 @@ const (
 	// arrivalTimeout is how long a NIC may be missing, while no other NIC returns,
 	// before that is an error: the kernel returns NICs one after another, and a driver
 	// may take a second to stop each. The NIC's arrival has a notice, but it may be
-	// lost, so check.
+	// lost, so check. It is also the wait for a NIC's RDMA devices, which have no notice
+	// before Linux 6.12.
 	arrivalTimeout = 5 * time.Second
 	arrivalCheck   = 250 * time.Millisecond
-
-	// rdmaArrivalTimeout is the wait for RDMA devices, which have no notice before
-	// Linux 6.12.
-	rdmaArrivalTimeout = 5 * time.Second
 
 	retryLocked = 200 * time.Millisecond // another process has the lock
 	firstRetry  = time.Second
@@ -256,7 +253,7 @@ func (k *keeper) tryEnd(r *ledger.Record) error {
 	}
 	defer node.Close()
 	node.Log = k.log
-	if err := node.End(context.Background(), r, rdmaArrivalTimeout); err != nil {
+	if err := node.End(context.Background(), r, arrivalTimeout); err != nil {
 		return err
 	}
 	left, err := node.Ledger.Get(r.Key)
