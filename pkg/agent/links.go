@@ -10,7 +10,7 @@ func (a *agent) collectLinks(e *exposition) {
 	for _, k := range a.keepers {
 		records, _ := k.node.Ledger.List() // rail_cni_unreadable_records counts the errors
 		for _, r := range records {
-			if r.Loan == nil || r.Loan.Driver != "" || r.Phase != ledger.Lent {
+			if !r.LendsNetdev() || r.Phase != ledger.Lent {
 				continue
 			}
 			var pod ledger.Pod

@@ -57,7 +57,7 @@ func (m *nicWatch) look(now time.Time) (next time.Time) {
 	records, _ := m.node.Ledger.List() // the keeper's look reports unreadable ones
 	var lent []*ledger.Record
 	for _, r := range records {
-		if r.Phase == ledger.Lent && r.Loan != nil && r.Loan.Driver == "" && r.Loan.Identity.ParentDev != "" &&
+		if r.Phase == ledger.Lent && r.LendsNetdev() && r.Loan.Identity.ParentDev != "" &&
 			m.node.Ledger.OfThisBoot(r) && r.HostNetns.Equal(m.node.Netns.ID) {
 			lent = append(lent, r)
 		}

@@ -179,6 +179,10 @@ func (r *Record) Same(other *Record) bool {
 // has no record here.
 func (r *Record) HasInterface() bool { return r.Loan != nil || r.Child != nil }
 
+// LendsNetdev reports whether the attachment's NIC was lent as a network interface, and
+// not under a userspace driver, where no netdev moves.
+func (r *Record) LendsNetdev() bool { return r.Loan != nil && r.Loan.Driver == "" }
+
 // NICName returns the host's NIC that the attachment uses: the lent one, the
 // macvlan's master, or the NIC of which only the RDMA devices were lent.
 func (r *Record) NICName() string {
@@ -224,7 +228,7 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("no container id or interface name")
 	case !r.HasInterface() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
 		return nil, errors.New("neither a loan nor a child nor RDMA devices")
-	case r.Loan != nil && r.Loan.Driver == "" && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
+	case r.LendsNetdev() && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
 		return nil, errors.New("a loan without a snapshot")
 	case !r.HostNetns.IsZero() && r.Netns.Equal(r.HostNetns.NetnsID):
 		return nil, errors.New("the host's netns is recorded as the pod's")

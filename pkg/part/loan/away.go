@@ -27,7 +27,7 @@ func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool
 	}
 	away := map[ledger.Key]bool{}
 	for _, r := range stale {
-		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || r.Loan == nil || r.Loan.Driver != "" || r.Loan.Identity.ParentDev == "" {
+		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || !r.LendsNetdev() || r.Loan.Identity.ParentDev == "" {
 			continue
 		}
 		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })

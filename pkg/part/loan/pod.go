@@ -27,7 +27,7 @@ func OpenPod(r *ledger.Record) *link.Netns {
 func InterfaceIn(pod *link.Netns, r *ledger.Record) *link.Link {
 	index := 0
 	switch {
-	case r.Loan != nil && r.Loan.Driver == "":
+	case r.LendsNetdev():
 		index = r.Loan.PodIndex
 	case r.Child != nil:
 		index = r.Child.PodIndex

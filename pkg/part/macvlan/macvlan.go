@@ -68,7 +68,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 		return nil
 	}
 	holder, err := tx.Node.Ledger.HolderOf(loan.Host(tx.Node).Of(tx.Parent).Key(tx.Node.Netns.ID))
-	if err == nil && holder != nil && holder.Loan.Driver == "" && tx.Node.Alive(holder) {
+	if err == nil && holder != nil && holder.LendsNetdev() && tx.Node.Alive(holder) {
 		err = loan.LentTo(holder)
 	}
 	return err

@@ -87,7 +87,7 @@ const renameTries = 20
 func returnedAs(n *attachment.Node, home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
 	records, _ := n.Ledger.List() // an attachment with an unreadable record cannot be ended
 	for _, r := range records {
-		if r.Key == mine.Key || r.Loan == nil || r.Loan.Driver != "" || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
+		if r.Key == mine.Key || !r.LendsNetdev() || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
 			!r.HostNetns.Equal(home.ID) {
 			continue
 		}

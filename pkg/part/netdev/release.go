@@ -21,7 +21,7 @@ import (
 // snapshot. Under a userspace driver no netdev was moved.
 func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
-	if r.Loan.Driver != "" {
+	if !r.LendsNetdev() {
 		return nil
 	}
 	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
