@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -17,12 +18,25 @@ const (
 	// manifests: helm does not adopt an object that it did not make.
 	leaseName = "rail-cni-reconciler"
 	leaseTime = time.Minute
+	// followTime is the shortest pause between two looks at the Lease of a holder
+	// that renews it. As a DaemonSet there is a follower on each node.
+	followTime = 4 * time.Minute
 )
 
-// lease is the Lease of a cluster's reconcilers.
+// lease is the Lease of a cluster's reconcilers, as one of them sees it.
 type lease struct {
 	client   *kube.Client
 	identity string
+
+	// revision and renewed are of the Lease that acquire last saw with another
+	// holder, and since is when it first saw that revision, by the monotonic clock
+	// of this host. Only its own clock can tell how long the holder is silent: the
+	// times in the Lease are those of the holder's host.
+	revision string
+	renewed  time.Time
+	since    time.Time
+	// alive is set if the holder renewed the Lease shortly before the last look.
+	alive bool
 }
 
 type leaseSpec struct {
@@ -40,7 +54,7 @@ func (t microTime) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t.UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
 }
 
-func (l lease) resource() kube.Resource {
+func (l *lease) resource() kube.Resource {
 	return kube.Resource{Group: "coordination.k8s.io", Version: "v1", Plural: "leases", Namespace: l.client.Namespace()}
 }
 
@@ -51,8 +65,9 @@ type leaseObject struct {
 }
 
 // acquire takes the Lease if it is free. If two find it free the server refuses
-// the second.
-func (l lease) acquire(ctx context.Context) (bool, error) {
+// the second. Another's Lease is free if it has not changed since a look that is
+// older than its duration.
+func (l *lease) acquire(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
 	defer cancel()
 	now := microTime{time.Now()}
@@ -80,9 +95,7 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 	if err := json.Unmarshal(data, &is); err != nil {
 		return false, err
 	}
-	free := is.Spec.Holder == "" || is.Spec.Holder == l.identity ||
-		now.Sub(is.Spec.Renewed.Time) > time.Duration(is.Spec.Seconds)*time.Second
-	if !free {
+	if is.Spec.Holder != "" && is.Spec.Holder != l.identity && !l.expired(is, now.Time) {
 		return false, nil
 	}
 	_, err = l.client.MergePatch(ctx, l.resource(), leaseName, map[string]any{
@@ -94,11 +107,34 @@ func (l lease) acquire(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
+// expired reports whether the holder of the Lease is gives no sign of life, and notes
+// what it sees.
+func (l *lease) expired(is leaseObject, now time.Time) bool {
+	if is.Metadata.ResourceVersion == l.revision {
+		l.alive = false
+		return now.Sub(l.since) > time.Duration(is.Spec.Seconds)*time.Second
+	}
+	// A holder that renews its Lease until now has moved its time by as much as this
+	// host's clock moved, whatever the two clocks show.
+	silent := now.Sub(l.since) - is.Spec.Renewed.Sub(l.renewed)
+	l.alive = l.revision != "" && silent < leaseTime && silent > -leaseTime
+	l.revision, l.renewed, l.since = is.Metadata.ResourceVersion, is.Spec.Renewed.Time, now
+	return false
+}
+
+// pause returns how long a follower waits until its next look at the Lease.
+func (l *lease) pause() time.Duration {
+	if l.alive {
+		return followTime + rand.N(followTime)
+	}
+	return leaseTime/2 + rand.N(leaseTime/2)
+}
+
 // errLeaseLost ends the work of a holder that could not renew its Lease.
 var errLeaseLost = errors.New("another reconciler may have the Lease " + leaseName)
 
 // keep runs work while it renews the Lease, and then releases the Lease.
-func (l lease) keep(ctx context.Context, work func(context.Context) error) error {
+func (l *lease) keep(ctx context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ended := make(chan struct{})

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -493,7 +492,7 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 	t.Logf("freed %s after the server came back", took.Round(100*time.Millisecond))
 
 	// Another reconciler waits, and takes over when the first one ends.
-	second := lease{client: l.client, identity: "second"}
+	second := &lease{client: l.client, identity: "second"}
 	if held, err := second.acquire(t.Context()); held || err != nil {
 		t.Errorf("two have the Lease: %v", err)
 	}
@@ -657,35 +656,9 @@ func TestLeaseThatIsMissingAndMayNotBeMadeIsToldWithItsCure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := lease{client: client, identity: "one"}.acquire(pooltest.Context(t))
+	held, err := (&lease{client: client, identity: "one"}).acquire(pooltest.Context(t))
 	if held || failure.KindOf(err) != failure.NotAvailable || !strings.Contains(err.Error(), "there is no Lease "+leaseName) || !strings.Contains(err.Error(), "resource.exclusions") {
 		t.Errorf("%v, %v", held, err)
-	}
-}
-
-func TestLeaseOfOneThatDiedIsTaken(t *testing.T) {
-	l := newReconcilerLab(t)
-	dead, heir := lease{client: l.client, identity: "dead"}, lease{client: l.client, identity: "heir"}
-	if held, err := dead.acquire(pooltest.Context(t)); !held || err != nil {
-		t.Fatal(held, err)
-	}
-	if held, err := heir.acquire(pooltest.Context(t)); held || err != nil {
-		t.Error("two have it", err)
-	}
-	old := map[string]any{"spec": map[string]any{"renewTime": microTime{time.Now().Add(-leaseTime - time.Second)}}}
-	if _, err := l.client.MergePatch(pooltest.Context(t), dead.resource(), leaseName, old); err != nil {
-		t.Fatal(err)
-	}
-	if held, err := heir.acquire(pooltest.Context(t)); !held || err != nil {
-		t.Error("an old one is not taken", err)
-	}
-	if err := dead.keep(pooltest.Context(t), func(context.Context) error { return nil }); err != nil {
-		t.Error(err)
-	}
-	data, err := l.client.Get(pooltest.Context(t), heir.resource(), leaseName)
-	var is leaseObject
-	if err != nil || json.Unmarshal(data, &is) != nil || is.Spec.Holder != "heir" {
-		t.Errorf("who lost it gave it away: %s, %v", data, err)
 	}
 }
 

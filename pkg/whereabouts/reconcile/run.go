@@ -22,27 +22,32 @@ const (
 // Run reconciles until ctx ends. Of all that run in a cluster one at a time
 // works, by a Lease, because each full look costs the server a list of pods;
 // the others wait, and replay their node's journal. (The Lease only saves that
-// cost: each change is fenced by itself.)
+// cost: each change is fenced by itself.) A follower takes the Lease of a leader
+// that died within about ten minutes, of one that ended properly at its next look.
 //
 // The leader looks at everything every Interval, and whenever its watch of pods
 // broke. In between it looks at pods that the watch reported as deleted, after
 // the grace period. Pools are not watched, because each event would contain a
 // whole pool; they are read when needed.
 func (r *Reconciler) Run(ctx context.Context) error {
-	l := lease{client: r.Client, identity: r.Identity}
+	l := &lease{client: r.Client, identity: r.Identity}
+	var next time.Time // look at the Lease
 	for ctx.Err() == nil {
 		if err := r.replay(ctx); err != nil {
 			r.Log.Warn("replay of the journal failed, retrying", "err", err)
 		}
-		held, err := l.acquire(ctx)
-		if held {
-			r.Log.Info("reconciling the cluster's addresses")
-			err = l.keep(ctx, r.lead)
+		if !time.Now().Before(next) {
+			held, err := l.acquire(ctx)
+			if held {
+				r.Log.Info("reconciling the cluster's addresses")
+				err = l.keep(ctx, r.lead)
+			}
+			if err != nil && ctx.Err() == nil {
+				r.Log.Warn("reconcile failed, retrying", "err", err)
+			}
+			next = time.Now().Add(l.pause())
 		}
-		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("reconcile failed, retrying", "err", err)
-		}
-		_ = wait.For(ctx, leaseTime/2+rand.N(leaseTime/2))
+		_ = wait.For(ctx, min(time.Until(next), leaseTime/2+rand.N(leaseTime/2)))
 	}
 	return nil
 }
