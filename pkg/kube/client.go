@@ -89,6 +89,11 @@ func (c *Client) Get(ctx context.Context, r Resource, name string) ([]byte, erro
 	return c.send(ctx, request{verb: "get", method: http.MethodGet, resource: r, name: name, accept: plainJSON})
 }
 
+// GetMeta returns the object's metadata, without the rest of it.
+func (c *Client) GetMeta(ctx context.Context, r Resource, name string) (Meta, error) {
+	return c.sendForMeta(ctx, request{verb: "get", method: http.MethodGet, resource: r, name: name, accept: metadataOnly})
+}
+
 // List calls each with the JSON of every object, page by page, and returns the
 // list's resource version, where a Watch may begin. If the server forgets the
 // list between two pages List starts again, so each may see an object twice.

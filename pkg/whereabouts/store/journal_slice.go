@@ -26,17 +26,18 @@ const (
 )
 
 // ReleaseSlice frees the addresses that owner's attachment holds in the slice of
-// whole.Node, which the NodeSlicePool slices assigns from the range whole. If the
-// server does not answer, ReleaseSlice writes a journal entry and returns no error.
+// whole.Node, which the NodeSlicePool slices assigns from the range whole: in the one
+// that the node last read, else in the one that the server has. If the server does not
+// answer, ReleaseSlice writes a journal entry and returns no error.
 func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.Pool, slices string) error {
-	var slice netip.Prefix
+	slice := s.lastSlice(slices, whole.Node).Slice
 	var err error
 	silence := s.Silence()
-	if silence == "" {
+	if !slice.IsValid() && silence == "" {
 		slice, err = s.readSlice(ctx, slices, whole.Node)
 	}
 	switch {
-	case silence == "" && err == nil:
+	case slice.IsValid():
 		whole.Prefix = slice
 		s.warnIf(s.enterOwn(ctx, owner, slices, whole.Node, slice))
 		return s.Release(ctx, owner, []ipam.Pool{whole})

@@ -2,11 +2,14 @@ package store
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net/netip"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -25,10 +28,49 @@ func (s *Store) Slice(ctx context.Context, owner ipam.Owner, name, node string) 
 	return slice, nil
 }
 
+// readSlice returns the node's slice as the server has it now. Only the server knows
+// it: the controller gives a slice to another node when the Node object of the first
+// one is deleted, and divides the range again when its size or the size of the slices
+// changes, or the NodeSlicePool is deleted. What the node remembers of an earlier read
+// saves most of the answer, and never the request.
 func (s *Store) readSlice(ctx context.Context, name, node string) (netip.Prefix, error) {
-	slice, err := api.ReadSlice(ctx, s.client, name, node)
-	if kube.IsUnavailable(err) {
+	known := s.lastSlice(name, node)
+	now, err := api.ReadSlice(ctx, s.client, name, node, known)
+	switch {
+	case kube.IsUnavailable(err):
 		s.silent(err)
+	case err == nil && now != known:
+		s.warnIf(s.keepSlice(name, node, now))
 	}
-	return slice, err
+	return now.Slice, err
+}
+
+const slicesDir = "slices"
+
+// lastSlice returns the node's slice as it was last read, zero if it was not. It may
+// be another node's by now: it is good for freeing, which only finds what an
+// attachment holds, and not for handing out.
+func (s *Store) lastSlice(name, node string) (last api.NodeSlice) {
+	dir, err := s.dir.Sub(slicesDir)
+	if err != nil {
+		return api.NodeSlice{}
+	}
+	defer dir.Close()
+	data, err := dir.Read(statefile.Name(name, node))
+	if err != nil || json.Unmarshal(data, &last) != nil {
+		return api.NodeSlice{}
+	}
+	return last
+}
+
+func (s *Store) keepSlice(name, node string, is api.NodeSlice) error {
+	data, err := json.Marshal(is)
+	if err != nil {
+		return err
+	}
+	dir, err := s.dir.Sub(slicesDir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Write(statefile.Name(name, node), data), dir.Close())
 }
