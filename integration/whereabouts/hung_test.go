@@ -1,9 +1,11 @@
 package whereabouts
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -109,6 +111,65 @@ func TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne(t *testing.T) {
 			n.settleJournal(t)
 			wantEmpty(t, namespace)
 		})
+	}
+}
+
+// addLimit bounds an ADD for which the sandbox has no time left: 5 s, and 10 s to take
+// back what it may have got.
+const addLimit = 25 * time.Second
+
+// TestAddsOfAllRailsShareTheSandboxsTime: the kubelet gives a sandbox four minutes, not
+// two for each rail.
+func TestAddsOfAllRailsShareTheSandboxsTime(t *testing.T) {
+	t.Parallel()
+	namespace, g := newNamespace(t), newGate(t)
+	n := newNodeBehind(t, namespace, g)
+	first, second := n.rail(t, 1, ""), n.rail(t, 2, "")
+	mustAdd(t, first)
+	notes := n.glob(t, "state", "ipam-kubernetes", "*", "notes", "*.note")
+	if len(notes) != 1 {
+		t.Fatalf("notes %q", notes)
+	}
+	makeOlder(t, notes[0], "born", 3*time.Minute)
+	g.shut("")
+	began := time.Now()
+	_, err := second.run()
+	took := time.Since(began)
+	if err == nil || !strings.Contains(err.Error(), "all ADDs of a pod's sandbox together have 3m0s") {
+		t.Errorf("the second ADD: %v", err)
+	}
+	t.Logf("it failed after %v", took.Round(time.Millisecond))
+	if took > addLimit {
+		t.Errorf("it took %v", took)
+	}
+	g.open()
+	for _, c := range []call{first, second} {
+		c.verb = "DEL"
+		if _, err := c.run(); err != nil {
+			t.Error(err)
+		}
+	}
+	n.settleJournal(t)
+	wantEmpty(t, namespace)
+}
+
+// makeOlder sets back a time in a file.
+func makeOlder(t *testing.T, path, key string, by time.Duration) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(data, &fields); err != nil {
+		t.Fatal(err)
+	}
+	fields[key] = time.Now().Add(-by)
+	if data, err = json.Marshal(fields); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

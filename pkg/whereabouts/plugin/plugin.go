@@ -16,9 +16,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// A runtime allows a sandbox four minutes. These are whereabouts' own limits.
+// These are whereabouts' own limits of one call. The ADDs of a sandbox also share
+// one, see [store.Deadline].
 const (
 	addTimeout = 2 * time.Minute
 	timeout    = time.Minute
@@ -85,8 +87,8 @@ func (c *call) closed() bool {
 	return c.conf.Closed != nil
 }
 
-// add assigns the addresses and prints the result. If it cannot print the
-// result it frees them.
+// add checks the call, and has the addresses assigned in the time that the pod's other
+// ADDs leave.
 func add(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
@@ -98,6 +100,25 @@ func add(ctx context.Context, c *call) error {
 		return failure.WithCure(failure.New(failure.InvalidEnv, "no pod name: an address of the cluster belongs to a pod"),
 			`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
+	if c.storeName() != netconf.StoreKubernetes {
+		return c.assign(ctx)
+	}
+	end := store.Deadline(c.conf.StateDir, c.podNetns(), c.owner())
+	if limit, ok := ctx.Deadline(); end.IsZero() || ok && limit.Before(end) {
+		return c.assign(ctx)
+	}
+	bounded, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	err := c.assign(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		err = failure.Wrap(err, failure.TryAgain, "all ADDs of a pod's sandbox together have %s for addresses", store.SandboxTime)
+	}
+	return err
+}
+
+// assign assigns the addresses and prints the result. If it cannot print the result it
+// frees them.
+func (c *call) assign(ctx context.Context) error {
 	store, done, err := c.open(ctx)
 	if err != nil {
 		return err
