@@ -185,7 +185,7 @@ func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, 
 	if err != nil {
 		return err
 	}
-	r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, Interval: f.reconciler.interval, Log: log})
+	r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Log: log})
 	beside.Go(func() {
 		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("reconciler stopped", "err", err)

@@ -260,7 +260,7 @@ func TestReconcilerNeedsExactlyItsRole(t *testing.T) {
 
 	// As the Deployment runs it: not as root, and without a writable file
 	// system.
-	agent := unprivileged(t, kubeconfig, "ipam", "--grace", "1s", "--namespace", "kube-system", "--journal=false")
+	agent := unprivileged(t, kubeconfig, "ipam", "--grace", "1s", "--node-grace", "1s", "--namespace", "kube-system", "--journal=false")
 	var log bytes.Buffer
 	agent.Stderr = &log
 	if err := agent.Start(); err != nil {

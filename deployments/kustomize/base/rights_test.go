@@ -55,6 +55,7 @@ func rights(t *testing.T, plane *controlplane.Plane, account, namespace string) 
 
 const (
 	mayReadPods  = "get,list,watch pods"
+	mayListNodes = "list nodes"
 	mayMakeToken = "create serviceaccounts/token rail-cni-whereabouts"
 )
 
@@ -62,11 +63,11 @@ const (
 var atMost = map[string]map[string][]string{
 	"rail-cni-agent": {"default": {"create events"}, "kube-system": {mayMakeToken}, "other": nil},
 	"rail-cni-reconciler": {
-		"default": {mayReadPods},
+		"default": {mayReadPods, mayListNodes},
 		"kube-system": {
-			"list,create,delete overlappingrangeipreservations", "get,list,patch ippools", mayReadPods, "get,patch leases rail-cni-reconciler",
+			"list,create,delete overlappingrangeipreservations", "get,list,patch ippools", mayReadPods, mayListNodes, "get,patch leases rail-cni-reconciler",
 		},
-		"other": {mayReadPods},
+		"other": {mayReadPods, mayListNodes},
 	},
 	"rail-cni-whereabouts": {
 		"default":     nil,

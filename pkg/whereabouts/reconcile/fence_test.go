@@ -21,7 +21,7 @@ func TestReconcileWaitsForLaterPodOfTheSameName(t *testing.T) {
 	ref := l.owner("job", 0).PodRef
 	r := l.reconciler(time.Minute)
 	s, found := l.judged(nil)
-	due := r.due(found, nil, map[string]time.Time{ref: time.Now().Add(-time.Hour)}, map[string]bool{ref: true})
+	due := r.due(found, nil, map[string]time.Time{ref: time.Now().Add(-time.Hour)}, map[string]bool{ref: true}, "")
 	if len(due) != 1 {
 		t.Fatalf("due are %v", due)
 	}
@@ -63,7 +63,7 @@ func TestReconcileLeavesEntryOfNewPodWithTheSameName(t *testing.T) {
 	live := create()
 	r := l.reconciler(0)
 	s, found := l.judged(live)
-	due := r.due(found, live, nil, nil)
+	due := r.due(found, live, nil, nil, "")
 	if len(due) != 1 {
 		t.Fatalf("due are %v", due)
 	}
@@ -87,7 +87,7 @@ func TestReconcileTakesBackAReservationWhoseEntryHasGone(t *testing.T) {
 	live, _ := getPods(pooltest.Context(t), l.client, refs)
 	r := l.reconciler(0)
 	s, found := l.judged(live)
-	due := r.due(found, live, nil, nil)
+	due := r.due(found, live, nil, nil, "")
 	l.del(l.owner("half", 1), c.Pool)
 	r.act(pooltest.Context(t), s, due)
 	wantFindings(t, tally(t, found), "missing reservation 10.0.0.2 "+Changed)

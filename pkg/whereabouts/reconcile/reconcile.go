@@ -34,8 +34,11 @@ type Options struct {
 	DryRun bool // only [Reconciler.Once]: change nothing
 
 	// The following are for Run only.
-	Interval time.Duration // between full looks, DefaultInterval if 0
-	Identity string        // of this process in the cluster's Lease; "" = host name and process ID
+	// NodeGrace takes the place of a shorter Grace while a node is not ready, or after
+	// one was removed: its pods may still run. 0 is none.
+	NodeGrace time.Duration
+	Interval  time.Duration // between full looks, DefaultInterval if 0
+	Identity  string        // of this process in the cluster's Lease; "" = host name and process ID
 
 	Journal Journal      // the node's; nil is none
 	Log     *slog.Logger // nil is none
@@ -68,6 +71,8 @@ type Journal interface {
 type Reconciler struct {
 	Options
 	marks map[string]mark
+	nodes *nodes    // nil if they do not matter
+	next  time.Time // when the first of the marks is due
 }
 
 // mark is a finding of an earlier look.
@@ -166,7 +171,13 @@ func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]
 	}
 	narrow(survey, named)
 	found := judge(survey, live, r.Grace)
-	due := r.due(found, live, deleted, refs)
+	doubt := ""
+	if r.nodes != nil && (refs == nil || slices.ContainsFunc(found, func(f *Finding) bool { return mayRun(live[f.PodRef]) })) {
+		if doubt = r.nodes.doubt(ctx, r.Client); doubt != "" {
+			r.Log.Debug("pods that are gone may still run", "why", doubt)
+		}
+	}
+	due := r.due(found, live, deleted, refs, doubt)
 	if r.DryRun {
 		for _, f := range found {
 			switch {
@@ -193,9 +204,11 @@ type oddError struct{ error }
 func (e oddError) Unwrap() error { return e.error }
 
 // due marks findings, and returns those that were marked long enough ago. It
-// removes marks of objects that the look has judged and no longer finds.
-func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool) []*Finding {
+// removes marks of objects that the look has judged and no longer finds. doubt is the
+// reason why pods that are gone may still run.
+func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool, doubt string) []*Finding {
 	now := time.Now()
+	r.next = time.Time{}
 	seen := map[string]mark{}
 	for id, m := range r.marks {
 		if refs != nil && !refs[m.ref] {
@@ -219,8 +232,18 @@ func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted ma
 		}
 		seen[f.id()], f.mark = m, m
 		f.Outcome = Waiting
-		if now.Sub(m.since) >= r.Grace {
+		grace := r.Grace
+		if doubt != "" && mayRun(live[f.PodRef]) {
+			grace = max(grace, r.NodeGrace)
+			f.Why += ", but may still run: " + doubt
+		}
+		ripe := m.since.Add(grace)
+		if !now.Before(ripe) {
 			due = append(due, f)
+			ripe = now.Add(r.Grace) // if it is not freed now
+		}
+		if r.next.IsZero() || ripe.Before(r.next) {
+			r.next = ripe
 		}
 	}
 	r.marks = seen

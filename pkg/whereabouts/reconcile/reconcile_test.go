@@ -282,7 +282,7 @@ func TestReconcileIsFencedAgainstAnEntryThatWasTakenOver(t *testing.T) {
 	}
 	found := judge(s, nil, 0)
 	l.wantAdd(l.owner("web-0", 1), "10.0.0.1/24", c)
-	r.act(pooltest.Context(t), s, r.due(found, nil, nil, nil))
+	r.act(pooltest.Context(t), s, r.due(found, nil, nil, nil, ""))
 	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Changed, "stale entry 10.0.0.2 "+Freed)
 	l.wantHeld("taken over", "10.0.0.0-24/1 web-0", "10.0.0.1 web-0")
 }
@@ -581,7 +581,7 @@ func TestReconcileFinishesWhatItsLostPatchDid(t *testing.T) {
 	}
 	found := judge(s, nil, 0)
 	r.freeEntries(pooltest.Context(t), found[:1], 0)
-	r.act(pooltest.Context(t), s, r.due(found, nil, nil, nil))
+	r.act(pooltest.Context(t), s, r.due(found, nil, nil, nil, ""))
 	wantFindings(t, tally(t, found), "stale entry 10.0.0.1 "+Freed, "stale entry 10.0.0.2 "+Freed)
 	l.wantHeld("done")
 }

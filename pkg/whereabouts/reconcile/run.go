@@ -59,6 +59,9 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	went, began := make(chan string), make(chan struct{})
 	go r.watch(ctx, went, began)
 
+	if r.NodeGrace > 0 {
+		r.nodes = &nodes{grace: r.NodeGrace}
+	}
 	deleted := map[string]time.Time{}
 	// The time of the next full look, the first once the watch has begun; and
 	// of the next look at deleted or marked pods, zero is never.
@@ -74,8 +77,8 @@ func (r *Reconciler) lead(ctx context.Context) error {
 			return ctx.Err()
 		case ref := <-went:
 			deleted[ref] = time.Now()
-			if some.IsZero() {
-				some = time.Now().Add(r.Grace + gathering)
+			if soon := time.Now().Add(r.Grace + gathering); some.IsZero() || soon.Before(some) {
+				some = soon
 			}
 			continue
 		case <-began:
@@ -111,10 +114,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 				delete(deleted, ref)
 			}
 		}
-		some = time.Time{}
-		if len(deleted)+len(r.marks) > 0 {
-			some = time.Now().Add(max(r.Grace, afterError))
-		}
+		some = r.someAt(len(deleted))
 		if all && time.Since(replayed) > leaseTime {
 			replayed = time.Now()
 			if err := r.replay(ctx); err != nil {
@@ -122,6 +122,26 @@ func (r *Reconciler) lead(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// someAt returns the time of the next look at deleted or marked pods, zero if there are
+// none. It is not before afterError, and after a failed look not before the grace period.
+func (r *Reconciler) someAt(deleted int) time.Time {
+	again := time.Now().Add(max(r.Grace, afterError))
+	switch {
+	case deleted > 0 || len(r.marks) > 0 && r.next.Before(time.Now()):
+		return again
+	case len(r.marks) == 0:
+		return time.Time{}
+	}
+	return later(r.next, time.Now().Add(afterError))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // lookAt examines all pods, or only those in deleted. Unreadable objects do not

@@ -1,0 +1,88 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// DefaultNodeGrace is [Options.NodeGrace] of a program.
+const DefaultNodeGrace = 10 * time.Minute
+
+// nodesPerPage bounds the size of one answer: a node has some 20 kB.
+const nodesPerPage = 100
+
+// nodes is what a running reconciler knows of the cluster's nodes. A node that lost its
+// connection goes on running its pods, although the cluster may have deleted them: by
+// force, or together with the Node. An entry does not name the node, so a doubt about
+// one node is a doubt about all pods that are gone.
+type nodes struct {
+	grace time.Duration
+	known map[string]bool // the Nodes of the last look; nil before the first
+	// until is the end of the doubt about a node, and why its reason.
+	until time.Time
+	why   string
+}
+
+// doubt looks at the Nodes, and returns the reason why a pod that is gone may still be
+// running, or "".
+func (n *nodes) doubt(ctx context.Context, client *kube.Client) string {
+	found, notReady := map[string]bool{}, ""
+	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{Limit: nodesPerPage}, func(item []byte) error {
+		name, ready, err := parseNode(item)
+		if found[name] = true; !ready && (notReady == "" || name < notReady) {
+			notReady = name
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Sprintf("the nodes are unknown: %v", err)
+	}
+	now := time.Now()
+	n.note(found, notReady, now)
+	if now.Before(n.until) {
+		return n.why
+	}
+	return ""
+}
+
+// note compares found with the Nodes of the last look. notReady is one of them, or "". A
+// node that is ready again needs some time to end its pods.
+func (n *nodes) note(found map[string]bool, notReady string, now time.Time) {
+	if n.known == nil {
+		n.until, n.why = now.Add(n.grace), "this reconciler has just begun, and does not know which nodes were removed before"
+	}
+	for name := range n.known {
+		if !found[name] {
+			n.until, n.why = now.Add(n.grace), fmt.Sprintf("node %s was removed", name)
+		}
+	}
+	if notReady != "" {
+		n.until, n.why = now.Add(n.grace), fmt.Sprintf("node %s was not ready", notReady)
+	}
+	n.known = found
+}
+
+// parseNode returns a Node's name, and whether it is ready.
+func parseNode(data []byte) (name string, ready bool, err error) {
+	var node struct {
+		Metadata kube.Meta `json:"metadata"`
+		Status   struct {
+			Conditions []struct{ Type, Status string } `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(data, &node); err != nil {
+		return "", false, err
+	}
+	for _, c := range node.Status.Conditions {
+		ready = ready || c.Type == "Ready" && c.Status == "True"
+	}
+	return node.Metadata.Name, ready, nil
+}
+
+// mayRun reports whether a pod of this state may still run on a node that lost its
+// connection: it is gone, or the cluster ended it.
+func mayRun(p *podState) bool { return p == nil || p.terminal != "" }
