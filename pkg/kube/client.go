@@ -32,6 +32,7 @@ type Meta struct {
 // ListOptions restrict the results of List and Watch.
 type ListOptions struct {
 	Limit         int64 // objects of one page, 500 if 0; List only
+	PageBytes     int   // List adapts the number of objects to pages of about this size; Limit is of the first one
 	LabelSelector string
 	FieldSelector string
 
@@ -108,9 +109,9 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 		accept = metadataList
 	}
 	next, restarts := "", 0
-	for {
+	for limit := o.Limit; ; {
 		query := o.query()
-		query.Set("limit", strconv.FormatInt(o.Limit, 10))
+		query.Set("limit", strconv.FormatInt(limit, 10))
 		if next != "" {
 			query.Set("continue", next)
 			query.Del("resourceVersion") // the token contains it; the server refuses both together
@@ -119,6 +120,10 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 		body, err := c.send(ctx, q)
 		if errors.Is(err, ErrExpired) && next != "" && restarts < maxListRestarts {
 			next, restarts = "", restarts+1
+			continue
+		}
+		if errors.Is(err, errTooMuch) && o.PageBytes > 0 && limit > 1 {
+			limit = max(limit/4, 1)
 			continue
 		}
 		if err != nil {
@@ -142,7 +147,21 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 		if next = page.Metadata.Continue; next == "" {
 			return page.Metadata.ResourceVersion, nil
 		}
+		limit = o.nextLimit(limit, len(body))
 	}
+}
+
+// nextLimit returns the number of objects of the next page, after one of limit objects
+// with so many bytes. It doubles at most, because objects differ.
+func (o ListOptions) nextLimit(limit int64, bytes int) int64 {
+	switch {
+	case o.PageBytes == 0:
+	case bytes > o.PageBytes:
+		return max(limit/2, 1)
+	case bytes < o.PageBytes/2:
+		return min(2*limit, defaultLimit)
+	}
+	return limit
 }
 
 // Create creates an object. If its answer is lost the repeated request returns

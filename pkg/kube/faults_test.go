@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -371,6 +372,54 @@ func TestListIsExpiredBetweenPages(t *testing.T) {
 			} else if err != nil || version != "9" {
 				t.Errorf("version %q, %v", version, err)
 			}
+		})
+	}
+}
+
+// A look at thousands of small pools must not take hundreds of requests, nor one at large
+// pools hundreds of megabytes.
+func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
+	const mib = 1 << 20
+	for what, tc := range map[string]struct {
+		objects int
+		size    func(i int) int
+		limits  []int64 // of the pages
+	}{
+		"small objects":     {1000, func(int) int { return 100 }, []int64{20, 40, 80, 160, 320, 500}},
+		"large objects":     {20, func(int) int { return mib }, []int64{20}},
+		"larger later":      {100, func(i int) int { return 100 + i/60*mib }, []int64{20, 40, 80}},
+		"large ones first":  {60, func(i int) int { return max(100, mib-i/20*mib) }, []int64{20, 10, 20, 40}},
+		"too large at once": {340, func(i int) int { return 100 + i/300*2*mib }, []int64{20, 40, 80, 160, 320, 80, 20, 10, 5}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var limits []int64
+			server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, r *http.Request) {
+				limit, err := strconv.ParseInt(r.URL.Query().Get("limit"), 10, 64)
+				if err != nil {
+					t.Error(err)
+				}
+				limits = append(limits, limit)
+				from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+				to := min(from+int(limit), tc.objects)
+				var items []string
+				for i := from; i < to; i++ {
+					items = append(items, strconv.Quote(strings.Repeat("x", tc.size(i))))
+				}
+				next := ""
+				if to < tc.objects {
+					next = strconv.Itoa(to)
+				}
+				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"resourceVersion":"9","continue":%q},"items":[%s]}`, next, strings.Join(items, ",")))
+			})
+			seen := 0
+			_, err := server.List(within(t, time.Minute), pools, kube.ListOptions{Limit: 20, PageBytes: 16 * mib}, func([]byte) error { seen++; return nil })
+			if err != nil || seen != tc.objects {
+				t.Errorf("saw %d of %d: %v", seen, tc.objects, err)
+			}
+			if n := min(len(limits), len(tc.limits)); !slices.Equal(limits[:n], tc.limits[:n]) || len(limits) < len(tc.limits) {
+				t.Errorf("pages of %d objects, want %d first", limits, tc.limits)
+			}
+			t.Logf("%d requests: %d", len(limits), limits)
 		})
 	}
 }

@@ -28,6 +28,9 @@ const (
 	maxAnswer = 64 << 20
 )
 
+// errTooMuch is wrapped if an answer is larger than maxAnswer.
+var errTooMuch = fmt.Errorf("the answer is larger than %d MiB, so it is not from an API server (perhaps from a proxy)", maxAnswer>>20)
+
 // request is one request, which may be sent several times.
 type request struct {
 	verb     string // RBAC's verb
@@ -76,7 +79,7 @@ func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 			return c.failure(q, fmt.Errorf("the answer broke off: %w", because(ctx, err)))
 		}
 		if len(body) > maxAnswer {
-			return c.notAPIServer(q, answer, fmt.Errorf("the answer is larger than %d MiB, so it is not from an API server (perhaps from a proxy)", maxAnswer>>20))
+			return c.notAPIServer(q, answer, errTooMuch)
 		}
 		return nil
 	})

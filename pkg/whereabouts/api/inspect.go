@@ -13,8 +13,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// poolsPerPage bounds the size of one answer: a pool may have 1.5 MB.
-const poolsPerPage = 20
+// Pools differ: one of a cluster may have 1.5 MB, the thousands of node slices 10 kB.
+const (
+	firstPools = 20       // pools of the first page
+	poolsPage  = 16 << 20 // bytes of one page, approximately
+)
 
 // Holding is an entry of a pool that names an address and a holder, with the
 // reservation that belongs to it.
@@ -62,7 +65,7 @@ func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
 		return nil, err
 	}
 	pools := map[string]*PoolState{} // a list that starts again has some twice
-	_, err = client.List(ctx, Pools(client.Namespace()), kube.ListOptions{Limit: poolsPerPage}, func(item []byte) error {
+	_, err = client.List(ctx, Pools(client.Namespace()), kube.ListOptions{Limit: firstPools, PageBytes: poolsPage}, func(item []byte) error {
 		p, err := ParsePool(item)
 		if err != nil {
 			s.Errors = append(s.Errors, err)
