@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 const (
 	looks    = time.Minute // between checks of the files and the token
 	lookTime = 10 * time.Second
+	// longestPause is between two checks that fail. A node waits for its first token.
+	longestPause = 30 * time.Second
 )
 
 // ShortestLifetime is the shortest that a TokenRequest may ask for (Kubernetes API
@@ -71,6 +74,7 @@ func New(o Options) *Keeper {
 
 // Run maintains the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
+	failed := 0 // checks, one after another
 	var last error
 	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, lookTime)
@@ -79,7 +83,10 @@ func (k *Keeper) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		pause := k.pause(err, last)
+		if failed++; err == nil {
+			failed = 0
+		}
+		pause := k.pause(err, last, failed)
 		last = err
 		if k.set(err) {
 			switch {
@@ -94,15 +101,17 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // pause returns how long to wait after a check that ended with err. The check before it
-// ended with last.
-func (k *Keeper) pause(err, last error) time.Duration {
+// ended with last, and failed of them, one after another, have failed. After a failure
+// the pause differs from node to node: all nodes of a cluster fail at the same time.
+func (k *Keeper) pause(err, last error, failed int) time.Duration {
 	switch {
 	case errors.Is(err, errRejected) && errors.Is(last, errRejected):
 		// The new token is refused as well. Otherwise each node would request a
-		// token each second, for as long as that lasts.
-		return looks
+		// token again and again, for as long as that lasts.
+		return looks - rand.N(looks/4)
 	case err != nil:
-		return time.Second
+		pause := min(time.Second<<min(max(failed-1, 0), 10), longestPause)
+		return pause - rand.N(pause/2)
 	}
 	return min(looks, max(time.Until(k.fresh), time.Second))
 }

@@ -136,18 +136,30 @@ func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
 	}
 }
 
-// A server that refuses every token, because of a wrong address or a proxy of
-// its own, must not get a request for another one each second from each node.
-func TestTokensThatAreRefusedAgainAndAgainAreAskedForSeldom(t *testing.T) {
-	c := &Keeper{}
-	if first := c.pause(errRejected, nil); first != time.Second {
-		t.Errorf("after the first refusal: %s", first)
-	}
-	if again := c.pause(errRejected, errRejected); again != looks {
-		t.Errorf("after the next one: %s", again)
-	}
-	if other := c.pause(errNotYet, errRejected); other != time.Second {
-		t.Errorf("after another error: %s", other)
+// A server that refuses every token, because of a wrong address or a proxy of its own,
+// or that is away, must not get a request each second from each node.
+func TestTokensThatFailAgainAndAgainAreAskedForSeldom(t *testing.T) {
+	for what, tc := range map[string]struct {
+		err, last error
+		failed    int
+		from, to  time.Duration
+	}{
+		"the first refusal":                {errRejected, nil, 1, time.Second / 2, time.Second},
+		"refused again":                    {errRejected, errRejected, 2, looks / 2, looks},
+		"another error after a refusal":    {errNotYet, errRejected, 2, time.Second, 2 * time.Second},
+		"another error, the fifth":         {errNotYet, errNotYet, 5, 8 * time.Second, 16 * time.Second},
+		"another error, after a long time": {errNotYet, errNotYet, 1000, longestPause / 2, longestPause},
+	} {
+		pauses := map[time.Duration]bool{}
+		for range 100 {
+			p := (&Keeper{}).pause(tc.err, tc.last, tc.failed)
+			if pauses[p] = true; p < tc.from || p > tc.to {
+				t.Errorf("%s: a pause of %s, want %s to %s", what, p, tc.from, tc.to)
+			}
+		}
+		if len(pauses) < 10 {
+			t.Errorf("%s: all nodes pause for the same time", what)
+		}
 	}
 }
 
