@@ -225,6 +225,10 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 		return err
 	}
 	ops := c.Ops
+	if state != nil {
+		// Another pool of this name may count its keys from another address.
+		ops = append([]kube.PatchOp{{Op: "test", Path: "/metadata/uid", Value: state.UID}}, ops...)
+	}
 	if state != nil && state.NoMap {
 		ops = append([]kube.PatchOp{
 			{Op: "test", Path: "/spec/allocations", Value: nil},
