@@ -187,8 +187,10 @@ func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, erro
 
 // Patch applies all steps, or none: it returns an [IsRefused] error if a test
 // among them fails. The server itself repeats a patch that races with another's
-// five times, and then answers [IsConflict]; it does so at once if a step sets
-// the resourceVersion to an old one. If the answer is lost the repeated request
+// for as long as the request may take, and then answers that it took too long
+// (k8s.io/apiserver, GuaranteedUpdate); each repetition costs it as much as the first
+// try. It answers [IsConflict] at once if a step sets the resourceVersion to an old
+// one. If the answer is lost the repeated request
 // is mostly Refused, because the first one has changed the object: the caller
 // must then check.
 func (c *Client) Patch(ctx context.Context, r Resource, name string, ops []PatchOp) (Meta, error) {
