@@ -147,6 +147,10 @@ var scenarios = []scenario{
 	{key: "gateway", what: "excluded by the config as well", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1","exclude":["10.0.0.1"]}`, steps: twoPods},
 	{key: "gateway", what: "the lowest address", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1"}`, steps: twoPods, because: gatewayKept},
 	{key: "gateway", what: "of IPv6, the lowest address", ipam: `{"range":"2001:db8::/64","gateway":"2001:db8::1"}`, steps: twoPods, because: gatewayKept},
+	{
+		key: "allocation", what: "rotate: the freed address is not the next one", ipam: `{"range":"10.0.0.0/24","allocation":"rotate"}`, steps: []step{add(1), del(1), add(2)},
+		because: "ours; v0.9.4 has no such key, and hands out the lowest",
+	},
 	{key: "allow_gateway", what: "true: the gateway is handed out", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1","allow_gateway":true}`, steps: twoPods},
 	{
 		key: "gateway", what: "with addresses of both families", ipam: `{"gateway":"10.0.0.254","ipRanges":[{"range":"10.0.0.0/24"},{"range":"2001:db8::/64"}]}`, steps: []step{add(1)},

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"math/bits"
 	"net/netip"
@@ -154,6 +155,18 @@ func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 		addr, ok = r.Next(following)
 	}
 	return netip.Addr{}, r.Exhausted()
+}
+
+// ChooseAfter is [Choose] among the addresses after last, and then among the others. The
+// zero last is none.
+func ChooseAfter(r *Range, used Used, last netip.Addr) (netip.Addr, error) {
+	if next := last.Next(); last.IsValid() && next.IsValid() {
+		addr, err := ChooseFrom(r, used, next)
+		if full := (*ExhaustedError)(nil); !errors.As(err, &full) {
+			return addr, err
+		}
+	}
+	return Choose(r, used)
 }
 
 // Set is a set of addresses in memory. The zero value is empty and ready. It

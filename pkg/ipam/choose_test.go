@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -65,6 +66,41 @@ func BenchmarkChoose(b *testing.B) {
 					}
 				}
 			})
+		}
+	}
+}
+
+func TestChooseAfterComesAroundToTheLowest(t *testing.T) {
+	r := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/29")}) // .1 to .6
+	for _, tc := range []struct {
+		last  string
+		taken []string
+		want  string // "" is none
+	}{
+		{"", nil, "10.0.0.1"},
+		{"10.0.0.3", nil, "10.0.0.4"},
+		{"10.0.0.3", []string{"10.0.0.4", "10.0.0.5"}, "10.0.0.6"},
+		{"10.0.0.6", nil, "10.0.0.1"},
+		{"10.0.0.4", []string{"10.0.0.1", "10.0.0.5", "10.0.0.6"}, "10.0.0.2"},
+		{"10.0.0.9", nil, "10.0.0.1"}, // of a range that was narrowed
+		{"255.255.255.255", nil, "10.0.0.1"},
+		{"10.0.0.3", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"}, ""},
+	} {
+		var last netip.Addr
+		if tc.last != "" {
+			last = addr(tc.last)
+		}
+		var used Set
+		for _, a := range tc.taken {
+			used.Add(addr(a))
+		}
+		got, err := ChooseAfter(r, &used, last)
+		if tc.want == "" {
+			if full := (*ExhaustedError)(nil); !errors.As(err, &full) {
+				t.Errorf("after %s: %s, %v", tc.last, got, err)
+			}
+		} else if err != nil || got != addr(tc.want) {
+			t.Errorf("after %q with %s taken: %s, %v, want %s", tc.last, tc.taken, got, err, tc.want)
 		}
 	}
 }

@@ -40,6 +40,10 @@ type Claim struct {
 	// Exclusive: the address must be free in all pools of the address space,
 	// and is reserved there (enable_overlapping_ranges).
 	Exclusive bool
+	// Rotate: the search begins after the address that this node handed out last in
+	// the pool, so that a freed address is handed out again as late as possible.
+	// Otherwise it is the lowest free one.
+	Rotate bool
 }
 
 // Attachment is a runtime's identification of an attachment: a container and

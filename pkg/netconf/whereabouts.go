@@ -19,6 +19,12 @@ const (
 	StoreKubernetes = "kubernetes"
 )
 
+// The values of the key "allocation": which free address is handed out.
+const (
+	allocateLowest = "lowest"
+	allocateRotate = "rotate"
+)
+
 // Whereabouts is the configuration of the whereabouts IPAM plugin: the "ipam"
 // object, with its empty keys filled from the flat file, and the needed parts
 // of the network config around it and of CNI_ARGS.
@@ -46,6 +52,7 @@ type Whereabouts struct {
 	NetworkName   string // the address space, "" for the unnamed one
 	Overlapping   bool   // enable_overlapping_ranges, default true
 	NodeSliceSize int    // prefix length, 0 without node slices
+	Rotate        bool   // "allocation": "rotate"
 	// ConfigurationPath is a flat file, or the directory of "nodename".
 	ConfigurationPath string
 	LogFile, LogLevel string
@@ -157,6 +164,13 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	case "", StoreLocal, StoreKubernetes:
 	default:
 		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown store %q", c.Store), `use "local" or "kubernetes"`)
+	}
+	switch net.IPAM.Allocation {
+	case "", allocateLowest:
+	case allocateRotate:
+		c.Rotate = true
+	default:
+		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown allocation %q", net.IPAM.Allocation), `use "lowest" or "rotate"`)
 	}
 	for i, r := range c.Routes {
 		if r == nil {
@@ -327,6 +341,7 @@ type whereaboutsIPAM struct {
 	Overlapping   bool   `json:"enable_overlapping_ranges"`
 	NodeSliceSize string `json:"node_slice_size"`
 	Store         string `json:"store"`
+	Allocation    string `json:"allocation"`
 	Kubernetes    struct {
 		Kubeconfig string `json:"kubeconfig"`
 		APIRoot    string `json:"k8s_api_root"`

@@ -71,6 +71,7 @@ func (w *whereaboutsIPAM) fill(flat *whereaboutsIPAM) {
 	orList(&w.Exclude, flat.Exclude)
 	orList(&w.IPRanges, flat.IPRanges)
 	or(&w.Gateway, flat.Gateway)
+	or(&w.Allocation, flat.Allocation)
 	w.AllowGateway = w.AllowGateway || flat.AllowGateway
 	orList(&w.Routes, flat.Routes)
 	fillDNS(&w.DNS, flat.DNS)

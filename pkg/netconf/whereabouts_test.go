@@ -128,7 +128,7 @@ func TestWhereaboutsRefuses(t *testing.T) {
 
 func TestWhereaboutsRefusesWrongTypesOfEveryKey(t *testing.T) {
 	text := []string{
-		"type", "range", "range_start", "range_end", "gateway", "network_name", "node_slice_size", "store", "configuration_path",
+		"type", "range", "range_start", "range_end", "gateway", "network_name", "node_slice_size", "store", "allocation", "configuration_path",
 		"log_file", "log_level", "datastore", "etcd_host", "etcd_username", "etcd_password", "etcd_key_file", "etcd_cert_file",
 		"etcd_ca_cert_file", "reconciler_cron_expression",
 	}
@@ -252,7 +252,7 @@ func flat(t *testing.T, contents ...string) []string {
 
 func TestFlatFileFillsEmptyKeysOnly(t *testing.T) {
 	files := flat(t, "absent", `{
-		"range":"10.9.0.0/24","range_start":"10.9.0.5","exclude":["10.9.0.6"],"gateway":"10.9.0.1","allow_gateway":true,
+		"range":"10.9.0.0/24","range_start":"10.9.0.5","exclude":["10.9.0.6"],"gateway":"10.9.0.1","allow_gateway":true,"allocation":"rotate",
 		"kubernetes":{"kubeconfig":"/flat"},"network_name":"flat","store":"local","log_file":"/flat.log","log_level":"debug",
 		"dns":{"nameservers":["1.1.1.1"],"domain":"flat"},"routes":[{"dst":"0.0.0.0/0"}],"enable_overlapping_ranges":false,
 		"addresses":[{"address":"10.8.0.1/24"}],"node_slice_size":"26","ipRanges":[{"range":"10.7.0.0/24"}]}`, `{"gateway":"6.6.6.6"}`)
@@ -269,14 +269,14 @@ func TestFlatFileFillsEmptyKeysOnly(t *testing.T) {
 	got := []any{
 		len(c.Ranges),
 		c.Ranges[0].Prefix.String(), c.Ranges[0].Start.String(), c.Ranges[0].ExcludeText, c.Ranges[1].Prefix.String(), c.Gateway.String(), c.AllowGateway,
-		c.Kubeconfig, c.NetworkName, c.Store, c.LogFile, c.LogLevel, c.DNS.Domain, len(c.Routes), len(c.Static), c.NodeSliceSize,
+		c.Rotate, c.Kubeconfig, c.NetworkName, c.Store, c.LogFile, c.LogLevel, c.DNS.Domain, len(c.Routes), len(c.Static), c.NodeSliceSize,
 	}
 	want := []any{
 		2,
 		"10.9.0.0/24", "10.9.0.5",
 		[]string{"10.9.0.6"},
 		"10.7.0.0/24", "10.9.0.1", true,
-		"/flat", "flat", "local", "/flat.log", "debug", "flat", 1, 1, 26,
+		true, "/flat", "flat", "local", "/flat.log", "debug", "flat", 1, 1, 26,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -369,4 +369,17 @@ func FuzzParseWhereabouts(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestWhereaboutsAllocation(t *testing.T) {
+	for text, want := range map[string]bool{`"lowest"`: false, `"rotate"`: true, `""`: false} {
+		c, err := ParseWhereabouts(network(`{"range":"10.0.0.0/24","allocation":`+text+`}`), "", nil)
+		if err != nil || c.Rotate != want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	_, err := ParseWhereabouts(network(`{"range":"10.0.0.0/24","allocation":"random"}`), "", nil)
+	if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"rotate"`) {
+		t.Errorf("got %v", err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -138,14 +139,32 @@ func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) e
 // which all of those are read at once.
 const foreignLooks = 8
 
-// takeFree takes the lowest free address.
+// lastFile has the address that was handed out last, for claims that rotate. It may be
+// lost or wrong: then another free address is the next one.
+const lastFile = "last"
+
+// last returns the address in lastFile, the zero Addr if there is none.
+func (p *pool) last() netip.Addr {
+	data, err := p.dir.Read(lastFile)
+	if err != nil {
+		return netip.Addr{}
+	}
+	addr, _ := netip.ParseAddr(strings.TrimSpace(string(data)))
+	return addr
+}
+
+// takeFree takes the free address that the claim asks for: the lowest, or the next one.
 func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
+	var last netip.Addr
+	if c.Rotate {
+		last = p.last()
+	}
 	tidied := false
 	for foreign := 0; ; {
 		if err := ctx.Err(); err != nil {
 			return netip.Addr{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address in %s", p.id.Prefix), "try again")
 		}
-		addr, err := ipam.Choose(c.Range, p.pages)
+		addr, err := ipam.ChooseAfter(c.Range, p.pages, last)
 		var exhausted *ipam.ExhaustedError
 		if errors.As(err, &exhausted) && !tidied {
 			// The map may be wrong after all, if someone has edited the files.
@@ -163,6 +182,9 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 			continue
 		}
 		taken, err := p.take(ctx, owner, addr, c.Exclusive)
+		if err == nil && taken && c.Rotate {
+			_ = p.dir.Write(lastFile, []byte(addr.String()+"\n"))
+		}
 		if err != nil || taken {
 			return addr, err
 		}

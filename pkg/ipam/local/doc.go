@@ -12,6 +12,7 @@
 //	    by-pod/default%2Fweb-0@net1    -> ../10.0.0.2.json
 //	    by-attachment/3f2a…@net1       -> ../10.0.0.2.json
 //	    map-10.0.0.0                   which addresses are probably taken, as bits
+//	    last                           the address handed out last, with "allocation": "rotate"
 //	    lock, busy
 //	  reserved/10.0.0.2                -> ../10.0.0.0_24/10.0.0.2.json
 //

@@ -125,6 +125,32 @@ func TestAddressesAreHandedOutInOrderAndAgain(t *testing.T) {
 	checkEmpty(t, s)
 }
 
+// Neighbors go on sending to the MAC of an address that they know.
+func TestFreedAddressIsTheLastToBeHandedOutAgainWithRotation(t *testing.T) {
+	s := New(t.TempDir())
+	c := claim(t, "10.0.0.0/29") // .1 to .6
+	c.Rotate = true
+	for i := range 14 {
+		o := owner(fmt.Sprint("c", i), fmt.Sprint("pod", i), "net1")
+		if got, want := add(t, s, o, c), fmt.Sprintf("10.0.0.%d/29", i%6+1); got != want {
+			t.Errorf("ADD %d got %s, want %s", i, got, want)
+		}
+		if again := add(t, s, o, c); again != fmt.Sprintf("10.0.0.%d/29", i%6+1) {
+			t.Errorf("the same pod got %s", again)
+		}
+		del(t, s, o, c.Pool)
+	}
+	lost := filepath.Join(s.path, "space", "10.0.0.0_29", lastFile)
+	for _, text := range []string{"", "nonsense", "2001:db8::1", "10.9.9.9"} {
+		write(t, lost, text)
+		o := owner("c", "pod", "net1")
+		if got := add(t, s, o, c); got != "10.0.0.1/29" {
+			t.Errorf("after %q: %s", text, got)
+		}
+		del(t, s, o, c.Pool)
+	}
+}
+
 func TestSamePodAndInterfaceKeepsItsAddress(t *testing.T) {
 	s := New(t.TempDir())
 	c := claim(t, "10.0.0.0/24")

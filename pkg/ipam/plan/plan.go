@@ -63,7 +63,7 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 		if err != nil {
 			return claims, err
 		}
-		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: conf.Overlapping})
+		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: conf.Overlapping, Rotate: conf.Rotate})
 	}
 	return claims, assignRequested(conf, claims)
 }

@@ -19,13 +19,13 @@ func parse(t *testing.T, ipam string) *netconf.Whereabouts {
 }
 
 func TestClaimsOfSeveralRanges(t *testing.T) {
-	conf := parse(t, `"network_name":"blue","gateway":"10.0.0.1","ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.9","exclude":["10.0.0.10/32"]},{"range":"2001:db8::/64"}]`)
+	conf := parse(t, `"network_name":"blue","gateway":"10.0.0.1","allocation":"rotate","ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.9","exclude":["10.0.0.10/32"]},{"range":"2001:db8::/64"}]`)
 	claims, err := Claims(conf, Slice{})
 	if err != nil || len(claims) != 2 {
 		t.Fatalf("%d claims, %v", len(claims), err)
 	}
 	for i, want := range []string{"blue-10.0.0.0-24", "blue-2001-db8---64"} {
-		if name := claims[i].Pool.Name(); name != want || !claims[i].Exclusive {
+		if name := claims[i].Pool.Name(); name != want || !claims[i].Exclusive || !claims[i].Rotate {
 			t.Errorf("claim %d is of pool %s, exclusive %t; want %s, true", i, name, claims[i].Exclusive, want)
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// choose returns the address for j: the requested one, or the lowest free one.
+// choose returns the address for j: the requested one, or the lowest free one, or if j
+// rotates the next one after the node's last.
 // After one lost race it is still the lowest: the other node mostly has its
 // address by then, and pods that start together get neighboring addresses.
 // After more lost races the search begins at random above the lowest, because
@@ -19,7 +20,11 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 		return j.Want, t.wanted(j, state, used)
 	}
 	both := union{used, &t.hidden}
-	addr, err := ipam.Choose(j.rng, both)
+	var last netip.Addr
+	if j.Rotate {
+		last = t.lastAddr()
+	}
+	addr, err := ipam.ChooseAfter(j.rng, both, last)
 	if err != nil {
 		return addr, failure.WithCure(failure.Wrap(err, failure.IPAM, ""), "end attachments that are not needed, or widen the range")
 	}
@@ -31,8 +36,12 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 			}
 		}
 		if above, err := ipam.ChooseFrom(j.rng, both, from); err == nil {
-			return above, nil
+			addr = above
+			break
 		}
+	}
+	if j.Rotate {
+		t.last.addr, t.last.moved = addr, true
 	}
 	return addr, nil
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 
@@ -71,5 +72,44 @@ func TestPoolThatIsMadeAnewBetweenReadAndPatchIsReadAgain(t *testing.T) {
 		t.Errorf("the ADD got %s, the pool has %s", got[0], addr)
 	}
 	n.del(pooltest.Pod(0), c.Pool)
+	wantEmpty(t, c.Pool)
+}
+
+// Neighbors go on sending to the MAC of an address that they know.
+func TestFreedAddressIsTheLastToBeHandedOutAgainWithRotation(t *testing.T) {
+	n, c := newNode(t), pooltest.Claim(t, "rotates", "10.0.0.0/29") // .1 to .6
+	c.Rotate = true
+	for i := range 8 {
+		n.wantAdd(pooltest.Pod(i), fmt.Sprintf("10.0.0.%d/29", i%6+1), c)
+		n.wantAdd(pooltest.Pod(i), fmt.Sprintf("10.0.0.%d/29", i%6+1), c) // the same pod keeps it
+		n.del(pooltest.Pod(i), c.Pool)
+	}
+	// Asks of several pods in one turn, and another node's pods between.
+	other := newNode(t)
+	other.wantAdd(pooltest.Pod(20), "10.0.0.1/29", c)
+	waiting, unlock := n.holdTurn(c.Pool)
+	got := make([]netip.Addr, 3)
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() { got[i] = n.add(pooltest.Pod(i), c)[0].Addr() })
+	}
+	waiting(len(got))
+	unlock()
+	all.Wait()
+	slices.SortFunc(got, netip.Addr.Compare)
+	if text := fmt.Sprint(got); text != "[10.0.0.3 10.0.0.4 10.0.0.5]" {
+		t.Errorf("three at once got %s", text)
+	}
+	n.wantAdd(pooltest.Pod(3), "10.0.0.6/29", c)
+	n.wantAdd(pooltest.Pod(4), "10.0.0.2/29", c) // comes around, and passes over the other node's
+	lowest := c
+	lowest.Rotate = false
+	n.del(pooltest.Pod(0), c.Pool)
+	n.del(pooltest.Pod(4), c.Pool)
+	n.wantAdd(pooltest.Pod(5), "10.0.0.2/29", lowest)
+	for i := range 6 {
+		n.del(pooltest.Pod(i), c.Pool)
+	}
+	other.del(pooltest.Pod(20), c.Pool)
 	wantEmpty(t, c.Pool)
 }

@@ -26,6 +26,7 @@ type ask struct {
 	Range     *ipam.RangeSpec `json:"range,omitempty"`
 	Want      netip.Addr      `json:"want"`
 	Exclusive bool            `json:"exclusive,omitempty"`
+	Rotate    bool            `json:"rotate,omitempty"`
 	// Note is the asker's note of the address that it releases.
 	Note *note `json:"note,omitempty"`
 	// Kubeconfig and FlatFile are the asker's access to the server, see

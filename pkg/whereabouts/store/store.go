@@ -100,15 +100,20 @@ func (s *Store) warnIf(err error) {
 	}
 }
 
+// queueDir opens the directory of the node's queue for pool.
+func (s *Store) queueDir(pool ipam.Pool) (*statefile.Dir, error) {
+	pools, err := s.dir.Sub(queuesDir)
+	if err != nil {
+		return nil, err
+	}
+	defer pools.Close()
+	return pools.Sub(statefile.Name(pool.Name()))
+}
+
 // submit has a carried out on pool.
 func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
 	a.Kubeconfig, a.FlatFile = s.kubeconfig, s.flatFile
-	pools, err := s.dir.Sub(queuesDir)
-	if err != nil {
-		return answer{}, err
-	}
-	defer pools.Close()
-	dir, err := pools.Sub(statefile.Name(pool.Name()))
+	dir, err := s.queueDir(pool)
 	if err != nil {
 		return answer{}, err
 	}
@@ -135,7 +140,7 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 		}
 		pools = append(pools, c.Pool)
 		given, err := s.submit(ctx, c.Pool, &ask{
-			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Born: born, isCanceled: s.sandbox.gone,
+			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Rotate: c.Rotate, Born: born, isCanceled: s.sandbox.gone,
 		})
 		if s.sandbox.gone() {
 			err = s.sandbox.goneError()

@@ -35,6 +35,7 @@ type turn struct {
 	jobs []*job
 	own  *job
 
+	last   cursor
 	hidden ipam.Set // addresses that others have reserved
 	listed bool     // hidden has all of them
 }
@@ -177,6 +178,7 @@ func (t *turn) step(ctx context.Context, lost int) error {
 			j.phase, j.drop = phaseCommitted, nil
 		}
 	}
+	t.keepLast()
 	if err := t.reservations(ctx); err != nil {
 		return err
 	}
