@@ -89,11 +89,12 @@ func (c *cluster) path(document []byte) string {
 		c.t.Fatal(err)
 	}
 	in := "namespaces/" + o.Metadata.Namespace + "/"
-	const group, admission = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/"
+	const group, admission, flow = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/", "/apis/flowcontrol.apiserver.k8s.io/v1/"
 	path, ok := map[string]string{
 		"ServiceAccount": "/api/v1/" + in + "serviceaccounts", "DaemonSet": "/apis/apps/v1/" + in + "daemonsets", "Job": "/apis/batch/v1/" + in + "jobs",
 		"Deployment": "/apis/apps/v1/" + in + "deployments", "Lease": "/apis/coordination.k8s.io/v1/" + in + "leases",
 		"ValidatingAdmissionPolicy": admission + "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": admission + "validatingadmissionpolicybindings",
+		"FlowSchema": flow + "flowschemas", "PriorityLevelConfiguration": flow + "prioritylevelconfigurations",
 		"ClusterRole": group + "clusterroles", "ClusterRoleBinding": group + "clusterrolebindings", "Role": group + in + "roles", "RoleBinding": group + in + "rolebindings",
 	}[o.Kind]
 	if !ok {

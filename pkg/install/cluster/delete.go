@@ -3,14 +3,20 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-const rbac = "rbac.authorization.k8s.io"
+const (
+	rbac        = "rbac.authorization.k8s.io"
+	flowControl = "flowcontrol.apiserver.k8s.io"
+)
 
-// made are the kinds of the manifests' objects, the agents first.
+// made are the kinds of the manifests' objects, the agents first. Not each server knows
+// all of them.
 var made = []kube.Resource{
 	{Group: "apps", Version: "v1", Plural: "daemonsets"},
 	{Group: "apps", Version: "v1", Plural: "deployments"},
@@ -20,6 +26,8 @@ var made = []kube.Resource{
 	{Group: rbac, Version: "v1", Plural: "clusterrolebindings"},
 	{Group: rbac, Version: "v1", Plural: "clusterroles"},
 	{Version: "v1", Plural: "serviceaccounts"},
+	{Group: flowControl, Version: "v1", Plural: "flowschemas"},
+	{Group: flowControl, Version: "v1", Plural: "prioritylevelconfigurations"},
 }
 
 // delete deletes the objects of the manifests.
@@ -57,6 +65,10 @@ func (u *Uninstaller) deleteOurs(ctx context.Context, r kube.Resource) (int, err
 		found = append(found, o.Metadata)
 		return err
 	})
+	var refused *kube.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}

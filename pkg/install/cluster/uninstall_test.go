@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -65,13 +66,19 @@ func (c *installed) objects() []string {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return objects
+	component, err := os.ReadFile("../../../deployments/kustomize/api-priority/priority.yaml")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return append(objects, strings.Split(string(component), "\n---\n")...)
 }
 
 // collection returns the path of the objects of a kind.
 func collection(kind, namespace string) string {
+	const flow = "/apis/flowcontrol.apiserver.k8s.io/v1"
 	group := map[string]string{
 		"ServiceAccount": "/api/v1", "DaemonSet": "/apis/apps/v1", "Deployment": "/apis/apps/v1", "Lease": "/apis/coordination.k8s.io/v1",
+		"FlowSchema": flow, "PriorityLevelConfiguration": flow,
 	}[kind]
 	if group == "" {
 		group = "/apis/rbac.authorization.k8s.io/v1"
@@ -164,7 +171,7 @@ func (c *installed) left() int {
 	c.t.Helper()
 	n := 0
 	seen := map[string]bool{}
-	for _, kind := range []string{"ServiceAccount", "DaemonSet", "Deployment", "Lease", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} {
+	for _, kind := range []string{"ServiceAccount", "DaemonSet", "Deployment", "Lease", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "FlowSchema", "PriorityLevelConfiguration"} {
 		path := collection(kind, "")
 		if seen[path] {
 			continue
