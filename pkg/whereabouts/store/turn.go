@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -241,7 +242,11 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 		// As the API documents: one empty item clears the list.
 		ops = append([]kube.PatchOp{{Op: "add", Path: "/metadata/managedFields", Value: []struct{}{{}}}}, ops...)
 	}
+	began := time.Now()
 	_, err := t.s.client.Patch(ctx, pools, t.pool.Name(), ops)
+	if took := time.Since(began); err == nil || took >= slowPatch {
+		t.patched(took)
+	}
 	if kube.IsTooLarge(err) && state != nil {
 		return t.tooLarge(state)
 	}
