@@ -73,7 +73,7 @@ func ReadSlice(ctx context.Context, client *kube.Client, name, node string, know
 		"check that the controller knows the node by this name, and that the range has slices left")
 }
 
-// missingSlices says what is to be done if the server has no NodeSlicePool name.
+// missingSlices returns err, with a cure if the server has no NodeSlicePool name.
 func missingSlices(err error, name string) error {
 	if !kube.IsNotFound(err) {
 		return err

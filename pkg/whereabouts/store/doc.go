@@ -26,6 +26,10 @@
 // not: its sandbox is gone, or older than the entry. A DEL waits only seconds
 // for its turn and for the server, and the node remembers a silent server.
 //
+// All ADDs of a pod's sandbox share a time ([Deadline]). With node slices an ADD
+// hands out an address only after the server has confirmed that the slice is
+// this node's.
+//
 // The node notes each attachment's addresses, so that its DEL needs no read:
 // the notes only save time, and may be lost. A DEL that does not reach the
 // server is written to a journal that survives a reboot. The next writer of its

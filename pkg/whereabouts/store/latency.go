@@ -67,7 +67,7 @@ func (t *turn) patched(took time.Duration) {
 	t.s.warnIfHot(t.pool)
 }
 
-// warnIfHot tells the caller if a pool is hot.
+// warnIfHot warns of the pool if it is hot.
 func (s *Store) warnIfHot(pool ipam.Pool) {
 	last := s.latencyOf(pool)
 	if last.Mean < hotPatch || s.hot == nil {
