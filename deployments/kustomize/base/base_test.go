@@ -211,7 +211,7 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
 	} {
 		all := objects(t, set...)
-		want := 22
+		want := 24
 		if slices.Contains(set, "uninstall.enabled=false") {
 			want -= 6
 		}
