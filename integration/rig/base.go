@@ -51,9 +51,12 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 		if softRoCE, why = b.softRoCE(ctx, k); why == nil {
 			why = addVerbs(ctx, names)
 		}
+		if err := b.addUdev(ctx, names); err != nil {
+			return "", fmt.Errorf("udev: %w", err)
+		}
 	}
 	// The code that makes it is an input as well.
-	inputs := append([]string{guest, b.source("base.go"), b.source("userland.go"), b.source("cpio.go"), b.source("softroce.go")}, slices.Sorted(maps.Keys(names))...)
+	inputs := append([]string{guest, b.source("base.go"), b.source("userland.go"), b.source("cpio.go"), b.source("softroce.go"), b.source("udev.go")}, slices.Sorted(maps.Keys(names))...)
 	words := []string{k.version}
 	if module != "" {
 		inputs = append(inputs, module)
