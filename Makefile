@@ -152,7 +152,7 @@ test: build peers cluster-binaries tools ## lint, vet and all tests (needs root:
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
-# The tests on another kernel need no cluster, and those on arm64 its programs.
+# The tests on another kernel need no cluster; those on arm64 need the arm64 image's programs.
 KERNEL = $(filter-out yes no,$(RIG))
 test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, 6.1, 6.18: those on another kernel; RIG=arm64: those on arm64)
 	@RIG='$(KERNEL)' scripts/test-rig.sh

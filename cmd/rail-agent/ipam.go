@@ -22,7 +22,7 @@ type reconcilerFlags struct{ grace, nodeGrace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.grace, "grace", reconcile.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "the same while a node is not ready, and after one was removed: its pods may still run; 0 is --grace")
+	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "how long a pod must be gone while a node is not ready, and after a node was removed or the work began: such a pod may still run; 0 or less than --grace is --grace")
 	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between looks at all addresses")
 }
 
@@ -41,11 +41,11 @@ away.
 An address is freed if its pod was gone at two looks, the grace period apart,
 and is still gone when asked for just before. A pod that exists keeps its
 addresses until its DEL, unless it has ended (Succeeded, Failed) for longer than
-the grace period. While a node of the cluster is not ready, and after one was
-removed or the work was begun, it waits for --node-grace: a node that lost its
-connection goes on running pods that the cluster has deleted. With --once it does
-not. It may run on every node: by the Lease rail-cni-reconciler one of them does
-the work. "railctl ipam gc" does it once, and prints what it did.`,
+the grace period. While a node of the cluster is not ready, and after a node was
+removed or the work began, the time is --node-grace: a node that lost its
+connection goes on running pods that the cluster has deleted. With --once the
+time is --grace. The command may run on every node: by the Lease
+rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once, and prints what it did.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")

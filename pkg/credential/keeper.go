@@ -16,7 +16,8 @@ import (
 const (
 	looks    = time.Minute // between checks of the files and the token
 	lookTime = 10 * time.Second
-	// longestPause is between two checks that fail. A node waits for its first token.
+	// longestPause bounds the pause after a check that fails. It is short because a node
+	// without its first token cannot serve ADDs.
 	longestPause = 30 * time.Second
 )
 
@@ -74,7 +75,7 @@ func New(o Options) *Keeper {
 
 // Run maintains the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
-	failed := 0 // checks, one after another
+	failed := 0 // checks in a row that failed
 	var last error
 	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, lookTime)
@@ -100,9 +101,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// pause returns how long to wait after a check that ended with err. The check before it
-// ended with last, and failed of them, one after another, have failed. After a failure
-// the pause differs from node to node: all nodes of a cluster fail at the same time.
+// pause returns how long to wait after a check that ended with err. last is the error of
+// the check before it, and failed is the number of checks in a row that failed. After a
+// failure the pause is random, because all nodes of a cluster fail at the same time.
 func (k *Keeper) pause(err, last error, failed int) time.Duration {
 	switch {
 	case errors.Is(err, errRejected) && errors.Is(last, errRejected):

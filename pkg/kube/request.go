@@ -28,8 +28,8 @@ const (
 	maxAnswer = 64 << 20
 )
 
-// errTooMuch is wrapped if an answer is larger than maxAnswer.
-var errTooMuch = fmt.Errorf("the answer is larger than %d MiB, so it is not from an API server (perhaps from a proxy)", maxAnswer>>20)
+// errTooMuch is wrapped by the error of an answer that is larger than maxAnswer.
+var errTooMuch = fmt.Errorf("the answer is larger than %d MiB: perhaps it is from a proxy, and not from an API server", maxAnswer>>20)
 
 // request is one request, which may be sent several times.
 type request struct {

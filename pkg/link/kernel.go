@@ -3,6 +3,8 @@ package link
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +57,16 @@ func (n *Netns) permanentMACs(attribute int) error {
 	}
 	return errors.New("it does not report the permanent MAC of a NIC (IFLA_PERM_ADDRESS)")
 }
+
+// altnamesMove reports whether the altnames of a link move with it to another namespace, as
+// they do since Linux 6.6. It returns false for some older kernels that were corrected, and
+// for one whose release is not a version.
+var altnamesMove = sync.OnceValue(func() bool {
+	var major, minor int
+	_, version, _ := strings.Cut(release(), " ")
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return err == nil && (major > 6 || major == 6 && minor >= 6)
+})
 
 // release returns the name and release of the running kernel.
 func release() string {

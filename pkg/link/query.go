@@ -217,19 +217,24 @@ func (n *Netns) ByName(name string) (*Link, error) {
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 	}
-	if l.Name != name && !n.isHere(l, name) {
-		return nil, notFound(unix.ENODEV, fmt.Sprintf("%q", name), n.Path)
+	if !altnamesMove() {
+		if err := n.checkHere(l, name); err != nil {
+			return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
+		}
 	}
 	return n.withParent(l)
 }
 
-// isHere reports whether the link that the kernel returned for an altname is in the
-// namespace. Kernels before 6.6, unless it was corrected in them ("net: move altnames
-// together with the netdevice"), leave the altnames of a link that moves behind, where
-// they lead to the link in its new namespace.
-func (n *Netns) isHere(l *Link, altname string) bool {
-	same, err := n.readLink(n.askLink(0, l.Index))
-	return err == nil && slices.Contains(same.AltNames, altname)
+// checkHere returns an error, ENODEV, unless the link that the kernel returned for a name or
+// altname is in the namespace. Kernels before 6.6 without the correction ("net: move altnames together
+// with the netdevice") leave behind the altnames of a link that moves. There the altnames
+// still lead to the link, which is in its new namespace.
+func (n *Netns) checkHere(l *Link, name string) error {
+	here, err := n.readLink(n.askLink(0, l.Index))
+	if err == nil && here.Name != name && !slices.Contains(here.AltNames, name) {
+		err = unix.ENODEV
+	}
+	return err
 }
 
 // ByIndex returns the link with this index. The error wraps [ErrNotFound] if

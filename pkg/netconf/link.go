@@ -14,7 +14,8 @@ const defaultLinkTimeout = 20 * time.Second
 // Link has the key of host-device, macvlan and rdma about the interface's link.
 type Link struct {
 	// LinkTimeout bounds the wait for the carrier and the RDMA port, as a duration:
-	// "500ms", "20s". Empty means 20 s if RDMA is required, else no wait.
+	// "500ms", "20s". Empty means 20 s if RDMA is required, else no wait. For rdma see
+	// [RDMAChained.LinkWait].
 	LinkTimeout string `json:"linkTimeout"`
 }
 

@@ -10,7 +10,7 @@
 //
 //	RAIL_CNI_BIN, RAIL_CNI_PEERS  directories of the plugins that the guest gets
 //	                              (bin and bin/peers of the checkout)
-//	RIG                           the machine: 6.12, 6.1, 5.10 or arm64 (6.12)
+//	RIG                           the machine: 6.12, 6.18, 6.1, 5.10 or arm64 (6.12)
 //	RIG_MODULE                    parameters of the NICs' kernel module, as
 //	                              "movable=0 move_delay_ms=50"
 //	RIG_DISK                      a file with an ext4 file system, the machine's

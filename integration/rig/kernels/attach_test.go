@@ -41,6 +41,17 @@ func TestNICIsLentAndComesHomeAsItWas(t *testing.T) {
 			n.untouched(before)
 		})
 	}
+	t.Run("with its altname in the pod", func(t *testing.T) {
+		n := n.in(t)
+		p, config := n.pod("pod1"), n.config(first, nil)
+		n.MustRun(p.call("ADD", altname(first), config))
+		_, err := n.Run(n.pod("pod2").call("ADD", "net1", n.config(first, map[string]any{"device": altname(first)})))
+		if err == nil || !strings.Contains(err.Error(), "is lent to") {
+			t.Errorf("a second ADD by the altname: %v", err)
+		}
+		n.MustRun(p.call("DEL", altname(first), config))
+		n.untouched(before)
+	})
 	n.fact("lend", "yes")
 	n.fact("altnames", either(moved, "return", "return; `ip link show ALTNAME` on the host shows the lent NIC"))
 }

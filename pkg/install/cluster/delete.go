@@ -66,7 +66,7 @@ func (u *Uninstaller) deleteOurs(ctx context.Context, r kube.Resource) (int, err
 		return err
 	})
 	var refused *kube.Error
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+	if r.Group == flowControl && errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		return 0, nil
 	}
 	if err != nil {

@@ -124,9 +124,9 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 	return nil
 }
 
-// awaitDAD waits until duplicate address detection is over. It has not begun without a
-// carrier, which a NIC that just came up lacks for a moment, so awaitDAD also waits for
-// that, within the pod's bound.
+// awaitDAD waits until duplicate address detection is over. Detection begins with the
+// carrier, which a NIC that just came up does not have for a moment. So awaitDAD waits for
+// the carrier first, within the pod's bound ([linkwait.OfPod]).
 func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Layer3.HasIPv6() {
 		return nil
@@ -139,7 +139,7 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 		err = checkDAD(ctx, tx, index)
 	}
 	if errors.Is(err, link.ErrNoCarrier) {
-		tx.Node.Log.Warn("duplicate addresses not looked for", "interface", tx.IfName, "err", err,
+		tx.Node.Log.Warn("IPv6 addresses not checked for duplicates", "interface", tx.IfName, "err", err,
 			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait for the link`)
 		return nil
 	}
@@ -147,8 +147,9 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 		"find the other holder of the address, or exclude it from the range")
 }
 
-// checkDAD returns an error that wraps [link.ErrNoCarrier] if there is an address that
-// could not be checked.
+// checkDAD waits until detection is over. It returns an error that wraps
+// [link.ErrNoCarrier] if an address could not be checked, and one that wraps
+// [link.ErrDuplicateAddress] if another host has it.
 func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Record.Link.Up {
 		tentative, err := tx.Pod.Tentative(index)

@@ -10,7 +10,7 @@
 // During a wait only the attachment's own lock is held: a pod that takes its link down
 // delays no other pod.
 //
-// To wait for the carrier; missing returns what the link still lacks, or "":
+// To wait for something that the link lacks; missing returns what that is, or "":
 //
 //	err := linkwait.For(ctx, tx, conf, missing)
 package linkwait

@@ -81,12 +81,11 @@ func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 	return nil
 }
 
-// CarrierWhile waits for the carrier in a network that does not ask for it, as long as
-// needed returns true and for at most most. That no carrier comes is no failure. The wait
-// counts as one of [For].
-func CarrierWhile(ctx context.Context, tx *attachment.Tx, most time.Duration, index int, needed func() (bool, error)) error {
+// CarrierWhile waits for the carrier while needed returns true, for at most limit. It
+// returns nil if no carrier comes in time. The wait counts into the bounds of [For].
+func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, index int, needed func() (bool, error)) error {
 	noted := tx.Record.Link
-	bound, _ := boundOf(tx, netconf.LinkWait{Timeout: most})
+	bound, _ := boundOf(tx, netconf.LinkWait{Timeout: limit})
 	if noted.Up || bound <= 0 {
 		return nil
 	}

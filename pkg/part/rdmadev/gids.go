@@ -25,7 +25,7 @@ func (GIDs) Name() string { return "gids" }
 
 // Apply waits for the RoCE v2 GID of each address of the interface, on the ports of
 // the recorded devices, and records them. If RDMA is required, it returns an error if a
-// device has left its netns since it was moved, also if there is no address.
+// device, or all devices of a bond, have left the netns, also if there is no address.
 func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 	r := tx.Record.RDMA
 	if r == nil {

@@ -45,7 +45,7 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	return store.New(store.Options{
 		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
 		Warn: func(err error) { c.warn("step not completed", err) },
-		Hot:  func(err error) { c.warn("pool is hot", err) },
+		Slow: func(err error) { c.warn("patches of pool are slow", err) },
 	})
 }
 

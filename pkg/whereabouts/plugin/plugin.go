@@ -110,7 +110,8 @@ func add(ctx context.Context, c *call) error {
 	bounded, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	err := c.assign(bounded)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+	// The end of the time may come while an ADD that failed is undone.
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil && failure.KindOf(err) != failure.IPAM {
 		err = failure.Wrap(err, failure.TryAgain, "all ADDs of a pod's sandbox together have %s for addresses", store.SandboxTime)
 	}
 	return err

@@ -70,6 +70,7 @@ type leaseObject struct {
 func (l *lease) acquire(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
 	defer cancel()
+	l.alive = false
 	now := microTime{time.Now()}
 	mine := leaseObject{
 		TypeMeta: api.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
@@ -107,13 +108,14 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// expired reports whether the holder of the Lease is gives no sign of life, and notes
-// what it sees.
-func (l *lease) expired(is leaseObject, now time.Time) bool {
+// expired reports whether another holder's Lease has stayed unchanged for longer than its
+// duration. It notes the Lease's revision for the next look. asked is when the Lease was
+// asked for.
+func (l *lease) expired(is leaseObject, asked time.Time) bool {
 	if is.Metadata.ResourceVersion == l.revision {
-		l.alive = false
-		return now.Sub(l.since) > time.Duration(is.Spec.Seconds)*time.Second
+		return asked.Sub(l.since) > time.Duration(is.Spec.Seconds)*time.Second
 	}
+	now := time.Now() // the answer may have taken long
 	// A holder that renews its Lease until now has moved its time by as much as this
 	// host's clock moved, whatever the two clocks show.
 	silent := now.Sub(l.since) - is.Spec.Renewed.Sub(l.renewed)

@@ -17,19 +17,19 @@ const nodesPerPage = 100
 
 // nodes is what a running reconciler knows of the cluster's nodes. A node that lost its
 // connection goes on running its pods, although the cluster may have deleted them: by
-// force, or together with the Node. An entry does not name the node, so a doubt about
-// one node is a doubt about all pods that are gone.
+// force, or together with the Node. An entry does not name the node, so one such node
+// is a reason to wait for all pods that are gone.
 type nodes struct {
 	grace time.Duration
 	known map[string]bool // the Nodes of the last look; nil before the first
-	// until is the end of the doubt about a node, and why its reason.
+	// until is when NodeGrace ends to apply, and why is the reason why it applies.
 	until time.Time
 	why   string
 }
 
-// doubt looks at the Nodes, and returns the reason why a pod that is gone may still be
+// mayRunBecause looks at the Nodes, and returns the reason why a pod that is gone may still be
 // running, or "".
-func (n *nodes) doubt(ctx context.Context, client *kube.Client) string {
+func (n *nodes) mayRunBecause(ctx context.Context, client *kube.Client) string {
 	found, notReady := map[string]bool{}, ""
 	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{Limit: nodesPerPage}, func(item []byte) error {
 		name, ready, err := parseNode(item)

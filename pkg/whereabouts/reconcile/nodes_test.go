@@ -71,7 +71,7 @@ func TestReconcileWaitsLongerWhileAPodThatIsGoneMayStillRun(t *testing.T) {
 			r := New(Options{Client: client, NodeGrace: time.Hour})
 			r.nodes = &nodes{grace: r.NodeGrace}
 			if !tc.begun {
-				r.nodes.doubt(pooltest.Context(t), r.Client)
+				r.nodes.mayRunBecause(pooltest.Context(t), r.Client)
 				r.nodes.until = time.Time{}
 			}
 			if tc.removed {

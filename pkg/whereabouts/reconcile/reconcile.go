@@ -34,8 +34,9 @@ type Options struct {
 	DryRun bool // only [Reconciler.Once]: change nothing
 
 	// The following are for Run only.
-	// NodeGrace takes the place of a shorter Grace while a node is not ready, or after
-	// one was removed: its pods may still run. 0 is none.
+	// NodeGrace is used instead of a shorter Grace while a node is not ready, and after a
+	// node was removed or Run began: pods that are gone may still run there. 0 means that
+	// Grace always holds.
 	NodeGrace time.Duration
 	Interval  time.Duration // between full looks, DefaultInterval if 0
 	Identity  string        // of this process in the cluster's Lease; "" = host name and process ID
@@ -171,13 +172,13 @@ func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]
 	}
 	narrow(survey, named)
 	found := judge(survey, live, r.Grace)
-	doubt := ""
+	reason := ""
 	if r.nodes != nil && (refs == nil || slices.ContainsFunc(found, func(f *Finding) bool { return mayRun(live[f.PodRef]) })) {
-		if doubt = r.nodes.doubt(ctx, r.Client); doubt != "" {
-			r.Log.Debug("pods that are gone may still run", "why", doubt)
+		if reason = r.nodes.mayRunBecause(ctx, r.Client); reason != "" {
+			r.Log.Debug("pods that are gone may still run", "why", reason)
 		}
 	}
-	due := r.due(found, live, deleted, refs, doubt)
+	due := r.due(found, live, deleted, refs, reason)
 	if r.DryRun {
 		for _, f := range found {
 			switch {
@@ -204,9 +205,9 @@ type oddError struct{ error }
 func (e oddError) Unwrap() error { return e.error }
 
 // due marks findings, and returns those that were marked long enough ago. It
-// removes marks of objects that the look has judged and no longer finds. doubt is the
+// removes marks of objects that the look has judged and no longer finds. reason is the
 // reason why pods that are gone may still run.
-func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool, doubt string) []*Finding {
+func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool, reason string) []*Finding {
 	now := time.Now()
 	r.next = time.Time{}
 	seen := map[string]mark{}
@@ -233,9 +234,9 @@ func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted ma
 		seen[f.id()], f.mark = m, m
 		f.Outcome = Waiting
 		grace := r.Grace
-		if doubt != "" && mayRun(live[f.PodRef]) {
+		if reason != "" && mayRun(live[f.PodRef]) {
 			grace = max(grace, r.NodeGrace)
-			f.Why += ", but may still run: " + doubt
+			f.Why += ", but may still run: " + reason
 		}
 		ripe := m.since.Add(grace)
 		if !now.Before(ripe) {

@@ -22,8 +22,9 @@ const (
 // Run reconciles until ctx ends. Of all that run in a cluster one at a time
 // works, by a Lease, because each full look costs the server a list of pods;
 // the others wait, and replay their node's journal. (The Lease only saves that
-// cost: each change is fenced by itself.) A follower takes the Lease of a leader
-// that died within about ten minutes, of one that ended properly at its next look.
+// cost: each change is fenced by itself.) If the leader dies, a follower takes the
+// Lease within about ten minutes. If the leader ends properly, a follower takes it
+// at its next look.
 //
 // The leader looks at everything every Interval, and whenever its watch of pods
 // broke. In between it looks at pods that the watch reported as deleted, after

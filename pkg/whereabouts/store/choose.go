@@ -41,7 +41,7 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 		}
 	}
 	if j.Rotate {
-		t.last.addr, t.last.moved = addr, true
+		t.last.addr = addr
 	}
 	return addr, nil
 }

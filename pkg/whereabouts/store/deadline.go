@@ -14,17 +14,16 @@ const (
 	// sandbox four minutes (twice its runtimeRequestTimeout). The rest is for links,
 	// and for the DELs if one ADD fails.
 	SandboxTime = 3 * time.Minute
-	// kubeletTime is the age from which on a sandbox has started: an ADD then adds an
-	// interface to a running pod, and has a time of its own.
+	// kubeletTime is the age of a sandbox after which its pod runs: an ADD then adds an
+	// interface to a running pod, and is not bounded by earlier ADDs.
 	kubeletTime = 4 * time.Minute
-	// leastTime is what an ADD has if the sandbox was late for other reasons. Of a
-	// server that works it needs a fraction.
+	// leastTime is the time that every ADD has, even if its sandbox is nearly out of
+	// time. A server that works answers in a fraction of it.
 	leastTime = 5 * time.Second
 )
 
-// Deadline returns the time until which an ADD may ask for addresses, because of the
-// other ADDs of owner's container; zero if they do not bound it. netns is as in
-// [Options].
+// Deadline returns when the ADDs of owner's container must stop asking for addresses, or
+// zero if the sandbox is older than that. netns is as in [Options].
 func Deadline(stateDir, netns string, owner ipam.Owner) time.Time {
 	now := time.Now()
 	begun := now

@@ -26,9 +26,10 @@ const (
 )
 
 // ReleaseSlice frees the addresses that owner's attachment holds in the slice of
-// whole.Node, which the NodeSlicePool slices assigns from the range whole: in the one
-// that the node last read, else in the one that the server has. If the server does not
-// answer, ReleaseSlice writes a journal entry and returns no error.
+// whole.Node. The slice is the one that the node last read, or, if it has read none, the
+// one in the server's NodeSlicePool with the name slices. whole is the range that is
+// sliced. If the server does not answer, ReleaseSlice writes a journal entry and returns
+// no error.
 func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.Pool, slices string) error {
 	slice := s.lastSlice(slices, whole.Node).Slice
 	var err error

@@ -11,14 +11,14 @@ import (
 
 const (
 	latencyFile = "latency"
-	// slowPatch is the time from which on a patch is noted. A server that has time
-	// needs 10 ms for a pool of a few hundred addresses.
+	// slowPatch is the shortest time of a patch that begins the node's note. A server
+	// that is not busy needs 10 ms for a pool of a few hundred addresses.
 	slowPatch = 200 * time.Millisecond
-	// hotPatch is the average time from which on a pool is hot: many nodes change it
-	// at once, or it is very large.
-	hotPatch = time.Second
-	// hotFor is how long a noted time counts.
-	hotFor = 2 * time.Minute
+	// slowMean is the average from which the node warns: many nodes change the pool at
+	// once, or it is very large.
+	slowMean = time.Second
+	// latencyKept is how long a noted time counts.
+	latencyKept = 2 * time.Minute
 )
 
 // latency is the node's note of how long patches of a pool take, in the pool's queue.
@@ -40,22 +40,19 @@ func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 	if err != nil || json.Unmarshal(data, &last) != nil {
 		return latency{}
 	}
-	if age := time.Since(last.At); age < 0 || age > hotFor { // the clock may have been set back
+	if age := time.Since(last.At); age < 0 || age > latencyKept { // the clock may have been set back
 		return latency{}
 	}
 	return last
 }
 
-// patched notes that a patch of the pool took so long, and warns of a hot pool.
+// patched notes that a patch of the pool took so long, and warns if patches are slow.
 func (t *turn) patched(took time.Duration) {
 	last := t.s.latencyOf(t.pool)
 	if last.At.IsZero() && took < slowPatch {
 		return
 	}
-	mean := took
-	if !last.At.IsZero() {
-		mean = (3*last.Mean + took) / 4
-	}
+	mean := (last.Mean + took) / 2 // of 0 before the first: one slow patch is no warning
 	data, err := json.Marshal(latency{time.Now(), mean})
 	if err == nil {
 		dir, openErr := t.s.queueDir(t.pool)
@@ -64,15 +61,15 @@ func (t *turn) patched(took time.Duration) {
 		}
 	}
 	t.s.warnIf(err)
-	t.s.warnIfHot(t.pool)
+	t.s.warnIfSlow(t.pool)
 }
 
-// warnIfHot warns of the pool if it is hot.
-func (s *Store) warnIfHot(pool ipam.Pool) {
+// warnIfSlow warns of the pool if its patches are slow.
+func (s *Store) warnIfSlow(pool ipam.Pool) {
 	last := s.latencyOf(pool)
-	if last.Mean < hotPatch || s.hot == nil {
+	if last.Mean < slowMean || s.slow == nil {
 		return
 	}
-	s.hot(failure.WithCure(failure.New(failure.TryAgain, "a patch of IPPool %s takes %s on average", pool.Name(), last.Mean.Round(10*time.Millisecond)),
+	s.slow(failure.WithCure(failure.New(failure.TryAgain, "a patch of IPPool %s takes %s on average", pool.Name(), last.Mean.Round(10*time.Millisecond)),
 		"give each node a slice of the range (node_slice_size), or split the range over several networks"))
 }

@@ -22,6 +22,7 @@ func giveUp(c *api.PoolPatch, j *job) {
 // not yet right, except one whose entry an earlier job of the patch changes.
 func (t *turn) plan(state *api.PoolState, lost int) *api.PoolPatch {
 	c := &api.PoolPatch{}
+	t.last.addr = t.last.kept // the last patch may have been refused
 	var used *ipam.Set
 	if state != nil {
 		used = state.Used()

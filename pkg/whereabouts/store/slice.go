@@ -47,9 +47,9 @@ func (s *Store) readSlice(ctx context.Context, name, node string) (netip.Prefix,
 
 const slicesDir = "slices"
 
-// lastSlice returns the node's slice as it was last read, zero if it was not. It may
-// be another node's by now: it is good for freeing, which only finds what an
-// attachment holds, and not for handing out.
+// lastSlice returns the node's slice as it was last read, or zero. The slice may belong
+// to another node by now. It may be used to free addresses, because only those of one
+// attachment are freed, but not to hand them out.
 func (s *Store) lastSlice(name, node string) (last api.NodeSlice) {
 	dir, err := s.dir.Sub(slicesDir)
 	if err != nil {

@@ -39,9 +39,9 @@ type Options struct {
 	Netns string
 	// Warn is called with errors that do not fail a call; it may be nil.
 	Warn func(err error)
-	// Hot is called with the warning that a pool's patches are slow, after such a patch
+	// Slow is called with the warning that a pool's patches are slow, after such a patch
 	// and by Status; it may be nil.
-	Hot func(err error)
+	Slow func(err error)
 }
 
 // Store is one node's access to the cluster's address store. It is safe for
@@ -52,7 +52,7 @@ type Store struct {
 	flatFile   string
 	journal    Journal
 	sandbox    sandbox
-	warn, hot  func(error)
+	warn, slow func(error)
 
 	base   string         // the directory of all servers
 	server string         // the name of dir in it
@@ -76,7 +76,7 @@ const (
 // request.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: Journal{o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn, hot: o.Hot,
+		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: Journal{o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn, slow: o.Slow,
 		base: filepath.Join(o.StateDir, storeDir), server: statefile.Name(o.Client.Server(), o.Client.Namespace()),
 	}
 	base, err := statefile.Open(s.base)
@@ -295,7 +295,7 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 		if err != nil {
 			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
 		}
-		s.warnIfHot(c.Pool)
+		s.warnIfSlow(c.Pool)
 	}
 	return nil
 }

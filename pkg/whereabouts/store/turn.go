@@ -244,7 +244,8 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	}
 	began := time.Now()
 	_, err := t.s.client.Patch(ctx, pools, t.pool.Name(), ops)
-	if took := time.Since(began); err == nil || took >= slowPatch {
+	// A server that does not answer is not a pool that many change.
+	if took := time.Since(began); err == nil || took >= slowPatch && !kube.IsUnavailable(err) {
 		t.patched(took)
 	}
 	if kube.IsTooLarge(err) && state != nil {
