@@ -131,6 +131,11 @@ func trace(t *testing.T, p program, in intervention) outcome {
 
 // start starts the program, traced by the calling thread.
 func start(p program, files []*os.File, in intervention) (*tracer, error) {
+	if os.Geteuid() != 0 { // then seccomp(2) wants it; the program inherits it from this thread
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return nil, err
+		}
+	}
 	process, err := os.StartProcess(p.args[0], p.args, &os.ProcAttr{
 		Env: p.env, Files: files, Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})

@@ -72,6 +72,7 @@ func Of(t testing.TB, pid int) *Netns {
 // Current returns the calling thread's namespace, without a name.
 func Current(t testing.TB) *Netns {
 	t.Helper()
+	need.Root(t)
 	opened, err := link.CurrentNetns()
 	if err != nil {
 		t.Fatal(err)
