@@ -41,21 +41,23 @@ func TestNICIsLentAndComesHomeAsItWas(t *testing.T) {
 			n.untouched(before)
 		})
 	}
-	t.Run("with its altname in the pod", func(t *testing.T) {
-		const short = "leaf7" // an interface name has at most 15 characters
-		n := n.in(t)
-		n.IP("link", "property", "add", "dev", nic(first), "altname", short)
-		before := n.State()
-		p, config := n.pod("pod1"), n.config(first, nil)
-		n.MustRun(p.call("ADD", short, config))
-		_, err := n.Run(n.pod("pod2").call("ADD", "net1", n.config(first, map[string]any{"device": short})))
-		if err == nil || !strings.Contains(err.Error(), "is lent to") {
-			t.Errorf("a second ADD by the altname: %v", err)
-		}
-		n.MustRun(p.call("DEL", short, config))
-		n.untouched(before)
-		n.IP("link", "property", "del", "dev", nic(first), "altname", short)
-	})
+	if !moved { // a kernel that moves altnames refuses the name: the NIC has it already
+		t.Run("with its altname in the pod", func(t *testing.T) {
+			const short = "leaf7" // an interface name has at most 15 characters
+			n := n.in(t)
+			n.IP("link", "property", "add", "dev", nic(first), "altname", short)
+			before := n.State()
+			p, config := n.pod("pod1"), n.config(first, nil)
+			n.MustRun(p.call("ADD", short, config))
+			_, err := n.Run(n.pod("pod2").call("ADD", "net1", n.config(first, map[string]any{"device": short})))
+			if err == nil || !strings.Contains(err.Error(), "is lent to") {
+				t.Errorf("a second ADD by the altname: %v", err)
+			}
+			n.MustRun(p.call("DEL", short, config))
+			n.untouched(before)
+			n.IP("link", "property", "del", "dev", nic(first), "altname", short)
+		})
+	}
 	n.fact("lend", "yes")
 	n.fact("altnames", either(moved, "return", "return; `ip link show ALTNAME` on the host shows the lent NIC"))
 }
