@@ -372,12 +372,8 @@ func TestFindNetns(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := c.given(t)
 			if !c.found {
-				// Its own sockets keep it for a moment.
-				await(t, "the end of the netns", func() bool {
-					n, err := link.FindNetns(h.id, h.path)
-					n.Close()
-					return n == nil && err == nil
-				})
+				// Its own sockets keep it for a moment; FindNetns would open others.
+				await(t, "the end of the netns", func() bool { return !link.NetnsExists(h.id, h.path) })
 			}
 			began := time.Now()
 			n, err := link.FindNetns(h.id, h.path)
