@@ -29,45 +29,38 @@ var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4", "virtio_net", "
 // moduleParameters keep these modules from making links when they are loaded.
 var moduleParameters = map[string]string{"bonding.ko": "max_bonds=0", "dummy.ko": "numdummies=0", "ifb.ko": "numifbs=0"}
 
+// system is what the file system of every run is made of.
+type system struct {
+	kernel
+	guest  string            // the first process
+	module string            // the NICs' driver, "" for NICs of QEMU
+	names  map[string]string // programs and their files: source → name in the guest
+	// softRoCE is the module that replaces the kernel's, of machines with the NICs'
+	// driver. If it cannot be built, noSoftRoCE is the reason.
+	softRoCE   string
+	noSoftRoCE error
+}
+
 // base makes the file system of every run: an init, the modules, and enough of
 // a userland for tests that call ip(8) and sh(1).
 func (b *builder) base(ctx context.Context, k kernel, module string) (string, error) {
-	guest := filepath.Join(b.cache, "guest-"+b.arch.name)
-	if err := b.buildGuest(ctx, guest); err != nil {
-		return "", err
-	}
-	root, err := b.userland(ctx)
+	s, err := b.collect(ctx, k, module)
 	if err != nil {
 		return "", err
 	}
-	names := map[string]string{} // source → name in the guest
-	for _, tool := range append([]string{"busybox"}, tools...) {
-		if err := addProgram(ctx, names, root, tool); err != nil {
-			return "", err
-		}
-	}
-	softRoCE, why := "", error(nil)
-	if b.nics == fakeNICs {
-		if softRoCE, why = b.softRoCE(ctx, k); why == nil {
-			why = addVerbs(ctx, names)
-		}
-		if err := b.addUdev(ctx, names); err != nil {
-			return "", fmt.Errorf("udev: %w", err)
-		}
-	}
 	// The code that makes it is an input as well.
-	inputs := append([]string{guest, b.source("base.go"), b.source("userland.go"), b.source("cpio.go"), b.source("softroce.go"), b.source("udev.go")}, slices.Sorted(maps.Keys(names))...)
-	words := []string{k.version}
-	if module != "" {
-		inputs = append(inputs, module)
+	inputs := append([]string{s.guest}, slices.Sorted(maps.Keys(s.names))...)
+	for _, name := range []string{"base.go", "userland.go", "cpio.go", "softroce.go", "udev.go"} {
+		inputs = append(inputs, b.source(name))
 	}
-	switch {
-	case b.nics != fakeNICs:
-	case why == nil:
-		inputs = append(inputs, softRoCE)
-	default:
-		fmt.Fprintf(b.log, "rig: there is no Soft-RoCE, so what needs it is left out: %v\n", why)
-		words = append(words, why.Error())
+	for _, file := range []string{s.module, s.softRoCE} {
+		if file != "" {
+			inputs = append(inputs, file)
+		}
+	}
+	words := []string{k.version}
+	if s.noSoftRoCE != nil {
+		words = append(words, s.noSoftRoCE.Error())
 	}
 	hash, err := hashOf(inputs, words...)
 	if err != nil {
@@ -78,59 +71,99 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 		return made, nil
 	}
 	fmt.Fprintf(b.log, "rig: making the file system (its contents are new) …\n")
-	f, err := os.Create(made + ".new")
-	if err != nil {
+	defer os.Remove(made + ".new") // if it is incomplete
+	if err := b.pack(ctx, s, made+".new"); err != nil {
 		return "", err
 	}
-	defer os.Remove(f.Name()) // if it is incomplete
+	if err := b.forget("base-" + b.linux + "-*.cpio"); err != nil {
+		return "", err
+	}
+	return made, os.Rename(made+".new", made)
+}
+
+// collect builds or finds what the file system is made of. Soft-RoCE and udev may be
+// missing: only some tests need them, and fail then.
+func (b *builder) collect(ctx context.Context, k kernel, module string) (*system, error) {
+	s := &system{kernel: k, module: module, guest: filepath.Join(b.cache, "guest-"+b.arch.name), names: map[string]string{}}
+	if err := b.buildGuest(ctx, s.guest); err != nil {
+		return nil, err
+	}
+	root, err := b.userland(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, tool := range append([]string{"busybox"}, tools...) {
+		if err := addProgram(ctx, s.names, root, tool); err != nil {
+			return nil, err
+		}
+	}
+	if b.nics != fakeNICs {
+		return s, nil
+	}
+	rxe, err := b.softRoCE(ctx, k)
+	if err == nil {
+		err = addVerbs(ctx, s.names)
+	}
+	if s.softRoCE = rxe; err != nil {
+		s.softRoCE, s.noSoftRoCE = "", err
+		fmt.Fprintf(b.log, "rig: there is no Soft-RoCE, so what needs it is left out: %v\n", err)
+	}
+	udev, err := b.udevFiles(ctx)
+	if err != nil {
+		fmt.Fprintf(b.log, "rig: there is no udev, so what needs it is left out: %v\n", err)
+	}
+	maps.Copy(s.names, udev)
+	return s, nil
+}
+
+// pack writes the file system to path.
+func (b *builder) pack(ctx context.Context, s *system, path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
 	defer f.Close()
 	a := newArchive(f)
 	a.skeleton()
-	a.file("/init", guest)
-	for source, name := range names {
+	a.file("/init", s.guest)
+	for source, name := range s.names {
 		a.file(name, source)
 	}
 	if err := a.applets(ctx); err != nil {
-		return "", err
+		return err
 	}
 	added := map[string]bool{}
 	load := kernelModules
 	if b.nics != fakeNICs {
 		load = append(slices.Clone(load), nicModules...)
 	}
-	if err := a.modules(ctx, k, wire.LoadOrder, added, load...); err != nil {
-		return "", err
+	if err := a.modules(ctx, s.kernel, wire.LoadOrder, added, load...); err != nil {
+		return err
 	}
-	if err := a.modules(ctx, k, wire.Devices, added, deviceModules...); err != nil {
-		return "", err
+	if err := a.modules(ctx, s.kernel, wire.Devices, added, deviceModules...); err != nil {
+		return err
 	}
-	if module != "" {
-		a.file(wire.NICModule, module)
+	if s.module != "" {
+		a.file(wire.NICModule, s.module)
 	}
 	switch {
 	case b.nics != fakeNICs:
-		err = a.modules(ctx, k, wire.SoftRoCE, added, b.stockSoftRoCE(k)...)
-	case why == nil:
-		a.file(wire.Modules+"/rdma_rxe.ko", softRoCE)                              // replaces the kernel's
-		err = a.modules(ctx, k, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it requests the crypto API by name
+		err = a.modules(ctx, s.kernel, wire.SoftRoCE, added, s.stockSoftRoCE()...)
+	case s.noSoftRoCE == nil:
+		a.file(wire.Modules+"/rdma_rxe.ko", s.softRoCE)                                   // replaces the kernel's
+		err = a.modules(ctx, s.kernel, wire.SoftRoCE, added, "crc32_generic", "rdma_rxe") // it requests the crypto API by name
 	default:
-		a.bytes(wire.NoSoftRoCE, []byte(why.Error()), 0o644)
+		a.bytes(wire.NoSoftRoCE, []byte(s.noSoftRoCE.Error()), 0o644)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	if err := a.close(); err != nil {
-		return "", err
-	}
-	if err := b.forget("base-" + b.linux + "-*.cpio"); err != nil {
-		return "", err
-	}
-	return made, os.Rename(f.Name(), made)
+	return a.close()
 }
 
 // stockSoftRoCE returns the modules of the kernel's own Soft-RoCE, whose devices cannot
 // move. Older ones request the CRC of the crypto API by name.
-func (b *builder) stockSoftRoCE(k kernel) []string {
+func (k kernel) stockSoftRoCE() []string {
 	names := []string{"rdma_rxe"}
 	if found, _ := filepath.Glob(filepath.Join(k.dir, "lib/modules", k.version, "kernel/crypto/crc32_generic.ko*")); len(found) > 0 {
 		names = append([]string{"crc32_generic"}, names...)

@@ -28,23 +28,26 @@ var allSeries = []series{
 	{linux: "6.12", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: fakeNICs},
 	{
 		linux: "6.18", image: regexp.MustCompile(`^linux-image-(6\.18\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: realNICs,
-		sources: []string{"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie-backports main"},
+		sources: debian("debian trixie-backports"),
 	},
 	{linux: "6.1", image: regexp.MustCompile(`^linux-image-(6\.1\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs},
 	{
 		linux: "5.10", image: regexp.MustCompile(`^linux-image-(5\.10\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs,
-		sources: []string{
-			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main",
-			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bullseye-security main",
-		},
+		sources: debian("debian bullseye", "debian-security bullseye-security"),
 	},
 	{
 		linux: "arm64", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-arm64)$`), arch: arm64, nics: realNICs,
-		sources: []string{
-			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main",
-			"deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian-security bookworm-security main",
-		},
+		sources: debian("debian bookworm", "debian-security bookworm-security"),
 	},
+}
+
+// debian returns the lines of sources.list(5) for these archives of Debian, each with its
+// suite.
+func debian(archives ...string) (lines []string) {
+	for _, archive := range archives {
+		lines = append(lines, "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/"+archive+" main")
+	}
+	return lines
 }
 
 // seriesOf returns the series with this name, the usual one for "".
