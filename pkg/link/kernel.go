@@ -21,7 +21,7 @@ const OldestKernel = "Linux 5.10"
 // tell which of them were added. If it cannot find out, the kernel is accepted.
 func (n *Netns) CheckKernel() error {
 	err := mountAPI()
-	if err == nil && !n.reportsParents() {
+	if err == nil && !atLeast(5, 14) {
 		err = n.permanentMACs(unix.IFLA_PERM_ADDRESS)
 	}
 	if err == nil {
@@ -49,7 +49,8 @@ func mountAPI() error {
 // Without it a NIC that a pod renamed, and gave another MAC, is not known any more.
 //
 // It is asked only of kernels before 5.14, whose policy is known: a later kernel that
-// no longer refuses the request must not pass for an old one.
+// no longer refuses the request must not pass for an old one. A vendor's kernel with a
+// lower number is asked as well, and has the answer of its features.
 func (n *Netns) permanentMACs(attribute int) error {
 	refused, err := n.refuses(attribute, make([]byte, 6))
 	if err != nil || refused {
@@ -58,14 +59,21 @@ func (n *Netns) permanentMACs(attribute int) error {
 	return errors.New("it does not report the permanent MAC of a NIC (IFLA_PERM_ADDRESS)")
 }
 
-// altnamesMove reports whether the altnames of a link move with it to another namespace, as
-// they do since Linux 6.6. It returns false for some older kernels that were corrected, and
-// for one whose release is not a version.
-var altnamesMove = sync.OnceValue(func() bool {
-	var major, minor int
-	_, version, _ := strings.Cut(release(), " ")
-	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	return err == nil && (major > 6 || major == 6 && minor >= 6)
+// atLeast reports whether the release of the running kernel is this version or a later one.
+// It returns false for a vendor's older kernel that has the features of that version, and
+// for a release that is not a version.
+func atLeast(major, minor int) bool {
+	v := version()
+	return v.major > major || v.major == major && v.minor >= minor
+}
+
+// version is the version in the release of the running kernel, zero if there is none.
+var version = sync.OnceValue(func() (v struct{ major, minor int }) {
+	_, text, _ := strings.Cut(release(), " ")
+	if _, err := fmt.Sscanf(text, "%d.%d", &v.major, &v.minor); err != nil {
+		v.major = 0
+	}
+	return v
 })
 
 // release returns the name and release of the running kernel.

@@ -18,11 +18,6 @@ func TestKernelIsJudgedByItsFeatures(t *testing.T) {
 	if err := n.CheckKernel(); err != nil {
 		t.Errorf("the kernel of this test: %v", err)
 	}
-	// As before Linux 5.14: it is asked for the next older feature.
-	link.ParentsInSysfs(t)
-	if err := n.CheckKernel(); err != nil {
-		t.Errorf("the kernel of this test has permanent MACs: %v", err)
-	}
 	var err error
 	without.Fsopen(t, func() { err = n.CheckKernel() })
 	if err == nil || failure.KindOf(err) != failure.NotAvailable || !errors.Is(err, unix.ENOSYS) {

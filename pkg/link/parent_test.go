@@ -70,8 +70,10 @@ func TestLinksOfAPodHaveNoParent(t *testing.T) {
 	}
 }
 
-// To the code, a link without a kind may be a NIC, whatever a pod has named it.
-func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
+// likeNIC returns a pod's end of a veth that looks like a NIC, where parents come from
+// sysfs.
+func likeNIC(t *testing.T) (*testnet.Netns, *link.Link) {
+	t.Helper()
 	n := testnet.NewNetns(t, "pod")
 	n.IP("link", "add", "name", "a", "type", "veth", "peer", "name", "b")
 	link.ParentsInSysfs(t)
@@ -80,6 +82,12 @@ func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Kind = "device"
+	return n, a
+}
+
+// To the code, a link without a kind may be a NIC, whatever a pod has named it.
+func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
+	n, a := likeNIC(t)
 	for _, name := range []string{"b", "x", "", ".", "..", "../../devices", "a/..", "bonding_masters", strings.Repeat("x", 5000), "lo"} {
 		renamed := *a
 		renamed.Name = name
@@ -96,14 +104,8 @@ func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
 
 // On such a kernel nothing is lent, but what an earlier version lent must end.
 func TestLinksAreReadWhereNoSysfsCanBeMounted(t *testing.T) {
-	n := testnet.NewNetns(t, "pod")
-	n.IP("link", "add", "name", "a", "type", "veth", "peer", "name", "b")
-	link.ParentsInSysfs(t)
-	a, err := n.ByName("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Kind = "device"
+	n, a := likeNIC(t)
+	var err error
 	without.Fsopen(t, func() { err = link.AddParents(n.Netns, a) })
 	if err != nil || a.HasParent() || a.Damage != nil {
 		t.Errorf("%+v, %v", a, err)

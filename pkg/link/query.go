@@ -217,7 +217,7 @@ func (n *Netns) ByName(name string) (*Link, error) {
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 	}
-	if !altnamesMove() {
+	if !atLeast(6, 6) {
 		if err := n.checkHere(l, name); err != nil {
 			return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 		}
@@ -226,9 +226,9 @@ func (n *Netns) ByName(name string) (*Link, error) {
 }
 
 // checkHere returns an error, ENODEV, unless the link that the kernel returned for a name or
-// altname is in the namespace. Kernels before 6.6 without the correction ("net: move altnames together
-// with the netdevice") leave behind the altnames of a link that moves. There the altnames
-// still lead to the link, which is in its new namespace.
+// altname is in the namespace. Kernels before 6.6 without the correction ("net: move
+// altnames together with the netdevice") leave behind the altnames of a link that moves.
+// There the altnames still lead to the link, which is in its new namespace.
 func (n *Netns) checkHere(l *Link, name string) error {
 	here, err := n.readLink(n.askLink(0, l.Index))
 	if err == nil && here.Name != name && !slices.Contains(here.AltNames, name) {
