@@ -45,7 +45,8 @@ the grace period. While a node of the cluster is not ready, and after a node was
 removed or the work began, the time is --node-grace: a node that lost its
 connection goes on running pods that the cluster has deleted. With --once the
 time is --grace. The command may run on every node: by the Lease
-rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once, and prints what it did.`,
+rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once,
+and prints what it did.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")

@@ -118,7 +118,7 @@ func TestDelsOfAllRailsDoNotWaitForTheClusterOneByOne(t *testing.T) {
 // back what it may have got.
 const addLimit = 25 * time.Second
 
-// TestAddsOfAllRailsShareTheSandboxsTime: the kubelet gives a sandbox four minutes, not
+// TestAddsOfAllRailsShareTheSandboxsTime: the kubelet allows a sandbox four minutes, not
 // two for each rail.
 func TestAddsOfAllRailsShareTheSandboxsTime(t *testing.T) {
 	t.Parallel()

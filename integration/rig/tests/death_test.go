@@ -312,10 +312,10 @@ func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 	}
 }
 
-// A meta plugin calls the DELs of a pod one after another, and the runtime gives all of
+// A meta plugin calls the DELs of a pod one after another, and the runtime allows all of
 // them one time together.
 func TestNICsOfALivingPodReturnInTimeFromSlowDrivers(t *testing.T) {
-	const ofOne, ofAll = 15 * time.Second, time.Minute // a runtime gives a sandbox about four minutes
+	const ofOne, ofAll = 15 * time.Second, time.Minute // a sandbox has about four minutes
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(rails)
 	before := n.State()

@@ -23,8 +23,7 @@ func setDriver(t *testing.T, parameter, value string) {
 func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
-	n.IP("link", "set", n.spare, "up") // on the same switch
-	n.carrier(n.spare)
+	n.peerUp()
 	heard := n.Announced(n.spare)
 	before := n.State()
 	setDriver(t, "stop_ms", "200")
@@ -117,8 +116,7 @@ func TestStateOfALentLinkIsTold(t *testing.T) {
 func TestAgentAnnouncesAddressesWhenTheCarrierComesAfterAdd(t *testing.T) {
 	n := newNode(t)
 	n.up(1)
-	n.IP("link", "set", n.spare, "up") // on the same switch
-	n.carrier(n.spare)
+	n.peerUp()
 	heard := n.Announced(n.spare)
 	n.keep()
 	setDriver(t, "link_delay_ms", "10000")
@@ -146,8 +144,7 @@ func TestAgentAnnouncesAddressesWhenTheCarrierComesAfterAdd(t *testing.T) {
 func TestDuplicateAddressIsNoticedAlthoughTheCarrierComesLate(t *testing.T) {
 	n := newNode(t)
 	n.up(1)
-	n.IP("link", "set", n.spare, "up") // on the same switch
-	n.carrier(n.spare)
+	n.peerUp()
 	n.IP("address", "add", "fd31::9/64", "dev", n.spare, "nodad")
 	before := n.State()
 	setDriver(t, "link_delay_ms", "1500")
@@ -169,6 +166,13 @@ func TestDuplicateAddressIsNoticedAlthoughTheCarrierComesLate(t *testing.T) {
 	}
 	n.MustRun(p.call("DEL", "net1", config("fd31::8/64")))
 	n.untouched(before)
+}
+
+// peerUp sets the spare NIC up, which is on the same switch.
+func (n *node) peerUp() {
+	n.t.Helper()
+	n.IP("link", "set", n.spare, "up")
+	n.carrier(n.spare)
 }
 
 // portState returns the state of the port of the pod's only RDMA device.

@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// The names that udev gives: those of NICs are in .link files, as netplan writes them;
+// The names that udev sets: those of NICs are in .link files, as netplan writes them;
 // those of RDMA devices are made by rdma-core's rule from the PCI address.
 func udevName(rail int) string { return fmt.Sprintf("roce%d", rail) }
 func udevRDMA(rail int) string { return fmt.Sprintf("rocep0s%d", 11+rail) }

@@ -214,7 +214,7 @@ func TestAddressThatCannotBeCheckedForDuplicatesIsAWarning(t *testing.T) {
 			t.Errorf("it waited %v, want %v", waited, least)
 		}
 		b.node.MustRun(b.call("DEL", conf))
-		// The runtime gives an interface of a running pod a time of its own.
+		// An interface of a running pod has a time of its own.
 		earlier.Created = earlier.Created.Add(-time.Hour)
 		if err := n.Ledger.Put(earlier); err != nil {
 			t.Fatal(err)
@@ -243,7 +243,7 @@ func TestDuplicateIsNoticedAfterAWaitForTheCarrier(t *testing.T) {
 	}
 }
 
-// A runtime gives all interfaces of a pod one time together.
+// All interfaces of a pod share one time.
 func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -264,7 +264,7 @@ func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	if took < 400*time.Millisecond || took > time.Minute {
 		t.Errorf("it took %v", took)
 	}
-	// The runtime gives an interface of a running pod a time of its own.
+	// An interface of a running pod has a time of its own.
 	earlier.Created = earlier.Created.Add(-time.Hour)
 	if err := n.Ledger.Put(earlier); err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 )
 
 // OfPod bounds the waits of all attachments of a pod together: half of the time that
-// a runtime gives a sandbox. Attachments older than ofSandbox do not count: the pod is
-// running, and the runtime gives its new interface a time of its own.
+// a runtime allows a sandbox. Attachments older than ofSandbox do not count: the pod is
+// running, and its new interface has a time of its own.
 const (
 	OfPod     = 2 * time.Minute
 	ofSandbox = 2 * OfPod

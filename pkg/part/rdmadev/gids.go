@@ -69,11 +69,7 @@ func (p GIDs) present(core *rdma.Core, alternatives []ledger.RDMADevice) error {
 			return err
 		}
 	}
-	return hasLeft(alternatives[0].Name)
-}
-
-func hasLeft(device string) error {
-	return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", device),
+	return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", alternatives[0].Name),
 		"see the kernel log: the driver may have reset the device")
 }
 
@@ -84,7 +80,6 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		return nil
 	}
 	var ports []port
-	missing := ""
 	for _, d := range alternatives {
 		if d.Port == 0 {
 			continue // InfiniBand: its GIDs do not come from addresses
@@ -93,15 +88,9 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		if err != nil {
 			return err
 		}
-		switch {
-		case device == nil:
-			missing = d.Name
-		case device.Protocol == "roce":
+		if device != nil && device.Protocol == "roce" {
 			ports = append(ports, port{*device, d})
 		}
-	}
-	if len(ports) == 0 && missing != "" && p.Conf.RDMA == netconf.RDMARequired {
-		return hasLeft(missing)
 	}
 	if len(ports) == 0 {
 		return nil

@@ -22,13 +22,13 @@ const nodesPerPage = 100
 type nodes struct {
 	grace time.Duration
 	known map[string]bool // the Nodes of the last look; nil before the first
-	// until is when NodeGrace ends to apply, and why is the reason why it applies.
+	// NodeGrace applies until this time, for the reason why.
 	until time.Time
 	why   string
 }
 
-// mayRunBecause looks at the Nodes, and returns the reason why a pod that is gone may still be
-// running, or "".
+// mayRunBecause looks at the Nodes, and returns the reason why a pod that is gone may
+// still be running, or "".
 func (n *nodes) mayRunBecause(ctx context.Context, client *kube.Client) string {
 	found, notReady := map[string]bool{}, ""
 	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{Limit: nodesPerPage}, func(item []byte) error {

@@ -10,7 +10,7 @@ import (
 
 const (
 	// SandboxTime is how long the ADDs of one sandbox may ask for addresses, all of
-	// them together: Multus calls them one after another, and a kubelet gives a
+	// them together: Multus calls them one after another, and a kubelet allows a
 	// sandbox four minutes (twice its runtimeRequestTimeout). The rest is for links,
 	// and for the DELs if one ADD fails.
 	SandboxTime = 3 * time.Minute

@@ -52,8 +52,8 @@ func (t *turn) patched(took time.Duration) {
 	if last.At.IsZero() && took < slowPatch {
 		return
 	}
-	mean := (last.Mean + took) / 2 // of 0 before the first: one slow patch is no warning
-	data, err := json.Marshal(latency{time.Now(), mean})
+	now := latency{time.Now(), (last.Mean + took) / 2} // of 0 before the first: one slow patch is no warning
+	data, err := json.Marshal(now)
 	if err == nil {
 		dir, openErr := t.s.queueDir(t.pool)
 		if err = openErr; err == nil {
@@ -61,12 +61,11 @@ func (t *turn) patched(took time.Duration) {
 		}
 	}
 	t.s.warnIf(err)
-	t.s.warnIfSlow(t.pool)
+	t.s.warnIfSlow(t.pool, now)
 }
 
-// warnIfSlow warns of the pool if its patches are slow.
-func (s *Store) warnIfSlow(pool ipam.Pool) {
-	last := s.latencyOf(pool)
+// warnIfSlow warns of the pool if its patches are slow by the node's note.
+func (s *Store) warnIfSlow(pool ipam.Pool, last latency) {
 	if last.Mean < slowMean || s.slow == nil {
 		return
 	}

@@ -29,7 +29,7 @@ func (s *Store) Slice(ctx context.Context, owner ipam.Owner, name, node string) 
 }
 
 // readSlice returns the node's slice as the server has it now. Only the server knows
-// it: the controller gives a slice to another node when the Node object of the first
+// it: the controller assigns a slice to another node when the Node object of the first
 // one is deleted, and divides the range again when its size or the size of the slices
 // changes, or the NodeSlicePool is deleted. What the node remembers of an earlier read
 // saves most of the answer, and never the request.

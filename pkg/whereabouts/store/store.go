@@ -295,7 +295,7 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 		if err != nil {
 			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
 		}
-		s.warnIfSlow(c.Pool)
+		s.warnIfSlow(c.Pool, s.latencyOf(c.Pool))
 	}
 	return nil
 }
