@@ -3,6 +3,7 @@ package attachment
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -30,12 +31,17 @@ func (n *Node) Sweep(ctx context.Context) []Swept {
 func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration) []Swept {
 	var swept []Swept
 	until := time.Now().Add(wait)
-	stale, errs := n.Stale()
+	adding := except != ledger.Key{}
+	find := n.Stale
+	if adding {
+		// Many ADDs start at once, each beside all attachments of the node.
+		find = func() ([]*ledger.Record, []error) { return n.Ledger.ListIf(n.stale) }
+	}
+	stale, errs := find()
 	for _, err := range errs {
 		n.Log.Warn("unreadable record", "err", err)
 	}
 	for _, r := range stale {
-		adding := except != ledger.Key{}
 		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < retryAfter {
 			continue
 		}
@@ -51,19 +57,20 @@ func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration)
 	return swept
 }
 
-// Stale returns the attachments that a sweep would end.
+// Stale returns the attachments that a sweep would end, and an error for each record
+// that cannot be read.
 func (n *Node) Stale() ([]*ledger.Record, []error) {
 	records, errs := n.Ledger.List()
-	var stale []*ledger.Record
-	for _, r := range records {
-		if !r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) {
-			continue
-		}
-		if r.Phase == ledger.Freeing || !n.Alive(r) {
-			stale = append(stale, r)
-		}
+	return slices.DeleteFunc(records, func(r *ledger.Record) bool { return !n.stale(r) }), errs
+}
+
+// stale reports whether a sweep ends the attachment. It needs a record's head only, see
+// [ledger.Ledger.ListIf].
+func (n *Node) stale(r *ledger.Record) bool {
+	if !r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) {
+		return false
 	}
-	return stale, errs
+	return r.Phase == ledger.Freeing || !n.Alive(r)
 }
 
 // End ends one attachment that [Node.Stale] returned, if it is still the same

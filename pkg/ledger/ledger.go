@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -256,24 +257,64 @@ func (l *Ledger) unmark(r *Record) error {
 // needs one. [Ledger.Get] returns it. List skips records that it cannot read,
 // and returns an error for each.
 func (l *Ledger) List() ([]*Record, []error) {
+	return l.list(func(*Record) bool { return true }, false)
+}
+
+// ListIf is [Ledger.List] with only those records of which wanted returns true. wanted
+// gets at least a record's fields above Loan. The rest of a record that is not wanted is
+// neither decoded nor checked: each ADD looks for dead pods among all records of the
+// node, which may be hundreds.
+func (l *Ledger) ListIf(wanted func(*Record) bool) ([]*Record, []error) {
+	return l.list(wanted, true)
+}
+
+// list lists the records that are wanted, and looks at their heads first if few may be.
+func (l *Ledger) list(wanted func(*Record) bool, heads bool) ([]*Record, []error) {
 	var records []*Record
 	var errs []error
 	err := l.attachments.ReadEach(suffix, func(name string, data []byte, err error) {
+		if heads && err == nil {
+			if h := head(data); h != nil && recordName(h.Key) == name && !wanted(h) {
+				return
+			}
+		}
 		r, err := l.decode(name, data, err)
-		if err != nil {
+		switch {
+		case err != nil:
 			errs = append(errs, err)
-			return
+		case wanted(r):
+			if r.IPAM != nil {
+				r.IPAM.Config = nil
+			}
+			records = append(records, r)
 		}
-		if r.IPAM != nil {
-			r.IPAM.Config = nil
-		}
-		records = append(records, r)
 	})
 	if err != nil {
 		return nil, []error{err}
 	}
 	sortByAge(records)
 	return records, errs
+}
+
+// head decodes the fields of a record above Loan, which stand first in a file that Put
+// wrote. It returns nil if they do not, and the caller must decode the whole record. A
+// quotation mark inside a JSON string is escaped, so no value looks like one of the keys.
+func head(data []byte) *Record {
+	end := -1
+	for _, key := range []string{`,"loan":{`, `,"child":{`, `,"rdma":{`} {
+		if i := bytes.Index(data, []byte(key)); i >= 0 && (end < 0 || i < end) {
+			end = i
+		}
+	}
+	if end < 0 {
+		return nil
+	}
+	var r Record
+	err := json.Unmarshal(append(bytes.Clone(data[:end]), '}'), &r)
+	if err != nil || r.Version != Version || r.Phase == "" || r.Netns.IsZero() || r.HostNetns.IsZero() {
+		return nil
+	}
+	return &r
 }
 
 // OfThisBoot reports whether the kernel state that r describes can still exist.

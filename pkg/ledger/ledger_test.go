@@ -544,10 +544,77 @@ func BenchmarkListOf300(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	for b.Loop() {
-		if records, errs := l.List(); len(records) != 300 || len(errs) > 0 {
-			b.Fatal(len(records), errs)
+	lists := map[string]struct {
+		list func() ([]*Record, []error)
+		want int
+	}{
+		"all":  {l.List, 300},
+		"none": {func() ([]*Record, []error) { return l.ListIf(func(r *Record) bool { return r.Phase == Freeing }) }, 0},
+	}
+	for name, c := range lists {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if records, errs := c.list(); len(records) != c.want || len(errs) > 0 {
+					b.Fatal(len(records), errs)
+				}
+			}
+		})
+	}
+}
+
+// A network's name may look like a record's keys.
+func TestListIfReturnsTheRecordsThatAreWanted(t *testing.T) {
+	l := open(t, t.TempDir())
+	for i, phase := range []Phase{Lent, Freeing, Lent, Freeing} {
+		r := full()
+		r.ContainerID, r.Phase = fmt.Sprint("c", i), phase
+		r.Network = `x","phase":"freeing","loan":{"nic":"`
+		if i > 1 {
+			r.HostNetns = Netns{} // as in a record of an early version: decoded in full
 		}
+		put(t, l, r)
+	}
+	heads := 0
+	records, errs := l.ListIf(func(r *Record) bool {
+		if r.Loan == nil {
+			heads++
+		}
+		return r.Phase == Freeing && r.Netns.Path == "/run/netns/c1"
+	})
+	var got []string
+	for _, r := range records {
+		got = append(got, r.ContainerID)
+		if r.Loan == nil || r.Loan.Snapshot == nil || r.RDMA == nil {
+			t.Errorf("the record of %s is incomplete: %+v", r.Key, r)
+		}
+	}
+	if !slices.Equal(got, []string{"c1", "c3"}) || len(errs) > 0 || heads != 2 {
+		t.Errorf("listed %q, %d heads, errors %v", got, heads, errs)
+	}
+}
+
+// A record that is damaged below its head is reported when it is wanted, and whenever all
+// are listed.
+func TestListIfReportsADamagedRecordThatIsWanted(t *testing.T) {
+	l := open(t, t.TempDir())
+	r := full()
+	put(t, l, r)
+	path := fileOf(l, r.Key)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(data, []byte(`"snapshot"`), []byte(`"snapshot`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for wanted, want := range map[bool]int{true: 1, false: 0} {
+		records, errs := l.ListIf(func(*Record) bool { return wanted })
+		if len(records) != 0 || len(errs) != want {
+			t.Errorf("wanted %v: %d records, errors %v", wanted, len(records), errs)
+		}
+	}
+	if _, errs := l.List(); len(errs) != 1 {
+		t.Errorf("a list of all: errors %v, want one", errs)
 	}
 }
 
