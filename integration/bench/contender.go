@@ -23,6 +23,9 @@ type contender struct {
 	device       string // RDMA device that goes with the NIC; empty if none does
 	pod          string // network namespace
 	add, del     []step
+	// others are the ADDs of the other attachments on the same NIC, by pod, which last
+	// for the whole run.
+	others map[string]step
 }
 
 // goals are upper limits of a contender's median relative to that of its base
@@ -50,15 +53,16 @@ var (
 		"routes":    []any{map[string]any{"dst": "203.0.113.0/24", "gw": "198.51.100.1"}},
 	}
 	localIPAM = map[string]any{"type": "whereabouts", "range": "198.51.100.0/24", "store": "local"}
+	largeIPAM = map[string]any{"type": "whereabouts", "range": "198.18.0.0/20", "store": "local"}
 )
 
 // hostLocalIPAM keeps its state where ours does, on tmpfs, although its default
 // is a directory on disk.
-func hostLocalIPAM(p places) map[string]any {
+func hostLocalIPAM(state, subnet string) map[string]any {
 	return map[string]any{
 		"type":    "host-local",
-		"ranges":  []any{[]any{map[string]any{"subnet": "198.51.100.0/24"}}},
-		"dataDir": filepath.Join(p.state, "host-local"),
+		"ranges":  []any{[]any{map[string]any{"subnet": subnet}}},
+		"dataDir": filepath.Join(state, "host-local"),
 	}
 }
 
@@ -66,8 +70,12 @@ func hostLocalIPAM(p places) map[string]any {
 const (
 	groupHostDevice = "host-device: a NIC with one address, up"
 	groupMacvlan    = "macvlan: a child of a NIC"
+	groupCrowd      = "macvlan, beside 300 others on the same NIC"
 	groupIPAM       = "IPAM plugin alone"
 )
+
+// crowd is the number of other attachments in groupCrowd.
+const crowd = 300
 
 // contenders returns all contenders, in the order of the report.
 func contenders(p places) []*contender {
@@ -81,17 +89,22 @@ func contenders(p places) []*contender {
 	b.hostDevice("hd", "ours", p.ours, noIPAM, "hd-up", "hd-floor", p.state, goal)
 	b.hostDevice("hd-up-static", "upstream + static", p.peers, staticIPAM, "", "hd-floor", "", goals{})
 	b.hostDevice("hd-static", "ours + static", p.ours, staticIPAM, "hd-up-static", "hd-floor", p.state, goals{})
-	b.hostDevice("hd-up-local", "upstream + host-local", p.peers, hostLocalIPAM(p), "", "hd-floor", "", goals{})
+	b.hostDevice("hd-up-local", "upstream + host-local", p.peers, hostLocalIPAM(p.state, "198.51.100.0/24"), "", "hd-floor", "", goals{})
 	b.hostDevice("hd-local", "ours + whereabouts, local store", p.ours, localIPAM, "hd-up-local", "hd-floor", p.state, goals{})
 	if p.disk != "" {
 		b.hostDevice("hd-disk", "ours + whereabouts, state on disk", p.ours, localIPAM, "hd-up-local", "hd-floor", p.disk, goals{})
 	}
 
 	b.floorChild("mv-floor", "floor: bare ip link add … netns … type macvlan")
-	b.macvlan("mv-up", "upstream + host-local", p.peers, hostLocalIPAM(p), "", "mv-floor", "", goals{})
+	b.macvlan("mv-up", "upstream + host-local", p.peers, hostLocalIPAM(p.state, "198.51.100.0/24"), "", "mv-floor", "", goals{})
 	b.macvlan("mv", "ours + whereabouts, local store", p.ours, localIPAM, "mv-up", "mv-floor", p.state, goals{base: 0.8})
 
-	b.ipam("ip-up", "upstream host-local", filepath.Join(p.peers, "host-local"), hostLocalIPAM(p), "", "")
+	// State of their own, in which the other rows need not look for dead pods.
+	crowded := p.state + "-crowded"
+	b.crowd("mv-crowd-up", "upstream + host-local", p.peers, hostLocalIPAM(crowded, "198.18.0.0/20"), "", "", goals{})
+	b.crowd("mv-crowd", "ours + whereabouts, local store", p.ours, largeIPAM, "mv-crowd-up", crowded, goals{})
+
+	b.ipam("ip-up", "upstream host-local", filepath.Join(p.peers, "host-local"), hostLocalIPAM(p.state, "198.51.100.0/24"), "", "")
 	b.ipam("ip", "ours whereabouts, local store", filepath.Join(p.ours, "whereabouts"), localIPAM, "ip-up", p.state)
 	b.ipam("ip-static", "upstream static", filepath.Join(p.peers, "static"), staticIPAM, "", "")
 	return b.list
@@ -123,6 +136,16 @@ func (b *builder) macvlan(id, title, bin string, ipam map[string]any, base, floo
 	b.plugin(c, filepath.Join(bin, "macvlan"), map[string]any{"type": "macvlan", "master": c.nic, "mode": "bridge"}, ipam, state)
 }
 
+// crowd adds a contender whose NIC has many macvlans already.
+func (b *builder) crowd(id, title, bin string, ipam map[string]any, base, state string, g goals) {
+	c := b.next(groupCrowd, id, title, base, "", g)
+	c.others = map[string]step{}
+	for i := range crowd {
+		c.others[fmt.Sprintf("%s-%d", c.pod, i)] = nil
+	}
+	b.plugin(c, filepath.Join(bin, "macvlan"), map[string]any{"type": "macvlan", "master": c.nic, "mode": "bridge"}, ipam, state)
+}
+
 func (b *builder) ipam(id, title, path string, ipam map[string]any, base, state string) {
 	c := b.next(groupIPAM, id, title, base, "", goals{})
 	b.plugin(c, path, map[string]any{"type": "bench"}, ipam, state)
@@ -145,11 +168,11 @@ func (b *builder) plugin(c *contender, path string, conf, ipam map[string]any, s
 // at DEL. As from a runtime, it gets the result of the previous plugin, if
 // there is one, and at DEL the result of the whole ADD.
 func (b *builder) chain(c *contender, path string, conf map[string]any) {
-	call := func(verb string) step {
+	call := func(verb, pod string) step {
 		env := []string{
 			"CNI_COMMAND=" + verb,
-			"CNI_CONTAINERID=" + c.pod,
-			"CNI_NETNS=" + filepath.Join(netnsDir, c.pod),
+			"CNI_CONTAINERID=" + pod,
+			"CNI_NETNS=" + filepath.Join(netnsDir, pod),
 			"CNI_IFNAME=" + ifName,
 			// Our directory first: each plugin finds the IPAM plugin of its
 			// config.
@@ -166,8 +189,11 @@ func (b *builder) chain(c *contender, path string, conf map[string]any) {
 			return command{path: path, env: env, stdin: stdin}, err
 		}
 	}
-	c.add = append(c.add, call("ADD"))
-	c.del = append([]step{call("DEL")}, c.del...)
+	c.add = append(c.add, call("ADD", c.pod))
+	c.del = append([]step{call("DEL", c.pod)}, c.del...)
+	for pod := range c.others {
+		c.others[pod] = call("ADD", pod)
+	}
 }
 
 func (b *builder) floorMove(id, title string, more ...string) {
@@ -234,11 +260,25 @@ func versionCommand(path string) command {
 	return command{path: path, env: []string{"CNI_COMMAND=VERSION", "CNI_PATH=" + filepath.Dir(path)}, stdin: []byte(`{"cniVersion":"1.0.0"}`)}
 }
 
-// setUp makes the NICs and the pods of all contenders.
-func setUp(list []*contender) error {
+// setUp makes the NICs and the pods of all contenders, and the other attachments on
+// their NICs.
+func setUp(s *scratch, list []*contender) error {
 	for _, c := range list {
 		if err := addNIC(c.nic); err != nil {
 			return err
+		}
+		if len(c.others) > 0 {
+			if err := ip("link", "set", c.nic, "up"); err != nil {
+				return err
+			}
+		}
+		for pod, add := range c.others {
+			if err := ip("netns", "add", pod); err != nil {
+				return err
+			}
+			if _, _, err := s.perform([]step{add}, nil); err != nil {
+				return fmt.Errorf("the attachments beside %q: %w", c.title, err)
+			}
 		}
 	}
 	return addPods(list)

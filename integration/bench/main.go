@@ -105,11 +105,11 @@ func bench(o options) error {
 		return err
 	}
 	list := contenders(p)
-	if err := setUp(list); err != nil {
-		return err
-	}
 	s, err := newScratch("/run")
 	if err != nil {
+		return err
+	}
+	if err := setUp(s, list); err != nil {
 		return err
 	}
 	files := binaries(p)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -129,6 +130,9 @@ func newReport(a about, list []*contender, files []*binary, m *measurement) *rep
 	for _, c := range list {
 		r.judgeContender(c)
 	}
+	if find(list, "mv-crowd") != nil {
+		r.judgeGrowth()
+	}
 	for _, b := range files {
 		p := m.processes[b.path]
 		if b.rssGoal > 0 {
@@ -162,6 +166,19 @@ func (r *report) judgeContender(c *contender) {
 	}
 	against(find(r.list, c.base), "upstream", c.goals.base)
 	against(find(r.list, c.floor), "the bare move", c.goals.floor)
+}
+
+// judgeGrowth judges what the other attachments of a node cost an ADD, in CPU time. Most
+// of it is the kernel's.
+func (r *report) judgeGrowth() {
+	var err error
+	growth := func(crowded, alone string) float64 {
+		a, b := r.m.results[crowded], r.m.results[alone]
+		err = errors.Join(err, a.Err, b.Err)
+		return median(a.AddCPU) - median(b.AddCPU)
+	}
+	mine, theirs := growth("mv-crowd", "mv"), growth("mv-crowd-up", "mv-up")
+	r.verdicts = append(r.verdicts, judge(fmt.Sprintf("macvlan ADD, CPU that %d others cost, over upstream", crowd), 1, mine/theirs, "×", err))
 }
 
 // tables returns the tables of the report.
