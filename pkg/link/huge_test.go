@@ -210,7 +210,8 @@ func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 			Index: w.Index, Name: w.Name, AltNames: w.AltNames, Alias: w.Alias, Kind: want[i].Type(), Encap: w.EncapType,
 			MTU: w.MTU, TxQueueLen: w.TxQLen, Group: w.Group, MAC: w.HardwareAddr, PermMAC: w.PermHWAddr, Flags: w.RawFlags,
 			ParentDev: w.ParentDev, ParentBus: w.ParentDevBus, Lower: w.ParentIndex, LowerAway: w.NetNsID >= 0,
-			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp, Immutable: l.Immutable, Mutable: l.Mutable, // which the library does not have
+			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp,
+			Carrier: l.Carrier, Immutable: l.Immutable, Mutable: l.Mutable, // which the library does not have
 		}
 		if m, ok := want[i].(*netlink.Macvlan); ok {
 			same.Mode = modes[m.Mode]

@@ -56,6 +56,9 @@ func parse(m []byte) (*Link, nlattr.Attrs) {
 	if state, _ := attrs.Get(unix.IFLA_OPERSTATE); len(state) == 1 {
 		l.OperUp = state[0] == netlink.OperUp
 	}
+	if carrier, _ := attrs.Get(unix.IFLA_CARRIER); len(carrier) == 1 {
+		l.Carrier = carrier[0] != 0
+	}
 	if immutable, _ := attrs.Get(netnsImmutable); len(immutable) == 1 {
 		l.Immutable, l.Mutable = immutable[0] != 0, immutable[0] == 0
 	}

@@ -36,6 +36,7 @@ type Link struct {
 	LowerNetns int              // if LowerAway: this namespace's ID of that one
 	Master     int              // ifindex of its bridge, bond, VRF, …, 0 if none
 	OperUp     bool             // operational state "up"
+	Carrier    bool             // the driver reports a carrier; a link that is down may have one too (IFLA_CARRIER)
 	Mode       string           // of a macvlan: a key of macvlanModes, or "source"
 	Immutable  bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
 	Mutable    bool             // the kernel reports that it can be moved; older kernels set neither
@@ -53,7 +54,7 @@ func (l *Link) IsUp() bool { return l.Flags&unix.IFF_UP != 0 }
 // SettableFlags returns the flags that users can set.
 func (l *Link) SettableFlags() Flags { return flagsOf(l.Flags) }
 
-// HasCarrier reports whether the link can pass packets.
+// HasCarrier reports whether the link is up with a carrier, so that it can pass packets.
 func (l *Link) HasCarrier() bool { return l.Flags&unix.IFF_LOWER_UP != 0 }
 
 // HasParent reports whether the link has a device of the host. When its

@@ -105,16 +105,34 @@ func TestHolderIsAnnouncedAlthoughTheCarrierComesLate(t *testing.T) {
 
 func TestHolderIsAnnouncedWithoutAWait(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	heard := b.wire.Announced(nicName + "-sw")
-	conf := b.config(map[string]any{"ipam": bothFamilies})
-	b.node.MustRun(b.call("ADD", conf))
-	r := b.records()[0]
-	if r.Link == nil || !r.Link.Up || r.Link.WaitedMS != 0 {
-		t.Errorf("link in the record: %+v", r.Link)
-	}
-	for _, ip := range []string{"172.31.1.1", "fd31::1"} {
-		onTheWire(t, heard, ip+" is at "+r.MAC)
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			config := b.config
+			if plugin == "macvlan" {
+				config = b.macvlanConfig
+			}
+			heard := b.wire.Announced(nicName + "-sw")
+			conf := config(map[string]any{"ipam": bothFamilies})
+			b.node.MustRun(b.call("ADD", conf))
+			r := b.records()[0]
+			if r.Link == nil || !r.Link.Up || r.Link.WaitedMS != 0 {
+				t.Errorf("link in the record: %+v", r.Link)
+			}
+			for _, ip := range []string{"172.31.1.1", "fd31::1"} {
+				onTheWire(t, heard, ip+" is at "+r.MAC)
+			}
+			b.node.MustRun(b.call("DEL", conf))
+			if plugin != "macvlan" {
+				return
+			}
+			// The kernel's own announcement was not lost: a second one would only cost time.
+			all := slices.DeleteFunc(heard(), func(text string) bool { return strings.HasPrefix(text, "fe80::") })
+			if len(all) != 2 {
+				t.Errorf("announced %q, want each address once", all)
+			}
+		})
 	}
 }
 

@@ -63,16 +63,25 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 
 // Carrier waits for the carrier of the interface with this index in the pod, as [For] does,
 // and then announces the addresses, because what the kernel announced without a carrier is
-// lost.
+// lost. tx.Link is the interface before it was set up: if it had a carrier even then, as a
+// macvlan has from its parent device, nothing was lost. Without this exception each ADD of a
+// macvlan waits for an RCU grace period, some 10 ms, when the socket of the announcement is
+// closed (packet_release).
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
+	return carrier(ctx, tx, conf, index, !tx.Link.Carrier)
+}
+
+// carrier is [Carrier]. late is true if the carrier was not there when the interface was set up.
+func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, late bool) error {
 	var l *link.Link
 	err := For(ctx, tx, conf, func() (lacks string, err error) {
 		if l, err = tx.Pod.ByIndex(index); err == nil && !l.HasCarrier() {
+			late = true
 			lacks = fmt.Sprintf("interface %s (%s) has no carrier", tx.IfName, tx.Record.NICName())
 		}
 		return lacks, err
 	})
-	if err != nil || !tx.Record.Link.Up {
+	if err != nil || !tx.Record.Link.Up || !late {
 		return err
 	}
 	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {
@@ -113,7 +122,7 @@ func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, i
 	if err != nil || !up {
 		return err
 	}
-	return Carrier(ctx, tx, netconf.LinkWait{}, index)
+	return carrier(ctx, tx, netconf.LinkWait{}, index, true)
 }
 
 // boundOf returns how long this call may wait. byPod reports whether [OfPod] shortens the
