@@ -65,7 +65,7 @@ func send(index int, frames [][]byte) error {
 func (n *Netns) usable(index int, ip netip.Addr) bool {
 	header := nl.NewIfAddrmsg(unix.AF_INET6)
 	header.Index = uint32(index)
-	req := n.request(unix.RTM_GETADDR, 0)
+	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, 0)
 	req.AddData(header)
 	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip.AsSlice()))
 	found := false

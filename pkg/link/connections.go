@@ -54,7 +54,7 @@ func (n *Netns) ConnectionOf(v *View) (*Connection, error) {
 		}
 		defer s.Close()
 		_, err = retryDump(func() (struct{}, error) {
-			return struct{}{}, n.exchangeOn(s, diagRequest(own), func(m []byte) {
+			return struct{}{}, s.Exchange(diagRequest(own), func(m []byte) {
 				if found == nil {
 					found = connection(m)
 				}

@@ -51,16 +51,18 @@ func (n *Netns) openDevice(index int, name string, up bool) (*device, error) {
 		return nil, fmt.Errorf("%q is not the name of an interface", name)
 	}
 	d := &device{Netns: n, index: index, up: up, dir: -1, ioctl: ethtool{socket: -1, name: name}}
+	if root, err := n.Sysfs(); err == nil {
+		d.dir, _ = unix.Openat(root, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
 	err := n.Do(func() error {
-		if mount, err := MountSysfs(0); err == nil {
-			d.dir, _ = unix.Openat(mount, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			_ = unix.Close(mount)
-		}
 		if s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
 			d.ioctl.socket = s
 		}
-		return n.openGeneric()
+		return nil
 	})
+	if err == nil {
+		_, err = n.Socket(unix.NETLINK_GENERIC)
+	}
 	if err != nil {
 		d.close()
 		return nil, err

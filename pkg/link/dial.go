@@ -14,7 +14,7 @@ import (
 // the port of another process's socket; for generic netlink it needs no capability.
 // The library fails on such a message, and once the socket's buffer is full the
 // kernel's answer is dropped.
-func Dial(family int) (*nl.SocketHandle, error) {
+func Dial(family int) (*Socket, error) {
 	// A subscription to no group is an ordinary socket; the library has no other
 	// constructor for one.
 	s, err := nl.Subscribe(family)
@@ -36,7 +36,7 @@ func Dial(family int) (*nl.SocketHandle, error) {
 	for err == nil || errors.Is(err, unix.EINTR) {
 		_, _, err = unix.Recvfrom(fd, nil, unix.MSG_DONTWAIT)
 	}
-	return &nl.SocketHandle{Socket: s}, nil
+	return &Socket{SocketHandle: &nl.SocketHandle{Socket: s}}, nil
 }
 
 // handleOf returns a handle of the library that uses these sockets. The library opens

@@ -25,29 +25,38 @@ const (
 	replyWait = 10 * time.Second
 )
 
-// exchange sends a request through the socket of n and calls each with the
-// payload of every message of the answer. The payload is valid only until each
-// returns.
-//
-// Unlike the library's Execute, which receives at most 64 KiB and fails on a
-// truncated message, exchange accepts messages of any size: a pod that
-// configures a link can make its description longer than that.
-func (n *Netns) exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
-	return n.exchangeOn(n.socket[unix.NETLINK_ROUTE], req, each)
+// Socket is a netlink socket of [Dial]. It may be used concurrently: the kernel answers
+// one request after another.
+type Socket struct {
+	*nl.SocketHandle
+	buffer []byte // for receive
 }
 
-// exchangeOn is [Netns.exchange] through another socket.
-func (n *Netns) exchangeOn(handle *nl.SocketHandle, req *nl.NetlinkRequest, each func(payload []byte)) error {
-	s := handle.Socket
-	s.Lock()
-	defer s.Unlock()
-	req.Seq = atomic.AddUint32(&handle.Seq, 1)
-	if err := s.Send(req); err != nil {
+// exchange is [Socket.Exchange] through the rtnetlink socket of n.
+func (n *Netns) exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
+	return n.sockets[unix.NETLINK_ROUTE].Exchange(req, each)
+}
+
+// execute sends a request that changes something.
+func (n *Netns) execute(req *nl.NetlinkRequest) error { return n.exchange(req, func([]byte) {}) }
+
+// Exchange sends a request and calls each with the payload of every message of the
+// answer. The payload is valid only until each returns.
+//
+// Unlike the library's Execute, which receives at most 64 KiB and fails on a
+// truncated message, Exchange accepts messages of any size: a pod that
+// configures a link can make its description longer than that. And it needs no new
+// buffer of 64 KiB for each datagram.
+func (s *Socket) Exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
+	s.Socket.Lock()
+	defer s.Socket.Unlock()
+	req.Seq = atomic.AddUint32(&s.Seq, 1)
+	if err := s.Socket.Send(req); err != nil {
 		return err
 	}
 	interrupted := false
 	for {
-		datagram, err := n.receive(s.GetFd())
+		datagram, err := s.receive(s.Socket.GetFd())
 		if err != nil {
 			return err
 		}
@@ -62,7 +71,7 @@ func (n *Netns) exchangeOn(handle *nl.SocketHandle, req *nl.NetlinkRequest, each
 			interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
 			switch m.Header.Type {
 			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				if err := replyError(m.Data); err != nil {
+				if err := replyError(m.Header.Flags, m.Data); err != nil {
 					return err
 				}
 			default:
@@ -80,20 +89,30 @@ func (n *Netns) exchangeOn(handle *nl.SocketHandle, req *nl.NetlinkRequest, each
 }
 
 // replyError returns the error that the payload of NLMSG_ERROR or NLMSG_DONE
-// begins with (netlink(7), struct nlmsgerr), nil for none.
-func replyError(payload []byte) error {
+// begins with (netlink(7), struct nlmsgerr), nil for none. Behind the number come the
+// request and, with NLM_F_ACK_TLVS, the kernel's explanation.
+func replyError(flags uint16, payload []byte) error {
 	if len(payload) < 4 {
 		return nil
 	}
-	if code := int32(binary.NativeEndian.Uint32(payload)); code != 0 {
-		return unix.Errno(-code)
+	code := int32(binary.NativeEndian.Uint32(payload))
+	if code == 0 {
+		return nil
 	}
-	return nil
+	err, rest := error(unix.Errno(-code)), payload[4:]
+	if flags&unix.NLM_F_ACK_TLVS == 0 || len(rest) < unix.SizeofNlMsghdr {
+		return err
+	}
+	attrs, _ := nlattr.Parse(rest[min(nlattr.Align(int(binary.NativeEndian.Uint32(rest))), len(rest)):])
+	if text := attrs.Text(nl.NLMSGERR_ATTR_MSG); text != "" {
+		err = fmt.Errorf("%w: %s", err, text)
+	}
+	return err
 }
 
 // receive returns the kernel's next datagram in full. It is valid until the next
 // call.
-func (n *Netns) receive(fd int) ([]byte, error) {
+func (s *Socket) receive(fd int) ([]byte, error) {
 	for {
 		size, _, err := unix.Recvfrom(fd, nil, unix.MSG_PEEK|unix.MSG_TRUNC)
 		switch {
@@ -107,15 +126,15 @@ func (n *Netns) receive(fd int) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		}
-		if size > len(n.buffer) {
-			n.buffer = make([]byte, max(size, replyRoom))
+		if size > len(s.buffer) {
+			s.buffer = make([]byte, max(size, replyRoom))
 		}
-		size, from, err := unix.Recvfrom(fd, n.buffer, 0)
+		size, from, err := unix.Recvfrom(fd, s.buffer, 0)
 		if err != nil {
 			return nil, err
 		}
 		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == nl.PidKernel {
-			return n.buffer[:size], nil
+			return s.buffer[:size], nil
 		}
 	}
 }

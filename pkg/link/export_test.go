@@ -52,7 +52,7 @@ var ReportsParents = (*Netns).reportsParents
 
 // PortOf returns the address of the namespace's netlink socket.
 func PortOf(n *Netns) uint32 {
-	pid, err := n.socket[unix.NETLINK_ROUTE].Socket.GetPid()
+	pid, err := n.sockets[unix.NETLINK_ROUTE].Socket.GetPid()
 	if err != nil {
 		panic(err)
 	}

@@ -103,7 +103,7 @@ func NetnsAlive(id NetnsID, path string) bool {
 	if fd < 0 || err != nil {
 		return false
 	}
-	n := &Netns{Path: path, fd: fd}
+	n := &Netns{Path: path, fd: fd, family: map[string]uint16{}}
 	defer n.Close()
 	return n.identify() == nil && n.ID.Equal(id)
 }
@@ -192,7 +192,7 @@ func openIf(path string, id NetnsID) (*Netns, error) {
 }
 
 func fileIf(fd int, path string, id NetnsID) (*Netns, error) {
-	n := &Netns{Path: path, fd: fd}
+	n := &Netns{Path: path, fd: fd, family: map[string]uint16{}}
 	err := n.identify()
 	if err == nil && n.ID.Equal(id) {
 		return n, nil

@@ -24,7 +24,7 @@ var functionSettings = map[uint16]string{
 // kernel's IFLA_VF_INFO. The kernel asks the driver for each of them, so call
 // it only for a NIC that is lent with them.
 func (n *Netns) Functions(index int) ([][]byte, error) {
-	req := n.request(unix.RTM_GETLINK, 0)
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
 	req.AddData(header)

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 
@@ -9,20 +11,6 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
-
-// openGeneric opens a generic netlink socket in the calling thread's namespace,
-// which is n.
-func (n *Netns) openGeneric() error {
-	if n.socket[unix.NETLINK_GENERIC] != nil {
-		return nil
-	}
-	s, err := Dial(unix.NETLINK_GENERIC)
-	if err != nil {
-		return err
-	}
-	n.socket[unix.NETLINK_GENERIC], n.family = s, map[string]uint16{}
-	return nil
-}
 
 // errNoFamily is wrapped if the kernel has no such generic netlink family.
 var errNoFamily = errors.New("no such generic netlink family")
@@ -61,19 +49,17 @@ func (d *device) familyID(family string) uint16 {
 func genericHeader(command uint8) []byte { return []byte{command, 1, 0, 0} }
 
 func (d *device) askFamily(id uint16, command uint8, flags int, attrs nlattr.Attrs) ([]nlattr.Attrs, error) {
-	req := d.request(int(id), flags|unix.NLM_F_ACK)
+	req := nl.NewNetlinkRequest(int(id), flags|unix.NLM_F_ACK)
 	req.AddRawData(nlattr.Marshal(genericHeader(command), attrs))
-	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
-	if err != nil {
-		return nil, err
-	}
-	answers := make([]nlattr.Attrs, 0, len(msgs))
-	for _, m := range msgs {
-		_, attrs, err := nlattr.ParseMessage(m, nl.SizeofGenlmsg)
-		if err != nil {
-			return nil, err
-		}
+	var answers []nlattr.Attrs
+	var damage error
+	err := d.sockets[unix.NETLINK_GENERIC].Exchange(req, func(m []byte) {
+		_, attrs, err := nlattr.ParseMessage(bytes.Clone(m), nl.SizeofGenlmsg) // the values point into it
+		damage = cmp.Or(damage, err)
 		answers = append(answers, attrs)
+	})
+	if err = cmp.Or(err, damage); err != nil {
+		return nil, err
 	}
 	return answers, nil
 }

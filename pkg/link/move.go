@@ -26,14 +26,14 @@ import (
 // not change ([Identity]) before anything else. [Netns.MoveAs] has neither
 // problem.
 func (n *Netns) Move(index int, target *Netns, name, alias string) error {
-	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
 	req.AddData(nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(target.fd))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.ZeroTerminated(alias)))
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+	if err := n.execute(req); err != nil {
 		return fmt.Errorf("move link to netns %s as %q: %w", target.Path, name, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -53,13 +54,13 @@ type Netns struct {
 	// be read in full.
 	Unread func(*Link)
 
-	fd     int
-	handle *netlink.Handle
-	socket map[int]*nl.SocketHandle
-	family map[string]uint16 // the generic netlink families in use, by name
-	buffer []byte            // for receive
-	sys    int               // root of its sysfs, 0 until openSysfs
-	told   map[int]bool      // indexes that Unread was called with
+	fd      int
+	mu      sync.Mutex // of sockets and sys, because RDMA cores are used concurrently
+	handle  *netlink.Handle
+	sockets map[int]*Socket   // by netlink family
+	family  map[string]uint16 // the generic netlink families in use, by name
+	sys     int               // root of its sysfs, 0 until Sysfs
+	told    map[int]bool      // indexes that Unread was called with
 }
 
 // self is the namespace of the calling thread. It is not
@@ -87,7 +88,7 @@ func OpenNetns(path string) (*Netns, error) {
 
 // openFile returns a Netns of a namespace file, which it then owns.
 func openFile(fd int, path string) (*Netns, error) {
-	n := &Netns{Path: path, fd: fd}
+	n := &Netns{Path: path, fd: fd, family: map[string]uint16{}}
 	err := n.identify()
 	if err == nil {
 		err = n.connect()
@@ -135,11 +136,30 @@ func (n *Netns) connect() error {
 		if err != nil {
 			return err
 		}
-		n.socket = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s}
-		n.handle, err = handleOf(n.socket)
+		n.sockets = map[int]*Socket{unix.NETLINK_ROUTE: s}
+		n.handle, err = handleOf(map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s.SocketHandle})
 		return err
 	}))
 }
+
+// Socket returns a socket of the netlink family in the namespace, which is opened by the
+// first call, and closed by Close.
+func (n *Netns) Socket(family int) (*Socket, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s := n.sockets[family]; s != nil {
+		return s, nil
+	}
+	var s *Socket
+	if err := n.Do(func() (err error) { s, err = Dial(family); return err }); err != nil {
+		return nil, err
+	}
+	n.sockets[family] = s
+	return s, nil
+}
+
+// FD returns the descriptor of the namespace's file. It is valid until Close.
+func (n *Netns) FD() int { return n.fd }
 
 // cookie returns SO_NETNS_COOKIE of the calling thread's namespace, 0 if the
 // kernel has none. Any other problem is an error: without its cookie, a
@@ -165,7 +185,7 @@ func (n *Netns) Close() {
 	// A closed handle of the library would go on working, with sockets in the
 	// thread's current namespace: the host's. A panic is better.
 	n.handle = nil
-	for _, s := range n.socket {
+	for _, s := range n.sockets {
 		s.Close()
 	}
 	if n.sys != 0 {
@@ -206,11 +226,4 @@ func (n *Netns) Do(f func() error) error {
 	}
 	runtime.UnlockOSThread()
 	return ferr
-}
-
-// request returns a raw netlink request for a socket of n.
-func (n *Netns) request(kind, flags int) *nl.NetlinkRequest {
-	r := nl.NewNetlinkRequest(kind, flags)
-	r.Sockets = n.socket
-	return r
 }

@@ -78,7 +78,7 @@ func (n *Netns) addParents(links ...*Link) error {
 	if i < 0 || n.reportsParents() {
 		return nil
 	}
-	err := n.openSysfs()
+	_, err := n.Sysfs()
 	if errors.Is(err, unix.ENOSYS) {
 		return nil // CheckKernel refuses to lend here; what was lent has no parent in its record
 	}
@@ -99,19 +99,24 @@ func (n *Netns) addParents(links ...*Link) error {
 	return nil
 }
 
-// openSysfs mounts the namespace's sysfs, until Close.
-func (n *Netns) openSysfs() error {
+// Sysfs returns the descriptor of a mount of the namespace's sysfs ([MountSysfs]), which is
+// made by the first call, and ends with Close: the end of each mount costs the kernel a
+// grace period (namespace_unlock).
+func (n *Netns) Sysfs() (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.sys != 0 {
-		return nil
+		return n.sys, nil
 	}
-	return n.Do(func() error {
-		root, err := MountSysfs(unix.MOUNT_ATTR_RDONLY)
+	err := n.Do(func() error {
+		root, err := MountSysfs(0)
 		if err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.IO, "parent devices of the links in netns %s: mount its sysfs", n.Path), "it needs CAP_SYS_ADMIN")
+			return failure.WithCure(failure.Wrap(err, failure.IO, "mount the sysfs of netns %s", n.Path), "it needs CAP_SYS_ADMIN and Linux 5.2")
 		}
 		n.sys = root
 		return nil
 	})
+	return n.sys, err
 }
 
 func (n *Netns) addParent(l *Link) error {

@@ -130,7 +130,7 @@ func gone(err error) error {
 }
 
 func (n *Netns) detachXDP(index int, flag, program uint32) error {
-	req := n.request(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
@@ -138,7 +138,7 @@ func (n *Netns) detachXDP(index int, flag, program uint32) error {
 	xdp.AddRtAttr(nl.IFLA_XDP_FD, nl.Uint32Attr(^uint32(0)))
 	xdp.AddRtAttr(nl.IFLA_XDP_FLAGS, nl.Uint32Attr(flag))
 	req.AddData(xdp)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	err := n.execute(req)
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}

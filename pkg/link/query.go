@@ -139,7 +139,7 @@ func (n *Netns) tell(l *Link) {
 const skipStats = 1 << 3
 
 func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest {
-	req := n.request(unix.RTM_GETLINK, flags)
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, flags)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
 	req.AddData(header)
@@ -165,7 +165,7 @@ func (n *Netns) linksOneByOne() ([]*Link, error) {
 	const statsHeader, statsLink64 = 12, 1 // struct if_stats_msg, and IFLA_STATS_LINK_64 in its mask
 	indexes, err := retryDump(func() ([]int, error) {
 		var found []int
-		req := n.request(unix.RTM_GETSTATS, unix.NLM_F_DUMP)
+		req := nl.NewNetlinkRequest(unix.RTM_GETSTATS, unix.NLM_F_DUMP)
 		header := make([]byte, statsHeader)
 		binary.NativeEndian.PutUint32(header[8:], statsLink64)
 		req.AddRawData(header)

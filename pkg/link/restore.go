@@ -176,14 +176,13 @@ func (n *Netns) restoreMaster(l *Link, s *Snapshot) (missing, err error) {
 }
 
 func (n *Netns) setFlags(index int, f Flags) error {
-	req := n.request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	msg.Change = settableFlags
 	msg.Flags = f.raw()
 	req.AddData(msg)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return n.execute(req)
 }
 
 // rtaNexthopID is RTA_NH_ID of linux/rtnetlink.h.
@@ -191,10 +190,9 @@ const rtaNexthopID = 30
 
 // replay sends one message back to the kernel.
 func (n *Netns) replay(kind, flags int, header []byte, attrs nlattr.Attrs) error {
-	req := n.request(kind, flags|unix.NLM_F_ACK)
+	req := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
 	req.AddRawData(nlattr.Marshal(header, attrs))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return n.execute(req)
 }
 
 // ReplayAddresses adds the snapshot's addresses to the link. It returns the

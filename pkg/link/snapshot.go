@@ -129,7 +129,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 func (n *Netns) dump(ask int, header nl.NetlinkRequestData, wanted func(payload []byte) bool) ([][]byte, error) {
 	return retryDump(func() ([][]byte, error) {
 		var found [][]byte
-		req := n.request(ask, unix.NLM_F_DUMP)
+		req := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
 		req.AddData(header)
 		err := n.exchange(req, func(m []byte) {
 			if wanted(m) {

@@ -1,9 +1,9 @@
 package rdma
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -29,68 +29,38 @@ var ErrNotFound = errors.New("no such RDMA device")
 // reports added and removed devices (RDMA_NL_GROUP_NOTIFY, Linux 6.12).
 const NotifyGroup = 4
 
-// answerIn bounds the wait for an answer of the kernel. It answers a request
-// before it takes the next one, so only a hung driver needs as long as this.
-var answerIn = unix.Timeval{Sec: 5}
-
 // Core is the RDMA core as one network namespace sees it. It is safe for
 // concurrent use; requests are serialized, and a move delays the others until
 // it is done.
 type Core struct {
 	// Sys is the root of sysfs. Empty, as it is after Open, means the sysfs of
-	// the namespace itself, which the Core mounts without a path; tests set a
-	// directory.
+	// the namespace itself ([link.Netns.Sysfs]); tests set a directory.
 	Sys string
 
-	ns      *link.Netns
-	file    int // the namespace, for moves into it
-	sockets map[int]*nl.SocketHandle
-
-	mu   sync.Mutex
-	view int // the mounted sysfs, -1 before the first use
+	ns     *link.Netns
+	socket *link.Socket
+	mu     sync.Mutex
 }
 
 // Open connects to the RDMA core in ns, which must stay open as long as the
-// Core. The error wraps [ErrNoRDMA] if the kernel has none. The caller must
-// close the Core.
+// Core. The error wraps [ErrNoRDMA] if the kernel has none. The socket and the mount
+// of sysfs that the Core needs are those of ns, and end with ns: it costs nothing to open
+// another Core of the same namespace. The caller must close the Core.
 func Open(ns *link.Netns) (*Core, error) {
-	c := &Core{ns: ns, file: -1, view: -1}
-	err := ns.Do(func() error {
-		s, err := link.Dial(unix.NETLINK_RDMA)
-		if err != nil {
-			return err
-		}
-		c.sockets = map[int]*nl.SocketHandle{unix.NETLINK_RDMA: s}
-		if err := errors.Join(s.Socket.SetSendTimeout(&answerIn), s.Socket.SetReceiveTimeout(&answerIn)); err != nil {
-			return err
-		}
-		// Not ns.Path: another namespace may have that path by now.
-		c.file, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		return err
-	})
-	if err == nil {
-		return c, nil
-	}
-	c.Close()
+	s, err := ns.Socket(unix.NETLINK_RDMA)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, ErrNoRDMA
 	}
-	return nil, failure.Wrap(err, failure.Kernel, "open RDMA netlink in netns %s", ns.Path)
+	if err != nil {
+		return nil, failure.Wrap(err, failure.Kernel, "open RDMA netlink in netns %s", ns.Path)
+	}
+	return &Core{ns: ns, socket: s}, nil
 }
 
-// Close releases the resources of the Core, which must not be used afterwards.
+// Close ends the use of the Core, whose requests panic afterwards.
 func (c *Core) Close() {
-	if c == nil {
-		return
-	}
-	for _, s := range c.sockets {
-		s.Close()
-	}
-	for _, fd := range []*int{&c.file, &c.view} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
+	if c != nil {
+		c.socket = nil
 	}
 }
 
@@ -116,17 +86,14 @@ func (c *Core) request(cmd, flags int, attrs ...*nl.RtAttr) ([][]byte, error) {
 	var err error
 	for range dumpTries {
 		req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT|cmd, flags|unix.NLM_F_ACK)
-		req.Sockets = c.sockets
 		for _, a := range attrs {
 			req.AddData(a)
 		}
-		messages, err = req.Execute(unix.NETLINK_RDMA, 0)
+		messages = nil
+		err = c.socket.Exchange(req, func(m []byte) { messages = append(messages, bytes.Clone(m)) })
 		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
 			break
 		}
-	}
-	if errors.Is(err, unix.EAGAIN) {
-		err = fmt.Errorf("%w in %d s", errSilent, answerIn.Sec)
 	}
 	return messages, err
 }

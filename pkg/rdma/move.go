@@ -151,7 +151,7 @@ func (c *Core) holds(d Device) (bool, error) {
 // of that namespace is not enough.
 func (c *Core) send(d Device, to *Core) error {
 	return c.in(func() error {
-		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), uint32Attr(nl.RDMA_NLDEV_NET_NS_FD, uint32(to.file)))
+		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), uint32Attr(nl.RDMA_NLDEV_NET_NS_FD, uint32(to.ns.FD())))
 		if err == nil {
 			return nil
 		}

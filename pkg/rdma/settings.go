@@ -252,15 +252,13 @@ func file(name string) setting {
 	}}
 }
 
-// writeSys writes a file, with the path below the sysfs root. It does not use
-// the Core's own mount, which is read-only.
+// writeSys writes a file, with the path below the sysfs root.
 func (c *Core) writeSys(path, value string) error {
-	view, err := link.MountSysfs(0)
+	root, err := c.sys()
 	if err != nil {
 		return err
 	}
-	defer unix.Close(view)
-	f, err := os.OpenFile(filepath.Join("/proc/self/fd", strconv.Itoa(view), path), os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join(root, path), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
@@ -25,14 +22,11 @@ func (c *Core) sys() (string, error) {
 	if c.Sys != "" {
 		return c.Sys, nil
 	}
-	if c.view < 0 {
-		view, err := link.MountSysfs(unix.MOUNT_ATTR_RDONLY)
-		if err != nil {
-			return c.hostSys(err)
-		}
-		c.view = view
+	view, err := c.ns.Sysfs()
+	if err != nil {
+		return c.hostSys(err)
 	}
-	return "/proc/self/fd/" + strconv.Itoa(c.view), nil
+	return "/proc/self/fd/" + strconv.Itoa(view), nil
 }
 
 // hostSys is the fallback if a sysfs cannot be mounted: /sys, if the Core is
@@ -52,7 +46,7 @@ func (c *Core) hostSys(cause error) (string, error) {
 	if <-same {
 		return "/sys", nil
 	}
-	return "", failure.WithCure(failure.Wrap(cause, failure.IO, "mount the sysfs of netns %s", c.ns.Path), "it needs CAP_SYS_ADMIN and Linux 5.2")
+	return "", cause
 }
 
 // readSys reads a one-line file, with the path below the sysfs root.

@@ -51,7 +51,7 @@ func offline(t *testing.T, ns *link.Netns, sys string) *Core {
 	if ns == nil {
 		ns = current(t)
 	}
-	c := &Core{Sys: sys, ns: ns, file: -1, view: -1}
+	c := &Core{Sys: sys, ns: ns}
 	t.Cleanup(c.Close)
 	return c
 }
