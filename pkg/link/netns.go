@@ -158,6 +158,13 @@ func (n *Netns) Socket(family int) (*Socket, error) {
 	return s, nil
 }
 
+// isCurrent reports whether the calling thread is in the namespace. No other namespace has
+// its inode number, because n keeps it alive.
+func (n *Netns) isCurrent() bool {
+	var st unix.Stat_t
+	return n.fd >= 0 && unix.Stat(self, &st) == nil && st.Ino == n.ID.Inode
+}
+
 // FD returns the descriptor of the namespace's file. It is valid until Close.
 func (n *Netns) FD() int { return n.fd }
 
@@ -203,6 +210,10 @@ func (n *Netns) Close() {
 // not.
 func (n *Netns) Do(f func() error) error {
 	runtime.LockOSThread()
+	if n.isCurrent() {
+		defer runtime.UnlockOSThread()
+		return f()
+	}
 	home, err := netns.GetFromPath(self) // netns.Get asks for a pid and tid, see self
 	if err != nil {
 		runtime.UnlockOSThread()
