@@ -41,8 +41,9 @@ type device struct {
 	*Netns
 	index int
 	up    bool
-	dir   int     // its directory in sysfs, -1 if it cannot be opened
-	ioctl ethtool // its socket is -1 if it cannot be opened
+	dir   int              // its directory in sysfs, -1 if it cannot be opened
+	ioctl ethtool          // its socket is -1 if it cannot be opened
+	ahead map[uint8]answer // of readAhead, by command
 }
 
 // openDevice opens those of these that the machine has. Close it when done.
@@ -87,6 +88,7 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 	}
 	defer d.close()
 	s := &Device{Ethtool: map[string][]byte{}}
+	d.readAhead(func(string) bool { return true })
 	for _, setting := range ethtoolSettings {
 		if value, err := setting.read(d); err == nil && len(value) <= mostKept {
 			s.Ethtool[setting.name] = value
@@ -149,6 +151,7 @@ func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
 // error if it refused.
 func (d *device) adjust(s *Device) map[string]error {
 	differed := map[string]error{}
+	d.readAhead(func(name string) bool { _, ok := s.Ethtool[name]; return ok })
 	for _, setting := range ethtoolSettings {
 		want, ok := s.Ethtool[setting.name]
 		if !ok {
@@ -160,6 +163,7 @@ func (d *device) adjust(s *Device) map[string]error {
 		}
 		if err == nil {
 			var differs bool
+			clear(d.ahead) // a change may change others
 			if differs, err = setting.set(d, want, have); !differs {
 				continue
 			}

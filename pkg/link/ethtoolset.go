@@ -20,6 +20,7 @@ type ethtoolSetting struct {
 	name string
 	read func(d *device) ([]byte, error)
 	set  func(d *device, want, have []byte) (differs bool, err error)
+	get  uint8 // the command that reads it, for one of overNetlink
 }
 
 // ethtoolSettings are in the order of their restoration: the number of channels
@@ -37,10 +38,10 @@ var ethtoolSettings = []ethtoolSetting{
 	overNetlink{name: "wake-on-LAN", get: unix.ETHTOOL_MSG_WOL_GET, set: unix.ETHTOOL_MSG_WOL_SET, bitsets: []uint16{2}}.setting(),
 	overNetlink{name: "message level", get: unix.ETHTOOL_MSG_DEBUG_GET, set: unix.ETHTOOL_MSG_DEBUG_SET, bitsets: []uint16{2}}.setting(),
 	overNetlink{name: "time stamping", get: unix.ETHTOOL_MSG_TSCONFIG_GET, set: unix.ETHTOOL_MSG_TSCONFIG_SET, bitsets: []uint16{3, 4, 5}}.setting(),
-	{"RSS", readRSS, setRSS},
-	{"flow hash", readFlowHash, setFlowHash},
-	{"flow rules", readRules, setRules},
-	{"tunables", readTunables, setTunables},
+	{name: "RSS", read: readRSS, set: setRSS},
+	{name: "flow hash", read: readFlowHash, set: setFlowHash},
+	{name: "flow rules", read: readRules, set: setRules},
+	{name: "tunables", read: readTunables, set: setTunables},
 }
 
 // overNetlink is a setting of the generic netlink family "ethtool" (Linux 5.6;
@@ -65,7 +66,7 @@ const (
 )
 
 func (o overNetlink) setting() ethtoolSetting {
-	return ethtoolSetting{name: o.name, read: o.read, set: o.change}
+	return ethtoolSetting{name: o.name, read: o.read, set: o.change, get: o.get}
 }
 
 func (d *device) ethtoolHeader() nlattr.Attr {
@@ -75,15 +76,49 @@ func (d *device) ethtoolHeader() nlattr.Attr {
 	})}
 }
 
-func (o overNetlink) read(d *device) ([]byte, error) {
+// readAhead reads the settings with these names, as far as they are settings of netlink, by
+// one system call. Each is then read once without another request.
+func (d *device) readAhead(wanted func(name string) bool) {
+	d.ahead = map[uint8]answer{}
+	var commands []uint8
+	for _, s := range ethtoolSettings {
+		if s.get != 0 && wanted(s.name) {
+			commands = append(commands, s.get)
+		}
+	}
+	if len(commands) == 0 {
+		return
+	}
+	answers, err := d.askAll(ethtoolFamily, commands, nlattr.Attrs{d.ethtoolHeader()})
+	if err != nil {
+		return // read will ask again
+	}
+	for i, command := range commands {
+		d.ahead[command] = answers[i]
+	}
+}
+
+func (o overNetlink) answer(d *device) (nlattr.Attrs, error) {
+	if a, ok := d.ahead[o.get]; ok {
+		delete(d.ahead, o.get)
+		return a.attrs, a.err
+	}
 	answers, err := d.ask(ethtoolFamily, o.get, 0, nlattr.Attrs{d.ethtoolHeader()})
+	if err == nil && len(answers) != 1 {
+		err = nlattr.ErrMalformed
+	}
 	if err != nil {
 		return nil, err
 	}
-	if len(answers) != 1 {
-		return nil, nlattr.ErrMalformed
+	return answers[0], nil
+}
+
+func (o overNetlink) read(d *device) ([]byte, error) {
+	attrs, err := o.answer(d)
+	if err != nil {
+		return nil, err
 	}
-	attrs := answers[0].Without(append(o.state, ethtoolHeader)...)
+	attrs = attrs.Without(append(o.state, ethtoolHeader)...)
 	if o.volatile != nil {
 		attrs = o.volatile(attrs)
 	}

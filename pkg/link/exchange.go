@@ -88,6 +88,51 @@ func (s *Socket) Exchange(req *nl.NetlinkRequest, each func(payload []byte)) err
 	}
 }
 
+// ExchangeAll sends requests, of which none is a dump or asks for an acknowledgment, by one
+// system call, and calls each with the index of the request and the payload of its answer.
+// It returns the error of each request. The kernel takes one after another
+// (netlink_rcv_skb), also after an error.
+func (s *Socket) ExchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload []byte)) ([]error, error) {
+	s.Socket.Lock()
+	defer s.Socket.Unlock()
+	var all []byte
+	open := map[uint32]int{} // index by sequence number, of those without an answer
+	for i, req := range reqs {
+		req.Seq = atomic.AddUint32(&s.Seq, 1)
+		open[req.Seq] = i
+		all = append(all, req.Serialize()...)
+		all = append(all, make([]byte, nlattr.Align(len(all))-len(all))...)
+	}
+	fd := s.Socket.GetFd()
+	if err := unix.Sendto(fd, all, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(reqs))
+	for len(open) > 0 {
+		datagram, err := s.receive(fd)
+		if err != nil {
+			return nil, err
+		}
+		msgs, err := syscall.ParseNetlinkMessage(datagram)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", nlattr.ErrMalformed, err)
+		}
+		for _, m := range msgs {
+			i, ok := open[m.Header.Seq]
+			if !ok {
+				continue // the acknowledgment of an earlier request
+			}
+			delete(open, m.Header.Seq)
+			if m.Header.Type == unix.NLMSG_ERROR {
+				errs[i] = replyError(m.Header.Flags, m.Data)
+			} else {
+				each(i, m.Data)
+			}
+		}
+	}
+	return errs, nil
+}
+
 // replyError returns the error that the payload of NLMSG_ERROR or NLMSG_DONE
 // begins with (netlink(7), struct nlmsgerr), nil for none. Behind the number come the
 // request and, with NLM_F_ACK_TLVS, the kernel's explanation.

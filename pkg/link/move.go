@@ -186,25 +186,28 @@ func ref(index int) netlink.Link {
 }
 
 // SetUp sets the link up.
-func (n *Netns) SetUp(index int) error { return n.handle.LinkSetUp(ref(index)) }
+func (n *Netns) SetUp(index int) error { return n.changeFlags(index, unix.IFF_UP, unix.IFF_UP) }
 
 // SetDown sets the link down.
-func (n *Netns) SetDown(index int) error { return n.handle.LinkSetDown(ref(index)) }
+func (n *Netns) SetDown(index int) error { return n.changeFlags(index, unix.IFF_UP, 0) }
 
 // SetMTU sets the MTU in bytes.
-func (n *Netns) SetMTU(index, mtu int) error { return n.handle.LinkSetMTU(ref(index), mtu) }
+func (n *Netns) SetMTU(index, mtu int) error {
+	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_MTU, Value: nl.Uint32Attr(uint32(mtu))})
+}
 
 // Rename renames the link. Kernels before 6.2 require it to be down; it is up
 // again afterwards.
 func (n *Netns) Rename(index int, name string) error {
-	err := n.handle.LinkSetName(ref(index), name)
+	named := nlattr.Attr{Type: unix.IFLA_IFNAME, Value: nl.ZeroTerminated(name)}
+	err := n.setLink(index, named)
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
 	if err := n.SetDown(index); err != nil {
 		return err
 	}
-	return errors.Join(n.handle.LinkSetName(ref(index), name), n.SetUp(index))
+	return errors.Join(n.setLink(index, named), n.SetUp(index))
 }
 
 // Delete deletes a virtual link. A missing link is not an error.

@@ -176,11 +176,16 @@ func (n *Netns) restoreMaster(l *Link, s *Snapshot) (missing, err error) {
 }
 
 func (n *Netns) setFlags(index int, f Flags) error {
+	return n.changeFlags(index, settableFlags, f.raw())
+}
+
+// changeFlags sets those of the link's flags that are in which.
+func (n *Netns) changeFlags(index int, which, flags uint32) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
-	msg.Change = settableFlags
-	msg.Flags = f.raw()
+	msg.Change = which
+	msg.Flags = flags
 	req.AddData(msg)
 	return n.execute(req)
 }

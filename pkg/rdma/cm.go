@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"sync"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
@@ -60,11 +59,10 @@ func inConfigfs(d Device, f func(dir string) error) error {
 	if !isElement(d.Name) {
 		return fmt.Errorf("RDMA device name %q: %w", d.Name, nlattr.ErrMalformed)
 	}
-	root, err := link.MountConfigfs()
+	root, err := configfs()
 	if err != nil {
 		return err
 	}
-	defer unix.Close(root)
 	dir := filepath.Join("/proc/self/fd", strconv.Itoa(root), "rdma_cm", d.Name)
 	for range configfsTries {
 		err = os.Mkdir(dir, 0o755)
@@ -83,6 +81,28 @@ func inConfigfs(d Device, f func(dir string) error) error {
 }
 
 const configfsTries = 5
+
+// mounted is a mount of configfs, 0 until configfs has made it. It stays as long as the
+// process: each setting is read through it, and the end of a mount costs the kernel a grace
+// period (namespace_unlock).
+var mounted struct {
+	sync.Mutex
+	root int
+}
+
+// configfs returns the descriptor of the root of configfs.
+func configfs() (int, error) {
+	mounted.Lock()
+	defer mounted.Unlock()
+	if mounted.root == 0 {
+		root, err := link.MountConfigfs()
+		if err != nil {
+			return 0, err
+		}
+		mounted.root = root
+	}
+	return mounted.root, nil
+}
 
 // CMSettings returns those of the settings, a result of [Core.Settings], that the
 // connection manager drops when the device moves. If tos is not nil, it replaces the type of
