@@ -67,3 +67,12 @@ var (
 
 // GenericHeader is the header of a request of generic netlink.
 var GenericHeader = genericHeader
+
+// Conf returns the sysctls of a link that its description has.
+func Conf(n *Netns, name string) (map[string]string, error) {
+	l, err := n.ByName(name)
+	if err != nil {
+		return nil, err
+	}
+	return conf(l.attrs), nil
+}

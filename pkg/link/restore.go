@@ -45,7 +45,7 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	errs := []error{extraErr, renameErr, n.addAltNames(l, s), n.restoreAttributes(l, s)}
 	missing, err := n.restoreMaster(l, s)
 	errs = append(errs, err)
-	lost = append(lost, missing, n.SetSysctls(name, s.Sysctls))
+	lost = append(lost, missing, n.restoreSysctls(index, name, s.Sysctls))
 	n.adjustDevice(index, name, l.IsUp(), s.Device)
 	if s.Up != l.IsUp() {
 		set := n.SetUp
@@ -60,6 +60,15 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	lost = append(lost, n.ReplayRoutes(index, s)...)
 	lost = append(lost, n.replayNeighbors(index, s)...)
 	return slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
+}
+
+// restoreSysctls sets the sysctls of the link with this index and name.
+func (n *Netns) restoreSysctls(index int, name string, settings map[string]string) error {
+	attrs, err := n.rawLink(index) // read anew, because a change of the MTU changes one of them
+	if err != nil || attrs.Text(unix.IFLA_IFNAME) != name {
+		return n.SetSysctls(name, settings)
+	}
+	return n.setSysctls(name, settings, conf(attrs))
 }
 
 func wrap(err error, format string, args ...any) error {

@@ -117,7 +117,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	if s.Neighbors, err = n.snapshotNeighbors(l.Index); err != nil {
 		return nil, err
 	}
-	if s.Sysctls, err = n.Sysctls(l.Name); err != nil {
+	if s.Sysctls, err = n.sysctls(l.Name, conf(attrs)); err != nil {
 		return nil, err
 	}
 	s.Device, err = n.Device(l)

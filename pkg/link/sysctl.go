@@ -23,12 +23,23 @@ var sysctlGroups = []string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"
 // Sysctls reads every setting of the interface: "ipv4/conf/arp_ignore" → "1".
 // It leaves out settings that the kernel does not show (an unset ipv6
 // stable_secret).
-func (n *Netns) Sysctls(name string) (map[string]string, error) {
+func (n *Netns) Sysctls(name string) (map[string]string, error) { return n.sysctls(name, nil) }
+
+// sysctls is Sysctls. It does not read the files of the settings in known, a result of conf.
+func (n *Netns) sysctls(name string, known map[string]string) (map[string]string, error) {
 	found := map[string]string{}
 	err := n.Do(func() error {
 		for _, group := range sysctlGroups {
-			err := readSysctls(filepath.Join(sysctlRoot, group, name), func(setting, value string) {
-				found[group+"/"+setting] = value
+			err := readSysctls(filepath.Join(sysctlRoot, group, name), func(dir int, setting string) {
+				key := group + "/" + setting
+				value, ok := known[key]
+				if !ok {
+					var err error
+					if value, err = readSysctl(dir, setting); err != nil {
+						return
+					}
+				}
+				found[key] = value
 			})
 			// IPv6 is off, or the link has no such settings.
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -47,6 +58,12 @@ func (n *Netns) Sysctls(name string) (map[string]string, error) {
 // continues after a failure and joins the errors; a setting that this kernel
 // lacks is not an error.
 func (n *Netns) SetSysctls(name string, settings map[string]string) error {
+	return n.setSysctls(name, settings, nil)
+}
+
+// setSysctls is SetSysctls. It does not read the files of the settings in known, a result of
+// conf. After the first change it reads all: the change may have changed others.
+func (n *Netns) setSysctls(name string, settings, known map[string]string) error {
 	if !oneElement(name) || name == "all" || name == "default" {
 		return fmt.Errorf("%q is not the name of one interface", name)
 	}
@@ -59,11 +76,15 @@ func (n *Netns) SetSysctls(name string, settings map[string]string) error {
 				errs = append(errs, fmt.Errorf("%q is not a sysctl of an interface", key))
 				continue
 			}
+			if have, ok := known[key]; ok && have == want {
+				continue
+			}
 			file := filepath.Join(sysctlRoot, group, name, setting)
 			have, err := readSysctl(unix.AT_FDCWD, file)
 			if errors.Is(err, fs.ErrNotExist) || (err == nil && have == want) {
 				continue
 			}
+			known = nil
 			if err := writeSysctl(file, want); err != nil {
 				errs = append(errs, fmt.Errorf("sysctl %s of %s: %w", key, name, err))
 			}
@@ -91,8 +112,8 @@ func writeOrder(settings map[string]string) []string {
 // oneElement reports whether s is one element of a path, and not "..".
 func oneElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
-// readSysctls calls found for each readable setting in a directory.
-func readSysctls(path string, found func(setting, value string)) error {
+// readSysctls calls found for each setting in a directory.
+func readSysctls(path string, found func(dir int, setting string)) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
@@ -103,9 +124,7 @@ func readSysctls(path string, found func(setting, value string)) error {
 		return err
 	}
 	for _, setting := range settings {
-		if v, err := readSysctl(int(dir.Fd()), setting); err == nil {
-			found(setting, v)
-		}
+		found(int(dir.Fd()), setting)
 	}
 	return nil
 }
