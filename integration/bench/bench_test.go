@@ -270,6 +270,7 @@ func TestNetlinkRequestsAreCountedInATrace(t *testing.T) {
 		{"7 +++ exited with 0 +++\n", kernel{}},
 		{"7 sendto(3<NETLINK:[ROUTE:7]>, [{nlmsg_len=32}], 32, 0, {sa_family=AF_NETLINK}, 12) = 32 <0.000210>\n", kernel{1, 0}},
 		{"7 sendto(3<NETLINK:[ROUTE:7]>, [{nlmsg_len=32}], 32, 0, NULL, 0) = 32 <0.012100>\n", kernel{1, 1}},
+		{"7 sendto(3<NETLINK:[GENERIC:7]>, [[{nlmsg_len=40}, \"\\x11\"], [{nlmsg_len=40}, \"\\x0f\"]], 80, 0, NULL, 0) = 80 <0.000210>\n", kernel{2, 0}},
 		{"7 sendto(3<UNIX-STREAM:[1->2]>, \"<NETLINK:\", 9, 0, NULL, 0) = 9 <0.5>\n", kernel{}},
 		{"7 sendmsg(3<NETLINK:[4026]>, {msg_name=NULL}, 0) = -1 EBUSY (Device or resource busy) <0.000020>\n", kernel{1, 0}},
 		{

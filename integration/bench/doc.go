@@ -26,8 +26,8 @@
 // runtime: the work that one leaves for the next is part of the chain's cost.
 //
 // Last, strace(1) counts the requests of each verb to the kernel. "netlink" counts
-// messages on netlink sockets, including those of IPAM plugins. "waits" counts the
-// messages that took the kernel longer than 2 ms: mostly a grace period under the lock
+// messages on netlink sockets, including those of IPAM plugins; several may go by one
+// system call. "waits" counts the system calls that took the kernel longer than 2 ms: mostly a grace period under the lock
 // that every change of a link needs. The run with the fewest of five counts, because a
 // busy machine makes others slow. Without strace there are no counts.
 //

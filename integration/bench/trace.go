@@ -14,7 +14,7 @@ import (
 // kernel counts the requests of a verb's processes to the kernel's network.
 type kernel struct {
 	Requests int `json:"requests"` // messages sent on netlink sockets
-	// Waits is the number of requests that took longer than waits. The kernel
+	// Waits is the number of system calls with requests that took longer than waits. The kernel
 	// then waited, most often for a grace period (synchronize_net), and with it
 	// every process that needs the RTNL.
 	Waits int `json:"waits"`
@@ -106,7 +106,7 @@ func readTrace(text string) (kernel, error) {
 		case resumed || !strings.Contains(call, "(") || !onNetlink(call):
 			continue
 		default:
-			k.Requests++
+			k.Requests += max(1, strings.Count(call, "{nlmsg_len=")) // many may go by one system call
 			if strings.HasSuffix(call, "<unfinished ...>") {
 				asking[process] = true
 				continue
