@@ -55,8 +55,8 @@ func main() {
 
 	if err := start(o); err != nil {
 		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			os.Exit(exit.ExitCode()) // it has printed why
+		if again := o.rig != "" || !o.inside && !o.guest && !o.pods; again && errors.As(err, &exit) {
+			os.Exit(exit.ExitCode()) // this program, started again, has printed why
 		}
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
