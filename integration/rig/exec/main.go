@@ -104,7 +104,7 @@ func passedOn() []string {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case need.Variable, "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
+		case need.Variable, need.FullVariable, need.SeedVariable, "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
 			env = append(env, kv)
 		default:
 			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") || strings.HasPrefix(name, "RAIL_CNI_HOSTILE") {

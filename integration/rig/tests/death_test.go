@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -86,7 +87,7 @@ func ways() map[string]func(*node, []loan) {
 }
 
 func TestNICsOfDeadPodsComeHome(t *testing.T) {
-	for name, s := range scenarios() {
+	for name, s := range need.SampleMap(t, 2, scenarios()) {
 		t.Run(name, func(t *testing.T) {
 			// Each round leaves the node as it was, so all rounds can share
 			// one.

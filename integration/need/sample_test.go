@@ -1,0 +1,51 @@
+package need
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestSampleIsPartOfTheTableAndFullIsAll(t *testing.T) {
+	table := make([]int, 100)
+	for i := range table {
+		table[i] = i
+	}
+	t.Setenv(FullVariable, "")
+	some := Sample(t, 7, table)
+	if len(some) != 7 || !slices.IsSorted(some) || len(slices.Compact(slices.Clone(some))) != 7 || some[0] < 0 || some[6] > 99 {
+		t.Errorf("7 of 0 … 99 are %v", some)
+	}
+	if again := Sample(t, 7, table); !slices.Equal(again, some) {
+		t.Errorf("with the same seed %v are %v", some, again)
+	}
+	if few := SampleMap(t, 2, map[string]int{"a": 1, "b": 2, "c": 3}); len(few) != 2 || few["a"]+few["b"]+few["c"] < 3 {
+		t.Errorf("2 of 3 are %v", few)
+	}
+	if all := Sample(t, 100, table); !slices.Equal(all, table) {
+		t.Errorf("100 of 100 are %v", all)
+	}
+	t.Setenv(FullVariable, "yes")
+	if all := Sample(t, 7, table); !slices.Equal(all, table) {
+		t.Errorf("with %s=yes 7 of 100 are %v", FullVariable, all)
+	}
+}
+
+// A seed that chose the same items for ever would be no sample of the table.
+func TestSeedsChooseDifferentSamples(t *testing.T) {
+	t.Setenv(FullVariable, "")
+	table := make([]int, 20)
+	for i := range table {
+		table[i] = i
+	}
+	was := seed
+	defer func() { seed = was }()
+	seen := map[int]bool{}
+	for seed = range uint64(200) {
+		for _, i := range Sample(t, 4, table) {
+			seen[i] = true
+		}
+	}
+	if len(seen) != len(table) {
+		t.Errorf("200 seeds have chosen %d of %d items", len(seen), len(table))
+	}
+}
