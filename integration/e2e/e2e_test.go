@@ -11,12 +11,14 @@ import (
 	"github.com/rail-cni/rail-cni/integration/cluster"
 )
 
-func TestThickMultus(t *testing.T) { onACluster(t, cluster.Options{Multus: cluster.Thick}, workflow) }
+func TestPodsBehindThickMultus(t *testing.T) {
+	onACluster(t, cluster.Options{Multus: cluster.Thick}, workflow)
+}
 
 // Daemons are killed behind the thin Multus only: the thick one's daemon keeps
 // the namespaces of killed pods alive until Go's garbage collector closes its
 // handles on them.
-func TestThinMultus(t *testing.T) {
+func TestPodsBehindThinMultus(t *testing.T) {
 	killed := test{"nothing is lost when daemons are killed", nothingIsLost}
 	onACluster(t, cluster.Options{Multus: cluster.Thin, Hardware: true}, append(workflow[:len(workflow):len(workflow)], killed))
 }

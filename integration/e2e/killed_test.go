@@ -13,15 +13,19 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // nothingIsLost kills kubelets, containerd and rail-agent at random, and starts
 // them again, while pods with all rails come and go.
 func nothingIsLost(t *testing.T, l *lab) {
-	rounds := 4
-	if os.Getenv("RAIL_CNI_E2E") == "full" {
+	rounds := 2
+	switch {
+	case os.Getenv("RAIL_CNI_E2E") == "full":
 		rounds = 50
+	case need.Full():
+		rounds = 4
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("%d rounds, seed %d", rounds, seed)
