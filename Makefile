@@ -38,6 +38,9 @@ NO_RACE ?= integration/cluster integration/crash integration/e2e integration/mul
 # … and those that need the machine to themselves, one after another.
 SERIAL ?=
 
+# FULL=yes: "make test" with the long tests that it leaves out (scripts/long.txt), and
+# without samples.
+FULL      ?=
 FUZZTIME  ?= 60s
 HOSTILE_TIME ?= 10m
 BENCHARGS ?=
@@ -140,14 +143,17 @@ demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual mac
 # they cannot run (all). See integration/need.
 check: export RAIL_CNI_TESTS := quick
 test test-rig crash e2e: export RAIL_CNI_TESTS := all
+# make test runs samples of long tables, and leaves long tests out. These run them whole.
+test: export RAIL_CNI_FULL := $(FULL)
+test-rig crash e2e: export RAIL_CNI_FULL := yes
 # The model's steps: a sample in make test, the long form in make crash.
-test:  MODEL_STEPS ?= 3000
+test:  MODEL_STEPS ?= $(if $(filter yes,$(FULL)),3000,1500)
 crash: MODEL_STEPS ?= 10000
 
 check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built
 	@scripts/check.sh
 
-test: build peers cluster-binaries tools ## lint, vet and all tests (needs root: they make network namespaces)
+test: build peers cluster-binaries tools ## lint, vet and the tests, the longest ones by samples (needs root: they make network namespaces; FULL=yes: without samples)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh

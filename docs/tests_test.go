@@ -14,9 +14,10 @@ var (
 	testNamed = regexp.MustCompile(`^(?:Test|Fuzz)\w+$`)
 )
 
-// TestTestsThatPagesNameExist holds the pages about invariants and testing to the code.
-func TestTestsThatPagesNameExist(t *testing.T) {
-	exists := map[string]bool{}
+// tests returns the number of packages with a test or fuzz target, by its name.
+func tests(t *testing.T) map[string]int {
+	t.Helper()
+	found := map[string]int{}
 	for _, top := range []string{"cmd", "deployments", "docs", "examples", "integration", "pkg", "scripts"} {
 		err := filepath.WalkDir(filepath.Join(root(t), top), func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
@@ -24,7 +25,7 @@ func TestTestsThatPagesNameExist(t *testing.T) {
 			}
 			data, err := os.ReadFile(name)
 			for _, m := range testOf.FindAllStringSubmatch(string(data), -1) {
-				exists[m[1]] = true
+				found[m[1]]++
 			}
 			return err
 		})
@@ -32,6 +33,12 @@ func TestTestsThatPagesNameExist(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return found
+}
+
+// TestTestsThatPagesNameExist holds the pages about invariants and testing to the code.
+func TestTestsThatPagesNameExist(t *testing.T) {
+	exists := tests(t)
 	named := 0
 	for _, page := range pages(t) {
 		for _, name := range Code(fenced.ReplaceAllString(Page(t, page), "")) {
@@ -39,12 +46,55 @@ func TestTestsThatPagesNameExist(t *testing.T) {
 				continue
 			}
 			named++
-			if !exists[name] {
+			if exists[name] == 0 {
 				t.Errorf("%s names %s, which does not exist", page, name)
 			}
 		}
 	}
 	if named < 50 {
 		t.Errorf("only %d tests are named", named)
+	}
+}
+
+// TestLeftOutTestsAreRunElsewhere holds scripts/long.txt to the code: "make test" leaves
+// out tests by their names alone, and none that the page about invariants relies on.
+func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
+	exists, invariants := tests(t), Page(t, "docs/design/invariants.md")
+	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := os.ReadFile(filepath.Join(root(t), "scripts", "long.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := map[string]bool{}
+	for line := range strings.Lines(string(list)) {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		if len(words) < 3 || !regexp.MustCompile(`(?m)^`+words[1]+`: `).Match(makefile) {
+			t.Errorf("%q has not a test, a make target and a reason", line)
+			continue
+		}
+		name, _, part := strings.Cut(words[0], "/")
+		if n := exists[name]; n != 1 {
+			t.Errorf("%d tests are called %s, not one: it would be left out everywhere", n, name)
+		}
+		if !part && regexp.MustCompile("`"+name+"`").MatchString(invariants) {
+			t.Errorf("%s is left out, and docs/design/invariants.md relies on it", name)
+		}
+		long[name] = !part
+	}
+	for line := range strings.Lines(string(list)) {
+		for _, name := range regexp.MustCompile(`(Test\w+) stays`).FindAllStringSubmatch(line, -1) {
+			if exists[name[1]] == 0 || long[name[1]] {
+				t.Errorf("%s does not stay: %q", name[1], line)
+			}
+		}
+	}
+	if len(long) == 0 {
+		t.Error("no test is left out")
 	}
 }

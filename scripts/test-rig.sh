@@ -4,16 +4,22 @@
 # start such machines themselves. Called by "make test-rig" and, as its last step,
 # by "make test", both of which build the binaries that the tests run.
 #
-# Each test file gets a machine of its own, and two run at a time: an emulated
-# CPU takes one of this machine's, and a boot takes five seconds.
+# The files of a directory share machines, some files each, and three machines run at a
+# time: an emulated CPU takes three quarters of one of this machine's, and a boot takes
+# five seconds.
 #
+# By hand it runs all tests but those of "make crash"; "make test" leaves out more
+# (scripts/long.txt), and runs samples of long tables.
+#
+#   RAIL_CNI_FULL yes: everything
 #   RIG           another kernel, 5.10, 6.1 or 6.18, or arm64 for a machine with arm64 and
 #                 the image's programs: only the tests with the tag "kernels"
 #   COUNTS        a file that takes the counts for a summary
 #   RIG_RUN       only the tests whose names match this extended regular expression
-#   RIG_LIMIT     time limit for the tests of a file, default 15m
+#   RIG_LIMIT     time limit for the tests of a machine, default 30m
 #   RIG_ROUNDS    number of repetitions of measurements
-#   RIG_MACHINES  number of concurrent machines, default 2; use 1 with one CPU,
+#   RIG_BATCH     number of test files that share a machine, default 4
+#   RIG_MACHINES  number of concurrent machines, default 3; use 1 with one CPU,
 #                 or less than 3 GB of memory
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -38,20 +44,24 @@ bin/tools/rig build
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# one FILE TESTS runs the tests of a file, by names joined with "|".
+# one DIR WHERE NAME TESTS runs tests of a directory, by names joined with "|", in a
+# machine, or, if they start machines themselves, here.
 one() {
-	local file=$1 tests=$2 dir=${1%/*} in=("$root/bin/tools/rig")
-	! grep -q '^//go:build machines$' "$file" || in=()
+	local dir=$1 where=$2 name=$3 tests=$4 in=("$root/bin/tools/rig")
+	[[ $where == machine ]] || in=()
 	cd "$dir"
-	go tool test2json -t -p "${file%_test.go}" "${in[@]}" "$work/${dir//\//-}.test" \
-		-test.v=test2json -test.timeout="${RIG_LIMIT:-15m}" -test.run="^($tests)\$" 2>&1 |
+	go tool test2json -t -p "$dir $name" "${in[@]}" "$work/${dir//\//-}.test" \
+		-test.v=test2json -test.timeout="${RIG_LIMIT:-30m}" -test.run="^($tests)\$" -test.skip="$long" 2>&1 |
 		"$root/bin/tools/testreport" -counts "${COUNTS:-/dev/null}"
 }
 export -f one
-export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-2}
+export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-3}
 
-# Tests that are so slow that only "make crash" runs them.
-long='^TestHostilePodsHarmNobodyOnNICsWithRDMA$'
+# The tests of "make crash", and those that "make test" leaves out.
+target=
+[[ ${RAIL_CNI_FULL:-} != yes ]] || target=crash
+long=$(scripts/long.sh $target)
+export long
 
 began=$SECONDS ended=0
 # The demo first, because a slow test must not start last.
@@ -61,10 +71,28 @@ for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
 	# Static, which excludes the race detector.
 	CGO_ENABLED=0 GOARCH=$arch go test -c -tags rig,machines,kernels -o "$work/${dir//\//-}.test" "./$dir"
 done
+
+# flush prints the arguments of "one" for the files that were collected, if any.
+dir='' names='' all='' count=0
+flush() {
+	((count == 0)) || printf '%s\0%s\0%s\0%s\0' "$dir" machine "$names" "$all"
+	names='' all='' count=0
+}
 for file in "${files[@]}"; do
 	# Tests in other files run on the host.
 	tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(t .*/\1/p' "$file" | grep -vE "$long" | grep -E "${RIG_RUN:-.}" | paste -sd '|' || true)
-	[[ -z $tests ]] || printf '%s\0%s\0' "$file" "$tests"
-done | xargs -0 -r -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one || ended=1
+	[[ -n $tests ]] || continue
+	name=${file##*/}
+	name=${name%_test.go}
+	if grep -q '^//go:build machines$' "$file"; then
+		printf '%s\0%s\0%s\0%s\0' "${file%/*}" here "$name" "$tests"
+		continue
+	fi
+	[[ ${file%/*} == "$dir" ]] && ((count < ${RIG_BATCH:-4})) || flush
+	dir=${file%/*} names+=${names:+,}$name all+=${all:+|}$tests
+	count=$((count + 1))
+done > "$work/list"
+flush >> "$work/list"
+xargs -0 -r -n 4 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one < "$work/list" || ended=1
 echo "in the rig: $((SECONDS - began)) s"
 exit "$ended"
