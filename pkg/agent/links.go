@@ -5,12 +5,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
-// collectLinks adds the state of the links of lent NICs, read in their pods now.
+// collectLinks adds the state of the links of lent NICs, read in their pods now. Behind
+// another plugin the record of the chained plugin rdma stands for the NIC.
 func (a *agent) collectLinks(e *exposition) {
 	for _, k := range a.keepers {
 		records, _ := k.node.Ledger.List() // rail_cni_unreadable_records counts the errors
 		for _, r := range records {
-			if !r.LendsNetdev() || r.Phase != ledger.Lent {
+			if !r.LendsNetdev() && r.HasInterface() || r.Phase != ledger.Lent {
 				continue
 			}
 			var pod ledger.Pod

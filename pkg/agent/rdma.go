@@ -237,7 +237,7 @@ func (c *rdmaCollector) driver(ns *link.Netns, p port) {
 
 // tellState exports whether the port of a lent NIC is active.
 func (c *rdmaCollector) tellState(p port) {
-	if p.lent == nil || p.lent.Loan == nil {
+	if p.lent == nil {
 		return
 	}
 	value := 0.0

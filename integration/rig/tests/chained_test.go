@@ -593,3 +593,45 @@ func TestChainedRDMAWaitsForTheLinkThatItsNetworkAsksFor(t *testing.T) {
 	c.MustRun(c.nic("DEL"))
 	c.untouched(c.before)
 }
+
+// The record of the chained plugin stands for a NIC that another plugin has lent.
+func TestLinkOfANICBehindAnotherPluginIsTold(t *testing.T) {
+	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+		t.Run(string(mode), func(t *testing.T) {
+			c := newChain(t, mode)
+			c.peerNIC = true
+			maps.Copy(c.rdmaConf, map[string]any{"rdma": "auto", "linkTimeout": "100ms"})
+			log := c.keep()
+			setDriver(t, "link_delay_ms", "3600000")
+			c.add()
+			if r := c.only(); r.Link == nil || r.Link.Up || r.RDMA.PodIndex == 0 {
+				t.Fatalf("the record: link %+v, RDMA %+v", r.Link, r.RDMA)
+			}
+			labels := `{nic="` + nicPCI(0) + `",ifname="net1"`
+			told := func(link, port, shown string) {
+				t.Helper()
+				c.exported("rail_cni_link_up" + labels + "} " + link)
+				c.exported(`rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} ` + port)
+				c.eventually("railctl show has "+shown, func() bool {
+					out, _, _ := c.railctl("show")
+					return strings.Contains(strings.Join(strings.Fields(out), " "), shown)
+				})
+			}
+			told("0", "0", "9000 down 172.31.1.9/24 mlx5_0/1 DOWN")
+			if !slices.ContainsFunc(c.scrape(), func(line string) bool {
+				return strings.HasPrefix(line, "rail_cni_link_wait_seconds"+labels+"} 0.1")
+			}) {
+				t.Errorf("how long ADD waited is missing in\n%s", strings.Join(c.scrape(), ""))
+			}
+			c.pod.IP("link", "set", "net1", "carrier", "on")
+			told("1", "1", "9000 up 172.31.1.9/24 mlx5_0/1 ACTIVE")
+			c.eventually("the agent announces the address", func() bool { return strings.Contains(log(), "carrier came after ADD") })
+			setDriver(t, "link_delay_ms", "0")
+			c.pod.IP("link", "set", "net1", "carrier", "off")
+			told("0", "0", "9000 down 172.31.1.9/24 mlx5_0/1 DOWN")
+			c.MustRun(c.rdma("DEL"))
+			c.MustRun(c.nic("DEL"))
+			c.ended()
+		})
+	}
+}

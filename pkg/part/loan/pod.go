@@ -31,6 +31,8 @@ func InterfaceIn(pod *link.Netns, r *ledger.Record) *link.Link {
 		index = r.Loan.PodIndex
 	case r.Child != nil:
 		index = r.Child.PodIndex
+	case !r.HasInterface() && r.RDMA != nil:
+		index = r.RDMA.PodIndex
 	}
 	if index == 0 {
 		return nil

@@ -119,7 +119,7 @@ func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
 	}
 	if r := tx.Record; !r.HasInterface() { // a record of our own has what a person looks for in it
 		if l := p.nic.pod; l != nil {
-			r.MAC, r.MTU = l.MAC.String(), l.MTU
+			r.MAC, r.MTU, r.RDMA.PodIndex = l.MAC.String(), l.MTU, l.Index
 		}
 		for _, ip := range tx.Layer3.IPs {
 			r.Addresses = append(r.Addresses, ip.Address.String())
