@@ -60,6 +60,7 @@ type rdmaCollector struct {
 	*agent
 	e      *exposition
 	owners map[owned]*ledger.Record // records of the NICs of the ports
+	lent   []*ledger.Record         // of NICs with a netdev
 	pods   []*ledger.Record         // one for each netns with lent NICs
 	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual
 }
@@ -67,7 +68,13 @@ type rdmaCollector struct {
 // note records a lent NIC. A macvlan is not noted: the counters of its master's
 // port are those of all pods on it.
 func (c *rdmaCollector) note(r *ledger.Record) {
-	if r.RDMA == nil || r.Child != nil || r.Phase != ledger.Lent {
+	if r.Child != nil || r.Phase != ledger.Lent {
+		return
+	}
+	if r.LendsNetdev() {
+		c.lent = append(c.lent, r)
+	}
+	if r.RDMA == nil {
 		return
 	}
 	for _, d := range r.RDMA.Devices {
@@ -91,7 +98,16 @@ func (c *rdmaCollector) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledge
 	if r := c.owners[owned{d.NodeGUID, d.ParentDev, p.Number}]; r != nil {
 		return r
 	}
-	return c.owners[owned{d.NodeGUID, d.ParentDev, 0}]
+	if r := c.owners[owned{d.NodeGUID, d.ParentDev, 0}]; r != nil {
+		return r
+	}
+	// In exclusive mode the device goes along with one of the NICs that are its ports.
+	for _, r := range c.lent {
+		if p.Netdev != 0 && p.Netdev == r.Loan.PodIndex && r.Netns.NetnsID.Equal(ns.ID) {
+			return r
+		}
+	}
+	return nil
 }
 
 func (c *rdmaCollector) collect() error {
@@ -141,7 +157,11 @@ func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) e
 		if !mine(r) {
 			continue
 		}
-		if l, err := ns.ByName(r.IfName); err != nil || l.ParentDev != who.parent {
+		parent := who.parent
+		if r.Loan != nil { // the RDMA device may be of another function
+			parent = r.Loan.Identity.ParentDev
+		}
+		if l, err := ns.ByName(r.IfName); err != nil || l.ParentDev != parent {
 			continue // it is a child of the NIC, or disappears just now
 		}
 		device, err := host.ByIdentity(who.guid, who.parent)
@@ -254,14 +274,14 @@ func (c *rdmaCollector) tell(name string, value float64, p port, more ...string)
 	if name = strings.ToLower(name); !metricName.MatchString(name) {
 		return
 	}
-	root := "false"
+	root, parent := "false", c.roots[p.device.SysImageGUID]
 	if p.device.NodeGUID == p.device.SysImageGUID {
-		root = "true"
+		root, parent = "true", p.parent
 	}
 	l := labels{
 		"node_name", c.NodeName, "ifname", p.device.Name, "net_dev_name", p.netdev,
 		"node_guid", p.device.NodeGUID.String(), "sys_image_guid", p.device.SysImageGUID.String(),
-		"is_root", root, "rdma_parent_name", c.roots[p.device.SysImageGUID],
+		"is_root", root, "rdma_parent_name", parent,
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
 	}
 	// A gauge has the suffix as well, because the dashboards use it.

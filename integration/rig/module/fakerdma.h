@@ -35,7 +35,7 @@ struct fk_ids {
 
 /* What ethtool has set. */
 struct fk_settings {
-	u32 rings, channels, usecs, frames, fec, flags, level, copybreak;
+	u32 rings, channels, usecs, frames, fec, flags, level, copybreak, speed;
 	u32 lpi_timer, wol;
 	bool adaptive, pause_rx, pause_tx, eee;
 	u32 indir[FK_INDIR];
@@ -72,8 +72,18 @@ static inline struct fk_nic *fk_nic_of(struct net_device *nd)
 extern const struct ethtool_ops fk_ethtool_ops;
 void fk_settings_init(struct net_device *nd);
 
-struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *ndev, bool lag);
+struct net_device *fk_netdev_of(struct device *parent);
+struct fk_rdma *fk_rdma_of(struct fk_nic *nic, u32 *port);
+int fk_rdma_renew(struct fk_nic *nic);
+int fk_netdev_renew(struct fk_nic *nic);
+
+extern const struct attribute_group *fk_device_groups[];
+
+struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *ndev, struct device *second, bool lag);
 void fk_rdma_del(struct fk_rdma *rdma);
+int fk_set_port_state(struct fk_rdma *rdma, u32 port, const char *state);
+int fk_set_port_counter(struct fk_rdma *rdma, u32 port, const char *name, u64 value);
+void fk_refuse_gids(struct fk_rdma *rdma, u32 port, bool refuse);
 
 int fk_client_init(void);
 void fk_client_exit(void);

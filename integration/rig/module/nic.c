@@ -35,6 +35,11 @@ static int num_lag;
 module_param_array(lag, uint, &num_lag, 0444);
 MODULE_PARM_DESC(lag, "the NICs in these two slots have one RDMA device, the first one's; in a bond, the bond is the netdev of its port");
 
+static uint two_ports[2];
+static int num_two_ports;
+module_param_array(two_ports, uint, &num_two_ports, 0444);
+MODULE_PARM_DESC(two_ports, "the NICs in these two slots are the ports 1 and 2 of one RDMA device, the first one's");
+
 static uint pair_by_mac[2];
 static int num_pair;
 module_param_array(pair_by_mac, uint, &num_pair, 0444);
@@ -393,8 +398,68 @@ static int fk_rdma_only(struct fk_nic *nic)
 
 	if (!peer)
 		return -ENODEV;
-	nic->rdma = fk_rdma_add(&nic->pdev->dev, peer, false);
+	nic->rdma = fk_rdma_add(&nic->pdev->dev, peer, NULL, false);
 	return PTR_ERR_OR_ZERO(nic->rdma);
+}
+
+/* The netdev of a function, if it has one now. */
+struct net_device *fk_netdev_of(struct device *parent)
+{
+	struct net_device *found = NULL;
+	struct fk_nic *nic;
+
+	spin_lock_bh(&nics_lock);
+	list_for_each_entry(nic, &nics, list)
+		if (&nic->pdev->dev == parent)
+			found = nic->ndev;
+	spin_unlock_bh(&nics_lock);
+	return found;
+}
+
+/* Makes the RDMA device of a function with a netdev. */
+static int fk_rdma_make(struct fk_nic *nic)
+{
+	struct pci_dev *second = NULL;
+	struct fk_rdma *made;
+
+	if (fk_in_slot(nic, two_ports, 0))
+		second = pci_get_slot(nic->pdev->bus, PCI_DEVFN(two_ports[1], 0));
+	made = fk_rdma_add(&nic->pdev->dev, nic->ndev, second ? &second->dev : NULL, fk_in_slot(nic, lag, 0));
+	pci_dev_put(second);
+	nic->rdma = IS_ERR(made) ? NULL : made;
+	return PTR_ERR_OR_ZERO(made);
+}
+
+/* The RDMA device that serves the function, and the port that does. */
+struct fk_rdma *fk_rdma_of(struct fk_nic *nic, u32 *port)
+{
+	struct fk_rdma *found = nic->rdma;
+	struct fk_nic *other;
+
+	*port = 1;
+	if (!fk_in_slot(nic, two_ports, 1))
+		return found;
+	*port = 2;
+	spin_lock_bh(&nics_lock);
+	list_for_each_entry(other, &nics, list)
+		if (fk_in_slot(other, two_ports, 0))
+			found = other->rdma;
+	spin_unlock_bh(&nics_lock);
+	return found;
+}
+
+static void fk_plug(struct fk_nic *nic)
+{
+	spin_lock_bh(&nics_lock);
+	list_add_tail(&nic->list, &nics);
+	spin_unlock_bh(&nics_lock);
+}
+
+static void fk_unplug(struct fk_nic *nic)
+{
+	spin_lock_bh(&nics_lock);
+	list_del(&nic->list);
+	spin_unlock_bh(&nics_lock);
 }
 
 static int fk_nic_add(struct fk_nic *nic)
@@ -404,33 +469,64 @@ static int fk_nic_add(struct fk_nic *nic)
 	nic->ndev = fk_netdev(nic);
 	if (IS_ERR(nic->ndev))
 		return PTR_ERR(nic->ndev);
-	if (rdma && !fk_in_slot(nic, pair_by_mac, 0) && !fk_in_slot(nic, lag, 1)) {
-		nic->rdma = fk_rdma_add(&nic->pdev->dev, nic->ndev, fk_in_slot(nic, lag, 0));
-		if (IS_ERR(nic->rdma)) {
+	if (rdma && !fk_in_slot(nic, pair_by_mac, 0) && !fk_in_slot(nic, lag, 1) && !fk_in_slot(nic, two_ports, 1)) {
+		int err = fk_rdma_make(nic);
+
+		if (err) {
 			unregister_netdev(nic->ndev);
 			free_netdev(nic->ndev);
-			return PTR_ERR(nic->rdma);
+			return err;
 		}
 	}
-	spin_lock_bh(&nics_lock);
-	list_add_tail(&nic->list, &nics);
-	spin_unlock_bh(&nics_lock);
+	fk_plug(nic);
 	return 0;
 }
 
 static void fk_nic_del(struct fk_nic *nic)
 {
 	if (!nic->ndev) {
-		fk_rdma_del(nic->rdma);
+		if (nic->rdma)
+			fk_rdma_del(nic->rdma);
 		return;
 	}
-	spin_lock_bh(&nics_lock);
-	list_del(&nic->list);
-	spin_unlock_bh(&nics_lock);
+	fk_unplug(nic);
 	if (nic->rdma)
 		fk_rdma_del(nic->rdma);
 	unregister_netdev(nic->ndev);
 	free_netdev(nic->ndev);
+}
+
+/*
+ * Makes the RDMA device anew, as a driver does that resets: the core puts the new
+ * one into the first network namespace, wherever the netdev is.
+ */
+int fk_rdma_renew(struct fk_nic *nic)
+{
+	if (!nic->rdma || !nic->ndev)
+		return -ENODEV;
+	fk_rdma_del(nic->rdma);
+	return fk_rdma_make(nic);
+}
+
+/* Makes the netdev anew, likewise in the first network namespace. */
+int fk_netdev_renew(struct fk_nic *nic)
+{
+	struct net_device *old = nic->ndev, *made;
+
+	if (!old)
+		return -ENODEV;
+	fk_unplug(nic);
+	unregister_netdev(old);
+	made = fk_netdev(nic);
+	if (IS_ERR(made)) {	/* the function needs one: it has been reset in vain */
+		nic->ndev = NULL;
+		free_netdev(old);
+		return PTR_ERR(made);
+	}
+	nic->ndev = made;
+	free_netdev(old);
+	fk_plug(nic);
+	return 0;
 }
 
 /* --------------------------------------------------------------- PCI ---- */
@@ -540,28 +636,6 @@ static const struct pci_device_id fk_ids[] = {
 	{ PCI_DEVICE(PCI_VENDOR_ID_MELLANOX, 0x0010) },	/* its VFs, which take our vendor id */
 	{}
 };
-
-/*
- * Makes the RDMA device anew, as a driver does that resets: the core puts the new
- * one into the first network namespace, wherever the netdev is.
- */
-static ssize_t recreate_rdma_store(struct device *dev, struct device_attribute *a,
-				   const char *buf, size_t count)
-{
-	struct fk_nic *nic = dev_get_drvdata(dev);
-	struct fk_rdma *made;
-
-	if (!nic->rdma || !nic->ndev)
-		return -ENODEV;
-	fk_rdma_del(nic->rdma);
-	made = fk_rdma_add(dev, nic->ndev, fk_in_slot(nic, lag, 0));
-	nic->rdma = IS_ERR(made) ? NULL : made;
-	return IS_ERR(made) ? PTR_ERR(made) : count;
-}
-static DEVICE_ATTR_WO(recreate_rdma);
-
-static struct attribute *fk_device_attrs[] = { &dev_attr_recreate_rdma.attr, NULL };
-ATTRIBUTE_GROUPS(fk_device);
 
 static struct pci_driver fk_driver = {
 	.name = "mlx5_core",

@@ -8,7 +8,8 @@
  * The netdev of the port follows mlx5_ib: dropped when the netdev leaves a
  * network namespace (NETDEV_UNREGISTER), taken up when one with the same
  * parent device arrives in one (NETDEV_REGISTER). With lag=, a bond is taken up
- * when the netdev joins it (NETDEV_CHANGEUPPER).
+ * when the netdev joins it (NETDEV_CHANGEUPPER). With two_ports=, the second
+ * port has the netdev of another function.
  */
 #include <linux/delay.h>
 #include <linux/moduleparam.h>
@@ -42,15 +43,33 @@ static bool is_ib(void)
 	return !strcmp(link_layer, "ib");
 }
 
-#define FK_PORT 1
-#define FK_GIDS 255
+static ushort gids = 255;
+module_param(gids, ushort, 0644);
+MODULE_PARM_DESC(gids, "size of the GID table of a port of an RDMA device that is made from now on (default 255)");
+
+#define FK_PORTS 2
+#define FK_COUNTERS 8
+
+/* A port, and what the files of the function have set (knobs.c). */
+struct fk_port {
+	struct device *netdev_parent;	/* of the port's netdev */
+	int state;			/* -1: that of the netdev */
+	bool refuses;			/* GIDs */
+	u64 counters[FK_COUNTERS];
+};
 
 struct fk_rdma {
 	struct ib_device ibdev;
 	struct notifier_block nb;
-	struct device *netdev_parent;	/* of the port's netdev */
-	bool lag;			/* a bond above it is the port's netdev */
+	struct fk_port ports[FK_PORTS];
+	u16 gids;
+	bool lag;			/* a bond above the netdev is the port's netdev */
 };
+
+static struct fk_port *fk_port(struct ib_device *d, u32 number)
+{
+	return &container_of(d, struct fk_rdma, ibdev)->ports[number - 1];
+}
 
 static bool has_link(struct net_device *nd)
 {
@@ -91,10 +110,13 @@ static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
 	bool up = has_link(nd) && !port_down;
 
 	a->state = up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
+	if (fk_port(d, port)->state >= 0)
+		a->state = fk_port(d, port)->state;
+	up = a->state != IB_PORT_DOWN;
 	a->phys_state = up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_DISABLED;
 	a->max_mtu = IB_MTU_4096;
 	a->active_mtu = nd ? iboe_get_mtu(nd->mtu) : IB_MTU_1024;
-	a->gid_tbl_len = FK_GIDS;
+	a->gid_tbl_len = container_of(d, struct fk_rdma, ibdev)->gids;
 	a->pkey_tbl_len = 1;
 	a->port_cap_flags = IB_PORT_CM_SUP;
 	a->ip_gids = true;
@@ -118,7 +140,7 @@ static int fk_port_immutable(struct ib_device *d, u32 port,
 		RDMA_CORE_PORT_IBA_ROCE | RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
 	im->max_mad_size = IB_MGMT_MAD_SIZE;
 	im->pkey_tbl_len = 1;
-	im->gid_tbl_len = FK_GIDS;
+	im->gid_tbl_len = container_of(d, struct fk_rdma, ibdev)->gids;
 	return 0;
 }
 
@@ -135,6 +157,17 @@ static int fk_query_gid(struct ib_device *d, u32 port, int i, union ib_gid *gid)
 		return 0;
 	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ULL);
 	gid->global.interface_id = d->node_guid;
+	return 0;
+}
+
+/* The core keeps RoCE's GIDs, and asks the hardware to take each. */
+static int fk_add_gid(const struct ib_gid_attr *a, void **context)
+{
+	return READ_ONCE(fk_port(a->device, a->port_num)->refuses) ? -ENOSPC : 0;
+}
+
+static int fk_del_gid(const struct ib_gid_attr *a, void **context)
+{
 	return 0;
 }
 
@@ -181,6 +214,7 @@ static const struct rdma_stat_desc fk_stats[] = {
 	{ .name = "cc_tx_cnp_pkts", .flags = IB_STAT_FLAG_OPTIONAL },
 	{ .name = "fused_pkts", .flags = IB_STAT_FLAG_OPTIONAL },
 };
+static_assert(ARRAY_SIZE(fk_stats) == FK_COUNTERS);
 
 static struct rdma_hw_stats *fk_alloc_stats(struct ib_device *d, u32 port)
 {
@@ -199,6 +233,7 @@ static int fk_get_stats(struct ib_device *d, struct rdma_hw_stats *s, u32 port, 
 {
 	if (!port || !s)
 		return -EINVAL;
+	memcpy(s->value, fk_port(d, port)->counters, sizeof(fk_port(d, port)->counters));
 	return ARRAY_SIZE(fk_stats);
 }
 
@@ -343,6 +378,8 @@ static const struct ib_device_ops fk_ops = {
 	.get_dev_fw_str = fk_fw_str,
 	.query_pkey = fk_query_pkey,
 	.query_gid = fk_query_gid,
+	.add_gid = fk_add_gid,
+	.del_gid = fk_del_gid,
 	.enable_driver = fk_enable,
 	.alloc_ucontext = fk_alloc_ucontext,
 	.dealloc_ucontext = fk_dealloc_ucontext,
@@ -373,70 +410,137 @@ static const struct ib_device_ops fk_movable_ops = {
 
 /* ------------------------------------------------- netdev of the port ---- */
 
-static void tell_port_state(struct fk_rdma *fk, struct net_device *nd)
+static void tell_port_state(struct fk_rdma *fk, u32 port, bool active)
 {
 	struct ib_event e = {
 		.device = &fk->ibdev,
-		.element.port_num = FK_PORT,
-		.event = has_link(nd) ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
+		.element.port_num = port,
+		.event = active ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
 	};
 
 	ib_dispatch_event(&e);
 }
 
-static void follow_bond(struct fk_rdma *fk, struct net_device *nd,
+static void follow_bond(struct fk_rdma *fk, u32 port, struct net_device *nd,
 			struct netdev_notifier_changeupper_info *info)
 {
-	if (fk->lag && nd->dev.parent == fk->netdev_parent &&
+	if (fk->lag && nd->dev.parent == fk_port(&fk->ibdev, port)->netdev_parent &&
 	    netif_is_bond_master(info->upper_dev))
-		ib_device_set_netdev(&fk->ibdev, info->linking ? info->upper_dev : nd, FK_PORT);
+		ib_device_set_netdev(&fk->ibdev, info->linking ? info->upper_dev : nd, port);
 }
 
-static int fk_netdev_event(struct notifier_block *nb, unsigned long event, void *ptr)
+static void fk_port_event(struct fk_rdma *fk, u32 port, unsigned long event,
+			  struct net_device *nd, void *info)
 {
-	struct fk_rdma *fk = container_of(nb, struct fk_rdma, nb);
-	struct net_device *nd = netdev_notifier_info_to_dev(ptr), *mine;
+	struct net_device *mine = ib_device_get_netdev(&fk->ibdev, port);
 
-	mine = ib_device_get_netdev(&fk->ibdev, FK_PORT);
-	if (nd->dev.parent != fk->netdev_parent && nd != mine) {
+	if (nd->dev.parent != fk_port(&fk->ibdev, port)->netdev_parent && nd != mine) {
 		dev_put(mine);
-		return NOTIFY_DONE;
+		return;
 	}
 	switch (event) {
 	case NETDEV_REGISTER:
 		if (!mine && !is_ib())
-			ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
+			ib_device_set_netdev(&fk->ibdev, nd, port);
 		break;
 	case NETDEV_UNREGISTER:
 		if (mine == nd)
-			ib_device_set_netdev(&fk->ibdev, NULL, FK_PORT);
+			ib_device_set_netdev(&fk->ibdev, NULL, port);
 		break;
 	case NETDEV_UP:
 	case NETDEV_DOWN:
 	case NETDEV_CHANGE:
 		if (mine == nd)
-			tell_port_state(fk, nd);
+			tell_port_state(fk, port, has_link(nd));
 		break;
 	case NETDEV_CHANGEUPPER:
-		follow_bond(fk, nd, ptr);
+		follow_bond(fk, port, nd, info);
 		break;
 	}
 	dev_put(mine);
+}
+
+static int fk_netdev_event(struct notifier_block *nb, unsigned long event, void *info)
+{
+	struct fk_rdma *fk = container_of(nb, struct fk_rdma, nb);
+	u32 port;
+
+	rdma_for_each_port(&fk->ibdev, port)
+		fk_port_event(fk, port, event, netdev_notifier_info_to_dev(info), info);
 	return NOTIFY_DONE;
 }
 
-struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, bool lag)
+/* ------------------------------------------- what a test sets (knobs.c) ---- */
+
+static const char *const fk_states[] = {
+	[IB_PORT_DOWN] = "DOWN", [IB_PORT_INIT] = "INIT",
+	[IB_PORT_ARMED] = "ARMED", [IB_PORT_ACTIVE] = "ACTIVE",
+};
+
+/* "auto" is the state of the netdev. */
+int fk_set_port_state(struct fk_rdma *fk, u32 port, const char *state)
+{
+	int i = sysfs_streq(state, "auto") ? -1 : __sysfs_match_string(fk_states + 1, ARRAY_SIZE(fk_states) - 1, state) + 1;
+	struct net_device *nd;
+
+	if (!i)
+		return -EINVAL;
+	WRITE_ONCE(fk_port(&fk->ibdev, port)->state, i);
+	nd = ib_device_get_netdev(&fk->ibdev, port);
+	tell_port_state(fk, port, i < 0 ? has_link(nd) : i == IB_PORT_ACTIVE);
+	dev_put(nd);
+	return 0;
+}
+
+int fk_set_port_counter(struct fk_rdma *fk, u32 port, const char *name, u64 value)
+{
+	int i;
+
+	for (i = 0; i < FK_COUNTERS; i++)
+		if (!strcmp(fk_stats[i].name, name)) {
+			fk_port(&fk->ibdev, port)->counters[i] = value;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+void fk_refuse_gids(struct fk_rdma *fk, u32 port, bool refuse)
+{
+	WRITE_ONCE(fk_port(&fk->ibdev, port)->refuses, refuse);
+}
+
+/* --------------------------------------------------------- the device ---- */
+
+/* The netdevs of the ports, of those that exist. */
+static int fk_set_netdevs(struct fk_rdma *fk, struct net_device *first)
+{
+	struct net_device *second = NULL;
+	int err;
+
+	if (is_ib())
+		return 0;
+	err = ib_device_set_netdev(&fk->ibdev, first, 1);
+	if (!err && fk->ibdev.phys_port_cnt > 1)
+		second = fk_netdev_of(fk->ports[1].netdev_parent);
+	return second ? ib_device_set_netdev(&fk->ibdev, second, 2) : err;
+}
+
+struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, struct device *second, bool lag)
 {
 	struct fk_rdma *fk = ib_alloc_device(fk_rdma, ibdev);
-	int err;
+	int err, i;
 
 	if (!fk)
 		return ERR_PTR(-ENOMEM);
 	fk->ibdev.dev.parent = parent;
-	fk->netdev_parent = nd->dev.parent;
+	for (i = 0; i < FK_PORTS; i++)
+		fk->ports[i].state = -1;
+	fk->ports[0].netdev_parent = nd->dev.parent;
+	fk->ports[1].netdev_parent = get_device(second);
+	fk->gids = gids;
 	fk->lag = lag;
 	fk->ibdev.node_type = RDMA_NODE_IB_CA;
-	fk->ibdev.phys_port_cnt = 1;
+	fk->ibdev.phys_port_cnt = second ? 2 : 1;
 	fk->ibdev.num_comp_vectors = num_possible_cpus();
 	fk->ibdev.use_cq_dim = true;	/* as mlx5 */
 	strscpy(fk->ibdev.node_desc, "fakerdma", sizeof(fk->ibdev.node_desc));
@@ -444,7 +548,7 @@ struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, bool l
 	ib_set_device_ops(&fk->ibdev, &fk_ops);
 	if (movable)
 		ib_set_device_ops(&fk->ibdev, &fk_movable_ops);
-	err = is_ib() ? 0 : ib_device_set_netdev(&fk->ibdev, nd, FK_PORT);
+	err = fk_set_netdevs(fk, nd);
 	if (err)
 		goto dealloc;
 	/* No DMA device: the core's virtual DMA is used. */
@@ -461,12 +565,16 @@ unregister:
 	ib_unregister_device(&fk->ibdev);
 dealloc:
 	ib_dealloc_device(&fk->ibdev);
+	put_device(second);
 	return ERR_PTR(err);
 }
 
 void fk_rdma_del(struct fk_rdma *fk)
 {
+	struct device *second = fk->ports[1].netdev_parent;
+
 	unregister_netdevice_notifier(&fk->nb);
 	ib_unregister_device(&fk->ibdev);
 	ib_dealloc_device(&fk->ibdev);
+	put_device(second);
 }

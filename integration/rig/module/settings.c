@@ -15,6 +15,7 @@ void fk_settings_init(struct net_device *nd)
 	struct fk_settings *s = &fk_nic_of(nd)->settings;
 	int i;
 
+	s->speed = SPEED_200000;
 	s->rings = 1024;
 	s->channels = FK_CHANNELS;
 	s->usecs = 8;
@@ -295,7 +296,7 @@ static int fk_set_wol(struct net_device *nd, struct ethtool_wolinfo *w)
 static int fk_link_ksettings(struct net_device *nd, struct ethtool_link_ksettings *k)
 {
 	ethtool_link_ksettings_zero_link_mode(k, supported);
-	k->base.speed = netif_carrier_ok(nd) ? SPEED_200000 : SPEED_UNKNOWN;
+	k->base.speed = netif_carrier_ok(nd) ? of(nd)->speed : SPEED_UNKNOWN;
 	k->base.duplex = DUPLEX_FULL;
 	k->base.port = PORT_FIBRE;
 	return 0;

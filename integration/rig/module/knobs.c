@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Files in the directory of a function in sysfs, by which a test changes the NIC from
+ * the host, wherever its netdev and RDMA device are. They are write-only:
+ *
+ *   recreate_rdma, recreate_netdev  anything: the driver makes it anew
+ *   carrier        1 or 0
+ *   speed          of the netdev, in Mbit/s
+ *   port_state     of the RDMA port: DOWN, INIT, ARMED, ACTIVE; auto is the netdev's
+ *   port_counter   "np_cnp_sent 42"
+ *   refuse_gids    1 or 0: the port takes no further GIDs
+ *
+ * A device that is made anew has forgotten them.
+ */
+#include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
+
+#include "fakerdma.h"
+
+static ssize_t recreate_rdma_store(struct device *dev, struct device_attribute *a,
+				   const char *buf, size_t count)
+{
+	int err = fk_rdma_renew(dev_get_drvdata(dev));
+
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(recreate_rdma);
+
+static ssize_t recreate_netdev_store(struct device *dev, struct device_attribute *a,
+				     const char *buf, size_t count)
+{
+	int err = fk_netdev_renew(dev_get_drvdata(dev));
+
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(recreate_netdev);
+
+static ssize_t carrier_store(struct device *dev, struct device_attribute *a,
+			     const char *buf, size_t count)
+{
+	struct fk_nic *nic = dev_get_drvdata(dev);
+	bool on;
+	int err = kstrtobool(buf, &on);
+
+	if (!err && !nic->ndev)
+		err = -ENODEV;
+	if (err)
+		return err;
+	if (on)
+		netif_carrier_on(nic->ndev);
+	else
+		netif_carrier_off(nic->ndev);
+	return count;
+}
+static DEVICE_ATTR_WO(carrier);
+
+static ssize_t speed_store(struct device *dev, struct device_attribute *a,
+			   const char *buf, size_t count)
+{
+	struct fk_nic *nic = dev_get_drvdata(dev);
+	int err = kstrtou32(buf, 10, &nic->settings.speed);
+
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(speed);
+
+static ssize_t port_state_store(struct device *dev, struct device_attribute *a,
+				const char *buf, size_t count)
+{
+	u32 port;
+	struct fk_rdma *rdma = fk_rdma_of(dev_get_drvdata(dev), &port);
+	int err = rdma ? fk_set_port_state(rdma, port, buf) : -ENODEV;
+
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(port_state);
+
+static ssize_t port_counter_store(struct device *dev, struct device_attribute *a,
+				  const char *buf, size_t count)
+{
+	u32 port;
+	struct fk_rdma *rdma = fk_rdma_of(dev_get_drvdata(dev), &port);
+	char name[32];
+	u64 value;
+	int err;
+
+	if (sscanf(buf, "%31s %llu", name, &value) != 2)
+		return -EINVAL;
+	err = rdma ? fk_set_port_counter(rdma, port, name, value) : -ENODEV;
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(port_counter);
+
+static ssize_t refuse_gids_store(struct device *dev, struct device_attribute *a,
+				 const char *buf, size_t count)
+{
+	u32 port;
+	struct fk_rdma *rdma = fk_rdma_of(dev_get_drvdata(dev), &port);
+	bool refuse;
+	int err = kstrtobool(buf, &refuse);
+
+	if (!err && !rdma)
+		err = -ENODEV;
+	if (err)
+		return err;
+	fk_refuse_gids(rdma, port, refuse);
+	return count;
+}
+static DEVICE_ATTR_WO(refuse_gids);
+
+static struct attribute *fk_device_attrs[] = {
+	&dev_attr_recreate_rdma.attr, &dev_attr_recreate_netdev.attr,
+	&dev_attr_carrier.attr, &dev_attr_speed.attr, &dev_attr_port_state.attr,
+	&dev_attr_port_counter.attr, &dev_attr_refuse_gids.attr, NULL
+};
+static const struct attribute_group fk_device_group = { .attrs = fk_device_attrs };
+const struct attribute_group *fk_device_groups[] = { &fk_device_group, NULL };
