@@ -112,6 +112,80 @@ func TestStateOfALentLinkIsTold(t *testing.T) {
 	}
 }
 
+// A NIC fails while its pod has it: metrics, railctl show and CHECK tell so at once, and
+// that it has recovered.
+func TestWhatHappensToALentNICIsTold(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	before := n.State()
+	n.keep()
+	p := n.pod("trainer")
+	add := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required", "ipam": map[string]any{
+		"type": "static", "addresses": []map[string]any{{"address": "172.31.1.9/24"}},
+	}}))
+	check := add.With("CHECK")
+	check.Config = withResult(t, add.Config, n.MustRun(add))
+	n.MustRun(check)
+	const labels = `{nic="ens11np0",ifname="net1"`
+	shows := func(shown string) {
+		t.Helper()
+		out, errOut, code := n.railctl("show")
+		if fields := strings.Join(strings.Fields(out), " "); code != 0 || !strings.Contains(fields, shown) {
+			t.Errorf("railctl show lacks %q: %s%s", shown, out, errOut)
+		}
+	}
+	for state, shown := range map[string]string{"DOWN": "mlx5_0/1 DOWN", "INIT": "mlx5_0/1 INIT"} {
+		write(t, function(0, "port_state"), state)
+		n.exported(`rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} 0`)
+		n.exported("rail_cni_link_up" + labels + "} 1")
+		shows("9000 up 172.31.1.9/24 " + shown)
+		_, err := n.Run(check)
+		mustFail(t, err, cnierr.Mismatch, "port 1 of mlx5_0 is "+state)
+	}
+	write(t, function(0, "port_state"), "auto")
+	n.exported(`rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} 1`)
+	n.MustRun(check)
+
+	write(t, function(0, "carrier"), "0")
+	n.exported("rail_cni_link_up" + labels + "} 0")
+	shows("9000 down 172.31.1.9/24 mlx5_0/1 DOWN")
+	_, err := n.Run(check)
+	mustFail(t, err, cnierr.Mismatch, "port 1 of mlx5_0 is DOWN")
+	write(t, function(0, "carrier"), "1")
+	n.exported("rail_cni_link_up" + labels + "} 1")
+
+	write(t, function(0, "port_counter"), "out_of_sequence 42")
+	write(t, function(0, "speed"), "100000")
+	for _, want := range []string{"rdma_out_of_sequence_total{…} 42", "rdma_vport_speed_mbps_total{…} 100000"} {
+		name, value, _ := strings.Cut(want, "{…}")
+		n.eventually(want, func() bool {
+			return slices.ContainsFunc(n.metrics(), func(l string) bool {
+				return strings.HasPrefix(l, name+`{node_name="rig",ifname="mlx5_0",net_dev_name="net1",`) && strings.HasSuffix(l, "}"+value+"\n")
+			})
+		})
+	}
+	write(t, function(0, "speed"), "200000")
+
+	// The hardware's GID table takes no more, when the kernel adds the GID again.
+	write(t, function(0, "refuse_gids"), "1")
+	p.IP("address", "del", "172.31.1.9/24", "dev", "net1")
+	p.IP("address", "add", "172.31.1.9/24", "dev", "net1")
+	n.eventually("CHECK tells of the GID", func() bool {
+		_, err := n.Run(check)
+		return err != nil && strings.Contains(err.Error(), "GID")
+	})
+	n.MustRun(add.With("DEL"))
+	n.untouched(before)
+	// Nor does the next pod's ADD pass over it.
+	_, err = n.Run(add)
+	mustFail(t, err, cnierr.TryAgain, "RDMA device mlx5_0", "GID", `"gidTimeout"`)
+	n.untouched(before)
+	write(t, function(0, "refuse_gids"), "0")
+	n.MustRun(add)
+	n.MustRun(add.With("DEL"))
+	n.untouched(before)
+}
+
 // The link trains for longer than ADD lasts. Then the agent announces the addresses.
 func TestAgentAnnouncesAddressesWhenTheCarrierComesAfterAdd(t *testing.T) {
 	n := newNode(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -126,6 +127,45 @@ func TestNICThatItsDriverRecreatesIsReported(t *testing.T) {
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 	n.exported("rail_cni_nics_missing 0")
+}
+
+// The same of its netdev alone, while its RDMA device stays in the pod.
+func TestNetdevThatItsDriverRecreatesIsReported(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	log := n.keep("NICMissing")
+	for name, end := range map[string]func(*pod, testnet.Call){
+		"the pod ends": func(_ *pod, add testnet.Call) { n.MustRun(add.With("DEL")) },
+		"the pod dies": func(p *pod, _ testnet.Call) {
+			p.Kill()
+			n.eventually("the agent has ended it", func() bool { return len(n.records()) == 0 })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := n.in(t)
+			p := n.pod("trainer")
+			add := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required", "ipam": map[string]any{
+				"type": "static", "addresses": []map[string]any{{"address": "172.31.1.9/24"}},
+			}}))
+			check := add.With("CHECK")
+			check.Config = withResult(t, add.Config, n.MustRun(add))
+			n.MustRun(check)
+			told := strings.Count(log(), "reason=NICMissing")
+			write(t, function(0, "recreate_netdev"), "1")
+			_, err := n.Run(check)
+			mustFail(t, err, cnierr.Mismatch, "net1")
+			n.exported("rail_cni_nics_missing 1")
+			n.eventually("the agent tells of the NIC", func() bool { return strings.Count(log(), "reason=NICMissing") == told+1 })
+			if inPod := n.rdmaState(p.Netns.Netns); !maps.Equal(inPod, map[string]string{"mlx5_0": devices["mlx5_0"]}) {
+				t.Errorf("RDMA devices in the pod: %v", inPod)
+			}
+			end(p, add)
+			n.untouched(before)
+			n.rdmaHome(devices)
+			n.exported("rail_cni_nics_missing 0")
+		})
+	}
 }
 
 // exported waits until the agent's metrics have a line.
