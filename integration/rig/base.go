@@ -23,6 +23,9 @@ var kernelModules = []string{
 // nicModules are the drivers of the NICs of series without the fake one.
 var nicModules = []string{"e1000e"}
 
+// functionModules are the drivers of the NIC with virtual functions, and of these.
+var functionModules = []string{"igb", "igbvf"}
+
 // deviceModules are loaded on demand, for the options of [Machine].
 var deviceModules = []string{"virtio_pci", "virtio_blk", "ext4", "virtio_net", "overlay"}
 
@@ -136,6 +139,9 @@ func (b *builder) pack(ctx context.Context, s *system, path string) error {
 	load := kernelModules
 	if b.nics != fakeNICs {
 		load = append(slices.Clone(load), nicModules...)
+	}
+	if b.functions() {
+		load = append(load, functionModules...)
 	}
 	if err := a.modules(ctx, s.kernel, wire.LoadOrder, added, load...); err != nil {
 		return err

@@ -21,6 +21,10 @@ type Image struct {
 	Base   string // file: the file system of every run, a cpio archive
 	nics   string // kind of the machine's NICs
 	arch   *arch  // of the machine
+	qemu   emulator
+	// functions is set if the machine has a NIC with virtual functions of the kernel's
+	// own driver.
+	functions bool
 }
 
 // FindRoot returns the top of the checkout that dir is in.
@@ -64,6 +68,10 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err := b.need(ctx, append(slices.Clone(needed), b.arch.needed...)); err != nil {
 		return nil, err
 	}
+	qemu, err := b.emulator(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the rig's QEMU: %w", err)
+	}
 	k, err := b.kernel(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the rig's kernel: %w", err)
@@ -78,7 +86,7 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err != nil {
 		return nil, fmt.Errorf("the rig's file system: %w", err)
 	}
-	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch}, nil
+	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch, qemu: qemu, functions: b.functions()}, nil
 }
 
 // kernel is an unpacked kernel of Debian.

@@ -57,7 +57,7 @@ var kernelArgs = []string{
 const console = 3
 
 func (m *Machine) args() []string {
-	args := []string{
+	args := append(m.Image.qemu.args(),
 		// Software emulation: KVM is not everywhere, and if it is broken QEMU
 		// does not fall back. Both CPUs in one thread: with a thread each, one
 		// may run code that the other is patching, and about one boot in sixty
@@ -67,7 +67,7 @@ func (m *Machine) args() []string {
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(slices.Concat(kernelArgs, m.Image.arch.kernel, []string{wire.Port + "=" + m.Image.arch.port}), " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
-	}
+	)
 	args = append(args, m.Image.arch.machine...)
 	args = append(args, m.Image.nicArgs()...)
 	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
@@ -90,6 +90,10 @@ func (i *Image) nicArgs() (args []string) {
 			"-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
 			"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
 		}
+	}
+	if i.functions {
+		args = append(args, "-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-netdev", "hubport,id=functions,hubid=0",
+			"-device", functionsNIC+",bus=root1,netdev=functions,mac=52:54:00:00:01:00,romfile=")
 	}
 	for rail := range nicsPerNode {
 		for _, first := range []int{firstSlot, secondSlot} {
@@ -142,7 +146,7 @@ func (m *Machine) boot(ctx context.Context, limit time.Duration) (int, error) {
 		return 0, err
 	}
 	defer kernelLog.Close()
-	cmd := exec.CommandContext(ctx, m.Image.arch.qemu, m.args()...)
+	cmd := exec.CommandContext(ctx, m.Image.qemu.program, m.args()...)
 	cmd.ExtraFiles = []*os.File{kernelEnd}
 	// QEMU must not outlive this process, even if that is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

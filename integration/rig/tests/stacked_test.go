@@ -132,11 +132,11 @@ func TestBondWithRDMAChangesItsMember(t *testing.T) {
 }
 
 func TestMacvlanOnABondWhoseGIDTableIsFull(t *testing.T) {
-	n := newRDMANode(t, rdma.Shared, "")
+	n := newRDMANode(t, rdma.Shared, "gids=16")
 	n.up(2)
 	n.bond(0, 1)
 	var commands []string
-	for i := range 126 {
+	for i := range 6 {
 		commands = append(commands, fmt.Sprintf("addr add 10.1.0.%d/32 dev bond0", i+1))
 	}
 	n.Batch(nil, commands...)
