@@ -178,7 +178,7 @@ lint: tools ## golangci-lint over all modules of the tree, and the checks of scr
 
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
-bench: build peers controlplane ## measure ADD and DEL beside other projects' plugins, on an API server (CLUSTER=no: without), with pods of a cluster (PODS=no) and in the rig (RIG=no); tables in bin/bench/
+bench: build peers controlplane ## measure ADD and DEL beside other projects' plugins, on an API server (CLUSTER=no: without), with pods of a cluster (PODS=no), in the rig (RIG=no), and of many nodes (SCALE=yes); tables in bin/bench/
 	@scripts/need.sh ip:iproute2 strace:strace
 	@mkdir -p '$(TOOLS)'
 	@go build -o '$(TOOLS)/' ./integration/bench
@@ -187,6 +187,10 @@ ifneq ($(CLUSTER),no)
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@echo
 	@'$(TOOLS)/bench' -cluster -etcd '$(RAIL_CNI_DEBIAN_ETCD)' $(BENCHFLAGS)
+endif
+ifeq ($(SCALE),yes)
+	@echo
+	@'$(TOOLS)/bench' -scale $(BENCHFLAGS)
 endif
 ifneq ($(PODS),no)
 	@$(MAKE) cluster-binaries

@@ -15,6 +15,7 @@ type chart struct {
 	title, x, y string
 	logX, logY  bool
 	lines       map[string][]point
+	order       []string // of the lines; nil is that of the IPAM plugins
 }
 
 const (
@@ -103,7 +104,11 @@ func (c chart) svg() []byte {
 	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`+"\n", chartLeft+plotWidth/2, chartHeight-12, c.x)
 	fmt.Fprintf(&b, `<text transform="translate(16 %g) rotate(-90)" text-anchor="middle">%s</text>`+"\n", chartTop+plotHeight/2, c.y)
 	i := 0
-	for _, name := range []string{hostLocal, whereabouts, ours, oursBoth} {
+	order := c.order
+	if order == nil {
+		order = []string{hostLocal, whereabouts, ours, oursBoth}
+	}
+	for _, name := range order {
 		line, ok := c.lines[name]
 		if !ok {
 			continue

@@ -4,7 +4,8 @@
 //
 //	make bench           RIG=no leaves out the part in the rig,
 //	                     CLUSTER=no that on an API server,
-//	                     PODS=no that with pods of a cluster
+//	                     PODS=no that with pods of a cluster,
+//	                     SCALE=yes adds that of many nodes on one API server
 //
 // It runs the plugins' binaries as a runtime does (CNI_* in the environment,
 // the configuration on stdin) and takes the wall time of the process. All
@@ -50,6 +51,18 @@
 // which are ten state directories of ours. It counts the requests by the
 // server's audit log, and draws the times over the number of pods that start at
 // once and over the number of addresses in use.
+//
+// With -scale it simulates nodes that start a pod with eight rails each, all at once: each
+// node is a state directory, and its plugins are goroutines that use pkg/whereabouts/store
+// against a real API server and etcd. A pod asks for one address after the other, as with
+// Multus. If an ADD fails, or the kubelet's four minutes for a sandbox are over, its DELs
+// follow, and a new sandbox. There are a pool for each rail, or one for all, and the
+// chart's priority level with each number of shares in turn. The counts are from the
+// server's audit log and the metrics of both servers. What differs from a cluster: the
+// nodes take CPU time from the servers (a column shows how much), each keeps its
+// connection, and nothing is done between the addresses. A model with two costs is fitted
+// to the runs, and tells of more nodes than the machine can simulate. Runs of several
+// calls with one -label are in one report.
 //
 // With -pods it measures what a user of Kubernetes waits for, on a cluster of
 // integration/cluster: from the first request until all pods are Ready, and

@@ -26,6 +26,10 @@ type options struct {
 	rig                    string
 	etcds                  []string
 	cluster, pods          bool
+	scale                  bool
+	nodes, shares          string
+	scalePools             string
+	limit                  time.Duration
 	inside, guest          bool
 }
 
@@ -40,6 +44,11 @@ func main() {
 	flag.StringVar(&o.rig, "rig", "", "measure with RDMA, in the virtual machine that `program` (integration/rig/exec) runs")
 	flag.BoolVar(&o.cluster, "cluster", false, "measure addresses of a cluster, against whereabouts on a real API server")
 	flag.BoolVar(&o.pods, "pods", false, "measure pods of a real cluster")
+	flag.BoolVar(&o.scale, "scale", false, "measure addresses of many nodes that start at once")
+	flag.StringVar(&o.nodes, "nodes", "10,50,200", "with -scale: the `numbers` of nodes")
+	flag.StringVar(&o.scalePools, "pools", "8,1", "with -scale: the `numbers` of pools for the eight rails")
+	flag.StringVar(&o.shares, "shares", "3,1", "with -scale: the `numbers` of concurrency shares of the chart's priority level, apiPriority.shares")
+	flag.DurationVar(&o.limit, "limit", scaleLimit, "with -scale: the time after which a run ends")
 	flag.Func("etcd", "with -cluster: measure with this etcd `program` as well (may be repeated)", func(path string) error {
 		o.etcds = append(o.etcds, path)
 		return nil
@@ -89,6 +98,9 @@ func start(o options) error {
 	}
 	if o.cluster {
 		return benchCluster(o)
+	}
+	if o.scale {
+		return benchScale(o)
 	}
 	return bench(o)
 }

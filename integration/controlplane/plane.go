@@ -362,23 +362,42 @@ func (p *Plane) StartEtcd(ctx context.Context) error {
 
 // etcdGet reads a JSON document from etcd's HTTP endpoint.
 func (p *Plane) etcdGet(ctx context.Context, path string, out any) error {
+	body, err := p.etcdText(ctx, path)
+	if err == nil && out != nil {
+		err = json.Unmarshal(body, out)
+	}
+	return err
+}
+
+// etcdText reads from etcd's HTTP endpoint.
+func (p *Plane) etcdText(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.etcdURL+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true, DialContext: p.dial}).RoundTrip(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("etcd answers %s to %s: %s", resp.Status, path, body)
 	}
-	if err == nil && out != nil {
-		err = json.Unmarshal(body, out)
+	return body, err
+}
+
+// Metrics returns the metrics of both servers, in Prometheus' text format.
+func (p *Plane) Metrics(ctx context.Context) (etcd, apiserver string, err error) {
+	e, err := p.etcdText(ctx, "/metrics")
+	if err != nil {
+		return "", "", err
 	}
-	return err
+	code, a, err := p.Admin().Get(ctx, "/metrics")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("the API server answers %d to /metrics: %s", code, a)
+	}
+	return string(e), string(a), err
 }
 
 // KillEtcd kills etcd (SIGKILL), also when it is paused.

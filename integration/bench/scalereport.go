@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// scaleReport has the runs of a tree, perhaps of several calls of the program.
+type scaleReport struct {
+	About about          `json:"about"`
+	Runs  []*scaleResult `json:"runs"`
+}
+
+// numbers returns the numbers of a flag's value.
+func numbers(name, list string) (all []int, err error) {
+	for _, text := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%s %s: want numbers, with commas between them", name, list)
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// benchScale measures, inside the node, and reports.
+func benchScale(o options) error {
+	ctx := context.Background()
+	nodes, err := numbers("-nodes", o.nodes)
+	if err != nil {
+		return err
+	}
+	shares, err := numbers("-shares", o.shares)
+	if err != nil {
+		return err
+	}
+	pools, err := numbers("-pools", o.scalePools)
+	if err != nil {
+		return err
+	}
+	var cases []scaleCase
+	for _, n := range nodes {
+		for _, p := range pools {
+			for _, s := range shares {
+				cases = append(cases, scaleCase{Nodes: n, Pools: p, Shares: s})
+			}
+		}
+	}
+	p, err := findPlaces(o)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(p.disk)
+	r := &scaleReport{}
+	if r.About, err = machine(); err != nil {
+		return err
+	}
+	l, err := newScaleLab(ctx, p, slices.Max(nodes))
+	if err != nil {
+		return err
+	}
+	defer l.plane.Close()
+	etcd, apiserver, err := l.plane.Versions(ctx)
+	if err != nil {
+		return err
+	}
+	r.About.Label, r.About.Rounds, r.About.Against = o.label, 1, fmt.Sprintf("etcd %s and kube-apiserver %s, with the chart's FlowSchema", etcd, apiserver)
+	r.About.State = "state of the nodes on tmpfs; etcd on disk, with fsync"
+	r.keep(filepath.Join(o.out, "scale.json"))
+	for _, c := range cases {
+		fmt.Fprintf(os.Stderr, "  %d nodes, %d pools, %d shares: ", c.Nodes, c.Pools, c.Shares)
+		result, err := l.run(ctx, c, o.limit)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%d ready, %.1f s\n", len(result.Ready), result.last())
+		r.Runs = append(r.Runs, result)
+		if err := r.write(o.out); err != nil {
+			return err
+		}
+	}
+	if r.About.LoadAfter, err = loadAverage(); err != nil {
+		return err
+	}
+	return r.publish(o.out)
+}
+
+// keep takes over the runs of an earlier call for the same tree: all numbers of nodes
+// together take longer than a machine may stay quiet.
+func (r *scaleReport) keep(path string) {
+	var before scaleReport
+	data, err := os.ReadFile(path)
+	if err == nil && json.Unmarshal(data, &before) == nil && before.About.Label == r.About.Label {
+		r.Runs = before.Runs
+	}
+}
+
+// lines returns the names of the lines, sorted.
+func (r *scaleReport) lines() (names []string) {
+	for _, run := range r.Runs {
+		if !slices.Contains(names, run.line()) {
+			names = append(names, run.line())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// write writes the runs to dir, for keep.
+func (r *scaleReport) write(dir string) error {
+	js, err := json.MarshalIndent(r, "", " ")
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "scale.json"), js, 0o644))
+}
+
+func (r *scaleReport) table() table {
+	t := table{title: fmt.Sprintf("One pod with %d rails on each node, all at once", scaleRails), head: []string{
+		"", "ready", "p50 s", "p90 s", "last s", "addresses/s", "sandboxes failed", "patches in flight", "patches an address",
+		"of them refused", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
+	}}
+	for _, run := range r.Runs {
+		n := float64(max(len(run.Given), 1))
+		row := []string{fmt.Sprintf("%d nodes, %s", run.Nodes, run.line()), strconv.Itoa(len(run.Ready))}
+		for _, v := range []float64{quantile(run.Ready, 0.5), quantile(run.Ready, 0.9), run.last()} {
+			row = append(row, fmt.Sprintf("%.1f", v))
+		}
+		row = append(row, fmt.Sprintf("%.1f", n/max(run.last(), 0.001)), strconv.Itoa(run.Sandboxes), fmt.Sprintf("%.1f", run.InFlight),
+			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n), fmt.Sprintf("%.1f", run.Tries/n), strconv.Itoa(run.TooMany),
+			fmt.Sprintf("%.1f", run.WAL/1000/n))
+		for _, seconds := range run.CPU {
+			row = append(row, fmt.Sprintf("%.1f", 1000*seconds/n))
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// scaleModel is the time of a burst: each address costs a fixed time, and one for each
+// entry that its pool has by then, because every try of the server copies the object.
+// The priority level bounds the tries that fail for each one that succeeds, so their cost
+// is part of both.
+type scaleModel struct{ fixed, entry float64 } // seconds
+
+// last returns the seconds until the last address.
+func (m scaleModel) last(c scaleCase) float64 {
+	addresses := float64(c.Nodes * scaleRails)
+	return addresses * (m.fixed + m.entry*addresses/float64(c.Pools)/2)
+}
+
+// fit returns the model with the least squares of the relative differences from the runs.
+func fit(runs []*scaleResult) scaleModel {
+	var ff, fe, ee, f1, e1 float64
+	for _, run := range runs {
+		one, of := scaleModel{fixed: 1}.last(run.scaleCase)/run.last(), scaleModel{entry: 1}.last(run.scaleCase)/run.last()
+		ff, fe, ee, f1, e1 = ff+one*one, fe+one*of, ee+of*of, f1+one, e1+of
+	}
+	det := ff*ee - fe*fe
+	m := scaleModel{(f1*ee - e1*fe) / det, (ff*e1 - fe*f1) / det}
+	switch { // neither cost is negative
+	case m.entry < 0:
+		return scaleModel{fixed: f1 / ff}
+	case m.fixed < 0:
+		return scaleModel{entry: e1 / ee}
+	}
+	return m
+}
+
+// model returns the table of the model of each line, and its points for the picture.
+func (r *scaleReport) model() (table, map[string][]point) {
+	t := table{title: "Model: time until the last address, on this machine", head: []string{"", "ms an address", "and µs for each entry of the pool", "measured s (model differs by)", "1 000 nodes", "5 000 nodes"}}
+	lines := map[string][]point{}
+	for _, name := range r.lines() {
+		var runs []*scaleResult
+		for _, run := range r.Runs {
+			if run.line() == name && len(run.Ready) == run.Nodes {
+				runs = append(runs, run)
+				lines[name] = append(lines[name], point{float64(run.Nodes), run.last()})
+			}
+		}
+		if len(runs) < 2 {
+			continue
+		}
+		m := fit(runs)
+		var measured []string
+		for _, run := range runs {
+			measured = append(measured, fmt.Sprintf("%d nodes: %.1f (%+.0f %%)", run.Nodes, run.last(), 100*(m.last(run.scaleCase)/run.last()-1)))
+		}
+		row := []string{name, fmt.Sprintf("%.1f", 1000*m.fixed), fmt.Sprintf("%.1f", 1e6*m.entry), strings.Join(measured, ", ")}
+		for _, n := range []int{1000, 5000} {
+			cell := "does not fit into one object"
+			if c := (scaleCase{Nodes: n, Pools: runs[0].Pools}); n*scaleRails/c.Pools <= 10_000 {
+				cell = fmt.Sprintf("%.0f s", m.last(c))
+			}
+			row = append(row, cell)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t, lines
+}
+
+// overTime returns, by line, the addresses of each tenth of the run with the most nodes,
+// for each second.
+func (r *scaleReport) overTime() (nodes int, lines map[string][]point) {
+	for _, run := range r.Runs {
+		nodes = max(nodes, run.Nodes)
+	}
+	lines = map[string][]point{}
+	for _, run := range r.Runs {
+		if run.Nodes != nodes || len(run.Given) < 10 {
+			continue
+		}
+		step := run.last() / 10
+		for i := range 10 {
+			count := 0
+			for _, at := range run.Given {
+				if at > float64(i)*step && at <= float64(i+1)*step {
+					count++
+				}
+			}
+			lines[run.line()] = append(lines[run.line()], point{(float64(i) + 0.5) * step, float64(count) / step})
+		}
+	}
+	return nodes, lines
+}
+
+// publish prints the report, and writes it and its pictures to dir.
+func (r *scaleReport) publish(dir string) error {
+	slices.SortFunc(r.Runs, func(a, b *scaleResult) int {
+		return cmp.Or(cmp.Compare(a.Nodes, b.Nodes), cmp.Compare(b.Pools, a.Pools), cmp.Compare(b.Shares, a.Shares))
+	})
+	model, last := r.model()
+	nodes, goodput := r.overTime()
+	fmt.Println(r.About.heading())
+	r.table().text(os.Stdout)
+	model.text(os.Stdout)
+	var md bytes.Buffer
+	r.About.markdown(&md)
+	r.table().markdown(&md)
+	fmt.Fprint(&md, "\n![until the last address over nodes](scale-last.svg)\n\n![addresses a second over time](scale-goodput.svg)\n")
+	model.markdown(&md)
+	pictures := map[string]chart{
+		"scale-last.svg":    {title: "Pods with eight rails that start at once: until the last address", x: "nodes", y: "seconds", logX: true, logY: true, lines: last, order: r.lines()},
+		"scale-goodput.svg": {title: fmt.Sprintf("%d nodes with eight rails each, started at once", nodes), x: "seconds", y: "addresses a second", lines: goodput, order: r.lines()},
+	}
+	errs := []error{
+		os.WriteFile(filepath.Join(dir, "scale.md"), md.Bytes(), 0o644),
+		r.write(dir),
+	}
+	for name, c := range pictures {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), c.svg(), 0o644))
+	}
+	fmt.Printf("\nwritten to %s, with pictures beside it\n", filepath.Join(dir, "scale.{md,json}"))
+	return errors.Join(errs...)
+}
