@@ -62,8 +62,8 @@ func TestPatchesOfPoolsHaveALevelOfTheirOwn(t *testing.T) {
 			t.Fatal("the server does not know the level after a minute")
 		}
 	}
-	if n := c.metric(seats, ourLevel); n != "8" {
-		t.Errorf("%s patches at once, want 8", n)
+	if n := c.metric(seats, ourLevel); n != "3" {
+		t.Errorf("%s patches at once, want 3", n)
 	}
 
 	c.createCR("ippools", "IPPool", "10.0.0.0-24", map[string]any{"spec": map[string]any{"range": "10.0.0.0/24", "allocations": map[string]any{}}})
