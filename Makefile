@@ -38,8 +38,7 @@ NO_RACE ?= integration/cluster integration/crash integration/e2e integration/mul
 # … and those that need the machine to themselves, one after another.
 SERIAL ?=
 
-# FULL=yes: "make test" with the long tests that it leaves out (scripts/long.txt), and
-# without samples.
+# FULL=yes: "make test" also runs the tests of scripts/long.txt, and takes no samples.
 FULL      ?=
 FUZZTIME  ?= 60s
 HOSTILE_TIME ?= 10m
@@ -143,7 +142,8 @@ demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual mac
 # they cannot run (all). See integration/need.
 check: export RAIL_CNI_TESTS := quick
 test test-rig crash e2e: export RAIL_CNI_TESTS := all
-# make test runs samples of long tables, and leaves long tests out. These run them whole.
+# make test runs samples of long tables and leaves out long tests. The others run the
+# whole tables.
 test: export RAIL_CNI_FULL := $(FULL)
 test-rig crash e2e: export RAIL_CNI_FULL := yes
 # The model's steps: a sample in make test, the long form in make crash.
@@ -153,7 +153,7 @@ crash: MODEL_STEPS ?= 10000
 check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built
 	@scripts/check.sh
 
-test: build peers cluster-binaries tools ## lint, vet and the tests, the longest ones by samples (needs root: they make network namespaces; FULL=yes: without samples)
+test: build peers cluster-binaries tools ## lint, vet and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh

@@ -75,12 +75,12 @@ func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
 			continue
 		}
 		if len(words) < 3 || !regexp.MustCompile(`(?m)^`+words[1]+`: `).Match(makefile) {
-			t.Errorf("%q has not a test, a make target and a reason", line)
+			t.Errorf("%q needs a test, a make target and a reason", line)
 			continue
 		}
 		name, _, part := strings.Cut(words[0], "/")
 		if n := exists[name]; n != 1 {
-			t.Errorf("%d tests are called %s, not one: it would be left out everywhere", n, name)
+			t.Errorf("%d packages have a test named %s, want 1: -skip would skip all of them", n, name)
 		}
 		if !part && regexp.MustCompile("`"+name+"`").MatchString(invariants) {
 			t.Errorf("%s is left out, and docs/design/invariants.md relies on it", name)
@@ -90,7 +90,7 @@ func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
 	for line := range strings.Lines(string(list)) {
 		for _, name := range regexp.MustCompile(`(Test\w+) stays`).FindAllStringSubmatch(line, -1) {
 			if exists[name[1]] == 0 || long[name[1]] {
-				t.Errorf("%s does not stay: %q", name[1], line)
+				t.Errorf("%s is named as staying, but is left out or does not exist: %q", name[1], line)
 			}
 		}
 	}

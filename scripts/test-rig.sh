@@ -4,14 +4,13 @@
 # start such machines themselves. Called by "make test-rig" and, as its last step,
 # by "make test", both of which build the binaries that the tests run.
 #
-# The files of a directory share machines, some files each, and three machines run at a
-# time: an emulated CPU takes three quarters of one of this machine's, and a boot takes
-# five seconds.
+# Up to four test files of a directory share a machine, and three machines run at a time:
+# an emulated CPU uses three quarters of a real one, and a boot takes five seconds.
 #
-# By hand it runs all tests but those of "make crash"; "make test" leaves out more
-# (scripts/long.txt), and runs samples of long tables.
+# "make test-rig" sets RAIL_CNI_FULL=yes. Without it, the tests of scripts/long.txt are
+# left out, and tests of long tables run samples.
 #
-#   RAIL_CNI_FULL yes: everything
+#   RAIL_CNI_FULL yes: all tests except those of "make crash", without samples
 #   RIG           another kernel, 5.10, 6.1 or 6.18, or arm64 for a machine with arm64 and
 #                 the image's programs: only the tests with the tag "kernels"
 #   COUNTS        a file that takes the counts for a summary

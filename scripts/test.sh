@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Lint, vet and all tests of all modules, with one summary at the end. Called by
+# Lint, vet and the tests of all modules, with one summary at the end. Called by
 # "make test", which builds the binaries that the tests run, and sets
 # RAIL_CNI_TESTS=all: no test may be skipped because one is missing. Continues
 # after a failed step, so that one run shows all failures.
 #
-# Long tests are left out (scripts/long.txt), and of long tables a sample is run.
+# Leaves out the tests of scripts/long.txt, and runs samples of long tables, unless
 #
-#   RAIL_CNI_FULL=yes  everything
+#   RAIL_CNI_FULL=yes  all tests, without samples
+#
 #   NO_RACE   packages whose tests run without the race detector
 #   SERIAL    packages whose tests need the machine to themselves
 set -euo pipefail

@@ -12,12 +12,12 @@ import (
 
 // Environment variables of samples.
 const (
-	FullVariable = "RAIL_CNI_FULL" // "yes": no samples, everything
+	FullVariable = "RAIL_CNI_FULL" // "yes": whole tables, no samples
 	SeedVariable = "RAIL_CNI_SEED" // chooses all samples, to repeat a failure
 )
 
-// Full reports whether tests with long tables run all of them, as with "make test
-// FULL=yes" and "make test-rig".
+// Full reports whether tests run their whole tables instead of samples, as with "make
+// test FULL=yes", "make test-rig", "make crash" and "make e2e".
 func Full() bool { return os.Getenv(FullVariable) == "yes" }
 
 // seed chooses the samples of this process.
@@ -29,13 +29,14 @@ var seed = func() uint64 {
 }()
 
 // Sample returns n items of a test's table, chosen at random, in the table's order. It
-// returns all if [Full], or if there are no more. The test's log has the seed.
+// returns the whole table if [Full] reports true, or if the table has at most n items. It
+// logs the seed.
 func Sample[T any](t testing.TB, n int, table []T) []T {
 	t.Helper()
 	if Full() || n >= len(table) {
 		return table
 	}
-	t.Logf("a sample of %d of %d; again by %s=%d", n, len(table), SeedVariable, seed)
+	t.Logf("sample of %d of %d items; to repeat it: %s=%d", n, len(table), SeedVariable, seed)
 	chosen := rand.New(rand.NewPCG(seed, uint64(len(table)))).Perm(len(table))[:n]
 	slices.Sort(chosen)
 	sample := make([]T, 0, n)

@@ -260,10 +260,10 @@ func (l *Ledger) List() ([]*Record, []error) {
 	return l.list(func(*Record) bool { return true }, false)
 }
 
-// ListIf is [Ledger.List] with only those records of which wanted returns true. wanted
-// gets at least a record's fields above Loan. The rest of a record that is not wanted is
-// neither decoded nor checked: each ADD looks for dead pods among all records of the
-// node, which may be hundreds.
+// ListIf is [Ledger.List], but returns only the records for which wanted returns true.
+// wanted must use only the fields above Loan, because the rest may not be decoded yet. A
+// record that is not wanted is neither decoded in full nor checked. This makes ADD fast,
+// which looks for dead pods among all records of the node.
 func (l *Ledger) ListIf(wanted func(*Record) bool) ([]*Record, []error) {
 	return l.list(wanted, true)
 }

@@ -126,9 +126,9 @@ type RDMA struct {
 	// RoCETOS is the type of service that the network gave the devices for RDMA-CM, nil
 	// if it gave none.
 	RoCETOS *int `json:"roceTos,omitempty"`
-	// PodIndex is the ifindex in the pod netns of the interface that another plugin made.
-	// It is 0 if there is none, or if this record has the interface, and in a record of
-	// an earlier version.
+	// PodIndex is the ifindex, in the pod netns, of an interface that another plugin made.
+	// It is 0 if another part of the record has the interface, if there is none, and in a
+	// record of an earlier version.
 	PodIndex int `json:"podIndex,omitempty"`
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// A description of a link has most of its sysctls, which are some ninety files, as arrays of
-// 32-bit numbers (inet_fill_link_af, ipv6_store_devconf). To read them from there takes no
-// system call more.
+// The kernel's description of a link contains most of its sysctls, some ninety files, as
+// arrays of 32-bit numbers (inet_fill_link_af, ipv6_store_devconf). Reading them from there
+// needs no further system call.
 
 // From linux/if_link.h: the arrays, in IFLA_AF_SPEC.
 const (
@@ -49,7 +49,7 @@ var confs = map[string]struct {
 }
 
 // conf returns the sysctls that the attributes of a link have: "ipv4/conf/arp_ignore" → "1".
-// It also has those for which the kernel has no file.
+// The result may also contain settings that have no file.
 func conf(attrs nlattr.Attrs) map[string]string {
 	found := map[string]string{}
 	all, _ := attrs.Nested(unix.IFLA_AF_SPEC) // an empty one has none

@@ -57,7 +57,7 @@ func Open(ns *link.Netns) (*Core, error) {
 	return &Core{ns: ns, socket: s}, nil
 }
 
-// Close ends the use of the Core, whose requests panic afterwards.
+// Close ends the use of the Core. A request after Close panics.
 func (c *Core) Close() {
 	if c != nil {
 		c.socket = nil

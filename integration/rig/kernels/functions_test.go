@@ -18,12 +18,12 @@ import (
 // physical is the directory of the NIC with virtual functions.
 const physical = "/sys/bus/pci/devices/0000:01:00.0/"
 
-// vfConfigs are the functions of its possible drivers, the kernel's and the rig's, that
-// answer a question for a virtual function.
+// vfConfigs maps each driver, the kernel's and the rig's, to its function that answers a
+// query about a virtual function.
 var vfConfigs = map[string]string{"igb": "igb_ndo_get_vf_config", "mlx5_core": "fk_vf_config"}
 
-// functions makes two virtual functions. It returns the interfaces of the NIC and of the
-// first of them, and the address of that.
+// functions makes two virtual functions. It returns the interface of the NIC, the interface
+// of the first virtual function, and the PCI address of the latter.
 func (n *node) functions() (pf, vf, address string) {
 	n.t.Helper()
 	netdev := func(dir string) string {
@@ -47,8 +47,8 @@ func (n *node) write(path, text string) {
 	}
 }
 
-// asked returns how often f makes the driver be asked for a virtual function, by a probe of
-// the kernel.
+// asked runs f, and returns how often the driver was queried about a virtual function. It
+// counts with a kernel probe.
 func (n *node) asked(f func()) string {
 	n.t.Helper()
 	driver, err := os.Readlink(physical + "driver")

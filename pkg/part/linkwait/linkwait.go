@@ -61,12 +61,11 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	return nil
 }
 
-// Carrier waits for the carrier of the interface with this index in the pod, as [For] does,
-// and then announces the addresses, because what the kernel announced without a carrier is
-// lost. tx.Link is the interface before it was set up: if it had a carrier even then, as a
-// macvlan has from its parent device, nothing was lost. Without this exception each ADD of a
-// macvlan waits for an RCU grace period, some 10 ms, when the socket of the announcement is
-// closed (packet_release).
+// Carrier waits for the carrier of the interface with this index in the pod, as [For]
+// does, and then announces the addresses, because the kernel's own announcement is lost if
+// there is no carrier. It does not announce if the interface had a carrier before it was set
+// up (tx.Link), as a macvlan has from its parent device: closing the socket of an
+// announcement waits for an RCU grace period, some 10 ms (packet_release).
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
 	return carrier(ctx, tx, conf, index, !tx.Link.Carrier)
 }

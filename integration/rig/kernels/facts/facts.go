@@ -19,7 +19,7 @@ var Rows = []Row{
 	{"lend", "A NIC is lent, and returns as it was"},
 	{"death", "NICs of killed pods return: by DEL, `railctl gc`, the next ADD, rail-agent"},
 	{"macvlan", "macvlan: ADD, CHECK, DEL, also of a killed pod"},
-	{"functions", "A virtual function is lent, and returns; its NIC is refused; the driver is asked for no function"},
+	{"functions", "A virtual function is lent, and returns; its NIC is refused; the driver gets no query about virtual functions"},
 	{"altnames", "Alternative names of a NIC"},
 	{"parent", "A NIC's PCI address comes from"},
 	{"netns", "A pod's network namespace is recognized by"},
