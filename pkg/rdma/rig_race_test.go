@@ -21,7 +21,7 @@ func (r *rig) movers(rounds int, lock sync.Locker) (changed []*UverbsChanged) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, d := range r.devs {
-		host, inPod := r.core(r.ns), r.core(pod.ns)
+		host, inPod := r.apart(r.ns), r.apart(pod.ns)
 		ctx := r.soon()
 		all.Go(func() {
 			move := func(from, to *Core) {
@@ -101,7 +101,7 @@ func TestRigListsAreWholeDuringMoves(t *testing.T) {
 			stay = append(stay, d.Name)
 		}
 	}
-	lister := r.core(r.ns)
+	lister := r.apart(r.ns)
 	moves := make(chan struct{})
 	go func() {
 		defer close(moves)

@@ -69,6 +69,23 @@ func (r *rig) core(ns *link.Netns) *Core {
 	return c
 }
 
+// apart returns a Core of ns with a socket of its own, as another process has. Cores of one
+// Netns share its socket, which is busy while one of them moves a device.
+func (r *rig) apart(ns *link.Netns) *Core {
+	r.t.Helper()
+	var same *link.Netns
+	err := ns.Do(func() (err error) {
+		same, err = link.CurrentNetns()
+		return err
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(same.Close)
+	same.Path = ns.Path
+	return r.core(same)
+}
+
 // pod makes a namespace and the Core in it.
 func (r *rig) pod(name string) (*link.Netns, *Core) {
 	r.t.Helper()
@@ -414,7 +431,7 @@ func TestRigMoveTimes(t *testing.T) {
 func TestRigADeviceInFlightIsWaitedFor(t *testing.T) {
 	r := inRig(t, Exclusive)
 	_, pod := r.pod("pod")
-	other := r.core(r.ns) // a Core is busy while it moves
+	other := r.apart(r.ns)
 	d := r.devs[1]
 	for delay := 300 * time.Millisecond; ; delay *= 3 {
 		r.delay(delay)
