@@ -272,9 +272,9 @@ func TestAwaitDAD(t *testing.T) {
 			t.Parallel()
 			r, index := detects(t)
 			c.given(r)
+			began := time.Now() // before the deadline is set, so that a wait for it is never too short
 			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 			defer cancel()
-			began := time.Now()
 			err := r.host.AwaitDAD(ctx, index)
 			took := time.Since(began)
 			tentative := r.host.IP("-6", "addr", "show", "dev", "ens1", "scope", "global", "tentative")

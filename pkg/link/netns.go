@@ -195,7 +195,6 @@ func (n *Netns) Close() {
 	for _, s := range n.sockets {
 		s.Close()
 	}
-	n.sockets = nil
 	if n.sys != 0 {
 		_ = unix.Close(n.sys)
 		n.sys = 0
