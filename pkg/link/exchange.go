@@ -88,10 +88,10 @@ func (s *Socket) Exchange(req *nl.NetlinkRequest, each func(payload []byte)) err
 	}
 }
 
-// ExchangeAll sends requests, of which none is a dump or asks for an acknowledgment, by one
-// system call, and calls each with the index of the request and the payload of its answer.
-// It returns the error of each request. The kernel takes one after another
-// (netlink_rcv_skb), also after an error.
+// ExchangeAll sends several requests in one system call. No request may be a dump or ask for
+// an acknowledgment. It calls each with the index of a request and the payload of its
+// answer, and returns one error for each request. An error does not stop the later requests
+// (netlink_rcv_skb).
 func (s *Socket) ExchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload []byte)) ([]error, error) {
 	s.Socket.Lock()
 	defer s.Socket.Unlock()
@@ -134,7 +134,7 @@ func (s *Socket) ExchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload
 }
 
 // replyError returns the error that the payload of NLMSG_ERROR or NLMSG_DONE
-// begins with (netlink(7), struct nlmsgerr), nil for none. Behind the number come the
+// begins with (netlink(7), struct nlmsgerr), nil for none. After the error number come the
 // request and, with NLM_F_ACK_TLVS, the kernel's explanation.
 func replyError(flags uint16, payload []byte) error {
 	if len(payload) < 4 {

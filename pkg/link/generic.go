@@ -67,7 +67,7 @@ func (d *device) askTogether(reqs []*nl.NetlinkRequest) ([]answer, error) {
 	return answers, err
 }
 
-// families are those that a device may be asked by.
+// families are the generic netlink families that requests to a device use.
 var families = []string{ethtoolFamily, netdevFamily}
 
 // familyID returns the number of a generic netlink family, or an error that wraps
