@@ -87,6 +87,40 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	return r, nil
 }
 
+// Part returns the part of the range that lies in block, with the bounds and the mask
+// of the whole range. It returns false if no address of block can be assigned.
+func (r *Range) Part(block netip.Prefix) (*Range, bool) {
+	first, last := block.Masked().Addr(), lastAddr(block)
+	if first.BitLen() != r.first.BitLen() {
+		return nil, false
+	}
+	spec := r.spec
+	spec.Start, spec.End = later(first, r.first), earlier(last, r.last)
+	if spec.End.Less(spec.Start) {
+		return nil, false
+	}
+	part, err := NewRange(spec)
+	if err != nil {
+		return nil, false
+	}
+	_, some := part.Next(part.first)
+	return part, some
+}
+
+func later(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b netip.Addr) netip.Addr {
+	if b.Less(a) {
+		return b
+	}
+	return a
+}
+
 // In returns the part of the range in slice, a network within the range's:
 // bounds outside of it still count. It returns a *[TooSmallError], or an error
 // of kind IPAM if the part is empty.

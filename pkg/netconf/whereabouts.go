@@ -25,6 +25,9 @@ const (
 	allocateRotate = "rotate"
 )
 
+// largestBlock is the largest block_size.
+const largestBlock = 4096
+
 // Whereabouts is the configuration of the whereabouts IPAM plugin: the "ipam"
 // object, with its empty keys filled from the flat file, and the needed parts
 // of the network config around it and of CNI_ARGS.
@@ -52,6 +55,7 @@ type Whereabouts struct {
 	NetworkName   string // the address space, "" for the unnamed one
 	Overlapping   bool   // enable_overlapping_ranges, default true
 	NodeSliceSize int    // prefix length, 0 without node slices
+	BlockSize     int    // addresses, a power of two; 0 without blocks
 	Rotate        bool   // "allocation": "rotate"
 	// ConfigurationPath is a flat file, or the directory of "nodename".
 	ConfigurationPath string
@@ -192,6 +196,9 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	if err := c.readSliceSize(net.IPAM.NodeSliceSize); err != nil {
 		return err
 	}
+	if err := c.readBlockSize(net.IPAM.BlockSize); err != nil {
+		return err
+	}
 	return c.onePerFamily()
 }
 
@@ -243,6 +250,26 @@ func (c *Whereabouts) readSliceSize(text string) error {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "node_slice_size %q is not a prefix length", text), `write it as "/26" or "26"`)
 	}
 	c.NodeSliceSize = n
+	return nil
+}
+
+// readBlockSize reads the number of addresses of a block.
+func (c *Whereabouts) readBlockSize(n int) error {
+	switch {
+	case n == 0:
+		return nil
+	case n < 2 || n > largestBlock || n&(n-1) != 0:
+		return failure.WithCure(failure.New(failure.InvalidConfig, "block_size %d is not a power of two from 2 to %d", n, largestBlock),
+			"give the number of addresses that a node takes at once, for example 16")
+	case c.NodeSliceSize != 0:
+		return failure.WithCure(failure.New(failure.InvalidConfig, "block_size and node_slice_size both divide the range among the nodes"), "remove one of them")
+	}
+	for _, r := range c.Ranges {
+		if hosts := r.Prefix.Addr().BitLen() - r.Prefix.Bits(); hosts < 31 && n > 1<<hosts {
+			return failure.WithCure(failure.New(failure.InvalidConfig, "block_size %d is more than %s has", n, r.Prefix), "use smaller blocks, or a larger range")
+		}
+	}
+	c.BlockSize = n
 	return nil
 }
 
@@ -340,6 +367,7 @@ type whereaboutsIPAM struct {
 	NetworkName   string `json:"network_name"`
 	Overlapping   bool   `json:"enable_overlapping_ranges"`
 	NodeSliceSize string `json:"node_slice_size"`
+	BlockSize     int    `json:"block_size"`
 	Store         string `json:"store"`
 	Allocation    string `json:"allocation"`
 	Kubernetes    struct {

@@ -78,6 +78,9 @@ func (w *whereaboutsIPAM) fill(flat *whereaboutsIPAM) {
 	orList(&w.Addresses, flat.Addresses)
 	or(&w.NetworkName, flat.NetworkName)
 	or(&w.NodeSliceSize, flat.NodeSliceSize)
+	if w.BlockSize == 0 {
+		w.BlockSize = flat.BlockSize
+	}
 	or(&w.Store, flat.Store)
 	or(&w.Kubernetes.Kubeconfig, flat.Kubernetes.Kubeconfig)
 	or(&w.ConfigurationPath, flat.ConfigurationPath)

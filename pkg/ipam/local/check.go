@@ -47,6 +47,41 @@ func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (neti
 	return netip.Addr{}, none(errors.New("this attachment holds no address of it"))
 }
 
+// Allocation is an assigned address.
+type Allocation struct {
+	Addr netip.Addr
+	// Owner is the zero Owner for an unreadable record, whose address stays taken.
+	Owner ipam.Owner
+}
+
+// Allocations returns the assigned addresses of a pool, by name. It reads without a lock.
+func (s *Store) Allocations(ctx context.Context, id ipam.Pool) ([]Allocation, error) {
+	p, err := s.openPool(ctx, id, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	names, err := p.dir.List(jsonSuffix)
+	var found []Allocation
+	for _, name := range names {
+		addr, ok := recordAddr(name)
+		if !ok {
+			continue
+		}
+		r, readErr := p.read(addr)
+		switch {
+		case readErr != nil || r != nil && r.SetAside != "":
+			found = append(found, Allocation{Addr: addr})
+		case r != nil:
+			found = append(found, Allocation{addr, r.owner()})
+		}
+	}
+	return found, err
+}
+
 // Status implements [ipam.Store].
 func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	for _, c := range claims {

@@ -54,5 +54,5 @@ func PauseAfterRace(ctx context.Context, lost int, err error) error {
 		return nil
 	}
 	return failure.WithCure(failure.Wrap(errors.Join(ErrContended, err), failure.TryAgain, "gave up after %d tries", lost),
-		"try again, or give each node a slice of the range (node_slice_size)")
+		"try again, or let each node assign addresses of its own part of the range (block_size or node_slice_size)")
 }

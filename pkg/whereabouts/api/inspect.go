@@ -36,9 +36,12 @@ type Holding struct {
 
 // Survey is the content of the cluster's address store, from one read: first
 // the reservations, then the pools. So a reservation without an entry is not
-// one of an ADD under way.
+// one of an ADD under way. Holdings has no addresses of blocks: only the node that
+// holds a block knows them.
 type Survey struct {
-	Pools    []*PoolState // by name
+	Pools    []*PoolState // by name, without those that are divided into blocks
+	Divided  []*PoolState // pools that are divided into blocks, by name
+	Blocks   []*PoolState // by name
 	Holdings []Holding    // by pool and address
 	// Loose are the reservations without an entry, by name. Claimed reports for
 	// each whether another holder's entry has the address.
@@ -77,7 +80,16 @@ func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Pools = slices.SortedFunc(maps.Values(pools), func(a, b *PoolState) int { return cmp.Compare(a.Name, b.Name) })
+	for _, p := range slices.SortedFunc(maps.Values(pools), func(a, b *PoolState) int { return cmp.Compare(a.Name, b.Name) }) {
+		switch {
+		case p.Block != nil:
+			s.Blocks = append(s.Blocks, p)
+		case p.BlockSize > 0:
+			s.Divided = append(s.Divided, p)
+		default:
+			s.Pools = append(s.Pools, p)
+		}
+	}
 	s.pair(reserved)
 	return s, nil
 }

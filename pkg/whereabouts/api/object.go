@@ -114,6 +114,10 @@ type PoolState struct {
 	// NoMap is set if spec.allocations is missing or null: a patch cannot add
 	// to it.
 	NoMap bool
+	// Block is set if the object is a block of another pool. BlockSize is the number of
+	// addresses of a block if the pool is divided into blocks: then it has no entries.
+	Block     *Block
+	BlockSize int
 }
 
 // ParsePool reads an IPPool. If spec.range is not a network it returns an error
@@ -129,12 +133,13 @@ func ParsePool(data []byte) (*PoolState, error) {
 		Entries: o.Spec.Allocations, Bytes: len(data), NoMap: o.Spec.Allocations == nil,
 		Managed: len(o.Metadata.ManagedFields) > 0,
 	}
-	prefix, err := netip.ParsePrefix(o.Spec.Range)
+	prefix, err := netip.ParsePrefix(bareRange(o.Spec.Range))
 	if err != nil {
 		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s", p.Namespace, p.Name),
 			"write the network that the pool is named after into spec.range")
 	}
 	p.Base, p.Prefix = prefix.Addr(), prefix.Masked()
+	p.readAnnotations(o.Metadata.Annotations)
 	return p, nil
 }
 

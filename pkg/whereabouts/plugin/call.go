@@ -73,8 +73,19 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 			return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "node slices need the Kubernetes store"),
 				"remove node_slice_size: the local store is of one node anyway")
 		}
+		if c.conf.BlockSize != 0 {
+			return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "blocks need the Kubernetes store"),
+				"remove block_size: the local store is of one node anyway")
+		}
 		return local.New(c.conf.StateDir), func() {}, nil
 	case netconf.StoreKubernetes:
+		if c.conf.BlockSize != 0 {
+			s, err := c.openBlocks()
+			if err != nil {
+				return nil, nil, err
+			}
+			return s, func() { _ = s.Close() }, nil
+		}
 		s, err := c.openCluster(ctx, c.conf.Kubeconfig)
 		if err != nil {
 			return nil, nil, err

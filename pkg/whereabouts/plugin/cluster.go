@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
@@ -30,6 +31,19 @@ func (c *call) openCluster(ctx context.Context, kubeconfig string) (*store.Store
 }
 
 func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
+	client, err := c.client(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return store.New(store.Options{
+		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
+		Warn: func(err error) { c.warn("step not completed", err) },
+		Slow: func(err error) { c.warn("patches of pool are slow", err) },
+	})
+}
+
+// client opens the cluster of a kubeconfig that the node permits.
+func (c *call) client(kubeconfig string) (*kube.Client, error) {
 	if kubeconfig == "" {
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, `"store": "kubernetes" without a kubeconfig`),
 			`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
@@ -38,14 +52,23 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + c.Version, RetryFor: store.RetryFor})
+	return kube.Open(kube.Config{Kubeconfig: kubeconfig, Vet: vet, UserAgent: "rail-cni-whereabouts/" + c.Version, RetryFor: store.RetryFor})
+}
+
+// openBlocks opens the store of the node's blocks.
+func (c *call) openBlocks() (*block.Store, error) {
+	client, err := c.client(c.conf.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	return store.New(store.Options{
-		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
+	node, err := nodeName(c.conf.ConfigurationPath)
+	if err != nil {
+		return nil, err
+	}
+	return block.New(block.Options{
+		Client: client, Kubeconfig: c.conf.Kubeconfig, FlatFile: c.flatFile(), StateDir: c.conf.StateDir, Node: node, Size: c.conf.BlockSize,
+		Gone: store.Gone(c.podNetns()),
 		Warn: func(err error) { c.warn("step not completed", err) },
-		Slow: func(err error) { c.warn("patches of pool are slow", err) },
 	})
 }
 
@@ -110,7 +133,7 @@ func nodeName(configurationPath string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", failure.WithCure(failure.New(failure.InvalidConfig, "node slices need the node's name, and neither NODENAME nor /etc/hostname has one"),
+	return "", failure.WithCure(failure.New(failure.InvalidConfig, "dividing a range among nodes needs the node's name, and neither NODENAME nor /etc/hostname has one"),
 		`write it into the file "nodename" in the directory configuration_path`)
 }
 
@@ -125,6 +148,12 @@ func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 		masked = append(masked, netip.PrefixFrom(p.Addr(), c.conf.Ranges[i].Prefix.Bits()))
 	}
 	return masked
+}
+
+// entryByEntry reports whether the addresses of the config's network are entries of the
+// cluster's pools. Those of a node's blocks are in the node's local store.
+func (c *call) entryByEntry() bool {
+	return c.storeName() == netconf.StoreKubernetes && c.conf.BlockSize == 0
 }
 
 // releaseCluster frees what the attachment holds in the cluster that the
@@ -196,8 +225,8 @@ func (c *call) endpoint(kubeconfig string) store.Endpoint {
 func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
 	var errs []error
 	for kubeconfig, pools := range store.AllocatedPools(stateDir, c.owner()) {
-		if c.confErr == nil && kubeconfig == c.conf.Kubeconfig && c.storeName() == netconf.StoreKubernetes {
-			continue
+		if c.confErr == nil && kubeconfig == c.conf.Kubeconfig && c.entryByEntry() {
+			continue // releaseCluster has freed them
 		}
 		s, err := c.connect(kubeconfig, stateDir)
 		if err != nil {

@@ -179,7 +179,7 @@ func del(ctx context.Context, c *call) error {
 		return errors.Join(c.releaseNoted(ctx, dir), local.New(dir).Release(ctx, c.owner(), nil))
 	}
 	err := local.New(c.conf.StateDir).Release(ctx, c.owner(), c.pools())
-	if c.storeName() == netconf.StoreKubernetes {
+	if c.entryByEntry() {
 		err = errors.Join(err, c.releaseCluster(ctx))
 	}
 	return errors.Join(err, c.releaseNoted(ctx, c.conf.StateDir))

@@ -70,5 +70,5 @@ func (s *Store) warnIfSlow(pool ipam.Pool, last latency) {
 		return
 	}
 	s.slow(failure.WithCure(failure.New(failure.TryAgain, "a patch of IPPool %s takes %s on average", pool.Name(), last.Mean.Round(10*time.Millisecond)),
-		"give each node a slice of the range (node_slice_size), or split the range over several networks"))
+		"let each node assign addresses of its own part of the range (block_size or node_slice_size), or split the range over several networks"))
 }

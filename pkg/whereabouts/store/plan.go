@@ -123,6 +123,9 @@ var errLeft = failure.New(failure.InvalidNetns, "the pod's network namespace is 
 
 // take plans j's address, old or new.
 func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *api.PoolPatch) error {
+	if err := state.Guarded(); err != nil {
+		return err
+	}
 	mine := api.NewEntry(j.Owner)
 	addr, entry, ok := state.Find(func(a netip.Addr, e api.Entry) bool {
 		return j.Owner.Same(e.Owner()) && (j.drop == nil || j.drop.addr != a)

@@ -59,3 +59,15 @@ func (s sandbox) goneError() error {
 	return failure.WithCure(failure.New(failure.InvalidNetns, "the network namespace %s is gone", s.path),
 		"nothing to do: the pod's sandbox was ended")
 }
+
+// Gone returns a function that returns an error once the network namespace that is now at
+// netns is gone. It returns none if there is no namespace at netns.
+func Gone(netns string) func() error {
+	s := openSandbox(netns)
+	return func() error {
+		if s.gone() {
+			return s.goneError()
+		}
+		return nil
+	}
+}

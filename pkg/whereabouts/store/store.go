@@ -290,6 +290,9 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	for _, c := range claims {
 		state, err := s.readPool(ctx, c.Pool)
 		if err == nil {
+			err = state.Guarded()
+		}
+		if err == nil {
 			_, err = ipam.Choose(c.Range, state.Used())
 		}
 		if err != nil {

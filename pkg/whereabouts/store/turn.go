@@ -350,5 +350,5 @@ func (t *turn) hideForeign(ctx context.Context) error {
 
 func (t *turn) tooLarge(state *api.PoolState) error {
 	return failure.WithCure(failure.New(failure.IPAM, "IPPool %s holds %d addresses, and one object of the API cannot hold more (1.5 MiB)", t.pool.Name(), len(state.Entries)),
-		"give each node a slice of the range (node_slice_size), or split the range over several networks")
+		"let each node assign addresses of its own part of the range (block_size or node_slice_size), or split the range over several networks")
 }

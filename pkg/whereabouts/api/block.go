@@ -1,0 +1,197 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// The annotations of blocks and guards. A block has all of the first five.
+const (
+	annotationNode      = "rail-cni/node"
+	annotationMachine   = "rail-cni/machine"
+	annotationBoot      = "rail-cni/boot"
+	annotationClaim     = "rail-cni/claim"
+	annotationRevoked   = "rail-cni/revoked"
+	annotationBlockSize = "rail-cni/block-size"
+)
+
+const (
+	// BlockUsableFor is how long a node assigns addresses of a block without the server's
+	// word that it is still its own.
+	BlockUsableFor = time.Hour
+	// BlockFreeAfter is how long a block must have been revoked before it is freed: by
+	// then its holder no longer assigns its addresses.
+	BlockFreeAfter = BlockUsableFor + 10*time.Minute
+)
+
+// Holder is a node that holds a block. The zero Holder is none.
+type Holder struct {
+	Node    string
+	Machine string // of /etc/machine-id, "" if the node has none
+	Boot    string // its boot ID when it took the block
+	// Claim is of this holder's claim alone, so that a patch that tests it changes the
+	// block of no other claim.
+	Claim string
+}
+
+// Block is what the annotations of an IPPool say that is a block: a part of a pool of
+// which one node hands out the addresses. Its entries are those that the node has
+// published; the node alone knows which addresses are taken.
+type Block struct {
+	Holder
+	// Revoked is set while the holder seems to be gone. A holder that is not gone removes
+	// it. Otherwise the block is freed.
+	Revoked string
+}
+
+// BlockName returns the name of the IPPool that is a block of the pool. Pools of one
+// address space that overlap have the same names for the same blocks.
+func BlockName(pool ipam.Pool, block netip.Prefix) string {
+	return ipam.Pool{Space: pool.Space, Node: "rail-cni-block", Prefix: block}.Name()
+}
+
+func (h Holder) annotations() map[string]string {
+	return map[string]string{
+		annotationNode: h.Node, annotationMachine: h.Machine, annotationBoot: h.Boot,
+		annotationClaim: h.Claim, annotationRevoked: "",
+	}
+}
+
+// inBlocks stands between the range and the size in a guard's spec.range.
+const inBlocks = " in blocks of "
+
+// readAnnotations sets Block and BlockSize.
+func (p *PoolState) readAnnotations(a map[string]string) {
+	if claim, ok := a[annotationClaim]; ok {
+		p.Block = &Block{
+			Holder:  Holder{Node: a[annotationNode], Machine: a[annotationMachine], Boot: a[annotationBoot], Claim: claim},
+			Revoked: a[annotationRevoked],
+		}
+	}
+	if size, err := strconv.Atoi(a[annotationBlockSize]); err == nil && size > 0 {
+		p.BlockSize = size
+	}
+}
+
+// CreateBlock makes a block that h holds. It returns false if the block exists.
+func CreateBlock(ctx context.Context, client *kube.Client, name string, block netip.Prefix, h Holder) (bool, error) {
+	o := NewIPPool(name, client.Namespace(), block.String(), map[string]Entry{})
+	o.Metadata.Annotations = h.annotations()
+	_, err := client.Create(ctx, Pools(client.Namespace()), o)
+	if kube.IsAlreadyExists(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ReadBlock returns a block, nil if there is none of this name.
+func ReadBlock(ctx context.Context, client *kube.Client, name string) (*PoolState, error) {
+	p, err := ReadPool(ctx, client, name)
+	if err == nil && p != nil && p.Block == nil {
+		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s lacks the annotation %s of a block", client.Namespace(), name, annotationClaim),
+			"delete it when no pod uses its addresses")
+	}
+	return p, err
+}
+
+// TakeBlock makes h the holder of a block, and removes its entries. It returns false if
+// the block is no longer as it was.
+func TakeBlock(ctx context.Context, client *kube.Client, name string, was Block, h Holder) (bool, error) {
+	ops := []kube.PatchOp{{Op: "add", Path: "/spec/allocations", Value: map[string]Entry{}}}
+	for key, value := range h.annotations() {
+		ops = append(ops, annotate(key, value))
+	}
+	return was.patch(ctx, client, name, ops...)
+}
+
+// FreeBlock makes a block one without a holder or entries, like [TakeBlock].
+func FreeBlock(ctx context.Context, client *kube.Client, name string, was Block) (bool, error) {
+	return TakeBlock(ctx, client, name, was, Holder{})
+}
+
+// RevokeBlock sets the mark of a block, or removes it if mark is "", like [TakeBlock].
+func RevokeBlock(ctx context.Context, client *kube.Client, name string, was Block, mark string) (bool, error) {
+	return was.patch(ctx, client, name, annotate(annotationRevoked, mark))
+}
+
+// PublishBlock replaces the entries of a block, like [TakeBlock].
+func PublishBlock(ctx context.Context, client *kube.Client, name string, was Block, entries map[string]Entry) (bool, error) {
+	return was.patch(ctx, client, name, kube.PatchOp{Op: "add", Path: "/spec/allocations", Value: entries})
+}
+
+// patch changes a block that still has the claim and the mark of was.
+func (was Block) patch(ctx context.Context, client *kube.Client, name string, ops ...kube.PatchOp) (bool, error) {
+	tests := []kube.PatchOp{annotate(annotationClaim, was.Claim), annotate(annotationRevoked, was.Revoked)}
+	for i := range tests {
+		tests[i].Op = "test"
+	}
+	_, err := client.Patch(ctx, Pools(client.Namespace()), name, append(tests, ops...))
+	if IsLostRace(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// bareRange returns the text of a guard's range without its blocks, or text itself.
+func bareRange(text string) string {
+	bare, _, _ := strings.Cut(text, inBlocks)
+	return bare
+}
+
+func annotate(key, value string) kube.PatchOp {
+	return kube.PatchOp{Op: "add", Path: "/metadata/annotations/" + kube.Escape(key), Value: value}
+}
+
+// Guard makes the pool one that is divided into blocks of size addresses, which is done
+// once for each pool. If networks without blocks use it, or blocks of another size, it
+// returns an error of kind InvalidConfig.
+//
+// The guard is the pool's own IPPool, with the annotation of the size and a range that is
+// no CIDR: programs that know no blocks refuse the object, earlier versions of this store
+// as well as whereabouts. A CIDR of the other address family would not do, because
+// whereabouts v0.9.4 answers an ADD with an address although it could not store it.
+func Guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int) error {
+	now, err := ReadPool(ctx, client, pool.Name())
+	if err != nil {
+		return err
+	}
+	if now == nil {
+		text := fmt.Sprintf("%s%s%d", pool.Prefix, inBlocks, size)
+		o := NewIPPool(pool.Name(), client.Namespace(), text, map[string]Entry{})
+		o.Metadata.Annotations = map[string]string{annotationBlockSize: strconv.Itoa(size)}
+		_, err := client.Create(ctx, Pools(client.Namespace()), o)
+		if !kube.IsAlreadyExists(err) {
+			return err
+		}
+		if now, err = ReadPool(ctx, client, pool.Name()); err != nil || now == nil {
+			return err
+		}
+	}
+	switch now.BlockSize {
+	case size:
+		return nil
+	case 0:
+		return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size, and IPPool %s/%s is of networks without it (%d addresses are taken)", client.Namespace(), now.Name, len(now.Entries)),
+			"end their pods and delete the IPPool, or give this network another range or network_name")
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size %d, and IPPool %s/%s is divided into blocks of %d", size, client.Namespace(), now.Name, now.BlockSize),
+		"give all networks of this range the same block_size")
+}
+
+// Guarded returns the error of a network without blocks whose pool is divided into them,
+// or nil.
+func (p *PoolState) Guarded() error {
+	if p.BlockSize == 0 {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, "IPPool %s/%s is divided into blocks of %d addresses, and the network has no block_size", p.Namespace, p.Name, p.BlockSize),
+		"give all networks of this range the same block_size, or this one another range or network_name")
+}

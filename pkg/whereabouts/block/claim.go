@@ -1,0 +1,232 @@
+package block
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"hash/fnv"
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// mostProbes bounds the blocks that one ADD asks the server for: all of a /16 with blocks
+// of 16 addresses.
+const mostProbes = 4096
+
+// claim makes the node the holder of one more block with an address for c: one that it
+// began to claim or return before, or one that no node holds.
+func (p *pool) claim(ctx context.Context, c ipam.Claim) error {
+	return p.alone(ctx, func() error {
+		f, err := p.peek(ctx)
+		if err != nil {
+			return err
+		}
+		// Another process may have claimed one while this one waited. Its addresses may
+		// be taken by now; then this one comes back.
+		if room, err := p.room(ctx, c, f); room || err != nil {
+			return err
+		}
+		if f.Full.age(p.now()) < askAgain {
+			return p.fullError(c)
+		}
+		if !f.Guarded {
+			if err := api.Guard(ctx, p.client, p.Pool, p.size); err != nil {
+				return err
+			}
+		}
+		return p.probe(ctx, c, f)
+	})
+}
+
+// peek returns the node's file as it is now.
+func (p *pool) peek(ctx context.Context) (now *file, err error) {
+	err = p.locked(ctx, func(f *file) (bool, error) {
+		now = f
+		return false, nil
+	})
+	return now, err
+}
+
+// room reports whether a usable block has a free address for c.
+func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) (bool, error) {
+	for _, b := range f.usable(p.now()) {
+		part, ok := c.Range.Part(b.Prefix)
+		if !ok || c.Want.IsValid() && !b.Prefix.Contains(c.Want) {
+			continue
+		}
+		if c.Want.IsValid() || p.local.Status(ctx, []ipam.Claim{{Pool: c.Pool, Range: part, Exclusive: c.Exclusive}}) == nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// probe asks the server for one block after another, until the node holds one more.
+func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
+	for _, prefix := range p.candidates(c, f) {
+		if err := ctx.Err(); err != nil {
+			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "claiming a block of %s", p.Prefix), "try again")
+		}
+		if _, ok := c.Range.Part(prefix); !ok {
+			continue
+		}
+		if slices.ContainsFunc(f.usable(p.now()), func(e entry) bool { return e.Prefix == prefix }) {
+			continue // it is full
+		}
+		ok, err := p.take(ctx, prefix)
+		if ok || err != nil {
+			return err
+		}
+		if c.Want.IsValid() {
+			return failure.WithCure(failure.New(failure.IPAM, "another node holds the block %s of the requested address %s", prefix, c.Want),
+				"ask for another address, or let the pool choose")
+		}
+	}
+	if err := p.change(ctx, func(f *file) { f.Full = p.now() }); err != nil {
+		return err
+	}
+	return p.fullError(c)
+}
+
+// fullError returns the error of a pool without a free block. Its text begins as that of
+// a range whose addresses are taken, because users' alerts match it.
+func (p *pool) fullError(c ipam.Claim) error {
+	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: other nodes hold all other blocks of %d addresses", c.Range.Exhausted(), p.size), failure.IPAM, ""),
+		"widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
+}
+
+// candidates returns the blocks in the order in which this node tries them: those that a
+// killed process left behind, and then all, in an order that differs from node to node,
+// so that nodes that start together seldom meet.
+func (p *pool) candidates(c ipam.Claim, f *file) []netip.Prefix {
+	bits := p.Prefix.Addr().BitLen()
+	for n := p.size; n > 1; n /= 2 {
+		bits--
+	}
+	if c.Want.IsValid() {
+		only, _ := c.Want.Prefix(bits)
+		return []netip.Prefix{only}
+	}
+	var all []netip.Prefix
+	for _, e := range f.Blocks {
+		if e.State != held {
+			all = append(all, e.Prefix)
+		}
+	}
+	first, _ := c.Range.First().Prefix(bits)
+	n := count(first, c.Range.Last())
+	sum := fnv.New64a()
+	fmt.Fprint(sum, p.self.Node, " ", p.Pool.Name())
+	start := sum.Sum64() % n
+	step := max(1, sum.Sum64()>>32%n)
+	for gcd(step, n) != 1 { // then the steps lead to each block once
+		step++
+	}
+	for i := range min(n, mostProbes) {
+		all = append(all, nth(first, (start+i*step)%n))
+	}
+	return all
+}
+
+// count returns the number of blocks from first up to the one with last; at most 2^32.
+func count(first netip.Prefix, last netip.Addr) uint64 {
+	const most = 1 << 32
+	n := new(big.Int).Sub(number(last), number(first.Addr()))
+	n.Rsh(n, hostBits(first))
+	if !n.IsUint64() || n.Uint64() >= most {
+		return most
+	}
+	return n.Uint64() + 1
+}
+
+// nth returns the block that is n blocks after first.
+func nth(first netip.Prefix, n uint64) netip.Prefix {
+	at := new(big.Int).Lsh(new(big.Int).SetUint64(n), hostBits(first))
+	at.Add(at, number(first.Addr()))
+	addr, _ := netip.AddrFromSlice(at.FillBytes(first.Addr().AsSlice()))
+	return netip.PrefixFrom(addr, first.Bits())
+}
+
+func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }
+
+func hostBits(p netip.Prefix) uint { return uint(p.Addr().BitLen() - p.Bits()) }
+
+func gcd(a, b uint64) uint64 {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// take makes the node the holder of a block, if the server knows no other one. The file
+// has the claim before the server has it: a process that is killed in between leaves a
+// block that the next claim finds.
+func (p *pool) take(ctx context.Context, prefix netip.Prefix) (bool, error) {
+	var claim string
+	err := p.change(ctx, func(f *file) {
+		f.Guarded = true
+		if e := f.find(prefix); e != nil {
+			claim = e.Claim
+			return
+		}
+		claim = rand.Text()
+		f.set(entry{Prefix: prefix, Claim: claim, State: claiming})
+	})
+	if err != nil {
+		return false, err
+	}
+	asked := p.now()
+	ok, err := p.takeOnServer(ctx, prefix, claim)
+	if err != nil {
+		return false, err // the server may know the claim
+	}
+	return ok, p.change(ctx, func(f *file) {
+		if !ok {
+			f.drop(prefix)
+			return
+		}
+		f.set(entry{Prefix: prefix, Claim: claim, State: held, Confirmed: asked})
+		f.Silent, f.Full = 0, 0
+	})
+}
+
+func (p *pool) takeOnServer(ctx context.Context, prefix netip.Prefix, claim string) (bool, error) {
+	self, name := p.self, api.BlockName(p.Pool, prefix)
+	self.Claim = claim
+	made, err := api.CreateBlock(ctx, p.client, name, prefix, self)
+	if made || err != nil {
+		return made, err
+	}
+	now, err := api.ReadBlock(ctx, p.client, name)
+	switch {
+	case err != nil || now == nil: // nil: it was deleted just now
+		return false, err
+	case now.Prefix != prefix:
+		return false, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s has the range %s, want %s", name, now.Prefix, prefix), "delete it when no pod uses its addresses")
+	case now.Block.Claim == claim: // the answer to an earlier request was lost
+		return p.unrevoke(ctx, name, *now.Block)
+	case now.Block.Claim == "", p.mineBefore(now.Block.Holder):
+		return api.TakeBlock(ctx, p.client, name, *now.Block, self)
+	}
+	return false, nil
+}
+
+// mineBefore reports whether the holder is this node, in an earlier boot: none of the pods
+// of that boot exist. In this boot, a claim that the node's file does not have is one
+// whose state directory was removed, and pods may have its addresses.
+func (p *pool) mineBefore(h api.Holder) bool {
+	return h.Node == p.self.Node && h.Machine == p.self.Machine && h.Boot != p.self.Boot
+}
+
+// unrevoke removes the mark of the node's own block.
+func (p *pool) unrevoke(ctx context.Context, name string, b api.Block) (bool, error) {
+	if b.Revoked == "" {
+		return true, nil
+	}
+	return api.RevokeBlock(ctx, p.client, name, b, "")
+}

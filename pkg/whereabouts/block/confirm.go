@@ -1,0 +1,91 @@
+package block
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// confirm asks the server whether the node's blocks are still its own, if its last word is
+// old. A server that does not answer is an error only if the node has no other word that
+// is young enough.
+func (p *pool) confirm(ctx context.Context) error {
+	return p.alone(ctx, func() error {
+		f, err := p.peek(ctx)
+		if err != nil {
+			return err
+		}
+		if !f.old(p.now()) { // another process was quicker
+			return nil
+		}
+		for _, e := range f.Blocks {
+			if e.State != held {
+				continue
+			}
+			if _, err := p.confirmOne(ctx, e); err != nil {
+				return p.unconfirmed(ctx, err)
+			}
+		}
+		return nil
+	})
+}
+
+// unconfirmed notes that the server did not answer.
+func (p *pool) unconfirmed(ctx context.Context, why error) error {
+	usable := 0
+	err := p.change(ctx, func(f *file) {
+		f.Silent = p.now()
+		usable = len(f.usable(f.Silent))
+	})
+	if err == nil && usable == 0 {
+		return failure.WithCure(failure.Wrap(why, failure.TryAgain, "the server has not confirmed this node's blocks of %s for %s", p.Prefix, api.BlockUsableFor),
+			"try again when the server answers")
+	}
+	p.warnIf(failure.Wrap(why, failure.TryAgain, "the server does not confirm this node's blocks of %s", p.Prefix))
+	return err
+}
+
+// confirmOne asks the server about one block, and returns it as the server has it. If
+// another node holds it, the node drops it and confirmOne returns nil.
+func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) {
+	name := api.BlockName(p.Pool, e.Prefix)
+	asked := p.now()
+	now, err := api.ReadBlock(ctx, p.client, name)
+	if err != nil {
+		return nil, err
+	}
+	own := false
+	switch {
+	case now == nil:
+		// Somebody has deleted it. The node makes it again, unless another node is
+		// quicker.
+		self := p.self
+		self.Claim = e.Claim
+		if own, err = api.CreateBlock(ctx, p.client, name, e.Prefix, self); own {
+			now = &api.PoolState{Name: name, Base: e.Prefix.Addr(), Prefix: e.Prefix, Block: &api.Block{Holder: self}}
+		}
+	case now.Block.Claim == e.Claim:
+		own, err = p.unrevoke(ctx, name, *now.Block)
+		if own {
+			now.Block.Revoked = ""
+		} else if err == nil {
+			err = fmt.Errorf("IPPool %s changed meanwhile", name)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !own {
+		p.warnIf(failure.WithCure(failure.New(failure.Mismatch, "another node holds the block %s, which this node had", e.Prefix),
+			"delete this node's pods with addresses of it: other pods may get the same ones"))
+		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })
+	}
+	return now, p.change(ctx, func(f *file) {
+		if mine := f.find(e.Prefix); mine != nil && mine.Claim == e.Claim {
+			mine.Confirmed = asked
+		}
+		f.Silent = 0
+	})
+}

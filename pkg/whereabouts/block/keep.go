@@ -1,0 +1,198 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ipam/local"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+const (
+	// passEvery is the time between two looks of a [Keeper] at the node's files. They
+	// make a request only if something has changed, or the server's word is old.
+	passEvery = 15 * time.Second
+	// keptFresh is the age of the server's word at which the Keeper asks again, so that
+	// ADDs need not.
+	keptFresh = 5 * time.Minute
+	// returnAfter is how long a block has no address before the node returns it.
+	returnAfter = time.Hour
+	passTime    = 2 * time.Minute
+)
+
+// Keeper does for a node's blocks what no ADD waits for: it asks the server whether they
+// are still the node's, publishes who has their addresses, and returns empty ones. It is
+// not safe for concurrent use; several on a node do no harm.
+type Keeper struct {
+	StateDirs []string
+	// Open returns the client for a kubeconfig and flat file, or an error if the node
+	// does not permit them.
+	Open func(kubeconfig, flatFile string) (*kube.Client, error)
+	Log  *slog.Logger
+
+	published map[string]map[string]api.Entry // what the server has, by claim
+	emptied   map[string]moment               // when a block was first seen empty, by claim
+	said      string                          // the last error
+
+	// Of tests: the node's clock and boot.
+	now  func() moment
+	boot string
+}
+
+// Run keeps the blocks until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	for wait.For(ctx, passEvery) == nil { // at first nothing is due
+		bounded, cancel := context.WithTimeout(ctx, passTime)
+		err := k.Pass(bounded)
+		cancel()
+		said := fmt.Sprint(err)
+		if err != nil && said != k.said && ctx.Err() == nil {
+			k.Log.Warn("address blocks not kept, retrying", "err", err)
+		}
+		k.said = said
+	}
+}
+
+// Pass does the work that is due now.
+func (k *Keeper) Pass(ctx context.Context) error {
+	if k.published == nil {
+		k.published, k.emptied = map[string]map[string]api.Entry{}, map[string]moment{}
+	}
+	var errs []error
+	for _, dir := range k.StateDirs {
+		eachFile(dir, func(server string, f *file) {
+			if err := k.keep(ctx, dir, server, f); err != nil {
+				errs = append(errs, fmt.Errorf("blocks of %s: %w", f.Pool.Prefix, err))
+			}
+		})
+	}
+	return errors.Join(errs...)
+}
+
+func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) error {
+	if len(f.Blocks) == 0 {
+		return nil
+	}
+	client, err := k.Open(f.Kubeconfig, f.FlatFile)
+	if err != nil {
+		return err
+	}
+	if statefile.Name(client.Server(), client.Namespace()) != server {
+		return failure.WithCure(failure.New(failure.InvalidConfig, "kubeconfig %s leads to another server than the one that has this node's blocks", f.Kubeconfig), "restore it")
+	}
+	s, err := New(Options{
+		Client: client, Kubeconfig: f.Kubeconfig, FlatFile: f.FlatFile, StateDir: stateDir, Node: f.Node, Size: f.Size,
+		Warn: func(err error) { k.Log.Warn("address block", "pool", f.Pool.Name(), "err", err) },
+	})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if k.now != nil {
+		s.now, s.self.Boot = k.now, k.boot
+	}
+	p := s.pool(f.Pool)
+	return p.alone(ctx, func() error {
+		f, err := p.peek(ctx)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, e := range f.Blocks {
+			errs = append(errs, k.keepBlock(ctx, p, e))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// keepBlock keeps one block. The caller is alone.
+func (k *Keeper) keepBlock(ctx context.Context, p *pool, e entry) error {
+	if e.State != held { // of a killed process
+		return p.returnBlock(ctx, e)
+	}
+	all, err := p.local.Allocations(ctx, p.Pool)
+	if err != nil {
+		return err
+	}
+	entries := entriesOf(all, e.Prefix)
+	at := p.now()
+	since, wasEmpty := k.emptied[e.Claim]
+	switch {
+	case len(entries) > 0:
+		delete(k.emptied, e.Claim)
+	case !wasEmpty:
+		k.emptied[e.Claim] = at
+	case since.age(at) >= returnAfter:
+		return p.returnBlock(ctx, e)
+	}
+	known, ok := k.published[e.Claim]
+	if ok && maps.Equal(known, entries) && e.Confirmed.age(at) < keptFresh {
+		return nil
+	}
+	now, err := p.confirmOne(ctx, e)
+	if err != nil || now == nil {
+		return err
+	}
+	if !maps.Equal(now.Entries, entries) {
+		ok, err := api.PublishBlock(ctx, p.client, now.Name, *now.Block, entries)
+		if err != nil || !ok {
+			return err // the next pass asks again
+		}
+	}
+	k.published[e.Claim] = entries
+	return nil
+}
+
+// entriesOf returns the entries of a block's IPPool.
+func entriesOf(all []local.Allocation, block netip.Prefix) map[string]api.Entry {
+	entries := map[string]api.Entry{}
+	base := &api.PoolState{Base: block.Addr(), Prefix: block}
+	for _, a := range all {
+		if !block.Contains(a.Addr) {
+			continue
+		}
+		if key, err := base.Key(a.Addr); err == nil {
+			entries[key] = api.NewEntry(a.Owner)
+		}
+	}
+	return entries
+}
+
+// returnBlock returns a block without addresses to the cluster. The caller is alone.
+func (p *pool) returnBlock(ctx context.Context, e entry) error {
+	empty := false
+	err := p.locked(ctx, func(f *file) (bool, error) {
+		all, err := p.local.Allocations(ctx, p.Pool)
+		if err != nil {
+			return false, err
+		}
+		mine := f.find(e.Prefix)
+		if empty = len(entriesOf(all, e.Prefix)) == 0 && mine != nil; empty {
+			mine.State = returning
+		}
+		return empty, nil
+	})
+	if err != nil || !empty {
+		return err
+	}
+	now, err := api.ReadBlock(ctx, p.client, api.BlockName(p.Pool, e.Prefix))
+	if err == nil && now != nil && now.Block.Claim == e.Claim {
+		var ok bool
+		if ok, err = api.FreeBlock(ctx, p.client, now.Name, *now.Block); err == nil && !ok {
+			err = fmt.Errorf("IPPool %s changed meanwhile", now.Name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return p.change(ctx, func(f *file) { f.drop(e.Prefix) })
+}

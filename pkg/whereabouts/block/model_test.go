@@ -1,0 +1,311 @@
+package block
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/pooltest"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
+)
+
+// The model: nodes that start and end pods of few names, lose their connection, lose
+// answers, are rebooted, leave the cluster and return, while the time passes in jumps.
+const (
+	modelNodes = 4
+	modelPods  = 10
+	modelGrace = 10 * time.Minute
+	// modelWait bounds an ADD: a server that is away costs it no more.
+	modelWait = 300 * time.Millisecond
+)
+
+// sandbox is a sandbox of a pod on a node, and its address.
+type sandbox struct {
+	owner ipam.Owner
+	addr  netip.Addr
+}
+
+// modelNode is a node of the model.
+type modelNode struct {
+	*node
+	proxy  *proxy
+	keeper *Keeper
+	booted int
+	member bool // the cluster has its Node
+	live   []sandbox
+}
+
+// world is the model's cluster.
+type world struct {
+	t       *testing.T
+	rnd     *rand.Rand
+	claim   ipam.Claim
+	nodes   []*modelNode
+	blocks  *reconcile.Blocks
+	admin   *kube.Client
+	passed  time.Duration
+	made    int // sandboxes
+	history []string
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), claim: pooltest.Claim(t, fmt.Sprint("model-", seed), "10.0.0.0/26"),
+		blocks: reconcile.NewBlocks(modelGrace), admin: client(t, plane.AdminKubeconfig()),
+	}
+	w.blocks.Now = func() time.Time { return time.Now().Add(w.passed) }
+	for i := range modelNodes {
+		n := &modelNode{proxy: newProxy(t)}
+		n.node = newNodeAt(t, fmt.Sprintf("model-%d-%d", seed, i), n.proxy.kubeconfig, t.TempDir())
+		w.nodes = append(w.nodes, n)
+		w.boot(n)
+		w.join(n)
+	}
+	return w
+}
+
+// boot starts a node, with nothing of its former boot.
+func (w *world) boot(n *modelNode) {
+	if n.booted++; n.booted > 1 {
+		n.node = n.reboot("")
+	}
+	n.self.Boot = fmt.Sprint("boot-", n.booted)
+	n.now = func() moment { return now() + moment(w.passed) }
+	n.keeper = keeper(n.node)
+	n.keeper.Log = slog.New(slog.DiscardHandler)
+	n.keeper.boot = n.self.Boot
+	n.live = nil
+}
+
+const nodesPath = "/api/v1/nodes"
+
+// join makes the node's Node, or tells the cluster of its boot.
+func (w *world) join(n *modelNode) {
+	w.t.Helper()
+	info := map[string]any{"nodeInfo": map[string]any{"bootID": n.self.Boot}}
+	if !n.member {
+		pooltest.Create(w.t, plane, nodesPath, map[string]any{"metadata": map[string]any{"name": n.self.Node}})
+		n.member = true
+	}
+	code, answer, err := plane.Admin().Patch(context.Background(), nodesPath+"/"+n.self.Node+"/status", "application/merge-patch+json", map[string]any{"status": info})
+	if err != nil || code != http.StatusOK {
+		w.t.Fatal(code, string(answer), err)
+	}
+}
+
+func (w *world) leave(n *modelNode) {
+	w.t.Helper()
+	if code, answer, err := plane.Admin().Delete(context.Background(), nodesPath+"/"+n.self.Node); err != nil || code != http.StatusOK {
+		w.t.Fatal(code, string(answer), err)
+	}
+	n.member = false
+}
+
+func (w *world) note(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf(format, args...))
+}
+
+func (w *world) violated(format string, args ...any) {
+	w.t.Helper()
+	from := max(0, len(w.history)-40)
+	for _, line := range w.history[from:] {
+		w.t.Log(line)
+	}
+	w.t.Fatalf(format, args...)
+}
+
+// add starts a sandbox, which may be a pod's second one, on this node or another.
+func (w *world) add(n *modelNode) {
+	w.made++
+	o := ipam.Owner{ContainerID: fmt.Sprintf("%064x", w.made), IfName: "net1", PodRef: fmt.Sprint("default/pod-", w.rnd.IntN(modelPods)), Network: "net"}
+	ctx, cancel := context.WithTimeout(context.Background(), modelWait)
+	defer cancel()
+	got, err := n.Allocate(ctx, o, []ipam.Claim{w.claim})
+	w.note("%s: ADD %s: %v %v", n.self.Node, o.PodRef, got, err)
+	if err != nil {
+		w.del(n, o) // as a runtime does
+		return
+	}
+	addr := got[0].Addr()
+	for _, other := range w.nodes {
+		for i, s := range other.live {
+			switch {
+			case other == n && s.owner.PodRef == o.PodRef:
+				other.live[i].addr = netip.Addr{} // its successor took the address over
+			case s.addr == addr:
+				w.violated("%s of %s on %s also has %s", o.PodRef, s.owner.PodRef, other.self.Node, addr)
+			}
+		}
+	}
+	w.wantHeld(n, addr)
+	n.live = append(n.live, sandbox{o, addr})
+}
+
+// wantHeld fails the test unless the server says that the address is of the node's block.
+func (w *world) wantHeld(n *modelNode, addr netip.Addr) {
+	w.t.Helper()
+	prefix, _ := addr.Prefix(30)
+	b := onServer(w.t, w.claim, prefix)
+	if b == nil || b.Block.Node != n.self.Node || b.Block.Boot != n.self.Boot {
+		w.violated("%s has %s of a block that the server says is %+v", n.self.Node, addr, b)
+	}
+}
+
+func (w *world) del(n *modelNode, o ipam.Owner) {
+	w.t.Helper()
+	if err := n.Release(context.Background(), o, []ipam.Pool{w.claim.Pool}); err != nil {
+		w.violated("DEL of %s: %v", o.PodRef, err)
+	}
+}
+
+// end ends a sandbox of the node.
+func (w *world) end(n *modelNode) {
+	if len(n.live) == 0 {
+		return
+	}
+	i := w.rnd.IntN(len(n.live))
+	o := n.live[i].owner
+	n.live = append(n.live[:i], n.live[i+1:]...)
+	w.del(n, o)
+	w.note("%s: DEL %s", n.self.Node, o.PodRef)
+}
+
+// reconcile has the reconciler look. The pods of a node whose block it frees count as
+// ended: the node has been gone from the cluster for more than an hour.
+func (w *world) reconcile() {
+	w.t.Helper()
+	survey, err := api.Inspect(pooltest.Context(w.t), w.admin)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var mine []*api.PoolState
+	for _, b := range survey.Blocks {
+		if b.Name == api.BlockName(w.claim.Pool, b.Prefix) {
+			mine = append(mine, b)
+		}
+	}
+	w.blocks.Look(pooltest.Context(w.t), w.admin, slog.New(slog.DiscardHandler), mine)
+	for _, b := range mine {
+		now := onServer(w.t, w.claim, b.Prefix)
+		if b.Block.Claim == "" || now.Block.Claim != "" {
+			continue
+		}
+		w.note("reconciler: %s of %s is free", b.Prefix, b.Block.Node)
+		for _, n := range w.nodes {
+			if n.self.Node == b.Block.Node && n.member && n.self.Boot == b.Block.Boot {
+				w.violated("the reconciler freed %s of %s, which is there", b.Prefix, n.self.Node)
+			}
+			for i := range n.live {
+				if b.Prefix.Contains(n.live[i].addr) && n.self.Node == b.Block.Node {
+					n.live[i].addr = netip.Addr{}
+				}
+			}
+		}
+	}
+}
+
+// step does one thing.
+func (w *world) step() {
+	n := w.nodes[w.rnd.IntN(len(w.nodes))]
+	switch p := w.rnd.IntN(100); {
+	case p < 40:
+		w.add(n)
+	case p < 65:
+		w.end(n)
+	case p < 75:
+		ctx, cancel := context.WithTimeout(context.Background(), modelWait)
+		err := n.keeper.Pass(ctx)
+		cancel()
+		w.note("%s: keeper: %v", n.self.Node, err)
+	case p < 82:
+		w.reconcile()
+	case p < 88:
+		d := time.Duration(w.rnd.IntN(25)) * time.Minute
+		w.passed += d
+		w.note("%s later", d)
+	case p < 91:
+		n.proxy.down.Store(!n.proxy.down.Load())
+		w.note("%s: connected %v", n.self.Node, !n.proxy.down.Load())
+	case p < 95:
+		n.proxy.lose.Store(!n.proxy.lose.Load())
+		w.note("%s: answers are lost %v", n.self.Node, n.proxy.lose.Load())
+	case p < 97:
+		w.boot(n)
+		if n.member {
+			w.join(n)
+		}
+		w.note("%s: rebooted", n.self.Node)
+	case n.member:
+		w.leave(n)
+		w.note("%s: left the cluster", n.self.Node)
+	default:
+		w.join(n)
+		w.note("%s: joined the cluster", n.self.Node)
+	}
+}
+
+// settle ends everything. Then no node may hold a block.
+func (w *world) settle() {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		n.proxy.down.Store(false)
+		n.proxy.lose.Store(false)
+		if !n.member {
+			w.join(n)
+		}
+		for len(n.live) > 0 {
+			w.end(n)
+		}
+		all, err := n.local.Allocations(context.Background(), w.claim.Pool)
+		if err != nil || len(all) > 0 {
+			w.violated("%s keeps %v, %v", n.self.Node, all, err)
+		}
+	}
+	for range 6 { // the blocks of this boot are returned, those of earlier boots are freed
+		w.passed += returnAfter + time.Minute
+		for _, n := range w.nodes {
+			if err := n.keeper.Pass(pooltest.Context(w.t)); err != nil {
+				w.violated("%s: keeper: %v", n.self.Node, err)
+			}
+		}
+		w.reconcile()
+	}
+	survey, err := api.Inspect(pooltest.Context(w.t), w.admin)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, b := range survey.Blocks {
+		if b.Name == api.BlockName(w.claim.Pool, b.Prefix) && (b.Block.Claim != "" || len(b.Entries) > 0) {
+			w.violated("left: %s %+v %v", b.Name, b.Block, b.Entries)
+		}
+	}
+}
+
+func TestNoAddressOfABlockIsHeldTwiceOrLost(t *testing.T) {
+	seeds, steps := 2, 300
+	if need.Full() {
+		seeds, steps = 6, 5000
+	}
+	first := rand.Uint64N(1 << 30)
+	for i := range seeds {
+		seed := first + uint64(i)
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, seed)
+			for range steps {
+				w.step()
+			}
+			w.settle()
+			t.Logf("%d sandboxes", w.made)
+		})
+	}
+}

@@ -1,0 +1,237 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/ipam/local"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+const (
+	// confirmAfter is the age of the server's word at which an ADD asks again, if
+	// rail-agent has not.
+	confirmAfter = 10 * time.Minute
+	// askAgain is how long an ADD that can do without it does not ask a server that did
+	// not answer, or one that had no free block.
+	askAgain = 30 * time.Second
+	// RetryFor is for [kube.Config]: how long one request is repeated.
+	RetryFor = 5 * time.Second
+)
+
+// Options configures a [Store].
+type Options struct {
+	Client *kube.Client // opened with [RetryFor]
+	// Kubeconfig is the one that Client was opened with, and FlatFile the network's, ""
+	// if it has none. The agent uses them.
+	Kubeconfig, FlatFile string
+	StateDir             string // of the node, absolute
+	Node                 string // its name, which no other node of the cluster has
+	Size                 int    // addresses of a block, a power of two
+	// Gone returns an error if the pod that Allocate is for has ended; nil means never.
+	Gone func() error
+	// Warn is called with errors that do not fail a call; it may be nil.
+	Warn func(err error)
+}
+
+// Store assigns addresses of the node's blocks. It is safe for concurrent use by
+// goroutines and processes. Close it when done.
+type Store struct {
+	client               *kube.Client
+	kubeconfig, flatFile string
+	size                 int
+	self                 api.Holder // without a claim
+	gone                 func() error
+	warn                 func(error)
+	now                  func() moment
+
+	local *local.Store
+	dir   *statefile.Dir
+}
+
+var _ ipam.Store = (*Store)(nil)
+
+// New opens the node's side of the store and makes its directories. It makes no request.
+func New(o Options) (*Store, error) {
+	s := &Store{
+		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, size: o.Size,
+		gone: o.Gone, warn: o.Warn, now: now, local: local.New(o.StateDir),
+	}
+	var err error
+	if s.self, err = identity(o.Node); err != nil {
+		return nil, err
+	}
+	server := statefile.Name(o.Client.Server(), o.Client.Namespace())
+	s.dir, err = statefile.Open(filepath.Join(o.StateDir, storeDir, server, blocksDir))
+	return s, err
+}
+
+// identity returns this node as a holder without a claim.
+func identity(node string) (api.Holder, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return api.Holder{}, failure.WithCure(failure.Wrap(err, failure.IO, "cannot tell this boot from the last one"), "mount /proc")
+	}
+	machine, _ := os.ReadFile("/etc/machine-id") // minimal systems have none
+	return api.Holder{Node: node, Machine: strings.TrimSpace(string(machine)), Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+// Close closes the directory.
+func (s *Store) Close() error { return s.dir.Close() }
+
+func (s *Store) warnIf(err error) {
+	if err != nil && s.warn != nil {
+		s.warn(err)
+	}
+}
+
+func (s *Store) pool(id ipam.Pool) *pool { return &pool{Store: s, Pool: id, size: s.size} }
+
+// Allocate implements [ipam.Store].
+func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Claim) ([]netip.Prefix, error) {
+	var got []netip.Prefix
+	var pools []ipam.Pool
+	for _, c := range claims {
+		addr, err := s.pool(c.Pool).allocate(ctx, owner, c)
+		if err != nil {
+			return nil, errors.Join(err, s.undo(ctx, owner, pools))
+		}
+		pools, got = append(pools, c.Pool), append(got, addr)
+	}
+	return got, nil
+}
+
+func (s *Store) undo(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
+	if len(pools) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return s.local.Release(ctx, owner, pools)
+}
+
+// errNoRoom is wrapped if no usable block has a free address for a claim.
+var errNoRoom = errors.New("no block of this node has a free address")
+
+// allocate assigns an address of the node's blocks, and claims a block if none has a free
+// one.
+func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Prefix, error) {
+	for {
+		got, confirm, err := p.choose(ctx, owner, c)
+		switch {
+		case confirm:
+			err = p.confirm(ctx)
+		case errors.Is(err, errNoRoom):
+			err = p.claim(ctx, c)
+		default:
+			return got, err
+		}
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+	}
+}
+
+// choose assigns an address of the usable blocks. It returns confirm if the server must be
+// asked before, and an error that wraps errNoRoom if there is no free address.
+func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim) (got netip.Prefix, confirm bool, err error) {
+	err = p.locked(ctx, func(f *file) (bool, error) {
+		if p.gone != nil {
+			if err := p.gone(); err != nil {
+				return false, err
+			}
+		}
+		at := p.now()
+		if confirm = f.old(at) && f.Silent.age(at) >= askAgain; confirm {
+			return false, nil
+		}
+		got, err = p.assign(ctx, owner, c, f.usable(at))
+		return false, err
+	})
+	return got, confirm, err
+}
+
+// assign assigns the first free address of the blocks, or the address that owner has.
+func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, blocks []entry) (netip.Prefix, error) {
+	whole := c.Range
+	for _, b := range blocks {
+		var ok bool
+		if c.Range, ok = whole.Part(b.Prefix); !ok || c.Want.IsValid() && !b.Prefix.Contains(c.Want) {
+			continue
+		}
+		got, err := p.local.Allocate(ctx, owner, []ipam.Claim{c})
+		var full *ipam.ExhaustedError
+		switch {
+		case errors.As(err, &full):
+			continue
+		case err != nil:
+			return netip.Prefix{}, err
+		}
+		if slices.ContainsFunc(blocks, func(b entry) bool { return b.Prefix.Contains(got[0].Addr()) }) {
+			return got[0], nil
+		}
+		// Of a block that the node has lost, or that the server did not confirm.
+		if err := p.undo(ctx, owner, []ipam.Pool{p.Pool}); err != nil {
+			return netip.Prefix{}, err
+		}
+		return p.assign(ctx, owner, ipam.Claim{Pool: c.Pool, Range: whole, Want: c.Want, Exclusive: c.Exclusive, Rotate: c.Rotate}, blocks)
+	}
+	return netip.Prefix{}, errNoRoom
+}
+
+// Release implements [ipam.Store]. It makes no request: rail-agent tells the server.
+func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
+	return s.local.Release(ctx, owner, pools)
+}
+
+// Check implements [ipam.Store].
+func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) ([]netip.Prefix, error) {
+	return s.local.Check(ctx, owner, pools)
+}
+
+// GC implements [ipam.Store].
+func (s *Store) GC(ctx context.Context, network string, pools []ipam.Pool, valid []ipam.Attachment) error {
+	return s.local.GC(ctx, network, pools, valid)
+}
+
+// Status implements [ipam.Store]. If no block of the node has a free address, it asks the
+// server whether the pool can be divided into blocks.
+func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
+	for _, c := range claims {
+		if err := s.pool(c.Pool).status(ctx, c); err != nil {
+			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
+		}
+	}
+	return nil
+}
+
+func (p *pool) status(ctx context.Context, c ipam.Claim) error {
+	var some bool
+	err := p.locked(ctx, func(f *file) (bool, error) {
+		at := p.now()
+		for _, b := range f.usable(at) {
+			part, ok := c.Range.Part(b.Prefix)
+			if ok && p.local.Status(ctx, []ipam.Claim{{Pool: c.Pool, Range: part, Exclusive: c.Exclusive}}) == nil {
+				some = true
+			}
+		}
+		if !some && f.Full.age(at) < askAgain {
+			return false, p.fullError(c)
+		}
+		return false, nil
+	})
+	if some || err != nil {
+		return err
+	}
+	return api.Guard(ctx, p.client, p.Pool, p.size)
+}
