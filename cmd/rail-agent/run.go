@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/agent/events"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
 )
@@ -49,6 +50,10 @@ are freed when the server is back.
 The addresses of a pod whose carrier first comes after the end of its ADD are
 announced to the neighbors. An RDMA device that its driver re-creates is moved
 into its pod again.
+
+For networks with block_size it asks the API server every five minutes whether
+this node's blocks are still its own, publishes who has their addresses, and
+returns a block that was empty for an hour.
 
 --cni-bin watches that the plugins there are equal to those in --own, and reports
 those that something has replaced or removed. With --restore-binaries the agent
@@ -141,6 +146,10 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 			return err
 		}
 	}
+	blocks := block.Keeper{StateDirs: o.StateDirs, Log: a.log, Open: func(kubeconfig, flatFile string) (*kube.Client, error) {
+		return replay.Open(kubeconfig, flatFile, userAgent())
+	}}
+	beside.Go(func() { blocks.Run(ctx) })
 	if err := f.metrics.begin(&o, client); err != nil {
 		return err
 	}

@@ -31,12 +31,10 @@ type nodes struct {
 // still be running, or "".
 func (n *nodes) mayRunBecause(ctx context.Context, client *kube.Client) string {
 	found, notReady := map[string]bool{}, ""
-	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{Limit: nodesPerPage}, func(item []byte) error {
-		name, ready, err := parseNode(item)
-		if found[name] = true; !ready && (notReady == "" || name < notReady) {
-			notReady = name
+	err := eachNode(ctx, client, func(n clusterNode) {
+		if found[n.name] = true; !n.ready && (notReady == "" || n.name < notReady) {
+			notReady = n.name
 		}
-		return err
 	})
 	if err != nil {
 		return fmt.Sprintf("the nodes are unknown: %v", err)
@@ -66,21 +64,41 @@ func (n *nodes) note(found map[string]bool, notReady string, now time.Time) {
 	n.known = found
 }
 
-// parseNode returns a Node's name, and whether it is ready.
-func parseNode(data []byte) (name string, ready bool, err error) {
-	var node struct {
+// clusterNode is the relevant part of a Node.
+type clusterNode struct {
+	name  string
+	ready bool
+	boot  string // the boot ID that its kubelet has reported, "" if none
+}
+
+// eachNode calls do with each Node of the cluster.
+func eachNode(ctx context.Context, client *kube.Client, do func(clusterNode)) error {
+	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{Limit: nodesPerPage}, func(item []byte) error {
+		n, err := parseNode(item)
+		if err == nil {
+			do(n)
+		}
+		return err
+	})
+	return err
+}
+
+func parseNode(data []byte) (clusterNode, error) {
+	var o struct {
 		Metadata kube.Meta `json:"metadata"`
 		Status   struct {
 			Conditions []struct{ Type, Status string } `json:"conditions"`
+			NodeInfo   struct{ BootID string }         `json:"nodeInfo"`
 		} `json:"status"`
 	}
-	if err := json.Unmarshal(data, &node); err != nil {
-		return "", false, err
+	if err := json.Unmarshal(data, &o); err != nil {
+		return clusterNode{}, err
 	}
-	for _, c := range node.Status.Conditions {
-		ready = ready || c.Type == "Ready" && c.Status == "True"
+	n := clusterNode{name: o.Metadata.Name, boot: o.Status.NodeInfo.BootID}
+	for _, c := range o.Status.Conditions {
+		n.ready = n.ready || c.Type == "Ready" && c.Status == "True"
 	}
-	return node.Metadata.Name, ready, nil
+	return n, nil
 }
 
 // mayRun reports whether a pod of this state may still run on a node that lost its

@@ -68,12 +68,16 @@ type Journal interface {
 // and whereabouts itself may work concurrently. Placeholders (entries without
 // podref), malformed keys, and holders that are not pods stay.
 //
+// Addresses of blocks are left to the nodes that hold the blocks. [Reconciler.Run] frees
+// the blocks of nodes that are gone.
+//
 // A Reconciler is not safe for concurrent use.
 type Reconciler struct {
 	Options
-	marks map[string]mark
-	nodes *nodes    // nil if they do not matter
-	next  time.Time // when the first of the marks is due
+	marks  map[string]mark
+	nodes  *nodes    // nil if they do not matter
+	blocks *Blocks   // nil if blocks are left alone
+	next   time.Time // when the first of the marks is due
 }
 
 // mark is a finding of an earlier look.
@@ -153,6 +157,9 @@ func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]
 		for _, m := range r.marks {
 			refs[m.ref] = true
 		}
+	}
+	if r.blocks != nil && refs == nil {
+		r.blocks.Look(ctx, r.Client, r.Log, survey.Blocks)
 	}
 	narrow(survey, refs)
 	named := map[string]bool{}

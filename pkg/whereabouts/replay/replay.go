@@ -59,11 +59,7 @@ func (j Journals) Replay(ctx context.Context) error {
 }
 
 func (j Journals) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, e store.Endpoint) error {
-	vet, err := file.VetKubeconfig(e.Kubeconfig, file.FlatFiles(e.FlatFile))
-	if err != nil {
-		return err
-	}
-	client, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: j.UserAgent, RetryFor: store.RetryFor})
+	client, err := open(file, e, j.UserAgent)
 	if err != nil {
 		return err
 	}
@@ -76,4 +72,22 @@ func (j Journals) replay(ctx context.Context, file *netconf.NodeFile, stateDir s
 	}
 	_, err = s.Replay(ctx)
 	return errors.Join(err, s.Close())
+}
+
+// Open returns the client for a network's kubeconfig, whose flat file is flatFile, "" if
+// it has none. It returns an error if the node file does not permit the kubeconfig.
+func Open(kubeconfig, flatFile, userAgent string) (*kube.Client, error) {
+	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	if err != nil {
+		return nil, err
+	}
+	return open(file, store.Endpoint{Kubeconfig: kubeconfig, FlatFile: flatFile}, userAgent)
+}
+
+func open(file *netconf.NodeFile, e store.Endpoint, userAgent string) (*kube.Client, error) {
+	vet, err := file.VetKubeconfig(e.Kubeconfig, file.FlatFiles(e.FlatFile))
+	if err != nil {
+		return nil, err
+	}
+	return kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: userAgent, RetryFor: store.RetryFor})
 }

@@ -1,0 +1,82 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// Blocks frees the blocks of nodes that are gone, and those of a node's earlier boot that
+// the node has not taken again. It first revokes a block. A node that is not gone after
+// all removes the mark when it next asks the server about the block; it must ask at least
+// once in [api.BlockUsableFor]. So a block whose mark has stayed for
+// [api.BlockFreeAfter] has no holder that assigns its addresses.
+type Blocks struct {
+	Grace time.Duration // that a node must be gone before its blocks are revoked
+	Now   func() time.Time
+	since map[string]time.Time // when a block was first seen without its node, or with its mark
+}
+
+// NewBlocks returns a Blocks that has seen nothing yet. It is not safe for concurrent use.
+func NewBlocks(grace time.Duration) *Blocks {
+	return &Blocks{Grace: grace, Now: time.Now, since: map[string]time.Time{}}
+}
+
+// Look compares all blocks, from a [api.Survey], with the Nodes, and does what is due.
+func (b *Blocks) Look(ctx context.Context, client *kube.Client, log *slog.Logger, all []*api.PoolState) {
+	if len(all) == 0 {
+		return
+	}
+	boots := map[string]string{} // by node
+	if err := eachNode(ctx, client, func(n clusterNode) { boots[n.name] = n.boot }); err != nil {
+		log.Warn("blocks of nodes that are gone not freed", "err", err)
+		return
+	}
+	seen := map[string]time.Time{}
+	for _, p := range all {
+		why := ""
+		boot, known := boots[p.Block.Node]
+		switch {
+		case p.Block.Claim == "":
+		case !known:
+			why = "there is no such Node"
+		case boot != "" && boot != p.Block.Boot:
+			why = "the node was rebooted and has not taken it again"
+		}
+		if why == "" {
+			continue
+		}
+		key := p.Block.Claim + " " + p.Block.Revoked
+		since, ok := b.since[key]
+		if !ok {
+			since = b.Now()
+		}
+		seen[key] = since
+		b.act(ctx, client, log.With("pool", p.Name, "node", p.Block.Node, "why", why), p, b.Now().Sub(since))
+	}
+	b.since = seen
+}
+
+// act revokes or frees a block whose state is the same for a time.
+func (b *Blocks) act(ctx context.Context, client *kube.Client, log *slog.Logger, p *api.PoolState, same time.Duration) {
+	var ok bool
+	var err error
+	did := "block revoked"
+	switch {
+	case p.Block.Revoked == "" && same >= b.Grace:
+		ok, err = api.RevokeBlock(ctx, client, p.Name, *p.Block, b.Now().UTC().Format(time.RFC3339)+" "+rand.Text())
+	case p.Block.Revoked != "" && same >= api.BlockFreeAfter:
+		did = "block freed"
+		ok, err = api.FreeBlock(ctx, client, p.Name, *p.Block)
+	}
+	switch {
+	case err != nil:
+		log.Warn("block of a node that is gone not freed", "err", err)
+	case ok:
+		log.Info(did)
+	}
+}
