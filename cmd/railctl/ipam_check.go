@@ -17,8 +17,10 @@ func newIPAMCheck() *cobra.Command {
 
   ranges that overlap without enable_overlapping_ranges (duplicate addresses);
   a gateway that a pod holds, or that another network of the pool hands out;
-  ranges with more addresses than one IPPool can hold, without node slices;
+  ranges with more addresses than one IPPool can hold, without blocks or node slices;
   node slices that do not exist, or that a node lacks;
+  networks of one range that differ in block_size, or in having it;
+  ranges that have no more blocks than the cluster has nodes;
   configurations that cannot work.
 
 The exit code is 1 if there is an error. Warnings alone leave it 0.`,

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -21,14 +22,18 @@ another pool of the same address space. The network is a
 NetworkAttachmentDefinition, or a file with a CNI configuration (list).
 
 A pod that holds an address of the pool gets the same one again. ADDs that run at
-the same time may get later ones.`,
+the same time may get later ones.
+
+For a network with block_size, it lists the blocks that the node holds, and looks
+there for the address. The node alone knows for certain which addresses are free;
+its rail-agent publishes it, seconds later.`,
 		Example: `  railctl ipam explain default/roce-net-1
   railctl ipam explain ./10-rail.conflist --node node1`,
 		Args: cobra.ExactArgs(1),
 	}
 	output := addOutputFlag(cmd)
 	c.Add(cmd)
-	cmd.Flags().StringVar(&node, "node", "", "the node, for a network with node_slice_size")
+	cmd.Flags().StringVar(&node, "node", "", "the node, for a network with node_slice_size or block_size")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
 		if err != nil {
@@ -56,6 +61,7 @@ func printExplanations(cmd *cobra.Command, output *format, list []report.Explana
 	for _, x := range list {
 		out := cmd.OutOrStdout()
 		fmt.Fprintf(out, "network %s, pool %s: from %s to %s\n", x.Network, x.Pool, x.First, x.Last)
+		printBlocksOf(out, &x)
 		const most = 20
 		for i, s := range x.Steps {
 			if i == most && len(x.Steps) > most {
@@ -72,7 +78,31 @@ func printExplanations(cmd *cobra.Command, output *format, list []report.Explana
 			errs = append(errs, errors.New(x.Error))
 			continue
 		}
-		fmt.Fprintf(out, "  %s: free, comes next\n", x.Next)
+		if x.Next.IsValid() {
+			fmt.Fprintf(out, "  %s: free, comes next\n", x.Next)
+		}
+		if x.Claims {
+			fmt.Fprintf(out, "  the next ADD claims a block of %d addresses\n", x.BlockSize)
+		}
 	}
 	return reportErrors(cmd.ErrOrStderr(), errs)
+}
+
+// printBlocksOf prints the blocks of the node, if the network has blocks.
+func printBlocksOf(out io.Writer, x *report.Explanation) {
+	switch {
+	case x.Node == "":
+		return
+	case len(x.Blocks) == 0:
+		fmt.Fprintf(out, "  node %s holds no block\n", x.Node)
+		return
+	}
+	fmt.Fprintf(out, "  node %s holds these blocks of %d addresses; which are used is as published by its rail-agent\n", x.Node, x.BlockSize)
+	for _, b := range x.Blocks {
+		fmt.Fprintf(out, "    %s: %d used", b.Range, b.Used)
+		if why := b.Problem(); why != "" {
+			fmt.Fprintf(out, ", %s", why)
+		}
+		fmt.Fprintln(out)
+	}
 }

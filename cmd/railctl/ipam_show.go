@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,12 @@ keys that are no address. With a pool's name or range, list its holders.
 
 FREE and SIZE are of the whole network without its first and last address.
 "railctl ipam explain" also knows what a configuration leaves out.
+
+Pools that are divided into blocks (block_size) have a table of their own. BLOCKS is
+how many blocks the range has, CLAIMED those that a node holds, and FREED those that
+no node holds any more. With such a pool's name or range, list its blocks: which node
+holds which, and who has their addresses. The node alone knows that for certain; its
+rail-agent publishes it, seconds later.
 
 The exit code is 1 if something cannot be read. The rest is shown.`,
 		Example: `  railctl ipam show
@@ -55,38 +62,105 @@ The exit code is 1 if something cannot be read. The rest is shown.`,
 }
 
 func printPools(cmd *cobra.Command, output *format, views []*report.Pool) error {
-	if len(views) == 0 && *output == asTable {
-		fmt.Fprintln(cmd.OutOrStdout(), "no pools: nobody has got an address of this cluster yet")
+	out := cmd.OutOrStdout()
+	if *output != asTable {
+		return output.print(out, views, nil)
+	}
+	if len(views) == 0 {
+		fmt.Fprintln(out, "no pools: nobody has got an address of this cluster yet")
 		return nil
 	}
 	rows := [][]string{{"POOL", "RANGE", "USED", "FREE", "SIZE", "NETWORKS", "PROBLEMS"}}
+	divided := [][]string{{"POOL", "RANGE", "BLOCKSIZE", "BLOCKS", "CLAIMED", "FREED", "USED", "NETWORKS", "PROBLEMS"}}
 	for _, v := range views {
-		problems := ""
-		switch n := len(v.Problems); {
-		case n == 1:
-			problems = v.Problems[0]
-		case n > 1:
-			problems = fmt.Sprintf("%s (and %d more)", v.Problems[0], n-1)
+		used, networks, problems := strconv.Itoa(v.Used), strings.Join(v.Networks, ","), problemsOf(v)
+		if d := v.Divided; d != nil {
+			divided = append(divided, []string{v.Name, v.Range.String(), strconv.Itoa(d.BlockSize), report.Count(d.InRange), strconv.Itoa(d.Claimed), strconv.Itoa(d.Freed), used, networks, problems})
+			continue
 		}
-		rows = append(rows, []string{v.Name, v.Range.String(), strconv.Itoa(v.Used), report.Count(v.Free), report.Count(v.Size), strings.Join(v.Networks, ","), problems})
+		rows = append(rows, []string{v.Name, v.Range.String(), used, report.Count(v.Free), report.Count(v.Size), networks, problems})
 	}
-	return output.print(cmd.OutOrStdout(), views, rows)
+	if len(rows) > 1 {
+		if err := output.print(out, nil, rows); err != nil || len(divided) == 1 {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	fmt.Fprintln(out, "divided into blocks, with the addresses that the nodes' rail-agents have published:")
+	return output.print(out, nil, divided)
+}
+
+// problemsOf returns a pool's problems for a table.
+func problemsOf(v *report.Pool) string {
+	switch n := len(v.Problems); n {
+	case 0:
+		return ""
+	case 1:
+		return v.Problems[0]
+	default:
+		return fmt.Sprintf("%s (and %d more)", v.Problems[0], n-1)
+	}
 }
 
 func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name string) error {
+	out := cmd.OutOrStdout()
 	wanted := []*report.Pool{}
+	var divided []*report.Pool
 	rows := [][]string{{"ADDRESS", "POD", "IFNAME", "CONTAINER", "RESERVATION", "PROBLEM"}}
 	for _, v := range views {
 		if v.Name != name && v.Range.String() != name {
 			continue
 		}
 		wanted = append(wanted, v)
+		if v.Divided != nil {
+			divided = append(divided, v)
+			continue
+		}
 		for _, h := range v.Holders {
-			rows = append(rows, []string{h.Address.String(), h.PodRef, h.IfName, h.ContainerID[:min(len(h.ContainerID), 12)], h.Reservation, h.Problem})
+			rows = append(rows, []string{h.Address.String(), h.PodRef, h.IfName, shortID(h), h.Reservation, h.Problem})
 		}
 	}
 	if len(wanted) == 0 {
 		return fmt.Errorf("there is no pool %q; railctl ipam show lists them", name)
 	}
-	return output.print(cmd.OutOrStdout(), wanted, rows)
+	if *output != asTable || len(divided) == 0 {
+		return output.print(out, wanted, rows)
+	}
+	if len(rows) > 1 { // of another address space
+		if err := output.print(out, nil, rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	for i, v := range divided {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := printBlocks(out, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// printBlocks prints the blocks of a pool and who holds their addresses, as tables.
+func printBlocks(out io.Writer, v *report.Pool) error {
+	table := asTable
+	fmt.Fprintf(out, "pool %s, blocks of %d addresses; who holds an address is as published by the node's rail-agent\n", v.Name, v.Divided.BlockSize)
+	rows := [][]string{{"BLOCK", "NODE", "STATE", "USED", "PROBLEM"}}
+	for _, b := range v.Divided.Blocks {
+		rows = append(rows, []string{b.Range.String(), b.Node, b.State, strconv.Itoa(b.Used), b.Problem()})
+	}
+	if err := table.print(out, nil, rows); err != nil || len(v.Holders) == 0 {
+		return err
+	}
+	fmt.Fprintln(out)
+	rows = [][]string{{"ADDRESS", "NODE", "POD", "IFNAME", "CONTAINER", "PROBLEM"}}
+	for _, h := range v.Holders {
+		rows = append(rows, []string{h.Address.String(), h.Node, h.PodRef, h.IfName, shortID(h), h.Problem})
+	}
+	return table.print(out, nil, rows)
+}
+
+// shortID returns the beginning of a holder's container ID.
+func shortID(h report.Holder) string { return h.ContainerID[:min(len(h.ContainerID), 12)] }

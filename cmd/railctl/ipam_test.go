@@ -90,7 +90,7 @@ func (l *ipamLab) railctl(args ...string) (stdout, stderr string, code int) {
 func TestIPAM(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	for name, test := range map[string]func(*ipamLab){
-		"show": testIPAMShow, "explain": testIPAMExplain, "check": testIPAMCheck, "gc": testIPAMGC,
+		"show": testIPAMShow, "explain": testIPAMExplain, "check": testIPAMCheck, "gc": testIPAMGC, "blocks": testIPAMBlocks,
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &ipamLab{t: t, plane: plane, ns: "ns-" + name}

@@ -64,8 +64,9 @@ func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
 // checker holds the compared ranges, and the verdicts.
 type checker struct {
 	slices   map[string]*api.NodeSlices
-	pools    map[string]*api.PoolState
-	nodes    []string // nil if they cannot be read
+	pools    map[string]*api.PoolState // of each kind, by name
+	nodes    []string                  // nil if they cannot be read
+	asked    bool                      // for the nodes
 	sources  []source
 	verdicts []Verdict
 	errs     []error
@@ -77,7 +78,7 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 		return nil, err
 	}
 	k := &checker{pools: map[string]*api.PoolState{}, verdicts: []Verdict{}, errs: survey.Errors}
-	for _, p := range survey.Pools {
+	for _, p := range slices.Concat(survey.Pools, survey.Divided, survey.Blocks) {
 		k.pools[p.Name] = p
 	}
 	if k.slices, err = api.InspectSlices(ctx, client); err != nil {
@@ -88,7 +89,7 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 		k.say(LevelError, "", err.Error(), "")
 	}
 	for i := range networks {
-		if _, sliced := plan.SlicePool(networks[i].Conf); sliced && k.nodes == nil {
+		if _, sliced := plan.SlicePool(networks[i].Conf); (sliced || networks[i].Conf.BlockSize != 0) && !k.asked {
 			k.readNodes(ctx, client)
 		}
 		k.network(&networks[i])
@@ -111,6 +112,7 @@ func (k *checker) say(level, network, what, cure string) {
 }
 
 func (k *checker) readNodes(ctx context.Context, client *kube.Client) {
+	k.asked = true
 	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{MetadataOnly: true}, func(item []byte) error {
 		var node struct{ Metadata kube.Meta }
 		if err := json.Unmarshal(item, &node); err != nil {
@@ -120,7 +122,7 @@ func (k *checker) readNodes(ctx context.Context, client *kube.Client) {
 		return nil
 	})
 	if err != nil {
-		k.errs = append(k.errs, fmt.Errorf("cannot check which nodes have no slice: %w", err))
+		k.errs = append(k.errs, fmt.Errorf("cannot check which nodes have no slice or block: %w", err))
 	}
 }
 
@@ -134,6 +136,9 @@ func (k *checker) network(n *Network) {
 	name, sliced := plan.SlicePool(n.Conf)
 	if !sliced {
 		k.sources = append(k.sources, whole...)
+		for i := range whole {
+			k.blockRoom(&whole[i])
+		}
 		return
 	}
 	if len(whole) != 1 {
@@ -170,24 +175,51 @@ func (k *checker) network(n *Network) {
 
 // source checks one range against its pool.
 func (k *checker) source(s *source) {
-	if addresses := between(s.Range.First(), s.Range.Last()); addresses.Cmp(big.NewInt(api.MaxEntries)) > 0 {
+	conf := s.network.Conf
+	p := k.pools[s.Pool.Name()]
+	if what, cure := s.mismatch(p); what != "" {
+		k.say(LevelError, s.network.Name, what, cure)
+	}
+	if addresses := between(s.Range.First(), s.Range.Last()); conf.BlockSize == 0 && addresses.Cmp(big.NewInt(api.MaxEntries)) > 0 {
 		level := LevelWarning
-		if p := k.pools[s.Pool.Name()]; p != nil && len(p.Entries) > nearlyFull {
+		if p != nil && len(p.Entries) > nearlyFull {
 			level = LevelError
 		}
 		k.say(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), api.MaxEntries),
-			"set node_slice_size if you expect that many pods")
+			"set block_size or node_slice_size if you expect that many pods")
 	}
-	p := k.pools[s.Pool.Name()]
-	conf := s.network.Conf
 	if gw := conf.Gateway; conf.AllowGateway && gw.IsValid() && s.Range.Why(gw) == "" {
 		k.say(LevelWarning, s.network.Name, fmt.Sprintf("the gateway %s may be handed out", gw), "remove allow_gateway")
 	}
 	for _, gw := range gatewaysOf(s) {
-		if p != nil && holderOf(p, gw) != placeholder && p.Used().Has(gw) {
-			k.say(LevelError, s.network.Name, fmt.Sprintf("the gateway %s is %s", gw, holderOf(p, gw)), "delete that pod, so that it gets another address")
+		held := p
+		if conf.BlockSize != 0 {
+			held = k.pools[api.BlockName(s.Pool, blockAt(gw, conf.BlockSize))]
+		}
+		if held != nil && holderOf(held, gw) != placeholder && held.Used().Has(gw) {
+			k.say(LevelError, s.network.Name, fmt.Sprintf("the gateway %s is %s", gw, holderOf(held, gw)), "delete that pod, so that it gets another address")
 		}
 	}
+}
+
+// blockRoom checks that a range with blocks has one for each node.
+func (k *checker) blockRoom(s *source) {
+	size := s.network.Conf.BlockSize
+	if size == 0 || len(k.nodes) == 0 {
+		return
+	}
+	blocks := 0
+	for range s.blocks() {
+		if blocks++; blocks > len(k.nodes) {
+			return
+		}
+	}
+	level, what := LevelError, "not each node can have one"
+	if blocks == len(k.nodes) {
+		level, what = LevelWarning, "no node can have a second one"
+	}
+	k.say(level, s.network.Name, fmt.Sprintf("%s and %s of %d addresses in %s: %s", plural(len(k.nodes), "node"), plural(blocks, "block"), size, s.Pool.Prefix, what),
+		"make block_size smaller or the range larger")
 }
 
 // gatewaysOf returns the gateways in the range's network, including those that
@@ -216,11 +248,34 @@ func (k *checker) pair(a, b *source) {
 			}
 		}
 	}
-	if a.Pool.Name() == b.Pool.Name() || a.Range.Last().Less(b.Range.First()) || b.Range.Last().Less(a.Range.First()) {
+	same := a.Pool.Name() == b.Pool.Name()
+	if !same && (a.Range.Last().Less(b.Range.First()) || b.Range.Last().Less(a.Range.First())) {
 		return
 	}
-	if !a.network.Conf.Overlapping || !b.network.Conf.Overlapping {
+	switch conf, other := a.network.Conf, b.network.Conf; {
+	case conf.BlockSize != other.BlockSize:
+		k.blockSizes(a, b)
+	case same || conf.BlockSize != 0: // no two nodes hold one block
+	case !conf.Overlapping || !other.Overlapping:
 		k.say(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be given twice", a.Pool.Prefix, b),
 			"set enable_overlapping_ranges in both, or, if they are different networks, network_name")
+	}
+}
+
+// blockSizes is about two ranges that overlap and differ in block_size. If they have one
+// pool that exists, it is of one of them, and the verdict of [checker.source] names the other.
+func (k *checker) blockSizes(a, b *source) {
+	const cure = "give both the same block_size, or, if they are different networks, network_name"
+	size := func(s *source) string {
+		if n := s.network.Conf.BlockSize; n != 0 {
+			return fmt.Sprintf("block_size %d", n)
+		}
+		return "no block_size"
+	}
+	switch name := a.Pool.Name(); {
+	case name != b.Pool.Name():
+		k.say(LevelError, a.network.Name, fmt.Sprintf("%s (%s) overlaps %s (%s): one address may be given twice", a.Pool.Prefix, size(a), b, size(b)), cure)
+	case k.pools[name] == nil:
+		k.say(LevelError, a.network.Name, fmt.Sprintf("it has %s, and network %s with the same pool has %s: the pods of one of them get no address", size(a), b.network.Name, size(b)), cure)
 	}
 }

@@ -4,6 +4,9 @@
 // ranges ([Check]). It only reads, and runs anywhere the API server is
 // reachable.
 //
+// A pool that is divided into blocks is described with its blocks. Which of their
+// addresses are used is as the nodes' rail-agents have published it.
+//
 // A network is a configuration that uses whereabouts, from a
 // NetworkAttachmentDefinition or a file. Objects that cannot be read are
 // returned as errors beside the results; the rest is still shown.

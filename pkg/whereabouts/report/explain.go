@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -22,6 +23,12 @@ type Explanation struct {
 	Steps   []Step       `json:"steps"` // the skipped addresses
 	Next    netip.Addr   `json:"next,omitzero"`
 	Error   string       `json:"error,omitempty"` // why there is none
+	// The others are set for a network with block_size. Claims is set if no address is
+	// free in the node's blocks: the next ADD claims one more.
+	Node      string  `json:"node,omitempty"`
+	BlockSize int     `json:"blockSize,omitempty"`
+	Blocks    []Block `json:"blocks,omitempty"` // that the node holds, as published
+	Claims    bool    `json:"claims,omitempty"`
 }
 
 // Step is a run of addresses that are skipped for one reason.
@@ -32,7 +39,8 @@ type Step struct {
 }
 
 // Explain returns the next address of each range of the networks. node is needed only
-// for networks with node slices.
+// for networks with node slices or blocks. Which addresses of a block are free is as the
+// node's rail-agent has published it.
 func Explain(ctx context.Context, client *kube.Client, networks []Network, node string) ([]Explanation, error) {
 	list := []Explanation{}
 	for i := range networks {
@@ -40,32 +48,59 @@ func Explain(ctx context.Context, client *kube.Client, networks []Network, node 
 		if err != nil {
 			return nil, err
 		}
+		var survey *api.Survey // of the blocks
+		if networks[i].Conf.BlockSize != 0 {
+			if survey, err = api.Inspect(ctx, client); err != nil {
+				return nil, err
+			}
+		}
 		for _, s := range sources {
-			state, err := api.ReadPool(ctx, client, s.Pool.Name())
+			if survey != nil {
+				list = append(list, s.explainBlocks(survey, node))
+				continue
+			}
+			x, err := s.explainEntries(ctx, client)
 			if err != nil {
 				return nil, err
 			}
-			if state == nil {
-				state = &api.PoolState{Name: s.Pool.Name(), Base: s.Pool.Prefix.Addr(), Prefix: s.Pool.Prefix}
-			}
-			hidden := map[netip.Addr]string{}
-			if networks[i].Conf.Overlapping {
-				if hidden, err = api.HiddenFrom(ctx, client, s.Pool); err != nil {
-					return nil, err
-				}
-			}
-			list = append(list, s.explain(state, hidden))
+			list = append(list, x)
 		}
 	}
 	return list, nil
 }
 
-// explain walks the range like an ADD, from its first address on.
-func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Explanation {
-	x := Explanation{
+// explainEntries explains the next address of a pool that is used entry by entry.
+func (s *source) explainEntries(ctx context.Context, client *kube.Client) (Explanation, error) {
+	state, err := api.ReadPool(ctx, client, s.Pool.Name())
+	if err != nil {
+		return Explanation{}, err
+	}
+	if x := s.explanation(); x.refuse(s.mismatch(state)) {
+		return x, nil
+	}
+	if state == nil {
+		state = &api.PoolState{Name: s.Pool.Name(), Base: s.Pool.Prefix.Addr(), Prefix: s.Pool.Prefix}
+	}
+	hidden := map[netip.Addr]string{}
+	if s.network.Conf.Overlapping {
+		if hidden, err = api.HiddenFrom(ctx, client, s.Pool); err != nil {
+			return Explanation{}, err
+		}
+	}
+	return s.explain(state, hidden), nil
+}
+
+// explanation returns one without steps and without a next address.
+func (s *source) explanation() Explanation {
+	return Explanation{
 		Network: s.network.Name, Pool: s.Pool.Name(), Range: s.Pool.Prefix,
 		First: s.Range.First(), Last: s.Range.Last(), Steps: []Step{},
 	}
+}
+
+// explain walks the range like an ADD, from its first address on.
+func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Explanation {
+	x := s.explanation()
 	used := state.Used()
 	for addr := x.First; addr.IsValid() && !x.Last.Less(addr); {
 		next, ok := s.Range.Next(addr)
@@ -90,6 +125,53 @@ func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Exp
 	}
 	x.Error = s.Range.Exhausted().Error()
 	return x
+}
+
+// explainBlocks explains the next address of a node that holds blocks, like an ADD there.
+func (s *source) explainBlocks(survey *api.Survey, node string) Explanation {
+	x := s.explanation()
+	for _, p := range slices.Concat(survey.Pools, survey.Divided) {
+		if p.Name == x.Pool && x.refuse(s.mismatch(p)) {
+			return x
+		}
+	}
+	x.Node, x.BlockSize = node, s.network.Conf.BlockSize
+	held := map[netip.Prefix]bool{}
+	for _, p := range blocksOf(s.Pool, survey.Blocks) {
+		if p.Block.Claim == "" {
+			continue
+		}
+		held[p.Prefix] = true
+		if p.Block.Node != node {
+			continue
+		}
+		x.Blocks = append(x.Blocks, newBlock(p))
+		if part, ok := s.Range.Part(p.Prefix); ok && !x.Next.IsValid() {
+			inside := source{Claim: ipam.Claim{Pool: s.Pool, Range: part}, network: s.network}
+			y := inside.explain(p, nil)
+			x.Steps, x.Next = append(x.Steps, y.Steps...), y.Next
+		}
+	}
+	if x.Next.IsValid() {
+		return x
+	}
+	for block := range s.blocks() {
+		if !held[block] {
+			x.Claims = true
+			return x
+		}
+	}
+	x.Error = fmt.Sprintf("%s: no block of %d addresses is free", s.Range.Exhausted(), x.BlockSize)
+	return x
+}
+
+// refuse sets the error, and reports whether there is one.
+func (x *Explanation) refuse(what, cure string) bool {
+	if what == "" {
+		return false
+	}
+	x.Error = what + "; " + cure
+	return true
 }
 
 func holderOf(state *api.PoolState, addr netip.Addr) string {

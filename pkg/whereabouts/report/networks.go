@@ -149,10 +149,13 @@ func (n *Network) sources(slice plan.Slice) ([]source, error) {
 	return all, err
 }
 
-// sourcesOn returns a network's ranges on a node. It reads the node's slice, if the
-// network has node slices, from the cluster.
+// sourcesOn returns a network's ranges on a node, the whole ones for a network with
+// blocks. It reads the node's slice, if the network has node slices, from the cluster.
 func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node string) ([]source, error) {
 	name, ok := plan.SlicePool(n.Conf)
+	if n.Conf.BlockSize != 0 && node == "" {
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "network %s gives each node blocks of its range", n.Name), "name a node with --node")
+	}
 	if !ok {
 		return n.sources(plan.Slice{})
 	}

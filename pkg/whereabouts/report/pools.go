@@ -26,6 +26,10 @@ type Pool struct {
 	Networks     []string     `json:"networks"` // NetworkAttachmentDefinitions that name it
 	Problems     []string     `json:"problems"`
 	Holders      []Holder     `json:"holders"`
+	// Divided is nil for a pool that is used entry by entry. Otherwise Used and Holders are
+	// what the nodes' rail-agents have published of their blocks, and Bytes is of the
+	// pool's own object.
+	Divided *Divided `json:"divided,omitempty"`
 }
 
 // nearlyFull is the number of entries above which a pool counts as nearly full.
@@ -39,9 +43,14 @@ type Holder struct {
 	ContainerID string     `json:"containerID"`
 	Reservation string     `json:"reservation,omitempty"`
 	Problem     string     `json:"problem,omitempty"`
+	// Block is the block that has the address, and Node its holder. They are zero in a
+	// pool that is used entry by entry.
+	Block netip.Prefix `json:"block,omitzero"`
+	Node  string       `json:"node,omitempty"`
 }
 
-// Pools returns all pools of client's namespace by name, and an error for each
+// Pools returns all pools of client's namespace by name, first those that are used entry
+// by entry, then those that are divided into blocks. It also returns an error for each
 // object that cannot be read.
 func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
 	survey, err := api.Inspect(ctx, client)
@@ -67,6 +76,14 @@ func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
 	for i := range survey.Holdings {
 		h := &survey.Holdings[i]
 		byName[h.Pool.Name].hold(h)
+	}
+	divided, err := dividedPools(survey)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, v := range divided {
+		views = append(views, v)
+		byName[v.Name] = v
 	}
 	for i := range networks {
 		for _, s := range allSources(&networks[i], slicePools) {
@@ -125,7 +142,7 @@ func newPool(p *api.PoolState) *Pool {
 		v.Free.SetInt64(0)
 	}
 	if len(p.Entries) > nearlyFull {
-		v.Problems = append(v.Problems, fmt.Sprintf("one object holds about %d addresses at the most: see node_slice_size", api.MaxEntries))
+		v.Problems = append(v.Problems, fmt.Sprintf("one object holds about %d addresses at the most: see block_size and node_slice_size", api.MaxEntries))
 	}
 	return v
 }
@@ -169,4 +186,12 @@ func Count(n *big.Int) string {
 		return fmt.Sprintf("2^%d", n.BitLen())
 	}
 	return n.String()
+}
+
+// plural returns a number of things.
+func plural(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

@@ -65,6 +65,12 @@ func TestCheckComparesRangesOfOneAddressSpace(t *testing.T) {
 		{"overlap in another space", `"range":"10.0.0.0/24"`, `"range":"10.0.0.0/16","enable_overlapping_ranges":false,"network_name":"other"`, ""},
 		{"another's gateway", `"range":"10.0.0.0/24","gateway":"10.0.0.1"`, `"range":"10.0.0.0/24"`, "it hands out 10.0.0.1, the gateway of network a"},
 		{"bounds apart", `"range":"10.0.0.0/24","range_end":"10.0.0.9"`, `"range":"10.0.0.0/16","range_start":"10.0.0.10","enable_overlapping_ranges":false`, ""},
+		{"blocks of one size", `"range":"10.0.0.0/24","block_size":4`, `"range":"10.0.0.0/16","block_size":4,"enable_overlapping_ranges":false`, ""},
+		{"blocks of two sizes", `"range":"10.0.0.0/24","block_size":4`, `"range":"10.0.0.0/16","block_size":8`, "10.0.0.0/24 (block_size 4) overlaps 10.0.0.0/16 of network b (block_size 8): one address may be given twice"},
+		{"blocks and none", `"range":"10.0.0.0/24","block_size":4`, `"range":"10.0.0.0/16"`, "10.0.0.0/24 (block_size 4) overlaps 10.0.0.0/16 of network b (no block_size): one address may be given twice"},
+		{"blocks and none in one pool", `"range":"10.0.0.0/24"`, `"range":"10.0.0.0/24","block_size":4`, "it has no block_size, and network b with the same pool has block_size 4: the pods of one of them get no address"},
+		{"blocks and none in another space", `"range":"10.0.0.0/24","block_size":4`, `"range":"10.0.0.0/16","network_name":"other"`, ""},
+		{"blocks and none, bounds apart", `"range":"10.0.0.0/24","range_end":"10.0.0.9","block_size":4`, `"range":"10.0.0.0/16","range_start":"10.0.0.10"`, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			a, b := sourcesOf(t, network(t, "a", test.a)), sourcesOf(t, network(t, "b", test.b))
