@@ -95,6 +95,7 @@ func TestAdmissionPolicyKeepsANodeToItsOwn(t *testing.T) {
 	c.plugin("ADD", "shared", kubeconfig, shared, "")
 	c.plugin("ADD", "sliced", kubeconfig, slice, "")
 	c.plugin("ADD", "more", kubeconfig, shared, "")
+	c.plugin("ADD", "blocks", kubeconfig, `"range":"10.8.0.0/16","block_size":16`, "")
 	c.plugin("DEL", "more", kubeconfig, shared, "")
 
 	const (
@@ -102,6 +103,16 @@ func TestAdmissionPolicyKeepsANodeToItsOwn(t *testing.T) {
 		entry                 = `{"spec":{"allocations":{"77":{"id":"c","podref":"default/p","ifname":"net1"}}}}`
 		ok, denied            = http.StatusOK, http.StatusUnprocessableEntity
 	)
+	const (
+		blockPool = crs + "ippools/rail-cni-block-10.9.1.0-28"
+		divided   = `{"apiVersion":"whereabouts.cni.cncf.io/v1alpha1","kind":"IPPool","metadata":{"name":"10.9.0.0-16","annotations":{"rail-cni/block-size":"16"}},"spec":{"range":"10.9.0.0/16 in blocks of 16","allocations":{}}}`
+	)
+	holder := func(node string) string {
+		return fmt.Sprintf(`{"metadata":{"annotations":{"rail-cni/node":%q,"rail-cni/claim":"c"}}}`, node)
+	}
+	block := func(node string) string {
+		return fmt.Sprintf(`{"apiVersion":"whereabouts.cni.cncf.io/v1alpha1","kind":"IPPool","metadata":{"name":"rail-cni-block-10.9.1.0-28","annotations":{"rail-cni/node":%q,"rail-cni/claim":"c"}},"spec":{"range":"10.9.1.0/28","allocations":{}}}`, node)
+	}
 	for _, r := range []struct {
 		what        string
 		by          *controlplane.Client
@@ -123,6 +134,14 @@ func TestAdmissionPolicyKeepsANodeToItsOwn(t *testing.T) {
 		{"a finalizer", one, "PATCH", sharedPool, `{"metadata":{"finalizers":["example.com/never"]}}`, denied, "finalizers"},
 		{"an owner", one, "PATCH", sharedPool, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node1","uid":"1-2"}]}}`, denied, "owners"},
 		{"a pool with a finalizer", one, "POST", crs + "ippools", strings.Replace(string(pool("new", "10.9.0.0/24")), `"name":"new"`, `"name":"new","finalizers":["example.com/never"]`, 1), denied, "finalizers"},
+		{"a block of its own", one, "POST", crs + "ippools", block("node1"), http.StatusCreated, ""},
+		{"a block for another node", two, "POST", crs + "ippools", strings.Replace(block("node1"), "10.9.1.0", "10.9.2.0", 1), denied, "another node's"},
+		{"an entry of another's block", two, "PATCH", blockPool, entry, denied, "another node's"},
+		{"taking another's block", two, "PATCH", blockPool, holder("node2"), denied, "another node's"},
+		{"returning a block", one, "PATCH", blockPool, holder(""), ok, ""},
+		{"taking a block that nobody holds", two, "PATCH", blockPool, holder("node2"), ok, ""},
+		{"a divided pool", one, "POST", crs + "ippools", divided, http.StatusCreated, ""},
+		{"the end of its division", two, "PATCH", crs + "ippools/10.9.0.0-16", `{"metadata":{"annotations":null}}`, denied, "stays divided"},
 		{"an entry, by the reconciler", reconciler, "PATCH", slicePool, entry, ok, ""},
 		{"a finalizer, by an administrator", admin, "PATCH", sharedPool, `{"metadata":{"finalizers":[]}}`, ok, ""},
 	} {
