@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
@@ -94,6 +96,7 @@ type pool struct {
 	t          *testing.T
 	state      string
 	kubeconfig string // "" is the local store
+	blockSize  int    // 0 is none
 	before     func(p *pool)
 	verb       string
 	lost       []string
@@ -107,6 +110,9 @@ func (p *pool) program(verb, id, cidr string) program {
 	ipam := map[string]any{"type": "whereabouts", "range": cidr, "store": "local"}
 	if p.kubeconfig != "" {
 		ipam["store"], ipam["kubernetes"] = "kubernetes", map[string]any{"kubeconfig": p.kubeconfig}
+	}
+	if p.blockSize > 0 {
+		ipam["block_size"] = p.blockSize
 	}
 	conf, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "stateDir": p.state, "ipam": ipam})
 	if err != nil {
@@ -145,6 +151,9 @@ func address(result []byte) string {
 
 func (p *pool) begin() program {
 	p.state = p.t.TempDir()
+	if p.blockSize > 0 {
+		p.kubeconfig = newNamespace(p.t) // a new state directory is a node that knows no block of the last try
+	}
 	if p.before != nil {
 		p.before(p)
 	}
@@ -179,9 +188,13 @@ func (p *pool) recover(recovery string, o outcome) []string {
 	}
 	p.run("DEL", b, wider)
 	p.run("DEL", c, own)
-	if p.kubeconfig == "" {
+	if p.kubeconfig == "" || p.blockSize > 0 {
 		p.settleLocal()
-	} else {
+	}
+	switch {
+	case p.blockSize > 0:
+		p.settleBlocks()
+	case p.kubeconfig != "":
 		p.settleCluster(recovery)
 	}
 	lost := p.lost
@@ -195,7 +208,11 @@ func (p *pool) settleLocal() {
 		p.run("ADD", "settle", cidr)
 		p.run("DEL", "settle", cidr)
 	}
-	for _, path := range testnet.Leftovers(p.t, p.state) {
+	dir := p.state
+	if p.blockSize > 0 {
+		dir = filepath.Join(dir, "ipam") // the node's blocks stay
+	}
+	for _, path := range testnet.Leftovers(p.t, dir) {
 		p.lost = append(p.lost, "left: "+path)
 	}
 }
@@ -226,6 +243,34 @@ func (p *pool) settleCluster(recovery string) {
 		p.lost = append(p.lost, "reconciler: "+err.Error())
 	}
 	p.wantNone(client, "after the reconciler", true)
+}
+
+// settleBlocks does the work of the agent. The node must know each block that the server
+// says is its own.
+func (p *pool) settleBlocks() {
+	p.t.Helper()
+	client, err := kube.Open(kube.Config{Kubeconfig: p.kubeconfig, UserAgent: "crash"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	k := block.Keeper{StateDirs: []string{p.state}, Log: slog.New(slog.DiscardHandler), Open: func(_, _ string) (*kube.Client, error) { return client, nil }}
+	if err := k.Pass(p.t.Context()); err != nil {
+		p.lost = append(p.lost, "agent: "+err.Error())
+	}
+	found, err := api.Inspect(p.t.Context(), client)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	known := block.OnNode(p.state)
+	for _, b := range found.Blocks {
+		mine := slices.ContainsFunc(known, func(h block.Held) bool { return h.Claim == b.Block.Claim })
+		if b.Block.Claim != "" && !mine {
+			p.lost = append(p.lost, "the node does not know its block "+b.Name)
+		}
+		if len(b.Entries) > 0 {
+			p.lost = append(p.lost, fmt.Sprintf("%s has entries: %v", b.Name, b.Entries))
+		}
+	}
 }
 
 // wantNone fails the test if the cluster's pools have an entry or, if all is
@@ -265,11 +310,14 @@ func TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled(t *testing.T) {
 	for _, e := range injected {
 		modes = append(modes, mode{errno: e, recovery: byDEL})
 	}
-	for _, store := range []string{"local", "kubernetes"} {
+	for _, store := range []string{"local", "kubernetes", "blocks"} {
 		for _, sc := range scenarios {
 			all := slices.Clone(modes)
-			if store == "kubernetes" {
+			switch {
+			case store == "kubernetes":
 				all = append(all, mode{recovery: byReconciler})
+			case store == "blocks" && sc.before != nil:
+				continue // the same as with the local store
 			}
 			for _, m := range all {
 				name := fmt.Sprintf("whereabouts, %s, %s", store, sc.name)
@@ -278,6 +326,9 @@ func TestNoAddressIsLostOrHeldTwiceWhereWhereaboutsIsKilled(t *testing.T) {
 					p := &pool{t: t, before: sc.before, verb: sc.verb}
 					if store == "kubernetes" {
 						p.kubeconfig = newNamespace(t)
+					}
+					if store == "blocks" {
+						p.blockSize = 2 // so that each pod needs a block or two
 					}
 					sweep(t, p, name, sc.verb, m, sample, enough).report(t)
 				})
