@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"unicode/utf8"
 )
 
 // point is one measurement of a line: [x, y].
@@ -19,15 +20,16 @@ type chart struct {
 }
 
 const (
-	chartWidth, chartHeight = 720.0, 420.0
-	chartLeft, chartRight   = 70.0, 190.0 // the lines' names stand on the right
-	chartTop, chartBottom   = 40.0, 50.0
-	plotWidth               = chartWidth - chartLeft - chartRight
-	plotHeight              = chartHeight - chartTop - chartBottom
+	chartHeight           = 420.0
+	chartLeft             = 70.0
+	chartTop, chartBottom = 40.0, 50.0
+	chartLetter           = 6.5 // the width of a letter of a line's name, about
+	plotWidth             = 460.0
+	plotHeight            = chartHeight - chartTop - chartBottom
 )
 
 // chartColors differ also for readers who cannot tell red from green.
-var chartColors = []string{"#000000", "#d55e00", "#0072b2", "#56b4e9"}
+var chartColors = []string{"#000000", "#d55e00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#e69f00"}
 
 // axis maps values to 0 … 1.
 type axis struct {
@@ -77,6 +79,15 @@ func (a axis) ticks() []float64 {
 	return all
 }
 
+// width returns the width of the chart. The lines' names stand on the right.
+func (c chart) width() float64 {
+	longest := 27
+	for name := range c.lines {
+		longest = max(longest, utf8.RuneCountInString(name))
+	}
+	return chartLeft + plotWidth + 10 + math.Ceil(chartLetter*float64(longest))
+}
+
 // svg returns the chart as SVG.
 func (c chart) svg() []byte {
 	var xs, ys []float64
@@ -90,7 +101,7 @@ func (c chart) svg() []byte {
 	py := func(v float64) float64 { return chartTop + (1-ay.at(v))*plotHeight }
 
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12">`+"\n", chartWidth, chartHeight)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12">`+"\n", c.width(), chartHeight)
 	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/>`+"\n")
 	fmt.Fprintf(&b, `<text x="%g" y="22" font-size="14">%s</text>`+"\n", chartLeft, html.EscapeString(c.title))
 	for _, v := range ax.ticks() {
@@ -106,14 +117,14 @@ func (c chart) svg() []byte {
 	i := 0
 	order := c.order
 	if order == nil {
-		order = []string{hostLocal, whereabouts, ours, oursBoth}
+		order = clusterPlugins
 	}
 	for _, name := range order {
 		line, ok := c.lines[name]
 		if !ok {
 			continue
 		}
-		color := chartColors[i]
+		color := chartColors[i%len(chartColors)]
 		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2" points="`, color)
 		for _, p := range line {
 			fmt.Fprintf(&b, "%.1f,%.1f ", px(p[0]), py(p[1]))

@@ -26,13 +26,21 @@ const (
 	whereabouts = "whereabouts v0.9.4"
 	ours        = "ours"
 	oursBoth    = "ours, with our macvlan"
+	oursLocal   = "ours, local store"
+	oursBlocks  = "ours, blocks"
 )
+
+var clusterPlugins = []string{hostLocal, whereabouts, ours, oursBoth, oursLocal, oursBlocks}
+
+// knowsOneNode reports whether an IPAM plugin assigns addresses for one node alone.
+func knowsOneNode(name string) bool { return name == hostLocal || name == oursLocal }
 
 const (
 	clusterNIC   = "rail0"
 	clusterNodes = 10  // over which the pods of one row are spread
 	clusterPods  = 100 // network namespaces; the largest number of pods that start at once
 	clusterRange = "10.96.0.0/16"
+	clusterBlock = 64 // addresses: more than the rows have pods on a node
 	oneNode      = 1
 )
 
@@ -44,6 +52,8 @@ type workload struct {
 
 func (w workload) String() string {
 	switch {
+	case w == firsts:
+		return fmt.Sprintf("the first on each of %d nodes", w.nodes)
 	case w.together == 1:
 		return fmt.Sprintf("%d, one after another", w.pods)
 	case w.nodes > 1:
@@ -58,6 +68,10 @@ var (
 	fifty      = workload{50, 50, oneNode}
 	spread     = workload{50, 50, clusterNodes}
 	workloads  = []workload{sequential, twenty, fifty, spread}
+
+	// firsts is measured once, of a plugin whose nodes have state of the pool: each makes
+	// it by its first ADD.
+	firsts = workload{clusterNodes, 1, clusterNodes}
 )
 
 // clusterLab is the node with a control plane beside it.
@@ -89,9 +103,11 @@ func newClusterLab(ctx context.Context, o options, p places, etcd string) (*clus
 	l.path = map[string]string{
 		hostLocal:   p.peers,
 		whereabouts: peer + ":" + p.peers,
-		// Upstream's macvlan for all, so that only the addresses differ …
-		ours:     filepath.Join(dir, "ours") + ":" + p.peers,
-		oursBoth: p.ours, // … but for this one.
+		oursBoth:    p.ours,
+	}
+	// Upstream's macvlan for all others, so that only the addresses differ.
+	for _, name := range []string{ours, oursLocal, oursBlocks} {
+		l.path[name] = filepath.Join(dir, "ours") + ":" + p.peers
 	}
 	return l, errors.Join(
 		os.Mkdir(filepath.Join(dir, "ours"), 0o755),
@@ -114,19 +130,9 @@ func (l *clusterLab) configure(p places) error {
 	for name := range l.path {
 		for node := range clusterNodes {
 			state := filepath.Join(p.state, fmt.Sprint("node", node))
-			ipam := map[string]any{
-				"type": "whereabouts", "range": clusterRange, "network_name": space(name), "configuration_path": flat,
-				"kubernetes": map[string]any{"kubeconfig": l.plane.AdminKubeconfig()},
-			}
-			if name == hostLocal {
-				ipam = map[string]any{
-					"type": hostLocal, "dataDir": "/run/host-local",
-					"ranges": []any{[]any{map[string]any{"subnet": clusterRange}}},
-				}
-			}
 			conf := map[string]any{
 				"cniVersion": "1.0.0", "name": space(name),
-				"plugins": []any{map[string]any{"type": "macvlan", "master": clusterNIC, "mode": "bridge", "stateDir": state, "ipam": ipam}},
+				"plugins": []any{map[string]any{"type": "macvlan", "master": clusterNIC, "mode": "bridge", "stateDir": state, "ipam": clusterIPAM(name, l.plane.AdminKubeconfig(), flat)}},
 			}
 			data, err := json.Marshal(conf)
 			if err != nil {
@@ -144,9 +150,31 @@ func (l *clusterLab) configure(p places) error {
 	return nil
 }
 
+// clusterIPAM returns the ipam config of a plugin.
+func clusterIPAM(name, kubeconfig, flat string) map[string]any {
+	ipam := map[string]any{"type": "whereabouts", "range": clusterRange, "network_name": space(name)}
+	switch name {
+	case hostLocal:
+		return map[string]any{
+			"type": hostLocal, "dataDir": "/run/host-local",
+			"ranges": []any{[]any{map[string]any{"subnet": clusterRange}}},
+		}
+	case oursLocal:
+		ipam["store"] = "local"
+		return ipam
+	case oursBlocks:
+		ipam["block_size"] = clusterBlock
+	}
+	ipam["configuration_path"] = flat
+	ipam["kubernetes"] = map[string]any{"kubeconfig": kubeconfig}
+	return ipam
+}
+
 // space returns the namespace of one plugin's pools and networks.
 func space(name string) string {
-	return map[string]string{hostLocal: "host-local", whereabouts: "theirs", ours: "ours", oursBoth: "ours-both"}[name]
+	return map[string]string{
+		hostLocal: "host-local", whereabouts: "theirs", ours: "ours", oursBoth: "ours-both", oursLocal: "ours-local", oursBlocks: "ours-blocks",
+	}[name]
 }
 
 func (l *clusterLab) confDir(name string, node int) string {
@@ -162,7 +190,7 @@ func (l *clusterLab) call(name, verb string, pod, node int) (took, cpu time.Dura
 	cmd.Env = []string{
 		"CNI_PATH=" + l.path[name], "NETCONFPATH=" + l.confDir(name, node), "CNI_IFNAME=" + ifName,
 		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-%d", pod),
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", nodeFileEnv(),
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", nodeFileEnv(), fmt.Sprint("NODENAME=node-", node),
 	}
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
@@ -259,7 +287,8 @@ type clusterRun struct {
 	add, del map[string]map[workload]*clusterResult
 }
 
-// measure measures each workload rounds times with each plugin, in turn.
+// measure measures each workload rounds times with each plugin, in turn, and in another
+// order in each round.
 func (l *clusterLab) measure(ctx context.Context, names []string, ws []workload, rounds int) (*clusterRun, error) {
 	etcd, apiserver, err := l.plane.Versions(ctx)
 	if err != nil {
@@ -274,17 +303,17 @@ func (l *clusterLab) measure(ctx context.Context, names []string, ws []workload,
 		for _, w := range ws {
 			r.add[name][w], r.del[name][w] = &clusterResult{}, &clusterResult{}
 		}
-		// The first ADD makes the pool, which happens once in a pool's life.
-		if err := l.both(ctx, name, workload{1, 1, oneNode}, &clusterResult{}, &clusterResult{}); err != nil {
+		if err := l.first(ctx, name, r); err != nil {
 			return nil, err
 		}
 	}
 	for round := range rounds {
 		for _, w := range ws {
 			fmt.Fprintf(os.Stderr, "  %s, round %d of %d: %s\n", r.versions, round+1, rounds, w)
-			for _, name := range names {
-				if w.nodes > 1 && name == hostLocal {
-					continue // it knows one node only
+			for _, i := range order(len(names), round) {
+				name := names[i]
+				if w.nodes > 1 && knowsOneNode(name) {
+					continue
 				}
 				if err := l.both(ctx, name, w, r.add[name][w], r.del[name][w]); err != nil {
 					return nil, err
@@ -293,6 +322,16 @@ func (l *clusterLab) measure(ctx context.Context, names []string, ws []workload,
 		}
 	}
 	return r, nil
+}
+
+// first makes the pool of a plugin, which happens once in a pool's life, and the first
+// ADD of each node if that differs from those after it.
+func (l *clusterLab) first(ctx context.Context, name string, r *clusterRun) error {
+	if name != oursBlocks {
+		return l.both(ctx, name, workload{1, 1, oneNode}, &clusterResult{}, &clusterResult{})
+	}
+	r.add[name][firsts], r.del[name][firsts] = &clusterResult{}, &clusterResult{}
+	return l.both(ctx, name, firsts, r.add[name][firsts], r.del[name][firsts])
 }
 
 func (l *clusterLab) both(ctx context.Context, name string, w workload, add, del *clusterResult) error {
@@ -358,8 +397,7 @@ func (r *clusterReport) measure(ctx context.Context, o options, p places, etcd s
 		return err
 	}
 	defer l.close()
-	all := []string{hostLocal, whereabouts, ours, oursBoth}
-	run, err := l.measure(ctx, all, workloads, o.rounds)
+	run, err := l.measure(ctx, clusterPlugins, workloads, o.rounds)
 	if err != nil {
 		return err
 	}
@@ -367,7 +405,7 @@ func (r *clusterReport) measure(ctx context.Context, o options, p places, etcd s
 	if etcd != "" {
 		return nil // the pictures are of the newest only
 	}
-	if r.wall, err = l.wallOverParallelism(ctx, all); err != nil {
+	if r.wall, err = l.wallOverParallelism(ctx, clusterPlugins); err != nil {
 		return err
 	}
 	r.fill, err = l.addOverFill(ctx, []string{whereabouts, ours})

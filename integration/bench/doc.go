@@ -48,21 +48,30 @@
 // With -cluster it measures addresses of a cluster: macvlan pods by cnitool,
 // with host-local, real whereabouts and ours in turn, on a real API server and
 // etcd in the node; one after another, many at once, and spread over ten nodes,
-// which are ten state directories of ours. It counts the requests by the
-// server's audit log, and draws the times over the number of pods that start at
-// once and over the number of addresses in use.
+// which are ten state directories of ours, each with a node name of its own. Ours
+// takes part entry by entry, with blocks, and with the local store, which like
+// host-local knows one node. With blocks, a node's first ADD claims one; it has a
+// row of its own. It counts the requests by the server's audit log, and draws the
+// times over the number of pods that start at once and over the number of addresses
+// in use.
 //
 // With -scale it simulates nodes that start a pod with eight rails each, all at once: each
 // node is a state directory, and its plugins are goroutines that use pkg/whereabouts/store
-// against a real API server and etcd. A pod asks for one address after the other, as with
-// Multus. If an ADD fails, or the kubelet's four minutes for a sandbox are over, its DELs
-// follow, and a new sandbox. There are a pool for each rail, or one for all, and the
-// chart's priority level with each number of shares in turn. The counts are from the
-// server's audit log and the metrics of both servers. What differs from a cluster: the
-// nodes take CPU time from the servers (a column shows how much), each keeps its
-// connection, and nothing is done between the addresses. A model with two costs is fitted
-// to the runs, and tells of more nodes than the machine can simulate. Runs of several
-// calls with one -label are in one report.
+// or pkg/whereabouts/block against a real API server and etcd. A pod asks for one address
+// after the other, as with Multus. If an ADD fails, or the kubelet's four minutes for a
+// sandbox are over, its DELs follow, and a new sandbox. There are a pool for each rail, or
+// one for all. Entry by entry, the chart's priority level has each number of -shares in
+// turn. With blocks, the nodes first have none; then all pods end, and others start on the
+// same nodes. The pools exist before. -nodes and -lines choose the cases.
+//
+// The counts are from the server's audit log and the metrics of both servers. What differs
+// from a cluster: the nodes take CPU time from the servers (a column shows how much), each
+// connects once and keeps its connection, and nothing is done between the addresses. Of
+// nodes that have blocks, the times are thus only what this machine needs to be all of
+// them. rail-agent does not run: what it publishes of the blocks later is not counted. A
+// model with two costs is fitted to the runs, and tells of more nodes than the machine can
+// simulate. Runs of several calls with one -label are in one report; a new one of a case
+// replaces the old one.
 //
 // With -pods it measures what a user of Kubernetes waits for, on a cluster of
 // integration/cluster: from the first request until all pods are Ready, and

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type options struct {
 	cluster, pods          bool
 	scale                  bool
 	nodes, shares          string
-	scalePools             string
+	lines                  string
 	limit                  time.Duration
 	inside, guest          bool
 }
@@ -45,9 +46,9 @@ func main() {
 	flag.BoolVar(&o.cluster, "cluster", false, "measure addresses of a cluster, against whereabouts on a real API server")
 	flag.BoolVar(&o.pods, "pods", false, "measure pods of a real cluster")
 	flag.BoolVar(&o.scale, "scale", false, "measure addresses of many nodes that start at once")
-	flag.StringVar(&o.nodes, "nodes", "10,50,200", "with -scale: the `numbers` of nodes")
-	flag.StringVar(&o.scalePools, "pools", "8,1", "with -scale: the `numbers` of pools for the eight rails")
-	flag.StringVar(&o.shares, "shares", "3,1", "with -scale: the `numbers` of concurrency shares of the chart's priority level, apiPriority.shares")
+	flag.StringVar(&o.nodes, "nodes", "10,50,200,1000", fmt.Sprintf("with -scale: the `numbers` of nodes; more than %d with blocks only", mostWithEntries))
+	flag.StringVar(&o.lines, "lines", kindEntries+","+kindBlocks, "with -scale: what is measured, `names` of "+kindEntries+", "+kindBlocks+", "+lineNames())
+	flag.StringVar(&o.shares, "shares", strconv.Itoa(chartShares), "with -scale, entry by entry: the `numbers` of concurrency shares of the chart's priority level, apiPriority.shares")
 	flag.DurationVar(&o.limit, "limit", scaleLimit, "with -scale: the time after which a run ends")
 	flag.Func("etcd", "with -cluster: measure with this etcd `program` as well (may be repeated)", func(path string) error {
 		o.etcds = append(o.etcds, path)

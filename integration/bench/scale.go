@@ -20,16 +20,18 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // The addresses of a cluster of many nodes: one pod with eight rails on each node, all
 // started at once. The nodes are directories, and their plugins are goroutines that use
-// the store's own code.
+// the stores' own code.
 
 const (
 	scaleRails = 8
-	scaleLimit = 8 * time.Minute // of a run
+	// scaleLimit is that of a run. 200 nodes on one pool, entry by entry, do not end.
+	scaleLimit = 205 * time.Second
 	// sandboxDeadline is the kubelet's for a sandbox: twice its runtimeRequestTimeout.
 	sandboxDeadline = 4 * time.Minute
 	addDeadline     = 2 * time.Minute // the plugin's
@@ -41,34 +43,15 @@ const (
 	priorityFile  = "deployments/kustomize/api-priority/priority.yaml"
 )
 
-// scaleCase is a number of nodes, and the configuration of their cluster.
-type scaleCase struct {
-	Nodes  int `json:"nodes"`
-	Pools  int `json:"pools"`  // one for each rail, or one for all
-	Shares int `json:"shares"` // of the priority level, see [scaleLab.level]
-	Seats  int `json:"seats"`  // patches that the server works on at once, by these shares
-}
-
-// line returns the name of the case without the number of nodes.
-func (c scaleCase) line() string {
-	if c.Pools == 1 {
-		return fmt.Sprintf("one pool, %d seats", c.Seats)
-	}
-	return fmt.Sprintf("a pool per rail, %d seats", c.Seats)
-}
-
-// scaleLab is a control plane and the nodes' access to it.
+// scaleLab is a control plane.
 type scaleLab struct {
-	plane       *controlplane.Plane
-	kubeconfigs []string // of each node
-	dir         string   // of the nodes' state
-	runs        int
+	plane *controlplane.Plane
+	dir   string // of the nodes' state
+	runs  int
 }
 
 // newScaleLab starts a control plane with the chart's roles and its level of API priority.
-// Each node has a certificate of its own for the plugin's account: by one credential all
-// nodes of this process would share a connection.
-func newScaleLab(ctx context.Context, p places, nodes int) (*scaleLab, error) {
+func newScaleLab(ctx context.Context, p places) (*scaleLab, error) {
 	dir := filepath.Join(p.disk, "plane")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -78,7 +61,7 @@ func newScaleLab(ctx context.Context, p places, nodes int) (*scaleLab, error) {
 		return nil, err
 	}
 	l := &scaleLab{plane: plane, dir: p.state}
-	if err := errors.Join(l.apply(ctx), l.admit(nodes)); err != nil {
+	if err := l.apply(ctx); err != nil {
 		plane.Close()
 		return nil, err
 	}
@@ -133,34 +116,71 @@ func (l *scaleLab) level(ctx context.Context, shares int) (int, error) {
 	}
 }
 
-// admit writes the nodes' kubeconfigs.
-func (l *scaleLab) admit(nodes int) error {
+// scaleStore is a store that the plugin opens for one call.
+type scaleStore interface {
+	ipam.Store
+	Close() error
+}
+
+// scaleRun is one run of a case: its nodes, which begin without state or connection.
+type scaleRun struct {
+	lab         *scaleLab
+	c           scaleCase
+	name        string   // of the address space
+	kubeconfigs []string // of each node, and of one more that makes the pools
+	bursts      int
+}
+
+// newRun makes the nodes of a case, and its pools.
+func (l *scaleLab) newRun(ctx context.Context, c scaleCase) (*scaleRun, error) {
+	seats, err := l.level(ctx, c.Shares)
+	if err != nil {
+		return nil, err
+	}
+	c.Seats = seats
+	l.runs++
+	r := &scaleRun{lab: l, c: c, name: fmt.Sprint("run-", l.runs)}
+	if err := r.admit(c.Nodes + 1); err != nil {
+		return nil, err
+	}
+	return r, r.makePools()
+}
+
+// admit writes the nodes' kubeconfigs. Each node has a certificate of its own for the
+// plugin's account: by one credential all nodes of this process would share a connection.
+func (r *scaleRun) admit(nodes int) error {
+	plane := r.lab.plane
 	for range nodes {
-		c, err := l.plane.CertificateFor("system:serviceaccount:kube-system:"+scaleAccount, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+		c, err := plane.CertificateFor("system:serviceaccount:kube-system:"+scaleAccount, "system:serviceaccounts", "system:serviceaccounts:kube-system")
 		if err != nil {
 			return err
 		}
-		path, err := l.plane.Kubeconfig(c, controlplane.Form{})
+		path, err := plane.Kubeconfig(c, controlplane.Form{})
 		if err != nil {
 			return err
 		}
-		l.kubeconfigs = append(l.kubeconfigs, path)
+		r.kubeconfigs = append(r.kubeconfigs, path)
 	}
 	return nil
 }
 
-// scaleRun is one run of a case.
-type scaleRun struct {
-	lab   *scaleLab
-	c     scaleCase
-	name  string // of the address space
-	began time.Time
-
-	mu        sync.Mutex
-	given     []float64 // seconds until each address, in their order
-	ready     []float64 // of each pod
-	sandboxes int       // that failed
-	lastError error
+// makePools makes the pools, or what divides them into blocks: once in a pool's life.
+func (r *scaleRun) makePools() error {
+	node := r.c.Nodes
+	for pool := range r.c.Pools {
+		err := r.call(node, pool, time.Now().Add(addDeadline), func(ctx context.Context, s scaleStore, c ipam.Claim) error {
+			if r.c.Block > 0 {
+				return s.Status(ctx, []ipam.Claim{c})
+			}
+			o := owner(node, 0, pool)
+			_, err := s.Allocate(ctx, o, []ipam.Claim{c})
+			return errors.Join(err, s.Release(ctx, o, []ipam.Pool{c.Pool}))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // claim returns the claim of one rail.
@@ -171,25 +191,38 @@ func (r *scaleRun) claim(rail int) (ipam.Claim, error) {
 }
 
 // call does what one call of the plugin does.
-func (r *scaleRun) call(node, rail int, limit time.Time, pod ipam.Owner, do func(context.Context, *store.Store, ipam.Claim) error) error {
+func (r *scaleRun) call(node, rail int, limit time.Time, do func(context.Context, scaleStore, ipam.Claim) error) error {
 	ctx, cancel := context.WithDeadline(context.Background(), limit)
 	defer cancel()
 	c, err := r.claim(rail)
 	if err != nil {
 		return err
 	}
-	kubeconfig, dir := r.lab.kubeconfigs[node], r.stateDir(node)
-	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "node", RetryFor: store.RetryFor})
-	if err != nil {
-		return err
-	}
-	s, err := store.New(store.Options{
-		Client: client, Kubeconfig: kubeconfig, StateDir: dir, JournalDir: filepath.Join(dir, "journal"),
-	})
+	s, err := r.open(node)
 	if err != nil {
 		return err
 	}
 	return errors.Join(do(ctx, s, c), s.Close())
+}
+
+// open opens a node's store.
+func (r *scaleRun) open(node int) (scaleStore, error) {
+	kubeconfig, dir, retryFor := r.kubeconfigs[node], r.stateDir(node), store.RetryFor
+	if r.c.Block > 0 {
+		retryFor = block.RetryFor
+	}
+	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, UserAgent: "node", RetryFor: retryFor})
+	if err != nil {
+		return nil, err
+	}
+	if r.c.Block > 0 {
+		return block.New(block.Options{
+			Client: client, Kubeconfig: kubeconfig, StateDir: dir, Node: fmt.Sprint("node-", node), Size: r.c.Block,
+		})
+	}
+	return store.New(store.Options{
+		Client: client, Kubeconfig: kubeconfig, StateDir: dir, JournalDir: filepath.Join(dir, "journal"),
+	})
 }
 
 func (r *scaleRun) stateDir(node int) string {
@@ -201,65 +234,97 @@ func owner(pod, sandbox, rail int) ipam.Owner {
 	return ipam.Owner{ContainerID: fmt.Sprintf("%032x%032x", pod+1, sandbox+1), IfName: fmt.Sprint("net", rail+1), PodRef: fmt.Sprintf("default/trainer-worker-%d", pod), Network: "rails"}
 }
 
+// burst is a pod on each node of a run, all started at once.
+type burst struct {
+	*scaleRun
+	began time.Time
+	last  []int // sandbox of each node
+
+	mu        sync.Mutex
+	given     []float64 // seconds until each address, in their order
+	ready     []float64 // of each pod
+	sandboxes int       // that failed
+	lastError error
+}
+
+// newBurst returns the next burst of the run. Its sandboxes are others than those before.
+func (r *scaleRun) newBurst() *burst {
+	const most = 1000 // sandboxes of a pod
+	b := &burst{scaleRun: r, last: make([]int, r.c.Nodes)}
+	for node := range b.last {
+		b.last[node] = r.bursts * most
+	}
+	r.bursts++
+	return b
+}
+
 // pod starts a pod of a node, as the kubelet and Multus do.
-func (r *scaleRun) pod(ctx context.Context, node int) {
-	for sandbox := 0; ctx.Err() == nil; sandbox++ {
+func (b *burst) pod(ctx context.Context, node int) {
+	for ; ctx.Err() == nil; b.last[node]++ {
 		deadline, over := time.Now().Add(sandboxDeadline), func() bool { return ctx.Err() != nil }
 		if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 			deadline, over = end, func() bool { return !time.Now().Before(end) }
 		}
-		err := r.sandbox(node, sandbox, deadline)
-		r.mu.Lock()
+		err := b.sandbox(node, deadline)
+		b.mu.Lock()
 		if err == nil {
-			r.ready = append(r.ready, time.Since(r.began).Seconds())
+			b.ready = append(b.ready, time.Since(b.began).Seconds())
 		} else if !over() {
-			r.sandboxes++
-			r.lastError = err
+			b.sandboxes++
+			b.lastError = err
 		}
-		r.mu.Unlock()
+		b.mu.Unlock()
 		if err == nil || over() {
 			return
 		}
-		for rail := range scaleRails {
-			o := owner(node, sandbox, rail)
-			_ = r.call(node, rail, time.Now().Add(delDeadline), o, func(ctx context.Context, s *store.Store, c ipam.Claim) error {
-				return s.Release(ctx, o, []ipam.Pool{c.Pool})
-			})
-		}
+		_ = b.end(node)
 		time.Sleep(againAfter)
 	}
 }
 
 // sandbox asks for the addresses of all rails, one after the other.
-func (r *scaleRun) sandbox(node, sandbox int, deadline time.Time) error {
+func (b *burst) sandbox(node int, deadline time.Time) error {
 	for rail := range scaleRails {
-		limit, o := time.Now().Add(addDeadline), owner(node, sandbox, rail)
-		for _, end := range []time.Time{deadline, store.Deadline(r.stateDir(node), "", o)} {
+		limit, o := time.Now().Add(addDeadline), owner(node, b.last[node], rail)
+		for _, end := range []time.Time{deadline, store.Deadline(b.stateDir(node), "", o)} {
 			if !end.IsZero() && end.Before(limit) {
 				limit = end
 			}
 		}
-		err := r.call(node, rail, limit, o, func(ctx context.Context, s *store.Store, c ipam.Claim) error {
+		err := b.call(node, rail, limit, func(ctx context.Context, s scaleStore, c ipam.Claim) error {
 			_, err := s.Allocate(ctx, o, []ipam.Claim{c})
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		r.given = append(r.given, time.Since(r.began).Seconds())
-		r.mu.Unlock()
+		b.mu.Lock()
+		b.given = append(b.given, time.Since(b.began).Seconds())
+		b.mu.Unlock()
 	}
 	return nil
 }
 
-// scaleResult is what a run measured.
+// end releases the addresses of a node's last sandbox.
+func (b *burst) end(node int) error {
+	var errs []error
+	for rail := range scaleRails {
+		errs = append(errs, b.call(node, rail, time.Now().Add(delDeadline), func(ctx context.Context, s scaleStore, c ipam.Claim) error {
+			return s.Release(ctx, owner(node, b.last[node], rail), []ipam.Pool{c.Pool})
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// scaleResult is what a burst measured.
 type scaleResult struct {
 	scaleCase
 	Ready     []float64  `json:"readySeconds"` // of each pod, in order
 	Given     []float64  `json:"addressSeconds"`
 	Sandboxes int        `json:"failedSandboxes"`
-	Patches   int        `json:"patches"`
+	Patches   int        `json:"patches"` // of pools and blocks
+	Creates   int        `json:"creates"` // of any object
+	Gets      int        `json:"gets"`    // and lists, of any object
 	Refused   int        `json:"refused"` // patches that lost their address to another node
 	TooMany   int        `json:"answers429"`
 	Tries     float64    `json:"tries"`    // of the server to write a pool
@@ -268,58 +333,72 @@ type scaleResult struct {
 	CPU       [3]float64 `json:"cpuSeconds"` // kube-apiserver, etcd, the nodes
 }
 
-// run starts a pod on each node at once and waits until all are ready, or limit is over.
-func (l *scaleLab) run(ctx context.Context, c scaleCase, limit time.Duration) (*scaleResult, error) {
-	seats, err := l.level(ctx, c.Shares)
+// run makes a case, and starts a pod on each of its nodes at once. With blocks it ends all
+// pods then, and starts others: a node has blocks by then.
+func (l *scaleLab) run(ctx context.Context, c scaleCase, limit time.Duration) ([]*scaleResult, error) {
+	r, err := l.newRun(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	c.Seats = seats
-	l.runs++
-	r := &scaleRun{lab: l, c: c, name: fmt.Sprint("run-", l.runs)}
-	for pool := range c.Pools { // a pool is made once in its life
-		o := owner(c.Nodes, 0, pool)
-		err := r.call(0, pool, time.Now().Add(addDeadline), o, func(ctx context.Context, s *store.Store, c ipam.Claim) error {
-			_, err := s.Allocate(ctx, o, []ipam.Claim{c})
-			return errors.Join(err, s.Release(ctx, o, []ipam.Pool{c.Pool}))
-		})
-		if err != nil {
+	b := r.newBurst()
+	first, err := b.measure(ctx, limit)
+	if err != nil || c.Block == 0 {
+		return []*scaleResult{first}, err
+	}
+	for node := range c.Nodes {
+		if err := b.end(node); err != nil {
 			return nil, err
 		}
 	}
-	before, err := l.counters(ctx)
+	r.c.Again = true
+	again, err := r.newBurst().measure(ctx, limit)
+	return []*scaleResult{first, again}, err
+}
+
+// measure starts the pods and waits until all are ready, or limit is over.
+func (b *burst) measure(ctx context.Context, limit time.Duration) (*scaleResult, error) {
+	before, err := b.lab.counters(ctx)
 	if err != nil {
 		return nil, err
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	r.began = time.Now()
+	b.began = time.Now()
 	var all sync.WaitGroup
-	for node := range c.Nodes {
-		all.Go(func() { r.pod(within, node) })
+	for node := range b.c.Nodes {
+		all.Go(func() { b.pod(within, node) })
 	}
 	all.Wait()
-	after, err := l.counters(ctx)
+	after, err := b.lab.counters(ctx)
 	if err != nil {
 		return nil, err
 	}
 	result := &scaleResult{
-		scaleCase: c, Ready: r.ready, Given: r.given, Sandboxes: r.sandboxes, Tries: after.tries - before.tries, WAL: after.wal - before.wal,
+		scaleCase: b.c, Ready: b.ready, Given: b.given, Sandboxes: b.sandboxes, Tries: after.tries - before.tries, WAL: after.wal - before.wal,
 		CPU: [3]float64{after.apiserver - before.apiserver, after.etcd - before.etcd, after.own - before.own},
 	}
-	if r.lastError != nil {
-		fmt.Fprintln(os.Stderr, "  the last error:", r.lastError)
+	if b.lastError != nil {
+		fmt.Fprintln(os.Stderr, "  the last error:", b.lastError)
 	}
-	return result, result.count(ctx, l.plane, r.began)
+	return result, result.count(ctx, b.lab.plane, b.began)
 }
 
-// count reads the patches from the server's audit log.
+// count reads the nodes' requests from the server's audit log.
 func (r *scaleResult) count(ctx context.Context, plane *controlplane.Plane, since time.Time) error {
 	requests, err := plane.Requests(ctx, since)
 	var busy time.Duration
 	for _, q := range requests {
-		if q.Code == 429 && q.UserAgent == "node" {
+		if q.UserAgent != "node" {
+			continue
+		}
+		if q.Code == 429 {
 			r.TooMany++
+		}
+		switch q.Verb {
+		case "create":
+			r.Creates++
+		case "get", "list":
+			r.Gets++
 		}
 		if q.Verb != "patch" || q.Resource != "ippools" {
 			continue
@@ -330,7 +409,7 @@ func (r *scaleResult) count(ctx context.Context, plane *controlplane.Plane, sinc
 		}
 		busy += q.Latency
 	}
-	r.InFlight = busy.Seconds() / r.last()
+	r.InFlight = busy.Seconds() / max(r.last(), 0.001)
 	return err
 }
 

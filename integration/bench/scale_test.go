@@ -3,32 +3,49 @@ package main
 import (
 	"context"
 	"math"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// Two nodes on a real control plane, with each number of pools and of seats.
+// Two nodes on a real control plane, with each number of pools and of seats, and with blocks.
 func TestScaleStartsAPodOnEachNode(t *testing.T) {
 	t.Chdir("../..") // of the chart's priority level
-	l, err := newScaleLab(t.Context(), places{disk: t.TempDir(), state: t.TempDir()}, 2)
+	l, err := newScaleLab(t.Context(), places{disk: t.TempDir(), state: t.TempDir()})
 	need.NoError(t, err)
 	t.Cleanup(l.plane.Close)
 	r := &scaleReport{}
-	for _, c := range []scaleCase{{Nodes: 2, Pools: scaleRails, Shares: 3}, {Nodes: 1, Pools: 1, Shares: 1}, {Nodes: 2, Pools: 1, Shares: 1}} {
-		got, err := l.run(t.Context(), c, time.Minute)
+	for _, c := range []scaleCase{
+		{Nodes: 2, Pools: scaleRails, Shares: 3},
+		{Nodes: 1, Pools: 1, Shares: 1},
+		{Nodes: 2, Pools: 1, Shares: 1},
+		{Nodes: 2, Pools: scaleRails, Shares: 1, Block: 4},
+		{Nodes: 2, Pools: 1, Shares: 1, Block: 16},
+	} {
+		began := time.Now()
+		all, err := l.run(t.Context(), c, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got.Ready) != c.Nodes || len(got.Given) != c.Nodes*scaleRails || got.Seats != map[int]int{3: 8, 1: 3}[c.Shares] {
-			t.Errorf("%+v: %+v", c, got)
+		for _, got := range all {
+			if len(got.Ready) != c.Nodes || len(got.Given) != c.Nodes*scaleRails || got.Seats != map[int]int{3: 8, 1: 3}[c.Shares] || got.CPU[2] == 0 {
+				t.Errorf("%+v: %+v", c, got)
+			}
+			r.add(got)
+		}
+		if c.Block > 0 {
+			checkBlocks(t, l, c, all, began)
+			continue
 		}
 		// Each address is in a pool by a patch of its own, which etcd has written.
-		if least := float64(len(got.Given)); float64(got.Patches-got.Refused) < least || got.Tries < least || got.WAL < 100*least || got.CPU[0] == 0 {
+		got := all[0]
+		if least := float64(len(got.Given)); len(all) != 1 || float64(got.Patches-got.Refused) < least || got.Tries < least || got.WAL < 100*least || got.CPU[0] == 0 {
 			t.Errorf("%+v was not counted: %+v", c, got)
 		}
-		r.Runs = append(r.Runs, got)
 	}
 	dir := t.TempDir()
 	if err := r.publish(dir); err != nil {
@@ -41,7 +58,98 @@ func TestScaleStartsAPodOnEachNode(t *testing.T) {
 	// After its time no pod tries again.
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	(&scaleRun{lab: l, c: scaleCase{Nodes: 1, Pools: 1}, name: "ended"}).pod(ended, 0)
+	(&scaleRun{lab: l, c: scaleCase{Nodes: 1, Pools: 1}, name: "ended"}).newBurst().pod(ended, 0)
+}
+
+// checkBlocks looks at the requests of a case with blocks, which began at a time.
+func checkBlocks(t *testing.T, l *scaleLab, c scaleCase, all []*scaleResult, began time.Time) {
+	t.Helper()
+	if len(all) != 2 || all[0].Again || !all[1].Again {
+		t.Fatalf("%+v: %d runs", c, len(all))
+	}
+	first, again := all[0], all[1]
+	if first.Creates < c.Nodes*c.Pools || first.Gets == 0 || first.Patches != 0 || first.WAL == 0 {
+		t.Errorf("%+v, first pods: %+v", c, first)
+	}
+	if again.Creates+again.Gets+again.Patches != 0 {
+		t.Errorf("%+v, claimed before: %+v", c, again)
+	}
+	// Nobody else made requests than the first pods and what made the pools: no DEL did.
+	requests, err := l.plane.Requests(t.Context(), began)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, q := range requests {
+		if q.UserAgent == "node" {
+			count++
+		}
+	}
+	if most := first.Creates + first.Gets + 2*c.Pools; count > most {
+		t.Errorf("%+v: %d requests, want no more than %d", c, count, most)
+	}
+}
+
+func TestFlagsChooseTheCasesOfScale(t *testing.T) {
+	for _, c := range []struct {
+		nodes, lines, shares string
+		want                 []scaleCase
+	}{
+		{"10", "blocks", "1", []scaleCase{{Nodes: 10, Pools: 1, Block: 16, Shares: 1}, {Nodes: 10, Pools: 8, Block: 4, Shares: 1}}},
+		{"10,1000", "rails-entries,one-blocks", "3,1", []scaleCase{
+			{Nodes: 10, Pools: 8, Shares: 3},
+			{Nodes: 10, Pools: 8, Shares: 1},
+			{Nodes: 10, Pools: 1, Block: 16, Shares: 1},
+			{Nodes: 1000, Pools: 1, Block: 16, Shares: 1},
+		}},
+		{"1000", "entries", "1", nil},
+		{"10", "entries,boxes", "1", nil},
+		{"10", "", "1", nil},
+		{"0", "blocks", "1", nil},
+	} {
+		got, err := scaleCases(options{nodes: c.nodes, lines: c.lines, shares: c.shares})
+		if !slices.Equal(got, c.want) || (err == nil) != (c.want != nil) {
+			t.Errorf("-nodes %s -lines %s -shares %s: %+v, %v", c.nodes, c.lines, c.shares, got, err)
+		}
+	}
+}
+
+func TestReportOfScaleHasEachCaseOnce(t *testing.T) {
+	entries, blocks := scaleCase{Nodes: 200, Pools: 1, Shares: 1, Seats: 3}, scaleCase{Nodes: 200, Pools: 1, Block: 16, Shares: 1}
+	again, many := blocks, blocks
+	again.Again, many.Nodes = true, 1000
+	r := &scaleReport{}
+	for _, c := range []scaleCase{entries, blocks, again, many, entries} {
+		run := &scaleResult{scaleCase: c, Creates: 200, Gets: 400}
+		for i := range c.Nodes * scaleRails {
+			run.Given = append(run.Given, float64(i+1)/100)
+		}
+		run.Ready = run.Given[:c.Nodes]
+		r.add(run)
+	}
+	dir := t.TempDir()
+	if err := r.publish(dir); err != nil {
+		t.Fatal(err)
+	}
+	md, err := os.ReadFile(dir + "/scale.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{
+		"| 200 nodes, one pool, entry by entry, 3 seats | 200 |", "| 200 nodes, one pool, blocks of 16, first pods | 200 |",
+		"| 200 nodes, one pool, blocks of 16, claimed before | 200 |", "| 1000 nodes, one pool, blocks of 16, first pods | 1000 |",
+	} {
+		if n := strings.Count(string(md), words); n != 1 {
+			t.Errorf("%q is there %d times:\n%s", words, n, md)
+		}
+	}
+	if creates, gets := r.table().rows[0][10], r.table().rows[0][11]; creates != "0.12" || gets != "0.25" {
+		t.Errorf("%s creates and %s gets an address", creates, gets)
+	}
+	// Most lines have 200 nodes, so these are in the picture over time.
+	if nodes := r.usualNodes(); nodes != 200 || len(r.overTime(nodes)) != 3 {
+		t.Errorf("%d nodes are usual, with %d lines", nodes, len(r.overTime(nodes)))
+	}
 }
 
 func TestModelOfScaleFindsTheCostsOfWhatItMade(t *testing.T) {

@@ -20,40 +20,12 @@ type scaleReport struct {
 	Runs  []*scaleResult `json:"runs"`
 }
 
-// numbers returns the numbers of a flag's value.
-func numbers(name, list string) (all []int, err error) {
-	for _, text := range strings.Split(list, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("%s %s: want numbers, with commas between them", name, list)
-		}
-		all = append(all, n)
-	}
-	return all, nil
-}
-
 // benchScale measures, inside the node, and reports.
 func benchScale(o options) error {
 	ctx := context.Background()
-	nodes, err := numbers("-nodes", o.nodes)
+	cases, err := scaleCases(o)
 	if err != nil {
 		return err
-	}
-	shares, err := numbers("-shares", o.shares)
-	if err != nil {
-		return err
-	}
-	pools, err := numbers("-pools", o.scalePools)
-	if err != nil {
-		return err
-	}
-	var cases []scaleCase
-	for _, n := range nodes {
-		for _, p := range pools {
-			for _, s := range shares {
-				cases = append(cases, scaleCase{Nodes: n, Pools: p, Shares: s})
-			}
-		}
 	}
 	p, err := findPlaces(o)
 	if err != nil {
@@ -64,7 +36,7 @@ func benchScale(o options) error {
 	if r.About, err = machine(); err != nil {
 		return err
 	}
-	l, err := newScaleLab(ctx, p, slices.Max(nodes))
+	l, err := newScaleLab(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -77,13 +49,14 @@ func benchScale(o options) error {
 	r.About.State = "state of the nodes on tmpfs; etcd on disk, with fsync"
 	r.keep(filepath.Join(o.out, "scale.json"))
 	for _, c := range cases {
-		fmt.Fprintf(os.Stderr, "  %d nodes, %d pools, %d shares: ", c.Nodes, c.Pools, c.Shares)
-		result, err := l.run(ctx, c, o.limit)
+		results, err := l.run(ctx, c, o.limit)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "%d ready, %.1f s\n", len(result.Ready), result.last())
-		r.Runs = append(r.Runs, result)
+		for _, result := range results {
+			fmt.Fprintf(os.Stderr, "  %d nodes, %s: %d ready, %.2f s\n", result.Nodes, result.line(), len(result.Ready), result.last())
+			r.add(result)
+		}
 		if err := r.write(o.out); err != nil {
 			return err
 		}
@@ -102,6 +75,12 @@ func (r *scaleReport) keep(path string) {
 	if err == nil && json.Unmarshal(data, &before) == nil && before.About.Label == r.About.Label {
 		r.Runs = before.Runs
 	}
+}
+
+// add adds a run, in place of an earlier one of its case.
+func (r *scaleReport) add(run *scaleResult) {
+	r.Runs = slices.DeleteFunc(r.Runs, func(old *scaleResult) bool { return old.scaleCase == run.scaleCase })
+	r.Runs = append(r.Runs, run)
 }
 
 // lines returns the names of the lines, sorted.
@@ -124,16 +103,17 @@ func (r *scaleReport) write(dir string) error {
 func (r *scaleReport) table() table {
 	t := table{title: fmt.Sprintf("One pod with %d rails on each node, all at once", scaleRails), head: []string{
 		"", "ready", "p50 s", "p90 s", "last s", "addresses/s", "sandboxes failed", "patches in flight", "patches an address",
-		"of them refused", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
+		"of them refused", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
 	}}
 	for _, run := range r.Runs {
 		n := float64(max(len(run.Given), 1))
 		row := []string{fmt.Sprintf("%d nodes, %s", run.Nodes, run.line()), strconv.Itoa(len(run.Ready))}
 		for _, v := range []float64{quantile(run.Ready, 0.5), quantile(run.Ready, 0.9), run.last()} {
-			row = append(row, fmt.Sprintf("%.1f", v))
+			row = append(row, fmt.Sprintf("%.2f", v))
 		}
 		row = append(row, fmt.Sprintf("%.1f", n/max(run.last(), 0.001)), strconv.Itoa(run.Sandboxes), fmt.Sprintf("%.1f", run.InFlight),
-			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n), fmt.Sprintf("%.1f", run.Tries/n), strconv.Itoa(run.TooMany),
+			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n),
+			fmt.Sprintf("%.2f", float64(run.Creates)/n), fmt.Sprintf("%.2f", float64(run.Gets)/n), fmt.Sprintf("%.1f", run.Tries/n), strconv.Itoa(run.TooMany),
 			fmt.Sprintf("%.1f", run.WAL/1000/n))
 		for _, seconds := range run.CPU {
 			row = append(row, fmt.Sprintf("%.1f", 1000*seconds/n))
@@ -146,7 +126,7 @@ func (r *scaleReport) table() table {
 // scaleModel is the time of a burst: each address costs a fixed time, and one for each
 // entry that its pool has by then, because every try of the server copies the object.
 // The priority level bounds the tries that fail for each one that succeeds, so their cost
-// is part of both.
+// is part of both. With blocks the second is that of finding a block that no node holds.
 type scaleModel struct{ fixed, entry float64 } // seconds
 
 // last returns the seconds until the last address.
@@ -175,7 +155,7 @@ func fit(runs []*scaleResult) scaleModel {
 
 // model returns the table of the model of each line, and its points for the picture.
 func (r *scaleReport) model() (table, map[string][]point) {
-	t := table{title: "Model: time until the last address, on this machine", head: []string{"", "ms an address", "and µs for each entry of the pool", "measured s (model differs by)", "1 000 nodes", "5 000 nodes"}}
+	t := table{title: "Model: time until the last address, on this machine", head: []string{"", "ms an address", "and µs for each address of the pool", "measured s (model differs by)", "1 000 nodes", "5 000 nodes"}}
 	lines := map[string][]point{}
 	for _, name := range r.lines() {
 		var runs []*scaleResult
@@ -191,13 +171,13 @@ func (r *scaleReport) model() (table, map[string][]point) {
 		m := fit(runs)
 		var measured []string
 		for _, run := range runs {
-			measured = append(measured, fmt.Sprintf("%d nodes: %.1f (%+.0f %%)", run.Nodes, run.last(), 100*(m.last(run.scaleCase)/run.last()-1)))
+			measured = append(measured, fmt.Sprintf("%d nodes: %.2f (%+.0f %%)", run.Nodes, run.last(), 100*(m.last(run.scaleCase)/run.last()-1)))
 		}
-		row := []string{name, fmt.Sprintf("%.1f", 1000*m.fixed), fmt.Sprintf("%.1f", 1e6*m.entry), strings.Join(measured, ", ")}
+		row := []string{name, fmt.Sprintf("%.2f", 1000*m.fixed), fmt.Sprintf("%.1f", 1e6*m.entry), strings.Join(measured, ", ")}
 		for _, n := range []int{1000, 5000} {
 			cell := "does not fit into one object"
-			if c := (scaleCase{Nodes: n, Pools: runs[0].Pools}); n*scaleRails/c.Pools <= 10_000 {
-				cell = fmt.Sprintf("%.0f s", m.last(c))
+			if c := (scaleCase{Nodes: n, Pools: runs[0].Pools}); runs[0].Block > 0 || n*scaleRails/c.Pools <= 10_000 {
+				cell = fmt.Sprintf("%.1f s", m.last(c))
 			}
 			row = append(row, cell)
 		}
@@ -206,12 +186,23 @@ func (r *scaleReport) model() (table, map[string][]point) {
 	return t, lines
 }
 
-// overTime returns, by line, the addresses of each tenth of the run with the most nodes,
-// for each second.
-func (r *scaleReport) overTime() (nodes int, lines map[string][]point) {
+// usualNodes returns the number of nodes with the most runs, and of several the largest.
+func (r *scaleReport) usualNodes() (nodes int) {
+	runs := map[int]int{}
 	for _, run := range r.Runs {
-		nodes = max(nodes, run.Nodes)
+		runs[run.Nodes]++
 	}
+	for n, count := range runs {
+		if count > runs[nodes] || count == runs[nodes] && n > nodes {
+			nodes = n
+		}
+	}
+	return nodes
+}
+
+// overTime returns, by line, the addresses of each tenth of the run with this number of
+// nodes, for each second.
+func (r *scaleReport) overTime(nodes int) (lines map[string][]point) {
 	lines = map[string][]point{}
 	for _, run := range r.Runs {
 		if run.Nodes != nodes || len(run.Given) < 10 {
@@ -225,19 +216,21 @@ func (r *scaleReport) overTime() (nodes int, lines map[string][]point) {
 					count++
 				}
 			}
-			lines[run.line()] = append(lines[run.line()], point{(float64(i) + 0.5) * step, float64(count) / step})
+			if count > 0 { // the axes are logarithmic
+				lines[run.line()] = append(lines[run.line()], point{(float64(i) + 0.5) * step, float64(count) / step})
+			}
 		}
 	}
-	return nodes, lines
+	return lines
 }
 
 // publish prints the report, and writes it and its pictures to dir.
 func (r *scaleReport) publish(dir string) error {
-	slices.SortFunc(r.Runs, func(a, b *scaleResult) int {
-		return cmp.Or(cmp.Compare(a.Nodes, b.Nodes), cmp.Compare(b.Pools, a.Pools), cmp.Compare(b.Shares, a.Shares))
+	slices.SortStableFunc(r.Runs, func(a, b *scaleResult) int {
+		return cmp.Or(cmp.Compare(a.Nodes, b.Nodes), cmp.Compare(a.Block, b.Block), cmp.Compare(b.Pools, a.Pools), cmp.Compare(b.Shares, a.Shares))
 	})
 	model, last := r.model()
-	nodes, goodput := r.overTime()
+	nodes := r.usualNodes()
 	fmt.Println(r.About.heading())
 	r.table().text(os.Stdout)
 	model.text(os.Stdout)
@@ -248,7 +241,7 @@ func (r *scaleReport) publish(dir string) error {
 	model.markdown(&md)
 	pictures := map[string]chart{
 		"scale-last.svg":    {title: "Pods with eight rails that start at once: until the last address", x: "nodes", y: "seconds", logX: true, logY: true, lines: last, order: r.lines()},
-		"scale-goodput.svg": {title: fmt.Sprintf("%d nodes with eight rails each, started at once", nodes), x: "seconds", y: "addresses a second", lines: goodput, order: r.lines()},
+		"scale-goodput.svg": {title: fmt.Sprintf("%d nodes with eight rails each, started at once", nodes), x: "seconds", y: "addresses a second", logX: true, logY: true, lines: r.overTime(nodes), order: r.lines()},
 	}
 	errs := []error{
 		os.WriteFile(filepath.Join(dir, "scale.md"), md.Bytes(), 0o644),
