@@ -251,13 +251,13 @@ func TestServerMayBeAwayForAnHour(t *testing.T) {
 	n.passed = api.BlockUsableFor - time.Minute
 	began := time.Now()
 	n.add(pooltest.Pod(2), c)
-	if took := time.Since(began); took > RetryFor+5*time.Second {
+	if took := time.Since(began); took > RetryFor+20*time.Second {
 		t.Errorf("the ADD waited %s for a server that it does not need", took)
 	}
 	began = time.Now()
 	n.del(pooltest.Pod(1), c)
 	n.add(pooltest.Pod(1), c)
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > RetryFor-time.Second {
 		t.Errorf("the next ADD also waited, %s", took)
 	}
 	n.passed = api.BlockUsableFor + time.Minute
