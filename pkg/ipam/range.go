@@ -87,38 +87,29 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	return r, nil
 }
 
-// Part returns the part of the range that lies in block, with the bounds and the mask
-// of the whole range. It returns false if no address of block can be assigned.
-func (r *Range) Part(block netip.Prefix) (*Range, bool) {
-	first, last := block.Masked().Addr(), lastAddr(block)
-	if first.BitLen() != r.first.BitLen() {
+// Within returns the part of the range that lies in the blocks, which do not overlap, with
+// the mask of the whole range. It returns false if no address of the blocks can be assigned.
+func (r *Range) Within(blocks []netip.Prefix) (*Range, bool) {
+	if len(blocks) == 0 {
 		return nil, false
 	}
-	spec := r.spec
-	spec.Start, spec.End = later(first, r.first), earlier(last, r.last)
-	if spec.End.Less(spec.Start) {
-		return nil, false
+	blocks = slices.SortedFunc(slices.Values(blocks), func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	part := *r
+	if first := blocks[0].Masked().Addr(); part.first.Less(first) {
+		part.first = first
 	}
-	part, err := NewRange(spec)
-	if err != nil {
-		return nil, false
+	if last := lastAddr(blocks[len(blocks)-1]); last.Less(part.last) {
+		part.last = last
 	}
+	part.closed = slices.Clone(r.closed)
+	for i, b := range blocks[1:] {
+		if from, to := lastAddr(blocks[i]).Next(), b.Masked().Addr().Prev(); !to.Less(from) {
+			part.closed = append(part.closed, block{from, to})
+		}
+	}
+	part.closed = merge(part.closed)
 	_, some := part.Next(part.first)
-	return part, some
-}
-
-func later(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
-
-func earlier(a, b netip.Addr) netip.Addr {
-	if b.Less(a) {
-		return b
-	}
-	return a
+	return &part, some
 }
 
 // In returns the part of the range in slice, a network within the range's:

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -293,4 +294,46 @@ func FuzzRange(f *testing.F) {
 			taken.Add(got)
 		}
 	})
+}
+
+func TestRangeWithinBlocksKeepsItsBoundsAndExclusions(t *testing.T) {
+	r, err := NewRange(RangeSpec{
+		Prefix: netip.MustParsePrefix("10.0.0.0/24"), Start: netip.MustParseAddr("10.0.0.3"), End: netip.MustParseAddr("10.0.0.37"),
+		Exclude: []netip.Prefix{netip.MustParsePrefix("10.0.0.32/30")}, Avoid: []netip.Addr{netip.MustParseAddr("10.0.0.5")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"":                          "",
+		"10.0.0.0/29":               "3 4 6 7",
+		"10.0.0.36/30 10.0.0.0/29":  "3 4 6 7 36 37",
+		"10.0.0.4/30 10.0.0.8/30":   "4 6 7 8 9 10 11",
+		"10.0.0.32/30":              "",
+		"10.0.0.252/30":             "",
+		"10.0.0.16/31 10.0.0.20/31": "16 17 20 21",
+	} {
+		var blocks []netip.Prefix
+		for _, b := range strings.Fields(text) {
+			blocks = append(blocks, netip.MustParsePrefix(b))
+		}
+		part, some := r.Within(blocks)
+		var got []string
+		if some {
+			for a, ok := part.Next(part.First()); ok; a, ok = part.Next(a.Next()) {
+				got = append(got, fmt.Sprint(a.As4()[3]))
+			}
+		}
+		if strings.Join(got, " ") != want || some != (want != "") || some && part.Prefix() != r.Prefix() {
+			t.Errorf("%s: %v, %v, want %s", text, got, some, want)
+		}
+	}
+	six, err := NewRange(RangeSpec{Prefix: netip.MustParsePrefix("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff0/124")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, some := six.Within([]netip.Prefix{netip.MustParsePrefix("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc/126")})
+	if a, ok := last.Next(netip.Addr{}); !some || !ok || a != netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffc") {
+		t.Errorf("the last block of all: %s, %v", a, some)
+	}
 }

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"math/big"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -26,10 +28,10 @@ func (p *pool) claim(ctx context.Context, c ipam.Claim) error {
 		if err != nil {
 			return err
 		}
-		// Another process may have claimed one while this one waited. Its addresses may
-		// be taken by now; then this one comes back.
-		if room, err := p.room(ctx, c, f); room || err != nil {
-			return err
+		// Another process may have claimed one while this one waited. If its addresses are
+		// taken by others meanwhile, this process comes back.
+		if p.room(ctx, c, f) {
+			return nil
 		}
 		if f.Full.age(p.now()) < askAgain {
 			return p.fullError(c)
@@ -52,31 +54,30 @@ func (p *pool) peek(ctx context.Context) (now *file, err error) {
 	return now, err
 }
 
-// room reports whether a usable block has a free address for c.
-func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) (bool, error) {
-	for _, b := range f.usable(p.now()) {
-		part, ok := c.Range.Part(b.Prefix)
-		if !ok || c.Want.IsValid() && !b.Prefix.Contains(c.Want) {
-			continue
-		}
-		if c.Want.IsValid() || p.local.Status(ctx, []ipam.Claim{{Pool: c.Pool, Range: part, Exclusive: c.Exclusive}}) == nil {
-			return true, nil
-		}
+// room reports whether a usable block has a free address for c, or the requested one,
+// free or not.
+func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) bool {
+	usable := f.usable(p.now())
+	if c.Want.IsValid() {
+		return slices.ContainsFunc(usable, func(b netip.Prefix) bool { return b.Contains(c.Want) })
 	}
-	return false, nil
+	var some bool
+	c.Range, some = c.Range.Within(usable)
+	return some && p.local.Status(ctx, []ipam.Claim{c}) == nil
 }
 
 // probe asks the server for one block after another, until the node holds one more.
 func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
-	for _, prefix := range p.candidates(c, f) {
+	usable := f.usable(p.now())
+	for prefix := range p.candidates(c, f) {
 		if err := ctx.Err(); err != nil {
 			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "claiming a block of %s", p.Prefix), "try again")
 		}
-		if _, ok := c.Range.Part(prefix); !ok {
-			continue
-		}
-		if slices.ContainsFunc(f.usable(p.now()), func(e entry) bool { return e.Prefix == prefix }) {
+		if slices.Contains(usable, prefix) {
 			continue // it is full
+		}
+		if _, some := c.Range.Within([]netip.Prefix{prefix}); !some {
+			continue
 		}
 		ok, err := p.take(ctx, prefix)
 		if ok || err != nil {
@@ -103,34 +104,33 @@ func (p *pool) fullError(c ipam.Claim) error {
 // candidates returns the blocks in the order in which this node tries them: those that a
 // killed process left behind, and then all, in an order that differs from node to node,
 // so that nodes that start together seldom meet.
-func (p *pool) candidates(c ipam.Claim, f *file) []netip.Prefix {
-	bits := p.Prefix.Addr().BitLen()
-	for n := p.size; n > 1; n /= 2 {
-		bits--
-	}
-	if c.Want.IsValid() {
-		only, _ := c.Want.Prefix(bits)
-		return []netip.Prefix{only}
-	}
-	var all []netip.Prefix
-	for _, e := range f.Blocks {
-		if e.State != held {
-			all = append(all, e.Prefix)
+func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq[netip.Prefix] {
+	length := p.Prefix.Addr().BitLen() - bits.Len(uint(p.size)) + 1
+	return func(yield func(netip.Prefix) bool) {
+		if c.Want.IsValid() {
+			only, _ := c.Want.Prefix(length)
+			yield(only)
+			return
+		}
+		for _, e := range f.Blocks {
+			if e.State != held && !yield(e.Prefix) {
+				return
+			}
+		}
+		first, _ := c.Range.First().Prefix(length)
+		n := count(first, c.Range.Last())
+		sum := fnv.New64a()
+		fmt.Fprint(sum, p.self.Node, " ", p.Pool.Name())
+		start, step := sum.Sum64()%n, max(1, sum.Sum64()>>32%n)
+		for gcd(step, n) != 1 { // then the steps lead to each block once
+			step++
+		}
+		for i := range min(n, mostProbes) {
+			if !yield(nth(first, (start+i*step)%n)) {
+				return
+			}
 		}
 	}
-	first, _ := c.Range.First().Prefix(bits)
-	n := count(first, c.Range.Last())
-	sum := fnv.New64a()
-	fmt.Fprint(sum, p.self.Node, " ", p.Pool.Name())
-	start := sum.Sum64() % n
-	step := max(1, sum.Sum64()>>32%n)
-	for gcd(step, n) != 1 { // then the steps lead to each block once
-		step++
-	}
-	for i := range min(n, mostProbes) {
-		all = append(all, nth(first, (start+i*step)%n))
-	}
-	return all
 }
 
 // count returns the number of blocks from first up to the one with last; at most 2^32.

@@ -106,8 +106,14 @@ func (f *file) drop(prefix netip.Prefix) {
 }
 
 // usable returns the blocks whose addresses the node may assign at a time.
-func (f *file) usable(at moment) []entry {
-	return slices.DeleteFunc(slices.Clone(f.Blocks), func(e entry) bool { return e.State != held || e.Confirmed.age(at) >= api.BlockUsableFor })
+func (f *file) usable(at moment) []netip.Prefix {
+	var all []netip.Prefix
+	for _, e := range f.Blocks {
+		if e.State == held && e.Confirmed.age(at) < api.BlockUsableFor {
+			all = append(all, e.Prefix)
+		}
+	}
+	return all
 }
 
 // old reports whether the server should confirm a block that the node holds.

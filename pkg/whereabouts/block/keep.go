@@ -117,7 +117,7 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 // keepBlock keeps one block. The caller is alone.
 func (k *Keeper) keepBlock(ctx context.Context, p *pool, e entry) error {
 	if e.State != held { // of a killed process
-		return p.returnBlock(ctx, e)
+		return k.end(ctx, p, e)
 	}
 	all, err := p.local.Allocations(ctx, p.Pool)
 	if err != nil {
@@ -132,11 +132,23 @@ func (k *Keeper) keepBlock(ctx context.Context, p *pool, e entry) error {
 	case !wasEmpty:
 		k.emptied[e.Claim] = at
 	case since.age(at) >= returnAfter:
-		return p.returnBlock(ctx, e)
+		return k.end(ctx, p, e)
 	}
 	known, ok := k.published[e.Claim]
-	if ok && maps.Equal(known, entries) && e.Confirmed.age(at) < keptFresh {
-		return nil
+	if ok && e.Confirmed.age(at) < keptFresh {
+		if maps.Equal(known, entries) {
+			return nil
+		}
+		name, own := api.BlockName(p.Pool, e.Prefix), api.Block{Holder: api.Holder{Claim: e.Claim}}
+		ok, err := api.PublishBlock(ctx, p.client, name, own, entries)
+		if err != nil {
+			return err
+		}
+		if ok {
+			k.published[e.Claim] = entries
+			return nil
+		}
+		// It was revoked, deleted or lost.
 	}
 	now, err := p.confirmOne(ctx, e)
 	if err != nil || now == nil {
@@ -150,6 +162,13 @@ func (k *Keeper) keepBlock(ctx context.Context, p *pool, e entry) error {
 	}
 	k.published[e.Claim] = entries
 	return nil
+}
+
+// end returns a block and forgets it.
+func (k *Keeper) end(ctx context.Context, p *pool, e entry) error {
+	delete(k.published, e.Claim)
+	delete(k.emptied, e.Claim)
+	return p.returnBlock(ctx, e)
 }
 
 // entriesOf returns the entries of a block's IPPool.

@@ -150,7 +150,8 @@ func (w *world) add(n *modelNode) {
 	n.live = append(n.live, sandbox{o, addr})
 }
 
-// wantHeld fails the test unless the server says that the address is of the node's block.
+// wantHeld fails the test unless the address is of a block that, on the server, the node
+// holds.
 func (w *world) wantHeld(n *modelNode, addr netip.Addr) {
 	w.t.Helper()
 	prefix, _ := addr.Prefix(30)

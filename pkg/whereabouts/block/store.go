@@ -3,6 +3,7 @@ package block
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -25,6 +27,8 @@ const (
 	// askAgain is how long an ADD that can do without it does not ask a server that did
 	// not answer, or one that had no free block.
 	askAgain = 30 * time.Second
+	// betweenTries is about the time after which an ADD asks again that needs the answer.
+	betweenTries = time.Second
 	// RetryFor is for [kube.Config]: how long one request is repeated.
 	RetryFor = 5 * time.Second
 )
@@ -120,11 +124,11 @@ func (s *Store) undo(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) e
 	return s.local.Release(ctx, owner, pools)
 }
 
-// errNoRoom is wrapped if no usable block has a free address for a claim.
+// errNoRoom means that no usable block has a free address for a claim.
 var errNoRoom = errors.New("no block of this node has a free address")
 
 // allocate assigns an address of the node's blocks, and claims a block if none has a free
-// one.
+// one. It asks a server that does not answer again until ctx ends.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Prefix, error) {
 	for {
 		got, confirm, err := p.choose(ctx, owner, c)
@@ -136,14 +140,14 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 		default:
 			return got, err
 		}
-		if err != nil {
+		if err != nil && (!api.IsTransient(err) || wait.For(ctx, betweenTries/2+rand.N(betweenTries)) != nil) {
 			return netip.Prefix{}, err
 		}
 	}
 }
 
 // choose assigns an address of the usable blocks. It returns confirm if the server must be
-// asked before, and an error that wraps errNoRoom if there is no free address.
+// asked before, and errNoRoom if there is no free address.
 func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim) (got netip.Prefix, confirm bool, err error) {
 	err = p.locked(ctx, func(f *file) (bool, error) {
 		if p.gone != nil {
@@ -152,41 +156,41 @@ func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim) (got 
 			}
 		}
 		at := p.now()
-		if confirm = f.old(at) && f.Silent.age(at) >= askAgain; confirm {
+		usable := f.usable(at)
+		if confirm = f.old(at) && (len(usable) == 0 || f.Silent.age(at) >= askAgain); confirm {
 			return false, nil
 		}
-		got, err = p.assign(ctx, owner, c, f.usable(at))
+		got, err = p.assign(ctx, owner, c, usable)
 		return false, err
 	})
 	return got, confirm, err
 }
 
 // assign assigns the first free address of the blocks, or the address that owner has.
-func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, blocks []entry) (netip.Prefix, error) {
-	whole := c.Range
-	for _, b := range blocks {
-		var ok bool
-		if c.Range, ok = whole.Part(b.Prefix); !ok || c.Want.IsValid() && !b.Prefix.Contains(c.Want) {
-			continue
-		}
+func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, blocks []netip.Prefix) (netip.Prefix, error) {
+	mine := func(a netip.Addr) bool {
+		return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(a) })
+	}
+	part, some := c.Range.Within(blocks)
+	if !some || c.Want.IsValid() && !mine(c.Want) {
+		return netip.Prefix{}, errNoRoom
+	}
+	c.Range = part
+	for {
 		got, err := p.local.Allocate(ctx, owner, []ipam.Claim{c})
-		var full *ipam.ExhaustedError
-		switch {
+		switch full := (*ipam.ExhaustedError)(nil); {
 		case errors.As(err, &full):
-			continue
+			return netip.Prefix{}, errNoRoom
 		case err != nil:
 			return netip.Prefix{}, err
-		}
-		if slices.ContainsFunc(blocks, func(b entry) bool { return b.Prefix.Contains(got[0].Addr()) }) {
+		case mine(got[0].Addr()):
 			return got[0], nil
 		}
 		// Of a block that the node has lost, or that the server did not confirm.
 		if err := p.undo(ctx, owner, []ipam.Pool{p.Pool}); err != nil {
 			return netip.Prefix{}, err
 		}
-		return p.assign(ctx, owner, ipam.Claim{Pool: c.Pool, Range: whole, Want: c.Want, Exclusive: c.Exclusive, Rotate: c.Rotate}, blocks)
 	}
-	return netip.Prefix{}, errNoRoom
 }
 
 // Release implements [ipam.Store]. It makes no request: rail-agent tells the server.
@@ -216,22 +220,14 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 }
 
 func (p *pool) status(ctx context.Context, c ipam.Claim) error {
-	var some bool
-	err := p.locked(ctx, func(f *file) (bool, error) {
-		at := p.now()
-		for _, b := range f.usable(at) {
-			part, ok := c.Range.Part(b.Prefix)
-			if ok && p.local.Status(ctx, []ipam.Claim{{Pool: c.Pool, Range: part, Exclusive: c.Exclusive}}) == nil {
-				some = true
-			}
-		}
-		if !some && f.Full.age(at) < askAgain {
-			return false, p.fullError(c)
-		}
-		return false, nil
-	})
-	if some || err != nil {
+	f, err := p.peek(ctx)
+	switch {
+	case err != nil:
 		return err
+	case p.room(ctx, c, f):
+		return nil
+	case f.Full.age(p.now()) < askAgain:
+		return p.fullError(c)
 	}
 	return api.Guard(ctx, p.client, p.Pool, p.size)
 }

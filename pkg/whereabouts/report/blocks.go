@@ -163,7 +163,7 @@ func (s *source) blocks() iter.Seq[netip.Prefix] {
 				return
 			}
 			block := blockAt(next, s.network.Conf.BlockSize)
-			part, ok := s.Range.Part(block)
+			part, ok := s.Range.Within([]netip.Prefix{block})
 			if !ok || !yield(block) {
 				return
 			}

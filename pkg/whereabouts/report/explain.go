@@ -146,7 +146,7 @@ func (s *source) explainBlocks(survey *api.Survey, node string) Explanation {
 			continue
 		}
 		x.Blocks = append(x.Blocks, newBlock(p))
-		if part, ok := s.Range.Part(p.Prefix); ok && !x.Next.IsValid() {
+		if part, ok := s.Range.Within([]netip.Prefix{p.Prefix}); ok && !x.Next.IsValid() {
 			inside := source{Claim: ipam.Claim{Pool: s.Pool, Range: part}, network: s.network}
 			y := inside.explain(p, nil)
 			x.Steps, x.Next = append(x.Steps, y.Steps...), y.Next
