@@ -22,7 +22,7 @@ type reconcilerFlags struct{ grace, nodeGrace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.grace, "grace", reconcile.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "how long a pod must be gone while a node is not ready, and after a node was removed or the work began: such a pod may still run; 0 or less than --grace is --grace")
+	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "how long a pod must be gone while a node is not ready, and after a node was removed or the work began: such a pod may still run; also how long a Node must be gone before its blocks are revoked; 0 or less than --grace is --grace")
 	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between looks at all addresses")
 }
 
@@ -44,7 +44,8 @@ addresses until its DEL, unless it has ended (Succeeded, Failed) for longer than
 the grace period. While a node of the cluster is not ready, and after a node was
 removed or the work began, the time is --node-grace: a node that lost its
 connection goes on running pods that the cluster has deleted. With --once the
-time is --grace. The command may run on every node: by the Lease
+time is --grace. Except with --once, the command also frees the blocks
+(block_size) of nodes that are gone. The command may run on every node: by the Lease
 rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once,
 and prints what it did.`,
 		Args: cobra.NoArgs,

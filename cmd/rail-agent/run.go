@@ -51,9 +51,9 @@ The addresses of a pod whose carrier first comes after the end of its ADD are
 announced to the neighbors. An RDMA device that its driver re-creates is moved
 into its pod again.
 
-For networks with block_size it asks the API server every five minutes whether
-this node's blocks are still its own, publishes who has their addresses, and
-returns a block that was empty for an hour.
+For networks with block_size it publishes who has the addresses of this node's
+blocks, and returns a block that has been empty for an hour. Every five minutes
+it asks the API server whether the blocks are still the node's.
 
 --cni-bin watches that the plugins there are equal to those in --own, and reports
 those that something has replaced or removed. With --restore-binaries the agent

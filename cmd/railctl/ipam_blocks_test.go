@@ -99,7 +99,7 @@ func (l *blockLab) shows() {
 	l.t.Helper()
 	const divided = `divided into blocks, with the addresses that the nodes' rail-agents have published:
 POOL         RANGE        BLOCKSIZE  BLOCKS  CLAIMED  FREED  USED  NETWORKS        PROBLEMS
-10.0.0.0-26  10.0.0.0/26  4          16      3        1      7     ns-blocks/rail  block 10.0.0.36/30: revoked: the node seems to be gone
+10.0.0.0-26  10.0.0.0/26  4          16      3        1      7     ns-blocks/rail  block 10.0.0.36/30: revoked: the Node is gone, or was rebooted and has not taken the block again
 `
 	l.prints(divided, "show")
 	l.pool("10.9.0.0-24", "10.9.0.0/24", map[string]string{"1": "a"})
@@ -112,7 +112,7 @@ BLOCK         NODE   STATE    USED  PROBLEM
 10.0.0.4/30   node1  claimed  2     -
 10.0.0.8/30   node2  claimed  4     -
 10.0.0.16/30  -      free     0     -
-10.0.0.36/30  node1  claimed  1     revoked: the node seems to be gone
+10.0.0.36/30  node1  claimed  1     revoked: the Node is gone, or was rebooted and has not taken the block again
 
 ADDRESS    NODE   POD            IFNAME  CONTAINER     PROBLEM
 10.0.0.4   node1  default/pod-0  net1    000000000000  -
@@ -145,7 +145,7 @@ func (l *blockLab) explains() {
 	l.prints(`network ns-blocks/rail, pool 10.0.0.0-26: from 10.0.0.1 to 10.0.0.62
   node node1 holds these blocks of 4 addresses; which are used is as published by its rail-agent
     10.0.0.4/30: 2 used
-    10.0.0.36/30: 1 used, revoked: the node seems to be gone
+    10.0.0.36/30: 1 used, revoked: the Node is gone, or was rebooted and has not taken the block again
   10.0.0.4: held by default/pod-0
   10.0.0.5: held by default/pod-1
   10.0.0.6: free, comes next

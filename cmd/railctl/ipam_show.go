@@ -25,8 +25,8 @@ FREE and SIZE are of the whole network without its first and last address.
 "railctl ipam explain" also knows what a configuration leaves out.
 
 Pools that are divided into blocks (block_size) have a table of their own. BLOCKS is
-how many blocks the range has, CLAIMED those that a node holds, and FREED those that
-no node holds any more. With such a pool's name or range, list its blocks: which node
+how many blocks the whole network has, CLAIMED how many a node holds, and FREED how
+many were held and are free now. The others were never claimed. With such a pool's name or range, list its blocks: which node
 holds which, and who has their addresses. The node alone knows that for certain; its
 rail-agent publishes it, seconds later.
 

@@ -24,8 +24,8 @@ const (
 )
 
 const (
-	// BlockUsableFor is how long a node assigns addresses of a block without the server's
-	// word that it is still its own.
+	// BlockUsableFor is how long a node assigns addresses of a block after the server has
+	// confirmed that the block is its own.
 	BlockUsableFor = time.Hour
 	// BlockFreeAfter is how long a block must have been revoked before it is freed: by
 	// then its holder no longer assigns its addresses.
@@ -37,18 +37,19 @@ type Holder struct {
 	Node    string
 	Machine string // of /etc/machine-id, "" if the node has none
 	Boot    string // its boot ID when it took the block
-	// Claim is of this holder's claim alone, so that a patch that tests it changes the
-	// block of no other claim.
+	// Claim is a random text, new for each claim, "" if nobody holds the block. A patch
+	// tests it, so that it changes no other claim's block.
 	Claim string
 }
 
-// Block is what the annotations of an IPPool say that is a block: a part of a pool of
-// which one node hands out the addresses. Its entries are those that the node has
+// Block has what the annotations of a block's IPPool say. A block is a part of a pool of
+// which one node assigns the addresses. Its entries are those that the node has
 // published; the node alone knows which addresses are taken.
 type Block struct {
 	Holder
-	// Revoked is set while the holder seems to be gone. A holder that is not gone removes
-	// it. Otherwise the block is freed.
+	// Revoked is set by the reconciler if the holder seems to be gone, or was rebooted and
+	// has not taken the block again. A holder that still uses the block removes it.
+	// Otherwise the block is freed.
 	Revoked string
 }
 

@@ -84,8 +84,8 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 			return err
 		}
 		if c.Want.IsValid() {
-			return failure.WithCure(failure.New(failure.IPAM, "another node holds the block %s of the requested address %s", prefix, c.Want),
-				"ask for another address, or let the pool choose")
+			return failure.WithCure(failure.New(failure.IPAM, "the block %s of the requested address %s is held already", prefix, c.Want),
+				"ask for another address, or let the pool choose; railctl ipam show says which node holds it")
 		}
 	}
 	if err := p.change(ctx, func(f *file) { f.Full = p.now() }); err != nil {
@@ -97,7 +97,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 // fullError returns the error of a pool without a free block. Its text begins as that of
 // a range whose addresses are taken, because users' alerts match it.
 func (p *pool) fullError(c ipam.Claim) error {
-	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: other nodes hold all other blocks of %d addresses", c.Range.Exhausted(), p.size), failure.IPAM, ""),
+	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: of the blocks of %d addresses that were tried (at most %d) none is free", c.Range.Exhausted(), p.size, mostProbes), failure.IPAM, ""),
 		"widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
 }
 

@@ -2,15 +2,13 @@ package block
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// confirm asks the server whether the node's blocks are still its own, if its last word is
-// old. A server that does not answer is an error only if the node has no other word that
-// is young enough.
+// confirm asks the server whether the node's blocks are still its own, if a confirmation is
+// old. It returns an error only if no block is usable.
 func (p *pool) confirm(ctx context.Context) error {
 	return p.alone(ctx, func() error {
 		f, err := p.peek(ctx)
@@ -32,7 +30,7 @@ func (p *pool) confirm(ctx context.Context) error {
 	})
 }
 
-// unconfirmed notes that the server did not answer.
+// unconfirmed notes that the server did not confirm the blocks.
 func (p *pool) unconfirmed(ctx context.Context, why error) error {
 	usable := 0
 	err := p.change(ctx, func(f *file) {
@@ -71,14 +69,14 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 		if own {
 			now.Block.Revoked = ""
 		} else if err == nil {
-			err = fmt.Errorf("IPPool %s changed meanwhile", name)
+			err = changedError(name)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	if !own {
-		p.warnIf(failure.WithCure(failure.New(failure.Mismatch, "another node holds the block %s, which this node had", e.Prefix),
+		p.warnIf(failure.WithCure(failure.New(failure.Mismatch, "this node no longer holds the block %s: it was freed, or another claim has it", e.Prefix),
 			"delete this node's pods with addresses of it: other pods may get the same ones"))
 		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })
 	}
@@ -88,4 +86,9 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 		}
 		f.Silent = 0
 	})
+}
+
+// changedError is the error of a block that changed between a read and a patch.
+func changedError(name string) error {
+	return failure.WithCure(failure.New(failure.TryAgain, "IPPool %s changed meanwhile", name), "try again")
 }

@@ -1,12 +1,13 @@
 // Package block is an address store in which a node chooses addresses by itself, in
 // blocks of a cluster's pool that it holds. An ADD makes no request while a block of the
-// node has a free address, and no DEL makes one. The cluster may be of any size, and its
+// node has a free address and was confirmed in the last ten minutes. No DEL makes one. The cluster may be of any size, and its
 // API server may be away.
 //
 // A block is a part of a pool: block_size neighboring addresses. The server has an IPPool
-// for each block, whose annotations name the holder ([api.Block]). It is claimed by the
-// creation of that object, or by a patch that tests that nobody holds it, so two nodes
-// never hold one block. Blocks of one pool are different objects: nodes that claim at the
+// for each block, whose annotations name the holder ([api.Block]). A node claims it
+// by creating that object. If nobody holds the block, or this node in an earlier boot, it
+// claims it by a patch that tests that the claim has not changed. So two nodes never hold
+// one block. Blocks of one pool are different objects: nodes that claim at the
 // same time do not wait for each other. Nodes try them in an order of their own.
 //
 // The addresses of the node's blocks are in the node's local store ([local.Store]), like
@@ -15,12 +16,12 @@
 //	<state directory>/ipam-kubernetes/<server>/blocks/<pool>.json
 //
 // It is written before the server knows a claim, so a killed process leaves no block that
-// nobody finds. It lives as long as the boot, like the pods. After a reboot, a node takes
+// nobody finds. It is valid for one boot, like the pods. After a reboot, a node takes
 // the blocks of its earlier boot again. It leaves a block of this boot alone that is not
 // in the file, because pods may have its addresses.
 //
-// The node must learn that the cluster gave one of its blocks to another node. So the
-// server's word that a block is the node's own is good for an hour ([api.BlockUsableFor]). The
+// The node must learn that the cluster gave one of its blocks to another node. So a
+// confirmation is valid for an hour ([api.BlockUsableFor]). The
 // [Keeper] of rail-agent asks every five minutes; without it, an ADD asks after ten. The
 // reconciler first marks the block of a node that is gone as revoked. A node that is not
 // gone removes the mark when it asks. If the mark stays for longer than an hour

@@ -59,12 +59,12 @@ type entry struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Claim  string       `json:"claim"`
 	State  string       `json:"state"`
-	// Confirmed is when the node asked the server for the answer that the block is its
+	// Confirmed is when the node sent the request whose answer said that the block is its
 	// own.
 	Confirmed moment `json:"confirmed"`
 }
 
-// file is the node's file of the blocks of one pool. It lives as long as the boot.
+// file is the node's file of the blocks of one pool. It is valid for one boot.
 type file struct {
 	Boot string `json:"boot"`
 	// Kubeconfig, FlatFile, Server, Namespace and Node are for the agent, which does not

@@ -19,10 +19,10 @@ import (
 
 const (
 	// passEvery is the time between two looks of a [Keeper] at the node's files. They
-	// make a request only if something has changed, or the server's word is old.
+	// make a request only if something has changed, or a confirmation is old.
 	passEvery = 15 * time.Second
-	// keptFresh is the age of the server's word at which the Keeper asks again, so that
-	// ADDs need not.
+	// keptFresh is the age of a confirmation at which the Keeper asks again, so that ADDs
+	// need not.
 	keptFresh = 5 * time.Minute
 	// returnAfter is how long a block has no address before the node returns it.
 	returnAfter = time.Hour
@@ -87,7 +87,8 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 		return err
 	}
 	if statefile.Name(client.Server(), client.Namespace()) != server {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "kubeconfig %s leads to another server than the one that has this node's blocks", f.Kubeconfig), "restore it")
+		return failure.WithCure(failure.New(failure.InvalidConfig, "kubeconfig %s names another server or namespace than the one with this node's blocks", f.Kubeconfig),
+			"write the earlier server and namespace into it, or reboot the node")
 	}
 	s, err := New(Options{
 		Client: client, Kubeconfig: f.Kubeconfig, FlatFile: f.FlatFile, StateDir: stateDir, Node: f.Node, Size: f.Size,
@@ -207,7 +208,7 @@ func (p *pool) returnBlock(ctx context.Context, e entry) error {
 	if err == nil && now != nil && now.Block.Claim == e.Claim {
 		var ok bool
 		if ok, err = api.FreeBlock(ctx, p.client, now.Name, *now.Block); err == nil && !ok {
-			err = fmt.Errorf("IPPool %s changed meanwhile", now.Name)
+			err = changedError(now.Name)
 		}
 	}
 	if err != nil {

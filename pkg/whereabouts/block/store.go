@@ -21,13 +21,15 @@ import (
 )
 
 const (
-	// confirmAfter is the age of the server's word at which an ADD asks again, if
-	// rail-agent has not.
+	// confirmAfter is the age of a confirmation at which an ADD asks again, if rail-agent
+	// has not.
 	confirmAfter = 10 * time.Minute
-	// askAgain is how long an ADD that can do without it does not ask a server that did
-	// not answer, or one that had no free block.
+	// askAgain is how long no ADD asks again after the server had no free block: such ADDs
+	// fail. After the server did not answer, ADDs with a usable block do not ask for as
+	// long.
 	askAgain = 30 * time.Second
-	// betweenTries is about the time after which an ADD asks again that needs the answer.
+	// betweenTries is about how long an ADD that needs the answer waits before it asks
+	// again.
 	betweenTries = time.Second
 	// RetryFor is for [kube.Config]: how long one request is repeated.
 	RetryFor = 5 * time.Second
@@ -128,7 +130,7 @@ func (s *Store) undo(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) e
 var errNoRoom = errors.New("no block of this node has a free address")
 
 // allocate assigns an address of the node's blocks, and claims a block if none has a free
-// one. It asks a server that does not answer again until ctx ends.
+// one. If the server does not answer, it asks again until ctx ends.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Prefix, error) {
 	for {
 		got, confirm, err := p.choose(ctx, owner, c)

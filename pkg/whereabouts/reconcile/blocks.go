@@ -75,7 +75,7 @@ func (b *Blocks) act(ctx context.Context, client *kube.Client, log *slog.Logger,
 	}
 	switch {
 	case err != nil:
-		log.Warn("block of a node that is gone not freed", "err", err)
+		log.Warn("block not revoked or freed", "err", err)
 	case ok:
 		log.Info(did)
 	}

@@ -63,7 +63,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	if r.NodeGrace > 0 {
 		r.nodes = &nodes{grace: r.NodeGrace}
 	}
-	r.blocks = NewBlocks(r.NodeGrace)
+	r.blocks = NewBlocks(max(r.NodeGrace, r.Grace))
 	deleted := map[string]time.Time{}
 	// The time of the next full look, the first once the watch has begun; and
 	// of the next look at deleted or marked pods, zero is never.

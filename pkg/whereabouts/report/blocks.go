@@ -28,7 +28,7 @@ type Block struct {
 	Range   netip.Prefix `json:"range"`
 	State   string       `json:"state"`
 	Node    string       `json:"node,omitempty"`    // that holds it
-	Revoked bool         `json:"revoked,omitempty"` // the node seems to be gone
+	Revoked bool         `json:"revoked,omitempty"` // see [api.Block]
 	Used    int          `json:"used"`              // entries that the node's rail-agent has published
 }
 
@@ -52,7 +52,7 @@ func newBlock(p *api.PoolState) Block {
 // Problem returns what is wrong with the block, or "".
 func (b *Block) Problem() string {
 	if b.Revoked {
-		return "revoked: the node seems to be gone"
+		return "revoked: the Node is gone, or was rebooted and has not taken the block again"
 	}
 	return ""
 }
@@ -92,7 +92,7 @@ func dividedPools(survey *api.Survey) ([]*Pool, error) {
 	}
 	lost := slices.DeleteFunc(slices.Clone(survey.Blocks), func(b *api.PoolState) bool { return known[b.Name] })
 	if len(lost) > 0 {
-		return views, fmt.Errorf("%s of no pool that is divided, the first is %s: delete it when no pod uses its addresses", plural(len(lost), "block"), lost[0].Name)
+		return views, fmt.Errorf("%s without the IPPool of their range, the first is IPPool %s: delete them when no pod uses their addresses", plural(len(lost), "block"), lost[0].Name)
 	}
 	return views, nil
 }

@@ -50,7 +50,7 @@ func TestDividedPoolsHaveTheBlocksOfTheirSpace(t *testing.T) {
 			revoked(block("fd00-1", "fd00:1::8/126", "node2", map[string]string{"1": "ns/e"})),
 		},
 	})
-	if err == nil || !strings.Contains(err.Error(), "1 block of no pool that is divided, the first is blue-rail-cni-block-10.0.0.4-30") {
+	if err == nil || !strings.Contains(err.Error(), "1 block without the IPPool of their range, the first is IPPool blue-rail-cni-block-10.0.0.4-30") {
 		t.Errorf("the block of another space: %v", err)
 	}
 	var got []string
@@ -77,9 +77,9 @@ func TestDividedPoolsHaveTheBlocksOfTheirSpace(t *testing.T) {
 		"block 10.0.0.32/28: 10.0.0.131 is not in its range",
 		"block 10.0.0.32/28: it has not 4 addresses",
 		"fd00-1-fd00-1---120 fd00:1::/120: 1 of 254 used, 253 free; 64 blocks of 4, 1 claimed, 0 freed",
-		"block fd00:1::8/126 claimed node2 1 revoked: the node seems to be gone",
+		"block fd00:1::8/126 claimed node2 1 revoked: the Node is gone, or was rebooted and has not taken the block again",
 		"fd00:1::9 ns/e fd00:1::8/126 node2",
-		"block fd00:1::8/126: revoked: the node seems to be gone",
+		"block fd00:1::8/126: revoked: the Node is gone, or was rebooted and has not taken the block again",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -113,7 +113,7 @@ func TestExplainLooksIntoTheNodesBlocks(t *testing.T) {
 		{
 			"nothing left",
 			api.Survey{Blocks: []*api.PoolState{block("", "10.0.0.0/30", "a", nil), block("", "10.0.0.4/30", "b", nil), block("", "10.0.0.8/30", "c", nil), block("", "10.0.0.12/30", "d", nil)}},
-			"; ; Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.14 / range: 10.0.0.0/28 / excludeRanges: []: no block of 4 addresses is free",
+			"; ; Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.14 / range: 10.0.0.0/28 / excludeRanges: []: no block of 4 addresses is free; widen the range, make block_size smaller, or end attachments that are not needed",
 		},
 		{
 			"used entry by entry",

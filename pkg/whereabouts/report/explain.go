@@ -161,7 +161,7 @@ func (s *source) explainBlocks(survey *api.Survey, node string) Explanation {
 			return x
 		}
 	}
-	x.Error = fmt.Sprintf("%s: no block of %d addresses is free", s.Range.Exhausted(), x.BlockSize)
+	x.Error = fmt.Sprintf("%s: no block of %d addresses is free; widen the range, make block_size smaller, or end attachments that are not needed", s.Range.Exhausted(), x.BlockSize)
 	return x
 }
 
