@@ -17,6 +17,9 @@ type Pool struct {
 	Prefix netip.Prefix // masked
 }
 
+// BlockNode takes the place of the node in the names of IPPools that are blocks of a pool.
+const BlockNode = "rail-cni-block"
+
 // longestSpace leaves room, in the 253 characters of a Kubernetes name, for the
 // longest network.
 const longestSpace = 190
@@ -59,6 +62,9 @@ func dashed(s string) string {
 func CheckSpace(space string) error {
 	if space == "" {
 		return nil
+	}
+	if space == BlockNode || strings.HasSuffix(space, "-"+BlockNode) {
+		return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space), "use another name")
 	}
 	if len(space) > longestSpace || !subdomain(space) {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q cannot be part of a Kubernetes name", space),

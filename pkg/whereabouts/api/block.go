@@ -56,7 +56,7 @@ type Block struct {
 // BlockName returns the name of the IPPool that is a block of the pool. Pools of one
 // address space that overlap have the same names for the same blocks.
 func BlockName(pool ipam.Pool, block netip.Prefix) string {
-	return ipam.Pool{Space: pool.Space, Node: "rail-cni-block", Prefix: block}.Name()
+	return ipam.Pool{Space: pool.Space, Node: ipam.BlockNode, Prefix: block}.Name()
 }
 
 func (h Holder) annotations() map[string]string {

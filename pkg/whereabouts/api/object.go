@@ -140,6 +140,10 @@ func ParsePool(data []byte) (*PoolState, error) {
 	}
 	p.Base, p.Prefix = prefix.Addr(), prefix.Masked()
 	p.readAnnotations(o.Metadata.Annotations)
+	if p.BlockSize == 0 && o.Spec.Range != bareRange(o.Spec.Range) {
+		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s has the range %q, and lacks the annotation %s", p.Namespace, p.Name, o.Spec.Range, annotationBlockSize),
+			"set the annotation to the size that the range names")
+	}
 	return p, nil
 }
 

@@ -123,3 +123,14 @@ func TestOurNamesOfKindsAreThoseOfWhereabouts(t *testing.T) {
 		}
 	}
 }
+
+func TestGuardWithoutItsAnnotationIsNoOrdinaryPool(t *testing.T) {
+	o := NewIPPool("10.0.0.0-24", "kube-system", "10.0.0.0/24 in blocks of 16", nil)
+	if p, err := ParsePool(encode(t, o)); err == nil {
+		t.Errorf("it is %+v", p)
+	}
+	o.Metadata.Annotations = map[string]string{annotationBlockSize: "16"}
+	if p, err := ParsePool(encode(t, o)); err != nil || p.BlockSize != 16 || p.Prefix.String() != "10.0.0.0/24" {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

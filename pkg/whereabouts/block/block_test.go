@@ -451,6 +451,13 @@ func TestKeeperFinishesWhatAKilledProcessBegan(t *testing.T) {
 		if err := p.change(pooltest.Context(t), func(f *file) { f.find(block).State = state }); err != nil {
 			t.Fatal(err)
 		}
+		if state == claiming {
+			n.pass(keeper(n))
+			if got := n.blocks(c); len(got) != 1 {
+				t.Errorf("blocks %v: the claim may still be under way", got)
+			}
+		}
+		n.passed += claimTime
 		n.pass(keeper(n))
 		if got := n.blocks(c); len(got) != 0 {
 			t.Errorf("%s: blocks %v after the keeper", state, got)
@@ -533,4 +540,121 @@ func TestBurstClaimsOnlyWhatItNeeds(t *testing.T) {
 	if got := len(n.blocks(c)); got < 2 || got > 3 {
 		t.Errorf("%d blocks", got)
 	}
+}
+
+func TestRequestOutsideTheBoundsIsRefusedAtOnce(t *testing.T) {
+	n, c := newNode(t, "node1"), pooltest.Claim(t, "outside", "10.0.0.0/24")
+	c.Want = netip.MustParseAddr("10.0.0.5")
+	n.add(pooltest.Pod(0), c)
+	spec := c.Range.Spec()
+	spec.Start, spec.End = netip.MustParseAddr("10.0.0.128"), netip.MustParseAddr("10.0.0.140")
+	var err error
+	if c.Range, err = ipam.NewRange(spec); err != nil {
+		t.Fatal(err)
+	}
+	c.Want = netip.MustParseAddr("10.0.0.6") // in the node's block
+	_, err = n.Allocate(soon(t, 10*time.Second), pooltest.Pod(1), []ipam.Claim{c})
+	wantError(t, err, "cannot give default/pod-1 the requested address 10.0.0.6", "is not between")
+	c.Want = netip.Addr{}
+	n.add(pooltest.Pod(1), c) // the refusal does not make the pool full
+}
+
+// A return may reach the server when the node has claimed the block again.
+func TestLateReturnDoesNotFreeABlockThatWasClaimedAgain(t *testing.T) {
+	n, c := newNode(t, "node1"), pooltest.Claim(t, "late-return", "10.0.0.0/24")
+	n.add(pooltest.Pod(0), c)
+	n.del(pooltest.Pod(0), c)
+	block := n.blocks(c)[0]
+	was := *onServer(t, c, block).Block
+	if err := n.pool(c.Pool).change(pooltest.Context(t), func(f *file) { f.find(block).State = returning }); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.add(pooltest.Pod(0), c); !block.Contains(got) {
+		t.Fatalf("%s is not of %s", got, block)
+	}
+	if ok, err := api.FreeBlock(pooltest.Context(t), n.client, api.BlockName(c.Pool, block), was); ok || err != nil {
+		t.Errorf("freed: %v, %v", ok, err)
+	}
+	if b := onServer(t, c, block); b.Block.Node != "node1" || b.Block.Claim == was.Claim {
+		t.Errorf("on the server: %+v", b.Block)
+	}
+}
+
+func TestManyAddsDoNotWaitForAServerThatTheyDoNotNeed(t *testing.T) {
+	p := newProxy(t)
+	n, c := newNodeAt(t, "node1", p.kubeconfig, t.TempDir()), pooltest.Claim(t, "many-away", "10.0.0.0/24")
+	n.size = 64
+	n.add(pooltest.Pod(0), c)
+	p.down.Store(true)
+	n.passed = confirmAfter + time.Minute
+	pooltest.Parallel(16, func(i int) {
+		if _, err := n.Allocate(soon(t, 20*time.Second), pooltest.Pod(1+i), []ipam.Claim{c}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A pool may have been put to another use, by deletion of its guard.
+func TestEachClaimLooksAtTheGuard(t *testing.T) {
+	n, c := newNode(t, "node1"), pooltest.Claim(t, "unguarded", "10.0.0.0/24")
+	n.add(pooltest.Pod(0), c)
+	if err := n.client.Delete(pooltest.Context(t), api.Pools("kube-system"), c.Pool.Name(), kube.Preconditions{}); err != nil {
+		t.Fatal(err)
+	}
+	pooltest.Create(t, plane, "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools", api.NewIPPool(c.Pool.Name(), "kube-system", "10.0.0.0/24", map[string]api.Entry{"9": {PodRef: "default/other"}}))
+	var err error
+	for i := 1; err == nil && i <= testSize; i++ {
+		_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(i), []ipam.Claim{c})
+	}
+	wantError(t, err, "is of networks without it")
+}
+
+func TestForeignObjectWithTheNameOfABlockIsPassedOver(t *testing.T) {
+	n, c := newNode(t, "node1"), pooltest.Claim(t, "foreign", "10.0.0.0/24")
+	p := n.pool(c.Pool)
+	for _, first := range p.candidates(c, &file{}) {
+		pooltest.Create(t, plane, "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools", api.NewIPPool(api.BlockName(c.Pool, first), "kube-system", first.String(), map[string]api.Entry{}))
+		if got := n.add(pooltest.Pod(0), c); first.Contains(got) {
+			t.Errorf("%s is of a foreign object", got)
+		}
+		break
+	}
+	if got := n.blocks(c); len(got) != 1 {
+		t.Errorf("blocks %v", got)
+	}
+}
+
+// The client repeats a patch whose answer is lost, and the server refuses the repeated one.
+func TestLostAnswerToAPatchLeavesNoBlockBehind(t *testing.T) {
+	var lost atomic.Bool
+	url := pooltest.Between(t, plane, nil, func(r *http.Request) {
+		if r.Method == http.MethodPatch && lost.CompareAndSwap(false, true) {
+			panic(http.ErrAbortHandler)
+		}
+	})
+	n, c := newNodeAt(t, "node1", pooltest.Kubeconfig(t, plane, url, "kube-system"), t.TempDir()), pooltest.Claim(t, "lost-patch", "10.0.0.0/24")
+	n.add(pooltest.Pod(0), c)
+	block := n.blocks(c)[0]
+	again := n.reboot("another-boot") // takes the block by a patch
+	if got := again.add(pooltest.Pod(1), c); !block.Contains(got) || !lost.Load() {
+		t.Errorf("%s is not of %s", got, block)
+	}
+	if b := onServer(t, c, block); b.Block.Boot != "another-boot" {
+		t.Errorf("on the server: %+v", b.Block)
+	}
+}
+
+func TestOneNetworkDoesNotMakeThePoolFullForAnother(t *testing.T) {
+	n, other := newNode(t, "node1"), newNode(t, "node2")
+	whole := pooltest.Claim(t, "two-networks", "10.0.0.0/24")
+	narrow, spec := whole, whole.Range.Spec()
+	spec.Start, spec.End = netip.MustParseAddr("10.0.0.8"), netip.MustParseAddr("10.0.0.11")
+	var err error
+	if narrow.Range, err = ipam.NewRange(spec); err != nil {
+		t.Fatal(err)
+	}
+	other.add(pooltest.Pod(0), narrow)
+	_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{narrow})
+	wantError(t, err, "none is free")
+	n.add(pooltest.Pod(1), whole)
 }

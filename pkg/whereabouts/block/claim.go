@@ -33,13 +33,11 @@ func (p *pool) claim(ctx context.Context, c ipam.Claim) error {
 		if p.room(ctx, c, f) {
 			return nil
 		}
-		if f.Full.age(p.now()) < askAgain {
+		if f.full(c, p.now()) {
 			return p.fullError(c)
 		}
-		if !f.Guarded {
-			if err := api.Guard(ctx, p.client, p.Pool, p.size); err != nil {
-				return err
-			}
+		if err := api.Guard(ctx, p.client, p.Pool, p.size); err != nil {
+			return err
 		}
 		return p.probe(ctx, c, f)
 	})
@@ -69,7 +67,7 @@ func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) bool {
 // probe asks the server for one block after another, until the node holds one more.
 func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 	usable := f.usable(p.now())
-	for prefix := range p.candidates(c, f) {
+	for at, prefix := range p.candidates(c, f) {
 		if err := ctx.Err(); err != nil {
 			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "claiming a block of %s", p.Prefix), "try again")
 		}
@@ -79,7 +77,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 		if _, some := c.Range.Within([]netip.Prefix{prefix}); !some {
 			continue
 		}
-		ok, err := p.take(ctx, prefix)
+		ok, err := p.take(ctx, prefix, at)
 		if ok || err != nil {
 			return err
 		}
@@ -88,7 +86,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 				"ask for another address, or let the pool choose; railctl ipam show says which node holds it")
 		}
 	}
-	if err := p.change(ctx, func(f *file) { f.Full = p.now() }); err != nil {
+	if err := p.change(ctx, func(f *file) { f.Full, f.FullRange = p.now(), rangeText(c.Range) }); err != nil {
 		return err
 	}
 	return p.fullError(c)
@@ -101,19 +99,20 @@ func (p *pool) fullError(c ipam.Claim) error {
 		"widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
 }
 
-// candidates returns the blocks in the order in which this node tries them: those that a
-// killed process left behind, and then all, in an order that differs from node to node,
-// so that nodes that start together seldom meet.
-func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq[netip.Prefix] {
+// candidates returns the blocks in the order in which this node tries them, each with the
+// value of [file.Tried] that continues there: those that a killed process left behind, and
+// then all, in an order that differs from node to node, so that nodes that start together
+// seldom meet. A search continues where the last one ended.
+func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix] {
 	length := p.Prefix.Addr().BitLen() - bits.Len(uint(p.size)) + 1
-	return func(yield func(netip.Prefix) bool) {
+	return func(yield func(uint64, netip.Prefix) bool) {
 		if c.Want.IsValid() {
 			only, _ := c.Want.Prefix(length)
-			yield(only)
+			yield(f.Tried, only)
 			return
 		}
 		for _, e := range f.Blocks {
-			if e.State != held && !yield(e.Prefix) {
+			if e.State != held && !yield(f.Tried, e.Prefix) {
 				return
 			}
 		}
@@ -126,7 +125,8 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq[netip.Prefix] {
 			step++
 		}
 		for i := range min(n, mostProbes) {
-			if !yield(nth(first, (start+i*step)%n)) {
+			at := (f.Tried + i) % n
+			if !yield(at, nth(first, (start+at*step)%n)) {
 				return
 			}
 		}
@@ -165,23 +165,30 @@ func gcd(a, b uint64) uint64 {
 
 // take makes the node the holder of a block, if the server knows no other one. The file
 // has the claim before the server has it: a process that is killed in between leaves a
-// block that the next claim finds.
-func (p *pool) take(ctx context.Context, prefix netip.Prefix) (bool, error) {
-	var claim string
+// block that the next claim finds. at is the new [file.Tried].
+func (p *pool) take(ctx context.Context, prefix netip.Prefix, at uint64) (bool, error) {
+	asked := p.now()
+	e := entry{Prefix: prefix, Claim: rand.Text(), State: claiming, Confirmed: asked}
 	err := p.change(ctx, func(f *file) {
-		f.Guarded = true
-		if e := f.find(prefix); e != nil {
-			claim = e.Claim
-			return
+		f.Tried = at
+		old := f.find(prefix)
+		switch {
+		case old == nil:
+		case old.State == returning: // a late return must not free it
+			e.Former = old.Claim
+		default:
+			e.Claim, e.Former = old.Claim, old.Former
 		}
-		claim = rand.Text()
-		f.set(entry{Prefix: prefix, Claim: claim, State: claiming})
+		f.set(e)
 	})
 	if err != nil {
 		return false, err
 	}
-	asked := p.now()
-	ok, err := p.takeOnServer(ctx, prefix, claim)
+	ok, err := p.takeOnServer(ctx, e)
+	if failure.KindOf(err) == failure.BadRecord { // somebody's object, or a damaged one
+		p.warnIf(err)
+		ok, err = false, nil
+	}
 	if err != nil {
 		return false, err // the server may know the claim
 	}
@@ -190,30 +197,38 @@ func (p *pool) take(ctx context.Context, prefix netip.Prefix) (bool, error) {
 			f.drop(prefix)
 			return
 		}
-		f.set(entry{Prefix: prefix, Claim: claim, State: held, Confirmed: asked})
+		f.set(entry{Prefix: prefix, Claim: e.Claim, State: held, Confirmed: asked})
 		f.Silent, f.Full = 0, 0
 	})
 }
 
-func (p *pool) takeOnServer(ctx context.Context, prefix netip.Prefix, claim string) (bool, error) {
-	self, name := p.self, api.BlockName(p.Pool, prefix)
-	self.Claim = claim
-	made, err := api.CreateBlock(ctx, p.client, name, prefix, self)
+func (p *pool) takeOnServer(ctx context.Context, e entry) (bool, error) {
+	self, name := p.self, api.BlockName(p.Pool, e.Prefix)
+	self.Claim = e.Claim
+	made, err := api.CreateBlock(ctx, p.client, name, e.Prefix, self)
 	if made || err != nil {
 		return made, err
 	}
 	now, err := api.ReadBlock(ctx, p.client, name)
-	switch {
-	case err != nil || now == nil: // nil: it was deleted just now
+	if err != nil || now == nil { // nil: it was deleted just now
 		return false, err
-	case now.Prefix != prefix:
-		return false, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s has the range %s, want %s", name, now.Prefix, prefix), "delete it when no pod uses its addresses")
-	case now.Block.Claim == claim: // the answer to an earlier request was lost
-		return p.unrevoke(ctx, name, *now.Block)
-	case now.Block.Claim == "", p.mineBefore(now.Block.Holder):
-		return api.TakeBlock(ctx, p.client, name, *now.Block, self)
 	}
-	return false, nil
+	if now.Prefix != e.Prefix {
+		return false, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s has the range %s, want %s", name, now.Prefix, e.Prefix), "delete it when no pod uses its addresses")
+	}
+	has := now.Block.Claim
+	switch {
+	case has == e.Claim && now.Block.Revoked == "": // the answer to an earlier request was lost
+		return true, nil
+	case has != e.Claim && has != "" && has != e.Former && !p.mineBefore(now.Block.Holder):
+		return false, nil
+	}
+	if ok, err := api.TakeBlock(ctx, p.client, name, *now.Block, self); ok || err != nil {
+		return ok, err
+	}
+	// Another node was quicker, or an answer was lost and the repeated patch refused.
+	now, err = api.ReadBlock(ctx, p.client, name)
+	return err == nil && now != nil && now.Block.Claim == e.Claim && now.Block.Revoked == "", err
 }
 
 // mineBefore reports whether the holder is this node, in an earlier boot: none of the pods
@@ -221,12 +236,4 @@ func (p *pool) takeOnServer(ctx context.Context, prefix netip.Prefix, claim stri
 // whose state directory was removed, and pods may have its addresses.
 func (p *pool) mineBefore(h api.Holder) bool {
 	return h.Node == p.self.Node && h.Machine == p.self.Machine && h.Boot != p.self.Boot
-}
-
-// unrevoke removes the mark of the node's own block.
-func (p *pool) unrevoke(ctx context.Context, name string, b api.Block) (bool, error) {
-	if b.Revoked == "" {
-		return true, nil
-	}
-	return api.RevokeBlock(ctx, p.client, name, b, "")
 }

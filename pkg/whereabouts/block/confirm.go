@@ -2,29 +2,47 @@ package block
 
 import (
 	"context"
+	"errors"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // confirm asks the server whether the node's blocks are still its own, if a confirmation is
-// old. It returns an error only if no block is usable.
+// old. It returns an error only if no block is usable. If one is usable, it does not wait
+// for another process that asks, nor long for the server.
 func (p *pool) confirm(ctx context.Context) error {
-	return p.alone(ctx, func() error {
+	f, err := p.peek(ctx)
+	if err != nil {
+		return err
+	}
+	alone, within := p.alone, ctx
+	if len(f.usable(p.now())) > 0 {
+		alone = p.aloneNow
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, optionalWait)
+		defer cancel()
+	}
+	return alone(ctx, func() error {
 		f, err := p.peek(ctx)
 		if err != nil {
 			return err
 		}
-		if !f.old(p.now()) { // another process was quicker
+		if !f.asks(p.now()) { // another process was quicker
 			return nil
 		}
+		var errs []error
 		for _, e := range f.Blocks {
 			if e.State != held {
 				continue
 			}
-			if _, err := p.confirmOne(ctx, e); err != nil {
-				return p.unconfirmed(ctx, err)
+			_, err := p.confirmOne(within, e)
+			if errs = append(errs, err); api.IsTransient(err) {
+				break
 			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return p.unconfirmed(ctx, err)
 		}
 		return nil
 	})
@@ -39,7 +57,7 @@ func (p *pool) unconfirmed(ctx context.Context, why error) error {
 	})
 	if err == nil && usable == 0 {
 		return failure.WithCure(failure.Wrap(why, failure.TryAgain, "the server has not confirmed this node's blocks of %s for %s", p.Prefix, api.BlockUsableFor),
-			"try again when the server answers")
+			"see to the cause; the next ADD asks again")
 	}
 	p.warnIf(failure.Wrap(why, failure.TryAgain, "the server does not confirm this node's blocks of %s", p.Prefix))
 	return err
@@ -54,28 +72,25 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 	if err != nil {
 		return nil, err
 	}
-	own := false
+	ok := true
 	switch {
 	case now == nil:
 		// Somebody has deleted it. The node makes it again, unless another node is
 		// quicker.
 		self := p.self
 		self.Claim = e.Claim
-		if own, err = api.CreateBlock(ctx, p.client, name, e.Prefix, self); own {
-			now = &api.PoolState{Name: name, Base: e.Prefix.Addr(), Prefix: e.Prefix, Block: &api.Block{Holder: self}}
-		}
-	case now.Block.Claim == e.Claim:
-		own, err = p.unrevoke(ctx, name, *now.Block)
-		if own {
-			now.Block.Revoked = ""
-		} else if err == nil {
-			err = changedError(name)
-		}
+		ok, err = api.CreateBlock(ctx, p.client, name, e.Prefix, self)
+		now = &api.PoolState{Name: name, Base: e.Prefix.Addr(), Prefix: e.Prefix, Block: &api.Block{Holder: self}}
+	case now.Block.Claim == e.Claim && now.Block.Revoked != "":
+		ok, err = api.RevokeBlock(ctx, p.client, name, *now.Block, "")
+		now.Block.Revoked = ""
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if !own {
+	case !ok: // perhaps by this request, whose first answer was lost
+		return nil, changedError(name)
+	case now.Block.Claim != e.Claim:
 		p.warnIf(failure.WithCure(failure.New(failure.Mismatch, "this node no longer holds the block %s: it was freed, or another claim has it", e.Prefix),
 			"delete this node's pods with addresses of it: other pods may get the same ones"))
 		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })

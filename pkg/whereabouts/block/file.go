@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"path/filepath"
@@ -25,6 +26,7 @@ const (
 	blocksDir  = "blocks"
 	storeDir   = "ipam-kubernetes"
 	jsonSuffix = ".json"
+	serverLock = ".server"
 )
 
 // moment is a time of CLOCK_BOOTTIME, which nobody sets, and which also runs while the
@@ -58,28 +60,34 @@ const (
 type entry struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Claim  string       `json:"claim"`
-	State  string       `json:"state"`
+	// Former is the claim of a block that was being returned when it was claimed again.
+	// The server may still have it, and may yet carry out the return, which names it.
+	Former string `json:"former,omitempty"`
+	State  string `json:"state"`
 	// Confirmed is when the node sent the request whose answer said that the block is its
-	// own.
+	// own. Of a block that is being claimed it is when that began.
 	Confirmed moment `json:"confirmed"`
 }
 
 // file is the node's file of the blocks of one pool. It is valid for one boot.
 type file struct {
 	Boot string `json:"boot"`
-	// Kubeconfig, FlatFile, Server, Namespace and Node are for the agent, which does not
-	// know the network's configuration.
+	// Kubeconfig, FlatFile, Node and Machine are for the agent, which does not know the
+	// network's configuration, and in a container not the host's machine ID.
 	Kubeconfig string    `json:"kubeconfig"`
 	FlatFile   string    `json:"flatFile,omitempty"`
 	Node       string    `json:"node"`
+	Machine    string    `json:"machine,omitempty"`
 	Pool       ipam.Pool `json:"pool"`
 	Size       int       `json:"size"` // addresses of a block
 	Blocks     []entry   `json:"blocks"`
-	// Guarded is set once the server knows that the pool is divided into blocks.
-	Guarded bool `json:"guarded,omitempty"`
-	// Silent is when the server last did not confirm, and Full when no block was free.
+	// Silent is when the server last did not confirm.
 	Silent moment `json:"silent,omitempty"`
-	Full   moment `json:"full,omitempty"`
+	// Full is when no block was free for a range, whose text is FullRange.
+	Full      moment `json:"full,omitempty"`
+	FullRange string `json:"fullRange,omitempty"`
+	// Tried is the number of the block at which the next search for a free one begins.
+	Tried uint64 `json:"tried,omitempty"`
 }
 
 // find returns the block with the prefix, nil if the node does not have it.
@@ -116,10 +124,19 @@ func (f *file) usable(at moment) []netip.Prefix {
 	return all
 }
 
-// old reports whether the server should confirm a block that the node holds.
-func (f *file) old(at moment) bool {
-	return slices.ContainsFunc(f.Blocks, func(e entry) bool { return e.State == held && e.Confirmed.age(at) >= confirmAfter })
+// asks reports whether an ADD should ask the server to confirm a block that the node
+// holds: a confirmation is old, and the server did answer lately or no block is usable.
+func (f *file) asks(at moment) bool {
+	old := slices.ContainsFunc(f.Blocks, func(e entry) bool { return e.State == held && e.Confirmed.age(at) >= confirmAfter })
+	return old && (f.Silent.age(at) >= askAgain || len(f.usable(at)) == 0)
 }
+
+// full reports whether the server just had no free block for the claim.
+func (f *file) full(c ipam.Claim, at moment) bool {
+	return f.Full.age(at) < askAgain && f.FullRange == rangeText(c.Range)
+}
+
+func rangeText(r *ipam.Range) string { return fmt.Sprint(r.First(), "-", r.Last()) }
 
 // pool is a pool that is divided into blocks, on this node.
 type pool struct {
@@ -140,10 +157,7 @@ func (p *pool) read() (*file, error) {
 	default:
 		return nil, err
 	}
-	f.Kubeconfig, f.FlatFile, f.Node = p.kubeconfig, p.flatFile, p.self.Node
-	if p.size > 0 && f.Size != p.size {
-		f.Size, f.Guarded = p.size, false
-	}
+	f.Kubeconfig, f.FlatFile, f.Node, f.Machine, f.Size = p.kubeconfig, p.flatFile, p.self.Node, p.self.Machine, p.size
 	return f, nil
 }
 
@@ -193,7 +207,20 @@ func (p *pool) change(ctx context.Context, do func(f *file)) error {
 
 // alone calls do while no other process of the node asks the server about the pool.
 func (p *pool) alone(ctx context.Context, do func() error) error {
-	lock, err := p.dir.Lock(ctx, p.name()+".server")
+	lock, err := p.dir.Lock(ctx, p.name()+serverLock)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	return do()
+}
+
+// aloneNow is [pool.alone], but does nothing if another process asks the server.
+func (p *pool) aloneNow(_ context.Context, do func() error) error {
+	lock, err := p.dir.TryLock(p.name() + serverLock)
+	if errors.Is(err, statefile.ErrBusy) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,8 @@ const (
 	// returnAfter is how long a block has no address before the node returns it.
 	returnAfter = time.Hour
 	passTime    = 2 * time.Minute
+	// claimTime is longer than the server works on a request whose sender has ended.
+	claimTime = 5 * time.Minute
 )
 
 // Keeper does for a node's blocks what no ADD waits for: it asks the server whether they
@@ -98,6 +100,7 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 		return err
 	}
 	defer s.Close()
+	s.self.Machine = f.Machine
 	if k.now != nil {
 		s.now, s.self.Boot = k.now, k.boot
 	}
@@ -109,7 +112,11 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 		}
 		var errs []error
 		for _, e := range f.Blocks {
-			errs = append(errs, k.keepBlock(ctx, p, e))
+			err := k.keepBlock(ctx, p, e)
+			if errs = append(errs, err); kube.IsUnavailable(err) {
+				errs = append(errs, p.change(ctx, func(f *file) { f.Silent = p.now() }))
+				break // ADDs may wait for this process
+			}
 		}
 		return errors.Join(errs...)
 	})
@@ -117,7 +124,10 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 
 // keepBlock keeps one block. The caller is alone.
 func (k *Keeper) keepBlock(ctx context.Context, p *pool, e entry) error {
-	if e.State != held { // of a killed process
+	switch { // of a killed process
+	case e.State == claiming && e.Confirmed.age(p.now()) < claimTime:
+		return nil
+	case e.State != held:
 		return k.end(ctx, p, e)
 	}
 	all, err := p.local.Allocations(ctx, p.Pool)
@@ -205,7 +215,7 @@ func (p *pool) returnBlock(ctx context.Context, e entry) error {
 		return err
 	}
 	now, err := api.ReadBlock(ctx, p.client, api.BlockName(p.Pool, e.Prefix))
-	if err == nil && now != nil && now.Block.Claim == e.Claim {
+	if err == nil && now != nil && now.Block.Claim != "" && (now.Block.Claim == e.Claim || now.Block.Claim == e.Former) {
 		var ok bool
 		if ok, err = api.FreeBlock(ctx, p.client, now.Name, *now.Block); err == nil && !ok {
 			err = changedError(now.Name)

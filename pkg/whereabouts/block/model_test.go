@@ -78,7 +78,7 @@ func (w *world) boot(n *modelNode) {
 	if n.booted++; n.booted > 1 {
 		n.node = n.reboot("")
 	}
-	n.self.Boot = fmt.Sprint("boot-", n.booted)
+	n.self.Boot = fmt.Sprintf("%s-boot-%d", n.self.Node, n.booted) // no two machines share one
 	n.now = func() moment { return now() + moment(w.passed) }
 	n.keeper = keeper(n.node)
 	n.keeper.Log = slog.New(slog.DiscardHandler)

@@ -31,6 +31,9 @@ const (
 	// betweenTries is about how long an ADD that needs the answer waits before it asks
 	// again.
 	betweenTries = time.Second
+	// optionalWait bounds how long an ADD that has a usable block waits for a
+	// confirmation.
+	optionalWait = 2 * time.Second
 	// RetryFor is for [kube.Config]: how long one request is repeated.
 	RetryFor = 5 * time.Second
 )
@@ -132,10 +135,18 @@ var errNoRoom = errors.New("no block of this node has a free address")
 // allocate assigns an address of the node's blocks, and claims a block if none has a free
 // one. If the server does not answer, it asks again until ctx ends.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Prefix, error) {
-	for {
-		got, confirm, err := p.choose(ctx, owner, c)
+	if why := c.Range.Why(c.Want); c.Want.IsValid() && why != "" {
+		return netip.Prefix{}, failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why),
+			"ask for another address, or let the pool choose")
+	}
+	for asked := false; ; {
+		if err := ctx.Err(); err != nil {
+			return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address of %s", p.Prefix), "try again")
+		}
+		got, confirm, err := p.choose(ctx, owner, c, asked)
 		switch {
 		case confirm:
+			asked = true
 			err = p.confirm(ctx)
 		case errors.Is(err, errNoRoom):
 			err = p.claim(ctx, c)
@@ -148,9 +159,10 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	}
 }
 
-// choose assigns an address of the usable blocks. It returns confirm if the server must be
-// asked before, and errNoRoom if there is no free address.
-func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim) (got netip.Prefix, confirm bool, err error) {
+// choose assigns an address of the usable blocks. It returns confirm if the server should
+// be asked before; an ADD that has asked goes on with what is usable. It returns errNoRoom
+// if there is no free address.
+func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked bool) (got netip.Prefix, confirm bool, err error) {
 	err = p.locked(ctx, func(f *file) (bool, error) {
 		if p.gone != nil {
 			if err := p.gone(); err != nil {
@@ -159,7 +171,7 @@ func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim) (got 
 		}
 		at := p.now()
 		usable := f.usable(at)
-		if confirm = f.old(at) && (len(usable) == 0 || f.Silent.age(at) >= askAgain); confirm {
+		if confirm = f.asks(at) && (!asked || len(usable) == 0); confirm {
 			return false, nil
 		}
 		got, err = p.assign(ctx, owner, c, usable)
@@ -228,7 +240,7 @@ func (p *pool) status(ctx context.Context, c ipam.Claim) error {
 		return err
 	case p.room(ctx, c, f):
 		return nil
-	case f.Full.age(p.now()) < askAgain:
+	case f.full(c, p.now()):
 		return p.fullError(c)
 	}
 	return api.Guard(ctx, p.client, p.Pool, p.size)

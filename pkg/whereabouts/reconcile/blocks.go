@@ -31,8 +31,8 @@ func (b *Blocks) Look(ctx context.Context, client *kube.Client, log *slog.Logger
 	if len(all) == 0 {
 		return
 	}
-	boots := map[string]string{} // by node
-	if err := eachNode(ctx, client, func(n clusterNode) { boots[n.name] = n.boot }); err != nil {
+	boots, running := map[string]string{}, map[string]bool{} // by node; by boot ID
+	if err := eachNode(ctx, client, func(n clusterNode) { boots[n.name], running[n.boot] = n.boot, true }); err != nil {
 		log.Warn("blocks of nodes that are gone not freed", "err", err)
 		return
 	}
@@ -42,6 +42,7 @@ func (b *Blocks) Look(ctx context.Context, client *kube.Client, log *slog.Logger
 		boot, known := boots[p.Block.Node]
 		switch {
 		case p.Block.Claim == "":
+		case p.Block.Boot != "" && running[p.Block.Boot]: // perhaps the Node has another name
 		case !known:
 			why = "there is no such Node"
 		case boot != "" && boot != p.Block.Boot:

@@ -36,12 +36,14 @@ func TestBlockOfANodeThatIsGoneIsRevokedAndThenFreed(t *testing.T) {
 	for what, tc := range map[string]struct {
 		node   bool   // it exists
 		boot   string // of the block
+		named  bool   // the block names the node in another way
 		answer bool   // the node removes the mark
 		freed  bool
 	}{
 		"the node is there":                      {node: true, boot: "boot-1"},
-		"the node is gone":                       {boot: "boot-1", freed: true},
-		"the node is gone, and asks":             {boot: "boot-1", answer: true},
+		"the node is gone":                       {boot: "boot-of-nobody", freed: true},
+		"the node has another name":              {node: true, boot: "boot-7", named: true},
+		"the node is gone, and asks":             {boot: "boot-of-nobody", answer: true},
 		"the node was rebooted":                  {node: true, boot: "boot-0", freed: true},
 		"the node was rebooted, and asks for it": {node: true, boot: "boot-0", answer: true},
 	} {
@@ -50,7 +52,10 @@ func TestBlockOfANodeThatIsGoneIsRevokedAndThenFreed(t *testing.T) {
 			holder := api.Holder{Node: "nowhere", Boot: tc.boot, Claim: "claim-1"}
 			if tc.node {
 				holder.Node, _ = createNode(t, "True")
-				setBootID(t, holder.Node, "boot-1")
+				setBootID(t, holder.Node, map[bool]string{true: tc.boot, false: "boot-1"}[tc.named])
+			}
+			if tc.named {
+				holder.Node = "host-name"
 			}
 			name := l.holdBlock(holder)
 			passed := time.Duration(0)
