@@ -380,6 +380,7 @@ func TestListIsExpiredBetweenPages(t *testing.T) {
 // pools hundreds of megabytes.
 func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
 	const mib = 1 << 20
+	long := strings.Repeat("x", 2*mib+100)
 	for what, tc := range map[string]struct {
 		objects int
 		size    func(i int) int
@@ -401,15 +402,21 @@ func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
 				limits = append(limits, limit)
 				from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 				to := min(from+int(limit), tc.objects)
-				var items []string
-				for i := from; i < to; i++ {
-					items = append(items, strconv.Quote(strings.Repeat("x", tc.size(i))))
-				}
 				next := ""
 				if to < tc.objects {
 					next = strconv.Itoa(to)
 				}
-				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"resourceVersion":"9","continue":%q},"items":[%s]}`, next, strings.Join(items, ",")))
+				// Piece by piece: to compose 80 MiB takes longer than a request may.
+				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"resourceVersion":"9","continue":%q},"items":[`, next))
+				for i := from; i < to; i++ {
+					if i > from {
+						_, _ = io.WriteString(w, ",")
+					}
+					for _, piece := range []string{`"`, long[:tc.size(i)], `"`} {
+						_, _ = io.WriteString(w, piece)
+					}
+				}
+				_, _ = io.WriteString(w, "]}")
 			})
 			seen := 0
 			_, err := server.List(within(t, time.Minute), pools, kube.ListOptions{Limit: 20, PageBytes: 16 * mib}, func([]byte) error { seen++; return nil })

@@ -41,3 +41,31 @@ func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 		})
 	}
 }
+
+// The NIC has left the pod's netns, and the pod has made a veth with its MAC, its
+// name and its alias.
+func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
+	r := newRail(t, "ens1")
+	hidden := testnet.NewNetns(t, "hidden")
+	lent := byName(t, r.host, "ens1")
+	if err := r.host.Move(lent.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := r.pod.Find(lent.Identity(), "net1", "ens1"); err != nil || found == nil {
+		t.Fatalf("the NIC itself: %v, %v", found, err)
+	}
+	if err := r.pod.Move(lent.Index, hidden.Netns, "net1", ""); err != nil {
+		t.Fatal(err)
+	}
+	r.pod.IP("link", "add", "net1", "address", lent.MAC.String(), "type", "veth", "peer", "name", "other")
+	r.pod.IP("link", "set", "net1", "alias", "ens1")
+	if found, err := r.pod.FindAt(lent.Index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
+		t.Errorf("found %+v, %v", found, err)
+	}
+
+	id := lent.Identity()
+	id.Lower = 0 // of a record of an earlier version
+	if found, err := r.pod.FindAt(lent.Index, id, "net1", "ens1"); err != nil || found == nil {
+		t.Errorf("without the index of the peer: %+v, %v", found, err)
+	}
+}

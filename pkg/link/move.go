@@ -78,8 +78,8 @@ func (n *Netns) MoveAs(l *Link, target *Netns, name, alias string) error {
 
 // Identity is what a link keeps when it is renamed and moved. ParentDev with
 // the permanent MAC identifies a NIC for good; a virtual link has neither, and
-// is identified by its index (kept unless the target has that index), its MAC
-// and the alias of the move.
+// is identified by its index (kept unless the target has that index), its MAC,
+// the alias of the move, and the link that it lies on or is connected to.
 type Identity struct {
 	ParentDev string `json:"parentDev,omitempty"`
 	ParentBus string `json:"parentBus,omitempty"`
@@ -87,13 +87,19 @@ type Identity struct {
 	Kind      string `json:"kind,omitempty"`
 	MAC       string `json:"mac,omitempty"`
 	Index     int    `json:"index,omitempty"`
+	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer,
+	// which a move does not change. It is 0 if there is none, and in a record of an
+	// earlier version. LowerAway reports whether that link was in another netns than
+	// this one.
+	Lower     int  `json:"lower,omitempty"`
+	LowerAway bool `json:"lowerAway,omitempty"`
 }
 
 // Identity returns the link's identity.
 func (l *Link) Identity() Identity {
 	return Identity{
 		ParentDev: l.ParentDev, ParentBus: l.ParentBus, PermMAC: macText(l.PermMAC),
-		Kind: l.Kind, MAC: macText(l.MAC), Index: l.Index,
+		Kind: l.Kind, MAC: macText(l.MAC), Index: l.Index, Lower: l.Lower, LowerAway: l.LowerAway,
 	}
 }
 
@@ -127,7 +133,7 @@ func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 	if index != 0 {
 		l, err := n.ByIndex(index)
-		if err == nil && l.Kind == id.Kind && l.ParentDev == id.ParentDev && l.ParentBus == id.ParentBus {
+		if err == nil && id.permits(l) {
 			return l, nil
 		}
 		if err != nil && !errors.Is(err, ErrNotFound) {
@@ -137,9 +143,18 @@ func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 	return n.Find(id, hints...)
 }
 
+// permits reports whether l is not certainly another link. A pod can make a link
+// with the MAC and the name of a virtual NIC: only Lower tells the two apart.
+func (id Identity) permits(l *Link) bool {
+	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || l.Kind != id.Kind {
+		return false
+	}
+	return id.Lower == 0 || l.Lower == id.Lower
+}
+
 // score returns the certainty that l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
-	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || macText(l.PermMAC) != id.PermMAC || l.Kind != id.Kind {
+	if !id.permits(l) || macText(l.PermMAC) != id.PermMAC || id.LowerAway && !l.LowerAway {
 		return 0
 	}
 	known := 0
