@@ -205,6 +205,21 @@ func TestPluginNeedsExactlyItsRole(t *testing.T) {
 		t.Errorf("ADD in a slice: %s", result)
 	}
 	c.plugin("DEL", "s", kubeconfig, slices, "")
+	for i := range 32 { // other nodes hold all blocks but one of the last that node1 asks for
+		if block := fmt.Sprintf("10.2.0.%d", 2*i); block != "10.2.0.44" {
+			name := "rail-cni-block-" + block + "-31"
+			c.create(crs+"ippools", map[string]any{
+				"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool",
+				"metadata": map[string]any{"name": name, "annotations": map[string]string{"rail-cni/node": "other", "rail-cni/claim": name}},
+				"spec":     map[string]any{"range": block + "/31", "allocations": map[string]any{}},
+			})
+		}
+	}
+	const blocks = `"range":"10.2.0.0/26","block_size":2`
+	if result := c.plugin("ADD", "b", kubeconfig, blocks, ""); !strings.Contains(result, "10.2.0.44/26") {
+		t.Errorf("ADD in a pool of blocks: %s", result)
+	}
+	c.plugin("DEL", "b", kubeconfig, blocks, "")
 	// A node without notes reads the pool to free an address.
 	if err := os.RemoveAll(c.state); err != nil {
 		t.Fatal(err)

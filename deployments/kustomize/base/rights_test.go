@@ -71,7 +71,7 @@ var atMost = map[string]map[string][]string{
 	},
 	"rail-cni-whereabouts": {
 		"default":     nil,
-		"kube-system": {"get nodeslicepools", "get,create,patch ippools", "get,list,create,delete overlappingrangeipreservations"},
+		"kube-system": {"get nodeslicepools", "get,list,create,patch ippools", "get,list,create,delete overlappingrangeipreservations"},
 		"other":       nil,
 	},
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -101,6 +102,32 @@ func ReadBlock(ctx context.Context, client *kube.Client, name string) (*PoolStat
 			"delete it when no pod uses its addresses")
 	}
 	return p, err
+}
+
+// HeldBlocks returns the holders of all blocks in client's namespace, by the blocks' names.
+// It reads no entries. It returns an empty map if the account may not list IPPools.
+func HeldBlocks(ctx context.Context, client *kube.Client) (map[string]Holder, error) {
+	held := map[string]Holder{}
+	_, err := client.List(ctx, Pools(client.Namespace()), kube.ListOptions{MetadataOnly: true}, func(item []byte) error {
+		var o struct {
+			Metadata struct {
+				Name        string            `json:"name"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+		}
+		if err := json.Unmarshal(item, &o); err != nil {
+			return err
+		}
+		var p PoolState
+		if p.readAnnotations(o.Metadata.Annotations); p.Block != nil && p.Block.Claim != "" {
+			held[o.Metadata.Name] = p.Block.Holder
+		}
+		return nil
+	})
+	if kube.IsForbidden(err) {
+		return held, nil
+	}
+	return held, err
 }
 
 // TakeBlock makes h the holder of a block, and removes its entries. It returns false if

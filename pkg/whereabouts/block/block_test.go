@@ -2,6 +2,7 @@ package block
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -74,7 +75,7 @@ func TestNodesGetBlocksOfTheirOwn(t *testing.T) {
 	for i := pods; err == nil && i < pods+4; i++ {
 		_, err = nodes[0].Allocate(pooltest.Context(t), pooltest.Pod(i), []ipam.Claim{c})
 	}
-	wantError(t, err, "Could not allocate IP in range", "of the blocks of 4 addresses that were tried (at most 4096) none is free", "make block_size smaller")
+	wantError(t, err, "Could not allocate IP in range", "none of the blocks of 4 addresses is free", "make block_size smaller")
 	if failure.KindOf(err) != failure.IPAM {
 		t.Errorf("kind %v", failure.KindOf(err))
 	}
@@ -655,6 +656,48 @@ func TestOneNetworkDoesNotMakeThePoolFullForAnother(t *testing.T) {
 	}
 	other.add(pooltest.Pod(0), narrow)
 	_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{narrow})
-	wantError(t, err, "none is free")
+	wantError(t, err, "addresses is free")
 	n.add(pooltest.Pod(1), whole)
+}
+
+// The search does not ask for each block of a pool in which other nodes hold nearly all.
+func TestNearlyFullPoolCostsFewRequests(t *testing.T) {
+	n, c := newNode(t, "node1"), pooltest.Claim(t, "nearly-full", "10.0.0.0/23")
+	n.add(pooltest.Pod(0), c) // the guard, and a block of an earlier boot
+	mine := n.blocks(c)[0]
+	var free netip.Prefix
+	for _, prefix := range n.pool(c.Pool).candidates(c, &file{}) {
+		if prefix == mine {
+			continue
+		}
+		free = prefix // the last one
+		holder := api.Holder{Node: "other", Claim: rand.Text()}
+		if made, err := api.CreateBlock(pooltest.Context(t), n.client, api.BlockName(c.Pool, prefix), prefix, holder); !made || err != nil {
+			t.Fatal(made, err)
+		}
+	}
+	b := onServer(t, c, free)
+	if freed, err := api.FreeBlock(pooltest.Context(t), n.client, b.Name, *b.Block); !freed || err != nil {
+		t.Fatal(freed, err)
+	}
+
+	again := n.reboot("another-boot")
+	p := again.pool(c.Pool)
+	if err := p.change(pooltest.Context(t), func(f *file) { f.Tried = 1 }); err != nil { // past its own
+		t.Fatal(err)
+	}
+	for i, want := range []netip.Prefix{free, mine} {
+		made := requests(t, func() {
+			for k := range testSize {
+				if got := again.add(pooltest.Pod(testSize*i+k), c); !want.Contains(got) {
+					t.Errorf("%s is not of %s", got, want)
+				}
+			}
+		})
+		if most := 2*blindProbes + 10; made > most {
+			t.Errorf("block %s: %d requests, want at most %d", want, made, most)
+		}
+	}
+	_, err := again.Allocate(pooltest.Context(t), pooltest.Pod(99), []ipam.Claim{c})
+	wantError(t, err, "none of the blocks of 4 addresses is free")
 }

@@ -16,9 +16,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// mostProbes bounds the blocks that one ADD asks the server for: all of a /16 with blocks
-// of 16 addresses.
-const mostProbes = 4096
+const (
+	// blindProbes is the number of blocks that a search asks the server for before it
+	// reads which ones are held. In a pool that is not nearly full one of them is free.
+	blindProbes = 16
+	// mostProbes bounds the blocks that one search asks the server for, and
+	// mostCandidates those that it considers.
+	mostProbes     = 4096
+	mostCandidates = 1 << 16
+)
 
 // claim makes the node the holder of one more block with an address for c: one that it
 // began to claim or return before, or one that no node holds.
@@ -67,6 +73,8 @@ func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) bool {
 // probe asks the server for one block after another, until the node holds one more.
 func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 	usable := f.usable(p.now())
+	asked, last := 0, f.Tried
+	var held map[string]api.Holder // by name, nil until it is read
 	for at, prefix := range p.candidates(c, f) {
 		if err := ctx.Err(); err != nil {
 			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "claiming a block of %s", p.Prefix), "try again")
@@ -77,6 +85,19 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 		if _, some := c.Range.Within([]netip.Prefix{prefix}); !some {
 			continue
 		}
+		if asked == blindProbes && held == nil {
+			var err error
+			if held, err = api.HeldBlocks(ctx, p.client); err != nil {
+				return err
+			}
+		}
+		last = at
+		if by, some := held[api.BlockName(p.Pool, prefix)]; some && f.find(prefix) == nil && !p.mineBefore(by) {
+			continue
+		}
+		if asked++; asked > mostProbes {
+			break
+		}
 		ok, err := p.take(ctx, prefix, at)
 		if ok || err != nil {
 			return err
@@ -86,7 +107,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 				"ask for another address, or let the pool choose; railctl ipam show says which node holds it")
 		}
 	}
-	if err := p.change(ctx, func(f *file) { f.Full, f.FullRange = p.now(), rangeText(c.Range) }); err != nil {
+	if err := p.change(ctx, func(f *file) { f.Tried, f.Full, f.FullRange = last, p.now(), rangeText(c.Range) }); err != nil {
 		return err
 	}
 	return p.fullError(c)
@@ -95,7 +116,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 // fullError returns the error of a pool without a free block. Its text begins as that of
 // a range whose addresses are taken, because users' alerts match it.
 func (p *pool) fullError(c ipam.Claim) error {
-	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: of the blocks of %d addresses that were tried (at most %d) none is free", c.Range.Exhausted(), p.size, mostProbes), failure.IPAM, ""),
+	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: none of the blocks of %d addresses is free", c.Range.Exhausted(), p.size), failure.IPAM, ""),
 		"widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
 }
 
@@ -124,7 +145,7 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix]
 		for gcd(step, n) != 1 { // then the steps lead to each block once
 			step++
 		}
-		for i := range min(n, mostProbes) {
+		for i := range min(n, mostCandidates) {
 			at := (f.Tried + i) % n
 			if !yield(at, nth(first, (start+at*step)%n)) {
 				return
