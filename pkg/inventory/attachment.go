@@ -29,6 +29,8 @@ type Attachment struct {
 	State       string       `json:"state"` // of the pod netns: alive or gone
 	PodNetns    string       `json:"podNetns"`
 	HostNetns   string       `json:"hostNetns"`
+
+	record *ledger.Record
 }
 
 // The states of a pod netns.
@@ -75,7 +77,7 @@ func describe(r *ledger.Record, state string) Attachment {
 		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
 		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
 		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), Created: r.Created, Phase: r.Phase, State: state,
-		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(),
+		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(), record: r,
 	}
 	a.Addresses = append(a.Addresses, r.Addresses...)
 	if r.Loan != nil {

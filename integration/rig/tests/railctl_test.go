@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -310,4 +312,71 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	has("shown", out, "now:      exclusive: each RDMA device is in one network namespace", "at boot:  exclusive")
 	out, _ = mode(0, "shared")
 	has("and back", out, "The mode is shared now.")
+}
+
+// nicOf is a NIC of "railctl nics -o json".
+type nicOf struct {
+	Name, PCI, Vendor, Device, Driver, MAC, Link string
+	MTU                                          int
+	RDMA                                         []struct{ Device, State string }
+	Lent                                         *struct{ Pod, IfName string }
+}
+
+// nics returns the machine's rails by PCI address.
+func (n *node) nics() map[string]nicOf {
+	n.t.Helper()
+	out, errOut, code := n.railctl("nics", "-o", "json")
+	var list []nicOf
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 {
+		n.t.Fatalf("railctl nics: exit code %d, %v, %s", code, err, errOut)
+	}
+	found := map[string]nicOf{}
+	for _, o := range list {
+		if _, twice := found[o.PCI]; twice {
+			n.t.Errorf("%s is there twice", o.PCI)
+		}
+		found[o.PCI] = o
+	}
+	return found
+}
+
+// TestNICsAreListedWhileTheyAreLent also proves that the facts of a lent NIC are those
+// that it has on the host.
+func TestNICsAreListedWhileTheyAreLent(t *testing.T) {
+	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+		t.Run(string(mode), func(t *testing.T) {
+			n := newRDMANode(t, mode, "")
+			n.up(rails)
+			before := n.nics()
+			for rail := range rails {
+				if o := before[nicPCI(rail)]; o.Name != nicName(rail) || o.Driver == "" || o.Vendor == "" || o.Link != "up" || o.Lent != nil ||
+					len(o.RDMA) != 1 || o.RDMA[0].Device != fmt.Sprint("mlx5_", rail) || o.RDMA[0].State != "ACTIVE" {
+					t.Errorf("on the host: %+v", o)
+				}
+			}
+			p := n.pod("trainer")
+			n.attachRails(p, 3)
+			lent := n.nics()
+			if len(lent) != len(before) {
+				t.Errorf("%d NICs, before the pod %d", len(lent), len(before))
+			}
+			for pci, was := range before {
+				now, rail := lent[pci], slices.IndexFunc([]int{0, 1, 2}, func(rail int) bool { return pci == nicPCI(rail) })
+				if rail >= 0 && (now.Lent == nil || now.Lent.Pod != "default/trainer" || now.Lent.IfName != podName(rail)) {
+					t.Errorf("%s is lent: %+v", pci, now)
+				}
+				if rail < 0 && now.Lent != nil {
+					t.Errorf("%s is not lent: %+v", pci, now)
+				}
+				if now.Lent = nil; !reflect.DeepEqual(now, was) {
+					t.Errorf("%s is now %+v, and was %+v", pci, now, was)
+				}
+			}
+			out, errOut, code := n.railctl("topology")
+			if code != 0 || !strings.Contains(out, nicPCI(1)+" "+nicName(1)+" mlx5_1/1 (default/trainer)") {
+				t.Errorf("railctl topology: %d, %s\n%s", code, errOut, out)
+			}
+			n.endRails(p, 3)
+		})
+	}
 }

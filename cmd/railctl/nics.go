@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+)
+
+func newNICs(stateDir *string) *cobra.Command {
+	var wide bool
+	cmd := &cobra.Command{
+		Use:   "nics",
+		Short: "List the NICs of this node, lent or not, with their RDMA devices and nearest GPUs",
+		Long: `List the NICs of this node that have a device: those on the host, and those
+that are lent, with the pod that has them.
+
+LINK is "up" if the interface is up and has a carrier, else "down"; "-" if it
+cannot be read. RDMA is the device and port of the interface, and STATE that
+port's state. HOLDER is the pod that has the NIC, or the number of macvlans on
+it. GPU is the nearest one, with the distance in the words of nvidia-smi:
+
+  PIX   at most one PCIe switch is between them
+  PXB   several switches
+  PHB   the host bridge, usually in the CPU
+  NODE  several host bridges of one NUMA node
+  SYS   the link between NUMA nodes
+
+With --wide the table also has the PCI IDs, the MAC, the MTU, and all GPUs at that
+distance. A function that a userspace driver holds has no interface and no name.
+
+Only the NICs of railctl's own network namespace are listed. What cannot be read
+is named on stderr, the rest is shown, and the exit code is 1.`,
+		Example: `  railctl nics
+  railctl nics -o json | jq -r '.[] | select(.lent == null) | .pci'
+  railctl nics -o json | jq -r '.[] | "\(.name) \(.gpus[0].uuid // .gpus[0].pci)"'`,
+		Args: cobra.NoArgs,
+	}
+	format := addOutputFlag(cmd)
+	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "more columns in the table")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := requireRoot(); err != nil {
+			return err
+		}
+		list, err := inventory.NICs(*stateDir)
+		if err != nil {
+			return err
+		}
+		if len(list.NICs) == 0 && *format == asTable {
+			fmt.Fprintln(cmd.OutOrStdout(), "no NICs: no interface of this network namespace has a device, and none is lent")
+		} else if err := format.print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, wide)); err != nil {
+			return err
+		}
+		return reportErrors(cmd.ErrOrStderr(), list.Errors)
+	}
+	return cmd
+}
+
+func nicRows(list []inventory.NIC, wide bool) [][]string {
+	header := []string{"NIC", "PCI", "NUMA", "DRIVER", "SPEED", "LINK", "RDMA", "STATE", "GPU", "HOLDER"}
+	if wide {
+		header = append(header, "ID", "MAC", "MTU")
+	}
+	rows := [][]string{header}
+	for i := range list {
+		n := &list[i]
+		row := []string{n.Name, n.PCI, numaCell(n), n.Driver, speedCell(n.Mbps), n.Link, portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n)}
+		if wide {
+			row = append(row, idCell(n), n.MAC, positive(n.MTU))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func numaCell(n *inventory.NIC) string {
+	if n.NUMA == nil {
+		return ""
+	}
+	return strconv.Itoa(*n.NUMA)
+}
+
+func speedCell(mbps uint32) string {
+	switch {
+	case mbps == 0:
+		return ""
+	case mbps%1000 == 0:
+		return fmt.Sprintf("%dG", mbps/1000)
+	}
+	return fmt.Sprintf("%dM", mbps)
+}
+
+func nameOfPort(p inventory.Port) string {
+	if p.Port == 0 {
+		return p.Device
+	}
+	return fmt.Sprintf("%s/%d", p.Device, p.Port)
+}
+
+func stateOfPort(p inventory.Port) string { return p.State }
+
+func portCell(n *inventory.NIC, text func(inventory.Port) string) string {
+	var parts []string
+	for _, p := range n.Ports {
+		parts = append(parts, text(p))
+	}
+	return cell(parts)
+}
+
+// gpuCell returns the nearest GPU, or all at its distance.
+func gpuCell(n *inventory.NIC, all bool) string {
+	var nearest []string
+	for _, g := range n.GPUs {
+		if g.Distance == n.GPUs[0].Distance && (all || len(nearest) == 0) {
+			nearest = append(nearest, g.PCI)
+		}
+	}
+	if len(nearest) == 0 {
+		return ""
+	}
+	return n.GPUs[0].Distance.String() + " " + strings.Join(nearest, ",")
+}
+
+func holderCell(n *inventory.NIC) string {
+	switch {
+	case n.Lent != nil:
+		return who(&inventory.Attachment{Pod: n.Lent.Pod, ContainerID: n.Lent.ContainerID})
+	case n.Macvlans > 0:
+		return fmt.Sprintf("%d macvlan(s)", n.Macvlans)
+	}
+	return ""
+}
+
+func idCell(n *inventory.NIC) string {
+	if n.Vendor == "" {
+		return ""
+	}
+	return n.Vendor + ":" + n.Device
+}
+
+func positive(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}

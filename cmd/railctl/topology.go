@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+)
+
+func newTopology(stateDir *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "topology",
+		Short: "Print how far the node's GPUs and NICs are apart, lent or not",
+		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, without
+NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
+distances. A legend names the devices. GPUs are those of NVIDIA and AMD.`,
+		Example: `  railctl topology`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := requireRoot(); err != nil {
+				return err
+			}
+			list, err := inventory.NICs(*stateDir)
+			if err != nil {
+				return err
+			}
+			if err := printTopology(cmd, list); err != nil {
+				return err
+			}
+			return reportErrors(cmd.ErrOrStderr(), list.Errors)
+		},
+	}
+}
+
+// place is a row and a column of the matrix.
+type place struct {
+	short, pci, legend string
+}
+
+func places(list *inventory.NICList) []place {
+	var all []place
+	for i, g := range list.GPUs {
+		all = append(all, place{fmt.Sprintf("GPU%d", i), g.Address, g.Address})
+	}
+	for i := range list.NICs {
+		n := &list.NICs[i]
+		if n.PCI == "" {
+			continue
+		}
+		legend := n.PCI
+		if n.Name != "" {
+			legend += " " + n.Name
+		}
+		if names := portCell(n, nameOfPort); names != "" {
+			legend += " " + names
+		}
+		if holder := holderCell(n); holder != "" {
+			legend += " (" + holder + ")"
+		}
+		all = append(all, place{fmt.Sprintf("NIC%d", len(all)-len(list.GPUs)), n.PCI, legend})
+	}
+	return all
+}
+
+func printTopology(cmd *cobra.Command, list *inventory.NICList) error {
+	all := places(list)
+	out := cmd.OutOrStdout()
+	if len(all) == 0 {
+		fmt.Fprintln(out, "no GPUs, and no NICs with a PCI function")
+		return nil
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, column := range all {
+		fmt.Fprintf(t, "\t%s", column.short)
+	}
+	fmt.Fprintln(t, "\tNUMA")
+	for i, row := range all {
+		fmt.Fprint(t, row.short)
+		for k, column := range all {
+			text := "X"
+			if i != k {
+				text = list.Tree.Distance(row.pci, column.pci).String()
+			}
+			fmt.Fprintf(t, "\t%s", text)
+		}
+		numa := "-"
+		if d := list.Tree.ByAddress(row.pci); d != nil && d.NUMA >= 0 {
+			numa = fmt.Sprint(d.NUMA)
+		}
+		fmt.Fprintf(t, "\t%s\n", numa)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	for _, p := range all {
+		fmt.Fprintf(out, "%s = %s\n", p.short, p.legend)
+	}
+	return nil
+}

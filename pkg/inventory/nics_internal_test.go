@@ -1,0 +1,118 @@
+package inventory
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+)
+
+// files writes the files below dir; a text that begins with "->" is a symbolic link.
+func files(t *testing.T, dir string, texts map[string]string) {
+	t.Helper()
+	for name, text := range texts {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if len(text) > 2 && text[:2] == "->" {
+			err = os.Symlink(text[2:], path)
+		} else {
+			err = os.WriteFile(path, []byte(text), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// newMachine makes a machine of which sysfs has two NICs and two GPUs. No namespace has
+// their netdevs: the first NIC is lent, a userspace driver holds the second.
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	dir := t.TempDir()
+	files(t, dir, map[string]string{
+		"sys/bus/pci/devices/0000:3d:00.0":                            "->../../../devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0",
+		"sys/devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0/class":      "0x020000\n",
+		"sys/devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0/vendor":     "0x15b3\n",
+		"sys/devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0/device":     "0x1021\n",
+		"sys/devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0/numa_node":  "1\n",
+		"sys/devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0/driver":     "->/drivers/mlx5_core",
+		"sys/devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0/net/.empty": "",
+		"sys/bus/pci/devices/0000:51:00.0":                            "->../../../devices/pci0000:50/0000:51:00.0",
+		"sys/devices/pci0000:50/0000:51:00.0/class":                   "0x020000\n",
+		"sys/devices/pci0000:50/0000:51:00.0/driver":                  "->/drivers/vfio-pci",
+		"sys/bus/pci/devices/0000:52:00.0":                            "->../../../devices/pci0000:50/0000:52:00.0",
+		"sys/devices/pci0000:50/0000:52:00.0/class":                   "0x020000\n", // without a driver
+		"sys/bus/pci/devices/0000:60:00.0":                            "->../../../devices/pci0000:60/0000:60:00.0",
+		"sys/devices/pci0000:60/0000:60:00.0/class":                   "0x030200\n",
+		"sys/devices/pci0000:60/0000:60:00.0/vendor":                  "0x10de\n",
+		"sys/devices/pci0000:60/0000:60:00.0/numa_node":               "0\n",
+		"sys/bus/pci/devices/0000:3e:00.0":                            "->../../../devices/pci0000:3a/0000:3a:01.0/0000:3e:00.0",
+		"sys/devices/pci0000:3a/0000:3a:01.0/0000:3e:00.0/class":      "0x030200\n",
+		"sys/devices/pci0000:3a/0000:3a:01.0/0000:3e:00.0/vendor":     "0x10de\n",
+		"sys/devices/pci0000:3a/0000:3a:01.0/0000:3e:00.0/numa_node":  "1\n",
+		"proc/driver/nvidia/gpus/0000:3E:00.0/information":            "Model: \t NVIDIA H100\nGPU UUID: \t GPU-6b4b1ba3\nBus Location: \t 0000:3e:00.0\n",
+	})
+	n := testnet.NewNetns(t, "node")
+	return &machine{host: &nic.Host{Netns: n.Netns, Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc")}, stateDir: filepath.Join(dir, "state")}
+}
+
+func TestLentNICKeepsItsFactsAndItsGPUs(t *testing.T) {
+	m := newMachine(t)
+	list, err := m.nics()
+	if err != nil || len(list.Errors) > 0 {
+		t.Fatal(err, list.Errors)
+	}
+	if len(list.NICs) != 1 || list.NICs[0].PCI != "0000:51:00.0" || list.NICs[0].Driver != "vfio-pci" || list.NICs[0].Name != "" || list.NICs[0].NUMA != nil {
+		t.Errorf("nothing is lent: %+v", list.NICs)
+	}
+
+	a := &Attachment{NIC: "ens1", PCI: "0000:3d:00.0", Pod: "default/trainer", IfName: "net1", Link: LinkUp, MTU: 9000, record: &ledger.Record{
+		Loan: &ledger.Loan{Name: "ens1", PCI: "0000:3d:00.0"},
+	}, RDMA: &RDMA{Devices: []RDMADevice{{Name: "mlx5_0", Port: 1, State: "ACTIVE"}}}}
+	list.hold(a)
+	n := list.find("ens1", "")
+	if n == nil {
+		t.Fatalf("%+v", list.NICs)
+	}
+	n.addGPUs(list, m.uuids())
+	if n.Vendor != "15b3" || n.Device != "1021" || n.Driver != "mlx5_core" || n.NUMA == nil || *n.NUMA != 1 || n.Lent.Pod != "default/trainer" ||
+		n.MTU != 9000 || len(n.Ports) != 1 || n.Ports[0] != (Port{"mlx5_0", 1, "ACTIVE"}) {
+		t.Errorf("%+v", n)
+	}
+	if len(n.GPUs) != 2 || n.GPUs[0] != (GPU{"0000:3e:00.0", "GPU-6b4b1ba3", pcie.PHB}) || n.GPUs[1] != (GPU{"0000:60:00.0", "", pcie.SYS}) {
+		t.Errorf("GPUs %+v", n.GPUs)
+	}
+}
+
+func TestHoldersOfOneNIC(t *testing.T) {
+	list := &NICList{NICs: []NIC{{Name: "ens1", PCI: "0000:3d:00.0"}, {PCI: "0000:51:00.0"}}, Tree: &pcie.Tree{}}
+	for _, a := range []*Attachment{
+		{NIC: "ens1", record: &ledger.Record{Child: &ledger.Child{Master: "ens1"}}},
+		{NIC: "ens1", record: &ledger.Record{Child: &ledger.Child{Master: "ens1"}}},
+		{NIC: "away", record: &ledger.Record{Child: &ledger.Child{Master: "away"}}},
+		{NIC: "0000:51:00.0", Pod: "default/dpdk", record: &ledger.Record{Loan: &ledger.Loan{PCI: "0000:51:00.0", Driver: "vfio-pci"}}},
+		{NIC: "0000:70:00.0", Pod: "default/chained", record: &ledger.Record{RDMA: &ledger.RDMA{Devices: []ledger.RDMADevice{{ParentDev: "0000:70:00.0"}}}}},
+		{record: &ledger.Record{}},
+	} {
+		list.hold(a)
+	}
+	if len(list.NICs) != 3 {
+		t.Fatalf("%+v", list.NICs)
+	}
+	if n := list.NICs[0]; n.Macvlans != 2 || n.Lent != nil {
+		t.Errorf("the master: %+v", n)
+	}
+	if n := list.NICs[1]; n.Lent == nil || n.Lent.Pod != "default/dpdk" {
+		t.Errorf("of a userspace driver: %+v", n)
+	}
+	if n := list.NICs[2]; n.Name != "" || n.PCI != "0000:70:00.0" || n.Lent == nil || n.Lent.Pod != "default/chained" {
+		t.Errorf("of another plugin: %+v", n)
+	}
+}

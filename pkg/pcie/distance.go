@@ -1,0 +1,51 @@
+package pcie
+
+// Distance is how far two PCI functions are apart. A smaller one is nearer.
+type Distance int
+
+// The distances, by the words of `nvidia-smi topo -m`.
+const (
+	// PIX: at most one switch is between them.
+	PIX Distance = iota
+	// PXB: several switches, and no host bridge.
+	PXB
+	// PHB: the host bridge, usually in the CPU.
+	PHB
+	// NODE: several host bridges of one NUMA node.
+	NODE
+	// SYS: the link between NUMA nodes.
+	SYS
+)
+
+// String returns the word of nvidia-smi.
+func (d Distance) String() string { return [...]string{"PIX", "PXB", "PHB", "NODE", "SYS"}[d] }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d Distance) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// Distance returns how far the functions at two addresses are apart: SYS if one of them
+// is missing, or if only one of their NUMA nodes is known.
+func (t *Tree) Distance(a, b string) Distance {
+	x, y := t.devices[a], t.devices[b]
+	switch {
+	case x == nil || y == nil:
+		return SYS
+	case len(x.Path) == 0 || len(y.Path) == 0 || x.Path[0] != y.Path[0]:
+		if x.NUMA != y.NUMA {
+			return SYS
+		}
+		return NODE
+	}
+	shared := 0
+	for shared < min(len(x.Path), len(y.Path)) && x.Path[shared] == y.Path[shared] {
+		shared++
+	}
+	// A port of a switch has one more bridge above it, the switch's upstream port.
+	switch below := max(len(x.Path), len(y.Path)) - shared; {
+	case shared == 1:
+		return PHB
+	case below <= 1:
+		return PIX
+	}
+	return PXB
+}

@@ -1,0 +1,129 @@
+package pcie
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Device is a PCI function.
+type Device struct {
+	Address string // "0000:3b:00.0"
+	Class   uint32 // base class, subclass and interface, 0x020000 of an Ethernet controller
+	Vendor  uint16
+	Device  uint16
+	Driver  string // "" if none is bound
+	NUMA    int    // -1 if the machine does not say
+	// Path has the host bridge ("pci0000:3a") and the bridges from there to the
+	// device, in this order.
+	Path []string
+}
+
+// Tree has the PCI functions of the machine.
+type Tree struct {
+	devices map[string]*Device
+}
+
+// Read returns the PCI functions below the root of sysfs, "/sys" but for tests. A machine
+// without a PCI bus has none.
+func Read(sys string) (*Tree, error) {
+	t := &Tree{devices: map[string]*Device{}}
+	dir := filepath.Join(sys, "bus/pci/devices")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("list the PCI devices: %w", err)
+	}
+	for _, e := range entries {
+		target, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue // it was unplugged just now
+		}
+		at := filepath.Join(dir, e.Name())
+		t.devices[e.Name()] = &Device{
+			Address: e.Name(),
+			Class:   uint32(number(at, "class", 0)), Vendor: uint16(number(at, "vendor", 0)), Device: uint16(number(at, "device", 0)),
+			Driver: linkBase(at, "driver"), NUMA: int(number(at, "numa_node", -1)), Path: bridges(target),
+		}
+	}
+	return t, nil
+}
+
+// step matches the parts of a device's path that are on PCI: host bridges, also those
+// behind another device, and functions.
+var step = regexp.MustCompile(`^(pci)?[0-9a-f]{4,}:[0-9a-f]{2}(:[0-9a-f]{2}\.[0-7])?$`)
+
+// bridges returns what is above the device on PCI.
+func bridges(target string) []string {
+	var path []string
+	for part := range strings.SplitSeq(filepath.Dir(target), "/") {
+		if step.MatchString(part) {
+			path = append(path, part)
+		}
+	}
+	return path
+}
+
+// number returns the number in a file of the device, other if there is none.
+func number(dir, file string, other int64) int64 {
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return other
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 0, 64)
+	if err != nil {
+		return other
+	}
+	return n
+}
+
+func linkBase(dir, name string) string {
+	target, err := os.Readlink(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// ByAddress returns the function at a PCI address, nil if there is none.
+func (t *Tree) ByAddress(address string) *Device { return t.devices[address] }
+
+// The classes of devices (PCI Code and ID Assignment Specification, section 1).
+const (
+	classNetwork = 0x02
+	classVGA     = 0x0300
+	class3D      = 0x0302
+)
+
+// NICs returns the network controllers, by address.
+func (t *Tree) NICs() []*Device {
+	return t.those(func(d *Device) bool { return d.Class>>16 == classNetwork })
+}
+
+// The vendors of GPUs that compute.
+const (
+	vendorNVIDIA = 0x10de
+	vendorAMD    = 0x1002
+)
+
+// GPUs returns the GPUs of NVIDIA and AMD, by address.
+func (t *Tree) GPUs() []*Device {
+	return t.those(func(d *Device) bool {
+		return (d.Class>>8 == classVGA || d.Class>>8 == class3D) && (d.Vendor == vendorNVIDIA || d.Vendor == vendorAMD)
+	})
+}
+
+func (t *Tree) those(are func(*Device) bool) []*Device {
+	var list []*Device
+	for _, d := range t.devices {
+		if are(d) {
+			list = append(list, d)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Device) int { return cmp.Compare(a.Address, b.Address) })
+	return list
+}
