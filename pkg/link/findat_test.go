@@ -47,25 +47,32 @@ func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
 	r := newRail(t, "ens1")
 	hidden := testnet.NewNetns(t, "hidden")
+	r.pod.IP("link", "add", "filler", "type", "ifb") // has the index that the NIC had on the host
 	lent := byName(t, r.host, "ens1")
 	if err := r.host.Move(lent.Index, r.pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := r.pod.Find(lent.Identity(), "net1", "ens1"); err != nil || found == nil {
+	index := byName(t, r.pod, "net1").Index
+	if found, err := r.pod.FindAt(index, lent.Identity(), "net1", "ens1"); err != nil || found == nil {
 		t.Fatalf("the NIC itself: %v, %v", found, err)
 	}
-	if err := r.pod.Move(lent.Index, hidden.Netns, "net1", ""); err != nil {
+	moved := lent.Identity()
+	moved.Lower++ // as if its peer had moved, and got another index
+	if found, err := r.pod.FindAt(index, moved, "net1", "ens1"); err != nil || found == nil {
+		t.Fatalf("the NIC itself, its peer has moved: %v, %v", found, err)
+	}
+	if err := r.pod.Move(index, hidden.Netns, "net1", ""); err != nil {
 		t.Fatal(err)
 	}
 	r.pod.IP("link", "add", "net1", "address", lent.MAC.String(), "type", "veth", "peer", "name", "other")
 	r.pod.IP("link", "set", "net1", "alias", "ens1")
-	if found, err := r.pod.FindAt(lent.Index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
+	if found, err := r.pod.FindAt(index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
 		t.Errorf("found %+v, %v", found, err)
 	}
 
 	id := lent.Identity()
 	id.Lower = 0 // of a record of an earlier version
-	if found, err := r.pod.FindAt(lent.Index, id, "net1", "ens1"); err != nil || found == nil {
+	if found, err := r.pod.FindAt(index, id, "net1", "ens1"); err != nil || found == nil {
 		t.Errorf("without the index of the peer: %+v, %v", found, err)
 	}
 }

@@ -87,8 +87,8 @@ type Identity struct {
 	Kind      string `json:"kind,omitempty"`
 	MAC       string `json:"mac,omitempty"`
 	Index     int    `json:"index,omitempty"`
-	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer,
-	// which a move does not change. It is 0 if there is none, and in a record of an
+	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer.
+	// It changes only if that link moves. It is 0 if there is none, and in a record of an
 	// earlier version. LowerAway reports whether that link was in another netns than
 	// this one.
 	Lower     int  `json:"lower,omitempty"`
@@ -113,6 +113,10 @@ func macText(m net.HardwareAddr) string {
 // Find returns the link with the identity id, or nil if it is not in the
 // namespace. hints are its last known names, altnames or aliases.
 func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
+	return n.findAmong(id, hints, func(*Link) bool { return true })
+}
+
+func (n *Netns) findAmong(id Identity, hints []string, may func(*Link) bool) (*Link, error) {
 	links, err := n.Links()
 	if err != nil {
 		return nil, err
@@ -120,7 +124,7 @@ func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 	var best *Link
 	bestScore := 0
 	for _, l := range links {
-		if s := id.score(l, hints); s > bestScore {
+		if s := id.score(l, hints); s > bestScore && may(l) {
 			best, bestScore = l, s
 		}
 	}
@@ -129,32 +133,32 @@ func (n *Netns) Find(id Identity, hints ...string) (*Link, error) {
 
 // FindAt is [Netns.Find] for a link whose index in this namespace is known: the
 // kernel does not reuse the index of an existing link, so the link is found
-// despite all other changes. 0 means unknown.
+// despite all other changes. 0 means unknown. A link with another index must lie
+// on the same link as before, or be connected to the same one: a pod can give a
+// link of its own the MAC and the name of a virtual NIC that it has hidden.
 func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
-	if index != 0 {
-		l, err := n.ByIndex(index)
-		if err == nil && id.permits(l) {
-			return l, nil
-		}
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return nil, err
-		}
+	if index == 0 {
+		return n.Find(id, hints...)
 	}
-	return n.Find(id, hints...)
+	l, err := n.ByIndex(index)
+	if err == nil && l.Kind == id.Kind && l.ParentDev == id.ParentDev && l.ParentBus == id.ParentBus {
+		return l, nil
+	}
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return nil, err
+	}
+	return n.findAmong(id, hints, id.sameLower)
 }
 
-// permits reports whether l is not certainly another link. A pod can make a link
-// with the MAC and the name of a virtual NIC: only Lower tells the two apart.
-func (id Identity) permits(l *Link) bool {
-	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || l.Kind != id.Kind {
-		return false
-	}
-	return id.Lower == 0 || l.Lower == id.Lower
+// sameLower reports whether l lies on the link that the link of id lay on, as far
+// as that is known.
+func (id Identity) sameLower(l *Link) bool {
+	return id.Lower == 0 || l.Lower == id.Lower && (l.LowerAway || !id.LowerAway)
 }
 
 // score returns the certainty that l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
-	if !id.permits(l) || macText(l.PermMAC) != id.PermMAC || id.LowerAway && !l.LowerAway {
+	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || macText(l.PermMAC) != id.PermMAC || l.Kind != id.Kind {
 		return 0
 	}
 	known := 0

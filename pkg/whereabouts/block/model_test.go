@@ -135,6 +135,13 @@ func (w *world) add(n *modelNode) {
 	w.note("%s: ADD %s: %v %v", n.self.Node, o.PodRef, got, err)
 	if err != nil {
 		w.del(n, o) // as a runtime does
+		// An ADD of a pod's second sandbox takes the address of the first over, also if it
+		// fails later, and the DEL frees it.
+		for i, s := range n.live {
+			if s.owner.PodRef == o.PodRef {
+				n.live[i].addr = netip.Addr{}
+			}
+		}
 		return
 	}
 	addr := got[0].Addr()
@@ -285,6 +292,7 @@ func (w *world) settle() {
 				w.violated("%s: keeper: %v", n.self.Node, err)
 			}
 		}
+		w.survey = nil // the last one is old
 		w.reconcile()
 	}
 	survey, err := api.Inspect(pooltest.Context(w.t), w.admin)
