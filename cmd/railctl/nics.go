@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +22,7 @@ that are lent, with the pod that has them.
 LINK is "up" if the interface is up and has a carrier, else "down"; "-" if it
 cannot be read. RDMA is the device and port of the interface, and STATE that
 port's state. HOLDER is the pod that has the NIC, or the number of macvlans on
-it. GPU is the nearest one, with the distance in the words of nvidia-smi:
+it. GPU is the nearest GPU, after its distance as nvidia-smi abbreviates it:
 
   PIX   at most one PCIe switch is between them
   PXB   several switches
@@ -32,8 +33,9 @@ it. GPU is the nearest one, with the distance in the words of nvidia-smi:
 With --wide the table also has the PCI IDs, the MAC, the MTU, and all GPUs at that
 distance. A function that a userspace driver holds has no interface and no name.
 
-Only the NICs of railctl's own network namespace are listed. What cannot be read
-is named on stderr, the rest is shown, and the exit code is 1.`,
+The list has the NICs of railctl's own network namespace, those lent from it, and
+the functions without an interface. If something cannot be read, the error is
+printed on stderr, the rest is listed, and the exit code is 1.`,
 		Example: `  railctl nics
   railctl nics -o json | jq -r '.[] | select(.lent == null) | .pci'
   railctl nics -o json | jq -r '.[] | "\(.name) \(.gpus[0].uuid // .gpus[0].pci)"'`,
@@ -67,13 +69,22 @@ func nicRows(list []inventory.NIC, wide bool) [][]string {
 	rows := [][]string{header}
 	for i := range list {
 		n := &list[i]
-		row := []string{n.Name, n.PCI, numaCell(n), n.Driver, speedCell(n.Mbps), n.Link, portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n)}
+		row := []string{printable(n.Name), n.PCI, numaCell(n), n.Driver, speedCell(n.Mbps), n.Link, portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n)}
 		if wide {
 			row = append(row, idCell(n), n.MAC, positive(n.MTU))
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// printable returns a name that a pod may have given to its NIC, quoted if it has
+// characters for the terminal.
+func printable(name string) string {
+	if !strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
+		return name
+	}
+	return strconv.QuoteToASCII(name)
 }
 
 func numaCell(n *inventory.NIC) string {

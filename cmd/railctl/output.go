@@ -78,8 +78,17 @@ func printYAML(w io.Writer, list any) error {
 	if err != nil {
 		return err
 	}
+	// JSON may have these characters, and YAML only their escapes.
+	var escaped strings.Builder
+	for _, r := range string(data) {
+		if r >= 0x7f && r <= 0x9f {
+			fmt.Fprintf(&escaped, `\u%04x`, r)
+			continue
+		}
+		escaped.WriteRune(r)
+	}
 	var document yaml.Node
-	if err := yaml.Unmarshal(data, &document); err != nil {
+	if err := yaml.Unmarshal([]byte(escaped.String()), &document); err != nil {
 		return err
 	}
 	plain(&document)

@@ -12,7 +12,7 @@ import (
 func newTopology(stateDir *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "topology",
-		Short: "Print how far the node's GPUs and NICs are apart, lent or not",
+		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs",
 		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, without
 NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
 distances. A legend names the devices. GPUs are those of NVIDIA and AMD.`,
@@ -51,7 +51,7 @@ func places(list *inventory.NICList) []place {
 		}
 		legend := n.PCI
 		if n.Name != "" {
-			legend += " " + n.Name
+			legend += " " + printable(n.Name)
 		}
 		if names := portCell(n, nameOfPort); names != "" {
 			legend += " " + names

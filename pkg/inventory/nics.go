@@ -18,7 +18,7 @@ import (
 
 // NIC is a NIC of this node, lent or not. Its JSON is that of "railctl nics".
 type NIC struct {
-	Name   string `json:"name,omitempty"` // on the host; empty if a userspace driver holds it
+	Name   string `json:"name,omitempty"` // on the host; empty if it has no netdev, or if another plugin has moved it
 	PCI    string `json:"pci,omitempty"`
 	Vendor string `json:"vendor,omitempty"` // four hexadecimal digits, as Device
 	Device string `json:"device,omitempty"`
@@ -100,6 +100,7 @@ func (m *machine) nics() (*NICList, error) {
 			list.NICs = append(list.NICs, m.onHost(list, l))
 		}
 	}
+	m.withoutNetdev(list)
 	if err := m.ports(list); err != nil {
 		list.Errors = append(list.Errors, err)
 	}
@@ -113,7 +114,6 @@ func (m *machine) nics() (*NICList, error) {
 			list.hold(&held.Attachments[i])
 		}
 	}
-	m.withoutNetdev(list)
 	uuids := m.uuids()
 	for i := range list.NICs {
 		list.NICs[i].addGPUs(list, uuids)
@@ -166,10 +166,17 @@ func (m *machine) ports(list *NICList) error {
 	var errs []error
 	for _, d := range devices {
 		ports, err := core.Ports(d)
-		errs = append(errs, err)
+		if !errors.Is(err, rdma.ErrNotFound) { // it moves just now
+			errs = append(errs, err)
+		}
 		for _, p := range ports {
-			if i := slices.IndexFunc(list.NICs, func(n NIC) bool { return p.NetdevName != "" && n.Name == p.NetdevName }); i >= 0 {
-				list.NICs[i].Ports = append(list.NICs[i].Ports, Port{Device: d.Name, Port: p.Number, State: p.State.String()})
+			// The kernel names no interface of an InfiniBand port, and a bond for its members.
+			n := list.find(p.NetdevName, "")
+			if n == nil {
+				n = list.find("", d.ParentDev)
+			}
+			if n != nil {
+				n.Ports = append(n.Ports, Port{Device: d.Name, Port: p.Number, State: p.State.String()})
 			}
 		}
 	}
@@ -186,15 +193,26 @@ func (list *NICList) hold(a *Attachment) {
 		}
 		return
 	}
-	var lent NIC
-	switch {
-	case r.Loan != nil:
-		lent = NIC{Name: r.Loan.Name, PCI: r.Loan.PCI, MAC: a.MAC, MTU: a.MTU, Link: a.Link}
-	case r.RDMA != nil && len(r.RDMA.Devices) > 0: // another plugin has its netdev
-		lent = NIC{PCI: r.RDMA.Devices[0].ParentDev}
-	default:
+	if r.Loan != nil {
+		var devices []RDMADevice
+		if a.RDMA != nil {
+			devices = a.RDMA.Devices
+		}
+		list.lend(a, NIC{Name: r.Loan.Name, PCI: r.Loan.PCI, MAC: a.MAC, MTU: a.MTU, Link: a.Link}, devices)
 		return
 	}
+	if a.RDMA == nil {
+		return
+	}
+	for _, d := range a.RDMA.Devices { // another plugin has the netdev
+		if d.Lent && list.Tree.ByAddress(d.Parent) != nil {
+			list.lend(a, NIC{PCI: d.Parent}, []RDMADevice{d})
+		}
+	}
+}
+
+// lend marks the NIC, which it adds if it is not listed, as that of the attachment.
+func (list *NICList) lend(a *Attachment, lent NIC, devices []RDMADevice) {
 	n := list.find(lent.Name, lent.PCI)
 	if n == nil {
 		lent.addDevice(list.Tree)
@@ -202,22 +220,22 @@ func (list *NICList) hold(a *Attachment) {
 		n = &list.NICs[len(list.NICs)-1]
 	}
 	n.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase}
-	if a.RDMA != nil {
+	if len(devices) > 0 {
 		n.Ports = nil
-		for _, d := range a.RDMA.Devices {
-			n.Ports = append(n.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
-		}
+	}
+	for _, d := range devices {
+		n.Ports = append(n.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
 	}
 }
 
-// find returns the NIC with the name, or without a name the one with the PCI address, nil
-// if there is none.
+// find returns the NIC with the name and, if it is given, the PCI address; without a name
+// the first one with the PCI address. It returns nil if there is none.
 func (list *NICList) find(name, pci string) *NIC {
 	i := slices.IndexFunc(list.NICs, func(n NIC) bool {
 		if name == "" {
 			return pci != "" && n.PCI == pci
 		}
-		return n.Name == name
+		return n.Name == name && (pci == "" || n.PCI == pci)
 	})
 	if i < 0 {
 		return nil
@@ -225,12 +243,12 @@ func (list *NICList) find(name, pci string) *NIC {
 	return &list.NICs[i]
 }
 
-// withoutNetdev adds the network functions that a userspace driver holds. Functions
-// without any driver, and those whose netdev is in another namespace, are not added.
+// withoutNetdev adds the network functions that a userspace driver holds, and those with
+// an RDMA device but no netdev (InfiniBand without IPoIB).
 func (m *machine) withoutNetdev(list *NICList) {
 	for _, d := range list.Tree.NICs() {
 		known := slices.ContainsFunc(list.NICs, func(n NIC) bool { return n.PCI == d.Address })
-		if known || d.Driver == "" || m.host.HasNetdev(d.Address) {
+		if known || m.host.HasNetdev(d.Address) || !nic.IsUserspaceDriver(d.Driver) && !m.host.HasRDMADevice(d.Address) {
 			continue
 		}
 		n := NIC{PCI: d.Address}

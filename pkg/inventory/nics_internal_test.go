@@ -92,13 +92,19 @@ func TestLentNICKeepsItsFactsAndItsGPUs(t *testing.T) {
 }
 
 func TestHoldersOfOneNIC(t *testing.T) {
-	list := &NICList{NICs: []NIC{{Name: "ens1", PCI: "0000:3d:00.0"}, {PCI: "0000:51:00.0"}}, Tree: &pcie.Tree{}}
+	tree, err := pcie.Read(newMachine(t).host.Sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &NICList{NICs: []NIC{{Name: "ens1", PCI: "0000:3d:00.0"}, {PCI: "0000:51:00.0"}}, Tree: tree}
 	for _, a := range []*Attachment{
 		{NIC: "ens1", record: &ledger.Record{Child: &ledger.Child{Master: "ens1"}}},
 		{NIC: "ens1", record: &ledger.Record{Child: &ledger.Child{Master: "ens1"}}},
 		{NIC: "away", record: &ledger.Record{Child: &ledger.Child{Master: "away"}}},
 		{NIC: "0000:51:00.0", Pod: "default/dpdk", record: &ledger.Record{Loan: &ledger.Loan{PCI: "0000:51:00.0", Driver: "vfio-pci"}}},
-		{NIC: "0000:70:00.0", Pod: "default/chained", record: &ledger.Record{RDMA: &ledger.RDMA{Devices: []ledger.RDMADevice{{ParentDev: "0000:70:00.0"}}}}},
+		{Pod: "default/chained", record: &ledger.Record{RDMA: &ledger.RDMA{}}, RDMA: &RDMA{Devices: []RDMADevice{{Name: "mlx5_7", Parent: "0000:3e:00.0", Lent: true}}}},
+		{Pod: "default/shared", record: &ledger.Record{RDMA: &ledger.RDMA{}}, RDMA: &RDMA{Devices: []RDMADevice{{Name: "mlx5_0", Parent: "0000:3d:00.0"}}}},
+		{Pod: "default/subfunction", record: &ledger.Record{RDMA: &ledger.RDMA{}}, RDMA: &RDMA{Devices: []RDMADevice{{Parent: "mlx5_core.sf.4", Lent: true}}}},
 		{record: &ledger.Record{}},
 	} {
 		list.hold(a)
@@ -112,7 +118,7 @@ func TestHoldersOfOneNIC(t *testing.T) {
 	if n := list.NICs[1]; n.Lent == nil || n.Lent.Pod != "default/dpdk" {
 		t.Errorf("of a userspace driver: %+v", n)
 	}
-	if n := list.NICs[2]; n.Name != "" || n.PCI != "0000:70:00.0" || n.Lent == nil || n.Lent.Pod != "default/chained" {
+	if n := list.NICs[2]; n.Name != "" || n.PCI != "0000:3e:00.0" || n.Lent == nil || n.Lent.Pod != "default/chained" {
 		t.Errorf("of another plugin: %+v", n)
 	}
 }

@@ -89,17 +89,15 @@ type Identity struct {
 	Index     int    `json:"index,omitempty"`
 	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer.
 	// It changes only if that link moves. It is 0 if there is none, and in a record of an
-	// earlier version. LowerAway reports whether that link was in another netns than
-	// this one.
-	Lower     int  `json:"lower,omitempty"`
-	LowerAway bool `json:"lowerAway,omitempty"`
+	// earlier version.
+	Lower int `json:"lower,omitempty"`
 }
 
 // Identity returns the link's identity.
 func (l *Link) Identity() Identity {
 	return Identity{
 		ParentDev: l.ParentDev, ParentBus: l.ParentBus, PermMAC: macText(l.PermMAC),
-		Kind: l.Kind, MAC: macText(l.MAC), Index: l.Index, Lower: l.Lower, LowerAway: l.LowerAway,
+		Kind: l.Kind, MAC: macText(l.MAC), Index: l.Index, Lower: l.Lower,
 	}
 }
 
@@ -133,9 +131,10 @@ func (n *Netns) findAmong(id Identity, hints []string, may func(*Link) bool) (*L
 
 // FindAt is [Netns.Find] for a link whose index in this namespace is known: the
 // kernel does not reuse the index of an existing link, so the link is found
-// despite all other changes. 0 means unknown. A link with another index must lie
-// on the same link as before, or be connected to the same one: a pod can give a
-// link of its own the MAC and the name of a virtual NIC that it has hidden.
+// despite all other changes. 0 means unknown. A VLAN with another index must lie
+// on the same link as before, outside the namespace, and a veth must have the same
+// peer: a pod can give a link of its own the MAC and the name of a NIC that it has
+// hidden.
 func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 	if index == 0 {
 		return n.Find(id, hints...)
@@ -150,10 +149,13 @@ func (n *Netns) FindAt(index int, id Identity, hints ...string) (*Link, error) {
 	return n.findAmong(id, hints, id.sameLower)
 }
 
-// sameLower reports whether l lies on the link that the link of id lay on, as far
-// as that is known.
+// sameLower reports whether l, in a pod's netns, is on the link outside it that the
+// VLAN or veth of id was on, as far as that is known.
 func (id Identity) sameLower(l *Link) bool {
-	return id.Lower == 0 || l.Lower == id.Lower && (l.LowerAway || !id.LowerAway)
+	if id.Kind != "vlan" && id.Kind != "veth" || id.Lower == 0 {
+		return true
+	}
+	return l.Lower == id.Lower && l.LowerAway
 }
 
 // score returns the certainty that l is the link of id: 0 = it is not.

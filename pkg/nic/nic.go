@@ -122,6 +122,9 @@ var ErrNotFound = errors.New("no such NIC on this host")
 // userspaceDrivers are drivers that bypass the kernel's network stack.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
+// IsUserspaceDriver reports whether the driver bypasses the kernel's network stack.
+func IsUserspaceDriver(name string) bool { return slices.Contains(userspaceDrivers, name) }
+
 // Select returns the NIC that s selects. The error wraps [ErrNotFound] if there
 // is none; a malformed selector is another error.
 func (h *Host) Select(s Selector) (*NIC, error) {
@@ -192,7 +195,7 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 		return h.found(s, nil, link.ErrNotFound)
 	}
 	held := &NIC{PCI: s.PCI}
-	if held.Driver = h.driverOf(held); slices.Contains(userspaceDrivers, held.Driver) {
+	if held.Driver = h.driverOf(held); IsUserspaceDriver(held.Driver) {
 		return held, nil
 	}
 	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))

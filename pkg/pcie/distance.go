@@ -23,13 +23,16 @@ func (d Distance) String() string { return [...]string{"PIX", "PXB", "PHB", "NOD
 // MarshalText implements [encoding.TextMarshaler].
 func (d Distance) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Distance returns how far the functions at two addresses are apart: SYS if one of them
-// is missing, or if only one of their NUMA nodes is known.
+// Distance returns the distance between the functions at two addresses. It returns SYS
+// also if one of them does not exist. Below different host bridges it returns SYS also if
+// the NUMA node of only one is known, and NODE if neither is known.
 func (t *Tree) Distance(a, b string) Distance {
 	x, y := t.devices[a], t.devices[b]
 	switch {
 	case x == nil || y == nil:
 		return SYS
+	case a == b:
+		return PIX
 	case len(x.Path) == 0 || len(y.Path) == 0 || x.Path[0] != y.Path[0]:
 		if x.NUMA != y.NUMA {
 			return SYS
@@ -40,7 +43,8 @@ func (t *Tree) Distance(a, b string) Distance {
 	for shared < min(len(x.Path), len(y.Path)) && x.Path[shared] == y.Path[shared] {
 		shared++
 	}
-	// A port of a switch has one more bridge above it, the switch's upstream port.
+	// Behind one switch each path has at most one bridge of its own, a downstream port.
+	// A further switch adds its upstream port and another downstream port.
 	switch below := max(len(x.Path), len(y.Path)) - shared; {
 	case shared == 1:
 		return PHB

@@ -42,6 +42,7 @@ func server(t *testing.T) *pcie.Tree {
 		"pci0000:3a/0000:3a:01.0/0000:50:00.0":                                                     {"class": "0x020000", "vendor": "0x8086", "numa_node": "0"},
 		"pci0000:60/0000:60:01.0/0000:61:00.0":                                                     {"class": "0x020000", "vendor": "0x14e4", "numa_node": "0"},
 		"pci0000:a0/0000:a0:01.0/0000:a1:00.0":                                                     {"class": "0x020000", "vendor": "0x15b3", "numa_node": "1"},
+		"pci0000:a2/0000:a2:00.0":                                                                  {"class": "0x028000", "numa_node": "1"},
 		// Behind a device that is a host bridge itself (VMD), in a domain above ffff.
 		"pci0000:a0/0000:a0:05.5/pci10000:e0/10000:e0:02.0/10000:e1:00.0": {"class": "0x020000", "vendor": "0x15b3", "numa_node": "1"},
 		// A machine that says nothing of NUMA, and the display of a server's BMC.
@@ -67,6 +68,7 @@ func TestDistanceInTheWordsOfNvidiaSMI(t *testing.T) {
 		want       pcie.Distance
 	}{
 		{"two functions of one NIC", "0000:3d:00.0", "0000:3d:00.1", pcie.PIX},
+		{"two netdevs of one function at the host bridge", "0000:a2:00.0", "0000:a2:00.0", pcie.PIX},
 		{"two ports of one switch", "0000:3d:00.0", "0000:3e:00.0", pcie.PIX},
 		{"a switch behind the switch", "0000:3d:00.0", "0000:41:00.0", pcie.PXB},
 		{"two root ports", "0000:3d:00.0", "0000:50:00.0", pcie.PHB},
@@ -90,7 +92,7 @@ func TestNICsAndGPUsAreKnownByTheirClass(t *testing.T) {
 		}
 		return all
 	}
-	if got, want := len(addresses(tree.NICs())), 7; got != want {
+	if got, want := len(addresses(tree.NICs())), 8; got != want {
 		t.Errorf("%d NICs, want %d: %v", got, want, addresses(tree.NICs()))
 	}
 	if got := addresses(tree.GPUs()); len(got) != 2 || got[0] != "0000:3e:00.0" || got[1] != "0000:41:00.0" {

@@ -104,11 +104,12 @@ func ReadBlock(ctx context.Context, client *kube.Client, name string) (*PoolStat
 	return p, err
 }
 
-// HeldBlocks returns the holders of all blocks in client's namespace, by the blocks' names.
-// It reads no entries. It returns an empty map if the account may not list IPPools.
+// HeldBlocks returns the holders of the held blocks in client's namespace, by block name.
+// It does not read their entries. If the account may not list IPPools it returns no holders
+// and no error, because the search also works without them.
 func HeldBlocks(ctx context.Context, client *kube.Client) (map[string]Holder, error) {
 	held := map[string]Holder{}
-	_, err := client.List(ctx, Pools(client.Namespace()), kube.ListOptions{MetadataOnly: true}, func(item []byte) error {
+	_, err := client.List(ctx, Pools(client.Namespace()), kube.ListOptions{MetadataOnly: true, Limit: firstPools, PageBytes: poolsPage}, func(item []byte) error {
 		var o struct {
 			Metadata struct {
 				Name        string            `json:"name"`

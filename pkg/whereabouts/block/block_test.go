@@ -75,7 +75,7 @@ func TestNodesGetBlocksOfTheirOwn(t *testing.T) {
 	for i := pods; err == nil && i < pods+4; i++ {
 		_, err = nodes[0].Allocate(pooltest.Context(t), pooltest.Pod(i), []ipam.Claim{c})
 	}
-	wantError(t, err, "Could not allocate IP in range", "none of the blocks of 4 addresses is free", "make block_size smaller")
+	wantError(t, err, "Could not allocate IP in range", "none of the blocks of 4 addresses that were tried is free", "make block_size smaller")
 	if failure.KindOf(err) != failure.IPAM {
 		t.Errorf("kind %v", failure.KindOf(err))
 	}
@@ -656,7 +656,7 @@ func TestOneNetworkDoesNotMakeThePoolFullForAnother(t *testing.T) {
 	}
 	other.add(pooltest.Pod(0), narrow)
 	_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{narrow})
-	wantError(t, err, "addresses is free")
+	wantError(t, err, "that were tried is free")
 	n.add(pooltest.Pod(1), whole)
 }
 
@@ -699,5 +699,5 @@ func TestNearlyFullPoolCostsFewRequests(t *testing.T) {
 		}
 	}
 	_, err := again.Allocate(pooltest.Context(t), pooltest.Pod(99), []ipam.Claim{c})
-	wantError(t, err, "none of the blocks of 4 addresses is free")
+	wantError(t, err, "none of the blocks of 4 addresses that were tried is free")
 }

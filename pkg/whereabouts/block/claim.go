@@ -18,7 +18,8 @@ import (
 
 const (
 	// blindProbes is the number of blocks that a search asks the server for before it
-	// reads which ones are held. In a pool that is not nearly full one of them is free.
+	// reads which ones are held. Unless the pool is nearly full, one of them is probably
+	// free.
 	blindProbes = 16
 	// mostProbes bounds the blocks that one search asks the server for, and
 	// mostCandidates those that it considers.
@@ -88,7 +89,8 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 		if asked == blindProbes && held == nil {
 			var err error
 			if held, err = api.HeldBlocks(ctx, p.client); err != nil {
-				return err
+				p.warnIf(err)
+				held = map[string]api.Holder{} // each block is asked for then
 			}
 		}
 		last = at
@@ -116,7 +118,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 // fullError returns the error of a pool without a free block. Its text begins as that of
 // a range whose addresses are taken, because users' alerts match it.
 func (p *pool) fullError(c ipam.Claim) error {
-	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: none of the blocks of %d addresses is free", c.Range.Exhausted(), p.size), failure.IPAM, ""),
+	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: none of the blocks of %d addresses that were tried is free", c.Range.Exhausted(), p.size), failure.IPAM, ""),
 		"widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
 }
 
