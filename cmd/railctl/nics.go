@@ -71,7 +71,7 @@ func nicRows(list []inventory.NIC, wide bool) [][]string {
 		n := &list[i]
 		row := []string{printable(n.Name), n.PCI, numaCell(n), n.Driver, speedCell(n.Mbps), n.Link, portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n)}
 		if wide {
-			row = append(row, idCell(n), n.MAC, positive(n.MTU))
+			row = append(row, idCell(n), n.MAC, mtuCell(n.MTU))
 		}
 		rows = append(rows, row)
 	}
@@ -152,9 +152,10 @@ func idCell(n *inventory.NIC) string {
 	return n.Vendor + ":" + n.Device
 }
 
-func positive(n int) string {
-	if n == 0 {
+// mtuCell returns the MTU, "" if it is not known.
+func mtuCell(mtu int) string {
+	if mtu == 0 {
 		return ""
 	}
-	return strconv.Itoa(n)
+	return strconv.Itoa(mtu)
 }

@@ -144,11 +144,7 @@ func (s *shown) header(hasRDMA bool) []string {
 }
 
 func (s *shown) row(a *inventory.Attachment, hasRDMA bool) []string {
-	mtu := ""
-	if a.MTU != 0 {
-		mtu = strconv.Itoa(a.MTU)
-	}
-	row := []string{who(a), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtu, a.Link, strings.Join(a.Addresses, ",")}
+	row := []string{who(a), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtuCell(a.MTU), a.Link, strings.Join(a.Addresses, ",")}
 	if hasRDMA {
 		row = append(row, rdmaCells(a.RDMA, s.wide)...)
 	}

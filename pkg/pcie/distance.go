@@ -3,7 +3,7 @@ package pcie
 // Distance is how far two PCI functions are apart. A smaller one is nearer.
 type Distance int
 
-// The distances, by the words of `nvidia-smi topo -m`.
+// The distances, with the abbreviations of `nvidia-smi topo -m`.
 const (
 	// PIX: at most one switch is between them.
 	PIX Distance = iota
@@ -17,7 +17,7 @@ const (
 	SYS
 )
 
-// String returns the word of nvidia-smi.
+// String returns nvidia-smi's abbreviation.
 func (d Distance) String() string { return [...]string{"PIX", "PXB", "PHB", "NODE", "SYS"}[d] }
 
 // MarshalText implements [encoding.TextMarshaler].

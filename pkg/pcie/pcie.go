@@ -101,7 +101,7 @@ const (
 
 // NICs returns the network controllers, by address.
 func (t *Tree) NICs() []*Device {
-	return t.those(func(d *Device) bool { return d.Class>>16 == classNetwork })
+	return t.matching(func(d *Device) bool { return d.Class>>16 == classNetwork })
 }
 
 // The vendors of GPUs that compute.
@@ -112,15 +112,16 @@ const (
 
 // GPUs returns the GPUs of NVIDIA and AMD, by address.
 func (t *Tree) GPUs() []*Device {
-	return t.those(func(d *Device) bool {
+	return t.matching(func(d *Device) bool {
 		return (d.Class>>8 == classVGA || d.Class>>8 == class3D) && (d.Vendor == vendorNVIDIA || d.Vendor == vendorAMD)
 	})
 }
 
-func (t *Tree) those(are func(*Device) bool) []*Device {
+// matching returns the functions of which match is true, by address.
+func (t *Tree) matching(match func(*Device) bool) []*Device {
 	var list []*Device
 	for _, d := range t.devices {
-		if are(d) {
+		if match(d) {
 			list = append(list, d)
 		}
 	}
