@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -17,20 +18,40 @@ import (
 // of sandboxes in containerd's log.
 
 // measured adds to t how long each pod took, in seconds, and the CPU time of
-// the cluster.
-func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) error {
+// the cluster. It reports whether a kubelet removed sandboxes meanwhile.
+func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) (disturbed bool, err error) {
+	removedBefore, err := l.removed()
+	if err != nil {
+		return false, err
+	}
 	before, err := l.cpu()
 	if err != nil {
-		return err
+		return false, err
 	}
 	seconds, err := do()
 	if err != nil {
-		return err
+		return false, err
 	}
 	after, err := l.cpu()
+	if err != nil {
+		return false, err
+	}
 	t.All, t.Each = append(t.All, slices.Max(seconds)), append(t.Each, seconds...)
 	t.CPU = append(t.CPU, after-before)
-	return err
+	removed, err := l.removed()
+	return removed > removedBefore, err
+}
+
+// removed returns how many removals of sandboxes the nodes' containerds have logged.
+func (l *podLab) removed() (n int, err error) {
+	for _, log := range l.logs {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			return 0, err
+		}
+		n += bytes.Count(text, []byte(`msg="RemovePodSandbox for `))
+	}
+	return n, nil
 }
 
 // cpu returns the CPU time that the processes of the cluster have used so far,
