@@ -1,6 +1,7 @@
 // Package attachment implements ADD, DEL, CHECK, GC and STATUS as transactions over a
 // ledger. It knows nothing of NICs, RDMA or addresses: an attachment is made of parts
-// ([Part]), one package each below pkg/part, and a plugin is a plan ([Plan]) of them.
+// ([Part]), and a plugin is a plan ([Plan]) of them. The parts are packages below
+// pkg/part; pkg/migrate/rdmacni has one that takes over the records of rdma-cni.
 // pkg/part/all has the plans of all plugins and the order in which parts are released
 // ([ReleaseOrder]).
 //

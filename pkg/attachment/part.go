@@ -35,7 +35,8 @@ type Part interface {
 	Check(ctx context.Context, c *Checking) error
 	// Available returns the reason why an ADD cannot work now, or nil.
 	Available(n *Node) error
-	// Recorded reports whether the record has an entry of the part.
+	// Recorded reports whether the record has an entry of the part. Parts in
+	// [ReleaseOrder].Files are released whatever it reports.
 	Recorded(r *ledger.Record) bool
 	// Release undoes the recorded changes of the part. It does nothing if none is
 	// left.

@@ -21,7 +21,8 @@ type ReleaseOrder struct {
 	// Addresses frees the addresses as soon as no interface answers for them, while
 	// the rest of Interface goes on.
 	Addresses Addresses
-	// Files are the parts that come last.
+	// Files are the parts that come last. They are released whatever the record has,
+	// and an error is only logged.
 	Files []Part
 }
 
