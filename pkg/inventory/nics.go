@@ -170,17 +170,26 @@ func (m *machine) ports(list *NICList) error {
 			errs = append(errs, err)
 		}
 		for _, p := range ports {
-			// The kernel names no interface of an InfiniBand port, and a bond for its members.
-			n := list.find(p.NetdevName, "")
-			if n == nil {
-				n = list.find("", d.ParentDev)
-			}
-			if n != nil {
+			if n := list.ofPort(d, p); n != nil {
 				n.Ports = append(n.Ports, Port{Device: d.Name, Port: p.Number, State: p.State.String()})
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ofPort returns the NIC of a port, nil if it is not listed. The kernel names no interface
+// of an InfiniBand port, a bond for its members, and none of an Ethernet port whose
+// interface is in another netns: another interface of the function is not that port's.
+func (list *NICList) ofPort(d rdma.Device, p rdma.Port) *NIC {
+	if n := list.find(p.NetdevName, ""); n != nil {
+		return n
+	}
+	n := list.find("", d.ParentDev)
+	if n != nil && n.Name != "" && p.NetdevName == "" && p.LinkLayer != "InfiniBand" {
+		return nil
+	}
+	return n
 }
 
 // hold adds an attachment to the NIC that it has, or on which its macvlan lies. A lent

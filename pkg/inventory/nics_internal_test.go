@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // files writes the files below dir; a text that begins with "->" is a symbolic link.
@@ -120,5 +121,29 @@ func TestHoldersOfOneNIC(t *testing.T) {
 	}
 	if n := list.NICs[2]; n.Name != "" || n.PCI != "0000:3e:00.0" || n.Lent == nil || n.Lent.Pod != "default/chained" {
 		t.Errorf("of another plugin: %+v", n)
+	}
+}
+
+func TestPortBelongsToItsOwnInterfaceOfAFunction(t *testing.T) {
+	const function = "0000:3d:00.0"
+	list := &NICList{NICs: []NIC{{Name: "rail0", PCI: function}, {Name: "rail1", PCI: function}, {Name: "ib0", PCI: "0000:3e:00.0"}, {PCI: "0000:3f:00.0"}}}
+	for name, c := range map[string]struct {
+		parent, netdev, layer string
+		want                  string // name and PCI address
+	}{
+		"its own":                           {function, "rail1", "Ethernet", "rail1 " + function},
+		"its interface is in another netns": {function, "", "Ethernet", ""},
+		"a bond's member":                   {function, "bond0", "Ethernet", "rail0 " + function},
+		"InfiniBand":                        {"0000:3e:00.0", "", "InfiniBand", "ib0 0000:3e:00.0"},
+		"a function without an interface":   {"0000:3f:00.0", "", "Ethernet", " 0000:3f:00.0"},
+		"another function":                  {"0000:40:00.0", "", "InfiniBand", ""},
+	} {
+		have := ""
+		if n := list.ofPort(rdma.Device{ParentDev: c.parent}, rdma.Port{NetdevName: c.netdev, LinkLayer: c.layer}); n != nil {
+			have = n.Name + " " + n.PCI
+		}
+		if have != c.want {
+			t.Errorf("%s: %q, not %q", name, have, c.want)
+		}
 	}
 }
