@@ -66,6 +66,15 @@ time="2026-05-01T10:00:02.25Z" level=info msg="StopPodSandbox for \"b2\" returns
 time="2026-05-01T10:00:03Z" level=info msg="StopPodSandbox for \"b2\""
 time="2026-05-01T10:00:03.5Z" level=info msg="StopPodSandbox for \"b2\" returns successfully"
 `
+	for text, want := range map[string]int{
+		`time="2026-05-01T10:00:03Z" level=info msg="RemovePodSandbox for \"b2\""`:                  1,
+		`time="2026-05-01T10:00:03Z" level=info msg="RemovePodSandbox \"b2\" returns successfully"`: 1,
+		log: 0,
+	} {
+		if have := removals([]byte(text)); have != want {
+			t.Errorf("%d removals in %s", have, text)
+		}
+	}
 	var r podResult
 	if err := r.sandboxes(strings.NewReader(log), time.Date(2026, 5, 1, 10, 0, 1, 0, time.UTC)); err != nil {
 		t.Fatal(err)

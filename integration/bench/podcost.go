@@ -42,17 +42,21 @@ func (l *podLab) measured(t *podTimes, do func() ([]float64, error)) (disturbed 
 	return removed > removedBefore, err
 }
 
-// removed returns how many removals of sandboxes the nodes' containerds have logged.
+// removed returns how many lines of the nodes' containerds are of removals of sandboxes.
 func (l *podLab) removed() (n int, err error) {
 	for _, log := range l.logs {
 		text, err := os.ReadFile(log)
 		if err != nil {
 			return 0, err
 		}
-		n += bytes.Count(text, []byte(`msg="RemovePodSandbox for `))
+		n += removals(text)
 	}
 	return n, nil
 }
+
+// removals returns how often a log of containerd reports the beginning or the end of the
+// removal of a sandbox.
+func removals(log []byte) int { return bytes.Count(log, []byte(`msg="RemovePodSandbox `)) }
 
 // cpu returns the CPU time that the processes of the cluster have used so far,
 // in seconds: those of the nodes, and the control plane's, which are children

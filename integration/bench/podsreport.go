@@ -45,8 +45,9 @@ func (r *podReport) added(sc scene, s suite, v podVerb) float64 {
 func (r *podReport) addedRatio(sc scene, v podVerb) (float64, error) {
 	ours, theirs := r.added(sc, ourSuite, v), r.added(sc, upstream, v)
 	floor := r.times(sc, noRails, v).All
-	if noise := (slices.Max(floor) - slices.Min(floor)) / 2; theirs <= noise {
-		return 0, fmt.Errorf("upstream's rails add %.2f s, and the floor differs from itself by ±%.2f s", theirs, noise)
+	noise := (slices.Max(floor) - slices.Min(floor)) / 2
+	if theirs <= noise || ours < -noise/2 {
+		return 0, fmt.Errorf("upstream's rails add %.2f s, ours %.2f s, and the floor differs from itself by ±%.2f s", theirs, ours, noise)
 	}
 	return ours / theirs, nil
 }
@@ -102,9 +103,19 @@ func (r *podReport) verdicts() (all []verdict) {
 	return all
 }
 
+// disturbed returns the number of turns in which a kubelet removed sandboxes.
+func (r *podReport) disturbed() (n int) {
+	for _, suites := range r.results {
+		for _, one := range suites {
+			n += one.Disturbed
+		}
+	}
+	return n
+}
+
 func (r *podReport) print(w io.Writer, heading func(io.Writer), each func(table, io.Writer)) {
 	heading(w)
-	fmt.Fprintln(w, r.versions)
+	fmt.Fprintf(w, "%s; %d turns, in which a kubelet removed sandboxes, were made again\n", r.versions, r.disturbed())
 	for _, t := range r.tables() {
 		each(t, w)
 	}

@@ -290,7 +290,7 @@ func (a about) heading() string {
 }
 
 func (a about) markdown(w io.Writer) {
-	fmt.Fprintf(w, "## Bench\n\n%s\n", strings.ReplaceAll(a.heading(), "\n", "  \n"))
+	fmt.Fprintf(w, "## Bench\n\n%s  \n", strings.ReplaceAll(a.heading(), "\n", "  \n"))
 }
 
 func (r *report) text(w io.Writer) {
