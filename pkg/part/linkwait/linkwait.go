@@ -16,9 +16,12 @@ import (
 
 // OfPod bounds the waits of all attachments of a pod together: half of the time that
 // a runtime allows a sandbox. Attachments older than ofSandbox do not count: the pod is
-// running, and its new interface has a time of its own.
+// running, and its new interface has a time of its own. No wait lasts until after
+// LastWait of the first attachment's ADD: the pod's addresses may have taken the
+// other half (store.SandboxTime), and the rest of the ADD needs some time.
 const (
 	OfPod     = 2 * time.Minute
+	LastWait  = ofSandbox - 30*time.Second
 	ofSandbox = 2 * OfPod
 )
 
@@ -50,7 +53,7 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 		down = fmt.Errorf("%s, %s after it was set up", lacks, noted.Waited())
 	}
 	if byPod {
-		down = fmt.Errorf("%w (all NICs of a pod together wait at most %s)", down, OfPod)
+		down = fmt.Errorf("%w (all NICs of a pod together wait at most %s, and not beyond %s of its first ADD)", down, OfPod, LastWait)
 	}
 	if conf.Required {
 		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`),
@@ -125,20 +128,23 @@ func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, i
 	return carrier(ctx, tx, netconf.LinkWait{}, index, true)
 }
 
-// boundOf returns how long this call may wait. byPod reports whether [OfPod] shortens the
-// wait, because other attachments of the pod have waited already.
+// boundOf returns how long this call may wait. byPod reports whether [OfPod] or [LastWait]
+// shortens the wait, because of the pod's other attachments.
 func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, byPod bool) {
 	bound = conf.Timeout - tx.Record.Link.Waited()
 	if bound <= 0 {
 		return 0, false
 	}
-	left := OfPod
+	left, first := OfPod-tx.Record.Link.Waited(), tx.Record.Created
 	for _, r := range tx.Node.OthersIn(tx.Pod, tx.Record) {
 		if tx.Record.Created.Sub(r.Created) < ofSandbox {
 			left -= r.Link.Waited()
+			if r.Created.Before(first) {
+				first = r.Created
+			}
 		}
 	}
-	if left -= tx.Record.Link.Waited(); left < bound {
+	if left = min(left, LastWait-time.Since(first)); left < bound {
 		return max(left, 0), true
 	}
 	return bound, false
