@@ -9,13 +9,19 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
+// The kubelet's directories of sockets, in the node's root file system.
+const (
+	devicePlugins   = "/var/lib/kubelet/device-plugins"
+	pluginsRegistry = "/var/lib/kubelet/plugins_registry"
+)
+
 // checkpoint writes the text as the kubelet's checkpoint of device plugins.
 func checkpoint(t *testing.T, root, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(root, devicePlugins), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(root, kubeletsDevices), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(root, devicePlugins, "kubelet_internal_checkpoint"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

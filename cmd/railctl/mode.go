@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -197,7 +198,7 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 // warnOfSharedPlugin prints a warning if k8s-rdma-shared-dev-plugin serves the
 // node: pods that ask for its resources do not start in exclusive mode.
 func (m *modeRun) warnOfSharedPlugin() {
-	found, err := sharedPlugin(m.boot.Root)
+	found, err := inventory.SharedDevicePlugin(m.boot.Root)
 	if err != nil {
 		fmt.Fprintf(m.log, "warning: cannot find out whether k8s-rdma-shared-dev-plugin serves this node: %v\n", err)
 	}

@@ -96,8 +96,8 @@ type Call struct {
 	Conf  *netconf.Common
 }
 
-// CallOf returns the Call of a plugin's arguments.
-func CallOf(args *skel.CmdArgs, conf *netconf.Common) *Call {
+// callOf returns the Call of a plugin's arguments.
+func callOf(args *skel.CmdArgs, conf *netconf.Common) *Call {
 	return &Call{
 		Key:   ledger.Key{ContainerID: args.ContainerID, IfName: args.IfName},
 		Netns: args.Netns, Args: args.Args, Path: args.Path, Conf: conf,

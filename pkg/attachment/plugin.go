@@ -120,7 +120,7 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 		err = n.Netns.CheckKernel()
 	}
 	if err == nil {
-		err = f(n, CallOf(args, conf))
+		err = f(n, callOf(args, conf))
 	}
 	return cnierr.ToCNI(err)
 }

@@ -1,7 +1,7 @@
 // Package inventory collects a node's attachments and NICs for users:
 // attachments with the state of their RDMA devices, attachments whose pod is
-// gone, NICs that are lent or not with the GPUs near them, and the network
-// namespace of a pod.
+// gone, NICs that are lent or not with the GPUs near them, the network
+// namespace of a pod, and the device plugin of others that serves the node.
 //
 // It adds the current state to the records. A part that cannot be read is an
 // error beside the rest, which is still returned. Only [EndStale] changes

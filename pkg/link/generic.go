@@ -58,7 +58,7 @@ func (d *device) askAll(family string, commands []uint8, attrs nlattr.Attrs) ([]
 
 func (d *device) askTogether(reqs []*nl.NetlinkRequest) ([]answer, error) {
 	answers := make([]answer, len(reqs))
-	errs, err := d.sockets[unix.NETLINK_GENERIC].ExchangeAll(reqs, func(i int, m []byte) {
+	errs, err := d.sockets[unix.NETLINK_GENERIC].exchangeAll(reqs, func(i int, m []byte) {
 		answers[i].attrs, answers[i].err = genericAnswer(m)
 	})
 	for i, err := range errs {

@@ -1,4 +1,4 @@
-package main
+package inventory
 
 import (
 	"encoding/json"
@@ -27,10 +27,10 @@ const (
 // socket is named after its resource, without a prefix.
 var sharedNames = []string{"hca_shared", "rdma_shared", "rdma-shared"}
 
-// sharedPlugin returns the signs that k8s-rdma-shared-dev-plugin serves the node
+// SharedDevicePlugin returns the signs that k8s-rdma-shared-dev-plugin serves the node
 // with this root file system: the kubelet's resources with its usual prefix, and
 // sockets with its usual names. Others are not recognized.
-func sharedPlugin(root string) (found []string, err error) {
+func SharedDevicePlugin(root string) (found []string, err error) {
 	resources, err := kubeletsResources(filepath.Join(root, kubeletsDevices))
 	for _, name := range resources {
 		if strings.HasPrefix(name, sharedPrefix) {
