@@ -144,3 +144,39 @@ func TestBlockSizesThatCannotWorkAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// Both work on another pool of the namespace, in turns, while nodes hold blocks. The two
+// pools overlap by nothing, and whereabouts passes over the objects of blocks.
+func TestWhereaboutsSharesAPoolBesideOneOfBlocks(t *testing.T) {
+	namespace := newNamespace(t)
+	n := newNode(t, namespace)
+	const divided, shared = `{"range":"10.0.0.0/24","block_size":16}`, `{"range":"10.1.0.0/24"}`
+	var calls []call
+	for pod := range 9 {
+		add := blocked(t, n, "ADD", pod, "node1", []string{divided, shared, shared}[pod%3])
+		if pod%3 == 2 {
+			add.binary = theirs(t)
+		}
+		got := address(t, add)
+		if want := []string{"10.0.0.", "10.1.0.", "10.1.0."}[pod%3]; !strings.HasPrefix(got, want) {
+			t.Errorf("pod %d has %s", pod, got)
+		}
+		if pod%3 > 0 {
+			if want := fmt.Sprintf("10.1.0.%d/24", 2*(pod/3)+pod%3); got != want {
+				t.Errorf("pod %d has %s, not the lowest free one, %s", pod, got, want)
+			}
+		}
+		calls = append(calls, add)
+	}
+	// Either ends pods of the other.
+	for i, del := range calls {
+		del.verb = "DEL"
+		if i%3 > 0 {
+			del.binary = []string{theirs(t), ours(t)}[i%2]
+		}
+		if _, err := del.run(); err != nil {
+			t.Errorf("DEL of pod %d by %s: %v", i, filepath.Base(filepath.Dir(del.binary)), err)
+		}
+	}
+	wantEmpty(t, namespace)
+}
