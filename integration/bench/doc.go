@@ -68,10 +68,11 @@
 // from a cluster: the nodes take CPU time from the servers (a column shows how much), each
 // connects once and keeps its connection, and nothing is done between the addresses. Of
 // nodes that have blocks, the times are thus only what this machine needs to be all of
-// them. rail-agent does not run: what it publishes of the blocks later is not counted. A
-// model with two costs is fitted to the runs, and tells of more nodes than the machine can
-// simulate. Runs of several calls with one -label are in one report; a new one of a case
-// replaces the old one.
+// them. rail-agent does not run: what it publishes of the blocks later is not counted. No
+// kube-controller-manager runs, so what other clients of the API server suffer is not
+// measured. A model with two costs is fitted to the runs of a line. From at least three it
+// tells of more nodes than the machine can simulate. Runs of several calls with one -label
+// are in one report; a new one of a case replaces the old one.
 //
 // With -pods it measures what a user of Kubernetes waits for, on a cluster of
 // integration/cluster: from the first request until all pods are Ready, and

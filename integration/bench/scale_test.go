@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -162,6 +163,110 @@ func TestModelOfScaleFindsTheCostsOfWhatItMade(t *testing.T) {
 		if got := fit(runs); math.Abs(got.fixed-want.fixed) > 1e-9 || math.Abs(got.entry-want.entry) > 1e-12 {
 			t.Errorf("%+v, want %+v", got, want)
 		}
+	}
+}
+
+// scaleRunOf returns a run that gave its addresses in a time, with so many pods ready.
+func scaleRunOf(c scaleCase, seconds float64, ready int) *scaleResult {
+	run := &scaleResult{scaleCase: c, Ready: make([]float64, ready)}
+	for range c.Nodes * scaleRails {
+		run.Given = append(run.Given, seconds)
+	}
+	return run
+}
+
+func TestGoalsOfScale(t *testing.T) {
+	entries, blocks := scaleCase{Pools: 1, Seats: 3}, scaleCase{Pools: 1, Block: 16}
+	rails, again := scaleCase{Pools: scaleRails, Block: 4}, scaleCase{Pools: 1, Block: 16, Again: true}
+	r := &scaleReport{}
+	add := func(c scaleCase, nodes int, perSecond float64, failed int) {
+		c.Nodes = nodes
+		run := scaleRunOf(c, float64(nodes*scaleRails)/perSecond, nodes)
+		run.Sandboxes = failed
+		r.add(run)
+	}
+	// Goodput falls twice: the best is not that of 50 nodes, and 200 nodes have half of it.
+	add(entries, 10, 100, 0)
+	add(entries, 50, 60, 0)
+	add(entries, 200, 50, 0)
+	// 50 and 200 nodes count, though there are more; all get ready, after failures.
+	add(blocks, 10, 90, 0)
+	add(blocks, 50, 100, 0)
+	add(blocks, 200, 90, 3)
+	add(blocks, 1000, 10, 0)
+	// Without 50 nodes the largest counts, and all that have fewer.
+	add(rails, 10, 100, 0)
+	add(rails, 250, 200, 0)
+	add(rails, 200, 100, 0)
+	add(rails, 1000, 180, 0)
+	// No number is four times another.
+	add(again, 10, 100, 0)
+	add(again, 39, 100, 0)
+	want := map[string]string{
+		"one pool, entry by entry, 3 seats, 50 to 200 nodes: addresses/s at 200 over the best at fewer":           "MISSED by 0.40 × (44 %)",
+		"one pool, blocks of 16, first pods, 50 to 200 nodes: addresses/s at 200 over the best at fewer":          "met",
+		"a pool per rail, blocks of 4, first pods, 250 to 1000 nodes: addresses/s at 1000 over the best at fewer": "met",
+		"one pool, blocks of 16, claimed before: addresses/s under load, over the best at fewer nodes":            "not measured",
+		"one pool, blocks of 16, first pods: of 200 nodes ready, less sandboxes failed":                           "MISSED by 3.00 nodes (2 %)",
+		"a pool per rail, blocks of 4, first pods: of 200 nodes ready, less sandboxes failed":                     "met",
+	}
+	got := map[string]string{}
+	for _, v := range r.verdicts() {
+		got[v.Goal] = v.String()
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	need.NoError(t, r.publish(t.TempDir()))
+}
+
+func TestGoalsOfScaleNeedWhatTheyCompare(t *testing.T) {
+	c := scaleCase{Pools: 1, Block: 16}
+	few, many := c, c
+	few.Nodes, many.Nodes = 50, 200
+	nothing := &scaleResult{scaleCase: many}
+	for _, runs := range [][]*scaleResult{
+		{{scaleCase: few}, scaleRunOf(many, 1, 200)}, // fewer nodes got no address
+		{scaleRunOf(few, 1, 50)},
+	} {
+		if v := judgeKept("", runs); v.Met || v.String() != "not measured" {
+			t.Errorf("%d runs: %+v", len(runs), v)
+		}
+	}
+	if v := judgeKept("", []*scaleResult{scaleRunOf(few, 1, 50), nothing}); v.Met || v.Measured != 0 || v.String() != "MISSED by 0.90 × (100 %)" {
+		t.Errorf("many nodes got no address: %+v", v)
+	}
+	if v := judgeReady("", []*scaleResult{scaleRunOf(few, 1, 50)}); v.Met || v.String() != "not measured" {
+		t.Errorf("without 200 nodes: %+v", v)
+	}
+	if v := judgeReady("", []*scaleResult{scaleRunOf(many, 1, 199)}); v.Met || v.Measured != 199 {
+		t.Errorf("one node is not ready: %+v", v)
+	}
+}
+
+func TestModelOfScalePredictsFromThreeRuns(t *testing.T) {
+	want := scaleModel{0.01, 0}
+	r := &scaleReport{}
+	for _, nodes := range []int{10, 50, 200} {
+		for _, c := range []scaleCase{{Nodes: nodes, Pools: scaleRails, Seats: 3}, {Nodes: nodes, Pools: 1, Seats: 3}} {
+			run := scaleRunOf(c, want.last(c), nodes)
+			if c.Pools == 1 && nodes == 200 {
+				run.Ready = run.Ready[:2] // it was ended, and is no point of the model
+			}
+			r.add(run)
+		}
+	}
+	r.add(scaleRunOf(scaleCase{Nodes: 10, Pools: 1, Block: 16}, 1, 10))
+	model, _ := r.model()
+	var cells []string
+	for _, row := range model.rows {
+		cells = append(cells, strings.Join(append(row[:1:1], row[4:]...), ": "))
+	}
+	if !slices.Equal(cells, []string{
+		"a pool per rail, entry by entry, 3 seats: 80.0 s: 400.0 s",
+		"one pool, entry by entry, 3 seats: too few runs: too few runs",
+	}) {
+		t.Errorf("%q", cells)
 	}
 }
 

@@ -20,6 +20,19 @@ type scaleReport struct {
 	Runs  []*scaleResult `json:"runs"`
 }
 
+const (
+	// keptGoal is the least part of a line's best addresses a second that it has with
+	// moreLoad times as many nodes.
+	keptGoal = 0.9
+	moreLoad = 4
+	// A line that has both is judged between these two: they are the largest that every line
+	// is measured with, so lines can be compared.
+	fewNodes, manyNodes = 50, mostWithEntries
+	// modelRuns are the fewest runs that a model may predict from: its two costs fit two
+	// runs exactly, which confirms nothing.
+	modelRuns = 3
+)
+
 // benchScale measures, inside the node, and reports.
 func benchScale(o options) error {
 	ctx := context.Background()
@@ -94,9 +107,22 @@ func (r *scaleReport) lines() (names []string) {
 	return names
 }
 
-// write writes the runs to dir, for keep.
+// runsOf returns the runs of a line.
+func (r *scaleReport) runsOf(line string) (runs []*scaleResult) {
+	for _, run := range r.Runs {
+		if run.line() == line {
+			runs = append(runs, run)
+		}
+	}
+	return runs
+}
+
+// write writes the runs to dir, for keep, and the goals.
 func (r *scaleReport) write(dir string) error {
-	js, err := json.MarshalIndent(r, "", " ")
+	js, err := json.MarshalIndent(struct {
+		*scaleReport
+		Verdicts []verdict `json:"goals"`
+	}{r, r.verdicts()}, "", " ")
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "scale.json"), js, 0o644))
 }
 
@@ -111,7 +137,7 @@ func (r *scaleReport) table() table {
 		for _, v := range []float64{quantile(run.Ready, 0.5), quantile(run.Ready, 0.9), run.last()} {
 			row = append(row, fmt.Sprintf("%.2f", v))
 		}
-		row = append(row, fmt.Sprintf("%.1f", n/max(run.last(), 0.001)), strconv.Itoa(run.Sandboxes), fmt.Sprintf("%.1f", run.InFlight),
+		row = append(row, fmt.Sprintf("%.1f", run.goodput()), strconv.Itoa(run.Sandboxes), fmt.Sprintf("%.1f", run.InFlight),
 			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n),
 			fmt.Sprintf("%.2f", float64(run.Creates)/n), fmt.Sprintf("%.2f", float64(run.Gets)/n), fmt.Sprintf("%.1f", run.Tries/n), strconv.Itoa(run.TooMany),
 			fmt.Sprintf("%.1f", run.WAL/1000/n))
@@ -121,6 +147,89 @@ func (r *scaleReport) table() table {
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// goodput returns the addresses a second.
+func (r *scaleResult) goodput() float64 {
+	return float64(len(r.Given)) / max(r.last(), 0.001)
+}
+
+// verdicts returns the project's goals for many nodes.
+func (r *scaleReport) verdicts() (all []verdict) {
+	for _, name := range r.lines() {
+		all = append(all, judgeKept(name, r.runsOf(name)))
+	}
+	for _, name := range r.lines() {
+		if runs := r.runsOf(name); runs[0].Block > 0 && !runs[0].Again {
+			all = append(all, judgeReady(name, runs))
+		}
+	}
+	return all
+}
+
+// judgeAtLeast is [judge] for what is better if it is larger.
+func judgeAtLeast(goal string, limit, measured float64, unit string, err error) verdict {
+	v := judge(goal, limit, measured, unit, err)
+	v.AtLeast, v.Met = true, err == nil && measured >= limit
+	return v
+}
+
+// judgeKept judges whether a line collapses under load: its addresses a second with many
+// nodes, over the best with fewer.
+func judgeKept(name string, runs []*scaleResult) verdict {
+	few, many := judgedNodes(runs)
+	if few == 0 {
+		err := fmt.Errorf("no number of nodes is %d times another", moreLoad)
+		return judgeAtLeast(name+": addresses/s under load, over the best at fewer nodes", keptGoal, 0, "×", err)
+	}
+	var loaded, best float64
+	for _, run := range runs {
+		switch {
+		case run.Nodes == many:
+			loaded = run.goodput()
+		case run.Nodes < many:
+			best = max(best, run.goodput())
+		}
+	}
+	var err error
+	if best == 0 {
+		err = errors.New("fewer nodes got no address")
+	}
+	goal := fmt.Sprintf("%s, %d to %d nodes: addresses/s at %d over the best at fewer", name, few, many, many)
+	return judgeAtLeast(goal, keptGoal, loaded/max(best, 0.001), "×", err)
+}
+
+// judgedNodes returns the two numbers of nodes that a line is judged between: fewNodes and
+// manyNodes, or else its largest, and the largest that has no more than a part of its load.
+// The first is 0 if there is none.
+func judgedNodes(runs []*scaleResult) (few, many int) {
+	var nodes []int
+	for _, run := range runs {
+		nodes = append(nodes, run.Nodes)
+	}
+	if slices.Contains(nodes, fewNodes) && slices.Contains(nodes, manyNodes) {
+		return fewNodes, manyNodes
+	}
+	many = slices.Max(nodes)
+	for _, n := range nodes {
+		if moreLoad*n <= many {
+			few = n
+		}
+	}
+	return few, many
+}
+
+// judgeReady judges whether all of manyNodes got ready without a failed sandbox. It is one
+// number, because a percentage of no failures does not exist.
+func judgeReady(name string, runs []*scaleResult) verdict {
+	measured, err := 0, fmt.Errorf("there is no run of %d nodes", manyNodes)
+	for _, run := range runs {
+		if run.Nodes == manyNodes {
+			measured, err = len(run.Ready)-run.Sandboxes, nil
+		}
+	}
+	goal := fmt.Sprintf("%s: of %d nodes ready, less sandboxes failed", name, manyNodes)
+	return judgeAtLeast(goal, manyNodes, float64(measured), "nodes", err)
 }
 
 // scaleModel is the time of a burst: each address costs a fixed time, and one for each
@@ -159,8 +268,8 @@ func (r *scaleReport) model() (table, map[string][]point) {
 	lines := map[string][]point{}
 	for _, name := range r.lines() {
 		var runs []*scaleResult
-		for _, run := range r.Runs {
-			if run.line() == name && len(run.Ready) == run.Nodes {
+		for _, run := range r.runsOf(name) {
+			if len(run.Ready) == run.Nodes {
 				runs = append(runs, run)
 				lines[name] = append(lines[name], point{float64(run.Nodes), run.last()})
 			}
@@ -175,15 +284,23 @@ func (r *scaleReport) model() (table, map[string][]point) {
 		}
 		row := []string{name, fmt.Sprintf("%.2f", 1000*m.fixed), fmt.Sprintf("%.1f", 1e6*m.entry), strings.Join(measured, ", ")}
 		for _, n := range []int{1000, 5000} {
-			cell := "does not fit into one object"
-			if c := (scaleCase{Nodes: n, Pools: runs[0].Pools}); runs[0].Block > 0 || n*scaleRails/c.Pools <= 10_000 {
-				cell = fmt.Sprintf("%.1f s", m.last(c))
-			}
-			row = append(row, cell)
+			row = append(row, m.predict(runs, n))
 		}
 		t.rows = append(t.rows, row)
 	}
 	return t, lines
+}
+
+// predict returns the cell of a number of nodes, by the model of a line's runs.
+func (m scaleModel) predict(runs []*scaleResult, nodes int) string {
+	c := scaleCase{Nodes: nodes, Pools: runs[0].Pools}
+	switch {
+	case len(runs) < modelRuns:
+		return "too few runs"
+	case runs[0].Block == 0 && nodes*scaleRails/c.Pools > 10_000:
+		return "does not fit into one object"
+	}
+	return fmt.Sprintf("%.1f s", m.last(c))
 }
 
 // usualNodes returns the number of nodes with the most runs, and of several the largest.
@@ -230,15 +347,18 @@ func (r *scaleReport) publish(dir string) error {
 		return cmp.Or(cmp.Compare(a.Nodes, b.Nodes), cmp.Compare(a.Block, b.Block), cmp.Compare(b.Pools, a.Pools), cmp.Compare(b.Shares, a.Shares))
 	})
 	model, last := r.model()
+	goals := goalTable("goals", r.verdicts())
 	nodes := r.usualNodes()
 	fmt.Println(r.About.heading())
 	r.table().text(os.Stdout)
 	model.text(os.Stdout)
+	goals.text(os.Stdout)
 	var md bytes.Buffer
 	r.About.markdown(&md)
 	r.table().markdown(&md)
 	fmt.Fprint(&md, "\n![until the last address over nodes](scale-last.svg)\n\n![addresses a second over time](scale-goodput.svg)\n")
 	model.markdown(&md)
+	goals.markdown(&md)
 	pictures := map[string]chart{
 		"scale-last.svg":    {title: "Pods with eight rails that start at once: until the last address", x: "nodes", y: "seconds", logX: true, logY: true, lines: last, order: r.lines()},
 		"scale-goodput.svg": {title: fmt.Sprintf("%d nodes with eight rails each, started at once", nodes), x: "seconds", y: "addresses a second", logX: true, logY: true, lines: r.overTime(nodes), order: r.lines()},

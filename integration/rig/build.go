@@ -68,10 +68,7 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err := b.need(ctx, append(slices.Clone(needed), b.arch.needed...)); err != nil {
 		return nil, err
 	}
-	qemu, err := b.emulator(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("the rig's QEMU: %w", err)
-	}
+	qemu, functions := b.emulator(ctx)
 	k, err := b.kernel(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the rig's kernel: %w", err)
@@ -86,7 +83,7 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err != nil {
 		return nil, fmt.Errorf("the rig's file system: %w", err)
 	}
-	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch, qemu: qemu, functions: b.functions()}, nil
+	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch, qemu: qemu, functions: functions}, nil
 }
 
 // kernel is an unpacked kernel of Debian.

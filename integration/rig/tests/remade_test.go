@@ -26,31 +26,87 @@ import (
 func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
+	// The driver gives the new device its first name again.
+	const name = "roce0"
+	n.renameRDMA("mlx5_0", name)
+	cm := newConfigfs(t, name)
+	cm.set("default_roce_tos", "106")
+	cm.set("default_roce_mode", "IB/RoCE v1")
 	before, devices := n.State(), n.allRDMA()
 	p := n.pod("trainer")
-	keys := map[string]any{"rdma": "required", "ipam": map[string]any{
+	keys := map[string]any{"rdma": "required", "roceTos": 96, "ipam": map[string]any{
 		"type": "static", "addresses": []map[string]any{{"address": "172.31.1.9/24"}},
 	}}
 	config := n.config(0, keys)
 	keys["prevResult"] = json.RawMessage(n.MustRun(p.call("ADD", "net1", config)))
 	check := p.call("CHECK", "net1", n.config(0, keys))
 	inPod := n.rdmaState(p.Netns.Netns)
+	if inPod[name] == "" {
+		t.Fatalf("RDMA devices in the pod: %v", inPod)
+	}
 	log := n.keep("RDMADeviceRemade")
 	for round := range 2 {
-		write(t, "/sys/bus/pci/devices/"+nicPCI(0)+"/recreate_rdma", "1")
-		time.Sleep(100 * time.Millisecond) // CHECK may not have seen that it is gone
+		write(t, function(0, "recreate_rdma"), "1")
+		// The name and the settings follow the move, which CHECK may see before them.
+		n.eventually("the agent tells of the device", func() bool { return strings.Count(log(), "reason=RDMADeviceRemade") == round+1 })
 		n.eventually("CHECK passes", func() bool { _, err := n.Run(check); return err == nil })
 		if now := n.rdmaState(p.Netns.Netns); !maps.Equal(now, inPod) {
 			t.Errorf("RDMA devices in the pod: %v, before: %v", now, inPod)
 		}
-		n.eventually("the agent tells of the device", func() bool { return strings.Count(log(), "reason=RDMADeviceRemade") == round+1 })
+		cm.want("in the pod", "96", "IB/RoCE v1")
 	}
 	n.exported("rail_cni_rdma_devices_missing 0")
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
-	if now := n.allRDMA(); len(now) != len(devices) {
-		t.Errorf("RDMA devices: %v, before: %v", now, devices)
+	n.rdmaAll(devices)
+	cm.want("on the host again", "106", "IB/RoCE v1")
+	n.renameRDMA(name, "mlx5_0")
+}
+
+// renameRDMA renames an RDMA device of the host.
+func (n *node) renameRDMA(from, to string) {
+	n.t.Helper()
+	host := n.core(n.Netns.Netns)
+	d, err := host.ByName(from)
+	if err == nil {
+		err = host.Rename(d, to)
 	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// A driver that is unbound, or that fails after a reset, leaves no device that could be
+// moved into the pod.
+func TestRDMADeviceWhoseDriverIsUnboundIsReported(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	log := n.keep("RDMADeviceMissing", "NICMissing")
+	p := n.pod("trainer")
+	add := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required"}))
+	check := add.With("CHECK")
+	check.Config = withResult(t, add.Config, n.MustRun(add))
+	n.MustRun(check)
+	n.exported("rail_cni_rdma_devices_missing 0")
+	write(t, driver+"unbind", nicPCI(0))
+	// The agent looks for a device that is not on the host only every half a minute.
+	n.exported("rail_cni_rdma_devices_missing 1")
+	n.exported("rail_cni_nics_missing 1")
+	for _, reason := range []string{"RDMADeviceMissing", "NICMissing"} {
+		if count := strings.Count(log(), "reason="+reason); count != 1 {
+			t.Errorf("the agent has told of %s %d times", reason, count)
+		}
+	}
+	_, err := n.Run(check)
+	mustFail(t, err, cnierr.Mismatch, "net1")
+	n.MustRun(add.With("DEL"))
+	write(t, driver+"bind", nicPCI(0))
+	n.up(1)
+	n.untouched(before)
+	n.rdmaHome(devices)
+	n.exported("rail_cni_rdma_devices_missing 0")
+	n.exported("rail_cni_nics_missing 0")
 }
 
 // The driver may also reset between the move and the end of ADD, when nobody moves the
