@@ -213,7 +213,7 @@ func judgedNodes(runs []*scaleResult) (few, many int) {
 	many = slices.Max(nodes)
 	for _, n := range nodes {
 		if moreLoad*n <= many {
-			few = n
+			few = max(few, n)
 		}
 	}
 	return few, many
