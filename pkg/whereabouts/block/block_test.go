@@ -297,6 +297,27 @@ func TestLostAnswersLeaveNoBlockBehind(t *testing.T) {
 	}
 }
 
+// A process may be killed at any time. Without the file nobody would know of the claim: it is
+// of this boot, so that the node leaves it alone.
+func TestFileHasAClaimBeforeTheServer(t *testing.T) {
+	state, seen := t.TempDir(), 0
+	url := pooltest.Between(t, plane, func(r *http.Request, body []byte) (int, string) {
+		if r.Method == http.MethodPost && strings.Contains(string(body), "before-rail-cni-block") {
+			seen++
+			if !slices.ContainsFunc(OnNode(state), func(h Held) bool { return strings.Contains(string(body), h.Claim) }) {
+				t.Errorf("the file has %v, and the server gets %s", OnNode(state), body)
+			}
+		}
+		return 0, ""
+	}, nil)
+	c := pooltest.Claim(t, "before", "10.0.0.0/24")
+	n := newNodeAt(t, "node1", pooltest.Kubeconfig(t, plane, url, "kube-system"), state)
+	n.add(pooltest.Pod(0), c)
+	if seen == 0 {
+		t.Error("no block was created")
+	}
+}
+
 func TestNodeTakesItsBlocksAgainAfterAReboot(t *testing.T) {
 	n, c := newNode(t, "node1"), pooltest.Claim(t, "reboot", "10.0.0.0/24")
 	was := n.add(pooltest.Pod(0), c)
