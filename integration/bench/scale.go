@@ -325,7 +325,7 @@ type scaleResult struct {
 	Patches   int        `json:"patches"` // of pools and blocks
 	Creates   int        `json:"creates"` // of any object
 	Gets      int        `json:"gets"`    // and lists, of any object
-	Refused   int        `json:"refused"` // patches that lost their address to another node
+	Refused   int        `json:"refused"` // patches that were answered with any code but 200, 429 among them
 	TooMany   int        `json:"answers429"`
 	Tries     float64    `json:"tries"`    // of the server to write a pool
 	InFlight  float64    `json:"inFlight"` // patches, on average

@@ -68,7 +68,10 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err := b.need(ctx, append(slices.Clone(needed), b.arch.needed...)); err != nil {
 		return nil, err
 	}
-	qemu, functions := b.emulator(ctx)
+	qemu, err := b.emulator(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the rig's QEMU: %w", err)
+	}
 	k, err := b.kernel(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the rig's kernel: %w", err)
@@ -83,7 +86,7 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err != nil {
 		return nil, fmt.Errorf("the rig's file system: %w", err)
 	}
-	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch, qemu: qemu, functions: functions}, nil
+	return &Image{Kernel: k.image(), Base: base, nics: b.nics, arch: &b.arch, qemu: qemu, functions: b.functions()}, nil
 }
 
 // kernel is an unpacked kernel of Debian.

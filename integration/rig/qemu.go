@@ -20,27 +20,14 @@ const functionsNIC = "igb"
 // backports has a QEMU with that NIC for Debian 12, whose own is of version 7.2.
 var backports = series{linux: "qemu", arch: amd64, sources: debian("debian bookworm-backports")}
 
-// emulator returns the QEMU for the machines of the series, and whether they have the NIC
-// with virtual functions: without one that has it, tests that need it are left out.
-func (b *builder) emulator(ctx context.Context) (qemu emulator, functions bool) {
+// emulator returns the QEMU for the machines of the series: this machine's or, if that lacks
+// their NIC with virtual functions, one of Debian's backports, which is unpacked in the cache.
+// The libraries that it needs are those of this machine's QEMU.
+func (b *builder) emulator(ctx context.Context) (emulator, error) {
 	own := emulator{program: b.arch.qemu}
-	if !b.functions() {
-		return own, false
+	if !b.functions() || own.has(ctx, functionsNIC) == nil {
+		return own, nil
 	}
-	if own.has(ctx, functionsNIC) == nil {
-		return own, true
-	}
-	newer, err := b.backport(ctx)
-	if err != nil {
-		fmt.Fprintf(b.log, "rig: there is no QEMU with %s, so what needs virtual functions is left out: %v\n", functionsNIC, err)
-		return own, false
-	}
-	return newer, true
-}
-
-// backport returns a QEMU with that NIC, of Debian's backports, which is unpacked in the
-// cache. The libraries that it needs are those of this machine's QEMU.
-func (b *builder) backport(ctx context.Context) (emulator, error) {
 	dir := filepath.Join(b.cache, "qemu")
 	unpacked := emulator{filepath.Join(dir, "usr", "bin", b.arch.qemu), filepath.Join(dir, "usr", "share", "qemu")}
 	if unpacked.has(ctx, functionsNIC) == nil {
@@ -79,5 +66,5 @@ func (e emulator) args() []string {
 }
 
 // functions reports whether the machines have a NIC with virtual functions of the kernel's
-// own driver, if there is a QEMU with it.
+// own driver.
 func (s *series) functions() bool { return s.nics == realNICs && !s.arch.foreign() }

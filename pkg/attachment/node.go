@@ -176,7 +176,7 @@ func (n *Node) OthersIn(pod *link.Netns, r *ledger.Record) []*ledger.Record {
 		n.Log.Warn("unreadable record, perhaps of a link in the pod", "err", err)
 	}
 	return slices.DeleteFunc(records, func(o *ledger.Record) bool {
-		return o.Key == r.Key || o.Phase == ledger.Freeing || !o.Netns.Equal(pod.ID)
+		return o.Key == r.Key || o.Phase == ledger.Freeing || !o.Netns.Equal(pod.ID) || !n.Ledger.OfThisBoot(o)
 	})
 }
 

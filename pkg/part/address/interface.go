@@ -126,7 +126,7 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 
 // awaitDAD waits until duplicate address detection is over. Detection begins with the
 // carrier, which a NIC that just came up does not have for a moment. So awaitDAD waits for
-// the carrier first, within the pod's bound ([linkwait.OfPod]).
+// the carrier first, within the pod's bounds ([linkwait.OfPod], [linkwait.LastWait]).
 func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Layer3.HasIPv6() {
 		return nil
@@ -140,7 +140,7 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	}
 	if errors.Is(err, link.ErrNoCarrier) {
 		tx.Node.Log.Warn("IPv6 addresses not checked for duplicates", "interface", tx.IfName, "err", err,
-			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait for the link`)
+			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait longer for the link, while the pod has time`)
 		return nil
 	}
 	return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName),

@@ -16,12 +16,15 @@ import (
 
 // OfPod bounds the waits of all attachments of a pod together: half of the time that
 // a runtime allows a sandbox. Attachments older than ofSandbox do not count: the pod is
-// running, and its new interface has a time of its own. No wait lasts until after
-// LastWait of the first attachment's ADD: the pod's addresses may have taken the
-// other half (store.SandboxTime), and the rest of the ADD needs some time.
+// running, and its new interface has a time of its own.
+//
+// No wait ends later than LastWait after the first of these ADDs began, but each has
+// leastWait: the pod's addresses may take three of the four minutes (store.SandboxTime).
+// The time of plugins before that ADD is not known, and not counted.
 const (
 	OfPod     = 2 * time.Minute
 	LastWait  = ofSandbox - 30*time.Second
+	leastWait = 2 * time.Second
 	ofSandbox = 2 * OfPod
 )
 
@@ -41,7 +44,7 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	if err != nil || noted.Up {
 		return err
 	}
-	bound, byPod := boundOf(tx, conf)
+	bound, shortened := boundOf(tx, conf)
 	if bound > 0 {
 		lacks, err = during(ctx, bound, noted, missing)
 	}
@@ -52,15 +55,15 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	if noted.WaitedMS > 0 {
 		down = fmt.Errorf("%s, %s after it was set up", lacks, noted.Waited())
 	}
-	if byPod {
-		down = fmt.Errorf("%w (all NICs of a pod together wait at most %s, and not beyond %s of its first ADD)", down, OfPod, LastWait)
+	longer, wait := `, or raise "linkTimeout"`, `; "linkTimeout" makes ADD wait for the link`
+	if shortened != "" {
+		down = fmt.Errorf("%w (%s)", down, shortened)
+		longer, wait = ", and why the pod's other ADDs took so long", ", and why the pod's other ADDs took so long"
 	}
 	if conf.Required {
-		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`),
-			`check the NIC's cable and the switch port, or raise "linkTimeout"`)
+		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`), "check the NIC's cable and the switch port"+longer)
 	}
-	tx.Node.Log.Warn("pod starts while its link is down", "err", down,
-		"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait for the link`)
+	tx.Node.Log.Warn("pod starts while its link is down", "err", down, "cure", "check the NIC's cable and the switch port"+wait)
 	return nil
 }
 
@@ -128,26 +131,31 @@ func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, i
 	return carrier(ctx, tx, netconf.LinkWait{}, index, true)
 }
 
-// boundOf returns how long this call may wait. byPod reports whether [OfPod] or [LastWait]
-// shortens the wait, because of the pod's other attachments.
-func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, byPod bool) {
+// boundOf returns how long this call may wait. shortened is the reason why that is less
+// than the rest of conf.Timeout, "" if it is not.
+func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, shortened string) {
 	bound = conf.Timeout - tx.Record.Link.Waited()
 	if bound <= 0 {
-		return 0, false
+		return 0, ""
 	}
 	left, first := OfPod-tx.Record.Link.Waited(), tx.Record.Created
 	for _, r := range tx.Node.OthersIn(tx.Pod, tx.Record) {
-		if tx.Record.Created.Sub(r.Created) < ofSandbox {
-			left -= r.Link.Waited()
-			if r.Created.Before(first) {
-				first = r.Created
-			}
+		if tx.Record.Created.Sub(r.Created) >= ofSandbox {
+			continue
+		}
+		left -= r.Link.Waited()
+		if r.Created.Before(first) {
+			first = r.Created
 		}
 	}
-	if left = min(left, LastWait-time.Since(first)); left < bound {
-		return max(left, 0), true
+	if left < bound {
+		bound, shortened = max(left, 0), fmt.Sprintf("all NICs of a pod together wait at most %s", OfPod)
 	}
-	return bound, false
+	age := time.Since(first)
+	if rest := max(LastWait-age, leastWait); age < ofSandbox && rest < bound {
+		bound, shortened = rest, fmt.Sprintf("the pod's first ADD began %s ago, and no ADD waits beyond %s", age.Round(time.Second), LastWait)
+	}
+	return bound, shortened
 }
 
 // during waits for at most bound, and notes the outcome.
