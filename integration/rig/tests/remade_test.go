@@ -44,7 +44,8 @@ func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	if inPod[name] == "" {
 		t.Fatalf("RDMA devices in the pod: %v", inPod)
 	}
-	log := n.keep("RDMADeviceRemade")
+	// The agent may look while there is no device.
+	log := n.keep("RDMADeviceRemade", "RDMADeviceMissing")
 	for round := range 2 {
 		write(t, function(0, "recreate_rdma"), "1")
 		// The name and the settings follow the move, which CHECK may see before them.
