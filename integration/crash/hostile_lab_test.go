@@ -211,6 +211,26 @@ func (l *lab) violation(before []string, format string, args ...any) {
 	if len(before) > 0 {
 		fmt.Printf("  before:\n    %s\n", strings.Join(before, "\n    "))
 	}
+	if lines := kernelLog("gid"); len(lines) > 0 {
+		fmt.Printf("  the kernel:\n    %s\n", strings.Join(lines, "\n    "))
+	}
+}
+
+// kernelLog returns the last lines of the kernel's log with the word. It reports GIDs that
+// find no room in a port's table, for example (__ib_cache_gid_add).
+func kernelLog(word string) (lines []string) {
+	const readAll, most = 3, 40 // SYSLOG_ACTION_READ_ALL of syslog(2)
+	text := make([]byte, 1<<20)
+	n, err := unix.Klogctl(readAll, text)
+	if err != nil {
+		return []string{"its log cannot be read: " + err.Error()}
+	}
+	for line := range strings.Lines(string(text[:n])) {
+		if strings.Contains(line, word) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines[max(0, len(lines)-most):]
 }
 
 func (l *lab) violations() int {

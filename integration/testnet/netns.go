@@ -97,13 +97,17 @@ func (n *Netns) Delete() {
 	n.await("the end of netns "+n.Name, func() bool { return !link.NetnsExists(n.ID, "") })
 }
 
+// awaitTime is how long a namespace may take to end. In the rig, on a machine that was busy
+// with other work, one took more than ten seconds.
+const awaitTime = time.Minute
+
 // await waits until done returns true, and fails the test if that takes longer
-// than settleTime.
+// than awaitTime.
 func (n *Netns) await(what string, done func() bool) {
 	n.t.Helper()
-	for deadline := time.Now().Add(settleTime); !done(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(awaitTime); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			n.t.Fatalf("still waiting for %s after %v", what, settleTime)
+			n.t.Fatalf("still waiting for %s after %v", what, awaitTime)
 		}
 	}
 }
