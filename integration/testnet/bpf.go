@@ -32,7 +32,12 @@ var Hooks = []string{
 
 func (n *Netns) bpf(command int, attr []byte) int {
 	n.t.Helper()
-	r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr)))
+	var r uintptr
+	errno := unix.EAGAIN
+	// A signal, as the Go runtime sends them, ends the check of a program (bpf_check).
+	for try := 0; try < 100 && errno == unix.EAGAIN; try++ {
+		r, _, errno = unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr)))
+	}
 	if errno != 0 {
 		n.t.Fatalf("bpf(%d): %v", command, errno)
 	}

@@ -128,7 +128,8 @@ func (n *node) wantTidy(t *testing.T, calls ...call) {
 		}
 	}
 	each(func(path, name string) error {
-		if !strings.HasSuffix(name, "lock") {
+		// A note of a pool whose patches were slow stays, one for each pool.
+		if !strings.HasSuffix(name, "lock") && name != "latency" {
 			t.Errorf("the node keeps %s", path)
 		}
 		return nil
