@@ -171,7 +171,12 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.accounts(ctx); err != nil {
 		return err
 	}
-	for i := range o.Nodes {
+	return c.startNodes(ctx, images)
+}
+
+// startNodes boots the nodes, loads the images on them, and waits until they are ready.
+func (c *Cluster) startNodes(ctx context.Context, images []string) error {
+	for i := range c.options.Nodes {
 		n, err := c.boot(ctx, i+1)
 		if n != nil {
 			c.nodes = append(c.nodes, n) // also an incomplete one, so that Close ends it

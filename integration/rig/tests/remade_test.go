@@ -26,7 +26,7 @@ import (
 func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
-	// The driver gives the new device its first name again, also before the next test.
+	// Not the name that the driver gives a new device, so that the agent must rename it.
 	const name = "roce0"
 	n.renameRDMA("mlx5_0", name)
 	cm := newConfigfs(t, name)

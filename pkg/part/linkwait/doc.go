@@ -5,7 +5,7 @@
 // One part waits for the carrier, another for the RDMA ports: their calls of [Carrier] and
 // [For] share the network's timeout. A runtime calls the ADDs of a pod one after another,
 // within about four minutes for all of them. So the waits of all attachments of a pod also
-// share a bound ([OfPod]), and all end at a time ([LastWait]).
+// share a bound ([OfPod]), and none is long once the first ADD is old ([LastWait]).
 //
 // During a wait only the attachment's own lock is held: a pod that takes its link down
 // delays no other pod.

@@ -58,7 +58,8 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	longer, wait := `, or raise "linkTimeout"`, `; "linkTimeout" makes ADD wait for the link`
 	if shortened != "" {
 		down = fmt.Errorf("%w (%s)", down, shortened)
-		longer, wait = ", and why the pod's other ADDs took so long", ", and why the pod's other ADDs took so long"
+		longer = ", and why the pod's other ADDs took so long"
+		wait = longer // a longer linkTimeout would change nothing
 	}
 	if conf.Required {
 		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`), "check the NIC's cable and the switch port"+longer)
