@@ -34,8 +34,9 @@ func FindNetns(id NetnsID, path string) (*Netns, error) {
 }
 
 // NetnsExists reports whether the namespace exists, or whether that cannot be
-// determined. It opens no socket in it: a closed socket keeps its namespace for
-// some more milliseconds (RCU), so frequent checks would keep it alive forever.
+// determined. Where the kernel has file handles of namespaces, it opens no socket in it: a
+// closed socket keeps its namespace for some more milliseconds (RCU), so frequent checks
+// could keep it alive forever.
 func NetnsExists(id NetnsID, path string) bool {
 	if leadsTo(path, id) {
 		return true // nearly always
@@ -266,8 +267,8 @@ func openByHandle(id NetnsID) (n *Netns, sure bool) {
 	if err != nil {
 		return nil, false
 	}
-	n, _ = fileIf(fd, id.String(), id) // otherwise it is searched for
-	return n, n != nil
+	// The kernel finds the namespace by its cookie, so its ID need not be read in it.
+	return &Netns{Path: id.String(), ID: id, fd: fd, family: map[string]uint16{}}, true
 }
 
 // scanTime bounds a scan. It takes milliseconds, but it reads every process'
