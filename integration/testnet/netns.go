@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -94,7 +96,51 @@ func (n *Netns) Kill() {
 func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Kill()
-	n.await("the end of netns "+n.Name, func() bool { return !link.NetnsExists(n.ID, "") })
+	if !eventually(func() bool { return !link.NetnsExists(n.ID, "") }) {
+		n.t.Fatalf("netns %s exists still after %v, and is held by:\n%s", n.Name, awaitTime, n.holders())
+	}
+}
+
+// holders lists the processes and mounts that refer to the namespace, with each process's
+// command and kernel stack. It cannot show sockets.
+func (n *Netns) holders() string {
+	var all strings.Builder
+	for _, path := range glob("/proc/[0-9]*/task/*/ns/net", "/proc/[0-9]*/fd/*") {
+		// The link of a file may be the path by which it was opened, so it is followed.
+		var file unix.Stat_t
+		if err := unix.Stat(path, &file); err != nil || file.Ino != n.ID.Inode {
+			continue
+		}
+		of := filepath.Dir(filepath.Dir(path)) // a thread, or a process
+		command, _ := os.ReadFile(of + "/cmdline")
+		stack, _ := os.ReadFile(of + "/stack")
+		fmt.Fprintf(&all, "%s of %q\n%s", path, command, stack)
+	}
+	seen := map[string]bool{} // mount namespaces
+	for _, path := range glob("/proc/[0-9]*/ns/mnt") {
+		space, err := os.Readlink(path)
+		if err != nil || seen[space] {
+			continue
+		}
+		seen[space] = true
+		of := filepath.Dir(filepath.Dir(path))
+		mounts, _ := os.ReadFile(of + "/mountinfo")
+		for line := range strings.Lines(string(mounts)) {
+			if strings.Contains(line, n.ID.String()) {
+				fmt.Fprintf(&all, "%s: %s", of, line)
+			}
+		}
+	}
+	return all.String()
+}
+
+// glob returns the paths that match one of the patterns, which are well-formed.
+func glob(patterns ...string) (paths []string) {
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern)
+		paths = append(paths, found...)
+	}
+	return paths
 }
 
 // awaitTime is how long a namespace may take to end. In the rig, on a machine that was busy
@@ -105,9 +151,21 @@ const awaitTime = time.Minute
 // than awaitTime.
 func (n *Netns) await(what string, done func() bool) {
 	n.t.Helper()
-	for deadline := time.Now().Add(awaitTime); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			n.t.Fatalf("still waiting for %s after %v", what, awaitTime)
+	if !eventually(done) {
+		n.t.Fatalf("still waiting for %s after %v", what, awaitTime)
+	}
+}
+
+// eventually reports whether done returns true within awaitTime. It calls done once more
+// after that, in case the machine was suspended.
+func eventually(done func() bool) bool {
+	for deadline := time.Now().Add(awaitTime); ; time.Sleep(2 * time.Millisecond) {
+		late := time.Now().After(deadline)
+		if done() {
+			return true
+		}
+		if late {
+			return false
 		}
 	}
 }
