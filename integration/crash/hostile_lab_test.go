@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -113,6 +114,9 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 		}
 		l.returned(a, nil)
 	}
+	if l.done[reopened] > 0 {
+		t.Fatal("a NIC was returned without default GIDs, and nobody attacked it")
+	}
 	pod.Kill()
 	l.done = map[string]int{}
 	l.watch()
@@ -165,14 +169,22 @@ func (l *lab) makeNIC(nic int) {
 // furnish configures a NIC, which is called name after these commands, and its
 // cable as an administrator would.
 func (l *lab) furnish(nic int, name string, first ...string) {
-	l.node.Batch(nil, append(first,
+	l.node.Batch(nil, slices.Concat(first, []string{
 		fmt.Sprintf("link set %s txqueuelen %d alias 'uplink %d' up", name, 1000+nic, nic),
 		fmt.Sprintf("addr add 10.7.%d.1/24 brd + dev %s", nic, name),
-		fmt.Sprintf("neigh add 10.7.%d.254 lladdr 02:00:00:00:00:fe nud permanent dev %s", nic, name),
-		fmt.Sprintf("route add 10.20.%d.0/24 via 10.7.%d.254 metric 77", nic, nic))...)
+	}, l.neighbors(nic, name, "add"))...)
 	l.node.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
 	// Promiscuous, for the answers to requests from the zero address (see who).
 	l.wires[nic].Batch(nil, "addr replace "+station+"/24 dev "+l.cable(nic), "link set "+l.cable(nic)+" mtu 9000 promisc on up")
+}
+
+// neighbors returns the commands of ip(8) that add or replace (verb) the NIC's neighbor and
+// the route through it.
+func (l *lab) neighbors(nic int, name, verb string) []string {
+	return []string{
+		fmt.Sprintf("neigh %s 10.7.%d.254 lladdr 02:00:00:00:00:fe nud permanent dev %s", verb, nic, name),
+		fmt.Sprintf("route %s 10.20.%d.0/24 via 10.7.%d.254 metric 77", verb, nic, nic),
+	}
 }
 
 // settled waits until the kernel has reported the NIC's carrier (linkwatch).
@@ -426,10 +438,20 @@ func (l *lab) returned(a *attachment, end func()) {
 	if a.macvlan {
 		return
 	}
-	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(20 * time.Millisecond) {
+	began := time.Now()
+	for deadline := began.Add(l.long(patience)); ; time.Sleep(20 * time.Millisecond) {
 		now := l.atHome(a.nic)
 		if now == l.home[a.nic] {
 			break
+		}
+		if time.Since(began) > l.long(settleTime) && lacksDefaultGIDs(now, l.home[a.nic]) {
+			if end != nil { // the pod's bond occupies their entries
+				l.count(onlyAfter, 1)
+				end()
+				end, deadline = nil, time.Now().Add(l.long(patience))
+			}
+			l.reopen(a.nic)
+			continue
 		}
 		if l.gone(a.nic) {
 			l.count("NICs destroyed with their pod", 1)
@@ -445,7 +467,7 @@ func (l *lab) returned(a *attachment, end func()) {
 			break
 		}
 		if time.Now().After(deadline) && end != nil {
-			l.count("NICs that were as before only after their pod's end", 1)
+			l.count(onlyAfter, 1)
 			end()
 			end, deadline = nil, time.Now().Add(l.long(patience))
 			continue
@@ -460,6 +482,13 @@ func (l *lab) returned(a *attachment, end func()) {
 	defer l.mu.Unlock()
 	l.free = append(l.free, a.nic)
 }
+
+// What is counted in more than one place.
+const (
+	onlyAfter = "NICs that were as before only after their pod's end"
+	reopened  = "times that a NIC was set down and up for its default GIDs"
+	lacking   = "checks of pods whose NICs had no default GIDs"
+)
 
 // miscounted reports whether the NIC is as before except for modes that the kernel does
 // not end (docs/reference/returned.md), and whether that was reported.
@@ -547,7 +576,11 @@ func (l *lab) finish() {
 	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(100 * time.Millisecond) {
 		wrong := ""
 		for nic := range modelNICs {
-			if now := l.atHome(nic); now != l.home[nic] {
+			now := l.atHome(nic)
+			if lacksDefaultGIDs(now, l.home[nic]) {
+				now = l.reopen(nic)
+			}
+			if now != l.home[nic] {
 				wrong += fmt.Sprintf("%s is not as it was:\n%s", l.name(nic), differ(l.home[nic], now))
 			}
 		}
@@ -560,6 +593,43 @@ func (l *lab) finish() {
 		if time.Now().After(deadline) {
 			l.violation(nil, "%s", wrong)
 			return
+		}
+	}
+}
+
+// defaultGIDs matches the lines of [deviceLines] with link-local GIDs, and the GID in them.
+var defaultGIDs = regexp.MustCompile(`(?m)^RDMA \S+ GID (fe80:\S*) .*\n`)
+
+// lacksDefaultGIDs reports whether the description of a NIC differs from the one before
+// only by default GIDs that are missing, or that another interface has.
+//
+// While the kernel moves an RDMA device, it does not update its GID table for changes of
+// the netdev (ib_enum_all_roce_netdevs). If a pod removes the NIC from a bond at that
+// moment, the bond's default GIDs stay in the NIC's two entries until the bond is deleted.
+func lacksDefaultGIDs(now, before string) bool {
+	if now == "" || now == before || defaultGIDs.ReplaceAllString(now, "") != defaultGIDs.ReplaceAllString(before, "") {
+		return false
+	}
+	own := defaultGIDs.FindStringSubmatch(before)
+	for _, line := range defaultGIDs.FindAllStringSubmatch(now, -1) {
+		if own == nil || line[1] != own[1] {
+			return false
+		}
+	}
+	return true
+}
+
+// reopen sets a NIC down and up, as docs/guide/limits.md advises if its default GIDs are
+// missing, and restores its neighbor and route. It waits until the NIC is as before, but
+// not long, and returns what it is.
+func (l *lab) reopen(nic int) (now string) {
+	l.count(reopened, 1)
+	name := l.name(nic)
+	l.node.Batch(nil, "link set "+name+" down", "link set "+name+" up")
+	l.node.Batch(nil, l.neighbors(nic, name, "replace")...)
+	for deadline := time.Now().Add(l.long(settleTime) / 2); ; time.Sleep(50 * time.Millisecond) {
+		if now = l.atHome(nic); now == l.home[nic] || time.Now().After(deadline) {
+			return now
 		}
 	}
 }

@@ -99,6 +99,9 @@ func attackFor(t *testing.T, l *lab, length time.Duration) {
 	all.Go(func() { l.restartAgents(going) })
 	all.Wait()
 	l.finish()
+	if few := 3 + l.done["DEL"]/10; l.done[reopened]+l.done[lacking] > few {
+		l.violation([]string{}, "more than %d NICs without default GIDs: that is more than a race", few)
+	}
 	if l.violations() > 0 {
 		t.Errorf("%d violations; again by RAIL_CNI_CRASH_SEED=%d %s=%v; attacks made: %v", l.violations(), seed, hostileTimeVar, length, l.succeeded)
 	}
