@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -483,6 +484,37 @@ func TestCheckNoticesWhatHappenedToRDMA(t *testing.T) {
 	_, err = n.Run(check)
 	mustFail(t, err, cnierr.Mismatch, "mlx5_0", "is not in its netns")
 	n.endRails(p, 1)
+}
+
+// The chained plugin sbr moves the interface's routes to a table of its own.
+func TestCheckOfANICWithRDMAAcceptsRoutesMovedBySBR(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	p := n.pod("pod")
+	keys := map[string]any{"rdma": "required", "ipam": map[string]any{
+		"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24", "gateway": "10.1.1.1"}},
+		"routes": []map[string]any{{"dst": "10.0.0.0/8"}, {"dst": "0.0.0.0/0", "gw": "10.1.1.1"}},
+	}}
+	config := n.config(0, keys)
+	keys["prevResult"] = json.RawMessage(n.MustRun(p.call("ADD", "net1", config)))
+	check := p.call("CHECK", "net1", n.config(0, keys))
+	n.MustRun(check)
+	sbr := maps.Clone(keys)
+	sbr["type"], sbr["ipam"], sbr["device"] = "sbr", nil, nil
+	chained := upstream(t, p.call("ADD", "net1", n.config(0, sbr)))
+	chained.Plugin = filepath.Join(chained.Path, "sbr")
+	n.MustRun(chained)
+	if main := p.IP("route", "show", "10.0.0.0/8"); main != "" {
+		t.Fatalf("sbr left %s in the main table", main)
+	}
+	n.MustRun(check)
+	p.IP("route", "del", "10.0.0.0/8", "table", "100")
+	_, err := n.Run(check)
+	mustFail(t, err, cnierr.Mismatch, "the route to 10.0.0.0/8")
+	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(before)
+	n.rdmaHome(devices)
 }
 
 // A flap of the link is not the pod's fault.

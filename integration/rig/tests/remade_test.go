@@ -63,6 +63,26 @@ func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	cm.want("on the host again", "106", "IB/RoCE v1")
 }
 
+// The record of the chained plugin has the RDMA device, and no NIC.
+func TestRemadeRDMADeviceOfTheChainedPluginIsMovedIntoItsPodAgain(t *testing.T) {
+	c := newChain(t, rdma.Exclusive)
+	c.peerNIC = true
+	c.add()
+	check, inPod := c.rdma("CHECK"), c.rdmaState(c.pod.Netns.Netns)
+	c.MustRun(check)
+	log := c.keep("RDMADeviceRemade", "RDMADeviceMissing")
+	write(t, function(0, "recreate_rdma"), "1")
+	c.eventually("the agent tells of the device", func() bool { return strings.Contains(log(), "reason=RDMADeviceRemade") })
+	c.eventually("CHECK passes", func() bool { _, err := c.Run(check); return err == nil })
+	if now := c.rdmaState(c.pod.Netns.Netns); !maps.Equal(now, inPod) {
+		t.Errorf("RDMA devices in the pod: %v, before: %v", now, inPod)
+	}
+	c.has()
+	c.MustRun(c.rdma("DEL"))
+	c.MustRun(c.nic("DEL"))
+	c.ended()
+}
+
 // renameRDMA renames an RDMA device of the host.
 func (n *node) renameRDMA(from, to string) {
 	n.t.Helper()
@@ -183,6 +203,31 @@ func TestNICThatItsDriverRecreatesIsReported(t *testing.T) {
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 	n.exported("rail_cni_nics_missing 0")
+}
+
+// The same in exclusive mode: the driver makes both anew.
+func TestNICWithRDMAThatItsDriverRecreatesIsReported(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.furnish(1)
+	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	log := n.keep("NICMissing", "RDMADeviceMissing", "RDMADeviceRemade")
+	p := n.pod("trainer")
+	add := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required"}))
+	check := add.With("CHECK")
+	check.Config = withResult(t, add.Config, n.MustRun(add))
+	n.MustRun(check)
+	write(t, driver+"unbind", nicPCI(0))
+	write(t, driver+"bind", nicPCI(0))
+	n.exported("rail_cni_nics_missing 1")
+	n.eventually("the agent tells of the NIC", func() bool { return strings.Contains(log(), "reason=NICMissing") })
+	n.eventually("the agent tells of the RDMA device", func() bool { return strings.Contains(log(), "reason=RDMADevice") })
+	_, err := n.Run(check)
+	mustFail(t, err, cnierr.Mismatch, "net1")
+	n.MustRun(add.With("DEL"))
+	n.untouched(before)
+	n.rdmaHome(devices)
+	n.exported("rail_cni_nics_missing 0")
+	n.exported("rail_cni_rdma_devices_missing 0")
 }
 
 // The same of its netdev alone, while its RDMA device stays in the pod.
