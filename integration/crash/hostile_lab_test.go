@@ -444,15 +444,6 @@ func (l *lab) returned(a *attachment, end func()) {
 		if now == l.home[a.nic] {
 			break
 		}
-		if time.Since(began) > l.long(settleTime) && lacksDefaultGIDs(now, l.home[a.nic]) {
-			if end != nil { // the pod's bond occupies their entries
-				l.count(onlyAfter, 1)
-				end()
-				end, deadline = nil, time.Now().Add(l.long(patience))
-			}
-			l.reopen(a.nic)
-			continue
-		}
 		if l.gone(a.nic) {
 			l.count("NICs destroyed with their pod", 1)
 			l.mu.Lock()
@@ -466,16 +457,21 @@ func (l *lab) returned(a *attachment, end func()) {
 			l.again(a.nic)
 			break
 		}
-		if time.Now().After(deadline) && end != nil {
+		late := time.Now().After(deadline)
+		lacks := time.Since(began) > l.long(settleTime) && lacksDefaultGIDs(now, l.home[a.nic])
+		if end != nil && (late || lacks) { // a bond of the pod may occupy the GIDs' entries
 			l.count(onlyAfter, 1)
 			end()
 			end, deadline = nil, time.Now().Add(l.long(patience))
 			continue
 		}
-		if time.Now().After(deadline) {
+		if late {
 			l.violation(a.history(), "%s is not home as it was, after the end of %s:\n%s", l.name(a.nic), a, differ(l.home[a.nic], now))
 			l.again(a.nic)
 			break
+		}
+		if lacks {
+			l.reopen(a.nic)
 		}
 	}
 	l.mu.Lock()

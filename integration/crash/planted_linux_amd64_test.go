@@ -97,8 +97,8 @@ func TestModelFindsAPlantedBug(t *testing.T) {
 	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
 	var said string
 	var err error
-	// A process that is killed after some milliseconds may be somewhere else the next time:
-	// then there is no shorter sequence, and another one is tried.
+	// A kill after some milliseconds may hit another place in the next run. Rapid then cannot
+	// reproduce the failure, and the test tries another sequence.
 	for try := 0; try < 5 && (try == 0 || strings.Contains(said, "can not reproduce")); try++ {
 		_, said, err = startWorld(t, bin, 0, 10*sequence, 20*time.Second)
 	}
