@@ -34,7 +34,7 @@ func (n *Netns) bpf(command int, attr []byte) int {
 	n.t.Helper()
 	var r uintptr
 	errno := unix.EAGAIN
-	// A signal, as the Go runtime sends them, ends the check of a program (bpf_check).
+	// The kernel stops checking a program (bpf_check) when a signal arrives, and the Go runtime sends signals.
 	for try := 0; try < 100 && errno == unix.EAGAIN; try++ {
 		r, _, errno = unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr)))
 	}

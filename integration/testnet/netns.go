@@ -97,7 +97,7 @@ func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Kill()
 	if !eventually(func() bool { return !link.NetnsExists(n.ID, "") }) {
-		n.t.Fatalf("netns %s exists still after %v, and is held by:\n%s", n.Name, awaitTime, n.holders())
+		n.t.Fatalf("netns %s still exists after %v, and is held by:\n%s", n.Name, awaitTime, n.holders())
 	}
 }
 
@@ -111,9 +111,9 @@ func (n *Netns) holders() string {
 		if err := unix.Stat(path, &file); err != nil || file.Ino != n.ID.Inode {
 			continue
 		}
-		of := filepath.Dir(filepath.Dir(path)) // a thread, or a process
-		command, _ := os.ReadFile(of + "/cmdline")
-		stack, _ := os.ReadFile(of + "/stack")
+		owner := filepath.Dir(filepath.Dir(path)) // a thread or a process, which may have ended
+		command, _ := os.ReadFile(owner + "/cmdline")
+		stack, _ := os.ReadFile(owner + "/stack")
 		fmt.Fprintf(&all, "%s of %q\n%s", path, command, stack)
 	}
 	seen := map[string]bool{} // mount namespaces
@@ -123,11 +123,11 @@ func (n *Netns) holders() string {
 			continue
 		}
 		seen[space] = true
-		of := filepath.Dir(filepath.Dir(path))
-		mounts, _ := os.ReadFile(of + "/mountinfo")
+		process := filepath.Dir(filepath.Dir(path))
+		mounts, _ := os.ReadFile(process + "/mountinfo")
 		for line := range strings.Lines(string(mounts)) {
 			if strings.Contains(line, n.ID.String()) {
-				fmt.Fprintf(&all, "%s: %s", of, line)
+				fmt.Fprintf(&all, "%s: %s", process, line)
 			}
 		}
 	}

@@ -26,7 +26,7 @@ import (
 func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
-	// Not the name that the driver gives a new device, so that the agent must rename it.
+	// The driver names each new device mlx5_0, so the agent must rename it, too.
 	const name = "roce0"
 	n.renameRDMA("mlx5_0", name)
 	cm := newConfigfs(t, name)
@@ -205,7 +205,7 @@ func TestNICThatItsDriverRecreatesIsReported(t *testing.T) {
 	n.exported("rail_cni_nics_missing 0")
 }
 
-// The same in exclusive mode: the driver makes both anew.
+// The same in exclusive mode, where the driver re-creates the netdev and the RDMA device.
 func TestNICWithRDMAThatItsDriverRecreatesIsReported(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.furnish(1)
