@@ -189,12 +189,8 @@ func openIf(path string, id NetnsID) (*Netns, error) {
 	if fd < 0 || err != nil {
 		return nil, err
 	}
-	return fileIf(fd, path, id)
-}
-
-func fileIf(fd int, path string, id NetnsID) (*Netns, error) {
 	n := &Netns{Path: path, fd: fd, family: map[string]uint16{}}
-	err := n.identify()
+	err = n.identify()
 	if err == nil && n.ID.Equal(id) {
 		return n, nil
 	}
