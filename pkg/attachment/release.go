@@ -150,7 +150,7 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 		return err
 	}
 	defer done()
-	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: bound, silent: silent}
+	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: waitFor(r, bound), silent: silent}
 	var errs []error
 	for _, part := range n.order.Interface {
 		if selected(part) && part.Recorded(r) {
@@ -158,6 +158,17 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// waitFor returns how long a release waits for each device that the kernel returns: bound,
+// or three times the time of the moves into the pod netns if that is longer. A driver that
+// stops its NIC slowly does so in both directions. The wait of a sweep is not extended: a
+// sweep tries again.
+func waitFor(r *ledger.Record, bound time.Duration) time.Duration {
+	if bound < returnWait {
+		return bound
+	}
+	return max(bound, min(3*time.Duration(r.MovedMS)*time.Millisecond, longestReturn))
 }
 
 // mayAnswer reports whether the interface may still answer for its addresses after

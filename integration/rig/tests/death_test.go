@@ -213,6 +213,23 @@ func TestNICsOfSlowDriversComeHome(t *testing.T) {
 	}
 }
 
+// TestReturnIsAwaitedAsLongAsTheDriverNeeds has a driver that takes longer to stop its NIC
+// than a DEL waits for other NICs. ADD has measured it.
+func TestReturnIsAwaitedAsLongAsTheDriverNeeds(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	before := n.State()
+	pod, config := n.pod("pod1"), n.config(0, nil)
+	setDriver(t, "stop_ms", "6500")
+	n.MustRun(pod.call("ADD", "net1", config))
+	pod.Kill()
+	died := time.Now()
+	n.MustRun(pod.call("DEL", "net1", config))
+	t.Logf("from the pod's death to the end of DEL: %v", time.Since(died))
+	setDriver(t, "stop_ms", "0")
+	n.untouched(before)
+}
+
 func TestNICOfAPodThatJustDiedIsWaitedFor(t *testing.T) {
 	n := newNode(t)
 	n.furnish(1)

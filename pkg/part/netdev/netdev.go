@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
@@ -233,7 +234,10 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
 		return failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
 	}
-	if err := host.Move(l.Index, tx.Pod, tx.IfName, lent.Name); err != nil {
+	began := time.Now()
+	err = host.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
+	tx.Moved(time.Since(began))
+	if err != nil {
 		return failure.WithCure(failure.Wrap(err, failure.Kernel, "lend %s", lent.Name), "see the kernel log for the driver's reason")
 	}
 	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {

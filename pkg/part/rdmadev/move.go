@@ -38,7 +38,9 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 			}
 			var arrived rdma.Moved
 			if err == nil {
+				began := time.Now()
 				arrived, err = host.Move(ctx, *device, pod)
+				tx.Moved(time.Since(began))
 			}
 			if err != nil {
 				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
