@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -41,9 +42,96 @@ func TestDemoOnNamedNICs(t *testing.T) {
 		"is named twice":        {"ens11np0", "ens11np0"},
 		"has 0 RDMA devices":    {"lo"},
 	} {
-		err := demoHost(bin, names)
-		if err == nil || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "not as it was") {
-			t.Errorf("%v: the error is %v, and should say %q", names, err, why)
+		demoIsRefused(t, names, why)
+	}
+}
+
+// demoIsRefused runs the demo on named NICs. It fails unless the demo ends with an error
+// that has these texts, and leaves the host as it was.
+func demoIsRefused(t *testing.T, names []string, texts ...string) {
+	t.Helper()
+	err := demoHost(os.Getenv("RAIL_CNI_BIN"), names)
+	if err == nil || strings.Contains(err.Error(), "not as it was") {
+		t.Errorf("%v: the error is %v", names, err)
+		return
+	}
+	t.Logf("%v: %v", names, err)
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%v: the error is %v, and should say %q", names, err, text)
 		}
+	}
+}
+
+// demoNode makes the machine a node in this RDMA mode, with NICs of a driver that is loaded
+// with these parameters.
+func demoNode(t *testing.T, mode, parameters string) {
+	t.Helper()
+	if err := errors.Join(setMode(cni{bin: os.Getenv("RAIL_CNI_BIN")}, mode), kmod.ReloadNICs(parameters)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := kmod.ReloadNICs(""); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDemoOnASRIOVNode expects what docs/guide/hardware.md says of a node with virtual
+// functions, in both RDMA modes.
+func TestDemoOnASRIOVNode(t *testing.T) {
+	const physical = "/sys/bus/pci/devices/0000:01:00.0/"
+	for _, mode := range []string{exclusive, together} {
+		t.Run(mode, func(t *testing.T) {
+			demoNode(t, mode, "")
+			if err := os.WriteFile(physical+"sriov_numvfs", []byte("2"), 0); err != nil {
+				t.Fatal(err)
+			}
+			var functions []string
+			for _, number := range []string{"0", "1"} {
+				names, err := filepath.Glob(physical + "virtfn" + number + "/net/*")
+				if err != nil || len(names) != 1 {
+					t.Fatalf("virtual function %s has the interfaces %v, %v", number, names, err)
+				}
+				functions = append(functions, filepath.Base(names[0]))
+			}
+			if err := runAll("ip link set "+oneMore+" up", "ip link set "+oneMore+" vf 1 vlan 0 trust on",
+				"ip link set "+functions[0]+" up", "ip link set "+functions[1]+" up"); err != nil {
+				t.Fatal(err)
+			}
+			demoIsRefused(t, []string{oneMore, "ens11np0"}, "must stay on the host", `"allow": ["vfs"]`)
+			settings, err := run("ip", "link", "show", oneMore)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// No pair is connected: these NICs have no data path for RDMA.
+			if err := demoHost(os.Getenv("RAIL_CNI_BIN"), []string{functions[0], "ens11np0", functions[1], "ens12np0"}); err != nil {
+				t.Errorf("two virtual functions, and two NICs: %v", err)
+			}
+			if now, err := run("ip", "link", "show", oneMore); err != nil || now != settings {
+				t.Errorf("the functions' settings were:\n%s\nand are: %v\n%s", settings, err, now)
+			}
+		})
+	}
+}
+
+// TestDemoOnAnInfiniBandNode expects what docs/guide/hardware.md says of a node with
+// InfiniBand ports. There is no subnet manager, so no port becomes active.
+func TestDemoOnAnInfiniBandNode(t *testing.T) {
+	for mode, texts := range map[string][]string{
+		exclusive: {"must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device"},
+		together:  {"has no carrier"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			demoNode(t, mode, "link_layer=ib slots=11,12")
+			names, err := filepath.Glob("/sys/class/net/ib*")
+			if err != nil || len(names) != 2 {
+				t.Fatalf("the InfiniBand interfaces are %v, %v", names, err)
+			}
+			for i := range names {
+				names[i] = filepath.Base(names[i])
+			}
+			demoIsRefused(t, names, texts...)
+		})
 	}
 }
