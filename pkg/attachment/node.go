@@ -20,7 +20,7 @@ import (
 // interfaces, so each bound is much shorter.
 const (
 	lockWait   = 60 * time.Second // for another process that works on the same attachment
-	returnWait = 5 * time.Second  // for a device that returns to the host when a pod netns ends, see waitFor …
+	returnWait = 5 * time.Second  // for a device that returns to the host when a pod netns ends, see Releasing.Needed …
 
 	longestReturn = 45 * time.Second // … and while others return before it, see Releasing.Await
 

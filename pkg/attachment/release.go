@@ -45,6 +45,12 @@ type Releasing struct {
 // returned does not exist. A driver may need seconds to make its netdev again.
 func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 
+// Needed returns how long a driver may need to return a device of the record: five seconds,
+// or three times as long as the moves into the pod netns took.
+func (r *Releasing) Needed() time.Duration {
+	return max(returnWait, min(3*time.Duration(r.Record.MovedMS)*time.Millisecond, longestReturn))
+}
+
 // Await calls done until it returns true or an error, and reports whether it did before
 // the wait ended. The kernel returns the devices of dead pods one after another, and a
 // driver may take a second to stop each (ndo_stop, under the RTNL). So Wait, if it is
@@ -150,7 +156,10 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 		return err
 	}
 	defer done()
-	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: waitFor(r, bound), silent: silent}
+	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: bound, silent: silent}
+	if releasing.Conclusive() {
+		releasing.Wait = releasing.Needed()
+	}
 	var errs []error
 	for _, part := range n.order.Interface {
 		if selected(part) && part.Recorded(r) {
@@ -158,17 +167,6 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// waitFor returns how long a release waits for each device that the kernel returns: bound,
-// or three times the time of the moves into the pod netns if that is longer. A driver that
-// stops its NIC slowly does so in both directions. The wait of a sweep is not extended: a
-// sweep tries again.
-func waitFor(r *ledger.Record, bound time.Duration) time.Duration {
-	if bound < returnWait {
-		return bound
-	}
-	return max(bound, min(3*time.Duration(r.MovedMS)*time.Millisecond, longestReturn))
 }
 
 // mayAnswer reports whether the interface may still answer for its addresses after

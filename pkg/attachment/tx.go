@@ -54,7 +54,7 @@ func (tx *Tx) unlock() {
 func (tx *Tx) Step(name string) error { return tx.Node.step(name) }
 
 // Moved adds to the record how long a move of a device into the pod netns took. The return
-// of the device is waited for accordingly, see waitFor.
+// of the device is waited for accordingly, see [Releasing.Needed].
 func (tx *Tx) Moved(took time.Duration) { tx.Record.MovedMS += took.Milliseconds() }
 
 // NameFree fails if a link of the pod has one of the names, or has it as an

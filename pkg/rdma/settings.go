@@ -62,20 +62,14 @@ func (c *Core) Settings(d Device) map[string]string {
 	return found
 }
 
-// serveWait bounds the wait of [Core.Restore] for the parts of the kernel that a setting
-// needs.
-const serveWait = 5 * time.Second
-
 // Restore sets the settings that differ from want, the result of an earlier
 // Settings. It returns those that still differ.
 //
 // A device that the kernel returns from a dead pod is in the host netns some time before
 // the connection manager serves it (enable_device_and_get); until then the error is
-// ENODEV.
-func (c *Core) Restore(d Device, want map[string]string) []link.Changed {
+// ENODEV. Restore waits for that until ctx ends.
+func (c *Core) Restore(ctx context.Context, d Device, want map[string]string) []link.Changed {
 	var left []link.Changed
-	ctx, cancel := context.WithTimeout(context.Background(), serveWait)
-	defer cancel()
 	err := c.in(func() error {
 		for _, s := range settings(d) {
 			value, ok := want[s.name]

@@ -213,21 +213,28 @@ func TestNICsOfSlowDriversComeHome(t *testing.T) {
 	}
 }
 
-// TestReturnIsAwaitedAsLongAsTheDriverNeeds has a driver that takes longer to stop its NIC
-// than a DEL waits for other NICs. ADD has measured it.
+// TestReturnIsAwaitedAsLongAsTheDriverNeeds has a driver that needs longer for an RDMA device
+// than a DEL usually waits: RDMA-CM serves the device seconds after it is on the host again,
+// and its settings cannot be restored before. ADD has measured the driver.
 func TestReturnIsAwaitedAsLongAsTheDriverNeeds(t *testing.T) {
-	n := newNode(t)
+	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
-	before := n.State()
+	cm := newConfigfs(t, "mlx5_0")
+	cm.set("default_roce_tos", "106")
+	before, devices := n.State(), n.allRDMA()
 	pod, config := n.pod("pod1"), n.config(0, nil)
-	setDriver(t, "stop_ms", "6500")
+	setDriver(t, "move_delay_ms", "6500") // the kernel needs it twice for ADD, and once for the return
 	n.MustRun(pod.call("ADD", "net1", config))
 	pod.Kill()
 	died := time.Now()
 	n.MustRun(pod.call("DEL", "net1", config))
 	t.Logf("from the pod's death to the end of DEL: %v", time.Since(died))
-	setDriver(t, "stop_ms", "0")
+	setDriver(t, "move_delay_ms", "0")
 	n.untouched(before)
+	cm.want("after DEL", "106", "RoCE v2")
+	if now := n.allRDMA(); !maps.Equal(now, devices) {
+		t.Errorf("the RDMA devices were %v, and are %v", devices, now)
+	}
 }
 
 func TestNICOfAPodThatJustDiedIsWaitedFor(t *testing.T) {

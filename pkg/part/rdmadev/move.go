@@ -45,7 +45,7 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 			if err != nil {
 				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
 			}
-			if err := keepCM(tx.Node, pod, arrived.Device, d, tos); err != nil {
+			if err := keepCM(ctx, tx.Node, pod, arrived.Device, d, tos); err != nil {
 				return err
 			}
 		}
@@ -53,10 +53,16 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 	})
 }
 
+// serveWait bounds the wait until RDMA-CM serves a device that has moved into a pod. It
+// mostly does when the move ends.
+const serveWait = 5 * time.Second
+
 // keepCM restores the RDMA-CM settings that the device had on the host, and sets the type
 // of service to tos unless that is nil.
-func keepCM(n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
-	for _, c := range pod.Restore(device, device.CMSettings(recorded.Settings, tos)) {
+func keepCM(ctx context.Context, n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
+	ctx, cancel := context.WithTimeout(ctx, serveWait)
+	defer cancel()
+	for _, c := range pod.Restore(ctx, device, device.CMSettings(recorded.Settings, tos)) {
 		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {
 			return failure.WithCure(failure.Wrap(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting), `load rdma_cm, or leave out "roceTos"`)
 		}

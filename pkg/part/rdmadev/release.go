@@ -16,15 +16,14 @@ import (
 // Release returns the lent RDMA devices of a record from the pod netns, or from
 // init_net if that is gone and the host netns is another.
 func (devices) Release(ctx context.Context, releasing *attachment.Releasing) error {
-	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	var errs []error
-	for _, d := range r.RDMA.Devices {
+	for _, d := range releasing.Record.RDMA.Devices {
 		if !d.Lent {
 			continue
 		}
 		err := releaseDevice(ctx, releasing, d)
 		if err == nil && len(d.Settings) > 0 {
-			restoreSettings(n, r, d, home)
+			restoreSettings(ctx, releasing, d)
 		}
 		errs = append(errs, err)
 	}
@@ -33,7 +32,8 @@ func (devices) Release(ctx context.Context, releasing *attachment.Releasing) err
 
 // restoreSettings restores the settings of a returned device, and reports those that
 // cannot be restored.
-func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, home *link.Netns) {
+func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	core, err := rdma.Open(home)
 	if errors.Is(err, rdma.ErrNoRDMA) {
 		return // its driver was unloaded, which resets the settings
@@ -47,7 +47,9 @@ func restoreSettings(n *attachment.Node, r *ledger.Record, d ledger.RDMADevice, 
 	case err != nil:
 		loan.Report(n, r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
 	case device != nil:
-		left := core.Restore(*device, d.Settings)
+		ctx, cancel := context.WithTimeout(ctx, releasing.Needed())
+		defer cancel()
+		left := core.Restore(ctx, *device, d.Settings)
 		for i := range left {
 			left[i].Setting = "RDMA device " + d.Name + ": " + left[i].Setting
 		}
