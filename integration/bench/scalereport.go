@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -129,7 +130,7 @@ func (r *scaleReport) write(dir string) error {
 func (r *scaleReport) table() table {
 	t := table{title: fmt.Sprintf("One pod with %d rails on each node, all at once", scaleRails), head: []string{
 		"", "ready", "p50 s", "p90 s", "last s", "addresses/s", "sandboxes failed", "patches in flight", "patches an address",
-		"of them refused", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
+		"of them refused", "with code: number", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
 	}}
 	for _, run := range r.Runs {
 		n := float64(max(len(run.Given), 1))
@@ -138,7 +139,7 @@ func (r *scaleReport) table() table {
 			row = append(row, fmt.Sprintf("%.2f", v))
 		}
 		row = append(row, fmt.Sprintf("%.1f", run.goodput()), strconv.Itoa(run.Sandboxes), fmt.Sprintf("%.1f", run.InFlight),
-			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n),
+			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n), codes(run.Codes),
 			fmt.Sprintf("%.2f", float64(run.Creates)/n), fmt.Sprintf("%.2f", float64(run.Gets)/n), fmt.Sprintf("%.1f", run.Tries/n), strconv.Itoa(run.TooMany),
 			fmt.Sprintf("%.1f", run.WAL/1000/n))
 		for _, seconds := range run.CPU {
@@ -147,6 +148,15 @@ func (r *scaleReport) table() table {
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// codes returns the numbers of refused patches by HTTP status code, e.g. "409: 3, 422: 40".
+func codes(refused map[int]int) string {
+	var parts []string
+	for _, code := range slices.Sorted(maps.Keys(refused)) {
+		parts = append(parts, fmt.Sprintf("%d: %d", code, refused[code]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // goodput returns the addresses a second.

@@ -49,10 +49,13 @@ func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 // patched notes that a patch of the pool took so long, and warns if patches are slow.
 func (t *turn) patched(took time.Duration) {
 	last := t.s.latencyOf(t.pool)
-	if last.At.IsZero() && took < slowPatch {
-		return
+	if last.At.IsZero() {
+		if took < slowPatch {
+			return
+		}
+		took = min(took, slowMean) // one slow patch is no warning
 	}
-	now := latency{time.Now(), (last.Mean + took) / 2} // of 0 before the first: one slow patch is no warning
+	now := latency{time.Now(), (last.Mean + took) / 2}
 	data, err := json.Marshal(now)
 	if err == nil {
 		dir, openErr := t.s.queueDir(t.pool)

@@ -17,7 +17,7 @@ func TestAddAndStatusWarnOfAPoolWhosePatchesAreSlow(t *testing.T) {
 	var slow atomic.Bool
 	url := pooltest.Between(t, plane, func(r *http.Request, _ []byte) (int, string) {
 		if r.Method == http.MethodPatch && slow.Load() {
-			time.Sleep(slowMean + slowMean/2)
+			time.Sleep(slowMean * 2)
 		}
 		return 0, ""
 	}, nil)
