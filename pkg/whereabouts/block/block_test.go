@@ -221,10 +221,11 @@ func TestOverlappingPoolsShareTheirBlocks(t *testing.T) {
 }
 
 // proxy is a server between a node and the plane that can be taken away, or asked to lose
-// answers.
+// answers, or to kill a process.
 type proxy struct {
 	kubeconfig string
 	down, lose atomic.Bool
+	victim     atomic.Pointer[victim]
 }
 
 func newProxy(t *testing.T) *proxy {
@@ -233,8 +234,10 @@ func newProxy(t *testing.T) *proxy {
 		if p.down.Load() {
 			panic(http.ErrAbortHandler)
 		}
+		p.kill(false)
 		return 0, ""
 	}, func(r *http.Request) {
+		p.kill(true)
 		if p.lose.Load() && r.Method != http.MethodGet {
 			panic(http.ErrAbortHandler)
 		}

@@ -21,12 +21,18 @@ import (
 
 // The model: nodes that start and end pods of few names, lose their connection, lose
 // answers, are rebooted, leave the cluster and return, while the time passes in jumps.
+// Some of the nodes' work is done in processes that are killed.
 const (
 	modelNodes = 4
 	modelPods  = 10
 	modelGrace = 10 * time.Minute
 	// modelWait bounds an ADD: a server that is away costs it no more.
 	modelWait = 300 * time.Millisecond
+	// processStart is about how long a process needs before it does anything.
+	processStart = 20 * time.Millisecond
+	// inProcesses is the part of ADDs, DELs and passes that are done in a process, in
+	// percent.
+	inProcesses = 20
 )
 
 // sandbox is a sandbox of a pod on a node, and its address.
@@ -56,6 +62,7 @@ type world struct {
 	admin   *kube.Client
 	passed  time.Duration
 	made    int // sandboxes
+	kills   int
 	history []string
 }
 
@@ -129,9 +136,7 @@ func (w *world) violated(format string, args ...any) {
 func (w *world) add(n *modelNode) {
 	w.made++
 	o := ipam.Owner{ContainerID: fmt.Sprintf("%064x", w.made), IfName: "net1", PodRef: fmt.Sprint("default/pod-", w.rnd.IntN(modelPods)), Network: "net"}
-	ctx, cancel := context.WithTimeout(context.Background(), modelWait)
-	defer cancel()
-	got, err := n.Allocate(ctx, o, []ipam.Claim{w.claim})
+	got, err := w.allocate(n, o)
 	w.note("%s: ADD %s: %v %v", n.self.Node, o.PodRef, got, err)
 	if err != nil {
 		w.del(n, o) // as a runtime does
@@ -144,7 +149,7 @@ func (w *world) add(n *modelNode) {
 		}
 		return
 	}
-	addr := got[0].Addr()
+	addr := got.Addr()
 	for _, other := range w.nodes {
 		for i, s := range other.live {
 			switch {
@@ -157,6 +162,25 @@ func (w *world) add(n *modelNode) {
 	}
 	w.wantHeld(n, addr)
 	n.live = append(n.live, sandbox{o, addr})
+}
+
+// allocate makes the ADD, perhaps in a process that is killed.
+func (w *world) allocate(n *modelNode, o ipam.Owner) (netip.Prefix, error) {
+	w.t.Helper()
+	if w.rnd.IntN(100) < inProcesses {
+		out, err := w.inProcess(n, "ADD", o)
+		if err != nil {
+			return netip.Prefix{}, fmt.Errorf("%w: %s", err, out)
+		}
+		return netip.ParsePrefix(out)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), modelWait)
+	defer cancel()
+	got, err := n.Allocate(ctx, o, []ipam.Claim{w.claim})
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	return got[0], nil
 }
 
 // wantHeld fails the test unless the address is of a block that, on the server, the node
@@ -172,6 +196,10 @@ func (w *world) wantHeld(n *modelNode, addr netip.Addr) {
 
 func (w *world) del(n *modelNode, o ipam.Owner) {
 	w.t.Helper()
+	if w.rnd.IntN(100) < inProcesses { // if it is killed, the runtime tries again
+		out, err := w.inProcess(n, "DEL", o)
+		w.note("%s: DEL of %s in a process: %s %v", n.self.Node, o.PodRef, out, err)
+	}
 	if err := n.Release(context.Background(), o, []ipam.Pool{w.claim.Pool}); err != nil {
 		w.violated("DEL of %s: %v", o.PodRef, err)
 	}
@@ -237,10 +265,7 @@ func (w *world) step() {
 	case p < 65:
 		w.end(n)
 	case p < 75:
-		ctx, cancel := context.WithTimeout(context.Background(), modelWait)
-		err := n.keeper.Pass(ctx)
-		cancel()
-		w.note("%s: keeper: %v", n.self.Node, err)
+		w.keep(n)
 	case p < 82:
 		w.reconcile()
 	case p < 88:
@@ -266,6 +291,20 @@ func (w *world) step() {
 		w.join(n)
 		w.note("%s: joined the cluster", n.self.Node)
 	}
+}
+
+// keep has the node's keeper look, perhaps in a process that is killed.
+func (w *world) keep(n *modelNode) {
+	w.t.Helper()
+	if w.rnd.IntN(100) < 3*inProcesses {
+		out, err := w.inProcess(n, "KEEP", ipam.Owner{})
+		w.note("%s: keeper in a process: %s %v", n.self.Node, out, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), modelWait)
+	defer cancel()
+	err := n.keeper.Pass(ctx)
+	w.note("%s: keeper: %v", n.self.Node, err)
 }
 
 // settle ends everything. Then no node may hold a block.
@@ -329,7 +368,10 @@ func TestNoAddressOfABlockIsHeldTwiceOrLost(t *testing.T) {
 					t.Errorf("a read from the server's cache: %s", r.URI)
 				}
 			}
-			t.Logf("%d sandboxes", w.made)
+			t.Logf("%d sandboxes, %d processes were killed", w.made, w.kills)
+			if w.kills == 0 {
+				t.Error("no process was killed")
+			}
 		})
 	}
 }
