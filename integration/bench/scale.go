@@ -46,6 +46,7 @@ const (
 // scaleLab is a control plane.
 type scaleLab struct {
 	plane *controlplane.Plane
+	lease *lease
 	dir   string // of the nodes' state
 	runs  int
 }
@@ -61,7 +62,10 @@ func newScaleLab(ctx context.Context, p places) (*scaleLab, error) {
 		return nil, err
 	}
 	l := &scaleLab{plane: plane, dir: p.state}
-	if err := l.apply(ctx); err != nil {
+	if l.lease, err = newLease(ctx, plane); err == nil {
+		err = l.apply(ctx)
+	}
+	if err != nil {
 		plane.Close()
 		return nil, err
 	}
@@ -321,6 +325,7 @@ type scaleResult struct {
 	scaleCase
 	Ready     []float64   `json:"readySeconds"` // of each pod, in order
 	Given     []float64   `json:"addressSeconds"`
+	Renewals  []float64   `json:"renewalSeconds"` // of kube-controller-manager's lease
 	Sandboxes int         `json:"failedSandboxes"`
 	Patches   int         `json:"patches"`       // of pools and blocks
 	Creates   int         `json:"creates"`       // of any object
@@ -365,17 +370,22 @@ func (b *burst) measure(ctx context.Context, limit time.Duration) (*scaleResult,
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	b.began = time.Now()
-	var all sync.WaitGroup
-	for node := range b.c.Nodes {
-		all.Go(func() { b.pod(within, node) })
+	renewals, err := b.lab.lease.during(ctx, func() {
+		var all sync.WaitGroup
+		for node := range b.c.Nodes {
+			all.Go(func() { b.pod(within, node) })
+		}
+		all.Wait()
+	})
+	if err != nil {
+		return nil, err
 	}
-	all.Wait()
 	after, err := b.lab.counters(ctx)
 	if err != nil {
 		return nil, err
 	}
 	result := &scaleResult{
-		scaleCase: b.c, Ready: b.ready, Given: b.given, Sandboxes: b.sandboxes, Tries: after.tries - before.tries, WAL: after.wal - before.wal,
+		scaleCase: b.c, Ready: b.ready, Given: b.given, Renewals: renewals, Sandboxes: b.sandboxes, Tries: after.tries - before.tries, WAL: after.wal - before.wal,
 		CPU: [3]float64{after.apiserver - before.apiserver, after.etcd - before.etcd, after.own - before.own},
 	}
 	if b.lastError != nil {

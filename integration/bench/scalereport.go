@@ -131,6 +131,7 @@ func (r *scaleReport) table() table {
 	t := table{title: fmt.Sprintf("One pod with %d rails on each node, all at once", scaleRails), head: []string{
 		"", "ready", "p50 s", "p90 s", "last s", "addresses/s", "sandboxes failed", "patches in flight", "patches an address",
 		"of them refused", "with code: number", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
+		"controller-manager's lease renewed in p50 ms", "longest ms",
 	}}
 	for _, run := range r.Runs {
 		n := float64(max(len(run.Given), 1))
@@ -144,6 +145,9 @@ func (r *scaleReport) table() table {
 			fmt.Sprintf("%.1f", run.WAL/1000/n))
 		for _, seconds := range run.CPU {
 			row = append(row, fmt.Sprintf("%.1f", 1000*seconds/n))
+		}
+		for _, q := range []float64{0.5, 1} {
+			row = append(row, fmt.Sprintf("%.0f", 1000*quantile(run.Renewals, q)))
 		}
 		t.rows = append(t.rows, row)
 	}
