@@ -69,8 +69,8 @@
 // connects once and keeps its connection, and nothing is done between the addresses. Of
 // nodes that have blocks, the times are thus only what this machine needs to be all of
 // them. rail-agent does not run: what it publishes of the blocks later is not counted. No
-// kube-controller-manager runs, so what other clients of the API server suffer is not
-// measured. A model with two costs is fitted to the runs of a line. From at least three it
+// kube-controller-manager runs, but its lease is renewed as it does itself, and the report
+// has how long that took. A model with two costs is fitted to the runs of a line. From at least three it
 // tells of more nodes than the machine can simulate. Runs of several calls with one -label
 // are in one report; a new one of a case replaces the old one.
 //
