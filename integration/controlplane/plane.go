@@ -448,6 +448,37 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	args := p.apiserverArgs(host, port)
+	if p.options.Audit {
+		args = append(args, "--audit-policy-file="+p.file("audit.policy"), "--audit-log-path="+p.auditLog(),
+			"--audit-log-maxsize=1000000") // one file, whatever comes
+	}
+	apiserver, err := p.launch(args...)
+	if err != nil {
+		return err
+	}
+	err = apiserver.Poll(ctx, patience, func(ctx context.Context) error {
+		conn, err := p.dial(ctx, "tcp", p.inner)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
+	if err != nil {
+		apiserver.Kill()
+		return err
+	}
+	p.apiserver = apiserver
+	for r := range p.reaches {
+		if err := r.open(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apiserverArgs returns the command of a kube-apiserver that listens there.
+func (p *Plane) apiserverArgs(host, port string) []string {
 	args := []string{
 		p.binaries.apiserver,
 		"--etcd-servers=" + p.etcdURL,
@@ -473,32 +504,7 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 			// controller makes.
 			"--disable-admission-plugins=ServiceAccount")
 	}
-	if p.options.Audit {
-		args = append(args, "--audit-policy-file="+p.file("audit.policy"), "--audit-log-path="+p.auditLog(),
-			"--audit-log-maxsize=1000000") // one file, whatever comes
-	}
-	apiserver, err := p.launch(append(args, p.options.APIServerArgs...)...)
-	if err != nil {
-		return err
-	}
-	err = apiserver.Poll(ctx, patience, func(ctx context.Context) error {
-		conn, err := p.dial(ctx, "tcp", p.inner)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err
-	})
-	if err != nil {
-		apiserver.Kill()
-		return err
-	}
-	p.apiserver = apiserver
-	for r := range p.reaches {
-		if err := r.open(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return append(args, p.options.APIServerArgs...)
 }
 
 // WaitReady waits until kube-apiserver is ready and answers for each CRD: for

@@ -119,6 +119,13 @@ func Create(t testing.TB, plane *controlplane.Plane, path string, object any) {
 // is called before the plane's answer goes back. Both may be nil.
 func Between(t testing.TB, plane *controlplane.Plane, refuse func(r *http.Request, body []byte) (code int, answer string), after func(r *http.Request)) string {
 	t.Helper()
+	return BetweenAny(t, plane.Admin, refuse, after)
+}
+
+// BetweenAny is [Between] for several API servers: pick returns a client of the one that
+// gets a request.
+func BetweenAny(t testing.TB, pick func() *controlplane.Client, refuse func(r *http.Request, body []byte) (code int, answer string), after func(r *http.Request)) string {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -132,7 +139,7 @@ func Between(t testing.TB, plane *controlplane.Plane, refuse func(r *http.Reques
 				return
 			}
 		}
-		code, answer, err := plane.Admin().Do(r.Context(), r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"), body)
+		code, answer, err := pick().Do(r.Context(), r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"), body)
 		if err != nil {
 			panic(http.ErrAbortHandler)
 		}

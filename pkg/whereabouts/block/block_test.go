@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -229,8 +230,15 @@ type proxy struct {
 }
 
 func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	return newProxyTo(t, plane.Admin)
+}
+
+// newProxyTo returns a proxy that passes each request on by the client that pick returns.
+func newProxyTo(t *testing.T, pick func() *controlplane.Client) *proxy {
+	t.Helper()
 	p := &proxy{}
-	url := pooltest.Between(t, plane, func(*http.Request, []byte) (int, string) {
+	url := pooltest.BetweenAny(t, pick, func(*http.Request, []byte) (int, string) {
 		if p.down.Load() {
 			panic(http.ErrAbortHandler)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -21,7 +22,9 @@ import (
 
 // The model: nodes that start and end pods of few names, lose their connection, lose
 // answers, are rebooted, leave the cluster and return, while the time passes in jumps.
-// Some of the nodes' work is done in processes that are killed.
+// Some of the nodes' work is done in processes that are killed. Each request goes to one of
+// two API servers, of which the second sometimes stands still: its caches are old then, and
+// what it was asked to do may happen after the node has given up.
 const (
 	modelNodes = 4
 	modelPods  = 10
@@ -33,6 +36,8 @@ const (
 	// inProcesses is the part of ADDs, DELs and passes that are done in a process, in
 	// percent.
 	inProcesses = 20
+	// longestPause of the second API server is longer than an ADD of the model waits.
+	longestPause = 2 * modelWait
 )
 
 // sandbox is a sandbox of a pod on a node, and its address.
@@ -60,20 +65,27 @@ type world struct {
 	blocks  *reconcile.Blocks
 	survey  *api.Survey // the reconciler's last
 	admin   *kube.Client
+	second  *controlplane.Second
 	passed  time.Duration
 	made    int // sandboxes
 	kills   int
 	history []string
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newWorld(t *testing.T, seed uint64, second *controlplane.Second) *world {
+	either := func() *controlplane.Client {
+		if rand.IntN(2) == 0 {
+			return plane.Admin()
+		}
+		return second.Admin()
+	}
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), claim: pooltest.Claim(t, fmt.Sprint("model-", seed), "10.0.0.0/26"),
-		blocks: reconcile.NewBlocks(modelGrace), admin: client(t, plane.AdminKubeconfig()),
+		blocks: reconcile.NewBlocks(modelGrace), admin: client(t, newProxyTo(t, either).kubeconfig), second: second,
 	}
 	w.blocks.Now = func() time.Time { return time.Now().Add(w.passed) }
 	for i := range modelNodes {
-		n := &modelNode{proxy: newProxy(t)}
+		n := &modelNode{proxy: newProxyTo(t, either)}
 		n.node = newNodeAt(t, fmt.Sprintf("model-%d-%d", seed, i), n.proxy.kubeconfig, t.TempDir())
 		w.nodes = append(w.nodes, n)
 		w.boot(n)
@@ -256,6 +268,17 @@ func (w *world) reconcile() {
 	}
 }
 
+// pause stops the second API server for a while.
+func (w *world) pause() {
+	w.t.Helper()
+	d := rand.N(longestPause)
+	w.note("the second API server stands still for %s", d)
+	if err := w.second.Pause(); err != nil {
+		w.t.Fatal(err)
+	}
+	time.AfterFunc(d, func() { _ = w.second.Resume() })
+}
+
 // step does one thing.
 func (w *world) step() {
 	n := w.nodes[w.rnd.IntN(len(w.nodes))]
@@ -278,7 +301,9 @@ func (w *world) step() {
 	case p < 95:
 		n.proxy.lose.Store(!n.proxy.lose.Load())
 		w.note("%s: answers are lost %v", n.self.Node, n.proxy.lose.Load())
-	case p < 97:
+	case p < 96:
+		w.pause()
+	case p < 98:
 		w.boot(n)
 		if n.member {
 			w.join(n)
@@ -350,13 +375,18 @@ func TestNoAddressOfABlockIsHeldTwiceOrLost(t *testing.T) {
 	if need.Full() {
 		seeds, steps = 6, 5000
 	}
+	second, err := plane.StartSecond(pooltest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(second.Kill)
 	first := rand.Uint64N(1 << 30)
 	for i := range seeds {
 		seed := first + uint64(i)
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			w := newWorld(t, seed)
+			w := newWorld(t, seed, second)
 			for range steps {
 				w.step()
 			}
