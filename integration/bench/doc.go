@@ -69,10 +69,10 @@
 // connects once and keeps its connection, and nothing is done between the addresses. Of
 // nodes that have blocks, the times are thus only what this machine needs to be all of
 // them. rail-agent does not run: what it publishes of the blocks later is not counted. No
-// kube-controller-manager runs, but its lease is renewed as it does itself, and the report
-// has how long that took. A model with two costs is fitted to the runs of a line. From at least three it
-// tells of more nodes than the machine can simulate. Runs of several calls with one -label
-// are in one report; a new one of a case replaces the old one.
+// kube-controller-manager runs. The program renews its lease instead, and reports how long
+// that takes. A model with two costs is fitted to the runs of a line; from at least three
+// runs it predicts those of more nodes than the machine can simulate. Runs of several calls
+// with one -label are in one report; a new one of a case replaces the old one.
 //
 // With -pods it measures what a user of Kubernetes waits for, on a cluster of
 // integration/cluster: from the first request until all pods are Ready, and

@@ -121,7 +121,7 @@ func TestReportOfScaleHasEachCaseOnce(t *testing.T) {
 	again.Again, many.Nodes = true, 1000
 	r := &scaleReport{}
 	for _, c := range []scaleCase{entries, blocks, again, many, entries} {
-		run := &scaleResult{scaleCase: c, Creates: 200, Gets: 400}
+		run := &scaleResult{scaleCase: c, Creates: 200, Gets: 400, Codes: map[int]int{422: 7, 409: 1}, Renewals: []float64{0.03, 0.02, 0.01}}
 		for i := range c.Nodes * scaleRails {
 			run.Given = append(run.Given, float64(i+1)/100)
 		}
@@ -144,8 +144,14 @@ func TestReportOfScaleHasEachCaseOnce(t *testing.T) {
 			t.Errorf("%q is there %d times:\n%s", words, n, md)
 		}
 	}
-	if creates, gets := r.table().rows[0][10], r.table().rows[0][11]; creates != "0.12" || gets != "0.25" {
-		t.Errorf("%s creates and %s gets an address", creates, gets)
+	cell := func(head string) string { return r.table().rows[0][slices.Index(r.table().head, head)] }
+	for head, want := range map[string]string{
+		"creates an address": "0.12", "gets an address": "0.25", "refused by code": "409: 1, 422: 7",
+		"lease renewal p50 ms": "20", "longest ms": "30",
+	} {
+		if got := cell(head); got != want {
+			t.Errorf("%s: %s, want %s", head, got, want)
+		}
 	}
 	// Most lines have 200 nodes, so these are in the picture over time.
 	if nodes := r.usualNodes(); nodes != 200 || len(r.overTime(nodes)) != 3 {

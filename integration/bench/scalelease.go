@@ -17,10 +17,12 @@ const (
 	leaseUser  = "system:kube-controller-manager"
 	leasePath  = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 	leaseName  = "kube-controller-manager"
-	leaseEvery = 250 * time.Millisecond // it does every two seconds
+	leaseEvery = 250 * time.Millisecond // between renewals; kube-controller-manager's is two seconds
 )
 
-// lease renews kube-controller-manager's lease as it does itself, in its API priority.
+// lease renews kube-controller-manager's lease as its user, so that the requests are in the
+// API priority level of leaders. A renewal is a read and an update; the real leader mostly
+// needs only the update.
 type lease struct {
 	client *controlplane.Client
 }
@@ -56,7 +58,8 @@ func (l *lease) renew(ctx context.Context) error {
 	return nil
 }
 
-// during renews the lease while do runs, and returns the seconds that each renewal took.
+// during calls do, and renews the lease until do returns. It returns the duration of each
+// renewal in seconds. Renewing stops at the first error.
 func (l *lease) during(ctx context.Context, do func()) (took []float64, err error) {
 	ended := make(chan struct{})
 	var renewing sync.WaitGroup

@@ -130,8 +130,8 @@ func (r *scaleReport) write(dir string) error {
 func (r *scaleReport) table() table {
 	t := table{title: fmt.Sprintf("One pod with %d rails on each node, all at once", scaleRails), head: []string{
 		"", "ready", "p50 s", "p90 s", "last s", "addresses/s", "sandboxes failed", "patches in flight", "patches an address",
-		"of them refused", "with code: number", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
-		"controller-manager's lease renewed in p50 ms", "longest ms",
+		"of them refused", "refused by code", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
+		"lease renewal p50 ms", "longest ms",
 	}}
 	for _, run := range r.Runs {
 		n := float64(max(len(run.Given), 1))

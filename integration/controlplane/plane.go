@@ -477,7 +477,8 @@ func (p *Plane) launchAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// apiserverArgs returns the command of a kube-apiserver that listens there.
+// apiserverArgs returns the command line of a kube-apiserver that listens on host and port,
+// without an audit log. Of a cluster's it listens on all addresses.
 func (p *Plane) apiserverArgs(host, port string) []string {
 	args := []string{
 		p.binaries.apiserver,

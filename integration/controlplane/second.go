@@ -9,16 +9,17 @@ import (
 	"github.com/rail-cni/rail-cni/integration/process"
 )
 
-// Second is another kube-apiserver of a plane, on the same etcd and with the same
+// SecondAPIServer is another kube-apiserver of a plane, on the same etcd and with the same
 // certificates. Clusters have several behind a load balancer: each has caches of its own.
-type Second struct {
+type SecondAPIServer struct {
 	process *process.Process
 	admin   *Client
 }
 
-// StartSecond starts another kube-apiserver, and waits until it is ready. [Plane.Requests]
-// does not have its requests. The caller must kill it before the plane is closed.
-func (p *Plane) StartSecond(ctx context.Context) (*Second, error) {
+// StartSecondAPIServer starts another kube-apiserver, and waits until it is ready. It
+// writes no audit log, so [Plane.Requests] omits its requests. Call Kill before
+// [Plane.Close].
+func (p *Plane) StartSecondAPIServer(ctx context.Context) (*SecondAPIServer, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func (p *Plane) StartSecond(ctx context.Context) (*Second, error) {
 	}
 	admin := *p.Admin()
 	admin.server = "https://" + address
-	s := &Second{started, &admin}
+	s := &SecondAPIServer{started, &admin}
 	for _, path := range append([]string{"/readyz"}, p.serves...) {
 		err := started.Poll(ctx, patience, func(ctx context.Context) error {
 			return s.admin.into(ctx, nil, http.MethodGet, path, "", nil)
@@ -49,14 +50,14 @@ func (p *Plane) StartSecond(ctx context.Context) (*Second, error) {
 }
 
 // Admin returns a client of a cluster administrator.
-func (s *Second) Admin() *Client { return s.admin }
+func (s *SecondAPIServer) Admin() *Client { return s.admin }
 
 // Pause stops the server without ending it (SIGSTOP). Requests to it hang, and its caches
-// miss what is written through the other server.
-func (s *Second) Pause() error { return s.process.Signal(syscall.SIGSTOP) }
+// are stale when it resumes.
+func (s *SecondAPIServer) Pause() error { return s.process.Signal(syscall.SIGSTOP) }
 
 // Resume lets a paused server go on (SIGCONT).
-func (s *Second) Resume() error { return s.process.Signal(syscall.SIGCONT) }
+func (s *SecondAPIServer) Resume() error { return s.process.Signal(syscall.SIGCONT) }
 
 // Kill kills the server (SIGKILL).
-func (s *Second) Kill() { s.process.Kill() }
+func (s *SecondAPIServer) Kill() { s.process.Kill() }

@@ -122,8 +122,8 @@ func Between(t testing.TB, plane *controlplane.Plane, refuse func(r *http.Reques
 	return BetweenAny(t, plane.Admin, refuse, after)
 }
 
-// BetweenAny is [Between] for several API servers: pick returns a client of the one that
-// gets a request.
+// BetweenAny is like [Between], but sends each request with the client that pick returns
+// for it.
 func BetweenAny(t testing.TB, pick func() *controlplane.Client, refuse func(r *http.Request, body []byte) (code int, answer string), after func(r *http.Request)) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

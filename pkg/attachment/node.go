@@ -20,9 +20,9 @@ import (
 // interfaces, so each bound is much shorter.
 const (
 	lockWait   = 60 * time.Second // for another process that works on the same attachment
-	returnWait = 5 * time.Second  // for a device that returns to the host when a pod netns ends, see Releasing.Needed …
+	returnWait = 5 * time.Second  // at least, for a device that returns to the host when its pod netns ends
 
-	longestReturn = 45 * time.Second // … and while others return before it, see Releasing.Await
+	longestReturn = 45 * time.Second // at most, also if others return before it; see Releasing.ReturnWait and Await
 
 	endWait    = 10 * time.Second // for ending one attachment of another pod in passing
 	retryAfter = 30 * time.Second // until an ADD asks a failed IPAM plugin again

@@ -45,22 +45,24 @@ type Releasing struct {
 // returned does not exist. A driver may need seconds to make its netdev again.
 func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 
-// Needed returns how long a driver may need to return a device of the record: five seconds,
-// or three times as long as the moves into the pod netns took.
-func (r *Releasing) Needed() time.Duration {
+// ReturnWait returns how long to wait for a device of the record to return: three times as
+// long as the moves into the pod netns took, at least five seconds and at most
+// [longestReturn].
+func (r *Releasing) ReturnWait() time.Duration {
 	return max(returnWait, min(3*time.Duration(r.Record.MovedMS)*time.Millisecond, longestReturn))
 }
 
 // Await calls done until it returns true or an error, and reports whether it did before
 // the wait ended. The kernel returns the devices of dead pods one after another, and a
-// driver may take a second to stop each (ndo_stop, under the RTNL). So Wait, if it is
+// driver may take seconds to stop each (ndo_stop, under the RTNL). So Wait, if it is
 // conclusive, starts over as long as away, the number of devices that are still to return,
 // gets smaller: for at most [longestReturn] in all.
 func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
 	if ok, err := done(); ok || err != nil {
 		return true, err
 	}
-	end := time.Now().Add(longestReturn)
+	ctx, end := context.WithTimeout(ctx, longestReturn)
+	defer end()
 	left := 0
 	if r.Conclusive() {
 		left = away()
@@ -73,7 +75,7 @@ func (r *Releasing) Await(ctx context.Context, away func() int, done func() (boo
 			return true, err
 		}
 		before := left
-		if before == 0 || ctx.Err() != nil || time.Now().After(end) {
+		if before == 0 || ctx.Err() != nil {
 			return false, nil
 		}
 		if left = away(); left >= before {
@@ -157,8 +159,8 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 	}
 	defer done()
 	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: bound, silent: silent}
-	if releasing.Conclusive() {
-		releasing.Wait = releasing.Needed()
+	if releasing.Conclusive() { // a sweep keeps its short bound
+		releasing.Wait = releasing.ReturnWait()
 	}
 	var errs []error
 	for _, part := range n.order.Interface {

@@ -53,9 +53,9 @@ func (tx *Tx) unlock() {
 // Step calls the node's Fault at a step within Apply.
 func (tx *Tx) Step(name string) error { return tx.Node.step(name) }
 
-// Moved adds to the record how long a move of a device into the pod netns took. The return
-// of the device is waited for accordingly, see [Releasing.Needed].
-func (tx *Tx) Moved(took time.Duration) { tx.Record.MovedMS += took.Milliseconds() }
+// AddMoveTime adds to the record how long one move of a device into the pod netns took. It
+// sets the wait for the return, see [Releasing.ReturnWait].
+func (tx *Tx) AddMoveTime(took time.Duration) { tx.Record.MovedMS += took.Milliseconds() }
 
 // NameFree fails if a link of the pod has one of the names, or has it as an
 // altname. The kernel would notice only after the move.

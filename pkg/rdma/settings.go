@@ -67,7 +67,7 @@ func (c *Core) Settings(d Device) map[string]string {
 //
 // A device that the kernel returns from a dead pod is in the host netns some time before
 // the connection manager serves it (enable_device_and_get); until then the error is
-// ENODEV. Restore waits for that until ctx ends.
+// ENODEV. Restore waits until the connection manager serves the device, or ctx ends.
 func (c *Core) Restore(ctx context.Context, d Device, want map[string]string) []link.Changed {
 	var left []link.Changed
 	err := c.in(func() error {

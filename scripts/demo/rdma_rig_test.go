@@ -63,8 +63,8 @@ func demoIsRefused(t *testing.T, names []string, texts ...string) {
 	}
 }
 
-// demoNode makes the machine a node in this RDMA mode, with NICs of a driver that is loaded
-// with these parameters.
+// demoNode sets the machine's RDMA mode, and loads the NICs' driver anew with these
+// parameters. At the end of the test it is loaded anew without them.
 func demoNode(t *testing.T, mode, parameters string) {
 	t.Helper()
 	if err := errors.Join(setMode(cni{bin: os.Getenv("RAIL_CNI_BIN")}, mode), kmod.ReloadNICs(parameters)); err != nil {
@@ -77,7 +77,7 @@ func demoNode(t *testing.T, mode, parameters string) {
 	})
 }
 
-// TestDemoOnASRIOVNode expects what docs/guide/hardware.md says of a node with virtual
+// TestDemoOnASRIOVNode checks what docs/guide/hardware.md says of a node with virtual
 // functions, in both RDMA modes.
 func TestDemoOnASRIOVNode(t *testing.T) {
 	const physical = "/sys/bus/pci/devices/0000:01:00.0/"
@@ -104,7 +104,7 @@ func TestDemoOnASRIOVNode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// No pair is connected: these NICs have no data path for RDMA.
+			// The NICs of a pair are not connected, because emulated NICs carry no RDMA traffic.
 			if err := demoHost(os.Getenv("RAIL_CNI_BIN"), []string{functions[0], "ens11np0", functions[1], "ens12np0"}); err != nil {
 				t.Errorf("two virtual functions, and two NICs: %v", err)
 			}
@@ -115,7 +115,7 @@ func TestDemoOnASRIOVNode(t *testing.T) {
 	}
 }
 
-// TestDemoOnAnInfiniBandNode expects what docs/guide/hardware.md says of a node with
+// TestDemoOnAnInfiniBandNode checks what docs/guide/hardware.md says of a node with
 // InfiniBand ports. There is no subnet manager, so no port becomes active.
 func TestDemoOnAnInfiniBandNode(t *testing.T) {
 	for mode, texts := range map[string][]string{

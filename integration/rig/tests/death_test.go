@@ -214,8 +214,9 @@ func TestNICsOfSlowDriversComeHome(t *testing.T) {
 }
 
 // TestReturnIsAwaitedAsLongAsTheDriverNeeds has a driver that needs longer for an RDMA device
-// than a DEL usually waits: RDMA-CM serves the device seconds after it is on the host again,
-// and its settings cannot be restored before. ADD has measured the driver.
+// than a DEL usually waits: RDMA-CM serves the device only seconds after it is on the host
+// again, and until then its settings cannot be restored. DEL waits, because ADD measured the
+// moves.
 func TestReturnIsAwaitedAsLongAsTheDriverNeeds(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)

@@ -221,7 +221,7 @@ func TestDuplicateAddressIsNoticedAlthoughTheCarrierComesLate(t *testing.T) {
 	n.peerUp()
 	n.IP("address", "add", "fd31::9/64", "dev", n.spare, "nodad")
 	before := n.State()
-	setDriver(t, "link_delay_ms", "5000")
+	setDriver(t, "link_delay_ms", "5000") // longer than earlier versions waited
 	config := func(address string) string {
 		return n.config(0, map[string]any{"linkTimeout": "30s", "ipam": map[string]any{
 			"type": "static", "addresses": []map[string]any{{"address": address}},

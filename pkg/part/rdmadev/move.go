@@ -40,7 +40,7 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 			if err == nil {
 				began := time.Now()
 				arrived, err = host.Move(ctx, *device, pod)
-				tx.Moved(time.Since(began))
+				tx.AddMoveTime(time.Since(began))
 			}
 			if err != nil {
 				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
@@ -54,7 +54,7 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 }
 
 // serveWait bounds the wait until RDMA-CM serves a device that has moved into a pod. It
-// mostly does when the move ends.
+// usually does as soon as the move ends.
 const serveWait = 5 * time.Second
 
 // keepCM restores the RDMA-CM settings that the device had on the host, and sets the type

@@ -221,8 +221,8 @@ func TestOverlappingPoolsShareTheirBlocks(t *testing.T) {
 	}
 }
 
-// proxy is a server between a node and the plane that can be taken away, or asked to lose
-// answers, or to kill a process.
+// proxy passes a node's requests on to an API server. A test can make it unreachable, have
+// it lose answers, or have it kill the process that sends a request.
 type proxy struct {
 	kubeconfig string
 	down, lose atomic.Bool
@@ -234,7 +234,8 @@ func newProxy(t *testing.T) *proxy {
 	return newProxyTo(t, plane.Admin)
 }
 
-// newProxyTo returns a proxy that passes each request on by the client that pick returns.
+// newProxyTo returns a proxy that sends each request with the client that pick returns for
+// it.
 func newProxyTo(t *testing.T, pick func() *controlplane.Client) *proxy {
 	t.Helper()
 	p := &proxy{}

@@ -23,8 +23,8 @@ import (
 // The model: nodes that start and end pods of few names, lose their connection, lose
 // answers, are rebooted, leave the cluster and return, while the time passes in jumps.
 // Some of the nodes' work is done in processes that are killed. Each request goes to one of
-// two API servers, of which the second sometimes stands still: its caches are old then, and
-// what it was asked to do may happen after the node has given up.
+// two API servers. The second is paused at times: when it resumes, its caches are stale, and
+// it may carry out requests that the node has given up.
 const (
 	modelNodes = 4
 	modelPods  = 10
@@ -33,10 +33,11 @@ const (
 	modelWait = 300 * time.Millisecond
 	// processStart is about how long a process needs before it does anything.
 	processStart = 20 * time.Millisecond
-	// inProcesses is the part of ADDs, DELs and passes that are done in a process, in
-	// percent.
+	// inProcesses is the percentage of ADDs and DELs that run in a process of their own. Of
+	// the keeper's passes it is three times as many.
 	inProcesses = 20
-	// longestPause of the second API server is longer than an ADD of the model waits.
+	// longestPause bounds a pause of the second API server. It is longer than modelWait, so
+	// that some requests take effect after the node has given up.
 	longestPause = 2 * modelWait
 )
 
@@ -65,14 +66,14 @@ type world struct {
 	blocks  *reconcile.Blocks
 	survey  *api.Survey // the reconciler's last
 	admin   *kube.Client
-	second  *controlplane.Second
+	second  *controlplane.SecondAPIServer
 	passed  time.Duration
 	made    int // sandboxes
-	kills   int
+	kills   int // processes that were killed
 	history []string
 }
 
-func newWorld(t *testing.T, seed uint64, second *controlplane.Second) *world {
+func newWorld(t *testing.T, seed uint64, second *controlplane.SecondAPIServer) *world {
 	either := func() *controlplane.Client {
 		if rand.IntN(2) == 0 {
 			return plane.Admin()
@@ -176,7 +177,7 @@ func (w *world) add(n *modelNode) {
 	n.live = append(n.live, sandbox{o, addr})
 }
 
-// allocate makes the ADD, perhaps in a process that is killed.
+// allocate makes the ADD, perhaps in a process that may be killed.
 func (w *world) allocate(n *modelNode, o ipam.Owner) (netip.Prefix, error) {
 	w.t.Helper()
 	if w.rnd.IntN(100) < inProcesses {
@@ -208,7 +209,7 @@ func (w *world) wantHeld(n *modelNode, addr netip.Addr) {
 
 func (w *world) del(n *modelNode, o ipam.Owner) {
 	w.t.Helper()
-	if w.rnd.IntN(100) < inProcesses { // if it is killed, the runtime tries again
+	if w.rnd.IntN(100) < inProcesses { // the DEL below repeats it, as a runtime does
 		out, err := w.inProcess(n, "DEL", o)
 		w.note("%s: DEL of %s in a process: %s %v", n.self.Node, o.PodRef, out, err)
 	}
@@ -268,11 +269,11 @@ func (w *world) reconcile() {
 	}
 }
 
-// pause stops the second API server for a while.
+// pause pauses the second API server for a while.
 func (w *world) pause() {
 	w.t.Helper()
 	d := rand.N(longestPause)
-	w.note("the second API server stands still for %s", d)
+	w.note("the second API server is paused for %s", d)
 	if err := w.second.Pause(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -318,7 +319,7 @@ func (w *world) step() {
 	}
 }
 
-// keep has the node's keeper look, perhaps in a process that is killed.
+// keep has the node's keeper look, perhaps in a process that may be killed.
 func (w *world) keep(n *modelNode) {
 	w.t.Helper()
 	if w.rnd.IntN(100) < 3*inProcesses {
@@ -375,7 +376,7 @@ func TestNoAddressOfABlockIsHeldTwiceOrLost(t *testing.T) {
 	if need.Full() {
 		seeds, steps = 6, 5000
 	}
-	second, err := plane.StartSecond(pooltest.Context(t))
+	second, err := plane.StartSecondAPIServer(pooltest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,11 +31,12 @@ type task struct {
 	Prefix            netip.Prefix
 	Kubeconfig, State string
 	Node, Boot        string
-	Passed            time.Duration // of the node's clock, beside the real one
+	Passed            time.Duration // how far the node's clock is ahead of the real one
 	Within            time.Duration // bound of ADD and KEEP
 }
 
-// runTask does the task that text has. It prints the address of an ADD, or the error.
+// runTask runs the task in text, and returns the exit code. It prints the address of an ADD,
+// or the error.
 func runTask(text string) (code int) {
 	var k task
 	err := json.Unmarshal([]byte(text), &k)
@@ -89,11 +90,12 @@ func (k task) run() error {
 // victim is a process that a proxy kills at one of its requests.
 type victim struct {
 	process *os.Process
-	left    atomic.Int32 // requests before it
-	after   bool         // the server gets the request
+	left    atomic.Int32 // requests to pass before the kill
+	after   bool         // kill once the server has answered, not before it gets the request
 }
 
-// kill kills the process if this request is the one, before or after the server gets it.
+// kill kills the victim if its turn has come. after is true once the server has answered
+// the request.
 func (p *proxy) kill(after bool) {
 	v := p.victim.Load()
 	if v == nil || v.after != after || v.left.Add(-1) >= 0 {
@@ -103,8 +105,9 @@ func (p *proxy) kill(after bool) {
 	panic(http.ErrAbortHandler)
 }
 
-// inProcess does the verb in a process, and kills it at one of its first requests or soon
-// after it began. It returns the output, also if the process ended before.
+// inProcess runs the verb in a process, and kills it at one of its first four requests, or
+// one to two times [processStart] after its start. The process may end before that. It
+// returns the output; if the process was killed, only an error.
 func (w *world) inProcess(n *modelNode, verb string, o ipam.Owner) (output string, err error) {
 	w.t.Helper()
 	text, err := json.Marshal(task{

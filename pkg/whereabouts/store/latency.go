@@ -53,7 +53,7 @@ func (t *turn) patched(took time.Duration) {
 		if took < slowPatch {
 			return
 		}
-		took = min(took, slowMean) // one slow patch is no warning
+		took = min(took, slowMean) // so that one slow patch alone does not warn
 	}
 	now := latency{time.Now(), (last.Mean + took) / 2}
 	data, err := json.Marshal(now)
