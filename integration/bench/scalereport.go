@@ -131,7 +131,7 @@ func (r *scaleReport) table() table {
 	t := table{title: fmt.Sprintf("One pod with %d rails on each node, all at once", scaleRails), head: []string{
 		"", "ready", "p50 s", "p90 s", "last s", "addresses/s", "sandboxes failed", "patches in flight", "patches an address",
 		"of them refused", "refused by code", "creates an address", "gets an address", "server's tries an address", "429", "etcd kB an address", "CPU ms an address: API server", "etcd", "nodes",
-		"lease renewal p50 ms", "longest ms",
+		"lease renewal p50 ms", "longest ms", "renewals failed",
 	}}
 	for _, run := range r.Runs {
 		n := float64(max(len(run.Given), 1))
@@ -149,6 +149,7 @@ func (r *scaleReport) table() table {
 		for _, q := range []float64{0.5, 1} {
 			row = append(row, fmt.Sprintf("%.0f", 1000*quantile(run.Renewals, q)))
 		}
+		row = append(row, strconv.Itoa(run.Unrenewed))
 		t.rows = append(t.rows, row)
 	}
 	return t

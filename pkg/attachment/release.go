@@ -38,6 +38,7 @@ type Releasing struct {
 	// Wait bounds the wait for what the kernel is about to return to the host.
 	Wait time.Duration
 
+	end    time.Time // of all waits together
 	silent func()
 }
 
@@ -45,24 +46,17 @@ type Releasing struct {
 // returned does not exist. A driver may need seconds to make its netdev again.
 func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 
-// ReturnWait returns how long to wait for a device of the record to return: three times as
-// long as the moves into the pod netns took, at least five seconds and at most
-// [longestReturn].
-func (r *Releasing) ReturnWait() time.Duration {
-	return max(returnWait, min(3*time.Duration(r.Record.MovedMS)*time.Millisecond, longestReturn))
-}
-
 // Await calls done until it returns true or an error, and reports whether it did before
 // the wait ended. The kernel returns the devices of dead pods one after another, and a
 // driver may take seconds to stop each (ndo_stop, under the RTNL). So Wait, if it is
 // conclusive, starts over as long as away, the number of devices that are still to return,
-// gets smaller: for at most [longestReturn] in all.
+// gets smaller. All waits of one release end after [longestReturn].
 func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
 	if ok, err := done(); ok || err != nil {
 		return true, err
 	}
-	ctx, end := context.WithTimeout(ctx, longestReturn)
-	defer end()
+	ctx, cancel := context.WithDeadline(ctx, r.end)
+	defer cancel()
 	left := 0
 	if r.Conclusive() {
 		left = away()
@@ -82,6 +76,26 @@ func (r *Releasing) Await(ctx context.Context, away func() int, done func() (boo
 			return false, nil
 		}
 	}
+}
+
+// Served returns a context for the wait until the kernel serves a returned device. It ends
+// after the longer of Wait and least, or with all waits of the release.
+func (r *Releasing) Served(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(ctx, earlier(r.end, time.Now().Add(max(r.Wait, least))))
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// waitFor returns how long to wait for a device of the record that returns to the host:
+// three times as long as its move into the pod netns took, at least [returnWait] and at most
+// [longestReturn].
+func waitFor(r *ledger.Record) time.Duration {
+	return max(returnWait, min(3*time.Duration(r.MovedMS)*time.Millisecond, longestReturn))
 }
 
 // Silent is called by the part that releases the interface, once the interface is down
@@ -158,9 +172,11 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 		return err
 	}
 	defer done()
-	releasing := &Releasing{Node: n, Record: r, Pod: pod, Home: home, Wait: bound, silent: silent}
+	releasing := &Releasing{
+		Node: n, Record: r, Pod: pod, Home: home, Wait: bound, end: time.Now().Add(longestReturn), silent: silent,
+	}
 	if releasing.Conclusive() { // a sweep keeps its short bound
-		releasing.Wait = releasing.ReturnWait()
+		releasing.Wait = waitFor(r)
 	}
 	var errs []error
 	for _, part := range n.order.Interface {

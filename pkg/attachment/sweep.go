@@ -88,7 +88,11 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	if err != nil || r == nil || r.Phase != ledger.Freeing && n.Alive(r) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, endWait)
+	bound := endWait
+	if wait >= returnWait {
+		bound += waitFor(r) - returnWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	return n.release(ctx, r, wait, all)
 }

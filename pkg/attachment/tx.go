@@ -53,9 +53,11 @@ func (tx *Tx) unlock() {
 // Step calls the node's Fault at a step within Apply.
 func (tx *Tx) Step(name string) error { return tx.Node.step(name) }
 
-// AddMoveTime adds to the record how long one move of a device into the pod netns took. It
-// sets the wait for the return, see [Releasing.ReturnWait].
-func (tx *Tx) AddMoveTime(took time.Duration) { tx.Record.MovedMS += took.Milliseconds() }
+// NoteMove notes in the record how long the move of a device into the pod netns took, if it
+// is the longest. It sets the wait for the return, see waitFor.
+func (tx *Tx) NoteMove(took time.Duration) {
+	tx.Record.MovedMS = max(tx.Record.MovedMS, took.Milliseconds())
+}
 
 // NameFree fails if a link of the pod has one of the names, or has it as an
 // altname. The kernel would notice only after the move.

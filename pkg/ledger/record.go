@@ -53,8 +53,8 @@ type Record struct {
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
-	// MovedMS is how long the kernel took to move the NIC and its RDMA devices into the pod
-	// netns; 0 in a record of an earlier version.
+	// MovedMS is how long the longest move took, of the NIC or one of its RDMA devices into
+	// the pod netns; 0 in a record of an earlier version.
 	MovedMS int64 `json:"movedMS,omitempty"`
 	// Link is nil in a record of an earlier version, and of a NIC without a netdev.
 	Link *Link `json:"link,omitempty"`

@@ -47,6 +47,9 @@ func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 	if r.Link == nil || !r.Link.Up || r.Link.Waited() < time.Second {
 		t.Errorf("link in the record: %+v", r.Link)
 	}
+	if r.MovedMS < 200 {
+		t.Errorf("the record says that the moves took %d ms at most", r.MovedMS)
+	}
 	n.announced(heard, "172.31.1.1 is at "+r.MAC)
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)

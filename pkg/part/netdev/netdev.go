@@ -236,7 +236,7 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	}
 	began := time.Now()
 	err = host.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
-	tx.AddMoveTime(time.Since(began))
+	tx.NoteMove(time.Since(began))
 	if err != nil {
 		return failure.WithCure(failure.Wrap(err, failure.Kernel, "lend %s", lent.Name), "see the kernel log for the driver's reason")
 	}

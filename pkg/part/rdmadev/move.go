@@ -40,7 +40,7 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 			if err == nil {
 				began := time.Now()
 				arrived, err = host.Move(ctx, *device, pod)
-				tx.AddMoveTime(time.Since(began))
+				tx.NoteMove(time.Since(began))
 			}
 			if err != nil {
 				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
@@ -53,14 +53,14 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 	})
 }
 
-// serveWait bounds the wait until RDMA-CM serves a device that has moved into a pod. It
-// usually does as soon as the move ends.
+// serveWait bounds the wait until RDMA-CM serves a device that has moved. It usually does as
+// soon as the move ends.
 const serveWait = 5 * time.Second
 
 // keepCM restores the RDMA-CM settings that the device had on the host, and sets the type
 // of service to tos unless that is nil.
 func keepCM(ctx context.Context, n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
-	ctx, cancel := context.WithTimeout(ctx, serveWait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveWait)
 	defer cancel()
 	for _, c := range pod.Restore(ctx, device, device.CMSettings(recorded.Settings, tos)) {
 		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {

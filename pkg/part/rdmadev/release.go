@@ -47,7 +47,7 @@ func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d led
 	case err != nil:
 		loan.Report(n, r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
 	case device != nil:
-		ctx, cancel := context.WithTimeout(ctx, releasing.ReturnWait())
+		ctx, cancel := releasing.Served(ctx, serveWait)
 		defer cancel()
 		left := core.Restore(ctx, *device, d.Settings)
 		for i := range left {

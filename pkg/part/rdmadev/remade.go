@@ -156,6 +156,8 @@ func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d
 			arrived.Device.Name = d.Name
 		}
 	}
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), serveWait)
+	defer cancel()
 	for _, c := range pod.Restore(ctx, arrived.Device, inPod(arrived.Device, d, tos)) {
 		n.Log.Warn("setting of the RDMA device not restored", "device", d.Name, "setting", c.Setting, "err", c.Err)
 	}

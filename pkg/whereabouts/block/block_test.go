@@ -231,15 +231,16 @@ type proxy struct {
 
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	return newProxyTo(t, plane.Admin)
+	return newProxyTo(t, plane.Admin, func(*http.Request) {})
 }
 
 // newProxyTo returns a proxy that sends each request with the client that pick returns for
-// it.
-func newProxyTo(t *testing.T, pick func() *controlplane.Client) *proxy {
+// it, after a call of look.
+func newProxyTo(t *testing.T, pick func() *controlplane.Client, look func(*http.Request)) *proxy {
 	t.Helper()
 	p := &proxy{}
-	url := pooltest.BetweenAny(t, pick, func(*http.Request, []byte) (int, string) {
+	url := pooltest.BetweenAny(t, pick, func(r *http.Request, _ []byte) (int, string) {
+		look(r)
 		if p.down.Load() {
 			panic(http.ErrAbortHandler)
 		}

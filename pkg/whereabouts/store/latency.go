@@ -49,10 +49,10 @@ func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 // patched notes that a patch of the pool took so long, and warns if patches are slow.
 func (t *turn) patched(took time.Duration) {
 	last := t.s.latencyOf(t.pool)
-	if last.At.IsZero() {
-		if took < slowPatch {
-			return
-		}
+	if last.At.IsZero() && took < slowPatch {
+		return
+	}
+	if last.Mean < slowMean/2 {
 		took = min(took, slowMean) // so that one slow patch alone does not warn
 	}
 	now := latency{time.Now(), (last.Mean + took) / 2}
