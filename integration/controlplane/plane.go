@@ -22,7 +22,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -412,18 +411,18 @@ func (p *Plane) KillEtcd() {
 
 // PauseEtcd stops etcd without ending it (SIGSTOP): kube-apiserver goes on, and
 // its requests to etcd hang.
-func (p *Plane) PauseEtcd() error { return p.signalEtcd(syscall.SIGSTOP) }
+func (p *Plane) PauseEtcd() error { return p.withEtcd((*process.Process).Pause) }
 
 // ResumeEtcd lets a paused etcd go on (SIGCONT).
-func (p *Plane) ResumeEtcd() error { return p.signalEtcd(syscall.SIGCONT) }
+func (p *Plane) ResumeEtcd() error { return p.withEtcd((*process.Process).Resume) }
 
-func (p *Plane) signalEtcd(s syscall.Signal) error {
+func (p *Plane) withEtcd(do func(*process.Process) error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.etcd == nil {
 		return errors.New("etcd does not run")
 	}
-	return p.etcd.Signal(s)
+	return do(p.etcd)
 }
 
 // StartAPIServer starts kube-apiserver at its earlier address, and waits until

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"syscall"
 
 	"github.com/rail-cni/rail-cni/integration/process"
 )
@@ -54,10 +53,10 @@ func (s *SecondAPIServer) Admin() *Client { return s.admin }
 
 // Pause stops the server without ending it (SIGSTOP). Requests to it hang, and its caches
 // are stale when it resumes.
-func (s *SecondAPIServer) Pause() error { return s.process.Signal(syscall.SIGSTOP) }
+func (s *SecondAPIServer) Pause() error { return s.process.Pause() }
 
 // Resume lets a paused server go on (SIGCONT).
-func (s *SecondAPIServer) Resume() error { return s.process.Signal(syscall.SIGCONT) }
+func (s *SecondAPIServer) Resume() error { return s.process.Resume() }
 
 // Kill kills the server (SIGKILL).
 func (s *SecondAPIServer) Kill() { s.process.Kill() }

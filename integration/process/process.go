@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -95,6 +96,42 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal. It fails if the process has ended.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Pause stops the process without ending it (SIGSTOP), and waits until all its threads are
+// stopped: on a busy machine they go on for some milliseconds.
+func (p *Process) Pause() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n, err := running(p.Pid())
+		if err != nil || n == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not stopped: %d threads run", p.name, n)
+		}
+	}
+}
+
+// Resume lets a paused process go on (SIGCONT).
+func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
+
+// running returns the number of threads that are neither stopped nor ended.
+func running(pid int) (n int, err error) {
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, name := range names {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, state, _ := bytes.Cut(stat, []byte(") ")) // proc_pid_stat(5)
+		if !bytes.HasPrefix(state, []byte("T")) {
+			n++
+		}
+	}
+	return n, err
+}
 
 // Kill ends the process (SIGKILL), also one that is stopped or has ended, and
 // waits for its end.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ type world struct {
 	blocks *reconcile.Blocks
 	survey *api.Survey // the reconciler's last
 	admin  *kube.Client
-	second *controlplane.SecondAPIServer
+	second *pausing
 	// The requests that the proxies have passed on, and those that have a resourceVersion.
 	passedOn, cached atomic.Int64
 	passed           time.Duration
@@ -75,7 +76,7 @@ type world struct {
 	history          []string
 }
 
-func newWorld(t *testing.T, seed uint64, second *controlplane.SecondAPIServer) *world {
+func newWorld(t *testing.T, seed uint64, second *pausing) *world {
 	either := func() *controlplane.Client {
 		if rand.IntN(2) == 0 {
 			return plane.Admin()
@@ -279,15 +280,40 @@ func (w *world) reconcile() {
 	}
 }
 
-// pause pauses the second API server for a while.
+// pausing is the second API server. The worlds share it.
+type pausing struct {
+	*controlplane.SecondAPIServer
+	running sync.Mutex // held while the server is paused
+}
+
+// pause pauses the second API server for a while, unless it is paused already.
 func (w *world) pause() {
 	w.t.Helper()
+	if !w.second.running.TryLock() {
+		return
+	}
 	d := rand.N(longestPause)
 	w.note("the second API server is paused for %s", d)
 	if err := w.second.Pause(); err != nil {
 		w.t.Fatal(err)
 	}
-	time.AfterFunc(d, func() { _ = w.second.Resume() })
+	time.AfterFunc(d, func() {
+		_ = w.second.Resume()
+		w.second.running.Unlock()
+	})
+}
+
+// later lets the time pass. A server ends a request long before the five minutes of
+// [claimTime] are over. So what a node has given up must take effect before the time jumps.
+func (w *world) later(d time.Duration) {
+	w.t.Helper()
+	w.second.running.Lock()
+	defer w.second.running.Unlock()
+	if code, _, err := w.second.Admin().Get(pooltest.Context(w.t), "/readyz"); err != nil || code != http.StatusOK {
+		w.t.Fatal(code, err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	w.passed += d
 }
 
 // step does one thing.
@@ -304,7 +330,7 @@ func (w *world) step() {
 		w.reconcile()
 	case p < 88:
 		d := time.Duration(w.rnd.IntN(25)) * time.Minute
-		w.passed += d
+		w.later(d)
 		w.note("%s later", d)
 	case p < 91:
 		n.proxy.down.Store(!n.proxy.down.Load())
@@ -361,7 +387,7 @@ func (w *world) settle() {
 		}
 	}
 	for range 6 { // the blocks of this boot are returned, those of earlier boots are freed
-		w.passed += returnAfter + time.Minute
+		w.later(returnAfter + time.Minute)
 		for _, n := range w.nodes {
 			if err := n.keeper.Pass(pooltest.Context(w.t)); err != nil {
 				w.violated("%s: keeper: %v", n.self.Node, err)
@@ -386,11 +412,12 @@ func TestNoAddressOfABlockIsHeldTwiceOrLost(t *testing.T) {
 	if need.Full() {
 		seeds, steps = 6, 5000
 	}
-	second, err := plane.StartSecondAPIServer(pooltest.Context(t))
+	server, err := plane.StartSecondAPIServer(pooltest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(second.Kill)
+	t.Cleanup(server.Kill)
+	second := &pausing{SecondAPIServer: server}
 	first := rand.Uint64N(1 << 30)
 	for i := range seeds {
 		seed := first + uint64(i)
