@@ -323,21 +323,22 @@ func (b *burst) end(node int) error {
 // scaleResult is what a burst measured.
 type scaleResult struct {
 	scaleCase
-	Ready     []float64   `json:"readySeconds"` // of each pod, in order
-	Given     []float64   `json:"addressSeconds"`
-	Renewals  []float64   `json:"renewalSeconds"` // of kube-controller-manager's lease
-	Unrenewed int         `json:"failedRenewals"`
-	Sandboxes int         `json:"failedSandboxes"`
-	Patches   int         `json:"patches"`       // of pools and blocks
-	Creates   int         `json:"creates"`       // of any object
-	Gets      int         `json:"gets"`          // and lists, of any object
-	Refused   int         `json:"refused"`       // patches that were answered with any code but 200, 429 among them
-	Codes     map[int]int `json:"refusedByCode"` // the same by code: 409 after the server's own tries, 422 if a test of the patch fails
-	TooMany   int         `json:"answers429"`
-	Tries     float64     `json:"tries"`    // of the server to write a pool
-	InFlight  float64     `json:"inFlight"` // patches, on average
-	WAL       float64     `json:"etcdBytes"`
-	CPU       [3]float64  `json:"cpuSeconds"` // kube-apiserver, etcd, the nodes
+	Ready     []float64 `json:"readySeconds"` // of each pod, in order
+	Given     []float64 `json:"addressSeconds"`
+	Renewals  []float64 `json:"renewalSeconds"` // of kube-controller-manager's lease
+	Unrenewed int       `json:"failedRenewals"`
+	Sandboxes int       `json:"failedSandboxes"`
+	Patches   int       `json:"patches"` // of pools and blocks
+	Creates   int       `json:"creates"` // of any object
+	Gets      int       `json:"gets"`    // and lists, of any object
+	// Refused is the number of patches by each code but 200: 409 after the server's own
+	// tries, 422 if a test of the patch fails.
+	Refused  map[int]int `json:"refusedByCode"`
+	TooMany  int         `json:"answers429"`
+	Tries    float64     `json:"tries"`    // of the server to write a pool
+	InFlight float64     `json:"inFlight"` // patches, on average
+	WAL      float64     `json:"etcdBytes"`
+	CPU      [3]float64  `json:"cpuSeconds"` // kube-apiserver, etcd, the nodes
 }
 
 // run makes a case, and starts a pod on each of its nodes at once. With blocks it ends all
@@ -395,7 +396,7 @@ func (b *burst) measure(ctx context.Context, limit time.Duration) (*scaleResult,
 // count reads the nodes' requests from the server's audit log.
 func (r *scaleResult) count(ctx context.Context, plane *controlplane.Plane, since time.Time) error {
 	requests, err := plane.Requests(ctx, since)
-	r.Codes = map[int]int{}
+	r.Refused = map[int]int{}
 	var busy time.Duration
 	for _, q := range requests {
 		if q.UserAgent != "node" {
@@ -415,8 +416,7 @@ func (r *scaleResult) count(ctx context.Context, plane *controlplane.Plane, sinc
 		}
 		r.Patches++
 		if q.Code != 200 {
-			r.Refused++
-			r.Codes[q.Code]++
+			r.Refused[q.Code]++
 		}
 		busy += q.Latency
 	}

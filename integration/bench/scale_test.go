@@ -44,7 +44,7 @@ func TestScaleStartsAPodOnEachNode(t *testing.T) {
 		}
 		// Each address is in a pool by a patch of its own, which etcd has written.
 		got := all[0]
-		if least := float64(len(got.Given)); len(all) != 1 || float64(got.Patches-got.Refused) < least || got.Tries < least || got.WAL < 100*least || got.CPU[0] == 0 {
+		if least := float64(len(got.Given)); len(all) != 1 || float64(got.Patches-got.refused()) < least || got.Tries < least || got.WAL < 100*least || got.CPU[0] == 0 {
 			t.Errorf("%+v was not counted: %+v", c, got)
 		}
 	}
@@ -121,7 +121,7 @@ func TestReportOfScaleHasEachCaseOnce(t *testing.T) {
 	again.Again, many.Nodes = true, 1000
 	r := &scaleReport{}
 	for _, c := range []scaleCase{entries, blocks, again, many, entries} {
-		run := &scaleResult{scaleCase: c, Creates: 200, Gets: 400, Codes: map[int]int{422: 7, 409: 1}, Renewals: []float64{0.03, 0.02, 0.01}}
+		run := &scaleResult{scaleCase: c, Creates: 200, Gets: 400, Refused: map[int]int{422: 7, 409: 1}, Renewals: []float64{0.03, 0.02, 0.01}}
 		for i := range c.Nodes * scaleRails {
 			run.Given = append(run.Given, float64(i+1)/100)
 		}

@@ -140,7 +140,7 @@ func (r *scaleReport) table() table {
 			row = append(row, fmt.Sprintf("%.2f", v))
 		}
 		row = append(row, fmt.Sprintf("%.1f", run.goodput()), strconv.Itoa(run.Sandboxes), fmt.Sprintf("%.1f", run.InFlight),
-			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.Refused)/n), codes(run.Codes),
+			fmt.Sprintf("%.1f", float64(run.Patches)/n), fmt.Sprintf("%.1f", float64(run.refused())/n), codes(run.Refused),
 			fmt.Sprintf("%.2f", float64(run.Creates)/n), fmt.Sprintf("%.2f", float64(run.Gets)/n), fmt.Sprintf("%.1f", run.Tries/n), strconv.Itoa(run.TooMany),
 			fmt.Sprintf("%.1f", run.WAL/1000/n))
 		for _, seconds := range run.CPU {
@@ -153,6 +153,14 @@ func (r *scaleReport) table() table {
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// refused returns the number of refused patches.
+func (r *scaleResult) refused() (sum int) {
+	for _, n := range r.Refused {
+		sum += n
+	}
+	return sum
 }
 
 // codes returns the numbers of refused patches by HTTP status code, e.g. "409: 3, 422: 40".

@@ -81,14 +81,7 @@ func (r *Releasing) Await(ctx context.Context, away func() int, done func() (boo
 // Served returns a context for the wait until the kernel serves a returned device. It ends
 // after the longer of Wait and least, or with all waits of the release.
 func (r *Releasing) Served(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithDeadline(ctx, earlier(r.end, time.Now().Add(max(r.Wait, least))))
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
+	return context.WithTimeout(ctx, min(max(r.Wait, least), time.Until(r.end)))
 }
 
 // waitFor returns how long to wait for a device of the record that returns to the host:
