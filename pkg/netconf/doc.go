@@ -5,8 +5,8 @@
 // state.
 //
 // It follows encoding/json: keys match in any case, and unknown keys are
-// accepted, because users rely on both. It reads files only for the node file
-// and the flat file.
+// accepted, because users rely on both. It reads files only for the node file,
+// for what that names, and for the flat file.
 //
 // To read the configuration of a plugin:
 //

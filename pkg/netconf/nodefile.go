@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 const (
@@ -30,10 +32,11 @@ const (
 )
 
 // NodeFile has the administrator's permissions for authors of network
-// configurations. A list permits what it names, an empty one nothing. Without
-// the keys nics and allow everything is permitted; without the key paths see
+// configurations, and what the node's NICs are to the cluster. A list of nics,
+// allow or paths permits what it names, an empty one nothing. Without the keys
+// nics and allow everything is permitted; without the key paths see
 // [NodeFile.OpensPath]. A nil *NodeFile means no file, and permits the same as
-// a file without keys.
+// a file without these keys.
 type NodeFile struct {
 	// NICs are the NICs that networks may use.
 	NICs []NICPattern `yaml:"nics"`
@@ -41,10 +44,20 @@ type NodeFile struct {
 	Allow []string `yaml:"allow"`
 	// Paths are the paths of the host that configurations may name.
 	Paths []string `yaml:"paths"`
+	// Rails are the rails of the NICs, nil without the key.
+	Rails *resource.Rails `yaml:"rails"`
+	// Resources are the pools of NICs for the kubelet, nil without the key. The
+	// files that it names are not read: see [NodeFile.ReadResources].
+	Resources *resource.Config `yaml:"resources"`
 
 	// Path is the path of the file, for messages.
 	Path string `yaml:"-"`
 }
+
+var (
+	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources"}
+	patternKeys  = []string{"name", "pci", "driver"}
+)
 
 // NICPattern selects NICs by patterns of [path.Match]. A NIC must match all
 // patterns that are set.
@@ -52,6 +65,15 @@ type NICPattern struct {
 	Name   string `yaml:"name"`   // name or altname of the netdev
 	PCI    string `yaml:"pci"`    // PCI function at or above the NIC, "0000:3b:00.0"
 	Driver string `yaml:"driver"` // driver of its device, "mlx5_core"
+}
+
+// UnmarshalYAML implements [yaml.Unmarshaler].
+func (p *NICPattern) UnmarshalYAML(node *yaml.Node) error {
+	if err := resource.CheckKeys(node, patternKeys...); err != nil {
+		return fmt.Errorf("nics: %w", err)
+	}
+	type plain NICPattern
+	return node.Decode((*plain)(p))
 }
 
 // NodeFilePath returns the path of this node's file.
@@ -111,9 +133,9 @@ func (n *NodeFile) parse(data []byte) error {
 	if len(keys) == 0 {
 		return errors.New("it is empty")
 	}
-	for key, value := range keys {
-		if value.Kind != yaml.SequenceNode {
-			return fmt.Errorf("line %d: %q must be a list, [] if nothing is open", value.Line, key)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if err := checkKey(key, keys[key]); err != nil {
+			return err
 		}
 	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
@@ -125,6 +147,22 @@ func (n *NodeFile) parse(data []byte) error {
 		return errors.New("it has a second document")
 	}
 	return n.check()
+}
+
+// checkKey returns an error if the file may not have the key, or not with a value of
+// this form.
+func checkKey(key string, value yaml.Node) error {
+	switch {
+	case !slices.Contains(nodeFileKeys, key):
+		return fmt.Errorf("line %d: field %s not found; %s", value.Line, key, resource.Suggestion(key, nodeFileKeys))
+	case key == "rails" || key == "resources":
+		if value.ShortTag() == "!!null" {
+			return fmt.Errorf("line %d: %q has no value; leave the key out", value.Line, key)
+		}
+	case value.Kind != yaml.SequenceNode:
+		return fmt.Errorf("line %d: %q must be a list, [] if nothing is open", value.Line, key)
+	}
+	return nil
 }
 
 // check refuses patterns that are malformed or match nothing.

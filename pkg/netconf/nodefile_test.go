@@ -53,6 +53,8 @@ func TestNodeFileOpens(t *testing.T) {
 		}, true, true},
 		{"overrides and paths", `{"allow": ["uplink"], "paths": ["/var/log/*.log"]}`, nil, true, true},
 		{"another path", `paths: ["/tmp/*"]`, nil, true, false},
+		{"rails only", `rails: {auto: pciOrder}`, []ask{{want: true}, {names: []string{"eth0"}, want: true}}, true, true},
+		{"resources only", `resources: {sharedConfigFile: /no/such/file}`, []ask{{want: true}, {names: []string{"eth0"}, want: true}}, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := ReadNodeFile(nodeFile(t, c.text))
@@ -105,8 +107,13 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 		"no YAML":           {"nics: [", "yaml"},
 		"an alias":          {"nics: [{name: *np0}]", "unknown anchor"},
 		"a scalar":          {"open", "cannot unmarshal"},
-		"a key's typo":      {"nic: []", "field nic not found"},
-		"a pattern's typo":  {"nics: [{names: x}]", "field names not found"},
+		"a key's typo":      {"nic: []", `field nic not found; did you mean "nics"?`},
+		"a pattern's typo":  {"nics: [{names: x}]", `field names not found; did you mean "name"?`},
+		"a merged typo":     {"nics: [{<<: {names: x}}]", "field names not found"},
+		"no value":          {"rails:", `"rails" has no value`},
+		"no mapping":        {"resources: []", "expected a mapping with the keys pools"},
+		"a rail's typo":     {"rails: [{id: 0, pcie: x}]", `field pcie not found; did you mean "pci"?`},
+		"a pool's typo":     {"resources: {pools: [{nam: x}]}", `field nam not found; did you mean "name"?`},
 		"no list":           {"nics: all", `"nics" must be a list`},
 		"a value forgotten": {"allow: [uplink]\nnics:\n", `line 2: "nics" must be a list`},
 		"null":              {"paths: ~", `"paths" must be a list`},
@@ -213,7 +220,7 @@ func FuzzNodeFile(f *testing.F) {
 	for _, seed := range []string{
 		"nics: [{name: ens*np0}, {pci: \"0000:3b:*\"}, {driver: mlx5_core}]\nallow: []\npaths: [/var/log/*]\n",
 		"nics: []", "nics:", "nics: *a", "a: &a [*a]", "nics: &x [{name: a}]\nallow: *x", "<<: {nics: []}", "{\"nics\": [{}]}", "---\n...\n", "? nics\n: []",
-		"nics: [!!null ~]", "nics: !!seq []", "paths: [\"/\\0\"]", "nics: [{name: '[a-'}]",
+		"nics: [!!null ~]", "nics: !!seq []", "paths: [\"/\\0\"]", "rails: [{id: 0, name: a}]\nresources: {pools: [{name: a/b, mode: perRail, select: {rails: all}}]}", "rails: &r {<<: *r}\nresources: *r", "nics: [{name: '[a-'}]",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -222,7 +229,7 @@ func FuzzNodeFile(f *testing.F) {
 		if n.parse(data) != nil {
 			return
 		}
-		if n.NICs == nil && n.Allow == nil && n.Paths == nil {
+		if n.NICs == nil && n.Allow == nil && n.Paths == nil && n.Rails == nil && n.Resources == nil {
 			t.Errorf("%q is taken and says nothing", data)
 		}
 		// Only "*" may match a NIC without name, device and driver.
@@ -243,6 +250,14 @@ func TestNodeFileOfThePageIsTaken(t *testing.T) {
 	}
 	if len(n.NICs) == 0 || n.Allow == nil || len(n.Paths) == 0 {
 		t.Errorf("a key is missing: %+v", n)
+	}
+	for _, key := range []string{"rails", "resources"} {
+		_, block, _ := strings.Cut(page, "```yaml\n"+key+":")
+		block, _, _ = strings.Cut(block, "```")
+		n := &NodeFile{}
+		if err := n.parse([]byte(key + ":" + block)); err != nil {
+			t.Errorf("%s: %v:\n%s", key, err, block)
+		}
 	}
 	for _, place := range []string{DefaultNodeFile, InstalledNodeFile, NodeFileEnv} {
 		if !strings.Contains(page, place) {

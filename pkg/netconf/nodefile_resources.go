@@ -1,0 +1,43 @@
+package netconf
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+// ReadResources returns the pools of the key "resources", with those of the files that it
+// names behind them, nil without the key. These files must be the administrator's as the
+// node file must. Nothing is returned if one of them cannot be read or has a mistake. Only
+// the device plugin needs them: no plugin's ADD depends on them.
+func (n *NodeFile) ReadResources() (*resource.Config, error) {
+	if n == nil || n.Resources == nil {
+		return nil, nil
+	}
+	c := *n.Resources
+	for _, file := range []struct {
+		key, path string
+		parse     func([]byte) (*resource.Config, error)
+	}{
+		{"sharedConfigFile", c.SharedConfigFile, resource.ParseSharedDevicePlugin},
+		{"sriovConfigFile", c.SRIOVConfigFile, resource.ParseSRIOVDevicePlugin},
+	} {
+		if file.path == "" {
+			continue
+		}
+		data, info, err := readFile(file.path)
+		if err == nil {
+			err = checkOwner(info)
+		}
+		var pools *resource.Config
+		if err == nil {
+			pools, err = file.parse(data)
+		}
+		if err == nil {
+			err = c.Merge(pools)
+		}
+		if err != nil {
+			return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "node file %s: resources.%s: %s", n.place(), file.key, file.path), "correct that file, or remove the key")
+		}
+	}
+	return &c, nil
+}

@@ -1,0 +1,259 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// Config is the key "resources" of the node file, or the configuration of another device
+// plugin. Its methods change nothing, but for [Config.Merge].
+type Config struct {
+	PoolConfigs []PoolConfig
+	// SharedConfigFile and SRIOVConfigFile are paths of configurations of
+	// k8s-rdma-shared-dev-plugin and sriov-network-device-plugin. The package does not
+	// read them.
+	SharedConfigFile string
+	SRIOVConfigFile  string
+	// AllowOverlap permits a NIC in an exclusive pool and in others.
+	AllowOverlap bool
+	// CDI hands devices to containers by the Container Device Interface.
+	CDI    bool
+	Health Health
+	// Warnings are what [Config.Pools] reports whatever the node's NICs are.
+	Warnings []Problem
+}
+
+// Health is how long a NIC must be down until it is unhealthy, and up until it is healthy
+// again.
+type Health struct{ Down, Up time.Duration }
+
+// longestHealth bounds both.
+const longestHealth = time.Hour
+
+// defaultHealth is what applies without the key "health".
+func defaultHealth() Health { return Health{Down: 10 * time.Second, Up: 30 * time.Second} }
+
+// PoolConfig is the configuration of a pool, or, with the mode [PerRail], of one pool for
+// each rail.
+type PoolConfig struct {
+	Name string // of the resource, with its prefix
+	Mode Mode
+	Max  int // number of devices of a shared pool
+	// Select has the selectors. A NIC that matches one of them is selected.
+	Select         []Select
+	Topology       bool
+	AdditionalInfo map[string]map[string]string
+}
+
+// maxDevices bounds a shared pool. The kubelet gets a list of all devices whenever one
+// changes.
+const maxDevices = 1 << 16
+
+var (
+	configKeys = []string{"pools", "sharedConfigFile", "sriovConfigFile", "allowOverlap", "cdi", "health"}
+	poolKeys   = []string{"name", "mode", "max", "select", "topology"}
+	healthKeys = []string{"down", "up"}
+)
+
+// UnmarshalYAML implements [yaml.Unmarshaler].
+func (c *Config) UnmarshalYAML(node *yaml.Node) error {
+	if err := CheckKeys(node, configKeys...); err != nil {
+		return fmt.Errorf("resources: %w", err)
+	}
+	var raw struct {
+		Pools            yaml.Node `yaml:"pools"`
+		SharedConfigFile *string   `yaml:"sharedConfigFile"`
+		SRIOVConfigFile  *string   `yaml:"sriovConfigFile"`
+		AllowOverlap     bool      `yaml:"allowOverlap"`
+		CDI              bool      `yaml:"cdi"`
+		Health           Health    `yaml:"health"`
+	}
+	raw.Health = defaultHealth()
+	if err := node.Decode(&raw); err != nil {
+		return err
+	}
+	var pools []PoolConfig
+	if !raw.Pools.IsZero() {
+		var err error
+		if pools, err = decodeList[PoolConfig](&raw.Pools); err != nil {
+			return fmt.Errorf("resources.pools: %w", err)
+		}
+	}
+	for key, file := range map[string]*string{"sharedConfigFile": raw.SharedConfigFile, "sriovConfigFile": raw.SRIOVConfigFile} {
+		if file != nil && (!filepath.IsAbs(*file) || filepath.Clean(*file) != *file) {
+			return fmt.Errorf("resources.%s: %q is not an absolute path", key, *file)
+		}
+	}
+	*c = Config{
+		PoolConfigs: pools, SharedConfigFile: text(raw.SharedConfigFile), SRIOVConfigFile: text(raw.SRIOVConfigFile),
+		AllowOverlap: raw.AllowOverlap, CDI: raw.CDI, Health: raw.Health,
+	}
+	return c.check()
+}
+
+// UnmarshalYAML implements [yaml.Unmarshaler].
+func (h *Health) UnmarshalYAML(node *yaml.Node) error {
+	if err := CheckKeys(node, healthKeys...); err != nil {
+		return fmt.Errorf("resources.health: %w", err)
+	}
+	type plain Health
+	if err := node.Decode((*plain)(h)); err != nil {
+		return fmt.Errorf(`resources.health: %w; write a duration as "10s"`, err)
+	}
+	for _, d := range []time.Duration{h.Down, h.Up} {
+		if d < 0 || d > longestHealth {
+			return fmt.Errorf("line %d: resources.health: %s is not between 0s and %s", node.Line, d, longestHealth)
+		}
+	}
+	return nil
+}
+
+// UnmarshalYAML implements [yaml.Unmarshaler].
+func (p *PoolConfig) UnmarshalYAML(node *yaml.Node) error {
+	if err := CheckKeys(node, poolKeys...); err != nil {
+		return err
+	}
+	var raw struct {
+		Name     string  `yaml:"name"`
+		Mode     Mode    `yaml:"mode"`
+		Max      *int    `yaml:"max"`
+		Select   *Select `yaml:"select"`
+		Topology *bool   `yaml:"topology"`
+	}
+	if err := node.Decode(&raw); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("line %d: pool %q", node.Line, raw.Name)
+	switch {
+	case raw.Mode != Shared && raw.Mode != Exclusive && raw.Mode != PerRail:
+		return fmt.Errorf("%s: mode is %q, not %s, %s or %s", what, raw.Mode, Shared, Exclusive, PerRail)
+	case raw.Mode == Shared && (raw.Max == nil || *raw.Max < 1 || *raw.Max > maxDevices):
+		return fmt.Errorf("%s: a shared pool needs max, the number of its devices, from 1 to %d", what, maxDevices)
+	case raw.Mode != Shared && raw.Max != nil:
+		return fmt.Errorf("%s: max is for shared pools: %s pools have one device for each NIC; remove it", what, raw.Mode)
+	case raw.Select == nil:
+		return fmt.Errorf("%s has no select; for all NICs with RDMA devices write select: {rdma: true}", what)
+	}
+	if err := raw.Select.check(); err != nil {
+		return fmt.Errorf("%s: select: %w", what, err)
+	}
+	*p = PoolConfig{Name: raw.Name, Mode: raw.Mode, Select: []Select{*raw.Select}, Topology: raw.Mode != Shared}
+	if raw.Max != nil {
+		p.Max = *raw.Max
+	}
+	if raw.Topology != nil {
+		p.Topology = *raw.Topology
+	}
+	return nil
+}
+
+// check returns an error if a name of a resource is invalid, or there twice.
+func (c *Config) check() error {
+	for i := range c.PoolConfigs {
+		p := &c.PoolConfigs[i]
+		if err := checkName(p.Name, p.Mode); err != nil {
+			return err
+		}
+		for j := range c.PoolConfigs[:i] {
+			if q := &c.PoolConfigs[j]; q.Name == p.Name || q.makes(p.Name) || p.makes(q.Name) {
+				return failure.WithCure(failure.New(failure.InvalidConfig, "two pools have the resource %s", p.Name), "rename one of them")
+			}
+		}
+	}
+	return nil
+}
+
+// makes reports whether the name can be that of one of the pool's rails.
+func (p *PoolConfig) makes(name string) bool {
+	rail, ok := strings.CutPrefix(name, p.Name+railSuffix)
+	number, err := strconv.Atoi(rail)
+	return ok && p.Mode == PerRail && err == nil && strconv.Itoa(number) == rail && number >= 0 && number <= MaxRail
+}
+
+// railSuffix is between the name of a [PerRail] pool and the number of a rail.
+const railSuffix = "_rail_"
+
+// Merge appends the pools and warnings of another configuration. It changes nothing if it
+// returns an error: then both have the same resource.
+func (c *Config) Merge(other *Config) error {
+	merged := Config{PoolConfigs: append(c.PoolConfigs[:len(c.PoolConfigs):len(c.PoolConfigs)], other.PoolConfigs...)}
+	if err := merged.check(); err != nil {
+		return err
+	}
+	c.PoolConfigs = merged.PoolConfigs
+	c.Warnings = append(c.Warnings[:len(c.Warnings):len(c.Warnings)], other.Warnings...)
+	return nil
+}
+
+// The limits of names in Kubernetes (IsExtendedResourceName of k8s.io/kubernetes,
+// pkg/apis/core/v1/helper). A quota of the resource is named "requests." and its name.
+const (
+	maxPrefix = 253 - len(quotaPrefix)
+	maxName   = 63
+
+	quotaPrefix  = "requests."
+	nativePrefix = "kubernetes.io"
+)
+
+// checkName returns an error if the kubelet would refuse the name of a resource, or of
+// one of its rails.
+func checkName(name string, mode Mode) error {
+	why := nameMistake(name)
+	if why == "" && mode == PerRail {
+		longest := name + railSuffix + strconv.Itoa(MaxRail)
+		if _, last, _ := strings.Cut(longest, "/"); len(last) > maxName {
+			why = fmt.Sprintf("with %q behind it, its name is longer than %d characters", railSuffix+strconv.Itoa(MaxRail), maxName)
+		}
+	}
+	if why == "" {
+		return nil
+	}
+	return failure.WithCure(failure.Wrap(errors.New(why), failure.InvalidConfig, "resource %q", name), `name it as "rdma/hca_gpu": a DNS subdomain, a slash, and letters, digits, "-", "_" and "."`)
+}
+
+func nameMistake(name string) string {
+	prefix, last, ok := strings.Cut(name, "/")
+	switch {
+	case !ok:
+		return "it has no prefix"
+	case prefix == nativePrefix || strings.HasSuffix(prefix, "."+nativePrefix) || strings.Contains(name, nativePrefix+"/"):
+		return "the prefix kubernetes.io is Kubernetes' own"
+	case strings.HasPrefix(name, quotaPrefix):
+		return `names that begin with "requests." are of quotas`
+	case len(prefix) > maxPrefix:
+		return fmt.Sprintf("its prefix is longer than %d characters", maxPrefix)
+	case len(last) > maxName:
+		return fmt.Sprintf("its name is longer than %d characters", maxName)
+	}
+	for label := range strings.SplitSeq(prefix, ".") {
+		if !within(label, "-") || strings.ToLower(label) != label {
+			return fmt.Sprintf("its prefix %q is not a DNS subdomain of small letters, digits and \"-\"", prefix)
+		}
+	}
+	if !within(last, "-_.") {
+		return fmt.Sprintf(`%q may have letters, digits, "-", "_" and ".", with a letter or digit first and last`, last)
+	}
+	return ""
+}
+
+// within reports whether the text has letters and digits, and others of these only
+// between them.
+func within(text, others string) bool {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
+		case i > 0 && i < len(text)-1 && strings.IndexByte(others, c) >= 0:
+		default:
+			return false
+		}
+	}
+	return text != ""
+}

@@ -1,0 +1,224 @@
+package resource
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Pools returns the pools of the node, in the order of their configurations, with the NICs
+// that are in them, in the order of rails and then of PCI addresses. rails has the rail of
+// NICs by PCI address, see [Rails.Assign]. A pool without a NIC is there too, but a rail
+// that no NIC is has no pool. A nil *Config has no pools.
+func (c *Config) Pools(nics []NIC, rails map[string]int) ([]Pool, []Problem) {
+	if c == nil {
+		return nil, nil
+	}
+	e := &evaluation{
+		nics: slices.Clone(nics), rails: rails, allowOverlap: c.AllowOverlap,
+		problems: slices.Clone(c.Warnings), offers: map[string][]offer{},
+	}
+	slices.SortStableFunc(e.nics, func(a, b NIC) int {
+		return cmp.Or(cmp.Compare(e.order(&a), e.order(&b)), comparePCI(a.PCI, b.PCI), slices.Compare(a.Names, b.Names))
+	})
+	var pools []Pool
+	for i := range c.PoolConfigs {
+		pools = append(pools, e.evaluate(&c.PoolConfigs[i])...)
+	}
+	return pools, e.problems
+}
+
+// IDs returns the IDs of the pool's devices: "0" to "n-1" of a shared pool, else the PCI
+// addresses of its NICs.
+func (p *Pool) IDs() []string {
+	var ids []string
+	if p.Mode == Shared {
+		for i := range p.Devices {
+			ids = append(ids, strconv.Itoa(i))
+		}
+		return ids
+	}
+	for i := range p.NICs {
+		ids = append(ids, p.NICs[i].PCI)
+	}
+	return ids
+}
+
+// evaluation applies the configurations of pools, one after the other.
+type evaluation struct {
+	nics         []NIC // in order
+	rails        map[string]int
+	allowOverlap bool
+	offers       map[string][]offer // by PCI address, or else by label
+	problems     []Problem
+}
+
+// offer is that a NIC is in a pool.
+type offer struct {
+	resource string
+	shared   bool
+}
+
+// order returns the NIC's rail. NICs without one come last.
+func (e *evaluation) order(n *NIC) int {
+	if rail, ok := e.rails[n.PCI]; ok && n.PCI != "" {
+		return rail
+	}
+	return MaxRail + 1
+}
+
+func (e *evaluation) problem(p *PoolConfig, reason Reason, format string, args ...any) {
+	e.problems = append(e.problems, Problem{p.Name, reason, fmt.Sprintf("resource %s: ", p.Name) + fmt.Sprintf(format, args...)})
+}
+
+func (e *evaluation) evaluate(p *PoolConfig) []Pool {
+	selected := e.selected(p)
+	if p.Mode == PerRail {
+		return e.perRail(p, selected)
+	}
+	pool := Pool{Resource: p.Name, Mode: p.Mode, Topology: p.Topology, AdditionalInfo: p.AdditionalInfo}
+	for _, s := range selected {
+		if p.Mode == Shared && !s.nic.usesRDMA() {
+			e.problem(p, NoRDMA, "%s has no RDMA char devices: it is not in the pool; load the driver's RDMA module, or select others", s.nic.label())
+			continue
+		}
+		if (p.Mode == Shared || e.lendable(p, s)) && e.offer(p, s.nic, p.Name) {
+			pool.NICs = append(pool.NICs, *s.nic)
+		}
+	}
+	if p.Mode == Shared && len(pool.NICs) > 0 {
+		pool.Devices = p.Max
+	}
+	return []Pool{pool}
+}
+
+// perRail returns a pool for each rail that a selected NIC is.
+func (e *evaluation) perRail(p *PoolConfig, selected []selection) []Pool {
+	var pools []Pool
+	var without []string
+	railed := false
+	for _, s := range selected {
+		rail := e.order(s.nic)
+		if rail > MaxRail {
+			if s.explicit {
+				without = append(without, s.nic.label())
+			}
+			continue
+		}
+		railed = true
+		if !e.lendable(p, s) {
+			continue
+		}
+		name := p.Name + railSuffix + strconv.Itoa(rail)
+		// The NICs are in the order of their rails.
+		if last := len(pools) - 1; last >= 0 && *pools[last].Rail == rail {
+			e.problem(p, Ambiguous, "%s and %s are both rail %d: %s has the first only; give them different rails", pools[last].NICs[0].label(), s.nic.label(), rail, name)
+			continue
+		}
+		if e.offer(p, s.nic, name) {
+			pools = append(pools, Pool{Resource: name, Mode: Exclusive, NICs: []NIC{*s.nic}, Rail: &rail, Topology: p.Topology, AdditionalInfo: p.AdditionalInfo})
+		}
+	}
+	switch {
+	case len(selected) > 0 && !railed:
+		e.problem(p, NoRail, `none of the %d selected NICs has a rail, so no rail has a pool; give "rails" in the node file ("railctl rails discover" proposes it)`, len(selected))
+	case len(without) > 0:
+		e.problem(p, NoRail, `%s: no rail; add it to "rails" in the node file`, strings.Join(without, ", "))
+	}
+	return pools
+}
+
+// selection is a selected NIC. It is explicit if the selector names it.
+type selection struct {
+	nic      *NIC
+	explicit bool
+}
+
+// selected returns the NICs that the pool's selectors match, in order, and reports
+// selectors and names that match none.
+func (e *evaluation) selected(p *PoolConfig) []selection {
+	found := make([]*selection, len(e.nics))
+	for i := range p.Select {
+		s := &p.Select[i]
+		named := s.named()
+		var own []*NIC
+		for j := range e.nics {
+			n := &e.nics[j]
+			if !s.matches(n, e.rails) {
+				continue
+			}
+			own = append(own, n)
+			if found[j] == nil {
+				found[j] = &selection{nic: n}
+			}
+			found[j].explicit = found[j].explicit || len(named) > 0
+		}
+		if len(own) == 0 {
+			e.problem(p, NothingSelected, `no NIC of this node is selected by %s; correct it ("railctl nics" lists the NICs)`, s)
+			continue
+		}
+		for _, l := range named {
+			e.missing(p, l, own)
+		}
+	}
+	var all []selection
+	for _, s := range found {
+		if s != nil {
+			all = append(all, *s)
+		}
+	}
+	return all
+}
+
+// missing reports the values of the list that none of the selected NICs has.
+func (e *evaluation) missing(p *PoolConfig, l list, selected []*NIC) {
+	for _, v := range l.values {
+		if slices.ContainsFunc(selected, func(n *NIC) bool { return l.has(n, v, e.rails) }) {
+			continue
+		}
+		if slices.ContainsFunc(e.nics, func(n NIC) bool { return l.has(&n, v, e.rails) }) {
+			e.problem(p, NothingSelected, "%s %q is a NIC that the selector's other keys exclude; correct one of them", l.key, v)
+			continue
+		}
+		e.problem(p, NothingSelected, `%s %q is no NIC of this node; correct it ("railctl nics" lists the NICs)`, l.key, v)
+	}
+}
+
+// lendable reports whether the NIC may be in an exclusive pool. Of a NIC that the
+// selector names it reports why it may not.
+func (e *evaluation) lendable(p *PoolConfig, s selection) bool {
+	switch {
+	case s.nic.PCI == "":
+		if s.explicit {
+			e.problem(p, NoPCI, "%s has no PCI function, which exclusive devices are named by: it is not in the pool; select others, or use a shared pool", s.nic.label())
+		}
+		return false
+	case s.nic.Protected != "":
+		if s.explicit {
+			e.problem(p, Protected, "%s may not be lent: %s; it is not in the pool until that changes", s.nic.label(), s.nic.Protected)
+		}
+		return false
+	}
+	return true
+}
+
+// offer notes that the NIC is in a pool, and reports whether it may be: a NIC of an
+// exclusive pool is in no other one, and in that pool once.
+func (e *evaluation) offer(p *PoolConfig, n *NIC, resource string) bool {
+	key := cmp.Or(n.PCI, n.label())
+	shared := p.Mode == Shared
+	for _, other := range e.offers[key] {
+		switch {
+		case other.resource == resource && !shared:
+			e.problem(p, Overlap, "several netdevs have the PCI function of %s: the pool has it once; select one of them", n.label())
+			return false
+		case other.resource != resource && !e.allowOverlap && !(other.shared && shared):
+			e.problem(p, Overlap, "%s is in the pool %s already: it is not in this one; narrow one of the selectors, or set allowOverlap: true", n.label(), other.resource)
+			return false
+		}
+	}
+	e.offers[key] = append(e.offers[key], offer{resource, shared})
+	return true
+}
