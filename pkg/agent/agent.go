@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -76,15 +76,16 @@ type Options struct {
 	MetricsGuard func(http.Handler) http.Handler
 	Socket       string // path of the socket for railctl, "" for none
 
-	Teller  Teller  // nil = none
-	Journal Journal // nil = none
+	Teller  Teller               // nil = none
+	Journal Journal              // nil = none
+	Devices func() DeviceMetrics // nil = no device plugin
 	Log     *slog.Logger
 }
 
 // agent is a running agent.
 type agent struct {
 	Options
-	host         *link.Netns // for subscriptions; only Listen works on it
+	host         *link.Netns // for subscriptions; only for pkg/notify
 	keepers      []*keeper
 	binaries     *binaries
 	journal      journalState
@@ -130,12 +131,12 @@ func Run(ctx context.Context, o Options) error {
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the other defers
-	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.wake) })
-	all.Go(func() { a.hear(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup, a.rdmaChanged) })
+	all.Go(func() { notify.Netlink(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.Log, a.wake) })
+	all.Go(func() { notify.Netlink(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup, a.Log, a.rdmaChanged) })
 	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		defer first.Close()
 		if !first.ID.Equal(a.host.ID) { // the kernel moves NICs there
-			all.Go(func() { a.hear(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.wake) })
+			all.Go(func() { notify.Netlink(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.Log, a.wake) })
 		}
 	}
 	for _, k := range a.keepers {
@@ -163,21 +164,6 @@ func Run(ctx context.Context, o Options) error {
 			return nil
 		}
 		return err
-	}
-}
-
-// hear calls wake at every message of a netlink group.
-func (a *agent) hear(ctx context.Context, ns *link.Netns, family, group int, wake func()) {
-	for ctx.Err() == nil {
-		err := ns.Listen(ctx, family, group, wake)
-		switch {
-		case err == nil:
-		case errors.Is(err, unix.EPROTONOSUPPORT):
-			a.Log.Debug("RDMA core not loaded", "err", err)
-		default:
-			a.Log.Warn("listening failed, changes are seen late", "err", err)
-		}
-		_ = wait.For(ctx, slow)
 	}
 }
 

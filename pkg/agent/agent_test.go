@@ -1,47 +1,12 @@
 package agent
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rail-cni/rail-cni/integration/need"
 )
-
-// Without inotify instances the agent polls, and must run all the same. The
-// test runs itself again in a user namespace that has none.
-func TestWatcherWithoutInotifyInstancesTellsNothing(t *testing.T) {
-	const inside = "RAIL_CNI_TEST_NO_INOTIFY"
-	if os.Getenv(inside) == "" {
-		need.Root(t) // some machines give others no user namespace
-		cmd := exec.Command("unshare", "--user", "--map-root-user", "sh", "-c", `echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"`,
-			"sh", os.Args[0], "-test.run", "^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), inside+"=yes")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-		return
-	}
-	var log bytes.Buffer
-	w := newWatcher(slog.New(slog.NewTextHandler(&log, nil)))
-	if !strings.Contains(log.String(), "max_inotify_instances") {
-		t.Errorf("it said %q", log.String())
-	}
-	w.watch(t.TempDir())
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	w.run(ctx, func() { t.Error("it tells of a change") })
-	if ctx.Err() == nil {
-		t.Error("it ended before it was to")
-	}
-}
 
 func TestExpositionIsPrometheusText(t *testing.T) {
 	var e exposition

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -56,9 +57,9 @@ func newAnnouncer(k *keeper) *announcer {
 // ends.
 func (a *announcer) run(ctx context.Context) {
 	changed, watched := make(chan struct{}, 1), make(chan struct{})
-	records := newWatcher(a.log)
-	records.watch(filepath.Join(a.ledger.Dir(), "attachments"))
-	go func() { defer close(watched); records.run(ctx, func() { nudge(changed) }) }()
+	records := notify.NewDirs(a.log)
+	records.Watch(filepath.Join(a.ledger.Dir(), "attachments"))
+	go func() { defer close(watched); records.Run(ctx, func() { nudge(changed) }) }()
 	for ctx.Err() == nil {
 		began := time.Now()
 		timer := time.NewTimer(time.Until(a.look(began)))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -57,7 +58,7 @@ type binary struct {
 // binaries checks that the plugins in the CNI directories are the agent's.
 type binaries struct {
 	*agent
-	watcher *watcher
+	watcher *notify.Dirs
 	names   []string // of the plugins in Own that are to be installed
 
 	mu    sync.Mutex
@@ -92,7 +93,7 @@ func newBinaries(a *agent) (*binaries, error) {
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", a.Own),
 			"name their directory by --own, or omit --cni-bin")
 	}
-	b.watcher = newWatcher(a.Log)
+	b.watcher = notify.NewDirs(a.Log)
 	return b, nil
 }
 
@@ -104,10 +105,10 @@ func (b *binaries) run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { b.watcher.run(ctx, func() { nudge(changed) }) })
+	watching.Go(func() { b.watcher.Run(ctx, func() { nudge(changed) }) })
 	for ctx.Err() == nil {
 		for _, dir := range b.BinDirs {
-			b.watcher.watch(dir)
+			b.watcher.Watch(dir)
 		}
 		b.compare(ctx)
 		select {

@@ -12,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
@@ -51,7 +52,7 @@ type keeper struct {
 	log    *slog.Logger
 	nudged chan struct{}
 	ended  chan outcome
-	paths  *watcher
+	paths  *notify.Dirs
 
 	rdmaChanged  chan struct{} // wakes the remaker
 	linksChanged chan struct{} // wakes the nicWatch
@@ -101,7 +102,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 		rdmaChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1),
 	}
 	node.Log = k.log
-	k.paths = newWatcher(k.log)
+	k.paths = notify.NewDirs(k.log)
 	return k, nil
 }
 
@@ -110,7 +111,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 func (k *keeper) run(ctx context.Context) {
 	var listening sync.WaitGroup
 	defer listening.Wait()
-	listening.Go(func() { k.paths.run(ctx, func() { nudge(k.nudged) }) })
+	listening.Go(func() { k.paths.Run(ctx, func() { nudge(k.nudged) }) })
 	var again []time.Time // from recheckDelays
 	running := 0
 	var began, next time.Time
@@ -344,7 +345,7 @@ func essence(err error) string {
 // watchPaths watches the directories of pods' netns paths.
 func (k *keeper) watchPaths() {
 	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
-		k.paths.watch(dir)
+		k.paths.Watch(dir)
 	}
 }
 
