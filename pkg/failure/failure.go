@@ -94,6 +94,15 @@ func WithCure(err error, cure string) error {
 	return &Error{cause: err, cure: cure}
 }
 
+// Reason returns the text of err without the remedy that [WithCure] added last.
+func Reason(err error) string {
+	var e *Error
+	if errors.As(err, &e) && e.cure != "" && e.cause != nil && e.what == "" {
+		return e.cause.Error()
+	}
+	return err.Error()
+}
+
 func (e *Error) Error() string {
 	s := e.what
 	if e.cause != nil {

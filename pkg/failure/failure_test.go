@@ -59,3 +59,19 @@ func TestKindOf(t *testing.T) {
 		t.Error("errors.Is does not tell the kinds in the tree of an error")
 	}
 }
+
+func TestReasonLacksTheCure(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{WithCure(New(NICProtected, "ens1 must stay"), "choose another"), "ens1 must stay"},
+		{WithCure(errors.New("plain"), "try again"), "plain"},
+		{New(NICProtected, "ens1 must stay"), "ens1 must stay"},
+		{errors.New("plain"), "plain"},
+	} {
+		if have := Reason(c.err); have != c.want {
+			t.Errorf("%v: %q, not %q", c.err, have, c.want)
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
 // Attachment is an attachment as users see it. Its JSON is that of "railctl
@@ -30,7 +29,10 @@ type Attachment struct {
 	PodNetns    string       `json:"podNetns"`
 	HostNetns   string       `json:"hostNetns"`
 
-	record *ledger.Record
+	record        *ledger.Record
+	adminDown     bool          // the interface is set down in the pod
+	hardware      link.Hardware // of the interface in the pod, if it is a lent NIC
+	ofEarlierBoot bool
 }
 
 // The states of a pod netns.
@@ -45,13 +47,9 @@ const (
 	LinkDown = "down" // it has no carrier, or is set down
 )
 
-// linkOf returns the present state of the interface, "" if the attachment has none, or
-// if it is not in the pod netns.
-func linkOf(r *ledger.Record) string {
-	switch up, known := loan.LinkUp(r); {
-	case !known:
-		return ""
-	case up:
+// stateOfLink returns the state of a link.
+func stateOfLink(l *link.Link) string {
+	if l.IsUp() && l.HasCarrier() {
 		return LinkUp
 	}
 	return LinkDown

@@ -1,7 +1,14 @@
-// Package inventory collects a node's attachments and NICs for users:
-// attachments with the state of their RDMA devices, attachments whose pod is
-// gone, NICs that are lent or not with the GPUs near them, the network
-// namespace of a pod, and the device plugin of others that serves the node.
+// Package inventory collects a node's attachments and NICs, for users and for
+// the device plugin: attachments with the state of their RDMA devices,
+// attachments whose pod is gone, NICs that are lent or not with the GPUs near
+// them, the network namespace of a pod, and the device plugin of others that
+// serves the node.
+//
+// A NIC has the same facts on the host and while it is lent: [NICs] takes them
+// from sysfs, which shows a device in each namespace, and from the record of
+// the loan. Only the state of its link and ports is read where it is.
+// [NICList.Resource] has the facts by which pools and rails select NICs, and
+// [Watch] waits for changes.
 //
 // It adds the current state to the records. A part that cannot be read is an
 // error beside the rest, which is still returned. Only [EndStale] changes

@@ -29,34 +29,38 @@ func Collect(stateDir string, all bool) (*List, error) {
 		return nil, err
 	}
 	defer records.Close()
-	list := &List{Attachments: []Attachment{}}
-	list.collect(records, host, all)
+	now := live{host: host}
+	defer now.close()
+	list := &List{}
+	list.Attachments, list.Others, list.Errors = collect(records, &now, all)
+	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
+		list.Errors = append(list.Errors, fmt.Errorf("no NIC is lent now: %w", err))
+	}
 	var errs []error
 	list.Returned, errs = records.Returned()
 	list.Errors = append(list.Errors, errs...)
 	return list, nil
 }
 
-func (list *List) collect(records *ledger.Ledger, host *link.Netns, all bool) {
+// collect returns the attachments of a ledger with their state of now, and the number of
+// those of other hosts, which it leaves out unless all are wanted.
+func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachment, others int, errs []error) {
 	found, errs := records.List()
-	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
-		errs = append(errs, fmt.Errorf("no NIC is lent now: %w", err))
-	}
-	now := live{host: host}
-	defer now.close()
+	attachments = []Attachment{}
 	for _, r := range found {
-		if !all && !ofThisHost(records, host, r) {
-			list.Others++
+		if !all && !ofThisHost(records, now.host, r) {
+			others++
 			continue
 		}
 		a := describe(r, stateOf(records, r))
+		a.ofEarlierBoot = !records.OfThisBoot(r)
 		if a.State == Alive && r.Phase != ledger.Freeing {
-			a.Link = linkOf(r)
+			now.fillLink(&a, r)
 			if a.RDMA != nil {
 				errs = append(errs, now.fill(a.RDMA, r)...)
 			}
 		}
-		list.Attachments = append(list.Attachments, a)
+		attachments = append(attachments, a)
 	}
-	list.Errors = errs
+	return attachments, others, errs
 }

@@ -7,28 +7,66 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// live reads the current state of the RDMA devices of attachments. It opens
-// each network namespace once.
+// live reads the current state of attachments' interfaces and RDMA devices. It opens
+// each network namespace once, and lists the RDMA devices in it once.
 type live struct {
 	host  *link.Netns
+	brief bool // only the state of links and ports, with the hardware of links
 	views map[string]*view
 }
 
-// view is the RDMA core in one namespace.
+// view is one namespace.
 type view struct {
-	ns      *link.Netns // to be closed; nil for the host's
-	core    *rdma.Core
+	ns    *link.Netns
+	own   bool  // ns is to be closed
+	err   error // why ns is nil
+	asked bool  // for the rest
+	core  *rdma.Core
+	// devices are those of the namespace, and unread is why they are not known.
 	devices []rdma.Device
-	err     error // why the others are nil
+	unread  error
 }
 
 func (l *live) close() {
 	for _, v := range l.views {
 		v.core.Close()
-		v.ns.Close()
+		if v.own {
+			v.ns.Close()
+		}
+	}
+}
+
+// rdma returns the RDMA devices of the namespace.
+func (v *view) rdma() ([]rdma.Device, error) {
+	if v.err != nil {
+		return nil, v.err
+	}
+	if !v.asked {
+		v.asked = true
+		if v.core, v.unread = rdma.Open(v.ns); v.unread == nil {
+			v.devices, v.unread = v.core.Devices()
+		}
+	}
+	return v.devices, v.unread
+}
+
+// fillLink adds the state of the attachment's interface, as far as it is in its pod.
+func (l *live) fillLink(a *Attachment, r *ledger.Record) {
+	v := l.inPod(r)
+	if v.err != nil {
+		return
+	}
+	now := loan.InterfaceIn(v.ns, r)
+	if now == nil {
+		return
+	}
+	a.Link, a.adminDown = stateOfLink(now), !now.IsUp()
+	if l.brief && r.LendsNetdev() {
+		a.hardware, _ = v.ns.Hardware(now.Name) // the record has it as well
 	}
 }
 
@@ -49,11 +87,15 @@ func (l *live) fill(p *RDMA, r *ledger.Record) []error {
 }
 
 func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMADevice) error {
-	v := l.of(r, recorded)
-	if v.err != nil {
-		return v.err
+	v := l.onHost()
+	if recorded.Lent {
+		v = l.inPod(r)
 	}
-	d, err := v.find(recorded)
+	devices, err := v.rdma()
+	if err != nil {
+		return err
+	}
+	d, err := find(devices, recorded)
 	if err != nil {
 		return err
 	}
@@ -63,6 +105,9 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 			return err
 		}
 		shown.Port, shown.State, shown.PhysState = port, p.State.String(), p.Phys.String()
+	}
+	if l.brief {
+		return nil
 	}
 	u, err := v.core.Uverbs(d)
 	if err != nil && !errors.Is(err, rdma.ErrNoCharDev) {
@@ -106,36 +151,28 @@ func (g *GID) look(core *rdma.Core, d rdma.Device, port uint32, ifName string) e
 	return nil
 }
 
-// of returns the namespace from which the device is seen: the pod's if the
-// device is lent, the host's if it is shared.
-func (l *live) of(r *ledger.Record, d *ledger.RDMADevice) *view {
-	if !d.Lent {
-		return l.see("host", func() (*link.Netns, error) { return nil, nil })
-	}
-	return l.see(r.Netns.NetnsID.String()+r.Netns.Path, func() (*link.Netns, error) {
+// onHost returns the host netns, where shared devices are seen.
+func (l *live) onHost() *view {
+	return l.see("host", func() (*link.Netns, bool, error) { return l.host, false, nil })
+}
+
+// inPod returns the pod netns of the record.
+func (l *live) inPod(r *ledger.Record) *view {
+	return l.see(r.Netns.NetnsID.String()+r.Netns.Path, func() (*link.Netns, bool, error) {
 		ns, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
 		if err == nil && ns == nil {
 			err = fmt.Errorf("the pod netns %s has just gone", r.Netns.Path)
 		}
-		return ns, err
+		return ns, true, err
 	})
 }
 
-func (l *live) see(key string, open func() (*link.Netns, error)) *view {
+func (l *live) see(key string, open func() (ns *link.Netns, own bool, err error)) *view {
 	if v := l.views[key]; v != nil {
 		return v
 	}
 	v := &view{}
-	if v.ns, v.err = open(); v.err == nil {
-		ns := v.ns
-		if ns == nil {
-			ns = l.host
-		}
-		v.core, v.err = rdma.Open(ns)
-	}
-	if v.err == nil {
-		v.devices, v.err = v.core.Devices()
-	}
+	v.ns, v.own, v.err = open()
 	if l.views == nil {
 		l.views = map[string]*view{}
 	}
@@ -143,8 +180,9 @@ func (l *live) see(key string, open func() (*link.Netns, error)) *view {
 	return v
 }
 
-func (v *view) find(recorded *ledger.RDMADevice) (rdma.Device, error) {
-	for _, d := range v.devices {
+// find returns the recorded device of those in the namespace in which it should be.
+func find(devices []rdma.Device, recorded *ledger.RDMADevice) (rdma.Device, error) {
+	for _, d := range devices {
 		if d.NodeGUID == recorded.NodeGUID && d.ParentDev == recorded.ParentDev {
 			return d, nil
 		}

@@ -4,37 +4,74 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// NIC is a NIC of this node, lent or not. Its JSON is that of "railctl nics".
+// NIC is a NIC of this node, lent or not. Its JSON is that of "railctl nics". What it is
+// does not change while it is lent; its Link, AdminDown, Mbps and the states of its Ports
+// are those of now, of a lent NIC in its pod.
 type NIC struct {
-	Name   string `json:"name,omitempty"` // on the host; empty if it has no netdev, or if another plugin has moved it
-	PCI    string `json:"pci,omitempty"`
-	Vendor string `json:"vendor,omitempty"` // four hexadecimal digits, as Device
-	Device string `json:"device,omitempty"`
-	Driver string `json:"driver,omitempty"`
-	NUMA   *int   `json:"numa,omitempty"` // nil if the machine does not say
-	MAC    string `json:"mac,omitempty"`
-	MTU    int    `json:"mtu,omitempty"`
-	Mbps   uint32 `json:"mbps,omitempty"` // speed in megabit per second; 0 if unknown, as for a lent NIC
-	Link   string `json:"link,omitempty"` // up or down; empty if that cannot be read
-	Ports  []Port `json:"rdma,omitempty"`
+	Name     string   `json:"name,omitempty"` // on the host; empty if it has no netdev, or if another plugin has moved it
+	AltNames []string `json:"altNames,omitempty"`
+	PCI      string   `json:"pci,omitempty"` // the function at or above it
+	// Auxiliary is a subfunction's device on the auxiliary bus, "mlx5_core.sf.4".
+	Auxiliary string `json:"auxiliary,omitempty"`
+	Kind      Kind   `json:"kind,omitempty"`     // empty without a PCI function, and of a representor
+	Parent    string `json:"parent,omitempty"`   // of a VF or SF: the physical function's PCI address
+	VFNumber  *int   `json:"vfNumber,omitempty"` // of a VF, nil for others
+	PFName    string `json:"pfName,omitempty"`   // of a VF or SF: the physical function's netdev on the host
+	// Representor: the netdev stands for a VF or SF in the switch of the NIC (switchdev).
+	// Its PCI address is that of the physical function.
+	Representor bool   `json:"representor,omitempty"`
+	ACPIIndex   int    `json:"acpiIndex,omitempty"`
+	Vendor      string `json:"vendor,omitempty"` // four hexadecimal digits, as Device
+	Device      string `json:"device,omitempty"`
+	Driver      string `json:"driver,omitempty"`
+	Firmware    string `json:"firmware,omitempty"`
+	NUMA        *int   `json:"numa,omitempty"` // nil if the machine does not say
+	// Path has the host bridge and the PCI bridges above it, as pcie.Device.Path.
+	Path         []string `json:"path,omitempty"`
+	MAC          string   `json:"mac,omitempty"` // on the host
+	PermanentMAC string   `json:"permanentMAC,omitempty"`
+	LinkType     string   `json:"linkType,omitempty"` // "ether" or "infiniband"
+	MTU          int      `json:"mtu,omitempty"`      // on the host
+	Mbps         uint32   `json:"mbps,omitempty"`     // speed in megabit per second; 0 if unknown
+	Link         string   `json:"link,omitempty"`     // up or down; empty if that cannot be read
+	AdminDown    bool     `json:"adminDown,omitempty"`
+	Rail         *int     `json:"rail,omitempty"` // by the node file; nil for none
+	Ports        []Port   `json:"rdma,omitempty"`
+	// CharDevices are the paths of the char devices of its RDMA devices.
+	CharDevices []string `json:"charDevices,omitempty"`
+	// Protected is the reason why no network may lend it now: a guardrail that the network
+	// does not override, or the node file. Empty for none, and for a lent NIC.
+	Protected string `json:"protected,omitempty"`
 	// Lent is the attachment that has the NIC, nil if none has.
 	Lent *Lent `json:"lent,omitempty"`
 	// Macvlans is the number of attachments with a macvlan on it.
 	Macvlans int   `json:"macvlans,omitempty"`
 	GPUs     []GPU `json:"gpus,omitempty"` // of the node, the nearest first
+
+	parentDev, permMAC string // link.Identity's, of the netdev
 }
+
+// Kind is the kind of a NIC's function.
+type Kind string
+
+// The kinds.
+const (
+	PF Kind = "pf" // physical function, also of a NIC without others
+	VF Kind = "vf" // virtual function
+	SF Kind = "sf" // subfunction
+)
 
 // Port is a port of an RDMA device.
 type Port struct {
@@ -49,6 +86,7 @@ type Lent struct {
 	ContainerID string       `json:"containerID"`
 	IfName      string       `json:"ifname"`
 	Phase       ledger.Phase `json:"phase"`
+	State       string       `json:"state,omitempty"` // of the pod netns: alive or gone
 }
 
 // GPU is a GPU of the node, and how far it is from a NIC.
@@ -60,79 +98,121 @@ type GPU struct {
 
 // NICList has the NICs and the GPUs of a node.
 type NICList struct {
-	NICs   []NIC
-	GPUs   []*pcie.Device
-	Tree   *pcie.Tree
-	Errors []error // parts that could not be read
+	NICs []NIC
+	GPUs []*pcie.Device
+	Tree *pcie.Tree
+	// File is the node file by which the NICs have their rails and are protected, nil if
+	// there is none or if it cannot be read.
+	File         *netconf.NodeFile
+	Rails        map[string]int     // by PCI address, as File gives them
+	RailProblems []resource.Problem // of the node file's rails
+	Errors       []error            // parts that could not be read
+
+	facts []resource.NIC
 }
 
 // machine is what NICs reads.
 type machine struct {
-	host     *nic.Host
-	stateDir string
+	host      *nic.Host
+	stateDirs []string
+	nodeFile  string // path
 }
 
 // NICs returns the NICs of this node that have a device, and those that are lent, whether
-// or not the state directory has a ledger. The calling thread must be in the host netns.
-// It needs root.
-func NICs(stateDir string) (*NICList, error) {
+// or not the state directories of the plugins have a ledger. The calling thread must be in
+// the host netns. It needs root.
+func NICs(stateDirs ...string) (*NICList, error) {
 	host, err := link.CurrentNetns()
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	m := machine{host: &nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"}, stateDir: stateDir}
+	m := machine{host: &nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"}, stateDirs: stateDirs, nodeFile: netconf.NodeFilePath()}
 	return m.nics()
 }
 
+// nics reads the links before and after the ledgers: a NIC that is lent or returned
+// meanwhile is in one of them.
 func (m *machine) nics() (*NICList, error) {
 	tree, err := pcie.Read(m.host.Sys)
 	if err != nil {
 		return nil, err
 	}
-	links, err := m.host.Netns.Links()
+	list := &NICList{NICs: []NIC{}, Tree: tree, GPUs: tree.GPUs()}
+	before, err := m.host.Netns.Links()
 	if err != nil {
 		return nil, err
 	}
-	list := &NICList{NICs: []NIC{}, Tree: tree, GPUs: tree.GPUs()}
+	held, err := m.held(list)
+	if err != nil {
+		return nil, err
+	}
+	defer held.close()
+	if list.File, err = netconf.ReadNodeFile(m.nodeFile); err != nil {
+		list.Errors = append(list.Errors, fmt.Errorf("no NIC is lent now: %w", err))
+	}
+	links, views, err := m.views(before)
+	if err != nil {
+		return nil, err
+	}
 	for _, l := range links {
 		if l.HasParent() {
 			list.NICs = append(list.NICs, m.onHost(list, l))
 		}
 	}
 	m.withoutNetdev(list)
-	if err := m.ports(list); err != nil {
+	for i := range held.attachments {
+		list.hold(&held.attachments[i])
+	}
+	if err := m.ports(list, held, links); err != nil {
 		list.Errors = append(list.Errors, err)
 	}
-	if ledger.Exists(m.stateDir) {
-		held, err := Collect(m.stateDir, false)
-		if err != nil {
-			return nil, err
-		}
-		list.Errors = append(list.Errors, held.Errors...)
-		for i := range held.Attachments {
-			list.hold(&held.Attachments[i])
-		}
-	}
-	uuids := m.uuids()
-	for i := range list.NICs {
-		list.NICs[i].addGPUs(list, uuids)
-	}
+	m.complete(list, links)
+	m.protect(list, held, views)
+	m.rails(list)
 	slices.SortStableFunc(list.NICs, func(a, b NIC) int { return cmp.Or(cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.Name, b.Name)) })
 	return list, nil
 }
 
+// views reads the links of the host, and what the guardrails must know of those that can
+// be NICs, by index. The links that were there before are added, if they have left since.
+func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, error) {
+	views, err := m.host.Netns.Views((*link.Link).HasParent)
+	if err != nil {
+		return nil, nil, err
+	}
+	var links []*link.Link
+	for _, v := range views {
+		links = v.Links
+		break
+	}
+	if len(views) == 0 {
+		links, err = m.host.Netns.Links()
+	}
+	for _, l := range before {
+		there := slices.ContainsFunc(links, func(other *link.Link) bool { return other.Index == l.Index })
+		if !there && l.HasParent() {
+			links = append(slices.Clone(links), l)
+		}
+	}
+	return links, views, err
+}
+
 // onHost returns the NIC of a link of the host.
 func (m *machine) onHost(list *NICList, l *link.Link) NIC {
-	n := NIC{Name: l.Name, PCI: m.host.Of(l).PCI, MAC: l.MAC.String(), MTU: l.MTU, Link: LinkDown}
-	if l.IsUp() && l.HasCarrier() {
-		n.Link = LinkUp
+	n := NIC{
+		Name: l.Name, AltNames: l.AltNames, PCI: m.host.Of(l).PCI, MAC: l.MAC.String(), PermanentMAC: l.PermMAC.String(), MTU: l.MTU, LinkType: l.Encap,
+		Link: stateOfLink(l), AdminDown: !l.IsUp(),
+		parentDev: l.ParentDev, permMAC: l.Identity().PermMAC, Representor: m.host.IsRepresentor(l),
 	}
-	driver, err := m.host.Netns.Driver(l.Name)
-	if err != nil {
+	if l.ParentBus == "auxiliary" {
+		n.Auxiliary = l.ParentDev
+	}
+	hardware, err := m.host.Netns.Hardware(l.Name)
+	if err != nil && !errors.Is(err, unix.ENODEV) { // it has just left
 		list.Errors = append(list.Errors, err)
 	}
-	n.Mbps = driver.Mbps
+	n.Mbps, n.Firmware = hardware.Mbps, hardware.Firmware
 	n.addDevice(list.Tree)
 	return n
 }
@@ -143,113 +223,31 @@ func (n *NIC) addDevice(tree *pcie.Tree) {
 	if d == nil {
 		return
 	}
-	n.Vendor, n.Device, n.Driver = fmt.Sprintf("%04x", d.Vendor), fmt.Sprintf("%04x", d.Device), d.Driver
+	n.Vendor, n.Device, n.Driver, n.Path = fmt.Sprintf("%04x", d.Vendor), fmt.Sprintf("%04x", d.Device), d.Driver, d.Path
 	if d.NUMA >= 0 {
 		n.NUMA = &d.NUMA
-	}
-}
-
-// ports adds the host's ports of RDMA devices.
-func (m *machine) ports(list *NICList) error {
-	if !m.host.HasRDMACore() {
-		return nil
-	}
-	core, err := rdma.Open(m.host.Netns)
-	if err != nil {
-		return err
-	}
-	defer core.Close()
-	devices, err := core.Devices()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, d := range devices {
-		ports, err := core.Ports(d)
-		if !errors.Is(err, rdma.ErrNotFound) { // it moves just now
-			errs = append(errs, err)
-		}
-		for _, p := range ports {
-			if n := list.ofPort(d, p); n != nil {
-				n.Ports = append(n.Ports, Port{Device: d.Name, Port: p.Number, State: p.State.String()})
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// ofPort returns the NIC of a port, nil if it is not listed. The kernel names no interface
-// of an InfiniBand port, a bond for its members, and none of an Ethernet port whose
-// interface is in another netns: another interface of the function is not that port's.
-func (list *NICList) ofPort(d rdma.Device, p rdma.Port) *NIC {
-	if n := list.find(p.NetdevName, ""); n != nil {
-		return n
-	}
-	n := list.find("", d.ParentDev)
-	if n != nil && n.Name != "" && p.NetdevName == "" && p.LinkLayer != "InfiniBand" {
-		return nil
-	}
-	return n
-}
-
-// hold adds an attachment to the NIC that it has, or on which its macvlan lies. A lent
-// NIC that is not on the host is added.
-func (list *NICList) hold(a *Attachment) {
-	r := a.record
-	if r.Child != nil {
-		if n := list.find(a.NIC, ""); n != nil {
-			n.Macvlans++
-		}
-		return
-	}
-	if r.Loan != nil {
-		var devices []RDMADevice
-		if a.RDMA != nil {
-			devices = a.RDMA.Devices
-		}
-		list.lend(a, NIC{Name: r.Loan.Name, PCI: r.Loan.PCI, MAC: a.MAC, MTU: a.MTU, Link: a.Link}, devices)
-		return
-	}
-	if a.RDMA == nil {
-		return
-	}
-	for _, d := range a.RDMA.Devices { // another plugin has the netdev
-		if d.Lent && list.Tree.ByAddress(d.Parent) != nil {
-			list.lend(a, NIC{PCI: d.Parent}, []RDMADevice{d})
-		}
-	}
-}
-
-// lend marks the NIC, which it adds if it is not listed, as that of the attachment.
-func (list *NICList) lend(a *Attachment, lent NIC, devices []RDMADevice) {
-	n := list.find(lent.Name, lent.PCI)
-	if n == nil {
-		lent.addDevice(list.Tree)
-		list.NICs = append(list.NICs, lent)
-		n = &list.NICs[len(list.NICs)-1]
-	}
-	n.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase}
-	if len(devices) > 0 {
-		n.Ports = nil
-	}
-	for _, d := range devices {
-		n.Ports = append(n.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
 	}
 }
 
 // find returns the NIC with the name and, if it is given, the PCI address; without a name
 // the first one with the PCI address. It returns nil if there is none.
 func (list *NICList) find(name, pci string) *NIC {
-	i := slices.IndexFunc(list.NICs, func(n NIC) bool {
+	return list.first(func(n *NIC) bool {
 		if name == "" {
-			return pci != "" && n.PCI == pci
+			return pci != "" && n.PCI == pci && n.Auxiliary == "" && !n.Representor
 		}
 		return n.Name == name && (pci == "" || n.PCI == pci)
 	})
-	if i < 0 {
-		return nil
+}
+
+// first returns the first NIC of which match is true, nil if there is none.
+func (list *NICList) first(match func(*NIC) bool) *NIC {
+	for i := range list.NICs {
+		if match(&list.NICs[i]) {
+			return &list.NICs[i]
+		}
 	}
-	return &list.NICs[i]
+	return nil
 }
 
 // withoutNetdev adds the network functions that a userspace driver holds, and those with
@@ -264,34 +262,4 @@ func (m *machine) withoutNetdev(list *NICList) {
 		n.addDevice(list.Tree)
 		list.NICs = append(list.NICs, n)
 	}
-}
-
-// addGPUs adds the node's GPUs.
-func (n *NIC) addGPUs(list *NICList, uuids map[string]string) {
-	if n.PCI == "" {
-		return
-	}
-	for _, g := range list.GPUs {
-		n.GPUs = append(n.GPUs, GPU{PCI: g.Address, UUID: uuids[g.Address], Distance: list.Tree.Distance(n.PCI, g.Address)})
-	}
-	slices.SortStableFunc(n.GPUs, func(a, b GPU) int { return cmp.Compare(a.Distance, b.Distance) })
-}
-
-// uuids returns the UUIDs of NVIDIA's GPUs by PCI address, from the driver's files
-// /proc/driver/nvidia/gpus/*/information. It is empty without that driver.
-func (m *machine) uuids() map[string]string {
-	found := map[string]string{}
-	files, _ := filepath.Glob(filepath.Join(m.host.Proc, "driver/nvidia/gpus/*/information")) // the pattern is well-formed
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) {
-			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "GPU UUID" {
-				found[strings.ToLower(filepath.Base(filepath.Dir(file)))] = strings.TrimSpace(value)
-			}
-		}
-	}
-	return found
 }

@@ -61,7 +61,7 @@ func newMachine(t *testing.T) *machine {
 		"proc/driver/nvidia/gpus/0000:3E:00.0/information":            "Model: \t NVIDIA H100\nGPU UUID: \t GPU-6b4b1ba3\nBus Location: \t 0000:3e:00.0\n",
 	})
 	n := testnet.NewNetns(t, "node")
-	return &machine{host: &nic.Host{Netns: n.Netns, Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc")}, stateDir: filepath.Join(dir, "state")}
+	return &machine{host: &nic.Host{Netns: n.Netns, Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc")}, stateDirs: []string{filepath.Join(dir, "state")}, nodeFile: filepath.Join(dir, "node.yaml")}
 }
 
 func TestLentNICKeepsItsFactsAndItsGPUs(t *testing.T) {
@@ -78,11 +78,11 @@ func TestLentNICKeepsItsFactsAndItsGPUs(t *testing.T) {
 		Loan: &ledger.Loan{Name: "ens1", PCI: "0000:3d:00.0"},
 	}, RDMA: &RDMA{Devices: []RDMADevice{{Name: "mlx5_0", Port: 1, State: "ACTIVE"}}}}
 	list.hold(a)
+	m.complete(list, nil)
 	n := list.find("ens1", "")
 	if n == nil {
 		t.Fatalf("%+v", list.NICs)
 	}
-	n.addGPUs(list, m.uuids())
 	if n.Vendor != "15b3" || n.Device != "1021" || n.Driver != "mlx5_core" || n.NUMA == nil || *n.NUMA != 1 || n.Lent.Pod != "default/trainer" ||
 		n.MTU != 9000 || len(n.Ports) != 1 || n.Ports[0] != (Port{"mlx5_0", 1, "ACTIVE"}) {
 		t.Errorf("%+v", n)
@@ -125,25 +125,42 @@ func TestHoldersOfOneNIC(t *testing.T) {
 }
 
 func TestPortBelongsToItsOwnInterfaceOfAFunction(t *testing.T) {
-	const function = "0000:3d:00.0"
-	list := &NICList{NICs: []NIC{{Name: "rail0", PCI: function}, {Name: "rail1", PCI: function}, {Name: "ib0", PCI: "0000:3e:00.0"}, {PCI: "0000:3f:00.0"}}}
+	const function, lentOne, subfunction = "0000:3d:00.0", "0000:41:00.0", "mlx5_core.sf.4"
+	lent := func(name, pci string, ports ...Port) NIC {
+		return NIC{Name: name, PCI: pci, Lent: &Lent{}, Ports: ports}
+	}
+	list := &NICList{NICs: []NIC{
+		{Name: "rep0", PCI: function, Representor: true},
+		{Name: "rail0", PCI: function},
+		{Name: "rail1", PCI: function},
+		{Name: "sf0", PCI: function, Auxiliary: subfunction},
+		{Name: "ib0", PCI: "0000:3e:00.0"},
+		{PCI: "0000:3f:00.0"},
+		lent("away0", lentOne, Port{Device: "mlx5_6", Port: 1}), lent("away1", lentOne),
+		{Name: "rail2", PCI: lentOne},
+	}}
 	for name, c := range map[string]struct {
 		parent, netdev, layer string
 		want                  string // name and PCI address
 	}{
-		"its own":                           {function, "rail1", "Ethernet", "rail1 " + function},
-		"its interface is in another netns": {function, "", "Ethernet", ""},
-		"a bond's member":                   {function, "bond0", "Ethernet", "rail0 " + function},
-		"InfiniBand":                        {"0000:3e:00.0", "", "InfiniBand", "ib0 0000:3e:00.0"},
-		"a function without an interface":   {"0000:3f:00.0", "", "Ethernet", " 0000:3f:00.0"},
-		"another function":                  {"0000:40:00.0", "", "InfiniBand", ""},
+		"its own":                                {function, "rail1", "Ethernet", "rail1 " + function},
+		"its interface is in another netns":      {function, "", "Ethernet", ""},
+		"a bond's member":                        {function, "bond0", "Ethernet", "rail0 " + function},
+		"a subfunction, member of a bond":        {subfunction, "bond0", "Ethernet", "sf0 " + function},
+		"InfiniBand":                             {"0000:3e:00.0", "", "InfiniBand", "ib0 0000:3e:00.0"},
+		"a function without an interface":        {"0000:3f:00.0", "", "Ethernet", " 0000:3f:00.0"},
+		"another function":                       {"0000:40:00.0", "", "InfiniBand", ""},
+		"a lent one whose record lacks the RDMA": {lentOne, "", "Ethernet", "away1 " + lentOne},
 	} {
 		have := ""
-		if n := list.ofPort(rdma.Device{ParentDev: c.parent}, rdma.Port{NetdevName: c.netdev, LinkLayer: c.layer}); n != nil {
+		if n := list.ofPort(rdma.Pair{Parent: c.parent, Netdev: c.netdev, LinkLayer: c.layer}); n != nil {
 			have = n.Name + " " + n.PCI
 		}
 		if have != c.want {
 			t.Errorf("%s: %q, not %q", name, have, c.want)
 		}
+	}
+	if !list.hasLent(rdma.Pair{Device: "mlx5_6", Port: 1}) || list.hasLent(rdma.Pair{Device: "mlx5_6", Port: 2}) || list.hasLent(rdma.Pair{Device: "mlx5_7", Port: 1}) {
+		t.Error("the port that a lent NIC has by its record is not known")
 	}
 }

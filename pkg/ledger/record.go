@@ -110,6 +110,8 @@ type Loan struct {
 	// before it was lent; nil in a record of an earlier version.
 	Above    []int          `json:"above,omitzero"`
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
+	// Hardware is nil in a record of an earlier version, and of a NIC without a netdev.
+	Hardware *link.Hardware `json:"hardware,omitempty"`
 }
 
 // Child is a macvlan that was made for the attachment.

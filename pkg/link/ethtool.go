@@ -117,3 +117,46 @@ func (e ethtool) stats(into map[string]uint64) error {
 	}
 	return nil
 }
+
+// Hardware are facts of an interface that cost few calls of its driver.
+type Hardware struct {
+	Mbps     uint32 `json:"mbps,omitempty"`     // the link's speed in megabit per second, 0 if unknown
+	Firmware string `json:"firmware,omitempty"` // version of its firmware, as its driver writes it
+}
+
+// driverInfoLength is the size of struct ethtool_drvinfo. Its fw_version is behind cmd,
+// driver and version, each of 32 bytes but for cmd.
+const (
+	driverInfoLength = 196
+	firmwareAt       = 4 + 2*nameLength
+)
+
+// Hardware reads the facts from the driver of the interface with this name. They are
+// empty for a driver that does not report them. The error wraps ENODEV if there is no
+// such interface.
+func (n *Netns) Hardware(name string) (Hardware, error) {
+	var h Hardware
+	err := n.Do(func() error {
+		s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		e := ethtool{socket: s, name: name}
+		if h.Mbps, err = e.speed(); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+		info := argument(driverInfoLength, unix.ETHTOOL_GDRVINFO)
+		if err = e.call(info); err == nil {
+			version, _, _ := bytes.Cut(info[firmwareAt:][:nameLength], []byte{0})
+			if h.Firmware = string(version); h.Firmware == "N/A" {
+				h.Firmware = "" // ethtool_get_drvinfo's word for none, in some drivers
+			}
+		}
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return nil
+		}
+		return err
+	})
+	return h, failure.Wrap(err, failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
+}

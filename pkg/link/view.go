@@ -45,6 +45,56 @@ func (n *Netns) View(index int) (*View, error) {
 	return v, err
 }
 
+// Views reads the namespace as View does, once for all links that are wanted, and returns
+// their views by index of the link. They share Links.
+func (n *Netns) Views(wanted func(*Link) bool) (map[int]*View, error) {
+	links, err := n.Links()
+	if err != nil {
+		return nil, err
+	}
+	views := map[int]*View{}
+	for _, l := range links {
+		if wanted(l) {
+			views[l.Index] = &View{Link: l, Links: links}
+		}
+	}
+	addresses, err := n.dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
+		h, _, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
+		return err == nil && ofIP(h) && views[int(binary.NativeEndian.Uint32(h[4:]))] != nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
+	}
+	for _, m := range addresses {
+		v := views[int(binary.NativeEndian.Uint32(m[4:]))]
+		v.addresses = append(v.addresses, m)
+	}
+	routes, err := n.routes(func(_ []byte, attrs nlattr.Attrs) bool { return leavesByOne(attrs, views) })
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range routes {
+		_, attrs, _ := nlattr.ParseMessage(m, unix.SizeofRtMsg)
+		for index, v := range views {
+			if leavesBy(attrs, index) {
+				v.routes = append(v.routes, m)
+			}
+		}
+	}
+	return views, nil
+}
+
+// leavesByOne reports whether a route leaves by the link of one of the views.
+func leavesByOne(attrs nlattr.Attrs, views map[int]*View) bool {
+	if oif, ok := attrs.Uint32(unix.RTA_OIF); ok {
+		return views[int(oif)] != nil
+	}
+	leaves := false
+	hops, _ := attrs.Get(unix.RTA_MULTIPATH)
+	eachHop(hops, func(hop []byte) { leaves = leaves || views[int(binary.NativeEndian.Uint32(hop[4:]))] != nil })
+	return leaves
+}
+
 // ByIndex returns the link of the namespace with this index, nil if there is none.
 func (v *View) ByIndex(index int) *Link {
 	if i := slices.IndexFunc(v.Links, func(l *Link) bool { return l.Index == index }); i >= 0 {

@@ -214,19 +214,22 @@ func (h *Host) byAux(s Selector) (*NIC, error) {
 // directories of sysfs show another namespace's links if sysfs was mounted
 // there (thick Multus, nested runtimes).
 func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
-	names := []string{filepath.Base(dir)}
-	// A virtio NIC is below its PCI function. A directory that cannot be read
-	// has no such NIC.
-	entries, _ := os.ReadDir(filepath.Join(h.Sys, dir))
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "virtio") {
-			names = append(names, e.Name())
-		}
-	}
 	links, err := h.Netns.Links()
 	if err != nil {
 		return nil, err
 	}
+	l := h.netdev(links, dir)
+	if l == nil {
+		err = link.ErrNotFound
+	}
+	return h.found(s, l, err)
+}
+
+// netdev returns the one of the links that is the netdev of a device, given its directory
+// below sysfs, nil if there is none.
+func (h *Host) netdev(links []*link.Link, dir string) *link.Link {
+	virtio := h.virtioOf(dir)
+	names := append([]string{filepath.Base(dir)}, virtio...)
 	var candidates []*link.Link
 	for _, l := range links {
 		if slices.Contains(names, l.ParentDev) {
@@ -234,10 +237,10 @@ func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 		}
 	}
 	if len(candidates) == 0 {
-		candidates = h.listed(dir, names[1:])
+		candidates = h.listed(dir, virtio)
 	}
 	if len(candidates) == 0 {
-		return h.found(s, nil, link.ErrNotFound)
+		return nil
 	}
 	// A switchdev function also has the representors of its VFs: the uplink is
 	// the link that is not a representor. Otherwise it is the first by name, as
@@ -245,7 +248,20 @@ func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	slices.SortStableFunc(candidates, func(a, b *link.Link) int {
 		return cmp.Or(cmp.Compare(h.representor(a), h.representor(b)), cmp.Compare(a.Name, b.Name))
 	})
-	return h.found(s, candidates[0], nil)
+	return candidates[0]
+}
+
+// virtioOf returns the names of the virtio devices below a device: a virtio NIC is below
+// its PCI function. A directory that cannot be read has none.
+func (h *Host) virtioOf(dir string) []string {
+	entries, _ := os.ReadDir(filepath.Join(h.Sys, dir))
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "virtio") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // listed returns the links that sysfs lists below a device; kernels before 5.14

@@ -13,9 +13,12 @@ import (
 // Pair is a port of an RDMA device, and its interface.
 type Pair struct {
 	Device    string
+	Parent    string // the device's parent device, "" if it has none
 	Port      uint32
-	Netdev    string
-	HasSignal bool // the interface is up and has a carrier
+	State     PortState
+	LinkLayer string // "Ethernet" or "InfiniBand"
+	Netdev    string // "" if the port has no interface in the namespace
+	HasSignal bool   // the interface is up and has a carrier
 }
 
 // Pairs returns the ports in a namespace that have an interface there, by device and
@@ -34,36 +37,52 @@ func Pairs(ns *link.Netns) ([]Pair, error) {
 	if err != nil {
 		return nil, err
 	}
+	all, err := core.Pairs(devices, links)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(p Pair) bool { return p.Netdev == "" }), nil
+}
+
+// Pairs returns the ports of these devices of the namespace, by device and port, each
+// with its interface of these links, or without one. It returns those that can be read,
+// and an error for the others. A device that has left the namespace is none of them.
+func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
 	var found []Pair
+	var errs []error
 	for _, d := range devices {
-		ports, err := core.Ports(d)
+		ports, err := c.Ports(d)
 		if errors.Is(err, ErrNotFound) {
 			continue // it was moved meanwhile
 		}
-		if err != nil {
-			return nil, err
-		}
+		errs = append(errs, err)
 		found = append(found, pairsOf(d, ports, links)...)
 	}
 	slices.SortFunc(found, func(a, b Pair) int {
 		return cmp.Or(byNumber(a.Device, b.Device), cmp.Compare(a.Port, b.Port), byNumber(a.Netdev, b.Netdev))
 	})
-	return found, nil
+	return found, errors.Join(errs...)
 }
 
-// pairsOf returns the interfaces of a device's ports. The kernel names the interface of
-// an Ethernet port, but not that of an InfiniBand port (IPoIB). The latter is found by the
-// parent device that both share, so only for a device with one port.
+// pairsOf returns the ports of a device with their interfaces. The kernel names the
+// interface of an Ethernet port, but not that of an InfiniBand port (IPoIB). The latter is
+// found by the parent device that both share, so only for a device with one port.
 func pairsOf(d Device, ports []Port, links []*link.Link) []Pair {
 	var found []Pair
 	for _, p := range ports {
+		pair := Pair{Device: d.Name, Parent: d.ParentDev, Port: p.Number, State: p.State, LinkLayer: p.LinkLayer}
+		alone := true
 		for _, l := range links {
 			named := p.Netdev != 0 && l.Index == p.Netdev
 			ipoib := p.Netdev == 0 && len(ports) == 1 && p.LinkLayer == "InfiniBand" &&
 				l.Encap == "infiniband" && l.Lower == 0 && l.ParentDev != "" && l.ParentDev == d.ParentDev
 			if named || ipoib {
-				found = append(found, Pair{d.Name, p.Number, l.Name, l.HasCarrier()})
+				pair.Netdev, pair.HasSignal, alone = l.Name, l.HasCarrier(), false
+				found = append(found, pair)
 			}
+		}
+		if alone {
+			found = append(found, pair)
 		}
 	}
 	return found

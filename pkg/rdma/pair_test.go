@@ -23,12 +23,20 @@ func TestPairsOfADevice(t *testing.T) {
 		ports  []Port
 		want   []Pair
 	}{
-		{roce, []Port{{Number: 1, Netdev: 2, LinkLayer: "Ethernet"}}, []Pair{{"mlx5_0", 1, "net1", true}}},
-		{roce, []Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, []Pair{{"mlx5_0", 1, "net1", true}, {"mlx5_0", 2, "rep0", false}}},
-		{roce, []Port{{Number: 1, LinkLayer: "Ethernet"}}, nil},
-		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, []Pair{{"mlx5_1", 1, "ib0", false}}},
-		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, nil},
-		{Device{Name: "virtual"}, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil},
+		{
+			roce,
+			[]Port{{Number: 1, State: PortActive, Netdev: 2, LinkLayer: "Ethernet"}},
+			[]Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, State: PortActive, LinkLayer: "Ethernet", Netdev: "net1", HasSignal: true}},
+		},
+		{roce, []Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, []Pair{
+			{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, Netdev: "net1", HasSignal: true}, {Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 2, Netdev: "rep0"},
+		}},
+		{roce, []Port{{Number: 1, LinkLayer: "Ethernet"}}, []Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, LinkLayer: "Ethernet"}}},
+		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, []Pair{{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand", Netdev: "ib0"}}},
+		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, []Pair{
+			{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand"}, {Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 2, LinkLayer: "InfiniBand"},
+		}},
+		{Device{Name: "virtual"}, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, []Pair{{Device: "virtual", Port: 1, LinkLayer: "InfiniBand"}}},
 	} {
 		if have := pairsOf(c.device, c.ports, links); !slices.Equal(have, c.want) {
 			t.Errorf("%s %+v: %v, not %v", c.device.Name, c.ports, have, c.want)

@@ -25,7 +25,9 @@ type Part struct {
 	attachment.Base
 	Conf *netconf.HostDevice
 
-	chosen *nic.NIC // the NIC that Holder selected and that nobody has, for Claim
+	// What Holder found, for Claim: its selector, and the NIC, if nobody has it.
+	selected nic.Selector
+	chosen   *nic.NIC
 }
 
 // Name implements [attachment.Part].
@@ -36,10 +38,10 @@ func (*Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
 
 // selector returns the configuration's selector on this host. An injected ID
 // that is no device of the host (a device plugin's own numbers) is ignored if
-// there is another selector.
-func (p *Part) selector(h *nic.Host) (nic.Selector, error) {
+// there is another selector. A rail selects the NIC if nothing else does.
+func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
-	s := nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
+	s := static(c)
 	for _, id := range c.IDs() {
 		if h.IsPCI(id) {
 			s.PCI = id
@@ -50,27 +52,60 @@ func (p *Part) selector(h *nic.Host) (nic.Selector, error) {
 			break
 		}
 	}
-	if s.IsZero() && len(c.IDs()) > 0 {
+	switch {
+	case !s.IsZero():
+		return s, nil
+	case c.Rail != nil:
+		return loan.OfRail(n, h, *c.Rail)
+	case len(c.IDs()) > 0:
 		return s, failure.WithCure(failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]),
-			"see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`, or name the NIC by \"device\"")
+			"see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, as the ids of its devices are numbers")
 	}
-	if s.IsZero() {
-		return s, failure.WithCure(failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin gave one"),
-			`specify either "device", "hwaddr", "kernelpath" or "pciBusID", `+
-				"or have the pod ask for the resource in the NAD's annotation k8s.v1.cni.cncf.io/resourceName")
+	return s, failure.WithCure(failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin gave one"),
+		`give the NAD the annotation k8s.v1.cni.cncf.io/resourceName and have the pod request that resource, `+
+			`or specify either "device", "hwaddr", "kernelpath" or "pciBusID", or "rail"`)
+}
+
+// static returns the selector that the author of the network wrote.
+func static(c *netconf.HostDevice) nic.Selector {
+	return nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
+}
+
+// agrees returns an error if the NIC that s selects is another than the one that the
+// device ID names, or has another rail than the network's. Of two NICs neither is lent: the
+// pod has been allocated one, and the network is for the other.
+func (p *Part) agrees(n *attachment.Node, host *nic.Host, s nic.Selector, found *nic.NIC) error {
+	if id := s.PCI + s.Aux; id != "" && !static(p.Conf).IsZero() && host.IsNIC(id) && !host.Is(found, id) {
+		return failure.WithCure(failure.New(failure.InvalidConfig, "the network selects %s by %s, and the device id is another NIC, %s", nameOf(found), s, id),
+			`remove that key to lend what the pod was allocated, or remove the id: "pciBusID" and "deviceID", or the NAD's annotation k8s.v1.cni.cncf.io/resourceName`)
 	}
-	return s, nil
+	if p.Conf.Rail == nil || static(p.Conf).IsZero() && len(p.Conf.IDs()) == 0 { // else the rail has selected it
+		return nil
+	}
+	return loan.CheckRail(n, host, found, *p.Conf.Rail)
+}
+
+// nameOf returns the NIC's name and PCI address, as far as it has them.
+func nameOf(n *nic.NIC) string {
+	switch {
+	case n.Link == nil:
+		return n.PCI
+	case n.PCI == "":
+		return n.Link.Name
+	}
+	return fmt.Sprintf("%s (%s)", n.Link.Name, n.PCI)
 }
 
 // Holder returns the record of the attachment that has the NIC. If the holder's
 // netns is gone the NIC is on the host, under any name, or on its way.
 func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	host := loan.Host(tx.Node)
-	p.chosen = nil
-	s, err := p.selector(host)
+	p.selected, p.chosen = nic.Selector{}, nil
+	s, err := p.selector(tx.Node, host)
 	if err != nil {
 		return nil, nil //nolint:nilerr // Claim says so
 	}
+	p.selected = s
 	switch found, err := host.Select(s); {
 	case err == nil:
 		holder, err := tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
@@ -90,15 +125,20 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 // selected, because the NIC is read again under its lock.
 func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n, host := tx.Node, loan.Host(tx.Node)
-	s, err := p.selector(host)
-	if err != nil {
-		return err
+	s, found := p.selected, p.chosen
+	var err error
+	if s.IsZero() {
+		if s, err = p.selector(n, host); err != nil {
+			return err
+		}
 	}
-	found := p.chosen
 	if found == nil {
 		if found, err = host.Select(s); err != nil {
 			return notFound(n, s, err)
 		}
+	}
+	if err := p.agrees(n, host, s, found); err != nil {
+		return err
 	}
 	if err := host.Permit(found, n.File, p.Conf.Allow); err != nil {
 		return err
@@ -176,6 +216,9 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	}
 	if lent.Above, err = above(tx, l.Index); err != nil {
 		return err
+	}
+	if h, err := host.Netns.Hardware(l.Name); err == nil && h != (link.Hardware{}) {
+		lent.Hardware = &h // for railctl and device plugins: a driver without it must not prevent a loan
 	}
 	lent.Snapshot, err = host.Netns.Snapshot(v)
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
@@ -302,15 +345,18 @@ func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 // nor lent. It returns nil if the runtime names the NIC with each pod.
 func (p *Part) Available(n *attachment.Node) error {
 	host := loan.Host(n)
-	s, err := p.selector(host)
+	s, err := p.selector(n, host)
 	if err != nil {
-		if len(p.Conf.IDs()) == 0 {
+		if len(p.Conf.IDs()) == 0 && p.Conf.Rail == nil {
 			return nil
 		}
 		return err
 	}
 	found, err := host.Select(s)
 	if err == nil {
+		if err := p.agrees(n, host, s, found); err != nil {
+			return err
+		}
 		return host.Permit(found, n.File, p.Conf.Allow)
 	}
 	if holder, _ := loan.HolderOf(n, s); holder != nil {

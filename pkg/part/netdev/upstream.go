@@ -35,7 +35,7 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return err
 	}
 	r := unrecorded(u, l)
-	s, err := p.selector(loan.Host(u.Node))
+	s, err := p.selector(u.Node, loan.Host(u.Node))
 	if err != nil || !lentByAlias(l) || !loan.Selects(s, r.Loan) || !mayTake(u.Node, r, l) {
 		return nil
 	}
@@ -83,7 +83,7 @@ const returnedWait = 2 * time.Second
 // down, because its earlier state is unknown.
 func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
 	n, host := u.Node, loan.Host(u.Node)
-	s, err := p.selector(host)
+	s, err := p.selector(n, host)
 	if err != nil {
 		return nil // the NIC cannot be recognized
 	}

@@ -1,0 +1,253 @@
+package inventory
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+func constant(ip netip.Addr) func() (netip.Addr, error) {
+	return func() (netip.Addr, error) { return ip, nil }
+}
+
+// ports adds the ports of RDMA devices that are on the host, but those that a lent NIC
+// has by its record.
+func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
+	if !m.host.HasRDMACore() {
+		return nil
+	}
+	v := held.onHost()
+	devices, err := v.rdma()
+	if err != nil {
+		return err
+	}
+	pairs, err := v.core.Pairs(devices, links)
+	for _, p := range pairs {
+		if list.hasLent(p) {
+			continue
+		}
+		if n := list.ofPort(p); n != nil {
+			n.Ports = append(n.Ports, Port{Device: p.Device, Port: p.Port, State: p.State.String()})
+		}
+	}
+	return err
+}
+
+// hasLent reports whether a lent NIC has the port by its record.
+func (list *NICList) hasLent(p rdma.Pair) bool {
+	return list.first(func(n *NIC) bool {
+		return n.Lent != nil && slices.ContainsFunc(n.Ports, func(has Port) bool { return has.Device == p.Device && (has.Port == p.Port || has.Port == 0) })
+	}) != nil
+}
+
+// ofPort returns the NIC of a port, nil if it is not listed. The kernel names no interface
+// of an InfiniBand port, a bond for its members, and none of an Ethernet port whose
+// interface is in another netns: another interface of the function is not that port's.
+func (list *NICList) ofPort(p rdma.Pair) *NIC {
+	if p.Netdev != "" {
+		if n := list.find(p.Netdev, ""); n != nil {
+			return n
+		}
+	}
+	of := func(n *NIC) bool { // the device may be of this NIC
+		if n.Auxiliary != "" {
+			return n.Auxiliary == p.Parent
+		}
+		return n.PCI != "" && n.PCI == p.Parent && !n.Representor
+	}
+	lent := list.first(func(n *NIC) bool { return of(n) && n.Lent != nil && len(n.Ports) == 0 })
+	onHost := list.first(func(n *NIC) bool { return of(n) && n.Lent == nil })
+	if p.Netdev == "" && p.LinkLayer != "InfiniBand" {
+		if lent == nil && onHost != nil && onHost.Name == "" {
+			return onHost
+		}
+		return lent
+	}
+	return cmp.Or(onHost, lent)
+}
+
+// complete adds what sysfs has of the NICs, in every namespace, and their GPUs.
+func (m *machine) complete(list *NICList, links []*link.Link) {
+	known := map[string]resource.NIC{}
+	for i := range list.NICs {
+		n := &list.NICs[i]
+		if n.Lent == nil || n.PCI == "" || n.Auxiliary != "" {
+			continue
+		}
+		k := resource.NIC{MAC: cmp.Or(n.PermanentMAC, n.MAC), LinkType: n.LinkType}
+		if n.Name != "" {
+			k.Names = append([]string{n.Name}, n.AltNames...)
+		}
+		for _, p := range n.Ports {
+			if !slices.Contains(k.RDMA, p.Device) {
+				k.RDMA = append(k.RDMA, p.Device)
+			}
+		}
+		known[n.PCI] = k
+	}
+	list.facts = m.host.FactsOf(list.Tree, links, known)
+	uuids := m.uuids()
+	for i := range list.NICs {
+		m.completeOne(list, &list.NICs[i])
+		list.NICs[i].addGPUs(list, uuids)
+	}
+	for i := range list.facts {
+		f := &list.facts[i]
+		f.CharDevices = m.charDevices("pci", f.PCI)
+	}
+}
+
+// completeOne adds what sysfs has of the function of the NIC.
+func (m *machine) completeOne(list *NICList, n *NIC) {
+	f := list.factsAt(n.PCI)
+	switch {
+	case n.Auxiliary != "":
+		n.Kind, n.Parent, n.CharDevices = SF, n.PCI, m.charDevices("auxiliary", n.Auxiliary)
+		n.Driver = base(filepath.Join(m.host.Sys, "bus/auxiliary/devices", n.Auxiliary, "driver"))
+		if f != nil && len(f.Names) > 0 {
+			n.PFName = f.Names[0]
+		}
+		return
+	case f == nil || n.Representor:
+		return
+	}
+	n.ACPIIndex, n.Kind, n.CharDevices = f.ACPIIndex, PF, m.charDevices("pci", n.PCI)
+	n.LinkType = cmp.Or(n.LinkType, f.LinkType)
+	if n.Parent = m.host.PhysicalFunction(n.PCI); n.Parent != "" {
+		number := f.VF
+		n.Kind, n.PFName, n.VFNumber = VF, f.PF, &number
+	}
+}
+
+// factsAt returns the facts of the PCI function, nil if it is no NIC's.
+func (list *NICList) factsAt(pci string) *resource.NIC {
+	i := slices.IndexFunc(list.facts, func(f resource.NIC) bool { return f.PCI == pci })
+	if i < 0 {
+		return nil
+	}
+	return &list.facts[i]
+}
+
+// base returns the last element of what a symbolic link leads to, "" if there is none.
+func base(name string) string {
+	target, err := os.Readlink(name)
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// charDevice matches the names of the char devices of one RDMA device.
+var charDevice = regexp.MustCompile(`^(uverbs|umad|issm)[0-9]+$`)
+
+// charDevices returns the paths of the char devices of the RDMA devices of a device. Their
+// classes are in no namespace: sysfs shows them in each, also while the RDMA device is in
+// another (uverbs_class and umad_class have no ns_type). They are gone for the moment in
+// which it moves.
+func (m *machine) charDevices(bus, device string) []string {
+	var found []string
+	for _, class := range []string{"infiniband_verbs", "infiniband_mad"} {
+		entries, _ := os.ReadDir(filepath.Join(m.host.Sys, "bus", bus, "devices", device, class)) // most have none
+		for _, e := range entries {
+			if charDevice.MatchString(e.Name()) {
+				found = append(found, filepath.Join("/dev/infiniband", e.Name()))
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// noUse is the reason why a network function that is not listed is protected.
+const noUse = "it has no interface and no RDMA device here: it has no driver, or another program has moved it to another network namespace"
+
+// protect sets the reasons why NICs on the host may not be lent.
+func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
+	holders := map[string]string{}
+	for i := range held.attachments {
+		if r := held.attachments[i].record; r.Loan != nil {
+			holders[r.Loan.PCI], holders[r.Loan.Identity.ParentDev] = r.Holder(), r.Holder()
+		}
+	}
+	m.host.Holder = func(device string) string { return holders[device] }
+	of := map[string]*link.View{}
+	for _, v := range views {
+		of[v.Link.Name] = v
+	}
+	for i := range list.NICs {
+		if n := &list.NICs[i]; n.Lent == nil {
+			n.Protected = m.protected(list, n, of[n.Name])
+		}
+	}
+	for i := range list.facts {
+		f, listed := &list.facts[i], false
+		for k := range list.NICs {
+			n := &list.NICs[k]
+			if n.PCI == f.PCI && n.Auxiliary == "" && !n.Representor {
+				f.Protected, listed = cmp.Or(f.Protected, n.Protected), true
+			}
+		}
+		if !listed {
+			f.Protected = noUse
+		}
+	}
+}
+
+// protected returns the reason why no network may lend the NIC, of which v is nil if it
+// has no netdev.
+func (m *machine) protected(list *NICList, n *NIC, v *link.View) string {
+	if v == nil && n.Name != "" {
+		return "" // it has just left
+	}
+	var err error
+	if v != nil {
+		err = m.host.Guard(v, nil)
+	}
+	if err == nil {
+		err = m.host.Permit(m.nicOf(n, v), list.File, nil)
+	}
+	if err == nil || errors.Is(err, link.ErrNotFound) {
+		return ""
+	}
+	return failure.Reason(err)
+}
+
+// addGPUs adds the node's GPUs.
+func (n *NIC) addGPUs(list *NICList, uuids map[string]string) {
+	if n.PCI == "" {
+		return
+	}
+	for _, g := range list.GPUs {
+		n.GPUs = append(n.GPUs, GPU{PCI: g.Address, UUID: uuids[g.Address], Distance: list.Tree.Distance(n.PCI, g.Address)})
+	}
+	slices.SortStableFunc(n.GPUs, func(a, b GPU) int { return cmp.Compare(a.Distance, b.Distance) })
+}
+
+// uuids returns the UUIDs of NVIDIA's GPUs by PCI address, from the driver's files
+// /proc/driver/nvidia/gpus/*/information. It is empty without that driver.
+func (m *machine) uuids() map[string]string {
+	found := map[string]string{}
+	files, _ := filepath.Glob(filepath.Join(m.host.Proc, "driver/nvidia/gpus/*/information")) // the pattern is well-formed
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "GPU UUID" {
+				found[strings.ToLower(filepath.Base(filepath.Dir(file)))] = strings.TrimSpace(value)
+			}
+		}
+	}
+	return found
+}

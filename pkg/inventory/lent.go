@@ -1,0 +1,118 @@
+package inventory
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+)
+
+// held has the attachments of the ledgers, and the namespaces that are open for them.
+type held struct {
+	live
+	attachments []Attachment
+}
+
+// held reads the attachments of all state directories that have a ledger, of this host.
+func (m *machine) held(list *NICList) (*held, error) {
+	h := &held{live: live{host: m.host.Netns, brief: true}}
+	for _, dir := range m.stateDirs {
+		if !ledger.Exists(dir) {
+			continue
+		}
+		records, err := ledger.Open(dir)
+		if err != nil {
+			h.close()
+			return nil, err
+		}
+		attachments, _, errs := collect(records, &h.live, false)
+		if m.host.NodeIP == nil {
+			if ip, err := records.NodeIP(); err == nil {
+				m.host.NodeIP = constant(ip)
+			}
+		}
+		records.Close()
+		h.attachments = append(h.attachments, attachments...)
+		list.Errors = append(list.Errors, errs...)
+	}
+	return h, nil
+}
+
+// hold adds an attachment to the NIC that it has, or on which its macvlan lies. A lent
+// NIC that is not on the host is added. One that is home, and of which only addresses are
+// still to be freed, is not lent.
+func (list *NICList) hold(a *Attachment) {
+	r := a.record
+	switch {
+	case r.Phase == ledger.Freeing:
+	case r.Child != nil:
+		if n := list.find(a.NIC, ""); n != nil {
+			n.Macvlans++
+		}
+	case r.Loan != nil:
+		var devices []RDMADevice
+		if a.RDMA != nil {
+			devices = a.RDMA.Devices
+		}
+		list.lend(a, list.ofLoan(a), lentNIC(a), devices)
+	case a.RDMA != nil: // another plugin has the netdev
+		for _, d := range a.RDMA.Devices {
+			if d.Lent && list.Tree.ByAddress(d.Parent) != nil {
+				list.lend(a, list.find("", d.Parent), NIC{PCI: d.Parent, Link: a.Link, AdminDown: a.adminDown}, []RDMADevice{d})
+			}
+		}
+	}
+}
+
+// lentNIC returns the NIC of the attachment's loan as it was on the host, with the state
+// that it has in the pod.
+func lentNIC(a *Attachment) NIC {
+	r := a.record
+	id := r.Loan.Identity
+	n := NIC{
+		Name: r.Loan.Name, PCI: r.Loan.PCI, MAC: a.MAC, PermanentMAC: id.PermMAC, MTU: a.MTU,
+		Link: a.Link, AdminDown: a.adminDown,
+		parentDev: id.ParentDev, permMAC: id.PermMAC,
+	}
+	if id.ParentBus == "auxiliary" {
+		n.Auxiliary = id.ParentDev
+	}
+	if s := r.Loan.Snapshot; s != nil {
+		n.AltNames, n.MAC, n.MTU, n.LinkType = s.AltNames, s.MAC, s.MTU, nic.LinkType(s.MAC)
+	}
+	if h := r.Loan.Hardware; h != nil {
+		n.Mbps, n.Firmware = h.Mbps, h.Firmware
+	}
+	if a.hardware.Mbps != 0 {
+		n.Mbps = a.hardware.Mbps
+	}
+	if a.hardware.Firmware != "" {
+		n.Firmware = a.hardware.Firmware
+	}
+	return n
+}
+
+// ofLoan returns the NIC of the attachment's loan that is on the host, or nil: it is not
+// in the pod yet or any more. The kernel may have given it another name there.
+func (list *NICList) ofLoan(a *Attachment) *NIC {
+	id := a.record.Loan.Identity
+	if n := list.first(func(n *NIC) bool { return n.parentDev != "" && n.parentDev == id.ParentDev && n.permMAC == id.PermMAC }); n != nil {
+		return n
+	}
+	return list.find(a.record.Loan.Name, a.record.Loan.PCI)
+}
+
+// lend marks a NIC, which is at if it is listed, as that of the attachment. Its facts are
+// those that the record has, unless it is of an earlier boot.
+func (list *NICList) lend(a *Attachment, at *NIC, lent NIC, devices []RDMADevice) {
+	switch {
+	case at == nil:
+		lent.addDevice(list.Tree)
+		list.NICs = append(list.NICs, lent)
+		at = &list.NICs[len(list.NICs)-1]
+	case lent.parentDev != "" && !a.ofEarlierBoot:
+		at.Name, at.AltNames, at.MAC, at.MTU = lent.Name, lent.AltNames, lent.MAC, lent.MTU
+	}
+	at.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase, State: a.State}
+	for _, d := range devices {
+		at.Ports = append(at.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
+	}
+}

@@ -1,0 +1,201 @@
+package nic
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+// The subclasses of network controllers (PCI Code and ID Assignment Specification,
+// section 1.3). A driver's netdev may have another link layer.
+const (
+	classEthernet   = 0x0200
+	classInfiniBand = 0x0207
+)
+
+// Facts returns the network functions of the PCI bus, by address, with the facts that
+// pools and rails select by. Whether a function is lent makes no difference to what sysfs
+// has; known has the rest of lent ones, by PCI address: the names, the MAC, the link layer
+// and the RDMA devices that the host does not show while they are away. Facts does not set
+// Protected.
+func (h *Host) Facts(known map[string]resource.NIC) ([]resource.NIC, error) {
+	tree, err := pcie.ReadNICs(h.Sys)
+	if err != nil {
+		return nil, err
+	}
+	links, err := h.Netns.Links()
+	if err != nil {
+		return nil, err
+	}
+	return h.FactsOf(tree, links, known), nil
+}
+
+// FactsOf is Facts for a caller that has read the PCI bus and the links of the host.
+func (h *Host) FactsOf(tree *pcie.Tree, links []*link.Link, known map[string]resource.NIC) []resource.NIC {
+	var found []resource.NIC
+	for _, d := range tree.NICs() {
+		found = append(found, h.factsOf(d, links, known[d.Address]))
+	}
+	h.addFunctions(found)
+	return found
+}
+
+// IsRepresentor reports whether l, of the host, is the representor of a virtual function
+// or subfunction.
+func (h *Host) IsRepresentor(l *link.Link) bool { return h.representor(l) == 1 }
+
+// factsOf returns the facts of one function.
+func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) resource.NIC {
+	dir := filepath.Join("bus/pci/devices", d.Address)
+	n := resource.NIC{
+		PCI: d.Address, Vendor: fmt.Sprintf("%04x", d.Vendor), Device: fmt.Sprintf("%04x", d.Device), Driver: d.Driver, Path: d.Path,
+		Names: known.Names, MAC: known.MAC, LinkType: known.LinkType,
+		RDMA: h.entries(dir, "infiniband"), ACPIIndex: h.number(dir, "acpi_index"), Parent: h.PhysicalFunction(d.Address),
+	}
+	// These directories are the same in every netns: they stay while the device is lent.
+	for _, class := range []string{"infiniband_mad", "infiniband_verbs"} {
+		for _, name := range h.entries(dir, class) {
+			n.CharDevices = append(n.CharDevices, "/dev/infiniband/"+name)
+		}
+	}
+	if d.NUMA >= 0 {
+		n.NUMA = &d.NUMA
+	}
+	if len(n.RDMA) == 0 {
+		n.RDMA = known.RDMA
+	}
+	if l := h.netdev(links, dir); l != nil {
+		n.Names, n.LinkType, n.MAC = l.Names(), l.Encap, l.PermMAC.String()
+		if n.MAC == "" {
+			n.MAC = l.MAC.String()
+		}
+	}
+	if n.LinkType == "" {
+		n.LinkType = LinkType(n.MAC)
+	}
+	if n.LinkType == "" {
+		n.LinkType = map[uint32]string{classEthernet: "ether", classInfiniBand: "infiniband"}[d.Class>>8]
+	}
+	return n
+}
+
+// LinkType returns the link layer of a netdev by the length of its MAC address: "ether",
+// "infiniband" (IPoIB has 20 bytes), or "" for another.
+func LinkType(mac string) string {
+	switch strings.Count(mac, ":") {
+	case 5:
+		return "ether"
+	case 19:
+		return "infiniband"
+	}
+	return ""
+}
+
+// entries returns the names in a directory of a device, given the device's below sysfs.
+func (h *Host) entries(dir, name string) []string {
+	list, _ := os.ReadDir(filepath.Join(h.Sys, dir, name)) // most devices have none
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// number returns the number in a file of a device, 0 if there is none.
+func (h *Host) number(dir, file string) int {
+	text, _ := os.ReadFile(filepath.Join(h.Sys, dir, file))
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
+
+// addFunctions adds the physical function of each virtual function: the name of its
+// netdev, and the number of the virtual function there.
+func (h *Host) addFunctions(nics []resource.NIC) {
+	for _, pf := range nics {
+		dir := filepath.Join(h.Sys, "bus/pci/devices", pf.PCI)
+		virtual, _ := filepath.Glob(filepath.Join(dir, "virtfn*")) // the pattern is well-formed
+		for _, v := range virtual {
+			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(v), "virtfn"))
+			target, linkErr := os.Readlink(v)
+			at := slices.IndexFunc(nics, func(n resource.NIC) bool { return n.PCI == filepath.Base(target) })
+			if err != nil || linkErr != nil || at < 0 {
+				continue
+			}
+			nics[at].VF = number
+			if len(pf.Names) > 0 {
+				nics[at].PF = pf.Names[0]
+			}
+		}
+	}
+}
+
+// PhysicalFunction returns the PCI address of the physical function of a virtual function,
+// "" if the function at this address is none.
+func (h *Host) PhysicalFunction(pci string) string {
+	if !validName(pci) {
+		return ""
+	}
+	target, err := os.Readlink(filepath.Join(h.Sys, "bus/pci/devices", pci, "physfn"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// mostLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).
+const mostLevels = 8
+
+// Carrier returns the NIC that the link lies on, l itself if that is a NIC or lies on
+// nothing. A VLAN, for example, is no device of its own.
+func (h *Host) Carrier(l *link.Link) *link.Link {
+	for range mostLevels {
+		below := LiesOn(l)
+		if l.HasParent() || below == 0 {
+			break
+		}
+		lower, err := h.Netns.ByIndex(below)
+		if err != nil {
+			break
+		}
+		l = lower
+	}
+	return l
+}
+
+// Is reports whether id, a PCI address or an auxiliary device of this host, identifies n. A
+// link without a device of its own is identified by the NIC that it lies on.
+func (h *Host) Is(n *NIC, id string) bool {
+	if n.Link == nil {
+		return n.PCI == id
+	}
+	l := h.Carrier(n.Link)
+	switch l.ParentBus {
+	case "pci", "auxiliary":
+		return l.ParentDev == id
+	case "": // kernels before 5.14 report no parent
+		bus := "bus/pci/devices"
+		if h.IsAux(id) {
+			bus = "bus/auxiliary/devices"
+		}
+		dir := filepath.Join(bus, id)
+		return slices.ContainsFunc(h.listed(dir, h.virtioOf(dir)), func(other *link.Link) bool { return other.Index == l.Index })
+	}
+	return h.pciOf(l) == id
+}
+
+// IsNIC reports whether id, a PCI address or an auxiliary device of this host, can be a
+// NIC. A PCI function of another class, such as a GPU, cannot.
+func (h *Host) IsNIC(id string) bool {
+	if !h.IsPCI(id) {
+		return h.IsAux(id)
+	}
+	class, err := os.ReadFile(filepath.Join(h.Sys, "bus/pci/devices", id, "class"))
+	return err != nil || strings.HasPrefix(string(class), "0x02")
+}
