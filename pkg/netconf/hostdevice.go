@@ -1,6 +1,10 @@
 package netconf
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
 
 // HostDevice is the configuration of the plugin host-device.
 type HostDevice struct {
@@ -18,6 +22,9 @@ type HostDevice struct {
 	PCIBusID string `json:"pciBusID"`
 	// DeviceID is the same, injected beside PCIBusID.
 	DeviceID string `json:"deviceID"`
+	// Rail is the rail that the NIC must have by the node file, nil for any. It selects
+	// the NIC if nothing else does.
+	Rail *int `json:"rail"`
 	// DPDKMode: a userspace driver holds the NIC, so no netdev is moved.
 	DPDKMode bool `json:"DPDKMode"`
 	// UseInterfaceNetwork copies the NIC's addresses, routes and rules from the
@@ -38,7 +45,7 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.RDMA.complete(), c.Link.complete()); err != nil {
+	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), checkRail(c.Rail), c.RDMA.complete(), c.Link.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -52,6 +59,14 @@ func (c *HostDevice) LinkWait() LinkWait { return c.wait(c.RDMA.RDMA) }
 // numbers, which identify nothing on the host.
 func (c *HostDevice) IDs() []string {
 	return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
+}
+
+// checkRail returns an error for a negative rail.
+func checkRail(rail *int) error {
+	if rail == nil || *rail >= 0 {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail": %d is negative`, *rail), "give the number of a rail in the node file, or leave the key out")
 }
 
 // given returns the values that are not empty, nil if there are none.

@@ -12,9 +12,11 @@ type Macvlan struct {
 	Common
 	RDMA
 	Link
-	// Master is the NIC of the macvlan; empty means the interface of the
-	// default route.
+	// Master is the NIC of the macvlan. If it is empty, Rail selects the NIC, and without
+	// Rail the default route's interface is the master.
 	Master string `json:"master"`
+	// Rail is the rail that the NIC must have by the node file, nil for any.
+	Rail *int `json:"rail"`
 	// Mode is "bridge" (also when empty), "private", "vepa" or "passthru".
 	Mode string `json:"mode"`
 	// MTU in bytes, at most the master's; 0 inherits it.
@@ -47,10 +49,19 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.MAC = c.RuntimeConfig.MAC
 	}
 	_, err := c.HardwareAddr()
-	if err := errors.Join(err, checkMTU(c.MTU), c.RDMA.complete(), c.Link.complete()); err != nil {
+	if err := errors.Join(err, checkMTU(c.MTU), checkRail(c.Rail), c.checkRailInPod(), c.RDMA.complete(), c.Link.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// checkRailInPod refuses a rail for a master in the pod: rails are of the host's NICs.
+func (c *Macvlan) checkRailInPod() error {
+	if c.Rail == nil || !c.LinkInContainer {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail" is for a NIC of the host, and "linkInContainer" has the master in the pod`),
+		`remove one of the two keys, and name the master in the pod by "master"`)
 }
 
 // LinkWait returns how an ADD waits for the link. If the master is in the pod, the link is

@@ -82,13 +82,26 @@ func (p Part) where(tx *attachment.Tx) *link.Netns {
 	return tx.Node.Netns
 }
 
-// parent returns the link that the configuration names, or that of the default
-// route.
+// parent returns the link that the configuration names, or that of its rail, or
+// that of the default route.
 func (p Part) parent(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
-	if p.Conf.Master == "" {
-		return defaultParent(ns)
+	switch {
+	case p.Conf.Master != "":
+		return p.named(n, ns)
+	case p.Conf.Rail != nil:
+		return ofRail(n, *p.Conf.Rail)
 	}
+	return defaultParent(ns)
+}
+
+// named returns the link that the configuration names. It must have the
+// configuration's rail, if there is one.
+func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 	l, err := ns.ByName(p.Conf.Master)
+	if err == nil && p.Conf.Rail != nil {
+		host := loan.Host(n)
+		return l, loan.CheckRail(n, host, host.Of(l), *p.Conf.Rail)
+	}
 	if !errors.Is(err, link.ErrNotFound) {
 		return l, err
 	}
@@ -100,6 +113,29 @@ func (p Part) parent(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 	}
 	return nil, failure.WithCure(failure.New(failure.NICNotFound, "master %q does not exist in netns %s", p.Conf.Master, ns.Path),
 		`see "ip link", and correct "master"`)
+}
+
+// ofRail returns the netdev of the rail's NIC.
+func ofRail(n *attachment.Node, rail int) (*link.Link, error) {
+	host := loan.Host(n)
+	s, err := loan.OfRail(n, host, rail)
+	if err != nil {
+		return nil, err
+	}
+	found, err := host.Select(s)
+	switch {
+	case errors.Is(err, nic.ErrNotFound):
+		if holder, holderErr := loan.HolderOf(n, s); holder != nil && holderErr == nil {
+			return nil, loan.LentTo(holder)
+		}
+		return nil, failure.WithCure(failure.Wrap(err, failure.NICNotFound, "the NIC of rail %d", rail), "see `railctl nics`")
+	case err != nil:
+		return nil, err
+	case found.Link == nil:
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the NIC of rail %d, %s, has no netdev: the driver %s holds it", rail, found.PCI, found.Driver),
+			"bind it to its kernel driver, or use another NIC")
+	}
+	return found.Link, nil
 }
 
 // defaultParent returns the interface of the default route.

@@ -1,0 +1,62 @@
+package netconf
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+func TestRailOfANetwork(t *testing.T) {
+	hostDevice := func(config string) (*int, error) {
+		c, err := ParseHostDevice([]byte(config))
+		if err != nil {
+			return nil, err
+		}
+		return c.Rail, nil
+	}
+	macvlan := func(config string) (*int, error) {
+		c, err := ParseMacvlan([]byte(config), Args{})
+		if err != nil {
+			return nil, err
+		}
+		return c.Rail, nil
+	}
+	for _, c := range []struct {
+		keys string
+		want string // the rail
+		code uint   // of the error
+		text string
+	}{
+		{``, "none", 0, ""},
+		{`, "rail": null`, "none", 0, ""},
+		{`, "rail": 0`, "0", 0, ""},
+		{`, "rail": 7`, "7", 0, ""},
+		{`, "rail": -1`, "", cnierr.InvalidConfig, `"rail": -1 is negative`},
+		{`, "rail": "7"`, "", cnierr.Decode, "a whole number"},
+		{`, "rail": 1.5`, "", cnierr.Decode, "a whole number"},
+		{`, "rail": [1]`, "", cnierr.Decode, "a whole number"},
+	} {
+		for plugin, parse := range map[string]func(string) (*int, error){"host-device": hostDevice, "macvlan": macvlan} {
+			rail, err := parse(`{"name": "n", "type": "` + plugin + `"` + c.keys + `}`)
+			if c.code != 0 {
+				if err == nil || cnierr.Code(err) != c.code || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("%s, %s: %v, want code %d and %q", plugin, c.keys, err, c.code, c.text)
+				}
+				continue
+			}
+			have := "none"
+			if rail != nil {
+				have = fmt.Sprint(*rail)
+			}
+			if err != nil || have != c.want {
+				t.Errorf("%s, %s: rail %s, %v, want %s", plugin, c.keys, have, err, c.want)
+			}
+		}
+	}
+	_, err := macvlan(`{"name": "n", "type": "macvlan", "master": "net1", "linkInContainer": true, "rail": 1}`)
+	if err == nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), "linkInContainer") {
+		t.Errorf("a rail of a master in the pod: %v", err)
+	}
+}
