@@ -63,6 +63,9 @@ whereabouts, whose token it renews, and the flat file that leads to it.
 --uninstall undoes that on a node without pods that need it. Until then it goes
 on keeping the node.
 
+While the node file has resources, the agent is a device plugin: it offers the
+NICs of their pools to the kubelet at --kubelet-dir.
+
 --reconcile does the work of "rail-agent ipam".
 
 At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
@@ -88,6 +91,7 @@ checked everything, and has done what --install, --cni-conf or --uninstall say.`
 	flags.BoolVar(&f.container, "container", false, "in a container with capabilities that is not privileged: make its /proc/sys and /sys writable")
 	f.install.add(flags)
 	f.metrics.add(flags)
+	f.devices.add(flags)
 	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
 	f.reconciler.add(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, &f) }
@@ -101,6 +105,7 @@ type runFlags struct {
 	container  bool
 	install    installFlags
 	metrics    metricsFlags
+	devices    deviceFlags
 	reconcile  bool
 	reconciler reconcilerFlags
 }
@@ -154,6 +159,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		return err
 	}
 	if err := f.install.begin(ctx, &beside, &o, client); err != nil {
+		return err
+	}
+	if err := f.devices.begin(ctx, &beside, &o); err != nil {
 		return err
 	}
 	return agent.Run(ctx, o)

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spf13/pflag"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+// hostRoot is the host's root directory, also in a container with the host's processes: a
+// container's own /dev has only the devices that existed when the container began.
+const hostRoot = "/proc/1/root"
+
+// deviceFlags are the flags of "run" about the device plugin.
+type deviceFlags struct {
+	kubelet, devInfo, cdi string
+}
+
+func (f *deviceFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", `the kubelet's root directory, for the device plugin; "off" for no device plugin`)
+	flags.StringVar(&f.devInfo, "devinfo-dir", "/var/run/k8s.cni.cncf.io/devinfo/dp", `directory of the device plugin's device information files for Multus; "off" for none`)
+	flags.StringVar(&f.cdi, "cdi-dir", "/var/run/cdi", `directory of the device plugin's CDI specification, which "cdi: true" in the node file needs; "off" for none`)
+}
+
+// begin starts the device plugin in beside, unless it is off. It has a failure domain of
+// its own: no failure of it ends the keeper, and no failure of the keeper ends it.
+func (f *deviceFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options) error {
+	for _, dir := range []*string{&f.kubelet, &f.devInfo, &f.cdi} {
+		if *dir == off {
+			*dir = ""
+		} else if !filepath.IsAbs(*dir) {
+			return errors.New("--kubelet-dir, --devinfo-dir and --cdi-dir take absolute paths")
+		}
+	}
+	if f.kubelet == "" {
+		return nil
+	}
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return err
+	}
+	d := &devices{stateDirs: o.StateDirs, changed: make(chan struct{}, 1)}
+	options := deviceplugin.Options{
+		Config: readResources, Inventory: d.read, Changed: d.changed,
+		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Log: o.Log,
+	}
+	if o.Teller != nil {
+		options.Tell = o.Teller.Tell
+	}
+	plugin := deviceplugin.New(options)
+	o.Devices = plugin.Metrics
+	beside.Go(func() { plugin.Run(ctx) })
+	beside.Go(func() {
+		defer host.Close()
+		inventory.Watch(ctx, host, o.StateDirs, o.Log, d.mayHaveChanged)
+	})
+	return nil
+}
+
+// readResources returns the resources and rails of the node file.
+func readResources() (*resource.Config, *resource.Rails, error) {
+	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	if err != nil || file == nil {
+		return nil, nil, err
+	}
+	config, err := file.ReadResources()
+	return config, file.Rails, err
+}
+
+// devices reads the node's NICs for the device plugin.
+type devices struct {
+	stateDirs []string
+	changed   chan struct{}
+	lent      atomic.Bool // whether the last inventory had a NIC that was lent
+}
+
+// mayHaveChanged wakes the device plugin, and reports whether a NIC is lent.
+func (d *devices) mayHaveChanged() bool {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+	return d.lent.Load()
+}
+
+// read returns the inventory of the node.
+func (d *devices) read() (*deviceplugin.Inventory, error) {
+	list, err := inventory.NICs(d.stateDirs...)
+	if err != nil {
+		return nil, err
+	}
+	converted := convert(list)
+	d.lent.Store(slices.ContainsFunc(converted.NICs, func(n deviceplugin.NIC) bool { return n.Lent != nil }))
+	return converted, nil
+}
+
+// convert returns the inventory as the device plugin needs it: the facts of each PCI
+// function, and the state of its NIC.
+func convert(list *inventory.NICList) *deviceplugin.Inventory {
+	converted := &deviceplugin.Inventory{}
+	uuids := map[string]string{}
+	for _, facts := range list.Resource() {
+		n := deviceplugin.NIC{NIC: facts, Distances: map[string]pcie.Distance{}}
+		n.Gone = list.Tree.ByAddress(facts.PCI) == nil
+		for i := range list.NICs {
+			if state := &list.NICs[i]; state.PCI == facts.PCI && state.Auxiliary == "" && !state.Representor {
+				addState(&n, state, uuids)
+			}
+		}
+		converted.NICs = append(converted.NICs, n)
+	}
+	for _, gpu := range list.GPUs {
+		converted.GPUs = append(converted.GPUs, deviceplugin.GPU{PCI: gpu.Address, UUID: uuids[gpu.Address]})
+	}
+	return converted
+}
+
+// addState adds the state of a netdev, or of a NIC without one, to the NIC of its PCI
+// function, and the UUIDs of GPUs to uuids. A function with two netdevs is lent if one
+// of them is.
+func addState(n *deviceplugin.NIC, state *inventory.NIC, uuids map[string]string) {
+	if n.Link == deviceplugin.LinkUnknown {
+		n.Link, n.AdminDown = deviceplugin.Link(state.Link), state.AdminDown
+	}
+	for _, p := range state.Ports {
+		if p.State == inventory.Unknown {
+			p.State = ""
+		}
+		n.Ports = append(n.Ports, p.State)
+	}
+	for _, g := range state.GPUs {
+		n.Distances[g.PCI] = g.Distance
+		uuids[g.PCI] = g.UUID
+	}
+	n.Macvlans += state.Macvlans
+	if l := state.Lent; l != nil && n.Lent == nil {
+		n.Lent = &deviceplugin.Lent{ContainerID: l.ContainerID}
+		n.Lent.Namespace, n.Lent.Pod, _ = strings.Cut(l.Pod, "/")
+	}
+}

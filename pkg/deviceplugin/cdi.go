@@ -1,0 +1,131 @@
+package deviceplugin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+// The CDI specification of the node, and its kind.
+const (
+	cdiFile = "rail-cni.io-nic.json"
+	cdiKind = "rail-cni.io/nic"
+	// cdiVersion is the first version in which a device's name may begin with a digit.
+	cdiVersion = "0.5.0"
+)
+
+// errNoCDIDir is why a pool with cdi cannot allocate.
+var errNoCDIDir = errors.New("rail-agent has no --cdi-dir")
+
+// cdiPool returns the name of the CDI device of a shared pool.
+func cdiPool(resource string) string { return "pool-" + strings.ReplaceAll(resource, "/", "-") }
+
+// usesCDI reports whether containers get CDI devices.
+func (p *Plugin) usesCDI() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cdi
+}
+
+// specification returns the CDI devices of the pools: one of each NIC, and one of each
+// shared pool. A device needs an edit, so NICs without char devices have none.
+func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
+	spec := &cdi.Spec{Version: cdiVersion, Kind: cdiKind}
+	known := map[string]bool{}
+	add := func(name string, paths []string, access string) {
+		if len(paths) == 0 || known[name] {
+			return
+		}
+		known[name] = true
+		d := cdi.Device{Name: name}
+		for _, path := range paths {
+			d.ContainerEdits.DeviceNodes = append(d.ContainerEdits.DeviceNodes, &cdi.DeviceNode{Path: path, Permissions: access})
+		}
+		spec.Devices = append(spec.Devices, d)
+	}
+	for i := range pools {
+		var all []string
+		for _, n := range pools[i].NICs {
+			if pools[i].Mode == resource.Shared {
+				all = append(all, n.CharDevices...)
+			} else {
+				add(n.PCI, p.charDevices(n.CharDevices), exclusiveAccess)
+			}
+		}
+		if pools[i].Mode == resource.Shared {
+			add(cdiPool(pools[i].Resource), p.charDevices(all), sharedAccess)
+		}
+	}
+	return spec
+}
+
+// writeCDI writes the specification of the pools, if it differs from the file.
+func (p *Plugin) writeCDI(pools []resource.Pool) error {
+	if p.CDIDir == "" {
+		return errNoCDIDir
+	}
+	p.cdiMu.Lock()
+	defer p.cdiMu.Unlock()
+	removeTemporary(p.CDIDir)
+	path := filepath.Join(p.CDIDir, cdiFile)
+	want := p.specification(pools)
+	if len(want.Devices) == 0 { // a specification must have one
+		return removeFile(path)
+	}
+	var have cdi.Spec
+	if data, err := os.ReadFile(path); err == nil && json.Unmarshal(data, &have) == nil && reflect.DeepEqual(&have, want) {
+		return nil
+	}
+	return writeJSON(path, want)
+}
+
+// removeCDI removes the specification.
+func (p *Plugin) removeCDI() error {
+	if p.CDIDir == "" {
+		return nil
+	}
+	p.cdiMu.Lock()
+	defer p.cdiMu.Unlock()
+	removeTemporary(p.CDIDir)
+	return removeFile(filepath.Join(p.CDIDir, cdiFile))
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// cdiDevices returns the CDI devices of these names, which are in the file when it
+// returns.
+func (p *Plugin) cdiDevices(names []string) ([]*kubelet.CDIDevice, error) {
+	p.mu.Lock()
+	pools := p.pools
+	p.mu.Unlock()
+	if err := p.writeCDI(pools); err != nil {
+		return nil, err
+	}
+	written := map[string]bool{}
+	for _, d := range p.specification(pools).Devices {
+		written[d.Name] = true
+	}
+	var list []*kubelet.CDIDevice
+	for _, name := range names {
+		if !written[name] {
+			return nil, fmt.Errorf("%s has no char device", name)
+		}
+		list = append(list, &kubelet.CDIDevice{Name: cdiKind + "=" + name})
+	}
+	return list, nil
+}

@@ -1,0 +1,146 @@
+package deviceplugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// deviceInfo is a device information file of a device plugin (Network Plumbing Working
+// Group, Device Information Specification 1.1.0, section 5). Multus finds it by its name,
+// and copies it to where the CNI plugin and network-status have it.
+type deviceInfo struct {
+	Type    string        `json:"type"`
+	Version string        `json:"version"`
+	PCI     deviceInfoPCI `json:"pci"`
+	// Resource is not the specification's. It marks the file as this package's.
+	Resource string `json:"rail-cni.io/resource"`
+}
+
+type deviceInfoPCI struct {
+	Address    string `json:"pci-address"`
+	PF         string `json:"pf-pci-address,omitempty"`
+	RDMADevice string `json:"rdma-device,omitempty"`
+}
+
+// infoSuffix ends the names of the files.
+const infoSuffix = "-device.json"
+
+// freshInfo is how long a file is kept before PodResources must show its device: the
+// kubelet shows it a moment after Allocate.
+const freshInfo = time.Minute
+
+func infoName(resource, id string) string {
+	return strings.ReplaceAll(resource+"-"+id, "/", "-") + infoSuffix
+}
+
+// writeDeviceInfo writes the file of a device.
+func (p *Plugin) writeDeviceInfo(resource string, n *NIC) error {
+	if p.DevInfoDir == "" {
+		return nil
+	}
+	info := deviceInfo{
+		Type: "pci", Version: "1.1.0", Resource: resource,
+		PCI: deviceInfoPCI{Address: n.PCI, PF: n.Parent},
+	}
+	if len(n.RDMA) > 0 {
+		info.PCI.RDMADevice = n.RDMA[0]
+	}
+	return writeJSON(filepath.Join(p.DevInfoDir, infoName(resource, n.PCI)), info)
+}
+
+// writeJSON replaces a file that everybody may read, and makes its directory. A process
+// that is killed leaves the former file, and perhaps a temporary one that
+// [removeTemporary] knows.
+func writeJSON(path string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, temporary+"*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // nothing, once it is renamed
+	_, err = f.Write(append(data, '\n'))
+	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// temporary begins the names of temporary files.
+const temporary = ".rail-cni-"
+
+// removeTemporary removes what a killed process left of writeJSON in the directory.
+func removeTemporary(dir string) {
+	files, _ := filepath.Glob(filepath.Join(dir, temporary+"*")) // the pattern is well-formed
+	for _, file := range files {
+		if info, err := os.Lstat(file); err == nil && time.Since(info.ModTime()) > freshInfo {
+			_ = os.Remove(file)
+		}
+	}
+}
+
+// cleanDeviceInfo removes the files of devices that no container has and that are not
+// lent. It keeps all while the kubelet does not say what containers have, and files of
+// other device plugins.
+func (p *Plugin) cleanDeviceInfo(ctx context.Context, inventory *Inventory) {
+	if p.DevInfoDir == "" {
+		return
+	}
+	removeTemporary(p.DevInfoDir)
+	files := p.deviceInfoFiles()
+	if len(files) == 0 {
+		return
+	}
+	containers, err := p.containers(ctx)
+	if err != nil {
+		return
+	}
+	for path, d := range files {
+		n := inventory.find(d.id)
+		held := slices.ContainsFunc(containers, func(c container) bool { return slices.Contains(c.devices[d.resource], d.id) })
+		if held || n != nil && n.Lent != nil {
+			continue
+		}
+		// Another Allocate may have written it again since.
+		if info, err := os.Lstat(path); err != nil || p.Now().Sub(info.ModTime()) < freshInfo {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.Log.Warn("device information not removed", "file", path, "err", err)
+		}
+	}
+}
+
+// deviceInfoFiles returns the package's own files with their devices.
+func (p *Plugin) deviceInfoFiles() map[string]device {
+	files := map[string]device{}
+	entries, _ := os.ReadDir(p.DevInfoDir) // without the directory there are none
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), infoSuffix) {
+			continue
+		}
+		path := filepath.Join(p.DevInfoDir, e.Name())
+		data, err := os.ReadFile(path)
+		var info deviceInfo
+		if err != nil || json.Unmarshal(data, &info) != nil {
+			continue
+		}
+		if info.Resource != "" && e.Name() == infoName(info.Resource, info.PCI.Address) {
+			files[path] = device{info.Resource, info.PCI.Address}
+		}
+	}
+	return files
+}

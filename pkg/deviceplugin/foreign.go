@@ -1,0 +1,187 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// askTime bounds the question to another plugin.
+const askTime = time.Second
+
+// The beginnings of the names of our sockets.
+const (
+	ownSocket   = "rail-cni-"
+	ownRegistry = "rail-cni.io-"
+)
+
+// own reports whether the socket is one of this package's, of any instance.
+func own(name string) bool {
+	return strings.HasPrefix(name, ownSocket) || strings.HasPrefix(name, ownRegistry)
+}
+
+// socketFile identifies a socket: another one at the same path is another one.
+type socketFile struct {
+	path   string
+	inode  inode
+	change int64 // the time when it was made, in nanoseconds
+}
+
+// other is what is known of a socket of another plugin.
+type other struct {
+	resource string // which it serves, as it says; "" if it does not say
+	devices  bool   // it is a device plugin
+}
+
+// foreign returns the socket of another device plugin that serves the resource, below the
+// kubelet's directory, and "" if there is none. The kubelet would replace the one with the
+// other without a word (pkg/kubelet/cm/devicemanager, PluginConnected).
+//
+// A plugin that uses the kubelet's registry says which resource it serves. One that
+// registers itself does not. It counts if its socket is named after the resource, as those
+// of k8s-rdma-shared-dev-plugin and sriov-network-device-plugin are.
+func (p *Plugin) foreign(ctx context.Context, resource string) string {
+	for _, dir := range []string{registryDir, pluginsDir} {
+		entries, err := os.ReadDir(filepath.Join(p.KubeletDir, dir))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if e.Type()&os.ModeSocket == 0 || own(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
+				continue
+			}
+			socket := filepath.Join(p.KubeletDir, dir, e.Name())
+			o := p.ask(ctx, socket)
+			if o == nil || !o.devices || o.resource != resource && (o.resource != "" || !namedAfter(e.Name(), resource)) {
+				continue
+			}
+			if answers(socket) {
+				return path.Join(dir, e.Name())
+			}
+		}
+	}
+	return ""
+}
+
+// ask returns what the process at the socket is. It asks each once. It returns nil if
+// nobody answers.
+func (p *Plugin) ask(ctx context.Context, socket string) *other {
+	var st unix.Stat_t
+	if unix.Lstat(socket, &st) != nil {
+		return nil
+	}
+	key := socketFile{socket, inode{st.Dev, st.Ino}, st.Ctim.Nano()}
+	p.mu.Lock()
+	known := p.others[key]
+	p.mu.Unlock()
+	if known != nil || !answers(socket) {
+		return known
+	}
+	conn, err := connect(socket)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	o := &other{}
+	if info, err := registration.NewRegistrationClient(conn).GetInfo(ctx, &registration.InfoRequest{}); err == nil {
+		o.resource, o.devices = info.GetName(), info.GetType() == registration.DevicePlugin
+	} else {
+		o.devices = isDevicePlugin(ctx, conn)
+	}
+	if ctx.Err() != nil {
+		return nil // it did not answer in time
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.others, func(k socketFile, _ *other) bool { return k.path == socket })
+	p.others[key] = o
+	return o
+}
+
+func isDevicePlugin(ctx context.Context, conn *grpc.ClientConn) bool {
+	_, err := kubelet.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &kubelet.Empty{})
+	return err == nil
+}
+
+// namedAfter reports whether the name of a socket is that of the resource, with or without
+// the prefix.
+func namedAfter(socket, resource string) bool {
+	name := strings.TrimSuffix(socket, filepath.Ext(socket))
+	return name == path.Base(resource) || name == strings.ReplaceAll(resource, "/", "_") || name == strings.ReplaceAll(resource, "/", "-")
+}
+
+// replaced returns IDs that another device plugin has listed as this resource's since it
+// was registered: those that are in the checkpoint and in none of the lists that this
+// process has sent.
+func replaced(saved *checkpoint, resource string, sent map[string]bool) []string {
+	if len(sent) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(saved.registered[resource]), func(id string) bool { return sent[id] })
+}
+
+// lister returns the socket of a device plugin that does not say which resource it serves,
+// and lists all these IDs, below the kubelet's directory, and "" if there is none.
+func (p *Plugin) lister(ctx context.Context, ids []string) string {
+	if len(ids) == 0 {
+		return ""
+	}
+	entries, _ := os.ReadDir(filepath.Join(p.KubeletDir, pluginsDir)) // without the directory there are none
+	for _, e := range entries {
+		if e.Type()&os.ModeSocket == 0 || own(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
+			continue
+		}
+		socket := filepath.Join(p.KubeletDir, pluginsDir, e.Name())
+		if o := p.ask(ctx, socket); o == nil || !o.devices || o.resource != "" {
+			continue
+		}
+		listed, err := listOf(ctx, socket)
+		if err == nil && !slices.ContainsFunc(ids, func(id string) bool { return !listed[id] }) {
+			return path.Join(pluginsDir, e.Name())
+		}
+	}
+	return ""
+}
+
+// listOf returns the IDs that the device plugin at the socket lists.
+func listOf(ctx context.Context, socket string) (map[string]bool, error) {
+	conn, err := connect(socket)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	stream, err := kubelet.NewDevicePluginClient(conn).ListAndWatch(ctx, &kubelet.Empty{})
+	if err != nil {
+		return nil, err
+	}
+	list, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]bool{}
+	for _, d := range list.GetDevices() {
+		ids[d.GetID()] = true
+	}
+	return ids, nil
+}
+
+// takenMessage returns who serves the resource, and what to do, for a person.
+func takenMessage(resource, who string) string {
+	return fmt.Sprintf(`%s is served by another device plugin, %s; rail-agent does not register it. "railctl migrate devices" prints how to move to rail-agent: `+
+		"apply that, remove the other device plugin, and rail-agent registers within a minute", resource, who)
+}

@@ -1,0 +1,159 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+const (
+	// settleTime is how long a NIC must be lent to a pod that did not get it from the
+	// kubelet until it is unhealthy: a pod that ends may lose its devices before its NIC
+	// is returned.
+	settleTime = 5 * time.Second
+	// kubeletSettles is how long a pod may be missing from PodResources after the kubelet
+	// was registered with: it begins without pods.
+	kubeletSettles = time.Minute
+)
+
+// health remembers how the NICs have been. Its methods are not for concurrent use.
+type health struct {
+	nics    map[string]*nicHealth // by PCI address
+	outside map[device]*outside
+}
+
+// nicHealth is the state of a NIC's link, ports and PCI function.
+type nicHealth struct {
+	ill     bool
+	why     string
+	differs time.Time // since when it has been other than ill says; zero if it is not
+}
+
+// device is an ID of a resource.
+type device struct{ resource, id string }
+
+// outside is a NIC that is lent to a pod that did not get it from the kubelet.
+type outside struct {
+	container string // its ID
+	since     time.Time
+}
+
+// judge updates what is known of a NIC, and returns why it is unhealthy, "" if it is
+// healthy, and when that may change without a notice, zero for never. A NIC that is first
+// seen ill is unhealthy at once.
+func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why string, next time.Time) {
+	symptom := symptomOf(n)
+	s := h.nics[n.PCI]
+	if s == nil {
+		s = &nicHealth{ill: symptom != "", why: symptom}
+		h.nics[n.PCI] = s
+	}
+	limit := limits.Down
+	if s.ill {
+		limit = limits.Up
+	}
+	switch {
+	case (symptom != "") == s.ill:
+		s.differs = time.Time{}
+		if s.ill {
+			s.why = symptom
+		}
+	case s.differs.IsZero() && limit > 0:
+		s.differs = now
+		next = now.Add(limit)
+	case now.Sub(s.differs) < limit:
+		next = s.differs.Add(limit)
+	default:
+		s.ill, s.why, s.differs = !s.ill, symptom, time.Time{}
+	}
+	if s.ill {
+		return s.why, next
+	}
+	return "", next
+}
+
+// symptomOf returns what is wrong with a NIC now, "" if nothing is. A link that somebody
+// set down is no defect: host-device sets the link of a NIC up when it is lent, and a pod
+// may set its own link down.
+func symptomOf(n *NIC) string {
+	switch {
+	case n.Gone:
+		return "its PCI function is gone"
+	case n.Macvlans > 0:
+		return fmt.Sprintf("it carries %d macvlan(s) of pods, and cannot be lent", n.Macvlans)
+	}
+	// The state of an Ethernet port follows that of its link.
+	ports := n.LinkType == "infiniband" || !n.AdminDown
+	if !n.AdminDown && n.Link == LinkDown {
+		return "its link has no carrier"
+	}
+	for _, state := range n.Ports {
+		if ports && state != "" && state != portActive {
+			return fmt.Sprintf("its RDMA port is %s", state)
+		}
+	}
+	return ""
+}
+
+// portActive is the state of an RDMA port that works, as package rdma writes it.
+const portActive = "ACTIVE"
+
+// judgeLoan returns whether the NIC is lent to a pod that did not get this device from
+// the kubelet, and when that may change without a notice. containers are nil if they are
+// not known. registered is when the kubelet last began to watch.
+func (h *health) judgeLoan(d device, n *NIC, containers []container, registered, now time.Time) (outsider bool, next time.Time) {
+	if n.Lent == nil {
+		delete(h.outside, d)
+		return false, time.Time{}
+	}
+	before := h.outside[d]
+	if containers == nil {
+		return before != nil && before.container == n.Lent.ContainerID && now.Sub(before.since) >= settleTime, time.Time{}
+	}
+	listed, holds := holder(containers, n.Lent, d)
+	if holds || !listed && n.Lent.Pod != "" && now.Sub(registered) < kubeletSettles {
+		delete(h.outside, d)
+		if !holds {
+			next = registered.Add(kubeletSettles)
+		}
+		return false, next
+	}
+	if before == nil || before.container != n.Lent.ContainerID {
+		before = &outside{container: n.Lent.ContainerID, since: now}
+		h.outside[d] = before
+	}
+	if now.Sub(before.since) < settleTime {
+		return false, before.since.Add(settleTime)
+	}
+	return true, time.Time{}
+}
+
+// holder reports whether the pod is listed, and whether a container of it has the device.
+func holder(containers []container, pod *Lent, d device) (listed, holds bool) {
+	for i := range containers {
+		c := &containers[i]
+		if c.namespace != pod.Namespace || c.pod != pod.Pod {
+			continue
+		}
+		listed = true
+		for _, id := range c.devices[d.resource] {
+			holds = holds || id == d.id
+		}
+	}
+	return listed, holds
+}
+
+// forget drops what is known of NICs and devices for which keep is false.
+func (h *health) forget(nic func(pci string) bool, keep func(d device) bool) {
+	for pci := range h.nics {
+		if !nic(pci) {
+			delete(h.nics, pci)
+		}
+	}
+	for d := range h.outside {
+		if !keep(d) {
+			delete(h.outside, d)
+		}
+	}
+}

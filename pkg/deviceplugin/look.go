@@ -1,0 +1,328 @@
+package deviceplugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+// The states of devices in metrics. Each device has one.
+const (
+	stateHealthy   = "healthy"
+	stateLent      = "lent" // and healthy
+	stateUnhealthy = "unhealthy"
+	stateOutside   = "outside"
+)
+
+// look reads the configuration and the inventory, updates what the kubelet is told, and
+// returns the time of the next look, which may be far away. What cannot be read leaves all
+// as it was: the kubelet keeps the devices.
+func (p *Plugin) look(ctx context.Context) (next time.Time) {
+	now := p.Now()
+	next = now.Add(p.Interval)
+	config, rails, err := p.Config()
+	if err != nil {
+		p.sayUnread(fmt.Errorf("the configuration of resources: %w", err))
+		config, rails = p.config, p.rails
+	}
+	p.config, p.rails = config, rails
+	inventory := &Inventory{}
+	configured := config != nil && len(config.PoolConfigs) > 0
+	if configured || len(p.deviceInfoFiles()) > 0 {
+		read, inventoryErr := p.Inventory()
+		if inventoryErr != nil {
+			p.sayUnread(fmt.Errorf("the NICs of the node: %w", inventoryErr))
+			return next
+		}
+		inventory = p.withGone(read)
+	}
+	if err == nil {
+		p.sayUnread(nil)
+	}
+	facts := make([]resource.NIC, 0, len(inventory.NICs))
+	for _, n := range inventory.NICs {
+		facts = append(facts, n.NIC)
+	}
+	byPCI, problems := rails.Assign(facts)
+	pools, more := config.Pools(facts, byPCI)
+	if !configured {
+		problems, more = nil, nil // rails are of interest to others as well
+	}
+	p.sayProblems(slices.Concat(problems, more))
+
+	j := &judgement{plugin: p, inventory: inventory, now: now, next: next, ill: map[device]string{}, states: map[[2]string]int{}}
+	if config != nil {
+		j.limits = config.Health
+	}
+	j.containers = p.loans(ctx, pools, inventory)
+	devices := map[string][]*kubelet.Device{}
+	for i := range pools {
+		devices[pools[i].Resource] = j.devices(&pools[i])
+	}
+	p.conclude(j, pools, config != nil && config.CDI && len(pools) > 0)
+	p.serve(ctx, pools, devices)
+	if configured {
+		_, _ = p.podResources() // connects; a failure comes back when it is used
+	}
+	p.cleanDeviceInfo(ctx, inventory)
+	return j.next
+}
+
+// sayUnread reports what cannot be read, once.
+func (p *Plugin) sayUnread(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == p.unread {
+		return
+	}
+	if err != nil {
+		p.tell(agent.Notice{
+			Reason: "DevicesNotRead", Summary: "devices cannot be read", Message: text + ". The kubelet keeps the devices that it knows", Warning: true,
+		})
+	} else {
+		p.tell(agent.Notice{Reason: "DevicesRead", Summary: "devices are read", Message: "the devices of the node can be read again", Warning: false})
+	}
+	p.unread = text
+}
+
+// withGone returns the inventory with the NICs that were in exclusive pools and are no
+// longer in the node.
+func (p *Plugin) withGone(read *Inventory) *Inventory {
+	all := *read
+	all.NICs = slices.Clone(read.NICs)
+	for _, pci := range slices.Sorted(maps.Keys(p.seen)) {
+		if n := p.seen[pci]; all.find(pci) == nil {
+			n.Gone, n.Lent = true, nil
+			all.NICs = append(all.NICs, n)
+		}
+	}
+	return &all
+}
+
+// sayProblems reports new problems, and those that are solved.
+func (p *Plugin) sayProblems(problems []resource.Problem) {
+	now, reasons := map[resource.Problem]bool{}, map[[2]string]int{}
+	for _, problem := range problems {
+		now[problem] = true
+		reasons[[2]string{problem.Resource, problem.Reason}]++
+		if !p.problems[problem] {
+			p.tell(agent.Notice{Reason: "ResourceProblem", Summary: "problem of a resource", Message: problem.Message, Warning: true},
+				"resource", problem.Resource, "problem", problem.Reason)
+		}
+	}
+	for problem := range p.problems {
+		if reasons[[2]string{problem.Resource, problem.Reason}] == 0 {
+			p.tell(agent.Notice{Reason: "ResourceProblemSolved", Summary: "problem of a resource is solved", Message: "no longer: " + problem.Message, Warning: false},
+				"resource", problem.Resource, "problem", problem.Reason)
+		}
+	}
+	p.problems = now
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reasons = reasons
+}
+
+// loans returns what containers have, if a NIC of an exclusive pool is lent; nil if the
+// kubelet does not say.
+func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *Inventory) []container {
+	lent := slices.ContainsFunc(pools, func(pool resource.Pool) bool {
+		return pool.Mode != resource.Shared && slices.ContainsFunc(pool.NICs, func(n resource.NIC) bool {
+			found := inventory.find(n.PCI)
+			return found != nil && found.Lent != nil
+		})
+	})
+	if !lent {
+		return nil
+	}
+	containers, err := p.containers(ctx)
+	if err != nil {
+		p.Log.Debug("the kubelet does not say who has NICs", "err", err)
+		return nil
+	}
+	if containers == nil {
+		containers = []container{}
+	}
+	return containers
+}
+
+// judgement finds out which devices are healthy.
+type judgement struct {
+	plugin     *Plugin
+	inventory  *Inventory
+	limits     resource.Health
+	containers []container
+	now, next  time.Time
+	ill        map[device]string
+	states     map[[2]string]int
+}
+
+// devices returns a pool's devices for the kubelet.
+func (j *judgement) devices(pool *resource.Pool) []*kubelet.Device {
+	var list []*kubelet.Device
+	count := func(state string, n int) { j.states[[2]string{pool.Resource, state}] += n }
+	for _, state := range []string{stateHealthy, stateLent, stateUnhealthy, stateOutside} {
+		count(state, 0)
+		if pool.Mode == resource.Shared {
+			break
+		}
+	}
+	if pool.Mode == resource.Shared {
+		if len(pool.NICs) == 0 {
+			return nil
+		}
+		for _, id := range pool.IDs() {
+			list = append(list, &kubelet.Device{ID: id, Health: kubelet.Healthy, Topology: topology(pool, pool.NICs...)})
+		}
+		count(stateHealthy, len(list))
+		return list
+	}
+	registered := j.plugin.registeredAt(pool.Resource)
+	for _, n := range pool.NICs {
+		d := &kubelet.Device{ID: n.PCI, Health: kubelet.Healthy, Topology: topology(pool, n)}
+		list = append(list, d)
+		found := j.inventory.find(n.PCI)
+		j.plugin.seen[n.PCI] = *found
+		why, next := j.plugin.health.judge(found, j.limits, j.now)
+		j.soon(next)
+		outsider, next := j.plugin.health.judgeLoan(device{pool.Resource, n.PCI}, found, j.containers, registered, j.now)
+		j.soon(next)
+		switch {
+		case outsider:
+			why = lentOutside
+			count(stateOutside, 1)
+		case why != "":
+			count(stateUnhealthy, 1)
+		case found.Lent != nil:
+			count(stateLent, 1)
+		default:
+			count(stateHealthy, 1)
+		}
+		if why != "" {
+			d.Health = kubelet.Unhealthy
+			j.ill[device{pool.Resource, n.PCI}] = why
+		}
+	}
+	return list
+}
+
+// topology returns the NUMA nodes of NICs for the kubelet, nil if it is not told, or if one
+// is not known.
+func topology(pool *resource.Pool, nics ...resource.NIC) *kubelet.TopologyInfo {
+	var nodes []int
+	for _, n := range nics {
+		if !pool.Topology || n.NUMA == nil || *n.NUMA < 0 {
+			return nil
+		}
+		nodes = append(nodes, *n.NUMA)
+	}
+	slices.Sort(nodes)
+	t := &kubelet.TopologyInfo{}
+	for _, node := range slices.Compact(nodes) {
+		t.Nodes = append(t.Nodes, &kubelet.NUMANode{ID: int64(node)})
+	}
+	return t
+}
+
+// soon makes the next look not later than at a time, unless that is zero.
+func (j *judgement) soon(at time.Time) {
+	if !at.IsZero() && at.Before(j.next) {
+		j.next = at
+	}
+}
+
+// registeredAt returns when the kubelet last began to watch the resource, now if it does
+// not yet.
+func (p *Plugin) registeredAt(resource string) time.Time {
+	p.mu.Lock()
+	s := p.servers[resource]
+	p.mu.Unlock()
+	if s == nil {
+		return p.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watched.IsZero() {
+		return p.Now()
+	}
+	return s.watched
+}
+
+// conclude publishes a judgement, tells of devices whose health has changed, and writes
+// the CDI specification.
+func (p *Plugin) conclude(j *judgement, pools []resource.Pool, cdi bool) {
+	p.mu.Lock()
+	before := p.ill
+	p.inventory, p.pools, p.cdi, p.ill, p.states = j.inventory, pools, cdi, j.ill, j.states
+	p.mu.Unlock()
+	offered := map[device]bool{}
+	for i := range pools {
+		for _, id := range pools[i].IDs() {
+			offered[device{pools[i].Resource, id}] = true
+		}
+	}
+	for d, why := range j.ill {
+		if before[d] == "" {
+			p.tell(agent.Notice{Reason: "DeviceUnhealthy", Summary: "device is unhealthy", Message: j.message(d, why), Warning: true}, "resource", d.resource, "device", d.id)
+		}
+	}
+	for d := range before {
+		if j.ill[d] == "" && offered[d] {
+			p.tell(agent.Notice{
+				Reason: "DeviceHealthy", Summary: "device is healthy", Message: fmt.Sprintf("%s: NIC %s is healthy again", d.resource, d.id), Warning: false,
+			}, "resource", d.resource, "device", d.id)
+		}
+	}
+	p.health.forget(func(pci string) bool { return j.inventory.find(pci) != nil }, func(d device) bool { return offered[d] })
+	maps.DeleteFunc(p.seen, func(pci string, _ NIC) bool {
+		return !slices.ContainsFunc(pools, func(pool resource.Pool) bool { return offered[device{pool.Resource, pci}] })
+	})
+	var err error
+	if cdi {
+		err = p.writeCDI(pools)
+	} else {
+		err = p.removeCDI()
+	}
+	if err != nil {
+		p.Log.Warn("CDI specification not written", "dir", p.CDIDir, "err", err)
+	}
+}
+
+// message returns why a device is unhealthy, for a person.
+func (j *judgement) message(d device, why string) string {
+	n := j.inventory.find(d.id)
+	name := d.id
+	if len(n.Names) > 0 {
+		name = n.Names[0] + " (" + d.id + ")"
+	}
+	if why == lentOutside {
+		return fmt.Sprintf("%s: NIC %s is lent to %s, which did not get it from the kubelet: the scheduler does not offer it until it is returned. "+
+			"Request the resource in the pod, or take the NIC out of the pool", d.resource, name, n.Lent.holder())
+	}
+	return fmt.Sprintf("%s: NIC %s is unhealthy: %s", d.resource, name, why)
+}
+
+// serve starts and ends servers, so that each pool has one.
+func (p *Plugin) serve(ctx context.Context, pools []resource.Pool, devices map[string][]*kubelet.Device) {
+	p.stopServers(func(name string) bool {
+		return !slices.ContainsFunc(pools, func(pool resource.Pool) bool { return pool.Resource == name })
+	})
+	for _, pool := range pools {
+		p.mu.Lock()
+		s := p.servers[pool.Resource]
+		p.mu.Unlock()
+		if s == nil {
+			p.startServer(ctx, newServer(p, pool, devices[pool.Resource]))
+			continue
+		}
+		s.set(pool, devices[pool.Resource])
+	}
+}

@@ -1,0 +1,184 @@
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+)
+
+const (
+	// registerTime bounds a registration, in which the kubelet connects to the server.
+	registerTime = 15 * time.Second
+	// watchTime is how long the kubelet may take to watch after that.
+	watchTime = 5 * time.Second
+	// The pause between tries to register doubles from firstTry to lastTry. A notice of
+	// the kubelet's socket ends it.
+	firstTry = 50 * time.Millisecond
+	lastTry  = 5 * time.Second
+	// foreignCheck is the time between looks for another device plugin of the resource.
+	foreignCheck = 30 * time.Second
+)
+
+// way is how a server is registered.
+type way int
+
+const (
+	wayNone way = iota // the kubelet has neither directory
+	// waySelf calls the kubelet at its socket. It takes milliseconds, and is repeated
+	// whenever the kubelet has let go. It is preferred.
+	waySelf
+	// wayRegistry has the socket in the directory that the kubelet watches. The kubelet
+	// registers it in its own time, and never twice.
+	wayRegistry
+)
+
+// way returns how to register, and the path of the socket. Only one is used: of two
+// connections the end of either would end both (plugin/v1beta1/server.go, runClient).
+func (s *server) way() (way, string) {
+	dir := s.plugin.KubeletDir
+	switch {
+	case inodeOf(filepath.Join(dir, pluginsDir)) != inode{}:
+		return waySelf, s.socket
+	case inodeOf(filepath.Join(dir, registryDir)) != inode{}:
+		// The name is always the same: the kubelet ends the registration of a resource,
+		// by whichever socket, when a socket of it is removed.
+		return wayRegistry, filepath.Join(dir, registryDir, ownRegistry+fileName(s.resource)+"-reg.sock")
+	}
+	return wayNone, ""
+}
+
+var (
+	errSocketGone = errors.New("the socket is to be made again")
+	errTaken      = errors.New("another device plugin has ended")
+)
+
+// keepRegistered registers the server whenever nobody watches, until the socket is gone.
+func (s *server) keepRegistered(ctx context.Context, way way, path string, made inode) error {
+	pause := firstTry
+	registered, fresh := s.plugin.Now(), true
+	for ctx.Err() == nil {
+		if inodeOf(path) != made {
+			return errSocketGone
+		}
+		now, was := s.plugin.Now(), s.isTaken()
+		if s.lookForOthers(ctx) != "" {
+			s.pause(ctx, foreignCheck)
+			continue
+		}
+		if was { // the end of the other one has ended ours, though the kubelet still watches
+			return errTaken
+		}
+		idle, ended := s.idle(registered, now)
+		switch {
+		case !idle && !fresh:
+			pause = firstTry
+			s.pause(ctx, s.plugin.Interval)
+			continue
+		case way == wayRegistry && ended && idle:
+			return errSocketGone // the kubelet registers only new ones
+		case way == waySelf:
+			if err := s.register(ctx); err != nil {
+				s.plugin.Log.Debug("resource not registered", "resource", s.resource, "err", err)
+				break
+			}
+			registered, fresh = now, false
+			s.plugin.Log.Info("resource registered with the kubelet", "resource", s.resource)
+			s.pause(ctx, watchTime)
+			continue
+		}
+		fresh = fresh && way == waySelf
+		s.pause(ctx, pause)
+		pause = min(2*pause, lastTry)
+	}
+	return nil
+}
+
+// idle reports whether the kubelet does not watch, though it had time to since it was
+// registered with, and whether it has watched since.
+func (s *server) idle(registered, now time.Time) (idle, ended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended = !s.watched.Before(registered)
+	return s.watchers == 0 && (ended || now.Sub(registered) >= watchTime), ended
+}
+
+// register calls the kubelet.
+func (s *server) register(ctx context.Context) error {
+	conn, err := connect(filepath.Join(s.plugin.KubeletDir, kubeletSocket))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, registerTime)
+	defer cancel()
+	_, err = kubelet.NewRegistrationClient(conn).Register(ctx, &kubelet.RegisterRequest{
+		Version: kubelet.Version, Endpoint: filepath.Base(s.socket), ResourceName: s.resource, Options: options(),
+	})
+	return err
+}
+
+// lookForOthers returns who else serves the resource, "" if nobody does, and tells of a
+// change.
+func (s *server) lookForOthers(ctx context.Context) string {
+	who := s.plugin.foreign(ctx, s.resource)
+	if who == "" {
+		who = s.lookForHidden(ctx)
+	}
+	s.mu.Lock()
+	before := s.taken
+	s.taken = who
+	s.mu.Unlock()
+	switch {
+	case who != "" && before == "":
+		s.plugin.tell(agent.Notice{
+			Reason: "ResourceTaken", Summary: "resource is served by another device plugin", Message: takenMessage(s.resource, who), Warning: true,
+		}, "resource", s.resource)
+	case who == "" && before != "":
+		s.plugin.tell(agent.Notice{
+			Reason: "ResourceServed", Summary: "resource is served by rail-agent", Message: s.resource + " is served by rail-agent", Warning: false,
+		}, "resource", s.resource)
+	}
+	return who
+}
+
+func (s *server) isTaken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken != ""
+}
+
+// lookForHidden returns the socket of another device plugin whose devices the kubelet has
+// for this resource, below the kubelet's directory, "" if there is none. The kubelet's
+// checkpoint alone proves nothing: it may have devices of one that has ended.
+func (s *server) lookForHidden(ctx context.Context) string {
+	p, now := s.plugin, s.plugin.Now()
+	s.mu.Lock()
+	hidden := s.hidden
+	// The kubelet writes our list a moment after it was sent.
+	due := now.Sub(s.searched) >= foreignCheck && now.Sub(s.watched) > watchTime
+	s.mu.Unlock()
+	if hidden != "" && answers(filepath.Join(p.KubeletDir, hidden)) {
+		return hidden
+	}
+	hidden = ""
+	if due {
+		if saved, err := readCheckpoint(p.KubeletDir); err == nil {
+			s.mu.Lock()
+			ids := replaced(saved, s.resource, s.sent)
+			s.mu.Unlock()
+			hidden = p.lister(ctx, ids)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden = hidden
+	if due {
+		s.searched = now
+	}
+	return hidden
+}
