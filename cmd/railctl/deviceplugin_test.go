@@ -51,7 +51,7 @@ func TestExclusiveModeWarnsOfTheSharedDevicePlugin(t *testing.T) {
 	}{
 		"its resource": {
 			`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"rdma/a":["0","1"],"nvidia.com/gpu":["x"]}},"Checksum":1}`, nil,
-			[]string{warning + " serves this node (resource rdma/a), and does not start in exclusive mode", "sriov-network-device-plugin"},
+			[]string{warning + " serves this node (resource rdma/a), and does not start in exclusive mode", "Use the device plugin of rail-agent"},
 		},
 		"its socket": {"", []string{"device-plugins/hca_shared_devices_a.sock"}, []string{"(" + devicePlugins + "/hca_shared_devices_a.sock)"}},
 		"its socket where kubelets look today": {
@@ -59,6 +59,24 @@ func TestExclusiveModeWarnsOfTheSharedDevicePlugin(t *testing.T) {
 		},
 		"others'": {
 			`{"Data":{"RegisteredDevices":{"nvidia.com/mlnx":[]}}}`, []string{"device-plugins/kubelet.sock", "plugins_registry/nvidia.com_mlnx.sock"}, nil,
+		},
+		"our own": {
+			`{"Data":{"RegisteredDevices":{"rdma/hca_gpu":["0"],"rdma/roce_rail_0":["0000:0c:00.0"]}}}`,
+			[]string{"device-plugins/rail-cni-rdma-hca_gpu-1a2b.sock", "plugins_registry/rail-cni.io-rdma-roce_rail_0-reg.sock"},
+			nil,
+		},
+		"our own with a usual name": {
+			`{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}`, []string{"device-plugins/rail-cni-rdma-hca_shared_devices_a-1a2b.sock"}, nil,
+		},
+		"both serve it": {
+			`{"Data":{"RegisteredDevices":{"rdma/hca_gpu":["0"]}}}`,
+			[]string{"plugins_registry/hca_gpu.sock", "device-plugins/rail-cni-rdma-hca_gpu-1a2b.sock"},
+			[]string{"(resource rdma/hca_gpu)"},
+		},
+		"its resource beside ours": {
+			`{"Data":{"RegisteredDevices":{"rdma/a":["0"],"rdma/a_rail_1":["0"]}}}`,
+			[]string{"device-plugins/rail-cni-rdma-a_rail_1-1a2b.sock"},
+			[]string{"(resource rdma/a)"},
 		},
 		"no kubelet":        {"", nil, nil},
 		"not a checkpoint":  {"{", nil, []string{"warning: cannot find out whether k8s-rdma-shared-dev-plugin serves this node: "}},

@@ -8,7 +8,8 @@
 // for the installation.
 //
 // It does not create a missing ledger. Only "railctl gc", "railctl ipam gc",
-// "railctl rdma mode MODE" and "railctl uninstall" change anything.
+// "railctl rails discover --write", "railctl rdma mode MODE" and "railctl uninstall"
+// change anything.
 //
 // It exits with 0 if all went well, and with 1 otherwise. If only a part can be
 // shown or ended, it does that part, prints the errors to stderr, and exits

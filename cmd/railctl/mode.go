@@ -203,7 +203,7 @@ func (m *modeRun) warnOfSharedPlugin() {
 		fmt.Fprintf(m.log, "warning: cannot find out whether k8s-rdma-shared-dev-plugin serves this node: %v\n", err)
 	}
 	if len(found) > 0 {
-		fmt.Fprintf(m.log, "warning: k8s-rdma-shared-dev-plugin serves this node (%s), and does not start in exclusive mode: pods that ask for its resources stay Pending. Use sriov-network-device-plugin with isRdma instead, one resource for each NIC.\n",
+		fmt.Fprintf(m.log, "warning: k8s-rdma-shared-dev-plugin serves this node (%s), and does not start in exclusive mode: pods that ask for its resources stay Pending. Use the device plugin of rail-agent instead, or sriov-network-device-plugin with isRdma.\n",
 			strings.Join(found, ", "))
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 func newNICs(stateDir *string) *cobra.Command {
@@ -30,19 +32,27 @@ it. GPU is the nearest GPU, after its distance as nvidia-smi abbreviates it:
   NODE  several host bridges of one NUMA node
   SYS   the link between NUMA nodes
 
-With --wide the table also has the PCI IDs, the MAC, the MTU, and all GPUs at that
-distance. A function that a userspace driver holds has no interface and no name.
+RAIL is the number that the node file gives the NIC. With -o wide the table also has
+the PCI IDs, the MAC, the MTU, the firmware, the resources that the NIC is in, and all
+GPUs at that distance. A function that a userspace driver holds has no interface and no
+name.
+
+What is wrong with the rails and resources of the node file is printed on stderr: a
+selector that matches nothing, for example. It does not change the exit code.
 
 The list has the NICs of railctl's own network namespace, those lent from it, and
 the functions without an interface. If something cannot be read, the error is
 printed on stderr, the rest is listed, and the exit code is 1.`,
-		Example: `  railctl nics
+		Example: `  railctl nics -o wide
   railctl nics -o json | jq -r '.[] | select(.lent == null) | .pci'
   railctl nics -o json | jq -r '.[] | "\(.name) \(.gpus[0].uuid // .gpus[0].pci)"'`,
 		Args: cobra.NoArgs,
 	}
-	format := addOutputFlag(cmd)
-	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "more columns in the table")
+	format := &nicFormat{format: asTable, wide: &wide}
+	cmd.Flags().VarP(format, "output", "o", strings.Join(nicFormats, ", "))
+	// Fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(nicFormats, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := requireRoot(); err != nil {
 			return err
@@ -51,31 +61,82 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		if len(list.NICs) == 0 && *format == asTable {
+		pools, problems, err := list.Pools()
+		if err != nil {
+			list.Errors = append(list.Errors, err)
+		}
+		if len(list.NICs) == 0 && format.format == asTable {
 			fmt.Fprintln(cmd.OutOrStdout(), "no NICs: no interface of this network namespace has a device, and none is lent")
-		} else if err := format.print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, wide)); err != nil {
+		} else if err := format.print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, pools, wide)); err != nil {
 			return err
+		}
+		for _, p := range problems {
+			fmt.Fprintln(cmd.ErrOrStderr(), problemLine(p))
 		}
 		return reportErrors(cmd.ErrOrStderr(), list.Errors)
 	}
 	return cmd
 }
 
-func nicRows(list []inventory.NIC, wide bool) [][]string {
-	header := []string{"NIC", "PCI", "NUMA", "DRIVER", "SPEED", "LINK", "RDMA", "STATE", "GPU", "HOLDER"}
+// nicFormat is the value of --output, which may also be "wide".
+type nicFormat struct {
+	format
+	wide *bool
+}
+
+const asWide = "wide"
+
+var nicFormats = []string{string(asTable), asWide, string(asJSON), string(asYAML)}
+
+// Set refuses an unknown format.
+func (f *nicFormat) Set(s string) error {
+	if s == asWide {
+		f.format, *f.wide = asTable, true
+		return nil
+	}
+	if f.format.Set(s) != nil {
+		return fmt.Errorf("it is one of %s", strings.Join(nicFormats, ", "))
+	}
+	return nil
+}
+
+// problemLine returns a problem of the node file for stderr.
+func problemLine(p resource.Problem) string {
+	if p.Resource == "" {
+		return fmt.Sprintf("railctl: %s: %s", p.Reason, printable(p.Message))
+	}
+	return fmt.Sprintf("railctl: resource %s: %s: %s", printable(p.Resource), p.Reason, printable(p.Message))
+}
+
+func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string {
+	header := []string{"NIC", "PCI", "RAIL", "NUMA", "DRIVER", "SPEED", "LINK", "RDMA", "STATE", "GPU", "HOLDER"}
 	if wide {
-		header = append(header, "ID", "MAC", "MTU")
+		header = append(header, "ID", "MAC", "MTU", "FIRMWARE", "RESOURCE")
 	}
 	rows := [][]string{header}
 	for i := range list {
 		n := &list[i]
-		row := []string{printable(n.Name), n.PCI, numaCell(n), n.Driver, speedCell(n.Mbps), n.Link, portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n)}
+		row := []string{
+			printable(n.Name), n.PCI, numberCell(n.Rail), numberCell(n.NUMA), n.Driver, speedCell(n.Mbps), n.Link,
+			portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n),
+		}
 		if wide {
-			row = append(row, idCell(n), n.MAC, mtuCell(n.MTU))
+			row = append(row, idCell(n), n.MAC, mtuCell(n.MTU), printable(n.Firmware), resourceCell(n, pools))
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// resourceCell returns the resources that the NIC is in. A subfunction is in none.
+func resourceCell(n *inventory.NIC, pools []resource.Pool) string {
+	var names []string
+	for _, p := range pools {
+		if n.Auxiliary == "" && !n.Representor && n.PCI != "" && slices.ContainsFunc(p.NICs, func(of resource.NIC) bool { return of.PCI == n.PCI }) {
+			names = append(names, p.Resource)
+		}
+	}
+	return cell(names)
 }
 
 // printable returns a name that a pod may have given to its NIC, quoted if it has
@@ -87,11 +148,12 @@ func printable(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-func numaCell(n *inventory.NIC) string {
-	if n.NUMA == nil {
+// numberCell returns the number, "" for none.
+func numberCell(n *int) string {
+	if n == nil {
 		return ""
 	}
-	return strconv.Itoa(*n.NUMA)
+	return strconv.Itoa(*n)
 }
 
 func speedCell(mbps uint32) string {

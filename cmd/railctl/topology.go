@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -10,15 +12,27 @@ import (
 )
 
 func newTopology(stateDir *string) *cobra.Command {
-	return &cobra.Command{
-		Use:   "topology",
-		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs",
+	var svg string
+	cmd := &cobra.Command{
+		Use:   "topology [--svg [FILE]]",
+		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs, or draw them",
 		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, without
 NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
-distances. A legend names the devices. GPUs are those of NVIDIA and AMD.`,
-		Example: `  railctl topology`,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+distances. A legend names the devices. GPUs are those of NVIDIA and AMD.
+
+With --svg it draws a picture instead: NUMA nodes, host bridges and PCIe switches, in
+them the GPUs and NICs, and of each NIC its rail, RDMA device, state and holder. The
+picture is an SVG for a browser or a document, and needs no other file. It is written
+to FILE, or to stdout.`,
+		Example: `  railctl topology
+  railctl topology --svg node-1.svg`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && svg != toStdout {
+				return fmt.Errorf("unknown argument %q", args[len(args)-1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := requireRoot(); err != nil {
 				return err
 			}
@@ -26,12 +40,40 @@ distances. A legend names the devices. GPUs are those of NVIDIA and AMD.`,
 			if err != nil {
 				return err
 			}
-			if err := printTopology(cmd, list); err != nil {
+			switch {
+			case svg == "":
+				err = printTopology(cmd, list)
+			case len(args) == 1:
+				err = writeSVG(cmd.OutOrStdout(), args[0], list)
+			default:
+				err = writeSVG(cmd.OutOrStdout(), svg, list)
+			}
+			if err != nil {
 				return err
 			}
 			return reportErrors(cmd.ErrOrStderr(), list.Errors)
 		},
 	}
+	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG, and write it to `FILE`; \"-\" is stdout")
+	cmd.Flags().Lookup("svg").NoOptDefVal = toStdout // the file may also follow as an argument
+	return cmd
+}
+
+// toStdout is the name of stdout as a file.
+const toStdout = "-"
+
+// writeSVG writes the picture of the node to a file or to stdout.
+func writeSVG(stdout io.Writer, file string, list *inventory.NICList) error {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "this node"
+	}
+	picture := topologySVG(list, "GPUs and NICs of "+host)
+	if file == toStdout {
+		_, err := stdout.Write(picture)
+		return err
+	}
+	return os.WriteFile(file, picture, 0o644)
 }
 
 // place is a row and a column of the matrix.

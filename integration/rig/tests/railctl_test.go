@@ -5,7 +5,9 @@ package tests
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -314,34 +316,42 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	has("and back", out, "The mode is shared now.")
 }
 
-// nicOf is a NIC of "railctl nics -o json".
+// nicOf is a NIC of "railctl nics -o json": all that it says, and the holder apart.
 type nicOf struct {
-	Name, PCI, Vendor, Device, Driver, MAC, Link string
-	MTU                                          int
-	RDMA                                         []struct{ Device, State string }
-	Lent                                         *struct{ Pod, IfName string }
+	all  map[string]any
+	lent *struct{ Pod, IfName string }
 }
 
-// nics returns the machine's rails by PCI address.
+// nics returns the machine's NICs by PCI address.
 func (n *node) nics() map[string]nicOf {
 	n.t.Helper()
 	out, errOut, code := n.railctl("nics", "-o", "json")
-	var list []nicOf
-	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 {
+	var list []json.RawMessage
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 || errOut != "" {
 		n.t.Fatalf("railctl nics: exit code %d, %v, %s", code, err, errOut)
 	}
 	found := map[string]nicOf{}
-	for _, o := range list {
-		if _, twice := found[o.PCI]; twice {
-			n.t.Errorf("%s is there twice", o.PCI)
+	for _, text := range list {
+		var o nicOf
+		var of struct {
+			PCI  string
+			Lent *struct{ Pod, IfName string }
 		}
-		found[o.PCI] = o
+		if err := errors.Join(json.Unmarshal(text, &o.all), json.Unmarshal(text, &of)); err != nil {
+			n.t.Fatal(err)
+		}
+		o.lent = of.Lent
+		delete(o.all, "lent")
+		if _, twice := found[of.PCI]; twice {
+			n.t.Errorf("%s is there twice", of.PCI)
+		}
+		found[of.PCI] = o
 	}
 	return found
 }
 
 // TestNICsAreListedWhileTheyAreLent also proves that the facts of a lent NIC are those
-// that it has on the host.
+// that it has on the host, before and after the loan.
 func TestNICsAreListedWhileTheyAreLent(t *testing.T) {
 	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -349,34 +359,85 @@ func TestNICsAreListedWhileTheyAreLent(t *testing.T) {
 			n.up(rails)
 			before := n.nics()
 			for rail := range rails {
-				if o := before[nicPCI(rail)]; o.Name != nicName(rail) || o.Driver == "" || o.Vendor == "" || o.Link != "up" || o.Lent != nil ||
-					len(o.RDMA) != 1 || o.RDMA[0].Device != fmt.Sprint("mlx5_", rail) || o.RDMA[0].State != "ACTIVE" {
-					t.Errorf("on the host: %+v", o)
+				o := before[nicPCI(rail)]
+				for key, want := range map[string]any{
+					"name": nicName(rail), "altNames": []any{altName(rail)}, "link": "up", "linkType": "ether", "kind": "pf", "mtu": 9000.0,
+					"rdma": []any{map[string]any{"device": fmt.Sprint("mlx5_", rail), "port": 1.0, "state": "ACTIVE"}},
+				} {
+					if !reflect.DeepEqual(o.all[key], want) {
+						t.Errorf("on the host: %s is %v, not %v: %v", key, o.all[key], want, o.all)
+					}
+				}
+				for _, key := range []string{"driver", "vendor", "device", "mac", "permanentMAC", "charDevices", "path"} {
+					if o.all[key] == nil {
+						t.Errorf("on the host: no %s: %v", key, o.all)
+					}
+				}
+				if o.lent != nil {
+					t.Errorf("on the host: lent to %+v", o.lent)
 				}
 			}
 			p := n.pod("trainer")
 			n.attachRails(p, 3)
 			lent := n.nics()
-			if len(lent) != len(before) {
-				t.Errorf("%d NICs, before the pod %d", len(lent), len(before))
-			}
-			for pci, was := range before {
-				now, rail := lent[pci], slices.IndexFunc([]int{0, 1, 2}, func(rail int) bool { return pci == nicPCI(rail) })
-				if rail >= 0 && (now.Lent == nil || now.Lent.Pod != "default/trainer" || now.Lent.IfName != podName(rail)) {
+			sameFacts(t, "while they are lent", lent, before)
+			for pci, now := range lent {
+				rail := slices.IndexFunc([]int{0, 1, 2}, func(rail int) bool { return pci == nicPCI(rail) })
+				if rail >= 0 && (now.lent == nil || now.lent.Pod != "default/trainer" || now.lent.IfName != podName(rail)) {
 					t.Errorf("%s is lent: %+v", pci, now)
 				}
-				if rail < 0 && now.Lent != nil {
+				if rail < 0 && now.lent != nil {
 					t.Errorf("%s is not lent: %+v", pci, now)
 				}
-				if now.Lent = nil; !reflect.DeepEqual(now, was) {
-					t.Errorf("%s is now %+v, and was %+v", pci, now, was)
+			}
+			n.drawn()
+			p.IP("link", "set", podName(1), "down")
+			if o := n.nics()[nicPCI(1)]; o.all["adminDown"] != true || o.all["link"] != "down" {
+				t.Errorf("set down by the pod: %v", o.all)
+			}
+			p.IP("link", "set", podName(1), "up")
+			n.endRails(p, 3)
+			n.carrier(nicName(0), nicName(1), nicName(2))
+			after := n.nics()
+			sameFacts(t, "after the loan", after, before)
+			for pci, now := range after {
+				if now.lent != nil {
+					t.Errorf("%s is lent: %+v", pci, now)
 				}
 			}
-			out, errOut, code := n.railctl("topology")
-			if code != 0 || !strings.Contains(out, nicPCI(1)+" "+nicName(1)+" mlx5_1/1 (default/trainer)") {
-				t.Errorf("railctl topology: %d, %s\n%s", code, errOut, out)
-			}
-			n.endRails(p, 3)
 		})
+	}
+}
+
+// sameFacts compares all that is said of the NICs, but the holder.
+func sameFacts(t *testing.T, when string, have, want map[string]nicOf) {
+	t.Helper()
+	if len(have) != len(want) {
+		t.Errorf("%s: %d NICs, not %d", when, len(have), len(want))
+	}
+	for pci, was := range want {
+		if now := have[pci]; !reflect.DeepEqual(now.all, was.all) {
+			t.Errorf("%s: %s is\n%v, not\n%v", when, pci, now.all, was.all)
+		}
+	}
+}
+
+// drawn looks at the matrix and the picture of the topology while default/trainer has the
+// first NICs.
+func (n *node) drawn() {
+	n.t.Helper()
+	out, errOut, code := n.railctl("topology")
+	if code != 0 || !strings.Contains(out, nicPCI(1)+" "+nicName(1)+" mlx5_1/1 (default/trainer)") {
+		n.t.Errorf("railctl topology: %d, %s\n%s", code, errOut, out)
+	}
+	file := filepath.Join(n.t.TempDir(), "node.svg")
+	out, errOut, code = n.railctl("topology", "--svg", file)
+	picture, err := os.ReadFile(file)
+	if code != 0 || out != "" || err != nil || !strings.Contains(string(picture), ">mlx5_1/1 ACTIVE<") || !strings.Contains(string(picture), "→ default/trainer<") {
+		n.t.Errorf("railctl topology --svg: %d, %s%s, %v\n%s", code, out, errOut, err, picture)
+	}
+	out, errOut, code = n.railctl("nics", "-o", "wide")
+	if code != 0 || !strings.Contains(out, "RESOURCE") {
+		n.t.Errorf("railctl nics -o wide: %d, %s\n%s", code, errOut, out)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // Names and values in deployments/kustomize/base.
 const (
-	agentName     = "rail-agent" // of the DaemonSet and its container
+	agentName     = "rail-agent" // of the container, and of the DaemonSet unless the nodes are in pools
 	ourLabel      = "app.kubernetes.io/name=rail-cni"
 	agentLabel    = ourLabel + ",app.kubernetes.io/component=agent"
 	uninstallFlag = "--uninstall"
@@ -30,7 +30,8 @@ const (
 // Uninstaller uninstalls rail-cni from all nodes of a cluster, then from the cluster.
 type Uninstaller struct {
 	Client    *kube.Client
-	Namespace string        // of the DaemonSet
+	Namespace string        // of the DaemonSets
+	Agents    []string      // names of the DaemonSets; if empty all of the namespace, or with NodesOnly rail-agent
 	Timeout   time.Duration // limit for the wait for the nodes
 
 	Force       bool // do not wait for pods that need the plugins
@@ -48,6 +49,7 @@ type container struct {
 // daemonSet is the part of a DaemonSet that matters here.
 type daemonSet struct {
 	Metadata struct {
+		Name        string
 		Generation  int64
 		Labels      map[string]string
 		Annotations map[string]string
@@ -75,35 +77,62 @@ func (u *Uninstaller) daemonSets() kube.Resource {
 	return kube.Resource{Group: "apps", Version: "v1", Plural: "daemonsets", Namespace: u.Namespace}
 }
 
-func (u *Uninstaller) get(ctx context.Context) (*daemonSet, error) {
-	text, err := u.Client.Get(ctx, u.daemonSets(), agentName)
-	if err != nil {
-		return nil, err
+// find returns the agents' DaemonSets that exist.
+func (u *Uninstaller) find(ctx context.Context) ([]*daemonSet, error) {
+	var found []*daemonSet
+	take := func(text []byte) error {
+		d := &daemonSet{}
+		found = append(found, d)
+		return json.Unmarshal(text, d)
 	}
-	d := &daemonSet{}
-	return d, json.Unmarshal(text, d)
+	names := u.Agents
+	if len(names) == 0 && u.NodesOnly {
+		names = []string{agentName}
+	}
+	if len(names) == 0 {
+		_, err := u.Client.List(ctx, u.daemonSets(), kube.ListOptions{LabelSelector: ourLabel}, take)
+		return found, err
+	}
+	for _, name := range names { // helm's hook may get these, and list none
+		text, err := u.Client.Get(ctx, u.daemonSets(), name)
+		if kube.IsNotFound(err) {
+			continue
+		}
+		if err == nil {
+			err = take(text)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // Run uninstalls. It may be interrupted and run again.
 func (u *Uninstaller) Run(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, u.Timeout)
 	defer cancel()
-	d, err := u.get(bounded)
-	switch {
-	case kube.IsNotFound(err):
+	agents, err := u.find(bounded)
+	if err != nil {
+		return err
+	}
+	if len(agents) == 0 {
 		if err := u.elsewhere(bounded); err != nil {
 			return err
 		}
 		u.Say(fmt.Sprintf("no DaemonSet %s in the namespace %s, nodes not changed", agentName, u.Namespace))
-	case err != nil:
-		return err
-	default:
+	}
+	for _, d := range agents {
 		if release := d.Metadata.Annotations["meta.helm.sh/release-name"]; release != "" && !u.NodesOnly {
 			return fmt.Errorf("helm has installed it: helm uninstall %s --namespace %s", release, d.Metadata.Annotations["meta.helm.sh/release-namespace"])
 		}
+	}
+	for _, d := range agents {
 		if err := u.tell(bounded, d); err != nil {
 			return err
 		}
+	}
+	if len(agents) > 0 {
 		if err := u.wait(bounded); err != nil {
 			return err
 		}
@@ -129,7 +158,7 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 		var o struct{ Metadata kube.Meta }
 		err := json.Unmarshal(item, &o)
 		found = fmt.Errorf("the DaemonSet %s is not in the namespace %s, but in %s: add --namespace %s",
-			agentName, u.Namespace, o.Metadata.Namespace, o.Metadata.Namespace)
+			o.Metadata.Name, u.Namespace, o.Metadata.Namespace, o.Metadata.Namespace)
 		return err
 	})
 	return errors.Join(found, err)
@@ -140,7 +169,7 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
 	if i < 0 {
-		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace by --namespace", u.Namespace, agentName, agentName)
+		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace by --namespace", u.Namespace, d.Metadata.Name, agentName)
 	}
 	at := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
 	ops := []kube.PatchOp{{Op: "test", Path: at + "name", Value: agentName}}
@@ -156,20 +185,27 @@ func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
 	ops = append(ops, kube.PatchOp{Op: "add", Path: "/spec/updateStrategy", Value: map[string]any{
 		"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxUnavailable": "100%"},
 	}})
-	_, err := u.Client.Patch(ctx, u.daemonSets(), agentName, ops)
+	_, err := u.Client.Patch(ctx, u.daemonSets(), d.Metadata.Name, ops)
 	return err
 }
 
 // wait waits until all nodes are done. It reports the remaining nodes, and the
 // reasons, whenever they change.
 func (u *Uninstaller) wait(ctx context.Context) error {
-	said, last := "", &daemonSet{}
+	said, left, nodes := "", 1, 1
 	for ctx.Err() == nil {
-		d, err := u.get(ctx)
+		agents, err := u.find(ctx)
 		var waiting []string
 		if err == nil {
-			if last = d; d.done() {
-				u.Say(fmt.Sprintf("uninstalled on %d of %d nodes", d.Status.NumberReady, d.Status.DesiredNumberScheduled))
+			done := true
+			left, nodes = 0, 0
+			for _, d := range agents {
+				done = done && d.done()
+				left += d.Status.DesiredNumberScheduled - d.Status.NumberReady
+				nodes += d.Status.DesiredNumberScheduled
+			}
+			if done {
+				u.Say(fmt.Sprintf("uninstalled on %d of %d nodes", nodes-left, nodes))
 				return nil
 			}
 			waiting, err = u.waiting(ctx)
@@ -184,5 +220,5 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 		_ = wait.For(ctx, lookAgain) // the loop checks ctx
 	}
 	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
-		max(1, last.Status.DesiredNumberScheduled-last.Status.NumberReady), last.Status.DesiredNumberScheduled, u.Timeout)
+		max(1, left), nodes, u.Timeout)
 }

@@ -232,6 +232,7 @@ func TestUninstall(t *testing.T) {
 		{"refuses another namespace than that of the agents", testOtherNamespace},
 		{"refuses what helm has installed", testInstalledByHelm},
 		{"waits for every node, and deletes nothing meanwhile", testWaitsForNodes},
+		{"tells and awaits the DaemonSet of each node pool", testNodePools},
 		{"by force it has all agents go, and deletes the objects", testForceAndDelete},
 		{"again it finds nothing", testAgain},
 	} {
@@ -298,6 +299,51 @@ func testWaitsForNodes(c *installed, all int) {
 	if left := c.left(); left != all {
 		c.t.Errorf("%d of %d objects are left", left, all)
 	}
+}
+
+func testNodePools(c *installed, _ int) {
+	var d map[string]any
+	if err := json.Unmarshal(c.do(http.MethodGet, agents, "", nil), &d); err != nil {
+		c.t.Fatal(err)
+	}
+	labels := map[string]any{"app.kubernetes.io/name": "rail-cni", "rail-cni.io/node-pool": "h100"}
+	d["metadata"] = map[string]any{"name": "rail-agent-h100", "labels": map[string]any{"app.kubernetes.io/name": "rail-cni"}}
+	delete(d, "status")
+	spec := d["spec"].(map[string]any)            //nolint:errcheck // a test
+	template := spec["template"].(map[string]any) //nolint:errcheck // a test
+	spec["selector"] = map[string]any{"matchLabels": labels}
+	template["metadata"] = map[string]any{"labels": labels}
+	pod := template["spec"].(map[string]any)                   //nolint:errcheck // a test
+	container := pod["containers"].([]any)[0].(map[string]any) //nolint:errcheck // a test
+	container["args"] = []any{"run"}
+	c.do(http.MethodPost, strings.TrimSuffix(agents, "/rail-agent"), "", d)
+	pool := strings.TrimSuffix(agents, "rail-agent") + "rail-agent-h100"
+
+	c.agentsAre(3, 3) // the other is not observed yet
+	ctx, cancel := context.WithCancel(c.t.Context())
+	defer cancel()
+	c.u.NodesOnly, c.u.Agents = true, []string{"rail-agent", "rail-agent-h100", "rail-agent-gone"}
+	defer func() { c.u.NodesOnly, c.u.Agents = false, nil }()
+	ended := c.begin(ctx)
+	c.await("the agents of the pool to be told", func() bool { return strings.Contains(string(c.do(http.MethodGet, pool, "", nil)), `"--uninstall"`) })
+	c.merge(pool+"/status", map[string]any{"status": map[string]any{
+		"observedGeneration": 2, "desiredNumberScheduled": 2, "updatedNumberScheduled": 2, "numberReady": 1, "currentNumberScheduled": 2, "numberMisscheduled": 0,
+	}})
+	c.agentOn("node4", false)
+	c.eventOf("node4", "NotUninstalled", "default/web-3 has ens1", 0)
+	var said []string
+	c.await("the reason of the pool's node", func() bool {
+		said = append(said, c.lines()...)
+		return strings.Contains(strings.Join(said, "\n"), "node4: default/web-3 has ens1")
+	})
+	c.merge(pool+"/status", map[string]any{"status": map[string]any{"numberReady": 2}})
+	if err := <-ended; err != nil {
+		c.t.Error(err)
+	}
+	if said := c.lines(); !slices.Contains(said, "uninstalled on 5 of 5 nodes") {
+		c.t.Errorf("it said %q", said)
+	}
+	c.do(http.MethodDelete, pool, "", nil)
 }
 
 func testForceAndDelete(c *installed, all int) {

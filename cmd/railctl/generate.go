@@ -1,0 +1,352 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+func newGenerate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "Print manifests for the rails of a cluster",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newGenerateNADs())
+	return cmd
+}
+
+// The values of --type.
+const (
+	hostDeviceType = "host-device"
+	macvlanType    = "macvlan"
+)
+
+// The annotations of Multus.
+const (
+	networksKey = "k8s.v1.cni.cncf.io/networks"
+	resourceKey = "k8s.v1.cni.cncf.io/resourceName"
+)
+
+// mostRails bounds the rails of a command: a NAD is printed for each.
+const mostRails = 64
+
+// railWord is replaced by the number of the rail.
+const railWord = "{rail}"
+
+// railNetworks has the flags of "railctl generate nads".
+type railNetworks struct {
+	rails     string
+	addresses string // of each rail, with railWord
+	gateway   string // the same
+	resource  string
+	name      string
+	namespace string
+	kind      string
+	mtu       int
+	rdma      string
+	pod       bool
+}
+
+func newGenerateNADs() *cobra.Command {
+	var g railNetworks
+	cmd := &cobra.Command{
+		Use:   "nads --rails RAILS --range RANGE",
+		Short: "Print a network for each rail, and how a pod asks for them",
+		Long: `Print a NetworkAttachmentDefinition for each rail, for "kubectl apply -f -". Each
+chooses its NIC by "rail", so it is the same on all nodes: the node file says which
+NIC of a node has the rail ("railctl rails discover").
+
+RANGE is a range of whereabouts in which {rail} stands for the rail's number, and
+so is the gateway. The ranges of two rails must not overlap.
+
+With --resource the networks have the annotation by which Multus hands the devices
+to them that the kubelet has allocated. For host-device it names the resources of a
+pool in the mode perRail, RESOURCE_rail_N. A macvlan shares its NIC: for it the
+annotation is RESOURCE itself, a pool in the mode shared. Without --resource the
+kubelet does not know that a NIC is lent, and the pod gets no char devices of RDMA.
+
+The lines that a pod needs are printed as a comment, or with --pod as an example
+pod. Nothing is read from the node or the cluster.`,
+		Example: `  railctl generate nads --rails 0-7 --range '172.31.{rail}.0/24' --resource rdma/roce | kubectl apply -f -
+  railctl generate nads --rails 0,4 --range '10.{rail}.0.0/16' --gateway '10.{rail}.0.1' --pod
+  railctl generate nads --rails 2 --range 192.168.111.0/24 --type macvlan --resource rdma/hca_shared`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&g.rails, "rails", "", `rails, as "0-7" or "0,2,4-6"`)
+	flags.StringVar(&g.addresses, "range", "", `range of each rail's addresses, as "172.31.{rail}.0/24"`)
+	flags.StringVar(&g.gateway, "gateway", "", `address of each rail's gateway, which is handed out to no pod, as "172.31.{rail}.1"`)
+	flags.StringVar(&g.resource, "resource", "", "resource of the device plugin, as rdma/roce")
+	flags.StringVar(&g.name, "name", "rail-net", "names of the networks, to which -N is added")
+	flags.StringVar(&g.namespace, "namespace", "", "namespace of the networks and the pod")
+	flags.StringVar(&g.kind, "type", hostDeviceType, "plugin: host-device or macvlan")
+	flags.IntVar(&g.mtu, "mtu", 0, "MTU in the pod, 0 keeps that of the NIC")
+	flags.StringVar(&g.rdma, "rdma", "", `key "rdma" of the networks: auto, required or off`)
+	flags.BoolVar(&g.pod, "pod", false, "also print an example pod")
+	for _, name := range []string{"rails", "range"} {
+		_ = cmd.MarkFlagRequired(name) // fails only for a flag that does not exist
+	}
+	// The same.
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{hostDeviceType, macvlanType}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		text, err := g.manifest()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+		return err
+	}
+	return cmd
+}
+
+// network is the CNI configuration of a rail, in the order of its keys.
+type network struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Type       string `json:"type"`
+	Rail       int    `json:"rail"`
+	MTU        int    `json:"mtu,omitempty"`
+	RDMA       string `json:"rdma,omitempty"`
+	IPAM       struct {
+		Type    string `json:"type"`
+		Range   string `json:"range"`
+		Gateway string `json:"gateway,omitempty"`
+	} `json:"ipam"`
+}
+
+// manifest returns the networks and the pod as YAML.
+func (g *railNetworks) manifest() (string, error) {
+	rails, err := g.check()
+	if err != nil {
+		return "", err
+	}
+	var documents []string
+	var taken []addressRange
+	for _, rail := range rails {
+		config, own, err := g.network(rail)
+		if err != nil {
+			return "", err
+		}
+		for _, other := range taken {
+			if own.overlaps(other) {
+				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s into a part that tells them apart", g.addresses, other.rail, rail, railWord)
+			}
+		}
+		taken = append(taken, own)
+		documents = append(documents, g.nad(rail, config))
+	}
+	if g.pod {
+		documents = append(documents, g.examplePod(rails))
+	} else {
+		documents[0] = g.comment(rails) + documents[0]
+	}
+	return strings.Join(documents, "---\n"), nil
+}
+
+var (
+	labelName    = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,58}[a-z0-9])?$`)                                              // RFC 1123, as Kubernetes reads it, with room for -N
+	resourceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,53}[A-Za-z0-9])?$`) // with room for _rail_N in 63 characters
+	placeholder  = regexp.MustCompile(`\{[^}]*\}?`)
+)
+
+// check checks the flags that no parser of a plugin checks, and returns the rails.
+func (g *railNetworks) check() ([]int, error) {
+	if g.kind != hostDeviceType && g.kind != macvlanType {
+		return nil, fmt.Errorf("--type %q: use %s or %s", g.kind, hostDeviceType, macvlanType)
+	}
+	for flag, name := range map[string]string{"name": g.name, "namespace": g.namespace} {
+		if flag == "namespace" && name == "" {
+			continue
+		}
+		if !labelName.MatchString(name) {
+			return nil, fmt.Errorf("--%s %q is no name: use lower-case letters, digits and hyphens, at most 60, and begin with a letter", flag, name)
+		}
+	}
+	if g.resource != "" && !resourceName.MatchString(g.resource) {
+		return nil, fmt.Errorf("--resource %q is not the name of an extended resource: write PREFIX/NAME, such as rdma/roce", g.resource)
+	}
+	for flag, text := range map[string]string{"range": g.addresses, "gateway": g.gateway} {
+		for _, p := range placeholder.FindAllString(text, -1) {
+			if p != railWord {
+				return nil, fmt.Errorf("--%s %s: %q is not known, the only placeholder is %s", flag, text, p, railWord)
+			}
+		}
+	}
+	return parseRails(g.rails)
+}
+
+// parseRails returns the numbers in a list such as "0-3,6", ascending.
+func parseRails(list string) ([]int, error) {
+	var rails []int
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, toErr := strconv.ParseUint(last, 10, 16)
+		if err := errors.Join(err, toErr); err != nil || from > to {
+			return nil, fmt.Errorf("--rails %q: %q is not a rail or an ascending range of rails; write them as 0-7 or 0,2,4-6", list, part)
+		}
+		if len(rails)+int(to-from) >= mostRails {
+			return nil, fmt.Errorf("--rails %q: more than %d rails", list, mostRails)
+		}
+		for rail := from; rail <= to; rail++ {
+			if slices.Contains(rails, int(rail)) {
+				return nil, fmt.Errorf("--rails %q: rail %d is there twice", list, rail)
+			}
+			rails = append(rails, int(rail))
+		}
+	}
+	slices.Sort(rails)
+	return rails, nil
+}
+
+// addressRange has the addresses of a rail's network, both included.
+type addressRange struct {
+	rail        int
+	first, last netip.Addr
+}
+
+func (r addressRange) overlaps(other addressRange) bool {
+	return r.first.BitLen() == other.first.BitLen() && r.first.Compare(other.last) <= 0 && other.first.Compare(r.last) <= 0
+}
+
+// network returns the configuration of a rail's network, and its addresses. The plugins'
+// own parsers have read it.
+func (g *railNetworks) network(rail int) (config []byte, own addressRange, err error) {
+	of := func(text string) string { return strings.ReplaceAll(text, railWord, strconv.Itoa(rail)) }
+	n := network{CNIVersion: "1.0.0", Name: g.nameOf(rail), Type: g.kind, Rail: rail, MTU: g.mtu, RDMA: g.rdma}
+	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway = "whereabouts", of(g.addresses), of(g.gateway)
+	if config, err = json.MarshalIndent(n, "  ", "  "); err != nil {
+		return nil, own, err
+	}
+	if g.kind == macvlanType {
+		_, err = netconf.ParseMacvlan(config, netconf.Args{})
+	} else {
+		_, err = netconf.ParseHostDevice(config)
+	}
+	if err != nil {
+		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
+	}
+	addresses, err := netconf.ParseWhereabouts(config, "", nil)
+	if err != nil {
+		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
+	}
+	if len(addresses.Ranges) != 1 {
+		return nil, own, fmt.Errorf("--range %q is no range of addresses; write it as 172.31.%s.0/24", n.IPAM.Range, railWord)
+	}
+	r := addresses.Ranges[0]
+	if g.gateway != "" && !r.Prefix.Contains(addresses.Gateway) {
+		return nil, own, fmt.Errorf("rail %d: the gateway %s is not in %s; correct --gateway or --range", rail, addresses.Gateway, r.Prefix)
+	}
+	own = addressRange{rail: rail, first: r.Start, last: r.End}
+	if !own.first.IsValid() {
+		own.first = r.Prefix.Addr()
+	}
+	if !own.last.IsValid() {
+		own.last = lastOf(r.Prefix)
+	}
+	return config, own, nil
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	bytes := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bytes) // as long as an address
+	return last
+}
+
+func (g *railNetworks) nameOf(rail int) string { return fmt.Sprintf("%s-%d", g.name, rail) }
+
+// resourceOf returns the resource of a rail's network, "" without one.
+func (g *railNetworks) resourceOf(rail int) string {
+	if g.resource == "" || g.kind == macvlanType {
+		return g.resource
+	}
+	return fmt.Sprintf("%s_rail_%d", g.resource, rail)
+}
+
+// nad returns a NetworkAttachmentDefinition as YAML. A JSON object of names, addresses and
+// numbers has no single quote.
+func (g *railNetworks) nad(rail int, config []byte) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: %s\n", g.nameOf(rail))
+	if g.namespace != "" {
+		fmt.Fprintf(&b, "  namespace: %s\n", g.namespace)
+	}
+	if r := g.resourceOf(rail); r != "" {
+		fmt.Fprintf(&b, "  annotations:\n    %s: %s\n", resourceKey, r)
+	}
+	fmt.Fprintf(&b, "spec:\n  config: '%s'\n", config)
+	return b.String()
+}
+
+// names returns the networks as the value of the pod's annotation.
+func (g *railNetworks) names(rails []int) string {
+	var names []string
+	for _, rail := range rails {
+		names = append(names, g.nameOf(rail))
+	}
+	return strings.Join(names, ", ")
+}
+
+// resources returns the resources of a pod with all networks. One device of a shared pool
+// stands for all its NICs.
+func (g *railNetworks) resources(rails []int) []string {
+	var all []string
+	for _, rail := range rails {
+		if r := g.resourceOf(rail); r != "" && !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// comment returns the lines that a pod needs, as a comment.
+func (g *railNetworks) comment(rails []int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# A pod needs in metadata.annotations:\n#   %s: %s\n", networksKey, g.names(rails))
+	resources := g.resources(rails)
+	if len(resources) == 0 {
+		b.WriteString("# The networks have no resource: the kubelet does not count these NICs, and gives no char devices of RDMA.\n")
+		return b.String()
+	}
+	b.WriteString("# and in the resources.limits of a container:\n")
+	for _, r := range resources {
+		fmt.Fprintf(&b, "#   %s: 1\n", r)
+	}
+	return b.String()
+}
+
+// examplePod returns a pod with all networks.
+func (g *railNetworks) examplePod(rails []int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: v1\nkind: Pod\nmetadata:\n  name: %s-pod\n", g.name)
+	if g.namespace != "" {
+		fmt.Fprintf(&b, "  namespace: %s\n", g.namespace)
+	}
+	fmt.Fprintf(&b, "  annotations:\n    %s: %s\n", networksKey, g.names(rails))
+	b.WriteString("spec:\n  containers:\n  - name: rdma\n    image: ghcr.io/spidernet-io/rdma-tools:v12.5.7\n    command: [sleep, infinity]\n")
+	if resources := g.resources(rails); len(resources) > 0 {
+		b.WriteString("    resources:\n      limits:\n")
+		for _, r := range resources {
+			fmt.Fprintf(&b, "        %s: 1\n", r)
+		}
+	}
+	b.WriteString("    securityContext:\n      capabilities:\n        add: [IPC_LOCK]\n")
+	return b.String()
+}

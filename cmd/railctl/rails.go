@@ -1,0 +1,278 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+func newRails(stateDir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rails",
+		Short: "Find the rails of this node's NICs",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newRailsDiscover(stateDir))
+	return cmd
+}
+
+// discovery has the flags of "railctl rails discover".
+type discovery struct {
+	selection string
+	file      string
+	write     bool
+	replace   bool
+}
+
+func newRailsDiscover(stateDir *string) *cobra.Command {
+	var d discovery
+	cmd := &cobra.Command{
+		Use:   "discover",
+		Short: "Propose the rails of this node for its node file",
+		Long: `Propose the key "rails" of the node file: the NICs with RDMA get the rails 0, 1, 2, …
+in the order of their PCI addresses, whether or not they are lent. Virtual functions
+get none, nor do NICs that no network may be lent: these are listed as comments, with
+the reason.
+
+Compare the order with the cabling before you use it: rail 3 of one node must reach
+rail 3 of the others. Nodes of one model usually have the same PCI addresses.
+
+--select chooses among the NICs, by the keys of a selector in the node file.
+--write adds the rails to the node file and leaves the rest of it as it is. A file
+that has rails is changed only with --replace. Every ADD reads the file, so nothing
+needs a restart.`,
+		Example: `  railctl rails discover
+  railctl rails discover --select '{vendors: ["15b3"], linkTypes: [ether]}'
+  railctl rails discover --write`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&d.selection, "select", "", `selector of the NICs as YAML (default "{rdma: true}")`)
+	flags.StringVar(&d.file, "file", "", "node file to write to (default the one that this node obeys)")
+	flags.BoolVar(&d.write, "write", false, "write the rails to the node file")
+	flags.BoolVar(&d.replace, "replace", false, "with --write: replace the rails that the file has")
+	_ = cmd.MarkFlagFilename("file", "yaml") // fails only for a flag that does not exist
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := requireRoot(); err != nil {
+			return err
+		}
+		list, err := inventory.NICs(*stateDir)
+		if err != nil {
+			return err
+		}
+		if err := d.run(cmd.OutOrStdout(), list.Resource()); err != nil {
+			return err
+		}
+		return reportErrors(cmd.ErrOrStderr(), list.Errors)
+	}
+	return cmd
+}
+
+// run proposes the rails of the NICs, and prints or writes them.
+func (d *discovery) run(out io.Writer, nics []resource.NIC) error {
+	if d.replace && !d.write {
+		return errors.New("--replace is for --write")
+	}
+	rails, left, err := d.propose(nics)
+	if err != nil {
+		return err
+	}
+	if !d.write {
+		_, err := fmt.Fprint(out, rails.YAML()+left)
+		return err
+	}
+	path, err := d.writeTo(rails)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d rails written to %s\n%s", len(rails.List), path, left)
+	return err
+}
+
+// propose returns the rails, and comments about the NICs that have none because no network
+// may be lent them.
+func (d *discovery) propose(nics []resource.NIC) (rails *resource.Rails, left string, err error) {
+	order := &resource.Rails{Auto: true}
+	if d.selection != "" {
+		order.Select = &resource.Select{}
+		if err := yaml.Unmarshal([]byte(d.selection), order.Select); err != nil {
+			return nil, "", fmt.Errorf("--select %s: %w", d.selection, err)
+		}
+	}
+	selected, _ := order.Assign(nics) // nothing is an error below
+	var comments strings.Builder
+	open := slices.DeleteFunc(slices.Clone(nics), func(n resource.NIC) bool {
+		_, is := selected[n.PCI]
+		if is && n.Protected != "" {
+			fmt.Fprintf(&comments, "# no rail: %s: %s\n", noteOf(&n), oneLine(n.Protected))
+		}
+		return !is || n.Protected != "" || n.LinkType == ""
+	})
+	byPCI, problems := order.Assign(open)
+	if len(byPCI) == 0 {
+		cure := `"railctl nics" lists the NICs; a NIC has RDMA once its driver is loaded`
+		if comments.Len() > 0 {
+			cure = "all that are selected must stay on the host:\n" + strings.TrimSuffix(comments.String(), "\n")
+		}
+		return nil, "", errors.New("no NIC of this node can have a rail; " + cure)
+	}
+	for _, p := range problems {
+		return nil, "", errors.New(p.Message)
+	}
+	rails = &resource.Rails{}
+	for i := range open {
+		n := &open[i]
+		if rail, ok := byPCI[n.PCI]; ok && !slices.ContainsFunc(rails.List, func(r resource.Rail) bool { return r.PCI == n.PCI }) {
+			rails.List = append(rails.List, resource.Rail{ID: rail, PCI: n.PCI, Note: noteOf(n)})
+		}
+	}
+	slices.SortFunc(rails.List, func(a, b resource.Rail) int { return a.ID - b.ID })
+	return rails, comments.String(), nil
+}
+
+// noteOf names the NIC for a person. A pod may have chosen the name.
+func noteOf(n *resource.NIC) string {
+	words := []string{n.PCI}
+	if len(n.Names) > 0 {
+		words = []string{n.Names[0]}
+	}
+	for i := range words {
+		words[i] = printable(words[i])
+	}
+	return strings.Join(append(words, n.RDMA...), ", ")
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// writeTo adds the rails to the node file, and returns the file's path.
+func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
+	path := d.file
+	if path == "" {
+		path = netconf.NodeFilePath()
+		if path == netconf.InstalledNodeFile {
+			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile, which would overwrite the rails; add them to that value, or write a file of this node: --file %s", path, netconf.DefaultNodeFile)
+		}
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	mode := fs.FileMode(0o644)
+	var old []byte
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("%s is not a regular file, and would be replaced by one; give the file itself by --file", path)
+	default:
+		mode = info.Mode().Perm()
+		if old, err = netconf.ReadFile(path); err != nil {
+			return "", err
+		}
+	}
+	text, err := withRails(old, rails.YAML(), d.replace)
+	if err != nil {
+		return "", fmt.Errorf("node file %s: %w", path, err)
+	}
+	dir, err := statefile.Open(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	if err := dir.Write(filepath.Base(path), text); err != nil {
+		return "", err
+	}
+	return path, os.Chmod(path, mode)
+}
+
+// railsKey is the key of the node file.
+const railsKey = "rails"
+
+// withRails returns the text of a node file with the rails, which are the key and its
+// value as YAML. All other lines stay as they are. It is an error if the file has rails and
+// replace is false.
+func withRails(old []byte, rails string, replace bool) ([]byte, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(old, &document); err != nil {
+		return nil, err
+	}
+	first, behind, err := linesOfRails(old, &document)
+	if err != nil {
+		return nil, err
+	}
+	lines := slices.Collect(strings.Lines(string(old)))
+	if first < len(lines) && !replace {
+		return nil, errors.New("it has rails already; compare them, and replace them with --replace")
+	}
+	if first > 0 && !strings.HasSuffix(lines[first-1], "\n") {
+		lines[first-1] += "\n"
+	}
+	text := []byte(strings.Join(lines[:first], "") + rails + strings.Join(lines[behind:], ""))
+	if _, err := netconf.ParseNodeFile(text); err != nil {
+		return nil, fmt.Errorf("with the rails it would be refused: %w", err)
+	}
+	if !sameBut(old, text, railsKey) {
+		return nil, errors.New("the rails cannot be told from the other keys; write it with one key on each line, or edit it yourself")
+	}
+	return text, nil
+}
+
+// linesOfRails returns the lines that the key rails has: the index of the first, and that of
+// the one behind the last. Both are the number of lines if there is no such key.
+func linesOfRails(text []byte, document *yaml.Node) (first, behind int, err error) {
+	lines := slices.Collect(strings.Lines(string(text)))
+	if len(document.Content) == 0 { // comments only, or nothing
+		return len(lines), len(lines), nil
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 && len(root.Content) > 0 {
+		return 0, 0, errors.New("it is not a block of keys, each at the begin of a line; write it so, or edit it yourself")
+	}
+	first, behind = len(lines), len(lines)
+	for i := 0; i < len(root.Content); i += 2 {
+		line := root.Content[i].Line - 1
+		switch {
+		case root.Content[i].Value == railsKey:
+			first = line
+		case first < len(lines) && behind == len(lines):
+			behind = line
+		}
+	}
+	// Comments in front of the next key are about that key.
+	for behind > first+1 && first < len(lines) && isComment(lines[behind-1]) {
+		behind--
+	}
+	return first, behind, nil
+}
+
+// isComment reports whether a line is empty, or a comment that no key encloses.
+func isComment(line string) bool {
+	return strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#")
+}
+
+// sameBut reports whether two texts have the same keys and values but for one key.
+func sameBut(a, b []byte, key string) bool {
+	var values [2]map[string]any
+	for i, text := range [][]byte{a, b} {
+		if yaml.Unmarshal(text, &values[i]) != nil {
+			return false
+		}
+		delete(values[i], key)
+	}
+	return len(values[0]) == 0 && len(values[1]) == 0 || reflect.DeepEqual(values[0], values[1])
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"html"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+)
+
+// The picture of the topology has boxes in boxes: NUMA nodes, host bridges, switches, and
+// in these a card for each GPU and NIC. What a color says, a word or the kind of line says
+// as well. Lengths are those of SVG's user units, pixels on most screens.
+const (
+	cardWidth, cardPad = 184.0, 8.0
+	cardLine           = 15.0
+	gap, pad           = 10.0, 12.0
+	headHeight         = 24.0
+	letterWidth        = 6.6    // of text of size 11, about
+	mostWidth          = 1240.0 // of the boxes in a NUMA node
+)
+
+// box is a rectangle with what is inside: boxes, and before them cards.
+type box struct {
+	class, title string
+	key          string // orders the boxes of one box
+	boxes        []*box
+	cards        []card
+
+	width, height float64
+	at            []point // of the cards, then of the boxes, from the corner of the box
+}
+
+// point is a place, in user units.
+type point struct{ x, y float64 }
+
+// card is a GPU or a NIC. The first line is its name.
+type card struct {
+	class   string
+	lines   []string
+	tooltip string
+	key     string
+}
+
+func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines)) }
+
+// topologySVG returns the picture as an SVG that needs nothing else. title names the node.
+func topologySVG(list *inventory.NICList, title string) []byte {
+	root := tree(list)
+	for _, b := range root.boxes {
+		b.arrange(mostWidth)
+	}
+	width, height := 560.0, pad+34
+	for _, b := range root.boxes {
+		width = max(width, b.width)
+	}
+	for _, b := range root.boxes {
+		b.width = width
+		height += b.height + gap
+	}
+	width += 2 * pad
+	legend := []string{
+		"How far two devices are apart, as nvidia-smi abbreviates it: in the same switch PIX, in the same host bridge PHB (PXB below several switches),",
+		"in the same NUMA node NODE, else SYS. A NIC with a thick border is lent. A dashed border: its link is down.",
+	}
+	height += cardLine*float64(len(legend)) + pad
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" font-family="sans-serif" font-size="11">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, "<style>%s</style>\n", topologyStyle)
+	fmt.Fprintln(&b, `<rect class="page" width="100%" height="100%"/>`)
+	fmt.Fprintf(&b, `<text class="title" x="%g" y="%g">%s</text>`+"\n", pad, pad+16, html.EscapeString(printable(title)))
+	y := pad + 34
+	for _, inner := range root.boxes {
+		inner.draw(&b, point{pad, y})
+		y += inner.height + gap
+	}
+	if len(root.boxes) == 0 {
+		fmt.Fprintf(&b, `<text x="%g" y="%g">no GPUs and no NICs</text>`+"\n", pad, y)
+	}
+	for i, line := range legend {
+		fmt.Fprintf(&b, `<text class="note" x="%g" y="%g">%s</text>`+"\n", pad, y+cardLine*float64(i+1)-2, line)
+	}
+	fmt.Fprintln(&b, "</svg>")
+	return b.Bytes()
+}
+
+// topologyStyle has the colors, for light and dark pages.
+const topologyStyle = `
+text { fill: #111 } .note, .head { fill: #444 } .title { font-size: 16px; font-weight: bold } .head { font-weight: bold } .name { font-size: 13px; font-weight: bold }
+.page { fill: #fff } .numa { fill: #f4f4f4; stroke: #555 } .bridge { fill: #fff; stroke: #888 } .switch { fill: #eee; stroke: #888 }
+.gpu { fill: #d9ecd0; stroke: #3d6b21 } .nic { fill: #fff; stroke: #1f4e79 } .lent { fill: #cfe2f7; stroke-width: 3 } .down { stroke-dasharray: 5 3 }
+@media (prefers-color-scheme: dark) {
+text { fill: #eee } .note, .head { fill: #bbb } .page { fill: #111 } .numa { fill: #1b1b1b; stroke: #999 } .bridge { fill: #111; stroke: #777 } .switch { fill: #262626; stroke: #777 }
+.gpu { fill: #24401a; stroke: #9ccc7f } .nic { fill: #111; stroke: #7fb3e6 } .lent { fill: #173a5e }
+}
+`
+
+// tree returns the boxes of the node's GPUs and NICs.
+func tree(list *inventory.NICList) *box {
+	root := &box{}
+	for i, g := range list.GPUs {
+		root.place(g, g.NUMA, gpuCard(list, i))
+	}
+	for i := range list.NICs {
+		n := &list.NICs[i]
+		numa := -1
+		if n.NUMA != nil {
+			numa = *n.NUMA
+		}
+		root.place(list.Tree.ByAddress(n.PCI), numa, nicCard(n))
+	}
+	root.sort()
+	return root
+}
+
+// place puts the card of a device, which is nil if it is not on PCI, into its box.
+func (b *box) place(d *pcie.Device, numa int, c card) {
+	title, key := "NUMA node "+strconv.Itoa(numa), fmt.Sprintf("%04d", numa)
+	if numa < 0 {
+		title, key = "NUMA node not known", "~"
+	}
+	at := b.child("numa", title, key)
+	switch {
+	case d == nil:
+		at = at.child("bridge", "not on PCI", "~")
+	case len(d.Path) > 0:
+		at = at.child("bridge", "host bridge "+strings.TrimPrefix(d.Path[0], "pci"), d.Path[0])
+		// The last bridge is the port of a switch, or of the host bridge, to the device
+		// itself. The other ports of switches come in pairs, the upstream one second.
+		for i := 2; i < len(d.Path)-1; i += 2 {
+			at = at.child("switch", "PCIe switch "+d.Path[i], d.Path[i])
+		}
+	}
+	at.cards = append(at.cards, c)
+}
+
+// child returns the box with the key in b, a new one if there is none.
+func (b *box) child(class, title, key string) *box {
+	for _, inner := range b.boxes {
+		if inner.key == key {
+			return inner
+		}
+	}
+	inner := &box{class: class, title: title, key: key}
+	b.boxes = append(b.boxes, inner)
+	return inner
+}
+
+// sort orders what is in the box: boxes with GPUs first, then by address.
+func (b *box) sort() {
+	withoutGPU := func(x *box) int {
+		if x.hasGPU() || b.class == "" { // the order of NUMA nodes is that of their numbers
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(b.boxes, func(x, y *box) int {
+		return cmp.Or(cmp.Compare(withoutGPU(x), withoutGPU(y)), cmp.Compare(x.key, y.key))
+	})
+	slices.SortStableFunc(b.cards, func(x, y card) int { return cmp.Compare(x.key, y.key) })
+	for _, inner := range b.boxes {
+		inner.sort()
+	}
+}
+
+func (b *box) hasGPU() bool {
+	return slices.ContainsFunc(b.cards, func(c card) bool { return c.class == gpuClass }) || slices.ContainsFunc(b.boxes, (*box).hasGPU)
+}
+
+// arrange sets the sizes and places of what is in the box: in rows that are no wider than
+// most, and of cards at most two, so that a GPU stands beside its NIC.
+func (b *box) arrange(most float64) {
+	b.at = nil
+	x, y, right, row := pad, headHeight, 0.0, 0.0
+	put := func(width, height float64) {
+		if x > pad && x+width+pad > most {
+			x, y, row = pad, y+row+gap, 0
+		}
+		b.at = append(b.at, point{x, y})
+		x += width + gap
+		row, right = max(row, height), max(right, x-gap)
+	}
+	for i, c := range b.cards {
+		if i > 0 && i%2 == 0 {
+			x, y, row = pad, y+row+gap, 0
+		}
+		put(cardWidth, c.height())
+	}
+	if len(b.cards) > 0 && len(b.boxes) > 0 {
+		x, y, row = pad, y+row+gap, 0
+	}
+	for _, inner := range b.boxes {
+		inner.arrange(most - 2*pad)
+		put(inner.width, inner.height)
+	}
+	b.width, b.height = max(right, letterWidth*float64(utf8.RuneCountInString(b.title))+pad)+pad, y+row+pad
+}
+
+func (b *box) draw(out *bytes.Buffer, at point) {
+	fmt.Fprintf(out, `<rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="6"/><text class="head" x="%g" y="%g">%s</text>`+"\n",
+		b.class, at.x, at.y, b.width, b.height, at.x+pad, at.y+16, html.EscapeString(b.title))
+	for i, c := range b.cards {
+		c.draw(out, point{at.x + b.at[i].x, at.y + b.at[i].y})
+	}
+	for i, inner := range b.boxes {
+		place := b.at[len(b.cards)+i]
+		inner.draw(out, point{at.x + place.x, at.y + place.y})
+	}
+}
+
+func (c card) draw(out *bytes.Buffer, at point) {
+	fmt.Fprintf(out, `<g><title>%s</title><rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="4"/>`, html.EscapeString(c.tooltip), c.class, at.x, at.y, cardWidth, c.height())
+	for i, line := range c.lines {
+		class, letter := "", letterWidth
+		if i == 0 {
+			class, letter = ` class="name"`, letterWidth*1.25
+		}
+		fmt.Fprintf(out, `<text%s x="%g" y="%g">%s</text>`, class, at.x+cardPad, at.y+cardPad+11+cardLine*float64(i), html.EscapeString(fit(line, int((cardWidth-2*cardPad)/letter))))
+	}
+	fmt.Fprintln(out, "</g>")
+}
+
+// fit returns the text, shortened to that many characters. The tooltip has all of it.
+func fit(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
+}
+
+const gpuClass = "gpu"
+
+func gpuCard(list *inventory.NICList, i int) card {
+	g := list.GPUs[i]
+	return card{
+		class: gpuClass, key: "0 " + g.Address, lines: []string{fmt.Sprintf("GPU%d", i), g.Address},
+		tooltip: fmt.Sprintf("GPU%d\n%s\n%s", i, g.Address, strings.Join(g.Path, " → ")),
+	}
+}
+
+// nicCard returns the card of a NIC: its name and rail, address, RDMA devices with their
+// state, link, and holder.
+func nicCard(n *inventory.NIC) card {
+	name := printable(n.Name)
+	if name == "" {
+		name = "no netdev"
+	}
+	if n.Rail != nil {
+		name = fmt.Sprintf("rail %d · %s", *n.Rail, name)
+	}
+	address := n.PCI
+	if n.Kind == inventory.VF || n.Kind == inventory.SF {
+		address += " " + strings.ToUpper(string(n.Kind))
+	}
+	c := card{class: "nic", key: "1 " + n.PCI + n.Name, lines: []string{name, address}}
+	if len(n.Ports) > 0 {
+		c.lines = append(c.lines, printable(portCell(n, nameOfPort))+" "+portCell(n, stateOfPort))
+	}
+	state := []string{speedCell(n.Mbps)}
+	switch {
+	case n.AdminDown:
+		state = append(state, "set down")
+	case n.Link != "":
+		state = append(state, "link "+n.Link)
+	case n.Name == "":
+		state = append(state, n.Driver)
+	}
+	if text := strings.TrimSpace(strings.Join(state, " ")); text != "" {
+		c.lines = append(c.lines, text)
+	}
+	if n.Link == inventory.LinkDown {
+		c.class += " down"
+	}
+	if n.Lent != nil {
+		c.class += " lent"
+	}
+	if holder := printable(holderCell(n)); holder != "" {
+		c.lines = append(c.lines, "→ "+holder)
+	}
+	more := []string{strings.Join(n.Path, " → "), n.Driver, idCell(n), n.Firmware, n.MAC}
+	if n.Protected != "" {
+		more = append(more, "protected: "+n.Protected)
+	}
+	c.tooltip = strings.Join(slices.DeleteFunc(append(slices.Clone(c.lines), more...), func(s string) bool { return s == "" }), "\n")
+	return c
+}
