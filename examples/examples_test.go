@@ -1,8 +1,11 @@
 package examples_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,10 +13,13 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 // parse reads a plugin's config with the plugin's own code, and its ipam
@@ -44,7 +50,7 @@ func parse(config []byte) error {
 }
 
 func TestNADsParse(t *testing.T) {
-	names := map[string]int{"roce-nads.yaml": 8, "macvlan-nad.yaml": 1}
+	names := map[string]int{"roce-nads.yaml": 8, "macvlan-nad.yaml": 1, "rails-nads.yaml": 8}
 	for file, want := range names {
 		networks, err := examples.Networks(file)
 		if err != nil {
@@ -65,30 +71,161 @@ func TestNADsParse(t *testing.T) {
 }
 
 func TestPodsAskForNetworksThatExist(t *testing.T) {
-	networks, err := examples.Networks("roce-nads.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	exists := map[string]bool{}
-	for _, n := range networks {
-		exists[n.NAD] = true
-	}
-	pods, err := examples.Pods("roce-pods.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(pods) != 2 {
-		t.Fatalf("%d pods, not 2", len(pods))
-	}
-	for _, p := range pods {
-		if len(p.NADs) != 8 {
-			t.Errorf("%s asks for %d networks, not 8", p.Name, len(p.NADs))
+	for file, c := range map[string]struct {
+		networks string
+		counts   []int // networks of each pod
+	}{
+		"roce-pods.yaml":   {"roce-nads.yaml", []int{8, 8}},
+		"rails-pods.yaml":  {"rails-nads.yaml", []int{8, 2}},
+		"macvlan-pod.yaml": {"macvlan-nad.yaml", []int{1}},
+	} {
+		networks, err := examples.Networks(c.networks)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, nad := range p.NADs {
-			if !exists[nad] {
-				t.Errorf("%s asks for %s, which no file has", p.Name, nad)
+		exists := map[string]bool{}
+		for _, n := range networks {
+			exists[n.NAD] = true
+		}
+		pods, err := examples.Pods(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(pods) != len(c.counts) {
+			t.Fatalf("%s: %d pods, not %d", file, len(pods), len(c.counts))
+		}
+		for i, p := range pods {
+			if len(p.NADs) != c.counts[i] {
+				t.Errorf("%s asks for %d networks, not %d", p.Name, len(p.NADs), c.counts[i])
+			}
+			for _, nad := range p.NADs {
+				if !exists[nad] {
+					t.Errorf("%s asks for %s, which no file has", p.Name, nad)
+				}
 			}
 		}
+	}
+}
+
+// nics returns the NICs of the node that node.yaml is for.
+func nics() []resource.NIC {
+	list := []resource.NIC{{PCI: "0000:01:00.0", Names: []string{"ens2f0"}, Vendor: "15b3", Device: "1017", LinkType: "ether", CharDevices: []string{"/dev/infiniband/uverbs8"}}}
+	for rail := range 8 {
+		list = append(list, resource.NIC{
+			PCI: fmt.Sprintf("0000:%02x:00.0", 0x1a+rail), Names: []string{fmt.Sprintf("ens%dnp0", 11+rail)}, Vendor: "15b3", Device: "1021",
+			LinkType: "ether", CharDevices: []string{fmt.Sprintf("/dev/infiniband/uverbs%d", rail)},
+		})
+	}
+	return list
+}
+
+// Each resource that a pod requests is one that the node file makes, and that the NAD of
+// the same pod names. NADs with a rail are for the resource of that rail.
+func TestPodsRequestTheResourcesOfTheirNetworks(t *testing.T) {
+	text, err := examples.Files.ReadFile("node.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := netconf.ParseNodeFile(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rails, problems := node.Rails.Assign(nics())
+	pools, more := node.Resources.Pools(nics(), rails)
+	for _, p := range append(problems, more...) {
+		t.Errorf("node.yaml: %+v", p)
+	}
+	offered := map[string]*int{}
+	for _, p := range pools {
+		offered[p.Resource] = p.Rail
+	}
+	if len(pools) != 9 {
+		t.Errorf("node.yaml makes %d resources: %v", len(pools), offered)
+	}
+	for pods, networks := range map[string]string{"rails-pods.yaml": "rails-nads.yaml", "macvlan-pod.yaml": "macvlan-nad.yaml"} {
+		named := map[string]string{} // resource by NAD
+		for _, o := range objects(t, networks) {
+			r := o.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"]
+			named[o.Metadata.Name] = r
+			rail, ok := offered[r]
+			if !ok {
+				t.Errorf("%s: the node file makes no resource %q", o.Metadata.Name, r)
+			}
+			conf, err := netconf.ParseHostDevice([]byte(o.Spec.Config))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if conf.Type == "host-device" && (conf.Rail == nil || rail == nil || *conf.Rail != *rail) {
+				t.Errorf("%s: it is for rail %v, and %s for rail %v", o.Metadata.Name, conf.Rail, r, rail)
+			}
+		}
+		list, err := examples.Pods(pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range objects(t, pods) {
+			limits, wanted := o.Spec.Containers[0].Resources.Limits, 0
+			for _, nad := range list[i].NADs {
+				wanted++
+				if fmt.Sprint(limits[named[nad]]) != "1" {
+					t.Errorf("%s has the network %s and not its resource %s: %v", o.Metadata.Name, nad, named[nad], limits)
+				}
+			}
+			delete(limits, "nvidia.com/gpu")
+			if len(limits) != wanted {
+				t.Errorf("%s requests %v", o.Metadata.Name, limits)
+			}
+		}
+	}
+}
+
+// manifest is a Kubernetes object, with what these tests read.
+type manifest struct {
+	Metadata struct {
+		Name        string
+		Annotations map[string]string
+	}
+	Spec struct {
+		Config     string
+		Containers []struct {
+			Resources struct{ Limits map[string]any }
+		}
+	}
+}
+
+func objects(t *testing.T, file string) []manifest {
+	t.Helper()
+	text, err := examples.Files.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []manifest
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var m manifest
+		err := d.Decode(&m)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+}
+
+// The NADs of rails are what the command in the guide prints, so that they follow it.
+func TestRailNetworksAreThoseOfRailctl(t *testing.T) {
+	out, err := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), "generate", "nads", "--rails", "0-7", "--range", "172.31.{rail}.0/24",
+		"--gateway", "172.31.{rail}.254", "--resource", "rdma/roce", "--name", "roce-net", "--rdma", "required").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := examples.Files.ReadFile("rails-nads.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(out) != string(text) {
+		t.Errorf("railctl prints\n%s", out)
 	}
 }
 
