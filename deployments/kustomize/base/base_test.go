@@ -3,6 +3,8 @@ package base_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,10 +85,152 @@ func TestKustomizeLeavesOutTheVolumeInEtc(t *testing.T) {
 	wantEqual(t, overlay, decoded(t, objects))
 }
 
+// The component makes of the base what the chart makes with the device plugin.
+func TestKustomizeAddsTheDevicePlugin(t *testing.T) {
+	kubectl := testnet.Tool(t, "controlplane/kubectl", "cluster-binaries")
+	overlay := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, err := filepath.Rel(overlay, filepath.Dir(here)) // kustomize takes no absolute path
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ base, set string }{{"base", "nodeFileDir=/etc/rail-cni"}, {"read-only-etc", "nodeFileDir="}} {
+		text := "resources: [" + filepath.Join(up, c.base) + "]\ncomponents: [" + filepath.Join(up, "device-plugin") + "]\n"
+		if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		have := decoded(t, bytes.Split(run(t, kubectl, "kustomize", overlay), []byte("\n---\n")))
+		var objects [][]byte
+		for _, text := range rendered(t, "--set", c.set, "--set", "devicePlugin.enabled=true", "--set", "apiPriority.enabled=false") {
+			objects = append(objects, bytes.Split([]byte(text), []byte("\n---\n"))...)
+		}
+		wantEqual(t, have, decoded(t, objects))
+	}
+}
+
+// nodePools are values with two pools of nodes.
+const nodePools = `devicePlugin: {enabled: true, sharedConfigMap: rdma-devices}
+nodeSelector: {rdma: "yes"}
+nodeFile: {allow: [], resources: {health: {down: 1s}}}
+nodePools:
+- name: h100
+  nodeSelector: {gpu: h100}
+  nodeFile: {rails: {auto: pciOrder}, resources: {pools: [{name: a.b/nic, mode: perRail, select: {rdma: true}}]}}
+- name: "2"
+  nodeSelector: {}
+  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: gpu, operator: NotIn, values: [h100]}]}]}}}
+`
+
+// Each pool of nodes has a DaemonSet with its own node file, and all of them are
+// uninstalled.
+func TestNodePoolsAreDaemonSetsWithNodeFilesOfTheirOwn(t *testing.T) {
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(values, []byte(nodePools), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, values)
+	if all["DaemonSet default/rail-agent"] != nil {
+		t.Error("there is a DaemonSet for all nodes")
+	}
+	for name, want := range map[string]string{
+		"h100": `{"rails":{"auto":"pciOrder"},"resources":{"pools":[{"mode":"perRail","name":"a.b/nic","select":{"rdma":true}}],"sharedConfigFile":"/rdma-devices/config.json"}}`,
+		"2":    `{"allow":[],"resources":{"health":{"down":"1s"},"sharedConfigFile":"/rdma-devices/config.json"}}`,
+	} {
+		o := all["DaemonSet default/rail-agent-"+name]
+		pod := field(o, "spec", "template", "spec")
+		agents, _ := field(pod, "containers").([]any)
+		if len(agents) != 1 {
+			t.Fatalf("%s: %v", name, o)
+		}
+		if args := fmt.Sprint(field(agents[0], "args")); !strings.Contains(args, "--node-file="+want+" ") {
+			t.Errorf("%s: no node file %s in %s", name, want, args)
+		}
+		if _, err := netconf.ParseNodeFile([]byte(want)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, labels := range []any{field(o, "spec", "selector", "matchLabels"), field(o, "spec", "template", "metadata", "labels")} {
+			if field(labels, "rail-cni.io/node-pool") != name {
+				t.Errorf("%s: the labels are %v", name, labels)
+			}
+		}
+		selector := fmt.Sprint(field(pod, "nodeSelector"))
+		if want := map[string]string{"h100": "map[gpu:h100 kubernetes.io/os:linux rdma:yes]", "2": "map[kubernetes.io/os:linux rdma:yes]"}[name]; selector != want {
+			t.Errorf("%s: the node selector is %s, not %s", name, selector, want)
+		}
+		if has := field(pod, "affinity") != nil; has != (name == "2") {
+			t.Errorf("%s: the affinity is %v", name, field(pod, "affinity"))
+		}
+	}
+	job := fmt.Sprint(all["Job default/rail-cni-uninstall"])
+	role := fmt.Sprint(all["Role default/rail-cni-uninstall"])
+	if !strings.Contains(job, "--daemonset=rail-agent-h100 --daemonset=rail-agent-2]") || !strings.Contains(role, "resourceNames:[rail-agent-h100 rail-agent-2]") {
+		t.Errorf("not all are uninstalled: %s, %s", job, role)
+	}
+}
+
+// What a pod of the agent sees of the kubelet's directories, and whether it can write there.
+func TestDevicePluginsDirectoriesAreEachSwitchable(t *testing.T) {
+	const plugins, registry, resources, cdi, config = "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/pod-resources", "/var/run/cdi", "/rdma-devices"
+	for set, want := range map[string]map[string]bool{ // true: writable
+		"enabled=false":           {},
+		"cdi=false":               {plugins: true, registry: false, resources: false},
+		"pluginsRegistry=false":   {plugins: true, resources: false},
+		"devicePlugins=false":     {registry: true, resources: false},
+		"podResources=false":      {plugins: true, registry: false},
+		"cdi=true":                {plugins: true, registry: false, resources: false, cdi: true},
+		"sharedConfigMap=devices": {plugins: true, registry: false, resources: false, config: false},
+	} {
+		all := objects(t, "devicePlugin.enabled=true", "devicePlugin."+set)
+		agents, _ := field(all["DaemonSet default/rail-agent"], "spec", "template", "spec", "containers").([]any)
+		have := map[string]bool{}
+		for _, m := range field(agents[0], "volumeMounts").([]any) { //nolint:errcheck // a test
+			switch path := field(m, "mountPath").(string); path { //nolint:errcheck // a test
+			case plugins, registry, resources, cdi, config:
+				have[path] = field(m, "readOnly") != true
+			}
+		}
+		if !maps.Equal(have, want) {
+			t.Errorf("%s: the mounts are %v, not %v", set, have, want)
+		}
+		args := fmt.Sprint(field(agents[0], "args"))
+		kubelet, cdiDir := "/var/lib/kubelet", "off"
+		if set == "enabled=false" {
+			kubelet = "off"
+		}
+		if set == "cdi=true" {
+			cdiDir = cdi
+		}
+		if !strings.Contains(args, " --kubelet-dir="+kubelet+" ") || kubelet != "off" && !strings.Contains(args, " --cdi-dir="+cdiDir+" ") {
+			t.Errorf("%s: the arguments are %s", set, args)
+		}
+	}
+}
+
+// A node file with resources that nobody would offer is an error, and so is a device plugin
+// that no kubelet can find.
+func TestDevicePluginThatCannotWorkIsRefused(t *testing.T) {
+	for set, want := range map[string]string{
+		"nodeFile.resources.cdi=true": "need devicePlugin.enabled: true",
+		"nodePools[0].name=a,nodePools[0].nodeSelector.b=c,nodePools[0].nodeFile.resources.cdi=true":    "need devicePlugin.enabled: true",
+		"devicePlugin.enabled=true,devicePlugin.devicePlugins=false,devicePlugin.pluginsRegistry=false": "needs devicePlugins or pluginsRegistry",
+	} {
+		out, err := exec.Command(testnet.Tool(t, "helm", "tools"), "template", "rail-cni", chart, "--set", set).CombinedOutput()
+		if err == nil || !bytes.Contains(out, []byte(want)) {
+			t.Errorf("%s: %v\n%s", set, err, out)
+		}
+	}
+}
+
 // The agent's node file, with each key, is valid for the plugins.
 func TestNodeFileOfTheValues(t *testing.T) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
-	const nodeFile = `nodeFile:
+	const nodeFile = `devicePlugin: {enabled: true}
+nodeFile:
+  rails: [{id: 0, pci: "0000:3b:00.0"}]
+  resources: {pools: [{name: rdma/hca_gpu, mode: shared, max: 8, select: {rdma: true}}]}
   nics: [{name: "ens*np0"}, {pci: "0000:3b:*", driver: mlx5_core}]
   allow: []
   paths: ["/etc/cni/net.d/whereabouts.d/*", "/srv/it's \"here\"/**"]
@@ -111,7 +255,7 @@ func TestNodeFileOfTheValues(t *testing.T) {
 		}
 	}
 	n, err := netconf.ParseNodeFile([]byte(text))
-	if err != nil || len(n.NICs) != 2 || n.Allow == nil || !n.OpensPath(netconf.KeyStateDir, `/srv/it's "here"/x`) {
+	if err != nil || len(n.NICs) != 2 || len(n.Rails.List) != 1 || len(n.Resources.PoolConfigs) != 1 || n.Allow == nil || !n.OpensPath(netconf.KeyStateDir, `/srv/it's "here"/x`) {
 		t.Errorf("%q: %+v, %v", text, n, err)
 	}
 	if strings.Contains(rendered(t)["daemonset.yaml"], "--node-file") {
@@ -206,6 +350,10 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		{"uninstall.enabled=false", "metrics.address=0.0.0.0", "reconcile=daemonset"},
 		{"reconcile=off", "privileged=false", "netnsDirs={/run/netns}", "metrics.secure=true", "metrics.certSecret=a", "reconcile=false", "image.digest=sha256:" + strings.Repeat("0a", 32)},
 		{"values-openshift.yaml"},
+		{"devicePlugin.enabled=true", "devicePlugin.cdi=true", "devicePlugin.sharedConfigMap=rdma-devices", "devicePlugin.kubeletDir=/data/kubelet", "devicePlugin.devicePlugins=false", "privileged=false"},
+		{
+			"devicePlugin.enabled=true", "nodePools[0].name=a", "nodePools[0].nodeSelector.gpu=a", "nodePools[0].nodeFile.rails.auto=pciOrder", "nodePools[1].name=b-2", "nodePools[1].nodeSelector.gpu=b",
+		},
 		{"values-talos.yaml"},
 		{"values-bottlerocket.yaml"},
 		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
@@ -226,6 +374,9 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		}
 		if slices.Contains(set, "admissionPolicy=true") {
 			want += 6
+		}
+		if slices.Contains(set, "nodePools[1].name=b-2") {
+			want++
 		}
 		if len(all) != want {
 			t.Errorf("%v: %d objects, not %d", set, len(all), want)
@@ -249,7 +400,7 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 func TestValuesThatCannotBeAreRefused(t *testing.T) {
 	for _, set := range []string{
 		"plugins.names={bridge}", "plugins.names={}", "plugins.prefix=../x", "plugin.prefix=rail-", "cniBinDir=opt/cni/bin", "image.pullPolicy=Maybe",
-		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "reconciler.replicas=2", "admissionPolicy=yes", "netnsDirs={/}", "nodeFileDir=/etc", "nodeFile.nic=x", "nodeFile.paths={srv}", "nodeFile.nics[0].names=x", "openshift=yes", "privileged=no", "image.digest=sha256:0", "uninstall.timeout=soon",
+		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "reconciler.replicas=2", "admissionPolicy=yes", "netnsDirs={/}", "nodeFileDir=/etc", "nodeFile.nic=x", "nodeFile.paths={srv}", "nodeFile.nics[0].names=x", "openshift=yes", "devicePlugin.enabled=on", "devicePlugin.kubeletDir=kubelet", "devicePlugin.dir=/x", "devicePlugin.sharedConfigMap=/x", "nodePools[0].name=a", "nodePools[0].name=A_b", "nodePools[0].nodeFile.rail=x", "nodeFile.rails=auto", "privileged=no", "image.digest=sha256:0", "uninstall.timeout=soon",
 	} {
 		out, err := exec.Command(testnet.Tool(t, "helm", "tools"), "template", "rail-cni", chart, "--set", set).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("don't meet the specifications of the schema")) {

@@ -11,13 +11,16 @@ import (
 )
 
 // objects returns the objects of the chart with these values, each of the form
-// "key=value", or a file of values of the chart.
+// "key=value", or a file of values: its path, or its name in the chart.
 func objects(t *testing.T, values ...string) map[string]any {
 	t.Helper()
 	args := []string{"template", "rail-cni", chart, "--namespace", "default"}
 	for _, v := range values {
 		if strings.HasSuffix(v, ".yaml") {
-			args = append(args, "--values", filepath.Join(chart, v))
+			if !filepath.IsAbs(v) {
+				v = filepath.Join(chart, v)
+			}
+			args = append(args, "--values", v)
 			continue
 		}
 		args = append(args, "--set", v)

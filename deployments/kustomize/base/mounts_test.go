@@ -11,7 +11,7 @@ import (
 // A process that can write to a runtime's socket, or to /etc or /usr, controls
 // the node.
 func TestAgentSeesNoMoreOfTheHostThanItNeeds(t *testing.T) {
-	for _, args := range [][]string{nil, {"--set", "stateDirs={/run/rail-cni,/run/other,/var/lib/rail-cni/third}"}} {
+	for _, args := range [][]string{nil, {"--set", "devicePlugin.enabled=true,devicePlugin.cdi=true"}, {"--set", "stateDirs={/run/rail-cni,/run/other,/var/lib/rail-cni/third}"}} {
 		var d struct {
 			Spec struct {
 				Template struct {
@@ -44,7 +44,7 @@ func TestAgentSeesNoMoreOfTheHostThanItNeeds(t *testing.T) {
 		for _, p := range paths {
 			for _, secret := range []string{
 				"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/docker.sock", "/run/systemd/private", "/run/dbus/system_bus_socket",
-				"/var/lib/kubelet/pki", "/etc/shadow", "/etc/kubernetes/admin.conf", "/root/.ssh", "/usr/bin/sh",
+				"/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/var/lib/kubelet/config.yaml", "/etc/shadow", "/etc/kubernetes/admin.conf", "/root/.ssh", "/usr/bin/sh",
 			} {
 				if p == path.Clean(p) && strings.HasPrefix(secret+"/", strings.TrimSuffix(p, "/")+"/") {
 					t.Errorf("%s is in %s", secret, p)

@@ -33,3 +33,27 @@ imagePullSecrets:
 "helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded,hook-failed
 "helm.sh/hook-weight": "-1"
 {{- end }}
+{{- /* The name of the DaemonSet of a node pool. */}}
+{{- define "rail-cni.agent" -}}
+rail-agent{{ with .name }}-{{ . }}{{ end }}
+{{- end }}
+{{- /* The names of all DaemonSets, as a list in JSON. */}}
+{{- define "rail-cni.agents" -}}
+{{- $names := list }}
+{{- range .Values.nodePools | default (list dict) }}{{ $names = append $names (include "rail-cni.agent" .) }}{{ end }}
+{{- toJson $names }}
+{{- end }}
+{{- /* The node file of a node pool, as JSON: its own, else that of all; and the place of sharedConfigMap in it. */}}
+{{- define "rail-cni.nodeFile" -}}
+{{- $root := index . 0 }}
+{{- $pool := index . 1 }}
+{{- $device := $root.Values.devicePlugin }}
+{{- $file := deepCopy (ternary $pool.nodeFile $root.Values.nodeFile (hasKey $pool "nodeFile") | default dict) }}
+{{- if and $file.resources (not $device.enabled) }}
+{{- fail "resources of a node file need devicePlugin.enabled: true" }}
+{{- end }}
+{{- if and $device.enabled $device.sharedConfigMap }}
+{{- $file = mergeOverwrite $file (dict "resources" (dict "sharedConfigFile" "/rdma-devices/config.json")) }}
+{{- end }}
+{{- toJson $file }}
+{{- end }}
