@@ -35,5 +35,5 @@ func (a *agent) collectDevices(e *exposition) {
 		e.add("rail_cni_device_allocations_total", counter, "Allocations of devices, by the distance of the farthest NIC and GPU.", c.Count,
 			labels{"resource", c.Resource, "level", c.Of})
 	}
-	e.add("rail_cni_device_plugin_panics_total", counter, "Failures of the device plugin that were contained.", float64(m.Panics), nil)
+	e.add("rail_cni_device_plugin_panics_total", counter, "Panics of the device plugin.", float64(m.Panics), nil)
 }

@@ -127,8 +127,8 @@ func (p *Plugin) lendable(ctx context.Context, pool *resource.Pool, ids []string
 	}
 }
 
-// check returns the NICs with the IDs, in the pool's order. busy is an error about one
-// that is lent, err about one that can never be allocated now.
+// check returns the NICs with the IDs, in the pool's order. busy is an error about a NIC
+// that is lent and may return soon, err about one that cannot be allocated.
 func (p *Plugin) check(pool *resource.Pool, ids []string, inventory *Inventory) (nics []*NIC, busy, err error) {
 	known := pool.IDs()
 	for _, id := range ids {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -69,7 +70,10 @@ func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 	return spec
 }
 
-// writeCDI writes the specification of the pools, if it differs from the file.
+// writeCDI writes the specification of the pools, if it differs from the file. Devices of
+// NICs that are lent stay as they are in the file if the pools have them no longer: a
+// runtime needs them when a container starts again. So it is with char devices that are
+// gone while an RDMA device moves.
 func (p *Plugin) writeCDI(pools []resource.Pool) error {
 	if p.CDIDir == "" {
 		return errNoCDIDir
@@ -79,25 +83,37 @@ func (p *Plugin) writeCDI(pools []resource.Pool) error {
 	removeTemporary(p.CDIDir)
 	path := filepath.Join(p.CDIDir, cdiFile)
 	want := p.specification(pools)
-	if len(want.Devices) == 0 { // a specification must have one
-		return removeFile(path)
+	have := &cdi.Spec{}
+	if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, have) != nil {
+		have = &cdi.Spec{}
 	}
-	var have cdi.Spec
-	if data, err := os.ReadFile(path); err == nil && json.Unmarshal(data, &have) == nil && reflect.DeepEqual(&have, want) {
+	for _, d := range have.Devices {
+		if p.lentNow(d.Name) && !slices.ContainsFunc(want.Devices, func(w cdi.Device) bool { return w.Name == d.Name }) {
+			want.Devices = append(want.Devices, d)
+		}
+	}
+	switch {
+	case len(want.Devices) == 0: // a specification must have one
+		return removeFile(path)
+	case reflect.DeepEqual(have, want):
 		return nil
 	}
 	return writeJSON(path, want)
 }
 
-// removeCDI removes the specification.
-func (p *Plugin) removeCDI() error {
-	if p.CDIDir == "" {
-		return nil
+func (p *Plugin) hasCDIFile() bool {
+	return p.CDIDir != "" && inodeOf(filepath.Join(p.CDIDir, cdiFile)) != inode{}
+}
+
+// lentNow reports whether the NIC with the PCI address was lent at the last look.
+func (p *Plugin) lentNow(pci string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.inventory == nil {
+		return false
 	}
-	p.cdiMu.Lock()
-	defer p.cdiMu.Unlock()
-	removeTemporary(p.CDIDir)
-	return removeFile(filepath.Join(p.CDIDir, cdiFile))
+	n := p.inventory.find(pci)
+	return n != nil && n.Lent != nil
 }
 
 func removeFile(path string) error {

@@ -52,6 +52,8 @@ func (p *Plugin) writeDeviceInfo(resource string, n *NIC) error {
 	if len(n.RDMA) > 0 {
 		info.PCI.RDMADevice = n.RDMA[0]
 	}
+	p.infoMu.Lock()
+	defer p.infoMu.Unlock()
 	return writeJSON(filepath.Join(p.DevInfoDir, infoName(resource, n.PCI)), info)
 }
 
@@ -114,14 +116,20 @@ func (p *Plugin) cleanDeviceInfo(ctx context.Context, inventory *Inventory) {
 		if held || n != nil && n.Lent != nil {
 			continue
 		}
-		// Another Allocate may have written it again since.
-		if info, err := os.Lstat(path); err != nil || p.Now().Sub(info.ModTime()) < freshInfo {
-			continue
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.removeOldInfo(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.Log.Warn("device information not removed", "file", path, "err", err)
 		}
 	}
+}
+
+// removeOldInfo removes a file, unless Allocate has written it again.
+func (p *Plugin) removeOldInfo(path string) error {
+	p.infoMu.Lock()
+	defer p.infoMu.Unlock()
+	if info, err := os.Lstat(path); err != nil || p.Now().Sub(info.ModTime()) < freshInfo {
+		return nil
+	}
+	return os.Remove(path)
 }
 
 // deviceInfoFiles returns the package's own files with their devices.

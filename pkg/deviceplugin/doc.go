@@ -2,7 +2,7 @@
 // device plugin API, version v1beta1. It is a part of rail-agent.
 //
 // Package resource says which NICs are in which pool. Each pool has a gRPC server of its
-// own, which is registered with the kubelet, again whenever the kubelet lets go of it. A
+// own. It is registered with the kubelet, and again whenever the kubelet has dropped it. A
 // pool that another device plugin serves is not registered. A NIC that is lent stays in
 // its pool; it is unhealthy only while a pod has it that did not get it from the kubelet.
 //
@@ -11,7 +11,7 @@
 // specification. It writes them so that a process that is killed at any instant leaves
 // nothing that the next one does not remove.
 //
-// A panic is told, counted and contained: [Plugin.Run] begins again after a pause.
+// A panic is recovered, counted and reported: [Plugin.Run] starts again after a pause.
 //
 //	p := deviceplugin.New(deviceplugin.Options{
 //		Config: config, Inventory: inventory, KubeletDir: "/var/lib/kubelet", Log: log,

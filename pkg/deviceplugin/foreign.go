@@ -17,7 +17,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// askTime bounds the question to another plugin.
+// askTime bounds a call to another plugin.
 const askTime = time.Second
 
 // The beginnings of the names of our sockets.

@@ -99,7 +99,7 @@ func symptomOf(n *NIC) string {
 // portActive is the state of an RDMA port that works, as package rdma writes it.
 const portActive = "ACTIVE"
 
-// judgeLoan returns whether the NIC is lent to a pod that did not get this device from
+// judgeLoan reports whether the NIC is lent to a pod that did not get this device from
 // the kubelet, and when that may change without a notice. containers are nil if they are
 // not known. registered is when the kubelet last began to watch.
 func (h *health) judgeLoan(d device, n *NIC, containers []container, registered, now time.Time) (outsider bool, next time.Time) {

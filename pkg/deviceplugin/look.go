@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -30,12 +31,15 @@ func (p *Plugin) look(ctx context.Context) (next time.Time) {
 	config, rails, err := p.Config()
 	if err != nil {
 		p.sayUnread(fmt.Errorf("the configuration of resources: %w", err))
+		if p.config == nil {
+			return next
+		}
 		config, rails = p.config, p.rails
 	}
 	p.config, p.rails = config, rails
 	inventory := &Inventory{}
 	configured := config != nil && len(config.PoolConfigs) > 0
-	if configured || len(p.deviceInfoFiles()) > 0 {
+	if configured || len(p.deviceInfoFiles()) > 0 || p.hasCDIFile() { // files of NICs that are lent stay
 		read, inventoryErr := p.Inventory()
 		if inventoryErr != nil {
 			p.sayUnread(fmt.Errorf("the NICs of the node: %w", inventoryErr))
@@ -48,9 +52,13 @@ func (p *Plugin) look(ctx context.Context) (next time.Time) {
 	}
 	facts := make([]resource.NIC, 0, len(inventory.NICs))
 	for _, n := range inventory.NICs {
+		if _, was := p.seen[n.PCI]; err != nil && !was {
+			n.Protected = cmp.Or(n.Protected, "the configuration cannot be read") // what protects it may be there
+		}
 		facts = append(facts, n.NIC)
 	}
 	byPCI, problems := rails.Assign(facts)
+	p.keepHeld(ctx, config, facts, byPCI)
 	pools, more := config.Pools(facts, byPCI)
 	if !configured {
 		problems, more = nil, nil // rails are of interest to others as well
@@ -73,6 +81,46 @@ func (p *Plugin) look(ctx context.Context) (next time.Time) {
 	}
 	p.cleanDeviceInfo(ctx, inventory)
 	return j.next
+}
+
+// keepHeld clears what protects a NIC of an exclusive pool that a container has by the
+// kubelet: such a NIC stays in its pool. Another CNI plugin that has it looks like that.
+// Without the NIC the scheduler would count a device as given that is not in the list.
+// While the kubelet does not say who has what, the pools stay as they are.
+func (p *Plugin) keepHeld(ctx context.Context, config *resource.Config, facts []resource.NIC, rails map[string]int) {
+	open := slices.Clone(facts)
+	for i := range open {
+		open[i].Protected = ""
+	}
+	pools, _ := config.Pools(open, rails)
+	held := func(device) bool { return false }
+	asked := false
+	for i := range facts {
+		for _, pool := range pools {
+			d := device{pool.Resource, facts[i].PCI}
+			if facts[i].Protected == "" || pool.Mode == resource.Shared || !slices.Contains(pool.IDs(), d.id) {
+				continue
+			}
+			if !asked {
+				asked, held = true, p.holders(ctx)
+			}
+			if held(d) {
+				facts[i].Protected = ""
+			}
+		}
+	}
+}
+
+// holders returns a function that reports whether a container has a device by the kubelet;
+// if the kubelet does not say, whether the NIC was in a pool in the last look.
+func (p *Plugin) holders(ctx context.Context) func(device) bool {
+	containers, err := p.containers(ctx)
+	if err != nil {
+		return func(d device) bool { _, was := p.seen[d.id]; return was }
+	}
+	return func(d device) bool {
+		return slices.ContainsFunc(containers, func(c container) bool { return slices.Contains(c.devices[d.resource], d.id) })
+	}
 }
 
 // sayUnread reports what cannot be read, once.
@@ -121,7 +169,7 @@ func (p *Plugin) sayProblems(problems []resource.Problem) {
 	}
 	for problem := range p.problems {
 		if reasons[[2]string{problem.Resource, problem.Reason}] == 0 {
-			p.tell(agent.Notice{Reason: "ResourceProblemSolved", Summary: "problem of a resource is solved", Message: "no longer: " + problem.Message, Warning: false},
+			p.tell(agent.Notice{Reason: "ResourceProblemSolved", Summary: "problem of a resource is solved", Message: "solved: " + problem.Message, Warning: false},
 				"resource", problem.Resource, "problem", problem.Reason)
 		}
 	}
@@ -285,13 +333,10 @@ func (p *Plugin) conclude(j *judgement, pools []resource.Pool, cdi bool) {
 	maps.DeleteFunc(p.seen, func(pci string, _ NIC) bool {
 		return !slices.ContainsFunc(pools, func(pool resource.Pool) bool { return offered[device{pool.Resource, pci}] })
 	})
-	var err error
-	if cdi {
-		err = p.writeCDI(pools)
-	} else {
-		err = p.removeCDI()
+	if !cdi {
+		pools = nil
 	}
-	if err != nil {
+	if err := p.writeCDI(pools); err != nil && (cdi || p.CDIDir != "") {
 		p.Log.Warn("CDI specification not written", "dir", p.CDIDir, "err", err)
 	}
 }

@@ -27,7 +27,7 @@ const (
 	defaultInterval = 10 * time.Second
 	// lookRest is the least time between looks.
 	lookRest = 50 * time.Millisecond
-	// listTime bounds the question what containers have.
+	// listTime bounds a call of PodResources.
 	listTime = 2 * time.Second
 	// The pause after a panic doubles from firstRest to lastRest. It begins anew after a
 	// time of goodRun without one.
@@ -55,7 +55,8 @@ type Plugin struct {
 	problems map[resource.Problem]bool
 	unread   string // what could not be read in the last look
 
-	cdiMu sync.Mutex // writers of the CDI specification
+	cdiMu  sync.Mutex // writers of the CDI specification
+	infoMu sync.Mutex // writers and removers of device information
 
 	mu          sync.Mutex
 	inventory   *Inventory // of the last look
@@ -208,10 +209,10 @@ func (p *Plugin) panicked(r any) {
 	p.mu.Lock()
 	p.panics++
 	p.mu.Unlock()
-	p.Log.Error("device plugin panicked", "panic", r, "stack", string(debug.Stack()))
+	p.Log.Error("panic in the device plugin", "panic", r, "stack", string(debug.Stack()))
 	p.tell(agent.Notice{
-		Reason: "DevicePluginFailed", Summary: "device plugin failed",
-		Message: fmt.Sprintf("the device plugin of rail-agent failed, and begins again: %v. The log has the stack: please report it", r), Warning: true,
+		Reason: "DevicePluginFailed", Summary: "device plugin panicked and starts again",
+		Message: fmt.Sprintf("rail-agent's device plugin panicked, and starts again: %v. This is a defect: please report it with the stack, which the log has", r), Warning: true,
 	})
 }
 

@@ -462,6 +462,56 @@ func TestNICThatIsGoneStaysInThePool(t *testing.T) {
 	n.awaitHealthy(hca, 8)
 }
 
+// The node file also protects NICs: while it has a mistake the inventory does not know
+// which.
+func TestNodeFileWithAMistakeOpensNoNIC(t *testing.T) {
+	n := newNode(t, exclusivePool)
+	n.inventory.NICs[7].Protected = "the node file does not permit it"
+	var mistake error
+	config := n.options.Config
+	n.options.Config = func() (*resource.Config, *resource.Rails, error) {
+		c, rails, _ := config()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if mistake != nil {
+			return nil, nil, mistake
+		}
+		return c, rails, nil
+	}
+	n.start()
+	n.run()
+	n.awaitHealthy(hca, 7)
+	n.change(func() { mistake, n.inventory.NICs[7].Protected = errors.New("line 3"), "" })
+	await(t, "the notice", func() bool { return n.saw("DevicesNotRead", "line 3") })
+	n.later(time.Second)
+	if got := n.healthy(hca); got != 7 {
+		t.Errorf("%d devices", got)
+	}
+	n.change(func() { mistake = nil })
+	n.awaitHealthy(hca, 8)
+}
+
+// Another CNI plugin, such as upstream's host-device, moves the NIC, and no ledger has it:
+// the inventory protects it then.
+func TestNICThatAnotherCNIPluginHasStaysInThePool(t *testing.T) {
+	n := newNode(t, exclusivePool)
+	n.give("granted", map[string][]string{hca: {pciOf(0)}})
+	n.give("other", map[string][]string{"intel.com/x": {pciOf(1)}})
+	n.start()
+	n.run()
+	n.awaitHealthy(hca, 8)
+	n.change(func() { n.inventory.NICs[0].Protected, n.inventory.NICs[1].Protected = "moved", "moved" })
+	n.awaitHealthy(hca, 7)
+	if _, there := n.health(hca)[pciOf(0)]; !there {
+		t.Errorf("the NIC that a pod got from the kubelet left the pool: %v", n.health(hca))
+	}
+	n.peer.mu.Lock()
+	n.pods = nil
+	n.peer.mu.Unlock()
+	n.later(time.Second)
+	n.awaitHealthy(hca, 6)
+}
+
 func TestNICThatPassedTheKubeletIsNotOffered(t *testing.T) {
 	n := newNode(t, exclusivePool)
 	n.give("granted", map[string][]string{hca: {pciOf(0)}})
@@ -681,6 +731,57 @@ func TestCDIDevicesReplaceCharDevices(t *testing.T) {
 	}
 	n.configure(sharedPool)
 	await(t, "the specification's end", func() bool { return inodeOf(file) == inode{} })
+}
+
+// A container that starts again needs the CDI devices that it got.
+func TestCDIDevicesStayWhileTheirNICsAreLent(t *testing.T) {
+	n := newNode(t, strings.Replace(exclusivePool, "{pools", "{cdi: true, pools", 1))
+	n.start()
+	_, end := n.run()
+	n.awaitHealthy(hca, 8)
+	file := filepath.Join(n.options.CDIDir, cdiFile)
+	devices := func() (names []string) {
+		var s cdi.Spec
+		data, err := os.ReadFile(file)
+		if err == nil && json.Unmarshal(data, &s) == nil {
+			for _, d := range s.Devices {
+				names = append(names, d.Name)
+			}
+		}
+		return names
+	}
+	n.give("a", map[string][]string{hca: {pciOf(3)}})
+	n.lend("a", 3)
+	chars := filepath.Join(n.options.Root, rdmaDir)
+	for _, name := range []string{"uverbs3", "umad3"} { // its RDMA device moves
+		if err := os.Remove(filepath.Join(chars, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.later(time.Second)
+	if got := devices(); len(got) != 8 || !slices.Contains(got, pciOf(3)) {
+		t.Errorf("while its RDMA device moves: %q", got)
+	}
+	n.configure("{}")
+	await(t, "the end of the others", func() bool { return slices.Equal(devices(), []string{pciOf(3)}) })
+	end() // an agent that starts with a mistake in the node file
+	config := n.options.Config
+	n.options.Config = func() (*resource.Config, *resource.Rails, error) {
+		_, _, _ = config()
+		return nil, nil, errors.New("line 3: field pool not found")
+	}
+	_, end = n.run()
+	await(t, "the notice", func() bool { return n.saw("DevicesNotRead", "line 3") })
+	n.later(time.Second)
+	if got := devices(); !slices.Equal(got, []string{pciOf(3)}) {
+		t.Errorf("with a mistake in the node file: %q", got)
+	}
+	end()
+	n.options.Config = config
+	n.run()
+	n.configure(exclusivePool)
+	n.bringBack(3)
+	await(t, "the end of the file", func() bool { return inodeOf(file) == inode{} })
 }
 
 func TestNICsAreChosenNearTheGPUsOfTheSameContainer(t *testing.T) {

@@ -122,8 +122,8 @@ func (s *server) register(ctx context.Context) error {
 	return err
 }
 
-// lookForOthers returns who else serves the resource, "" if nobody does, and tells of a
-// change.
+// lookForOthers returns the socket of another device plugin that serves the resource, "" if
+// there is none, and reports a change.
 func (s *server) lookForOthers(ctx context.Context) string {
 	who := s.plugin.foreign(ctx, s.resource)
 	if who == "" {

@@ -37,8 +37,8 @@ type server struct {
 	sent     map[string]bool
 	watchers int
 	watched  time.Time     // when the kubelet last began to watch
-	taken    string        // who else serves the resource, "" if nobody
-	hidden   string        // the socket of who else serves it, if its name does not tell
+	taken    string        // the socket of another device plugin that serves the resource, "" if there is none
+	hidden   string        // the same, found by its devices and not by its name
 	searched time.Time     // when that was last looked for
 	ending   chan struct{} // closed when streams should end
 }
@@ -244,18 +244,19 @@ func (s *server) Allocate(ctx context.Context, r *kubelet.AllocateRequest) (*kub
 	return answer, nil
 }
 
-// PreStartContainer is not asked for.
+// PreStartContainer does nothing. The kubelet does not call it, because the options do not
+// require it.
 func (s *server) PreStartContainer(context.Context, *kubelet.PreStartContainerRequest) (*kubelet.PreStartContainerResponse, error) {
 	return &kubelet.PreStartContainerResponse{}, nil
 }
 
-// GetInfo returns which resource this is to the kubelet's registry. Without an endpoint the
-// kubelet uses the socket at which it asks.
+// GetInfo returns the name of the resource to the kubelet's registry. Without an endpoint
+// the kubelet uses the socket at which it has called.
 func (s *server) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: s.resource, SupportedVersions: []string{kubelet.Version}}, nil
 }
 
-// NotifyRegistrationStatus hears from the kubelet's registry.
+// NotifyRegistrationStatus logs if the kubelet's registry has refused the resource.
 func (s *server) NotifyRegistrationStatus(_ context.Context, r *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if !r.GetPluginRegistered() {
 		s.plugin.Log.Warn("the kubelet did not register the resource", "resource", s.resource, "err", r.GetError())

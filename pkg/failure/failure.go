@@ -94,7 +94,7 @@ func WithCure(err error, cure string) error {
 	return &Error{cause: err, cure: cure}
 }
 
-// Reason returns the text of err without the remedy that [WithCure] added last.
+// Reason returns the text of err without the cure that [WithCure] added last.
 func Reason(err error) string {
 	var e *Error
 	if errors.As(err, &e) && e.cure != "" && e.cause != nil && e.what == "" {

@@ -84,7 +84,7 @@ func (m *machine) complete(list *NICList, links []*link.Link) {
 		if n.Lent == nil || n.PCI == "" || n.Auxiliary != "" {
 			continue
 		}
-		k := resource.NIC{MAC: cmp.Or(n.PermanentMAC, n.MAC), LinkType: n.LinkType}
+		k := resource.NIC{MAC: cmp.Or(n.PermanentMAC, n.MAC), LinkType: n.LinkType, CharDevices: n.CharDevices}
 		if n.Name != "" {
 			k.Names = append([]string{n.Name}, n.AltNames...)
 		}
@@ -103,7 +103,7 @@ func (m *machine) complete(list *NICList, links []*link.Link) {
 	}
 	for i := range list.facts {
 		f := &list.facts[i]
-		f.CharDevices = m.charDevices("pci", f.PCI)
+		f.CharDevices = m.charDevices("pci", f.PCI, f.CharDevices)
 	}
 }
 
@@ -112,7 +112,7 @@ func (m *machine) completeOne(list *NICList, n *NIC) {
 	f := list.factsAt(n.PCI)
 	switch {
 	case n.Auxiliary != "":
-		n.Kind, n.Parent, n.CharDevices = SF, n.PCI, m.charDevices("auxiliary", n.Auxiliary)
+		n.Kind, n.Parent, n.CharDevices = SF, n.PCI, m.charDevices("auxiliary", n.Auxiliary, n.CharDevices)
 		n.Driver = base(filepath.Join(m.host.Sys, "bus/auxiliary/devices", n.Auxiliary, "driver"))
 		if f != nil && len(f.Names) > 0 {
 			n.PFName = f.Names[0]
@@ -121,7 +121,7 @@ func (m *machine) completeOne(list *NICList, n *NIC) {
 	case f == nil || n.Representor:
 		return
 	}
-	n.ACPIIndex, n.Kind, n.CharDevices = f.ACPIIndex, PF, m.charDevices("pci", n.PCI)
+	n.ACPIIndex, n.Kind, n.CharDevices = f.ACPIIndex, PF, m.charDevices("pci", n.PCI, n.CharDevices)
 	n.LinkType = cmp.Or(n.LinkType, f.LinkType)
 	if n.Parent = m.host.PhysicalFunction(n.PCI); n.Parent != "" {
 		number := f.VF
@@ -153,8 +153,8 @@ var charDevice = regexp.MustCompile(`^(uverbs|umad|issm)[0-9]+$`)
 // charDevices returns the paths of the char devices of the RDMA devices of a device. Their
 // classes are in no namespace: sysfs shows them in each, also while the RDMA device is in
 // another (uverbs_class and umad_class have no ns_type). They are gone for the moment in
-// which it moves.
-func (m *machine) charDevices(bus, device string) []string {
+// which it moves: then it returns those that are known, or pools and rails would change.
+func (m *machine) charDevices(bus, device string, known []string) []string {
 	var found []string
 	for _, class := range []string{"infiniband_verbs", "infiniband_mad"} {
 		entries, _ := os.ReadDir(filepath.Join(m.host.Sys, "bus", bus, "devices", device, class)) // most have none
@@ -163,6 +163,9 @@ func (m *machine) charDevices(bus, device string) []string {
 				found = append(found, filepath.Join("/dev/infiniband", e.Name()))
 			}
 		}
+	}
+	if len(found) == 0 {
+		return known
 	}
 	slices.Sort(found)
 	return found

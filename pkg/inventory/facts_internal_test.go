@@ -102,6 +102,27 @@ func TestFactsOfLentFunctions(t *testing.T) {
 	}
 }
 
+func TestLentNICHasCharDevicesWhileItsRDMADeviceMoves(t *testing.T) {
+	m := withFunctions(t)
+	for _, class := range []string{"infiniband_verbs", "infiniband_mad"} {
+		if err := os.RemoveAll(filepath.Join(m.host.Sys, "devices/pci0000:3a/0000:3a:00.0/0000:3d:00.0", class)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := m.nics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := attached("ens1", "0000:3d:00.0", link.Identity{ParentDev: "0000:3d:00.0", ParentBus: "pci"})
+	a.RDMA = &RDMA{Devices: []RDMADevice{{Name: "mlx5_0", Port: 1, State: Unknown, Uverbs: "uverbs3"}}}
+	list.hold(a)
+	m.complete(list, nil)
+	want := []string{"/dev/infiniband/uverbs3"}
+	if n, f := list.find("ens1", ""), list.factsAt("0000:3d:00.0"); !slices.Equal(n.CharDevices, want) || !slices.Equal(f.CharDevices, want) {
+		t.Errorf("char devices %q, for pools %q", n.CharDevices, f.CharDevices)
+	}
+}
+
 func TestLentNICThatTheKernelReturnedHasItsFacts(t *testing.T) {
 	id := link.Identity{ParentDev: "0000:3d:00.0", ParentBus: "pci", PermMAC: "02:00:00:00:00:01"}
 	for name, c := range map[string]struct {

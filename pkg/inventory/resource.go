@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// Resource returns the facts by which pools and rails select NICs: of each network
-// function on PCI, by address. A subfunction is none. Those that no network can lend are
-// protected.
+// Resource returns the facts by which pools and rails select NICs: those of each network
+// function on PCI, in the order of addresses. Subfunctions are not among them. A NIC that
+// may not be lent has the reason in Protected.
 func (list *NICList) Resource() []resource.NIC { return list.facts }
 
 // Pools returns the pools of the node file, and of the files that it names, with the NICs

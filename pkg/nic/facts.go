@@ -23,8 +23,9 @@ const (
 // Facts returns the network functions of the PCI bus, by address, with the facts that
 // pools and rails select by. Whether a function is lent makes no difference to what sysfs
 // has; known has the rest of lent ones, by PCI address: the names, the MAC, the link layer
-// and the RDMA devices that the host does not show while they are away. Facts does not set
-// Protected.
+// and the RDMA devices that the host does not show while they are away, and the char
+// devices, which the kernel removes and makes again when an RDMA device moves
+// (rdma_dev_change_netns). Facts does not set Protected.
 func (h *Host) Facts(known map[string]resource.NIC) ([]resource.NIC, error) {
 	tree, err := pcie.ReadNICs(h.Sys)
 	if err != nil {
@@ -59,10 +60,11 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 		Names: known.Names, MAC: known.MAC, LinkType: known.LinkType,
 		RDMA: h.entries(dir, "infiniband"), ACPIIndex: h.number(dir, "acpi_index"), Parent: h.PhysicalFunction(d.Address),
 	}
-	// These directories are the same in every netns: they stay while the device is lent.
+	// These directories are the same in every netns: they stay while the device is lent,
+	// but for the moment in which it moves.
 	for _, class := range []string{"infiniband_mad", "infiniband_verbs"} {
 		for _, name := range h.entries(dir, class) {
-			n.CharDevices = append(n.CharDevices, "/dev/infiniband/"+name)
+			n.CharDevices = append(n.CharDevices, CharDevices(name)...)
 		}
 	}
 	if d.NUMA >= 0 {
@@ -70,6 +72,9 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	}
 	if len(n.RDMA) == 0 {
 		n.RDMA = known.RDMA
+	}
+	if len(n.CharDevices) == 0 {
+		n.CharDevices = known.CharDevices
 	}
 	if l := h.netdev(links, dir); l != nil {
 		n.Names, n.LinkType, n.MAC = l.Names(), l.Encap, l.PermMAC.String()
@@ -84,6 +89,18 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 		n.LinkType = map[uint32]string{classEthernet: "ether", classInfiniBand: "infiniband"}[d.Class>>8]
 	}
 	return n
+}
+
+// CharDevices returns the paths of RDMA char devices with these names, "uverbs3". Empty
+// names have none.
+func CharDevices(names ...string) []string {
+	var paths []string
+	for _, name := range names {
+		if name != "" {
+			paths = append(paths, "/dev/infiniband/"+name)
+		}
+	}
+	return paths
 }
 
 // LinkType returns the link layer of a netdev by the length of its MAC address: "ether",
@@ -152,9 +169,9 @@ func (h *Host) PhysicalFunction(pci string) string {
 // mostLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).
 const mostLevels = 8
 
-// Carrier returns the NIC that the link lies on, l itself if that is a NIC or lies on
+// NICBelow returns the NIC that the link lies on, l itself if that is a NIC or lies on
 // nothing. A VLAN, for example, is no device of its own.
-func (h *Host) Carrier(l *link.Link) *link.Link {
+func (h *Host) NICBelow(l *link.Link) *link.Link {
 	for range mostLevels {
 		below := LiesOn(l)
 		if l.HasParent() || below == 0 {
@@ -170,12 +187,23 @@ func (h *Host) Carrier(l *link.Link) *link.Link {
 }
 
 // Is reports whether id, a PCI address or an auxiliary device of this host, identifies n. A
-// link without a device of its own is identified by the NIC that it lies on.
+// link without a device of its own is identified by the NIC that it lies on, and a bond by
+// each of its members.
 func (h *Host) Is(n *NIC, id string) bool {
 	if n.Link == nil {
 		return n.PCI == id
 	}
-	l := h.Carrier(n.Link)
+	l := h.NICBelow(n.Link)
+	if l.HasParent() || h.hasDevice(l, id) {
+		return h.hasDevice(l, id)
+	}
+	links, err := h.Netns.Links()
+	return err == nil && slices.ContainsFunc(links, func(member *link.Link) bool { return member.Master != 0 && member.Master == l.Index && h.hasDevice(member, id) })
+}
+
+// hasDevice reports whether id, a PCI address or an auxiliary device, is the device of a
+// link of the host.
+func (h *Host) hasDevice(l *link.Link, id string) bool {
 	switch l.ParentBus {
 	case "pci", "auxiliary":
 		return l.ParentDev == id

@@ -2,9 +2,11 @@ package nic
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -68,6 +70,30 @@ func TestFactsOfNetworkFunctions(t *testing.T) {
 	}
 }
 
+// An RDMA device that moves has no char devices for a moment. Rails in PCI order, which
+// count NICs with char devices, must not change.
+func TestLentFunctionHasCharDevicesWhileItsRDMADeviceMoves(t *testing.T) {
+	h := described(t)
+	if err := os.RemoveAll(filepath.Join(h.Sys, "bus/pci/devices", pciEmpty, "infiniband_verbs")); err != nil {
+		t.Fatal(err)
+	}
+	order := &resource.Rails{Auto: true}
+	for name, known := range map[string][]string{"lent": {"/dev/infiniband/uverbs4"}, "without RDMA": nil} {
+		facts, err := h.Facts(map[string]resource.NIC{pciEmpty: {CharDevices: known}, pciPlain: {CharDevices: []string{"/dev/infiniband/uverbs9"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range facts {
+			if n.PCI == pciEmpty && !slices.Equal(n.CharDevices, known) || n.PCI == pciPlain && len(n.CharDevices) != 2 {
+				t.Errorf("%s: %s has %q", name, n.PCI, n.CharDevices)
+			}
+		}
+		if rails, _ := order.Assign(facts); len(rails) != 1+len(known) {
+			t.Errorf("%s: rails %v", name, rails)
+		}
+	}
+}
+
 func TestIDsOfNICs(t *testing.T) {
 	h := described(t)
 	of := func(l link.Link) *NIC { return &NIC{Link: &l} }
@@ -80,6 +106,12 @@ func TestIDsOfNICs(t *testing.T) {
 	}
 	symlink(t, filepath.Join(h.Sys, "devices/pci0000:00", pciVirtio, "virtio1"), filepath.Join(h.Sys, "bus/virtio/devices/virtio1"))
 	ens2 := onHost("ens2").Link.Index
+	for _, command := range []string{"link add br0 type bridge", "link set ens3 master br0"} { // in place of a bond
+		args := append([]string{"--net=" + h.Netns.Path, "ip"}, strings.Fields(command)...)
+		if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v\n%s", command, err, out)
+		}
+	}
 	for name, c := range map[string]struct {
 		n  *NIC
 		is []string
@@ -92,6 +124,7 @@ func TestIDsOfNICs(t *testing.T) {
 		"a subfunction whose parent sysfs has":  {onHost("ens4"), []string{aux}},
 		"a VLAN, by the NIC that it lies on":    {of(link.Link{Kind: "vlan", Lower: ens2}), []string{pciPlain}},
 		"a VLAN whose NIC is in another netns":  {of(link.Link{Kind: "vlan", Lower: ens2, LowerAway: true}), nil},
+		"a link of several members":             {onHost("br0"), []string{pciKernel}},
 		"a link that lies on nothing":           {of(link.Link{Kind: "dummy", Name: "dummy0"}), nil},
 		"a link that lies on one that has gone": {of(link.Link{Kind: "vlan", Lower: 4711}), nil},
 	} {

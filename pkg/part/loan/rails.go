@@ -44,7 +44,7 @@ func CheckRail(n *attachment.Node, host *nic.Host, found *nic.NIC, rail int) err
 	}
 	name, pci := found.PCI, found.PCI
 	if found.Link != nil {
-		carrier := host.Carrier(found.Link)
+		carrier := host.NICBelow(found.Link)
 		pci = host.Of(carrier).PCI
 		if i := slices.IndexFunc(nics, func(f resource.NIC) bool { return slices.Contains(f.Names, carrier.Name) }); pci == "" && i >= 0 {
 			pci = nics[i].PCI // kernels before 5.14 report no parent
@@ -111,6 +111,7 @@ func known(n *attachment.Node) map[string]resource.NIC {
 			for _, d := range r.RDMA.Devices {
 				if d.ParentDev == r.Loan.PCI {
 					lent.RDMA = append(lent.RDMA, d.Name)
+					lent.CharDevices = append(lent.CharDevices, nic.CharDevices(d.Uverbs)...)
 				}
 			}
 		}
