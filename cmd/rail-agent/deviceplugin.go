@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,19 +30,22 @@ type deviceFlags struct {
 }
 
 func (f *deviceFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", `the kubelet's root directory, for the device plugin; "off" for no device plugin`)
+	flags.StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", `the kubelet's root directory, where the device plugin registers; "off" for no device plugin`)
 	flags.StringVar(&f.devInfo, "devinfo-dir", "/var/run/k8s.cni.cncf.io/devinfo/dp", `directory of the device plugin's device information files for Multus; "off" for none`)
 	flags.StringVar(&f.cdi, "cdi-dir", "/var/run/cdi", `directory of the device plugin's CDI specification, which "cdi: true" in the node file needs; "off" for none`)
 }
 
-// begin starts the device plugin in beside, unless it is off. It has a failure domain of
-// its own: no failure of it ends the keeper, and no failure of the keeper ends it.
+// begin starts the device plugin in beside, unless it is off. A panic of the device plugin
+// does not end the keeper.
 func (f *deviceFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options) error {
-	for _, dir := range []*string{&f.kubelet, &f.devInfo, &f.cdi} {
-		if *dir == off {
-			*dir = ""
-		} else if !filepath.IsAbs(*dir) {
-			return errors.New("--kubelet-dir, --devinfo-dir and --cdi-dir take absolute paths")
+	for _, d := range []struct {
+		flag string
+		dir  *string
+	}{{"kubelet-dir", &f.kubelet}, {"devinfo-dir", &f.devInfo}, {"cdi-dir", &f.cdi}} {
+		if *d.dir == off {
+			*d.dir = ""
+		} else if !filepath.IsAbs(*d.dir) {
+			return fmt.Errorf("--%s %q is not an absolute path; give one, or %s", d.flag, *d.dir, off)
 		}
 	}
 	if f.kubelet == "" {

@@ -63,8 +63,8 @@ whereabouts, whose token it renews, and the flat file that leads to it.
 --uninstall undoes that on a node without pods that need it. Until then it goes
 on keeping the node.
 
-While the node file has resources, the agent is a device plugin: it offers the
-NICs of their pools to the kubelet at --kubelet-dir.
+While "resources" of the node file has a pool, the agent is a device plugin: it
+offers the NICs of the pools to the kubelet at --kubelet-dir.
 
 --reconcile does the work of "rail-agent ipam".
 

@@ -63,20 +63,20 @@ func newGenerateNADs() *cobra.Command {
 		Use:   "nads --rails RAILS --range RANGE",
 		Short: "Print a network for each rail, and how a pod asks for them",
 		Long: `Print a NetworkAttachmentDefinition for each rail, for "kubectl apply -f -". Each
-chooses its NIC by "rail", so it is the same on all nodes: the node file says which
-NIC of a node has the rail ("railctl rails discover").
+selects its NIC by "rail", so one network serves all nodes: the node file of each node
+has the rails of its NICs ("railctl rails discover").
 
-RANGE is a range of whereabouts in which {rail} stands for the rail's number, and
-so is the gateway. The ranges of two rails must not overlap.
+RANGE is a range of whereabouts. In the range and in the gateway {rail} stands for the
+number of the rail. The ranges of two rails must not overlap.
 
-With --resource the networks have the annotation by which Multus hands the devices
-to them that the kubelet has allocated. For host-device it names the resources of a
-pool in the mode perRail, RESOURCE_rail_N. A macvlan shares its NIC: for it the
-annotation is RESOURCE itself, a pool in the mode shared. Without --resource the
-kubelet does not know that a NIC is lent, and the pod gets no char devices of RDMA.
+With --resource each network has the annotation k8s.v1.cni.cncf.io/resourceName, so
+that Multus passes it the device that the kubelet has allocated. With host-device it is
+RESOURCE_rail_N: RESOURCE is a pool with the mode perRail. With macvlan, which shares
+the NIC, it is RESOURCE: a pool with the mode shared. Without --resource the kubelet
+does not know that a NIC is lent, and the pod gets no RDMA char devices.
 
 The lines that a pod needs are printed as a comment, or with --pod as an example
-pod. Nothing is read from the node or the cluster.`,
+pod. The command reads nothing from the node or the cluster.`,
 		Example: `  railctl generate nads --rails 0-7 --range '172.31.{rail}.0/24' --resource rdma/roce | kubectl apply -f -
   railctl generate nads --rails 0,4 --range '10.{rail}.0.0/16' --gateway '10.{rail}.0.1' --pod
   railctl generate nads --rails 2 --range 192.168.111.0/24 --type macvlan --resource rdma/hca_shared`,
@@ -86,17 +86,17 @@ pod. Nothing is read from the node or the cluster.`,
 	flags.StringVar(&g.rails, "rails", "", `rails, as "0-7" or "0,2,4-6"`)
 	flags.StringVar(&g.addresses, "range", "", `range of each rail's addresses, as "172.31.{rail}.0/24"`)
 	flags.StringVar(&g.gateway, "gateway", "", `address of each rail's gateway, which is handed out to no pod, as "172.31.{rail}.1"`)
-	flags.StringVar(&g.resource, "resource", "", "resource of the device plugin, as rdma/roce")
-	flags.StringVar(&g.name, "name", "rail-net", "names of the networks, to which -N is added")
+	flags.StringVar(&g.resource, "resource", "", "name of a pool of the device plugin, as rdma/roce")
+	flags.StringVar(&g.name, "name", "rail-net", "name of the networks, to which -N is added")
 	flags.StringVar(&g.namespace, "namespace", "", "namespace of the networks and the pod")
 	flags.StringVar(&g.kind, "type", hostDeviceType, "plugin: host-device or macvlan")
-	flags.IntVar(&g.mtu, "mtu", 0, "MTU in the pod, 0 keeps that of the NIC")
+	flags.IntVar(&g.mtu, "mtu", 0, "MTU in the pod; 0 keeps that of the NIC")
 	flags.StringVar(&g.rdma, "rdma", "", `key "rdma" of the networks: auto, required or off`)
 	flags.BoolVar(&g.pod, "pod", false, "also print an example pod")
 	for _, name := range []string{"rails", "range"} {
 		_ = cmd.MarkFlagRequired(name) // fails only for a flag that does not exist
 	}
-	// The same.
+	// It fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{hostDeviceType, macvlanType}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		text, err := g.manifest()
@@ -139,7 +139,7 @@ func (g *railNetworks) manifest() (string, error) {
 		}
 		for _, other := range taken {
 			if own.overlaps(other) {
-				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s into a part that tells them apart", g.addresses, other.rail, rail, railWord)
+				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s where it makes them differ", g.addresses, other.rail, rail, railWord)
 			}
 		}
 		taken = append(taken, own)
@@ -169,7 +169,7 @@ func (g *railNetworks) check() ([]int, error) {
 			continue
 		}
 		if !labelName.MatchString(name) {
-			return nil, fmt.Errorf("--%s %q is no name: use lower-case letters, digits and hyphens, at most 60, and begin with a letter", flag, name)
+			return nil, fmt.Errorf("--%s %q is not a valid name: use lower-case letters, digits and hyphens, at most 60, and begin with a letter", flag, name)
 		}
 	}
 	if g.resource != "" && !resourceName.MatchString(g.resource) {
@@ -178,7 +178,7 @@ func (g *railNetworks) check() ([]int, error) {
 	for flag, text := range map[string]string{"range": g.addresses, "gateway": g.gateway} {
 		for _, p := range placeholder.FindAllString(text, -1) {
 			if p != railWord {
-				return nil, fmt.Errorf("--%s %s: %q is not known, the only placeholder is %s", flag, text, p, railWord)
+				return nil, fmt.Errorf("--%s %s: %q is not a placeholder; write %s", flag, text, p, railWord)
 			}
 		}
 	}
@@ -199,11 +199,11 @@ func parseRails(list string) ([]int, error) {
 			return nil, fmt.Errorf("--rails %q: %q is not a rail or an ascending range of rails; write them as 0-7 or 0,2,4-6", list, part)
 		}
 		if len(rails)+int(to-from) >= mostRails {
-			return nil, fmt.Errorf("--rails %q: more than %d rails", list, mostRails)
+			return nil, fmt.Errorf("--rails %q: more than %d rails; print them in several runs", list, mostRails)
 		}
 		for rail := from; rail <= to; rail++ {
 			if slices.Contains(rails, int(rail)) {
-				return nil, fmt.Errorf("--rails %q: rail %d is there twice", list, rail)
+				return nil, fmt.Errorf("--rails %q: rail %d is listed twice; remove one", list, rail)
 			}
 			rails = append(rails, int(rail))
 		}
@@ -244,7 +244,7 @@ func (g *railNetworks) network(rail int) (config []byte, own addressRange, err e
 		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
 	}
 	if len(addresses.Ranges) != 1 {
-		return nil, own, fmt.Errorf("--range %q is no range of addresses; write it as 172.31.%s.0/24", n.IPAM.Range, railWord)
+		return nil, own, fmt.Errorf("--range %q is not one range of addresses; write it as 172.31.%s.0/24", n.IPAM.Range, railWord)
 	}
 	r := addresses.Ranges[0]
 	if g.gateway != "" && !r.Prefix.Contains(addresses.Gateway) {
@@ -322,7 +322,7 @@ func (g *railNetworks) comment(rails []int) string {
 	fmt.Fprintf(&b, "# A pod needs in metadata.annotations:\n#   %s: %s\n", networksKey, g.names(rails))
 	resources := g.resources(rails)
 	if len(resources) == 0 {
-		b.WriteString("# The networks have no resource: the kubelet does not count these NICs, and gives no char devices of RDMA.\n")
+		b.WriteString("# The networks have no resource: the kubelet does not count these NICs, and the pod gets no RDMA char devices.\n")
 		return b.String()
 	}
 	b.WriteString("# and in the resources.limits of a container:\n")

@@ -36,15 +36,16 @@ func newMigrateDevices(stateDir *string) *cobra.Command {
 	var file, key string
 	cmd := &cobra.Command{
 		Use:   "devices [-f FILE]",
-		Short: "Print the node file's resources that are equal to another device plugin's",
+		Short: "Print another device plugin's configuration as resources of the node file",
 		Long: `Read the configuration of k8s-rdma-shared-dev-plugin (ConfigMap rdma-devices) or of
-sriov-network-device-plugin, as a manifest or as its bare JSON, and print the key
+sriov-network-device-plugin, as a manifest or as its bare JSON. Print the key
 "resources" of the node file with the same resources and selectors, and the steps to
-apply. Which plugin it is shows in its keys: configList or resourceList.
+the switch. The key configList or resourceList tells which of the two plugins it is.
 
-What has no equal in rail-cni is an error that names each such key, and nothing is
-printed. On a node the selectors are tried on its NICs, lent or not: what matches none
-is a warning on stderr. Nothing is changed.`,
+If a resource has a key that rail-cni does not support, the error names the resource
+and the key, and nothing is printed. Run as root on a node, the command also tries the
+selectors on the NICs of the node, lent or not: a selector that matches none is a
+warning on stderr. It changes nothing.`,
 		Example: `  kubectl -n kube-system get configmap rdma-devices -o yaml | railctl migrate devices
   railctl migrate devices -f config.json`,
 		Args: cobra.NoArgs,
@@ -94,7 +95,7 @@ func readInput(stdin io.Reader, name string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(stdin, mostInput+1))
 	if err == nil && len(text) > mostInput {
-		err = fmt.Errorf("%s is larger than %d MiB", name, mostInput>>20)
+		err = fmt.Errorf("%s is larger than %d MiB; give the ConfigMap only", name, mostInput>>20)
 	}
 	return text, err
 }
@@ -226,10 +227,10 @@ func (p *devicePlugin) native() (string, error) {
 		pool := &p.config.PoolConfigs[i]
 		switch {
 		case len(pool.Select) != 1:
-			refused = append(refused, fmt.Errorf("%s: selectors: a list of several has no equal in the node file", pool.Name))
+			refused = append(refused, fmt.Errorf("%s: the node file cannot express a list of several selectors", pool.Name))
 			continue
 		case len(pool.AdditionalInfo) > 0:
-			refused = append(refused, fmt.Errorf("%s: additionalInfo has no equal in the node file", pool.Name))
+			refused = append(refused, fmt.Errorf("%s: the node file has no additionalInfo", pool.Name))
 			continue
 		}
 		n := nativePool{Name: pool.Name, Mode: pool.Mode, Max: pool.Max, Select: &pool.Select[0]}
@@ -259,7 +260,7 @@ func (p *devicePlugin) verbatim(err error) error {
 	if p.shared {
 		key = "sharedConfigFile"
 	}
-	return fmt.Errorf("%w\nto use the file as it is, name it by resources.%s in the node file", err, key)
+	return fmt.Errorf("%w\nto use the file unchanged, name it by resources.%s in the node file", err, key)
 }
 
 // print prints the resources, and the steps as comments.
@@ -276,12 +277,12 @@ func (p *devicePlugin) print(out io.Writer) error {
 # What to do:
 # 1. Put these lines into the node file: below "nodeFile:" in the values of the Helm chart, or, for one node, into
 #    %s there.
-# 2. Delete %s: "kubectl -n kube-system delete daemonset %s", or under its name in your
-#    cluster (with NVIDIA's network-operator: remove it from the NicClusterPolicy). A resource has one plugin on a node.
-#    Running pods keep their devices.
-# 3. Start the device plugin of rail-cni at once: "helm upgrade … --set devicePlugin.enabled=true". The kubelet keeps the
-#    resources for five minutes without a plugin.
-# 4. Compare: "kubectl get node NODE -o jsonpath={.status.allocatable}", and "railctl nics" on the node.
+# 2. Remove %s: "kubectl -n kube-system delete daemonset %s". The name may differ in
+#    your cluster. With NVIDIA's network-operator remove the plugin from the NicClusterPolicy instead. Only one device
+#    plugin may serve a resource on a node. Pods that run keep their devices.
+# 3. Start the device plugin of rail-agent at once: "helm upgrade … --set devicePlugin.enabled=true". The kubelet keeps
+#    the resources for five minutes without a device plugin.
+# 4. Compare: "kubectl get node NODE -o jsonpath={.status.allocatable}", and "railctl nics -o wide" on the node.
 #    Then the ConfigMap (%s) is no longer needed.
 `, text, netconf.DefaultNodeFile, name, daemonSet, configMap)
 	return err

@@ -32,13 +32,13 @@ it. GPU is the nearest GPU, after its distance as nvidia-smi abbreviates it:
   NODE  several host bridges of one NUMA node
   SYS   the link between NUMA nodes
 
-RAIL is the number that the node file gives the NIC. With -o wide the table also has
+RAIL is the number of the NIC's rail, by the node file. With -o wide the table also has
 the PCI IDs, the MAC, the MTU, the firmware, the resources that the NIC is in, and all
 GPUs at that distance. A function that a userspace driver holds has no interface and no
 name.
 
-What is wrong with the rails and resources of the node file is printed on stderr: a
-selector that matches nothing, for example. It does not change the exit code.
+Problems with the rails and resources of the node file are printed on stderr: a
+selector that matches no NIC, for example. They do not change the exit code.
 
 The list has the NICs of railctl's own network namespace, those lent from it, and
 the functions without an interface. If something cannot be read, the error is

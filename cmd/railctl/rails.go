@@ -45,15 +45,15 @@ func newRailsDiscover(stateDir *string) *cobra.Command {
 		Short: "Propose the rails of this node for its node file",
 		Long: `Propose the key "rails" of the node file: the NICs with RDMA get the rails 0, 1, 2, …
 in the order of their PCI addresses, whether or not they are lent. Virtual functions
-get none, nor do NICs that no network may be lent: these are listed as comments, with
-the reason.
+get no rail. Nor do NICs that may not be lent: they are listed as comments, with the
+reason.
 
 Compare the order with the cabling before you use it: rail 3 of one node must reach
 rail 3 of the others. Nodes of one model usually have the same PCI addresses.
 
---select chooses among the NICs, by the keys of a selector in the node file.
---write adds the rails to the node file and leaves the rest of it as it is. A file
-that has rails is changed only with --replace. Every ADD reads the file, so nothing
+--select chooses the NICs, by a selector as in the pools of the node file.
+--write adds the rails to the node file and leaves the rest of it as it is. Rails that
+the file has already are replaced only with --replace. Every ADD reads the file, so nothing
 needs a restart.`,
 		Example: `  railctl rails discover
   railctl rails discover --select '{vendors: ["15b3"], linkTypes: [ether]}'
@@ -62,7 +62,7 @@ needs a restart.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&d.selection, "select", "", `selector of the NICs as YAML (default "{rdma: true}")`)
-	flags.StringVar(&d.file, "file", "", "node file to write to (default the one that this node obeys)")
+	flags.StringVar(&d.file, "file", "", "node file to write to (default the one that the plugins read)")
 	flags.BoolVar(&d.write, "write", false, "write the rails to the node file")
 	flags.BoolVar(&d.replace, "replace", false, "with --write: replace the rails that the file has")
 	_ = cmd.MarkFlagFilename("file", "yaml") // fails only for a flag that does not exist
@@ -85,7 +85,7 @@ needs a restart.`,
 // run proposes the rails of the NICs, and prints or writes them.
 func (d *discovery) run(out io.Writer, nics []resource.NIC) error {
 	if d.replace && !d.write {
-		return errors.New("--replace is for --write")
+		return errors.New("--replace needs --write")
 	}
 	rails, left, err := d.propose(nics)
 	if err != nil {
@@ -103,8 +103,8 @@ func (d *discovery) run(out io.Writer, nics []resource.NIC) error {
 	return err
 }
 
-// propose returns the rails, and comments about the NICs that have none because no network
-// may be lent them.
+// propose returns the rails, and comments about the NICs that have none because they may
+// not be lent.
 func (d *discovery) propose(nics []resource.NIC) (rails *resource.Rails, left string, err error) {
 	order := &resource.Rails{Auto: true}
 	if d.selection != "" {
@@ -126,7 +126,7 @@ func (d *discovery) propose(nics []resource.NIC) (rails *resource.Rails, left st
 	if len(byPCI) == 0 {
 		cure := `"railctl nics" lists the NICs; a NIC has RDMA once its driver is loaded`
 		if comments.Len() > 0 {
-			cure = "all that are selected must stay on the host:\n" + strings.TrimSuffix(comments.String(), "\n")
+			cure = "none of the selected NICs may be lent:\n" + strings.TrimSuffix(comments.String(), "\n")
 		}
 		return nil, "", errors.New("no NIC of this node can have a rail; " + cure)
 	}
@@ -164,7 +164,7 @@ func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 	if path == "" {
 		path = netconf.NodeFilePath()
 		if path == netconf.InstalledNodeFile {
-			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile, which would overwrite the rails; add them to that value, or write a file of this node: --file %s", path, netconf.DefaultNodeFile)
+			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile: rail-agent would overwrite the rails; add them to that value, or write a file for this node only by --file %s", path, netconf.DefaultNodeFile)
 		}
 	}
 	path, err := filepath.Abs(path)
@@ -178,7 +178,7 @@ func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 	case err != nil:
 		return "", err
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s is not a regular file, and would be replaced by one; give the file itself by --file", path)
+		return "", fmt.Errorf("%s is not a regular file; name a regular file by --file", path)
 	default:
 		mode = info.Mode().Perm()
 		if old, err = netconf.ReadFile(path); err != nil {
@@ -217,7 +217,7 @@ func withRails(old []byte, rails string, replace bool) ([]byte, error) {
 	}
 	lines := slices.Collect(strings.Lines(string(old)))
 	if first < len(lines) && !replace {
-		return nil, errors.New("it has rails already; compare them, and replace them with --replace")
+		return nil, errors.New("it has rails already; compare them with \"railctl rails discover\", and replace them by --replace")
 	}
 	if first > 0 && !strings.HasSuffix(lines[first-1], "\n") {
 		lines[first-1] += "\n"
@@ -227,7 +227,7 @@ func withRails(old []byte, rails string, replace bool) ([]byte, error) {
 		return nil, fmt.Errorf("with the rails it would be refused: %w", err)
 	}
 	if !sameBut(old, text, railsKey) {
-		return nil, errors.New("the rails cannot be told from the other keys; write it with one key on each line, or edit it yourself")
+		return nil, errors.New("the lines of the key \"rails\" have other keys too; write one key on each line, or edit the file yourself")
 	}
 	return text, nil
 }
@@ -241,7 +241,7 @@ func linesOfRails(text []byte, document *yaml.Node) (first, behind int, err erro
 	}
 	root := document.Content[0]
 	if root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 && len(root.Content) > 0 {
-		return 0, 0, errors.New("it is not a block of keys, each at the begin of a line; write it so, or edit it yourself")
+		return 0, 0, errors.New("not every key is at the beginning of a line; write it so, or edit the file yourself")
 	}
 	first, behind = len(lines), len(lines)
 	for i := 0; i < len(root.Content); i += 2 {

@@ -64,7 +64,7 @@ func TestRailsThatCannotBeProposed(t *testing.T) {
 		texts []string
 	}{
 		{discovery{selection: `{vendors: ["1077"]}`}, []string{"no NIC", "railctl nics"}},
-		{discovery{selection: `{ifNames: [ens1f0]}`}, []string{"no NIC", "must stay on the host", "ens1f0", "default route"}},
+		{discovery{selection: `{ifNames: [ens1f0]}`}, []string{"no NIC", "none of the selected NICs may be lent", "ens1f0", "default route"}},
 		{discovery{selection: `{vendor: ["15b3"]}`}, []string{"--select", `did you mean "vendors"?`}},
 		{discovery{selection: `[`}, []string{"--select"}},
 		{discovery{replace: true}, []string{"--write"}},
@@ -97,7 +97,7 @@ func TestRailsAreWrittenIntoTheNodeFile(t *testing.T) {
 		},
 		"rails at the end":   {old: "allow: []\nrails:\n  auto: pciOrder\n  # by vendor\n  select: {rdma: true}\n# end\n", want: "allow: []\n" + rails + "# end\n", replace: true},
 		"nothing to replace": {old: "allow: []\n", want: "allow: []\n" + rails, replace: true},
-		"one line":           {old: "{allow: [], rails: {auto: pciOrder}}\n", replace: true, text: "each at the begin of a line"},
+		"one line":           {old: "{allow: [], rails: {auto: pciOrder}}\n", replace: true, text: "at the beginning of a line"},
 		"end of document":    {old: "allow: []\n...\n", text: "would be refused"},
 		"a mistake":          {old: "alow: []\n", text: "alow"},
 		"no YAML":            {old: "a: [\n", text: "line"},

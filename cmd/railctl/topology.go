@@ -20,10 +20,9 @@ func newTopology(stateDir *string) *cobra.Command {
 NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
 distances. A legend names the devices. GPUs are those of NVIDIA and AMD.
 
-With --svg it draws a picture instead: NUMA nodes, host bridges and PCIe switches, in
-them the GPUs and NICs, and of each NIC its rail, RDMA device, state and holder. The
-picture is an SVG for a browser or a document, and needs no other file. It is written
-to FILE, or to stdout.`,
+With --svg it draws an SVG instead: the NUMA nodes, host bridges and PCIe switches, the
+GPUs and NICs in them, and the rail, RDMA devices, state and holder of each NIC. The
+SVG needs no other file. It is written to FILE, or to stdout.`,
 		Example: `  railctl topology
   railctl topology --svg node-1.svg`,
 		Args: func(_ *cobra.Command, args []string) error {

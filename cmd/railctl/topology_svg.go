@@ -15,8 +15,9 @@ import (
 )
 
 // The picture of the topology has boxes in boxes: NUMA nodes, host bridges, switches, and
-// in these a card for each GPU and NIC. What a color says, a word or the kind of line says
-// as well. Lengths are those of SVG's user units, pixels on most screens.
+// in these a card for each GPU and NIC. A word or a kind of line has the same meaning as each
+// color, for readers who cannot tell the colors apart. Lengths are in SVG's user units, pixels
+// on most screens.
 const (
 	cardWidth, cardPad = 184.0, 8.0
 	cardLine           = 15.0

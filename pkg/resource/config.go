@@ -27,7 +27,8 @@ type Config struct {
 	// CDI hands devices to containers by the Container Device Interface.
 	CDI    bool
 	Health Health
-	// Warnings are what [Config.Pools] reports whatever the node's NICs are.
+	// Warnings are problems of the configuration itself. [Config.Pools] reports them on
+	// every node.
 	Warnings []Problem
 }
 
@@ -227,7 +228,7 @@ func nameMistake(name string) string {
 	case prefix == nativePrefix || strings.HasSuffix(prefix, "."+nativePrefix) || strings.Contains(name, nativePrefix+"/"):
 		return "the prefix kubernetes.io is Kubernetes' own"
 	case strings.HasPrefix(name, quotaPrefix):
-		return `names that begin with "requests." are of quotas`
+		return `names that begin with "requests." are reserved for quotas`
 	case len(prefix) > maxPrefix:
 		return fmt.Sprintf("its prefix is longer than %d characters", maxPrefix)
 	case len(last) > maxName:

@@ -147,7 +147,7 @@ func TestNamesOfResources(t *testing.T) {
 		{"kubernetes.io/a", Shared, "Kubernetes' own"},
 		{"x.kubernetes.io/a", Shared, "Kubernetes' own"},
 		{"mykubernetes.io/a", Shared, "Kubernetes' own"}, // the kubelet searches for the text
-		{"requests.a/b", Shared, "of quotas"},
+		{"requests.a/b", Shared, "reserved for quotas"},
 	} {
 		err := checkName(c.name, c.mode)
 		if c.want == "" && err != nil {

@@ -295,7 +295,7 @@ func (n *NIC) hasFunction(value, parent string, own ...string) bool {
 func (n *NIC) virtual() bool { return n.PF != "" || n.Parent != "" }
 
 // usesRDMA reports whether the NIC has RDMA char devices. They stay in sysfs when its
-// RDMA device is in a pod.
+// RDMA device is in a pod; the ledger has them while it moves.
 func (n *NIC) usesRDMA() bool { return len(n.CharDevices) > 0 }
 
 // label returns what messages call the NIC.
