@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/spf13/pflag"
 
@@ -55,9 +53,16 @@ func (f *deviceFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 	if err != nil {
 		return err
 	}
-	d := &devices{stateDirs: o.StateDirs, changed: make(chan struct{}, 1)}
+	changed := make(chan struct{}, 1)
 	options := deviceplugin.Options{
-		Config: readResources, Inventory: d.read, Changed: d.changed,
+		Config: readResources, Changed: changed,
+		Inventory: func() (*deviceplugin.Inventory, error) {
+			list, err := inventory.NICs(o.StateDirs...)
+			if err != nil {
+				return nil, err
+			}
+			return convert(list), nil
+		},
 		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Log: o.Log,
 	}
 	if o.Teller != nil {
@@ -68,7 +73,12 @@ func (f *deviceFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 	beside.Go(func() { plugin.Run(ctx) })
 	beside.Go(func() {
 		defer host.Close()
-		inventory.Watch(ctx, host, o.StateDirs, o.Log, d.mayHaveChanged)
+		inventory.Watch(ctx, host, o.StateDirs, o.Log, func() {
+			select {
+			case changed <- struct{}{}:
+			default: // a look is due already
+			}
+		})
 	})
 	return nil
 }
@@ -81,33 +91,6 @@ func readResources() (*resource.Config, *resource.Rails, error) {
 	}
 	config, err := file.ReadResources()
 	return config, file.Rails, err
-}
-
-// devices reads the node's NICs for the device plugin.
-type devices struct {
-	stateDirs []string
-	changed   chan struct{}
-	lent      atomic.Bool // whether the last inventory had a NIC that was lent
-}
-
-// mayHaveChanged wakes the device plugin, and reports whether a NIC is lent.
-func (d *devices) mayHaveChanged() bool {
-	select {
-	case d.changed <- struct{}{}:
-	default:
-	}
-	return d.lent.Load()
-}
-
-// read returns the inventory of the node.
-func (d *devices) read() (*deviceplugin.Inventory, error) {
-	list, err := inventory.NICs(d.stateDirs...)
-	if err != nil {
-		return nil, err
-	}
-	converted := convert(list)
-	d.lent.Store(slices.ContainsFunc(converted.NICs, func(n deviceplugin.NIC) bool { return n.Lent != nil }))
-	return converted, nil
 }
 
 // convert returns the inventory as the device plugin needs it: the facts of each PCI

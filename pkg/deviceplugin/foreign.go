@@ -15,21 +15,12 @@ import (
 	"google.golang.org/grpc"
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 // askTime bounds a call to another plugin.
 const askTime = time.Second
-
-// The beginnings of the names of our sockets.
-const (
-	ownSocket   = "rail-cni-"
-	ownRegistry = "rail-cni.io-"
-)
-
-// own reports whether the socket is one of this package's, of any instance.
-func own(name string) bool {
-	return strings.HasPrefix(name, ownSocket) || strings.HasPrefix(name, ownRegistry)
-}
 
 // socketFile identifies a socket: another one at the same path is another one.
 type socketFile struct {
@@ -51,19 +42,19 @@ type other struct {
 // A plugin that uses the kubelet's registry says which resource it serves. One that
 // registers itself does not. It counts if its socket is named after the resource, as those
 // of k8s-rdma-shared-dev-plugin and sriov-network-device-plugin are.
-func (p *Plugin) foreign(ctx context.Context, resource string) string {
+func (p *Plugin) foreign(ctx context.Context, name string) string {
 	for _, dir := range []string{registryDir, pluginsDir} {
 		entries, err := os.ReadDir(filepath.Join(p.KubeletDir, dir))
 		if err != nil {
 			continue
 		}
 		for _, e := range entries {
-			if e.Type()&os.ModeSocket == 0 || own(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
+			if e.Type()&os.ModeSocket == 0 || resource.IsOwnSocket(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
 				continue
 			}
 			socket := filepath.Join(p.KubeletDir, dir, e.Name())
 			o := p.ask(ctx, socket)
-			if o == nil || !o.devices || o.resource != resource && (o.resource != "" || !namedAfter(e.Name(), resource)) {
+			if o == nil || !o.devices || o.resource != name && (o.resource != "" || !namedAfter(e.Name(), name)) {
 				continue
 			}
 			if answers(socket) {
@@ -141,7 +132,7 @@ func (p *Plugin) lister(ctx context.Context, ids []string) string {
 	}
 	entries, _ := os.ReadDir(filepath.Join(p.KubeletDir, pluginsDir)) // without the directory there are none
 	for _, e := range entries {
-		if e.Type()&os.ModeSocket == 0 || own(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
+		if e.Type()&os.ModeSocket == 0 || resource.IsOwnSocket(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
 			continue
 		}
 		socket := filepath.Join(p.KubeletDir, pluginsDir, e.Name())

@@ -43,10 +43,10 @@ type outside struct {
 // healthy, and when that may change without a notice, zero for never. A NIC that is first
 // seen ill is unhealthy at once.
 func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why string, next time.Time) {
-	symptom := symptomOf(n)
+	defect := defectOf(n)
 	s := h.nics[n.PCI]
 	if s == nil {
-		s = &nicHealth{ill: symptom != "", why: symptom}
+		s = &nicHealth{ill: defect != "", why: defect}
 		h.nics[n.PCI] = s
 	}
 	limit := limits.Down
@@ -54,10 +54,10 @@ func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why strin
 		limit = limits.Up
 	}
 	switch {
-	case (symptom != "") == s.ill:
+	case (defect != "") == s.ill:
 		s.differs = time.Time{}
 		if s.ill {
-			s.why = symptom
+			s.why = defect
 		}
 	case s.differs.IsZero() && limit > 0:
 		s.differs = now
@@ -65,7 +65,7 @@ func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why strin
 	case now.Sub(s.differs) < limit:
 		next = s.differs.Add(limit)
 	default:
-		s.ill, s.why, s.differs = !s.ill, symptom, time.Time{}
+		s.ill, s.why, s.differs = !s.ill, defect, time.Time{}
 	}
 	if s.ill {
 		return s.why, next
@@ -73,10 +73,10 @@ func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why strin
 	return "", next
 }
 
-// symptomOf returns what is wrong with a NIC now, "" if nothing is. A link that somebody
+// defectOf returns what is wrong with a NIC now, "" if nothing is. A link that somebody
 // set down is no defect: host-device sets the link of a NIC up when it is lent, and a pod
 // may set its own link down.
-func symptomOf(n *NIC) string {
+func defectOf(n *NIC) string {
 	switch {
 	case n.Gone:
 		return "its PCI function is gone"

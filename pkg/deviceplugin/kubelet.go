@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -192,15 +191,4 @@ func readCheckpoint(kubeletDir string) (*checkpoint, error) {
 		}
 	}
 	return c, nil
-}
-
-// fileName returns the resource's name as a part of a file's name, cut and made unique if
-// it is long.
-func fileName(resource string) string {
-	const most = 48
-	name := strings.ReplaceAll(resource, "/", "-")
-	if len(name) > most {
-		name = fmt.Sprintf("%s-%08x", name[:most-9], checksum(resource))
-	}
-	return name
 }

@@ -65,7 +65,7 @@ func (p *Plugin) look(ctx context.Context) (next time.Time) {
 	}
 	p.sayProblems(slices.Concat(problems, more))
 
-	j := &judgement{plugin: p, inventory: inventory, now: now, next: next, ill: map[device]string{}, states: map[[2]string]int{}}
+	j := &judgment{plugin: p, inventory: inventory, now: now, next: next, ill: map[device]string{}, states: map[[2]string]int{}}
 	if config != nil {
 		j.limits = config.Health
 	}
@@ -202,8 +202,8 @@ func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *In
 	return containers
 }
 
-// judgement finds out which devices are healthy.
-type judgement struct {
+// judgment finds out which devices are healthy.
+type judgment struct {
 	plugin     *Plugin
 	inventory  *Inventory
 	limits     resource.Health
@@ -214,7 +214,7 @@ type judgement struct {
 }
 
 // devices returns a pool's devices for the kubelet.
-func (j *judgement) devices(pool *resource.Pool) []*kubelet.Device {
+func (j *judgment) devices(pool *resource.Pool) []*kubelet.Device {
 	var list []*kubelet.Device
 	count := func(state string, n int) { j.states[[2]string{pool.Resource, state}] += n }
 	for _, state := range []string{stateHealthy, stateLent, stateUnhealthy, stateOutside} {
@@ -281,7 +281,7 @@ func topology(pool *resource.Pool, nics ...resource.NIC) *kubelet.TopologyInfo {
 }
 
 // soon makes the next look not later than at a time, unless that is zero.
-func (j *judgement) soon(at time.Time) {
+func (j *judgment) soon(at time.Time) {
 	if !at.IsZero() && at.Before(j.next) {
 		j.next = at
 	}
@@ -304,9 +304,9 @@ func (p *Plugin) registeredAt(resource string) time.Time {
 	return s.watched
 }
 
-// conclude publishes a judgement, tells of devices whose health has changed, and writes
+// conclude publishes a judgment, tells of devices whose health has changed, and writes
 // the CDI specification.
-func (p *Plugin) conclude(j *judgement, pools []resource.Pool, cdi bool) {
+func (p *Plugin) conclude(j *judgment, pools []resource.Pool, cdi bool) {
 	p.mu.Lock()
 	before := p.ill
 	p.inventory, p.pools, p.cdi, p.ill, p.states = j.inventory, pools, cdi, j.ill, j.states
@@ -342,7 +342,7 @@ func (p *Plugin) conclude(j *judgement, pools []resource.Pool, cdi bool) {
 }
 
 // message returns why a device is unhealthy, for a person.
-func (j *judgement) message(d device, why string) string {
+func (j *judgment) message(d device, why string) string {
 	n := j.inventory.find(d.id)
 	name := d.id
 	if len(n.Names) > 0 {

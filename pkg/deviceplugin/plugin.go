@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -291,7 +290,7 @@ func (p *Plugin) removeStale() {
 		entries, _ := os.ReadDir(filepath.Join(p.KubeletDir, dir)) // without the directory there are none
 		for _, e := range entries {
 			path := filepath.Join(p.KubeletDir, dir, e.Name())
-			if e.Type()&os.ModeSocket == 0 || !own(e.Name()) || strings.Contains(e.Name(), p.instance) || answers(path) {
+			if e.Type()&os.ModeSocket == 0 || !resource.IsOwnSocket(e.Name()) || strings.Contains(e.Name(), p.instance) || answers(path) {
 				continue
 			}
 			if err := removeFile(path); err != nil {
@@ -331,5 +330,3 @@ func (p *Plugin) stopServers(end func(resource string) bool) {
 		<-r.done
 	}
 }
-
-func checksum(text string) uint32 { return crc32.ChecksumIEEE([]byte(text)) }

@@ -202,7 +202,7 @@ func (n *node) sockets() []string {
 	for _, dir := range []string{pluginsDir, registryDir} {
 		entries, _ := os.ReadDir(filepath.Join(n.dir, dir))
 		for _, e := range entries {
-			if own(e.Name()) {
+			if resource.IsOwnSocket(e.Name()) {
 				found = append(found, e.Name())
 			}
 		}
@@ -330,7 +330,7 @@ func TestKilledInstancesSocketsAreRemovedAndThoseOfALivingOneAreNot(t *testing.T
 	n.start()
 	_, end := n.run()
 	n.awaitHealthy("rdma/hca_gpu", 8)
-	stale := filepath.Join(n.dir, pluginsDir, ownSocket+"rdma-hca_gpu-00000000.sock")
+	stale := filepath.Join(n.dir, pluginsDir, resource.OwnSocket+"rdma-hca_gpu-00000000.sock")
 	l, err := listen(stale)
 	if err != nil {
 		t.Fatal(err)
@@ -374,8 +374,9 @@ func TestPanicIsContained(t *testing.T) {
 	if n.healthy(hca) != 8 {
 		t.Error("the kubelet lost the devices")
 	}
-	if got := p.Metrics().Panics; got != 2 || !n.saw("DevicePluginFailed", "inventory") {
-		t.Errorf("%d panics are counted", got)
+	await(t, "two panics to be counted", func() bool { return p.Metrics().Panics == 2 && n.saw("DevicePluginFailed", "inventory") })
+	if n.healthy(hca) != 8 {
+		t.Error("the kubelet lost the devices after a panic")
 	}
 	n.mu.Lock()
 	n.panics = 1
@@ -1009,8 +1010,8 @@ func TestNamesOfVariablesAndSockets(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("a", 200)
-	a, b := fileName("x.io/"+long+"1"), fileName("x.io/"+long+"2")
-	if a == b || len(a) > 48 || fileName("rdma/hca_gpu") != "rdma-hca_gpu" {
+	a, b := resource.FileName("x.io/"+long+"1"), resource.FileName("x.io/"+long+"2")
+	if a == b || len(a) > 48 || resource.FileName("rdma/hca_gpu") != "rdma-hca_gpu" {
 		t.Error(a, b)
 	}
 }

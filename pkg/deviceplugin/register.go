@@ -9,6 +9,7 @@ import (
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 const (
@@ -47,7 +48,7 @@ func (s *server) way() (way, string) {
 	case inodeOf(filepath.Join(dir, registryDir)) != inode{}:
 		// The name is always the same: the kubelet ends the registration of a resource,
 		// by whichever socket, when a socket of it is removed.
-		return wayRegistry, filepath.Join(dir, registryDir, ownRegistry+fileName(s.resource)+"-reg.sock")
+		return wayRegistry, filepath.Join(dir, registryDir, resource.OwnRegistrySocket+resource.FileName(s.resource)+"-reg.sock")
 	}
 	return wayNone, ""
 }

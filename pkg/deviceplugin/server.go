@@ -47,7 +47,7 @@ type server struct {
 func newServer(p *Plugin, pool resource.Pool, devices []*kubelet.Device) *server {
 	return &server{
 		plugin: p, resource: pool.Resource, pool: pool, devices: devices,
-		socket:  filepath.Join(p.KubeletDir, pluginsDir, ownSocket+fileName(pool.Resource)+"-"+p.instance+".sock"),
+		socket:  filepath.Join(p.KubeletDir, pluginsDir, resource.OwnSocket+resource.FileName(pool.Resource)+"-"+p.instance+".sock"),
 		wake:    make(chan struct{}, 1),
 		changed: make(chan struct{}), sent: map[string]bool{},
 	}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -101,10 +100,6 @@ func (m *machine) complete(list *NICList, links []*link.Link) {
 		m.completeOne(list, &list.NICs[i])
 		list.NICs[i].addGPUs(list, uuids)
 	}
-	for i := range list.facts {
-		f := &list.facts[i]
-		f.CharDevices = m.charDevices("pci", f.PCI, f.CharDevices)
-	}
 }
 
 // completeOne adds what sysfs has of the function of the NIC.
@@ -112,7 +107,10 @@ func (m *machine) completeOne(list *NICList, n *NIC) {
 	f := list.factsAt(n.PCI)
 	switch {
 	case n.Auxiliary != "":
-		n.Kind, n.Parent, n.CharDevices = SF, n.PCI, m.charDevices("auxiliary", n.Auxiliary, n.CharDevices)
+		n.Kind, n.Parent = SF, n.PCI
+		if paths := m.host.CharDevices("auxiliary", n.Auxiliary); len(paths) > 0 {
+			n.CharDevices = paths
+		}
 		n.Driver = base(filepath.Join(m.host.Sys, "bus/auxiliary/devices", n.Auxiliary, "driver"))
 		if f != nil && len(f.Names) > 0 {
 			n.PFName = f.Names[0]
@@ -121,7 +119,7 @@ func (m *machine) completeOne(list *NICList, n *NIC) {
 	case f == nil || n.Representor:
 		return
 	}
-	n.ACPIIndex, n.Kind, n.CharDevices = f.ACPIIndex, PF, m.charDevices("pci", n.PCI, n.CharDevices)
+	n.ACPIIndex, n.Kind, n.CharDevices = f.ACPIIndex, PF, f.CharDevices
 	n.LinkType = cmp.Or(n.LinkType, f.LinkType)
 	if n.Parent = m.host.PhysicalFunction(n.PCI); n.Parent != "" {
 		number := f.VF
@@ -145,30 +143,6 @@ func base(name string) string {
 		return ""
 	}
 	return filepath.Base(target)
-}
-
-// charDevice matches the names of the char devices of one RDMA device.
-var charDevice = regexp.MustCompile(`^(uverbs|umad|issm)[0-9]+$`)
-
-// charDevices returns the paths of the char devices of the RDMA devices of a device. Their
-// classes are in no namespace: sysfs shows them in each, also while the RDMA device is in
-// another (uverbs_class and umad_class have no ns_type). They are gone for the moment in
-// which it moves: then it returns those that are known, or pools and rails would change.
-func (m *machine) charDevices(bus, device string, known []string) []string {
-	var found []string
-	for _, class := range []string{"infiniband_verbs", "infiniband_mad"} {
-		entries, _ := os.ReadDir(filepath.Join(m.host.Sys, "bus", bus, "devices", device, class)) // most have none
-		for _, e := range entries {
-			if charDevice.MatchString(e.Name()) {
-				found = append(found, filepath.Join("/dev/infiniband", e.Name()))
-			}
-		}
-	}
-	if len(found) == 0 {
-		return known
-	}
-	slices.Sort(found)
-	return found
 }
 
 // noUse is the reason why a network function that is not listed is protected.

@@ -114,6 +114,8 @@ func (list *NICList) lend(a *Attachment, at *NIC, lent NIC, devices []RDMADevice
 	at.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase, State: a.State}
 	for _, d := range devices {
 		at.Ports = append(at.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
-		at.CharDevices = append(at.CharDevices, nic.CharDevices(d.Uverbs)...) // for the moment in which it moves
+		if d.Uverbs != "" { // for the moment in which it moves
+			at.CharDevices = append(at.CharDevices, nic.CharDevice(d.Uverbs))
+		}
 	}
 }

@@ -17,25 +17,22 @@ import (
 
 // Times of Watch.
 const (
-	settle    = 100 * time.Millisecond // a change comes with others
-	rest      = time.Second            // the least time between two looks
-	restRatio = 20                     // the least time, as a multiple of how long a look took
-	lentPause = 10 * time.Second       // a link in a pod changes without a notice
-	idlePause = 30 * time.Second       // a notice may be lost
+	settle     = 100 * time.Millisecond // a change comes with others
+	rest       = time.Second            // the least time between two calls
+	watchAgain = 30 * time.Second       // a directory may not have existed
 )
 
-// Watch calls look at once, and when the NICs of the node may have changed, until ctx
-// ends: after changes of the links and RDMA devices of the host, or of the ledgers in the
-// state directories, and every 10 s while something is lent, else every 30 s. look, which
-// usually calls [NICs], reports whether something is lent. Watch does not call it
-// concurrently; changes that come together, or during a call, make it call look once.
-// host must stay open until Watch returns.
-func Watch(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.Logger, look func() (lent bool)) {
-	changed := make(chan struct{}, 1)
+// Watch calls changed at once, and when the NICs of the node may have changed, until ctx
+// ends: after changes of the links and RDMA devices of the host, or of the ledgers in the state
+// directories. Changes that come together cause one call. A notice may be lost, and a link
+// in a pod changes without one: the caller looks every so often as well. host must stay
+// open until Watch returns.
+func Watch(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.Logger, changed func()) {
+	noticed := make(chan struct{}, 1)
 	nudge := func() {
 		select {
-		case changed <- struct{}{}:
-		default: // a look is due already
+		case noticed <- struct{}{}:
+		default: // a call is due already
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -43,6 +40,9 @@ func Watch(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.
 	defer listening.Wait()
 	defer cancel()
 	records := notify.NewDirs(log)
+	listening.Go(func() { records.Run(ctx, nudge) })
+	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, log, nudge) })
+	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_RDMA, rdma.NotifyGroup, log, nudge) })
 	watch := func() {
 		for _, dir := range stateDirs {
 			records.Watch(dir) // the ledger may not exist yet
@@ -50,26 +50,22 @@ func Watch(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.
 		}
 	}
 	watch()
-	listening.Go(func() { records.Run(ctx, nudge) })
-	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, log, nudge) })
-	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_RDMA, rdma.NotifyGroup, log, nudge) })
+	changed()
 	for ctx.Err() == nil {
-		began, pause := time.Now(), idlePause
-		if look() {
-			pause = lentPause
-		}
-		took := time.Since(began)
-		watch()
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(watchAgain)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-changed:
-			_ = wait.For(ctx, max(settle, rest-time.Since(began), restRatio*took-time.Since(began)))
+			watch()
+		case <-noticed:
+			_ = wait.For(ctx, settle)
 			select {
-			case <-changed: // it came with the others
+			case <-noticed: // it came with the others
 			default:
 			}
+			watch()
+			changed()
+			_ = wait.For(ctx, rest-settle)
 		}
 		timer.Stop()
 	}

@@ -22,7 +22,7 @@ func TestWatchLooksAfterChanges(t *testing.T) {
 	defer watching.Wait()
 	defer cancel()
 	watching.Go(func() {
-		inventory.Watch(ctx, n.Netns, []string{state}, slog.New(slog.DiscardHandler), func() bool { looks <- struct{}{}; return false })
+		inventory.Watch(ctx, n.Netns, []string{state}, slog.New(slog.DiscardHandler), func() { looks <- struct{}{} })
 	})
 	await := func(what string) {
 		t.Helper()

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
@@ -58,14 +60,7 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	n := resource.NIC{
 		PCI: d.Address, Vendor: fmt.Sprintf("%04x", d.Vendor), Device: fmt.Sprintf("%04x", d.Device), Driver: d.Driver, Path: d.Path,
 		Names: known.Names, MAC: known.MAC, LinkType: known.LinkType,
-		RDMA: h.entries(dir, "infiniband"), ACPIIndex: h.number(dir, "acpi_index"), Parent: h.PhysicalFunction(d.Address),
-	}
-	// These directories are the same in every netns: they stay while the device is lent,
-	// but for the moment in which it moves.
-	for _, class := range []string{"infiniband_mad", "infiniband_verbs"} {
-		for _, name := range h.entries(dir, class) {
-			n.CharDevices = append(n.CharDevices, CharDevices(name)...)
-		}
+		RDMA: h.entries(dir, "infiniband"), CharDevices: h.CharDevices("pci", d.Address), ACPIIndex: h.number(dir, "acpi_index"), Parent: h.PhysicalFunction(d.Address),
 	}
 	if d.NUMA >= 0 {
 		n.NUMA = &d.NUMA
@@ -91,17 +86,29 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	return n
 }
 
-// CharDevices returns the paths of RDMA char devices with these names, "uverbs3". Empty
-// names have none.
-func CharDevices(names ...string) []string {
+// CharDevices returns the paths of the char devices of a device's RDMA devices, sorted. Their
+// classes are in no namespace: sysfs shows them in each, also while the RDMA device is in
+// another (uverbs_class and umad_class have no ns_type). They are gone for the moment in
+// which it moves.
+func (h *Host) CharDevices(bus, device string) []string {
 	var paths []string
-	for _, name := range names {
-		if name != "" {
-			paths = append(paths, "/dev/infiniband/"+name)
+	for _, class := range []string{"infiniband_mad", "infiniband_verbs"} {
+		for _, name := range h.entries(filepath.Join("bus", bus, "devices", device), class) {
+			if charDevice().MatchString(name) {
+				paths = append(paths, CharDevice(name))
+			}
 		}
 	}
+	slices.Sort(paths)
 	return paths
 }
+
+// charDevice matches the names of the char devices of one RDMA device. It is compiled on
+// first use, as those of nic.go.
+var charDevice = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(uverbs|umad|issm)[0-9]+$`) })
+
+// CharDevice returns the path of the RDMA char device of a name, "uverbs3".
+func CharDevice(name string) string { return "/dev/infiniband/" + name }
 
 // LinkType returns the link layer of a netdev by the length of its MAC address: "ether",
 // "infiniband" (IPoIB has 20 bytes), or "" for another.
@@ -198,7 +205,9 @@ func (h *Host) Is(n *NIC, id string) bool {
 		return h.hasDevice(l, id)
 	}
 	links, err := h.Netns.Links()
-	return err == nil && slices.ContainsFunc(links, func(member *link.Link) bool { return member.Master != 0 && member.Master == l.Index && h.hasDevice(member, id) })
+	return err == nil && slices.ContainsFunc(links, func(member *link.Link) bool {
+		return member.Master != 0 && member.Master == l.Index && h.hasDevice(member, id)
+	})
 }
 
 // hasDevice reports whether id, a PCI address or an auxiliary device, is the device of a

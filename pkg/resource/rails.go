@@ -273,35 +273,6 @@ func (r *Rails) assignInOrder(nics []NIC) (byPCI map[string]int, problems []Prob
 	return byPCI, problems
 }
 
-// Of returns the rail of one NIC, and reports whether it has one. It calls all, which must
-// return all NICs of the node that have a PCI function, lent or not, only where the rail
-// depends on the others. Other NICs that the same entry names are not looked for: only
-// [Rails.Assign] does.
-func (r *Rails) Of(nic NIC, all func() ([]NIC, error)) (rail int, ok bool, err error) {
-	if r == nil {
-		return 0, false, nil
-	}
-	if r.Auto {
-		nics, err := all()
-		if err != nil {
-			return 0, false, fmt.Errorf("list the NICs, which rails.auto numbers: %w", err)
-		}
-		byPCI, _ := r.Assign(nics)
-		rail, ok = byPCI[nic.PCI]
-		return rail, ok, nil
-	}
-	for i := range r.List {
-		switch entry := &r.List[i]; {
-		case !entry.matches(&nic):
-		case ok:
-			return 0, false, fmt.Errorf(`rails %d and %d of the node file are the same NIC, %s; remove one of them`, rail, entry.ID, nic.label())
-		default:
-			rail, ok = entry.ID, true
-		}
-	}
-	return rail, ok, nil
-}
-
 // YAML returns the key "rails" for a node file. Each entry's note is a comment.
 func (r *Rails) YAML() string {
 	if r == nil {

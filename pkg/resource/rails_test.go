@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"errors"
 	"maps"
 	"reflect"
 	"slices"
@@ -51,22 +50,7 @@ func TestRailsOfAListBySelector(t *testing.T) {
 					t.Errorf("%+v, want %s", problems[i], want)
 				}
 			}
-			// What the plugin finds for one NIC is what the agent finds for all.
-			for i := range nics {
-				rail, ok, err := r.Of(nics[i], func() ([]NIC, error) { t.Error("all NICs are listed"); return nil, nil })
-				wantRail, wantOK := got[nics[i].PCI]
-				if err == nil && len(c.problems) == 0 && (ok != wantOK || rail != wantRail) {
-					t.Errorf("%s: rail %d, %v, want %d, %v", nics[i].label(), rail, ok, wantRail, wantOK)
-				}
-			}
 		})
-	}
-}
-
-func TestTwoRailsOfOneNICAreAnErrorForThePlugin(t *testing.T) {
-	r := Rails{List: []Rail{{ID: 4, Name: "a"}, {ID: 5, RDMA: "mlx5_0"}}}
-	if _, _, err := r.Of(NIC{Names: []string{"a"}, RDMA: []string{"mlx5_0"}}, nil); err == nil || !strings.Contains(err.Error(), "rails 4 and 5") {
-		t.Error(err)
 	}
 }
 
@@ -95,14 +79,6 @@ func TestRailsInPCIOrder(t *testing.T) {
 				if got[pci] != rail {
 					t.Errorf("%s is rail %d, want %d", pci, got[pci], rail)
 				}
-				found, ok, err := r.Of(NIC{PCI: pci}, func() ([]NIC, error) { return nics, nil })
-				if found != rail || !ok || err != nil {
-					t.Errorf("Of(%s): %d, %v, %v", pci, found, ok, err)
-				}
-			}
-			fault := errors.New("no sysfs")
-			if _, _, err := r.Of(NIC{PCI: "x"}, func() ([]NIC, error) { return nil, fault }); !errors.Is(err, fault) {
-				t.Error(err)
 			}
 		})
 	}
@@ -126,9 +102,6 @@ func TestWithoutRailsNoNICHasOne(t *testing.T) {
 	var r *Rails
 	if got, problems := r.Assign(server()); len(got) != 0 || problems != nil {
 		t.Error(got, problems)
-	}
-	if rail, ok, err := r.Of(NIC{PCI: "0000:1c:00.0"}, nil); rail != 0 || ok || err != nil {
-		t.Error(rail, ok, err)
 	}
 }
 

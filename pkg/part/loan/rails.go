@@ -3,7 +3,6 @@ package loan
 import (
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 
@@ -102,16 +101,15 @@ func known(n *attachment.Node) map[string]resource.NIC {
 			if lent.MAC == "" {
 				lent.MAC = s.MAC
 			}
-			lent.LinkType = "ether"
-			if mac, err := net.ParseMAC(s.MAC); err == nil && len(mac) == 20 { // INFINIBAND_ALEN
-				lent.LinkType = "infiniband"
-			}
+			lent.LinkType = nic.LinkType(s.MAC)
 		}
 		if r.RDMA != nil {
 			for _, d := range r.RDMA.Devices {
 				if d.ParentDev == r.Loan.PCI {
 					lent.RDMA = append(lent.RDMA, d.Name)
-					lent.CharDevices = append(lent.CharDevices, nic.CharDevices(d.Uverbs)...)
+					if d.Uverbs != "" {
+						lent.CharDevices = append(lent.CharDevices, nic.CharDevice(d.Uverbs))
+					}
 				}
 			}
 		}
