@@ -5,12 +5,14 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/crash/attacker"
+	"github.com/rail-cni/rail-cni/integration/devices/nicplugin"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 func TestMain(m *testing.M) {
 	attacker.Asked()
+	nicplugin.Asked()
 	code := m.Run()
 	stopPlane()
 	printTable()

@@ -10,6 +10,9 @@
 // before. A kill at the end of a change equals one at the entry of the next;
 // the last point is the process's own exit.
 //
+// The device plugin of rail-agent is swept as well, from its start to its end,
+// with a kubelet that the test plays.
+//
 //	make crash             every point
 //	go test ./integration/crash   some of them, chosen at random (the seed is printed)
 //

@@ -26,6 +26,9 @@ type Machine struct {
 	Initrd string // file: the image's base, followed by the job
 	Disk   string // file: a disk with ext4 on it; none if empty
 	Memory string // in MB; 1024 if empty
+	// With GPUs the machine has two NUMA nodes with PCIe switches ([GPUNode]), in place of
+	// its other NICs. It is for machines with the NICs' own driver.
+	GPUs bool
 	// Reach is an address of this host's loopback, host:port, which the machine
 	// reaches at [wire.Reached] through a NIC (eth0, virtio) of its own; that
 	// NIC leads nowhere else. None if empty.
@@ -45,6 +48,8 @@ const (
 	realPerNode = 3 // with a driver of the kernel: each takes the emulator a moment
 )
 
+const defaultMemory = "1024"
+
 // kernelArgs make an emulated boot quick and its log complete: warnings go to
 // the console, and a fatal error ends the machine at once.
 var kernelArgs = []string{
@@ -63,21 +68,25 @@ func (m *Machine) args() []string {
 		// may run code that the other is patching, and about one boot in sixty
 		// ends with "Oops: int3" (the kernel patches its code while it boots).
 		// It costs no time.
-		"-accel", "tcg,thread=single", "-smp", "2", "-m", cmp.Or(m.Memory, "1024"),
+		"-accel", "tcg,thread=single", "-smp", "2", "-m", cmp.Or(m.Memory, defaultMemory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(slices.Concat(kernelArgs, m.Image.arch.kernel, []string{wire.Port + "=" + m.Image.arch.port}), " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
 	)
 	args = append(args, m.Image.arch.machine...)
-	args = append(args, m.Image.nicArgs()...)
+	if m.GPUs {
+		args = append(args, gpuNode(cmp.Or(m.Memory, defaultMemory))...)
+	} else {
+		args = append(args, m.Image.nicArgs()...)
+	}
 	if host, port, err := net.SplitHostPort(m.Reach); err == nil {
 		// One program for each connection: a socket that QEMU connects itself
 		// is one connection for good.
 		args = append(args, "-netdev", fmt.Sprintf("user,id=reach,restrict=on,ipv6=off,guestfwd=tcp:%s-cmd:busybox nc %s %s", wire.Reached, host, port),
-			"-device", "virtio-net-pci,netdev=reach,addr=4,romfile=")
+			"-device", "virtio-net-pci,bus=pcie.0,netdev=reach,addr=4,romfile=")
 	}
 	if m.Disk != "" {
-		args = append(args, "-drive", "file="+m.Disk+",format=raw,if=none,id=disk", "-device", "virtio-blk-pci,drive=disk,addr=3")
+		args = append(args, "-drive", "file="+m.Disk+",format=raw,if=none,id=disk", "-device", "virtio-blk-pci,bus=pcie.0,drive=disk,addr=3")
 	}
 	return args
 }

@@ -10,6 +10,7 @@
 #include <linux/workqueue.h>
 
 #define FK_MAX_VF 64
+#define FK_FIRST_GPU 31		/* the slot of the first GPU, behind those of the NICs */
 
 /* What "ip link set PF vf N ..." has set. */
 struct fk_vf {

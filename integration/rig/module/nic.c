@@ -5,11 +5,13 @@
  *
  * It binds to functions that QEMU emulates, "edu" (a plain NIC) and "nvme" (a
  * NIC with SR-IOV), and makes each a NIC: a netdev and a RoCE device with the
- * function as their common parent, shown in sysfs as an mlx5 of Mellanox.
+ * function as their common parent, shown in sysfs as an mlx5 of Mellanox. An
+ * edu in one of the last slots below a switch is shown as a GPU of NVIDIA instead.
  *
  * This file is the PCI driver, the netdev, and the switch that joins the
  * netdevs of one rail. rdma.c is the RDMA device, settings.c what ethtool sets.
  */
+#include <linux/bitfield.h>
 #include <linux/delay.h>
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
@@ -295,14 +297,30 @@ static const struct net_device_ops fk_netdev_ops = {
 
 /* --------------------------------------------------------------- NIC ---- */
 
+/* The number that a switch's port gives to the slot below it, 0 if it is none. */
+static unsigned int fk_switch_slot(struct pci_dev *pdev)
+{
+	struct pci_dev *port = pci_upstream_bridge(pci_physfn(pdev));
+	u32 cap = 0;
+
+	if (port && pci_pcie_type(port) == PCI_EXP_TYPE_DOWNSTREAM)
+		pcie_capability_read_dword(port, PCI_EXP_SLTCAP, &cap);
+	return FIELD_GET(PCI_EXP_SLTCAP_PSN, cap);
+}
+
+static unsigned int fk_slot(struct pci_dev *pdev)
+{
+	return fk_switch_slot(pdev) ?: PCI_SLOT(pci_physfn(pdev)->devfn);
+}
+
 /* Names as systemd gives them: by slot, or by bus and slot below a bridge. */
 static void fk_name(struct fk_nic *nic, char *name)
 {
 	struct pci_dev *pf = pci_physfn(nic->pdev);
-	unsigned int bus = pf->bus->number, slot = PCI_SLOT(pf->devfn);
+	unsigned int bus = pf->bus->number, slot = fk_slot(pf);
 	char place[IFNAMSIZ];
 
-	if (bus)
+	if (bus && !fk_switch_slot(pf))
 		snprintf(place, sizeof(place), "p%us%u", bus, slot);
 	else
 		snprintf(place, sizeof(place), "s%u", slot);
@@ -551,13 +569,20 @@ static void fk_unlabel(struct fk_nic *nic)
 
 static unsigned int fk_rail(struct pci_dev *pdev)
 {
-	return rails ? PCI_SLOT(pci_physfn(pdev)->devfn) % rails : 0;
+	return rails ? fk_slot(pdev) % rails : 0;
+}
+
+static bool fk_is_gpu(struct pci_dev *pdev)
+{
+	return fk_switch_slot(pdev) >= FK_FIRST_GPU;
 }
 
 static bool fk_wanted(struct pci_dev *pdev)
 {
-	uint i, slot = PCI_SLOT(pci_physfn(pdev)->devfn);
+	uint i, slot = fk_slot(pdev);
 
+	if (fk_is_gpu(pdev))
+		return false;
 	for (i = 0; i < num_slots; i++)
 		if (slots[i] == slot)
 			return true;
@@ -646,15 +671,65 @@ static struct pci_driver fk_driver = {
 	.dev_groups = fk_device_groups,
 };
 
+/* ---------------------------------------------------------------- GPU ---- */
+
+/* A GPU does nothing: sysfs shows it, as an H100. */
+static int fk_gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct fk_ids *ids;
+
+	if (!fk_is_gpu(pdev))
+		return -ENODEV;
+	ids = devm_kzalloc(&pdev->dev, sizeof(*ids), GFP_KERNEL);
+	if (!ids)
+		return -ENOMEM;
+	*ids = (struct fk_ids){ pdev->vendor, pdev->device, pdev->class };
+	pci_set_drvdata(pdev, ids);
+	pdev->vendor = PCI_VENDOR_ID_NVIDIA;
+	pdev->device = 0x2330;
+	pdev->class = PCI_CLASS_DISPLAY_3D << 8;
+	return 0;
+}
+
+static void fk_gpu_remove(struct pci_dev *pdev)
+{
+	struct fk_ids *ids = pci_get_drvdata(pdev);
+
+	pdev->vendor = ids->vendor;
+	pdev->device = ids->device;
+	pdev->class = ids->class;
+}
+
+static const struct pci_device_id fk_gpu_ids[] = {
+	{ PCI_DEVICE(0x1234, 0x11e8) },			/* QEMU's edu */
+	{}
+};
+
+static struct pci_driver fk_gpu_driver = {
+	.name = "nvidia",
+	.id_table = fk_gpu_ids,
+	.probe = fk_gpu_probe,
+	.remove = fk_gpu_remove,
+};
+
 static int __init fk_load(void)
 {
 	int err = fk_client_init();
 
 	if (err)
 		return err;
+	err = pci_register_driver(&fk_gpu_driver);
+	if (err)
+		goto client;
 	err = pci_register_driver(&fk_driver);
 	if (err)
-		fk_client_exit();
+		goto gpu;
+	return 0;
+
+gpu:
+	pci_unregister_driver(&fk_gpu_driver);
+client:
+	fk_client_exit();
 	return err;
 }
 module_init(fk_load);
@@ -662,6 +737,7 @@ module_init(fk_load);
 static void __exit fk_unload(void)
 {
 	pci_unregister_driver(&fk_driver);
+	pci_unregister_driver(&fk_gpu_driver);
 	fk_client_exit();
 }
 module_exit(fk_unload);

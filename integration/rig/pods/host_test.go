@@ -59,7 +59,7 @@ func TestPodHasItsRailsWithRDMA(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "..", "bin", "tools", "rig"), program,
 		"-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=14m")
-	cmd.Env = append(os.Environ(), "RIG_FILES="+nodeFiles(t), "RIG_REACH="+withoutTLS(t, plane), "RIG_MEMORY=3072")
+	cmd.Env = append(os.Environ(), "RIG_FILES="+nodeFiles(t), "RIG_REACH="+withoutTLS(t, plane), "RIG_MEMORY=3072", "RIG_GPUS=yes")
 	out, err := cmd.CombinedOutput()
 	if t.Logf("%s", out); err != nil {
 		t.Error(err)

@@ -49,6 +49,9 @@ func onTheNode(t *testing.T) {
 	n.reachTheServer()
 	n.start()
 	t.Logf("the node is ready after %v", time.Since(began).Round(time.Millisecond))
+	n.topology()
+	n.offerDevices()
+	t.Logf("its devices are offered after %v", time.Since(began).Round(time.Millisecond))
 	for _, m := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
 		ok := t.Run(string(m), func(t *testing.T) {
 			n.t = t
@@ -59,6 +62,11 @@ func onTheNode(t *testing.T) {
 			return // the pod may still exist
 		}
 	}
+	t.Run("devices", func(t *testing.T) {
+		n.t = t
+		n.SetRDMAMode(t, rdma.Exclusive)
+		n.podOfTwoRails()
+	})
 }
 
 func (n *node) must(err error) {
@@ -188,6 +196,7 @@ localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 resolvConf: ""
 imageGCHighThresholdPercent: 100
+nodeStatusUpdateFrequency: 2s
 evictionHard: {memory.available: 50Mi}
 `)
 	n.daemon("containerd", []string{"--config", "/etc/containerd/config.toml"}, func(ctx context.Context) error {
@@ -246,7 +255,25 @@ func (n *node) podWithItsRails() {
 		}
 	}
 	pod := n.objects("roce-pods.yaml")[0]
-	name := here(pod)
+	name, container := n.run(pod)
+	n.allocatable(map[string]string{shared: "8"}) // also while all are lent
+	out, err := exec.Command(programs+"/ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", "look", container, "ibdev2netdev").CombinedOutput()
+	var want bytes.Buffer
+	for i := range 8 {
+		fmt.Fprintf(&want, "mlx5_%d port 1 ==> net%d (Up)\n", i, i+1)
+	}
+	n.t.Logf("in the container, ibdev2netdev:\n%s", out)
+	if err != nil || string(out) != want.String() {
+		n.t.Errorf("ibdev2netdev: %v, want\n%s", err, want.Bytes())
+	}
+	n.delete(name)
+	n.asBefore(before, devices)
+}
+
+// run makes a pod, and returns its name and the ID of its container when that is ready.
+func (n *node) run(pod map[string]any) (name, container string) {
+	n.t.Helper()
+	name = here(pod)
 	pods := kube.Resource{Version: "v1", Plural: "pods", Namespace: "default"}
 	created := time.Now()
 	_, err := n.api.Create(n.t.Context(), pods, pod)
@@ -265,22 +292,22 @@ func (n *node) podWithItsRails() {
 		if err == nil {
 			err = json.Unmarshal(text, &status)
 		}
+		if err == nil && status.Status.Phase == "Failed" {
+			n.t.Fatalf("%s failed: %s\n%s", name, text, n.logs())
+		}
 		if err == nil && (status.Status.Phase != "Running" || len(status.Status.ContainerStatuses) != 1 || !status.Status.ContainerStatuses[0].Ready) {
 			err = fmt.Errorf("not ready: %s", text)
 		}
 		return err
 	})
 	n.t.Logf("%s is ready after %v", name, time.Since(created).Round(time.Millisecond))
-	container := strings.TrimPrefix(status.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	out, err := exec.Command(programs+"/ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", "look", container, "ibdev2netdev").CombinedOutput()
-	var want bytes.Buffer
-	for i := range 8 {
-		fmt.Fprintf(&want, "mlx5_%d port 1 ==> net%d (Up)\n", i, i+1)
-	}
-	n.t.Logf("in the container, ibdev2netdev:\n%s", out)
-	if err != nil || string(out) != want.String() {
-		n.t.Errorf("ibdev2netdev: %v, want\n%s", err, want.Bytes())
-	}
+	return name, strings.TrimPrefix(status.Status.ContainerStatuses[0].ContainerID, "containerd://")
+}
+
+// delete deletes a pod, and waits for its end.
+func (n *node) delete(name string) {
+	n.t.Helper()
+	pods := kube.Resource{Version: "v1", Plural: "pods", Namespace: "default"}
 	deleted := time.Now()
 	n.must(n.api.Delete(n.t.Context(), pods, name, kube.Preconditions{}))
 	n.await("the pod's end", func() error {
@@ -290,7 +317,6 @@ func (n *node) podWithItsRails() {
 		return nil
 	})
 	n.t.Logf("%s is gone after %v", name, time.Since(deleted).Round(time.Millisecond))
-	n.asBefore(before, devices)
 }
 
 // objects reads the objects of an example.
@@ -301,8 +327,8 @@ func (n *node) objects(file string) []map[string]any {
 	return found
 }
 
-// here adapts the pod to this node: an image of the node, no devices, because
-// no device plugin offers any, and no scheduler or account.
+// here adapts the pod to this node: an image of the node, the devices that it asks for but
+// not the memory and CPUs, which the machine has not, and no scheduler or account.
 func here(pod map[string]any) (name string) {
 	spec, _ := pod["spec"].(map[string]any)
 	containers, _ := spec["containers"].([]any)
@@ -310,7 +336,10 @@ func here(pod map[string]any) (name string) {
 		container, _ := c.(map[string]any)
 		container["image"] = toolsImage
 		delete(container, "command")
-		delete(container, "resources")
+		resources, _ := container["resources"].(map[string]any)
+		limits, _ := resources["limits"].(map[string]any)
+		delete(limits, "memory")
+		delete(limits, "cpu")
 	}
 	spec["nodeName"], spec["automountServiceAccountToken"], spec["terminationGracePeriodSeconds"] = nodeName, false, 5
 	metadata, _ := pod["metadata"].(map[string]any)
