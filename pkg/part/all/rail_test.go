@@ -41,10 +41,10 @@ func newRailBench(t *testing.T, nodeFile string) *railBench {
 	b.opened = b.open()
 	b.opened.Log = slog.New(slog.DiscardHandler)
 	b.opened.Sys = t.TempDir()
-	for _, n := range railNICs {
+	for i, n := range railNICs {
 		dir := filepath.Join(b.opened.Sys, "bus/pci/devices", n.pci)
 		// sysfs keeps the directory of the char devices while the NIC is lent.
-		for _, below := range []string{"net/" + n.name, "infiniband_verbs/uverbs" + n.pci[5:7]} {
+		for _, below := range []string{"net/" + n.name, fmt.Sprintf("infiniband_verbs/uverbs%d", i)} {
 			if err := os.MkdirAll(filepath.Join(dir, below), 0o755); err != nil {
 				t.Fatal(err)
 			}
