@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/gpuplugin"
-	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/process"
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -181,27 +180,16 @@ func (n *node) podOfTwoRails() {
 		counts[fmt.Sprintf("%s_rail_%d", perRail, rail)] = "1"
 	}
 	n.allocatable(counts)
-	nads := kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: "default"}
 	limits, networks := map[string]any{}, []string{}
 	for _, rail := range rails {
 		resource, name := fmt.Sprintf("%s_rail_%d", perRail, rail), fmt.Sprintf("rail-%d", rail)
 		limits[resource], networks = "1", append(networks, name)
-		_, err := n.api.Create(n.t.Context(), nads, map[string]any{
-			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-			"metadata": map[string]any{"name": name, "annotations": map[string]any{"k8s.v1.cni.cncf.io/resourceName": resource}},
-			"spec": map[string]any{"config": fmt.Sprintf(`{"cniVersion": "0.3.1", "name": %q, "type": "host-device", "rail": %d,
-				"capabilities": {"CNIDeviceInfoFile": true},
-				"ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1"}}`, name, rail, rail+1, rail+1)},
-		})
-		n.must(err)
+		n.network(name, resource, fmt.Sprintf(`{"cniVersion": "0.3.1", "name": %q, "type": "host-device", "rail": %d,
+			"capabilities": {"CNIDeviceInfoFile": true},
+			"ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1"}}`, name, rail, rail+1, rail+1))
 	}
 	before, devices := n.State(), n.devices()
-	pod := map[string]any{
-		"apiVersion": "v1", "kind": "Pod",
-		"metadata": map[string]any{"name": "rails", "annotations": map[string]any{nadv1.NetworkAttachmentAnnot: strings.Join(networks, ",")}},
-		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "resources": map[string]any{"limits": limits}}}},
-	}
-	name, container := n.run(pod)
+	name, container := n.run(podOf("rails", networks, limits))
 	env, err := exec.Command(programs+"/ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", "env", container, "sh", "-c",
 		fmt.Sprintf("echo $PCIDEVICE_RDMA_ROCE_RAIL_%d $PCIDEVICE_RDMA_ROCE_RAIL_%d", rails[0], rails[1])).CombinedOutput()
 	n.must(err)
@@ -218,12 +206,75 @@ func (n *node) podOfTwoRails() {
 			n.t.Errorf("%s: %v, not %v", who, got, want)
 		}
 	}
-	if need.Full() { // integration/devices has it without a NIC
-		n.health(name, want[0])
-	}
+	n.health(name, want[0])
 	n.delete(name)
 	n.asBefore(before, devices)
 	n.allocatable(counts)
+	n.podOfUpstream(counts)
+}
+
+// podOfUpstream makes a pod with a NIC that the device plugin allocates, and the reference
+// plugin host-device moves: no record says that it is lent. The node offers counts.
+func (n *node) podOfUpstream(counts map[string]string) {
+	n.t.Helper()
+	const rail = 7
+	resource := fmt.Sprintf("%s_rail_%d", perRail, rail)
+	n.network("upstream", resource, fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "upstream", "type": %q}`, upstreamPlugin))
+	pci := n.inSlots("0x0200")[rail]
+	host := n.on(pci)
+	name, container := n.run(podOf("upstream", []string{"upstream"}, map[string]any{resource: "1"}))
+	out, err := exec.Command(programs+"/ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", "env", container, "sh", "-c",
+		fmt.Sprintf("echo $PCIDEVICE_RDMA_ROCE_RAIL_%d; readlink /sys/class/net/net1/device", rail)).CombinedOutput()
+	if lines := strings.Fields(string(out)); err != nil || len(lines) != 2 || lines[0] != pci || filepath.Base(lines[1]) != pci {
+		n.t.Errorf("in the container: %v\n%swant %s twice", err, out, pci)
+	}
+	if got := n.on(pci); got != "" {
+		n.t.Errorf("%s is on the host", got)
+	}
+	time.Sleep(12 * time.Second) // more than between two looks of the device plugin
+	n.allocatable(counts)
+	n.delete(name)
+	n.await("the NIC's return", func() error {
+		if got := n.on(pci); got != host {
+			return fmt.Errorf("%q is on the host, not %q", got, host)
+		}
+		return nil
+	})
+	n.allocatable(counts)
+}
+
+// on returns the name of the NIC with the PCI address if it is on the host, else "".
+func (n *node) on(pci string) string {
+	n.t.Helper()
+	links, err := n.Links()
+	n.must(err)
+	for _, l := range links {
+		if l.ParentDev == pci {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+// network makes a NAD for the devices of a resource.
+func (n *node) network(name, resource, config string) {
+	n.t.Helper()
+	nads := kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: "default"}
+	_, err := n.api.Create(n.t.Context(), nads, map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": map[string]any{"name": name, "annotations": map[string]any{"k8s.v1.cni.cncf.io/resourceName": resource}},
+		"spec":     map[string]any{"config": config},
+	})
+	n.must(err)
+}
+
+// podOf returns a pod with networks and devices.
+func podOf(name string, networks []string, limits map[string]any) map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": name, "annotations": map[string]any{nadv1.NetworkAttachmentAnnot: strings.Join(networks, ",")}},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "resources": map[string]any{"limits": limits}}}},
+	}
 }
 
 // deviceInfo returns the addresses in the device information files of these devices.

@@ -32,6 +32,8 @@ const (
 	pauseImage = "localhost/pause:1"
 	nodeName   = "rig"
 	plugins    = "/opt/cni/bin"
+	// upstreamPlugin is the name of the reference plugin host-device on the node.
+	upstreamPlugin = "upstream-host-device"
 )
 
 // ibdev2netdev prints what NVIDIA's script of that name prints, from the RDMA
@@ -136,6 +138,7 @@ func nodeFiles(t *testing.T) string {
 	for _, name := range []string{"host-local", "loopback", "kubernetes/multus"} {
 		put(plugins+"/"+filepath.Base(name), filepath.Join(testnet.Peers(t), name))
 	}
+	put(plugins+"/"+upstreamPlugin, filepath.Join(testnet.Peers(t), "host-device"))
 	for _, path := range cluster.OurPlugins(testnet.Bin(t)) {
 		put(plugins+"/"+filepath.Base(path), path)
 	}
