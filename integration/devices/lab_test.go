@@ -227,7 +227,7 @@ func isClosed(c chan struct{}) bool {
 type pod struct {
 	name      string
 	resources map[string]int // number of devices, by resource
-	// admitted is for a pod that is to be admitted and not to run: it waits for a volume
+	// admitted: the kubelet admits the pod, which does not run. It waits for a volume
 	// that does not exist, and so ends at once.
 	admitted bool
 }

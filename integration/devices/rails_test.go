@@ -97,7 +97,7 @@ func (p *podObject) unschedulable() bool {
 // The health test's wait for a pod's status, beside the time that the configuration gives.
 const healthDelay = 15 * time.Second
 
-// TestHealthOfANICIsInThePodsStatus takes a NIC's carrier away and gives it back.
+// TestHealthOfANICIsInThePodsStatus sets a NIC's carrier off and on.
 func TestHealthOfANICIsInThePodsStatus(t *testing.T) {
 	const resource = "rdma/health"
 	down, up := time.Second, 2*time.Second

@@ -170,7 +170,7 @@ func (p *Plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	return nil
 }
 
-// Allocate implements [api.DevicePluginServer]. It gives nothing.
+// Allocate implements [api.DevicePluginServer]. Its answer has no device and no variable.
 func (p *Plugin) Allocate(ctx context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
 	answer := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {

@@ -214,7 +214,7 @@ func (n *node) podOfTwoRails() {
 }
 
 // podOfUpstream makes a pod with a NIC that the device plugin allocates, and the reference
-// plugin host-device moves: no record says that it is lent. The node offers counts.
+// plugin host-device moves. The ledger has no record of it. The node must offer counts.
 func (n *node) podOfUpstream(counts map[string]string) {
 	n.t.Helper()
 	const rail = 7
@@ -335,7 +335,7 @@ func (n *node) lent() (addresses []string) {
 	return addresses
 }
 
-// health takes the carrier of a NIC away and gives it back, and waits for the pod's status.
+// health sets the carrier of a NIC off and on, and waits for the health in the pod's status.
 func (n *node) health(pod, pci string) {
 	n.t.Helper()
 	for _, step := range []struct{ carrier, health string }{{"0", "Unhealthy"}, {"1", "Healthy"}} {

@@ -17,7 +17,7 @@ import (
 // discover is the command that finds rails.
 const discover = "railctl rails discover"
 
-// OfRail returns the selector of the NIC that the node file gives a rail. The NIC may be
+// OfRail returns the selector of the NIC that has a rail by the node file. The NIC may be
 // lent.
 func OfRail(n *attachment.Node, host *nic.Host, rail int) (nic.Selector, error) {
 	_, rails, err := railsOf(n, host, rail)
