@@ -43,9 +43,9 @@ func CheckRail(n *attachment.Node, host *nic.Host, found *nic.NIC, rail int) err
 	}
 	name, pci := found.PCI, found.PCI
 	if found.Link != nil {
-		carrier := host.NICBelow(found.Link)
-		pci = host.Of(carrier).PCI
-		if i := slices.IndexFunc(nics, func(f resource.NIC) bool { return slices.Contains(f.Names, carrier.Name) }); pci == "" && i >= 0 {
+		lower := host.NICBelow(found.Link)
+		pci = host.Of(lower).PCI
+		if i := slices.IndexFunc(nics, func(f resource.NIC) bool { return slices.Contains(f.Names, lower.Name) }); pci == "" && i >= 0 {
 			pci = nics[i].PCI // kernels before 5.14 report no parent
 		}
 		name = strings.TrimSpace(found.Link.Name + " " + pci)
@@ -86,13 +86,16 @@ func railsOf(n *attachment.Node, host *nic.Host, wanted int) (nics []resource.NI
 // known returns what the ledger has of the NICs that are lent from this host netns, by PCI
 // address, for [nic.Host.Facts].
 func known(n *attachment.Node) map[string]resource.NIC {
-	records, errs := n.Ledger.List()
+	// ADD calls this, and a node may have many macvlans: their records are not decoded in full.
+	records, errs := n.Ledger.ListIf(func(r *ledger.Record) bool {
+		return !strings.HasSuffix(r.Plugin, "macvlan") && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID)
+	})
 	for _, err := range errs {
 		n.Log.Warn("unreadable record, perhaps of a NIC with a rail", "err", err)
 	}
 	found := map[string]resource.NIC{}
 	for _, r := range records {
-		if r.Loan == nil || r.Loan.PCI == "" || r.Phase == ledger.Freeing || !r.HostNetns.Equal(n.Netns.ID) {
+		if r.Loan == nil || r.Loan.PCI == "" {
 			continue
 		}
 		lent := resource.NIC{Names: []string{r.Loan.Name}, MAC: r.Loan.Identity.PermMAC}
