@@ -195,7 +195,9 @@ func lendUntilThePowerFails(t *testing.T) {
 	n.MustRun(last)
 	n.MustRun(last.With("ADD"))
 	// The DEL of a pod with an address of the cluster cannot reach the server.
-	c := p.call("ADD", "net1", n.config(0, map[string]any{"device": nil, "ipam": map[string]any{
+	// No NIC has this interface name: its DEL after the reset would release
+	// the address too.
+	c := p.call("ADD", "cluster0", n.config(0, map[string]any{"device": nil, "ipam": map[string]any{
 		"type": "whereabouts", "range": "172.31.99.0/24", "kubernetes": map[string]any{"kubeconfig": apiAccount},
 	}}))
 	c.Plugin, c.Args = "whereabouts", "IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME="+rebootedPod
