@@ -81,7 +81,7 @@ func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
 		}
 		// An unnamed struct type has no package path of its own.
 		ours := inner.PkgPath() == reflect.TypeOf(Common{}).PkgPath() || inner.Name() == ""
-		if inner.Kind() == reflect.Struct && ours && inner != reflect.TypeOf(sloppyIP{}) {
+		if inner.Kind() == reflect.Struct && ours && inner != reflect.TypeOf(sloppyIP{}) && inner != reflect.TypeOf(Rail{}) {
 			addKeys(keys, key+".", inner)
 			continue
 		}

@@ -11,6 +11,7 @@ type HostDevice struct {
 	Common
 	RDMA
 	Link
+	Routing
 	// Device is the name or an altname of the NIC's netdev.
 	Device string `json:"device"`
 	// HWAddr is the MAC address of the netdev.
@@ -22,14 +23,16 @@ type HostDevice struct {
 	PCIBusID string `json:"pciBusID"`
 	// DeviceID is the same, injected beside PCIBusID.
 	DeviceID string `json:"deviceID"`
-	// Rail is the rail that the NIC must have by the node file, nil for any. It selects
-	// the NIC if nothing else does.
-	Rail *int `json:"rail"`
+	// Rail is the rail that the NIC must have by the node file. A number selects the NIC
+	// if nothing else does.
+	Rail Rail `json:"rail"`
 	// DPDKMode: a userspace driver holds the NIC, so no netdev is moved.
 	DPDKMode bool `json:"DPDKMode"`
 	// UseInterfaceNetwork copies the NIC's addresses, routes and rules from the
 	// host into the pod.
 	UseInterfaceNetwork bool `json:"useInterfaceNetwork"`
+	// KeepAddress: the pod gets the addresses that the NIC has on the host, and no others.
+	KeepAddress bool `json:"keepAddress"`
 	// MTU of the interface in the pod, in bytes; 0 keeps the NIC's.
 	MTU int `json:"mtu"`
 	// RoCETOS is the type of service of the pod's RDMA-CM connections, 0 to 255; nil
@@ -45,10 +48,41 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), checkRail(c.Rail), c.RDMA.complete(), c.Link.complete()); err != nil {
+	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.Rail.check(), c.checkVariables(), c.checkKeepAddress(), c.RDMA.complete(), c.Link.complete(), c.Routing.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// checkKeepAddress refuses other keys that give addresses.
+func (c *HostDevice) checkKeepAddress() error {
+	if !c.KeepAddress {
+		return nil
+	}
+	other := ""
+	switch {
+	case c.IPAM.Type != "":
+		other = `"ipam"`
+	case c.UseInterfaceNetwork:
+		other = `"useInterfaceNetwork"`
+	default:
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" and %s both give the interface its addresses`, other), "remove one of the two keys")
+}
+
+// NeedsRail reports whether an attachment needs the rail of its NIC.
+func (c *HostDevice) NeedsRail() bool {
+	return !c.Rail.IsZero() || c.VariesByRail() || c.TableOfRail()
+}
+
+// RailCure returns err, which is about the missing rail of a NIC, with one more cure if
+// nothing but the routing table needs the rail.
+func (c *HostDevice) RailCure(err error) error {
+	if !c.Rail.IsZero() || c.VariesByRail() {
+		return err
+	}
+	return failure.WithCure(err, tableCure)
 }
 
 // LinkWait returns how an ADD waits for the link.
@@ -59,14 +93,6 @@ func (c *HostDevice) LinkWait() LinkWait { return c.wait(c.RDMA.RDMA) }
 // numbers, which identify nothing on the host.
 func (c *HostDevice) IDs() []string {
 	return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
-}
-
-// checkRail returns an error for a negative rail.
-func checkRail(rail *int) error {
-	if rail == nil || *rail >= 0 {
-		return nil
-	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail": %d is negative`, *rail), "give the number of a rail in the node file, or leave the key out")
 }
 
 // given returns the values that are not empty, nil if there are none.

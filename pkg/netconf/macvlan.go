@@ -12,11 +12,12 @@ type Macvlan struct {
 	Common
 	RDMA
 	Link
+	Routing
 	// Master is the NIC of the macvlan. If it is empty, Rail selects the NIC, and without
 	// Rail the default route's interface is the master.
 	Master string `json:"master"`
-	// Rail is the rail that the NIC must have by the node file, nil for any.
-	Rail *int `json:"rail"`
+	// Rail is the rail that the NIC must have by the node file.
+	Rail Rail `json:"rail"`
 	// Mode is "bridge" (also when empty), "private", "vepa" or "passthru".
 	Mode string `json:"mode"`
 	// MTU in bytes, at most the master's; 0 inherits it.
@@ -49,7 +50,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.MAC = c.RuntimeConfig.MAC
 	}
 	_, err := c.HardwareAddr()
-	if err := errors.Join(err, checkMTU(c.MTU), checkRail(c.Rail), c.checkRailInPod(), c.RDMA.complete(), c.Link.complete()); err != nil {
+	if err := errors.Join(err, checkMTU(c.MTU), c.Rail.check(), c.checkVariables(), c.checkRailInPod(), c.RDMA.complete(), c.Link.complete(), c.Routing.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -57,11 +58,34 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 
 // checkRailInPod refuses a rail for a master in the pod: rails are of the host's NICs.
 func (c *Macvlan) checkRailInPod() error {
-	if c.Rail == nil || !c.LinkInContainer {
+	if !c.LinkInContainer || !c.NeedsRail() {
 		return nil
+	}
+	switch {
+	case !c.Rail.IsZero():
+	case !c.VariesByRail():
+		return failure.WithCure(failure.New(failure.InvalidConfig, `the routing table is that of the rail of a NIC of the host, and "linkInContainer" has the master in the pod`),
+			`give the number of a table by "table" in "routing"`)
+	default:
+		return failure.WithCure(failure.New(failure.InvalidConfig, `the addresses depend on the rail of a NIC of the host, and "linkInContainer" has the master in the pod`),
+			`remove "linkInContainer", or give addresses that do not depend on the rail`)
 	}
 	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail" is for a NIC of the host, and "linkInContainer" has the master in the pod`),
 		`remove one of the two keys, and name the master in the pod by "master"`)
+}
+
+// NeedsRail reports whether an attachment needs the rail of its NIC.
+func (c *Macvlan) NeedsRail() bool {
+	return !c.Rail.IsZero() || c.VariesByRail() || c.TableOfRail()
+}
+
+// RailCure returns err, which is about the missing rail of a NIC, with one more cure if
+// nothing but the routing table needs the rail.
+func (c *Macvlan) RailCure(err error) error {
+	if !c.Rail.IsZero() || c.VariesByRail() {
+		return err
+	}
+	return failure.WithCure(err, tableCure)
 }
 
 // LinkWait returns how an ADD waits for the link. If the master is in the pod, the link is

@@ -49,13 +49,25 @@ type NodeFile struct {
 	// Resources are the pools of NICs for the kubelet, nil without the key. The
 	// files that it names are not read: see [NodeFile.ReadResources].
 	Resources *resource.Config `yaml:"resources"`
+	// Fabric is how rails reach each other: "isolated" (not at all), "routed" or "flat"; ""
+	// if unknown.
+	Fabric string `yaml:"fabric"`
+	// Node is the node's number, for ${node} in network configurations; nil without the key.
+	Node *int `yaml:"node"`
+	// Prefixes are the node's own prefixes of addresses, by rail.
+	Prefixes []NodePrefix `yaml:"prefixes"`
+	// Publish is what pods are told about their rails, nil for the defaults.
+	Publish *Publish `yaml:"publish"`
 
 	// Path is the path of the file, for messages.
 	Path string `yaml:"-"`
 }
 
+// maxNode is the largest number of a node.
+const maxNode = 65535
+
 var (
-	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources"}
+	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fabric", "node", "prefixes", "publish"}
 	patternKeys  = []string{"name", "pci", "driver"}
 )
 
@@ -155,9 +167,12 @@ func checkKey(key string, value yaml.Node) error {
 	switch {
 	case !slices.Contains(nodeFileKeys, key):
 		return fmt.Errorf("line %d: field %s not found; %s", value.Line, key, resource.Suggestion(key, nodeFileKeys))
-	case key == "rails" || key == "resources":
+	case slices.Contains([]string{"rails", "resources", "fabric", "node", "publish"}, key):
 		if value.ShortTag() == "!!null" {
 			return fmt.Errorf("line %d: %q has no value; leave the key out", value.Line, key)
+		}
+		if key == "node" && value.ShortTag() != "!!int" { // the decoder cuts 1.5 to 1
+			return fmt.Errorf("line %d: node: %q is not a number from 0 to %d", value.Line, value.Value, maxNode)
 		}
 	case value.Kind != yaml.SequenceNode:
 		return fmt.Errorf("line %d: %q must be a list, [] if nothing is open", value.Line, key)
@@ -167,6 +182,12 @@ func checkKey(key string, value yaml.Node) error {
 
 // check refuses patterns that are malformed or match nothing.
 func (n *NodeFile) check() error {
+	if err := n.checkFabric(); err != nil {
+		return err
+	}
+	if n.Node != nil && (*n.Node < 0 || *n.Node > maxNode) {
+		return fmt.Errorf("node: %d is not a number from 0 to %d", *n.Node, maxNode)
+	}
 	for i, p := range n.NICs {
 		if p == (NICPattern{}) {
 			return fmt.Errorf(`nics[%d] names no NIC: give "name", "pci" or "driver"`, i)
@@ -185,7 +206,7 @@ func (n *NodeFile) check() error {
 			return fmt.Errorf("paths[%d]: %w", i, err)
 		}
 	}
-	return nil
+	return checkPrefixes(n.Prefixes)
 }
 
 func checkPattern(pattern string) error {

@@ -9,17 +9,17 @@ import (
 )
 
 func TestRailOfANetwork(t *testing.T) {
-	hostDevice := func(config string) (*int, error) {
+	hostDevice := func(config string) (Rail, error) {
 		c, err := ParseHostDevice([]byte(config))
 		if err != nil {
-			return nil, err
+			return Rail{}, err
 		}
 		return c.Rail, nil
 	}
-	macvlan := func(config string) (*int, error) {
+	macvlan := func(config string) (Rail, error) {
 		c, err := ParseMacvlan([]byte(config), Args{})
 		if err != nil {
-			return nil, err
+			return Rail{}, err
 		}
 		return c.Rail, nil
 	}
@@ -34,11 +34,17 @@ func TestRailOfANetwork(t *testing.T) {
 		{`, "rail": 0`, "0", 0, ""},
 		{`, "rail": 7`, "7", 0, ""},
 		{`, "rail": -1`, "", cnierr.InvalidConfig, `"rail": -1 is negative`},
-		{`, "rail": "7"`, "", cnierr.Decode, "a whole number"},
+		{`, "rail": "auto"`, "auto", 0, ""},
+		{`, "rail": "7"`, "", cnierr.Decode, `"rail" cannot be "7"`},
+		{`, "rail": "Auto"`, "", cnierr.Decode, `"auto"`},
+		{`, "rail": ""`, "", cnierr.Decode, "a whole number"},
+		{`, "rail": true`, "", cnierr.Decode, "a whole number"},
+		{`, "rail": {"auto": true}`, "", cnierr.Decode, "a whole number"},
+		{`, "rail": 99999999999999999999`, "", cnierr.Decode, "a whole number"},
 		{`, "rail": 1.5`, "", cnierr.Decode, "a whole number"},
 		{`, "rail": [1]`, "", cnierr.Decode, "a whole number"},
 	} {
-		for plugin, parse := range map[string]func(string) (*int, error){"host-device": hostDevice, "macvlan": macvlan} {
+		for plugin, parse := range map[string]func(string) (Rail, error){"host-device": hostDevice, "macvlan": macvlan} {
 			rail, err := parse(`{"name": "n", "type": "` + plugin + `"` + c.keys + `}`)
 			if c.code != 0 {
 				if err == nil || cnierr.Code(err) != c.code || !strings.Contains(err.Error(), c.text) {
@@ -47,8 +53,14 @@ func TestRailOfANetwork(t *testing.T) {
 				continue
 			}
 			have := "none"
-			if rail != nil {
-				have = fmt.Sprint(*rail)
+			switch {
+			case rail.Auto:
+				have = "auto"
+			case rail.Number != nil:
+				have = fmt.Sprint(*rail.Number)
+			}
+			if rail.IsZero() != (have == "none") {
+				t.Errorf("%s, %s: IsZero is %v", plugin, c.keys, rail.IsZero())
 			}
 			if err != nil || have != c.want {
 				t.Errorf("%s, %s: rail %s, %v, want %s", plugin, c.keys, have, err, c.want)

@@ -57,6 +57,11 @@ type Whereabouts struct {
 	NodeSliceSize int    // prefix length, 0 without node slices
 	BlockSize     int    // addresses, a power of two; 0 without blocks
 	Rotate        bool   // "allocation": "rotate"
+	// NodePrefix is set with "prefix": "node": the range is a prefix of this node alone.
+	NodePrefix bool
+	// SameHost has the networks of the ranges of all rails of the node, by address, with
+	// "sameHost": true; else nil.
+	SameHost []netip.Prefix
 	// ConfigurationPath is a flat file, or the directory of "nodename".
 	ConfigurationPath string
 	LogFile, LogLevel string
@@ -131,6 +136,9 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 	if net.IPAM == nil {
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "IPAM config missing 'ipam' key"), `add "ipam": {"type": "whereabouts", "range": "..."}`)
 	}
+	if err := unexpanded(stdin); err != nil {
+		return nil, err
+	}
 	args, err := parseWhereaboutsArgs(cniArgs)
 	if err != nil {
 		return nil, err
@@ -197,6 +205,9 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 		return err
 	}
 	if err := c.readBlockSize(net.IPAM.BlockSize); err != nil {
+		return err
+	}
+	if err := c.readRails(net.IPAM); err != nil {
 		return err
 	}
 	return c.onePerFamily()
@@ -370,7 +381,13 @@ type whereaboutsIPAM struct {
 	BlockSize     int    `json:"block_size"`
 	Store         string `json:"store"`
 	Allocation    string `json:"allocation"`
-	Kubernetes    struct {
+
+	// The plugin in front writes RailRanges, and with Prefix also Range.
+	SameHost   bool     `json:"sameHost"`
+	RailRanges []string `json:"railRanges"`
+	Prefix     string   `json:"prefix"`
+
+	Kubernetes struct {
 		Kubeconfig string `json:"kubeconfig"`
 		APIRoot    string `json:"k8s_api_root"`
 	} `json:"kubernetes"`

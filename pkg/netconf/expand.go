@@ -1,0 +1,406 @@
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// Variables are the values that an "ipam" object takes from the node and the NIC of one
+// attachment.
+type Variables struct {
+	Rail   *int        // of the attachment's NIC, nil if it has none
+	Rails  []int       // all rails of the node, sorted
+	Node   *int        // the node's number, nil if the node file has none
+	Prefix *NodePrefix // the node's prefix of the rail, nil if the node file has none
+}
+
+// The variables in strings of the "ipam" object.
+const (
+	railVariable = "rail"
+	nodeVariable = "node"
+)
+
+// prefixOfNode is the value of the key "prefix" for the node's own prefix.
+const prefixOfNode = "node"
+
+// Keys of the "ipam" object that [Common.Expanded] reads or writes.
+const (
+	keyRange      = "range"
+	keyGateway    = "gateway"
+	keyExclude    = "exclude"
+	keyStore      = "store"
+	keySameHost   = "sameHost"
+	keyPrefix     = "prefix"
+	keyRailRanges = "railRanges"
+)
+
+// template is an "ipam" object before its expansion.
+type template struct {
+	plugin string         // its type
+	ipam   map[string]any // numbers are json.Number
+
+	rail, node bool // a string has the variable
+	sameHost   bool
+	nodePrefix bool // "prefix" is "node"
+}
+
+// template returns the configuration's "ipam" object. It is an error if a string of it has an
+// unknown variable.
+func (c *Common) template() (*template, error) {
+	t := &template{plugin: c.IPAM.Type}
+	var keys struct {
+		IPAM json.RawMessage `json:"ipam"`
+	}
+	if err := json.Unmarshal(c.Raw, &keys); err != nil || len(keys.IPAM) == 0 {
+		return t, nil //nolint:nilerr // the plugin's parser has read the configuration: see Lenient
+	}
+	d := json.NewDecoder(bytes.NewReader(keys.IPAM))
+	d.UseNumber() // a number stays as it is written
+	if err := d.Decode(&t.ipam); err != nil {
+		return &template{}, nil //nolint:nilerr // the same
+	}
+	for key, value := range t.ipam {
+		switch {
+		case strings.EqualFold(key, keySameHost):
+			t.sameHost = value == true
+		case strings.EqualFold(key, keyPrefix):
+			t.nodePrefix = value == prefixOfNode
+		}
+	}
+	_, err := replaced("ipam", t.ipam, func(name string) (string, error) {
+		switch name {
+		case railVariable:
+			t.rail = true
+		case nodeVariable:
+			t.node = true
+		default:
+			return "", failure.WithCure(failure.New(failure.InvalidConfig, "there is no variable ${%s}", name), "use ${rail} or ${node}")
+		}
+		return "", nil
+	})
+	if err != nil && !t.whereabouts() { // the text has a meaning for that plugin
+		t.rail, t.node, err = false, false, nil
+	}
+	return t, err
+}
+
+// whereabouts reports whether the IPAM plugin is whereabouts, installed with or without a
+// prefix.
+func (t *template) whereabouts() bool { return strings.HasSuffix(t.plugin, "whereabouts") }
+
+// needsRail reports whether the values of the object depend on the rail.
+func (t *template) needsRail() bool { return t.rail || t.sameHost || t.nodePrefix }
+
+// varies reports whether the object has something to expand.
+func (t *template) varies() bool { return t.node || t.needsRail() }
+
+// place is where a value is, for errors. Its text is made only for those: the author of a
+// network decides how deep values are nested.
+type place struct {
+	outer *place
+	name  string // "ipam", ".range" or "[0]"
+}
+
+func (p *place) String() string {
+	var names []string
+	for ; p != nil; p = p.outer {
+		names = append(names, p.name)
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "")
+}
+
+// replaced returns value with each variable in its strings replaced by the result of the
+// function of. Keys keep theirs, and results are not expanded again. at names the value in
+// errors.
+func replaced(at string, value any, of func(name string) (string, error)) (any, error) {
+	return replacedAt(&place{name: at}, value, of)
+}
+
+func replacedAt(at *place, value any, of func(name string) (string, error)) (any, error) {
+	switch v := value.(type) {
+	case string:
+		text, err := replacedText(v, of)
+		if err != nil {
+			err = failure.Wrap(err, failure.InvalidConfig, "%.200q: %.80q", at.String(), v)
+		}
+		return text, err
+	case []any:
+		list := make([]any, len(v))
+		for i := range v {
+			var err error
+			if list[i], err = replacedAt(&place{at, "[" + strconv.Itoa(i) + "]"}, v[i], of); err != nil {
+				return nil, err
+			}
+		}
+		return list, nil
+	case map[string]any:
+		object := make(map[string]any, len(v))
+		for key := range v {
+			var err error
+			if object[key], err = replacedAt(&place{at, "." + key}, v[key], of); err != nil {
+				return nil, err
+			}
+		}
+		return object, nil
+	}
+	return value, nil
+}
+
+func replacedText(text string, of func(name string) (string, error)) (string, error) {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "${")
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			return "", failure.WithCure(failure.New(failure.InvalidConfig, `"${" has no "}"`), "write a variable as ${rail} or ${node}")
+		}
+		value, err := of(name)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(value)
+		text = after
+	}
+}
+
+// checkVariables returns an error if a string of the "ipam" object has an unknown variable, or
+// if keys of it contradict each other.
+func (c *Common) checkVariables() error {
+	t, err := c.template()
+	if err != nil {
+		return err
+	}
+	return t.check()
+}
+
+// check returns an error if the keys of the object cannot be expanded, whatever the rail is.
+func (t *template) check() error {
+	for _, key := range []struct {
+		text string
+		set  bool
+	}{{`"sameHost"`, t.sameHost}, {`"prefix": "node"`, t.nodePrefix}} {
+		if key.set && !t.whereabouts() {
+			return failure.WithCure(failure.New(failure.InvalidConfig, "the IPAM plugin %q does not know %s", t.plugin, key.text), `use whereabouts, or remove the key`)
+		}
+	}
+	switch {
+	case t.sameHost && t.nodePrefix:
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" and "prefix": "node" both choose the addresses`), "remove one of them")
+	case t.sameHost && !hasVariable(t.get(keyRange), railVariable):
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" is for a "range" that differs by rail, and it has no ${rail}`), `write the range as 10.${rail}.0.0/16, or remove "sameHost"`)
+	case t.nodePrefix:
+		for _, key := range []string{keyRange, "range_start", "range_end", "ipRanges", keyGateway, keyExclude, "network_name"} {
+			if t.get(key) != nil {
+				return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" and %q both choose the addresses`, key), "remove one of them")
+			}
+		}
+		if store := t.get(keyStore); store != nil && store != "" && store != StoreLocal {
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and "prefix": "node" is one node's own`, store), `remove "store"`)
+		}
+	}
+	return nil
+}
+
+// get returns the value of a key, compared as encoding/json does, or nil.
+func (t *template) get(key string) any {
+	if value, ok := t.ipam[key]; ok {
+		return value
+	}
+	for k, value := range t.ipam {
+		if strings.EqualFold(k, key) {
+			return value
+		}
+	}
+	return nil
+}
+
+// hasVariable reports whether a string in value has the variable.
+func hasVariable(value any, variable string) bool {
+	found := false
+	_, _ = replaced("", value, func(name string) (string, error) { // of returns no error; see template for those of replaced
+		found = found || name == variable
+		return "", nil
+	})
+	return found
+}
+
+// VariesByRail reports whether the addresses depend on the rail of the NIC.
+func (c *Common) VariesByRail() bool {
+	t, err := c.template()
+	return err == nil && t.needsRail()
+}
+
+// Varies reports whether [Common.Expanded] changes the configuration.
+func (c *Common) Varies() bool {
+	t, err := c.template()
+	return err != nil || t.varies()
+}
+
+// Expanded returns the configuration with the values of the variables in its "ipam" object,
+// for an IPAM plugin, which knows no rails. It is unchanged if there is nothing to expand.
+//
+// With "sameHost": true the object gets the key "railRanges", the list of the values that
+// "range" has on the node's rails, by ascending rail. With "prefix": "node" it gets "range",
+// "gateway", "exclude" and "store" of the node's prefix.
+//
+// It returns an error of the kind InvalidConfig if a value is missing, if the ranges of two
+// rails overlap, or if the gateway is not in the range.
+func (c *Common) Expanded(v Variables) ([]byte, error) {
+	t, err := c.template()
+	if err == nil && t.varies() {
+		err = t.check()
+	}
+	if err != nil || !t.varies() {
+		return c.Raw, err
+	}
+	if t.needsRail() && v.Rail == nil {
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the addresses of the network depend on the rail, and the NIC has none"),
+			`add the NIC to "rails" in the node file: "railctl rails discover" proposes them`)
+	}
+	ipam, err := t.expanded(v)
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.withIPAM(ipam)
+	if err == nil {
+		err = CheckSize(out)
+	}
+	return out, err
+}
+
+// expanded returns the object with all values.
+func (t *template) expanded(v Variables) (map[string]any, error) {
+	ipam, err := t.with(v.Rail, v.Node)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case t.nodePrefix:
+		err = setPrefix(ipam, v)
+	case t.whereabouts():
+		err = t.checkRanges(ipam, v)
+	}
+	if err != nil || !t.sameHost {
+		return ipam, err
+	}
+	var ranges []any
+	for _, rail := range v.Rails {
+		text, err := replaced("ipam."+keyRange, t.get(keyRange), values(&rail, v.Node))
+		if err != nil {
+			return nil, err
+		}
+		ranges = append(ranges, text)
+	}
+	set(ipam, keyRailRanges, ranges)
+	return ipam, nil
+}
+
+// with returns the object with the variables in its strings replaced.
+func (t *template) with(rail, node *int) (map[string]any, error) {
+	ipam, err := replaced("ipam", t.ipam, values(rail, node))
+	if err != nil {
+		return nil, err
+	}
+	object, _ := ipam.(map[string]any) // as t.ipam is
+	return object, nil
+}
+
+// values returns the function that returns the value of a variable.
+func values(rail, node *int) func(name string) (string, error) {
+	return func(name string) (string, error) {
+		switch {
+		case name == railVariable && rail != nil:
+			return strconv.Itoa(*rail), nil
+		case name == nodeVariable && node != nil:
+			return strconv.Itoa(*node), nil
+		case name == nodeVariable:
+			return "", failure.WithCure(failure.New(failure.InvalidConfig, "the node has no number for ${node}"), `give it one by "node" in the node file`)
+		}
+		return "", failure.New(failure.InvalidConfig, "the NIC has no value for ${%s}", name)
+	}
+}
+
+// set sets a key of the object, and removes its other spellings.
+func set(ipam map[string]any, key string, value any) {
+	for k := range ipam {
+		if strings.EqualFold(k, key) {
+			delete(ipam, k)
+		}
+	}
+	ipam[key] = value
+}
+
+// setPrefix sets the keys of the node's prefix.
+func setPrefix(ipam map[string]any, v Variables) error {
+	if v.Prefix == nil {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail), `add it to "prefixes" in the node file`)
+	}
+	set(ipam, keyRange, v.Prefix.Prefix)
+	set(ipam, keyStore, StoreLocal)
+	if v.Prefix.Gateway != "" {
+		set(ipam, keyGateway, v.Prefix.Gateway)
+	}
+	if len(v.Prefix.Exclude) > 0 {
+		set(ipam, keyExclude, v.Prefix.Exclude)
+	}
+	return nil
+}
+
+// withIPAM returns the configuration with another "ipam" object.
+func (c *Common) withIPAM(ipam any) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(c.Raw, &keys); err != nil {
+		return nil, failure.Wrap(err, failure.Decode, "the network configuration")
+	}
+	text, err := json.Marshal(ipam)
+	if err != nil {
+		return nil, failure.Wrap(err, failure.Decode, `"ipam" of the network configuration`)
+	}
+	for key := range keys {
+		if strings.EqualFold(key, "ipam") {
+			delete(keys, key)
+		}
+	}
+	keys["ipam"] = text
+	return json.Marshal(keys)
+}
+
+// ExpandedAs returns the configuration with the "ipam" object of an earlier call, as
+// [Common.Kept] has returned it. It is unchanged if there is nothing to expand.
+func (c *Common) ExpandedAs(kept json.RawMessage) ([]byte, error) {
+	if !c.Varies() {
+		return c.Raw, nil
+	}
+	var earlier struct {
+		IPAM json.RawMessage `json:"ipam"`
+	}
+	if err := json.Unmarshal(kept, &earlier); err != nil || len(earlier.IPAM) == 0 {
+		return nil, failure.New(failure.BadRecord, `the recorded configuration has no "ipam" object`)
+	}
+	return c.withIPAM(earlier.IPAM)
+}
+
+// PossibleRails returns those of the node's rails that an attachment of the network can have:
+// that of the key "rail", else all.
+func (c *Common) PossibleRails(all []int) []int {
+	var keys struct {
+		Rail Rail `json:"rail"`
+	}
+	if err := json.Unmarshal(c.Raw, &keys); err != nil || keys.Rail.Number == nil {
+		return all
+	}
+	if !slices.Contains(all, *keys.Rail.Number) {
+		return nil
+	}
+	return []int{*keys.Rail.Number}
+}

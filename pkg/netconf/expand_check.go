@@ -1,0 +1,194 @@
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// addressesOf are the addresses that an expanded object hands out on one rail.
+type addressesOf struct {
+	rail    int
+	ranges  []WhereaboutsRange
+	gateway netip.Addr // invalid if there is none
+}
+
+// addresses reads an expanded object as whereabouts does.
+func addresses(rail int, ipam map[string]any) (addressesOf, error) {
+	text, err := json.Marshal(ipam)
+	if err != nil {
+		return addressesOf{}, err
+	}
+	var object whereaboutsIPAM
+	if err := decode(text, &object, `"ipam"`); err != nil {
+		return addressesOf{}, err
+	}
+	var c Whereabouts
+	if err := c.readRanges(&object); err != nil {
+		return addressesOf{}, err
+	}
+	gateway, _ := sloppyAddr(object.Gateway) // whereabouts refuses what is no address
+	return addressesOf{rail, c.Ranges, gateway}, nil
+}
+
+// checkRanges returns an error if the gateway is not in a range of its family, or if the
+// ranges differ by rail and those of two rails overlap. What whereabouts refuses of this rail
+// is left to it; another rail's ranges that cannot be read count only with "sameHost".
+func (t *template) checkRanges(ipam map[string]any, v Variables) error {
+	rail := 0
+	if v.Rail != nil {
+		rail = *v.Rail
+	}
+	own, err := addresses(rail, ipam)
+	if err != nil {
+		if t.sameHost {
+			return err
+		}
+		return nil
+	}
+	if err := own.checkGateway(); err != nil {
+		return err
+	}
+	varying := t.varyingRanges()
+	for _, other := range v.Rails {
+		if other == rail || !slices.Contains(varying, true) {
+			continue
+		}
+		ipam, err := t.with(&other, v.Node)
+		if err != nil {
+			return err
+		}
+		theirs, err := addresses(other, ipam)
+		switch {
+		case err == nil:
+			err = t.compare(own, theirs, varying)
+		case !t.sameHost:
+			err = nil
+		}
+		if err != nil {
+			return failure.Wrap(err, failure.InvalidConfig, "rail %d beside rail %d", rail, other)
+		}
+	}
+	return nil
+}
+
+// varyingRanges returns for "range", if it is there, and each of "ipRanges" whether it differs
+// by rail.
+func (t *template) varyingRanges() []bool {
+	var all []bool
+	if text, ok := t.get(keyRange).(string); ok && text != "" {
+		all = append(all, hasVariable([]any{text, t.get("range_start"), t.get("range_end")}, railVariable))
+	}
+	list, _ := t.get("ipRanges").([]any)
+	for _, entry := range list {
+		object, _ := entry.(map[string]any)
+		block := &template{ipam: object}
+		all = append(all, hasVariable([]any{block.get("range"), block.get("range_start"), block.get("range_end")}, railVariable))
+	}
+	return all
+}
+
+// compare returns an error if ranges that differ by rail overlap, or have unequal sizes with
+// "sameHost".
+func (t *template) compare(own, theirs addressesOf, varying []bool) error {
+	for i := range min(len(own.ranges), len(theirs.ranges), len(varying)) {
+		mine, other := own.ranges[i], theirs.ranges[i]
+		if !varying[i] {
+			continue
+		}
+		if mine.overlaps(other) {
+			return failure.WithCure(failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", mine.text(), other.text()),
+				"put ${rail} where it makes them differ, within the length of the prefix")
+		}
+		if i == 0 && t.sameHost && mine.place() != other.place() {
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal sizes, and %s and %s are not`, mine.text(), other.text()),
+				"give each rail a range with the same prefix length and the same bounds")
+		}
+	}
+	return nil
+}
+
+// checkGateway returns an error if the gateway is not in the network of a range of its family.
+func (a addressesOf) checkGateway() error {
+	var outside *WhereaboutsRange
+	for i := range a.ranges {
+		r := &a.ranges[i]
+		switch {
+		case a.gateway.BitLen() != r.Prefix.Addr().BitLen():
+		case r.Prefix.Contains(a.gateway):
+			return nil
+		default:
+			outside = r
+		}
+	}
+	if outside == nil {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, "the gateway %s is not in the range %s", a.gateway, outside.Prefix), `correct "gateway" or "range"`)
+}
+
+// bounds returns the first and the last address of the range, both included.
+func (r *WhereaboutsRange) bounds() (first, last netip.Addr) {
+	first, last = r.Prefix.Addr(), lastOf(r.Prefix)
+	if r.Start.IsValid() && r.Prefix.Contains(r.Start) {
+		first = r.Start
+	}
+	if r.End.IsValid() && r.Prefix.Contains(r.End) {
+		last = r.End
+	}
+	return first, last
+}
+
+// overlaps reports whether the ranges share an address.
+func (r *WhereaboutsRange) overlaps(other WhereaboutsRange) bool {
+	first, last := r.bounds()
+	otherFirst, otherLast := other.bounds()
+	return first.BitLen() == otherFirst.BitLen() && first.Compare(otherLast) <= 0 && otherFirst.Compare(last) <= 0
+}
+
+// text returns the range as "start-end/length", or as "network/length" if it is the whole.
+func (r *WhereaboutsRange) text() string {
+	first, last := r.bounds()
+	if first == r.Prefix.Addr() && last == lastOf(r.Prefix) {
+		return r.Prefix.String()
+	}
+	return first.String() + "-" + netip.PrefixFrom(last, r.Prefix.Bits()).String()
+}
+
+// place returns where the range is in its prefix, in a form to compare.
+func (r *WhereaboutsRange) place() string {
+	first, last := r.bounds()
+	return fmt.Sprint(r.Prefix.Bits(), hostBits(first, r.Prefix.Bits()), hostBits(last, r.Prefix.Bits()))
+}
+
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	bits := slices.Clone(p.Masked().Addr().AsSlice())
+	for bit := p.Bits(); bit < len(bits)*8; bit++ {
+		bits[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(bits) // as long as an address
+	return last
+}
+
+// unexpanded returns an error if a string of the "ipam" object has a variable: the plugin that
+// calls the IPAM plugin has not expanded it.
+func unexpanded(stdin []byte) error {
+	if !bytes.Contains(stdin, []byte("${")) {
+		return nil
+	}
+	t, _ := (&Common{Raw: stdin}).template() // an unknown variable may be another plugin's
+	if !t.rail && !t.node {
+		return nil
+	}
+	name := railVariable
+	if !t.rail {
+		name = nodeVariable
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s} and no value for it`, name),
+		"use host-device or macvlan of rail-cni, which give it one, or write the value")
+}

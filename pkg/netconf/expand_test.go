@@ -1,0 +1,375 @@
+package netconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+)
+
+// ofNode returns the variables of a node with rails 0 to 7 and the number 12.
+func ofNode(rail int) Variables {
+	node := 12
+	v := Variables{Rail: &rail, Node: &node, Prefix: &NodePrefix{Rail: rail, Prefix: "10.200.3.6/31", Gateway: "10.200.3.7"}}
+	for r := range 8 {
+		v.Rails = append(v.Rails, r)
+	}
+	return v
+}
+
+// network returns a configuration of host-device with an "ipam" object of whereabouts.
+func networkOf(t testing.TB, ipam string) *Common {
+	t.Helper()
+	c, err := ParseHostDevice([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "host-device", "rail": "auto", "prevResult": {"ips": []}, "ipam": {"type": "whereabouts"` + ipam + `}}`))
+	if err != nil {
+		t.Fatalf("%s: %v", ipam, err)
+	}
+	return &c.Common
+}
+
+func ipamOf(t testing.TB, config []byte) map[string]any {
+	t.Helper()
+	var keys struct{ IPAM map[string]any }
+	if err := json.Unmarshal(config, &keys); err != nil {
+		t.Fatalf("%v: %s", err, config)
+	}
+	return keys.IPAM
+}
+
+func TestVariablesAreReplacedInEveryStringOfIPAM(t *testing.T) {
+	for name, c := range map[string]struct {
+		ipam, want string
+	}{
+		"range and gateway":   {`, "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1"`, `, "range": "10.3.0.0/16", "gateway": "10.3.0.1"`},
+		"start and end":       {`, "range": "10.0.${rail}.1-10.0.${rail}.99/16"`, `, "range": "10.0.3.1-10.0.3.99/16"`},
+		"bounds":              {`, "range": "10.0.0.0/16", "range_start": "10.0.${rail}.1", "range_end": "10.0.${rail}.99"`, `, "range": "10.0.0.0/16", "range_start": "10.0.3.1", "range_end": "10.0.3.99"`},
+		"exclude":             {`, "range": "10.${rail}.0.0/16", "exclude": ["10.${rail}.0.0/24", "10.${rail}.1.7"]`, `, "range": "10.3.0.0/16", "exclude": ["10.3.0.0/24", "10.3.1.7"]`},
+		"more ranges":         {`, "ipRanges": [{"range": "fd00:${rail}::/64"}, {"range": "10.${rail}.0.0/16", "exclude": ["10.${rail}.0.1"]}]`, `, "ipRanges": [{"range": "fd00:3::/64"}, {"range": "10.3.0.0/16", "exclude": ["10.3.0.1"]}]`},
+		"routes":              {`, "range": "10.${rail}.0.0/16", "routes": [{"dst": "10.0.0.0/8", "gw": "10.${rail}.0.1"}]`, `, "range": "10.3.0.0/16", "routes": [{"dst": "10.0.0.0/8", "gw": "10.3.0.1"}]`},
+		"addresses":           {`, "addresses": [{"address": "10.${rail}.0.${node}/16"}]`, `, "addresses": [{"address": "10.3.0.12/16"}]`},
+		"the address space":   {`, "range": "10.0.0.0/16", "network_name": "rail${rail}"`, `, "range": "10.0.0.0/16", "network_name": "rail3"`},
+		"the node's number":   {`, "range": "10.0.${node}.0/24"`, `, "range": "10.0.12.0/24"`},
+		"several in a string": {`, "range": "10.${rail}.${node}.0/24"`, `, "range": "10.3.12.0/24"`},
+		"a key in capitals":   {`, "Range": "10.${rail}.0.0/16"`, `, "Range": "10.3.0.0/16"`},
+		"numbers and others":  {`, "range": "10.${rail}.0.0/16", "block_size": 16, "x": [1.50, true, null, {"${rail}": 9007199254740993}]`, `, "range": "10.3.0.0/16", "block_size": 16, "x": [1.50, true, null, {"${rail}": 9007199254740993}]`},
+		"an escaped dollar":   {`, "range": "10.\u0024{rail}.0.0/16"`, `, "range": "10.3.0.0/16"`},
+		"dollars":             {`, "range": "10.${rail}.0.0/16", "x": "$ {rail} $rail {rail} $$"`, `, "range": "10.3.0.0/16", "x": "$ {rail} $rail {rail} $$"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := networkOf(t, c.ipam)
+			got, err := conf.Expanded(ofNode(3))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ipamOf(t, networkOf(t, c.want).Raw)
+			if have := ipamOf(t, got); !reflect.DeepEqual(have, want) {
+				t.Errorf("got %v, want %v", have, want)
+			}
+			if !strings.Contains(string(got), "9007199254740993") && strings.Contains(c.ipam, "9007199254740993") {
+				t.Errorf("a number changed: %s", got)
+			}
+			if again, err := (&Common{Raw: got, IPAM: conf.IPAM}).Expanded(Variables{}); err != nil || !slices.Equal(again, got) {
+				t.Errorf("expanded twice: %s, %v", again, err)
+			}
+			for _, key := range []string{`"prevResult"`, `"rail":"auto"`, `"cniVersion":"1.0.0"`} {
+				if !strings.Contains(string(got), key) {
+					t.Errorf("the configuration lacks %s: %s", key, got)
+				}
+			}
+		})
+	}
+}
+
+// A configuration of today is the same, byte for byte.
+// The author of a network decides how deep values are nested, and how long their keys are.
+func TestDeepIPAMNeedsLittleMemory(t *testing.T) {
+	const depth = 3000
+	deep := strings.Repeat(`{"`+strings.Repeat("k", 60)+`":`, depth) + "1" + strings.Repeat("}", depth)
+	config := []byte(`{"name": "n", "type": "host-device", "device": "x", "ipam": {"type": "static", "x": ` + deep + `}}`)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := ParseHostDevice(config); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 100*uint64(len(config)) {
+		t.Errorf("%d bytes for a configuration of %d", took, len(config))
+	}
+}
+
+func TestConfigurationWithoutVariablesIsUnchanged(t *testing.T) {
+	for _, ipam := range []string{``, `, "range": "10.0.0.0/16"`, `, "sameHost": false`, `, "sameHost": null, "prefix": ""`, `, "x": "$", "y": "{rail}"`} {
+		c := networkOf(t, ipam)
+		for _, v := range []Variables{{}, ofNode(3)} {
+			if got, err := c.Expanded(v); err != nil || string(got) != string(c.Raw) {
+				t.Errorf("%s: %s, %v", ipam, got, err)
+			}
+		}
+		if c.Varies() || c.VariesByRail() {
+			t.Errorf("%s varies", ipam)
+		}
+	}
+	for _, raw := range []string{``, `{`, `{"ipam": null}`, `{"ipam": {}}`, `{"ipam": 7}`, `null`, `[]`} {
+		c := &Common{Raw: []byte(raw)}
+		if got, err := c.Expanded(Variables{}); err != nil || string(got) != raw {
+			t.Errorf("%s: %s, %v", raw, got, err)
+		}
+	}
+}
+
+func TestSameHostNamesTheRangesOfAllRails(t *testing.T) {
+	v := ofNode(3)
+	v.Rails = []int{0, 3, 4}
+	got, err := networkOf(t, `, "range": "10.${rail}.0.0/16", "sameHost": true, "RailRanges": ["forged"]`).Expanded(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"type": "whereabouts", "range": "10.3.0.0/16", "sameHost": true, "railRanges": []any{"10.0.0.0/16", "10.3.0.0/16", "10.4.0.0/16"}}
+	if have := ipamOf(t, got); !reflect.DeepEqual(have, want) {
+		t.Errorf("got %v, want %v", have, want)
+	}
+	// whereabouts reads it.
+	c, err := ParseWhereabouts(got, "", nil)
+	if err != nil || len(c.SameHost) != 3 {
+		t.Errorf("whereabouts: %+v, %v", c, err)
+	}
+}
+
+func TestPrefixOfTheNodeIsTheRange(t *testing.T) {
+	v := ofNode(3)
+	v.Prefix.Exclude = []string{"10.200.3.6"}
+	c := networkOf(t, `, "prefix": "node"`)
+	got, err := c.Expanded(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"type": "whereabouts", "prefix": "node", "range": "10.200.3.6/31", "gateway": "10.200.3.7",
+		"exclude": []any{"10.200.3.6"}, "store": "local",
+	}
+	if have := ipamOf(t, got); !reflect.DeepEqual(have, want) {
+		t.Errorf("got %v, want %v", have, want)
+	}
+	if _, err := ParseWhereabouts(got, "", nil); err != nil {
+		t.Errorf("whereabouts: %v", err)
+	}
+}
+
+func TestImpossibleVariablesAreRefused(t *testing.T) {
+	without := func(change func(*Variables)) Variables {
+		v := ofNode(3)
+		change(&v)
+		return v
+	}
+	all := ofNode(3)
+	for name, c := range map[string]struct {
+		ipam string
+		of   Variables
+		text string
+		cure string
+	}{
+		"no rail":                       {`, "range": "10.${rail}.0.0/16"`, without(func(v *Variables) { v.Rail = nil }), "depend on the rail, and the NIC has none", "railctl rails discover"},
+		"no number of the node":         {`, "range": "10.0.${node}.0/24"`, without(func(v *Variables) { v.Node = nil }), `"ipam.range": "10.0.${node}.0/24"`, `"node" in the node file`},
+		"no prefix of the node":         {`, "prefix": "node"`, without(func(v *Variables) { v.Prefix = nil }), "no prefix for rail 3", `"prefixes" in the node file`},
+		"a rail that is all of 10/8":    {`, "range": "10.${rail}.0.0/8"`, all, "rail 3 beside rail 0: the ranges 10.0.0.0/8 and 10.0.0.0/8 overlap", "put ${rail} where"},
+		"ranges that overlap in part":   {`, "range": "10.0.${rail}.0-10.0.9.0/16"`, all, "overlap", "put ${rail} where"},
+		"bounds that overlap":           {`, "range": "10.0.0.0/16", "range_start": "10.0.${rail}.0"`, all, "overlap", "put ${rail} where"},
+		"an overlap of ipRanges":        {`, "range": "10.${rail}.0.0/16", "ipRanges": [{"range": "fd00::${rail}:0/64"}]`, all, "fd00::/64", "put ${rail} where"},
+		"a gateway of another rail":     {`, "range": "10.${rail}.0.0/16", "gateway": "10.0.0.1"`, all, "the gateway 10.0.0.1 is not in the range 10.3.0.0/16", `correct "gateway"`},
+		"a gateway outside, by rail":    {`, "range": "10.0.0.0/16", "gateway": "10.${rail}.0.1"`, all, "is not in the range", `correct "gateway"`},
+		"sameHost and unequal sizes":    {`, "range": "10.${rail}.0.0/1${rail}", "sameHost": true`, without(func(v *Variables) { *v.Rail, v.Rails = 6, []int{6, 8} }), "equal sizes", "the same prefix length"},
+		"sameHost and unequal bounds":   {`, "range": "10.${rail}.0.${rail}-10.${rail}.0.99/16", "sameHost": true`, all, "equal sizes", "the same bounds"},
+		"sameHost and a range of all":   {`, "range": "10.0.${rail}.0/20", "sameHost": true`, all, "overlap", "put ${rail} where"},
+		"sameHost and a broken rail":    {`, "range": "10.25${rail}.0.0/16", "sameHost": true`, all, "rail 3 beside rail 6", "network/length"},
+		"a range that grows with rails": {`, "range": "` + strings.Repeat("0", 12000) + `10.${rail}.0.0/16", "sameHost": true`, all, "bytes, more than", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := networkOf(t, c.ipam).Expanded(c.of)
+			if err == nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), c.cure) {
+				t.Errorf("%.300s, %v, want %q and %q", got, err, c.text, c.cure)
+			}
+		})
+	}
+}
+
+// These are refused whatever the rail is, and so when the configuration is read.
+func TestImpossibleKeysOfIPAMAreRefused(t *testing.T) {
+	for ipam, text := range map[string]string{
+		`{"type": "whereabouts", "range": "10.${plane}.0.0/16"}`:                          `"ipam.range": "10.${plane}.0.0/16": there is no variable ${plane}; use ${rail} or ${node}`,
+		`{"type": "whereabouts", "exclude": ["a", "${}"]}`:                                `"ipam.exclude[1]"`,
+		`{"type": "whereabouts", "range": "10.${rail.0.0/16"}`:                            `"${" has no "}"`,
+		`{"type": "whereabouts", "range": "10.${${rail}}.0.0/16"}`:                        `no variable ${${rail}`,
+		`{"type": "host-local", "sameHost": true}`:                                        `"host-local" does not know "sameHost"`,
+		`{"type": "host-local", "prefix": "node"}`:                                        `"host-local" does not know "prefix": "node"`,
+		`{"type": "whereabouts", "range": "10.0.0.0/16", "sameHost": true}`:               `it has no ${rail}`,
+		`{"type": "whereabouts", "sameHost": true}`:                                       `it has no ${rail}`,
+		`{"type": "whereabouts", "sameHost": true, "prefix": "node", "range": "${rail}"}`: "both choose the addresses",
+		`{"type": "whereabouts", "prefix": "node", "range": "10.${rail}.0.0/16"}`:         `"range" both choose`,
+		`{"type": "whereabouts", "prefix": "node", "Gateway": "10.0.0.1"}`:                `"gateway" both choose`,
+		`{"type": "whereabouts", "prefix": "node", "store": "kubernetes"}`:                `remove "store"`,
+	} {
+		for plugin, parse := range map[string]func([]byte) error{
+			"host-device": func(config []byte) error { _, err := ParseHostDevice(config); return err },
+			"macvlan":     func(config []byte) error { _, err := ParseMacvlan(config, Args{}); return err },
+		} {
+			err := parse([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "` + plugin + `", "rail": 1, "ipam": ` + ipam + `}`))
+			if err == nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s, %s: %v, want %q", plugin, ipam, err, text)
+			}
+		}
+	}
+	for _, ipam := range []string{`{"type": "whereabouts", "range": "10.${rail}.0.0/16"}`, `{"type": "whereabouts", "prefix": "node"}`} {
+		_, err := ParseMacvlan([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "macvlan", "master": "net1", "linkInContainer": true, "ipam": `+ipam+`}`), Args{})
+		if err == nil || !strings.Contains(err.Error(), `"linkInContainer"`) {
+			t.Errorf("%s, and the master in the pod: %v", ipam, err)
+		}
+	}
+}
+
+// Addresses that differ by rail within one prefix, and equal addresses in separate address
+// spaces, are no overlap.
+func TestRangesThatDoNotOverlap(t *testing.T) {
+	for _, ipam := range []string{
+		`, "range": "10.0.${rail}.1-10.0.${rail}.254/16", "gateway": "10.0.255.1"`,
+		`, "range": "10.0.0.0/16", "range_start": "10.0.${rail}.1", "range_end": "10.0.${rail}.99"`,
+		`, "range": "10.0.0.0/16", "network_name": "rail-${rail}"`,
+		`, "range": "10.${rail}.0.0/16", "gateway": "fd00::1"`,
+		`, "range": "10.${rail}.0.0/16", "gateway": "no address"`, // whereabouts says so
+		`, "range": "10.25${rail}.0.0/16"`,                        // of this rail it can be read
+		`, "range": "10.${rail}.0.0/99"`,                          // whereabouts says so
+		`, "range": 7, "x": "${rail}"`,                            // likewise
+		`, "range": "10.${rail}.0.${rail}/16", "sameHost": true`,  // host bits do not count
+		`, "range": "fd00:${rail}::/64", "sameHost": true`,
+	} {
+		if _, err := networkOf(t, ipam).Expanded(ofNode(3)); err != nil {
+			t.Errorf("%s: %v", ipam, err)
+		}
+	}
+}
+
+func TestNetworksThatNeedTheRail(t *testing.T) {
+	for keys, want := range map[string]bool{
+		``: false, `, "rail": null`: false, `, "rail": 0`: true, `, "rail": "auto"`: true,
+		`, "ipam": {"type": "whereabouts", "range": "10.0.0.0/16"}`:                         false,
+		`, "ipam": {"type": "whereabouts", "range": "10.0.${node}.0/24"}`:                   false,
+		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16"}`:                   true,
+		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "sameHost": true}`: true,
+		`, "ipam": {"type": "whereabouts", "prefix": "node"}`:                               true,
+		`, "ipam": {"type": "static", "addresses": [{"address": "10.0.${rail}.1/24"}]}`:     true,
+		`, "dns": {"domain": "${rail}"}`:                                                    false,
+	} {
+		host, err := ParseHostDevice([]byte(`{"name": "n", "type": "host-device"` + keys + `}`))
+		if err != nil || host.NeedsRail() != want {
+			t.Errorf("host-device, %s: %v, %v", keys, host.NeedsRail(), err)
+		}
+		macvlan, err := ParseMacvlan([]byte(`{"name": "n", "type": "macvlan"`+keys+`}`), Args{})
+		if err != nil || macvlan.NeedsRail() != want {
+			t.Errorf("macvlan, %s: %v, %v", keys, macvlan.NeedsRail(), err)
+		}
+	}
+}
+
+func TestRailsThatANetworkCanHave(t *testing.T) {
+	for config, want := range map[string]string{
+		`{}`: "[0 2 5]", `{"rail": "auto"}`: "[0 2 5]", `{"rail": 2}`: "[2]", `{"rail": 0}`: "[0]", `{"rail": 1}`: "[]",
+		`{"rail": []}`: "[0 2 5]", `{`: "[0 2 5]",
+	} {
+		if got := fmt.Sprint(Lenient([]byte(config)).PossibleRails([]int{0, 2, 5})); got != want {
+			t.Errorf("%s: %s, want %s", config, got, want)
+		}
+	}
+}
+
+// CHECK has the addresses of ADD, also if the node has another number since.
+func TestExpandedAsBefore(t *testing.T) {
+	c := networkOf(t, `, "range": "10.${rail}.${node}.0/24"`)
+	added, err := c.Expanded(ofNode(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := (&Common{Raw: added}).Kept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.ExpandedAs(kept)
+	if err != nil || ipamOf(t, got)["range"] != "10.3.12.0/24" || !strings.Contains(string(got), "prevResult") {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, damaged := range []string{``, `{`, `{}`, `[]`} {
+		if got, err := c.ExpandedAs([]byte(damaged)); err == nil {
+			t.Errorf("%q: %s", damaged, got)
+		}
+	}
+	plain := networkOf(t, `, "range": "10.0.0.0/24"`)
+	if got, err := plain.ExpandedAs(nil); err != nil || string(got) != string(plain.Raw) {
+		t.Errorf("without variables: %s, %v", got, err)
+	}
+}
+
+// The reference plugins, and those of chains, call whereabouts with what the author wrote.
+func TestWhereaboutsRefusesVariables(t *testing.T) {
+	for ipam, text := range map[string]string{
+		`{"type": "whereabouts", "range": "10.${rail}.0.0/16"}`:                            "${rail}",
+		`{"type": "whereabouts", "range": "10.0.0.0/16", "range_start": "10.0.${node}.1"}`: "${node}",
+	} {
+		_, err := ParseWhereabouts([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "bridge", "ipam": `+ipam+`}`), "", nil)
+		if err == nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "host-device or macvlan of rail-cni") {
+			t.Errorf("%s: %v", ipam, err)
+		}
+	}
+	if _, err := ParseWhereabouts([]byte(`{"name": "n", "ipam": {"type": "whereabouts", "range": "10.0.0.0/16", "log_file": "/tmp/whereabouts-${x}"}}`), "", nil); err != nil {
+		t.Errorf("a variable of others: %v", err)
+	}
+}
+
+// FuzzExpanded: nothing but "ipam" changes, nothing that can be expanded is left, and the
+// size is bounded.
+func FuzzExpanded(f *testing.F) {
+	for _, ipam := range []string{
+		`{"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1"}`,
+		`{"type": "whereabouts", "range": "10.${rail}.0.0/16", "sameHost": true, "exclude": ["10.${rail}.${node}.0/24"]}`,
+		`{"type": "whereabouts", "prefix": "node"}`, `{"type": "whereabouts", "ipRanges": [{"range": "fd00:${rail}::/64"}, null, 7]}`,
+		`{"type": "static", "addresses": [{"address": "10.0.${rail}.1/24"}]}`, `{"x": "${"}`, `{"x": ["${rail}${node}${${"]}`, `null`, `{`, `{"range": {"range": []}}`,
+	} {
+		f.Add(ipam, 3, 12, true)
+	}
+	f.Fuzz(func(t *testing.T, ipam string, rail, node int, known bool) {
+		c := Lenient([]byte(`{"name": "n", "rail": "auto", "x": "${rail}", "ipam": ` + ipam + `}`))
+		v := ofNode(rail & 255)
+		v.Rails = append(v.Rails, rail&255)
+		*v.Node = node & 0xffff
+		if !known {
+			v = Variables{}
+		}
+		got, err := c.Expanded(v)
+		if err != nil || !json.Valid(c.Raw) {
+			return
+		}
+		if len(got) > 6*max(len(c.Raw), maxConfig) { // JSON escapes a character with six
+			t.Fatalf("%d bytes of %d", len(got), len(c.Raw))
+		}
+		var before, after map[string]any
+		if err := json.Unmarshal(c.Raw, &before); err != nil {
+			return
+		}
+		if err := json.Unmarshal(got, &after); err != nil {
+			t.Fatalf("%v: %s", err, got)
+		}
+		for _, keys := range []map[string]any{before, after} {
+			maps.DeleteFunc(keys, func(key string, _ any) bool { return strings.EqualFold(key, "ipam") })
+		}
+		if !reflect.DeepEqual(before, after) {
+			t.Fatalf("beside ipam: %s from %s", got, c.Raw)
+		}
+		expanded := &Common{Raw: got, IPAM: c.IPAM}
+		if again, err := expanded.template(); err == nil && (again.rail || again.node) {
+			t.Fatalf("not expanded: %s from %s", got, c.Raw)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package netconf
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// railAuto is the value of "rail" for the rail of the NIC that the pod was allocated.
+const railAuto = "auto"
+
+// Rail is the key "rail" of a network: the rail that its NIC must have. The zero value
+// means that the key is missing, or null: any NIC will do.
+type Rail struct {
+	Number *int // nil for any
+	Auto   bool // the NIC must have a rail, and may have any
+}
+
+// IsZero reports whether the network says nothing about the rail.
+func (r Rail) IsZero() bool { return r.Number == nil && !r.Auto }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (r *Rail) UnmarshalJSON(data []byte) error {
+	*r = Rail{}
+	if string(bytes.TrimSpace(data)) == "null" {
+		return nil
+	}
+	var number int
+	if json.Unmarshal(data, &number) == nil {
+		r.Number = &number
+		return nil
+	}
+	var word string
+	if json.Unmarshal(data, &word) == nil && word == railAuto {
+		r.Auto = true
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.Decode, `"rail" cannot be %.40s`, data),
+		`write it as a whole number, or as "auto" for the rail of the NIC that the pod was allocated`)
+}
+
+// check returns an error for a negative rail.
+func (r Rail) check() error {
+	if r.Number == nil || *r.Number >= 0 {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail": %d is negative`, *r.Number), "give the number of a rail in the node file, or leave the key out")
+}

@@ -1,0 +1,95 @@
+package netconf
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// mostRails is the number of rails that a node file can name.
+const mostRails = 256
+
+// readRails reads "prefix", "sameHost" and "railRanges". The ranges must have been read.
+func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
+	if err := c.readPrefix(keys); err != nil || !keys.SameHost {
+		return err
+	}
+	refuse := func(what string) error {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" %s`, what), `use it in a network of host-device or macvlan of rail-cni, with the range 10.${rail}.0.0/16, or remove it`)
+	}
+	switch {
+	case c.NodePrefix:
+		return refuse(`and "prefix": "node" both choose the addresses`)
+	case len(keys.IPRanges) > 0:
+		return refuse(`is for one range, and the network has "ipRanges"`)
+	case c.NodeSliceSize != 0:
+		return refuse(`and "node_slice_size" exclude each other; "block_size" also divides the range among the nodes`)
+	case len(c.Ranges) == 0:
+		return refuse(`has no "range"`)
+	case len(keys.RailRanges) == 0: // the plugin in front writes them
+		return refuse(`has no "railRanges", the ranges of the node's rails`)
+	}
+	return c.readSameHost(keys.RailRanges)
+}
+
+// readPrefix reads "prefix".
+func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
+	switch {
+	case keys.Prefix == "":
+		return nil
+	case keys.Prefix != prefixOfNode:
+		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown prefix %q", keys.Prefix), `use "node"`)
+	case keys.Range == "":
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node", and no "range" of the node`),
+			"use it in a network of host-device or macvlan of rail-cni, which write it from the node file")
+	case c.Store != StoreLocal:
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" is for a store of one node, and not for "store": %q`, c.Store), `write "store": "local"`)
+	}
+	c.NodePrefix = true
+	return nil
+}
+
+// readSameHost reads the ranges of all rails.
+func (c *Whereabouts) readSameHost(texts []string) error {
+	if len(texts) > mostRails {
+		return failure.New(failure.InvalidConfig, `"railRanges" has %d ranges, and a node has at most %d rails`, len(texts), mostRails)
+	}
+	own := &c.Ranges[0]
+	for _, text := range texts {
+		r, err := readRange(text, netip.Addr{}, netip.Addr{}, nil)
+		if err != nil {
+			return failure.Wrap(err, failure.InvalidConfig, "railRanges")
+		}
+		if r.Prefix.Bits() != own.Prefix.Bits() || r.Prefix.Addr().BitLen() != own.Prefix.Addr().BitLen() {
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the ranges %s and %s of two rails differ in size`, own.Prefix, r.Prefix),
+				`give all rails networks of one length, or remove "sameHost"`)
+		}
+		for _, other := range c.SameHost {
+			if other.Overlaps(r.Prefix) {
+				return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the ranges of two rails overlap in %s`, r.Prefix),
+					"write ${rail} into the part of the range that is the network")
+			}
+		}
+		length := r.Prefix.Bits()
+		if r.Start.IsValid() && (hostBits(r.Start, length) != hostBits(own.Start, length) || hostBits(r.End, length) != hostBits(own.End, length)) {
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the range %s of another rail has other host parts than %s-%s`, text, own.Start, own.End),
+				"give all rails the same first and last host part")
+		}
+		c.SameHost = append(c.SameHost, r.Prefix)
+	}
+	if !slices.Contains(c.SameHost, own.Prefix) {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the range %s is not one of "railRanges"`, own.Prefix), "write the ranges of all rails of the node")
+	}
+	slices.SortFunc(c.SameHost, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return nil
+}
+
+// hostBits returns an address without its first bits.
+func hostBits(a netip.Addr, bits int) string {
+	host := a.AsSlice()
+	for bit := range min(bits, 8*len(host)) {
+		host[bit/8] &^= 0x80 >> (bit % 8)
+	}
+	return string(host)
+}
