@@ -268,11 +268,33 @@ func (l *Ledger) ListIf(wanted func(*Record) bool) ([]*Record, []error) {
 	return l.list(wanted, true)
 }
 
+// OfContainer is [Ledger.List] for one container. It reads no other record: the names of
+// the files have the container's ID.
+func (l *Ledger) OfContainer(id string) ([]*Record, []error) {
+	prefix := statefile.Name(id) + separator
+	if len(prefix) > longestPrefix {
+		return l.ListIf(func(r *Record) bool { return r.ContainerID == id })
+	}
+	return l.collect(prefix, func(*Record) bool { return true }, false)
+}
+
+// separator is what statefile.Name has between the container's ID and the interface, and
+// longestPrefix the length in bytes from which it replaces the end of a name by a hash.
+const (
+	separator     = "@"
+	longestPrefix = 100
+)
+
 // list lists the records that are wanted, and looks at their heads first if few may be.
 func (l *Ledger) list(wanted func(*Record) bool, heads bool) ([]*Record, []error) {
+	return l.collect("", wanted, heads)
+}
+
+// collect is list for the files whose names begin with the prefix.
+func (l *Ledger) collect(prefix string, wanted func(*Record) bool, heads bool) ([]*Record, []error) {
 	var records []*Record
 	var errs []error
-	err := l.attachments.ReadEach(suffix, func(name string, data []byte, err error) {
+	err := l.attachments.ReadEachOf(prefix, suffix, func(name string, data []byte, err error) {
 		if heads && err == nil {
 			if h := head(data); h != nil && recordName(h.Key) == name && !wanted(h) {
 				return

@@ -825,3 +825,29 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestRecordsOfAContainer(t *testing.T) {
+	l := open(t, t.TempDir())
+	put := func(container, ifName string) {
+		t.Helper()
+		if err := l.Put(&Record{Key: Key{container, ifName}, Phase: Lent, Child: &Child{Master: "ens1"}, IPAM: &IPAM{Config: []byte("{}")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := strings.Repeat("c", 180)
+	for _, container := range []string{"c1", "c10", "c1@", long} {
+		put(container, "net1")
+		put(container, "net2")
+	}
+	for container, want := range map[string]int{"c1": 2, "c10": 2, "c1@": 2, "c": 0, "": 0, long: 2, long[:179]: 0} {
+		records, errs := l.OfContainer(container)
+		if len(errs) > 0 || len(records) != want {
+			t.Errorf("%q: %d records, %v", container, len(records), errs)
+		}
+		for _, r := range records {
+			if r.ContainerID != container || r.IPAM.Config != nil {
+				t.Errorf("%q: got %+v", container, r)
+			}
+		}
+	}
+}

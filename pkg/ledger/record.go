@@ -53,6 +53,9 @@ type Record struct {
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
+	// Gateways are those of the addresses, each once, in their order; nil in a record of an
+	// earlier version.
+	Gateways []string `json:"gateways,omitempty"`
 	// MovedMS is how long the longest move took, of the NIC or one of its RDMA devices into
 	// the pod netns; 0 in a record of an earlier version.
 	MovedMS int64 `json:"movedMS,omitempty"`
@@ -61,6 +64,12 @@ type Record struct {
 	// DeviceInfo is the device information file of ADD, to be removed.
 	DeviceInfo string `json:"deviceInfo,omitempty"`
 	IPAM       *IPAM  `json:"ipam,omitempty"`
+	// Routing is nil in a record of an earlier version, and of an interface without a
+	// routing table of its own.
+	Routing *Routing `json:"routing,omitempty"`
+	// Rail is the rail of the NIC, for a network that needs it; nil in a record of an earlier
+	// version.
+	Rail *int `json:"rail,omitempty"`
 }
 
 // Pod is the pod as the runtime named it in CNI_ARGS.
@@ -95,6 +104,14 @@ func (l *Link) Waited() time.Duration {
 		return 0
 	}
 	return time.Duration(l.WaitedMS) * time.Millisecond
+}
+
+// Routing is the routing table of an interface, and the rules of the pod netns that lead to
+// it: for each address, and for the interface.
+type Routing struct {
+	Table     int      `json:"table"`
+	Priority  int      `json:"priority"`            // of the first rules; the next number is of those behind
+	Addresses []string `json:"addresses,omitempty"` // that have rules; none until the rules are made
 }
 
 // Loan is a NIC of the host that the attachment holds.

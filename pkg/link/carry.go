@@ -58,6 +58,19 @@ func (s *Snapshot) Carried() *Carried {
 	return c
 }
 
+// Alone returns the addresses without the routes. The kernel adds the on-link route of each,
+// also of one whose route somebody else has added on the host (IFA_F_NOPREFIXROUTE).
+func (c *Carried) Alone() *Carried {
+	alone := &Carried{Snapshot: &Snapshot{Name: c.Snapshot.Name, Index: c.Snapshot.Index, Taken: c.Snapshot.Taken}, Addresses: c.Addresses}
+	for _, r := range c.Snapshot.Addresses {
+		if header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg); err == nil { // Carried has read it
+			attrs = withFlags(attrs, addressFlags(header, attrs)&^unix.IFA_F_NOPREFIXROUTE)
+			alone.Snapshot.Addresses = append(alone.Snapshot.Addresses, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
+		}
+	}
+	return alone
+}
+
 func addressOf(ifaddrmsg []byte, attrs nlattr.Attrs) *net.IPNet {
 	ip, ok := attrs.Get(unix.IFA_LOCAL)
 	if !ok {

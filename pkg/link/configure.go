@@ -25,7 +25,9 @@ type Route struct {
 	AdvMSS   int // bytes
 	Priority int // metric
 	Table    int
-	Scope    *int // RT_SCOPE_*
+	Scope    *int   // RT_SCOPE_*
+	Src      net.IP // of packets whose sender has not chosen an address
+	OnLink   bool   // the gateway is on the link, although no address of the link has its subnet
 }
 
 // AddAddress adds an address with its subnet, and with the subnet's broadcast
@@ -83,7 +85,10 @@ func (n *Netns) flush(index int, addrs []netlink.Addr) error {
 func (n *Netns) AddRoute(index int, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
-		Priority: r.Priority, Table: r.Table,
+		Priority: r.Priority, Table: r.Table, Src: r.Src,
+	}
+	if r.OnLink {
+		route.Flags = int(netlink.FLAG_ONLINK)
 	}
 	switch {
 	case r.Scope != nil:
@@ -104,6 +109,13 @@ func (n *Netns) AddRoute(index int, r Route) error {
 // r's gateway, metric and table if r has them. Without a table any matches: the
 // plugin sbr moves an interface's routes to a table of its own.
 func (n *Netns) HasRoute(index int, r Route) (bool, error) {
+	tables, err := n.TablesWith(index, r)
+	return len(tables) > 0, err
+}
+
+// TablesWith returns the tables that have a route to r.Dst by the link, with r's gateway,
+// metric and table if r has them.
+func (n *Netns) TablesWith(index int, r Route) ([]int, error) {
 	family := netlink.FAMILY_V4
 	if r.Dst.IP.To4() == nil {
 		family = netlink.FAMILY_V6
@@ -113,15 +125,16 @@ func (n *Netns) HasRoute(index int, r Route) (bool, error) {
 		return n.handle.RouteListFiltered(family, &netlink.Route{Table: r.Table}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
-		return false, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
+		return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
 	}
+	var tables []int
 	for _, have := range found {
 		sameDst := have.Dst != nil && have.Dst.String() == r.Dst.String() || isDefault(have.Dst) && isDefault(r.Dst)
 		if sameDst && leavesTo(have, index, r.Gateway) && (r.Priority == 0 || r.Priority == have.Priority) {
-			return true, nil
+			tables = append(tables, have.Table)
 		}
 	}
-	return false, nil
+	return tables, nil
 }
 
 // leavesTo reports whether the route, or one hop of a multipath route, leaves

@@ -323,6 +323,33 @@ func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
 	return found, nil
 }
 
+// SomeAddresses is like Addresses, but returns the first ones only, at most so many: a pod
+// can have any number of them.
+func (n *Netns) SomeAddresses(index, most int) ([]*net.IPNet, error) {
+	found, err := retryDump(func() ([]*net.IPNet, error) {
+		var found []*net.IPNet
+		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+		err := n.exchange(req, func(m []byte) {
+			if len(found) == most {
+				return
+			}
+			h, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
+			if err != nil || !ofIP(h) || int(binary.NativeEndian.Uint32(h[4:])) != index {
+				return
+			}
+			if a := addressOf(h, attrs); a.IP.To4() != nil || !a.IP.IsLinkLocalUnicast() {
+				found = append(found, a)
+			}
+		})
+		return found, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
+	}
+	return found, nil
+}
+
 // LinksWith returns the indexes of the links that have one of these addresses,
 // with any prefix.
 func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {

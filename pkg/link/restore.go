@@ -409,9 +409,9 @@ func (n *Netns) replayNeighbors(index int, s *Snapshot) []error {
 // Rules returns the policy rules that select by source, point at one of tables,
 // and cover one of addrs: the rules of an interface's addresses.
 func (n *Netns) Rules(addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) {
-	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })
+	all, err := n.rules()
 	if err != nil {
-		return nil, fmt.Errorf("list rules of netns %s: %w", n.Path, err)
+		return nil, err
 	}
 	var found []netlink.Rule
 	for _, r := range all {

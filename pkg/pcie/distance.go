@@ -1,5 +1,10 @@
 package pcie
 
+import (
+	"fmt"
+	"slices"
+)
+
 // Distance is how far two PCI functions are apart. A smaller one is nearer.
 type Distance int
 
@@ -17,8 +22,20 @@ const (
 	SYS
 )
 
+var abbreviations = []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
+
 // String returns nvidia-smi's abbreviation.
-func (d Distance) String() string { return [...]string{"PIX", "PXB", "PHB", "NODE", "SYS"}[d] }
+func (d Distance) String() string { return abbreviations[d] }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *Distance) UnmarshalText(text []byte) error {
+	i := slices.Index(abbreviations, string(text))
+	if i < 0 {
+		return fmt.Errorf("%q is not one of %v", text, abbreviations)
+	}
+	*d = Distance(i)
+	return nil
+}
 
 // MarshalText implements [encoding.TextMarshaler].
 func (d Distance) MarshalText() ([]byte, error) { return []byte(d.String()), nil }

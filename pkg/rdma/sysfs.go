@@ -49,8 +49,12 @@ func (c *Core) hostSys(cause error) (string, error) {
 	return "", cause
 }
 
-// readSys reads a one-line file, with the path below the sysfs root.
+// readSys reads a one-line file, with the path below the sysfs root. Of a path that leads out
+// of it, by a name such as "../../x" that a pod gave to its device, there is no file.
 func (c *Core) readSys(path string) (string, error) {
+	if !filepath.IsLocal(path) {
+		return "", &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
 	root, err := c.sys()
 	if err != nil {
 		return "", err
@@ -79,8 +83,12 @@ func (c *Core) names() (map[string]bool, error) {
 	return names, nil
 }
 
-// list returns the names in a directory, none if it does not exist.
+// list returns the names in a directory, none if it does not exist, or is not below the sysfs
+// root (see readSys).
 func (c *Core) list(path string) ([]string, error) {
+	if !filepath.IsLocal(path) {
+		return nil, nil
+	}
 	root, err := c.sys()
 	if err != nil {
 		return nil, err

@@ -187,3 +187,24 @@ func TestASysfsIsTheOneOfItsNetns(t *testing.T) {
 		}
 	}
 }
+
+// Root in a pod can name its RDMA device "../../x", and put files there that lead anywhere.
+func TestNameOfADeviceDoesNotLeadOutOfSysfs(t *testing.T) {
+	root := sysfs(t, map[string]string{
+		"sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
+		"evil/ports/1/link_layer":                        "a secret",
+		"evil/ports/1/gids/0":                            "fe80:0000:0000:0000:0000:0000:0000:0001",
+		"evil/ports/1/gid_attrs/types/0":                 "RoCE v2",
+	})
+	c := offline(t, nil, filepath.Join(root, "sys"))
+	for name, want := range map[string]string{"mlx5_0": "InfiniBand", "../../../evil": "Ethernet"} {
+		d := Device{Name: name, Protocol: "roce"}
+		layer, err := c.linkLayer(d, 1)
+		if err != nil || layer != want {
+			t.Errorf("%s: link layer %q, %v; want %q", name, layer, err, want)
+		}
+		if table, err := c.GIDs(d, 1); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: GIDs %+v, %v", name, table, err)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +18,12 @@ import (
 // An ADD reads all records of its node, which may be hundreds, so a file takes four
 // system calls here; List and Read make ten.
 func (d *Dir) ReadEach(suffix string, f func(name string, data []byte, err error)) error {
+	return d.ReadEachOf("", suffix, f)
+}
+
+// ReadEachOf is [Dir.ReadEach] for the files whose names begin with the prefix. The others
+// cost no system call each.
+func (d *Dir) ReadEachOf(prefix, suffix string, f func(name string, data []byte, err error)) error {
 	dir, err := d.root.Open(".")
 	if err != nil {
 		return err
@@ -26,12 +33,10 @@ func (d *Dir) ReadEach(suffix string, f func(name string, data []byte, err error
 	if err != nil {
 		return err
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) || !listed(name, suffix) })
 	slices.Sort(names)
 	buffer := make([]byte, 8<<10)
 	for _, name := range names {
-		if !listed(name, suffix) {
-			continue
-		}
 		data, err := readInto(&buffer, int(dir.Fd()), name)
 		if errors.Is(err, errDirectory) || errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -1,0 +1,119 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+)
+
+// rules returns the policy rules of the namespace, of both families. The library does not
+// read their actions.
+func (n *Netns) rules() ([]netlink.Rule, error) {
+	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list rules of netns %s: %w", n.Path, err)
+	}
+	return all, nil
+}
+
+// sameRule reports whether a rule that the kernel listed is want: by family, priority,
+// table, source and interface. These tell the rules of pods' interfaces apart.
+func sameRule(have, want netlink.Rule) bool {
+	source := func(r netlink.Rule) string {
+		if r.Src == nil {
+			return ""
+		}
+		return r.Src.String()
+	}
+	return have.Family == want.Family && have.Priority == want.Priority && have.Table == want.Table &&
+		have.OifName == want.OifName && source(have) == source(want)
+}
+
+// MissingRules returns those of the rules that the namespace does not have.
+func (n *Netns) MissingRules(rules []netlink.Rule) ([]netlink.Rule, error) {
+	have, err := n.rules()
+	if err != nil {
+		return nil, err
+	}
+	var missing []netlink.Rule
+	for _, want := range rules {
+		if !slices.ContainsFunc(have, func(r netlink.Rule) bool { return sameRule(r, want) }) {
+			missing = append(missing, want)
+		}
+	}
+	return missing, nil
+}
+
+// DeleteRules deletes policy rules. It continues after an error. A rule that the namespace
+// does not have is not an error.
+func (n *Netns) DeleteRules(rules []netlink.Rule) error {
+	var errs []error
+	for _, r := range rules {
+		if err := n.handle.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+			errs = append(errs, fmt.Errorf("delete %v in netns %s: %w", r, n.Path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// TableUsed reports whether the namespace has a route in the table.
+func (n *Netns) TableUsed(table int) (bool, error) {
+	found, err := retryDump(func() ([]netlink.Route, error) {
+		return n.handle.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list routes of table %d in netns %s: %w", table, n.Path, err)
+	}
+	return len(found) > 0, nil
+}
+
+// LooksUp reports whether a rule of the namespace leads to one of the tables. The rules of
+// the kernel lead to the tables local, main and default.
+func (n *Netns) LooksUp(tables []int) (bool, error) {
+	all, err := n.rules()
+	return slices.ContainsFunc(all, func(r netlink.Rule) bool { return slices.Contains(tables, r.Table) }), err
+}
+
+// SetAddressMetric sets the metric of the route that the kernel adds to the main table for
+// the address, which the link has (IFA_RT_PRIORITY). The kernel keeps it when the link goes
+// down and up.
+func (n *Netns) SetAddressMetric(index int, ip *net.IPNet, metric int) error {
+	addrs, err := n.addrs(index)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(addrs, func(a netlink.Addr) bool {
+		// Of an address with a peer the library has the length beside the peer.
+		return a.IPNet.String() == ip.String() || a.Peer != nil && a.IPNet.IP.Equal(ip.IP) && a.Peer.Mask.String() == ip.Mask.String()
+	})
+	if at < 0 {
+		return fmt.Errorf("metric of address %s: %w", ip, unix.EADDRNOTAVAIL)
+	}
+	ones, _ := ip.Mask.Size()
+	header := make([]byte, unix.SizeofIfAddrmsg)
+	header[0], header[1], header[3] = unix.AF_INET6, byte(ones), byte(addrs[at].Scope)
+	local, remote := ip.IP.To16(), ip.IP.To16()
+	if peer := addrs[at].Peer; peer != nil { // else the kernel would add a second address
+		remote = peer.IP.To16()
+	}
+	if ip.IP.To4() != nil {
+		header[0], local, remote = unix.AF_INET, local.To4(), remote.To4()
+	}
+	binary.NativeEndian.PutUint32(header[4:], uint32(index))
+	attrs := nlattr.Attrs{
+		{Type: unix.IFA_LOCAL, Value: local},
+		{Type: unix.IFA_ADDRESS, Value: remote},
+		{Type: unix.IFA_RT_PRIORITY, Value: nl.Uint32Attr(uint32(metric))},
+		// Without them IPv6 would take back what the address has.
+		{Type: unix.IFA_FLAGS, Value: nl.Uint32Attr(uint32(addrs[at].Flags) &^ (unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED))},
+	}
+	return wrap(n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), "metric of address %s", ip)
+}

@@ -1,0 +1,106 @@
+package rdma
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// GIDWatch notices changes of a port's GID table: the kernel reports them only to programs
+// that have the device open. It holds a directory of sysfs open, which does not keep the
+// network namespace alive. It is not safe for concurrent use.
+type GIDWatch struct {
+	dir  *os.File
+	seen []GID // by index, up to the last one in use
+}
+
+// WatchGIDs returns a GIDWatch that has seen the table as it is now. The caller must close
+// it. The error wraps [ErrNotFound] if the namespace has no such device or port.
+func (c *Core) WatchGIDs(d Device, port uint32) (*GIDWatch, error) {
+	t, err := c.GIDs(d, port)
+	if err != nil {
+		return nil, err
+	}
+	w := &GIDWatch{}
+	err = c.in(func() error {
+		root, err := c.sys()
+		if err == nil {
+			w.dir, err = os.Open(filepath.Join(root, "class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "gids"))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, failure.Wrap(err, failure.IO, "open the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
+	}
+	for _, e := range t.Entries {
+		w.seen = append(w.seen, make([]GID, e.Index-len(w.seen)+1)...)
+		w.seen[e.Index] = e.GID
+	}
+	return w, nil
+}
+
+// Changed returns the GIDs that are in the table, or are no longer, since the last call
+// that returned some. A GID that has moved to another index is among them. An error means
+// that the table is not there any more.
+//
+// It reads few files of a table that may have hundreds: the kernel puts a new GID at the
+// lowest free index (find_gid in the kernel's ib_core). So once it finds a free index above
+// all that were in use, the rest are free.
+func (w *GIDWatch) Changed() ([]GID, error) {
+	if err := w.there(); err != nil {
+		return nil, err
+	}
+	var now []GID
+	for i := 0; ; i++ {
+		gid, err := readGID(int(w.dir.Fd()), strconv.Itoa(i))
+		if err != nil {
+			return nil, err
+		}
+		if gid.IsZero() && i >= len(w.seen) {
+			break
+		}
+		now = append(now, gid)
+	}
+	for len(now) > 0 && now[len(now)-1].IsZero() {
+		now = now[:len(now)-1]
+	}
+	if slices.Equal(now, w.seen) {
+		return nil, nil
+	}
+	var changed []GID
+	for i := range max(len(now), len(w.seen)) {
+		before, after := at(w.seen, i), at(now, i)
+		if before == after {
+			continue
+		}
+		for _, gid := range []GID{before, after} {
+			if !gid.IsZero() && !slices.Contains(changed, gid) {
+				changed = append(changed, gid)
+			}
+		}
+	}
+	w.seen = now
+	return changed, nil
+}
+
+// there returns an error if the directory was removed: a file that is not there reads as
+// a free entry.
+func (w *GIDWatch) there() error {
+	var st unix.Stat_t
+	return unix.Fstatat(int(w.dir.Fd()), "0", &st, 0)
+}
+
+func at(list []GID, i int) GID {
+	if i < len(list) {
+		return list[i]
+	}
+	return GID{}
+}
+
+// Close ends the watch.
+func (w *GIDWatch) Close() { _ = w.dir.Close() }
