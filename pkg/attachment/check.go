@@ -30,6 +30,9 @@ type Checking struct {
 	Result *current.Result
 }
 
+// IPs returns the addresses of prevResult that belong to the interface.
+func (c *Checking) IPs() []*current.IPConfig { return c.addressesOf(c.Result) }
+
 // Check compares the attachment with what ADD made, part by part. It accepts what a
 // later plugin of the chain added, or changed in prevResult. It does not compare the
 // MTU, because upstream's tuning changes it and leaves prevResult as it was.
@@ -41,7 +44,7 @@ func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := n.order.Addresses.Pass(ctx, c, "CHECK"); err != nil {
+	if err := n.order.Addresses.Pass(ctx, n, c, "CHECK"); err != nil {
 		return err
 	}
 	checking, done, err := n.checking(c)

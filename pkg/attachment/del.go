@@ -66,7 +66,7 @@ func isCorrupt(err error) bool {
 // configuration and environment of this DEL.
 func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 	taken := n.takeOver(ctx, c, p, false)
-	freed := n.order.Addresses.Pass(ctx, c, "DEL")
+	freed := n.order.Addresses.Pass(ctx, n, c, "DEL")
 	if errors.Is(freed, ErrNotInstalled) {
 		freed = nil // a missing plugin has allocated nothing
 	}

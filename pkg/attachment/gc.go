@@ -22,7 +22,7 @@ func (n *Node) GC(ctx context.Context, c *Call) error {
 	if valid, listed := c.Conf.Valid(); listed {
 		errs = append(errs, n.endInvalid(ctx, c, valid))
 	}
-	errs = append(errs, n.order.Addresses.Pass(ctx, c, "GC"))
+	errs = append(errs, n.order.Addresses.Pass(ctx, n, c, "GC"))
 	return errors.Join(errs...)
 }
 
@@ -56,5 +56,5 @@ func (n *Node) Status(ctx context.Context, c *Call, p *Plan) error {
 	if p.Chained != nil {
 		return nil
 	}
-	return n.order.Addresses.Pass(ctx, c, "STATUS")
+	return n.order.Addresses.Pass(ctx, n, c, "STATUS")
 }

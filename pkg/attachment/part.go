@@ -103,7 +103,7 @@ type Addresses interface {
 	Part
 	// Pass passes a verb without a result on to the IPAM plugin of the
 	// configuration, if there is one.
-	Pass(ctx context.Context, c *Call, verb string) error
+	Pass(ctx context.Context, n *Node, c *Call, verb string) error
 }
 
 var (

@@ -37,6 +37,9 @@ type Releasing struct {
 	Home *link.Netns
 	// Wait bounds the wait for what the kernel is about to return to the host.
 	Wait time.Duration
+	// Failed is set if a part before could not be released: the interface may still be in
+	// the pod.
+	Failed bool
 
 	end    time.Time // of all waits together
 	silent func()
@@ -174,7 +177,9 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 	var errs []error
 	for _, part := range n.order.Interface {
 		if selected(part) && part.Recorded(r) {
-			errs = append(errs, part.Release(ctx, releasing))
+			err := part.Release(ctx, releasing)
+			releasing.Failed = releasing.Failed || err != nil
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

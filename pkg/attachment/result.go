@@ -2,7 +2,9 @@ package attachment
 
 import (
 	"encoding/json"
+	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types020 "github.com/containernetworking/cni/pkg/types/020"
@@ -28,17 +30,24 @@ type Layer3 struct {
 	CarriedRules  []netlink.Rule
 	CarriedIPs    []*current.IPConfig
 	CarriedRoutes []*types.Route
+
+	// Sysctls are further settings of the interface: "ipv4/conf/arp_ignore" → "1".
+	Sysctls map[string]string
+	// Table is the routing table of the interface, 0 if it has none of its own. Own are the
+	// routes of the table beside Routes; the result does not have them.
+	Table int
+	Own   []link.Route
 }
 
-// allIPs returns all addresses, those from the host first.
-func (l3 *Layer3) allIPs() []*current.IPConfig {
+// AllIPs returns all addresses, those from the host first.
+func (l3 *Layer3) AllIPs() []*current.IPConfig {
 	return append(append([]*current.IPConfig{}, l3.CarriedIPs...), l3.IPs...)
 }
 
 // Addresses returns the interface's addresses without their subnets.
 func (l3 *Layer3) Addresses() []netip.Addr {
 	var found []netip.Addr
-	for _, ip := range l3.allIPs() {
+	for _, ip := range l3.AllIPs() {
 		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
 			found = append(found, addr.Unmap())
 		}
@@ -56,6 +65,11 @@ func (l3 *Layer3) HasIPv6() bool {
 	return false
 }
 
+// OnSubnet reports whether an address is in the subnet of one of ips.
+func OnSubnet(address net.IP, ips []*current.IPConfig) bool {
+	return slices.ContainsFunc(ips, func(ip *current.IPConfig) bool { return ip.Address.Contains(address) })
+}
+
 // result returns the attachment's result, and writes the addresses to the
 // record.
 func (tx *Tx) result() *current.Result {
@@ -70,7 +84,7 @@ func (tx *Tx) result() *current.Result {
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{iface},
-		IPs:        tx.Layer3.allIPs(),
+		IPs:        tx.Layer3.AllIPs(),
 		Routes:     append(append([]*types.Route{}, tx.Layer3.CarriedRoutes...), tx.Layer3.Routes...),
 		DNS:        tx.Layer3.DNS,
 	}
@@ -79,7 +93,19 @@ func (tx *Tx) result() *current.Result {
 		ip.Interface = current.Int(0)
 		r.Addresses = append(r.Addresses, ip.Address.String())
 	}
+	r.Gateways = GatewaysOf(result.IPs)
 	return result
+}
+
+// GatewaysOf returns the gateways of addresses, each once, in the order of the addresses.
+func GatewaysOf(ips []*current.IPConfig) []string {
+	var gateways []string
+	for _, ip := range ips {
+		if text := ip.Gateway.String(); ip.Gateway != nil && !slices.Contains(gateways, text) {
+			gateways = append(gateways, text)
+		}
+	}
+	return gateways
 }
 
 // encode returns the result as JSON in the configuration's version.

@@ -28,6 +28,11 @@ type Tx struct {
 	// Link is the interface in the pod, with its MAC and MTU there. Apply of the
 	// part that makes it sets it. It is nil if a userspace driver holds the NIC.
 	Link *link.Link
+	// Rail is the rail of the NIC by the node file, and Rails are all rails of the node,
+	// sorted. Claim of the part that selects the NIC sets them, if the network needs them
+	// (Rails for a network that has them in its addresses). Rail is in the record, too.
+	Rail  *int
+	Rails []int
 	// Layer3 is the interface's configuration beside its name.
 	Layer3 Layer3
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -69,6 +71,7 @@ func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
 	if tx.Layer3.HasIPv6() {
 		settings["ipv6/conf/disable_ipv6"] = "0"
 	}
+	maps.Copy(settings, tx.Layer3.Sysctls)
 	return tx.Pod.SetSysctls(tx.IfName, settings)
 }
 
@@ -81,6 +84,22 @@ func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 	for _, ip := range tx.Layer3.IPs {
 		if err := tx.Pod.AddAddress(index, &ip.Address); err != nil {
 			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "find the other user of the address in the pod")
+		}
+	}
+	return setMetrics(tx, index)
+}
+
+// setMetrics sets the metric of the kernel's routes to the subnets of the addresses, in the
+// main table, to the number of the interface's table. So of several interfaces in one subnet
+// the same one always comes first. The kernel adds the routes when the interface is up.
+func setMetrics(tx *attachment.Tx, index int) error {
+	l3 := &tx.Layer3
+	if l3.Table == 0 {
+		return nil
+	}
+	for _, ip := range l3.AllIPs() {
+		if err := tx.Pod.SetAddressMetric(index, &ip.Address, l3.Table); err != nil {
+			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), `give a smaller number by "table" in "routing"`)
 		}
 	}
 	return nil
@@ -116,8 +135,16 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 			return err
 		}
 	}
+	for _, r := range l3.Own {
+		if err := pod.AddRoute(index, r); err != nil {
+			return err
+		}
+	}
 	for _, r := range l3.Routes {
-		if err := pod.AddRoute(index, routeOf(r, l3.IPs)); err != nil {
+		route := routeOf(r, l3.IPs)
+		// The rules of an interface with a table leave no other way to the gateway.
+		route.OnLink = l3.Table != 0 && route.Table == l3.Table && route.Gateway != nil && !attachment.OnSubnet(route.Gateway, l3.AllIPs())
+		if err := pod.AddRoute(index, route); err != nil {
 			return err
 		}
 	}
@@ -200,27 +227,43 @@ func (Interface) Check(_ context.Context, c *attachment.Checking) error {
 	if err != nil {
 		return err
 	}
-	index := slices.IndexFunc(c.Result.Interfaces, func(i *current.Interface) bool { return i.Name == c.IfName && i.Sandbox != "" })
-	var mine []*current.IPConfig
-	for _, ip := range c.Result.IPs {
-		if ip.Interface != nil && *ip.Interface != index {
-			continue // another interface's
-		}
-		mine = append(mine, ip)
+	mine := c.IPs()
+	for _, ip := range mine {
 		if !slices.ContainsFunc(have, func(a *net.IPNet) bool { return a.String() == ip.Address.String() }) {
 			return attachment.Mismatch("interface %s lacks address %s", c.IfName, ip.Address.String())
 		}
 	}
 	for _, r := range c.Result.Routes {
-		ok, err := c.Pod.HasRoute(c.Link.Index, routeOf(r, mine))
-		if err != nil {
+		if err := checkRoute(c, routeOf(r, mine)); err != nil {
 			return err
-		}
-		if !ok {
-			return attachment.Mismatch("the route to %s by %s is gone", r.Dst.String(), c.IfName)
 		}
 	}
 	return nil
+}
+
+// checkRoute fails unless the pod has a route of prevResult. A later plugin of the chain may
+// have moved it from the main table to another one: sbr does so and adds a rule, vrf moves the
+// whole interface.
+func checkRoute(c *attachment.Checking, r link.Route) error {
+	anywhere := r.Table == 0 || r.Table == unix.RT_TABLE_MAIN
+	if anywhere {
+		r.Table = 0
+	}
+	tables, err := c.Pod.TablesWith(c.Link.Index, r)
+	if err != nil {
+		return err
+	}
+	if len(tables) == 0 {
+		return attachment.Mismatch("the route to %s by %s is gone", r.Dst, c.IfName)
+	}
+	if !anywhere || c.Link.Master != 0 { // the rules of a VRF are its own
+		return nil
+	}
+	used, err := c.Pod.LooksUp(tables)
+	if err == nil && !used {
+		err = attachment.Mismatch("the route to %s by %s is in table %d, and no rule leads to it", r.Dst, c.IfName, tables[0])
+	}
+	return err
 }
 
 func checkLink(c *attachment.Checking) error {

@@ -2,6 +2,7 @@ package address
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -50,11 +51,18 @@ func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 	if tx.Conf.IPAM.Type == "" {
 		return nil
 	}
-	config, err := tx.Conf.Kept()
+	conf := *tx.Conf
+	var err error
+	// Expanded before anything is recorded: the IPAM plugin knows no rails, and DEL may come
+	// when the NIC has another.
+	if conf.Raw, err = expanded(tx.Node, &conf, tx.Rail, tx.Rails); err != nil {
+		return err
+	}
+	config, err := conf.Kept()
 	if err != nil {
 		return err
 	}
-	if p.call, err = newCall(tx.Conf.IPAM.Type, environment(tx.Call, "ADD"), tx.Conf.Raw); err != nil {
+	if p.call, err = newCall(tx.Conf.IPAM.Type, environment(tx.Call, "ADD"), conf.Raw); err != nil {
 		return err
 	}
 	tx.Record.IPAM = &ledger.IPAM{Type: tx.Conf.IPAM.Type, Path: tx.Path, Args: tx.Args, Config: config}
@@ -107,16 +115,21 @@ func (p *Ask) Release(ctx context.Context, releasing *attachment.Releasing) erro
 }
 
 // Pass implements [attachment.Addresses].
-func (*Ask) Pass(ctx context.Context, c *attachment.Call, verb string) error {
+func (*Ask) Pass(ctx context.Context, n *attachment.Node, c *attachment.Call, verb string) error {
 	if c.Conf.IPAM.Type == "" {
 		return nil
 	}
-	i, err := newCall(c.Conf.IPAM.Type, environment(c, verb), c.Conf.Raw)
-	if err != nil {
-		return err
+	configs, err := configurations(n, c, verb)
+	errs := []error{err}
+	for _, config := range configs {
+		i, err := newCall(c.Conf.IPAM.Type, environment(c, verb), config)
+		if err != nil {
+			return errors.Join(append(errs, err)...) // the plugin is missing
+		}
+		_, err = i.run(ctx)
+		errs = append(errs, err)
 	}
-	_, err = i.run(ctx)
-	return err
+	return errors.Join(errs...)
 }
 
 // call is one call of an IPAM plugin. The plugin's CNI_ variables come from these fields

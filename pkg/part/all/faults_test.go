@@ -25,11 +25,11 @@ import (
 // before they are done.
 var steps = map[string][]string{
 	"host-device": {
-		"name", "claim", "record", "confirm", "ipam", "rdma", "mtu", "netdev", "addresses",
+		"name", "claim", "record", "confirm", "ipam", "rdma", "mtu", "netdev", "addresses", "routing",
 		"sysctl", "address", "up", "link", "route", "dad", "interface", "ports", "gids", "devinfo", "close",
 	},
 	"macvlan": {
-		"name", "claim", "record", "confirm", "ipam", "mtu", "macvlan", "addresses", "rdma",
+		"name", "claim", "record", "confirm", "ipam", "mtu", "macvlan", "addresses", "rdma", "routing",
 		"sysctl", "address", "up", "link", "route", "dad", "interface", "ports", "gids", "devinfo", "close",
 	},
 }
@@ -65,7 +65,7 @@ func stepsOf(t *testing.T, plugin, bad string) (seen []string) {
 		}
 		return nil
 	}
-	more := map[string]any{"ipam": localIPAM("fd31::/64"), "mtu": 4000}
+	more := map[string]any{"ipam": localIPAM("fd31::/64"), "mtu": 4000, "routing": source(1001), "arp": "own"}
 	var p *attachment.Plan
 	var common *netconf.Common
 	switch plugin {

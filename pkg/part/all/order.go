@@ -7,14 +7,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
+	"github.com/rail-cni/rail-cni/pkg/part/routing"
 )
 
 // ReleaseOrder is the order of release of all parts, of any plugin. RDMA
 // devices return before their netdev, as they were lent: on InfiniBand the
 // kernel makes the netdev again in the namespace of the RDMA device. Addresses
-// are freed when the link is silent.
+// are freed when the link is silent. The rules of a routing table go last: until the
+// interface has left, its packets must not take another way.
 var ReleaseOrder = attachment.ReleaseOrder{
-	Interface: []attachment.Part{rdmadev.Any{}, &netdev.Part{}, macvlan.Part{}},
+	Interface: []attachment.Part{rdmadev.Any{}, &netdev.Part{}, macvlan.Part{}, routing.Part{}},
 	Addresses: &address.Ask{},
 	Files:     []attachment.Part{devinfo.Part{}},
 }

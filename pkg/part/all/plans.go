@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
+	"github.com/rail-cni/rail-cni/pkg/part/routing"
 )
 
 // HostDevicePlan returns the plan of host-device: a NIC moves into the pod.
@@ -18,10 +19,10 @@ func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, device := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}, &netdev.Part{Conf: c}
 	link, ports := address.Interface{Wait: c.LinkWait()}, rdmadev.Ports{Wait: c.LinkWait()}
-	gids, info := rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
+	routes, gids, info := routing.Part{Conf: &c.Routing}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
-		Claim: []attachment.Part{device, rdma, ask, link, info},
-		Apply: []attachment.Part{ask, rdma, device, await, link, ports, gids, info},
+		Claim: []attachment.Part{device, rdma, ask, routes, link, info},
+		Apply: []attachment.Part{ask, rdma, device, await, routes, link, ports, gids, info},
 	}
 }
 
@@ -30,10 +31,10 @@ func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, child := rdmadev.Shared{Conf: c.RDMA, InPod: c.LinkInContainer}, macvlan.Part{Conf: c}
 	link, ports := address.Interface{Wait: c.LinkWait()}, rdmadev.Ports{Wait: c.LinkWait()}
-	gids, info := rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
+	routes, gids, info := routing.Part{Conf: &c.Routing}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
-		Claim: []attachment.Part{child, rdma, ask, link, info},
-		Apply: []attachment.Part{ask, child, await, rdma, link, ports, gids, info},
+		Claim: []attachment.Part{child, rdma, ask, routes, link, info},
+		Apply: []attachment.Part{ask, child, await, rdma, routes, link, ports, gids, info},
 	}
 }
 

@@ -136,8 +136,12 @@ func (b *railBench) hasPCI(name, pci string) {
 		if r.NICName() != name {
 			continue
 		}
-		r.Loan.PCI = pci
-		if err := b.opened.Ledger.Put(r); err != nil {
+		whole, err := b.opened.Ledger.Get(r.Key) // a list has no configurations
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		whole.Loan.PCI = pci
+		if err := b.opened.Ledger.Put(whole); err != nil {
 			b.t.Fatal(err)
 		}
 	}

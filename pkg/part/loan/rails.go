@@ -17,70 +17,80 @@ import (
 // discover is the command that finds rails.
 const discover = "railctl rails discover"
 
-// OfRail returns the selector of the NIC that has a rail by the node file. The NIC may be
-// lent.
-func OfRail(n *attachment.Node, host *nic.Host, rail int) (nic.Selector, error) {
-	_, rails, err := railsOf(n, host, rail)
-	if err != nil {
-		return nic.Selector{}, err
-	}
-	for pci, r := range rails { // a rail is one NIC
-		if r == rail {
-			return nic.Selector{PCI: pci}, nil
-		}
-	}
-	return nic.Selector{}, failure.WithCure(failure.New(failure.NICNotFound, "no NIC of this node has rail %d; %s", rail, described(n.File, rails)),
-		fmt.Sprintf("correct \"rail\", or \"rails\" in %s: `%s` proposes them", n.File.Path, discover))
+// Rails are the rails of a node by its node file.
+type Rails struct {
+	node  *attachment.Node
+	host  *nic.Host
+	nics  []resource.NIC
+	byPCI map[string]int
 }
 
-// CheckRail returns an error if the node file does not give the NIC the rail. A virtual
-// function or subfunction without a rail of its own has that of its physical function, and
-// a VLAN has that of the NIC that it lies on.
-func CheckRail(n *attachment.Node, host *nic.Host, found *nic.NIC, rail int) error {
-	nics, rails, err := railsOf(n, host, rail)
-	if err != nil {
-		return err
-	}
-	name, pci := found.PCI, found.PCI
-	if found.Link != nil {
-		lower := host.NICBelow(found.Link)
-		pci = host.Of(lower).PCI
-		if i := slices.IndexFunc(nics, func(f resource.NIC) bool { return slices.Contains(f.Names, lower.Name) }); pci == "" && i >= 0 {
-			pci = nics[i].PCI // kernels before 5.14 report no parent
-		}
-		name = strings.TrimSpace(found.Link.Name + " " + pci)
-	}
-	has, ok := rails[pci]
-	if !ok {
-		has, ok = rails[host.PhysicalFunction(pci)]
-	}
-	switch {
-	case !ok:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has no rail", rail, name),
-			fmt.Sprintf("have the pod request the resource of rail %d, or add the NIC to \"rails\" in %s: `%s` proposes them", rail, n.File.Path, discover))
-	case has != rail:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has rail %d", rail, name, has),
-			fmt.Sprintf("have the pod request the resource of rail %d, or correct \"rail\"; `railctl nics -o wide` shows the rails", rail))
-	}
-	return nil
-}
-
-// railsOf returns the node's NICs, and their rails by PCI address. It is an error if the
-// node file has none; wanted is for the error's text.
-func railsOf(n *attachment.Node, host *nic.Host, wanted int) (nics []resource.NIC, byPCI map[string]int, err error) {
+// RailsOf returns the rails of the node. It is an error if the node file has none.
+func RailsOf(n *attachment.Node, host *nic.Host) (*Rails, error) {
 	if n.File == nil || n.File.Rails == nil {
 		file := netconf.NodeFilePath()
-		return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the node has no rails: no \"rails\" in %s", wanted, file),
-			fmt.Sprintf("run `%s --write` on the node, or name the NIC by another key", discover))
+		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the node has no rails: no \"rails\" in %s", file),
+			fmt.Sprintf("run `%s --write` on the node, or use a network without a rail", discover))
 	}
-	if nics, err = host.Facts(known(n)); err != nil {
-		return nil, nil, err
+	nics, err := host.Facts(known(n))
+	if err != nil {
+		return nil, err
 	}
 	byPCI, problems := n.File.Rails.Assign(nics)
 	for _, p := range problems {
 		n.Log.Warn("problem with the rails of the node file", "problem", p.Message)
 	}
-	return nics, byPCI, nil
+	return &Rails{n, host, nics, byPCI}, nil
+}
+
+// Numbers returns the numbers of the rails, ascending.
+func (r *Rails) Numbers() []int { return slices.Sorted(maps.Values(r.byPCI)) }
+
+// Selector returns the selector of the NIC that has a rail. The NIC may be lent.
+func (r *Rails) Selector(rail int) (nic.Selector, error) {
+	for pci, has := range r.byPCI { // a rail is one NIC
+		if has == rail {
+			return nic.Selector{PCI: pci}, nil
+		}
+	}
+	return nic.Selector{}, failure.WithCure(failure.New(failure.NICNotFound, "no NIC of this node has rail %d; %s", rail, r.described()),
+		fmt.Sprintf("correct \"rail\", or \"rails\" in %s: `%s` proposes them", r.node.File.Path, discover))
+}
+
+// Of returns the rail of a NIC. It is an error if the NIC has none, or another than wanted. A
+// virtual function or subfunction without a rail of its own has that of its physical function,
+// and a VLAN has that of the NIC that it lies on.
+func (r *Rails) Of(found *nic.NIC, wanted netconf.Rail) (int, error) {
+	name, pci := found.PCI, found.PCI
+	if found.Link != nil {
+		lower := r.host.NICBelow(found.Link)
+		pci = r.host.Of(lower).PCI
+		if i := slices.IndexFunc(r.nics, func(f resource.NIC) bool { return slices.Contains(f.Names, lower.Name) }); pci == "" && i >= 0 {
+			pci = r.nics[i].PCI // kernels before 5.14 report no parent
+		}
+		name = strings.TrimSpace(found.Link.Name + " " + pci)
+	}
+	has, ok := r.byPCI[pci]
+	if !ok {
+		has, ok = r.byPCI[r.host.PhysicalFunction(pci)]
+	}
+	switch number := wanted.Number; {
+	case !ok && number == nil:
+		return 0, failure.WithCure(failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the NIC %s has none", name),
+			fmt.Sprintf("add the NIC to \"rails\" in %s: `%s` proposes them; or have the pod request a resource whose NICs have rails", r.node.File.Path, discover))
+	case !ok:
+		return 0, failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has no rail", *number, name),
+			fmt.Sprintf("have the pod request the resource of rail %d, or add the NIC to \"rails\" in %s: `%s` proposes them", *number, r.node.File.Path, discover))
+	case number != nil && has != *number:
+		return 0, failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has rail %d", *number, name, has),
+			fmt.Sprintf("have the pod request the resource of rail %d, or correct \"rail\"; `railctl nics -o wide` shows the rails", *number))
+	}
+	return has, nil
+}
+
+// SetRail sets the rail of the NIC for the other parts of an ADD, and in the record.
+func (r *Rails) SetRail(tx *attachment.Tx, rail int) {
+	tx.Rail, tx.Rails, tx.Record.Rail = &rail, r.Numbers(), &rail
 }
 
 // known returns what the ledger has of the NICs that are lent from this host netns, by PCI
@@ -121,14 +131,14 @@ func known(n *attachment.Node) map[string]resource.NIC {
 	return found
 }
 
-// described returns the rails that a node file gives, for an error.
-func described(file *netconf.NodeFile, rails map[string]int) string {
-	if len(rails) == 0 {
-		return fmt.Sprintf("%s gives none to the NICs of this node", file.Path)
+// described returns the rails that the node file gives, for an error.
+func (r *Rails) described() string {
+	if len(r.byPCI) == 0 {
+		return fmt.Sprintf("%s gives none to the NICs of this node", r.node.File.Path)
 	}
 	var texts []string
-	for _, r := range slices.Sorted(maps.Values(rails)) {
-		texts = append(texts, fmt.Sprint(r))
+	for _, number := range r.Numbers() {
+		texts = append(texts, fmt.Sprint(number))
 	}
-	return fmt.Sprintf("%s gives rails %s", file.Path, strings.Join(texts, ", "))
+	return fmt.Sprintf("%s gives rails %s", r.node.File.Path, strings.Join(texts, ", "))
 }

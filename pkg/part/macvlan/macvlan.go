@@ -32,8 +32,15 @@ func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil }
 
 // Claim finds the parent and makes sure that it can carry the macvlan.
 func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
-	parent, err := p.parent(tx.Node, p.where(tx))
+	rails, err := p.rails(tx.Node)
 	if err != nil {
+		return err
+	}
+	parent, err := p.parent(tx.Node, p.where(tx), rails)
+	if err != nil {
+		return err
+	}
+	if err := p.setRail(tx, parent, rails); err != nil {
 		return err
 	}
 	c := p.Conf
@@ -82,26 +89,49 @@ func (p Part) where(tx *attachment.Tx) *link.Netns {
 	return tx.Node.Netns
 }
 
+// rails returns the rails of the node, nil if the network does not need them.
+func (p Part) rails(n *attachment.Node) (*loan.Rails, error) {
+	if !p.Conf.NeedsRail() {
+		return nil, nil
+	}
+	rails, err := loan.RailsOf(n, loan.Host(n))
+	return rails, p.Conf.RailCure(err)
+}
+
 // parent returns the link that the configuration names, or that of its rail, or
-// that of the default route.
-func (p Part) parent(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
+// that of the default route. rails may be nil.
+func (p Part) parent(n *attachment.Node, ns *link.Netns, rails *loan.Rails) (*link.Link, error) {
 	switch {
 	case p.Conf.Master != "":
 		return p.named(n, ns)
-	case p.Conf.Rail != nil:
-		return ofRail(n, *p.Conf.Rail)
+	case p.Conf.Rail.Number != nil:
+		return ofRail(n, rails, *p.Conf.Rail.Number)
 	}
 	return defaultParent(ns)
 }
 
-// named returns the link that the configuration names. It must have the
-// configuration's rail, if there is one.
+// checkRail returns the rail of the parent, nil if the network does not need it. It is an
+// error if the parent has none, or another than the network's.
+func (p Part) checkRail(n *attachment.Node, parent *link.Link, rails *loan.Rails) (*int, error) {
+	if rails == nil {
+		return nil, nil
+	}
+	rail, err := rails.Of(loan.Host(n).Of(parent), p.Conf.Rail)
+	return &rail, p.Conf.RailCure(err)
+}
+
+// setRail sets the rail of the parent for the other parts, if the network needs it.
+func (p Part) setRail(tx *attachment.Tx, parent *link.Link, rails *loan.Rails) error {
+	rail, err := p.checkRail(tx.Node, parent, rails)
+	if err == nil && rail != nil {
+		rails.SetRail(tx, *rail)
+	}
+	return err
+}
+
+// named returns the link that the configuration names.
 func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 	l, err := ns.ByName(p.Conf.Master)
-	if err == nil && p.Conf.Rail != nil {
-		host := loan.Host(n)
-		return l, loan.CheckRail(n, host, host.Of(l), *p.Conf.Rail)
-	}
 	if !errors.Is(err, link.ErrNotFound) {
 		return l, err
 	}
@@ -116,9 +146,9 @@ func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 }
 
 // ofRail returns the netdev of the rail's NIC.
-func ofRail(n *attachment.Node, rail int) (*link.Link, error) {
+func ofRail(n *attachment.Node, rails *loan.Rails, rail int) (*link.Link, error) {
 	host := loan.Host(n)
-	s, err := loan.OfRail(n, host, rail)
+	s, err := rails.Selector(rail)
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +288,15 @@ func (p Part) Available(n *attachment.Node) error {
 	if p.Conf.LinkInContainer {
 		return nil // it is in each pod
 	}
-	parent, err := p.parent(n, n.Netns)
+	rails, err := p.rails(n)
 	if err != nil {
+		return err
+	}
+	parent, err := p.parent(n, n.Netns, rails)
+	if err != nil {
+		return err
+	}
+	if _, err := p.checkRail(n, parent, rails); err != nil {
 		return err
 	}
 	host := loan.Host(n)

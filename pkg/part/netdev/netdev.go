@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
@@ -28,6 +29,8 @@ type Part struct {
 	// What Holder found, for Claim: its selector, and the NIC, if nobody has it.
 	selected nic.Selector
 	chosen   *nic.NIC
+
+	rails *loan.Rails // of the node, nil until the network needs them
 }
 
 // Name implements [attachment.Part].
@@ -55,8 +58,12 @@ func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 	switch {
 	case !s.IsZero():
 		return s, nil
-	case c.Rail != nil:
-		return loan.OfRail(n, h, *c.Rail)
+	case c.Rail.Number != nil:
+		rails, err := p.railsOf(n, h)
+		if err != nil {
+			return s, err
+		}
+		return rails.Selector(*c.Rail.Number)
 	case len(c.IDs()) > 0:
 		return s, failure.WithCure(failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]),
 			"see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, as the ids of its devices are numbers")
@@ -71,18 +78,38 @@ func static(c *netconf.HostDevice) nic.Selector {
 	return nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
 }
 
+// railsOf returns the rails of the node. They are read once.
+func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*loan.Rails, error) {
+	var err error
+	if p.rails == nil {
+		p.rails, err = loan.RailsOf(n, h)
+	}
+	return p.rails, err
+}
+
 // agrees returns an error if the NIC that s selects is another than the one that the
-// device ID names, or has another rail than the network's. Of two NICs neither is lent: the
-// pod has been allocated one, and the network is for the other.
-func (p *Part) agrees(n *attachment.Node, host *nic.Host, s nic.Selector, found *nic.NIC) error {
+// device ID names. Of two NICs neither is lent: the pod has been allocated one, and the
+// network is for the other.
+func (p *Part) agrees(host *nic.Host, s nic.Selector, found *nic.NIC) error {
 	if id := s.PCI + s.Aux; id != "" && !static(p.Conf).IsZero() && host.IsNIC(id) && !host.Is(found, id) {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "the network selects %s by %s, and the device id is another NIC, %s", nameOf(found), s, id),
 			`remove that key to lend what the pod was allocated, or remove the id: "pciBusID" and "deviceID", or the NAD's annotation k8s.v1.cni.cncf.io/resourceName`)
 	}
-	if p.Conf.Rail == nil || static(p.Conf).IsZero() && len(p.Conf.IDs()) == 0 { // else the rail has selected it
-		return nil
+	return nil
+}
+
+// railOf returns the rail of the NIC, nil if the network does not need it. It is an error if
+// the NIC has none, or another than the network's.
+func (p *Part) railOf(n *attachment.Node, host *nic.Host, found *nic.NIC) (*int, error) {
+	if !p.Conf.NeedsRail() {
+		return nil, nil
 	}
-	return loan.CheckRail(n, host, found, *p.Conf.Rail)
+	rails, err := p.railsOf(n, host)
+	if err != nil {
+		return nil, p.Conf.RailCure(err)
+	}
+	rail, err := rails.Of(found, p.Conf.Rail)
+	return &rail, p.Conf.RailCure(err)
 }
 
 // nameOf returns the NIC's name and PCI address, as far as it has them.
@@ -137,7 +164,11 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 			return notFound(n, s, err)
 		}
 	}
-	if err := p.agrees(n, host, s, found); err != nil {
+	if err := p.agrees(host, s, found); err != nil {
+		return err
+	}
+	rail, err := p.railOf(n, host, found)
+	if err != nil {
 		return err
 	}
 	if err := host.Permit(found, n.File, p.Conf.Allow); err != nil {
@@ -147,8 +178,8 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
-	if p.Conf.UseInterfaceNetwork && found.Link == nil {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"useInterfaceNetwork" needs a netdev, but a userspace driver holds %s`, s), "give addresses by IPAM")
+	if key := p.carries(); key != "" && found.Link == nil {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"%s" needs a netdev, but a userspace driver holds %s`, key, s), "give addresses by IPAM")
 	}
 	lock, err := n.Ledger.LockNIC(ctx, key)
 	if err != nil {
@@ -168,6 +199,9 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		}
 	}
 	tx.Record.Loan = lent
+	if rail != nil {
+		p.rails.SetRail(tx, *rail)
+	}
 	return nil
 }
 
@@ -221,6 +255,10 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 		lent.Hardware = &h // for railctl and device plugins: a driver without it must not prevent a loan
 	}
 	lent.Snapshot, err = host.Netns.Snapshot(v)
+	if err == nil && p.Conf.KeepAddress && len(lent.Snapshot.Carried().Addresses) == 0 {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" keeps the addresses of %s, and it has none of global scope on the host`, l.Name),
+			"give it an address there, or remove the key and give one by IPAM")
+	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
 		lent.Snapshot.Programs, err = host.Netns.Programs(l)
 	}
@@ -300,10 +338,45 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 			return err
 		}
 	}
-	if !p.Conf.UseInterfaceNetwork {
+	switch {
+	case p.Conf.UseInterfaceNetwork:
+		return carry(tx)
+	case p.Conf.KeepAddress:
+		keepAddress(tx)
+	}
+	return nil
+}
+
+// carries returns the key by which the network takes addresses from the host, "" if it has
+// none.
+func (p *Part) carries() string {
+	switch {
+	case p.Conf.UseInterfaceNetwork:
+		return "useInterfaceNetwork"
+	case p.Conf.KeepAddress:
+		return "keepAddress"
+	}
+	return ""
+}
+
+// keepAddress adds the addresses that the NIC had on the host to the interface. Of a network
+// of two addresses the other one is the gateway: the switch port (RFC 3021, RFC 6164).
+func keepAddress(tx *attachment.Tx) {
+	c := tx.Record.Loan.Snapshot.Carried().Alone()
+	tx.Layer3.Carried = c.Snapshot
+	for _, ip := range c.Addresses {
+		tx.Layer3.CarriedIPs = append(tx.Layer3.CarriedIPs, &current.IPConfig{Address: *ip, Gateway: peerOf(ip)})
+	}
+}
+
+// peerOf returns the other address of a /31 or /127, nil for a network of another length.
+func peerOf(ip *net.IPNet) net.IP {
+	if ones, bits := ip.Mask.Size(); bits-ones != 1 {
 		return nil
 	}
-	return carry(tx)
+	peer := slices.Clone(ip.IP)
+	peer[len(peer)-1] ^= 1
+	return peer
 }
 
 // carry adds the addresses that the NIC had on the host to the interface, with
@@ -347,14 +420,17 @@ func (p *Part) Available(n *attachment.Node) error {
 	host := loan.Host(n)
 	s, err := p.selector(n, host)
 	if err != nil {
-		if len(p.Conf.IDs()) == 0 && p.Conf.Rail == nil {
+		if len(p.Conf.IDs()) == 0 && p.Conf.Rail.Number == nil {
 			return nil
 		}
 		return err
 	}
 	found, err := host.Select(s)
 	if err == nil {
-		if err := p.agrees(n, host, s, found); err != nil {
+		if err := p.agrees(host, s, found); err != nil {
+			return err
+		}
+		if _, err := p.railOf(n, host, found); err != nil {
 			return err
 		}
 		return host.Permit(found, n.File, p.Conf.Allow)

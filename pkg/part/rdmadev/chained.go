@@ -124,6 +124,7 @@ func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
 		for _, ip := range tx.Layer3.IPs {
 			r.Addresses = append(r.Addresses, ip.Address.String())
 		}
+		r.Gateways = attachment.GatewaysOf(tx.Layer3.IPs)
 	}
 	return nil
 }

@@ -1,0 +1,219 @@
+package routing
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+// Part is the table and the rules of the interface, and its settings for neighbors.
+type Part struct {
+	attachment.Base
+	Conf *netconf.Routing
+}
+
+// Name implements [attachment.Part].
+func (Part) Name() string { return "routing" }
+
+// Recorded implements [attachment.Part].
+func (Part) Recorded(r *ledger.Record) bool { return r.Routing != nil }
+
+// Claim chooses the table, which must be free in the pod netns.
+func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
+	tx.Layer3.Sysctls = p.Conf.Sysctls()
+	if p.Conf.Policy.Mode != netconf.RoutingSource || tx.Record.Loan != nil && !tx.Record.LendsNetdev() {
+		return nil
+	}
+	table, ok := p.Conf.RouteTable(tx.Rail)
+	if !ok {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the interface has no table, because its NIC has no rail`),
+			`give a number by "table" in "routing", or "rails" in the node file: "railctl rails discover" proposes them`)
+	}
+	used, err := tx.Pod.TableUsed(table)
+	switch {
+	case err != nil:
+		return err
+	case used:
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the pod netns %s has routes in table %d already, of another interface`, tx.Pod.Path, table),
+			`give this network another number by "table" in "routing"`)
+	}
+	tx.Record.Routing = &ledger.Routing{Table: table, Priority: p.Conf.RulePriority()}
+	tx.Layer3.Table = table
+	return nil
+}
+
+// Apply makes the rules, before the interface is up. The routes follow when it is.
+func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
+	r, l3 := tx.Record.Routing, &tx.Layer3
+	addresses := l3.Addresses()
+	if r == nil || tx.Link == nil || len(addresses) == 0 {
+		return nil
+	}
+	for _, a := range addresses {
+		r.Addresses = append(r.Addresses, a.String())
+	}
+	if err := tx.Node.Ledger.Put(tx.Record); err != nil {
+		return err
+	}
+	if err := tx.Pod.AddRules(rulesOf(r, tx.IfName)); err != nil {
+		return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "the kernel needs CONFIG_IP_MULTIPLE_TABLES and CONFIG_IPV6_MULTIPLE_TABLES")
+	}
+	l3.Routes = inTable(l3.Routes, r.Table)
+	l3.Own = ownRoutes(r.Table, l3.AllIPs(), append(inTable(l3.CarriedRoutes, r.Table), l3.Routes...))
+	for _, route := range l3.CarriedRoutes {
+		if inMain(route) { // also in the main table, as on the host
+			onLink := route.GW != nil && !attachment.OnSubnet(route.GW, l3.AllIPs())
+			l3.Own = append(l3.Own, link.Route{Dst: &route.Dst, Gateway: route.GW, MTU: route.MTU, Priority: route.Priority, Scope: route.Scope, Table: r.Table, OnLink: onLink})
+		}
+	}
+	return nil
+}
+
+// inMain reports whether the route is one of the main table.
+func inMain(r *types.Route) bool { return r.Table == nil || *r.Table == unix.RT_TABLE_MAIN }
+
+// inTable returns the routes with those of the main table in another one.
+func inTable(routes []*types.Route, table int) []*types.Route {
+	var found []*types.Route
+	for _, r := range routes {
+		if inMain(r) {
+			r = r.Copy()
+			r.Table = &table
+		}
+		found = append(found, r)
+	}
+	return found
+}
+
+// rulesOf returns the rules of an interface: two for each address, and one for the interface
+// in each family of the addresses.
+func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
+	rule := func(priority, family int) netlink.Rule {
+		made := netlink.NewRule()
+		made.Priority, made.Family, made.Table = priority, family, r.Table
+		return *made
+	}
+	var rules []netlink.Rule
+	families := map[int]bool{}
+	for _, text := range r.Addresses {
+		ip := net.ParseIP(text)
+		if ip == nil {
+			continue
+		}
+		family, source := unix.AF_INET6, &net.IPNet{IP: ip, Mask: net.CIDRMask(8*net.IPv6len, 8*net.IPv6len)}
+		if v4 := ip.To4(); v4 != nil {
+			family, source = unix.AF_INET, &net.IPNet{IP: v4, Mask: net.CIDRMask(8*net.IPv4len, 8*net.IPv4len)}
+		}
+		from, otherwise := rule(r.Priority, family), rule(r.Priority+1, family)
+		// The table of the second has no effect. It shows which interface the rule is for.
+		from.Src, otherwise.Src, otherwise.Type = source, source, unix.RTN_UNREACHABLE
+		rules = append(rules, from, otherwise)
+		if !families[family] {
+			families[family] = true
+			by := rule(r.Priority, family)
+			by.OifName = ifName
+			rules = append(rules, by)
+		}
+	}
+	return rules
+}
+
+var linkLocal = net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
+
+// ownRoutes returns the routes of the table that the network does not name: the subnets of
+// the addresses and, for a family without a default route among routes, the first gateway.
+func ownRoutes(table int, ips []*current.IPConfig, routes []*types.Route) []link.Route {
+	var subnets, gateways []link.Route
+	has := map[string]bool{} // by destination
+	for _, r := range routes {
+		if r.Table != nil && *r.Table == table {
+			has[r.Dst.String()] = true
+		}
+	}
+	add := func(to *[]link.Route, r link.Route) {
+		if r.Table = table; !has[r.Dst.String()] {
+			has[r.Dst.String()] = true
+			*to = append(*to, r)
+		}
+	}
+	for _, ip := range ips {
+		ones, bits := ip.Address.Mask.Size()
+		subnet := &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask}
+		// An IPv6 source must not be tentative, and the kernel chooses the interface's own.
+		var source net.IP
+		everything := &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, bits)}
+		if v4 := ip.Address.IP.To4(); v4 != nil {
+			source, everything.IP = v4, net.IPv4zero.To4()
+		} else {
+			// The rule for the interface also matches packets to link-local addresses.
+			add(&subnets, link.Route{Dst: &linkLocal})
+		}
+		if ones < bits {
+			add(&subnets, link.Route{Dst: subnet, Src: source})
+		}
+		if ip.Gateway != nil {
+			add(&gateways, link.Route{Dst: everything, Gateway: ip.Gateway, Src: source, OnLink: !attachment.OnSubnet(ip.Gateway, ips)})
+		}
+	}
+	return append(subnets, gateways...)
+}
+
+// Check fails unless the rules and the table are as ADD made them. Routes of the result are
+// compared with the rest of it.
+func (p Part) Check(_ context.Context, c *attachment.Checking) error {
+	if c.Link == nil || c.Record == nil || c.Record.Routing == nil || len(c.Record.Routing.Addresses) == 0 {
+		return nil
+	}
+	r := c.Record.Routing
+	missing, err := c.Pod.MissingRules(rulesOf(r, c.IfName))
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return attachment.Mismatch("the rule %s is gone", describe(missing[0]))
+	}
+	for _, route := range ownRoutes(r.Table, c.IPs(), inTable(c.Result.Routes, r.Table)) {
+		ok, err := c.Pod.HasRoute(c.Link.Index, route)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return attachment.Mismatch("the route to %s in table %d by %s is gone", route.Dst, r.Table, c.IfName)
+		}
+	}
+	return nil
+}
+
+// describe returns a rule in the words of ip-rule(8).
+func describe(r netlink.Rule) string {
+	what := fmt.Sprintf("%d: from all oif %s lookup %d", r.Priority, r.OifName, r.Table)
+	switch {
+	case r.Type == unix.RTN_UNREACHABLE:
+		what = fmt.Sprintf("%d: from %s unreachable", r.Priority, r.Src.IP)
+	case r.Src != nil:
+		what = fmt.Sprintf("%d: from %s lookup %d", r.Priority, r.Src.IP, r.Table)
+	}
+	return what
+}
+
+// Release deletes the rules of a pod netns that lives on. The routes have ended with the
+// interface. If that may still be there, the rules stay until the next release: without them
+// the packets of its addresses, which may be another pod's by then, would take another way.
+func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
+	r, pod := releasing.Record, releasing.Pod
+	if pod == nil || releasing.Failed || r.Netns.Cookie == 0 && pod.Path != r.Netns.Path {
+		return nil // without a cookie, a netns at another path may be another pod's, with the inode number of this one's
+	}
+	return failure.Wrap(pod.DeleteRules(rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
+}
