@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		plane, err = controlplane.New(context.Background(), dir, controlplane.Options{})
+		plane, err = controlplane.New(context.Background(), dir, controlplane.Options{Audit: true})
 		if err != nil {
 			return need.Main(err)
 		}

@@ -12,7 +12,7 @@ import (
 type Pool struct {
 	Space string // network_name, "" for the unnamed address space
 	// Node is the name of the node whose slice Prefix is, "" if nodes share the
-	// pool.
+	// pool; [HostNode] for a [HostPool].
 	Node   string
 	Prefix netip.Prefix // masked
 }
@@ -63,8 +63,10 @@ func CheckSpace(space string) error {
 	if space == "" {
 		return nil
 	}
-	if space == BlockNode || strings.HasSuffix(space, "-"+BlockNode) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space), "use another name")
+	for _, node := range []string{BlockNode, HostNode} {
+		if space == node || strings.HasSuffix(space, "-"+node) {
+			return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space), "use another name")
+		}
 	}
 	if len(space) > longestSpace || !subdomain(space) {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q cannot be part of a Kubernetes name", space),

@@ -24,6 +24,9 @@ type RangeSpec struct {
 	ExcludeText []string
 	// Avoid lists addresses of others: gateways.
 	Avoid []netip.Addr
+	// Small permits networks of one or two addresses, of which all are usable (RFC 3021,
+	// RFC 6164).
+	Small bool
 }
 
 // Range is a set of addresses from which one is chosen.
@@ -39,6 +42,7 @@ type block struct{ lo, hi netip.Addr }
 
 // TooSmallError is the error of a network without an address to assign:
 // whereabouts reserves the first and the last one of every network, IPv6 too.
+// See [RangeSpec.Small].
 type TooSmallError struct{ Prefix netip.Prefix }
 
 func (e *TooSmallError) Error() string {
@@ -62,7 +66,8 @@ func (e *ExhaustedError) Error() string {
 // kind InvalidConfig.
 func NewRange(spec RangeSpec) (*Range, error) {
 	prefix := spec.Prefix.Masked()
-	if !prefix.IsValid() || prefix.Addr().BitLen()-prefix.Bits() < 2 {
+	small := prefix.IsValid() && prefix.Addr().BitLen()-prefix.Bits() < 2
+	if !prefix.IsValid() || small && !spec.Small {
 		return nil, failure.WithCure(failure.Wrap(&TooSmallError{Prefix: spec.Prefix}, failure.InvalidConfig, ""), "use a network with at least two host bits")
 	}
 	r := &Range{
@@ -70,6 +75,9 @@ func NewRange(spec RangeSpec) (*Range, error) {
 		first:  prefix.Addr().Next(),
 		last:   lastAddr(prefix).Prev(),
 		spec:   spec,
+	}
+	if small {
+		r.first, r.last = prefix.Addr(), lastAddr(prefix)
 	}
 	if r.inBounds(spec.Start) {
 		r.first = spec.Start

@@ -44,6 +44,10 @@ type Claim struct {
 	// the pool, so that a freed address is handed out again as late as possible.
 	// Otherwise it is the lowest free one.
 	Rotate bool
+	// SameHost has the networks of the pools of all rails of the node, Pool's included: the
+	// address has the host part that the container has in the others, or one that is free
+	// in all of them. nil means that pools have nothing to do with each other.
+	SameHost []netip.Prefix
 }
 
 // Attachment is a runtime's identification of an attachment: a container and

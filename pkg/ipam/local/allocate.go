@@ -28,17 +28,15 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 }
 
 func (s *Store) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
+	if c.SameHost != nil {
+		return s.allocateSameHost(ctx, owner, c)
+	}
 	p, err := s.openPool(ctx, c.Pool, true)
 	if err != nil {
 		return netip.Addr{}, err
 	}
 	defer p.close()
-	if err := p.acquire(ctx); err != nil {
-		return netip.Addr{}, err
-	}
-	addr, err := p.allocate(ctx, owner, c)
-	p.end(ctx, err)
-	return addr, err
+	return p.alone(ctx, func() (netip.Addr, error) { return p.allocate(ctx, owner, c) })
 }
 
 // allocate assigns owner an address, or returns its old one. The caller holds
@@ -135,7 +133,7 @@ func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) e
 	return err
 }
 
-// foreignLooks is the number of addresses found to be in other pools after
+// foreignLooks is the number of addresses found to be taken in other pools after
 // which all of those are read at once.
 const foreignLooks = 8
 
@@ -181,7 +179,10 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 			p.pages.take(addr)
 			continue
 		}
-		taken, err := p.take(ctx, owner, addr, c.Exclusive)
+		taken := false
+		if !p.rails.have(addr, "") {
+			taken, err = p.take(ctx, owner, addr, c.Exclusive)
+		}
 		if err == nil && taken && c.Rotate {
 			_ = p.dir.Write(lastFile, []byte(addr.String()+"\n"))
 		}
@@ -192,7 +193,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 			return netip.Addr{}, err
 		}
 		if foreign++; foreign == foreignLooks {
-			if err := p.hideForeign(c.Range); err != nil {
+			if err := errors.Join(p.hideForeign(c.Range), p.rails.hide(p.pages)); err != nil {
 				return netip.Addr{}, err
 			}
 		}

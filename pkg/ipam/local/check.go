@@ -99,6 +99,12 @@ func (s *Store) status(ctx context.Context, c ipam.Claim) error {
 		return err
 	}
 	defer p.close()
+	if c.SameHost != nil {
+		if p.rails, err = s.openFree(ctx, p, c); err != nil {
+			return err
+		}
+		defer p.rails.close()
+	}
 	if err := p.acquire(ctx); err != nil {
 		return err
 	}
@@ -119,6 +125,9 @@ func (p *pool) anyFree(c ipam.Claim) error {
 		if err := p.hideForeign(c.Range); err != nil {
 			return err
 		}
+	}
+	if err := p.rails.hide(p.pages); err != nil {
+		return err
 	}
 	for {
 		addr, err := ipam.Choose(c.Range, p.pages)

@@ -34,6 +34,10 @@
 // process that finds the mark knows that its predecessor was killed, and tidies
 // up.
 //
+// With [ipam.Claim.SameHost] the host part of a container is that of its records in the pools
+// of the other rails. The choice has no file of its own: from the choice until the first record
+// exists, the process holds the address space's host.lock.
+//
 // Records live as long as a pod's network: until DEL, GC, or the reboot. On
 // tmpfs they disappear by themselves; elsewhere the directory has the boot ID
 // and is emptied at the first use after a boot. So no file is synced.

@@ -43,6 +43,9 @@ type pool struct {
 	reserved     *reservations
 	open         []*statefile.Dir
 	nameless     bool // pool.json does not exist yet
+	// rails are the pools of other rails in which a new address' host part must be free,
+	// nil if there are none.
+	rails *rails
 
 	lock  *statefile.Lock // nil while unlocked
 	busy  *os.File

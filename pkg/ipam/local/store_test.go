@@ -88,7 +88,7 @@ func checkEmpty(t testing.TB, s *Store) {
 			return err
 		}
 		switch name := d.Name(); {
-		case name == poolFile, name == lockFile, name == reservedLock, name == bootFile, name == bootLock:
+		case name == poolFile, name == lockFile, name == reservedLock, name == hostLock, name == bootFile, name == bootLock:
 		case name == busyFile, strings.HasPrefix(name, "map-"):
 			data, err := os.ReadFile(path)
 			if err != nil {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -52,10 +53,10 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 	}
 	claims := make([]ipam.Claim, 0, len(conf.Ranges))
 	for i, pool := range Pools(conf, slice) {
-		r := conf.Ranges[i]
+		r := onAllRails(conf.Ranges[i], conf.SameHost)
 		rng, err := ipam.NewRange(ipam.RangeSpec{
 			Prefix: r.Prefix, Start: r.Start, End: r.End,
-			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: conf.Gateways(),
+			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: avoid(conf, r.Prefix), Small: conf.NodePrefix,
 		})
 		if err == nil && slice.Prefix.IsValid() {
 			rng, err = rng.In(slice.Prefix)
@@ -63,9 +64,46 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 		if err != nil {
 			return claims, err
 		}
-		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: conf.Overlapping, Rotate: conf.Rotate})
+		claims = append(claims, ipam.Claim{Pool: pool, Range: rng, Exclusive: conf.Overlapping, Rotate: conf.Rotate, SameHost: conf.SameHost})
 	}
 	return claims, assignRequested(conf, claims)
+}
+
+// onAllRails returns the range of a rail with the bounds and exclusions that lie in the
+// networks of other rails, because they are written without ${rail}: the same host parts are
+// then free on all rails.
+func onAllRails(r netconf.WhereaboutsRange, rails []netip.Prefix) netconf.WhereaboutsRange {
+	r.Exclude = slices.Clone(r.Exclude)
+	for _, rail := range rails {
+		if rail == r.Prefix {
+			continue
+		}
+		for _, bound := range []*netip.Addr{&r.Start, &r.End} {
+			if rail.Contains(*bound) {
+				*bound = ipam.Move(*bound, r.Prefix)
+			}
+		}
+		for _, e := range r.Exclude {
+			if e.Overlaps(rail) {
+				r.Exclude = append(r.Exclude, ipam.MovePrefix(e, r.Prefix))
+			}
+		}
+	}
+	return r
+}
+
+// avoid returns the gateways. With sameHost a gateway on another rail excludes its host part
+// on all rails, so that all rails have the same free host parts.
+func avoid(conf *netconf.Whereabouts, own netip.Prefix) []netip.Addr {
+	gateways := conf.Gateways()
+	for _, gw := range gateways {
+		for _, rail := range conf.SameHost {
+			if rail != own && rail.Contains(gw) {
+				gateways = append(gateways, ipam.Move(gw, own))
+			}
+		}
+	}
+	return gateways
 }
 
 // assignRequested sets each requested address in the claim of its range.

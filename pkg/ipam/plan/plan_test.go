@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -102,5 +103,36 @@ func TestClaimsRefuseAnAddressSpaceThatIsNoName(t *testing.T) {
 	conf.NetworkName = "Not A Name"
 	if _, err := Claims(conf, Slice{}); err == nil || !strings.Contains(err.Error(), "network_name") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Bounds, exclusions and gateways that name addresses of one rail hold on all, so that every
+// rail has the same free host parts.
+func TestWhatIsExcludedOnOneRailIsExcludedOnAll(t *testing.T) {
+	for rail := range 2 {
+		conf := parse(t, fmt.Sprintf(`"range":"10.%d.0.0/24","range_start":"10.0.0.9","range_end":"10.1.0.30","exclude":["10.0.0.16/30","10.1.0.22","172.16.0.0/12"],
+			"gateway":"10.1.0.24","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.26"}],"sameHost":true,"railRanges":["10.0.0.0/24","10.1.0.0/24"]`, rail))
+		claims, err := Claims(conf, Slice{})
+		if err != nil || len(claims[0].SameHost) != 2 {
+			t.Fatal(claims, err)
+		}
+		var got []string
+		for a, ok := claims[0].Range.Next(claims[0].Range.First()); ok; a, ok = claims[0].Range.Next(a.Next()) {
+			got = append(got, strings.TrimPrefix(a.String(), fmt.Sprintf("10.%d.0.", rail)))
+		}
+		if want := "9 10 11 12 13 14 15 20 21 23 25 27 28 29 30"; strings.Join(got, " ") != want {
+			t.Errorf("rail %d: %s, want %s", rail, got, want)
+		}
+	}
+}
+
+func TestPrefixOfANodeIsUsedWhole(t *testing.T) {
+	conf := parse(t, `"range":"10.0.0.0/31","gateway":"10.0.0.0","store":"local","prefix":"node"`)
+	claims, err := Claims(conf, Slice{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := claims[0].Range.Next(claims[0].Range.First()); !ok || a.String() != "10.0.0.1" {
+		t.Errorf("%s, %v", a, ok)
 	}
 }

@@ -22,6 +22,9 @@ const (
 	annotationClaim     = "rail-cni/claim"
 	annotationRevoked   = "rail-cni/revoked"
 	annotationBlockSize = "rail-cni/block-size"
+	// annotationHostBlocks has the same for a pool with sameHost. It is another annotation, so
+	// that versions which do not know sameHost refuse the pool.
+	annotationHostBlocks = "rail-cni/host-block-size"
 )
 
 const (
@@ -67,8 +70,12 @@ func (h Holder) annotations() map[string]string {
 	}
 }
 
-// inBlocks stands between the range and the size in a guard's spec.range.
-const inBlocks = " in blocks of "
+const (
+	// inBlocks stands between the range and the size in a guard's spec.range.
+	inBlocks = " in blocks of "
+	// onAllRails ends a guard's spec.range with sameHost.
+	onAllRails = " on all rails"
+)
 
 // readAnnotations sets Block and BlockSize.
 func (p *PoolState) readAnnotations(a map[string]string) {
@@ -78,8 +85,10 @@ func (p *PoolState) readAnnotations(a map[string]string) {
 			Revoked: a[annotationRevoked],
 		}
 	}
-	if size, err := strconv.Atoi(a[annotationBlockSize]); err == nil && size > 0 {
-		p.BlockSize = size
+	for _, key := range []string{annotationBlockSize, annotationHostBlocks} {
+		if size, err := strconv.Atoi(a[key]); err == nil && size > 0 {
+			p.BlockSize, p.SameHost = size, key == annotationHostBlocks
+		}
 	}
 }
 
@@ -188,14 +197,27 @@ func annotate(key, value string) kube.PatchOp {
 // as well as whereabouts. A CIDR of the other address family would not do, because
 // whereabouts v0.9.4 answers an ADD with an address although it could not store it.
 func Guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int) error {
+	return guard(ctx, client, pool, size, false)
+}
+
+// GuardRail is [Guard] for the pool of a rail of networks with sameHost: its blocks are those
+// of its [ipam.HostPool].
+func GuardRail(ctx context.Context, client *kube.Client, pool ipam.Pool, size int) error {
+	return guard(ctx, client, pool, size, true)
+}
+
+func guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int, sameHost bool) error {
 	now, err := ReadPool(ctx, client, pool.Name())
 	if err != nil {
 		return err
 	}
 	if now == nil {
-		text := fmt.Sprintf("%s%s%d", pool.Prefix, inBlocks, size)
+		key, text := annotationBlockSize, fmt.Sprintf("%s%s%d", pool.Prefix, inBlocks, size)
+		if sameHost {
+			key, text = annotationHostBlocks, text+onAllRails
+		}
 		o := NewIPPool(pool.Name(), client.Namespace(), text, map[string]Entry{})
-		o.Metadata.Annotations = map[string]string{annotationBlockSize: strconv.Itoa(size)}
+		o.Metadata.Annotations = map[string]string{key: strconv.Itoa(size)}
 		_, err := client.Create(ctx, Pools(client.Namespace()), o)
 		if !kube.IsAlreadyExists(err) {
 			return err
@@ -204,12 +226,16 @@ func Guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int) e
 			return err
 		}
 	}
-	switch now.BlockSize {
-	case size:
+	switch {
+	case now.BlockSize == size && now.SameHost == sameHost:
 		return nil
-	case 0:
+	case now.BlockSize == 0:
 		return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size, and IPPool %s/%s is of networks without it (%d addresses are taken)", client.Namespace(), now.Name, len(now.Entries)),
 			"end their pods and delete the IPPool, or give this network another range or network_name")
+	case now.SameHost != sameHost:
+		with := map[bool]string{true: "with", false: "without"}
+		return failure.WithCure(failure.New(failure.InvalidConfig, "the network is %s sameHost, and IPPool %s/%s is of networks %s it", with[sameHost], client.Namespace(), now.Name, with[now.SameHost]),
+			"give all networks of this range the same sameHost, or this one another range or network_name")
 	}
 	return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size %d, and IPPool %s/%s is divided into blocks of %d", size, client.Namespace(), now.Name, now.BlockSize),
 		"give all networks of this range the same block_size")

@@ -118,6 +118,8 @@ type PoolState struct {
 	// addresses of a block if the pool is divided into blocks: then it has no entries.
 	Block     *Block
 	BlockSize int
+	// SameHost is set if those blocks are of the pool's [ipam.HostPool].
+	SameHost bool
 }
 
 // ParsePool reads an IPPool. If spec.range is not a network it returns an error

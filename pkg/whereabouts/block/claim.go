@@ -40,10 +40,10 @@ func (p *pool) claim(ctx context.Context, c ipam.Claim) error {
 		if p.room(ctx, c, f) {
 			return nil
 		}
-		if f.full(c, p.now()) {
+		if f.full(p.hosts(c), p.now()) {
 			return p.fullError(c)
 		}
-		if err := api.Guard(ctx, p.client, p.Pool, p.size); err != nil {
+		if err := p.guard(ctx, c); err != nil {
 			return err
 		}
 		return p.probe(ctx, c, f)
@@ -62,7 +62,7 @@ func (p *pool) peek(ctx context.Context) (now *file, err error) {
 // room reports whether a usable block has a free address for c, or the requested one,
 // free or not.
 func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) bool {
-	usable := f.usable(p.now())
+	usable := blocksFor(c, f.usable(p.now()))
 	if c.Want.IsValid() {
 		return slices.ContainsFunc(usable, func(b netip.Prefix) bool { return b.Contains(c.Want) })
 	}
@@ -73,17 +73,17 @@ func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) bool {
 
 // probe asks the server for one block after another, until the node holds one more.
 func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
-	usable := f.usable(p.now())
+	usable, hosts := f.usable(p.now()), p.hosts(c)
 	asked, last := 0, f.Tried
 	var held map[string]api.Holder // by name, nil until it is read
-	for at, prefix := range p.candidates(c, f) {
+	for at, prefix := range p.candidates(hosts, f) {
 		if err := ctx.Err(); err != nil {
 			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "claiming a block of %s", p.Prefix), "try again")
 		}
 		if slices.Contains(usable, prefix) {
 			continue // it is full
 		}
-		if _, some := c.Range.Within([]netip.Prefix{prefix}); !some {
+		if _, some := hosts.Range.Within([]netip.Prefix{prefix}); !some {
 			continue
 		}
 		if asked == blindProbes && held == nil {
@@ -109,7 +109,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 				"ask for another address, or let the pool choose; railctl ipam show says which node holds it")
 		}
 	}
-	if err := p.change(ctx, func(f *file) { f.Tried, f.Full, f.FullRange = last, p.now(), rangeText(c.Range) }); err != nil {
+	if err := p.change(ctx, func(f *file) { f.Tried, f.Full, f.FullRange = last, p.now(), rangeText(hosts.Range) }); err != nil {
 		return err
 	}
 	return p.fullError(c)

@@ -31,6 +31,14 @@
 // The entries of a block's IPPool are for people: the Keeper publishes there who has the
 // addresses.
 //
+// With [ipam.Claim.SameHost] the blocks are not of the pools of the rails, but of the pool of
+// their host parts, [ipam.HostPool]: a block of it, 0.0.0.16/28, is the node's in the pool of
+// each rail, as 10.0.0.16/28, 10.1.0.16/28, … So a pod with many rails needs one block, also if
+// nodes have different rails. The addresses are in the local store's pool of each rail, and the
+// local store chooses the host part. The node's file of the blocks,
+// <pool>.hosts, has the pools of the rails that it uses. A block is empty if none of these has an
+// address of it. Each rail's pool has a guard ([api.GuardRail]), which is made once in a cluster.
+//
 // A pool is divided by blocks of one size, or used entry by entry ([api.Guard]), never
 // both.
 //

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +25,10 @@ const (
 	blocksDir  = "blocks"
 	storeDir   = "ipam-kubernetes"
 	jsonSuffix = ".json"
-	serverLock = ".server"
+	// hostsSuffix is that of the files of host parts. A rail-agent that does not know
+	// sameHost would take their blocks for empty.
+	hostsSuffix = ".hosts"
+	serverLock  = ".server"
 )
 
 // moment is a time of CLOCK_BOOTTIME, which nobody sets, and which also runs while the
@@ -80,7 +82,10 @@ type file struct {
 	Machine    string    `json:"machine,omitempty"`
 	Pool       ipam.Pool `json:"pool"`
 	Size       int       `json:"size"` // addresses of a block
-	Blocks     []entry   `json:"blocks"`
+	// Rails are the pools with sameHost whose addresses are of these blocks, if Pool is a
+	// [ipam.HostPool]. The server has the guard of each.
+	Rails  []ipam.Pool `json:"rails,omitempty"`
+	Blocks []entry     `json:"blocks"`
 	// Silent is when the server last did not confirm.
 	Silent moment `json:"silent,omitempty"`
 	// Full is when no block was free for a range, whose text is FullRange.
@@ -147,9 +152,17 @@ type pool struct {
 
 func (p *pool) name() string { return statefile.Name(p.Pool.Name()) }
 
+// fileOf returns the name of the node's file of a pool.
+func fileOf(p ipam.Pool) string {
+	if p.Node == ipam.HostNode {
+		return statefile.Name(p.Name()) + hostsSuffix
+	}
+	return statefile.Name(p.Name()) + jsonSuffix
+}
+
 // read returns the node's file, an empty one if there is none of this boot.
 func (p *pool) read() (*file, error) {
-	f, err := readFile(p.dir, p.name()+jsonSuffix)
+	f, err := readFile(p.dir, fileOf(p.Pool))
 	switch {
 	case err == nil && f.Boot == p.self.Boot && f.Pool == p.Pool:
 	case err == nil, errors.Is(err, fs.ErrNotExist):
@@ -192,7 +205,7 @@ func (p *pool) locked(ctx context.Context, do func(f *file) (changed bool, err e
 	}
 	data, jsonErr := json.MarshalIndent(f, "", "  ")
 	if jsonErr == nil {
-		jsonErr = p.dir.Write(p.name()+jsonSuffix, append(data, '\n'))
+		jsonErr = p.dir.Write(fileOf(p.Pool), append(data, '\n'))
 	}
 	return errors.Join(err, jsonErr)
 }
@@ -231,16 +244,17 @@ func (p *pool) aloneNow(_ context.Context, do func() error) error {
 // eachFile calls do for each file of the node's blocks in the state directory, with the
 // name of the server's directory. Unreadable files are skipped.
 func eachFile(stateDir string, do func(server string, f *file)) {
-	files, err := filepath.Glob(filepath.Join(stateDir, storeDir, "*", blocksDir, "*"+jsonSuffix))
-	if err != nil {
-		return
+	var files []string
+	for _, suffix := range []string{jsonSuffix, hostsSuffix} {
+		some, _ := filepath.Glob(filepath.Join(stateDir, storeDir, "*", blocksDir, "*"+suffix)) // the pattern is well-formed
+		files = append(files, some...)
 	}
 	for _, path := range files {
 		dir, err := statefile.OpenExisting(filepath.Dir(path))
 		if err != nil {
 			continue
 		}
-		if f, err := readFile(dir, filepath.Base(path)); err == nil && strings.HasSuffix(path, statefile.Name(f.Pool.Name())+jsonSuffix) {
+		if f, err := readFile(dir, filepath.Base(path)); err == nil && filepath.Base(path) == fileOf(f.Pool) {
 			do(filepath.Base(filepath.Dir(filepath.Dir(path))), f)
 		}
 		_ = dir.Close()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
@@ -112,7 +113,7 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 		}
 		var errs []error
 		for _, e := range f.Blocks {
-			err := k.keepBlock(ctx, p, e)
+			err := k.keepBlock(ctx, p, f.Rails, e)
 			if errs = append(errs, err); kube.IsUnavailable(err) {
 				errs = append(errs, p.change(ctx, func(f *file) { f.Silent = p.now() }))
 				break // ADDs may wait for this process
@@ -122,19 +123,18 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 	})
 }
 
-// keepBlock keeps one block. The caller is alone.
-func (k *Keeper) keepBlock(ctx context.Context, p *pool, e entry) error {
+// keepBlock keeps one block. rails are those of the node's file. The caller is alone.
+func (k *Keeper) keepBlock(ctx context.Context, p *pool, rails []ipam.Pool, e entry) error {
 	switch { // of a killed process
 	case e.State == claiming && e.Confirmed.age(p.now()) < claimTime:
 		return nil
 	case e.State != held:
 		return k.end(ctx, p, e)
 	}
-	all, err := p.local.Allocations(ctx, p.Pool)
+	entries, err := p.entries(ctx, rails, e.Prefix)
 	if err != nil {
 		return err
 	}
-	entries := entriesOf(all, e.Prefix)
 	at := p.now()
 	since, wasEmpty := k.emptied[e.Claim]
 	switch {
@@ -201,12 +201,12 @@ func entriesOf(all []local.Allocation, block netip.Prefix) map[string]api.Entry 
 func (p *pool) returnBlock(ctx context.Context, e entry) error {
 	empty := false
 	err := p.locked(ctx, func(f *file) (bool, error) {
-		all, err := p.local.Allocations(ctx, p.Pool)
+		entries, err := p.entries(ctx, f.Rails, e.Prefix)
 		if err != nil {
 			return false, err
 		}
 		mine := f.find(e.Prefix)
-		if empty = len(entriesOf(all, e.Prefix)) == 0 && mine != nil; empty {
+		if empty = len(entries) == 0 && mine != nil; empty {
 			mine.State = returning
 		}
 		return empty, nil

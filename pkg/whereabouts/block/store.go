@@ -111,7 +111,7 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	var got []netip.Prefix
 	var pools []ipam.Pool
 	for _, c := range claims {
-		addr, err := s.pool(c.Pool).allocate(ctx, owner, c)
+		addr, err := s.poolOf(c).allocate(ctx, owner, c)
 		if err != nil {
 			return nil, errors.Join(err, s.undo(ctx, owner, pools))
 		}
@@ -129,8 +129,12 @@ func (s *Store) undo(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) e
 	return s.local.Release(ctx, owner, pools)
 }
 
-// errNoRoom means that no usable block has a free address for a claim.
-var errNoRoom = errors.New("no block of this node has a free address")
+var (
+	// errNoRoom means that no usable block has a free address for a claim.
+	errNoRoom = errors.New("no block of this node has a free address")
+	// errNoGuard means that this node has not yet seen the guard of a rail's pool.
+	errNoGuard = errors.New("the pool of the rail may be used without blocks")
+)
 
 // allocate assigns an address of the node's blocks, and claims a block if none has a free
 // one. If the server does not answer, it asks again until ctx ends.
@@ -141,13 +145,15 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	}
 	for asked := false; ; {
 		if err := ctx.Err(); err != nil {
-			return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address of %s", p.Prefix), "try again")
+			return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address of %s", c.Pool.Prefix), "try again")
 		}
 		got, confirm, err := p.choose(ctx, owner, c, asked)
 		switch {
 		case confirm:
 			asked = true
 			err = p.confirm(ctx)
+		case errors.Is(err, errNoGuard):
+			err = p.guardRail(ctx, c)
 		case errors.Is(err, errNoRoom):
 			err = p.claim(ctx, c)
 		default:
@@ -161,7 +167,7 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 
 // choose assigns an address of the usable blocks. It returns confirm if the server should
 // be asked before; an ADD that has asked goes on with what is usable. It returns errNoRoom
-// if there is no free address.
+// if there is no free address, and errNoGuard.
 func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked bool) (got netip.Prefix, confirm bool, err error) {
 	err = p.locked(ctx, func(f *file) (bool, error) {
 		if p.gone != nil {
@@ -169,18 +175,22 @@ func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked
 				return false, err
 			}
 		}
+		if c.SameHost != nil && !slices.Contains(f.Rails, c.Pool) {
+			return false, errNoGuard
+		}
 		at := p.now()
 		usable := f.usable(at)
 		if confirm = f.asks(at) && (!asked || len(usable) == 0); confirm {
 			return false, nil
 		}
-		got, err = p.assign(ctx, owner, c, usable)
+		got, err = p.assign(ctx, owner, c, blocksFor(c, usable))
 		return false, err
 	})
 	return got, confirm, err
 }
 
-// assign assigns the first free address of the blocks, or the address that owner has.
+// assign assigns the first free address of the blocks, which are those of the claim's pool, or
+// the address that owner has.
 func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, blocks []netip.Prefix) (netip.Prefix, error) {
 	mine := func(a netip.Addr) bool {
 		return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(a) })
@@ -201,7 +211,7 @@ func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, block
 			return got[0], nil
 		}
 		// Of a block that the node has lost, or that the server did not confirm.
-		if err := p.undo(ctx, owner, []ipam.Pool{p.Pool}); err != nil {
+		if err := p.undo(ctx, owner, []ipam.Pool{c.Pool}); err != nil {
 			return netip.Prefix{}, err
 		}
 	}
@@ -226,7 +236,7 @@ func (s *Store) GC(ctx context.Context, network string, pools []ipam.Pool, valid
 // server whether the pool can be divided into blocks.
 func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	for _, c := range claims {
-		if err := s.pool(c.Pool).status(ctx, c); err != nil {
+		if err := s.poolOf(c).status(ctx, c); err != nil {
 			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
 		}
 	}
@@ -240,8 +250,8 @@ func (p *pool) status(ctx context.Context, c ipam.Claim) error {
 		return err
 	case p.room(ctx, c, f):
 		return nil
-	case f.full(c, p.now()):
+	case f.full(p.hosts(c), p.now()):
 		return p.fullError(c)
 	}
-	return api.Guard(ctx, p.client, p.Pool, p.size)
+	return p.guard(ctx, c)
 }

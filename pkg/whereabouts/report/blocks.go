@@ -70,31 +70,52 @@ func blocksOf(pool ipam.Pool, all []*api.PoolState) []*api.PoolState {
 }
 
 // poolOf returns the pool of a guard. No node slice is divided, so what its name has
-// before the network is the address space.
+// before the network is the address space, and perhaps [ipam.HostNode].
 func poolOf(guard *api.PoolState) ipam.Pool {
 	pool := ipam.Pool{Prefix: guard.Prefix}
+	if host := ipam.HostPool(pool); guard.Name == host.Name() || strings.HasSuffix(guard.Name, "-"+host.Name()) {
+		pool = host
+	}
 	pool.Space = strings.TrimSuffix(strings.TrimSuffix(guard.Name, pool.Name()), "-")
 	return pool
 }
 
 // dividedPools returns the pools that are divided into blocks, by name, and an error if a
-// block is of none of them.
+// block is of none of them. The blocks of host parts are in the pool of each rail.
 func dividedPools(survey *api.Survey) ([]*Pool, error) {
 	var views []*Pool
 	known := map[string]bool{}
 	for _, guard := range survey.Divided {
-		v := newDivided(guard)
-		for _, b := range blocksOf(poolOf(guard), survey.Blocks) {
-			known[b.Name] = true
-			v.add(b)
+		pool := poolOf(guard)
+		if guard.SameHost {
+			pool = ipam.HostPool(pool)
 		}
-		views = append(views, v)
+		v := newDivided(guard)
+		for _, b := range blocksOf(pool, survey.Blocks) {
+			known[b.Name] = true
+			v.add(onRail(b, guard))
+		}
+		if poolOf(guard).Node == "" {
+			views = append(views, v)
+		}
 	}
 	lost := slices.DeleteFunc(slices.Clone(survey.Blocks), func(b *api.PoolState) bool { return known[b.Name] })
 	if len(lost) > 0 {
 		return views, fmt.Errorf("%s without the IPPool of their range, the first is IPPool %s: delete them when no pod uses their addresses", plural(len(lost), "block"), lost[0].Name)
 	}
 	return views, nil
+}
+
+// onRail returns a block of host parts as one of the rail whose pool has this guard, and
+// another block unchanged.
+func onRail(b, guard *api.PoolState) *api.PoolState {
+	if !guard.SameHost {
+		return b
+	}
+	moved := *b
+	moved.Prefix = ipam.MovePrefix(b.Prefix, guard.Prefix)
+	moved.Base = moved.Prefix.Addr()
+	return &moved
 }
 
 // newDivided returns a pool without its blocks and networks.
@@ -177,6 +198,9 @@ func (s *source) blocks() iter.Seq[netip.Prefix] {
 func (s *source) mismatch(p *api.PoolState) (what, cure string) {
 	size := s.network.Conf.BlockSize
 	switch {
+	case p != nil && size != 0 && p.BlockSize == size && p.SameHost != (s.SameHost != nil):
+		return fmt.Sprintf("the network and IPPool %s differ in sameHost: its pods get no address", p.Name),
+			"give all networks of this range the same sameHost, or this one another range or network_name"
 	case p == nil || p.BlockSize == size:
 		return "", ""
 	case size == 0:

@@ -85,6 +85,7 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 		return nil, err
 	}
 	networks, errs := readNetworks(ctx, client)
+	networks = used(networks, survey)
 	for _, err := range errs {
 		k.say(LevelError, "", err.Error(), "")
 	}
@@ -193,7 +194,7 @@ func (k *checker) source(s *source) {
 	}
 	for _, gw := range gatewaysOf(s) {
 		held := p
-		if conf.BlockSize != 0 {
+		if conf.BlockSize != 0 && conf.SameHost == nil {
 			held = k.pools[api.BlockName(s.Pool, blockAt(gw, conf.BlockSize))]
 		}
 		if held != nil && holderOf(held, gw) != placeholder && held.Used().Has(gw) {
@@ -255,6 +256,9 @@ func (k *checker) pair(a, b *source) {
 	switch conf, other := a.network.Conf, b.network.Conf; {
 	case conf.BlockSize != other.BlockSize:
 		k.blockSizes(a, b)
+	case !same && conf.BlockSize != 0 && (a.SameHost != nil || b.SameHost != nil): // their blocks are not compared
+		k.say(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s, and one of them has sameHost: one address may be given twice", a.Pool.Prefix, b),
+			"let no other range with block_size overlap one with sameHost, or, if they are different networks, give them network_name")
 	case same || conf.BlockSize != 0: // no two nodes hold one block
 	case !conf.Overlapping || !other.Overlapping:
 		k.say(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be given twice", a.Pool.Prefix, b),

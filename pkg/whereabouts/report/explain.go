@@ -43,6 +43,13 @@ type Step struct {
 // node's rail-agent has published it.
 func Explain(ctx context.Context, client *kube.Client, networks []Network, node string) ([]Explanation, error) {
 	list := []Explanation{}
+	if slices.ContainsFunc(networks, func(n Network) bool { return n.Rail != nil }) {
+		survey, err := api.Inspect(ctx, client)
+		if err != nil {
+			return nil, err
+		}
+		networks = used(slices.Clone(networks), survey)
+	}
 	for i := range networks {
 		sources, err := networks[i].sourcesOn(ctx, client, node)
 		if err != nil {
@@ -55,6 +62,12 @@ func Explain(ctx context.Context, client *kube.Client, networks []Network, node 
 			}
 		}
 		for _, s := range sources {
+			if s.SameHost != nil {
+				x := s.explanation()
+				x.Error = "with sameHost an ADD chooses a host part that is free on all rails, and only the node knows its rails"
+				list = append(list, x)
+				continue
+			}
 			if survey != nil {
 				list = append(list, s.explainBlocks(survey, node))
 				continue

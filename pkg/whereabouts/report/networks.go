@@ -21,6 +21,8 @@ import (
 // Network is a configuration that takes addresses from whereabouts' pools.
 type Network struct {
 	Name string // namespace/name of the NetworkAttachmentDefinition, or the file
+	// Rail is the rail for which Conf is, nil if all rails have the same configuration.
+	Rail *int
 	Conf *netconf.Whereabouts
 }
 
@@ -116,14 +118,17 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 		if err != nil {
 			return nil, err
 		}
-		conf, err := netconf.ParseWhereabouts(full, "", netconf.WhereaboutsFlatFiles())
-		if err == nil {
-			err = ipam.CheckSpace(conf.NetworkName)
+		configs, err := onRails(full)
+		for i := 0; i < len(configs) && err == nil; i++ {
+			var conf *netconf.Whereabouts
+			if conf, err = netconf.ParseWhereabouts(configs[i].text, "", netconf.WhereaboutsFlatFiles()); err == nil {
+				err = ipam.CheckSpace(conf.NetworkName)
+				found = append(found, Network{Name: name, Rail: configs[i].rail, Conf: conf})
+			}
 		}
 		if err != nil {
 			return found, fmt.Errorf("network %s: %w", name, err)
 		}
-		found = append(found, Network{Name: name, Conf: conf})
 	}
 	return found, nil
 }

@@ -1,0 +1,113 @@
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// HostNode takes the place of the node in the name of a [HostPool].
+const HostNode = "rail-cni-host"
+
+// HostPool returns the pool of the host parts of a pool's addresses: the network of the
+// same length that begins with the family's first address, 0.0.0.0/16 for example. If a node
+// has a block of it, it has the same block in each pool of the address space that has this
+// length and sameHost.
+func HostPool(p Pool) Pool {
+	zero := netip.IPv4Unspecified()
+	if p.Prefix.Addr().Is6() {
+		zero = netip.IPv6Unspecified()
+	}
+	return Pool{Space: p.Space, Node: HostNode, Prefix: netip.PrefixFrom(zero, p.Prefix.Bits())}
+}
+
+// Move returns the address of the network to that has the host part of addr. Both networks
+// are masked, of addr's family and of one length.
+func Move(addr netip.Addr, to netip.Prefix) netip.Addr {
+	host, network := addr.AsSlice(), to.Addr().AsSlice()
+	for bit := range to.Bits() {
+		mask := byte(0x80 >> (bit % 8))
+		host[bit/8] = host[bit/8]&^mask | network[bit/8]&mask
+	}
+	moved, _ := netip.AddrFromSlice(host)
+	return moved
+}
+
+// MovePrefix returns p with the network bits of to: the same part of another network of one
+// length. A p that is larger than to becomes to.
+func MovePrefix(p, to netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(Move(p.Masked().Addr(), to), max(p.Bits(), to.Bits()))
+}
+
+// Moved returns the range with the same host parts in the network to. Exclusions outside of
+// r's network are left out.
+func (r *Range) Moved(to netip.Prefix) *Range {
+	moved := &Range{prefix: to, first: Move(r.first, to), last: Move(r.last, to), spec: r.spec}
+	lowest, highest := r.prefix.Addr(), lastAddr(r.prefix)
+	for _, b := range r.closed {
+		if b.lo.BitLen() != lowest.BitLen() || b.hi.Less(lowest) || highest.Less(b.lo) {
+			continue
+		}
+		if b.lo.Less(lowest) {
+			b.lo = lowest
+		}
+		if highest.Less(b.hi) {
+			b.hi = highest
+		}
+		moved.closed = append(moved.closed, block{Move(b.lo, to), Move(b.hi, to)})
+	}
+	inside := func(a netip.Addr) bool { return r.prefix.Contains(a) }
+	moved.spec.Prefix, moved.spec.Exclude, moved.spec.Avoid = to, nil, nil
+	for _, bound := range []*netip.Addr{&moved.spec.Start, &moved.spec.End} {
+		if inside(*bound) {
+			*bound = Move(*bound, to)
+		}
+	}
+	for _, e := range r.spec.Exclude {
+		if e.Overlaps(r.prefix) {
+			moved.spec.Exclude = append(moved.spec.Exclude, MovePrefix(e, to))
+		}
+	}
+	for _, a := range r.spec.Avoid {
+		if inside(a) {
+			moved.spec.Avoid = append(moved.spec.Avoid, Move(a, to))
+		}
+	}
+	return moved
+}
+
+// OnRails returns the pools of all rails of the node, the claim's own included. It returns
+// none for a claim without SameHost.
+func (c *Claim) OnRails() []Pool {
+	var pools []Pool
+	for _, p := range c.SameHost {
+		pools = append(pools, Pool{Space: c.Pool.Space, Prefix: p})
+	}
+	return pools
+}
+
+// IsRail reports whether the pool is one of [Claim.OnRails].
+func (c *Claim) IsRail(p Pool) bool {
+	return p.Node == "" && p.Space == c.Pool.Space && slices.Contains(c.SameHost, p.Prefix)
+}
+
+// HostTaken returns the error of an ADD that cannot have addr, which has the host part that its
+// container has on other rails. It wraps why.
+func HostTaken(addr netip.Addr, why error) error {
+	return failure.WithCure(failure.Wrap(why, failure.TryAgain, "%s, which has the host part of the pod's other rails, is not free on this rail", addr),
+		"wait for the pod's next sandbox, which gets another host part; if the error repeats, add the address to \"exclude\"")
+}
+
+// WantsOtherHost returns the error of an ADD that requests an address with another host part
+// than that of its container's other rails, whose address on this rail is host.
+func WantsOtherHost(owner Owner, want, host netip.Addr) error {
+	return failure.WithCure(failure.New(failure.IPAM, "%s asks for %s, and its host part on the other rails is that of %s", owner.PodRef, want, host),
+		"ask for addresses with the same host part on all rails")
+}
+
+// SecondOnRail returns the error of a container's second interface on one rail.
+func SecondOnRail(owner Owner, ifName string, addr netip.Addr) error {
+	return failure.WithCure(failure.New(failure.InvalidConfig, "%s of %s is on the rail of %s, which has %s: with sameHost a pod has one host part", owner.IfName, owner.PodRef, ifName, addr),
+		"give the pod one interface for each rail, or let the second one's network have no sameHost")
+}
