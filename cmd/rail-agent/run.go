@@ -30,13 +30,8 @@ const off = "off"
 // of which is not heap.
 const memoryLimit = 24 << 20
 
-func newRun(a *agentFlags) *cobra.Command {
-	var o agent.Options
-	var f runFlags
-	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Keep this node: return NICs of dead pods at once, watch the plugins, report",
-		Long: `Keep this node until SIGTERM. Run it as root in the host's network namespace,
+// runHelp is the description of "run".
+const runHelp = `Keep this node until SIGTERM. Run it as root in the host's network namespace,
 once for each node. (Several do no harm.)
 
 An attachment whose pod's network namespace is gone is ended as soon as the
@@ -66,13 +61,29 @@ on keeping the node.
 While "resources" of the node file has a pool, the agent is a device plugin: it
 offers the NICs of the pools to the kubelet at --kubelet-dir.
 
+For each pod with rails it writes what NCCL and other programs need to know: files
+in "pods" below the first state directory and, with "publish: {annotation: true}"
+in the node file, the annotation rail-cni.io/rails. "railctl pod" prints the same.
+
+If the container runtime has NRI (--nri-socket), containers of such a pod get
+environment variables, the files, locked memory without limit and the char devices
+of the pod's RDMA devices. Other containers stay as they are.
+
 --reconcile does the work of "rail-agent ipam".
 
 At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
 port, and the pod that has the port), /healthz and /readyz. With --metrics-secure
 it serves them by HTTPS, and /metrics only to accounts that the cluster allows. At
 --socket it serves the same and /status, for root only. It is ready when it has
-checked everything, and has done what --install, --cni-conf or --uninstall say.`,
+checked everything, and has done what --install, --cni-conf or --uninstall say.`
+
+func newRun(a *agentFlags) *cobra.Command {
+	var o agent.Options
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Keep this node: return NICs of dead pods at once, watch the plugins, report",
+		Long:  runHelp,
 		Example: `  rail-agent run
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --restore-binaries
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --install --prefix rail-
@@ -92,6 +103,7 @@ checked everything, and has done what --install, --cni-conf or --uninstall say.`
 	f.install.add(flags)
 	f.metrics.add(flags)
 	f.devices.add(flags)
+	f.nri.add(flags)
 	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
 	f.reconciler.add(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, &f) }
@@ -106,6 +118,7 @@ type runFlags struct {
 	install    installFlags
 	metrics    metricsFlags
 	devices    deviceFlags
+	nri        nriFlags
 	reconcile  bool
 	reconciler reconcilerFlags
 }
@@ -162,6 +175,10 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		return err
 	}
 	if err := f.devices.begin(ctx, &beside, &o); err != nil {
+		return err
+	}
+	keeper := beginPublisher(ctx, &beside, &o, client)
+	if err := f.nri.begin(ctx, &beside, &o, keeper); err != nil {
 		return err
 	}
 	return agent.Run(ctx, o)

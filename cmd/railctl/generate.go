@@ -54,6 +54,8 @@ type railNetworks struct {
 	kind      string
 	mtu       int
 	rdma      string
+	one       bool
+	sameHost  bool
 	pod       bool
 }
 
@@ -75,10 +77,16 @@ RESOURCE_rail_N: RESOURCE is a pool with the mode perRail. With macvlan, which s
 the NIC, it is RESOURCE: a pool with the mode shared. Without --resource the kubelet
 does not know that a NIC is lent, and the pod gets no RDMA char devices.
 
+With --one there is one NetworkAttachmentDefinition for all rails: it takes the rail of
+the NIC that the pod was allocated ("rail": "auto"), and the pod names it once for each
+rail. RESOURCE is then a pool with the mode exclusive, of which the pod requests as many
+devices. --same-host gives all interfaces of a pod the same host part of the address.
+
 The lines that a pod needs are printed as a comment, or with --pod as an example
 pod. The command reads nothing from the node or the cluster.`,
 		Example: `  railctl generate nads --rails 0-7 --range '172.31.{rail}.0/24' --resource rdma/roce | kubectl apply -f -
   railctl generate nads --rails 0,4 --range '10.{rail}.0.0/16' --gateway '10.{rail}.0.1' --pod
+  railctl generate nads --rails 0-7 --range '10.{rail}.0.0/16' --resource rdma/roce --one --same-host --pod
   railctl generate nads --rails 2 --range 192.168.111.0/24 --type macvlan --resource rdma/hca_shared`,
 		Args: cobra.NoArgs,
 	}
@@ -92,6 +100,8 @@ pod. The command reads nothing from the node or the cluster.`,
 	flags.StringVar(&g.kind, "type", hostDeviceType, "plugin: host-device or macvlan")
 	flags.IntVar(&g.mtu, "mtu", 0, "MTU in the pod; 0 keeps that of the NIC")
 	flags.StringVar(&g.rdma, "rdma", "", `key "rdma" of the networks: auto, required or off`)
+	flags.BoolVar(&g.one, "one", false, "print one network for all rails; with host-device and --resource")
+	flags.BoolVar(&g.sameHost, "same-host", false, "give the interfaces of a pod the same host part on every rail; with --one")
 	flags.BoolVar(&g.pod, "pod", false, "also print an example pod")
 	for _, name := range []string{"rails", "range"} {
 		_ = cmd.MarkFlagRequired(name) // fails only for a flag that does not exist
@@ -114,13 +124,14 @@ type network struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
 	Type       string `json:"type"`
-	Rail       int    `json:"rail"`
+	Rail       any    `json:"rail"` // a number, or "auto"
 	MTU        int    `json:"mtu,omitempty"`
 	RDMA       string `json:"rdma,omitempty"`
 	IPAM       struct {
-		Type    string `json:"type"`
-		Range   string `json:"range"`
-		Gateway string `json:"gateway,omitempty"`
+		Type     string `json:"type"`
+		Range    string `json:"range"`
+		Gateway  string `json:"gateway,omitempty"`
+		SameHost bool   `json:"sameHost,omitempty"`
 	} `json:"ipam"`
 }
 
@@ -143,7 +154,16 @@ func (g *railNetworks) manifest() (string, error) {
 			}
 		}
 		taken = append(taken, own)
-		documents = append(documents, g.nad(rail, config))
+		if !g.one {
+			documents = append(documents, g.nad(g.nameOf(rail), g.resourceOf(rail), config))
+		}
+	}
+	if g.one {
+		config, err := g.networkOfAll(rails)
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, g.nad(g.name, g.resource, config))
 	}
 	if g.pod {
 		documents = append(documents, g.examplePod(rails))
@@ -181,6 +201,14 @@ func (g *railNetworks) check() ([]int, error) {
 				return nil, fmt.Errorf("--%s %s: %q is not a placeholder; write %s", flag, text, p, railWord)
 			}
 		}
+	}
+	switch {
+	case g.sameHost && !g.one:
+		return nil, errors.New("--same-host is for one network of all rails: add --one")
+	case g.one && g.kind == macvlanType:
+		return nil, fmt.Errorf("--one is for host-device, whose NIC is the one that the pod was allocated; a %s needs a network for each rail", macvlanType)
+	case g.one && g.resource == "":
+		return nil, errors.New("--one needs --resource, a pool with the mode exclusive: the NIC is the one that the pod was allocated")
 	}
 	return parseRails(g.rails)
 }
@@ -260,6 +288,31 @@ func (g *railNetworks) network(rail int) (config []byte, own addressRange, err e
 	return config, own, nil
 }
 
+// networkOfAll returns the configuration of one network for all rails. The plugin's own parser
+// has read it, and expanded it for a node with these rails.
+func (g *railNetworks) networkOfAll(rails []int) (config []byte, err error) {
+	of := func(text string) string { return strings.ReplaceAll(text, railWord, "$"+railWord) }
+	n := network{CNIVersion: "1.0.0", Name: g.name, Type: g.kind, Rail: "auto", MTU: g.mtu, RDMA: g.rdma}
+	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway, n.IPAM.SameHost = "whereabouts", of(g.addresses), of(g.gateway), g.sameHost
+	if config, err = json.MarshalIndent(n, "  ", "  "); err != nil {
+		return nil, err
+	}
+	parsed, err := netconf.ParseHostDevice(config)
+	if err != nil {
+		return nil, err
+	}
+	for _, rail := range rails {
+		expanded, err := parsed.Expanded(netconf.Variables{Rail: &rail, Rails: rails})
+		if err == nil {
+			_, err = netconf.ParseWhereabouts(expanded, "", nil)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("rail %d: %w", rail, err)
+		}
+	}
+	return config, nil
+}
+
 // lastOf returns the last address of a prefix.
 func lastOf(p netip.Prefix) netip.Addr {
 	bytes := p.Masked().Addr().AsSlice()
@@ -282,14 +335,14 @@ func (g *railNetworks) resourceOf(rail int) string {
 
 // nad returns a NetworkAttachmentDefinition as YAML. A JSON object of names, addresses and
 // numbers has no single quote.
-func (g *railNetworks) nad(rail int, config []byte) string {
+func (g *railNetworks) nad(name, resource string, config []byte) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: %s\n", g.nameOf(rail))
+	fmt.Fprintf(&b, "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: %s\n", name)
 	if g.namespace != "" {
 		fmt.Fprintf(&b, "  namespace: %s\n", g.namespace)
 	}
-	if r := g.resourceOf(rail); r != "" {
-		fmt.Fprintf(&b, "  annotations:\n    %s: %s\n", resourceKey, r)
+	if resource != "" {
+		fmt.Fprintf(&b, "  annotations:\n    %s: %s\n", resourceKey, resource)
 	}
 	fmt.Fprintf(&b, "spec:\n  config: '%s'\n", config)
 	return b.String()
@@ -299,18 +352,25 @@ func (g *railNetworks) nad(rail int, config []byte) string {
 func (g *railNetworks) names(rails []int) string {
 	var names []string
 	for _, rail := range rails {
+		if g.one { // Multus passes one device of the resource each time
+			names = append(names, g.name)
+			continue
+		}
 		names = append(names, g.nameOf(rail))
 	}
 	return strings.Join(names, ", ")
 }
 
-// resources returns the resources of a pod with all networks. One device of a shared pool
-// stands for all its NICs.
+// resources returns the lines of a pod's resources with all networks. One device of a shared
+// pool stands for all its NICs.
 func (g *railNetworks) resources(rails []int) []string {
+	if g.one {
+		return []string{fmt.Sprintf("%s: %d", g.resource, len(rails))}
+	}
 	var all []string
 	for _, rail := range rails {
-		if r := g.resourceOf(rail); r != "" && !slices.Contains(all, r) {
-			all = append(all, r)
+		if line := g.resourceOf(rail) + ": 1"; line != ": 1" && !slices.Contains(all, line) {
+			all = append(all, line)
 		}
 	}
 	return all
@@ -327,7 +387,7 @@ func (g *railNetworks) comment(rails []int) string {
 	}
 	b.WriteString("# and in the resources.limits of a container:\n")
 	for _, r := range resources {
-		fmt.Fprintf(&b, "#   %s: 1\n", r)
+		fmt.Fprintf(&b, "#   %s\n", r)
 	}
 	return b.String()
 }
@@ -344,7 +404,7 @@ func (g *railNetworks) examplePod(rails []int) string {
 	if resources := g.resources(rails); len(resources) > 0 {
 		b.WriteString("    resources:\n      limits:\n")
 		for _, r := range resources {
-			fmt.Fprintf(&b, "        %s: 1\n", r)
+			fmt.Fprintf(&b, "        %s\n", r)
 		}
 	}
 	b.WriteString("    securityContext:\n      capabilities:\n        add: [IPC_LOCK]\n")

@@ -124,6 +124,68 @@ func TestGeneratedNetworksAreReadByTheirPlugins(t *testing.T) {
 	}
 }
 
+// One network for all rails has the addresses that the networks of each rail would have, and
+// the pod names it once for each device that it requests.
+func TestGeneratedNetworkOfAllRailsHasTheAddressesOfEach(t *testing.T) {
+	args := []string{"generate", "nads", "--rails", "0-7", "--range", "10.{rail}.0.0/16", "--gateway", "10.{rail}.0.1", "--resource", "rdma/roce", "--mtu", "9000"}
+	out, _, code := plainRun(args...)
+	each := objectsOf(t, out)
+	if code != 0 || len(each) != 8 {
+		t.Fatalf("exit code %d:\n%s", code, out)
+	}
+	out, errOut, code := plainRun(append(args, "--one", "--same-host", "--pod")...)
+	objects := objectsOf(t, out)
+	if code != 0 || errOut != "" || len(objects) != 2 {
+		t.Fatalf("exit code %d, stderr %q:\n%s", code, errOut, out)
+	}
+	nad, pod := objects[0], objects[1]
+	conf, err := netconf.ParseHostDevice([]byte(nad.Spec.Config))
+	if err != nil || !conf.Rail.Auto || conf.MTU != 9000 || nad.Metadata.Annotations[resourceKey] != "rdma/roce" {
+		t.Fatalf("%v: %s", err, out)
+	}
+	rails := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	for _, rail := range rails {
+		expanded, err := conf.Expanded(netconf.Variables{Rail: &rail, Rails: rails})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := netconf.ParseWhereabouts(expanded, "", nil)
+		want, wantErr := netconf.ParseWhereabouts([]byte(each[rail].Spec.Config), "", nil)
+		if err := errors.Join(err, wantErr); err != nil {
+			t.Fatal(err)
+		}
+		if got.Ranges[0].Prefix != want.Ranges[0].Prefix || got.Gateway != want.Gateway || len(got.SameHost) != len(rails) {
+			t.Errorf("rail %d: %+v, want %+v", rail, got, want)
+		}
+	}
+	if limits := pod.Spec.Containers[0].Resources.Limits; len(limits) != 1 || limits["rdma/roce"] != 8 {
+		t.Errorf("the pod requests %v", limits)
+	}
+	if got := pod.Metadata.Annotations[networksKey]; got != strings.TrimSuffix(strings.Repeat("rail-net, ", 8), ", ") {
+		t.Errorf("the pod names %s", got)
+	}
+	if out, _, _ := plainRun(append(args, "--one")...); !strings.Contains(out, "#   rdma/roce: 8\n") || strings.Count(out, "rail-net") != 8+2 {
+		t.Errorf("the comment:\n%s", out)
+	}
+}
+
+func TestGeneratedNetworkOfAllRailsNeedsAResource(t *testing.T) {
+	for _, c := range []struct{ flags, text string }{
+		{"--one", "--one needs --resource"},
+		{"--one --resource rdma/roce --type macvlan", "a macvlan needs a network for each rail"},
+		{"--same-host --resource rdma/roce", "add --one"},
+	} {
+		out, errOut, code := plainRun(append([]string{"generate", "nads", "--rails", "0-1", "--range", "10.{rail}.0.0/16"}, strings.Fields(c.flags)...)...)
+		if code == 0 || out != "" || !strings.Contains(errOut, c.text) {
+			t.Errorf("%s: exit code %d, %q, %q", c.flags, code, out, errOut)
+		}
+	}
+	_, errOut, code := plainRun("generate", "nads", "--rails", "0-1", "--range", "10.0.{rail}.1-10.0.{rail}.99/16", "--one", "--same-host", "--resource", "rdma/roce")
+	if code == 0 || !strings.Contains(errOut, "sameHost") {
+		t.Errorf("rails in one network with --same-host: exit code %d, %q", code, errOut)
+	}
+}
+
 func TestGeneratedNetworksSayWhatAPodNeeds(t *testing.T) {
 	out, _, code := plainRun("generate", "nads", "--rails", "0,1", "--range", "172.31.{rail}.0/24", "--resource", "rdma/roce")
 	if code != 0 || len(objectsOf(t, out)) != 2 {

@@ -79,7 +79,10 @@ type Options struct {
 	Teller  Teller               // nil = none
 	Journal Journal              // nil = none
 	Devices func() DeviceMetrics // nil = no device plugin
-	Log     *slog.Logger
+	// Published returns the metrics of the publisher; nil if there is none.
+	Published func() PublishMetrics
+	NRI       func() NRIMetrics // nil = no NRI plugin
+	Log       *slog.Logger
 }
 
 // agent is a running agent.

@@ -71,6 +71,8 @@ func (a *agent) collect(e *exposition) {
 	a.collectAttachments(e)
 	a.collectLinks(e)
 	a.collectDevices(e)
+	a.collectPublished(e)
+	a.collectNRI(e)
 	if a.Journal != nil {
 		waiting, _ := a.journal.get()
 		e.add("rail_cni_journal_addresses", gauge, "Addresses that wait to be freed, because the API server was away at DEL.", float64(waiting), nil)

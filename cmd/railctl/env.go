@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/publish"
+)
+
+// envFormats are the values of --format of "railctl env".
+var envFormats = []string{"nccl", "ucx", "nvshmem", "vllm", "json", "sh", "topo"}
+
+func newEnv(stateDir *string) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "env NAMESPACE/NAME",
+		Short: "Print the settings of NCCL, UCX, NVSHMEM or vLLM for a pod of this node",
+		Long: `Print the environment variables that follow from the rails of a pod of this node.
+Containers get them by NRI, and rail-agent writes them to /run/rail-cni/pods/UID.
+The formats are
+
+  nccl     the variables of NCCL, one KEY=value a line, as in nccl.conf
+  ucx, nvshmem, vllm
+           the variables of UCX, of NVSHMEM, and of vLLM, likewise
+  json     all that "publish" in the node file asks for, as one object
+  sh       the same as a script that exports them, as in env.sh
+  topo     no variables: the topology in NCCL's XML, as in topo.xml
+
+If something cannot be read, the error is printed on stderr, the rest is printed,
+and the exit code is 1.`,
+		Example: `  railctl env default/trainer-0 --format nccl
+  railctl env default/trainer-0 --format json | jq -r .UCX_NET_DEVICES`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&format, "format", "sh", strings.Join(envFormats, ", "))
+	// Fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(envFormats, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !slices.Contains(envFormats, format) {
+			return fmt.Errorf("--format %s: it is one of %s", format, strings.Join(envFormats, ", "))
+		}
+		rails, settings, machine, unread, err := railsOf(*stateDir, args[0])
+		if err != nil {
+			return err
+		}
+		if err := printEnv(cmd.OutOrStdout(), format, rails, settings, machine); err != nil {
+			return err
+		}
+		return reportErrors(cmd.ErrOrStderr(), unread)
+	}
+	return cmd
+}
+
+// printEnv prints the settings in one of the formats.
+func printEnv(w io.Writer, format string, r *publish.Rails, s publish.Settings, m publish.Machine) error {
+	var err error
+	switch format {
+	case "nccl":
+		_, err = w.Write(r.NCCLConf(s))
+	case "sh":
+		_, err = w.Write(r.EnvSh(s))
+	case "topo":
+		_, err = w.Write(r.TopoXML(m))
+	case "json":
+		object := map[string]string{}
+		for _, v := range r.Env(s) {
+			object[v.Name] = v.Value
+		}
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		err = e.Encode(object)
+	default:
+		s.Env = []publish.Family{publish.Family(format)}
+		for _, v := range r.Env(s) {
+			if v.Name != publish.ListVar {
+				if _, err = fmt.Fprintf(w, "%s=%s\n", v.Name, v.Value); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/publish"
+)
+
+func newPod(stateDir *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pod NAMESPACE/NAME",
+		Short: "Print what a pod of this node is told of its rails",
+		Long: `Print the rails of a pod of this node, as they are now: the interfaces that have a
+NIC of the host or an RDMA device, or whose network needs the rail of the NIC. With
+-o json the output is the document that rail-agent writes for the pod to
+/run/rail-cni/pods/UID/rails.json, without its generation.
+
+GID is the index of the RoCE v2 GID of the first address that has one. GPU is the
+nearest GPU, after its distance ("railctl nics --help" explains distances).
+
+If something cannot be read, the error is printed on stderr, the rest is printed,
+and the exit code is 1.`,
+		Example: `  railctl pod default/trainer-0
+  railctl pod default/trainer-0 -o json | jq -r '.rails[] | "\(.ifName) \(.rdma) \(.gidIndexV2)"'`,
+		Args: cobra.ExactArgs(1),
+	}
+	format := addOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		rails, _, _, unread, err := railsOf(*stateDir, args[0])
+		if err != nil {
+			return err
+		}
+		if err := format.print(cmd.OutOrStdout(), rails, railRows(rails)); err != nil {
+			return err
+		}
+		return reportErrors(cmd.ErrOrStderr(), unread)
+	}
+	return cmd
+}
+
+// railsOf returns the document of a pod, the settings of the node, and the machine. unread has
+// an error for each fact that could not be read.
+func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m publish.Machine, unread []error, err error) {
+	if err := requireRoot(); err != nil {
+		return nil, s, m, nil, err
+	}
+	namespace, pod, ok := strings.Cut(name, "/")
+	if !ok || namespace == "" || pod == "" || strings.Contains(pod, "/") {
+		return nil, s, m, nil, fmt.Errorf("%s: write it as NAMESPACE/NAME, for example default/%s", name, strings.ReplaceAll(name, "/", "-"))
+	}
+	records, unread, err := recordsOf(stateDir, name)
+	if err != nil {
+		return nil, s, m, nil, err
+	}
+	if len(records) == 0 {
+		return nil, s, m, nil, errors.Join(append(unread, fmt.Errorf("pod %s holds no rail on this node; \"railctl show\" lists the attachments", name))...)
+	}
+	list, err := inventory.NICs(stateDir)
+	if err != nil {
+		return nil, s, m, nil, err
+	}
+	ref := publish.PodRef{UID: records[0].Pod.UID, Namespace: namespace, Name: pod, Node: os.Getenv("NODE_NAME")}
+	if ref.Node == "" {
+		ref.Node, _ = os.Hostname()
+	}
+	rails, err = publish.Of(list, records, ref)
+	if rails == nil {
+		return nil, s, m, nil, err
+	}
+	if err != nil {
+		unread = append(unread, err)
+	}
+	return rails, publish.SettingsOf(list.File), publish.Machine{Tree: list.Tree, Root: "/"}, unread, nil
+}
+
+// recordsOf returns the records of the pod's rails: those of its newest container, if one
+// that ends has some as well.
+func recordsOf(stateDir, pod string) ([]*ledger.Record, []error, error) {
+	if !ledger.Exists(stateDir) {
+		return nil, nil, nil
+	}
+	l, err := ledger.Open(stateDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	records, unread := l.ListIf(func(r *ledger.Record) bool { return r.Pod.String() == pod && l.OfThisBoot(r) })
+	records = slices.DeleteFunc(records, func(r *ledger.Record) bool { return !publish.IsRail(r) })
+	if len(records) > 0 {
+		newest := records[len(records)-1].ContainerID
+		records = slices.DeleteFunc(records, func(r *ledger.Record) bool { return r.ContainerID != newest })
+	}
+	return records, unread, nil
+}
+
+func railRows(r *publish.Rails) [][]string {
+	rows := [][]string{{"RAIL", "IFNAME", "RDMA", "STATE", "SPEED", "MTU", "GID", "ADDRESSES", "GATEWAY", "PCI", "NUMA", "GPU"}}
+	for i := range r.Rails {
+		l := &r.Rails[i]
+		rdma := l.RDMA
+		if rdma != "" && l.Port != 0 {
+			rdma = fmt.Sprintf("%s/%d", l.RDMA, l.Port)
+		}
+		mtu := mtuCell(l.MTU)
+		if l.ActiveMTU != 0 {
+			mtu += "/" + strconv.Itoa(l.ActiveMTU)
+		}
+		gpu := ""
+		if len(l.GPUs) > 0 {
+			gpu = l.GPUs[0].Level.String() + " " + l.GPUs[0].PCI
+		}
+		rows = append(rows, []string{
+			numberCell(l.Rail), printable(l.IfName), printable(rdma), l.State, speedCell(l.SpeedMbps), mtu, numberCell(l.GIDIndexV2),
+			strings.Join(l.Addresses, ","), l.Gateway, l.PCI, numberCell(l.NUMA), gpu,
+		})
+	}
+	return rows
+}

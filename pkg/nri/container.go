@@ -1,0 +1,237 @@
+package nri
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/publish"
+)
+
+const (
+	// lookupTime bounds the answer to the runtime, which gives a plugin 2 s by default.
+	lookupTime = 500 * time.Millisecond
+	// maxLookups bounds the lookups that hang in the kernel or in a driver. A runtime makes
+	// containers one after another while it asks its plugins, so each of them costs all
+	// pods lookupTime once.
+	maxLookups = 4
+
+	connectionManager = "/dev/infiniband/rdma_cm"
+	memlockType       = "RLIMIT_MEMLOCK"
+	listName          = "RAIL_CNI_ENV" // the variable that lists the others
+)
+
+// createContainer returns what the container gets, nil for nothing. It fails only if the
+// pod's annotation asks for that. Then the runtime does not start the container, and the
+// kubelet tries again.
+func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
+	began := time.Now()
+	adjustment, err := p.adjustment(ctx, pod, c, limit)
+	took := time.Since(began)
+	required := err != nil && pod.GetAnnotations()[publish.RequireAnnotation] == "true"
+	p.count(func(m *agent.NRIMetrics) {
+		m.Longest = max(m.Longest, took)
+		if adjustment != nil {
+			m.Containers++
+		}
+		if err != nil {
+			m.Errors++
+		}
+		if required {
+			m.Refused++
+		}
+	})
+	name := pod.GetNamespace() + "/" + pod.GetName()
+	p.Log.Debug("container", "pod", name, "container", c.GetName(), "changed", adjustment != nil, "took", took)
+	if err == nil {
+		return adjustment, nil
+	}
+	err = fmt.Errorf("rail-cni: container %s of pod %s does not get all that its rails need: %w", c.GetName(), name, err)
+	n := agent.Notice{Reason: "NRIFailed", Summary: "container does not get what its rails need", Message: err.Error(), Warning: true}
+	if !required {
+		n.Message += ". It starts all the same; the annotation " + publish.RequireAnnotation + `: "true" keeps such a pod from starting`
+		p.tell(n)
+		return adjustment, nil
+	}
+	p.tell(n)
+	return nil, err
+}
+
+// adjustment returns what the container gets. With an error it is all but what failed, or
+// nothing after a panic.
+func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (a *api.ContainerAdjustment, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			a, err = nil, p.panicked(r)
+		}
+	}()
+	told, err := p.lookup(ctx, pod.GetId())
+	if err != nil || told == nil {
+		return nil, err
+	}
+	settings, err := told.Settings.For(pod.GetAnnotations()[publish.PublishAnnotation])
+	errs := []error{err}
+	a = &api.ContainerAdjustment{}
+	if settings.Mount {
+		err := p.addMount(a, c, told.Dir)
+		errs, settings.Mount = append(errs, err), err == nil // no variable names a file that is not there
+	}
+	addEnv(a, c, told.Rails.Env(settings))
+	if settings.Memlock && locksMemory(told.Rails) {
+		p.addMemlock(a, c, limit)
+	}
+	if settings.Devices {
+		for _, path := range chars(told.Rails) {
+			errs = append(errs, p.addDevice(a, c, path))
+		}
+	}
+	if len(a.Env)+len(a.Mounts)+len(a.Rlimits)+len(a.GetLinux().GetDevices()) == 0 {
+		a = nil
+	}
+	return a, errors.Join(errs...)
+}
+
+// locksMemory reports whether the pod can use a rail by RDMA, or by a userspace driver: such a
+// rail has no interface.
+func locksMemory(r *publish.Rails) bool {
+	return r.HasRDMA() || slices.ContainsFunc(r.Rails, func(rail publish.Rail) bool { return rail.IfName == "" })
+}
+
+// lookup calls Options.Lookup, and waits lookupTime for it at most. A call that hangs in the
+// kernel keeps its slot until it returns.
+func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Told, error) {
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		return nil, failure.WithCure(failure.New(failure.TryAgain, "%d lookups of the pods' rails hang", maxLookups),
+			"look in the kernel's log for what a driver or a disk waits for")
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.lookupTime)
+	defer cancel()
+	type answer struct {
+		told *publish.Told
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		defer func() { <-p.slots }()
+		defer func() {
+			if r := recover(); r != nil {
+				answered <- answer{err: p.panicked(r)}
+			}
+		}()
+		told, err := p.Lookup(ctx, sandboxID)
+		answered <- answer{told, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.told, a.err
+	case <-ctx.Done():
+		return nil, failure.New(failure.TryAgain, "the lookup of the pod's rails took longer than %v", p.lookupTime)
+	}
+}
+
+// addEnv adds the variables that the container does not have.
+func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []publish.Var) {
+	has := map[string]bool{}
+	for _, v := range c.GetEnv() {
+		name, _, _ := strings.Cut(v, "=")
+		has[name] = true
+	}
+	left := slices.DeleteFunc(slices.Clone(vars), func(v publish.Var) bool { return has[v.Name] || v.Name == listName })
+	if len(left) > 0 && !has[listName] {
+		left = publish.WithList(left)
+	}
+	for _, v := range left {
+		a.AddEnv(v.Name, v.Value)
+	}
+}
+
+// addMount adds the mount of the pod's directory, unless the container has one there.
+func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir string) error {
+	for _, m := range c.GetMounts() {
+		at := filepath.Clean(m.GetDestination())
+		if at == publish.MountPoint {
+			return nil
+		}
+		// The runtime could not make the directory there, and the container would not start.
+		if at != "/" && strings.HasPrefix(publish.MountPoint, at+"/") && slices.Contains(m.GetOptions(), "ro") {
+			return failure.New(failure.IO, "the container has a read-only mount at %s, so that %s cannot be made below it", at, publish.MountPoint)
+		}
+	}
+	// A mount without a source keeps the container from starting.
+	if _, err := os.Stat(filepath.Join(p.root(), dir)); err != nil {
+		return failure.Wrap(err, failure.IO, "directory of the pod's files")
+	}
+	a.AddMount(&api.Mount{
+		Source: dir, Destination: publish.MountPoint, Type: "bind", Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"},
+	})
+	return nil
+}
+
+// addMemlock adds the limit, unless something has set it: the administrator's base
+// specification, or another plugin.
+func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit memlock) {
+	for _, r := range c.GetRlimits() {
+		if r.GetType() == memlockType {
+			return
+		}
+	}
+	if uint64(limit) != unlimited {
+		p.tell(agent.Notice{
+			Reason: "MemlockLimited", Summary: "runtime cannot lift the limit of locked memory", Warning: true,
+			Message: fmt.Sprintf("containers of pods with rails may lock only %d bytes of memory: this is the hard limit of the container runtime, which has no CAP_SYS_RESOURCE. "+
+				"Start it with LimitMEMLOCK=infinity", limit),
+		})
+	}
+	a.AddRlimit(memlockType, uint64(limit), uint64(limit))
+}
+
+// chars returns the char devices of the rails, and that of the connection manager.
+func chars(rails *publish.Rails) []string {
+	paths := rails.CharDevices()
+	if len(paths) > 0 && !slices.Contains(paths, connectionManager) {
+		paths = append(slices.Clone(paths), connectionManager)
+	}
+	return paths
+}
+
+// addDevice adds a char device with its permissions on the host, unless the container has
+// it, and lets the container's cgroup use it.
+func (p *Plugin) addDevice(a *api.ContainerAdjustment, c *api.Container, path string) error {
+	for _, d := range c.GetLinux().GetDevices() {
+		if d.GetPath() == path {
+			return nil
+		}
+	}
+	var st unix.Stat_t
+	err := unix.Stat(filepath.Join(p.root(), path), &st)
+	switch {
+	case path == connectionManager && errors.Is(err, fs.ErrNotExist):
+		return nil // the module rdma_ucm is not loaded: not every program needs it
+	case err != nil:
+		return failure.Wrap(err, failure.IO, "char device %s", path)
+	case st.Mode&unix.S_IFMT != unix.S_IFCHR:
+		return failure.New(failure.IO, "%s is not a char device", path)
+	}
+	mode := os.FileMode(st.Mode & 0o777)
+	a.AddDevice(&api.LinuxDevice{
+		Path: path, Type: "c", Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev)),
+		FileMode: api.FileMode(&mode), Uid: api.UInt32(st.Uid), Gid: api.UInt32(st.Gid),
+	})
+	return nil
+}
+
+func (p *Plugin) root() string { return cmp.Or(p.Root, "/") }

@@ -1,0 +1,147 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/net/multiplex"
+	"github.com/containerd/nri/pkg/version"
+	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+const (
+	// pluginName is the plugin's name for the runtime.
+	pluginName = "rail-cni"
+	// pluginIndex orders the plugins of a node. This one comes late: it sees what others
+	// have set, and leaves it. Where two plugins set the same thing the runtime refuses the
+	// container.
+	pluginIndex = "90"
+	// service is the name of NRI's plugin service (pkg/api/api.proto of NRI).
+	service = "nri.pkg.api.v1alpha1.Plugin"
+)
+
+// session connects and registers, and returns when the connection has ended.
+//
+// It uses the protocol without NRI's stub, which waits without end, and cannot be stopped,
+// if the runtime dies between its answer to the registration and its call of Configure.
+func (p *Plugin) session(ctx context.Context) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", p.Socket)
+	if err != nil {
+		return err
+	}
+	mux := multiplex.Multiplex(conn)
+	defer mux.Close()
+	listener, err := mux.Listen(multiplex.PluginServiceConn)
+	if err != nil {
+		return err
+	}
+	runtime, err := mux.Open(multiplex.RuntimeServiceConn)
+	if err != nil {
+		return err
+	}
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		return err
+	}
+	server.RegisterService(service, &ttrpc.ServiceDesc{Methods: p.methods(runtimeMemlock(conn))})
+	ctx, cancel := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer server.Close()
+	defer cancel()
+	serving.Go(func() { _ = server.Serve(ctx, listener) }) // it ends with the connection
+	closed := make(chan struct{})
+	client := ttrpc.NewClient(runtime, ttrpc.WithOnClose(sync.OnceFunc(func() { close(closed) })))
+	defer client.Close()
+	defer p.count(func(m *agent.NRIMetrics) { m.Connected = false })
+
+	registering, done := context.WithTimeout(ctx, api.DefaultPluginRegistrationTimeout)
+	defer done()
+	request := &api.RegisterPluginRequest{PluginName: pluginName, PluginIdx: pluginIndex, NRIVersion: version.GetFromBuildInfo()}
+	if _, err := api.NewRuntimeClient(client).RegisterPlugin(registering, request); err != nil {
+		return err
+	}
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// methods are the calls of the runtime. It makes only the first three and those to which
+// the plugin subscribes.
+func (p *Plugin) methods(limit memlock) map[string]ttrpc.Method {
+	return map[string]ttrpc.Method{
+		"Configure": method(p, func(_ context.Context, r *api.ConfigureRequest) (*api.ConfigureResponse, error) {
+			p.connected(r)
+			var events api.EventMask
+			events.Set(api.Event_CREATE_CONTAINER)
+			return &api.ConfigureResponse{Events: int32(events)}, nil
+		}),
+		// Containers that run stay as they are. The pods may come in several calls.
+		"Synchronize": method(p, func(_ context.Context, r *api.SynchronizeRequest) (*api.SynchronizeResponse, error) {
+			return &api.SynchronizeResponse{More: r.More}, nil
+		}),
+		"Shutdown": method(p, func(context.Context, *api.Empty) (*api.Empty, error) { return &api.Empty{}, nil }),
+		"CreateContainer": method(p, func(ctx context.Context, r *api.CreateContainerRequest) (*api.CreateContainerResponse, error) {
+			adjustment, err := p.createContainer(ctx, r.GetPod(), r.GetContainer(), limit)
+			return &api.CreateContainerResponse{Adjust: adjustment}, err
+		}),
+	}
+}
+
+// method returns a method of the service, whose panics are contained.
+func method[Q, A any](p *Plugin, handle func(context.Context, *Q) (*A, error)) ttrpc.Method {
+	return func(ctx context.Context, decode func(any) error) (answer any, err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				answer, err = nil, p.panicked(r)
+			}
+		}()
+		request := new(Q)
+		if err := decode(request); err != nil {
+			return nil, err
+		}
+		return handle(ctx, request)
+	}
+}
+
+// connected is called when the runtime has accepted the plugin.
+func (p *Plugin) connected(r *api.ConfigureRequest) {
+	p.Log.Info("connected to NRI", "socket", p.Socket, "runtime", r.RuntimeName, "version", r.RuntimeVersion)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.metrics.Connected, p.absent = true, false
+	delete(p.told, "NRIUnavailable")
+}
+
+// ended reports why there is no connection. A node whose runtime has no NRI has no socket;
+// nor has, for a moment, one whose runtime restarts.
+func (p *Plugin) ended(err error) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		p.mu.Lock()
+		again := p.absent
+		p.absent = true
+		p.mu.Unlock()
+		if !again {
+			p.Log.Info("no NRI, containers are not changed", "socket", p.Socket)
+		}
+	case err == nil, errors.Is(err, ttrpc.ErrClosed), errors.Is(err, io.EOF):
+		p.Log.Info("connection to NRI has ended", "socket", p.Socket)
+	default:
+		err = failure.WithCure(failure.Wrap(err, failure.IO, "NRI at %s", p.Socket),
+			"allow connections in the runtime's configuration of NRI, or start rail-agent with --nri-socket off")
+		p.tell(agent.Notice{Reason: "NRIUnavailable", Summary: "NRI cannot be used", Message: err.Error(), Warning: true})
+	}
+}

@@ -1,0 +1,181 @@
+package publish
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Times of the annotator.
+const (
+	coalesce   = time.Second      // after the last change: a pod with eight rails has eight ADDs
+	patchFor   = 10 * time.Second // for one request, with its repetitions
+	firstRetry = 5 * time.Second  // after a failure; then twice as long
+	lastRetry  = 5 * time.Minute
+	// The time between two requests for a pod doubles from coalesce to mostGap, so that a pod
+	// that changes its addresses all the time does not make a storm of them. It begins anew
+	// after calm without a change.
+	mostGap = time.Minute
+	calm    = 5 * time.Minute
+)
+
+// annotator writes [RailsAnnotation]. It delays nothing else: it has its own goroutine, and
+// its own lock.
+type annotator struct {
+	*Keeper
+
+	mu     sync.Mutex
+	pods   map[string]*annotation // by the names of their directories
+	failed uint64
+	wake   chan struct{}
+	told   string // the last failure that was reported; only run uses it
+}
+
+// annotation is what a pod should have.
+type annotation struct {
+	pod   PodRef
+	value string
+	next  time.Time // when it is written, zero if it is
+	pause time.Duration
+
+	wrote time.Time     // when the last request for the pod was made
+	gap   time.Duration // until the next one may be
+}
+
+func newAnnotator(k *Keeper) *annotator {
+	return &annotator{Keeper: k, pods: map[string]*annotation{}, wake: make(chan struct{}, 1)}
+}
+
+// want sets the annotation that a pod should have. It does nothing for a pod that has no name
+// in a cluster.
+func (a *annotator) want(name string, r *Rails) {
+	if a.Client == nil || r.Pod.Namespace == "" || r.Pod.Name == "" {
+		return
+	}
+	value := string(r.Compact())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if have := a.pods[name]; have != nil && have.value == value {
+		return
+	}
+	n := &annotation{pod: r.Pod, value: value, next: time.Now().Add(coalesce)}
+	if have := a.pods[name]; have != nil {
+		n.pause, n.wrote, n.gap = have.pause, have.wrote, have.gap
+		if free := n.wrote.Add(max(n.gap, n.pause)); free.After(n.next) {
+			n.next = free
+		}
+	}
+	a.pods[name] = n
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// keep forgets the other pods.
+func (a *annotator) keep(names map[string][]*ledger.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.pods {
+		if names[name] == nil {
+			delete(a.pods, name)
+		}
+	}
+}
+
+func (a *annotator) failures() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failed
+}
+
+// run writes the annotations until ctx ends.
+func (a *annotator) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		due, next := a.due(time.Now())
+		if due != nil {
+			a.write(ctx, due)
+			continue
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-a.wake:
+			_ = wait.For(ctx, rest)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// due returns an annotation to be written now, or the time until the next one.
+func (a *annotator) due(now time.Time) (*annotation, time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	next := lastRetry
+	for _, n := range a.pods {
+		switch {
+		case n.next.IsZero():
+		case !n.next.After(now):
+			return n, 0
+		default:
+			next = min(next, n.next.Sub(now))
+		}
+	}
+	return nil, next
+}
+
+// begin counts a request for the pod.
+func (a *annotator) begin(n *annotation) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	if now.Sub(n.wrote) > calm {
+		n.gap = 0
+	}
+	n.wrote, n.gap = now, min(max(2*n.gap, coalesce), mostGap)
+}
+
+// write writes one annotation. The UID makes the server refuse it for another pod with the
+// same name.
+func (a *annotator) write(ctx context.Context, n *annotation) {
+	defer func() {
+		if r := recover(); r != nil {
+			a.panicked(r)
+			a.done(n, lastRetry)
+		}
+	}()
+	a.begin(n)
+	ctx, cancel := context.WithTimeout(ctx, patchFor)
+	defer cancel()
+	meta := map[string]any{"annotations": map[string]string{RailsAnnotation: n.value}}
+	if n.pod.UID != "" {
+		meta["uid"] = n.pod.UID
+	}
+	_, err := a.Client.MergePatch(ctx, kube.Resource{Version: "v1", Plural: "pods", Namespace: n.pod.Namespace}, n.pod.Name, map[string]any{"metadata": meta})
+	switch {
+	case err == nil, kube.IsNotFound(err), kube.IsConflict(err): // written, or the pod is gone
+		a.report(&a.told, nil)
+		a.done(n, 0)
+	default:
+		a.done(n, min(max(2*n.pause, firstRetry), lastRetry))
+		a.mu.Lock()
+		a.failed++
+		a.mu.Unlock()
+		a.report(&a.told, err)
+	}
+}
+
+// done sets the time of the next try, 0 for none.
+func (a *annotator) done(n *annotation, pause time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n.next, n.pause = time.Time{}, pause
+	if pause > 0 {
+		n.next = time.Now().Add(pause)
+	}
+}

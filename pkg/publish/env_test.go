@@ -1,0 +1,189 @@
+package publish
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// entries returns the GIDs of an address as a RoCE port has them, from an index on.
+func entries(index int, ip string, types ...rdma.GIDType) []GID {
+	var gids []GID
+	for i, t := range types {
+		gids = append(gids, GID{Index: index + i, Type: t, GID: "0000", IP: ip})
+	}
+	return gids
+}
+
+// withAddress adds an address to a rail, and the GIDs for it.
+func withAddress(l *Rail, ip string, index int, types ...rdma.GIDType) {
+	l.Addresses = append(l.Addresses, ip+"/24")
+	l.GIDs = append(l.GIDs, entries(index, ip, types...)...)
+	for _, g := range l.GIDs {
+		if g.Type == rdma.RoCEv2 && l.has(g.IP) && l.GIDIndexV2 == nil {
+			l.GIDIndexV2 = &g.Index
+		}
+	}
+}
+
+var both = []rdma.GIDType{rdma.RoCEv1, rdma.RoCEv2}
+
+func TestEnvironment(t *testing.T) {
+	m := machineOf(t)
+	all := Settings{Env: []Family{NCCL, UCX, NVSHMEM, VLLM}}
+	hcas := "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1"
+	others := []string{"UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1", "NVSHMEM_HCA_LIST=mlx5_0:1,mlx5_1:1"}
+	for _, c := range []struct {
+		name   string
+		layer  string
+		change func(*Rails, *Settings)
+		nccl   []string // beside NCCL_IB_HCA
+	}{
+		{"IPv4", "Ethernet", func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "10.0.0.1", 2, both...)
+			withAddress(&r.Rails[1], "10.1.0.1", 2, both...)
+		}, nil},
+		{"IPv6 only", "Ethernet", func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "fd00::1", 2, both...)
+			withAddress(&r.Rails[1], "fd00:1::1", 2, both...)
+		}, []string{"NCCL_IB_ADDR_FAMILY=AF_INET6"}},
+		{"IPv6 on one rail only", "Ethernet", func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "fd00::1", 2, both...)
+			withAddress(&r.Rails[1], "10.1.0.1", 2, both...)
+		}, nil},
+		{"no RoCE v2", "Ethernet", func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "10.0.0.1", 2, rdma.RoCEv1)
+			withAddress(&r.Rails[1], "10.1.0.1", 2, rdma.RoCEv1)
+		}, []string{"NCCL_IB_ROCE_VERSION_NUM=1"}},
+		{"fixed index", "Ethernet", func(r *Rails, s *Settings) {
+			s.FixedGIDIndex = true
+			withAddress(&r.Rails[0], "10.0.0.1", 2, both...)
+			withAddress(&r.Rails[1], "10.1.0.1", 2, both...)
+		}, []string{"NCCL_IB_GID_INDEX=3"}},
+		{"fixed index that differs", "Ethernet", func(r *Rails, s *Settings) {
+			s.FixedGIDIndex = true
+			withAddress(&r.Rails[0], "10.0.0.1", 2, both...)
+			withAddress(&r.Rails[1], "10.1.0.1", 4, both...)
+		}, nil},
+		{"fixed index without addresses", "Ethernet", func(_ *Rails, s *Settings) { s.FixedGIDIndex = true }, nil},
+		{"isolated fabric", "Ethernet", func(_ *Rails, s *Settings) { s.Isolated = true }, []string{"NCCL_CROSS_NIC=0"}},
+		{"InfiniBand has no variables of RoCE", infiniBand, func(r *Rails, s *Settings) {
+			s.FixedGIDIndex = true
+			withAddress(&r.Rails[0], "fd00::1", 0, rdma.RoCEv1)
+			withAddress(&r.Rails[1], "fd00:1::1", 0, rdma.RoCEv1)
+		}, nil},
+		{"mounted", "Ethernet", func(_ *Rails, s *Settings) { s.Mount = true }, []string{"NCCL_TOPO_FILE=/run/rail-cni/pod/topo.xml"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, s := railsAt(m, c.layer, "0000:0c:00.0", "0000:1c:00.0"), all
+			c.change(r, &s)
+			want := slices.Concat([]string{hcas}, c.nccl, others)
+			var names []string
+			for _, v := range want {
+				name, _, _ := strings.Cut(v, "=")
+				names = append(names, name)
+			}
+			want = append(want, "RAIL_CNI_ENV="+strings.Join(names, ","))
+			if got := texts(r.Env(s)); !slices.Equal(got, want) {
+				t.Errorf("got  %q\nwant %q", got, want)
+			}
+			conf := string(r.NCCLConf(s))
+			if want := "# written by rail-agent\n" + strings.Join(append([]string{hcas}, c.nccl...), "\n") + "\n"; conf != want {
+				t.Errorf("nccl.conf is\n%swant\n%s", conf, want)
+			}
+		})
+	}
+}
+
+func texts(vars []Var) []string {
+	var list []string
+	for _, v := range vars {
+		list = append(list, v.Name+"="+v.Value)
+	}
+	return list
+}
+
+func TestEnvironmentHasTheFamiliesThatAreAskedFor(t *testing.T) {
+	r := railsAt(machineOf(t), "Ethernet", "0000:0c:00.0")
+	if got, want := texts(r.Env(Settings{Env: []Family{UCX}})), []string{"UCX_NET_DEVICES=mlx5_0:1", "RAIL_CNI_ENV=UCX_NET_DEVICES"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := r.Env(Settings{}); got != nil {
+		t.Errorf("got %q without a family", got)
+	}
+	r.Rails[0].RDMA = ""
+	if got := r.Env(Settings{Env: []Family{NCCL, UCX}}); got != nil {
+		t.Errorf("got %q without RDMA", got)
+	}
+}
+
+// Two macvlans on one port are two rails, and one device.
+func TestEnvironmentNamesAPortOnce(t *testing.T) {
+	r := railsAt(machineOf(t), "Ethernet", "0000:0c:00.0", "0000:1c:00.0")
+	r.Rails[1].RDMA = r.Rails[0].RDMA
+	if got, want := r.Env(Settings{Env: []Family{NCCL}})[0].Value, "=mlx5_0:1"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Each GPU gets the nearest NIC, and those at one distance share the NICs evenly.
+func TestEachGPUGetsANearNIC(t *testing.T) {
+	var functions []function
+	for numa, bus := range []string{"10", "20"} {
+		for i := range 2 {
+			functions = append(functions,
+				function{path: strings.ReplaceAll("pci0000:BB/0000:BB:01.0/0000:BB:02.0/0000:BB:03.", "BB", bus) + string(rune('0'+i)) + "/0000:" + bus + ":1" + string(rune('0'+i)) + ".0", class: classGPU, numa: numa},
+				function{path: strings.ReplaceAll("pci0000:BB/0000:BB:01.0/0000:BB:02.0/0000:BB:04.", "BB", bus) + string(rune('0'+i)) + "/0000:" + bus + ":18." + string(rune('0'+i)), class: classRoCE, numa: numa})
+		}
+	}
+	m := machineOf(t, functions...)
+	r := railsAt(m, "Ethernet", "0000:10:18.0", "0000:10:18.1", "0000:20:18.0")
+	if got, want := r.Rails[0].PCIeSwitch, "0000:10:02.0"; got != want {
+		t.Errorf("switch %q, want %q", got, want)
+	}
+	if g := r.Rails[2].GPUs[0]; g.PCI != "0000:20:10.0" || g.Level != pcie.PIX {
+		t.Errorf("the nearest GPU is %+v", g)
+	}
+	want := []string{
+		"VLLM_GPU_NIC_PCIE_MAPPING=0000:10:10.0=0000:10:18.0,0000:10:11.0=0000:10:18.1,0000:20:10.0=0000:20:18.0,0000:20:11.0=0000:20:18.0",
+		"VLLM_NIC_SELECTION_VARS=UCX_NET_DEVICES:1", "RAIL_CNI_ENV=VLLM_GPU_NIC_PCIE_MAPPING,VLLM_NIC_SELECTION_VARS",
+	}
+	if got := texts(r.Env(Settings{Env: []Family{VLLM}})); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestScriptIsQuoted(t *testing.T) {
+	const value = `a'$(touch /tmp/owned)"; b`
+	out, err := exec.Command("sh", "-c", "export UCX_NET_DEVICES="+quote(value)+`; printf %s "$UCX_NET_DEVICES"`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := string(out); got != value {
+		t.Errorf("sh has %q, want %q", got, value)
+	}
+}
+
+// The kernel lets a name of an RDMA device have any characters, and root in a pod that shares
+// it may have chosen them: they must not become another device or another line.
+func TestEnvironmentHasNoNameThatIsNoElementOfAList(t *testing.T) {
+	all := Settings{Env: []Family{NCCL, UCX, NVSHMEM}}
+	for _, name := range []string{"a\nNCCL_NET_PLUGIN=/tmp/x", "mlx5_0,mlx5_9", "a:2", "a b", "=a", "^a", "\xff", "ü", "a'", "$(a)"} {
+		r := railsAt(machineOf(t), "Ethernet", "0000:0c:00.0", "0000:1c:00.0")
+		r.Rails[0].RDMA = name
+		if got, want := texts(r.Env(all)[:1]), []string{"NCCL_IB_HCA==mlx5_1:1"}; !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+		if conf := string(r.NCCLConf(all)); strings.Contains(conf, "PLUGIN") {
+			t.Errorf("nccl.conf is\n%s", conf)
+		}
+		r.Rails = r.Rails[:1]
+		if got := r.Env(all); got != nil {
+			t.Errorf("%q alone: got %q", name, got)
+		}
+	}
+}

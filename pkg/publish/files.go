@@ -1,0 +1,176 @@
+package publish
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/safepath"
+)
+
+// Containers mount the directory of a pod, also those of other users: nothing in it is
+// secret, and only root writes.
+const (
+	openDir  = 0o755
+	openFile = 0o644
+)
+
+// podsDir is the directory below the state directory that has those of the pods.
+const podsDir = "pods"
+
+// dirName matches what may be the name of a pod's directory: a UID, or a container ID.
+var dirName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+// nameOf returns the name of the directory of the record's pod: the UID or, if the runtime
+// named none that can be a file's name, the container ID. It returns "" if that cannot either.
+func nameOf(r *ledger.Record) string {
+	if r.Pod != nil && dirName.MatchString(r.Pod.UID) {
+		return r.Pod.UID
+	}
+	if dirName.MatchString(r.ContainerID) {
+		return r.ContainerID
+	}
+	return ""
+}
+
+// files are the directories of the pods.
+type files struct {
+	root *os.Root
+	path string
+}
+
+// openFiles opens the directory of the pods' directories, and makes it if it is missing.
+func openFiles(stateDir string) (*files, error) {
+	path := filepath.Join(stateDir, podsDir)
+	if err := safepath.Check(stateDir); err != nil {
+		return nil, failure.Wrap(err, failure.IO, "state directory %s: others could forge what pods are told", stateDir)
+	}
+	if err := os.Mkdir(path, openDir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, failure.Wrap(err, failure.IO, "directory of what pods are told")
+	}
+	if err := safepath.Check(path); err != nil {
+		return nil, failure.Wrap(err, failure.IO, "%s: others could forge what pods are told", path)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, failure.Wrap(err, failure.IO, "directory of what pods are told")
+	}
+	// The umask does not count: pods read it.
+	return &files{root: root, path: path}, root.Chmod(".", openDir)
+}
+
+func (f *files) close() { _ = f.root.Close() }
+
+// dir returns the path of a pod's directory.
+func (f *files) dir(name string) string { return filepath.Join(f.path, name) }
+
+// write replaces the files of a pod that differ, each by a rename in the directory that
+// containers have mounted, rails.json last: a reader that has seen its generation finds the
+// others at least as new.
+func (f *files) write(name string, r *Rails, s Settings, m Machine) error {
+	if err := f.root.Mkdir(name, openDir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	dir, err := f.root.OpenRoot(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := dir.Chmod(".", openDir); err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		name string
+		data []byte
+	}{{ncclFile, r.NCCLConf(s)}, {envFile, r.EnvSh(s)}, {topoFile, r.TopoXML(m)}, {railsFile, r.JSON()}} {
+		if err := replace(dir, file.name, file.data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace makes the file have the data; nil removes it.
+func replace(dir *os.Root, name string, data []byte) error {
+	if data == nil {
+		if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	if info, err := dir.Lstat(name); err == nil && info.Mode() == openFile {
+		if have, err := dir.ReadFile(name); err == nil && bytes.Equal(have, data) {
+			return nil
+		}
+	}
+	temp := fmt.Sprintf(".%016x", rand.Uint64())
+	err := dir.WriteFile(temp, data, openFile)
+	if err == nil {
+		err = dir.Chmod(temp, openFile)
+	}
+	if err == nil {
+		err = dir.Rename(temp, name)
+	}
+	if err != nil {
+		_ = dir.Remove(temp)
+	}
+	return err
+}
+
+// largestFile bounds a file that is read, in bytes.
+const largestFile = 1 << 20
+
+// read returns the document that a pod has, nil if it has none that can be read.
+func (f *files) read(name string) *Rails {
+	path := filepath.Join(name, railsFile)
+	// A privileged pod may have replaced it, by a FIFO for example.
+	if info, err := f.root.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > largestFile {
+		return nil
+	}
+	data, err := f.root.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	r := &Rails{}
+	if json.Unmarshal(data, r) != nil || r.Schema != Schema {
+		return nil
+	}
+	return r
+}
+
+// remove removes a pod's directory. A container that has it mounted still has the
+// directory, which is empty.
+func (f *files) remove(name string) error { return f.root.RemoveAll(name) }
+
+// removeOthers removes the directories of pods that are not among the names, and what
+// killed writers left.
+func (f *files) removeOthers(names []string) error {
+	entries, err := fs.ReadDir(f.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			errs = append(errs, f.remove(e.Name()))
+			continue
+		}
+		inside, _ := fs.ReadDir(f.root.FS(), e.Name())
+		for _, file := range inside {
+			if strings.HasPrefix(file.Name(), ".") {
+				errs = append(errs, f.remove(filepath.Join(e.Name(), file.Name())))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

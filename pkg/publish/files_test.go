@@ -1,0 +1,156 @@
+package publish
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func filesIn(t *testing.T) (*files, string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.close)
+	return f, filepath.Join(dir, "pods")
+}
+
+// Containers of any user read the files through a mount of the directory, whatever umask
+// the agent has.
+func TestFilesAreReadableForAll(t *testing.T) {
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	f, dir := filesIn(t)
+	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
+	r := railsAt(m, "Ethernet", "0000:00:05.0")
+	if err := f.write("a", r, SettingsOf(nil), m); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		want := fs.FileMode(0o644)
+		if e.IsDir() {
+			want = fs.ModeDir | 0o755
+		} else {
+			names = append(names, e.Name())
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"env.sh", "nccl.conf", "rails.json", "topo.xml"}; !slices.Equal(names, want) {
+		t.Errorf("files %q, want %q", names, want)
+	}
+}
+
+// A mounted directory stays the same one, and an open file keeps its content: a reader sees
+// the old file or the new one.
+func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
+	f, dir := filesIn(t)
+	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
+	r := railsAt(m, "Ethernet", "0000:00:05.0")
+	inode := func(name string) uint64 {
+		t.Helper()
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, "a", name), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ino
+	}
+	if err := f.write("a", r, Settings{}, m); err != nil {
+		t.Fatal(err)
+	}
+	directory, rails, env := inode(""), inode("rails.json"), inode("env.sh")
+	open, err := os.Open(filepath.Join(dir, "a", "rails.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	before := string(r.JSON())
+	r.Generation++
+	if err := f.write("a", r, Settings{}, m); err != nil {
+		t.Fatal(err)
+	}
+	if inode("") != directory || inode("rails.json") == rails || inode("env.sh") != env {
+		t.Error("the directory or an unchanged file is another one, or rails.json is not")
+	}
+	have := make([]byte, len(before)+10)
+	if n, _ := open.Read(have); string(have[:n]) != before {
+		t.Errorf("the open file has %s", have[:n])
+	}
+	r.Rails[0].PCI = "" // no topology any more
+	if err := f.write("a", r, Settings{}, m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "a", "topo.xml")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("topo.xml: %v", err)
+	}
+}
+
+// What killed agents left is removed, and nothing outside.
+func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
+	f, dir := filesIn(t)
+	m := machineOf(t)
+	r := railsAt(m, "Ethernet", "0000:00:05.0")
+	outside := filepath.Join(filepath.Dir(dir), "outside")
+	write(t, outside, "file", "x")
+	for _, name := range []string{"a", "b"} {
+		if err := f.write(name, r, Settings{}, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir, "a/.0123", "half")
+	if err := os.Symlink(outside, filepath.Join(dir, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.removeOthers([]string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || !slices.Equal(left, []string{filepath.Join(dir, "a")}) {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "a", ".0123")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a half file: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "file")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A link in place of a pod's directory leads out of it.
+func TestLinkInPlaceOfADirectoryIsRefused(t *testing.T) {
+	f, dir := filesIn(t)
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(dir, "a")); err != nil {
+		t.Fatal(err)
+	}
+	m := machineOf(t)
+	if err := f.write("a", railsAt(m, "Ethernet", "0000:00:05.0"), Settings{}, m); err == nil {
+		t.Error("it was written")
+	}
+	if left, _ := os.ReadDir(outside); len(left) != 0 {
+		t.Errorf("outside: %v", left)
+	}
+}

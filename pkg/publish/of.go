@@ -1,0 +1,424 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// IsRail reports whether a pod is told of the attachment: it has RDMA, or a NIC of the
+// host, or its network needs the rail of the NIC. A plain macvlan has none of these.
+func IsRail(r *ledger.Record) bool {
+	return r.Phase == ledger.Lent && (r.RDMA != nil || r.Loan != nil || r.Rail != nil)
+}
+
+// Of returns the document of the pod that has the records. Each record of which [IsRail] is
+// true becomes a rail, with the facts that list has of its NIC and its present state in the
+// pod. Of needs root, and the calling thread must be in the host netns. If something cannot
+// be read, it returns the rest beside the error.
+func Of(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	s := &sight{host: host}
+	defer s.close()
+	return s.of(list, records, pod)
+}
+
+// sight reads the present state. It opens each network namespace once, and must be closed
+// soon: an open namespace keeps the NICs in it from returning.
+type sight struct {
+	host   *link.Netns
+	spaces map[string]*space
+	// see is called for each port that the pod has, if it is not nil.
+	see func(core *rdma.Core, d rdma.Device, port uint32, lent bool)
+}
+
+// space is one namespace.
+type space struct {
+	ns      *link.Netns
+	own     bool // ns is to be closed
+	core    *rdma.Core
+	devices []rdma.Device
+	err     error // why there is no ns or no devices
+}
+
+func (s *sight) close() {
+	for _, sp := range s.spaces {
+		sp.core.Close()
+		if sp.own {
+			sp.ns.Close()
+		}
+	}
+	s.spaces = nil
+}
+
+// in returns the namespace of a record's pod, or with nil that of the host.
+func (s *sight) in(r *ledger.Record) *space {
+	key := "host"
+	if r != nil {
+		key = r.Netns.NetnsID.String()
+	}
+	if sp := s.spaces[key]; sp != nil {
+		return sp
+	}
+	sp := &space{ns: s.host}
+	if r != nil {
+		sp.ns, sp.own = loan.OpenPod(r), true
+	}
+	if sp.ns == nil {
+		sp.err = fmt.Errorf("%s: its netns is gone", r.Holder())
+	}
+	if s.spaces == nil {
+		s.spaces = map[string]*space{}
+	}
+	s.spaces[key] = sp
+	return sp
+}
+
+// rdma returns the RDMA devices of the namespace.
+func (sp *space) rdma() ([]rdma.Device, error) {
+	if sp.err == nil && sp.core == nil {
+		if sp.core, sp.err = rdma.Open(sp.ns); sp.err == nil {
+			sp.devices, sp.err = sp.core.Devices()
+		}
+	}
+	return sp.devices, sp.err
+}
+
+func (s *sight) of(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
+	r := &Rails{Schema: Schema, Pod: pod, Rails: []Rail{}}
+	var errs []error
+	for _, record := range records {
+		if !IsRail(record) {
+			continue
+		}
+		rails, err := s.rails(list, record)
+		r.Rails = append(r.Rails, rails...)
+		errs = append(errs, err)
+	}
+	r.sort()
+	return r, errors.Join(errs...)
+}
+
+// rails returns the rails of one attachment.
+func (s *sight) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, error) {
+	base, now, err := s.netdev(r)
+	if r.RDMA == nil || len(r.RDMA.Devices) == 0 {
+		n := nicOf(list, r, nil)
+		base.fill(list, r, n, pciOf(r, nil, n))
+		return []Rail{base}, err
+	}
+	errs := []error{err}
+	var rails []Rail
+	for i := range r.RDMA.Devices {
+		recorded := &r.RDMA.Devices[i]
+		l := base
+		l.RDMA, l.Port = recorded.Name, recorded.Port
+		n := nicOf(list, r, recorded)
+		l.fill(list, r, n, pciOf(r, recorded, n))
+		if err := s.port(&l, r, recorded, now); err != nil {
+			errs = append(errs, fmt.Errorf("%s: RDMA device %s: %w", r.Holder(), recorded.Name, err))
+		}
+		rails = append(rails, l)
+	}
+	return rails, errors.Join(errs...)
+}
+
+// netdev returns what the interface in the pod says, and the interface, nil for none.
+// Without it, the record has what it was when ADD ended.
+func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
+	l := Rail{Rail: r.Rail, IfName: r.IfName, MAC: r.MAC, MTU: r.MTU, Addresses: slices.Clone(r.Addresses)}
+	if r.Loan != nil && r.Loan.Driver != "" {
+		l.IfName = ""
+		return l, nil, nil
+	}
+	sp := s.in(r)
+	if sp.ns == nil {
+		return l, nil, sp.err
+	}
+	now := loan.InterfaceIn(sp.ns, r)
+	if now == nil {
+		l.State = inventory.LinkDown
+		return l, nil, fmt.Errorf("%s: the interface is not in the pod", r.Holder())
+	}
+	l.IfName, l.MAC, l.MTU, l.State = now.Name, now.MAC.String(), now.MTU, inventory.LinkDown
+	if now.IsUp() && now.HasCarrier() {
+		l.State = inventory.LinkUp
+	}
+	hardware, _ := sp.ns.Hardware(now.Name) // many interfaces have none
+	l.SpeedMbps = hardware.Mbps
+	found, err := sp.ns.SomeAddresses(now.Index, mostAddresses)
+	if err != nil {
+		return l, now, err
+	}
+	l.Addresses = ordered(found, r.Addresses)
+	l.Gateway = gatewayOf(l.Addresses, r.Gateways)
+	return l, now, nil
+}
+
+// mostAddresses is the number of addresses of an interface that a pod is told of. The kernel
+// has no limit: root in a pod can add a million, which must cost the agent no memory.
+const mostAddresses = 64
+
+// ordered returns the addresses as CIDR, those of the record first and in its order.
+func ordered[T fmt.Stringer](found []T, recorded []string) []string {
+	var list []string
+	for _, a := range found {
+		list = append(list, a.String())
+	}
+	rank := func(a string) int {
+		if i := slices.Index(recorded, a); i >= 0 {
+			return i
+		}
+		return len(recorded)
+	}
+	slices.SortStableFunc(list, func(a, b string) int { return rank(a) - rank(b) })
+	return list
+}
+
+// gatewayOf returns the gateway of the first address: one in its prefix, or one of its
+// family.
+func gatewayOf(addresses, gateways []string) string {
+	if len(addresses) == 0 {
+		return ""
+	}
+	prefix, err := netip.ParsePrefix(addresses[0])
+	if err != nil {
+		return ""
+	}
+	other := ""
+	for _, text := range gateways {
+		gateway, err := netip.ParseAddr(text)
+		switch {
+		case err != nil:
+		case prefix.Contains(gateway):
+			return text
+		case other == "" && gateway.Is4() == prefix.Addr().Is4():
+			other = text
+		}
+	}
+	return other
+}
+
+// nicOf returns the NIC of an attachment or of one of its RDMA devices, nil if the list has
+// none.
+func nicOf(list *inventory.NICList, r *ledger.Record, d *ledger.RDMADevice) *inventory.NIC {
+	is := func(n *inventory.NIC) bool { return false }
+	switch {
+	case d != nil && d.ParentDev != "" && (d.Netdev != "" || r.Loan == nil):
+		is = func(n *inventory.NIC) bool {
+			return n.Auxiliary == d.ParentDev || n.Auxiliary == "" && n.PCI == d.ParentDev
+		}
+	case r.Loan != nil && r.Loan.Identity.ParentBus == "auxiliary":
+		is = func(n *inventory.NIC) bool { return n.Auxiliary == r.Loan.Identity.ParentDev }
+	case r.Loan != nil:
+		is = func(n *inventory.NIC) bool {
+			return n.Auxiliary == "" && n.PCI == r.Loan.PCI && (n.Name == r.Loan.Name || r.Loan.PCI != "")
+		}
+	case r.Child != nil && !r.Child.InPod:
+		is = func(n *inventory.NIC) bool { return n.Name == r.Child.Master }
+	}
+	i := slices.IndexFunc(list.NICs, func(n inventory.NIC) bool { return !n.Representor && is(&n) })
+	if i < 0 {
+		return nil
+	}
+	return &list.NICs[i]
+}
+
+// pciOf returns the PCI function of the NIC.
+func pciOf(r *ledger.Record, d *ledger.RDMADevice, n *inventory.NIC) string {
+	switch {
+	case n != nil:
+		return n.PCI
+	case d != nil && strings.Count(d.ParentDev, ":") == 2:
+		return d.ParentDev
+	case r.Loan != nil:
+		return r.Loan.PCI
+	}
+	return ""
+}
+
+// fill adds what is known of the NIC at the PCI address. n may be nil.
+func (l *Rail) fill(list *inventory.NICList, r *ledger.Record, n *inventory.NIC, pci string) {
+	l.PCI = pci
+	if n != nil {
+		if l.Rail == nil {
+			l.Rail = n.Rail
+		}
+		if l.SpeedMbps == 0 {
+			l.SpeedMbps = n.Mbps
+		}
+	}
+	if l.Rail == nil {
+		if rail, ok := list.Rails[pci]; ok {
+			l.Rail = &rail
+		}
+	}
+	if l.SpeedMbps == 0 && r.Loan != nil && r.Loan.Hardware != nil {
+		l.SpeedMbps = r.Loan.Hardware.Mbps
+	}
+	device := list.Tree.ByAddress(pci)
+	if device == nil {
+		return
+	}
+	if device.NUMA >= 0 {
+		numa := device.NUMA
+		l.NUMA = &numa
+	}
+	if bridges := bridgesOf(device.Path); len(bridges) >= 3 { // root port, upstream, downstream port
+		l.PCIeSwitch = bridges[len(bridges)-2]
+	}
+	l.GPUs = gpusOf(list, n, pci)
+}
+
+// bridgesOf returns the bridges of a path without its host bridge.
+func bridgesOf(path []string) []string {
+	for len(path) > 0 && strings.HasPrefix(path[0], "pci") {
+		path = path[1:]
+	}
+	return path
+}
+
+// gpusOf returns the GPUs of the node, the nearest first.
+func gpusOf(list *inventory.NICList, n *inventory.NIC, pci string) []GPU {
+	uuids := map[string]string{}
+	for i := range list.NICs {
+		for _, g := range list.NICs[i].GPUs {
+			uuids[g.PCI] = g.UUID
+		}
+	}
+	var gpus []GPU
+	for _, g := range list.GPUs {
+		gpus = append(gpus, GPU{PCI: g.Address, UUID: uuids[g.Address], Level: list.Tree.Distance(pci, g.Address)})
+	}
+	slices.SortStableFunc(gpus, func(a, b GPU) int { return int(a.Level - b.Level) })
+	return gpus
+}
+
+// port adds what the RDMA core says of the device now.
+func (s *sight) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
+	sp := s.in(nil)
+	if recorded.Lent {
+		sp = s.in(r)
+	}
+	devices, err := sp.rdma()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(devices, func(d rdma.Device) bool {
+		return d.NodeGUID == recorded.NodeGUID && d.ParentDev == recorded.ParentDev
+	})
+	if i < 0 {
+		l.State = ""
+		return fmt.Errorf("%w: it was unplugged, or is just being moved", rdma.ErrNotFound)
+	}
+	d := devices[i]
+	l.RDMA, l.SysImageGUID = d.Name, d.SysImageGUID.String()
+	if d.ParentBus != "" {
+		l.CharDevices = (&nic.Host{Sys: "/sys"}).CharDevices(d.ParentBus, d.ParentDev)
+	}
+	if len(l.CharDevices) == 0 {
+		if u, err := sp.core.Uverbs(d); err == nil {
+			l.CharDevices = []string{nic.CharDevice(u.Name)}
+		}
+	}
+	if !recorded.Lent { // by the others, such as umad, a pod would manage a port of the host
+		l.CharDevices = slices.DeleteFunc(l.CharDevices, func(path string) bool { return !strings.HasPrefix(filepath.Base(path), "uverbs") })
+	}
+	if l.Port == 0 && d.Ports == 1 {
+		l.Port = 1
+	}
+	if l.Port == 0 {
+		return errors.New("which of its ports is the interface's is not known")
+	}
+	p, err := sp.core.Port(d, l.Port)
+	if err != nil {
+		return err
+	}
+	l.LinkLayer, l.State = p.LinkLayer, p.State.String()
+	l.ActiveMTU = activeMTU(l.LinkLayer, l.MTU)
+	if s.see != nil {
+		s.see(sp.core, d, l.Port, recorded.Lent)
+	}
+	table, err := sp.core.GIDs(d, l.Port)
+	if err != nil {
+		return err
+	}
+	l.setGIDs(table, recorded.Lent, now)
+	return nil
+}
+
+// infiniBand is the link layer of InfiniBand ports.
+const infiniBand = "InfiniBand"
+
+// setGIDs adds the GIDs of the port: all of a port that only the pod has, and of a shared
+// one those of the interface's addresses, because its table has the GIDs of other pods, too.
+func (l *Rail) setGIDs(table rdma.GIDTable, lent bool, now *link.Link) {
+	for _, e := range table.Entries {
+		g := GID{Index: e.Index, Type: e.Type, GID: e.GID.String()}
+		if l.LinkLayer != infiniBand {
+			g.IP = e.GID.Addr().String()
+			if !lent && (now == nil || e.Netdev != now.Name || !l.has(g.IP)) {
+				continue
+			}
+		}
+		l.GIDs = append(l.GIDs, g)
+	}
+	for _, address := range l.Addresses {
+		for _, g := range l.GIDs {
+			if l.GIDIndexV2 == nil && g.Type == rdma.RoCEv2 && g.IP == plain(address) {
+				l.GIDIndexV2 = &g.Index
+			}
+		}
+	}
+}
+
+// has reports whether the interface has the address.
+func (l *Rail) has(ip string) bool {
+	return slices.ContainsFunc(l.Addresses, func(a string) bool { return plain(a) == ip })
+}
+
+// plain returns the address of a CIDR.
+func plain(cidr string) string {
+	address, _, _ := strings.Cut(cidr, "/")
+	return address
+}
+
+// mtus are the path MTUs of RDMA (enum ib_mtu).
+var mtus = []int{4096, 2048, 1024, 512, 256}
+
+// roceHeaders is what iboe_get_mtu in the kernel leaves for the headers of RoCE, in bytes.
+const roceHeaders = 96
+
+// ipoibHeader is the header of IPoIB in datagram mode, in bytes (RFC 4391).
+const ipoibHeader = 4
+
+// activeMTU returns the MTU of RDMA packets of a port, by the MTU of its interface. It is 0 if
+// it does not follow from that, as with IPoIB in connected mode. Netlink and sysfs lack it.
+func activeMTU(linkLayer string, mtu int) int {
+	if linkLayer == infiniBand {
+		if slices.Contains(mtus, mtu+ipoibHeader) {
+			return mtu + ipoibHeader
+		}
+		return 0
+	}
+	for _, m := range mtus {
+		if mtu-roceHeaders >= m {
+			return m
+		}
+	}
+	return 0
+}

@@ -1,0 +1,185 @@
+package publish
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// Schema is the version of the document [Rails]. Later versions of it only add keys.
+const Schema = "rail-cni.io/rails/v1"
+
+// Rails is what a pod is told of its attachments. Its JSON is the file rails.json
+// (docs/reference/rails-json.md).
+type Rails struct {
+	Schema string `json:"schema"`
+	Pod    PodRef `json:"pod"`
+	// Generation counts the changes of the file: of two documents of one pod, the one with
+	// the greater generation is the later one. [Of] returns 0.
+	Generation uint64 `json:"generation"`
+	// Rails are in the order of rails, those without a number last, then of interfaces.
+	Rails []Rail `json:"rails"`
+}
+
+// PodRef names a pod and its node.
+type PodRef struct {
+	UID       string `json:"uid,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Node      string `json:"node,omitempty"`
+}
+
+// Rail is one attachment of the pod, with one RDMA device at most: an attachment with two,
+// such as a macvlan on a bond, is there twice.
+type Rail struct {
+	Rail   *int   `json:"rail,omitempty"`   // nil if the NIC has no rail
+	IfName string `json:"ifName,omitempty"` // in the pod; empty under a userspace driver
+	RDMA   string `json:"rdma,omitempty"`   // the RDMA device, by the name that the pod sees
+	Port   uint32 `json:"port,omitempty"`
+	// LinkLayer is "Ethernet" or "InfiniBand".
+	LinkLayer string `json:"linkLayer,omitempty"`
+	// State is that of the RDMA port, "ACTIVE" for example; without RDMA "up" or "down".
+	State     string `json:"state,omitempty"`
+	SpeedMbps uint32 `json:"speedMbps,omitempty"` // megabit per second
+	MTU       int    `json:"mtu,omitempty"`       // of the interface, in bytes
+	ActiveMTU int    `json:"activeMtu,omitempty"` // of RDMA packets, in bytes
+	MAC       string `json:"mac,omitempty"`
+	PCI       string `json:"pci,omitempty"` // the NIC's; of a macvlan, the parent's
+	NUMA      *int   `json:"numa,omitempty"`
+	// PCIeSwitch is the upstream port of the PCIe switch above the NIC.
+	PCIeSwitch string `json:"pcieSwitch,omitempty"`
+	// SysImageGUID is that of the RDMA device. The functions of one card have the same.
+	SysImageGUID string `json:"sysImageGUID,omitempty"`
+	GIDs         []GID  `json:"gids,omitempty"` // by index
+	// GIDIndexV2 is the index of the RoCE v2 GID of the first address that has one, nil if
+	// none has, and on InfiniBand.
+	GIDIndexV2  *int     `json:"gidIndexV2,omitempty"`
+	Addresses   []string `json:"addresses,omitempty"` // CIDR
+	Gateway     string   `json:"gateway,omitempty"`   // of the first address
+	GPUs        []GPU    `json:"gpus,omitempty"`      // of the node, the nearest first
+	CharDevices []string `json:"charDevices,omitempty"`
+}
+
+// GID is an entry of the port's GID table.
+type GID struct {
+	Index int          `json:"index"`
+	Type  rdma.GIDType `json:"type"`          // as the kernel names it
+	GID   string       `json:"gid,omitempty"` // eight groups of four digits
+	IP    string       `json:"ip,omitempty"`  // the address that it stands for; empty on InfiniBand
+}
+
+// GPU is a GPU of the node and its distance from the NIC.
+type GPU struct {
+	PCI   string        `json:"pci"`
+	UUID  string        `json:"uuid,omitempty"`
+	Level pcie.Distance `json:"level"`
+}
+
+// sort puts the rails into their order.
+func (r *Rails) sort() {
+	slices.SortStableFunc(r.Rails, func(a, b Rail) int {
+		switch {
+		case a.Rail == nil && b.Rail != nil:
+			return 1
+		case a.Rail != nil && b.Rail == nil:
+			return -1
+		case a.Rail != nil && *a.Rail != *b.Rail:
+			return cmp.Compare(*a.Rail, *b.Rail)
+		}
+		return cmp.Or(cmp.Compare(a.IfName, b.IfName), cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.RDMA, b.RDMA), cmp.Compare(a.Port, b.Port))
+	})
+}
+
+// HasRDMA reports whether a rail has an RDMA device.
+func (r *Rails) HasRDMA() bool {
+	return slices.ContainsFunc(r.Rails, func(l Rail) bool { return l.RDMA != "" })
+}
+
+// CharDevices returns the paths of the char devices of all rails, sorted, below
+// /dev/infiniband. rdma_cm, which belongs to no rail, is not among them.
+func (r *Rails) CharDevices() []string {
+	var paths []string
+	for _, l := range r.Rails {
+		paths = append(paths, l.CharDevices...)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// JSON returns the file rails.json.
+func (r *Rails) JSON() []byte {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		panic(err) // all its types have a form in JSON
+	}
+	return append(data, '\n')
+}
+
+// same reports whether both documents say the same, whatever their generation.
+func (r *Rails) same(other *Rails) bool {
+	if r == nil || other == nil {
+		return r == other
+	}
+	a, b := *r, *other
+	a.Generation, b.Generation = 0, 0
+	return bytes.Equal(a.line(), b.line())
+}
+
+// mostAnnotation is the length in bytes that [Rails.Compact] keeps to: all annotations of an
+// object may have 256 KiB together, and each client of pods receives them.
+const mostAnnotation = 8 << 10
+
+// Compact returns the document as [RailsAnnotation] has it: with the GIDs of RoCE v2 for
+// the rail's addresses alone, without their text, with the PCI addresses of the nearest
+// GPUs, and without what changes while the pod works (state, generation) or what only a
+// program in the pod needs (char devices, GUIDs). It has less than 8 KiB: if there are too
+// many rails for that, it leaves out the GPUs, then the GIDs, then all but the names.
+func (r *Rails) Compact() []byte {
+	c := Rails{Schema: r.Schema, Pod: r.Pod, Rails: slices.Clone(r.Rails)}
+	for i := range c.Rails {
+		c.Rails[i].compact()
+	}
+	data := c.line()
+	for _, shorten := range []func(*Rail){
+		func(l *Rail) { l.GPUs = nil },
+		func(l *Rail) { l.GIDs = nil },
+		func(l *Rail) { *l = Rail{Rail: l.Rail, IfName: l.IfName, RDMA: l.RDMA, Port: l.Port, PCI: l.PCI} },
+	} {
+		if len(data) < mostAnnotation {
+			return data
+		}
+		for i := range c.Rails {
+			shorten(&c.Rails[i])
+		}
+		data = c.line()
+	}
+	return data
+}
+
+func (r *Rails) line() []byte {
+	data, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // all its types have a form in JSON
+	}
+	return data
+}
+
+func (l *Rail) compact() {
+	var gids []GID
+	for _, g := range l.GIDs {
+		if g.Type == rdma.RoCEv2 && l.has(g.IP) {
+			gids = append(gids, GID{Index: g.Index, Type: g.Type, IP: g.IP})
+		}
+	}
+	var gpus []GPU
+	for _, g := range l.GPUs {
+		if g.Level == l.GPUs[0].Level && g.Level < pcie.NODE {
+			gpus = append(gpus, GPU{PCI: g.PCI, Level: g.Level})
+		}
+	}
+	l.GIDs, l.GPUs, l.CharDevices, l.SysImageGUID, l.State = gids, gpus, nil, "", ""
+}

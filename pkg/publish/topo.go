@@ -1,0 +1,296 @@
+package publish
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/xml"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// Machine is where the facts of the PCI tree and the CPUs are.
+type Machine struct {
+	Tree *pcie.Tree
+	Root string // the directory with sys and proc: "/" but for tests
+}
+
+// node is an element of NCCL's XML.
+type node struct {
+	name     string
+	attrs    []attr
+	children []*node
+}
+
+type attr struct{ key, value string }
+
+// add adds an attribute, unless its value is not known.
+func (n *node) add(key, value string) {
+	if value != "" {
+		n.attrs = append(n.attrs, attr{key, value})
+	}
+}
+
+func (n *node) get(key string) string {
+	for _, a := range n.attrs {
+		if a.key == key {
+			return a.value
+		}
+	}
+	return ""
+}
+
+// topology builds the tree.
+type topology struct {
+	Machine
+	system *node
+	byPCI  map[string]*node
+	cpus   map[int]*node
+}
+
+// TopoXML returns the topology of the rails with RDMA, and of the node's GPUs, in NCCL's
+// XML of version 1 (src/graph/xml.cc, for NCCL_TOPO_FILE); nil if no such rail has a PCI
+// function. NCCL removes what it does not find in the container, and completes what is
+// missing: the indexes of GPUs and networks, NVLink, and whether a NIC reaches the memory of
+// GPUs by DMA-BUF. What the file has, NCCL believes.
+func (r *Rails) TopoXML(m Machine) []byte {
+	t := &topology{Machine: m, system: &node{name: "system"}, byPCI: map[string]*node{}, cpus: map[int]*node{}}
+	t.system.add("version", "1")
+	known := false
+	for i := range r.Rails {
+		l := &r.Rails[i]
+		if l.RDMA == "" || m.Tree.ByAddress(l.PCI) == nil {
+			continue
+		}
+		known = true
+		t.net(t.pci(l.PCI), l)
+	}
+	if !known {
+		return nil
+	}
+	for _, gpu := range m.Tree.GPUs() {
+		at := t.pci(gpu.Address)
+		at.children = append(at.children, &node{name: "gpu"})
+	}
+	t.system.sort()
+	var b bytes.Buffer
+	t.system.write(&b, "")
+	return b.Bytes()
+}
+
+// pci returns the element of a function. It makes the elements above it as NCCL does
+// (ncclTopoGetXmlFromSys): the parent of a function is the second bridge above it, such as the
+// upstream port of a switch, and without a second bridge the CPU.
+func (t *topology) pci(address string) *node {
+	if n := t.byPCI[address]; n != nil {
+		return n
+	}
+	n := &node{name: "pci"}
+	n.add("busid", address)
+	t.byPCI[address] = n
+	d := t.Tree.ByAddress(address)
+	if d == nil { // not possible but for a tree that changed
+		t.cpu(-1).children = append(t.cpu(-1).children, n)
+		return n
+	}
+	n.add("class", fmt.Sprintf("0x%06x", d.Class))
+	n.add("vendor", fmt.Sprintf("0x%04x", d.Vendor))
+	n.add("device", fmt.Sprintf("0x%04x", d.Device))
+	bridges := bridgesOf(d.Path)
+	speed, width := t.slowest(address, bridges)
+	n.add("link_speed", speed)
+	n.add("link_width", width)
+	var parent *node
+	if len(bridges) >= 2 {
+		parent = t.pci(bridges[len(bridges)-2])
+	} else {
+		parent = t.cpu(d.NUMA)
+	}
+	parent.children = append(parent.children, n)
+	return n
+}
+
+// slowest returns the speed and width of the function's link: the lesser of its own and of
+// the bridge above it.
+func (t *topology) slowest(address string, bridges []string) (speed, width string) {
+	read := func(address, file string) string {
+		text, err := os.ReadFile(filepath.Join(t.Root, "sys/bus/pci/devices", address, file))
+		if err != nil {
+			return ""
+		}
+		value := strings.TrimSpace(string(text))
+		if number, _, _ := strings.Cut(value, " "); !startsWithDigit(number) {
+			return "" // "Unknown", in a virtual machine
+		}
+		return value
+	}
+	least := func(file string) string {
+		own := read(address, file)
+		if len(bridges) == 0 {
+			return own
+		}
+		above := read(bridges[len(bridges)-1], file)
+		if own == "" || above != "" && leading(above) < leading(own) {
+			return above
+		}
+		return own
+	}
+	return least("max_link_speed"), least("max_link_width")
+}
+
+func startsWithDigit(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
+
+// leading returns the number that the text begins with.
+func leading(text string) float64 {
+	number, _, _ := strings.Cut(text, " ")
+	f, _ := strconv.ParseFloat(number, 64)
+	return f
+}
+
+// longestValue is the length from which on NCCL refuses a value (MAX_STR_LEN).
+const longestValue = 254
+
+// cpu returns the element of the CPU of a NUMA node, -1 if that is not known. NCCL cannot
+// do without its architecture.
+func (t *topology) cpu(numa int) *node {
+	if n := t.cpus[numa]; n != nil {
+		return n
+	}
+	n := &node{name: "cpu"}
+	n.add("numaid", strconv.Itoa(numa))
+	text, _ := os.ReadFile(filepath.Join(t.Root, fmt.Sprintf("sys/devices/system/node/node%d/cpumap", numa)))
+	if affinity := strings.TrimSpace(string(text)); len(affinity) < longestValue {
+		n.add("affinity", affinity)
+	}
+	t.addModel(n)
+	t.cpus[numa] = n
+	t.system.children = append(t.system.children, n)
+	return n
+}
+
+// addModel adds the architecture of the machine, and the vendor and model of an x86 CPU.
+func (t *topology) addModel(n *node) {
+	arch := map[string]string{"amd64": "x86_64", "arm64": "arm64", "ppc64le": "ppc64"}[runtime.GOARCH]
+	n.add("arch", arch)
+	if arch != "x86_64" {
+		return
+	}
+	facts := map[string]string{}
+	text, _ := os.ReadFile(filepath.Join(t.Root, "proc/cpuinfo"))
+	for line := range strings.Lines(string(text)) {
+		key, value, ok := strings.Cut(line, ":")
+		if !ok {
+			if len(facts) > 0 {
+				break // the next CPU
+			}
+			continue
+		}
+		facts[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	n.add("vendor", cmp.Or(facts["vendor_id"], "unknown"))
+	n.add("familyid", strconv.Itoa(ncclFamily(number(facts["cpu family"]))))
+	n.add("modelid", strconv.Itoa(number(facts["model"])))
+}
+
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// ncclFamily returns NCCL's number of a CPU family. Of the two parts that CPUID has, the
+// kernel adds the extended one to the base, 15, and NCCL puts it sixteen times higher.
+func ncclFamily(family int) int {
+	const base = 15
+	if family < base {
+		return family
+	}
+	return base + (family-base)<<4
+}
+
+// net adds the network of a rail to the NIC's function.
+func (t *topology) net(pci *node, l *Rail) {
+	var nic *node
+	if i := slices.IndexFunc(pci.children, func(n *node) bool { return n.name == "nic" }); i >= 0 {
+		nic = pci.children[i]
+	} else {
+		nic = &node{name: "nic"}
+		pci.children = append(pci.children, nic)
+	}
+	port := strconv.FormatUint(uint64(l.Port), 10)
+	if slices.ContainsFunc(nic.children, func(n *node) bool { return n.get("name") == l.RDMA && n.get("port") == port }) {
+		return // two macvlans on one NIC
+	}
+	n := &node{name: "net"}
+	n.add("name", l.RDMA)
+	if l.SpeedMbps != 0 {
+		n.add("speed", strconv.FormatUint(uint64(l.SpeedMbps), 10))
+	}
+	n.add("port", port)
+	n.add("guid", ncclGUID(l.SysImageGUID))
+	if t.hasPeerMemory() {
+		n.add("gdr", "1")
+	}
+	if l.Rail != nil {
+		n.add("rail", strconv.Itoa(*l.Rail))
+	}
+	nic.children = append(nic.children, n)
+}
+
+// ncclGUID returns the GUID as NCCL writes it: libibverbs' number is in network byte order,
+// and NCCL reads it in the machine's. It returns "" for none.
+func ncclGUID(text string) string {
+	var g rdma.GUID
+	if g.UnmarshalText([]byte(text)) != nil || g == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%#x", bits.ReverseBytes64(uint64(g)))
+}
+
+// hasPeerMemory reports whether NICs reach the memory of NVIDIA's GPUs by the module
+// nvidia_peermem or its predecessors: the files that NCCL looks for (ncclIbGdrSupport).
+func (t *topology) hasPeerMemory() bool {
+	return slices.ContainsFunc([]string{
+		"sys/kernel/mm/memory_peers/nv_mem/version", "sys/kernel/mm/memory_peers/nv_mem_nc/version", "sys/module/nvidia_peermem/version",
+	}, func(file string) bool {
+		_, err := os.Stat(filepath.Join(t.Root, file))
+		return err == nil
+	})
+}
+
+// sort puts CPUs and functions into the order of their numbers and addresses.
+func (n *node) sort() {
+	slices.SortStableFunc(n.children, func(a, b *node) int {
+		return cmp.Or(cmp.Compare(number(a.get("numaid")), number(b.get("numaid"))), cmp.Compare(a.get("busid"), b.get("busid")))
+	})
+	for _, c := range n.children {
+		c.sort()
+	}
+}
+
+// write writes the element in the form that NCCL itself dumps. Its parser takes no
+// declaration, no tabulator, and one space between attributes.
+func (n *node) write(b *bytes.Buffer, indent string) {
+	b.WriteString(indent + "<" + n.name)
+	for _, a := range n.attrs {
+		b.WriteString(" " + a.key + `="`)
+		_ = xml.EscapeText(b, []byte(a.value)) // a buffer takes all
+		b.WriteString(`"`)
+	}
+	if len(n.children) == 0 {
+		b.WriteString("/>\n")
+		return
+	}
+	b.WriteString(">\n")
+	for _, c := range n.children {
+		c.write(b, indent+"  ")
+	}
+	b.WriteString(indent + "</" + n.name + ">\n")
+}

@@ -1,0 +1,155 @@
+package publish
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// watches are the GID tables of the ports that pods have, by port. A shared port, with the
+// GIDs of all pods on it, has one watch.
+type watches map[string]*watched
+
+type watched struct {
+	watch *rdma.GIDWatch
+	lent  bool            // only one pod has the port
+	pods  map[string]bool // the names of their directories
+	// strange are changed GIDs of a shared port that no pod had at the last poll: mostly of
+	// an ADD that has not ended, else of a new address of one of the pods.
+	strange []rdma.GID
+}
+
+// add watches a port for a pod, and adds the watch's key to seen.
+func (w watches) add(seen map[string]bool, pod string, core *rdma.Core, d rdma.Device, port uint32, lent bool) {
+	key := fmt.Sprintf("host/%d/%d", d.Index, port)
+	if lent {
+		key = fmt.Sprintf("%s/%d/%d", pod, d.Index, port)
+	}
+	if w[key] == nil {
+		watch, err := core.WatchGIDs(d, port)
+		if err != nil {
+			return // reading the table fails as well, and is reported
+		}
+		w[key] = &watched{watch: watch, lent: lent, pods: map[string]bool{}}
+	}
+	w[key].pods[pod] = true
+	seen[key] = true
+}
+
+// only ends the watches of a pod but those in seen.
+func (w watches) only(pod string, seen map[string]bool) {
+	for key, watched := range w {
+		if !seen[key] {
+			delete(watched.pods, pod)
+		}
+	}
+	w.sweep()
+}
+
+// keep ends the watches of pods that are not kept.
+func (w watches) keep(is func(pod string) bool) {
+	for _, watched := range w {
+		for pod := range watched.pods {
+			if !is(pod) {
+				delete(watched.pods, pod)
+			}
+		}
+	}
+	w.sweep()
+}
+
+// sweep closes the watches that no pod needs.
+func (w watches) sweep() {
+	for key, watched := range w {
+		if len(watched.pods) == 0 {
+			watched.watch.Close()
+			delete(w, key)
+		}
+	}
+}
+
+func (w watches) close() {
+	for key, watched := range w {
+		watched.watch.Close()
+		delete(w, key)
+	}
+}
+
+// poll looks at the GID tables, and marks the pods whose GIDs have changed.
+func (k *Keeper) poll() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, w := range k.watches {
+		changed, err := w.watch.Changed()
+		var pods []string
+		switch {
+		case err != nil: // the device is gone, or was moved or made again
+			pods = w.all()
+			w.watch.Close()
+			delete(k.watches, key)
+		case w.lent && len(changed) > 0:
+			pods = w.all()
+		case !w.lent:
+			pods = k.withGIDs(w, changed)
+		}
+		for _, name := range pods {
+			if p := k.pods[name]; p != nil {
+				p.dirty, p.next = true, time.Time{}
+			}
+		}
+	}
+}
+
+func (w *watched) all() []string {
+	var pods []string
+	for name := range w.pods {
+		pods = append(pods, name)
+	}
+	return pods
+}
+
+// withGIDs returns the pods on a shared port that have one of the changed GIDs, or its
+// address. It returns all pods if a GID has belonged to none of them for two polls. The table
+// does not tell pods apart: each calls its interface net1.
+func (k *Keeper) withGIDs(w *watched, changed []rdma.GID) []string {
+	var found []string
+	var strange []rdma.GID
+	late := false
+	for _, gid := range append(changed, w.strange...) {
+		owners := k.ownersOf(w, gid)
+		found = append(found, owners...)
+		if len(owners) > 0 {
+			continue
+		}
+		if slices.Contains(w.strange, gid) {
+			late = true
+		} else {
+			strange = append(strange, gid)
+		}
+	}
+	w.strange = strange
+	if late {
+		return w.all()
+	}
+	return found
+}
+
+// ownersOf returns the pods on a shared port that have the GID or its address.
+func (k *Keeper) ownersOf(w *watched, gid rdma.GID) []string {
+	text, ip := gid.String(), gid.Addr().String()
+	var owners []string
+	for name := range w.pods {
+		p := k.pods[name]
+		if p == nil || p.rails == nil {
+			continue
+		}
+		if slices.ContainsFunc(p.rails.Rails, func(l Rail) bool {
+			return l.has(ip) || slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.GID == text })
+		}) {
+			owners = append(owners, name)
+		}
+	}
+	return owners
+}
