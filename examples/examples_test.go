@@ -44,13 +44,16 @@ func parse(config []byte) error {
 		return fmt.Errorf("no plugin of this release has the type %q", conf.Type)
 	}
 	if err == nil && conf.IPAM.Type == "whereabouts" {
-		_, err = netconf.ParseWhereabouts(config, "", nil)
+		rail := 1
+		if config, err = netconf.Lenient(config).Expanded(netconf.Variables{Rail: &rail, Rails: []int{0, rail}}); err == nil {
+			_, err = netconf.ParseWhereabouts(config, "", nil)
+		}
 	}
 	return err
 }
 
 func TestNADsParse(t *testing.T) {
-	names := map[string]int{"roce-nads.yaml": 8, "macvlan-nad.yaml": 1, "rails-nads.yaml": 8}
+	names := map[string]int{"roce-nads.yaml": 8, "macvlan-nad.yaml": 1, "rails-nads.yaml": 8, "rail-nad.yaml": 1}
 	for file, want := range names {
 		networks, err := examples.Networks(file)
 		if err != nil {
@@ -77,6 +80,8 @@ func TestPodsAskForNetworksThatExist(t *testing.T) {
 	}{
 		"roce-pods.yaml":   {"roce-nads.yaml", []int{8, 8}},
 		"rails-pods.yaml":  {"rails-nads.yaml", []int{8, 2}},
+		"rail-pod.yaml":    {"rail-nad.yaml", []int{8}},
+		"nccl-pod.yaml":    {"rail-nad.yaml", []int{8}},
 		"macvlan-pod.yaml": {"macvlan-nad.yaml", []int{1}},
 	} {
 		networks, err := examples.Networks(c.networks)
@@ -155,8 +160,8 @@ func TestPodsRequestTheResourcesOfTheirNetworks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if conf.Type == "host-device" && (conf.Rail == nil || rail == nil || *conf.Rail != *rail) {
-				t.Errorf("%s: it is for rail %v, and %s for rail %v", o.Metadata.Name, conf.Rail, r, rail)
+			if number := conf.Rail.Number; conf.Type == "host-device" && (number == nil || rail == nil || *number != *rail) {
+				t.Errorf("%s: it is for rail %v, and %s for rail %v", o.Metadata.Name, number, r, rail)
 			}
 		}
 		list, err := examples.Pods(pods)
@@ -176,6 +181,33 @@ func TestPodsRequestTheResourcesOfTheirNetworks(t *testing.T) {
 				t.Errorf("%s requests %v", o.Metadata.Name, limits)
 			}
 		}
+	}
+}
+
+// The pod of the one network for all rails requests as many devices of its resource as it
+// names the network, and the node file offers one for each rail.
+func TestPodOfOneNetworkRequestsADeviceForEachUse(t *testing.T) {
+	text, err := examples.Files.ReadFile("rail-node.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := netconf.ParseNodeFile(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rails, problems := node.Rails.Assign(nics())
+	pools, more := node.Resources.Pools(nics(), rails)
+	if problems = append(problems, more...); len(problems) > 0 || len(pools) != 1 || len(pools[0].IDs()) != 8 {
+		t.Fatalf("rail-node.yaml: %+v, %+v", pools, problems)
+	}
+	nad, pod := objects(t, "rail-nad.yaml")[0], objects(t, "rail-pod.yaml")[0]
+	r := nad.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"]
+	list, err := examples.Pods("rail-pod.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := fmt.Sprint(pod.Spec.Containers[0].Resources.Limits[r]); r != pools[0].Resource || n != fmt.Sprint(len(list[0].NADs)) {
+		t.Errorf("the pod names %d networks and requests %s of %q; the node offers %q", len(list[0].NADs), n, r, pools[0].Resource)
 	}
 }
 
@@ -215,17 +247,22 @@ func objects(t *testing.T, file string) []manifest {
 
 // The NADs of rails are what the command in the guide prints, so that they follow it.
 func TestRailNetworksAreThoseOfRailctl(t *testing.T) {
-	out, err := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), "generate", "nads", "--rails", "0-7", "--range", "172.31.{rail}.0/24",
-		"--gateway", "172.31.{rail}.254", "--resource", "rdma/roce", "--name", "roce-net", "--rdma", "required").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := examples.Files.ReadFile("rails-nads.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(out) != string(text) {
-		t.Errorf("railctl prints\n%s", out)
+	for file, flags := range map[string][]string{
+		"rails-nads.yaml": {"--range", "172.31.{rail}.0/24", "--gateway", "172.31.{rail}.254"},
+		"rail-nad.yaml":   {"--range", "10.{rail}.0.0/16", "--gateway", "10.{rail}.0.1", "--one"},
+	} {
+		args := append([]string{"generate", "nads", "--rails", "0-7", "--resource", "rdma/roce", "--name", "roce-net", "--rdma", "required"}, flags...)
+		out, err := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), args...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := examples.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(out) != string(text) {
+			t.Errorf("%s: railctl prints\n%s", file, out)
+		}
 	}
 }
 

@@ -53,3 +53,24 @@ func TestAgentSeesNoMoreOfTheHostThanItNeeds(t *testing.T) {
 		}
 	}
 }
+
+// The agent's pod has the directory of the NRI socket, and of another one only if a value
+// says so.
+func TestNRISocketIsSwitchable(t *testing.T) {
+	for set, want := range map[string]struct{ argument, dir string }{
+		"nri.enabled=true":             {"--nri-socket=/var/run/nri/nri.sock\n", "/var/run/nri"},
+		"nri.socket=/run/other/a.sock": {"--nri-socket=/run/other/a.sock\n", "/run/other"},
+		"nri.enabled=false":            {"--nri-socket=off\n", ""},
+	} {
+		text := rendered(t, "--set", set)["daemonset.yaml"]
+		if !strings.Contains(text, want.argument) {
+			t.Errorf("%s: no %q", set, want.argument)
+		}
+		if has := strings.Contains(text, "name: nri"); has != (want.dir != "") {
+			t.Errorf("%s: there is a volume: %v", set, has)
+		}
+		if want.dir != "" && (!strings.Contains(text, "mountPath: "+want.dir+"\n") || !strings.Contains(text, "hostPath: {path: "+want.dir+",")) {
+			t.Errorf("%s: %s is not mounted", set, want.dir)
+		}
+	}
+}

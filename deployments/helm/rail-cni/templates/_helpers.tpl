@@ -57,3 +57,12 @@ rail-agent{{ with .name }}-{{ . }}{{ end }}
 {{- end }}
 {{- toJson $file }}
 {{- end }}
+
+{{/* Whether agents write the annotation rail-cni.io/rails: "true", or empty. */}}
+{{- define "rail-cni.annotatesPods" -}}
+{{- $files := list .Values.nodeFile }}
+{{- range .Values.nodePools }}{{- $files = append $files (.nodeFile | default dict) }}{{- end }}
+{{- $on := .Values.annotatePods }}
+{{- range $files }}{{- if dig "publish" "annotation" false . }}{{- $on = true }}{{- end }}{{- end }}
+{{- if $on }}true{{- end }}
+{{- end }}
