@@ -17,6 +17,8 @@
 #   RIG_RUN       only the tests whose names match this extended regular expression
 #   RIG_LIMIT     time limit for the tests of a machine, default 30m
 #   RIG_ROUNDS    number of repetitions of measurements
+#   RIG_PODS      number of pods that get a NIC by the device plugin, default 10; 100 take an
+#                 hour, with RIG_LIMIT=3h
 #   RIG_BATCH     number of test files that share a machine, default 4
 #   RIG_MACHINES  number of concurrent machines, default 3; use 1 with one CPU,
 #                 or less than 3 GB of memory

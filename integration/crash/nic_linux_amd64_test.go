@@ -115,6 +115,7 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 		conf["prevResult"] = json.RawMessage(prevResult)
 	} else {
 		conf["mtu"], conf["ipam"] = 4000, map[string]any{"type": "whereabouts", "range": "10.55.0.0/24", "store": "local"}
+		conf["routing"], conf["arp"] = map[string]any{"mode": "source", "table": 1001}, "own"
 	}
 	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}}[plugin])
 	text, err := json.Marshal(conf)
@@ -215,6 +216,13 @@ func (h *host) recover(recovery string, o outcome) (lost []string) {
 	case byAgain:
 		run(h.call("ADD"), true) // refused if the first had succeeded
 		run(h.call("DEL"), false)
+	}
+	if recovery == byDEL || recovery == byAgain { // the pod netns lives on
+		for _, family := range []string{"-4", "-6"} {
+			if rules := h.pod.IP(family, "rule", "show"); strings.Contains(rules, "lookup 1001") {
+				lost = append(lost, "the pod still has a rule:\n"+rules)
+			}
+		}
 	}
 	if h.settle != nil {
 		lost = append(lost, h.settle()...)

@@ -3,12 +3,10 @@ package nicplugin
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -148,15 +146,7 @@ func (p *Plugin) Age() {
 // RSS returns the process' resident memory in KiB.
 func (p *Plugin) RSS() int {
 	p.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	usage, err := p.proc.Usage()
 	p.must(err)
-	for line := range strings.Lines(string(text)) {
-		if value, is := strings.CutPrefix(line, "VmRSS:"); is {
-			kib, err := strconv.Atoi(strings.Fields(value)[0])
-			p.must(err)
-			return kib
-		}
-	}
-	p.t.Fatal("the process has no VmRSS")
-	return 0
+	return usage.RSS
 }

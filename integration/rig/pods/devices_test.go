@@ -140,12 +140,12 @@ func (n *node) offerDevices() {
 	})
 	n.write(sharedFile, usersShared)
 	n.write(nodeFile, "resources: {sharedConfigFile: "+sharedFile+"}\n")
-	agent, err := process.Start(process.Spec{
+	n.agent, err = process.Start(process.Spec{
 		Name: "rail-agent", Log: filepath.Join(logDir, "rail-agent.log"), Args: []string{filepath.Join(testnet.Bin(n.t), "rail-agent"), "run"},
 		Env: []string{"PATH=" + programs + ":" + os.Getenv("PATH")},
 	})
 	n.must(err)
-	n.t.Cleanup(agent.Kill)
+	n.t.Cleanup(n.agent.Kill)
 	n.allocatable(map[string]string{shared: "8", gpuplugin.Resource: "8"})
 }
 
@@ -177,16 +177,13 @@ func (n *node) podOfTwoRails() {
 	n.write(nodeFile, fmt.Sprintf("rails: {auto: pciOrder}\nresources: {pools: [{name: %s, mode: perRail, select: {rails: all}}], health: {down: 2s, up: 3s}}\n", perRail))
 	counts := map[string]string{}
 	for rail := range 8 {
-		counts[fmt.Sprintf("%s_rail_%d", perRail, rail)] = "1"
+		counts[railResource(rail)] = "1"
 	}
 	n.allocatable(counts)
 	limits, networks := map[string]any{}, []string{}
 	for _, rail := range rails {
-		resource, name := fmt.Sprintf("%s_rail_%d", perRail, rail), fmt.Sprintf("rail-%d", rail)
-		limits[resource], networks = "1", append(networks, name)
-		n.network(name, resource, fmt.Sprintf(`{"cniVersion": "0.3.1", "name": %q, "type": "host-device", "rail": %d,
-			"capabilities": {"CNIDeviceInfoFile": true},
-			"ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1"}}`, name, rail, rail+1, rail+1))
+		n.railNetwork(rail)
+		limits[railResource(rail)], networks = "1", append(networks, railName(rail))
 	}
 	before, devices := n.State(), n.devices()
 	name, container := n.run(podOf("rails", networks, limits))
@@ -218,7 +215,7 @@ func (n *node) podOfTwoRails() {
 func (n *node) podOfUpstream(counts map[string]string) {
 	n.t.Helper()
 	const rail = 7
-	resource := fmt.Sprintf("%s_rail_%d", perRail, rail)
+	resource := railResource(rail)
 	n.network("upstream", resource, fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "upstream", "type": %q}`, upstreamPlugin))
 	pci := n.inSlots("0x0200")[rail]
 	host := n.on(pci)
@@ -256,7 +253,18 @@ func (n *node) on(pci string) string {
 	return ""
 }
 
-// network makes a NAD for the devices of a resource.
+func railName(rail int) string     { return fmt.Sprintf("rail-%d", rail) }
+func railResource(rail int) string { return fmt.Sprintf("%s_rail_%d", perRail, rail) }
+
+// railNetwork makes the NAD of a rail.
+func (n *node) railNetwork(rail int) {
+	n.t.Helper()
+	n.network(railName(rail), railResource(rail), fmt.Sprintf(`{"cniVersion": "0.3.1", "name": %q, "type": "host-device", "rail": %d,
+		"capabilities": {"CNIDeviceInfoFile": true},
+		"ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1"}}`, railName(rail), rail, rail+1, rail+1))
+}
+
+// network makes a NAD for the devices of a resource, if there is none of that name.
 func (n *node) network(name, resource, config string) {
 	n.t.Helper()
 	nads := kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: "default"}
@@ -265,7 +273,9 @@ func (n *node) network(name, resource, config string) {
 		"metadata": map[string]any{"name": name, "annotations": map[string]any{"k8s.v1.cni.cncf.io/resourceName": resource}},
 		"spec":     map[string]any{"config": config},
 	})
-	n.must(err)
+	if !kube.IsAlreadyExists(err) {
+		n.must(err)
+	}
 }
 
 // podOf returns a pod with networks and devices.

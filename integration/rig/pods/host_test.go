@@ -16,9 +16,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
@@ -59,8 +61,13 @@ func TestPodHasItsRailsWithRDMA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pods, err := podCount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := 15*time.Minute + time.Duration(pods)*time.Minute
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "..", "bin", "tools", "rig"), program,
-		"-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=14m")
+		"-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), "RIG_FILES="+nodeFiles(t), "RIG_REACH="+withoutTLS(t, plane), "RIG_MEMORY=3072", "RIG_GPUS=yes")
 	out, err := cmd.CombinedOutput()
 	if t.Logf("%s", out); err != nil {
@@ -123,6 +130,10 @@ func nodeFiles(t *testing.T) string {
 		t.Fatal(err)
 	}
 	put(programs+"/kubelet", filepath.Join(kubernetes, "kubelet"))
+	if need.Full() { // see podBehindThickMultus
+		put(programs+"/"+multusDaemon, filepath.Join(testnet.Peers(t), "kubernetes", "multus-daemon"))
+		put(plugins+"/multus-shim", filepath.Join(testnet.Peers(t), "kubernetes", "multus-shim"))
+	}
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
 		put(programs+"/"+name, filepath.Join(runtime, name))
 		out, err := exec.Command("ldd", filepath.Join(runtime, name)).CombinedOutput()

@@ -33,7 +33,9 @@ import (
 type node struct {
 	t *testing.T
 	*testnet.Netns
-	api *kube.Client
+	api     *kube.Client
+	agent   *process.Process
+	daemons map[string]*process.Process
 }
 
 // patience bounds each wait. The whole test takes a minute and a half on a
@@ -44,7 +46,7 @@ const patience = 5 * time.Minute
 // onTheNode makes the machine a node, and runs a pod in each mode.
 func onTheNode(t *testing.T) {
 	began := time.Now()
-	n := &node{t: t, Netns: testnet.Here(t)}
+	n := &node{t: t, Netns: testnet.Here(t), daemons: map[string]*process.Process{}}
 	n.rails()
 	n.SetRDMAMode(t, rdma.Exclusive)
 	n.reachTheServer()
@@ -66,11 +68,19 @@ func onTheNode(t *testing.T) {
 	if !need.Full() { // integration/devices has the same without NICs
 		return
 	}
-	t.Run("devices", func(t *testing.T) {
-		n.t = t
-		n.SetRDMAMode(t, rdma.Exclusive)
-		n.podOfTwoRails()
-	})
+	for _, part := range []struct {
+		name string
+		run  func()
+	}{{"devices", n.podOfTwoRails}, {"many pods", n.manyPods}, {"thick Multus", n.podBehindThickMultus}} {
+		ok := t.Run(part.name, func(t *testing.T) {
+			n.t = t
+			n.SetRDMAMode(t, rdma.Exclusive)
+			part.run()
+		})
+		if !ok {
+			return // pods may still exist
+		}
+	}
 }
 
 func (n *node) must(err error) {
@@ -166,10 +176,10 @@ func (n *node) start() {
 	}
 	n.must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
 	n.must(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
-	n.write("/etc/cni/multus/net.d/10-cluster.conflist", `{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{
+	n.write(clusterNets+"/10-cluster.conflist", `{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{
 		"type": "macvlan", "master": "pods0", "ipam": {"type": "host-local",
 		"ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`)
-	n.write("/etc/cni/net.d/00-multus.conf", `{"cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus",
+	n.write(multusConf, `{"cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus",
 		"clusterNetwork": "cluster", "binDir": "`+plugins+`", "kubeconfig": "`+account+`"}`)
 	n.write("/etc/cni/net.d/whereabouts.d/whereabouts.conf",
 		`{"datastore": "kubernetes", "kubernetes": {"kubeconfig": "`+account+`"}}`)
@@ -201,11 +211,10 @@ makeIPTablesUtilChains: false
 resolvConf: ""
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 2s
+runtimeRequestTimeout: 10m
 evictionHard: {memory.available: 50Mi}
 `)
-	n.daemon("containerd", []string{"--config", "/etc/containerd/config.toml"}, func(ctx context.Context) error {
-		return exec.CommandContext(ctx, programs+"/ctr", "version").Run()
-	})
+	n.containerd()
 	archives, err := filepath.Glob(images + "/*")
 	n.must(err)
 	for _, archive := range archives {
@@ -225,14 +234,22 @@ evictionHard: {memory.available: 50Mi}
 	})
 }
 
-// daemon starts a daemon, and waits until it is ready.
-func (n *node) daemon(name string, args []string, ready func(context.Context) error) {
+func (n *node) containerd() {
+	n.t.Helper()
+	n.daemon("containerd", []string{"--config", "/etc/containerd/config.toml"}, func(ctx context.Context) error {
+		return exec.CommandContext(ctx, programs+"/ctr", "version").Run()
+	})
+}
+
+// daemon starts a daemon with more variables in env, and waits until it is ready.
+func (n *node) daemon(name string, args []string, ready func(context.Context) error, env ...string) {
 	n.t.Helper()
 	p, err := process.Start(process.Spec{
 		Name: name, Log: filepath.Join(logDir, name+".log"), Args: append([]string{programs + "/" + name}, args...),
-		Env: []string{"PATH=" + programs + ":" + os.Getenv("PATH")},
+		Env: append(env, "PATH="+programs+":"+os.Getenv("PATH")),
 	})
 	n.must(err)
+	n.daemons[name] = p
 	n.t.Cleanup(p.Kill)
 	n.must(p.Poll(n.t.Context(), patience, ready))
 }

@@ -28,6 +28,12 @@ const agentAddress = "127.0.0.1:9400"
 // the agent logged anything but the texts in may.
 func (n *node) keep(may ...string) (log func() string) {
 	n.t.Helper()
+	return n.keepWith(nil, may...)
+}
+
+// keepWith is keep with more flags of rail-agent.
+func (n *node) keepWith(flags []string, may ...string) (log func() string) {
+	n.t.Helper()
 	file, err := os.Create(filepath.Join(n.t.TempDir(), "log"))
 	if err != nil {
 		n.t.Fatal(err)
@@ -39,7 +45,8 @@ func (n *node) keep(may ...string) (log func() string) {
 		}
 		return string(text)
 	}
-	cmd := exec.Command(filepath.Join(testnet.Bin(n.t), "rail-agent"), "run", "--state-dir", n.state, "--metrics", agentAddress)
+	cmd := exec.Command(filepath.Join(testnet.Bin(n.t), "rail-agent"),
+		append([]string{"run", "--state-dir", n.state, "--metrics", agentAddress}, flags...)...)
 	cmd.Stderr = file
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)

@@ -188,12 +188,12 @@ func TestChainedRDMABesideARecordThatCannotBeRead(t *testing.T) {
 }
 
 func TestChainedRDMAMovesTheDeviceBehindUpstreamsHostDevice(t *testing.T) {
-	for name, ids := range map[string]map[string]any{
+	for name, ids := range need.SampleMap(t, 2, map[string]map[string]any{
 		"by the interface":        {},
 		"by deviceID":             {"deviceID": nicPCI(0), "pciBusID": nicPCI(0)},
 		"by runtimeConfig":        {"runtimeConfig": map[string]any{"deviceID": nicPCI(0)}},
 		"past a plugin's numbers": {"deviceID": "0"},
-	} {
+	}) {
 		t.Run(name, func(t *testing.T) {
 			c := newChain(t, rdma.Exclusive)
 			c.peerNIC, c.rdmaConf = true, ids
@@ -225,37 +225,39 @@ func TestChainedRDMAMovesTheDeviceBehindUpstreamsHostDevice(t *testing.T) {
 }
 
 func TestChainedRDMABehindOurHostDevice(t *testing.T) {
-	for _, policy := range []string{"auto", "off"} {
-		for _, reverse := range []bool{true, false} {
-			t.Run(fmt.Sprintf("rdma %s, DEL in reverse order %v", policy, reverse), func(t *testing.T) {
-				c := newChain(t, rdma.Exclusive)
-				c.nicConf["rdma"] = policy
-				c.result = c.MustRun(c.nic("ADD"))
-				first := c.only()
-				sameJSON(t, c.MustRun(c.rdma("ADD")), c.result)
-				c.has()
-				r := c.only()
-				if r.Plugin != "host-device" || r.RDMA == nil || len(r.RDMA.Devices) != 1 || !r.RDMA.Devices[0].Lent {
-					t.Errorf("the record: %+v, RDMA %+v", r, r.RDMA)
+	for _, chained := range need.Sample(t, 2, []struct {
+		policy  string
+		reverse bool
+	}{{"auto", true}, {"auto", false}, {"off", true}, {"off", false}}) {
+		policy, reverse := chained.policy, chained.reverse
+		t.Run(fmt.Sprintf("rdma %s, DEL in reverse order %v", policy, reverse), func(t *testing.T) {
+			c := newChain(t, rdma.Exclusive)
+			c.nicConf["rdma"] = policy
+			c.result = c.MustRun(c.nic("ADD"))
+			first := c.only()
+			sameJSON(t, c.MustRun(c.rdma("ADD")), c.result)
+			c.has()
+			r := c.only()
+			if r.Plugin != "host-device" || r.RDMA == nil || len(r.RDMA.Devices) != 1 || !r.RDMA.Devices[0].Lent {
+				t.Errorf("the record: %+v, RDMA %+v", r, r.RDMA)
+			}
+			if policy == "auto" && !r.Updated.Equal(first.Updated) {
+				t.Error("what was recorded was recorded again")
+			}
+			c.MustRun(c.rdma("CHECK"))
+			if reverse {
+				c.MustRun(c.rdma("DEL"))
+				c.rdmaHome(c.devices)
+				if r := c.only(); r.RDMA != nil || r.Phase != ledger.Lent {
+					t.Errorf("after rdma's DEL: phase %s, RDMA %+v", r.Phase, r.RDMA)
 				}
-				if policy == "auto" && !r.Updated.Equal(first.Updated) {
-					t.Error("what was recorded was recorded again")
-				}
-				c.MustRun(c.rdma("CHECK"))
-				if reverse {
-					c.MustRun(c.rdma("DEL"))
-					c.rdmaHome(c.devices)
-					if r := c.only(); r.RDMA != nil || r.Phase != ledger.Lent {
-						t.Errorf("after rdma's DEL: phase %s, RDMA %+v", r.Phase, r.RDMA)
-					}
-					c.MustRun(c.nic("DEL"))
-				} else {
-					c.MustRun(c.nic("DEL"))
-					c.MustRun(c.rdma("DEL"))
-				}
-				c.ended()
-			})
-		}
+				c.MustRun(c.nic("DEL"))
+			} else {
+				c.MustRun(c.nic("DEL"))
+				c.MustRun(c.rdma("DEL"))
+			}
+			c.ended()
+		})
 	}
 }
 
@@ -435,7 +437,7 @@ func TestChainedRDMAOfAMacvlanInExclusiveMode(t *testing.T) {
 }
 
 func TestChainedRDMAComesHomeFromADeadPod(t *testing.T) {
-	for name, end := range map[string]func(c *chain){
+	for name, end := range need.SampleMap(t, 2, map[string]func(c *chain){
 		"by DEL": func(c *chain) { c.MustRun(c.rdma("DEL")) },
 		"by DEL without a netns": func(c *chain) {
 			call := c.rdma("DEL")
@@ -458,7 +460,7 @@ func TestChainedRDMAComesHomeFromADeadPod(t *testing.T) {
 			c.MustRun(c.nic("DEL"))
 			c.pod = old
 		},
-	} {
+	}) {
 		t.Run(name, func(t *testing.T) {
 			c := newChain(t, rdma.Exclusive)
 			c.peerNIC = true

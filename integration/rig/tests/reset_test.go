@@ -157,6 +157,7 @@ func diskNode(t *testing.T) *node {
 	n.Batch(nil, "link set eth0 up", "address add "+wire.Address+" dev eth0")
 	n.carrier("eth0")
 	n.state = "/disk/state"
+	n.writePools()
 	n.furnish(rails)
 	return n
 }
@@ -174,19 +175,28 @@ const (
 
 func (n *node) diskConfig(rail int) string {
 	n.t.Helper()
-	return n.config(rail, map[string]any{"rdma": "required", "ipam": map[string]any{
+	more := map[string]any{"rdma": "required", "ipam": map[string]any{
 		"type": "whereabouts", "store": "local", "range": fmt.Sprintf("172.31.%d.0/24", rail+1),
-	}})
+	}}
+	if _, allocated := holders[rail]; allocated { // what Multus makes of the NAD
+		maps.Copy(more, map[string]any{"device": nil, "rail": rail, "deviceID": nicPCI(rail)})
+	}
+	return n.config(rail, more)
 }
 
-// lendUntilThePowerFails lends all rails, ends and repeats some loans, and lets
-// a DEL wait for an unreachable API server.
+// lendUntilThePowerFails lends all rails, two of them by what the device plugin allocated,
+// ends and repeats some loans, and lets a DEL wait for an unreachable API server.
 func lendUntilThePowerFails(t *testing.T) {
 	n := diskNode(t)
+	n.allocateHolders()
 	p := n.pod(rebootedPod)
 	var loans []diskLoan
 	for rail := range rails {
 		c := p.call("ADD", podName(rail), n.diskConfig(rail))
+		if holder, allocated := holders[rail]; allocated {
+			c = n.pod(holder).call("ADD", podName(rail), n.diskConfig(rail))
+			c.Args = argsOf(holder)
+		}
 		n.MustRun(c)
 		loans = append(loans, diskLoan{c.Config, c.Netns})
 	}
@@ -266,7 +276,7 @@ func findAfterTheReset(t *testing.T) {
 	if n.waiting() != 1 {
 		t.Errorf("%d frees wait for the API server, want 1", n.waiting())
 	}
-	n.keep()
+	k := n.offerAfterTheReset()
 	for deadline := time.Now().Add(20 * time.Second); len(n.records())+n.waiting() > 0 && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -274,6 +284,7 @@ func findAfterTheReset(t *testing.T) {
 	if n.waiting() != 0 {
 		t.Errorf("%d frees wait for the API server, which is there", n.waiting())
 	}
+	n.devicesAfterTheReset(k, before)
 	p := n.pod("next")
 	add := p.call("ADD", "net1", loans[0].Config)
 	if out := string(n.MustRun(add)); !strings.Contains(out, firstAddr+"/24") {
