@@ -13,6 +13,7 @@ PEERS   := $(BIN)/peers
 TOOLS   := $(BIN)/tools
 PLANE   := $(TOOLS)/controlplane
 RUNTIME := $(TOOLS)/runtime
+RUNTIME2 := $(TOOLS)/runtime2
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # The main packages that "make build" builds into bin/.
@@ -34,7 +35,7 @@ BUILDFLAGS := -trimpath -buildvcs=false
 
 # Packages (import paths without the module's) whose tests must not run under
 # the race detector, because they measure time or re-execute themselves …
-NO_RACE ?= integration/cluster integration/crash integration/devices integration/e2e integration/multus integration/whereabouts
+NO_RACE ?= integration/cluster integration/crash integration/devices integration/e2e integration/multus integration/nri integration/whereabouts
 # … and those that need the machine to themselves, one after another.
 SERIAL ?=
 
@@ -53,6 +54,11 @@ CLUSTER   ?= yes
 # PODS=no: without the measurements on a real cluster.
 PODS      ?= yes
 
+# containerd 2 reports the version of its module. The tags leave out what needs C
+# libraries.
+CONTAINERD = integration/controlplane/binaries/containerd
+CONTAINERD_TAGS = urfave_cli_no_docs no_btrfs no_devmapper no_zfs
+
 # Programs of Kubernetes report the version of their module.
 KUBERNETES = integration/controlplane/binaries/kubernetes
 VERSIONED  = version=$$(cd $(KUBERNETES) && go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
@@ -66,6 +72,7 @@ export RAIL_CNI_CONTROLPLANE := $(PLANE)
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 # … and of the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
+export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 
 .PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig kernels-table crash e2e lint bench fuzz clean
 
@@ -109,9 +116,12 @@ controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplan
 	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kube-apiserver \
 		go build -C $(KUBERNETES) $(BUILDFLAGS) -ldflags "$$ldflags" -o '$(PLANE)/' k8s.io/kubernetes/cmd/kube-apiserver
 
-cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programs, containerd and runc (minutes, the first time)
+cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programs, containerd 1.6 and 2, and runc (minutes, the first time)
 	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kubelet \
 		go build -C $(KUBERNETES) $(BUILDFLAGS) -ldflags "$$ldflags" -o '$(PLANE)/' tool
+	@mkdir -p '$(RUNTIME2)'
+	@version=$$(cd $(CONTAINERD) && go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && scripts/progress.sh tools/runtime2/containerd \
+		go build -C $(CONTAINERD) $(BUILDFLAGS) -tags '$(CONTAINERD_TAGS)' -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" -o '$(RUNTIME2)/' tool
 	@scripts/debian-files.sh containerd usr/bin/containerd:'$(RUNTIME)/containerd' usr/bin/ctr:'$(RUNTIME)/ctr' \
 		usr/bin/containerd-shim-runc-v2:'$(RUNTIME)/containerd-shim-runc-v2'
 	@scripts/debian-files.sh runc usr/sbin/runc:'$(RUNTIME)/runc'
@@ -171,7 +181,7 @@ crash: build peers controlplane ## kill the plugins at each change, run a model 
 	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' scripts/crash.sh
 
 e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick, and the device plugin with a real kubelet (E2E=full: with 50 rounds of killed daemons)
-	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/devices ./integration/e2e
+	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/devices ./integration/e2e ./integration/nri
 
 lint: tools ## golangci-lint over all modules of the tree, and the checks of scripts/lint.sh
 	@scripts/lint.sh

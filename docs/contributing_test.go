@@ -26,8 +26,8 @@ type guide struct {
 }
 
 const planOfMacvlan = `return &attachment.Plan{
-		Claim: []attachment.Part{child, rdma, ask, link, info},
-		Apply: []attachment.Part{ask, child, await, rdma, link, ports, gids, info},
+		Claim: []attachment.Part{child, rdma, ask, routes, link, info},
+		Apply: []attachment.Part{ask, child, await, rdma, routes, link, ports, gids, info},
 	}`
 
 var guides = []guide{

@@ -11,9 +11,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # All builds, in the order of "make test".
 programs=(peers/host-device peers/rdma peers/kubernetes/whereabouts tools/controlplane/etcd tools/controlplane/kube-apiserver
-	peers/kubernetes/multus tools/controlplane/kubelet tools/golangci-lint tools/helm)
+	peers/kubernetes/multus tools/controlplane/kubelet tools/runtime2/containerd tools/golangci-lint tools/helm)
 names=("the plugins of containernetworking" rdma-cni whereabouts etcd kube-apiserver
-	Multus "kubelet and the other programs of Kubernetes" "the linter" helm)
+	Multus "kubelet and the other programs of Kubernetes" "containerd 2" "the linter" helm)
 
 program=$1
 shift

@@ -42,6 +42,9 @@ type Options struct {
 	ReadOnly bool
 	// Multus is [None] (when ""), [Thin] or [Thick].
 	Multus string
+	// NRI: the nodes run containerd 2, which speaks NRI, instead of Debian's 1.6. Its
+	// default validator is on. The socket is at [NRISocket].
+	NRI bool
 	// Plugins are binaries that are copied into each node's CNI directory,
 	// beside those of the default network: see [OurPlugins]. If one is named
 	// "whereabouts" the nodes also have its flat file and a kubeconfig of a
@@ -68,8 +71,9 @@ type Cluster struct {
 	nodes   []*Node
 }
 
-// binaries are the directories of the binaries that a cluster needs.
-type binaries struct{ kubernetes, runtime, peers string }
+// binaries are the directories of the binaries that a cluster needs. containerd 2 has its
+// own, the other programs of a runtime are in the one beside it.
+type binaries struct{ kubernetes, runtime, containerd2, peers string }
 
 const (
 	address = "10.77.0.1" // of the control plane, for the nodes
@@ -234,6 +238,7 @@ func (c *Cluster) find() error {
 	}{
 		{&c.files.kubernetes, "RAIL_CNI_CONTROLPLANE", []string{"tools", "controlplane"}},
 		{&c.files.runtime, "RAIL_CNI_RUNTIME", []string{"tools", "runtime"}},
+		{&c.files.containerd2, "RAIL_CNI_RUNTIME2", []string{"tools", "runtime2"}},
 		{&c.files.peers, "RAIL_CNI_PEERS", []string{"peers"}},
 	} {
 		dir, err := controlplane.Built(place.variable, place.path...)
@@ -245,6 +250,9 @@ func (c *Cluster) find() error {
 	files := []string{
 		filepath.Join(c.files.runtime, "runc"), filepath.Join(c.files.kubernetes, "kubelet"), c.KubectlPath(),
 		filepath.Join(c.files.peers, "loopback"),
+	}
+	if c.options.NRI {
+		files = append(files, filepath.Join(c.files.containerd2, "containerd"))
 	}
 	for _, file := range files {
 		if err := need.Built(file, "cluster-binaries peers"); err != nil {

@@ -30,6 +30,9 @@ const (
 	ipamAccount    = "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig"
 )
 
+// NRISocket is where a containerd with NRI listens, on its node.
+const NRISocket = "/var/run/nri/nri.sock"
+
 // multusRole is the union of the roles in Multus' manifests: get for the thin
 // one, list and watch for the thick one.
 const multusRole = `
@@ -128,10 +131,35 @@ func (n *Node) install(path string) error {
 	return os.Chmod(n.Path(at), 0o755)
 }
 
-// furnishDaemons writes the configuration of containerd and the kubelet.
-func (n *Node) furnishDaemons() error {
-	// restrict_oom_score_adj: lowering it needs CAP_SYS_RESOURCE.
-	containerd := fmt.Sprintf(`version = 2
+// containerdConfig returns the configuration of the node's containerd.
+// restrict_oom_score_adj: lowering it needs CAP_SYS_RESOURCE.
+func (n *Node) containerdConfig() string {
+	if n.cluster.options.NRI {
+		return fmt.Sprintf(`version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = %q
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = [%q]
+    conf_dir = %q
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = %q
+      SystemdCgroup = false
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_address = "127.0.0.1"
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = %q
+  [plugins."io.containerd.nri.v1.nri".default_validator]
+    enable = true
+`, PauseImage, pluginDir, runtimeConf, n.runtime("runc"), NRISocket)
+	}
+	return fmt.Sprintf(`version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -148,6 +176,10 @@ state = "/run/containerd"
       BinaryName = %q
       SystemdCgroup = false
 `, PauseImage, pluginDir, runtimeConf, n.runtime("runc"))
+}
+
+// furnishDaemons writes the configuration of containerd and the kubelet.
+func (n *Node) furnishDaemons() error {
 	// failCgroupV1: the machine may have cgroup v1 only. oomScoreAdj: as above.
 	// Nothing is evicted or deleted for space: the disk is the machine's.
 	kubelet := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
@@ -186,7 +218,7 @@ evictionHard: {memory.available: 100Mi, nodefs.available: "1%%", nodefs.inodesFr
 		return err
 	}
 	for path, text := range map[string][]byte{
-		containerdConf: []byte(containerd), kubeletConf: []byte(kubelet), clusterCA: n.cluster.CA(),
+		containerdConf: []byte(n.containerdConfig()), kubeletConf: []byte(kubelet), clusterCA: n.cluster.CA(),
 		kubeletCert: serving.Certificate, kubeletKey: serving.Key,
 	} {
 		if err := n.write(path, text); err != nil {

@@ -183,8 +183,12 @@ func (n *Node) KillDaemon(name string) {
 
 // StartContainerd starts containerd and waits until it answers.
 func (n *Node) StartContainerd(ctx context.Context) error {
-	env := []string{"PATH=" + n.cluster.files.runtime + ":" + os.Getenv("PATH")} // for its shim
-	args := []string{n.runtime("containerd"), "--config", containerdConf}
+	dir := n.cluster.files.runtime
+	if n.cluster.options.NRI {
+		dir = n.cluster.files.containerd2
+	}
+	env := []string{"PATH=" + dir + ":" + os.Getenv("PATH")} // for its shim
+	args := []string{filepath.Join(dir, "containerd"), "--config", containerdConf}
 	return n.StartDaemon(ctx, "containerd", env, args, func(ctx context.Context) error {
 		_, err := n.Exec(ctx, n.runtime("ctr"), "version")
 		return err

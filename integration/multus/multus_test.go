@@ -54,6 +54,7 @@ func behindMultus(t *testing.T, mode string) {
 		{"two pods get eight rails each and give them back", podsGetTheirRails},
 		{"a failed fifth network leaves nothing", failedAddLeavesNothing},
 		{"all that Multus injects arrives", injectedKeysArrive},
+		{"one network serves all rails", oneNetworkServesAllRails},
 		{"what Multus forgot the next ADD finds", forgottenPodIsSwept},
 		{"each node hands out of its slice", slices},
 	} {

@@ -1,0 +1,55 @@
+package nri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/nri"
+	"github.com/rail-cni/rail-cni/pkg/publish"
+)
+
+// standInEnv makes this process the stand-in; its value is the node's name.
+const standInEnv = "RAIL_CNI_TEST_NRI_STANDIN"
+
+func TestMain(m *testing.M) {
+	if node := os.Getenv(standInEnv); node != "" {
+		standIn(node)
+		os.Exit(0)
+	}
+	code := m.Run()
+	if err := endLab(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// standIn runs the NRI plugin of rail-agent until SIGTERM. Rails get the RDMA devices that
+// veths do not have: net1 has mlx5_0 and uverbs0.
+func standIn(node string) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	keeper := publish.NewKeeper(publish.Options{StateDirs: []string{"/run/rail-cni"}, Node: node, Log: log})
+	lookup := func(ctx context.Context, sandboxID string) (*publish.Told, error) {
+		told, err := keeper.Lookup(ctx, sandboxID)
+		if told == nil || err != nil {
+			return told, err
+		}
+		rails := *told.Rails
+		rails.Rails = append([]publish.Rail{}, rails.Rails...)
+		for i := range rails.Rails {
+			r := &rails.Rails[i]
+			k := strings.TrimPrefix(r.IfName, "net")
+			r.RDMA, r.Port, r.LinkLayer, r.CharDevices = "mlx5_"+k, 1, "Ethernet", []string{uverbs + k}
+		}
+		return &publish.Told{Rails: &rails, Settings: told.Settings, Dir: told.Dir}, nil
+	}
+	nri.New(nri.Options{Socket: nriSocket, Lookup: lookup, Log: log}).Run(ctx)
+}
