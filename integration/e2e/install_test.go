@@ -243,7 +243,12 @@ func (l *installing) story(t *testing.T, install, upgrade, goBack, callOff func(
 			t.Errorf("%q is not said:\n%s\n%v", want, out, err)
 		}
 	}
-	if now := l.files(t, l.Node(0)); now != l.was[0] {
+	// On a busy machine an agent is replaced later than the command waits.
+	now := l.files(t, l.Node(0))
+	for deadline := time.Now().Add(time.Minute); now != l.was[0] && time.Now().Before(deadline); now = l.files(t, l.Node(0)) {
+		time.Sleep(time.Second)
+	}
+	if now != l.was[0] {
 		t.Errorf("%s had\n%sand has\n%s", l.Node(0).Name, l.was[0], now)
 	}
 	if _, err := os.Stat(filepath.Join(l.Node(1).CNIBin(), "whereabouts")); err != nil {
