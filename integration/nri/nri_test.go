@@ -20,7 +20,7 @@ import (
 )
 
 // memlockHere returns what "ulimit -l" prints in a container that may lock memory without
-// limit. A machine whose root may not raise limits (CAP_SYS_RESOURCE) gives its own hard
+// limit. A machine whose root may not raise limits (CAP_SYS_RESOURCE) passes on its own hard
 // limit; the rig has the other case.
 func memlockHere(t testing.TB) string {
 	t.Helper()

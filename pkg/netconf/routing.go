@@ -31,7 +31,7 @@ const (
 const (
 	// firstTable is the routing table of rail 0, unless the network names a table.
 	firstTable = 1000
-	// defaultPriority is the priority of the rules, unless the network gives one. It is
+	// defaultPriority is the priority of the rules, unless the network sets one. It is
 	// before the main table (32766), and behind what plugins and programs of pods use
 	// most: priorities below 1000.
 	defaultPriority = 20000

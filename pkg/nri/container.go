@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// lookupTime bounds the answer to the runtime, which gives a plugin 2 s by default.
+	// lookupTime bounds the answer: the runtime waits 2 s for a plugin by default.
 	lookupTime = 500 * time.Millisecond
 	// maxLookups bounds the lookups that hang in the kernel or in a driver. A runtime makes
 	// containers one after another while it asks its plugins, so each of them costs all

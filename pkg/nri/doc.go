@@ -1,5 +1,5 @@
-// Package nri gives the containers of pods that hold rails what they need, by the Node
-// Resource Interface of containerd and CRI-O (github.com/containerd/nri). It is a part of
+// Package nri adjusts the containers of pods that hold rails, by the Node Resource
+// Interface of containerd and CRI-O (github.com/containerd/nri). It is a part of
 // rail-agent.
 //
 // The plugin answers CreateContainer only. The runtime calls it after CNI and before the
@@ -10,7 +10,7 @@
 //
 // An error never keeps a container from starting, unless the pod's annotation
 // [publish.RequireAnnotation] says so. An answer takes at most half a second: a runtime
-// gives a plugin two, and disconnects it then. A panic is recovered, counted and reported.
+// waits two seconds for a plugin, and then disconnects it. A panic is recovered, counted and reported.
 //
 //	plugin := nri.New(nri.Options{Socket: "/var/run/nri/nri.sock", Lookup: keeper.Lookup, Log: log})
 //	plugin.Run(ctx)

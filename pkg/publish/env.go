@@ -148,7 +148,7 @@ func (r *Rails) nvshmem(Settings) []Var {
 	return []Var{{"NVSHMEM_HCA_LIST", strings.Join(r.ports(), ",")}}
 }
 
-// vllm returns the variables by which vLLM gives each worker the NIC of its GPU: pairs of
+// vllm returns the variables by which vLLM selects the NIC of each worker's GPU: pairs of
 // PCI addresses, and the variables that it sets for a worker. It returns none without GPUs.
 func (r *Rails) vllm(Settings) []Var {
 	nics, port := r.nicOfGPUs()

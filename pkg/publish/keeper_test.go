@@ -234,7 +234,7 @@ func TestLookupSeesAnADDThatHasJustEnded(t *testing.T) {
 	}
 }
 
-// A runtime without UIDs gives the container's ID, and a UID that is a path is none.
+// Without a UID the directory has the container's ID as its name. A UID that is a path is refused.
 func TestDirectoryOfAPodHasASafeName(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", "", "10.3.0.17/16")
