@@ -36,7 +36,11 @@ const (
 	arrivalTimeout = 5 * time.Second
 	arrivalCheck   = 250 * time.Millisecond
 
-	retryLocked = 200 * time.Millisecond // another process has the lock
+	retryLocked = 200 * time.Millisecond // another process or attachment has a lock
+	// lockedTimeout is how long an attachment may wait for locks before that is an error.
+	// The names of the host's NICs have one lock for all, and its holder may wait for a
+	// driver that stops a NIC in the kernel.
+	lockedTimeout = time.Minute
 	firstRetry  = time.Second
 	lastRetry   = 5 * time.Minute
 )
@@ -273,7 +277,7 @@ func (k *keeper) done(o outcome) (next time.Time) {
 	defer k.mu.Unlock()
 	d := k.duties[o.key]
 	d.running = false
-	if errors.Is(o.err, statefile.ErrBusy) {
+	if errors.Is(o.err, statefile.ErrBusy) && time.Since(d.since) < lockedTimeout {
 		d.next = time.Now().Add(retryLocked)
 		return d.next
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
 // newStuckKeeper returns a keeper of a node with one attachment to end. Its IPAM
@@ -79,5 +81,24 @@ func TestPausesBetweenTriesGrow(t *testing.T) {
 	}
 	if want := []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300}; !slices.Equal(pauses, want) {
 		t.Errorf("pauses in seconds are %d, want %d", pauses, want)
+	}
+}
+
+// TestAttachmentThatWaitsForALockIsNoErrorAtFirst has another attachment that holds the
+// lock of the NICs' names while the kernel stops its NIC.
+func TestAttachmentThatWaitsForALockIsNoErrorAtFirst(t *testing.T) {
+	k, r := newStuckKeeper(t)
+	said := told{}
+	k.Teller = said
+	k.look(time.Now(), maxConcurrent)
+	<-k.ended
+	d := k.duties[r.Key]
+	busy := outcome{key: r.Key, err: fmt.Errorf("names of the host's links: %w", statefile.ErrBusy)}
+	if next := k.done(busy); time.Until(next) > retryLocked || d.err != nil || len(said) != 0 {
+		t.Errorf("the next try is in %s, the error %v", time.Until(next), d.err)
+	}
+	d.since = d.since.Add(-lockedTimeout)
+	if k.done(busy); !errors.Is(d.err, statefile.ErrBusy) || said["NotReturned"] != 1 {
+		t.Errorf("after %s nothing is wrong yet", lockedTimeout)
 	}
 }

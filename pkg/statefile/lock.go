@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// ErrBusy is wrapped by the error of [Dir.TryLock] if another process, or
-// another [Lock] of this one, holds the lock.
+// ErrBusy is wrapped by the errors of [Dir.TryLock] and [Dir.Lock] if another
+// process, or another [Lock] of this one, holds the lock.
 var ErrBusy = errors.New("locked by another process")
 
 // Lock is a held flock(2) on a file. The kernel releases it when the process
@@ -46,8 +46,8 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 	}
 }
 
-// Lock takes the exclusive lock name and waits for it until ctx ends. Waiters
-// get it in the order of their arrival: hundreds of processes may wait for one
+// Lock takes the exclusive lock name and waits for it until ctx ends; its error
+// then wraps [ErrBusy] and the context's error. Waiters get it in the order of their arrival: hundreds of processes may wait for one
 // lock, and polling would use up the machine.
 func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 	for {
@@ -90,7 +90,7 @@ func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 			<-done
 			f.Close()
 		}()
-		return failure.WithCure(failure.Wrap(ctx.Err(), failure.TryAgain, "%s is %v", filepath.Join(d.path, name), ErrBusy),
+		return failure.WithCure(failure.Wrap(fmt.Errorf("%w: %w", ErrBusy, ctx.Err()), failure.TryAgain, "%s", filepath.Join(d.path, name)),
 			"try again when the other process is done")
 	}
 }

@@ -74,7 +74,7 @@ func TestWaitForALockEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := d.Lock(ctx, "lock"); failure.KindOf(err) != failure.TryAgain || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := d.Lock(ctx, "lock"); failure.KindOf(err) != failure.TryAgain || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	if err := l.Unlock(); err != nil {

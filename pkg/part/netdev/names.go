@@ -16,8 +16,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// roomWait bounds the time for freeing the names of a NIC.
-const roomWait = 5 * time.Second
+// Bounds for freeing the names of a NIC.
+const (
+	roomWait  = 5 * time.Second
+	namesWait = 30 * time.Second // for the lock of names, in a DEL
+)
 
 // makeRoom returns the host link that has one of the names that a NIC needs on the
 // host, its own name first, or nil if the names are free. When a netns ends, the

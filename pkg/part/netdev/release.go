@@ -138,11 +138,11 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 
 // freeNames frees the names of a NIC that is about to move to the host.
 func freeNames(ctx context.Context, releasing *attachment.Releasing, names []string) error {
-	n, home := releasing.Node, releasing.Home
+	home := releasing.Home
 	if taken, _, err := home.NameTaken(names, 0); taken == nil || err != nil {
 		return err // nearly always free
 	}
-	unlock, err := lockNames(ctx, n)
+	unlock, err := lockNames(ctx, releasing)
 	if err != nil {
 		return err
 	}
@@ -155,11 +155,16 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 		fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key))
 }
 
-// lockNames takes the ledger's lock of names.
-func lockNames(ctx context.Context, n *attachment.Node) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, roomWait)
+// lockNames takes the ledger's lock of names. If the release is not in passing it waits
+// longer: a holder may wait for a driver that stops another NIC in the kernel.
+func lockNames(ctx context.Context, releasing *attachment.Releasing) (unlock func(), err error) {
+	bound := roomWait
+	if releasing.Conclusive() {
+		bound = namesWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	lock, err := n.Ledger.LockNames(ctx)
+	lock, err := releasing.Node.Ledger.LockNames(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("names of the host's links: %w", err)
 	}
@@ -196,7 +201,7 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 	if l.Name == s.Name && !slices.ContainsFunc(s.AltNames, func(name string) bool { return !slices.Contains(l.AltNames, name) }) {
 		return nil
 	}
-	unlock, err := lockNames(ctx, releasing.Node)
+	unlock, err := lockNames(ctx, releasing)
 	if err != nil {
 		return err
 	}
