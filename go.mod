@@ -18,6 +18,7 @@ require (
 	google.golang.org/grpc v1.72.2
 	k8s.io/apimachinery v0.35.10
 	k8s.io/client-go v0.35.10
+	k8s.io/cri-api v0.35.10
 	k8s.io/kubelet v0.35.10
 	pgregory.net/rapid v1.3.0
 	tags.cncf.io/container-device-interface/specs-go v1.1.1

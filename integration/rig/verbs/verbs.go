@@ -46,6 +46,12 @@ func Bandwidth(ctx context.Context, messages int, server, client End) (float64, 
 	if err != nil {
 		return 0, err
 	}
+	return Average(out)
+}
+
+// Average returns the average bandwidth in the output of ib_write_bw with messages of
+// 64 KiB, in Gbit/s.
+func Average(out string) (float64, error) {
 	// #bytes  #iterations  BW peak[MB/sec]  BW average[MB/sec]  MsgRate[Mpps],
 	// where an MB is 2^20 bytes. It can say Gbit/s, but then with two digits.
 	for line := range strings.Lines(out) {
@@ -93,19 +99,9 @@ func converse(ctx context.Context, server, client End, program ...string) (strin
 // returns the error of a program that has ended meanwhile, and puts it back
 // into ended.
 func listening(ctx context.Context, pid int, ended chan error) error {
-	listener := fmt.Sprintf(":%04X", port)
 	for {
-		for _, family := range []string{"tcp", "tcp6"} {
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, family))
-			if err != nil {
-				continue // it has ended, or there is no IPv6
-			}
-			for line := range strings.Lines(string(text)) {
-				// "sl local_address rem_address st", and 0A is TCP_LISTEN.
-				if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], listener) {
-					return nil
-				}
-			}
+		if Listens(pid) {
+			return nil
 		}
 		select {
 		case err := <-ended:
@@ -116,4 +112,23 @@ func listening(ctx context.Context, pid int, ended chan error) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// Listens reports whether there is a listener on the programs' port in the netns of a
+// process.
+func Listens(pid int) bool {
+	listener := fmt.Sprintf(":%04X", port)
+	for _, family := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, family))
+		if err != nil {
+			continue // it has ended, or there is no IPv6
+		}
+		for line := range strings.Lines(string(text)) {
+			// "sl local_address rem_address st", and 0A is TCP_LISTEN.
+			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], listener) {
+				return true
+			}
+		}
+	}
+	return false
 }
