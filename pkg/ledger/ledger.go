@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,6 +126,12 @@ func (l *Ledger) LockRDMA(ctx context.Context) (*statefile.Lock, error) {
 // without its own name.
 func (l *Ledger) LockNames(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "names")
+}
+
+// LockTable takes the node's lock under which an attachment gets a routing table of its pod
+// netns.
+func (l *Ledger) LockTable(ctx context.Context, table int) (*statefile.Lock, error) {
+	return l.locks.Lock(ctx, statefile.Name("table", strconv.Itoa(table)))
 }
 
 func (l *Ledger) read(name string) (*Record, error) {
@@ -271,11 +278,18 @@ func (l *Ledger) ListIf(wanted func(*Record) bool) ([]*Record, []error) {
 // OfContainer is [Ledger.List] for one container. It reads no other record: the names of
 // the files have the container's ID.
 func (l *Ledger) OfContainer(id string) ([]*Record, []error) {
-	prefix := statefile.Name(id) + separator
-	if len(prefix) > longestPrefix {
+	prefix, ok := prefixOf(id)
+	if !ok {
 		return l.ListIf(func(r *Record) bool { return r.ContainerID == id })
 	}
 	return l.collect(prefix, func(*Record) bool { return true }, false)
+}
+
+// prefixOf returns the prefix of the names of a container's files, false if its ID is so
+// long that the names have none.
+func prefixOf(id string) (string, bool) {
+	prefix := statefile.Name(id) + separator
+	return prefix, len(prefix) <= longestPrefix
 }
 
 // separator is what statefile.Name has between the container's ID and the interface, and

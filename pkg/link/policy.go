@@ -52,6 +52,34 @@ func (n *Netns) MissingRules(rules []netlink.Rule) ([]netlink.Rule, error) {
 	return missing, nil
 }
 
+// RulesOfInterface returns the rules of this priority for packets that leave by the interface,
+// which may be gone, and those of this priority and the next one for single source addresses
+// whose tables are the same.
+func (n *Netns) RulesOfInterface(ifName string, priority int) ([]netlink.Rule, error) {
+	all, err := n.rules()
+	if err != nil {
+		return nil, err
+	}
+	tables := map[int]bool{}
+	for _, r := range all {
+		if r.OifName == ifName && r.Priority == priority {
+			tables[r.Table] = true
+		}
+	}
+	single := func(r netlink.Rule) bool {
+		if r.Src == nil || r.OifName != "" {
+			return false
+		}
+		ones, bits := r.Src.Mask.Size()
+		return ones == bits
+	}
+	return slices.DeleteFunc(all, func(r netlink.Rule) bool {
+		byInterface := r.OifName == ifName && r.Priority == priority
+		bySource := single(r) && (r.Priority == priority || r.Priority == priority+1)
+		return !tables[r.Table] || !byInterface && !bySource
+	}), nil
+}
+
 // DeleteRules deletes policy rules. It continues after an error. A rule that the namespace
 // does not have is not an error.
 func (n *Netns) DeleteRules(rules []netlink.Rule) error {

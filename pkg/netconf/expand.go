@@ -3,6 +3,7 @@ package netconf
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,9 @@ type Variables struct {
 	Rails  []int       // all rails of the node, sorted
 	Node   *int        // the node's number, nil if the node file has none
 	Prefix *NodePrefix // the node's prefix of the rail, nil if the node file has none
+	// OfPool returns the node's prefix of a pool of nv-ipam, or an error with its cure. It is
+	// called for networks with such a "prefix" only.
+	OfPool func(pool string) (*NodePrefix, error)
 }
 
 // The variables in strings of the "ipam" object.
@@ -25,14 +29,19 @@ const (
 	nodeVariable = "node"
 )
 
-// prefixOfNode is the value of the key "prefix" for the node's own prefix.
-const prefixOfNode = "node"
+// The values of the key "prefix".
+const (
+	prefixOfNode = "node"       // the rail's prefix in the node file
+	prefixOfPool = NVIPAM + "/" // with the name of a pool of nv-ipam behind it
+	prefixValues = `"prefix": "node" or "nv-ipam/<pool>"`
+)
 
 // Keys of the "ipam" object that [Common.Expanded] reads or writes.
 const (
 	keyRange      = "range"
 	keyGateway    = "gateway"
 	keyExclude    = "exclude"
+	keyRoutes     = "routes"
 	keyStore      = "store"
 	keySameHost   = "sameHost"
 	keyPrefix     = "prefix"
@@ -46,7 +55,7 @@ type template struct {
 
 	rail, node bool // a string has the variable
 	sameHost   bool
-	nodePrefix bool // "prefix" is "node"
+	prefix     string // that of "prefix", if it names a prefix of the node
 }
 
 // template returns the configuration's "ipam" object. It is an error if a string of it has an
@@ -69,7 +78,9 @@ func (c *Common) template() (*template, error) {
 		case strings.EqualFold(key, keySameHost):
 			t.sameHost = value == true
 		case strings.EqualFold(key, keyPrefix):
-			t.nodePrefix = value == prefixOfNode
+			if text, _ := value.(string); text == prefixOfNode || strings.HasPrefix(text, prefixOfPool) {
+				t.prefix = text
+			}
 		}
 	}
 	_, err := replaced("ipam", t.ipam, func(name string) (string, error) {
@@ -94,10 +105,10 @@ func (c *Common) template() (*template, error) {
 func (t *template) whereabouts() bool { return strings.HasSuffix(t.plugin, "whereabouts") }
 
 // needsRail reports whether the values of the object depend on the rail.
-func (t *template) needsRail() bool { return t.rail || t.sameHost || t.nodePrefix }
+func (t *template) needsRail() bool { return t.rail || t.sameHost || t.prefix == prefixOfNode }
 
 // varies reports whether the object has something to expand.
-func (t *template) varies() bool { return t.node || t.needsRail() }
+func (t *template) varies() bool { return t.node || t.prefix != "" || t.needsRail() }
 
 // place is where a value is, for errors. Its text is made only for those: the author of a
 // network decides how deep values are nested.
@@ -188,28 +199,31 @@ func (t *template) check() error {
 	for _, key := range []struct {
 		text string
 		set  bool
-	}{{`"sameHost"`, t.sameHost}, {`"prefix": "node"`, t.nodePrefix}} {
+	}{{`"sameHost"`, t.sameHost}, {t.prefixText(), t.prefix != ""}} {
 		if key.set && !t.whereabouts() {
 			return failure.WithCure(failure.New(failure.InvalidConfig, "the IPAM plugin %q does not know %s", t.plugin, key.text), `use whereabouts, or remove the key`)
 		}
 	}
 	switch {
-	case t.sameHost && t.nodePrefix:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" and "prefix": "node" both choose the addresses`), "remove one of them")
+	case t.sameHost && t.prefix != "":
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" and %s both choose the addresses`, t.prefixText()), "remove one of them")
 	case t.sameHost && !hasVariable(t.get(keyRange), railVariable):
 		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" is for a "range" that differs by rail, and it has no ${rail}`), `write the range as 10.${rail}.0.0/16, or remove "sameHost"`)
-	case t.nodePrefix:
+	case t.prefix != "":
 		for _, key := range []string{keyRange, "range_start", "range_end", "ipRanges", keyGateway, keyExclude, "network_name"} {
 			if t.get(key) != nil {
-				return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" and %q both choose the addresses`, key), "remove one of them")
+				return failure.WithCure(failure.New(failure.InvalidConfig, `%s and %q both choose the addresses`, t.prefixText(), key), "remove one of them")
 			}
 		}
 		if store := t.get(keyStore); store != nil && store != "" && store != StoreLocal {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and "prefix": "node" is one node's own`, store), `remove "store"`)
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and %s is one node's own`, store, t.prefixText()), `remove "store"`)
 		}
 	}
 	return nil
 }
+
+// prefixText returns the key "prefix" for errors.
+func (t *template) prefixText() string { return fmt.Sprintf(`"prefix": %.80q`, t.prefix) }
 
 // get returns the value of a key, compared as encoding/json does, or nil.
 func (t *template) get(key string) any {
@@ -250,8 +264,8 @@ func (c *Common) Varies() bool {
 // for an IPAM plugin, which knows no rails. It is unchanged if there is nothing to expand.
 //
 // With "sameHost": true the object gets the key "railRanges", the list of the values that
-// "range" has on the node's rails, by ascending rail. With "prefix": "node" it gets "range",
-// "gateway", "exclude" and "store" of the node's prefix.
+// "range" has on the node's rails, by ascending rail. With "prefix" it gets "range",
+// "gateway", "exclude" and "store" of the node's prefix, and "routes" if it has none.
 //
 // It returns an error of the kind InvalidConfig if a value is missing, if the ranges of two
 // rails overlap, or if the gateway is not in the range.
@@ -285,8 +299,8 @@ func (t *template) expanded(v Variables) (map[string]any, error) {
 		return nil, err
 	}
 	switch {
-	case t.nodePrefix:
-		err = setPrefix(ipam, v)
+	case t.prefix != "":
+		err = t.setPrefix(ipam, v)
 	case t.whereabouts():
 		err = t.checkRanges(ipam, v)
 	}
@@ -294,15 +308,45 @@ func (t *template) expanded(v Variables) (map[string]any, error) {
 		return ipam, err
 	}
 	var ranges []any
+	own := &template{ipam: ipam}
+	excluded, _ := own.get(keyExclude).([]any)
 	for _, rail := range v.Rails {
-		text, err := replaced("ipam."+keyRange, t.get(keyRange), values(&rail, v.Node))
+		other, err := t.with(&rail, v.Node)
 		if err != nil {
 			return nil, err
 		}
-		ranges = append(ranges, text)
+		theirs := &template{ipam: other}
+		ranges = append(ranges, theirs.get(keyRange))
+		if rail != *v.Rail {
+			excluded = append(excluded, t.excludedOnRail(rail, own, theirs)...)
+		}
 	}
 	set(ipam, keyRailRanges, ranges)
+	if len(excluded) > 0 {
+		set(ipam, keyExclude, excluded)
+	}
 	return ipam, nil
+}
+
+// excludedOnRail returns what no pod gets on another rail, but might get on this one:
+// exclusions that differ by rail, and a gateway with another host part. whereabouts excludes
+// their host parts on this rail too. Else the lowest free host part of this rail could never be
+// had on the other one.
+func (t *template) excludedOnRail(rail int, own, theirs *template) []any {
+	var all []any
+	if hasVariable(t.get(keyExclude), railVariable) {
+		list, _ := theirs.get(keyExclude).([]any)
+		all = append(all, list...)
+	}
+	mine, err := addresses(rail, own.ipam)
+	other, otherErr := addresses(rail, theirs.ipam)
+	if err != nil || otherErr != nil || !mine.gateway.IsValid() || len(mine.ranges) == 0 {
+		return all // checkRanges has refused what whereabouts cannot read
+	}
+	if bits := mine.ranges[0].Prefix.Bits(); hostBits(mine.gateway, bits) != hostBits(other.gateway, bits) {
+		all = append(all, other.gateway.String())
+	}
+	return all
 }
 
 // with returns the object with the variables in its strings replaced.
@@ -338,22 +382,6 @@ func set(ipam map[string]any, key string, value any) {
 		}
 	}
 	ipam[key] = value
-}
-
-// setPrefix sets the keys of the node's prefix.
-func setPrefix(ipam map[string]any, v Variables) error {
-	if v.Prefix == nil {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail), `add it to "prefixes" in the node file`)
-	}
-	set(ipam, keyRange, v.Prefix.Prefix)
-	set(ipam, keyStore, StoreLocal)
-	if v.Prefix.Gateway != "" {
-		set(ipam, keyGateway, v.Prefix.Gateway)
-	}
-	if len(v.Prefix.Exclude) > 0 {
-		set(ipam, keyExclude, v.Prefix.Exclude)
-	}
-	return nil
 }
 
 // withIPAM returns the configuration with another "ipam" object.

@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 
@@ -50,7 +51,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.MAC = c.RuntimeConfig.MAC
 	}
 	_, err := c.HardwareAddr()
-	if err := errors.Join(err, checkMTU(c.MTU), c.Rail.check(), c.checkVariables(), c.checkRailInPod(), c.RDMA.complete(), c.Link.complete(), c.Routing.complete()); err != nil {
+	if err := errors.Join(err, checkMTU(c.MTU), c.Rail.check(), c.checkVariables(), c.checkRailInPod(), c.checkKeepAddress(), c.RDMA.complete(), c.Link.complete(), c.Routing.complete()); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -72,6 +73,18 @@ func (c *Macvlan) checkRailInPod() error {
 	}
 	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail" is for a NIC of the host, and "linkInContainer" has the master in the pod`),
 		`remove one of the two keys, and name the master in the pod by "master"`)
+}
+
+// checkKeepAddress refuses the key of host-device: the NIC stays, and so do its addresses.
+func (c *Macvlan) checkKeepAddress() error {
+	var keys struct {
+		KeepAddress any `json:"keepAddress"`
+	}
+	if err := json.Unmarshal(c.Raw, &keys); err != nil || keys.KeepAddress == nil || keys.KeepAddress == false {
+		return nil //nolint:nilerr // it has been read
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" is for host-device: a macvlan leaves its NIC, with the NIC's addresses, on the host`),
+		`remove the key, and give addresses by "ipam", or use host-device`)
 }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.

@@ -56,6 +56,8 @@ type NodeFile struct {
 	Node *int `yaml:"node"`
 	// Prefixes are the node's own prefixes of addresses, by rail.
 	Prefixes []NodePrefix `yaml:"prefixes"`
+	// PrefixesFrom are the origins of prefixes that rail-agent reads: [NVIPAM], or none.
+	PrefixesFrom []string `yaml:"prefixesFrom"`
 	// Publish is what pods are told about their rails, nil for the defaults.
 	Publish *Publish `yaml:"publish"`
 
@@ -67,7 +69,7 @@ type NodeFile struct {
 const maxNode = 65535
 
 var (
-	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fabric", "node", "prefixes", "publish"}
+	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fabric", "node", "prefixes", "prefixesFrom", "publish"}
 	patternKeys  = []string{"name", "pci", "driver"}
 )
 
@@ -206,7 +208,7 @@ func (n *NodeFile) check() error {
 			return fmt.Errorf("paths[%d]: %w", i, err)
 		}
 	}
-	return checkPrefixes(n.Prefixes)
+	return errors.Join(checkOrigins(n.PrefixesFrom), checkPrefixes(n.Prefixes))
 }
 
 func checkPattern(pattern string) error {

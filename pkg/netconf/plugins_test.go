@@ -530,3 +530,13 @@ func TestLinkTimeout(t *testing.T) {
 		}
 	}
 }
+
+// A key that only host-device has would leave the interface without an address.
+func TestMacvlanCannotKeepTheAddressOfTheNIC(t *testing.T) {
+	for value, refused := range map[string]bool{"true": true, `"yes"`: true, "false": false, "null": false} {
+		_, err := ParseMacvlan([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "macvlan", "master": "ens1", "keepAddress": `+value+`}`), Args{})
+		if refused != (err != nil) || refused && (cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), `"keepAddress" is for host-device`) || !strings.Contains(err.Error(), "remove the key")) {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}

@@ -29,14 +29,21 @@ func TestAgentsMayPatchPodsForTheAnnotationOnly(t *testing.T) {
 
 // The component has what the chart adds.
 func TestComponentOfTheAnnotationIsWhatTheChartMakes(t *testing.T) {
+	wantsComponent(t, "annotation", "annotatePods=true")
+}
+
+// wantsComponent fails the test unless the role.yaml of a component has what a value of the
+// chart adds to the agent's objects.
+func wantsComponent(t *testing.T, component, value string) {
+	t.Helper()
 	added := map[string]bool{}
-	for object := range strings.SplitSeq(rendered(t, "--set", "annotatePods=true")["agent.yaml"], "---\n") {
+	for object := range strings.SplitSeq(rendered(t, "--set", value)["agent.yaml"], "---\n") {
 		added[strings.TrimSpace(object)] = true
 	}
 	for object := range strings.SplitSeq(rendered(t)["agent.yaml"], "---\n") {
 		delete(added, strings.TrimSpace(object))
 	}
-	text, err := os.ReadFile("../annotation/role.yaml")
+	text, err := os.ReadFile("../" + component + "/role.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

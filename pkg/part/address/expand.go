@@ -7,6 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodeprefix"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
@@ -14,7 +15,9 @@ import (
 // object leaves to the node and to the NIC. rail is nil if the NIC has none, or if the network
 // does not need it; all are the node's rails.
 func expanded(n *attachment.Node, c *netconf.Common, rail *int, all []int) ([]byte, error) {
-	v := netconf.Variables{Rail: rail, Rails: all}
+	v := netconf.Variables{Rail: rail, Rails: all, OfPool: func(pool string) (*netconf.NodePrefix, error) {
+		return nodeprefix.Of(n.Ledger.Dir(), n.File, pool)
+	}}
 	if n.File != nil {
 		v.Node = n.File.Node
 		for i, p := range n.File.Prefixes { // a rail has one

@@ -3,7 +3,9 @@ package all_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -538,5 +540,72 @@ func TestPacketsOfAnInterfaceThatIsDownTakeNoOtherWay(t *testing.T) {
 	}
 	if got := get("10.1.9.9", "from", "10.1.3.17"); !strings.Contains(got, "unreachable") {
 		t.Errorf("down: to the subnet: %s", got)
+	}
+}
+
+// Of two ADDs at the same time one gets the table: the other one sees its record, when its
+// routes are not there yet.
+func TestTableIsThatOfOneOfTwoADDs(t *testing.T) {
+	t.Parallel()
+	b := newRailBench(t, railsInOrder)
+	config := func(nic int) string {
+		return b.config(map[string]any{"device": railNICs[nic].name, "ipam": static(nil, fmt.Sprintf("10.%d.3.17/16", nic)), "routing": source(1003)})
+	}
+	first, plan := b.plan("c1", "net1", config(0))
+	second, other := b.plan("c1", "net2", config(1))
+	first.Path = testnet.Bin(t) + ":" + testnet.Peers(t)
+	second.Path = first.Path
+	tried := false
+	b.opened.Fault = func(step string) error {
+		if step == "routing" && !tried { // the first is recorded
+			tried = true
+			_, err := b.opened.Add(context.Background(), second, other)
+			fails(t, err, cnierr.InvalidConfig, "has routes in table 1003 already, of net1", `another number by "table"`)
+		}
+		return nil
+	}
+	if _, err := b.opened.Add(context.Background(), first, plan); err != nil || !tried {
+		t.Fatalf("tried %v, %v", tried, err)
+	}
+	b.opened.Fault = nil
+	if err := b.opened.Del(context.Background(), first, plan); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.opened.Add(context.Background(), second, other); err != nil {
+		t.Errorf("when the table is free again: %v", err)
+	}
+	if err := b.opened.Del(context.Background(), second, other); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod that lives on without the interface must not keep rules for addresses that another
+// pod may get.
+func TestDELWithADamagedRecordDeletesTheRules(t *testing.T) {
+	t.Parallel()
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		t.Run(plugin, func(t *testing.T) {
+			b := newBench(t)
+			b.pod.IP("rule", "add", "pref", "20000", "from", "10.77.0.1", "lookup", "77") // the pod's own
+			b.pod.IP("rule", "add", "pref", "300", "from", "10.1.3.17", "lookup", "1003")
+			config := b.of(plugin, map[string]any{"ipam": static(nil, "10.1.3.17/16", "fd01::3:17/64"), "routing": source(1003)})
+			b.node.MustRun(b.call("ADD", config))
+			record, err := filepath.Glob(filepath.Join(b.state, "attachments", "*.json"))
+			if err != nil || len(record) != 1 {
+				t.Fatalf("%v, %v", record, err)
+			}
+			if err := os.WriteFile(record[0], []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if plugin == "host-device" { // no record says where a NIC that is not a PCI function belongs
+				b.pod.IP("link", "set", "net1", "down")
+				b.pod.IP("link", "set", "net1", "netns", b.node.Name, "name", nicName)
+			}
+			if _, err := b.node.Run(b.call("DEL", config)); err != nil {
+				t.Logf("DEL: %v", err)
+			}
+			b.hasRules("-4", "300:	from 10.1.3.17 lookup 1003", "20000:	from 10.77.0.1 lookup 77")
+			b.hasRules("-6")
+		})
 	}
 }

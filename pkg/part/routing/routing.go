@@ -2,8 +2,10 @@ package routing
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -30,7 +32,7 @@ func (Part) Name() string { return "routing" }
 func (Part) Recorded(r *ledger.Record) bool { return r.Routing != nil }
 
 // Claim chooses the table, which must be free in the pod netns.
-func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
+func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	tx.Layer3.Sysctls = p.Conf.Sysctls()
 	if p.Conf.Policy.Mode != netconf.RoutingSource || tx.Record.Loan != nil && !tx.Record.LendsNetdev() {
 		return nil
@@ -40,17 +42,40 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the interface has no table, because its NIC has no rail`),
 			`give a number by "table" in "routing", or "rails" in the node file: "railctl rails discover" proposes them`)
 	}
-	used, err := tx.Pod.TableUsed(table)
-	switch {
-	case err != nil:
+	lock, err := tx.Node.Ledger.LockTable(ctx, table)
+	if err != nil {
 		return err
-	case used:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the pod netns %s has routes in table %d already, of another interface`, tx.Pod.Path, table),
-			`give this network another number by "table" in "routing"`)
+	}
+	tx.UntilRecorded(func() { _ = lock.UnlockAndRemove() })
+	if err := free(tx, table); err != nil {
+		return err
 	}
 	tx.Record.Routing = &ledger.Routing{Table: table, Priority: p.Conf.RulePriority()}
 	tx.Layer3.Table = table
 	return nil
+}
+
+// free returns an error if another interface of the pod netns has the table. An ADD that has
+// recorded it may have no routes yet.
+func free(tx *attachment.Tx, table int) error {
+	used, err := tx.Pod.TableUsed(table)
+	if err != nil {
+		return err
+	}
+	of := "another interface"
+	others, _ := tx.Node.Ledger.ListIf(func(r *ledger.Record) bool { // a sweep reports those that cannot be read
+		return r.Key != tx.Key && r.Phase != ledger.Freeing && r.Netns.Equal(tx.Pod.ID)
+	})
+	for _, r := range others {
+		if r.Routing != nil && r.Routing.Table == table {
+			used, of = true, r.IfName
+		}
+	}
+	if !used {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the pod netns %s has routes in table %d already, of %s`, tx.Pod.Path, table, of),
+		`give this network another number by "table" in "routing"`)
 }
 
 // Apply makes the rules, before the interface is up. The routes follow when it is.
@@ -216,4 +241,24 @@ func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 		return nil // without a cookie, a netns at another path may be another pod's, with the inode number of this one's
 	}
 	return failure.Wrap(pod.DeleteRules(rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
+}
+
+// TakeOver deletes the rules of an attachment whose record is damaged or lost, by the
+// configuration, when the interface has left the pod netns. The rule for the interface leads
+// to its table, and the table to the other rules.
+func (p Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
+	if u.Pod == nil || u.Recorded || p.Conf.Policy.Mode != netconf.RoutingSource {
+		return nil
+	}
+	if _, err := u.Pod.ByName(u.IfName); !errors.Is(err, link.ErrNotFound) {
+		return err // as in Release
+	}
+	rules, err := u.Pod.RulesOfInterface(u.IfName, p.Conf.RulePriority())
+	if err != nil {
+		return err
+	}
+	if t := p.Conf.Policy.Table; t != nil {
+		rules = slices.DeleteFunc(rules, func(r netlink.Rule) bool { return r.Table != *t })
+	}
+	return failure.Wrap(u.Pod.DeleteRules(rules), failure.Kernel, "rules of %s", u.Key)
 }

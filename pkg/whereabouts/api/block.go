@@ -237,8 +237,12 @@ func guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int, s
 		return failure.WithCure(failure.New(failure.InvalidConfig, "the network is %s sameHost, and IPPool %s/%s is of networks %s it", with[sameHost], client.Namespace(), now.Name, with[now.SameHost]),
 			"give all networks of this range the same sameHost, or this one another range or network_name")
 	}
+	of := "of this range"
+	if sameHost || pool.Node == ipam.HostNode { // they share the blocks, whatever their ranges are
+		of = fmt.Sprintf("of this network_name with sameHost and ranges of the length /%d", pool.Prefix.Bits())
+	}
 	return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size %d, and IPPool %s/%s is divided into blocks of %d", size, client.Namespace(), now.Name, now.BlockSize),
-		"give all networks of this range the same block_size")
+		fmt.Sprintf("give all networks %s the same block_size, or this one another network_name", of))
 }
 
 // Guarded returns the error of a network without blocks whose pool is divided into them,

@@ -216,3 +216,12 @@ func TestHostPartsOfIPv6(t *testing.T) {
 		t.Errorf("blocks %s", blocks)
 	}
 }
+
+// Networks with other ranges of the same length share the blocks of host parts.
+func TestNetworksWithSameHostNeedOneBlockSize(t *testing.T) {
+	newNode(t, "node1").addRails("sizes", 0, 0, 1)
+	larger := newNode(t, "node2")
+	larger.size = 2 * testSize
+	_, err := larger.Allocate(pooltest.Context(t), railPod(1, 7), []ipam.Claim{onRail(t, "sizes", 7, 6, 7)})
+	wantError(t, err, "block_size 8", "divided into blocks of 4", "all networks of this network_name with sameHost and ranges of the length /24 the same block_size")
+}

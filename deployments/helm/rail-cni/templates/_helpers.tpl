@@ -66,3 +66,12 @@ rail-agent{{ with .name }}-{{ . }}{{ end }}
 {{- range $files }}{{- if dig "publish" "annotation" false . }}{{- $on = true }}{{- end }}{{- end }}
 {{- if $on }}true{{- end }}
 {{- end }}
+
+{{/* Whether agents read nv-ipam's CIDRPools: "true", or empty. */}}
+{{- define "rail-cni.readsCIDRPools" -}}
+{{- $files := list .Values.nodeFile }}
+{{- range .Values.nodePools }}{{- $files = append $files (.nodeFile | default dict) }}{{- end }}
+{{- $on := .Values.readCIDRPools }}
+{{- range $files }}{{- if has "nv-ipam" (dig "prefixesFrom" list .) }}{{- $on = true }}{{- end }}{{- end }}
+{{- if $on }}true{{- end }}
+{{- end }}
