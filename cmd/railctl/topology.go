@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -12,9 +14,9 @@ import (
 )
 
 func newTopology(stateDir *string) *cobra.Command {
-	var svg string
+	var svg, pod string
 	cmd := &cobra.Command{
-		Use:   "topology [--svg [FILE]]",
+		Use:   "topology [--pod NAMESPACE/NAME] [--svg [FILE]]",
 		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs, or draw them",
 		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, without
 NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
@@ -22,8 +24,13 @@ distances. A legend names the devices. GPUs are those of NVIDIA and AMD.
 
 With --svg it draws an SVG instead: the NUMA nodes, host bridges and PCIe switches, the
 GPUs and NICs in them, and the rail, RDMA devices, state and holder of each NIC. The
-SVG needs no other file. It is written to FILE, or to stdout.`,
+SVG needs no other file. It is written to FILE, or to stdout.
+
+With --pod the matrix has only the NICs that the pod holds, beside the GPUs. In the SVG
+they stand out among the others, and have the nearest GPUs. These are GPUs of the node:
+railctl does not know which of them the pod has. A pod that only has macvlans holds no NIC.`,
 		Example: `  railctl topology
+  railctl topology --pod default/trainer-0 --svg trainer-0.svg
   railctl topology --svg node-1.svg`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 || len(args) == 1 && svg != toStdout {
@@ -39,13 +46,16 @@ SVG needs no other file. It is written to FILE, or to stdout.`,
 			if err != nil {
 				return err
 			}
+			if err := checkHolds(list, pod); err != nil {
+				return errors.Join(append(list.Errors, err)...)
+			}
 			switch {
 			case svg == "":
-				err = printTopology(cmd, list)
+				err = printTopology(cmd, list, pod)
 			case len(args) == 1:
-				err = writeSVG(cmd.OutOrStdout(), args[0], list)
+				err = writeSVG(cmd.OutOrStdout(), args[0], list, pod)
 			default:
-				err = writeSVG(cmd.OutOrStdout(), svg, list)
+				err = writeSVG(cmd.OutOrStdout(), svg, list, pod)
 			}
 			if err != nil {
 				return err
@@ -54,6 +64,7 @@ SVG needs no other file. It is written to FILE, or to stdout.`,
 		},
 	}
 	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG, and write it to `FILE`; \"-\" is stdout")
+	cmd.Flags().StringVar(&pod, "pod", "", "only, or above all, the NICs of this pod of the node, `NAMESPACE/NAME`")
 	cmd.Flags().Lookup("svg").NoOptDefVal = toStdout // the file may also follow as an argument
 	return cmd
 }
@@ -61,13 +72,21 @@ SVG needs no other file. It is written to FILE, or to stdout.`,
 // toStdout is the name of stdout as a file.
 const toStdout = "-"
 
+// checkHolds returns an error if a pod is given that holds no NIC.
+func checkHolds(list *inventory.NICList, pod string) error {
+	if pod == "" || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return holds(pod, &n) }) {
+		return nil
+	}
+	return fmt.Errorf("--pod %s: no pod of this name, which has the form NAMESPACE/NAME, holds a NIC of this node; \"railctl show\" lists the attachments", printable(pod))
+}
+
 // writeSVG writes the picture of the node to a file or to stdout.
-func writeSVG(stdout io.Writer, file string, list *inventory.NICList) error {
+func writeSVG(stdout io.Writer, file string, list *inventory.NICList, pod string) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "this node"
 	}
-	picture := topologySVG(list, "GPUs and NICs of "+host)
+	picture := topologySVG(list, "GPUs and NICs of "+host, pod)
 	if file == toStdout {
 		_, err := stdout.Write(picture)
 		return err
@@ -80,14 +99,15 @@ type place struct {
 	short, pci, legend string
 }
 
-func places(list *inventory.NICList) []place {
+// places returns the GPUs, and the NICs of the pod, or with "" all NICs.
+func places(list *inventory.NICList, pod string) []place {
 	var all []place
 	for i, g := range list.GPUs {
 		all = append(all, place{fmt.Sprintf("GPU%d", i), g.Address, g.Address})
 	}
 	for i := range list.NICs {
 		n := &list.NICs[i]
-		if n.PCI == "" {
+		if n.PCI == "" || pod != "" && !holds(pod, n) {
 			continue
 		}
 		legend := n.PCI
@@ -105,8 +125,8 @@ func places(list *inventory.NICList) []place {
 	return all
 }
 
-func printTopology(cmd *cobra.Command, list *inventory.NICList) error {
-	all := places(list)
+func printTopology(cmd *cobra.Command, list *inventory.NICList, pod string) error {
+	all := places(list, pod)
 	out := cmd.OutOrStdout()
 	if len(all) == 0 {
 		fmt.Fprintln(out, "no GPUs, and no NICs with a PCI function")

@@ -47,13 +47,15 @@ type card struct {
 	lines   []string
 	tooltip string
 	key     string
+	own     bool // the NIC is the pod's that the picture is about
 }
 
 func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines)) }
 
 // topologySVG returns the picture as an SVG that needs nothing else. title names the node.
-func topologySVG(list *inventory.NICList, title string) []byte {
-	root := tree(list)
+// The NICs of the pod, "namespace/name", stand out; "" is no pod.
+func topologySVG(list *inventory.NICList, title, pod string) []byte {
+	root := tree(list, pod)
 	for _, b := range root.boxes {
 		b.arrange(mostWidth)
 	}
@@ -61,21 +63,28 @@ func topologySVG(list *inventory.NICList, title string) []byte {
 	for _, b := range root.boxes {
 		width = max(width, b.width)
 	}
+	legend := []string{
+		"How far two devices are apart, as nvidia-smi abbreviates it: in the same switch PIX, in the same host bridge PHB (PXB below several switches),",
+		"in the same NUMA node NODE, else SYS. A NIC with a thick border is lent. A dashed border: its link is down.",
+	}
+	if pod != "" {
+		title += " · " + pod
+		legend = append(legend, "A NIC with a second border is the pod's. Its last line has the nearest GPUs of the node, and how far they are.")
+	}
+	for _, line := range legend {
+		width = max(width, letterWidth*0.9*float64(utf8.RuneCountInString(line)))
+	}
 	for _, b := range root.boxes {
 		b.width = width
 		height += b.height + gap
 	}
 	width += 2 * pad
-	legend := []string{
-		"How far two devices are apart, as nvidia-smi abbreviates it: in the same switch PIX, in the same host bridge PHB (PXB below several switches),",
-		"in the same NUMA node NODE, else SYS. A NIC with a thick border is lent. A dashed border: its link is down.",
-	}
 	height += cardLine*float64(len(legend)) + pad
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" font-family="sans-serif" font-size="11">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, "<style>%s</style>\n", topologyStyle)
 	fmt.Fprintln(&b, `<rect class="page" width="100%" height="100%"/>`)
-	fmt.Fprintf(&b, `<text class="title" x="%g" y="%g">%s</text>`+"\n", pad, pad+16, html.EscapeString(printable(title)))
+	fmt.Fprintf(&b, `<text class="title" x="%g" y="%g">%s</text>`+"\n", pad, pad+16, html.EscapeString(fit(printable(title), int((width-2*pad)/(letterWidth*1.55)))))
 	y := pad + 34
 	for _, inner := range root.boxes {
 		inner.draw(&b, point{pad, y})
@@ -95,15 +104,15 @@ func topologySVG(list *inventory.NICList, title string) []byte {
 const topologyStyle = `
 text { fill: #111 } .note, .head { fill: #444 } .title { font-size: 16px; font-weight: bold } .head { font-weight: bold } .name { font-size: 13px; font-weight: bold }
 .page { fill: #fff } .numa { fill: #f4f4f4; stroke: #555 } .bridge { fill: #fff; stroke: #888 } .switch { fill: #eee; stroke: #888 }
-.gpu { fill: #d9ecd0; stroke: #3d6b21 } .nic { fill: #fff; stroke: #1f4e79 } .lent { fill: #cfe2f7; stroke-width: 3 } .down { stroke-dasharray: 5 3 }
+.gpu { fill: #d9ecd0; stroke: #3d6b21 } .nic { fill: #fff; stroke: #1f4e79 } .lent { fill: #cfe2f7; stroke-width: 3 } .own { fill: none; stroke: #111 } .down { stroke-dasharray: 5 3 }
 @media (prefers-color-scheme: dark) {
 text { fill: #eee } .note, .head { fill: #bbb } .page { fill: #111 } .numa { fill: #1b1b1b; stroke: #999 } .bridge { fill: #111; stroke: #777 } .switch { fill: #262626; stroke: #777 }
-.gpu { fill: #24401a; stroke: #9ccc7f } .nic { fill: #111; stroke: #7fb3e6 } .lent { fill: #173a5e }
+.gpu { fill: #24401a; stroke: #9ccc7f } .nic { fill: #111; stroke: #7fb3e6 } .lent { fill: #173a5e } .own { stroke: #eee }
 }
 `
 
-// tree returns the boxes of the node's GPUs and NICs.
-func tree(list *inventory.NICList) *box {
+// tree returns the boxes of the node's GPUs and NICs. Those of the pod stand out.
+func tree(list *inventory.NICList, pod string) *box {
 	root := &box{}
 	for i, g := range list.GPUs {
 		root.place(g, g.NUMA, gpuCard(list, i))
@@ -114,7 +123,12 @@ func tree(list *inventory.NICList) *box {
 		if n.NUMA != nil {
 			numa = *n.NUMA
 		}
-		root.place(list.Tree.ByAddress(n.PCI), numa, nicCard(n))
+		c := nicCard(n)
+		if holds(pod, n) {
+			c.own = true
+			c.lines = append(c.lines, nearest(list, n.PCI))
+		}
+		root.place(list.Tree.ByAddress(n.PCI), numa, c)
 	}
 	root.sort()
 	return root
@@ -217,6 +231,10 @@ func (b *box) draw(out *bytes.Buffer, at point) {
 
 func (c card) draw(out *bytes.Buffer, at point) {
 	fmt.Fprintf(out, `<g><title>%s</title><rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="4"/>`, html.EscapeString(c.tooltip), c.class, at.x, at.y, cardWidth, c.height())
+	if c.own {
+		const inside = 4.0
+		fmt.Fprintf(out, `<rect class="own" x="%g" y="%g" width="%g" height="%g" rx="2"/>`, at.x+inside, at.y+inside, cardWidth-2*inside, c.height()-2*inside)
+	}
 	for i, line := range c.lines {
 		class, letter := "", letterWidth
 		if i == 0 {
@@ -290,4 +308,27 @@ func nicCard(n *inventory.NIC) card {
 	}
 	c.tooltip = strings.Join(slices.DeleteFunc(append(slices.Clone(c.lines), more...), func(s string) bool { return s == "" }), "\n")
 	return c
+}
+
+// holds reports whether the pod holds the NIC. Nobody is the pod "".
+func holds(pod string, n *inventory.NIC) bool { return pod != "" && n.Lent != nil && n.Lent.Pod == pod }
+
+// nearest returns the GPUs that are nearest to a PCI function, after their distance.
+func nearest(list *inventory.NICList, pci string) string {
+	var names []string
+	var best pcie.Distance
+	for i, g := range list.GPUs {
+		d := list.Tree.Distance(pci, g.Address)
+		if len(names) > 0 && d > best {
+			continue
+		}
+		if d < best {
+			names = nil
+		}
+		best, names = d, append(names, fmt.Sprintf("GPU%d", i))
+	}
+	if names == nil {
+		return "no GPU"
+	}
+	return best.String() + " " + strings.Join(names, ", ")
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,7 +112,7 @@ func texts(t *testing.T, svg []byte) []string {
 
 func TestPictureHasEachDeviceInItsSwitch(t *testing.T) {
 	list := trainingNode(t)
-	svg := topologySVG(list, "GPUs and NICs of node-1")
+	svg := topologySVG(list, "GPUs and NICs of node-1", "")
 	shown := strings.Join(texts(t, svg), "\n")
 	order := []string{
 		"GPUs and NICs of node-1", "NUMA node 0", "host bridge 0000:10", "PCIe switch 0000:11:00.0", "GPU0", "GPU1",
@@ -139,7 +141,7 @@ func TestPictureShowsHostileNamesAsText(t *testing.T) {
 		Ports: []inventory.Port{{Device: evil + "\x02", Port: 1, State: "ACTIVE"}},
 		Lent:  &inventory.Lent{Pod: evil + "\x07/" + strings.Repeat("long", 100)},
 	}}}
-	svg := topologySVG(list, evil)
+	svg := topologySVG(list, evil, "")
 	shown := strings.Join(texts(t, svg), "\n")
 	for _, want := range []string{"not on PCI", evil, `\x1b`} {
 		if !strings.Contains(shown, want) {
@@ -148,8 +150,56 @@ func TestPictureShowsHostileNamesAsText(t *testing.T) {
 	}
 }
 
+// TestPictureOfAPod: the pod has four of the NICs, another has one.
+func TestPictureOfAPod(t *testing.T) {
+	list := trainingNode(t)
+	const pod = "training/llama-worker-0"
+	svg := topologySVG(list, "node-1", pod)
+	shown := texts(t, svg)
+	for _, want := range []string{"text: PIX GPU0, GPU1", "text: PIX GPU2, GPU3"} {
+		if n := len(slices.DeleteFunc(slices.Clone(shown), func(s string) bool { return s != want })); n != 2 {
+			t.Errorf("%d cards have %q, not 2:\n%s", n, want, strings.Join(shown, "\n"))
+		}
+	}
+	if n := bytes.Count(svg, []byte(`class="own"`)); n != 4 {
+		t.Errorf("%d NICs are the pod's, not 4", n)
+	}
+	if all := topologySVG(list, "node-1", ""); bytes.Contains(all, []byte(`class="own"`)) {
+		t.Error("without a pod a NIC stands out")
+	}
+	var short []string
+	for _, p := range places(list, pod) {
+		short = append(short, p.short)
+	}
+	if got := strings.Join(short, " "); got != "GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7 NIC0 NIC1 NIC2 NIC3" {
+		t.Errorf("the matrix has %s", got)
+	}
+	if err := checkHolds(list, pod); err != nil {
+		t.Error(err)
+	}
+	if err := checkHolds(list, "training/other\x1b"); err == nil || !strings.Contains(err.Error(), "railctl show") || strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("another pod: %v", err)
+	}
+}
+
+// TestPictureOfAPodShowsItsHostileNameAsText: also where the name is cut, in a narrow picture.
+func TestPictureOfAPodShowsItsHostileNameAsText(t *testing.T) {
+	pod := `"><script>x</script>&/` + strings.Repeat("<b>", 200)
+	list := &inventory.NICList{Tree: &pcie.Tree{}, NICs: []inventory.NIC{{Name: "ens1", Lent: &inventory.Lent{Pod: pod}}}}
+	svg := topologySVG(list, "node-1", pod)
+	shown := strings.Join(texts(t, svg), "\n")
+	for _, want := range []string{`node-1 · "><script>x</script>&/<b>`, "text: no GPU"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is not there:\n%s", want, shown)
+		}
+	}
+	if m := regexp.MustCompile(`(?m)^text: node-1.*$`).FindString(shown); len(m) > 120 {
+		t.Errorf("the title is longer than the picture is wide: %s", m)
+	}
+}
+
 func TestPictureOfANodeWithoutDevices(t *testing.T) {
-	if shown := strings.Join(texts(t, topologySVG(&inventory.NICList{Tree: &pcie.Tree{}}, "x")), "\n"); !strings.Contains(shown, "no GPUs and no NICs") {
+	if shown := strings.Join(texts(t, topologySVG(&inventory.NICList{Tree: &pcie.Tree{}}, "x", "")), "\n"); !strings.Contains(shown, "no GPUs and no NICs") {
 		t.Error(shown)
 	}
 }
@@ -173,6 +223,9 @@ func TestTopologyWritesThePictureToAFileOrStdout(t *testing.T) {
 		if code != 0 || errOut != "" || !strings.HasPrefix(out, "<svg ") {
 			t.Errorf("%v: exit code %d, stderr %q\n%s", args, code, errOut, out)
 		}
+	}
+	if _, errOut, code := l.railctl("topology", "--pod", "default/nobody", "--svg"); code != 1 || !strings.Contains(errOut, "default/nobody") {
+		t.Errorf("a pod without a NIC: exit code %d, stderr %q", code, errOut)
 	}
 	for _, args := range [][]string{{"x"}, {"--svg", "x", "y"}, {"--svg=x", "y"}} {
 		if _, errOut, code := l.railctl(append([]string{"topology"}, args...)...); code != 1 || !strings.Contains(errOut, "unknown argument") {

@@ -101,7 +101,7 @@ func TestNetworksOfPodsNameInstalledPluginsAndRangesOfTheirOwn(t *testing.T) {
 	var list struct {
 		Items []struct{ Spec struct{ Config string } }
 	}
-	if err := json.Unmarshal(networks(), &list); err != nil || len(list.Items) != 2*9 {
+	if err := json.Unmarshal(networks(), &list); err != nil || len(list.Items) != 2*9+2*8+2 {
 		t.Fatalf("%d networks (%v)", len(list.Items), err)
 	}
 	ranges := map[string]bool{}
@@ -113,9 +113,9 @@ func TestNetworksOfPodsNameInstalledPluginsAndRangesOfTheirOwn(t *testing.T) {
 		if err := json.Unmarshal([]byte(item.Spec.Config), &conf); err != nil {
 			t.Fatal(err)
 		}
-		home := "/peers/"
-		if strings.HasPrefix(conf.Name, ourSuite.id) {
-			home = "/ours/"
+		home := "/ours/"
+		if strings.HasPrefix(conf.Name, upstream.id) {
+			home = "/peers/"
 		}
 		for _, plugin := range []string{conf.Type, conf.IPAM.Type} {
 			if !strings.HasPrefix(installed[plugin], home) {
@@ -147,12 +147,23 @@ func TestWhatRailsAddIsNotComparedBelowTheNoise(t *testing.T) {
 	for s, all := range map[suite][]float64{noRails: {9, 10, 11}, upstream: {12, 12, 12}, ourSuite: {10, 11, 11}} {
 		r.results[sc.id][s.id] = &podResult{Start: podTimes{All: all}}
 	}
-	if over, err := r.addedRatio(sc, v); over != 0.5 || err != nil {
+	if over, err := r.addedRatio(sc, ourSuite, v); over != 0.5 || err != nil {
 		t.Errorf("%v, %v", over, err)
 	}
 	r.results[sc.id][upstream.id].Start.All = []float64{11, 10, 11}
-	if over, err := r.addedRatio(sc, v); err == nil {
+	if over, err := r.addedRatio(sc, ourSuite, v); err == nil {
 		t.Errorf("%v", over)
+	}
+}
+
+func TestScenesAreChosenByName(t *testing.T) {
+	for names, want := range map[string]int{"": len(scenes), "allocated": 1, "lent,shared": 2} {
+		if chosen, err := scenesOf(names); err != nil || len(chosen) != want {
+			t.Errorf("%q: %d scenes, %v", names, len(chosen), err)
+		}
+	}
+	if _, err := scenesOf("lent,last"); err == nil || !strings.Contains(err.Error(), `"last" is not one of shared, lent, allocated`) {
+		t.Error(err)
 	}
 }
 

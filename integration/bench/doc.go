@@ -81,7 +81,9 @@
 // ours by the prefixed names that rail-agent can install, and both have the
 // same account. They take turns with the floor, which is the same pods without
 // a rail. A turn in which a kubelet removed sandboxes of deleted pods is made again,
-// because that takes seconds of both CPUs. containerd's log tells how long each sandbox took and how many calls
+// because that takes seconds of both CPUs. In one scene the kubelet allocates the NICs, and a
+// pod with one network for all rails is measured beside pods with eight networks; -scenes
+// selects scenes. containerd's log tells how long each sandbox took and how many calls
 // failed: on a very busy machine Multus gives up waiting for the API server,
 // and the kubelet tries again some seconds later. The times of a run with such
 // failures are worthless. Last it makes the CNI calls of a pod with eight rails

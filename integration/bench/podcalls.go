@@ -58,7 +58,7 @@ func (l *podLab) callRows(sc scene) ([]*callRow, error) {
 		return nil, err
 	}
 	var rows []*callRow
-	for _, s := range suites {
+	for _, s := range sc.suites {
 		pod := callPod(s)
 		title := "the default network (bridge, host-local)"
 		alone := []cniCall{{"bridge", "eth0", pod, first}}
@@ -105,10 +105,10 @@ func (l *podLab) measureCalls(ctx context.Context, rows []*callRow, rounds int) 
 	if _, err := n.Exec(ctx, "ip", "netns", "add", filepath.Base(callNetns)); err != nil {
 		return err
 	}
-	for _, s := range suites {
+	for _, s := range lentScene.suites {
 		// Multus only reads the pod's networks from it, so no scheduler is
 		// needed.
-		p := pod(callPod(s), s, scenes[1], n, "nobody")
+		p := pod(callPod(s), s, lentScene, n, "nobody")
 		if err := answered(l.Admin().Create(ctx, podsPath, p)); err != nil {
 			return err
 		}

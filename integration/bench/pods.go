@@ -18,6 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/gpuplugin"
 )
 
 // Pods of a real cluster: from the first request until all are Ready, and from
@@ -28,6 +29,8 @@ type suite struct {
 	id, title string
 	prefix    string // of the plugins' names in the node's directory
 	subnet    string // of its addresses, the first two numbers
+	one       bool   // one network for all rails, with one host part on all
+	blockSize int    // of the pools of that network; 0 is entry by entry
 }
 
 var (
@@ -35,6 +38,9 @@ var (
 	upstream = suite{id: "upstream", title: "upstream + whereabouts v0.9.4", subnet: "172.30"}
 	ourSuite = suite{id: "ours", title: "ours", prefix: "rail-", subnet: "172.31"}
 	suites   = []suite{noRails, upstream, ourSuite}
+
+	oneNetwork = suite{id: "one", title: "ours, one network", prefix: "rail-", subnet: "172.28", one: true}
+	oneBlocks  = suite{id: "blocks", title: "ours, one network, blocks", prefix: "rail-", subnet: "172.29", one: true, blockSize: 16}
 )
 
 // scene is a set of pods that start together.
@@ -43,21 +49,40 @@ type scene struct {
 	plugin    string
 	rails     []string // the NICs of the node, one for each rail of a pod
 	pods      int
-	limit     float64 // the goal for ours over upstream
+	limit     float64 // the goal for ours over upstream; 0 for none
+	suites    []suite
+	allocated bool // the kubelet allocates the NICs
 }
 
 var scenes = []scene{
-	{"shared", "20 pods at once on 2 nodes, each with a macvlan rail", "macvlan", []string{"rail9"}, 20, 0.6},
-	{"lent", "one pod with 8 host-device rails", "host-device", clusterRails[:8], 1, 0.35},
+	{"shared", "20 pods at once on 2 nodes, each with a macvlan rail", "macvlan", []string{"rail9"}, 20, 0.6, suites, false},
+	lentScene,
+	{
+		"allocated", "one pod with 8 host-device rails that the kubelet allocates", "host-device", clusterRails[:8], 1, 0,
+		append(suites[:3:3], oneNetwork, oneBlocks), true,
+	},
 }
+
+// lentScene is the one whose CNI calls are measured alone.
+var lentScene = scene{"lent", "one pod with 8 host-device rails", "host-device", clusterRails[:8], 1, 0.35, suites, false}
 
 var clusterRails = []string{"rail1", "rail2", "rail3", "rail4", "rail5", "rail6", "rail7", "rail8", "rail9"}
 
 // podLab is the cluster.
 type podLab struct {
 	*cluster.Cluster
-	o    options
-	logs []string // of the nodes' containerds
+	o       options
+	logs    []string // of the nodes' containerds
+	plugins []*gpuplugin.Plugin
+}
+
+// Close ends the device plugins and the cluster.
+func (l *podLab) Close() error {
+	var errs []error
+	for _, p := range l.plugins {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(append(errs, l.Cluster.Close())...)
 }
 
 const podsPath = "/api/v1/namespaces/default/pods"
@@ -107,6 +132,9 @@ func newPodLab(ctx context.Context, o options, dir string) (*podLab, error) {
 	if err := l.Apply(ctx, networks()); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	if err := l.offerRails(ctx); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return l, nil
 }
 
@@ -130,16 +158,23 @@ func sideBySide(o options, dir string) (paths []string, err error) {
 	return paths, nil
 }
 
-// networks returns a NetworkAttachmentDefinition for each rail of each scene,
-// for each suite.
+// networks returns the NetworkAttachmentDefinitions of each scene, for each suite.
 func networks() []byte {
 	var items []any
-	for _, s := range suites[1:] {
-		for _, sc := range scenes {
-			for _, rail := range sc.rails {
+	for _, sc := range scenes {
+		for _, s := range sc.suites[1:] {
+			rails := sc.rails
+			if s.one {
+				rails = rails[:1]
+			}
+			for _, rail := range rails {
+				meta := map[string]any{"name": s.networkName(sc, rail)}
+				if sc.allocated {
+					meta["annotations"] = map[string]any{"k8s.v1.cni.cncf.io/resourceName": s.resource(rail)}
+				}
 				items = append(items, map[string]any{
 					"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-					"metadata": map[string]any{"name": s.networkName(sc, rail)}, "spec": map[string]any{"config": encoded(s.network(sc, rail))},
+					"metadata": meta, "spec": map[string]any{"config": encoded(s.network(sc, rail))},
 				})
 			}
 		}
@@ -157,18 +192,30 @@ func encoded(v any) string {
 }
 
 func (s suite) networkName(sc scene, rail string) string {
+	if s.one {
+		return s.id + "-" + sc.id
+	}
 	return strings.Join([]string{s.id, sc.id, rail}, "-")
 }
 
 // network returns the CNI configuration of a rail.
 func (s suite) network(sc scene, rail string) map[string]any {
-	conf := map[string]any{
-		"cniVersion": "1.0.0", "name": s.networkName(sc, rail), "type": s.prefix + sc.plugin,
-		"ipam": map[string]any{"type": s.prefix + "whereabouts", "range": fmt.Sprintf("%s.%d.0/24", s.subnet, slices.Index(clusterRails, rail))},
+	third := slices.Index(clusterRails, rail)
+	if sc.allocated {
+		third += 100 // other pools than those of the other scenes
 	}
-	if sc.plugin == "macvlan" {
+	ipam := map[string]any{"type": s.prefix + "whereabouts", "range": fmt.Sprintf("%s.%d.0/24", s.subnet, third)}
+	conf := map[string]any{"cniVersion": "1.0.0", "name": s.networkName(sc, rail), "type": s.prefix + sc.plugin, "ipam": ipam}
+	switch {
+	case s.one:
+		conf["rail"], ipam["range"], ipam["sameHost"] = "auto", s.subnet+".${rail}.0/24", true
+		if s.blockSize > 0 {
+			ipam["block_size"] = s.blockSize
+		}
+	case sc.allocated: // Multus adds the address of the NIC
+	case sc.plugin == "macvlan":
 		conf["master"], conf["mode"] = rail, "bridge"
-	} else {
+	default:
 		conf["device"] = rail
 	}
 	return conf
@@ -177,11 +224,14 @@ func (s suite) network(sc scene, rail string) map[string]any {
 // pod returns a pod of a scene on a node. It ends as soon as it gets a signal.
 // scheduler finds the node, "" is the cluster's default scheduler.
 func pod(name string, s suite, sc scene, node *cluster.Node, scheduler string) map[string]any {
-	annotations := map[string]any{}
+	annotations, limits := map[string]any{}, map[string]int{}
 	if s != noRails {
 		var names []string
 		for _, rail := range sc.rails {
 			names = append(names, s.networkName(sc, rail))
+			if sc.allocated {
+				limits[s.resource(rail)]++
+			}
 		}
 		annotations[nadv1.NetworkAttachmentAnnot] = strings.Join(names, ",")
 	}
@@ -194,6 +244,7 @@ func pod(name string, s suite, sc scene, node *cluster.Node, scheduler string) m
 			"terminationGracePeriodSeconds": 5,
 			"containers": []any{map[string]any{
 				"name": "c", "image": cluster.ToolsImage, "command": []string{"/bin/sh", "-c", "trap 'exit 0' TERM; sleep 86400 & wait"},
+				"resources": map[string]any{"limits": limits},
 			}},
 		},
 	}
@@ -417,6 +468,10 @@ func (l *podLab) quiet(ctx context.Context, pause time.Duration) error {
 func benchPods(o options) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	chosen, err := scenesOf(o.scenes)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
@@ -437,13 +492,13 @@ func benchPods(o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	r := &podReport{about: a, results: map[string]map[string]*podResult{}}
+	r := &podReport{about: a, results: map[string]map[string]*podResult{}, scenes: chosen}
 	if r.versions, err = l.versions(ctx); err != nil {
 		return err
 	}
-	for _, sc := range scenes {
+	for _, sc := range r.scenes {
 		r.results[sc.id] = map[string]*podResult{}
-		for _, s := range suites {
+		for _, s := range sc.suites {
 			r.results[sc.id][s.id] = &podResult{}
 			// The first pod of a network makes the pool, which happens once.
 			if _, err := l.once(ctx, s, sc, min(sc.pods, len(l.Nodes())), &podResult{}); err != nil {
@@ -452,9 +507,9 @@ func benchPods(o options) (err error) {
 		}
 	}
 	for round := range o.rounds {
-		for _, sc := range scenes {
-			for i := range suites {
-				s := suites[(i+round)%len(suites)]
+		for _, sc := range r.scenes {
+			for i := range sc.suites {
+				s := sc.suites[(i+round)%len(sc.suites)]
 				fmt.Fprintf(os.Stderr, "  round %d of %d: %s, %s\n", round+1, o.rounds, sc.title, s.title)
 				if err := l.turn(ctx, s, sc, sc.pods, r.results[sc.id][s.id]); err != nil {
 					return err
@@ -462,11 +517,13 @@ func benchPods(o options) (err error) {
 			}
 		}
 	}
-	if r.calls, err = l.callRows(scenes[1]); err != nil {
-		return err
-	}
-	if err := l.measureCalls(ctx, r.calls, callRounds); err != nil {
-		return err
+	if r.has(lentScene) {
+		if r.calls, err = l.callRows(lentScene); err != nil {
+			return err
+		}
+		if err := l.measureCalls(ctx, r.calls, callRounds); err != nil {
+			return err
+		}
 	}
 	if r.about.LoadAfter, err = loadAverage(); err != nil {
 		return err

@@ -17,7 +17,13 @@ type podReport struct {
 	about    about
 	versions string
 	results  map[string]map[string]*podResult // by scene and suite
-	calls    []*callRow
+	calls    []*callRow                       // of [lentScene], if it is measured
+	scenes   []scene                          // that are measured
+}
+
+// has reports whether the scene is measured.
+func (r *podReport) has(sc scene) bool {
+	return slices.ContainsFunc(r.scenes, func(other scene) bool { return other.id == sc.id })
 }
 
 // podVerb is one of the two directions: start or deletion.
@@ -40,10 +46,10 @@ func (r *podReport) added(sc scene, s suite, v podVerb) float64 {
 	return median(r.times(sc, s, v).All) - median(r.times(sc, noRails, v).All)
 }
 
-// addedRatio returns what our rails add divided by what upstream's add. It
-// fails if the difference is not larger than the noise.
-func (r *podReport) addedRatio(sc scene, v podVerb) (float64, error) {
-	ours, theirs := r.added(sc, ourSuite, v), r.added(sc, upstream, v)
+// addedRatio returns what the rails of one of our suites add, divided by what
+// upstream's add. It fails if the difference is not larger than the noise.
+func (r *podReport) addedRatio(sc scene, s suite, v podVerb) (float64, error) {
+	ours, theirs := r.added(sc, s, v), r.added(sc, upstream, v)
 	floor := r.times(sc, noRails, v).All
 	noise := (slices.Max(floor) - slices.Min(floor)) / 2
 	if theirs <= noise || ours < -noise/2 {
@@ -54,19 +60,25 @@ func (r *podReport) addedRatio(sc scene, v podVerb) (float64, error) {
 
 func (r *podReport) tables() []table {
 	var all []table
-	for _, sc := range scenes {
+	for _, sc := range r.scenes {
 		for _, v := range podVerbs {
 			all = append(all, r.table(sc, v))
 		}
 	}
-	return append(all, callTable(scenes[1], r.calls), goalTable("goals", r.verdicts()))
+	if r.calls != nil {
+		all = append(all, callTable(lentScene, r.calls))
+	}
+	if verdicts := r.verdicts(); verdicts != nil {
+		all = append(all, goalTable("goals", verdicts))
+	}
+	return all
 }
 
 func (r *podReport) table(sc scene, v podVerb) table {
 	t := table{title: sc.title + ": " + v.name, head: []string{
 		v.note, "median s", "min", "max", "×upstream", "rails add s", "×upstream", "a pod p50 s", "sandbox p50 ms", "p90", "failed", "CPU s", "×upstream",
 	}}
-	for _, s := range suites {
+	for _, s := range sc.suites {
 		mine := r.times(sc, s, v)
 		row := []string{
 			s.title, fmt.Sprintf("%.2f", median(mine.All)), fmt.Sprintf("%.2f", slices.Min(mine.All)), fmt.Sprintf("%.2f", slices.Max(mine.All)), "", "", "",
@@ -80,7 +92,7 @@ func (r *podReport) table(sc scene, v podVerb) table {
 		if s != noRails {
 			row[5] = fmt.Sprintf("%.2f", r.added(sc, s, v))
 		}
-		if over, err := r.addedRatio(sc, v); err == nil && s == ourSuite {
+		if over, err := r.addedRatio(sc, s, v); err == nil && s != upstream && s != noRails {
 			row[6] = fmt.Sprintf("%.2f", over)
 		}
 		t.rows = append(t.rows, row)
@@ -92,9 +104,12 @@ func (r *podReport) table(sc scene, v podVerb) table {
 // kubelets' and the runtimes', so the time that the rails add is judged as
 // well.
 func (r *podReport) verdicts() (all []verdict) {
-	for _, sc := range scenes {
+	for _, sc := range r.scenes {
 		for _, v := range podVerbs {
-			over, err := r.addedRatio(sc, v)
+			if sc.limit == 0 {
+				continue
+			}
+			over, err := r.addedRatio(sc, ourSuite, v)
 			all = append(all,
 				judge(sc.title+": "+v.name+", over upstream", sc.limit, ratio(r.times(sc, ourSuite, v).All, r.times(sc, upstream, v).All), "×", nil),
 				judge("… what the rails add to it, over upstream", sc.limit, over, "×", err))

@@ -207,6 +207,7 @@ type pod struct {
 	env         map[string]string
 	root        bool // its container is as the runtime makes it
 	inits       int  // containers that end at once, before the container
+	limits      map[string]int
 }
 
 func (p pod) object() map[string]any {
@@ -225,6 +226,7 @@ func (p pod) object() map[string]any {
 		return map[string]any{"name": name, "image": cluster.ToolsImage, "imagePullPolicy": "Never", "command": []string{"/bin/sh", "-c", command}, "env": env}
 	}
 	c := container("c", "trap exit TERM; sleep 2147483647 & wait")
+	c["resources"] = map[string]any{"limits": p.limits}
 	spec := map[string]any{"terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false}
 	if !p.root {
 		spec["securityContext"] = map[string]any{"runAsUser": 1000, "runAsGroup": 1000}
