@@ -41,8 +41,12 @@ const (
 	// The names of the host's NICs have one lock for all, and its holder may wait for a
 	// driver that stops a NIC in the kernel.
 	lockedTimeout = time.Minute
-	firstRetry  = time.Second
-	lastRetry   = 5 * time.Minute
+	firstRetry    = time.Second
+	lastRetry     = 5 * time.Minute
+
+	// endGrace bounds ends under way when the agent ends. A slow device may need longer than
+	// the kubelet waits; the next agent goes on with it.
+	endGrace = 5 * time.Second
 )
 
 // recheckDelays are the delays of further checks after a notice: the path of a netns
@@ -56,6 +60,7 @@ type keeper struct {
 	log    *slog.Logger
 	nudged chan struct{}
 	ended  chan outcome
+	ending context.Context // of ends; only run sets it
 	paths  *notify.Dirs
 
 	rdmaChanged  chan struct{} // wakes the remaker
@@ -103,16 +108,19 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
 		nudged: make(chan struct{}, 1), ended: make(chan outcome, maxConcurrent), duties: map[ledger.Key]*duty{},
-		rdmaChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1),
+		rdmaChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1), ending: context.Background(),
 	}
 	node.Log = k.log
 	k.paths = notify.NewDirs(k.log)
 	return k, nil
 }
 
-// run checks at the start, on notices, and every so often, until ctx ends. It
-// then finishes the ends under way, which pkg/attachment bounds.
+// run checks at the start, on notices, and every so often, until ctx ends. Ends that are
+// under way then have endGrace.
 func (k *keeper) run(ctx context.Context) {
+	var cancel context.CancelFunc
+	k.ending, cancel = after(ctx, endGrace)
+	defer cancel()
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	listening.Go(func() { k.paths.Run(ctx, func() { nudge(k.nudged) }) })
@@ -153,6 +161,16 @@ func (k *keeper) run(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+}
+
+// after returns a context that ends d after ctx ends.
+func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = wait.For(longer, d)
+		cancel()
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 // later returns those of the times that are in the future.
@@ -258,7 +276,7 @@ func (k *keeper) tryEnd(r *ledger.Record) error {
 	}
 	defer node.Close()
 	node.Log = k.log
-	if err := node.End(context.Background(), r, arrivalTimeout); err != nil {
+	if err := node.End(k.ending, r, arrivalTimeout); err != nil {
 		return err
 	}
 	left, err := node.Ledger.Get(r.Key)
@@ -288,6 +306,9 @@ func (k *keeper) done(o outcome) (next time.Time) {
 			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", o.took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
 		k.settled(d)
 		return time.Now().Add(slow)
+	}
+	if k.ending.Err() != nil { // the context was canceled, and the next agent goes on
+		return d.next
 	}
 	k.stats.fail(d.record.Plugin, cnierr.Code(o.err))
 	changed := essence(d.err) != essence(o.err)

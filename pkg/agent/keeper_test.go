@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
@@ -101,4 +103,38 @@ func TestAttachmentThatWaitsForALockIsNoErrorAtFirst(t *testing.T) {
 	if k.done(busy); !errors.Is(d.err, statefile.ErrBusy) || said["NotReturned"] != 1 {
 		t.Errorf("after %s nothing is wrong yet", lockedTimeout)
 	}
+}
+
+// An end that was canceled because the agent ends is no failure: the next agent goes on.
+func TestEndsThatTheAgentsEndCancelsAreNoFailures(t *testing.T) {
+	k, r := newStuckKeeper(t)
+	said := told{}
+	k.Teller = said
+	k.duties[r.Key] = &duty{record: r}
+	ending, cancel := context.WithCancel(t.Context())
+	cancel()
+	k.ending = ending
+	if k.done(outcome{key: r.Key, err: context.Canceled}); len(said) != 0 || k.duties[r.Key].err != nil {
+		t.Errorf("notices: %v, error: %v", said, k.duties[r.Key].err)
+	}
+}
+
+// Ends under way go on for a while when the agent is to end, and not for longer.
+func TestContextOfEndsOutlivesTheAgentsForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		ends, cancel := after(ctx, endGrace)
+		defer cancel()
+		stop()
+		time.Sleep(endGrace - time.Millisecond)
+		synctest.Wait()
+		if ends.Err() != nil {
+			t.Error("it ended at once")
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if ends.Err() == nil {
+			t.Error("it goes on")
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -39,5 +40,20 @@ func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 	}
 	if code := scrape(); code != http.StatusOK {
 		t.Errorf("one alone: %d", code)
+	}
+}
+
+func TestTimesOfFirstFilesAreAHistogram(t *testing.T) {
+	var m PublishMetrics
+	m.Wrote(2 * time.Millisecond)
+	m.Wrote(20 * time.Millisecond)
+	m.Wrote(time.Minute)
+	var e exposition
+	(&agent{Options: Options{Published: func() PublishMetrics { return m }}}).collectPublished(&e)
+	lines := strings.Join(e.families["rail_cni_publish_seconds"].lines, "\n")
+	for _, want := range []string{`_bucket{le="0.003"} 1`, `_bucket{le="0.01"} 1`, `_bucket{le="0.03"} 2`, `_bucket{le="10"} 2`, `_bucket{le="+Inf"} 3`, `_sum 60.022`, `_count 3`} {
+		if !strings.Contains(lines, "rail_cni_publish_seconds"+want+"\n") && !strings.HasSuffix(lines, want) {
+			t.Errorf("no %s in\n%s", want, lines)
+		}
 	}
 }

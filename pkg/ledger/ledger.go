@@ -128,8 +128,8 @@ func (l *Ledger) LockNames(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "names")
 }
 
-// LockTable takes the node's lock under which an attachment gets a routing table of its pod
-// netns.
+// LockTable takes the node's lock for choosing this routing table in any pod netns. Without
+// it two ADDs of one pod could both find the table free.
 func (l *Ledger) LockTable(ctx context.Context, table int) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, statefile.Name("table", strconv.Itoa(table)))
 }
@@ -285,8 +285,8 @@ func (l *Ledger) OfContainer(id string) ([]*Record, []error) {
 	return l.collect(prefix, func(*Record) bool { return true }, false)
 }
 
-// prefixOf returns the prefix of the names of a container's files, false if its ID is so
-// long that the names have none.
+// prefixOf returns the prefix that the names of a container's files have. It returns false if
+// the ID is so long that they have no common prefix.
 func prefixOf(id string) (string, bool) {
 	prefix := statefile.Name(id) + separator
 	return prefix, len(prefix) <= longestPrefix

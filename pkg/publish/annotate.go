@@ -2,11 +2,11 @@ package publish
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -76,12 +76,12 @@ func (a *annotator) want(name string, r *Rails) {
 	}
 }
 
-// keep forgets the other pods.
-func (a *annotator) keep(names map[string][]*ledger.Record) {
+// keep forgets all pods but these.
+func (a *annotator) keep(names []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name := range a.pods {
-		if names[name] == nil {
+		if !slices.Contains(names, name) {
 			delete(a.pods, name)
 		}
 	}

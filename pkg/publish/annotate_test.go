@@ -95,7 +95,7 @@ func TestAnnotationIsWrittenOnce(t *testing.T) {
 	if _, err := l.keeper.Lookup(t.Context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
-	l.keeper.allDirty()
+	l.keeper.allDue()
 	l.keeper.buildDue(t.Context())
 	l.await("the annotation follows", func() bool { return len(server.all()) == 2 })
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -152,25 +151,22 @@ func (f *files) read(name string) *Rails {
 // directory, which is empty.
 func (f *files) remove(name string) error { return f.root.RemoveAll(name) }
 
-// removeOthers removes the directories of pods that are not among the names, and what
-// killed writers left.
-func (f *files) removeOthers(names []string) error {
+// names returns the names of the pods' directories.
+func (f *files) names() ([]string, error) {
 	entries, err := fs.ReadDir(f.root.FS(), ".")
-	if err != nil {
-		return err
-	}
-	var errs []error
+	var names []string
 	for _, e := range entries {
-		if !slices.Contains(names, e.Name()) {
-			errs = append(errs, f.remove(e.Name()))
-			continue
-		}
-		inside, _ := fs.ReadDir(f.root.FS(), e.Name())
-		for _, file := range inside {
-			if strings.HasPrefix(file.Name(), ".") {
-				errs = append(errs, f.remove(filepath.Join(e.Name(), file.Name())))
-			}
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// clean removes what killed writers left in a pod's directory.
+func (f *files) clean(name string) {
+	inside, _ := fs.ReadDir(f.root.FS(), name) // there may be none
+	for _, file := range inside {
+		if strings.HasPrefix(file.Name(), ".") {
+			_ = f.remove(filepath.Join(name, file.Name()))
 		}
 	}
-	return errors.Join(errs...)
 }

@@ -30,7 +30,8 @@ import (
 const (
 	pollGIDs = 500 * time.Millisecond // between looks at the GID tables of rails
 	slow     = 30 * time.Second       // between looks at everything: no message reports a link's state
-	rest     = 50 * time.Millisecond  // after files were written
+	rest     = 50 * time.Millisecond  // longest pause between two passes
+	leastGap = 5 * time.Millisecond   // least pause between two passes
 	factsFor = time.Minute            // the age of the NICs' facts at which they are read again
 	again    = 5 * time.Second        // after a failure, and after a panic
 )
@@ -48,6 +49,10 @@ type Options struct {
 
 // Keeper keeps the files of each pod that holds a rail. Its methods are safe for concurrent
 // use.
+//
+// A Lookup waits for no pod but its own: mu is held for the fields only, never while
+// something is read or written. One goroutine at a time builds a pod's files: it holds the
+// pod's token.
 type Keeper struct {
 	Options
 	annotator *annotator
@@ -55,34 +60,81 @@ type Keeper struct {
 	// list is inventory.NICs, but for tests.
 	list func() (*inventory.NICList, error)
 
-	// opened has ledgers, for a look without mu.
-	opened atomic.Pointer[[]*ledger.Ledger]
+	opening  sync.Mutex            // guards opened
+	opened   *opened               // nil until open has succeeded
+	facts    atomic.Pointer[facts] // nil until they were read
+	reading  sync.Mutex            // of the facts
+	nodeFile nodeFile
+	started  time.Time // when NewKeeper was called
 
 	mu       sync.Mutex
-	host     *link.Netns
-	ledgers  []*ledger.Ledger
-	files    *files // nil until open
-	facts    *inventory.NICList
-	factsOf  time.Time
-	settings nodeSettings
+	settings Settings
 	pods     map[string]*pod // by the names of their directories
-	watches  watches
+	looks    uint64          // number of the last look at the ledgers that has begun, in Run or a Lookup
+	lastRead uint64          // number of the last look of read
+	watches  watches         // only Run closes one
 	metrics  agent.PublishMetrics
-	told     string // the last failure of Run that was reported
+
+	told string // the last failure of Run that was reported; only Run uses it
+	left bool   // a directory was not removed, because its pod was being built; only Run uses it
 }
 
-// pod is a pod that holds a rail.
+// opened is what the keeper needs. It is not changed.
+type opened struct {
+	host    *link.Netns
+	ledgers []*ledger.Ledger
+	caches  []*ledger.Cache // of the ledgers
+	files   *files
+}
+
+// facts are the node's NICs at a time.
+type facts struct {
+	list *inventory.NICList
+	of   time.Time
+
+	changes uint64 // those of the node file, which has the rails, when the reading began
+}
+
+// pod is a pod that holds a rail. The keeper's mu guards it, but for told.
 type pod struct {
+	token   chan struct{} // has one element while its files are built or removed
+	looks   uint64        // the last look that began before its records were read
 	records []*ledger.Record
 	rails   *Rails // what its files say, nil until they are written
-	dirty   bool   // records or GIDs have changed since
-	next    time.Time
-	told    string // the last failure that was reported
+
+	// changes counts changes of records, GIDs and settings. built is the value of changes
+	// when the last build without errors began. due asks for a build without a change.
+	changes, built uint64
+	due            bool
+	next           time.Time // when Run may build it again
+
+	counted bool // in the metrics: its first files are there
+
+	told string // the last failure that was reported; needs the token
 }
+
+// work is what a pod was when its build began.
+type work struct {
+	records  []*ledger.Record
+	settings Settings
+	changes  uint64
+	before   *Rails
+}
+
+func newPod() *pod { return &pod{token: make(chan struct{}, 1)} }
+
+// changed asks for a build. mu is held.
+func (p *pod) changed() {
+	p.changes++
+	p.next = time.Time{}
+}
+
+// current reports whether the files have all known changes. mu is held.
+func (p *pod) current() bool { return p.built == p.changes && p.rails != nil }
 
 // NewKeeper returns a Keeper that has done nothing yet. Run must be called once.
 func NewKeeper(o Options) *Keeper {
-	k := &Keeper{Options: o, pods: map[string]*pod{}, watches: watches{}}
+	k := &Keeper{Options: o, started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
 	k.list = func() (*inventory.NICList, error) { return inventory.NICs(o.StateDirs...) }
 	k.annotator = newAnnotator(k)
 	return k
@@ -106,124 +158,201 @@ func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (told *Told, err 
 			told, err = nil, fmt.Errorf("panic: %v", r)
 		}
 	}()
-	if k.without(sandboxID) {
-		return nil, nil //nolint:nilnil // the pod holds no rail
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.open(); err != nil {
+	o, err := k.open()
+	if err != nil {
 		return nil, err
 	}
-	var records []*ledger.Record
-	var errs []error
-	for _, l := range k.ledgers {
-		found, unread := l.OfContainer(sandboxID)
-		errs = append(errs, unread...)
-		records = append(records, k.ours(l, found)...)
+	k.refreshSettings()
+	for {
+		look := k.beginLook()
+		records, errs := o.ofContainer(sandboxID)
+		if len(records) == 0 || ctx.Err() != nil {
+			return nil, errors.Join(append(errs, ctx.Err())...)
+		}
+		name := nameOf(records[0])
+		if name == "" {
+			return nil, fmt.Errorf("%s: neither its UID nor its ID can name a directory", records[0].Holder())
+		}
+		if told, err := k.lookup(ctx, o, name, records, look); told != nil || err != nil {
+			return told, err
+		}
 	}
-	if len(records) == 0 || ctx.Err() != nil {
-		return nil, errors.Join(append(errs, ctx.Err())...)
+}
+
+// beginLook returns the number of a look at the ledgers, which is to begin.
+func (k *Keeper) beginLook() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.looks++
+	return k.looks
+}
+
+// lookup is Lookup of the pod with these records, which were read after the look began. It
+// returns nil without an error if they must be read again.
+func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*ledger.Record, look uint64) (*Told, error) {
+	p, told := k.holdCurrent(o, name, records, look)
+	if p == nil || told != nil {
+		return told, nil
 	}
-	name := nameOf(records[0])
-	if name == "" {
-		return nil, fmt.Errorf("%s: neither its UID nor its ID can name a directory", records[0].Holder())
+	select {
+	case p.token <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	k.hold(name, records)
-	if p := k.pods[name]; p.dirty {
-		err = k.build(name, p)
-		if p.rails == nil {
+	defer func() { <-p.token }()
+	told, w := k.takeHeld(o, name, p, records, look)
+	if w == nil {
+		return told, nil
+	}
+	rails, err := k.build(o, name, p, w)
+	if rails == nil {
+		return nil, err
+	}
+	return &Told{Rails: rails, Settings: w.settings, Dir: o.files.dir(name)}, nil
+}
+
+// holdCurrent sets the records that a Lookup has read. It returns the pod, nil if they must
+// be read again, and what the pod is told if that is current.
+func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, look uint64) (*pod, *Told) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pods[name] == nil && look < k.lastRead { // the pod may have ended since
+		return nil, nil
+	}
+	p := k.hold(name, records, look)
+	if !p.current() {
+		return p, nil
+	}
+	return p, k.toldOf(o, name, p)
+}
+
+// takeHeld is holdCurrent for the holder of the token of p. It returns what the pod is told
+// if that is current, else what to build. It returns neither if the pod has been removed.
+func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Record, look uint64) (*Told, *work) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pods[name] != p {
+		return nil, nil
+	}
+	k.hold(name, records, look)
+	if p.current() {
+		return k.toldOf(o, name, p), nil
+	}
+	return nil, k.take(p)
+}
+
+// take returns what to build now. mu is held.
+func (k *Keeper) take(p *pod) *work {
+	p.due = false
+	return &work{records: p.records, settings: k.settings, changes: p.changes, before: p.rails}
+}
+
+// toldOf returns what the pod is told. mu is held.
+func (k *Keeper) toldOf(o *opened, name string, p *pod) *Told {
+	return &Told{Rails: p.rails, Settings: k.settings, Dir: o.files.dir(name)}
+}
+
+// refreshSettings reads the node file if it has changed.
+func (k *Keeper) refreshSettings() {
+	k.nodeFile.mu.Lock()
+	defer k.nodeFile.mu.Unlock()
+	settings, changed := k.nodeFile.read()
+	if !changed {
+		return
+	}
+	k.nodeFile.changes.Add(1)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settings = settings
+	for _, p := range k.pods {
+		p.changed()
+	}
+}
+
+// open opens what the keeper needs, once.
+func (k *Keeper) open() (*opened, error) {
+	k.opening.Lock()
+	defer k.opening.Unlock()
+	if k.opened != nil {
+		return k.opened, nil
+	}
+	o := &opened{}
+	var err error
+	if o.host, err = link.CurrentNetns(); err != nil {
+		return nil, err
+	}
+	for _, dir := range k.StateDirs {
+		l, err := ledger.Open(dir)
+		if err != nil {
+			o.close()
 			return nil, err
 		}
+		o.ledgers, o.caches = append(o.ledgers, l), append(o.caches, l.NewCache())
 	}
-	return &Told{Rails: k.pods[name].rails, Settings: k.settings.of, Dir: k.files.dir(name)}, nil
+	if o.files, err = openFiles(k.StateDirs[0]); err != nil {
+		o.close()
+		return nil, err
+	}
+	k.opened = o
+	return o, nil
 }
 
-// without reports whether the ledgers certainly have no rail of the container. It does not
-// wait for mu, because most pods hold no rail, and another pod's files may be in the making.
-func (k *Keeper) without(containerID string) bool {
-	ledgers := k.opened.Load()
-	if ledgers == nil {
-		return false
+func (o *opened) close() {
+	for _, l := range o.ledgers {
+		l.Close()
 	}
-	for _, l := range *ledgers {
-		if found, unread := l.OfContainer(containerID); len(unread) > 0 || slices.ContainsFunc(found, IsRail) {
-			return false
-		}
+	if o.files != nil {
+		o.files.close()
 	}
-	return true
+	o.host.Close()
 }
 
-// open opens what the keeper needs, once. mu is held.
-func (k *Keeper) open() error {
-	if k.settings.read() {
-		k.factsOf = time.Time{} // it has the rails
-		for _, p := range k.pods {
-			p.dirty, p.next = true, time.Time{}
-		}
+// ofContainer returns the records of rails of a container, and why others could not be read.
+func (o *opened) ofContainer(id string) (records []*ledger.Record, errs []error) {
+	for i, cache := range o.caches {
+		found, unread := cache.OfContainer(id)
+		errs = append(errs, unread...)
+		records = append(records, o.ours(i, found)...)
 	}
-	if k.files != nil {
-		return nil
-	}
-	if k.host == nil {
-		host, err := link.CurrentNetns()
-		if err != nil {
-			return err
-		}
-		k.host = host
-	}
-	if k.ledgers == nil {
-		var ledgers []*ledger.Ledger
-		for _, dir := range k.StateDirs {
-			l, err := ledger.Open(dir)
-			if err != nil {
-				for _, other := range ledgers {
-					other.Close()
-				}
-				return err
-			}
-			ledgers = append(ledgers, l)
-		}
-		k.ledgers = ledgers
-		k.opened.Store(&ledgers)
-	}
-	var err error
-	k.files, err = openFiles(k.StateDirs[0])
-	return err
+	return records, errs
 }
 
-// close is called at the end of Run.
+// ours returns those of the ledger's records that are of rails that pods of this host have
+// now.
+func (o *opened) ours(ledgerIndex int, records []*ledger.Record) []*ledger.Record {
+	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
+		return !IsRail(r) || !o.ledgers[ledgerIndex].OfThisBoot(r) || !r.HostNetns.Equal(o.host.ID)
+	})
+}
+
+// close is called at the end of Run. Files that a Lookup uses stay open until the process
+// ends.
 func (k *Keeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.watches.close()
-	k.opened.Store(nil)
-	for _, l := range k.ledgers {
-		l.Close()
-	}
-	if k.files != nil {
-		k.files.close()
-	}
-	k.host.Close()
-	k.host, k.ledgers, k.files = nil, nil, nil
 }
 
-// ours returns the records of rails that pods of this host have now.
-func (k *Keeper) ours(l *ledger.Ledger, records []*ledger.Record) []*ledger.Record {
-	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
-		return !IsRail(r) || !l.OfThisBoot(r) || !r.HostNetns.Equal(k.host.ID)
-	})
-}
-
-// hold sets the records of a pod.
-func (k *Keeper) hold(name string, records []*ledger.Record) {
+// hold sets the records of a pod. They were read after the look with this number began. mu is
+// held.
+func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 	p := k.pods[name]
 	if p == nil {
-		p = &pod{}
+		p = newPod()
 		k.pods[name] = p
 	}
-	if !slices.EqualFunc(p.records, records, func(a, b *ledger.Record) bool { return a.Same(b) && a.Updated.Equal(b.Updated) }) {
-		p.records, p.dirty, p.next = records, true, time.Time{}
+	// Those of a later look are newer. But a Lookup tells no sandbox what another one has.
+	if look < p.looks && p.records[0].ContainerID == records[0].ContainerID {
+		return p
 	}
+	p.looks = max(p.looks, look)
+	if !slices.EqualFunc(p.records, records, func(a, b *ledger.Record) bool {
+		return a == b || a.Same(b) && a.Updated.Equal(b.Updated)
+	}) {
+		p.records = records
+		p.changed()
+	}
+	return p
 }
 
 // Run keeps the files until ctx ends. It starts again after a panic, which does not end the
@@ -269,9 +398,15 @@ func (k *Keeper) run(ctx context.Context) {
 		if now := time.Now(); !now.Before(full) {
 			full = now.Add(slow)
 			k.look()
-			k.allDirty()
+			k.allDue()
 		}
+		began := time.Now()
 		k.buildDue(ctx)
+		if k.refreshFacts() {
+			k.allDue()
+			k.buildDue(ctx)
+		}
+		took := time.Since(began)
 		pause := time.Until(full)
 		if k.busy() {
 			pause = min(pause, pollGIDs)
@@ -280,13 +415,16 @@ func (k *Keeper) run(ctx context.Context) {
 			polled = time.Now()
 			k.poll()
 		}
-		_ = wait.For(ctx, rest)
+		_ = wait.For(ctx, min(max(took, leastGap), rest))
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 			polled = time.Now()
 			k.poll()
+			if k.left {
+				k.look()
+			}
 		case <-changed:
 			k.look()
 		}
@@ -294,19 +432,24 @@ func (k *Keeper) run(ctx context.Context) {
 	}
 }
 
-// busy reports whether there are GIDs to look at, or pods to be built again.
+// busy reports whether there are GIDs to look at, or pods to be built or removed.
 func (k *Keeper) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.watches) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(k.pods)), func(p *pod) bool { return p.dirty })
+	for _, p := range k.pods {
+		if p.due || !p.current() {
+			return true
+		}
+	}
+	return len(k.watches) > 0 || k.left
 }
 
-// allDirty makes the next buildDue build all.
-func (k *Keeper) allDirty() {
+// allDue makes the next buildDue build all pods. Until then their files count as current.
+func (k *Keeper) allDue() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.pods {
-		p.dirty, p.next = true, time.Time{}
+		p.due, p.next = true, time.Time{}
 	}
 }
 
@@ -316,10 +459,12 @@ func (k *Keeper) look() {
 	k.report(&k.told, err) // only Run uses it
 }
 
-// buildDue writes the files of the pods that have changed. Pods are built one by one, so
-// that a Lookup waits for one at most.
+// buildDue writes the files of the pods that have changed, one by one.
 func (k *Keeper) buildDue(ctx context.Context) {
-	k.refreshFacts()
+	o, err := k.open()
+	if err != nil {
+		return // the look has reported it
+	}
 	k.mu.Lock()
 	names := slices.Sorted(maps.Keys(k.pods))
 	k.mu.Unlock()
@@ -327,35 +472,97 @@ func (k *Keeper) buildDue(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		k.buildIfDue(name)
+		if p, w := k.takeDue(name); p != nil {
+			if err := k.buildHeld(o, name, p, w); err != nil {
+				k.Log.Debug("not all of a pod's rails could be read", "pod", name, "err", err)
+			}
+		}
 	}
 }
 
-func (k *Keeper) buildIfDue(name string) {
+// takeDue returns a pod that is due, with its token, and what to build. It returns nil if the
+// pod is not due, and while a Lookup builds it.
+func (k *Keeper) takeDue(name string) (*pod, *work) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := k.pods[name]
-	if p == nil || !p.dirty || time.Now().Before(p.next) {
-		return
+	if p == nil || !p.due && p.current() || time.Now().Before(p.next) {
+		return nil, nil
 	}
-	if err := k.build(name, p); err != nil {
-		k.Log.Debug("not all of a pod's rails could be read", "pod", p.records[0].Pod.String(), "containerID", p.records[0].ContainerID, "err", err)
+	select {
+	case p.token <- struct{}{}:
+		return p, k.take(p)
+	default:
+		return nil, nil
 	}
 }
 
 // read reads the ledgers, and removes the directories of pods that hold nothing.
 func (k *Keeper) read() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.open(); err != nil {
+	k.left = false
+	o, err := k.open()
+	if err != nil {
 		return err
 	}
-	unread := false
-	newest := map[string][]*ledger.Record{} // by directory: those of the newest container
-	for _, l := range k.ledgers {
-		records, errs := l.List() // the keeper of NICs reports unreadable ones
+	k.refreshSettings()
+	look := k.beginRead()
+	newest, unread := o.newest()
+	names := k.holdNewest(newest, look)
+	var errs []error
+	if !unread {
+		before, err := o.files.names() // of an agent before this one
+		names, errs = append(names, before...), append(errs, err)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, name := range names {
+		// An unreadable record may be of a pod that is there. It stays so until somebody
+		// repairs it, and other pods come and go.
+		if newest[name] == nil && (!unread || k.without(o, name)) {
+			errs = append(errs, k.drop(o, name, look))
+		}
+	}
+	k.forget()
+	return errors.Join(errs...)
+}
+
+// beginRead is beginLook of read.
+func (k *Keeper) beginRead() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.looks++
+	k.lastRead = k.looks
+	return k.looks
+}
+
+// holdNewest sets the records that read has read, and returns the names of all pods.
+func (k *Keeper) holdNewest(newest map[string][]*ledger.Record, look uint64) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, records := range newest {
+		if p := k.pods[name]; p == nil || p.looks < look { // else a Lookup has read them since
+			k.hold(name, records, look)
+		}
+	}
+	return slices.Collect(maps.Keys(k.pods))
+}
+
+// forget ends the watches and annotations of pods that were removed.
+func (k *Keeper) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.watches.keep(func(name string) bool { return k.pods[name] != nil })
+	k.annotator.keep(slices.Collect(maps.Keys(k.pods)))
+}
+
+// newest returns the records of rails by the names of the pods' directories, of each pod those
+// of its newest container, and whether some records could not be read.
+func (o *opened) newest() (newest map[string][]*ledger.Record, unread bool) {
+	newest = map[string][]*ledger.Record{}
+	for i, cache := range o.caches {
+		records, errs := cache.List() // the keeper of NICs reports unreadable ones
 		unread = unread || len(errs) > 0
-		for _, r := range k.ours(l, records) {
+		for _, r := range o.ours(i, records) {
 			name := nameOf(r)
 			if name == "" {
 				continue
@@ -369,125 +576,214 @@ func (k *Keeper) read() error {
 			newest[name] = append(newest[name], r)
 		}
 	}
-	for name, records := range newest {
-		k.hold(name, records)
-	}
-	if unread { // a damaged record, which may be of a pod that is there
-		return k.endGone(newest)
-	}
-	maps.DeleteFunc(k.pods, func(name string, _ *pod) bool { return newest[name] == nil })
-	k.watches.keep(func(name string) bool { return newest[name] != nil })
-	k.metrics.Pods = len(k.pods)
-	k.annotator.keep(newest)
-	return k.files.removeOthers(slices.Collect(maps.Keys(newest)))
+	return newest, unread
 }
 
-// endGone removes the directories of the pods that it had and that certainly hold nothing,
-// while some records cannot be read: they stay so until somebody repairs them, and other pods
-// come and go. mu is held.
-func (k *Keeper) endGone(newest map[string][]*ledger.Record) error {
-	var errs []error
-	left := map[string][]*ledger.Record{}
-	for name, p := range k.pods {
-		if newest[name] == nil && k.without(p.records[0].ContainerID) {
-			delete(k.pods, name)
-			errs = append(errs, k.files.remove(name))
-			continue
-		}
-		left[name] = p.records
-	}
-	k.annotator.keep(left)
-	k.watches.keep(func(name string) bool { return k.pods[name] != nil })
-	k.metrics.Pods = len(k.pods)
-	return errors.Join(errs...)
-}
-
-// refreshFacts reads the NICs again if their facts are old and somebody holds one.
-func (k *Keeper) refreshFacts() {
+// without reports whether the ledgers certainly have no rail of the pod.
+func (k *Keeper) without(o *opened, name string) bool {
 	k.mu.Lock()
-	due := len(k.pods) > 0 && time.Since(k.factsOf) > factsFor
+	p := k.pods[name]
+	if p == nil || len(p.records) == 0 {
+		k.mu.Unlock()
+		return false
+	}
+	containerID := p.records[0].ContainerID
 	k.mu.Unlock()
-	if !due {
-		return
+	for _, cache := range o.caches {
+		if found, unread := cache.OfContainer(containerID); len(unread) > 0 || slices.ContainsFunc(found, IsRail) {
+			return false
+		}
 	}
-	list, err := k.list()
-	if err != nil {
-		k.Log.Warn("NICs could not be read", "err", err)
-		return
+	return true
+}
+
+// drop removes a pod and its directory, unless a later look has found records. A Lookup of the
+// pod waits until that is done, and then builds the pod again.
+func (k *Keeper) drop(o *opened, name string, look uint64) error {
+	k.mu.Lock()
+	p := k.pods[name]
+	if p == nil {
+		p = newPod()
+		k.pods[name] = p
 	}
+	if p.looks >= look {
+		k.mu.Unlock()
+		return nil
+	}
+	select {
+	case p.token <- struct{}{}:
+	default:
+		k.left = true
+		k.mu.Unlock()
+		return nil
+	}
+	defer func() { <-p.token }()
+	p.rails = nil
+	k.mu.Unlock()
+	err := o.files.remove(name)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.facts, k.factsOf = list, time.Now()
+	if p.looks < look {
+		delete(k.pods, name)
+	}
+	return err
 }
 
-// nics returns the NICs for these records. It reads them if there are none yet, or if
-// they lack one of the records'. mu is held.
+// refreshFacts reads the NICs again if their facts are old and somebody holds one, and
+// reports whether it has. It reads the first ones in advance, because a pod waits for them.
+// It waits for no Lookup that reads them.
+func (k *Keeper) refreshFacts() bool {
+	f := k.facts.Load()
+	k.mu.Lock()
+	due := f == nil || len(k.pods) > 0 && (time.Since(f.of) > factsFor || f.changes != k.nodeFile.changes.Load())
+	k.mu.Unlock()
+	if !due || !k.reading.TryLock() {
+		return false
+	}
+	defer k.reading.Unlock()
+	_, err := k.readFacts()
+	if err != nil {
+		k.Log.Warn("NICs could not be read", "err", err)
+	}
+	return err == nil
+}
+
+// readFacts reads the NICs. reading is held.
+func (k *Keeper) readFacts() (*inventory.NICList, error) {
+	changes := k.nodeFile.changes.Load()
+	list, err := k.list()
+	if err != nil {
+		return nil, err
+	}
+	k.facts.Store(&facts{list: list, of: time.Now(), changes: changes})
+	return list, nil
+}
+
+// nics returns the NICs for these records. It reads them if there are none yet, if the node
+// file has changed, or if they lack one of the records'.
 func (k *Keeper) nics(records []*ledger.Record) (*inventory.NICList, error) {
+	if f := k.facts.Load(); k.suffice(f, records) {
+		return f.list, nil
+	}
+	k.reading.Lock()
+	defer k.reading.Unlock()
+	if f := k.facts.Load(); k.suffice(f, records) {
+		return f.list, nil
+	}
+	return k.readFacts()
+}
+
+// suffice reports whether the facts are of this node file, and are new or have the NICs of
+// all records. f may be nil.
+func (k *Keeper) suffice(f *facts, records []*ledger.Record) bool {
+	if f == nil || f.changes != k.nodeFile.changes.Load() {
+		return false
+	}
 	lacks := func(r *ledger.Record) bool {
 		var d *ledger.RDMADevice
 		if r.RDMA != nil && len(r.RDMA.Devices) > 0 {
 			d = &r.RDMA.Devices[0]
 		}
-		return nicOf(k.facts, r, d) == nil
+		return nicOf(f.list, r, d) == nil
 	}
-	if k.facts != nil && (time.Since(k.factsOf) < again || !slices.ContainsFunc(records, lacks)) {
-		return k.facts, nil
-	}
-	list, err := k.list()
-	if err != nil {
-		return nil, err
-	}
-	k.facts, k.factsOf = list, time.Now()
-	return list, nil
+	return time.Since(f.of) < again || !slices.ContainsFunc(records, lacks)
 }
 
-// build writes the files of a pod. With an error they have what could be read, or are as
-// before. mu is held.
-func (k *Keeper) build(name string, p *pod) error {
-	if p.rails == nil {
-		p.rails = k.files.read(name) // of an agent before this one: its generation goes on
-	}
-	list, err := k.nics(p.records)
-	if err != nil {
-		// The document may be of a sandbox before this one, whose devices others have now.
-		p.rails, p.next = nil, time.Now().Add(again)
-		return err
-	}
-	rails, err := k.readPod(name, p.records, list)
-	rails.Generation = 1
-	if p.rails != nil {
-		rails.Generation = p.rails.Generation
-		if !rails.same(p.rails) {
-			rails.Generation++
-		}
-	}
-	written := k.files.write(name, rails, k.settings.of, Machine{Tree: list.Tree, Root: "/"})
-	if written != nil {
-		k.metrics.FileFailures++
-		err = errors.Join(err, written)
-	}
-	k.report(&p.told, written)
-	p.rails, p.dirty = rails, err != nil
-	p.next = time.Now().Add(again)
-	if k.settings.of.Annotation {
-		k.annotator.want(name, rails)
-	}
+// buildHeld calls build, and then gives up the pod's token, which the caller holds.
+func (k *Keeper) buildHeld(o *opened, name string, p *pod, w *work) error {
+	defer func() { <-p.token }()
+	_, err := k.build(o, name, p, w)
 	return err
 }
 
-// readPod returns what the pod of the records is told. mu is held.
-func (k *Keeper) readPod(name string, records []*ledger.Record, list *inventory.NICList) (*Rails, error) {
+// build writes the files of a pod, and returns what the pod is told. If some of it cannot be
+// read, it returns the rest and an error. If the NICs cannot be read, it returns nil and leaves
+// the files unchanged. The caller has the pod's token.
+func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) {
+	before := w.before
+	if before == nil {
+		o.files.clean(name)
+		before = o.files.read(name) // of an agent before this one: its generation goes on
+	}
+	list, err := k.nics(w.records)
+	if err != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		// The document may be of a sandbox before this one, whose devices others have now.
+		p.rails, p.next = nil, time.Now().Add(again)
+		return nil, err
+	}
+	rails, err := k.readPod(o, name, w.records, list)
+	rails.Generation = 1
+	if before != nil {
+		rails.Generation = before.Generation
+		if !rails.same(before) {
+			rails.Generation++
+		}
+	}
+	written := o.files.write(name, rails, w.settings, Machine{Tree: list.Tree, Root: "/"})
+	err = errors.Join(err, written)
+	k.report(&p.told, written)
+	k.built(p, rails, w.changes, err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case written != nil:
+		k.metrics.FileFailures++
+	case !p.counted:
+		p.counted = true
+		if w.records[0].Created.After(k.started) { // else it waited for the agent
+			k.metrics.Wrote(time.Since(firstOf(w.records)))
+		}
+	}
+	if w.settings.Annotation {
+		k.annotator.want(name, rails)
+	}
+	return rails, err
+}
+
+// built notes the end of a build that began after so many changes. After a failure another
+// one is needed.
+func (k *Keeper) built(p *pod, rails *Rails, changes uint64, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p.rails = rails
+	switch {
+	case p.changes != changes: // since
+		p.built = changes
+		return
+	case err != nil:
+		p.changes++
+	}
+	p.built, p.next = changes, time.Now().Add(again)
+}
+
+// firstOf returns the earliest time at which one of the records was written.
+func firstOf(records []*ledger.Record) time.Time {
+	first := records[0].Updated
+	for _, r := range records {
+		if r.Updated.Before(first) {
+			first = r.Updated
+		}
+	}
+	return first
+}
+
+// readPod returns what the pod of the records is told.
+func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list *inventory.NICList) (*Rails, error) {
 	ref := PodRef{Node: k.Node}
 	if who := records[0].Pod; who != nil {
 		ref.UID, ref.Namespace, ref.Name = who.UID, who.Namespace, who.Name
 	}
-	s := &sight{host: k.host}
+	s := &sight{host: o.host}
 	defer s.close()
 	seen := map[string]bool{}
 	s.see = func(core *rdma.Core, d rdma.Device, port uint32, lent bool) {
-		k.watches.add(seen, name, core, d, port, lent)
+		k.watch(seen, name, core, d, port, lent)
 	}
 	rails, err := s.of(list, records, ref)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.watches.only(name, seen)
 	return rails, err
 }
@@ -531,6 +827,7 @@ func (k *Keeper) Metrics() agent.PublishMetrics {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m := k.metrics
+	m.Pods = len(k.pods)
 	m.AnnotationFailures = k.annotator.failures()
 	return m
 }
@@ -548,23 +845,24 @@ func stampOf(path string) string {
 	return stamp
 }
 
-// nodeSettings are the settings of the node file as it was last read.
-type nodeSettings struct {
-	of    Settings
-	stamp string // of the file
+// nodeFile is the node file as it was last read.
+type nodeFile struct {
+	mu      sync.Mutex
+	stamp   string        // of the file
+	changes atomic.Uint64 // of the file
 }
 
-// read reads the node file if it has changed, and reports whether the settings may have
-// changed. A file that cannot be read changes nothing: no NIC is lent then either.
-func (n *nodeSettings) read() bool {
+// read reads the settings of the node file, and reports whether they may have changed. A file
+// that cannot be read changes nothing: no NIC is lent then either. mu is held.
+func (n *nodeFile) read() (s Settings, changed bool) {
 	stamp := stampOf(netconf.NodeFilePath())
 	if stamp == n.stamp {
-		return false
+		return Settings{}, false
 	}
 	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
 	if err != nil && n.stamp != "" {
-		return false
+		return Settings{}, false
 	}
-	n.of, n.stamp = SettingsOf(file), stamp
-	return true
+	n.stamp = stamp
+	return SettingsOf(file), true
 }

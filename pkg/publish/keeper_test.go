@@ -26,7 +26,7 @@ import (
 
 // lab is a node with a ledger, and a keeper.
 type lab struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	ledger *ledger.Ledger
 	keeper *Keeper
@@ -51,7 +51,7 @@ func (b *syncBuffer) String() string {
 	return b.text.String()
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	need.Root(t)
 	l := &lab{t: t, dir: filepath.Join(t.TempDir(), "state"), log: &syncBuffer{}}
@@ -62,6 +62,11 @@ func newLab(t *testing.T) *lab {
 	t.Cleanup(l.ledger.Close)
 	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
 	l.keeper = NewKeeper(Options{StateDirs: []string{l.dir}, Node: "node-1", Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	t.Cleanup(func() {
+		if o := l.keeper.opened; o != nil {
+			o.close()
+		}
+	})
 	rail := 3
 	l.keeper.list = func() (*inventory.NICList, error) {
 		return &inventory.NICList{Tree: m.Tree, NICs: []inventory.NIC{{Name: "ens5np0", PCI: "0000:00:05.0", Rail: &rail, Mbps: 100000}}}, nil
@@ -186,11 +191,7 @@ func TestKeeperFollowsTheLedger(t *testing.T) {
 		_, err := os.Lstat(filepath.Join(l.dir, "pods", uid))
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	l.keeper.mu.Lock()
-	defer l.keeper.mu.Unlock()
-	if len(l.keeper.pods) != 0 {
-		t.Errorf("the keeper still has %v", l.keeper.pods)
-	}
+	l.await("the keeper forgets it", func() bool { return l.keeper.Metrics().Pods == 0 })
 }
 
 // The kernel returns a pod's NIC when nothing has the namespace open any more.

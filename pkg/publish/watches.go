@@ -2,8 +2,8 @@ package publish
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -21,21 +21,47 @@ type watched struct {
 	strange []rdma.GID
 }
 
-// add watches a port for a pod, and adds the watch's key to seen.
-func (w watches) add(seen map[string]bool, pod string, core *rdma.Core, d rdma.Device, port uint32, lent bool) {
+// watch watches a port for a pod, and adds the watch's key to seen.
+func (k *Keeper) watch(seen map[string]bool, pod string, core *rdma.Core, d rdma.Device, port uint32, lent bool) {
 	key := fmt.Sprintf("host/%d/%d", d.Index, port)
 	if lent {
 		key = fmt.Sprintf("%s/%d/%d", pod, d.Index, port)
 	}
-	if w[key] == nil {
-		watch, err := core.WatchGIDs(d, port)
-		if err != nil {
-			return // reading the table fails as well, and is reported
-		}
-		w[key] = &watched{watch: watch, lent: lent, pods: map[string]bool{}}
-	}
-	w[key].pods[pod] = true
 	seen[key] = true
+	if k.join(key, pod) {
+		return
+	}
+	watch, err := core.WatchGIDs(d, port)
+	if err != nil {
+		return // reading the table fails as well, and is reported
+	}
+	if !k.add(key, pod, &watched{watch: watch, lent: lent, pods: map[string]bool{}}) {
+		watch.Close() // another build has made one
+	}
+}
+
+// join adds the pod to the watch with the key, and reports whether there is one.
+func (k *Keeper) join(key, pod string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := k.watches[key]
+	if w != nil {
+		w.pods[pod] = true
+	}
+	return w != nil
+}
+
+// add makes fresh the watch with the key, unless there is one, and adds the pod to it. It
+// reports whether the watch is fresh.
+func (k *Keeper) add(key, pod string, fresh *watched) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.watches[key] == nil {
+		k.watches[key] = fresh
+	}
+	w := k.watches[key]
+	w.pods[pod] = true
+	return w == fresh
 }
 
 // only ends the watches of a pod but those in seen.
@@ -45,27 +71,15 @@ func (w watches) only(pod string, seen map[string]bool) {
 			delete(watched.pods, pod)
 		}
 	}
-	w.sweep()
 }
 
-// keep ends the watches of pods that are not kept.
+// keep ends the watches of pods for which is returns false.
 func (w watches) keep(is func(pod string) bool) {
 	for _, watched := range w {
 		for pod := range watched.pods {
 			if !is(pod) {
 				delete(watched.pods, pod)
 			}
-		}
-	}
-	w.sweep()
-}
-
-// sweep closes the watches that no pod needs.
-func (w watches) sweep() {
-	for key, watched := range w {
-		if len(watched.pods) == 0 {
-			watched.watch.Close()
-			delete(w, key)
 		}
 	}
 }
@@ -77,27 +91,38 @@ func (w watches) close() {
 	}
 }
 
-// poll looks at the GID tables, and marks the pods whose GIDs have changed.
+// poll looks at the GID tables, and marks the pods whose GIDs have changed. It closes the
+// watches that no pod needs.
 func (k *Keeper) poll() {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	for key, w := range k.watches {
+	all := maps.Clone(k.watches)
+	k.mu.Unlock()
+	for key, w := range all {
 		changed, err := w.watch.Changed()
-		var pods []string
-		switch {
-		case err != nil: // the device is gone, or was moved or made again
-			pods = w.all()
-			w.watch.Close()
-			delete(k.watches, key)
-		case w.lent && len(changed) > 0:
-			pods = w.all()
-		case !w.lent:
-			pods = k.withGIDs(w, changed)
-		}
-		for _, name := range pods {
-			if p := k.pods[name]; p != nil {
-				p.dirty, p.next = true, time.Time{}
-			}
+		k.polled(key, w, changed, err)
+	}
+}
+
+// polled notes the result of a look at a GID table.
+func (k *Keeper) polled(key string, w *watched, changed []rdma.GID, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var pods []string
+	switch {
+	case err != nil: // the device is gone, or was moved or made again
+		pods = w.all()
+	case w.lent && len(changed) > 0:
+		pods = w.all()
+	case !w.lent:
+		pods = k.withGIDs(w, changed)
+	}
+	if err != nil || len(w.pods) == 0 {
+		w.watch.Close()
+		delete(k.watches, key)
+	}
+	for _, name := range pods {
+		if p := k.pods[name]; p != nil {
+			p.changed()
 		}
 	}
 }

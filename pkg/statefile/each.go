@@ -24,6 +24,30 @@ func (d *Dir) ReadEach(suffix string, f func(name string, data []byte, err error
 // ReadEachOf is [Dir.ReadEach] for the files whose names begin with the prefix. The others
 // cost no system call each.
 func (d *Dir) ReadEachOf(prefix, suffix string, f func(name string, data []byte, err error)) error {
+	return d.ReadChangedOf(prefix, suffix, nil, func(name string, _ Stamp, data []byte, err error) { f(name, data, err) })
+}
+
+// Stamp identifies a version of a file. Each write makes a new inode, and so another stamp.
+// Two versions can have the same stamp only if the file was replaced twice within a tick of
+// the kernel's clock, and its first inode was used again.
+type Stamp struct {
+	inode, size int64
+	modified    int64 // time in ns
+	changed     int64 // time in ns, of the inode
+}
+
+// stampOf returns the stamp of a file. It is zero only for what is not a regular file.
+func stampOf(st *unix.Stat_t) Stamp {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return Stamp{}
+	}
+	return Stamp{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
+}
+
+// ReadChangedOf is [Dir.ReadEachOf] for the files for which known returns false. It calls
+// known with the name and stamp of each file before it reads the file. If known is nil, it
+// reads all files. If err is not nil, the stamp that f gets is zero.
+func (d *Dir) ReadChangedOf(prefix, suffix string, known func(name string, s Stamp) bool, f func(name string, s Stamp, data []byte, err error)) error {
 	dir, err := d.root.Open(".")
 	if err != nil {
 		return err
@@ -35,16 +59,25 @@ func (d *Dir) ReadEachOf(prefix, suffix string, f func(name string, data []byte,
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) || !listed(name, suffix) })
 	slices.Sort(names)
-	buffer := make([]byte, 8<<10)
+	var buffer []byte
 	for _, name := range names {
-		data, err := readInto(&buffer, int(dir.Fd()), name)
+		if known != nil {
+			var st unix.Stat_t
+			if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && known(name, stampOf(&st)) {
+				continue
+			}
+		}
+		if buffer == nil {
+			buffer = make([]byte, 8<<10)
+		}
+		stamp, data, err := readInto(&buffer, int(dir.Fd()), name)
 		if errors.Is(err, errDirectory) || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", filepath.Join(d.path, name), err)
 		}
-		f(name, data, err)
+		f(name, stamp, data, err)
 	}
 	return nil
 }
@@ -57,28 +90,28 @@ var (
 // readInto reads the file name of the directory dir into buffer, which it
 // replaces if that is too small. name is a directory entry's, so it cannot lead
 // to another directory.
-func readInto(buffer *[]byte, dir int, name string) ([]byte, error) {
+func readInto(buffer *[]byte, dir int, name string) (Stamp, []byte, error) {
 	fd, err := again(func() (int, error) {
 		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 	if errors.Is(err, unix.ELOOP) {
-		return nil, errSymlink
+		return Stamp{}, nil, errSymlink
 	}
 	if err != nil {
-		return nil, err
+		return Stamp{}, nil, err
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
+		return Stamp{}, nil, err
 	}
 	switch kind := st.Mode & unix.S_IFMT; {
 	case kind == unix.S_IFDIR:
-		return nil, errDirectory
+		return Stamp{}, nil, errDirectory
 	case kind != unix.S_IFREG:
-		return nil, errNoFile
+		return Stamp{}, nil, errNoFile
 	case st.Size > maxFile:
-		return nil, errTooLarge
+		return Stamp{}, nil, errTooLarge
 	case st.Size > int64(len(*buffer)):
 		*buffer = make([]byte, st.Size)
 	}
@@ -86,14 +119,14 @@ func readInto(buffer *[]byte, dir int, name string) ([]byte, error) {
 	for filled := 0; filled < len(data); {
 		n, err := again(func() (int, error) { return unix.Read(fd, data[filled:]) })
 		if err != nil {
-			return nil, err
+			return Stamp{}, nil, err
 		}
 		if n == 0 { // shorter by now
-			return data[:filled], nil
+			return stampOf(&st), data[:filled], nil
 		}
 		filled += n
 	}
-	return data, nil
+	return stampOf(&st), data, nil
 }
 
 // again calls f until it is not interrupted by a signal.

@@ -66,3 +66,36 @@ func TestReadEachPassesOverWhatIsRemovedMeanwhile(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// A file that was replaced by one of the same size has another stamp.
+func TestReadChangedOfPassesOverWhatIsKnown(t *testing.T) {
+	d := openAt(t, filepath.Join(t.TempDir(), "state"))
+	stamps := map[string]Stamp{}
+	read := func() (names []string) {
+		t.Helper()
+		err := d.ReadChangedOf("", ".json", func(name string, s Stamp) bool { return stamps[name] == s }, func(name string, s Stamp, _ []byte, err error) {
+			if err != nil {
+				t.Error(name, err)
+			}
+			stamps[name] = s
+			names = append(names, name)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	for _, step := range []struct {
+		change string
+		want   []string
+	}{{"a.json", []string{"a.json"}}, {"", nil}, {"b.json", []string{"b.json"}}, {"a.json", []string{"a.json"}}, {"", nil}} {
+		if step.change != "" {
+			if err := d.Write(step.change, []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := read(); !slices.Equal(got, step.want) {
+			t.Errorf("after a change of %q it read %q, want %q", step.change, got, step.want)
+		}
+	}
+}

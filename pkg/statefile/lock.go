@@ -46,9 +46,10 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 	}
 }
 
-// Lock takes the exclusive lock name and waits for it until ctx ends; its error
-// then wraps [ErrBusy] and the context's error. Waiters get it in the order of their arrival: hundreds of processes may wait for one
-// lock, and polling would use up the machine.
+// Lock takes the exclusive lock name and waits for it until ctx ends. Its error
+// then wraps [ErrBusy] and the context's error. Waiters get the lock in the order
+// of their arrival: hundreds of processes may wait for one lock, and polling
+// would use up the machine.
 func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 	for {
 		l, err := d.TryLock(name)
