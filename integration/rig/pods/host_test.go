@@ -5,7 +5,6 @@ package pods
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -107,20 +105,14 @@ func withoutTLS(t *testing.T, plane *controlplane.Plane) (address string) {
 // with their libraries, plugins and images.
 func nodeFiles(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	put := func(at, source string) {
-		to := filepath.Join(dir, at)
-		source, err := filepath.Abs(source)
-		if err == nil {
-			_, err = os.Stat(source)
-		}
-		if err = errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755)); err == nil {
-			err = os.Symlink(source, to)
-		}
-		if err != nil && !errors.Is(err, os.ErrExist) {
-			t.Fatalf("the node's %s (run `make cluster-binaries peers`): %v", at, err)
+	files := rig.Files(t.TempDir())
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v (run `make cluster-binaries peers`)", err)
 		}
 	}
+	put := func(at, source string) { t.Helper(); must(files.Put(at, source)) }
 	runtime, err := controlplane.Built("RAIL_CNI_RUNTIME", "tools", "runtime")
 	if err != nil {
 		t.Fatal(err)
@@ -135,16 +127,7 @@ func nodeFiles(t *testing.T) string {
 		put(plugins+"/multus-shim", filepath.Join(testnet.Peers(t), "kubernetes", "multus-shim"))
 	}
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
-		put(programs+"/"+name, filepath.Join(runtime, name))
-		out, err := exec.Command("ldd", filepath.Join(runtime, name)).CombinedOutput()
-		if err != nil {
-			t.Fatalf("ldd %s: %v\n%s", name, err, out)
-		}
-		for word := range strings.FieldsSeq(string(out)) {
-			if strings.HasPrefix(word, "/") && !strings.HasSuffix(word, ":") {
-				put(word, word)
-			}
-		}
+		must(files.PutProgram(programs+"/"+name, filepath.Join(runtime, name)))
 	}
 	for _, name := range []string{"host-local", "loopback", "kubernetes/multus"} {
 		put(plugins+"/"+filepath.Base(name), filepath.Join(testnet.Peers(t), name))
@@ -172,5 +155,5 @@ func nodeFiles(t *testing.T) string {
 		}
 		put(filepath.Join(images, filepath.Base(file)), file)
 	}
-	return dir
+	return string(files)
 }

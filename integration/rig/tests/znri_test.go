@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,8 +25,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// whatIsPublished is the head of a program that finds its rail. It uses what a pod is told, and
-// nothing else.
+// whatIsPublished is the beginning of a script that finds its pod's rail. It uses only what the
+// pod is told.
 const whatIsPublished = `set -eu
 given=$NCCL_IB_HCA
 . /run/rail-cni/pod/env.sh
@@ -59,9 +58,9 @@ echo "with $LIMIT KiB: $said"
 const writeToPeer = `exec ib_write_bw -d $device -i $port -x $index -F -n 50 -s 65536 ${PEER:-}
 `
 
-// TestPodOfUser1000UsesItsRail runs containerd 2 in a machine, in which it runs itself: two pods
-// have a NIC with Soft-RoCE each, and rail-agent tells them of it by NRI. In the machine, unlike
-// on many hosts of tests, root may raise limits.
+// TestPodOfUser1000UsesItsRail starts a machine, and runs itself in it, with containerd 2. Two
+// pods have a NIC with Soft-RoCE each, and rail-agent tells them of it by NRI. Unlike on many
+// hosts of tests, root may raise limits in the machine.
 func TestPodOfUser1000UsesItsRail(t *testing.T) {
 	if os.Getenv(rig.Mark) != "" {
 		podsUseTheirRails(t)
@@ -77,18 +76,11 @@ func TestPodOfUser1000UsesItsRail(t *testing.T) {
 // all containers.
 func nriFiles(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	put := func(at, source string) {
-		to := filepath.Join(dir, at)
-		source, err := filepath.Abs(source)
-		if err == nil {
-			_, err = os.Stat(source)
-		}
-		if err = errors.Join(err, os.MkdirAll(filepath.Dir(to), 0o755)); err == nil {
-			err = os.Symlink(source, to)
-		}
-		if err != nil && !errors.Is(err, os.ErrExist) {
-			t.Fatalf("the machine's %s (run `make cluster-binaries`): %v", at, err)
+	files := rig.Files(t.TempDir())
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v (run `make cluster-binaries`)", err)
 		}
 	}
 	one, err := controlplane.Built("RAIL_CNI_RUNTIME", "tools", "runtime")
@@ -100,26 +92,17 @@ func nriFiles(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"containerd", "containerd-shim-runc-v2"} { // static
-		put(criPrograms+"/"+name, filepath.Join(two, name))
+		must(files.Put(criPrograms+"/"+name, filepath.Join(two, name)))
 	}
 	for _, name := range []string{"ctr", "runc"} {
-		put(criPrograms+"/"+name, filepath.Join(one, name))
-		out, err := exec.Command("ldd", filepath.Join(one, name)).CombinedOutput()
-		if err != nil {
-			t.Fatalf("ldd %s: %v\n%s", name, err, out)
-		}
-		for word := range strings.FieldsSeq(string(out)) {
-			if strings.HasPrefix(word, "/") && !strings.HasSuffix(word, ":") {
-				put(word, word)
-			}
-		}
+		must(files.PutProgram(criPrograms+"/"+name, filepath.Join(one, name)))
 	}
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	if err := imageWithVerbs(filepath.Join(one, "busybox")).WriteFile(archive); err != nil {
 		t.Fatal(err)
 	}
-	put(criImage, archive)
-	return dir
+	must(files.Put(criImage, archive))
+	return string(files)
 }
 
 // imageWithVerbs is the image of all containers: busybox, and the programs for Soft-RoCE if this
@@ -179,8 +162,8 @@ func podsUseTheirRails(t *testing.T) {
 	}
 }
 
-// useRails runs two pods with a rail each, which write to each other, and looks what root in
-// containers may open.
+// useRails runs two pods with a rail each, which write to each other, and checks which char
+// devices root in containers may open.
 func (n *node) useRails(c *containerd) {
 	n.t.Helper()
 	t, limits := n.t, n.memlocks()
@@ -206,9 +189,11 @@ func (n *node) useRails(c *containerd) {
 	client := second.start("client", whatIsPublished+writeToPeer, false, &cri.KeyValue{Key: "PEER", Value: []byte(serves["address"])})
 	out := client.awaitEnd()
 	server.awaitEnd()
+	// It prints a line when all messages were written. By the clock of an emulated CPU the
+	// bandwidth can be 0.
 	bandwidth, err := verbs.Average(out)
-	if err != nil || bandwidth <= 0 {
-		t.Errorf("ib_write_bw: %v, %v", bandwidth, err)
+	if err != nil {
+		t.Errorf("ib_write_bw: %v", err)
 	}
 	t.Logf("ib_write_bw of user 1000: %.2f Gbit/s", bandwidth)
 
