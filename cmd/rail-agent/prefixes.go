@@ -11,7 +11,8 @@ import (
 )
 
 // beginPrefixes starts the reader of the node's prefixes in beside. A panic of it does not end
-// the keeper of NICs. client may be nil: then it reports a node file that asks for prefixes.
+// the keeper of NICs. client may be nil: then the reader reports an error if the node file asks
+// for prefixes.
 func beginPrefixes(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client) {
 	options := nvipam.Options{StateDirs: o.StateDirs, Node: o.NodeName, Client: client, Wanted: wantsNVIPAM, Log: o.Log}
 	if o.Teller != nil {

@@ -26,9 +26,10 @@ With --svg it draws an SVG instead: the NUMA nodes, host bridges and PCIe switch
 GPUs and NICs in them, and the rail, RDMA devices, state and holder of each NIC. The
 SVG needs no other file. It is written to FILE, or to stdout.
 
-With --pod the matrix has only the NICs that the pod holds, beside the GPUs. In the SVG
-they stand out among the others, and have the nearest GPUs. These are GPUs of the node:
-railctl does not know which of them the pod has. A pod that only has macvlans holds no NIC.`,
+With --pod the matrix has all GPUs, and only the NICs that the pod holds. The SVG has
+all NICs. In it the pod's NICs have a second border, and name the nearest GPUs of the
+node: railctl does not know which GPUs the pod has. A pod that only has macvlans holds
+no NIC.`,
 		Example: `  railctl topology
   railctl topology --pod default/trainer-0 --svg trainer-0.svg
   railctl topology --svg node-1.svg`,
@@ -64,7 +65,7 @@ railctl does not know which of them the pod has. A pod that only has macvlans ho
 		},
 	}
 	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG, and write it to `FILE`; \"-\" is stdout")
-	cmd.Flags().StringVar(&pod, "pod", "", "only, or above all, the NICs of this pod of the node, `NAMESPACE/NAME`")
+	cmd.Flags().StringVar(&pod, "pod", "", "print only the NICs of the pod `NAMESPACE/NAME`; with --svg mark them")
 	cmd.Flags().Lookup("svg").NoOptDefVal = toStdout // the file may also follow as an argument
 	return cmd
 }
@@ -72,12 +73,12 @@ railctl does not know which of them the pod has. A pod that only has macvlans ho
 // toStdout is the name of stdout as a file.
 const toStdout = "-"
 
-// checkHolds returns an error if a pod is given that holds no NIC.
+// checkHolds returns an error if the pod holds no NIC. The pod "" is none, and no error.
 func checkHolds(list *inventory.NICList, pod string) error {
 	if pod == "" || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return holds(pod, &n) }) {
 		return nil
 	}
-	return fmt.Errorf("--pod %s: no pod of this name, which has the form NAMESPACE/NAME, holds a NIC of this node; \"railctl show\" lists the attachments", printable(pod))
+	return fmt.Errorf("--pod %s: no pod with this NAMESPACE/NAME holds a NIC of this node; \"railctl show\" lists the attachments", printable(pod))
 }
 
 // writeSVG writes the picture of the node to a file or to stdout.
@@ -99,7 +100,7 @@ type place struct {
 	short, pci, legend string
 }
 
-// places returns the GPUs, and the NICs of the pod, or with "" all NICs.
+// places returns the GPUs, and the NICs that the pod holds. If pod is "", it returns all NICs.
 func places(list *inventory.NICList, pod string) []place {
 	var all []place
 	for i, g := range list.GPUs {

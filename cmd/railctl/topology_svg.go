@@ -47,13 +47,13 @@ type card struct {
 	lines   []string
 	tooltip string
 	key     string
-	own     bool // the NIC is the pod's that the picture is about
+	own     bool // the pod that the picture is of holds the NIC
 }
 
 func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines)) }
 
 // topologySVG returns the picture as an SVG that needs nothing else. title names the node.
-// The NICs of the pod, "namespace/name", stand out; "" is no pod.
+// The NICs of the pod, "namespace/name", have a second border; "" is no pod.
 func topologySVG(list *inventory.NICList, title, pod string) []byte {
 	root := tree(list, pod)
 	for _, b := range root.boxes {
@@ -69,7 +69,7 @@ func topologySVG(list *inventory.NICList, title, pod string) []byte {
 	}
 	if pod != "" {
 		title += " · " + pod
-		legend = append(legend, "A NIC with a second border is the pod's. Its last line has the nearest GPUs of the node, and how far they are.")
+		legend = append(legend, "The pod holds the NICs with a second border. Their last line has the nearest GPUs of the node, and how far they are.")
 	}
 	for _, line := range legend {
 		width = max(width, letterWidth*0.9*float64(utf8.RuneCountInString(line)))
@@ -111,7 +111,7 @@ text { fill: #eee } .note, .head { fill: #bbb } .page { fill: #111 } .numa { fil
 }
 `
 
-// tree returns the boxes of the node's GPUs and NICs. Those of the pod stand out.
+// tree returns the boxes of the node's GPUs and NICs. The NICs of the pod are marked.
 func tree(list *inventory.NICList, pod string) *box {
 	root := &box{}
 	for i, g := range list.GPUs {
@@ -310,10 +310,11 @@ func nicCard(n *inventory.NIC) card {
 	return c
 }
 
-// holds reports whether the pod holds the NIC. Nobody is the pod "".
+// holds reports whether the pod holds the NIC. The pod "" holds none.
 func holds(pod string, n *inventory.NIC) bool { return pod != "" && n.Lent != nil && n.Lent.Pod == pod }
 
-// nearest returns the GPUs that are nearest to a PCI function, after their distance.
+// nearest returns the distance of the GPUs that are nearest to a PCI function, and their
+// names.
 func nearest(list *inventory.NICList, pci string) string {
 	var names []string
 	var best pcie.Distance

@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&o.rig, "rig", "", "measure with RDMA, in the virtual machine that `program` (integration/rig/exec) runs")
 	flag.BoolVar(&o.cluster, "cluster", false, "measure addresses of a cluster, against whereabouts on a real API server")
 	flag.BoolVar(&o.pods, "pods", false, "measure pods of a real cluster")
-	flag.StringVar(&o.scenes, "scenes", "", "with -pods: what is measured, `names` of "+sceneNames()+" (default all)")
+	flag.StringVar(&o.scenes, "scenes", "", "with -pods: measure only the scenes with these `names`, of "+sceneNames()+" (default all)")
 	flag.BoolVar(&o.scale, "scale", false, "measure addresses of many nodes that start at once")
 	flag.StringVar(&o.nodes, "nodes", "10,50,200,1000", fmt.Sprintf("with -scale: the `numbers` of nodes; more than %d with blocks only", mostWithEntries))
 	flag.StringVar(&o.lines, "lines", kindEntries+","+kindBlocks, "with -scale: what is measured, `names` of "+kindEntries+", "+kindBlocks+", "+lineNames())

@@ -9,8 +9,8 @@ import (
 )
 
 // PCI makes a PCI function for each of the node's rails in /sys/bus/pci/devices, so that a
-// device plugin can allocate rails by their addresses. It hides the functions of the machine
-// there. PCI returns the addresses, in the order of [Options].Rails.
+// device plugin can allocate rails by their addresses. There it hides the machine's own
+// functions. PCI returns the addresses, in the order of [Options].Rails.
 //
 // A plugin finds the NIC by the address, and not the address by the NIC: rtnetlink reports
 // no parent of a veth. Kernels before 5.14 report none for any NIC.

@@ -37,9 +37,9 @@ var shapes = [][]int{{5, 3}, {2, 2, 2, 2}, {8}, {1, 1, 1, 1, 1, 1, 1, 1}, {4, 4}
 
 // TestAllSayTheSameOfAPodsRails compares what the environment, rails.json in the container,
 // the annotation, "railctl pod", "railctl env" and "railctl show" say of a pod's rails, and
-// the interfaces in the pod, for 100 pods. Half of them run with rail-agent alone. The
-// veths have no RDMA devices, so these get no variables. The others get theirs, with RDMA
-// devices, from the stand-in, and all else from rail-agent.
+// the interfaces in the pod, for 100 pods. Half of the pods run with rail-agent alone. They get
+// no variables, because the veths have no RDMA devices. The other pods get variables for
+// invented RDMA devices from the stand-in, and all else from rail-agent.
 func TestAllSayTheSameOfAPodsRails(t *testing.T) {
 	l := newRailsLab(t)
 	count := 8

@@ -18,6 +18,9 @@ import (
 // read their actions.
 func (n *Netns) rules() ([]netlink.Rule, error) {
 	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, nil // the kernel has no rules (CONFIG_IP_MULTIPLE_TABLES)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list rules of netns %s: %w", n.Path, err)
 	}
@@ -52,9 +55,9 @@ func (n *Netns) MissingRules(rules []netlink.Rule) ([]netlink.Rule, error) {
 	return missing, nil
 }
 
-// RulesOfInterface returns the rules of this priority for packets that leave by the interface,
-// which may be gone, and those of this priority and the next one for single source addresses
-// whose tables are the same.
+// RulesOfInterface returns the policy rules of an interface, which may no longer exist: the
+// rules with this priority for packets that leave by it, and the rules for single source
+// addresses that lead to the same tables, with this priority or the next one.
 func (n *Netns) RulesOfInterface(ifName string, priority int) ([]netlink.Rule, error) {
 	all, err := n.rules()
 	if err != nil {

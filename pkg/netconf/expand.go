@@ -32,7 +32,7 @@ const (
 // The values of the key "prefix".
 const (
 	prefixOfNode = "node"       // the rail's prefix in the node file
-	prefixOfPool = NVIPAM + "/" // with the name of a pool of nv-ipam behind it
+	prefixOfPool = NVIPAM + "/" // followed by the name of a CIDRPool
 	prefixValues = `"prefix": "node" or "nv-ipam/<pool>"`
 )
 
@@ -55,7 +55,7 @@ type template struct {
 
 	rail, node bool // a string has the variable
 	sameHost   bool
-	prefix     string // that of "prefix", if it names a prefix of the node
+	prefix     string // the value of "prefix", "" if it is not known
 }
 
 // template returns the configuration's "ipam" object. It is an error if a string of it has an
@@ -73,15 +73,9 @@ func (c *Common) template() (*template, error) {
 	if err := d.Decode(&t.ipam); err != nil {
 		return &template{}, nil //nolint:nilerr // the same
 	}
-	for key, value := range t.ipam {
-		switch {
-		case strings.EqualFold(key, keySameHost):
-			t.sameHost = value == true
-		case strings.EqualFold(key, keyPrefix):
-			if text, _ := value.(string); text == prefixOfNode || strings.HasPrefix(text, prefixOfPool) {
-				t.prefix = text
-			}
-		}
+	t.sameHost = t.get(keySameHost) == true
+	if text, _ := t.get(keyPrefix).(string); text == prefixOfNode || strings.HasPrefix(text, prefixOfPool) {
+		t.prefix = text
 	}
 	_, err := replaced("ipam", t.ipam, func(name string) (string, error) {
 		switch name {
@@ -222,20 +216,23 @@ func (t *template) check() error {
 	return nil
 }
 
-// prefixText returns the key "prefix" for errors.
+// prefixText returns the key "prefix" and its value, for errors.
 func (t *template) prefixText() string { return fmt.Sprintf(`"prefix": %.80q`, t.prefix) }
 
-// get returns the value of a key, compared as encoding/json does, or nil.
+// get returns the value of a key, compared as encoding/json does, or nil. Of several spellings
+// the given one counts, else the last in alphabetical order, whatever the order of the map is.
 func (t *template) get(key string) any {
 	if value, ok := t.ipam[key]; ok {
 		return value
 	}
-	for k, value := range t.ipam {
-		if strings.EqualFold(k, key) {
-			return value
+	last := ""
+	var value any
+	for k, v := range t.ipam {
+		if strings.EqualFold(k, key) && k > last {
+			last, value = k, v
 		}
 	}
-	return nil
+	return value
 }
 
 // hasVariable reports whether a string in value has the variable.
@@ -254,6 +251,13 @@ func (c *Common) VariesByRail() bool {
 	return err == nil && t.needsRail()
 }
 
+// OfLocalPrefix reports whether the addresses are of a prefix of the node, in the local store of
+// rail-cni's whereabouts.
+func (c *Common) OfLocalPrefix() bool {
+	t, err := c.template()
+	return err == nil && t.prefix != "" && t.whereabouts()
+}
+
 // Varies reports whether [Common.Expanded] changes the configuration.
 func (c *Common) Varies() bool {
 	t, err := c.template()
@@ -265,7 +269,8 @@ func (c *Common) Varies() bool {
 //
 // With "sameHost": true the object gets the key "railRanges", the list of the values that
 // "range" has on the node's rails, by ascending rail. With "prefix" it gets "range",
-// "gateway", "exclude" and "store" of the node's prefix, and "routes" if it has none.
+// "gateway", "exclude" and "store" of the node's prefix, and "routes" of the pool if the
+// network has no "routes".
 //
 // It returns an error of the kind InvalidConfig if a value is missing, if the ranges of two
 // rails overlap, or if the gateway is not in the range.
@@ -328,10 +333,9 @@ func (t *template) expanded(v Variables) (map[string]any, error) {
 	return ipam, nil
 }
 
-// excludedOnRail returns what no pod gets on another rail, but might get on this one:
-// exclusions that differ by rail, and a gateway with another host part. whereabouts excludes
-// their host parts on this rail too. Else the lowest free host part of this rail could never be
-// had on the other one.
+// excludedOnRail returns the addresses of another rail whose host parts must be excluded on
+// this rail too: exclusions that differ by rail, and a gateway with another host part.
+// Otherwise whereabouts could choose a host part that no pod ever gets on the other rail.
 func (t *template) excludedOnRail(rail int, own, theirs *template) []any {
 	var all []any
 	if hasVariable(t.get(keyExclude), railVariable) {

@@ -44,7 +44,7 @@ func (t *template) nodePrefix(ipam map[string]any, v Variables) (*NodePrefix, er
 	}
 	expanded := template{ipam: ipam}
 	text, _ := expanded.get(keyPrefix).(string)
-	set(ipam, keyPrefix, text) // one spelling
+	set(ipam, keyPrefix, text) // the network may write the key as "Prefix"
 	pool := strings.TrimPrefix(text, prefixOfPool)
 	if err := checkPool(pool); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (t *template) nodePrefix(ipam map[string]any, v Variables) (*NodePrefix, er
 	return prefix, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, `"prefix": %.80q`, text), "correct the pool")
 }
 
-// checkPool returns an error for what cannot be the name of an object in Kubernetes.
+// checkPool returns an error for a name that no object in Kubernetes can have.
 func checkPool(name string) error {
 	valid := name != "" && len(name) <= 253 && !strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.'

@@ -83,6 +83,23 @@ func TestPoolsThatDoNotWorkAreRefused(t *testing.T) {
 	}
 }
 
+func TestSpellingsOfAKeyCountInOneOrder(t *testing.T) {
+	for range 100 { // the order of a map is random
+		for ipam, want := range map[string]string{
+			`, "Prefix": "node", "prefix": "nv-ipam/rail-3", "PREFIX": "x"`: "nv-ipam/rail-3",
+			`, "PREFIX": "node", "Prefix": "nv-ipam/rail-3"`:                "nv-ipam/rail-3",
+		} {
+			got, err := networkOf(t, ipam).Expanded(ofPools(3))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if have := ipamOf(t, got); have["prefix"] != want || have["range"] != "10.3.4.8/31" || have["Prefix"] != nil {
+				t.Fatalf("%s: %v", ipam, have)
+			}
+		}
+	}
+}
+
 // A pool without ${rail} is for NICs without a rail, too.
 func TestPoolsNeedTheRailOnlyForTheirName(t *testing.T) {
 	for prefix, want := range map[string]bool{"node": true, "nv-ipam/rail-${rail}": true, "nv-ipam/all": false} {

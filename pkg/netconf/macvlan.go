@@ -75,13 +75,14 @@ func (c *Macvlan) checkRailInPod() error {
 		`remove one of the two keys, and name the master in the pod by "master"`)
 }
 
-// checkKeepAddress refuses the key of host-device: the NIC stays, and so do its addresses.
+// checkKeepAddress refuses "keepAddress", a key of host-device. The NIC of a macvlan stays on
+// the host with its addresses.
 func (c *Macvlan) checkKeepAddress() error {
 	var keys struct {
 		KeepAddress any `json:"keepAddress"`
 	}
 	if err := json.Unmarshal(c.Raw, &keys); err != nil || keys.KeepAddress == nil || keys.KeepAddress == false {
-		return nil //nolint:nilerr // it has been read
+		return nil //nolint:nilerr // ParseMacvlan has reported invalid JSON
 	}
 	return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" is for host-device: a macvlan leaves its NIC, with the NIC's addresses, on the host`),
 		`remove the key, and give addresses by "ipam", or use host-device`)

@@ -36,7 +36,8 @@ type NodePrefix struct {
 	Gateway string   `yaml:"gateway"` // an address in Prefix, "" if there is none
 	Exclude []string `yaml:"exclude"` // addresses and CIDRs that no pod gets
 
-	// Routes are the destinations of routes by Gateway. The node file has none: the network has.
+	// Routes are the destinations of routes through Gateway, from a pool of nv-ipam. A node file
+	// has none.
 	Routes []string `yaml:"-"`
 }
 

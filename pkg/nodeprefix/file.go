@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,7 @@ const (
 	schema    = "rail-cni.io/prefixes/v1"
 )
 
-// Pools are the pools of nv-ipam, and what this node has of each.
+// Pools are the pools of nv-ipam, with this node's prefix of each. They are the file's content.
 type Pools struct {
 	Schema string `json:"schema"`
 	Node   string `json:"node"` // its name in the cluster
@@ -59,7 +60,7 @@ func Read(stateDir string) (*Pools, error) {
 	return p, nil
 }
 
-// Write writes the pools below a state directory, unless they are there.
+// Write writes the pools below a state directory, unless the file has them already.
 func (p *Pools) Write(stateDir string) error {
 	p.Schema = schema
 	slices.SortFunc(p.Pools, func(a, b Pool) int {
@@ -98,7 +99,8 @@ func Remove(stateDir string) error {
 	return d.Remove(fileName)
 }
 
-// Of returns the node's prefix of a pool, for a network. file is the node file.
+// Of returns the node's prefix of a pool, from the file below the state directory. file is the
+// node file, which must ask for such prefixes.
 func Of(stateDir string, file *netconf.NodeFile, pool string) (*netconf.NodePrefix, error) {
 	if !file.ReadsPrefixesFrom(netconf.NVIPAM) {
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the node file does not say that rail-agent reads the pools of nv-ipam"),
@@ -115,23 +117,29 @@ func Of(stateDir string, file *netconf.NodeFile, pool string) (*netconf.NodePref
 	return p.prefix(pool)
 }
 
-// prefix returns the node's prefix of a pool.
+// prefix returns the node's prefix of a pool. Pools of the same name that give the node no
+// prefix do not count. Otherwise a user who may create CIDRPools in one namespace could make
+// the ADDs of others fail.
 func (p *Pools) prefix(pool string) (*netconf.NodePrefix, error) {
-	var found []Pool
-	var namespaces []string
+	var found []Pool                  // those with a prefix
+	var namespaces, problems []string // the namespaces of found, and the problems of the others
 	for _, have := range p.Pools {
-		if have.Name == pool {
+		switch {
+		case have.Name != pool:
+		case have.Problem != "":
+			problems = append(problems, fmt.Sprintf("%s/%s: %s", have.Namespace, pool, have.Problem))
+		default:
 			found, namespaces = append(found, have), append(namespaces, have.Namespace)
 		}
 	}
 	switch {
-	case len(found) == 0:
+	case len(found) == 0 && len(problems) == 0:
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "nv-ipam has no CIDRPool %q", pool), `see "kubectl get cidrpools.nv-ipam.nvidia.com -A", and correct the network`)
 	case len(found) > 1:
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "nv-ipam has CIDRPools %q in the namespaces %s", pool, strings.Join(namespaces, ", ")),
 			"delete those that are not in nv-ipam's own namespace: it does not use them")
-	case found[0].Problem != "":
-		return nil, failure.WithCure(failure.New(failure.NotAvailable, "the node %s has no prefix of the CIDRPool %s/%s: %s", p.Node, found[0].Namespace, pool, found[0].Problem),
+	case len(found) == 0:
+		return nil, failure.WithCure(failure.New(failure.NotAvailable, "the node %s has no prefix of the CIDRPool %s", p.Node, strings.Join(problems, ", nor of ")),
 			`see the pool's "nodeSelector" and "status", and nv-ipam's controller`)
 	}
 	return &netconf.NodePrefix{Prefix: found[0].Prefix, Gateway: found[0].Gateway, Exclude: found[0].Exclude, Routes: found[0].Routes}, nil

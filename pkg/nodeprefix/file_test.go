@@ -26,6 +26,10 @@ func TestPrefixesOfPools(t *testing.T) {
 		{Name: "rail-0", Namespace: "nv", Prefix: "10.0.4.8/31", Gateway: "10.0.4.8", Exclude: []string{"10.0.4.8/32"}, Routes: []string{"10.0.0.0/8"}},
 		{Name: "twice", Namespace: "b", Prefix: "10.9.0.0/31"},
 		{Name: "twice", Namespace: "a", Prefix: "10.9.0.2/31"},
+		{Name: "twice", Namespace: "c", Problem: "none"},
+		{Name: "rail-0", Namespace: "mallory", Problem: "its status has no allocation for the node"},
+		{Name: "rail-3", Namespace: "mallory", Problem: "one"},
+		{Name: "rail-3", Namespace: "nv", Problem: "another"},
 	}}
 	for range 2 {
 		if err := pools.Write(dir); err != nil {
@@ -41,6 +45,7 @@ func TestPrefixesOfPools(t *testing.T) {
 		text string
 	}{
 		"rail-1": {failure.NotAvailable, `the node node1 has no prefix of the CIDRPool nv/rail-1: its status has no allocation for the node; see the pool's "nodeSelector"`},
+		"rail-3": {failure.NotAvailable, "no prefix of the CIDRPool mallory/rail-3: one, nor of nv/rail-3: another; see"},
 		"rail-2": {failure.InvalidConfig, `nv-ipam has no CIDRPool "rail-2"; see "kubectl get cidrpools`},
 		"twice":  {failure.InvalidConfig, `nv-ipam has CIDRPools "twice" in the namespaces a, b; delete those`},
 	} {

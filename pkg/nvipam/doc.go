@@ -3,9 +3,9 @@
 // pkg/nodeprefix. It changes no object of the cluster.
 //
 // nv-ipam's controller divides the CIDR of a pool into a prefix for each node. Its own plugin
-// then assigns the addresses of the prefix; with rail-cni, whereabouts' local store does. Both
-// keep accounts of their own, so a pool must be used by one of them only.
+// then assigns the addresses of the prefix; with rail-cni, whereabouts' local store does.
+// Neither knows which addresses the other has assigned, so only one of them may use a pool.
 //
-// [Keeper] is run by rail-agent. It lists the pools once and watches them: an idle node makes
+// rail-agent runs the [Keeper]. It lists the pools once and watches them: an idle node makes
 // a request every five minutes.
 package nvipam

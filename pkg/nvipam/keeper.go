@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"runtime/debug"
 	"slices"
@@ -25,9 +26,15 @@ import (
 // Times of the keeper.
 const (
 	look     = 30 * time.Second // between looks at the node file, and after a failure
-	watchFor = 5 * time.Minute  // then the node file and the written files are looked at
+	watchFor = 5 * time.Minute  // for one watch; after it come the node file and the written files
 	listFor  = time.Minute      // for one list, with its repetitions
+	lasting  = time.Second      // of a watch: one that ends earlier is followed by a pause
+	patience = time.Minute      // with an unavailable server until that is reported
 )
+
+// patientFor is the number of watches in a row that may end at once before the pools are listed
+// after each.
+const patientFor = 3
 
 // pools are nv-ipam's CIDRPools of all namespaces. nv-ipam uses those of its own namespace,
 // which the agent does not know.
@@ -50,69 +57,132 @@ type Keeper struct {
 	Options
 	pools   map[string]nodeprefix.Pool // by namespace and name; nil until they are listed
 	version string                     // of the list, or of the last event
-	told    string                     // the last failure that was reported
+	told    string                     // the last failure that was reported, "" after a success
+
+	ended   int       // watches in a row that ended at once, and one that failed later
+	expired int       // watches in a row whose version the server had forgotten
+	failing time.Time // when the first of the watches in a row failed that found the server unavailable
+
+	// before has the content of the files before their first change since the last watch began,
+	// by state directory, and moved the messages about them.
+	before map[string]*nodeprefix.Pools
+	moved  map[string]bool
 }
 
 // NewKeeper returns a Keeper. Run must be called once.
-func NewKeeper(o Options) *Keeper { return &Keeper{Options: o} }
+func NewKeeper(o Options) *Keeper {
+	return &Keeper{Options: o, before: map[string]*nodeprefix.Pools{}, moved: map[string]bool{}}
+}
 
 // Run keeps the files until ctx ends. It starts again after a panic, which does not end the
 // process.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if k.step(ctx) {
-			_ = wait.For(ctx, look)
-		}
+		_ = wait.For(ctx, k.step(ctx)) // the loop checks ctx
 	}
 }
 
 // step looks at the node file and, if it asks for prefixes, watches the pools for a while. It
-// reports whether to pause.
-func (k *Keeper) step(ctx context.Context) (pause bool) {
+// returns the pause until the next step.
+func (k *Keeper) step(ctx context.Context) (pause time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
 			k.Log.Error("panic in the reader of prefixes", "panic", r, "stack", string(debug.Stack()))
-			k.pools, pause = nil, true
+			k.pools, pause = nil, look
 		}
 	}()
 	wanted, err := k.Wanted()
 	switch {
 	case err != nil:
-		return true // every ADD says what is wrong with the node file
+		return look // every ADD says what is wrong with the node file
 	case !wanted:
 		k.pools = nil
 		k.report(k.remove())
-		return true
+		return look
 	case k.Client == nil:
 		k.report(failure.WithCure(errors.New("rail-agent has no cluster to read nv-ipam's pools from"), `give it one by --kubeconfig, or remove "prefixesFrom" from the node file`))
-		return true
+		return look
 	}
 	err = k.follow(ctx)
-	if ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case err != nil:
 		k.report(err)
+		return look
 	}
-	return err != nil
+	return pauseAfter(k.ended)
 }
 
-// follow lists the pools unless they are known, and watches them for a while.
+// pauseAfter returns the pause after so many watches in a row that ended at once. It is random,
+// because all nodes of a cluster lose their watches at the same time.
+func pauseAfter(ended int) time.Duration {
+	if ended == 0 {
+		return 0
+	}
+	pause := min(2*time.Second<<min(ended-1, 10), look)
+	return pause - rand.N(pause/2)
+}
+
+// follow lists the pools unless they are known, and watches them for a while. The error is to be
+// reported: after one that is not, k.ended says how long to pause.
 func (k *Keeper) follow(ctx context.Context) error {
 	if k.pools == nil {
 		if err := k.list(ctx); err != nil {
 			return err
 		}
 	}
+	k.lookAgain()
 	if err := k.write(); err != nil { // also if somebody has removed the file
 		return err
 	}
-	k.report(nil)
-	err := k.Client.Watch(ctx, pools, kube.ListOptions{ResourceVersion: k.version, Timeout: watchFor}, k.event)
-	switch {
-	case errors.Is(err, kube.ErrExpired):
-		k.pools, err = nil, nil
-	case err != nil:
-		k.pools = nil
+	long := watchFor
+	if k.ended > 0 {
+		long = look // so that a server that stays away is reported soon
 	}
-	return explain(err)
+	// A connection may be dead without an end: so the client has a limit too.
+	watching, cancel := context.WithTimeout(ctx, long+time.Minute)
+	defer cancel()
+	began := time.Now()
+	err := k.Client.Watch(watching, pools, kube.ListOptions{ResourceVersion: k.version, Timeout: long}, k.event)
+	return k.judge(err, time.Since(began))
+}
+
+// judge notes how a watch ended, and returns its error if that is to be reported.
+func (k *Keeper) judge(err error, lasted time.Duration) error {
+	if lasted >= lasting {
+		k.ended = 0
+		if err == nil {
+			k.works()
+			return nil
+		}
+	}
+	k.ended++
+	switch {
+	case err == nil: // a proxy ends the stream
+		if k.ended > patientFor { // perhaps before each event: lists see the changes
+			k.pools = nil
+		}
+		return nil
+	case errors.Is(err, kube.ErrExpired):
+		k.pools = nil
+		k.expired++
+		return nil
+	case !kube.IsUnavailable(err):
+		k.pools = nil
+		return explain(err)
+	case k.failing.IsZero():
+		k.failing = time.Now()
+	case time.Since(k.failing) >= patience:
+		return explain(err)
+	}
+	return nil // the next watch begins where this one ended
+}
+
+// works notes that the server answers the watch.
+func (k *Keeper) works() {
+	k.expired, k.failing = 0, time.Time{}
+	k.report(nil)
 }
 
 // list reads all pools. It is an error if the server does not know the kind: one that has just
@@ -121,8 +191,13 @@ func (k *Keeper) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listFor)
 	defer cancel()
 	found := map[string]nodeprefix.Pool{}
-	// Any state that the server has cached will do: the watch begins with it.
-	version, err := k.Client.List(ctx, pools, kube.ListOptions{ResourceVersion: "0"}, func(item []byte) error {
+	// Any state that the server has cached will do: the watch begins with it. But if the cache of
+	// one server is behind what another one remembers, only the newest state helps.
+	options := kube.ListOptions{ResourceVersion: "0"}
+	if k.expired > 1 {
+		options.ResourceVersion = ""
+	}
+	version, err := k.Client.List(ctx, pools, options, func(item []byte) error {
 		pool, _, err := parse(item, k.Node)
 		found[pool.Namespace+"/"+pool.Name] = pool
 		return err
@@ -134,7 +209,7 @@ func (k *Keeper) list(ctx context.Context) error {
 	return nil
 }
 
-// event takes over one event of the watch.
+// event applies one event of the watch to the pools.
 func (k *Keeper) event(e kube.Event) error {
 	if e.Type == "BOOKMARK" {
 		var o struct {
@@ -144,6 +219,7 @@ func (k *Keeper) event(e kube.Event) error {
 			return err
 		}
 		k.version = o.Metadata.ResourceVersion
+		k.works()
 		return nil
 	}
 	pool, version, err := parse(e.Object, k.Node)
@@ -157,7 +233,11 @@ func (k *Keeper) event(e kube.Event) error {
 	} else {
 		k.pools[name] = pool
 	}
-	return k.write()
+	if err := k.write(); err != nil {
+		return err
+	}
+	k.works()
+	return nil
 }
 
 // explain adds the cure of a missing permission.
@@ -174,16 +254,39 @@ func explain(err error) error {
 func (k *Keeper) write() error {
 	var errs []error
 	for _, dir := range k.StateDirs {
-		now := &nodeprefix.Pools{Node: k.Node, Pools: slices.Collect(maps.Values(k.pools))}
 		before, err := nodeprefix.Read(dir)
-		if err == nil && before.Node == k.Node {
-			k.reportMoved(dir, before, now)
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			k.Log.Warn("file of prefixes written again", "stateDir", dir, "err", err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.Log.Warn("unreadable file of prefixes replaced", "stateDir", dir, "err", err)
 		}
-		errs = append(errs, now.Write(dir))
+		now := k.current()
+		if failed := now.Write(dir); failed != nil {
+			errs = append(errs, failed) // so the next step finds the change again
+			continue
+		}
+		if err != nil || before.Node != k.Node {
+			continue
+		}
+		k.reportMoved(dir, before, now)
+		if k.before[dir] == nil && !slices.EqualFunc(before.Pools, now.Pools, func(a, b nodeprefix.Pool) bool { return a.Name == b.Name && a.Prefix == b.Prefix }) {
+			k.before[dir] = before
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// current returns the content of the files.
+func (k *Keeper) current() *nodeprefix.Pools {
+	return &nodeprefix.Pools{Node: k.Node, Pools: slices.Collect(maps.Values(k.pools))}
+}
+
+// lookAgain reports prefixes that have changed, for pods whose ADD had read the file just before
+// it was changed.
+func (k *Keeper) lookAgain() {
+	for dir, before := range k.before {
+		k.reportMoved(dir, before, k.current())
+	}
+	clear(k.before)
+	clear(k.moved)
 }
 
 // remove removes the files.
@@ -196,8 +299,8 @@ func (k *Keeper) remove() error {
 }
 
 // reportMoved reports each pool whose prefix is another one, or none, while attachments have
-// addresses of the former one. Their DEL frees the addresses as ever: the records have the
-// former prefix.
+// addresses of the former one, unless it has done so for the last change. Their DEL still frees
+// the addresses, because the records have the former prefix.
 func (k *Keeper) reportMoved(stateDir string, before, now *nodeprefix.Pools) {
 	is := map[string]nodeprefix.Pool{}
 	for _, p := range now.Pools {
@@ -217,11 +320,13 @@ func (k *Keeper) reportMoved(stateDir string, before, now *nodeprefix.Pools) {
 		if p.Prefix != "" {
 			current = p.Prefix
 		}
-		k.tell(agent.Notice{
-			Reason: "PrefixMoved", Summary: "prefix of the node has moved", Warning: true,
-			Message: fmt.Sprintf("nv-ipam's CIDRPool %s/%s gives this node %s and no longer %s, and pods have addresses of that, which another node may get: %s; delete these pods, or give the node its former prefix by the pool's staticAllocations",
-				was.Namespace, was.Name, current, former, strings.Join(holders, "; ")),
-		})
+		message := fmt.Sprintf("nv-ipam's CIDRPool %s/%s gives this node %s and no longer %s, but pods still have addresses of the former prefix, which another node may get: %s; delete these pods, or give the node its former prefix by the pool's staticAllocations",
+			was.Namespace, was.Name, current, former, strings.Join(holders, "; "))
+		if k.moved[message] {
+			continue
+		}
+		k.moved[message] = true
+		k.tell(agent.Notice{Reason: "PrefixMoved", Summary: "prefix of the node has moved", Warning: true, Message: message})
 	}
 }
 
@@ -246,11 +351,16 @@ func holdersOf(stateDir string, prefix netip.Prefix) []string {
 
 // report reports a failure once.
 func (k *Keeper) report(err error) {
-	switch {
-	case err == nil:
+	if err == nil {
 		k.told = ""
-	case k.told != err.Error():
-		k.told = err.Error()
+		return
+	}
+	what := err.Error()
+	if kube.IsUnavailable(err) {
+		what = "unavailable" // the text has the number of tries, and ports
+	}
+	if k.told != what {
+		k.told = what
 		k.tell(agent.Notice{Reason: "PrefixesNotRead", Summary: "prefixes of the node not read", Message: err.Error() + "; ADD uses those that were read before", Warning: true})
 	}
 }

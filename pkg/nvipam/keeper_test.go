@@ -221,6 +221,19 @@ func TestAddressesOfAPoolNeedNoRequest(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	given("ens1", "10.0.5.10/30", "10.0.5.9")
 	node.MustRun(call("DEL", "ens1"))
+
+	// The record and the file are lost, and DEL frees the address all the same.
+	given("ens2", "10.0.5.10/30", "10.0.5.9")
+	if err := errors.Join(os.RemoveAll(filepath.Join(l.state, "attachments")), nodeprefix.Remove(l.state)); err != nil {
+		t.Fatal(err)
+	}
+	if len(held()) == 0 {
+		t.Error("the store has no address")
+	}
+	node.MustRun(call("DEL", "ens2"))
+	if files := held(); len(files) > 0 {
+		t.Errorf("addresses are left: %v", files)
+	}
 }
 
 func TestPrefixesThatNobodyWantsAreRemoved(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/nodeprefix"
@@ -14,14 +15,14 @@ import (
 type cidrPool struct {
 	Metadata kube.Meta `json:"metadata"`
 	Spec     struct {
-		// GatewayIndex is the place of the gateway in the prefix of each node.
+		// GatewayIndex is the index of the gateway in the prefix of each node.
 		GatewayIndex *int64 `json:"gatewayIndex"`
 		// Exclusions are ranges of addresses, both ends included.
 		Exclusions []struct {
 			StartIP string `json:"startIP"`
 			EndIP   string `json:"endIP"`
 		} `json:"exclusions"`
-		// PerNodeExclusions are ranges of places in the prefix of each node, from 0, both ends
+		// PerNodeExclusions are ranges of indexes in the prefix of each node, from 0, both ends
 		// included.
 		PerNodeExclusions []struct {
 			StartIndex int64 `json:"startIndex"`
@@ -41,7 +42,7 @@ type cidrPool struct {
 	} `json:"status"`
 }
 
-// parse returns what a node has of a CIDRPool, and the pool's resource version.
+// parse returns a CIDRPool with the node's prefix of it, and the pool's resource version.
 func parse(object []byte, node string) (pool nodeprefix.Pool, version string, err error) {
 	var p cidrPool
 	if err := json.Unmarshal(object, &p); err != nil {
@@ -62,7 +63,7 @@ func parse(object []byte, node string) (pool nodeprefix.Pool, version string, er
 	return pool, p.Metadata.ResourceVersion, nil
 }
 
-// allocation sets what the node has of the pool.
+// allocation sets the node's prefix of the pool, and what belongs to it.
 func (p *cidrPool) allocation(pool *nodeprefix.Pool, node string) error {
 	for _, a := range p.Status.Allocations {
 		if a.NodeName != node {
@@ -91,8 +92,7 @@ func (p *cidrPool) allocation(pool *nodeprefix.Pool, node string) error {
 func (p *cidrPool) setGateway(pool *nodeprefix.Pool, prefix netip.Prefix) error {
 	if pool.Gateway == "" && p.Spec.GatewayIndex != nil {
 		index := *p.Spec.GatewayIndex
-		// Of a larger network nv-ipam uses no gateway with the address of the network.
-		if address, ok := at(prefix, index); ok && (index > 0 || prefix.Bits() >= address.BitLen()-1) {
+		if address, ok := at(prefix, index); ok && !reserved(prefix, address) {
 			pool.Gateway = address.String()
 		}
 	}
@@ -109,6 +109,15 @@ func (p *cidrPool) setGateway(pool *nodeprefix.Pool, prefix netip.Prefix) error 
 	return nil
 }
 
+// reserved reports whether no host can have the address: the first of a prefix shorter than
+// /31 or /127 (of IPv6 the routers' anycast address), and the broadcast address of IPv4.
+func reserved(prefix netip.Prefix, address netip.Addr) bool {
+	if prefix.Bits() >= address.BitLen()-1 {
+		return false
+	}
+	return address == prefix.Addr() || address.Is4() && address == lastOf(prefix)
+}
+
 // setRoutes sets the destinations of the pool's routes.
 func (p *cidrPool) setRoutes(pool *nodeprefix.Pool, prefix netip.Prefix) {
 	if p.Spec.DefaultGateway && pool.Gateway != "" {
@@ -123,20 +132,62 @@ func (p *cidrPool) setRoutes(pool *nodeprefix.Pool, prefix netip.Prefix) {
 	}
 }
 
-// excluded returns the addresses of the prefix that the pool excludes, as the fewest CIDRs of
-// each range.
+// mostExclusions bounds the ranges that a pool excludes, and the CIDRs of their union: every
+// ADD reads them.
+const mostExclusions = 1000
+
+// excluded returns the addresses of the prefix that the pool excludes, as the fewest CIDRs in
+// ascending order.
 func (p *cidrPool) excluded(prefix netip.Prefix) ([]string, error) {
+	if n := len(p.Spec.Exclusions) + len(p.Spec.PerNodeExclusions); n > mostExclusions {
+		return nil, fmt.Errorf("it has %d exclusions and perNodeExclusions, and at most %d are possible", n, mostExclusions)
+	}
+	ranges, err := p.exclusions(prefix)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(ranges, func(a, b addressRange) int { return a.first.Compare(b.first) })
 	var all []string
+	for i := 0; i < len(ranges); {
+		union := ranges[i]
+		for i++; i < len(ranges) && (!union.last.Less(ranges[i].first) || union.last.Next() == ranges[i].first); i++ {
+			if union.last.Less(ranges[i].last) {
+				union.last = ranges[i].last
+			}
+		}
+		if all = append(all, cidrs(prefix, union)...); len(all) > mostExclusions {
+			return nil, fmt.Errorf("it excludes more than %d CIDRs of the node's prefix %s", mostExclusions, prefix)
+		}
+	}
+	return all, nil
+}
+
+// addressRange is a range of addresses, both ends included.
+type addressRange struct{ first, last netip.Addr }
+
+// exclusions returns the parts of the pool's exclusions that are in the prefix.
+func (p *cidrPool) exclusions(prefix netip.Prefix) ([]addressRange, error) {
+	var ranges []addressRange
 	for _, e := range p.Spec.Exclusions {
 		first, err := netip.ParseAddr(e.StartIP)
-		if err != nil {
+		if err != nil || first.Zone() != "" {
 			return nil, fmt.Errorf("exclusions: %.80q is not an address", e.StartIP)
 		}
 		last, err := netip.ParseAddr(e.EndIP)
-		if err != nil || last.BitLen() != first.BitLen() || last.Less(first) {
+		if err != nil || last.Zone() != "" || last.BitLen() != first.BitLen() || last.Less(first) {
 			return nil, fmt.Errorf("exclusions: %s to %.80q is not a range", first, e.EndIP)
 		}
-		all = append(all, cidrs(prefix, first, last)...)
+		start, end := prefix.Addr(), lastOf(prefix)
+		if first.BitLen() != start.BitLen() || last.Less(start) || end.Less(first) {
+			continue // of another family, or beyond the prefix
+		}
+		if first.Less(start) {
+			first = start
+		}
+		if end.Less(last) {
+			last = end
+		}
+		ranges = append(ranges, addressRange{first, last})
 	}
 	for _, e := range p.Spec.PerNodeExclusions {
 		if e.StartIndex < 0 || e.EndIndex < e.StartIndex {
@@ -144,35 +195,26 @@ func (p *cidrPool) excluded(prefix netip.Prefix) ([]string, error) {
 		}
 		first, ok := at(prefix, e.StartIndex)
 		if !ok {
-			continue // behind the prefix
+			continue // beyond the prefix
 		}
 		last, ok := at(prefix, e.EndIndex)
 		if !ok {
 			last = lastOf(prefix)
 		}
-		all = append(all, cidrs(prefix, first, last)...)
+		ranges = append(ranges, addressRange{first, last})
 	}
-	return all, nil
+	return ranges, nil
 }
 
-// cidrs returns the fewest CIDRs that have the addresses from first to last in the prefix,
-// and no others.
-func cidrs(prefix netip.Prefix, first, last netip.Addr) []string {
-	if first.BitLen() != prefix.Addr().BitLen() {
-		return nil
-	}
-	if first.Less(prefix.Addr()) {
-		first = prefix.Addr()
-	}
-	if end := lastOf(prefix); end.Less(last) {
-		last = end
-	}
+// cidrs returns the fewest CIDRs that have the addresses of a range in the prefix, and no
+// others.
+func cidrs(prefix netip.Prefix, r addressRange) []string {
 	var all []string
-	for first.IsValid() && !last.Less(first) {
+	for first := r.first; first.IsValid() && !r.last.Less(first); {
 		block := netip.PrefixFrom(first, first.BitLen())
 		for block.Bits() > prefix.Bits() {
 			larger := netip.PrefixFrom(first, block.Bits()-1)
-			if larger.Masked().Addr() != first || last.Less(lastOf(larger)) {
+			if larger.Masked().Addr() != first || r.last.Less(lastOf(larger)) {
 				break
 			}
 			block = larger
@@ -183,7 +225,7 @@ func cidrs(prefix netip.Prefix, first, last netip.Addr) []string {
 	return all
 }
 
-// at returns the address at a place of the prefix, and reports whether it has one.
+// at returns the address with this index in the prefix, and reports whether there is one.
 func at(prefix netip.Prefix, index int64) (netip.Addr, bool) {
 	if index < 0 {
 		return netip.Addr{}, false

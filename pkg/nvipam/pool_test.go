@@ -16,20 +16,24 @@ func object(spec, allocation string) []byte {
 
 func TestAllocationOfTheNode(t *testing.T) {
 	for name, c := range map[string]struct{ spec, allocation, want string }{
-		"a gateway":                  {`,"gatewayIndex":0`, `{"nodeName":"node2","prefix":"10.0.4.8/31","gateway":"10.0.4.8"}`, "10.0.4.8/31 gw 10.0.4.8 without [] to []"},
-		"the static gateway":         {`,"gatewayIndex":0`, `{"nodeName":"node2","prefix":"10.0.4.8/31","gateway":"10.0.4.9"}`, "10.0.4.8/31 gw 10.0.4.9 without [] to []"},
-		"no gateway":                 {``, `{"nodeName":"node2","prefix":"10.0.4.8/31"}`, "10.0.4.8/31 gw  without [] to []"},
-		"the index only":             {`,"gatewayIndex":1`, `{"nodeName":"node2","prefix":"10.0.4.8/31"}`, "10.0.4.8/31 gw 10.0.4.9 without [] to []"},
-		"the index 0 of a network":   {`,"gatewayIndex":0`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [] to []"},
-		"an index behind the prefix": {`,"gatewayIndex":9`, `{"nodeName":"node2","prefix":"10.0.4.0/29"}`, "10.0.4.0/29 gw  without [] to []"},
-		"IPv6":                       {`,"gatewayIndex":1`, `{"nodeName":"node2","prefix":"fd00:4::/64"}`, "fd00:4::/64 gw fd00:4::1 without [] to []"},
-		"host bits":                  {``, `{"nodeName":"node2","prefix":"10.0.4.9/31"}`, "10.0.4.8/31 gw  without [] to []"},
-		"exclusions":                 {`,"exclusions":[{"startIP":"10.0.4.250","endIP":"10.0.5.9"},{"startIP":"10.0.3.0","endIP":"10.0.4.4"},{"startIP":"10.0.9.0","endIP":"10.0.9.9"}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.250/31 10.0.4.252/30 10.0.4.0/30 10.0.4.4/32] to []"},
-		"exclusions around it":       {`,"exclusions":[{"startIP":"10.0.0.0","endIP":"10.0.255.255"}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.0/24] to []"},
-		"another family":             {`,"exclusions":[{"startIP":"fd00::","endIP":"fd00::9"}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [] to []"},
-		"exclusions of each node":    {`,"perNodeExclusions":[{"startIndex":0,"endIndex":2},{"startIndex":250,"endIndex":900},{"startIndex":900,"endIndex":901}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.0/31 10.0.4.2/32 10.0.4.250/31 10.0.4.252/30] to []"},
-		"routes":                     {`,"gatewayIndex":0,"defaultGateway":true,"routes":[{"dst":"10.0.0.0/8"}]`, `{"nodeName":"node2","prefix":"10.0.4.8/31"}`, "10.0.4.8/31 gw 10.0.4.8 without [] to [0.0.0.0/0 10.0.0.0/8]"},
-		"a default route of IPv6":    {`,"gatewayIndex":1,"defaultGateway":true`, `{"nodeName":"node2","prefix":"fd00::/127"}`, "fd00::/127 gw fd00::1 without [] to [::/0]"},
+		"a gateway":                          {`,"gatewayIndex":0`, `{"nodeName":"node2","prefix":"10.0.4.8/31","gateway":"10.0.4.8"}`, "10.0.4.8/31 gw 10.0.4.8 without [] to []"},
+		"the static gateway":                 {`,"gatewayIndex":0`, `{"nodeName":"node2","prefix":"10.0.4.8/31","gateway":"10.0.4.9"}`, "10.0.4.8/31 gw 10.0.4.9 without [] to []"},
+		"no gateway":                         {``, `{"nodeName":"node2","prefix":"10.0.4.8/31"}`, "10.0.4.8/31 gw  without [] to []"},
+		"the index only":                     {`,"gatewayIndex":1`, `{"nodeName":"node2","prefix":"10.0.4.8/31"}`, "10.0.4.8/31 gw 10.0.4.9 without [] to []"},
+		"the index 0 of a network":           {`,"gatewayIndex":0`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [] to []"},
+		"an index behind the prefix":         {`,"gatewayIndex":9`, `{"nodeName":"node2","prefix":"10.0.4.0/29"}`, "10.0.4.0/29 gw  without [] to []"},
+		"IPv6":                               {`,"gatewayIndex":1`, `{"nodeName":"node2","prefix":"fd00:4::/64"}`, "fd00:4::/64 gw fd00:4::1 without [] to []"},
+		"host bits":                          {``, `{"nodeName":"node2","prefix":"10.0.4.9/31"}`, "10.0.4.8/31 gw  without [] to []"},
+		"exclusions":                         {`,"exclusions":[{"startIP":"10.0.4.250","endIP":"10.0.5.9"},{"startIP":"10.0.3.0","endIP":"10.0.4.4"},{"startIP":"10.0.9.0","endIP":"10.0.9.9"}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.0/30 10.0.4.4/32 10.0.4.250/31 10.0.4.252/30] to []"},
+		"the index of the broadcast address": {`,"gatewayIndex":3`, `{"nodeName":"node2","prefix":"10.0.4.0/30"}`, "10.0.4.0/30 gw  without [] to []"},
+		"the last index of IPv6":             {`,"gatewayIndex":3`, `{"nodeName":"node2","prefix":"fd00::/126"}`, "fd00::/126 gw fd00::3 without [] to []"},
+		"exclusions that overlap or touch":   {`,"exclusions":[{"startIP":"10.0.4.4","endIP":"10.0.4.6"},{"startIP":"10.0.4.0","endIP":"10.0.4.3"},{"startIP":"10.0.4.1","endIP":"10.0.4.2"}],"perNodeExclusions":[{"startIndex":6,"endIndex":7}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.0/29] to []"},
+		"exclusions to the end":              {`,"exclusions":[{"startIP":"255.255.255.254","endIP":"255.255.255.255"},{"startIP":"255.255.255.255","endIP":"255.255.255.255"}]`, `{"nodeName":"node2","prefix":"255.255.255.0/24"}`, "255.255.255.0/24 gw  without [255.255.255.254/31] to []"},
+		"exclusions around it":               {`,"exclusions":[{"startIP":"10.0.0.0","endIP":"10.0.255.255"}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.0/24] to []"},
+		"another family":                     {`,"exclusions":[{"startIP":"fd00::","endIP":"fd00::9"}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [] to []"},
+		"exclusions of each node":            {`,"perNodeExclusions":[{"startIndex":0,"endIndex":2},{"startIndex":250,"endIndex":900},{"startIndex":900,"endIndex":901}]`, `{"nodeName":"node2","prefix":"10.0.4.0/24"}`, "10.0.4.0/24 gw  without [10.0.4.0/31 10.0.4.2/32 10.0.4.250/31 10.0.4.252/30] to []"},
+		"routes":                             {`,"gatewayIndex":0,"defaultGateway":true,"routes":[{"dst":"10.0.0.0/8"}]`, `{"nodeName":"node2","prefix":"10.0.4.8/31"}`, "10.0.4.8/31 gw 10.0.4.8 without [] to [0.0.0.0/0 10.0.0.0/8]"},
+		"a default route of IPv6":            {`,"gatewayIndex":1,"defaultGateway":true`, `{"nodeName":"node2","prefix":"fd00::/127"}`, "fd00::/127 gw fd00::1 without [] to [::/0]"},
 	} {
 		p, version, err := parse(object(c.spec, c.allocation), "node2")
 		got := fmt.Sprintf("%s gw %s without %v to %v", p.Prefix, p.Gateway, p.Exclude, p.Routes)
@@ -61,6 +65,32 @@ func TestPoolsThatGiveTheNodeNothing(t *testing.T) {
 	}
 	if _, _, err := parse([]byte("{"), "node2"); err == nil {
 		t.Error("what is no JSON was read")
+	}
+}
+
+func TestExclusionsAreBounded(t *testing.T) {
+	exclusions := func(n int, of func(i int) string) string {
+		var all []string
+		for i := range n {
+			all = append(all, of(i))
+		}
+		return `,"exclusions":[` + strings.Join(all, ",") + `]`
+	}
+	overlapping := func(i int) string { return fmt.Sprintf(`{"startIP":"::%x","endIP":"7fff::%x"}`, i+1, 2*i+1) }
+	apart := func(i int) string { return fmt.Sprintf(`{"startIP":"1::%x:1","endIP":"1::%x:fffe"}`, i, i) }
+	for name, c := range map[string]struct {
+		spec    string
+		cidrs   int
+		problem string
+	}{
+		"overlapping":     {exclusions(1000, overlapping), 250, ""},
+		"too many CIDRs":  {exclusions(100, apart), 0, "it excludes more than 1000 CIDRs"},
+		"too many ranges": {exclusions(1001, overlapping), 0, "it has 1001 exclusions"},
+	} {
+		p, _, err := parse(object(c.spec, `{"nodeName":"node2","prefix":"::/1"}`), "node2")
+		if err != nil || len(p.Exclude) > c.cidrs || (p.Problem == "") != (len(p.Exclude) > 0) || !strings.HasPrefix(p.Problem, c.problem) || (c.problem == "") != (p.Problem == "") {
+			t.Errorf("%s: %d CIDRs, %q, %v", name, len(p.Exclude), p.Problem, err)
+		}
 	}
 }
 

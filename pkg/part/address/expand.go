@@ -47,9 +47,16 @@ func configurations(n *attachment.Node, c *attachment.Call, verb string) ([][]by
 	configs, err := ofEachRail(n, c.Conf)
 	switch {
 	case err != nil && verb == "DEL":
-		// An ADD fails in the same way, and DEL must not fail for ever.
+		// DEL must not fail for ever: an ADD fails in the same way, unless the node file or the
+		// file of prefixes has changed since. After a reboot nothing is left in whereabouts' local
+		// store, as there is no record. Otherwise the record may be lost, and an address held. The
+		// whereabouts of rail-cni frees that of a configuration without values too, because it
+		// then looks for the container in all pools of the node.
 		n.Log.Warn("addresses not freed on every rail", "containerID", c.ContainerID, "ifname", c.IfName, "err", err)
 		err = nil
+		if c.Conf.OfLocalPrefix() {
+			configs = append(configs, c.Conf.Raw)
+		}
 	case verb == "STATUS":
 		err = failure.Wrap(err, failure.NotAvailable, "network %q", c.Conf.Name)
 	}

@@ -19,7 +19,7 @@ import (
 // Bounds for freeing the names of a NIC.
 const (
 	roomWait  = 5 * time.Second
-	namesWait = 30 * time.Second // for the lock of names, in a DEL
+	namesWait = 30 * time.Second // for the lock of names, in a conclusive release
 )
 
 // makeRoom returns the host link that has one of the names that a NIC needs on the

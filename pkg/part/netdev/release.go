@@ -155,8 +155,8 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 		fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key))
 }
 
-// lockNames takes the ledger's lock of names. If the release is not in passing it waits
-// longer: a holder may wait for a driver that stops another NIC in the kernel.
+// lockNames takes the ledger's lock of names. A conclusive release waits longer for it: its
+// holder may be waiting for a driver that stops another NIC in the kernel.
 func lockNames(ctx context.Context, releasing *attachment.Releasing) (unlock func(), err error) {
 	bound := roomWait
 	if releasing.Conclusive() {

@@ -55,8 +55,8 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// free returns an error if another interface of the pod netns has the table. An ADD that has
-// recorded it may have no routes yet.
+// free returns an error if another interface of the pod netns has the table. It also looks at
+// the records, because another ADD records its table before it makes the routes.
 func free(tx *attachment.Tx, table int) error {
 	used, err := tx.Pod.TableUsed(table)
 	if err != nil {
@@ -64,10 +64,11 @@ func free(tx *attachment.Tx, table int) error {
 	}
 	of := "another interface"
 	others, _ := tx.Node.Ledger.ListIf(func(r *ledger.Record) bool { // a sweep reports those that cannot be read
-		return r.Key != tx.Key && r.Phase != ledger.Freeing && r.Netns.Equal(tx.Pod.ID)
+		return r.Key != tx.Key && r.Phase != ledger.Freeing && r.Netns.Equal(tx.Pod.ID) && tx.Node.Ledger.OfThisBoot(r)
 	})
 	for _, r := range others {
-		if r.Routing != nil && r.Routing.Table == table {
+		without := r.Phase == ledger.Lent && r.Routing != nil && len(r.Routing.Addresses) == 0 // it makes no rules
+		if r.Routing != nil && r.Routing.Table == table && !without {
 			used, of = true, r.IfName
 		}
 	}
@@ -243,9 +244,9 @@ func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 	return failure.Wrap(pod.DeleteRules(rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
 }
 
-// TakeOver deletes the rules of an attachment whose record is damaged or lost, by the
-// configuration, when the interface has left the pod netns. The rule for the interface leads
-// to its table, and the table to the other rules.
+// TakeOver deletes the rules of an attachment whose record is damaged or lost, when its
+// interface has left the pod netns. The rule with the interface's name has the table, and the
+// table has the other rules.
 func (p Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil || u.Recorded || p.Conf.Policy.Mode != netconf.RoutingSource {
 		return nil
