@@ -189,6 +189,7 @@ func TestAddressesOfAPoolNeedNoRequest(t *testing.T) {
 	l.allocate("rail-0", "10.0.5.8/30", "10.0.5.9")
 	l.start()
 	l.await("the move", func() bool { return l.has("rail-0", "10.0.5.8/30") })
+	l.await("the report", func() bool { return l.said("PrefixMoved") != "" }) // it follows the write
 	moved := l.said("PrefixMoved")
 	for _, want := range []string{"CIDRPool default/rail-0 gives this node 10.0.5.8/30 and no longer 10.0.4.8/30", "10.0.4.10 of container " + pods["ens1"].Name, "delete these pods"} {
 		if !strings.Contains(moved, want) {
