@@ -148,7 +148,7 @@ func (k *Keeper) follow(ctx context.Context) error {
 	return k.judge(err, time.Since(began))
 }
 
-// judge notes how a watch ended, and returns its error if that is to be reported.
+// judge records how a watch ended. It returns err if a user must know of it, else nil.
 func (k *Keeper) judge(err error, lasted time.Duration) error {
 	if lasted >= lasting {
 		k.ended = 0
@@ -179,7 +179,7 @@ func (k *Keeper) judge(err error, lasted time.Duration) error {
 	return nil // the next watch begins where this one ended
 }
 
-// works notes that the server answers the watch.
+// works ends a row of failures, because the server has answered the watch.
 func (k *Keeper) works() {
 	k.expired, k.failing = 0, time.Time{}
 	k.report(nil)

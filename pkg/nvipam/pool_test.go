@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// object returns a CIDRPool that gives node2 the allocation.
+// object returns a CIDRPool with the allocation in its status, beside one of node1.
 func object(spec, allocation string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"nv-ipam.nvidia.com/v1alpha1","kind":"CIDRPool","metadata":{"name":"rail-0","namespace":"nv","resourceVersion":"7"},
 		"spec":{"cidr":"10.0.0.0/16","perNodeNetworkPrefix":31%s},"status":{"allocations":[{"nodeName":"node1","prefix":"10.0.0.0/31"},%s]}}`, spec, allocation)

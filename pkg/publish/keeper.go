@@ -689,7 +689,7 @@ func (k *Keeper) suffice(f *facts, records []*ledger.Record) bool {
 	return time.Since(f.of) < again || !slices.ContainsFunc(records, lacks)
 }
 
-// buildHeld calls build, and then gives up the pod's token, which the caller holds.
+// buildHeld calls build for the holder of the pod's token, and releases the token.
 func (k *Keeper) buildHeld(o *opened, name string, p *pod, w *work) error {
 	defer func() { <-p.token }()
 	_, err := k.build(o, name, p, w)
@@ -742,8 +742,8 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 	return rails, err
 }
 
-// built notes the end of a build that began after so many changes. After a failure another
-// one is needed.
+// built records the result of a build that began after this number of changes. A failed build
+// counts as a change, so that another one follows.
 func (k *Keeper) built(p *pod, rails *Rails, changes uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

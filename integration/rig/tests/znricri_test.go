@@ -25,7 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
-// Files of the machine that nriFiles gives it.
+// Paths in the machine of the files that nriFiles returns, and the image in one of them.
 const (
 	criPrograms = "/runtime/bin"
 	criImage    = "/runtime/image.tar"
