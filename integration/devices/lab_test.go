@@ -342,7 +342,11 @@ func (p *podObject) health(id string) string {
 // test.
 func (l *lab) kubelet(t testing.TB) podresources.PodResourcesListerClient {
 	t.Helper()
-	connection, err := grpc.NewClient("unix:"+l.kubeletDir()+"/pod-resources/kubelet.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// The kubelet permits 100 calls a second.
+	const again = `{"methodConfig": [{"name": [{"service": "v1.PodResourcesLister"}], "retryPolicy": {"maxAttempts": 5,
+		"initialBackoff": "0.02s", "maxBackoff": "0.2s", "backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
+	connection, err := grpc.NewClient("unix:"+l.kubeletDir()+"/pod-resources/kubelet.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(again))
 	must(t, err)
 	t.Cleanup(func() { _ = connection.Close() }) // nothing is pending
 	return podresources.NewPodResourcesListerClient(connection)

@@ -32,6 +32,18 @@ const (
 // largestCheckpoint bounds what is read of the kubelet's file.
 const largestCheckpoint = 16 << 20
 
+// listAgain repeats a call of PodResources that the kubelet refuses because others have
+// called too often: it permits 100 calls a second to all clients together
+// (DefaultPodResourcesQPS in pkg/kubelet/apis/podresources). The pauses double: 150 ms
+// together.
+const listAgain = `{"methodConfig": [{
+	"name": [{"service": "v1.PodResourcesLister"}],
+	"retryPolicy": {
+		"maxAttempts": 5, "initialBackoff": "0.01s", "maxBackoff": "0.08s", "backoffMultiplier": 2,
+		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]
+	}
+}]}`
+
 // inDir calls f with a short path of the directory: the path of a socket may have at most
 // 107 bytes (unix(7)), and that of a directory may be longer.
 func inDir(dir string, f func(short string) error) error {
@@ -70,7 +82,8 @@ func listen(path string) (*net.UnixListener, error) {
 func connect(path string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+filepath.Base(path),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableServiceConfig(), // of the resolver
+		grpc.WithDefaultServiceConfig(listAgain),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second,
 		}),

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -31,6 +33,7 @@ type peer struct {
 	registers int
 	pods      []*podresources.PodResources
 	lists     int // calls of List
+	busy      int // calls of List that are refused first
 }
 
 // plugged is a device plugin that is registered.
@@ -148,6 +151,10 @@ func (k *peer) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lists++
+	if k.busy > 0 {
+		k.busy--
+		return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit") // as the kubelet does
+	}
 	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, nil
 }
 

@@ -856,6 +856,21 @@ func TestNICsAreChosenNearTheGPUsOfTheSameContainer(t *testing.T) {
 	}
 }
 
+func TestGPUsAreFoundWhenTheKubeletRefusesCallsForAMoment(t *testing.T) {
+	n := newNode(t, exclusivePool)
+	n.give("new", map[string][]string{"nvidia.com/gpu": {"GPU-4"}})
+	n.save(nil, nil)
+	n.start()
+	n.run()
+	n.awaitHealthy(hca, 8)
+	n.peer.mu.Lock()
+	n.busy = 3
+	n.peer.mu.Unlock()
+	if got := n.prefer(hca, []string{pciOf(0), pciOf(4)}, 1); !slices.Equal(got, []string{pciOf(4)}) {
+		t.Errorf("it prefers %v", got)
+	}
+}
+
 func TestPreferenceNeverFails(t *testing.T) {
 	n := newNode(t, exclusivePool)
 	n.start()
