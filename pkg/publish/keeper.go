@@ -401,11 +401,10 @@ func (k *Keeper) run(ctx context.Context) {
 			k.allDue()
 		}
 		began := time.Now()
-		k.buildDue(ctx)
 		if k.refreshFacts() {
 			k.allDue()
-			k.buildDue(ctx)
 		}
+		k.buildDue(ctx)
 		took := time.Since(began)
 		pause := time.Until(full)
 		if k.busy() {
