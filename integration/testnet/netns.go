@@ -226,11 +226,13 @@ func (n *Netns) Sysctl(key, value string) {
 
 func command(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &out, &errOut)
 	}
-	return string(out)
+	return out.String() // without warnings, such as that a peer's netns just ended
 }
 
 // NIC makes a veth NIC that is up, with MTU 9000. Its cable's other end is in
