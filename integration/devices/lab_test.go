@@ -342,11 +342,12 @@ func (p *podObject) health(id string) string {
 // test.
 func (l *lab) kubelet(t testing.TB) podresources.PodResourcesListerClient {
 	t.Helper()
-	// The kubelet permits 100 calls a second.
-	const again = `{"methodConfig": [{"name": [{"service": "v1.PodResourcesLister"}], "retryPolicy": {"maxAttempts": 5,
+	// Tests and the device plugin share the 100 calls a second that the kubelet permits. A
+	// refused call would fail a test that asks once.
+	const retry = `{"methodConfig": [{"name": [{"service": "v1.PodResourcesLister"}], "retryPolicy": {"maxAttempts": 5,
 		"initialBackoff": "0.02s", "maxBackoff": "0.2s", "backoffMultiplier": 2, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 	connection, err := grpc.NewClient("unix:"+l.kubeletDir()+"/pod-resources/kubelet.sock",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(again))
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(retry))
 	must(t, err)
 	t.Cleanup(func() { _ = connection.Close() }) // nothing is pending
 	return podresources.NewPodResourcesListerClient(connection)

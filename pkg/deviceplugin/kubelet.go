@@ -32,11 +32,11 @@ const (
 // largestCheckpoint bounds what is read of the kubelet's file.
 const largestCheckpoint = 16 << 20
 
-// listAgain repeats a call of PodResources that the kubelet refuses because others have
-// called too often: it permits 100 calls a second to all clients together
-// (DefaultPodResourcesQPS in pkg/kubelet/apis/podresources). The pauses double: 150 ms
-// together.
-const listAgain = `{"methodConfig": [{
+// retryLists is a service config of gRPC that repeats a call of PodResources which the
+// kubelet refuses. The kubelet permits 100 calls a second, 10 of them at once, to all clients
+// together (DefaultQPS and DefaultBurstTokens in pkg/kubelet/apis/podresources), so other
+// clients can cause the refusal. The pauses are 150 ms together.
+const retryLists = `{"methodConfig": [{
 	"name": [{"service": "v1.PodResourcesLister"}],
 	"retryPolicy": {
 		"maxAttempts": 5, "initialBackoff": "0.01s", "maxBackoff": "0.08s", "backoffMultiplier": 2,
@@ -79,11 +79,10 @@ func listen(path string) (*net.UnixListener, error) {
 
 // connect returns a connection to a socket. It connects when it is first used, and again
 // when the other side was restarted.
-func connect(path string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+filepath.Base(path),
+func connect(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+filepath.Base(path), append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDisableServiceConfig(), // of the resolver
-		grpc.WithDefaultServiceConfig(listAgain),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second,
 		}),
@@ -93,7 +92,7 @@ func connect(path string) (*grpc.ClientConn, error) {
 				return err
 			})
 			return conn, err
-		}))
+		}))...)
 }
 
 // answers reports whether a process listens at the socket.
