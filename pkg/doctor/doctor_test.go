@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// healthy returns the facts of a node where no rule finds anything, and none is skipped or
+// unknown.
+func healthy() *Facts {
+	f := &Facts{Schema: Schema, Node: "node-1", Version: "v1"}
+	healthyNode(f)
+	healthyPod(f)
+	healthyConfigs(f)
+	return f
+}
+
+// fixture is the proof of a rule: changes of the healthy facts.
+type fixture struct {
+	fires   func(*Facts)
+	missing func(*Facts) // one fact is away, and nothing is found
+	also    []string     // the other rules that find something in fires, rightly
+}
+
+// fixtures has a fixture for each rule, by its ID.
+var fixtures = map[string]fixture{}
+
+func add(id string, f fixture) { fixtures[id] = f }
+
+func statusOf(results []Result, id string) Status {
+	i := slices.IndexFunc(results, func(r Result) bool { return r.ID == id })
+	if i < 0 {
+		return "no such rule"
+	}
+	return results[i].Status
+}
+
+func TestEachRuleHasItsFixtures(t *testing.T) {
+	rules := Rules()
+	for _, r := range Judge(rules, healthy()) {
+		if r.Status != OK {
+			t.Errorf("healthy facts: %s is %s: %+v %v", r.ID, r.Status, r.Findings, r.Missing)
+		}
+	}
+	for _, rule := range rules {
+		t.Run(rule.ID, func(t *testing.T) {
+			x, ok := fixtures[rule.ID]
+			if !ok {
+				t.Fatal("the rule has no fixture")
+			}
+			f := healthy()
+			x.fires(f)
+			results := Judge(rules, f)
+			for _, r := range results {
+				fired := len(r.Findings) > 0
+				if want := r.ID == rule.ID || slices.Contains(x.also, r.ID); fired != want {
+					t.Errorf("%s is %s: %+v", r.ID, r.Status, r.Findings)
+				}
+			}
+			if got := statusOf(results, rule.ID); got != Status(rule.Severity) {
+				t.Errorf("the status is %s", got)
+			}
+
+			f = healthy()
+			x.missing(f)
+			if got := statusOf(Judge(rules, f), rule.ID); got != Unknown {
+				t.Errorf("without a fact the status is %s", got)
+			}
+
+			// Facts go through a file.
+			text, err := json.Marshal(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read, err := ReadFacts(strings.NewReader(string(text)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := statusOf(Judge(rules, read), rule.ID); got != Unknown {
+				t.Errorf("from a file: %s", got)
+			}
+		})
+	}
+	for id := range fixtures {
+		if !slices.ContainsFunc(rules, func(r Rule) bool { return r.ID == id }) {
+			t.Errorf("the fixture %s has no rule", id)
+		}
+	}
+}
+
+func TestRulesAreComplete(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range Rules() {
+		if !regexp.MustCompile(`^[A-Z0-9]+(-[A-Z0-9]+)+$`).MatchString(r.ID) || seen[r.ID] {
+			t.Errorf("the ID %q is not well-formed, or there twice", r.ID)
+		}
+		seen[r.ID] = true
+		if !slices.Contains(Scopes, r.Scope) || r.Severity != Warn && r.Severity != Fail || r.Check == nil {
+			t.Errorf("%s has no scope, severity or check", r.ID)
+		}
+		for _, text := range []string{r.Expects, r.Consequence, r.Cure} {
+			if !strings.HasSuffix(text, ".") {
+				t.Errorf("%s: %q is not a sentence", r.ID, text)
+			}
+		}
+	}
+}
+
+// TestNothingIsOKWithoutFacts judges documents that say nothing.
+func TestNothingIsOKWithoutFacts(t *testing.T) {
+	for _, text := range []string{
+		`{"schema": "` + Schema + `"}`,
+		`{"schema": "` + Schema + `", "host": {}, "nics": {}, "ledger": {}, "cni": {}, "kubelet": {}, "agent": {}, "configs": {}, "pods": [{}], "cluster": {}}`,
+		`{"schema": "` + Schema + `", "nics": {"list": {"value": [{}]}}}`,
+	} {
+		f, err := ReadFacts(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range Judge(Rules(), f) {
+			if r.Status == OK || len(r.Findings) > 0 {
+				t.Errorf("%s: %s is %s", text, r.ID, r.Status)
+			}
+		}
+	}
+}
+
+func TestForeignDocumentsAreRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		``:                                  "EOF",
+		`{`:                                 "unexpected EOF",
+		"{\n\n\"node\":":                    "collect them again",
+		`[]`:                                "cannot unmarshal",
+		`{"schema":"rail-cni.io/facts/v2"}`: `not "rail-cni.io/facts/v1"`,
+		`{"schema":"` + Schema + `","nics":{"list":{"value":"ens1"}}}`: "cannot unmarshal",
+	} {
+		if _, err := ReadFacts(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestPanicOfARuleIsItsOwnAffair(t *testing.T) {
+	var none *Facts
+	rules := []Rule{
+		{ID: "A-A", Check: func(_ *Facts, r *Report) { r.Find("", "%s", none.Node) }},
+		{ID: "B-B", Severity: Warn, Check: func(_ *Facts, r *Report) { r.Find("pod a\x1b[2J/b", "x\ny") }},
+	}
+	got := Judge(rules, healthy())
+	if got[0].Status != Unknown || !strings.Contains(got[0].Missing[0], "panicked") {
+		t.Errorf("%+v", got[0])
+	}
+	if got[1].Status != Status(Warn) || got[1].Findings[0] != (Finding{Object: "pod a?[2J/b", Evidence: "x?y"}) {
+		t.Errorf("%+v", got[1])
+	}
+}
+
+func FuzzJudge(f *testing.F) {
+	text, err := json.Marshal(healthy())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		facts, err := ReadFacts(strings.NewReader(string(text)))
+		if err != nil {
+			return
+		}
+		for _, r := range Judge(Rules(), facts) {
+			for _, m := range r.Missing {
+				if strings.Contains(m, "panicked") {
+					t.Error(m)
+				}
+			}
+		}
+	})
+}

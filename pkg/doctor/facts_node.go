@@ -1,0 +1,214 @@
+package doctor
+
+import "time"
+
+// Host are the facts of the machine.
+type Host struct {
+	Kernel     Fact[string] `json:"kernel"`     // "6.1.0-18-amd64"
+	CmdLine    Fact[string] `json:"cmdline"`    // of the kernel
+	Hypervisor Fact[bool]   `json:"hypervisor"` // it is a virtual machine
+	RDMAMode   Fact[string] `json:"rdmaMode"`   // "exclusive" or "shared"
+	// Modules are the loaded modules of the kernel, and those that it has built in and that
+	// have a directory in /sys/module.
+	Modules Fact[[]string] `json:"modules"`
+	// MOFED is the version of the vendor's driver package, empty with the kernel's own driver.
+	MOFED  Fact[string] `json:"mofed"`
+	DMABuf Fact[bool]   `json:"dmabuf"` // the kernel can register memory of a GPU by dma-buf
+	// CharDevices are the paths below /dev/infiniband, Uverbs the names that the kernel has
+	// in /sys/class/infiniband_verbs.
+	CharDevices Fact[[]string] `json:"charDevices"`
+	Uverbs      Fact[[]string] `json:"uverbs"`
+	// Memlock are the limits of daemons whose children inherit them: containerd, the kubelet,
+	// dockerd, crio; those that run.
+	Memlock Fact[[]Memlock] `json:"memlock"`
+	// LimitsConf are the memlock lines of /etc/security/limits.conf and limits.d.
+	LimitsConf Fact[[]string] `json:"limitsConf"`
+	// Swaps are the active swap areas.
+	Swaps Fact[[]string] `json:"swaps"`
+	// Sysctls are values of /proc/sys, by their path without that: "net/ipv4/conf/all/rp_filter".
+	Sysctls Fact[map[string]string] `json:"sysctls"`
+	// KernelLog are the lines of the kernel's log of the last day that tell of a NIC's trouble.
+	KernelLog Fact[[]string] `json:"kernelLog"`
+}
+
+// Unlimited is a limit without a bound.
+const Unlimited int64 = -1
+
+// Memlock is a process with its limits of locked memory, in bytes or [Unlimited].
+type Memlock struct {
+	Process string `json:"process"`
+	PID     int    `json:"pid"`
+	Soft    int64  `json:"soft"`
+	Hard    int64  `json:"hard"`
+}
+
+// NICs are the facts of the node's NICs and GPUs.
+type NICs struct {
+	List Fact[[]NIC] `json:"list"`
+	GPUs Fact[[]GPU] `json:"gpus"`
+	// RailProblems are the problems with the node file's rails and pools: a selector that
+	// matches no NIC, for example.
+	Problems Fact[[]string] `json:"problems"`
+}
+
+// GPU is a GPU of the node.
+type GPU struct {
+	PCI  string `json:"pci"`
+	NUMA *int   `json:"numa,omitempty"`
+}
+
+// NIC is a NIC of the node, lent or not.
+type NIC struct {
+	Name      string   `json:"name"` // on the host
+	AltNames  []string `json:"altNames,omitempty"`
+	PCI       string   `json:"pci,omitempty"`
+	Kind      string   `json:"kind,omitempty"` // "pf", "vf" or "sf"
+	Vendor    string   `json:"vendor,omitempty"`
+	Driver    string   `json:"driver,omitempty"`
+	Rail      *int     `json:"rail,omitempty"`
+	NUMA      *int     `json:"numa,omitempty"`
+	LinkType  string   `json:"linkType,omitempty"` // "ether" or "infiniband"
+	Protected string   `json:"protected,omitempty"`
+	// Holder is the pod that has it, "namespace/name", or its container; empty for none.
+	Holder   string `json:"holder,omitempty"`
+	Macvlans int    `json:"macvlans,omitempty"`
+	// Distances are those to the node's GPUs, by the GPU's PCI address: PIX, PXB, PHB, NODE, SYS.
+	Distances map[string]string `json:"distances,omitempty"`
+
+	AdminUp  Fact[bool]   `json:"adminUp"`
+	Carrier  Fact[bool]   `json:"carrier"`
+	Mbps     Fact[int64]  `json:"mbps"` // 0 without a carrier
+	MTU      Fact[int]    `json:"mtu"`
+	Firmware Fact[string] `json:"firmware"`
+	PCIe     Fact[PCIe]   `json:"pcie"`
+	// CarrierDown is how often the carrier was lost since the driver made the NIC, UpFor how
+	// many seconds ago that was, at most.
+	CarrierDown Fact[uint64] `json:"carrierDown"`
+	// Rising are the error counters that grew while facts were collected.
+	Rising Fact[Rising] `json:"rising"`
+	// IOMMU is the type of its group: "identity", "DMA", "DMA-FQ"; empty without an IOMMU.
+	IOMMU Fact[string] `json:"iommu"`
+	// Redirecting are the PCI bridges above it whose access control sends traffic between
+	// devices through the root complex (ACS request redirect).
+	Redirecting Fact[[]string] `json:"redirecting"`
+	// ManagedBy is the network manager that configures it: "NetworkManager",
+	// "systemd-networkd"; empty for none.
+	ManagedBy Fact[string] `json:"managedBy"`
+	Ports     Fact[[]Port] `json:"ports"` // of its RDMA devices
+	// Neighbors are what others send on it, by LLDP or not: nil if nobody listened.
+	VFs Fact[VFs] `json:"vfs"`
+}
+
+// PCIe is the link of a device to its slot.
+type PCIe struct {
+	GTs      float64 `json:"gts"` // giga-transfers per second and lane
+	MaxGTs   float64 `json:"maxGTs"`
+	Width    int     `json:"width"` // lanes
+	MaxWidth int     `json:"maxWidth"`
+}
+
+// Rising are counters that grew.
+type Rising struct {
+	Seconds  float64           `json:"seconds"`
+	Counters map[string]uint64 `json:"counters"` // by name, how much
+}
+
+// VFs are the virtual functions of a physical function.
+type VFs struct {
+	Count int    `json:"count"`
+	Mode  string `json:"mode,omitempty"` // of the embedded switch: "legacy" or "switchdev"
+}
+
+// Port is a port of an RDMA device.
+type Port struct {
+	Device    string      `json:"device"`
+	Port      uint32      `json:"port"`
+	State     string      `json:"state"`     // "ACTIVE"
+	PhysState string      `json:"physState"` // "LinkUp"
+	LinkLayer string      `json:"linkLayer"` // "Ethernet" or "InfiniBand"
+	ActiveMTU int         `json:"activeMTU"`
+	TableSize int         `json:"tableSize"` // of the GID table
+	GIDs      Fact[[]GID] `json:"gids"`
+}
+
+// GID is an entry of a GID table.
+type GID struct {
+	Index  int    `json:"index"`
+	Value  string `json:"value"`
+	Type   string `json:"type"` // "RoCE v2", "IB/RoCE v1"
+	Netdev string `json:"netdev,omitempty"`
+}
+
+// Ledger are the facts of the plugins' records on the node.
+type Ledger struct {
+	Dir         string             `json:"dir"`
+	Attachments Fact[[]Attachment] `json:"attachments"`
+	Unreadable  Fact[[]string]     `json:"unreadable"` // records, with the reasons
+	// Changed are the NICs that were returned with other settings than they had.
+	Changed Fact[[]string] `json:"changed"`
+}
+
+// Attachment is a record, with what became of it.
+type Attachment struct {
+	Pod         string    `json:"pod,omitempty"` // namespace/name
+	UID         string    `json:"uid,omitempty"` // of the pod
+	ContainerID string    `json:"containerID"`
+	IfName      string    `json:"ifname"`
+	Plugin      string    `json:"plugin"`
+	Network     string    `json:"network"`
+	NIC         string    `json:"nic"`
+	PCI         string    `json:"pci,omitempty"`
+	Rail        *int      `json:"rail,omitempty"`
+	Phase       string    `json:"phase"`
+	Alive       bool      `json:"alive"` // its netns exists
+	InPod       bool      `json:"inPod"` // its interface is there
+	Addresses   []string  `json:"addresses,omitempty"`
+	RDMA        []string  `json:"rdma,omitempty"` // the devices that were lent
+	Created     time.Time `json:"created"`
+}
+
+// CNI are the facts of the node's CNI directories.
+type CNI struct {
+	// Binaries are the plugins of rail-cni's names in the CNI directory.
+	Binaries Fact[[]Binary] `json:"binaries"`
+	// Primary is the configuration that the runtime uses: the first by name.
+	Primary Fact[string] `json:"primary"`
+	// Multus is the version of Multus, empty if the node has none.
+	Multus Fact[string] `json:"multus"`
+}
+
+// Binary is a plugin's file.
+type Binary struct {
+	Path      string `json:"path"`
+	SHA256    string `json:"sha256"`
+	Installed string `json:"installed,omitempty"` // the sum that the agent installed, empty if it did not
+	Version   string `json:"version,omitempty"`   // of ours
+}
+
+// Kubelet are the facts of device plugins and resources.
+type Kubelet struct {
+	// Allocatable are the node's resources that are RDMA NICs', by name.
+	Allocatable Fact[map[string]int64] `json:"allocatable"`
+	Pools       Fact[[]Pool]           `json:"pools"` // of the node file
+	// Foreign are the signs of device plugins of others that serve RDMA NICs.
+	Foreign Fact[[]string] `json:"foreign"`
+	// Labels are the node's labels of Node Feature Discovery.
+	Labels Fact[map[string]string] `json:"labels"`
+}
+
+// Pool is a device pool.
+type Pool struct {
+	Resource string   `json:"resource"`
+	Kind     string   `json:"kind"` // "shared", "exclusive", "perRail"
+	NICs     []string `json:"nics"`
+	Count    int64    `json:"count"` // of devices that it should offer
+}
+
+// Agent are the facts of rail-agent on the node.
+type Agent struct {
+	Running Fact[bool]   `json:"running"`
+	Version Fact[string] `json:"version"`
+	NRI     Fact[bool]   `json:"nri"` // it is connected to the runtime
+	// NotReturned is the number of attachments of dead pods that it could not end.
+	NotReturned Fact[int] `json:"notReturned"`
+}

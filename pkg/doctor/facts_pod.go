@@ -1,0 +1,91 @@
+package doctor
+
+// Pod are the facts of a pod that holds a NIC.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+	// Containers are those that run.
+	Containers Fact[[]Container] `json:"containers"`
+	Interfaces Fact[[]Interface] `json:"interfaces"`
+	// Devices are the RDMA devices that the pod's netns sees.
+	Devices Fact[[]Port] `json:"devices"`
+	// Status is Multus' annotation network-status, as JSON.
+	Status Fact[string] `json:"networkStatus"`
+}
+
+// Object names the pod in findings.
+func (p *Pod) Object() string { return "pod " + p.Namespace + "/" + p.Name }
+
+// Container is a container of a pod.
+type Container struct {
+	Name         string            `json:"name"`
+	Memlock      Memlock           `json:"memlock"`
+	UID          int               `json:"uid"`                   // of its first process
+	Capabilities uint64            `json:"capabilities"`          // effective ones of its first process
+	Permitted    uint64            `json:"permittedCapabilities"` // that the image's files could have: the bounding set
+	Env          map[string]string `json:"env,omitempty"`         // those of NCCL, UCX, NVSHMEM, GLOO and rail-cni
+	CharDevices  []string          `json:"charDevices,omitempty"` // /dev/infiniband
+}
+
+// Interface is an interface of a pod.
+type Interface struct {
+	Name      string   `json:"name"`
+	NIC       string   `json:"nic,omitempty"` // of the host, if it is lent or a macvlan on it
+	Rail      *int     `json:"rail,omitempty"`
+	Up        bool     `json:"up"`
+	Carrier   bool     `json:"carrier"`
+	MTU       int      `json:"mtu"`
+	Addresses []string `json:"addresses,omitempty"` // with prefix lengths
+	// ARPIgnore and RPFilter are the values in force: the larger of the interface's and "all"'s.
+	ARPIgnore int `json:"arpIgnore"`
+	RPFilter  int `json:"rpFilter"`
+}
+
+// Configs are configurations that plugins read, each as its author wrote it.
+type Configs struct {
+	Files Fact[[]Config] `json:"files"`
+	// Networks are prefixes that a range of addresses must not overlap, by what uses them:
+	// "pods", "services", "nodes".
+	Networks Fact[map[string][]string] `json:"networks"`
+}
+
+// ConfigKind is the kind of a configuration.
+type ConfigKind string
+
+// The kinds.
+const (
+	NADConfig    ConfigKind = "NetworkAttachmentDefinition" // Text is its spec.config
+	NodeFile     ConfigKind = "node file"
+	SharedConfig ConfigKind = "k8s-rdma-shared-dev-plugin"
+	SRIOVConfig  ConfigKind = "sriov-network-device-plugin"
+)
+
+// Config is a configuration.
+type Config struct {
+	Kind   ConfigKind `json:"kind"`
+	Name   string     `json:"name"`             // namespace/name of a NAD, else the path
+	Source string     `json:"source,omitempty"` // file and document
+	Text   string     `json:"text"`
+	// Resource is the annotation k8s.v1.cni.cncf.io/resourceName of a NAD.
+	Resource string `json:"resource,omitempty"`
+}
+
+// Cluster are the facts of the nodes of a cluster together, and of its API objects.
+type Cluster struct {
+	Nodes []*Facts `json:"nodes"`
+	// Silent are the nodes whose facts could not be had, with the reasons.
+	Silent Fact[map[string]string] `json:"silent"`
+	// Leases are the addresses of the pools, Pods the addresses that pods have by their
+	// annotation.
+	Leases Fact[[]Lease] `json:"leases"`
+}
+
+// Lease is an address that a pool has for a pod.
+type Lease struct {
+	Pool      string `json:"pool"`
+	Address   string `json:"address"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	IfName    string `json:"ifname"`
+}

@@ -1,0 +1,192 @@
+package doctor
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// Scope is the kind of thing that a rule judges.
+type Scope string
+
+// The scopes.
+const (
+	NodeScope    Scope = "node"
+	PodScope     Scope = "pod"
+	ClusterScope Scope = "cluster"
+	ConfigScope  Scope = "config"
+)
+
+// Scopes are all scopes, in the order of reports.
+var Scopes = []Scope{NodeScope, PodScope, ClusterScope, ConfigScope}
+
+// Severity is the status of a rule with findings.
+type Severity string
+
+// The severities.
+const (
+	Warn Severity = "warn" // it works, but slower or less safely
+	Fail Severity = "fail" // something does not work, or will not
+)
+
+// Status is the outcome of a rule.
+type Status string
+
+// The statuses beside those of a [Severity].
+const (
+	OK      Status = "ok"
+	Unknown Status = "unknown" // a fact is missing
+	Skipped Status = "skipped" // there is nothing to judge, or the user said so
+)
+
+// Statuses are all statuses, the worst first.
+var Statuses = []Status{Status(Fail), Status(Warn), Unknown, Skipped, OK}
+
+// Rule is a rule as data. Its texts are for users: they end up in reports and in the
+// reference.
+type Rule struct {
+	// ID is upper case with hyphens, GROUP-WORD. It never changes, because users name it in
+	// --ignore and in alerts.
+	ID       string
+	Scope    Scope
+	Severity Severity
+	// Expects says what is well, as a sentence without a subject of this node.
+	Expects string
+	// Consequence says what a finding leads to, and Cure how to end it.
+	Consequence, Cure string
+	// Slow rules need facts that take long to read: rail-agent judges them every five
+	// minutes rather than every minute.
+	Slow bool
+	// Check reports findings. It is a pure function of the facts.
+	Check func(f *Facts, r *Report)
+}
+
+// Finding is one thing that a rule found.
+type Finding struct {
+	Object   string `json:"object"`        // what it is about: "NIC ens1", "pod default/a"; empty for the node
+	Evidence string `json:"evidence"`      // the facts, with their values
+	Fix      string `json:"fix,omitempty"` // a command that mends it, if one does
+}
+
+// Result is the outcome of a rule.
+type Result struct {
+	ID          string    `json:"id"`
+	Scope       Scope     `json:"scope"`
+	Node        string    `json:"node,omitempty"` // whose facts they were
+	Status      Status    `json:"status"`
+	Expects     string    `json:"expects"`
+	Findings    []Finding `json:"findings,omitempty"`
+	Missing     []string  `json:"missing,omitempty"` // facts that could not be read, and why
+	Consequence string    `json:"consequence,omitempty"`
+	Cure        string    `json:"cure,omitempty"`
+}
+
+// Report takes what the check of one rule finds.
+type Report struct {
+	read     bool
+	findings []Finding
+	missing  []string
+}
+
+// maxFindings bounds the findings of one rule: the facts may be of an attacker.
+const maxFindings = 1000
+
+// Find reports a finding about an object. The evidence names facts and their values.
+func (r *Report) Find(object, evidence string, args ...any) *Found {
+	if len(r.findings) < maxFindings {
+		r.findings = append(r.findings, Finding{Object: clean(object), Evidence: clean(fmt.Sprintf(evidence, args...))})
+		return &Found{&r.findings[len(r.findings)-1]}
+	}
+	return &Found{&Finding{}}
+}
+
+// Found is a finding that was reported.
+type Found struct{ f *Finding }
+
+// Fix adds a command that mends it.
+func (f *Found) Fix(command string, args ...any) { f.f.Fix = clean(fmt.Sprintf(command, args...)) }
+
+// clean returns text without control characters, which a name in a facts file or of a pod
+// may have, and of a bounded length.
+func clean(text string) string {
+	const longest = 1000
+	if len(text) > longest {
+		text = text[:longest] + " …"
+	}
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || 0x80 <= c && c < 0xa0 || 0x202a <= c && c <= 0x202e || 0x2066 <= c && c <= 0x2069 {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(text, "?"))
+}
+
+// Judge returns the results of the rules over facts, in the order of the rules.
+func Judge(rules []Rule, f *Facts) []Result {
+	results := make([]Result, 0, len(rules))
+	for i := range rules {
+		results = append(results, judge(&rules[i], f))
+	}
+	return results
+}
+
+func judge(rule *Rule, f *Facts) (result Result) {
+	result = Result{ID: rule.ID, Scope: rule.Scope, Node: clean(f.Node), Expects: rule.Expects}
+	defer func() {
+		if p := recover(); p != nil {
+			result.Status, result.Findings = Unknown, nil
+			result.Missing = []string{fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p, firstFrames(debug.Stack()))}
+		}
+	}()
+	report := &Report{}
+	rule.Check(f, report)
+	slices.Sort(report.missing)
+	result.Findings, result.Missing = report.findings, slices.Compact(report.missing)
+	for i, m := range result.Missing {
+		result.Missing[i] = clean(m)
+	}
+	switch {
+	case len(result.Findings) > 0:
+		result.Status = Status(rule.Severity)
+		result.Consequence, result.Cure = rule.Consequence, rule.Cure
+	case len(result.Missing) > 0:
+		result.Status = Unknown
+	case !report.read:
+		result.Status = Skipped
+	default:
+		result.Status = OK
+	}
+	return result
+}
+
+// firstFrames returns the frames of a stack that name this package.
+func firstFrames(stack []byte) string {
+	var frames []string
+	for line := range strings.Lines(string(stack)) {
+		if line = strings.TrimSpace(line); strings.Contains(line, "/pkg/doctor/") && len(frames) < 3 {
+			frames = append(frames, line)
+		}
+	}
+	return strings.Join(frames, ", ")
+}
+
+// Skip makes the results of these IDs skipped, whatever they were.
+func Skip(results []Result, ids []string) {
+	for i := range results {
+		if r := &results[i]; slices.Contains(ids, r.ID) {
+			*r = Result{ID: r.ID, Scope: r.Scope, Node: r.Node, Status: Skipped, Expects: r.Expects}
+		}
+	}
+}
+
+// Worst returns the status of the whole: fail if a rule failed, else warn, else unknown,
+// else ok.
+func Worst(results []Result) Status {
+	for _, s := range Statuses[:3] {
+		if slices.ContainsFunc(results, func(r Result) bool { return r.Status == s }) {
+			return s
+		}
+	}
+	return OK
+}

@@ -1,0 +1,3 @@
+package doctor
+
+var ledgerRules, cniRules, kubeletRules, podRules, configRules, clusterRules []Rule
