@@ -16,16 +16,16 @@ import (
 type lab struct {
 	t     *testing.T
 	node  *testnet.Netns
-	state string // state directory
-	path  string // CNI_PATH
+	wire  *testnet.Netns // the other ends of the NICs' cables
+	state string         // state directory
+	path  string         // CNI_PATH
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{t: t, node: testnet.NewNetns(t, "node"), state: filepath.Join(t.TempDir(), "state"), path: t.TempDir()}
-	wire := testnet.NewNetns(t, "wire")
-	l.node.NIC("ens12np0", wire)
-	l.node.NIC("ens2f0", wire)
+	l := &lab{t: t, node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), state: filepath.Join(t.TempDir(), "state"), path: t.TempDir()}
+	l.node.NIC("ens12np0", l.wire)
+	l.node.NIC("ens2f0", l.wire)
 	for _, plugin := range []string{"host-device", "macvlan", "whereabouts"} {
 		if err := os.Symlink(filepath.Join(testnet.Bin(t), plugin), filepath.Join(l.path, plugin)); err != nil {
 			t.Fatal(err)

@@ -37,6 +37,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if !errors.Is(err, errSaid) {
 		fmt.Fprintf(stderr, "railctl: %v\n", err)
 	}
+	if exit := (exitCode{}); errors.As(err, &exit) {
+		return exit.code
+	}
 	return 1
 }
 
@@ -55,7 +58,7 @@ host's /run mounted.)`,
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", netconf.DefaultStateDir,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
-	root.AddCommand(newShow(&stateDir), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newUninstall(), newVersion())
+	root.AddCommand(newShow(&stateDir), newDoctor(&stateDir), newCheck(), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newUninstall(), newVersion())
 	return root
 }
 

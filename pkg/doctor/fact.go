@@ -43,6 +43,10 @@ func From[T any](value T, source string, err error) Fact[T] {
 // OK reports whether the value was read.
 func (f Fact[T]) OK() bool { return f.Source != "" && f.Error == "" }
 
+// asked reports whether somebody wanted to read the value. A rule has nothing to judge without
+// facts that no collector reads, as when files are judged without a cluster.
+func (f Fact[T]) asked() bool { return f.Source != "" || f.Error != "" }
+
 // why returns why the value is missing.
 func (f Fact[T]) why() string {
 	switch {

@@ -14,6 +14,13 @@ type Host struct {
 	// MOFED is the version of the vendor's driver package, empty with the kernel's own driver.
 	MOFED  Fact[string] `json:"mofed"`
 	DMABuf Fact[bool]   `json:"dmabuf"` // the kernel can register memory of a GPU by dma-buf
+	// NVIDIAOpen: the module nvidia that is loaded is the open one, which exports memory of
+	// GPUs by dma-buf (its license in modinfo is "Dual MIT/GPL"). false without the module.
+	NVIDIAOpen Fact[bool] `json:"nvidiaOpen"`
+	// Origins are where the files of the RDMA modules that are loaded come from, by the
+	// module's name: [OriginKernel] below /lib/modules/VERSION/kernel, or built in, else
+	// [OriginPackage].
+	Origins Fact[map[string]string] `json:"origins"`
 	// CharDevices are the paths below /dev/infiniband, Uverbs the names that the kernel has
 	// in /sys/class/infiniband_verbs.
 	CharDevices Fact[[]string] `json:"charDevices"`
@@ -31,6 +38,12 @@ type Host struct {
 	KernelLog Fact[[]string] `json:"kernelLog"`
 }
 
+// The values of [Host.Origins].
+const (
+	OriginKernel  = "kernel"
+	OriginPackage = "package"
+)
+
 // Unlimited is a limit without a bound.
 const Unlimited int64 = -1
 
@@ -46,15 +59,18 @@ type Memlock struct {
 type NICs struct {
 	List Fact[[]NIC] `json:"list"`
 	GPUs Fact[[]GPU] `json:"gpus"`
-	// RailProblems are the problems with the node file's rails and pools: a selector that
-	// matches no NIC, for example.
+	// Problems are those with the node file's rails and pools: a selector that matches no NIC,
+	// for example.
 	Problems Fact[[]string] `json:"problems"`
+	// Fabric is the key "fabric" of the node file, empty without it.
+	Fabric Fact[string] `json:"fabric"`
 }
 
 // GPU is a GPU of the node.
 type GPU struct {
-	PCI  string `json:"pci"`
-	NUMA *int   `json:"numa,omitempty"`
+	PCI    string `json:"pci"`
+	Vendor string `json:"vendor,omitempty"` // "10de"
+	NUMA   *int   `json:"numa,omitempty"`
 }
 
 // NIC is a NIC of the node, lent or not.
@@ -62,8 +78,9 @@ type NIC struct {
 	Name      string   `json:"name"` // on the host
 	AltNames  []string `json:"altNames,omitempty"`
 	PCI       string   `json:"pci,omitempty"`
-	Kind      string   `json:"kind,omitempty"` // "pf", "vf" or "sf"
-	Vendor    string   `json:"vendor,omitempty"`
+	Kind      string   `json:"kind,omitempty"`   // "pf", "vf" or "sf"
+	Vendor    string   `json:"vendor,omitempty"` // of its PCI device, four hexadecimal digits, as Device
+	Device    string   `json:"device,omitempty"`
 	Driver    string   `json:"driver,omitempty"`
 	Rail      *int     `json:"rail,omitempty"`
 	NUMA      *int     `json:"numa,omitempty"`
@@ -72,6 +89,8 @@ type NIC struct {
 	// Holder is the pod that has it, "namespace/name", or its container; empty for none.
 	Holder   string `json:"holder,omitempty"`
 	Macvlans int    `json:"macvlans,omitempty"`
+	// CharDevices are those of its RDMA devices: "/dev/infiniband/uverbs3".
+	CharDevices []string `json:"charDevices,omitempty"`
 	// Distances are those to the node's GPUs, by the GPU's PCI address: PIX, PXB, PHB, NODE, SYS.
 	Distances map[string]string `json:"distances,omitempty"`
 
@@ -81,9 +100,14 @@ type NIC struct {
 	MTU      Fact[int]    `json:"mtu"`
 	Firmware Fact[string] `json:"firmware"`
 	PCIe     Fact[PCIe]   `json:"pcie"`
-	// CarrierDown is how often the carrier was lost since the driver made the NIC, UpFor how
-	// many seconds ago that was, at most.
+	// CarrierDown is how often the carrier was lost since the driver made the NIC. Each move
+	// of the NIC counts, too.
 	CarrierDown Fact[uint64] `json:"carrierDown"`
+	// Flaps are the losses of the carrier that neither a move nor an administrator caused:
+	// from rail-agent's memory. Without the agent the fact is missing.
+	Flaps Fact[Flaps] `json:"flaps"`
+	// Addresses are those of the netdev, with prefix lengths, of a lent NIC in its pod.
+	Addresses Fact[[]string] `json:"addresses"`
 	// Rising are the error counters that grew while facts were collected.
 	Rising Fact[Rising] `json:"rising"`
 	// IOMMU is the type of its group: "identity", "DMA", "DMA-FQ"; empty without an IOMMU.
@@ -95,8 +119,13 @@ type NIC struct {
 	// "systemd-networkd"; empty for none.
 	ManagedBy Fact[string] `json:"managedBy"`
 	Ports     Fact[[]Port] `json:"ports"` // of its RDMA devices
-	// Neighbors are what others send on it, by LLDP or not: nil if nobody listened.
-	VFs Fact[VFs] `json:"vfs"`
+	VFs       Fact[VFs]    `json:"vfs"`
+}
+
+// Flaps are losses of a carrier.
+type Flaps struct {
+	Count   int     `json:"count"`
+	Seconds float64 `json:"seconds"` // of what time
 }
 
 // PCIe is the link of a device to its slot.
@@ -128,7 +157,12 @@ type Port struct {
 	LinkLayer string      `json:"linkLayer"` // "Ethernet" or "InfiniBand"
 	ActiveMTU int         `json:"activeMTU"`
 	TableSize int         `json:"tableSize"` // of the GID table
-	GIDs      Fact[[]GID] `json:"gids"`
+	GIDs      Fact[[]GID] `json:"gids"`      // the entries that are in use
+	// LID and SMLID are an InfiniBand port's own local identifier and its subnet manager's, 0
+	// for none. PKeys are its partition keys, "0xffff". Of RoCE ports nobody reads them.
+	LID   Fact[uint32]   `json:"lid"`
+	SMLID Fact[uint32]   `json:"smLID"`
+	PKeys Fact[[]string] `json:"pkeys"`
 }
 
 // GID is an entry of a GID table.
@@ -171,7 +205,8 @@ type Attachment struct {
 type CNI struct {
 	// Binaries are the plugins of rail-cni's names in the CNI directory.
 	Binaries Fact[[]Binary] `json:"binaries"`
-	// Primary is the configuration that the runtime uses: the first by name.
+	// Primary is the path of the configuration that the runtime uses: the first by name;
+	// empty if there is none.
 	Primary Fact[string] `json:"primary"`
 	// Multus is the version of Multus, empty if the node has none.
 	Multus Fact[string] `json:"multus"`
@@ -189,7 +224,9 @@ type Binary struct {
 type Kubelet struct {
 	// Allocatable are the node's resources that are RDMA NICs', by name.
 	Allocatable Fact[map[string]int64] `json:"allocatable"`
-	Pools       Fact[[]Pool]           `json:"pools"` // of the node file
+	// Capacity has what Allocatable has, with the devices that are not healthy.
+	Capacity Fact[map[string]int64] `json:"capacity"`
+	Pools    Fact[[]Pool]           `json:"pools"` // of the node file
 	// Foreign are the signs of device plugins of others that serve RDMA NICs.
 	Foreign Fact[[]string] `json:"foreign"`
 	// Labels are the node's labels of Node Feature Discovery.
@@ -209,6 +246,8 @@ type Agent struct {
 	Running Fact[bool]   `json:"running"`
 	Version Fact[string] `json:"version"`
 	NRI     Fact[bool]   `json:"nri"` // it is connected to the runtime
+	// Memlock: by NRI, containers of pods with a NIC may lock memory without limit.
+	Memlock Fact[bool] `json:"memlock"`
 	// NotReturned is the number of attachments of dead pods that it could not end.
 	NotReturned Fact[int] `json:"notReturned"`
 }

@@ -10,6 +10,8 @@ type Pod struct {
 	Interfaces Fact[[]Interface] `json:"interfaces"`
 	// Devices are the RDMA devices that the pod's netns sees.
 	Devices Fact[[]Port] `json:"devices"`
+	// GPUs are the PCI addresses of the GPUs that its containers have.
+	GPUs Fact[[]string] `json:"gpus"`
 	// Status is Multus' annotation network-status, as JSON.
 	Status Fact[string] `json:"networkStatus"`
 }
@@ -30,11 +32,13 @@ type Container struct {
 
 // Interface is an interface of a pod.
 type Interface struct {
-	Name      string   `json:"name"`
-	NIC       string   `json:"nic,omitempty"` // of the host, if it is lent or a macvlan on it
-	Rail      *int     `json:"rail,omitempty"`
-	Up        bool     `json:"up"`
-	Carrier   bool     `json:"carrier"`
+	Name    string `json:"name"`
+	NIC     string `json:"nic,omitempty"` // of the host, if it is lent or a macvlan on it
+	Rail    *int   `json:"rail,omitempty"`
+	Up      bool   `json:"up"`
+	Carrier bool   `json:"carrier"`
+	// RDMA are the names in the pod of the RDMA devices of its NIC.
+	RDMA      []string `json:"rdma,omitempty"`
 	MTU       int      `json:"mtu"`
 	Addresses []string `json:"addresses,omitempty"` // with prefix lengths
 	// ARPIgnore and RPFilter are the values in force: the larger of the interface's and "all"'s.
@@ -76,9 +80,10 @@ type Cluster struct {
 	Nodes []*Facts `json:"nodes"`
 	// Silent are the nodes whose facts could not be had, with the reasons.
 	Silent Fact[map[string]string] `json:"silent"`
-	// Leases are the addresses of the pools, Pods the addresses that pods have by their
-	// annotation.
+	// Leases are the addresses of the pools.
 	Leases Fact[[]Lease] `json:"leases"`
+	// Pods are the cluster's pods that have not ended, "namespace/name".
+	Pods Fact[[]string] `json:"pods"`
 }
 
 // Lease is an address that a pool has for a pod.

@@ -51,9 +51,9 @@ type Rule struct {
 	ID       string
 	Scope    Scope
 	Severity Severity
-	// Expects says what is well, as a sentence without a subject of this node.
+	// Expects is a sentence about how things should be.
 	Expects string
-	// Consequence says what a finding leads to, and Cure how to end it.
+	// Consequence is what a finding leads to, and Cure how to end it.
 	Consequence, Cure string
 	// Slow rules need facts that take long to read: rail-agent judges them every five
 	// minutes rather than every minute.
@@ -87,7 +87,11 @@ type Report struct {
 	read     bool
 	findings []Finding
 	missing  []string
+	parsed   *parsed
 }
+
+// parsed has what several rules make of the same facts.
+type parsed struct{ networks []*network }
 
 // maxFindings bounds the findings of one rule: the facts may be of an attacker.
 const maxFindings = 1000
@@ -125,13 +129,14 @@ func clean(text string) string {
 // Judge returns the results of the rules over facts, in the order of the rules.
 func Judge(rules []Rule, f *Facts) []Result {
 	results := make([]Result, 0, len(rules))
+	once := &parsed{}
 	for i := range rules {
-		results = append(results, judge(&rules[i], f))
+		results = append(results, judge(&rules[i], f, once))
 	}
 	return results
 }
 
-func judge(rule *Rule, f *Facts) (result Result) {
+func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 	result = Result{ID: rule.ID, Scope: rule.Scope, Node: clean(f.Node), Expects: rule.Expects}
 	defer func() {
 		if p := recover(); p != nil {
@@ -139,7 +144,7 @@ func judge(rule *Rule, f *Facts) (result Result) {
 			result.Missing = []string{fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p, firstFrames(debug.Stack()))}
 		}
 	}()
-	report := &Report{}
+	report := &Report{parsed: once}
 	rule.Check(f, report)
 	slices.Sort(report.missing)
 	result.Findings, result.Missing = report.findings, slices.Compact(report.missing)

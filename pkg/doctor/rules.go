@@ -1,16 +1,28 @@
 package doctor
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
 func Rules() []Rule {
-	return slices.Concat(hostRules, nicRules, ledgerRules, cniRules, kubeletRules, podRules, configRules, clusterRules)
+	return slices.Concat(hostRules, nicRules, portRules, ledgerRules, cniRules, kubeletRules, agentRules, podRules, configRules, clusterRules)
 }
 
 // Select returns the rules of the scopes, or of all if there is none.
 func Select(rules []Rule, scopes ...Scope) []Rule {
 	return slices.DeleteFunc(slices.Clone(rules), func(r Rule) bool { return len(scopes) > 0 && !slices.Contains(scopes, r.Scope) })
 }
+
+// The vendors of PCI devices that rules know.
+const (
+	vendorMellanox = "15b3"
+	vendorNVIDIA   = "10de"
+)
+
+// InfiniBand is the link layer of ports that are not RoCE's.
+const InfiniBand = "InfiniBand"
 
 // eachNIC calls do for each NIC of the node.
 func eachNIC(f *Facts, r *Report, do func(*NIC)) {
@@ -33,5 +45,33 @@ func eachRail(f *Facts, r *Report, do func(*NIC)) {
 	})
 }
 
+// eachPort calls do for each port of the RDMA devices of rails' NICs.
+func eachPort(f *Facts, r *Report, do func(*NIC, *Port)) {
+	eachRail(f, r, func(n *NIC) {
+		ports, _ := Read(r, n.label()+" ports", n.Ports)
+		for i := range ports {
+			do(n, &ports[i])
+		}
+	})
+}
+
+// label returns what findings call the NIC.
+func (n *NIC) label() string { return cmp.Or(n.Name, n.PCI, "without a name") }
+
 // Object names the NIC in findings.
-func (n *NIC) Object() string { return "NIC " + n.Name }
+func (n *NIC) Object() string { return "NIC " + n.label() }
+
+// up reports whether the NIC is known to be up with a carrier. Facts that are missing are
+// noted.
+func (n *NIC) up(r *Report) bool {
+	admin, _ := Read(r, n.label()+" adminUp", n.AdminUp)
+	carrier, _ := Read(r, n.label()+" carrier", n.Carrier)
+	return admin && carrier
+}
+
+// told reports whether rules of pods judge the NIC: a pod holds it whose interfaces are known.
+func (n *NIC) told(f *Facts) bool {
+	return n.Holder != "" && slices.ContainsFunc(f.Pods, func(p Pod) bool {
+		return p.Namespace+"/"+p.Name == n.Holder && p.Interfaces.OK()
+	})
+}

@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -15,12 +17,28 @@ var nicRules = []Rule{
 		Cure:        "Check the cable, the transceiver and the switch port; a NIC that is set down on purpose needs no rail in the node file.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				up, known := Read(r, n.Name+" adminUp", n.AdminUp)
-				if !known || !up {
+				up, known := Read(r, n.label()+" adminUp", n.AdminUp)
+				if !known || !up || n.told(f) {
 					return // without an administrator's "up" there is no carrier to judge
 				}
-				if carrier, ok := Read(r, n.Name+" carrier", n.Carrier); ok && !carrier {
+				if carrier, ok := Read(r, n.label()+" carrier", n.Carrier); ok && !carrier {
 					r.Find(n.Object(), "it is up and has no carrier")
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-DOWN", Scope: NodeScope, Severity: Fail,
+		Expects:     "A NIC that macvlans of pods lie on is set up.",
+		Consequence: "The macvlans have no carrier: the pods' rails are dead.",
+		Cure:        "Set the NIC up, and find out who set it down.",
+		Check: func(f *Facts, r *Report) {
+			eachRail(f, r, func(n *NIC) {
+				if up, ok := Read(r, n.label()+" adminUp", n.AdminUp); ok && !up && n.Macvlans > 0 {
+					found := r.Find(n.Object(), "it is set down, and %d macvlans lie on it", n.Macvlans)
+					if plain(n.Name) {
+						found.Fix("ip link set %s up", n.Name)
+					}
 				}
 			})
 		},
@@ -32,8 +50,11 @@ var nicRules = []Rule{
 		Cure:        "Reseat the NIC, check the slot's settings in the firmware setup (bifurcation, generation) and the kernel's log for AER errors; a cold reset often retrains the link.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				p, ok := Read(r, n.Name+" pcie", n.PCIe)
-				if ok && (p.GTs < p.MaxGTs || p.Width < p.MaxWidth) {
+				if n.PCI == "" {
+					return
+				}
+				p, ok := Read(r, n.label()+" pcie", n.PCIe)
+				if ok && p.GTs > 0 && p.Width > 0 && (p.GTs < p.MaxGTs || p.Width < p.MaxWidth) {
 					r.Find(n.Object(), "%g GT/s × %d lanes of %g GT/s × %d: about %.0f of %.0f Gb/s", p.GTs, p.Width, p.MaxGTs, p.MaxWidth, p.gbps(), (&PCIe{GTs: p.MaxGTs, Width: p.MaxWidth}).gbps())
 				}
 			})
@@ -57,9 +78,329 @@ var nicRules = []Rule{
 			differ(f, r, "firmware", func(n *NIC) Fact[string] { return n.Firmware }, func(v string) string { return "firmware " + v })
 		},
 	},
+	{
+		ID: "NIC-MTU", Scope: NodeScope, Severity: Warn,
+		Expects:     "All rails have the same MTU.",
+		Consequence: "RoCE uses the smaller packets of two rails, or large packets are dropped without a message; 30 to 50 % of the bandwidth is lost.",
+		Cure:        "Set the same MTU on all rails, on the switch ports and in the networks (9000 for RoCE, or what the fabric carries).",
+		Check: func(f *Facts, r *Report) {
+			differ(f, r, "mtu", func(n *NIC) Fact[int] { return n.MTU }, func(v int) string { return fmt.Sprintf("MTU %d", v) })
+		},
+	},
+	{
+		ID: "NIC-FLAP", Scope: NodeScope, Severity: Warn, Slow: true,
+		Expects:     "No rail loses its carrier three times in 12 hours.",
+		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout; jobs die without another reason.",
+		Cure:        "Clean or replace the cable and the transceiver, and look at the switch port's error counters.",
+		Check: func(f *Facts, r *Report) {
+			const window = 12 * 3600
+			eachRail(f, r, func(n *NIC) {
+				if !n.Flaps.asked() {
+					return
+				}
+				flaps, ok := Read(r, n.label()+" flaps", n.Flaps)
+				if ok && float64(flaps.Count)*window >= 3*max(flaps.Seconds, window) {
+					r.Find(n.Object(), "it lost its carrier %d times in %.1f hours", flaps.Count, flaps.Seconds/3600)
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-BER", Scope: NodeScope, Severity: Warn, Slow: true,
+		Expects:     "No counter of a rail's NIC that counts broken symbols or frames rises.",
+		Consequence: "Frames are lost on the cable and sent again: the rail is slow, or flaps.",
+		Cure:        "Clean or replace the cable and the transceiver; check that both ends use the same error correction (FEC).",
+		Check:       func(f *Facts, r *Report) { rising(f, r, cableCounters, 0) },
+	},
+	{
+		ID: "NIC-LOSS", Scope: NodeScope, Severity: Warn, Slow: true,
+		Expects:     "RoCE on the rails loses at most one packet a second.",
+		Consequence: "Packets are dropped by a switch or the NIC and sent again: the bandwidth collapses under load, and connections end when retries are used up.",
+		Cure:        "Check that PFC and ECN are on for the priority of RoCE on the NIC and on each switch, that trust is by DSCP on both, and that NCCL_IB_TC or the network's roceTos selects that priority.",
+		Check:       func(f *Facts, r *Report) { rising(f, r, lossCounters, 1) },
+	},
+	{
+		ID: "NIC-REQERR", Scope: NodeScope, Severity: Warn, Slow: true,
+		Expects:     "No counter of a rail's NIC that counts requests with mistakes, or frames that are too long, rises.",
+		Consequence: "A program or a setting is wrong: peers use other MTUs, wrong keys or memory that is not registered, and their connections end.",
+		Cure:        "Compare the MTU of both ends and of the switches; look at the logs of the programs that use the NIC.",
+		Check:       func(f *Facts, r *Report) { rising(f, r, mistakeCounters, 0) },
+	},
+	{
+		ID: "NIC-DRIVER", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each rail's NIC has a driver.",
+		Consequence: "The NIC has neither a network interface nor an RDMA device, and no pod can get it.",
+		Cure:        "Load the driver, or bind the NIC to it (/sys/bus/pci/drivers_probe); the kernel's log says why it let the NIC go.",
+		Check: func(f *Facts, r *Report) {
+			eachRail(f, r, func(n *NIC) {
+				if n.Driver == "" && n.PCI != "" {
+					found := r.Find(n.Object(), "no driver is bound to %s", n.PCI)
+					if plain(n.PCI) {
+						found.Fix("echo %s > /sys/bus/pci/drivers_probe", n.PCI)
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-NETDEV", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each Ethernet NIC with a rail has a network interface: on the host, or in the pod that holds it.",
+		Consequence: "No pod can get the NIC: another plugin or a person has moved its interface to another network namespace, or the driver did not make one.",
+		Cure:        "Find it (lsns -t net; nsenter … ip link), end the pod that has it, or reload the driver; the kernel returns the interface when the namespace ends.",
+		Check: func(f *Facts, r *Report) {
+			eachRail(f, r, func(n *NIC) {
+				if n.Name == "" && n.Holder == "" && n.Driver != "" && n.LinkType != "infiniband" && !slices.Contains(userspaceDrivers, n.Driver) && !n.onlyInfiniBand() {
+					r.Find(n.Object(), "it has the driver %s and no network interface on the host, and no attachment has it", n.Driver)
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-NAME", Scope: NodeScope, Severity: Warn,
+		Expects:     "No rail's NIC has a name that it got in a pod, or when it came back without rail-cni: net1, dev7.",
+		Consequence: "Networks and device plugins that name the NIC do not find it, and pods wait for it.",
+		Cure:        "Rename it as it was; its alternative names, udev and the node's network configuration have that name.",
+		Check:       checkNames,
+	},
+	{
+		ID: "NIC-NUMA", Scope: NodeScope, Severity: Warn,
+		Expects:     "The firmware says of all rails' NICs, or of none, which NUMA node they are on.",
+		Consequence: "The NIC counts as far from every GPU and every CPU: NCCL and the topology manager choose badly.",
+		Cure:        "Look for the NUMA settings in the firmware setup (NPS, sub-NUMA clustering), or update the firmware.",
+		Check: func(f *Facts, r *Report) {
+			var with int
+			var without []*NIC
+			eachRail(f, r, func(n *NIC) {
+				switch {
+				case n.PCI == "":
+				case n.NUMA == nil:
+					without = append(without, n)
+				default:
+					with++
+				}
+			})
+			for _, n := range without {
+				if with > 0 {
+					r.Find(n.Object(), "it has no NUMA node, and %d other NICs have one", with)
+				}
+			}
+		},
+	},
+	{
+		ID: "NIC-DISTANCE", Scope: NodeScope, Severity: Warn,
+		Expects:     "Each GPU has a rail's NIC on its own socket, if the node has at least as many rails as GPUs.",
+		Consequence: "The GPU reaches the network through the link between the sockets only: about two thirds of the bandwidth.",
+		Cure:        "Compare the slots with the vendor's plan of the machine (railctl topology shows it); a NIC may be in the wrong slot, or its rail missing in the node file.",
+		Check:       checkDistances,
+	},
+	{
+		ID: "NIC-VFS", Scope: NodeScope, Severity: Warn,
+		Expects:     "No pod holds a physical function that has virtual functions.",
+		Consequence: "The virtual functions lose their link whenever the pod's interface goes down, and the pod can configure those of others.",
+		Cure:        "Lend virtual functions, or remove them (sriov_numvfs) before the NIC is lent; remove \"vfs\" from \"allow\" in the network.",
+		Check: func(f *Facts, r *Report) {
+			eachRail(f, r, func(n *NIC) {
+				if vfs, _ := Read(r, n.label()+" vfs", n.VFs); vfs.Count > 0 && n.Holder != "" && n.Kind == "pf" {
+					r.Find(n.Object(), "%s holds it, and it has %d virtual functions", n.Holder, vfs.Count)
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-SWITCHDEV", Scope: NodeScope, Severity: Warn,
+		Expects:     "No rail's NIC has its embedded switch in mode switchdev.",
+		Consequence: "The kernel does not move such a NIC into a pod: each ADD of host-device fails.",
+		Cure:        "Lend its virtual functions or subfunctions, or set the mode to legacy.",
+		Check: func(f *Facts, r *Report) {
+			eachRail(f, r, func(n *NIC) {
+				vfs, _ := Read(r, n.label()+" vfs", n.VFs)
+				if vfs.Mode == "switchdev" && n.Kind == "pf" && n.Protected == "" && n.Macvlans == 0 {
+					found := r.Find(n.Object(), "its embedded switch is in mode switchdev")
+					if plain(n.PCI) {
+						found.Fix("devlink dev eswitch set pci/%s mode legacy", n.PCI)
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-PROTECTED", Scope: NodeScope, Severity: Warn,
+		Expects:     "Each rail's NIC can be lent, unless it is in a shared pool or macvlans lie on it.",
+		Consequence: "A pod that asks for the rail does not start.",
+		Cure:        "End what the guardrail names (see docs/guide/host-device.md), or remove the NIC from the rails of the node file.",
+		Check:       checkProtected,
+	},
+	{
+		ID: "RAIL-DUP", Scope: NodeScope, Severity: Fail,
+		Expects:     "No two NICs have the same rail.",
+		Consequence: "A network with this rail finds two NICs and takes neither.",
+		Cure:        "Correct \"rails\" in the node file; railctl rails discover proposes it.",
+		Check: func(f *Facts, r *Report) {
+			byRail := railsOf(f, r)
+			for _, rail := range slices.Sorted(maps.Keys(byRail)) {
+				if nics := byRail[rail]; len(nics) > 1 {
+					r.Find(fmt.Sprintf("rail %d", rail), "it is %s", strings.Join(nics, " and "))
+				}
+			}
+		},
+	},
+	{
+		ID: "RAIL-GAP", Scope: NodeScope, Severity: Warn,
+		Expects:     "The numbers of the node's rails have no gap.",
+		Consequence: "A NIC of the node is missing, so its rail has no pods here, or numbers of rails differ from those of other nodes.",
+		Cure:        "Compare the NICs with \"rails\" in the node file (railctl rails discover); look for a NIC that the PCI bus has lost (lspci).",
+		Check: func(f *Facts, r *Report) {
+			rails := slices.Sorted(maps.Keys(railsOf(f, r)))
+			for i := 1; i < len(rails); i++ {
+				if rails[i]-rails[i-1] > 1 {
+					r.Find(fmt.Sprintf("rail %d", rails[i-1]+1), "the node has rail %d and rail %d, and none between them", rails[i-1], rails[i])
+				}
+			}
+		},
+	},
 }
 
-// differ reports the NICs of rails whose value is not that of most NICs of the same driver.
+// foreignName matches names that interfaces have in pods, and those that the kernel gives to
+// an interface whose name is taken when its network namespace ends.
+var foreignName = regexp.MustCompile(`^(net|dev)[0-9]+$`)
+
+func checkNames(f *Facts, r *Report) {
+	var all int
+	var strange []*NIC
+	eachRail(f, r, func(n *NIC) {
+		if n.Holder != "" {
+			return // its name is that on the host before
+		}
+		all++
+		if foreignName.MatchString(n.Name) {
+			strange = append(strange, n)
+		}
+	})
+	if 2*len(strange) > all && all > 1 {
+		return // an administrator named them so
+	}
+	for _, n := range strange {
+		r.Find(n.Object(), "its name is %s, and its alternative names are %s", n.Name, cmp.Or(strings.Join(n.AltNames, ", "), "none"))
+	}
+}
+
+// userspaceDrivers are drivers that hand a NIC to a program, without a network interface.
+var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
+
+// onlyInfiniBand reports whether the NIC has InfiniBand ports: such a NIC needs no interface.
+func (n *NIC) onlyInfiniBand() bool {
+	return slices.ContainsFunc(n.Ports.Value, func(p Port) bool { return p.LinkLayer == InfiniBand })
+}
+
+// railsOf returns the names of the NICs of each rail.
+func railsOf(f *Facts, r *Report) map[int][]string {
+	byRail := map[int][]string{}
+	eachNIC(f, r, func(n *NIC) {
+		if n.Rail != nil {
+			byRail[*n.Rail] = append(byRail[*n.Rail], n.label())
+		}
+	})
+	return byRail
+}
+
+// The counters of ports and devices whose growth has a likely cause. The names are those in
+// /sys/class/infiniband/DEVICE/ports/N/{counters,hw_counters} and of ethtool -S.
+var (
+	cableCounters = []string{
+		"symbol_error", "link_error_recovery", "local_link_integrity_errors", "port_rcv_errors", "port_rcv_remote_physical_errors",
+		"rx_crc_errors_phy", "rx_symbol_err_phy", "rx_pcs_symbol_err_phy", "rx_icrc_encapsulated",
+	}
+	lossCounters = []string{
+		"out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "implied_nak_seq_err", "rnr_nak_retry_err", "roce_adp_retrans", "roce_slow_restart",
+		"rx_discards_phy", "tx_discards_phy", "excessive_buffer_overrun_errors", "port_xmit_discards", "out_of_buffer",
+	}
+	mistakeCounters = []string{
+		"req_remote_access_errors", "resp_remote_access_errors", "req_remote_invalid_request", "resp_local_length_error",
+		"rx_oversize_pkts_phy", "rx_jabbers_phy", "port_rcv_constraint_errors", "port_xmit_constraint_errors",
+	}
+)
+
+// rising reports the NICs of which one of the counters grew by more than perSecond.
+func rising(f *Facts, r *Report, counters []string, perSecond float64) {
+	eachRail(f, r, func(n *NIC) {
+		grown, ok := Read(r, n.label()+" rising", n.Rising)
+		if !ok {
+			return
+		}
+		var texts []string
+		for _, name := range counters {
+			if by := grown.Counters[name]; float64(by) > perSecond*grown.Seconds {
+				texts = append(texts, fmt.Sprintf("%s by %d", name, by))
+			}
+		}
+		if len(texts) > 0 {
+			r.Find(n.Object(), "in %.1f s rose %s", grown.Seconds, strings.Join(texts, ", "))
+		}
+	})
+}
+
+// distances are the kinds of paths between a NIC and a GPU, the shortest first.
+var distances = []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
+
+// rank returns the place of a distance, behind all for one that is unknown.
+func rank(distance string) int {
+	if i := slices.Index(distances, distance); i >= 0 {
+		return i
+	}
+	return len(distances)
+}
+
+func checkDistances(f *Facts, r *Report) {
+	if f.NICs == nil {
+		return
+	}
+	gpus, _ := Read(r, "gpus", f.NICs.GPUs)
+	best := map[string]int{}
+	rails := 0
+	eachNIC(f, r, func(n *NIC) {
+		if n.Rail == nil {
+			return
+		}
+		rails++
+		for gpu, distance := range n.Distances {
+			if b, ok := best[gpu]; !ok || rank(distance) < b {
+				best[gpu] = rank(distance)
+			}
+		}
+	})
+	if rails < len(gpus) {
+		return
+	}
+	for _, g := range gpus {
+		if b, ok := best[g.PCI]; ok && b == rank("SYS") {
+			r.Find("GPU "+g.PCI, "each of the %d rails' NICs is on another socket (SYS)", rails)
+		}
+	}
+}
+
+func checkProtected(f *Facts, r *Report) {
+	if f.NICs == nil {
+		return
+	}
+	problems, _ := Read(r, "rail and pool problems", f.NICs.Problems)
+	shared := map[string]bool{}
+	if f.Kubelet != nil {
+		pools, _ := Read(r, "pools", f.Kubelet.Pools)
+		for _, p := range pools {
+			for _, name := range p.NICs {
+				shared[name] = shared[name] || p.Kind == "shared"
+			}
+		}
+	}
+	eachNIC(f, r, func(n *NIC) {
+		told := slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, n.label()) })
+		if n.Rail != nil && n.Protected != "" && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
+			r.Find(n.Object(), "rail %d: %s", *n.Rail, n.Protected)
+		}
+	})
+}
+
+// differ reports the NICs of rails whose value is not that of most NICs of the same model.
 // Empty values are not compared.
 func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T], text func(T) string) {
 	type group struct {
@@ -68,21 +409,21 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 	}
 	groups := map[string]*group{}
 	eachRail(f, r, func(n *NIC) {
-		value, ok := Read(r, n.Name+" "+name, of(n))
+		value, ok := Read(r, n.label()+" "+name, of(n))
 		var none T
 		if !ok || value == none {
 			return
 		}
-		g := groups[n.Driver]
+		g := groups[n.model()]
 		if g == nil {
 			g = &group{count: map[T]int{}}
-			groups[n.Driver] = g
+			groups[n.model()] = g
 		}
 		g.count[value]++
 		g.nics = append(g.nics, n)
 	})
-	for _, driver := range slices.Sorted(maps.Keys(groups)) {
-		g := groups[driver]
+	for _, model := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[model]
 		if len(g.count) < 2 {
 			continue
 		}
@@ -99,6 +440,12 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 			}
 		}
 	}
+}
+
+// model returns the driver of the NIC and the device ID of its model, as far as they are
+// known.
+func (n *NIC) model() string {
+	return strings.TrimSpace(cmp.Or(n.Driver, "no driver") + " " + n.Device)
 }
 
 // gbps returns the bandwidth of the link in gigabits per second, after its line code

@@ -349,7 +349,7 @@ func (s *sight) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now
 		return err
 	}
 	l.LinkLayer, l.State = p.LinkLayer, p.State.String()
-	l.ActiveMTU = activeMTU(l.LinkLayer, l.MTU)
+	l.ActiveMTU = ActiveMTU(l.LinkLayer, l.MTU)
 	if s.see != nil {
 		s.see(sp.core, d, l.Port, recorded.Lent)
 	}
@@ -406,9 +406,9 @@ const roceHeaders = 96
 // ipoibHeader is the header of IPoIB in datagram mode, in bytes (RFC 4391).
 const ipoibHeader = 4
 
-// activeMTU returns the MTU of RDMA packets of a port, by the MTU of its interface. It is 0 if
+// ActiveMTU returns the MTU of RDMA packets of a port, by the MTU of its interface. It is 0 if
 // it does not follow from that, as with IPoIB in connected mode. Netlink and sysfs lack it.
-func activeMTU(linkLayer string, mtu int) int {
+func ActiveMTU(linkLayer string, mtu int) int {
 	if linkLayer == infiniBand {
 		if slices.Contains(mtus, mtu+ipoibHeader) {
 			return mtu + ipoibHeader

@@ -117,7 +117,7 @@ func TestActiveMTU(t *testing.T) {
 		{infiniBand, 4092, 4096},
 		{infiniBand, 65520, 0},
 	} {
-		if got := activeMTU(c.layer, c.mtu); got != c.want {
+		if got := ActiveMTU(c.layer, c.mtu); got != c.want {
 			t.Errorf("%s, MTU %d: got %d, want %d", c.layer, c.mtu, got, c.want)
 		}
 	}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
+)
+
+// doctorFlags are the flags of "railctl doctor" and of its commands.
+type doctorFlags struct {
+	cluster.Flags
+	stateDir *string
+	facts    string
+}
+
+// judgeFlags are those of the commands that judge.
+type judgeFlags struct {
+	only, ignore []string
+	verbose      bool
+	strict       bool
+	format       *doctorFormat
+}
+
+func (j *judgeFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&j.only, "only", nil, "judge these rules only, by their IDs")
+	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip these rules, by their IDs")
+	flags.BoolVarP(&j.verbose, "verbose", "v", false, "list the rules without a finding as well")
+	flags.BoolVar(&j.strict, "strict", false, "let warnings and missing facts change the exit code as well")
+	f := doctorFormat(asTable)
+	j.format = &f
+	flags.VarP(j.format, "output", "o", strings.Join(doctorFormats, ", "))
+	// These fail only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(doctorFormats, cobra.ShellCompDirectiveNoFileComp))
+	var ids []string
+	for _, r := range doctor.Rules() {
+		ids = append(ids, r.ID)
+	}
+	for _, name := range []string{"only", "ignore"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(ids, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// doctorFormat is the value of --output.
+type doctorFormat string
+
+var doctorFormats = []string{string(asTable), string(asJSON)}
+
+// String, Set and Type implement pflag.Value.
+func (f *doctorFormat) String() string { return string(*f) }
+
+// Type names the value in a help text.
+func (f *doctorFormat) Type() string { return "format" }
+
+// Set refuses an unknown format.
+func (f *doctorFormat) Set(s string) error {
+	if !slices.Contains(doctorFormats, s) {
+		return fmt.Errorf("it is one of %s", strings.Join(doctorFormats, ", "))
+	}
+	*f = doctorFormat(s)
+	return nil
+}
+
+const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be judged, and else 0. With
+--strict it is also 1 if a rule warns, and also 2 if a fact is missing. These are the
+exit codes of node-problem-detector's custom plugins.`
+
+func newDoctor(stateDir *string) *cobra.Command {
+	d := &doctorFlags{stateDir: stateDir}
+	var j judgeFlags
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong with the rails of this node, and how to mend it",
+		Long: `Read the facts of this node, and judge them by rules: the host, its NICs, the
+ledger, the plugins, rail-agent, the device plugins, the pods that hold a NIC, and
+the networks. Each finding has its evidence, what it leads to, and its cure. It
+changes nothing.
+
+A rule whose facts could not all be read is unknown, and never well. Run as root, in
+the host's network and PID namespaces, it can read all. With a kubeconfig it also
+knows the node's resources and the networks of the cluster. --facts judges the facts
+that "railctl doctor collect" has printed, on any machine.
+
+` + exitCodesHelp,
+		Example: `  railctl doctor
+  railctl doctor -o json | jq -r '.results[] | select(.status == "fail") | .id'
+  railctl doctor collect > facts.json && railctl doctor --facts facts.json`,
+		Args: cobra.NoArgs,
+	}
+	j.add(cmd)
+	d.addTo(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		rules, err := j.rules(doctor.Rules())
+		if err != nil {
+			return err
+		}
+		f, err := d.read(cmd)
+		if err != nil {
+			return err
+		}
+		scopes := []doctor.Scope{doctor.NodeScope, doctor.PodScope, doctor.ConfigScope}
+		if f.Cluster != nil {
+			scopes = append(scopes, doctor.ClusterScope)
+		}
+		return j.report(cmd, f, doctor.Judge(doctor.Select(rules, scopes...), f))
+	}
+	cmd.AddCommand(newDoctorPod(d), newDoctorCollect(d))
+	return cmd
+}
+
+// addTo adds the flags about where facts are.
+func (d *doctorFlags) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&d.facts, "facts", "", `file with facts that "railctl doctor collect" has printed, "-" for stdin; else they are read from this node`)
+	cmd.Flags().StringVar(&d.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
+}
+
+func newDoctorCollect(d *doctorFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "collect",
+		Short: "Print the facts of this node as JSON",
+		Long: `Print the facts by which "railctl doctor" judges this node. Each has its source, or
+the error that kept it from being read; the exit code is 0 nevertheless. The facts
+name hosts, pods, addresses, and the variables of NCCL, UCX, NVSHMEM and GLOO in the
+pods that hold a NIC, and no other variable of theirs.`,
+		Example: `  railctl doctor collect > facts.json
+  railctl doctor collect | jq '.nics.list.value[] | {name, carrier: .carrier.value}'`,
+		Args: cobra.NoArgs,
+	}
+	var own doctorFlags
+	cmd.Flags().StringVar(&own.Kubeconfig, "kubeconfig", "", "kubeconfig file, as for railctl doctor")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		own.stateDir = d.stateDir
+		f, err := own.read(cmd)
+		if err != nil {
+			return err
+		}
+		e := json.NewEncoder(cmd.OutOrStdout())
+		e.SetIndent("", "  ")
+		return e.Encode(f)
+	}
+	return cmd
+}
+
+// read returns the facts of --facts, or of this node.
+func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
+	if d.facts != "" {
+		in := cmd.InOrStdin()
+		if d.facts != "-" {
+			file, err := os.OpenFile(d.facts, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a FIFO
+			if err != nil {
+				return nil, unjudged(err)
+			}
+			defer file.Close()
+			in = file
+		}
+		f, err := doctor.ReadFacts(in)
+		if err != nil {
+			return nil, unjudged(fmt.Errorf("%s: %w", d.facts, err))
+		}
+		return f, nil
+	}
+	o := facts.Options{
+		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: version, Socket: agent.SocketIn(*d.stateDir),
+	}
+	o.Client, o.NoClient = d.Open("railctl/" + version)
+	if o.NoClient != nil {
+		if cluster.Kubeconfig(d.Kubeconfig) != "" {
+			return nil, unjudged(o.NoClient) // the user has named one
+		}
+		if plugins, err := cluster.OfPlugins(); plugins == "" && err == nil {
+			o.NoClient = nil // there is none, which is no error
+		}
+	}
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.step
+		defer bar.clear()
+	}
+	return facts.Node(ctx, o), nil
+}
+
+// rules returns the rules of --only, or all. It refuses an unknown ID.
+func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
+	var ids []string
+	for _, r := range all {
+		ids = append(ids, r.ID)
+	}
+	for _, list := range [][]string{j.only, j.ignore} {
+		for i, id := range list {
+			list[i] = strings.ToUpper(strings.TrimSpace(id))
+			if !slices.Contains(ids, list[i]) {
+				return nil, unjudged(fmt.Errorf("there is no rule %s; \"railctl doctor -v\" lists the rules", printable(id)))
+			}
+		}
+	}
+	if len(j.only) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(r doctor.Rule) bool { return !slices.Contains(j.only, r.ID) }), nil
+}
+
+// report prints the results, and returns the error that has their exit code.
+func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []doctor.Result) error {
+	doctor.Skip(results, j.ignore)
+	out := cmd.OutOrStdout()
+	var err error
+	if *j.format == doctorFormat(asJSON) {
+		err = doctor.NewDocument(f, results).WriteJSON(out)
+	} else {
+		err = doctor.WriteText(out, results, doctor.TextOptions{Verbose: j.verbose, Color: colored(out)})
+	}
+	if err != nil {
+		return err
+	}
+	if code := doctor.ExitCode(results, j.strict); code != doctor.ExitOK {
+		return exitCode{code: code}
+	}
+	return nil
+}
+
+// exitCode is an error with the exit code of railctl. Without an error of its own the command
+// has said everything.
+type exitCode struct {
+	code int
+	err  error
+}
+
+func (e exitCode) Error() string {
+	if e.err == nil {
+		return errSaid.Error()
+	}
+	return e.err.Error()
+}
+
+func (e exitCode) Unwrap() error { return cmp.Or(e.err, errSaid) }
+
+// unjudged returns the error of a run in which nothing could be judged.
+func unjudged(err error) error { return exitCode{code: doctor.ExitUnknown, err: err} }
+
+// terminal returns the descriptor of w if it is a terminal.
+func terminal(w io.Writer) (fd int, ok bool) {
+	f, isFile := w.(*os.File)
+	if !isFile {
+		return 0, false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return int(f.Fd()), err == nil
+}
+
+// colored reports whether the output may have colors (no-color.org).
+func colored(w io.Writer) bool {
+	_, ok := terminal(w)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// progress is a line on a terminal that tells how many sources are read.
+type progress struct {
+	to io.Writer
+	mu sync.Mutex
+}
+
+// newProgress returns nil if w is no terminal.
+func newProgress(w io.Writer) *progress {
+	if _, ok := terminal(w); !ok || os.Getenv("TERM") == "dumb" {
+		return nil
+	}
+	return &progress{to: w}
+}
+
+func (p *progress) step(read, all int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.to, "\rfacts: %d of %d read", read, all)
+}
+
+func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprint(p.to, "\r\x1b[K")
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+func newDoctorPod(d *doctorFlags) *cobra.Command {
+	var own doctorFlags
+	var j judgeFlags
+	cmd := &cobra.Command{
+		Use:   "pod NAMESPACE/NAME",
+		Short: "Find what is wrong with the rails of a pod of this node",
+		Long: `Judge a pod of this node that holds a NIC, by the rules for pods: its devices, its
+limit of locked memory, its GIDs, its variables, its GPUs. What "railctl doctor"
+finds about the NICs of the pod is listed as well.
+
+` + exitCodesHelp,
+		Example: `  railctl doctor pod default/trainer-0
+  railctl doctor pod default/trainer-0 --facts facts.json -v`,
+		Args: cobra.ExactArgs(1),
+	}
+	j.add(cmd)
+	own.addTo(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		own.stateDir = d.stateDir
+		rules, err := j.rules(doctor.Rules())
+		if err != nil {
+			return err
+		}
+		f, err := own.read(cmd)
+		if err != nil {
+			return err
+		}
+		results, err := judgePod(rules, f, args[0])
+		if err != nil {
+			return err
+		}
+		return j.report(cmd, f, results)
+	}
+	return cmd
+}
+
+// judgePod returns the results of the rules for pods about one pod, and those of the rules for
+// nodes that found something about it or its NICs.
+func judgePod(rules []doctor.Rule, f *doctor.Facts, name string) ([]doctor.Result, error) {
+	i := slices.IndexFunc(f.Pods, func(p doctor.Pod) bool { return p.Namespace+"/"+p.Name == name })
+	if i < 0 {
+		return nil, unjudged(noSuchPod(f, name))
+	}
+	objects := namesOf(f, &f.Pods[i])
+	var concerned []doctor.Result
+	for _, r := range doctor.Judge(doctor.Select(rules, doctor.NodeScope), f) {
+		r.Findings = slices.DeleteFunc(r.Findings, func(found doctor.Finding) bool {
+			return !slices.ContainsFunc(objects, func(o string) bool { return found.Object == o || strings.HasPrefix(found.Object, o+" ") })
+		})
+		if len(r.Findings) > 0 {
+			concerned = append(concerned, r)
+		}
+	}
+	alone := *f
+	alone.Pods = f.Pods[i : i+1]
+	return append(doctor.Judge(doctor.Select(rules, doctor.PodScope), &alone), concerned...), nil
+}
+
+// namesOf returns how findings name the pod and its NICs.
+func namesOf(f *doctor.Facts, p *doctor.Pod) []string {
+	objects := []string{p.Object()}
+	if f.NICs == nil {
+		return objects
+	}
+	for i := range f.NICs.List.Value {
+		n := &f.NICs.List.Value[i]
+		master := slices.ContainsFunc(p.Interfaces.Value, func(i doctor.Interface) bool { return i.NIC != "" && i.NIC == n.Name })
+		if master || n.Holder == p.Namespace+"/"+p.Name {
+			objects = append(objects, n.Object())
+		}
+	}
+	return objects
+}
+
+// noSuchPod returns the error of a pod without facts.
+func noSuchPod(f *doctor.Facts, name string) error {
+	namespace, pod, ok := strings.Cut(name, "/")
+	switch {
+	case !ok || namespace == "" || pod == "" || strings.Contains(pod, "/"):
+		return fmt.Errorf("%s: write it as NAMESPACE/NAME, for example default/%s", printable(name), strings.ReplaceAll(printable(name), "/", "-"))
+	case f.Ledger != nil && f.Ledger.Attachments.Error != "":
+		return fmt.Errorf("pod %s: the pods of the node are unknown: %s", printable(name), printable(f.Ledger.Attachments.Error))
+	}
+	return fmt.Errorf("pod %s holds no NIC on this node; \"railctl show\" lists the attachments", printable(name))
+}

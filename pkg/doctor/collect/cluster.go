@@ -1,0 +1,303 @@
+package collect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+const (
+	nfdPrefix     = "feature.node.kubernetes.io/" // of the labels of Node Feature Discovery
+	statusKey     = "k8s.v1.cni.cncf.io/network-status"
+	oldStatusKey  = "k8s.v1.cni.cncf.io/networks-status"
+	resourceKey   = "k8s.v1.cni.cncf.io/resourceName"
+	mostOfStatus  = 64 << 10 // bytes of an annotation that a pod may have written
+	mostOfNetwork = 64 << 10 // bytes of a network's configuration
+)
+
+// rdmaWords are parts of the names of resources that are RDMA NICs.
+var rdmaWords = []string{"rdma", "hca", "roce", "sriov", "mlnx", "infiniband"}
+
+// apiSource names an object of the API server.
+func (c *collector) apiSource(object string) string {
+	if c.Client == nil {
+		return "the API server"
+	}
+	return c.Client.Server() + " " + object
+}
+
+// ofCluster takes the facts that the API server has of the node, its pods and networks.
+func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
+	c.podsByAPI = sync.OnceValues(func() (map[string]podObject, error) { return c.podObjects(ctx) })
+	node := sync.OnceValues(func() (*nodeObject, error) { return c.nodeObject(ctx) })
+	source := c.apiSource("nodes " + c.Node)
+	counts := func(of func(*nodeObject) map[string]string) func(context.Context) (map[string]int64, error) {
+		return func(context.Context) (map[string]int64, error) {
+			n, err := node()
+			if err != nil {
+				return nil, err
+			}
+			return devicesOf(of(n)), nil
+		}
+	}
+	k := f.Kubelet
+	take(ctx, c, &k.Allocatable, source, answerTime, counts(func(n *nodeObject) map[string]string { return n.Status.Allocatable }))
+	take(ctx, c, &k.Capacity, source, answerTime, counts(func(n *nodeObject) map[string]string { return n.Status.Capacity }))
+	take(ctx, c, &k.Labels, source, answerTime, func(context.Context) (map[string]string, error) {
+		n, err := node()
+		if err != nil {
+			return nil, err
+		}
+		found := map[string]string{}
+		for key, value := range n.Metadata.Labels {
+			if strings.HasPrefix(key, nfdPrefix) {
+				found[key] = value
+			}
+		}
+		return found, nil
+	})
+	take(ctx, c, &f.Configs.Files, c.apiSource("network-attachment-definitions")+" and "+netconf.NodeFilePath(), answerTime, c.configs)
+	if c.alone() {
+		return // there are no networks to compare with
+	}
+	take(ctx, c, &f.Configs.Networks, c.apiSource("nodes, servicecidrs"), answerTime, c.networks)
+}
+
+// alone reports whether the machine belongs to no cluster.
+func (c *collector) alone() bool { return c.Client == nil && !c.isNode() }
+
+type nodeObject struct {
+	Metadata kube.Meta `json:"metadata"`
+	Spec     struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"spec"`
+	Status struct {
+		Allocatable map[string]string `json:"allocatable"`
+		Capacity    map[string]string `json:"capacity"`
+		Addresses   []struct {
+			Type    string `json:"type"`
+			Address string `json:"address"`
+		} `json:"addresses"`
+	} `json:"status"`
+}
+
+// answered returns a context for requests, whose end bounds their repetition.
+func answered(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, answerTime)
+}
+
+func (c *collector) nodeObject(ctx context.Context) (*nodeObject, error) {
+	if c.Client == nil {
+		return nil, c.NoClient
+	}
+	ctx, cancel := answered(ctx)
+	defer cancel()
+	text, err := c.Client.Get(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, c.Node)
+	if err != nil {
+		return nil, err
+	}
+	n := &nodeObject{}
+	return n, json.Unmarshal(text, n)
+}
+
+// devicesOf returns the extended resources that are RDMA NICs by their name. The number of an
+// extended resource is an integer; an odd one is no such resource.
+func devicesOf(all map[string]string) map[string]int64 {
+	found := map[string]int64{}
+	for name, text := range all {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err == nil && strings.Contains(name, "/") && isRDMAResource(name) {
+			found[name] = n
+		}
+	}
+	return found
+}
+
+func isRDMAResource(name string) bool {
+	for _, word := range rdmaWords {
+		if strings.Contains(strings.ToLower(name), word) {
+			return true
+		}
+	}
+	return false
+}
+
+type podObject struct {
+	Metadata kube.Meta `json:"metadata"`
+}
+
+// podObjects returns the metadata of the node's pods, by "namespace/name".
+func (c *collector) podObjects(ctx context.Context) (map[string]podObject, error) {
+	if c.Client == nil {
+		return nil, c.NoClient
+	}
+	ctx, cancel := answered(ctx)
+	defer cancel()
+	found := map[string]podObject{}
+	_, err := c.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
+		kube.ListOptions{FieldSelector: "spec.nodeName=" + c.Node, MetadataOnly: true}, func(item []byte) error {
+			var p podObject
+			if err := json.Unmarshal(item, &p); err != nil {
+				return err
+			}
+			found[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
+			return nil
+		})
+	return found, err
+}
+
+// networkStatus returns the annotation of Multus of a pod, "" if it has none.
+func (c *collector) networkStatus(_ context.Context, pod string) (string, error) {
+	if c.alone() {
+		return "", nil
+	}
+	pods, err := c.podsByAPI()
+	if err != nil {
+		return "", err
+	}
+	p, ok := pods[pod]
+	if !ok {
+		return "", errors.New("the API server has no such pod on this node")
+	}
+	for _, key := range []string{statusKey, oldStatusKey} {
+		if text := p.Metadata.Annotations[key]; text != "" {
+			if len(text) > mostOfStatus {
+				return "", fmt.Errorf("the annotation %s has %d bytes", key, len(text))
+			}
+			return text, nil
+		}
+	}
+	return "", nil
+}
+
+// configs returns the node file, with the files of device plugins that it names, and the
+// networks of the cluster, if there is one.
+func (c *collector) configs(ctx context.Context) ([]doctor.Config, error) {
+	found, err := nodeFiles()
+	if err != nil || c.Client == nil {
+		return found, err
+	}
+	_, err = c.Client.List(ctx, kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions"}, kube.ListOptions{}, func(item []byte) error {
+		var nad struct {
+			Metadata kube.Meta `json:"metadata"`
+			Spec     struct {
+				Config string `json:"config"`
+			} `json:"spec"`
+		}
+		if err := json.Unmarshal(item, &nad); err != nil {
+			return err
+		}
+		name := nad.Metadata.Namespace + "/" + nad.Metadata.Name
+		if len(nad.Spec.Config) > mostOfNetwork {
+			return fmt.Errorf("the configuration of %s has %d bytes", name, len(nad.Spec.Config))
+		}
+		found = append(found, doctor.Config{Kind: doctor.NADConfig, Name: name, Text: nad.Spec.Config, Resource: nad.Metadata.Annotations[resourceKey]})
+		return nil
+	})
+	if noSuchKind(err) {
+		return found, nil // a cluster without Multus
+	}
+	return found, err
+}
+
+// noSuchKind reports whether the server does not know the kind.
+func noSuchKind(err error) bool {
+	var answer *kube.Error
+	return errors.As(err, &answer) && answer.Status == 404
+}
+
+// nodeFiles returns the node file and the files that it names. One that cannot be parsed is
+// among them: a rule judges it.
+func nodeFiles() ([]doctor.Config, error) {
+	found := []doctor.Config{}
+	path := netconf.NodeFilePath()
+	text, err := readText(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return found, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, doctor.Config{Kind: doctor.NodeFile, Name: path, Text: text})
+	file, err := netconf.ParseNodeFile([]byte(text))
+	if err != nil || file.Resources == nil {
+		return found, nil //nolint:nilerr // see above
+	}
+	for _, f := range []struct {
+		kind doctor.ConfigKind
+		path string
+	}{{doctor.SharedConfig, file.Resources.SharedConfigFile}, {doctor.SRIOVConfig, file.Resources.SRIOVConfigFile}} {
+		if f.path == "" {
+			continue
+		}
+		text, err := readText(f.path)
+		if errors.Is(err, os.ErrPermission) {
+			return nil, err
+		}
+		if err == nil { // else the inventory has the problem
+			found = append(found, doctor.Config{Kind: f.kind, Name: f.path, Text: text})
+		}
+	}
+	return found, nil
+}
+
+// networks returns the prefixes of the cluster's pods, services and nodes. Servers before
+// Kubernetes 1.33 do not tell those of services.
+func (c *collector) networks(ctx context.Context) (map[string][]string, error) {
+	if c.Client == nil {
+		return nil, c.NoClient
+	}
+	found := map[string][]string{}
+	_, err := c.Client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{}, func(item []byte) error {
+		var n nodeObject
+		if err := json.Unmarshal(item, &n); err != nil {
+			return err
+		}
+		cidrs := n.Spec.PodCIDRs
+		if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+			cidrs = []string{n.Spec.PodCIDR}
+		}
+		found["pods"] = append(found["pods"], cidrs...)
+		for _, a := range n.Status.Addresses {
+			if a.Type != "InternalIP" {
+				continue
+			}
+			bits := "/32"
+			if strings.Contains(a.Address, ":") {
+				bits = "/128"
+			}
+			found["nodes"] = append(found["nodes"], a.Address+bits)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Client.List(ctx, kube.Resource{Group: "networking.k8s.io", Version: "v1", Plural: "servicecidrs"}, kube.ListOptions{}, func(item []byte) error {
+		var s struct {
+			Spec struct {
+				CIDRs []string `json:"cidrs"`
+			} `json:"spec"`
+		}
+		if err := json.Unmarshal(item, &s); err != nil {
+			return err
+		}
+		found["services"] = append(found["services"], s.Spec.CIDRs...)
+		return nil
+	})
+	if noSuchKind(err) || kube.IsForbidden(err) {
+		err = nil
+	}
+	return found, err
+}

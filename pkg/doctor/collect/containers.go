@@ -1,0 +1,323 @@
+package collect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// containerID matches the ID of a container in the path of a cgroup, as containerd, CRI-O and
+// Docker write it.
+var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// firstProcesses returns the first process of each container in the pod's netns, by the
+// container's ID, without the sandbox, which has the attachment's.
+func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
+	processes, err := c.processes()
+	if err != nil {
+		return nil, err
+	}
+	if processes.unread != nil {
+		return nil, processes.unread
+	}
+	found, since, any := map[string]int{}, map[string]uint64{}, false
+	for _, p := range processes.list {
+		if p.netns == 0 || p.netns != r.Netns.Inode {
+			continue
+		}
+		any = true
+		text, err := readText(filepath.Join(c.Proc, strconv.Itoa(p.pid), "cgroup"))
+		if err != nil {
+			continue // it has ended
+		}
+		ids := containerID.FindAllString(text, -1)
+		if len(ids) == 0 || ids[len(ids)-1] == r.ContainerID {
+			continue
+		}
+		began, err := c.began(p.pid)
+		if err != nil {
+			continue
+		}
+		if id := ids[len(ids)-1]; found[id] == 0 || began < since[id] { // of PIDs of one time the lowest
+			found[id], since[id] = p.pid, began
+		}
+	}
+	if !any && !processes.all {
+		return nil, errOtherPIDs
+	}
+	return found, nil
+}
+
+// began returns when a process began, in clock ticks since boot (proc_pid_stat(5), starttime).
+// PIDs do not tell it: they are used again.
+func (c *collector) began(pid int) (uint64, error) {
+	text, err := readText(c.of(pid, "stat"))
+	if err != nil {
+		return 0, err
+	}
+	const behindName = 19 // fields between the name, which may have blanks, and starttime
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) <= behindName {
+		return 0, errors.New("its stat is too short")
+	}
+	return strconv.ParseUint(fields[behindName], 10, 64)
+}
+
+// containers returns the pod's containers that run, by name.
+func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
+	first, err := c.firstProcesses(r)
+	if err != nil {
+		return nil, err
+	}
+	found := []doctor.Container{}
+	for id, pid := range first {
+		container, err := c.container(id, pid)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return nil, fmt.Errorf("container %.12s: %w", id, err)
+		}
+		if container != nil {
+			found = append(found, *container)
+		}
+	}
+	slices.SortFunc(found, func(a, b doctor.Container) int { return strings.Compare(a.Name, b.Name) })
+	return found, nil
+}
+
+// container returns the facts of a container by its first process, nil for a sandbox.
+func (c *collector) container(id string, pid int) (*doctor.Container, error) {
+	name, sandbox := c.nameOf(id)
+	if sandbox {
+		return nil, nil //nolint:nilnil // it is none of the pod's containers
+	}
+	found := &doctor.Container{Name: name}
+	var err error
+	if found.Memlock, err = c.memlock(pid); err != nil {
+		return nil, err
+	}
+	if found.Memlock.Process, err = readText(c.of(pid, "comm")); err != nil {
+		return nil, err
+	}
+	status, err := readText(c.of(pid, "status"))
+	if err != nil {
+		return nil, err
+	}
+	if err := setStatus(found, status); err != nil {
+		return nil, err
+	}
+	if found.Env, err = c.environment(pid); err != nil {
+		return nil, err
+	}
+	names, err := c.devicesIn(pid, "dev/infiniband")
+	for _, name := range names {
+		found.CharDevices = append(found.CharDevices, "/dev/infiniband/"+name)
+	}
+	return found, err
+}
+
+// of returns the path of a file of a process.
+func (c *collector) of(pid int, file string) string {
+	return filepath.Join(c.Proc, strconv.Itoa(pid), file)
+}
+
+// setStatus sets the user and the capabilities of a process (proc_pid_status(5)).
+func setStatus(to *doctor.Container, status string) error {
+	var errs []error
+	seen := 0
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(line, ":")
+		fields := strings.Fields(value)
+		if len(fields) == 0 {
+			continue
+		}
+		var err error
+		switch key {
+		case "Uid": // real, effective, saved, file system
+			to.UID, err = strconv.Atoi(fields[min(1, len(fields)-1)])
+		case "CapEff":
+			to.Capabilities, err = strconv.ParseUint(fields[0], 16, 64)
+		case "CapBnd":
+			to.Permitted, err = strconv.ParseUint(fields[0], 16, 64)
+		default:
+			continue
+		}
+		seen++
+		errs = append(errs, err)
+	}
+	if seen != 3 {
+		errs = append(errs, errors.New("the status of the first process lacks Uid, CapEff or CapBnd"))
+	}
+	return errors.Join(errs...)
+}
+
+// families are the beginnings of the names of variables that are facts. No other variable is
+// one: it may be a secret.
+var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_"}
+
+// environment returns those variables of a process as it began.
+func (c *collector) environment(pid int) (map[string]string, error) {
+	text, err := readUpTo(c.of(pid, "environ"), 4<<20)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]string{}
+	for variable := range strings.SplitSeq(text, "\x00") {
+		name, value, ok := strings.Cut(variable, "=")
+		if ok && slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(name, f) }) {
+			found[name] = value[:min(len(value), 4096)]
+		}
+	}
+	return found, nil
+}
+
+// mostDevices bounds the devices of a directory that a pod has filled.
+const mostDevices = 4096
+
+// devicesIn returns the names of the char devices in a directory of the process' root file
+// system. The pod may have made links that lead out of it: they end in it.
+func (c *collector) devicesIn(pid int, dir string) ([]string, error) {
+	root, err := unix.Open(c.of(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	entries, err := f.ReadDir(mostDevices)
+	var found []string
+	for _, e := range entries {
+		if e.Type()&fs.ModeCharDevice != 0 {
+			found = append(found, e.Name())
+		}
+	}
+	slices.Sort(found)
+	if len(entries) == 0 {
+		return nil, nil // io.EOF
+	}
+	return found, err
+}
+
+// The specifications of running containers, by ID, and the annotations by which CRI runtimes
+// name them.
+var (
+	specs = []string{
+		"run/containerd/io.containerd.runtime.v2.task/k8s.io/%s/config.json",
+		"run/containers/storage/overlay-containers/%s/userdata/config.json",
+	}
+	nameKeys = []string{"io.kubernetes.cri.container-name", "io.kubernetes.container.name"}
+	kindKeys = []string{"io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"}
+)
+
+// nameOf returns the name of a container, its short ID if the runtime's specification of it
+// cannot be read, and whether it is a pod's sandbox.
+func (c *collector) nameOf(id string) (name string, sandbox bool) {
+	name = id[:min(len(id), 12)]
+	for _, path := range specs {
+		text, err := readUpTo(c.at(fmt.Sprintf(path, id)), 4<<20)
+		if err != nil {
+			continue
+		}
+		var spec struct {
+			Annotations map[string]string `json:"annotations"`
+		}
+		if json.Unmarshal([]byte(text), &spec) != nil {
+			continue
+		}
+		for i := range nameKeys {
+			sandbox = sandbox || spec.Annotations[kindKeys[i]] == "sandbox"
+			if n := spec.Annotations[nameKeys[i]]; n != "" {
+				name = n
+			}
+		}
+	}
+	return name, sandbox
+}
+
+// gpusOf returns the GPUs of the pod's containers, by the devices that these have: NVIDIA's
+// /dev/nvidiaN, of which the driver knows the PCI address, and AMD's /dev/dri/renderDN.
+func (c *collector) gpusOf(r *ledger.Record) ([]string, error) {
+	first, err := c.firstProcesses(r)
+	if err != nil {
+		return nil, err
+	}
+	byDevice, err := c.gpuDevices()
+	if err != nil {
+		return nil, err
+	}
+	found := []string{}
+	for _, pid := range first {
+		for _, dir := range []string{"dev", "dev/dri"} {
+			names, err := c.devicesIn(pid, dir)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				break // it has ended
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range names {
+				if pci := byDevice[name]; pci != "" {
+					found = append(found, pci)
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
+}
+
+// gpuDevices returns the PCI addresses of GPUs by the names of their devices.
+func (c *collector) gpuDevices() (map[string]string, error) {
+	found := map[string]string{}
+	dir := filepath.Join(c.Proc, "driver/nvidia/gpus")
+	names, err := namesIn(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, pci := range names {
+		text, err := readText(filepath.Join(dir, pci, "information"))
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(text) {
+			if key, minor, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "Device Minor" {
+				found["nvidia"+strings.TrimSpace(minor)] = strings.ToLower(pci)
+			}
+		}
+	}
+	gpus, err := c.gpuList()
+	if err != nil {
+		return nil, err
+	}
+	names, err = namesIn(filepath.Join(c.Sys, "class/drm"))
+	for _, name := range names {
+		target, err := os.Readlink(filepath.Join(c.Sys, "class/drm", name, "device"))
+		isAMD := slices.ContainsFunc(gpus, func(g doctor.GPU) bool { return err == nil && g.PCI == filepath.Base(target) && g.Vendor == "1002" })
+		if strings.HasPrefix(name, "renderD") && isAMD {
+			found[name] = filepath.Base(target)
+		}
+	}
+	return found, err
+}

@@ -1,0 +1,146 @@
+package collect
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+const (
+	sandboxID = "5a00000000000000000000000000000000000000000000000000000000000000"
+	trainerID = "aa00000000000000000000000000000000000000000000000000000000000000"
+	otherID   = "bb00000000000000000000000000000000000000000000000000000000000000"
+)
+
+// machine has a pod with a sandbox and a container of two processes, and another pod.
+func machine() map[string]string {
+	limits := func(soft, hard string) string {
+		return "Limit                     Soft Limit           Hard Limit           Units     \nMax locked memory         " + soft + "              " + hard + "            bytes     \n"
+	}
+	files := map[string]string{"proc/self/ns/pid@": initPIDNamespace}
+	process := func(pid, comm, netns, cgroup string) {
+		files["proc/"+pid+"/comm"], files["proc/"+pid+"/ns/net@"] = comm+"\n", "net:["+netns+"]"
+		files["proc/"+pid+"/cgroup"] = "0::/kubepods.slice/" + cgroup + "\n"
+		began := "100"
+		if pid == "90" {
+			began = "7000"
+		}
+		files["proc/"+pid+"/stat"] = pid + " (a) b) S" + strings.Repeat(" 1", 18) + " " + began + " 1 2 3\n"
+	}
+	process("1", "systemd", "1", "init.scope")
+	process("300", "pause", "42", "cri-containerd-"+sandboxID+".scope")
+	process("400", "python", "42", "cri-containerd-"+trainerID+".scope")
+	process("401", "python", "42", "cri-containerd-"+trainerID+".scope")
+	process("90", "sh", "42", "cri-containerd-"+trainerID+".scope") // by kubectl exec, with a PID that was used before
+	process("500", "python", "43", "cri-containerd-"+otherID+".scope")
+	process("600", "nsenter", "42", "user.slice")
+	files["proc/400/limits"] = limits("8388608", "unlimited")
+	files["proc/400/status"] = "Name:\tpython\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t0000000000004000\nCapBnd:\t00000000a80465fb\n"
+	files["proc/400/environ"] = "PATH=/bin\x00NCCL_IB_HCA=mlx5\x00SECRET_KEY=x\x00UCX_TLS=rc\x00"
+	files["run/containerd/io.containerd.runtime.v2.task/k8s.io/"+trainerID+"/config.json"] = `{"annotations": {"io.kubernetes.cri.container-name": "trainer", "io.kubernetes.cri.container-type": "container"}}`
+	return files
+}
+
+// withDevices makes the char devices of a container below a directory.
+func withDevices(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func record() *ledger.Record {
+	r := &ledger.Record{Key: ledger.Key{ContainerID: sandboxID, IfName: "net1"}}
+	r.Netns.Inode = 42
+	return r
+}
+
+func TestContainersOfAPod(t *testing.T) {
+	dir := tree(t, machine())
+	withDevices(t, filepath.Join(dir, "proc/400/root/dev/infiniband"), "uverbs3", "rdma_cm")
+	have, err := collectorIn(dir).containers(record())
+	want := []doctor.Container{{
+		Name: "trainer", Memlock: doctor.Memlock{Process: "python", PID: 400, Soft: 8388608, Hard: doctor.Unlimited}, UID: 1001,
+		Capabilities: 1 << 14, Permitted: 0xa80465fb, Env: map[string]string{"NCCL_IB_HCA": "mlx5", "UCX_TLS": "rc"},
+		CharDevices: []string{"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs3"},
+	}}
+	if err != nil || !reflect.DeepEqual(have, want) {
+		t.Errorf("containers %+v, %v\nnot %+v", have, err, want)
+	}
+}
+
+func TestLinksOfAContainerDoNotLeadOutOfIt(t *testing.T) {
+	dir := tree(t, machine())
+	withDevices(t, filepath.Join(dir, "secret"), "uverbs9")
+	root := filepath.Join(dir, "proc/400/root")
+	for _, target := range []string{filepath.Join(dir, "secret"), "../../../../secret"} {
+		if err := errors.Join(os.RemoveAll(root), os.MkdirAll(filepath.Join(root, "dev"), 0o755), os.Symlink(target, filepath.Join(root, "dev/infiniband"))); err != nil {
+			t.Fatal(err)
+		}
+		have, err := collectorIn(dir).containers(record())
+		if err != nil || len(have) != 1 || have[0].CharDevices != nil {
+			t.Errorf("with a link to %s: %+v, %v", target, have, err)
+		}
+	}
+}
+
+func TestContainersAreUnknownWhereProcessesAreHidden(t *testing.T) {
+	for name, change := range map[string]func(files map[string]string){
+		"another PID namespace": func(files map[string]string) {
+			files["proc/self/ns/pid@"] = "pid:[4026532000]"
+			for file := range files {
+				if strings.HasPrefix(file, "proc/3") || strings.HasPrefix(file, "proc/4") || strings.HasPrefix(file, "proc/6") || strings.HasPrefix(file, "proc/9") {
+					delete(files, file)
+				}
+			}
+		},
+		"hidepid":   func(files map[string]string) { delete(files, "proc/1/comm") },
+		"no status": func(files map[string]string) { files["proc/400/status"] = "Name:\tpython\n" },
+	} {
+		files := machine()
+		change(files)
+		dir := tree(t, files)
+		withDevices(t, filepath.Join(dir, "proc/400/root/dev"), "null")
+		if have, err := collectorIn(dir).containers(record()); err == nil {
+			t.Errorf("%s: %+v without an error", name, have)
+		}
+	}
+}
+
+func TestGPUsOfAPod(t *testing.T) {
+	files := machine()
+	for name, minor := range map[string]string{"0000:3B:00.0": "0", "0000:5e:00.0": "1"} {
+		files["proc/driver/nvidia/gpus/"+name+"/information"] = "Model: \t\t NVIDIA H100\nDevice Minor: \t " + minor + "\n"
+	}
+	dir := tree(t, files)
+	withDevices(t, filepath.Join(dir, "proc/400/root/dev"), "nvidia0", "nvidiactl")
+	have, err := collectorIn(dir).gpusOf(record())
+	if err != nil || !reflect.DeepEqual(have, []string{"0000:3b:00.0"}) {
+		t.Errorf("GPUs %v, %v", have, err)
+	}
+}
+
+func TestLimitsOfDaemons(t *testing.T) {
+	files := machine()
+	files["proc/70/comm"], files["proc/70/limits"] = "kubelet\n", "Max locked memory         unlimited            unlimited            bytes\n"
+	have, err := collectorIn(tree(t, files)).daemonLimits(t.Context())
+	if want := []doctor.Memlock{{Process: "kubelet", PID: 70, Soft: doctor.Unlimited, Hard: doctor.Unlimited}}; err != nil || !reflect.DeepEqual(have, want) {
+		t.Errorf("limits %+v, %v", have, err)
+	}
+	files["proc/self/ns/pid@"] = "pid:[4026532000]"
+	delete(files, "proc/70/comm")
+	if have, err := collectorIn(tree(t, files)).daemonLimits(t.Context()); err == nil {
+		t.Errorf("daemons in another PID namespace: %+v", have)
+	}
+}

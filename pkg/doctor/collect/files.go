@@ -1,0 +1,72 @@
+package collect
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mostText bounds the size of a file that is read whole, in bytes.
+const mostText = 1 << 20
+
+// readText returns the content of a file without the last newline. It does not block on a
+// FIFO, and refuses a file of more than 1 MiB.
+func readText(path string) (string, error) { return readUpTo(path, mostText) }
+
+func readUpTo(path string, most int64) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", path, most)
+	}
+	return strings.TrimRight(string(text), "\n"), err
+}
+
+// namesIn returns the names in a directory, none if it does not exist.
+func namesIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// exists reports whether a path exists, and fails if that cannot be known.
+func exists(path string) (bool, error) {
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// linesWith returns the lines of a file for which wanted returns true, in their order, at most
+// so many.
+func linesWith(text string, most int, wanted func(line string) bool) []string {
+	var found []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && wanted(line) && len(found) < most {
+			found = append(found, line)
+		}
+	}
+	return found
+}

@@ -1,0 +1,185 @@
+package collect
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+func TestModulesAndTheirOrigins(t *testing.T) {
+	files := map[string]string{
+		"proc/sys/kernel/osrelease":          "6.1.0\n",
+		"lib/modules/6.1.0/modules.builtin":  "kernel/drivers/infiniband/core/ib_core.ko\nkernel/net/x-y.ko\n",
+		"lib/modules/6.1.0/modules.dep":      "updates/dkms/ib_uverbs.ko.xz: kernel/a.ko\nkernel/drivers/infiniband/core/rdma_cm.ko: \n",
+		"sys/module/ib_uverbs/initstate":     "live",
+		"sys/module/rdma_cm/initstate":       "live",
+		"sys/module/rdma_ucm/initstate":      "live",
+		"sys/module/rdma_ucm/taint":          "OE\n",
+		"sys/module/ib_core/parameters/x":    "1",
+		"sys/module/mlx_compat/version":      "24.10\n",
+		"proc/driver/nvidia/version":         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570\n",
+		"sys/module/nvidia/initstate":        "live",
+		"etc/security/limits.conf":           "# * soft memlock 1\n* hard memlock unlimited\n* soft nofile 5\n",
+		"etc/security/limits.d/90-rdma.conf": "root - memlock 64\n",
+		"etc/security/limits.d/README":       "root - memlock 65\n",
+	}
+	c := collectorIn(tree(t, files))
+	modules, err := c.modules(t.Context())
+	if want := []string{"ib_core", "ib_uverbs", "mlx_compat", "nvidia", "rdma_cm", "rdma_ucm", "x_y"}; err != nil || !slices.Equal(modules, want) {
+		t.Errorf("modules %v, %v", modules, err)
+	}
+	origins, err := c.origins(t.Context())
+	want := map[string]string{"ib_core": doctor.OriginKernel, "ib_uverbs": doctor.OriginPackage, "rdma_cm": doctor.OriginKernel, "rdma_ucm": doctor.OriginPackage}
+	if err != nil || !maps.Equal(origins, want) {
+		t.Errorf("origins %v, %v", origins, err)
+	}
+	if version, err := c.mofed(t.Context()); err != nil || version != "24.10" {
+		t.Errorf("MOFED %q, %v", version, err)
+	}
+	if open, err := c.nvidiaOpen(t.Context()); err != nil || !open {
+		t.Errorf("open module %t, %v", open, err)
+	}
+	limits, err := c.limitsConf(t.Context())
+	if want := []string{"* hard memlock unlimited", "root - memlock 64"}; err != nil || !slices.Equal(limits, want) {
+		t.Errorf("limits %q, %v", limits, err)
+	}
+}
+
+func TestDMABufIsAFunctionOfTheKernel(t *testing.T) {
+	for text, want := range map[string]bool{
+		"0000000000000000 T ib_umem_get\t[ib_core]\n0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]\n": true,
+		"0000000000000000 T ib_umem_get\n": false,
+	} {
+		have, err := collectorIn(tree(t, map[string]string{"proc/kallsyms": text})).dmaBuf(t.Context())
+		if err != nil || have != want {
+			t.Errorf("%q: %t, %v", text, have, err)
+		}
+	}
+	for name, files := range map[string]map[string]string{"no file": {}, "an empty file": {"proc/kallsyms": ""}} {
+		if have, err := collectorIn(tree(t, files)).dmaBuf(t.Context()); err == nil {
+			t.Errorf("%s: %t", name, have)
+		}
+	}
+}
+
+func TestHypervisorIsKnownOrUnknown(t *testing.T) {
+	for _, c := range []struct {
+		cpu, vendor string
+		want, fails bool
+	}{
+		{"processor\t: 0\nflags\t\t: fpu sse hypervisor\n", "", true, false},
+		{"processor\t: 0\nflags\t\t: fpu sse\n", "", false, false},
+		{"processor\t: 0\nFeatures\t: fp asimd\n", "QEMU\n", true, false},
+		{"processor\t: 0\nFeatures\t: fp asimd\n", "Amazon EC2\n", false, true},
+	} {
+		have, err := collectorIn(tree(t, map[string]string{"proc/cpuinfo": c.cpu, "sys/class/dmi/id/sys_vendor": c.vendor})).hypervisor(t.Context())
+		if have != c.want || (err != nil) != c.fails {
+			t.Errorf("%q, %q: %t, %v", c.cpu, c.vendor, have, err)
+		}
+	}
+}
+
+func TestLinesOfTheKernelsLog(t *testing.T) {
+	const trouble = "mlx5_core 0000:3b:00.0: Detected insufficient power on the PCIe slot (27W)."
+	for record, want := range map[string]string{
+		"4,1,5000000,-;" + trouble + "\n SUBSYSTEM=pci\n": trouble,
+		"4,1,1000000,-;" + trouble + "\n":                 "", // older
+		"6,1,5000000,-;ens1: renamed from net1\n":         "",
+		"6,1,5000000":        "",
+		"6,1,x,-;" + trouble: "",
+		"4,1,5000000,-;" + trouble + strings.Repeat("x", 10_000): (trouble + strings.Repeat("x", 10_000))[:mostLogLine],
+	} {
+		if have := logLine(record, 2_000_000); have != want {
+			t.Errorf("%.80q: %q", record, have)
+		}
+	}
+}
+
+func TestCNIDirectories(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"opt/cni/bin/macvlan": "another's", "opt/cni/bin/bridge": "x", "etc/cni/net.d/README": "", "etc/cni/net.d/10-b.conflist": "{}", "etc/cni/net.d/00-multus.conf": "{}",
+	})
+	c := collectorIn(dir)
+	if have, err := c.primary(t.Context()); err != nil || have != "/etc/cni/net.d/00-multus.conf" {
+		t.Errorf("primary %q, %v", have, err)
+	}
+	have, err := c.binaries(t.Context())
+	want := []doctor.Binary{{Path: "/opt/cni/bin/macvlan", SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte("another's")))}}
+	if err != nil || !slices.Equal(have, want) {
+		t.Errorf("binaries %+v, %v", have, err)
+	}
+	if have, err := c.multus(t.Context()); err != nil || have != "" {
+		t.Errorf("Multus %q, %v", have, err)
+	}
+	empty := collectorIn(t.TempDir())
+	for name, read := range map[string]func() (any, error){
+		"primary": func() (any, error) { return empty.primary(t.Context()) },
+		"multus":  func() (any, error) { return empty.multus(t.Context()) },
+	} {
+		if have, err := read(); err != nil || !reflect.ValueOf(have).IsZero() {
+			t.Errorf("%s of an empty machine: %v, %v", name, have, err)
+		}
+	}
+}
+
+func TestCountersThatGrow(t *testing.T) {
+	before := counters{values: map[string]uint64{"symbol_error": 5, "rx_errors": 7, "reset": 9}}
+	after := counters{values: map[string]uint64{"symbol_error": 8, "rx_errors": 7, "reset": 1, "new": 3}}
+	have := rising(before, after, 2)
+	if want := (doctor.Rising{Seconds: 2, Counters: map[string]uint64{"symbol_error": 3}}); !have.OK() || !reflect.DeepEqual(have.Value, want) {
+		t.Errorf("%+v", have)
+	}
+	if have := rising(before, counters{err: errMoving}, 2); have.OK() {
+		t.Errorf("%+v, although the second read failed", have)
+	}
+}
+
+func TestCharDevicesOfAnUnreadableDirectory(t *testing.T) {
+	dir := tree(t, map[string]string{"dev/infiniband": "a file"})
+	if have, err := collectorIn(dir).charDevices(t.Context()); err == nil {
+		t.Errorf("%v", have)
+	}
+	if have, err := collectorIn(t.TempDir()).charDevices(t.Context()); err != nil || len(have) != 0 {
+		t.Errorf("%v, %v", have, err)
+	}
+	dir = tree(t, map[string]string{"dev/infiniband/uverbs0": ""})
+	if have, err := collectorIn(dir).charDevices(t.Context()); err != nil || !slices.Equal(have, []string{filepath.Join("/dev/infiniband", "uverbs0")}) {
+		t.Errorf("%v, %v", have, err)
+	}
+}
+
+// TestFilesOfAContainerAreNotTheNodes has a process whose mount namespace is not the node's.
+func TestFilesOfAContainerAreNotTheNodes(t *testing.T) {
+	for _, c := range []struct {
+		name, mounts, pids string
+		contained          bool
+	}{
+		{"on the node", "mnt:[1]", initPIDNamespace, false},
+		{"in the node's PID namespace", "mnt:[2]", initPIDNamespace, true},
+		{"in a container", "mnt:[1]", "pid:[2]", true},
+	} {
+		dir := tree(t, map[string]string{
+			"proc/self/ns/mnt@": c.mounts, "proc/1/ns/mnt@": "mnt:[1]", "proc/self/ns/pid@": c.pids,
+			"proc/sys/kernel/osrelease": "0-no-such-kernel", "sys/class/infiniband_verbs/uverbs0": "", "sys/module/ib_core/x": "",
+		})
+		collector := collectorIn(dir)
+		collector.Root = "/"
+		if _, err := collector.modules(t.Context()); (err != nil) != c.contained {
+			t.Errorf("modules %s: %v", c.name, err)
+		}
+		if _, err := os.Stat("/dev/infiniband"); err == nil {
+			continue // of the machine that runs the test
+		}
+		if _, err := collector.charDevices(t.Context()); (err != nil) != c.contained {
+			t.Errorf("char devices %s: %v", c.name, err)
+		}
+	}
+}

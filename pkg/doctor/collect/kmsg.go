@@ -1,0 +1,76 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+const (
+	mostLog     = 200     // lines of the kernel's log in the facts
+	mostLogLine = 400     // bytes of each
+	mostRecords = 1 << 20 // that are read, in all
+	mostRecord  = 8 << 10 // bytes of one (CONSOLE_EXT_LOG_MAX)
+)
+
+// kernelLog returns the lines of the last day that tell of trouble, without blocking. A record of /dev/kmsg is
+// "priority,sequence,microseconds,flags;text", and what follows the first line is of no use
+// here (Documentation/ABI/testing/dev-kmsg).
+func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
+	fd, err := unix.Open(c.at("dev/kmsg"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	defer unix.Close(fd)
+	now, err := monotonic()
+	if err != nil {
+		return nil, err
+	}
+	oldest := now - (24 * time.Hour).Microseconds()
+	var found []string
+	record := make([]byte, mostRecord)
+	for range mostRecords {
+		n, err := unix.Read(fd, record)
+		switch {
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // records were overwritten
+			continue
+		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
+			return found[max(0, len(found)-mostLog):], nil
+		case err != nil:
+			return nil, err
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+		if line := logLine(string(record[:n]), oldest); line != "" {
+			found = append(found, line)
+		}
+		if len(found) > 10*mostLog {
+			found = append([]string(nil), found[len(found)-mostLog:]...)
+		}
+	}
+	return nil, errors.New("it does not end")
+}
+
+// logLine returns the text of a record, "" if it is older, or tells of no trouble.
+func logLine(record string, oldest int64) string {
+	head, text, ok := strings.Cut(record, ";")
+	fields := strings.Split(head, ",")
+	if !ok || len(fields) < 3 {
+		return ""
+	}
+	if at, err := strconv.ParseInt(fields[2], 10, 64); err != nil || at < oldest {
+		return ""
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	if !doctor.KernelTrouble(text) {
+		return ""
+	}
+	return text[:min(len(text), mostLogLine)]
+}

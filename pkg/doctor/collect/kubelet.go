@@ -1,0 +1,155 @@
+package collect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/publish"
+)
+
+// kubeletDir exists on a node of Kubernetes only.
+const kubeletDir = "var/lib/kubelet"
+
+// isNode reports whether the machine is a node of Kubernetes. In doubt it is one.
+func (c *collector) isNode() bool {
+	_, err := os.Stat(c.at(kubeletDir))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// ofKubelet takes the facts of device plugins.
+func (c *collector) ofKubelet(ctx context.Context, to *doctor.Kubelet) {
+	take(ctx, c, &to.Foreign, c.at(kubeletDir), localTime, func(context.Context) ([]string, error) {
+		if !c.root && c.isNode() {
+			return nil, errRoot // the kubelet's directory has a directory for each pod, and is root's
+		}
+		found, err := inventory.SharedDevicePlugin(c.Root)
+		return append([]string{}, found...), err
+	})
+}
+
+// agentFacts are the facts that come from one answer of rail-agent.
+type agentFacts struct {
+	running     bool
+	version     string
+	nri         bool
+	notReturned int
+}
+
+// errNoAgent is the error of the facts that only a running agent has.
+var errNoAgent = errors.New("rail-agent does not run")
+
+// ofAgent takes the facts of rail-agent.
+func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
+	ask := sync.OnceValues(func() (agentFacts, error) {
+		ctx, cancel := answered(ctx)
+		defer cancel()
+		return c.askAgent(ctx)
+	})
+	running := func() (agentFacts, error) {
+		found, err := ask()
+		if err == nil && !found.running {
+			err = errNoAgent
+		}
+		return found, err
+	}
+	take(ctx, c, &to.Running, c.Socket, answerTime, func(context.Context) (bool, error) {
+		found, err := ask()
+		return found.running, err
+	})
+	take(ctx, c, &to.Version, c.Socket, answerTime, func(context.Context) (string, error) {
+		found, err := running()
+		return found.version, err
+	})
+	take(ctx, c, &to.NRI, c.Socket, answerTime, func(context.Context) (bool, error) {
+		found, err := running()
+		return found.nri, err
+	})
+	take(ctx, c, &to.NotReturned, c.Socket, answerTime, func(context.Context) (int, error) {
+		found, err := running()
+		return found.notReturned, err
+	})
+	take(ctx, c, &to.Memlock, c.Socket+" and "+netconf.NodeFilePath(), answerTime, func(context.Context) (bool, error) {
+		found, err := running()
+		if err != nil || !found.nri {
+			return false, err
+		}
+		file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+		return err == nil && publish.SettingsOf(file).Memlock, err
+	})
+}
+
+// mostAnswer bounds an answer of the agent.
+const mostAnswer = 16 << 20
+
+// askAgent asks the agent at its socket, which is root's. Without a socket, or if nobody
+// listens there, no agent runs.
+func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
+	text, err := c.get(ctx, "/status")
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return agentFacts{}, nil
+	case err != nil:
+		return agentFacts{}, err
+	}
+	var status struct {
+		Version   string `json:"version"`
+		StateDirs []struct {
+			Ending []struct {
+				Error string `json:"error"`
+			} `json:"ending"`
+		} `json:"stateDirs"`
+	}
+	if err := json.Unmarshal(text, &status); err != nil {
+		return agentFacts{}, fmt.Errorf("its answer is no status: %w", err)
+	}
+	found := agentFacts{running: true, version: status.Version}
+	for _, dir := range status.StateDirs {
+		for _, e := range dir.Ending {
+			if e.Error != "" {
+				found.notReturned++
+			}
+		}
+	}
+	metrics, err := c.get(ctx, "/metrics")
+	for line := range strings.Lines(string(metrics)) {
+		if value, ok := strings.CutPrefix(line, "rail_cni_nri_connected "); ok {
+			found.nri = strings.TrimSpace(value) == "1"
+		}
+	}
+	return found, err
+}
+
+// get returns the agent's answer.
+func (c *collector) get(ctx context.Context, path string) ([]byte, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, answer.Status)
+	}
+	return text, err
+}

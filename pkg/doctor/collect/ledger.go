@@ -1,0 +1,142 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// hasLedger reports whether there is a ledger. An ordinary user can know at most that there
+// is no state directory.
+func (c *collector) hasLedger() (bool, error) {
+	_, err := os.Lstat(c.StateDir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !c.root:
+		return false, errRoot
+	}
+	return ledger.Exists(c.StateDir), nil
+}
+
+// ledgerRecords returns the records of this boot. Unreadable ones are a fact of their own.
+func (c *collector) ledgerRecords(context.Context) ([]*ledger.Record, error) {
+	there, err := c.hasLedger()
+	if err != nil || !there {
+		return nil, err
+	}
+	l, err := ledger.Open(c.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	records, _ := l.ListIf(l.OfThisBoot)
+	return records, nil
+}
+
+// ofLedger takes the facts of the ledger.
+func (c *collector) ofLedger(ctx context.Context, to *doctor.Ledger) {
+	take(ctx, c, &to.Attachments, c.StateDir+"/attachments", localTime, func(context.Context) ([]doctor.Attachment, error) {
+		there, err := c.hasLedger()
+		if err != nil || !there {
+			return []doctor.Attachment{}, err
+		}
+		list, err := inventory.Collect(c.StateDir, false)
+		if err != nil {
+			return nil, err
+		}
+		found := []doctor.Attachment{}
+		for i := range list.Attachments {
+			found = append(found, c.attachment(&list.Attachments[i]))
+		}
+		return found, nil
+	})
+	take(ctx, c, &to.Unreadable, c.StateDir+"/attachments", localTime, func(context.Context) ([]string, error) {
+		return c.inLedger(func(l *ledger.Ledger) ([]string, error) {
+			_, errs := l.List()
+			return texts(errs), nil
+		})
+	})
+	take(ctx, c, &to.Changed, c.StateDir+"/returned", localTime, func(context.Context) ([]string, error) {
+		return c.inLedger(func(l *ledger.Ledger) ([]string, error) {
+			notes, errs := l.Returned()
+			found := []string{}
+			for _, n := range notes {
+				found = append(found, fmt.Sprintf("%s: %v (%s)", n.NIC, n.Changed, n.File))
+			}
+			return found, errors.Join(errs...)
+		})
+	})
+}
+
+// inLedger calls read with the ledger, if there is one.
+func (c *collector) inLedger(read func(*ledger.Ledger) ([]string, error)) ([]string, error) {
+	there, err := c.hasLedger()
+	if err != nil || !there {
+		return []string{}, err
+	}
+	l, err := ledger.Open(c.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return read(l)
+}
+
+func texts(errs []error) []string {
+	found := []string{}
+	for _, err := range errs {
+		found = append(found, err.Error())
+	}
+	return found
+}
+
+// attachment returns the facts of an attachment.
+func (c *collector) attachment(a *inventory.Attachment) doctor.Attachment {
+	found := doctor.Attachment{
+		Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: a.Plugin, Network: a.Network, NIC: a.NIC, PCI: a.PCI,
+		Phase: string(a.Phase), Alive: a.State == inventory.Alive, InPod: a.Link != "", Addresses: a.Addresses, Created: a.Created,
+	}
+	if a.Driver != "" { // a userspace driver's NIC has no interface
+		found.InPod = found.Alive
+	}
+	if a.RDMA != nil {
+		for _, d := range a.RDMA.Devices {
+			if d.Lent {
+				found.RDMA = append(found.RDMA, d.Name)
+			}
+		}
+	}
+	for _, r := range c.records {
+		if r.Key == (ledger.Key{ContainerID: a.ContainerID, IfName: a.IfName}) {
+			found.Rail = r.Rail
+			if !indexKnown(r) {
+				found.InPod = found.Alive
+			}
+			if r.Pod != nil {
+				found.UID = r.Pod.UID
+			}
+		}
+	}
+	return found
+}
+
+// indexKnown reports whether the record says which interface of the pod is the attachment's.
+// Without that nobody can say that it is missing.
+func indexKnown(r *ledger.Record) bool {
+	switch {
+	case r.LendsNetdev():
+		return r.Loan.PodIndex != 0
+	case r.Child != nil:
+		return r.Child.PodIndex != 0
+	}
+	return r.RDMA != nil && r.RDMA.PodIndex != 0
+}

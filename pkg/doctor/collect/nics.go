@@ -1,0 +1,307 @@
+package collect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// nicFacts are the facts that come from one inventory.
+type nicFacts struct {
+	list     []doctor.NIC
+	problems doctor.Fact[[]string]
+	fabric   doctor.Fact[string]
+	pools    doctor.Fact[[]doctor.Pool]
+}
+
+// ofNICs takes the facts of NICs and GPUs. They are complete when the function that it
+// returns was called, after the end of all sources.
+func (c *collector) ofNICs(ctx context.Context, f *doctor.Facts) func() {
+	take(ctx, c, &f.NICs.GPUs, filepath.Join(c.Sys, "bus/pci/devices"), localTime, c.gpus)
+	var all doctor.Fact[nicFacts]
+	take(ctx, c, &all, "the inventory of NICs", localTime+max(c.Sample, 0), c.nicFacts)
+	return func() {
+		if !all.OK() {
+			err := errors.New(all.Error)
+			f.NICs.List, f.NICs.Problems = doctor.Failed[[]doctor.NIC](all.Source, err), doctor.Failed[[]string](all.Source, err)
+			f.NICs.Fabric, f.Kubelet.Pools = doctor.Failed[string](all.Source, err), doctor.Failed[[]doctor.Pool](all.Source, err)
+			return
+		}
+		f.NICs.List = doctor.Known(all.Value.list, "netlink, ethtool, sysfs and the ledger")
+		f.NICs.Problems, f.NICs.Fabric, f.Kubelet.Pools = all.Value.problems, all.Value.fabric, all.Value.pools
+	}
+}
+
+func (c *collector) gpus(context.Context) ([]doctor.GPU, error) { return c.gpuList() }
+
+// gpuList returns the node's GPUs.
+func (c *collector) gpuList() ([]doctor.GPU, error) {
+	tree, err := pcie.Read(c.Sys)
+	if err != nil {
+		return nil, err
+	}
+	found := []doctor.GPU{}
+	for _, d := range tree.GPUs() {
+		g := doctor.GPU{PCI: d.Address, Vendor: fmt.Sprintf("%04x", d.Vendor)}
+		if d.NUMA >= 0 {
+			g.NUMA = &d.NUMA
+		}
+		found = append(found, g)
+	}
+	return found, nil
+}
+
+// nicFacts reads the NICs, and their counters twice. Only root sees lent NICs, which are in
+// namespaces of pods.
+func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
+	if !c.root {
+		return nicFacts{}, errRoot
+	}
+	list, err := inventory.NICs(c.StateDir)
+	if err != nil {
+		return nicFacts{}, err
+	}
+	found := nicFacts{list: []doctor.NIC{}}
+	found.ofNodeFile(list)
+	targets := make([]target, len(list.NICs))
+	func() {
+		at := spaces{}
+		defer at.close()
+		for i := range list.NICs {
+			n, t := c.nic(list, &list.NICs[i], at)
+			found.list, targets[i] = append(found.list, n), t
+		}
+	}()
+	if c.Sample > 0 {
+		before, began := sample(targets), time.Now()
+		ended := wait.For(ctx, c.Sample)
+		after, seconds := sample(targets), time.Since(began).Seconds()
+		for i := range found.list {
+			if found.list[i].Rising = rising(before[i], after[i], seconds); ended != nil {
+				found.list[i].Rising = doctor.Failed[doctor.Rising]("counters", ended)
+			}
+		}
+	}
+	return found, nil
+}
+
+// ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.
+func (f *nicFacts) ofNodeFile(list *inventory.NICList) {
+	source := netconf.NodeFilePath()
+	if _, err := netconf.ReadNodeFile(source); err != nil {
+		f.problems = doctor.Known([]string{err.Error()}, source)
+		f.fabric, f.pools = doctor.Failed[string](source, err), doctor.Failed[[]doctor.Pool](source, err)
+		return
+	}
+	f.fabric = doctor.Known("", source)
+	if list.File != nil {
+		f.fabric.Value = list.File.Fabric
+	}
+	pools, found, err := list.Pools()
+	problems := []string{}
+	for _, p := range found {
+		text := p.Reason + ": " + p.Message
+		if p.Resource != "" {
+			text = "resource " + p.Resource + ": " + text
+		}
+		problems = append(problems, text)
+	}
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	f.problems = doctor.Known(problems, source)
+	f.pools = doctor.From(poolFacts(pools), source, err)
+}
+
+// poolFacts returns the facts of the pools.
+func poolFacts(pools []resource.Pool) []doctor.Pool {
+	all := []doctor.Pool{}
+	for i := range pools {
+		p := &pools[i]
+		pool := doctor.Pool{Resource: p.Resource, Kind: string(p.Mode), NICs: []string{}, Count: int64(len(p.IDs()))}
+		if p.Rail != nil {
+			pool.Kind = "perRail"
+		}
+		for _, n := range p.NICs {
+			name := n.PCI
+			if len(n.Names) > 0 {
+				name = n.Names[0]
+			}
+			pool.NICs = append(pool.NICs, name)
+		}
+		all = append(all, pool)
+	}
+	return all
+}
+
+// recordOf returns the record of the attachment that has the NIC, nil if none has.
+func (c *collector) recordOf(n *inventory.NIC) *ledger.Record {
+	if n.Lent == nil {
+		return nil
+	}
+	i := slices.IndexFunc(c.records, func(r *ledger.Record) bool {
+		return r.Key == ledger.Key{ContainerID: n.Lent.ContainerID, IfName: n.Lent.IfName}
+	})
+	if i < 0 {
+		return nil
+	}
+	return c.records[i]
+}
+
+// nic returns the facts of a NIC, without counters, and where its counters are.
+func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (doctor.NIC, target) {
+	found := doctor.NIC{
+		Name: n.Name, AltNames: n.AltNames, PCI: n.PCI, Kind: string(n.Kind), Vendor: n.Vendor, Device: n.Device, Driver: n.Driver,
+		Rail: n.Rail, NUMA: n.NUMA, LinkType: n.LinkType, Protected: n.Protected, Macvlans: n.Macvlans, CharDevices: n.CharDevices,
+		Firmware: doctor.Known(n.Firmware, "ethtool"), // of a NIC without a netdev, when it had one
+	}
+	if n.Lent != nil {
+		found.Holder = cmp.Or(n.Lent.Pod, "container "+n.Lent.ContainerID)
+	}
+	for _, g := range n.GPUs {
+		if found.Distances == nil {
+			found.Distances = map[string]string{}
+		}
+		found.Distances[g.PCI] = g.Distance.String()
+	}
+	t := target{record: c.recordOf(n)}
+	now, err := t.interfaceOf(n, at)
+	setLink(&found, now, at.of(t.record), err)
+	if now != nil {
+		t.name = now.Name
+	}
+	c.onPCI(&found, list, n)
+	index := 0
+	if now != nil && t.record == nil {
+		index = now.Index
+	}
+	found.ManagedBy = c.managedBy(index)
+	var ports []doctor.Port
+	ports, t.ports, err = portsOf(n, now, t.record, at)
+	if len(ports) == 0 && err == nil {
+		err = errors.Join(list.Errors...) // which may be why the inventory has none
+	}
+	found.Ports = doctor.From(ports, "RDMA netlink and sysfs", err)
+	return found, t
+}
+
+// errMoving is the error of facts of an interface that is in neither namespace.
+var errMoving = errors.New("its interface is neither on the host nor in its pod: it is just being moved, or another program has moved it")
+
+// interfaceOf returns the interface of the NIC, on the host or in the pod that has it, and nil
+// without an error if the NIC has none.
+func (t *target) interfaceOf(n *inventory.NIC, at spaces) (*link.Link, error) {
+	if n.Name == "" {
+		return nil, nil //nolint:nilnil // no interface is no error
+	}
+	if t.record != nil {
+		if sp := at.of(t.record); sp.err == nil {
+			if l := loan.InterfaceIn(sp.ns, t.record); l != nil {
+				return l, nil
+			}
+		}
+		t.record = nil // its pod is gone, or does not have it yet
+	}
+	host := at.of(nil)
+	if host.err != nil {
+		return nil, host.err
+	}
+	l, err := host.ns.ByName(n.Name)
+	if errors.Is(err, link.ErrNotFound) {
+		err = errMoving
+	}
+	return l, err
+}
+
+// setLink sets the facts of the interface in its namespace. A NIC without one, as under a
+// userspace driver, is not up.
+func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
+	const source = "rtnetlink"
+	if l == nil {
+		n.AdminUp, n.Carrier, n.MTU = doctor.From(false, source, err), doctor.From(false, source, err), doctor.From(0, source, err)
+		n.Mbps, n.CarrierDown = doctor.From(int64(0), source, err), doctor.From(uint64(0), source, err)
+		n.Addresses = doctor.From([]string{}, source, err)
+		return
+	}
+	n.AdminUp, n.Carrier, n.MTU = doctor.Known(l.IsUp(), source), doctor.Known(l.HasCarrier(), source), doctor.Known(l.MTU, source)
+	hardware, err := at.ns.Hardware(l.Name)
+	n.Mbps = doctor.From(int64(hardware.Mbps), "ethtool", err)
+	n.Firmware = doctor.From(cmp.Or(hardware.Firmware, n.Firmware.Value), "ethtool", err)
+	addresses, err := at.addresses(l.Index)
+	n.Addresses = doctor.From(addresses, source, err)
+	lost, err := number(at.file("class", "net", l.Name, "carrier_down_count"))
+	n.CarrierDown = doctor.From(lost, "class/net/"+l.Name+"/carrier_down_count", err)
+}
+
+// portsOf returns the facts of the ports of the NIC's RDMA devices, and where their counters
+// are. In exclusive mode the devices of a lent NIC are in the pod, where it may have renamed
+// them.
+func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at spaces) ([]doctor.Port, []portAt, error) {
+	mtu := 0
+	if now != nil {
+		mtu = now.MTU
+	}
+	found, places := []doctor.Port{}, []portAt{}
+	for _, p := range n.Ports {
+		lent := recorded(r, p.Device)
+		where := portAt{}
+		is := func(d rdma.Device) bool { return d.Name == p.Device }
+		if lent != nil && lent.Lent {
+			where.record = r
+			is = func(d rdma.Device) bool { return d.NodeGUID == lent.NodeGUID && d.ParentDev == lent.ParentDev }
+		}
+		sp := at.of(where.record)
+		devices, err := sp.rdma()
+		var d rdma.Device
+		if err == nil {
+			d, err = device(devices, is)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("RDMA device %s: %w", p.Device, err)
+		}
+		numbers := []uint32{p.Port}
+		if p.Port == 0 {
+			numbers = nil
+			for number := range d.Ports {
+				numbers = append(numbers, number+1)
+			}
+		}
+		for _, number := range numbers {
+			port, err := sp.port(d, number, mtu, true)
+			if err != nil {
+				return nil, nil, fmt.Errorf("RDMA device %s: %w", p.Device, err)
+			}
+			where.device, where.port = d.Name, number
+			found, places = append(found, port), append(places, where)
+		}
+	}
+	return found, places, nil
+}
+
+// recorded returns the record's RDMA device of this name, nil if there is none.
+func recorded(r *ledger.Record, name string) *ledger.RDMADevice {
+	if r == nil || r.RDMA == nil {
+		return nil
+	}
+	for i := range r.RDMA.Devices {
+		if d := &r.RDMA.Devices[i]; d.Name == name {
+			return d
+		}
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package collect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+)
+
+// onPCI sets the facts of the NIC's PCI function and of what is above it.
+func (c *collector) onPCI(to *doctor.NIC, list *inventory.NICList, n *inventory.NIC) {
+	const none = "sysfs: it has no PCI function"
+	if n.PCI == "" {
+		to.PCIe, to.IOMMU, to.VFs = doctor.Known(doctor.PCIe{}, none), doctor.Known("", none), doctor.Known(doctor.VFs{}, none)
+		to.Redirecting = doctor.Known([]string{}, none)
+		return
+	}
+	at := n.PCI
+	if n.Parent != "" {
+		at = n.Parent // a virtual function has no link of its own
+	}
+	link, err := c.pcieLink(at, above(n.Path))
+	to.PCIe = doctor.From(link, c.pci(at, "current_link_speed"), err)
+	group, err := c.iommu(n.PCI)
+	to.IOMMU = doctor.From(group, c.pci(n.PCI, "iommu_group/type"), err)
+	bridges, err := c.redirecting(n.Path)
+	to.Redirecting = doctor.From(bridges, "PCI configuration space", err)
+	functions, err := c.functions(list, n)
+	to.VFs = doctor.From(functions, c.pci(n.PCI, "sriov_numvfs"), err)
+}
+
+// pci returns the path of a file of a PCI function.
+func (c *collector) pci(address, file string) string {
+	return filepath.Join(c.Sys, "bus/pci/devices", address, file)
+}
+
+// above returns the bridge right above a device, "" if there is none.
+func above(path []string) string {
+	if len(path) == 0 || strings.HasPrefix(path[len(path)-1], "pci") {
+		return ""
+	}
+	return path[len(path)-1]
+}
+
+// pcieLink returns the link of a function. What it can be at most is the lower of what both
+// ends can be. The kernel has no such files for a function that is not on PCI Express.
+func (c *collector) pcieLink(address, bridge string) (l doctor.PCIe, err error) {
+	there, err := exists(c.pci(address, "current_link_speed"))
+	if err != nil || !there {
+		return l, err
+	}
+	if l.GTs, l.Width, err = c.linkEnd(address, "current"); err != nil {
+		return l, err
+	}
+	if l.MaxGTs, l.MaxWidth, err = c.linkEnd(address, "max"); err != nil || bridge == "" {
+		return l, err
+	}
+	if there, err := exists(c.pci(bridge, "max_link_speed")); err != nil || !there {
+		return l, err
+	}
+	speed, width, err := c.linkEnd(bridge, "max")
+	l.MaxGTs, l.MaxWidth = min(l.MaxGTs, speed), min(l.MaxWidth, width)
+	return l, err
+}
+
+// linkEnd returns the speed ("16.0 GT/s PCIe") and width of a link at one end.
+func (c *collector) linkEnd(address, which string) (gts float64, width int, err error) {
+	speedText, err := readText(c.pci(address, which+"_link_speed"))
+	if err != nil {
+		return 0, 0, err
+	}
+	widthText, err := readText(c.pci(address, which+"_link_width"))
+	if err != nil {
+		return 0, 0, err
+	}
+	number, _, _ := strings.Cut(speedText, " ")
+	gts, err = strconv.ParseFloat(number, 64)
+	if err != nil {
+		return 0, 0, fmt.Errorf("the %s link speed is %q", which, speedText)
+	}
+	if width, err = strconv.Atoi(widthText); err != nil || width < 1 || width > 32 {
+		return 0, 0, fmt.Errorf("the %s link width is %q", which, widthText)
+	}
+	return gts, width, nil
+}
+
+// iommu returns the type of the function's IOMMU group, "" if it has none.
+func (c *collector) iommu(address string) (string, error) {
+	there, err := exists(c.pci(address, "iommu_group"))
+	if err != nil || !there {
+		return "", err
+	}
+	return readText(c.pci(address, "iommu_group/type"))
+}
+
+// functions returns the virtual functions of a physical function.
+func (c *collector) functions(list *inventory.NICList, n *inventory.NIC) (v doctor.VFs, err error) {
+	text, err := readText(c.pci(n.PCI, "sriov_numvfs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return v, nil
+	}
+	if err != nil {
+		return v, err
+	}
+	if v.Count, err = strconv.Atoi(text); err != nil || v.Count == 0 {
+		return v, err
+	}
+	v.Mode = "legacy"
+	if slices.ContainsFunc(list.NICs, func(other inventory.NIC) bool { return other.Representor && other.PCI == n.PCI }) {
+		v.Mode = "switchdev"
+	}
+	return v, nil
+}
+
+// Of the configuration space (PCI Express Base Specification 6.0, section 7).
+const (
+	headerSize      = 64 // what ordinary users may read
+	capabilityList  = 0x34
+	capabilityPCIe  = 0x10
+	firstExtended   = 0x100
+	extendedACS     = 0x0d
+	redirectRequest = 1 << 2 // of the ACS control register
+	redirectReply   = 1 << 3
+	switchUpstream  = 5 // of the PCI Express capabilities register
+	switchDown      = 6
+	mostListed      = 256 // entries of a list, which may be a loop
+)
+
+// redirecting returns the ports of switches on the path that send requests or completions
+// between devices up to the root complex. Root ports do not count: what passes them goes there
+// anyway.
+func (c *collector) redirecting(path []string) ([]string, error) {
+	found := []string{}
+	for _, bridge := range path {
+		if strings.HasPrefix(bridge, "pci") {
+			continue // the host bridge
+		}
+		config, err := readText(c.pci(bridge, "config"))
+		switch {
+		case err != nil:
+			return nil, err
+		case len(config) <= headerSize:
+			return nil, fmt.Errorf("bridge %s: the configuration space ends after %d bytes: %w", bridge, len(config), errRoot)
+		}
+		if redirects([]byte(config)) {
+			found = append(found, bridge)
+		}
+	}
+	return found, nil
+}
+
+// redirects reports whether a configuration space is that of a switch's port with a redirect.
+func redirects(config []byte) bool {
+	kind := portType(config)
+	if kind != switchUpstream && kind != switchDown {
+		return false
+	}
+	at := firstExtended
+	for range mostListed {
+		if at < firstExtended || at+8 > len(config) {
+			return false
+		}
+		header := binary.LittleEndian.Uint32(config[at:])
+		if header&0xffff == extendedACS {
+			return binary.LittleEndian.Uint16(config[at+6:])&(redirectRequest|redirectReply) != 0
+		}
+		at = int(header >> 20)
+	}
+	return false
+}
+
+// portType returns the type of the port, -1 without the PCI Express capability.
+func portType(config []byte) int {
+	at := int(config[capabilityList])
+	for range mostListed {
+		if at < headerSize || at+4 > len(config) {
+			return -1
+		}
+		if config[at] == capabilityPCIe {
+			return int(binary.LittleEndian.Uint16(config[at+2:])>>4) & 0xf
+		}
+		at = int(config[at+1])
+	}
+	return -1
+}
+
+// managedBy returns the network manager that configures the interface with this index of the
+// host, "" if none does. 0 is no interface of the host.
+func (c *collector) managedBy(index int) doctor.Fact[string] {
+	const source = "the state files of NetworkManager and systemd-networkd"
+	if index == 0 {
+		return doctor.Known("", source)
+	}
+	for _, m := range []struct{ name, process, file, key string }{
+		{"NetworkManager", "NetworkManager", "run/NetworkManager/devices", "managed"},
+		{"systemd-networkd", "systemd-network", "run/systemd/netif/links", "ADMIN_STATE"},
+	} {
+		path := filepath.Join(c.at(m.file), strconv.Itoa(index))
+		text, err := readText(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return doctor.Failed[string](path, err)
+		}
+		if !manages(text, m.key) {
+			continue
+		}
+		// A manager that has ended has left its files.
+		processes, err := c.processes()
+		if err != nil {
+			return doctor.Failed[string](path, err)
+		}
+		if runs, err := processes.runs(m.process); runs || err != nil { // it may run in another PID namespace
+			return doctor.Known(m.name, path)
+		}
+	}
+	return doctor.Known("", source)
+}
+
+// manages reports whether a state file says that its interface is managed. These are
+// key files of NetworkManager ("managed=true") and of networkd ("ADMIN_STATE=configured").
+func manages(text, key string) bool {
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && name == key {
+			return slices.Contains([]string{"true", "configuring", "configured", "failed"}, value)
+		}
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+package collect
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// tree writes files below a new directory, and returns it. The content of a name that ends
+// with "@" is the target of a symbolic link.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(root, strings.TrimSuffix(name, "@"))
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if strings.HasSuffix(name, "@") {
+			err = errors.Join(err, os.Symlink(content, path))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, []byte(content), 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func collectorIn(root string) *collector {
+	c := &collector{Options: Options{Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc"), Root: root}.filled(), root: true}
+	c.processes = c.scanProcesses
+	return c
+}
+
+func TestPCIeLinkIsJudgedByBothEnds(t *testing.T) {
+	end := func(pci, speed, width, maxSpeed, maxWidth string) map[string]string {
+		at := "sys/bus/pci/devices/" + pci + "/"
+		return map[string]string{at + "current_link_speed": speed + "\n", at + "current_link_width": width + "\n", at + "max_link_speed": maxSpeed + "\n", at + "max_link_width": maxWidth + "\n"}
+	}
+	const nic, bridge = "0000:3b:00.0", "0000:3a:01.0"
+	for _, c := range []struct {
+		name  string
+		files []map[string]string
+		want  doctor.PCIe
+		err   string
+	}{
+		{"a full link", []map[string]string{end(nic, "32.0 GT/s PCIe", "16", "32.0 GT/s PCIe", "16"), end(bridge, "32.0 GT/s PCIe", "16", "32.0 GT/s PCIe", "16")}, doctor.PCIe{GTs: 32, MaxGTs: 32, Width: 16, MaxWidth: 16}, ""},
+		{"a newer NIC in an older slot", []map[string]string{end(nic, "16.0 GT/s PCIe", "8", "32.0 GT/s PCIe", "16"), end(bridge, "16.0 GT/s PCIe", "8", "16.0 GT/s PCIe", "8")}, doctor.PCIe{GTs: 16, MaxGTs: 16, Width: 8, MaxWidth: 8}, ""},
+		{"a link that has trained low", []map[string]string{end(nic, "2.5 GT/s PCIe", "4", "16.0 GT/s PCIe", "16")}, doctor.PCIe{GTs: 2.5, MaxGTs: 16, Width: 4, MaxWidth: 16}, ""},
+		{"not on PCI Express", nil, doctor.PCIe{}, ""},
+		{"unknown speed", []map[string]string{end(nic, "Unknown", "0", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"Unknown"`},
+		{"width 255", []map[string]string{end(nic, "16.0 GT/s PCIe", "255", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"255"`},
+	} {
+		files := map[string]string{}
+		for _, f := range c.files {
+			for name, text := range f {
+				files[name] = text
+			}
+		}
+		have, err := collectorIn(tree(t, files)).pcieLink(nic, bridge)
+		if c.err == "" && (err != nil || have != c.want) {
+			t.Errorf("%s: %+v, %v", c.name, have, err)
+		}
+		if c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: the error is %v", c.name, err)
+		}
+	}
+}
+
+// config returns a configuration space with the PCI Express capability of a port type, and
+// ACS with these controls behind another extended capability.
+func config(port, control uint16) []byte {
+	text := make([]byte, 4096)
+	text[capabilityList] = 0x40
+	text[0x40], text[0x41] = 0x01, 0x60 // power management, then PCI Express
+	text[0x60] = capabilityPCIe
+	binary.LittleEndian.PutUint16(text[0x62:], port<<4|2)
+	binary.LittleEndian.PutUint32(text[0x100:], 0x0001|1<<16|0x200<<20) // AER
+	binary.LittleEndian.PutUint32(text[0x200:], extendedACS|1<<16)
+	binary.LittleEndian.PutUint16(text[0x206:], control)
+	return text
+}
+
+func TestRedirectingSwitchPorts(t *testing.T) {
+	const root, up, down = "0000:3a:00.0", "0000:3b:00.0", "0000:3c:00.0"
+	path := []string{"pci0000:3a", root, up, down}
+	loop := config(switchDown, redirectRequest)
+	binary.LittleEndian.PutUint32(loop[0x200:], 0x0001|1<<16|0x100<<20)
+	for _, c := range []struct {
+		name   string
+		config []byte // of the port below
+		want   []string
+		err    bool
+	}{
+		{"requests are redirected", config(switchDown, redirectRequest), []string{down}, false},
+		{"completions are redirected", config(switchDown, redirectReply), []string{down}, false},
+		{"only source validation", config(switchDown, 1), []string{}, false},
+		{"a root port", config(4, redirectRequest), []string{}, false},
+		{"no extended space", config(switchDown, redirectRequest)[:256], []string{}, false},
+		{"a list that is a loop", loop, []string{}, false},
+		{"as an ordinary user", config(switchDown, redirectRequest)[:headerSize], nil, true},
+		{"empty", nil, nil, true},
+	} {
+		at := "sys/bus/pci/devices/"
+		dir := tree(t, map[string]string{at + root + "/config": string(config(4, redirectRequest)), at + up + "/config": string(config(switchUpstream, 0)), at + down + "/config": string(c.config)})
+		have, err := collectorIn(dir).redirecting(path)
+		if (err != nil) != c.err || !slices.Equal(have, c.want) {
+			t.Errorf("%s: %v, %v", c.name, have, err)
+		}
+	}
+	if _, err := collectorIn(t.TempDir()).redirecting(path); err == nil {
+		t.Error("a bridge without a configuration space redirects nothing")
+	}
+}
+
+func TestNetworkManagersAreFoundByTheirFiles(t *testing.T) {
+	manager := func(comm string) map[string]string {
+		return map[string]string{"proc/1/comm": "systemd\n", "proc/200/comm": comm + "\n", "proc/self/ns/pid@": initPIDNamespace, "proc/200/ns/net@": "net:[1]"}
+	}
+	for _, c := range []struct {
+		name, file, text, comm, want string
+	}{
+		{"NetworkManager", "run/NetworkManager/devices/7", "[device]\nmanaged=true\nnm-owned=0\n", "NetworkManager", "NetworkManager"},
+		{"NetworkManager keeps off", "run/NetworkManager/devices/7", "[device]\nmanaged=false\n", "NetworkManager", ""},
+		{"NetworkManager has ended", "run/NetworkManager/devices/7", "[device]\nmanaged=true\n", "bash", ""},
+		{"networkd", "run/systemd/netif/links/7", "# comment\nADMIN_STATE=configured\nOPER_STATE=routable\n", "systemd-network", "systemd-networkd"},
+		{"networkd keeps off", "run/systemd/netif/links/7", "ADMIN_STATE=unmanaged\n", "systemd-network", ""},
+		{"another interface", "run/NetworkManager/devices/8", "[device]\nmanaged=true\n", "NetworkManager", ""},
+	} {
+		files := manager(c.comm)
+		files[c.file] = c.text
+		have := collectorIn(tree(t, files)).managedBy(7)
+		if !have.OK() || have.Value != c.want {
+			t.Errorf("%s: %+v, not %q", c.name, have, c.want)
+		}
+	}
+	dir := tree(t, manager("NetworkManager"))
+	if err := os.MkdirAll(filepath.Join(dir, "run/NetworkManager/devices/7"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if have := collectorIn(dir).managedBy(7); have.OK() {
+		t.Errorf("a directory in place of the file: %+v", have)
+	}
+}

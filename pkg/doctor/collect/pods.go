@@ -1,0 +1,190 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// mostInterfaces bounds those of a pod, which may make any number of them.
+const mostInterfaces = 128
+
+// pods returns the pods that hold a NIC or have a macvlan, by name, without their facts.
+func (c *collector) pods() []doctor.Pod {
+	var found []doctor.Pod
+	for _, r := range c.records {
+		known := slices.ContainsFunc(found, func(p doctor.Pod) bool { return r.Pod != nil && p.Namespace == r.Pod.Namespace && p.Name == r.Pod.Name })
+		if r.Pod == nil || known || r.Phase == ledger.Freeing || !link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+			continue
+		}
+		found = append(found, doctor.Pod{Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID})
+	}
+	return found
+}
+
+// recordsOf returns the records of the pod's newest container, if it has several while one
+// ends.
+func (c *collector) recordsOf(p *doctor.Pod) []*ledger.Record {
+	of := func(r *ledger.Record) bool {
+		return r.Pod != nil && r.Pod.Namespace == p.Namespace && r.Pod.Name == p.Name && r.Phase != ledger.Freeing
+	}
+	var found []*ledger.Record
+	for _, r := range c.records {
+		if of(r) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	newest := found[len(found)-1].ContainerID
+	return slices.DeleteFunc(found, func(r *ledger.Record) bool { return r.ContainerID != newest })
+}
+
+// ofPod takes the facts of a pod.
+func (c *collector) ofPod(ctx context.Context, to *doctor.Pod) {
+	records := c.recordsOf(to)
+	if len(records) == 0 {
+		return
+	}
+	in := "the netns " + records[0].Netns.Path
+	take(ctx, c, &to.Interfaces, in, localTime, func(context.Context) ([]doctor.Interface, error) { return c.interfaces(records) })
+	take(ctx, c, &to.Devices, in, localTime, func(context.Context) ([]doctor.Port, error) { return podDevices(records) })
+	take(ctx, c, &to.Containers, filepath.Join(c.Proc, "*/ns/net"), localTime, func(context.Context) ([]doctor.Container, error) {
+		return c.containers(records[0])
+	})
+	take(ctx, c, &to.GPUs, filepath.Join(c.Proc, "*/root/dev"), localTime, func(context.Context) ([]string, error) { return c.gpusOf(records[0]) })
+	key := to.Namespace + "/" + to.Name
+	take(ctx, c, &to.Status, c.apiSource("pods "+key), answerTime, func(ctx context.Context) (string, error) { return c.networkStatus(ctx, key) })
+}
+
+// inPod calls f with the namespace of the records' pod.
+func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, error) {
+	at := spaces{}
+	defer at.close()
+	sp := at.of(records[0])
+	if sp.err != nil {
+		var none T
+		return none, sp.err
+	}
+	return f(sp)
+}
+
+// interfaces returns the pod's interfaces but the loopback one.
+func (c *collector) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
+	return inPod(records, func(sp *space) ([]doctor.Interface, error) {
+		links, err := sp.ns.Links()
+		if err != nil {
+			return nil, err
+		}
+		devices, err := sp.rdma()
+		if err != nil {
+			return nil, err
+		}
+		of := map[int]*ledger.Record{}
+		for _, r := range records {
+			if l := loan.InterfaceIn(sp.ns, r); l != nil {
+				of[l.Index] = r
+			}
+		}
+		found := []doctor.Interface{}
+		for _, l := range links {
+			if l.Encap == "loopback" || len(found) == mostInterfaces && of[l.Index] == nil {
+				continue
+			}
+			i, err := sp.podInterface(l, of[l.Index], devices)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, i)
+		}
+		return found, nil
+	})
+}
+
+// podInterface returns the facts of an interface. r is nil for one that is not ours.
+func (sp *space) podInterface(l *link.Link, r *ledger.Record, devices []rdma.Device) (i doctor.Interface, err error) {
+	i = doctor.Interface{Name: l.Name, Up: l.IsUp(), Carrier: l.HasCarrier(), MTU: l.MTU}
+	if r != nil {
+		i.NIC, i.Rail = r.NICName(), r.Rail
+		for _, d := range devices {
+			if recordHas(r, d) {
+				i.RDMA = append(i.RDMA, d.Name)
+			}
+		}
+	}
+	if i.Addresses, err = sp.addresses(l.Index); err != nil {
+		return i, err
+	}
+	// The larger of the interface's value and that of all interfaces counts (ip-sysctl).
+	read := func(name string) (value int, err error) {
+		for _, of := range []string{"all", l.Name} {
+			path, err := within("/proc/sys/net/ipv4/conf", []string{of, name})
+			if err != nil {
+				return 0, err
+			}
+			text, err := readText(path)
+			if err != nil {
+				return 0, err
+			}
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				return 0, err
+			}
+			value = max(value, n)
+		}
+		return value, nil
+	}
+	err = sp.ns.Do(func() error {
+		var ignore, filter error
+		i.ARPIgnore, ignore = read("arp_ignore")
+		i.RPFilter, filter = read("rp_filter")
+		return errors.Join(ignore, filter)
+	})
+	return i, err
+}
+
+// recordHas reports whether the record names the RDMA device.
+func recordHas(r *ledger.Record, d rdma.Device) bool {
+	return r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(has ledger.RDMADevice) bool {
+		return has.NodeGUID == d.NodeGUID && has.ParentDev == d.ParentDev
+	})
+}
+
+// podDevices returns the ports of the RDMA devices that the pod sees. In shared mode it sees
+// those of the whole node: only the GIDs of its own are read.
+func podDevices(records []*ledger.Record) ([]doctor.Port, error) {
+	return inPod(records, func(sp *space) ([]doctor.Port, error) {
+		devices, err := sp.rdma()
+		if err != nil {
+			return nil, err
+		}
+		found := []doctor.Port{}
+		for _, d := range devices {
+			own := slices.IndexFunc(records, func(r *ledger.Record) bool { return recordHas(r, d) })
+			mtu := 0
+			if own >= 0 {
+				if l := loan.InterfaceIn(sp.ns, records[own]); l != nil {
+					mtu = l.MTU
+				}
+			}
+			for number := range d.Ports {
+				port, err := sp.port(d, number+1, mtu, own >= 0)
+				if err != nil {
+					return nil, fmt.Errorf("RDMA device %s: %w", d.Name, err)
+				}
+				found = append(found, port)
+			}
+		}
+		return found, nil
+	})
+}

@@ -1,0 +1,210 @@
+package collect
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// space is a network namespace, with what was asked in it.
+type space struct {
+	ns   *link.Netns
+	err  error // why ns is nil
+	core *rdma.Core
+	// devices are its RDMA devices, and unread is why they are not known.
+	devices []rdma.Device
+	unread  error
+	asked   bool
+}
+
+// spaces are the namespaces of the host and of pods, each opened once. They must be closed
+// soon: an open namespace keeps the NICs in it from returning.
+type spaces map[string]*space
+
+func (s spaces) close() {
+	for _, sp := range s {
+		sp.core.Close()
+		if sp.ns != nil {
+			sp.ns.Close()
+		}
+	}
+}
+
+// of returns the namespace of the record's pod, or with nil that of the calling thread.
+func (s spaces) of(r *ledger.Record) *space {
+	key := "host"
+	if r != nil {
+		key = r.Netns.NetnsID.String()
+	}
+	if sp := s[key]; sp != nil {
+		return sp
+	}
+	sp := &space{}
+	if r == nil {
+		sp.ns, sp.err = link.CurrentNetns()
+	} else if sp.ns = loan.OpenPod(r); sp.ns == nil {
+		sp.err = fmt.Errorf("%s: its netns is gone", r.Holder())
+	}
+	s[key] = sp
+	return sp
+}
+
+// rdma returns the RDMA devices of the namespace, none without an RDMA core.
+func (sp *space) rdma() ([]rdma.Device, error) {
+	if sp.err != nil {
+		return nil, sp.err
+	}
+	if !sp.asked {
+		sp.asked = true
+		if sp.core, sp.unread = rdma.Open(sp.ns); sp.unread == nil {
+			sp.devices, sp.unread = sp.core.Devices()
+		}
+		if errors.Is(sp.unread, rdma.ErrNoRDMA) {
+			sp.unread = nil
+		}
+	}
+	return sp.devices, sp.unread
+}
+
+// file returns the text of a file in the sysfs of the namespace. A part of the path may be a
+// name that a pod chose.
+func (sp *space) file(parts ...string) (string, error) {
+	dir, err := sp.dir()
+	if err != nil {
+		return "", err
+	}
+	path, err := within(dir, parts)
+	if err != nil {
+		return "", err
+	}
+	return readText(path)
+}
+
+// dir returns the root of the sysfs of the namespace.
+func (sp *space) dir() (string, error) {
+	if sp.err != nil {
+		return "", sp.err
+	}
+	fd, err := sp.ns.Sysfs()
+	return "/proc/self/fd/" + strconv.Itoa(fd), err
+}
+
+// within returns the path of the parts below dir, of which each must be one element.
+func within(dir string, parts []string) (string, error) {
+	for _, part := range parts {
+		if !filepath.IsLocal(part) || part == "." || strings.ContainsRune(part, filepath.Separator) {
+			return "", fmt.Errorf("%q is no name of a file", part)
+		}
+	}
+	return filepath.Join(append([]string{dir}, parts...)...), nil
+}
+
+// port returns the facts of a port. mtu is that of its interface, 0 if it has none.
+func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.Port, error) {
+	p, err := sp.core.Port(d, number)
+	if err != nil {
+		return doctor.Port{}, err
+	}
+	found := doctor.Port{
+		Device: d.Name, Port: number, State: p.State.String(), PhysState: physState(p.Phys), LinkLayer: p.LinkLayer,
+		ActiveMTU: publish.ActiveMTU(p.LinkLayer, mtu),
+	}
+	source := fmt.Sprintf("class/infiniband/%s/ports/%d/", d.Name, number)
+	if p.LinkLayer == "InfiniBand" {
+		found.LID, found.SMLID = doctor.Known(p.LID, "RDMA netlink"), doctor.Known(p.SMLID, "RDMA netlink")
+		keys, err := sp.pkeys(d.Name, number)
+		found.PKeys = doctor.From(keys, source+"pkeys", err)
+	}
+	if !gids {
+		return found, nil
+	}
+	table, err := sp.core.GIDs(d, number)
+	found.TableSize = table.Size
+	list := []doctor.GID{}
+	for _, e := range table.Entries {
+		list = append(list, doctor.GID{Index: e.Index, Value: e.GID.String(), Type: string(e.Type), Netdev: e.Netdev})
+	}
+	found.GIDs = doctor.From(list, source+"gids", err)
+	return found, nil
+}
+
+// pkeys returns the partition keys of a port that are in use.
+func (sp *space) pkeys(device string, port uint32) ([]string, error) {
+	dir := []string{"class", "infiniband", device, "ports", strconv.Itoa(int(port)), "pkeys"}
+	names, err := sp.listed(dir...)
+	found := []string{}
+	for _, name := range names {
+		key, err := sp.file(append(slices.Clone(dir), name)...)
+		if err != nil {
+			return nil, err
+		}
+		if key != "0x0000" && !slices.Contains(found, key) {
+			found = append(found, key)
+		}
+	}
+	return found, err
+}
+
+// addresses returns those of a link, with their prefix lengths.
+func (sp *space) addresses(index int) ([]string, error) {
+	nets, err := sp.ns.SomeAddresses(index, mostAddresses)
+	found := []string{}
+	for _, n := range nets {
+		found = append(found, n.String())
+	}
+	return found, err
+}
+
+// mostAddresses bounds those of an interface: a pod may add any number of them.
+const mostAddresses = 64
+
+// physState returns the state in sysfs' form: "LinkUp".
+func physState(s rdma.PhysState) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(s.String(), "_") {
+		if word != "" {
+			b.WriteString(word[:1] + strings.ToLower(word[1:]))
+		}
+	}
+	return b.String()
+}
+
+// number returns the number in a file.
+func number(text string, err error) (uint64, error) {
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(text, 10, 64)
+}
+
+// device returns the device of the list that the function tells.
+func device(list []rdma.Device, is func(rdma.Device) bool) (rdma.Device, error) {
+	i := slices.IndexFunc(list, is)
+	if i < 0 {
+		return rdma.Device{}, fmt.Errorf("%w here: it is being moved, or its driver was unloaded", rdma.ErrNotFound)
+	}
+	return list[i], nil
+}
+
+// listed returns the names in a directory of the namespace's sysfs, none if it does not exist.
+func (sp *space) listed(parts ...string) ([]string, error) {
+	dir, err := sp.dir()
+	if err != nil {
+		return nil, err
+	}
+	path, err := within(dir, parts)
+	if err != nil {
+		return nil, err
+	}
+	return namesIn(path)
+}

@@ -1,0 +1,83 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+)
+
+const (
+	healthyMacvlan = `{"cniVersion": "0.3.1", "name": "rdma-net", "type": "macvlan", "master": "ens3np0", "mode": "bridge", "mtu": 9000,
+		"ipam": {"type": "whereabouts", "range": "192.168.111.0/24"}}`
+	healthyRails = `{"cniVersion": "1.0.0", "name": "roce", "plugins": [{"type": "host-device", "rail": "auto", "routing": {"mode": "source"},
+		"ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1", "sameHost": true}}, {"type": "tuning", "any": 1}]}`
+	healthyNodeFile = `{rails: {auto: pciOrder}, resources: {pools: [{name: example.com/roce, mode: perRail, select: {rails: all}}]}}`
+	healthyShared   = `{"periodicUpdateInterval": 300, "configList": [{"resourceName": "hca_gpu", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens7np0", "ens8np0"]}}]}`
+)
+
+// The places of the healthy configurations.
+const (
+	macvlanNAD = iota
+	railsNAD
+	nodeFile
+	sharedConfig
+	deviceNAD // eight of them
+)
+
+func healthyConfigs(f *Facts) {
+	files := []Config{
+		{Kind: NADConfig, Name: "default/rdma-net", Text: healthyMacvlan, Resource: "rdma/hca_gpu"},
+		{Kind: NADConfig, Name: "default/roce", Text: healthyRails, Resource: "example.com/roce_rail_0"},
+		{Kind: NodeFile, Name: "/etc/rail-cni/node.yaml", Text: healthyNodeFile},
+		{Kind: SharedConfig, Name: "config.json", Text: healthyShared},
+	}
+	for i := range 4 {
+		files = append(files, Config{Kind: NADConfig, Name: fmt.Sprintf("default/roce-net-%d", i+4), Text: fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "roce-net%d",
+			"type": "host-device", "device": "ens%dnp0", "ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1", "routes": [{"dst": "172.31.0.0/16"}]}}`, i+4, i+5, i+4, i+4)})
+	}
+	f.Configs = &Configs{Files: Known(files, "API server"), Networks: Known(map[string][]string{"pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
+}
+
+// edit returns a change of one configuration's text.
+func edit(i int, old, to string) func(*Facts) {
+	return func(f *Facts) {
+		c := &f.Configs.Files.Value[i]
+		if !strings.Contains(c.Text, old) {
+			panic(old)
+		}
+		c.Text = strings.Replace(c.Text, old, to, 1)
+	}
+}
+
+func noConfigs(f *Facts) { away(&f.Configs.Files) }
+
+func init() {
+	add("CNI-NAD", fixture{fires: edit(macvlanNAD, `"bridge"`, `"bride"`), missing: noConfigs})
+	add("CNI-KEY", fixture{fires: edit(macvlanNAD, `"mtu"`, `"mtuu"`), missing: noConfigs})
+	add("CNI-VERSION", fixture{fires: edit(macvlanNAD, `0.3.1`, `2.0.0`), missing: noConfigs})
+	add("CNI-CHAIN", fixture{fires: edit(railsNAD, `"plugins": [`, `"plugins": [{"type": "rdma"}, `), missing: noConfigs})
+	add("CNI-MODE", fixture{
+		fires:   func(f *Facts) { f.Host.RDMAMode.Value = "exclusive" },
+		missing: func(f *Facts) { away(&f.Host.RDMAMode) },
+	})
+	add("CNI-DEVICE", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"enp21s0np0"`), missing: noConfigs})
+	add("CNI-NIC", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"ENS5np0"`), missing: noNICs})
+	add("CNI-MTU", fixture{fires: edit(macvlanNAD, "9000", "9216"), missing: func(f *Facts) { away(&nic(f, 2).MTU) }})
+	add("CNI-RESOURCE", fixture{
+		fires:   func(f *Facts) { f.Configs.Files.Value[macvlanNAD].Resource = "rdma/hca" },
+		missing: noConfigs,
+	})
+	add("IPAM-RAILS", fixture{fires: edit(railsNAD, "10.${rail}.0.0/16", "10.0.${rail}.0/16"), missing: noConfigs})
+	add("IPAM-GW", fixture{fires: edit(deviceNAD, `"range"`, `"allow_gateway": true, "range"`), missing: noBinaries})
+	add("IPAM-GWNET", fixture{fires: edit(deviceNAD, `"gateway": "172.31.4.1"`, `"gateway": "172.31.5.1"`), missing: noConfigs})
+	add("IPAM-GWROUTE", fixture{fires: edit(deviceNAD, `, "routes": [{"dst": "172.31.0.0/16"}]`, ""), missing: noConfigs})
+	add("IPAM-EMPTY", fixture{fires: edit(macvlanNAD, `"192.168.111.0/24"`, `"192.168.111.0/30", "exclude": ["192.168.111.0/30"]`), missing: noConfigs})
+	add("IPAM-OVERLAP", fixture{fires: edit(deviceNAD, "172.31.4.0/24", "172.31.4.0/23"), missing: noConfigs})
+	add("IPAM-NETS", fixture{
+		fires:   func(f *Facts) { f.Configs.Networks.Value["nodes"] = []string{"192.168.0.0/16"} },
+		missing: func(f *Facts) { away(&f.Configs.Networks) },
+	})
+	add("NODE-FILE", fixture{fires: edit(nodeFile, "mode: perRail", "mode: perRial"), missing: noConfigs, also: []string{"CNI-RESOURCE"}})
+	add("DP-CONFIG", fixture{fires: edit(sharedConfig, `"rdmaHcaMax": 8`, `"rdmaHcaMax": -8`), missing: noConfigs, also: []string{"CNI-RESOURCE"}})
+	add("DP-KEY", fixture{fires: edit(sharedConfig, `"ifNames"`, `"ifnams": ["x"], "ifNames"`), missing: noConfigs})
+	add("DP-IFNAMES", fixture{fires: edit(sharedConfig, `"ens8np0"`, `"ens8"`), missing: noNICs})
+}

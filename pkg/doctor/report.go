@@ -1,0 +1,311 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// ResultSchema is the schema of results as JSON. Fields are added to it, none changes.
+const ResultSchema = "rail-cni.io/doctor/v1"
+
+// Document is what "railctl doctor -o json" prints.
+type Document struct {
+	Schema  string         `json:"schema"`
+	Taken   time.Time      `json:"taken"` // when the facts were read
+	Node    string         `json:"node,omitempty"`
+	Version string         `json:"version"` // of the program that read them
+	Status  Status         `json:"status"`  // of the whole: [Worst]
+	Counts  map[Status]int `json:"counts"`  // of results, by status
+	Results []Result       `json:"results"` // in the order of rules
+}
+
+// NewDocument returns the document of the results over facts.
+func NewDocument(f *Facts, results []Result) *Document {
+	d := &Document{Schema: ResultSchema, Taken: f.Taken, Node: clean(f.Node), Version: clean(f.Version), Status: Worst(results), Counts: count(results), Results: results}
+	if d.Results == nil {
+		d.Results = []Result{}
+	}
+	return d
+}
+
+// WriteJSON writes the document.
+func (d *Document) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(d)
+}
+
+// The exit codes, which are those of node-problem-detector's custom plugins.
+const (
+	ExitOK      = 0
+	ExitProblem = 1
+	ExitUnknown = 2
+)
+
+// ExitCode returns the exit code of a program that has these results. A rule that fails makes
+// it [ExitProblem]. Warnings and missing facts do not: a node that works, and a run by an
+// ordinary user, are no problem. If no rule could be judged at all it is [ExitUnknown]. With
+// strict, warnings are problems, and one missing fact makes it ExitUnknown.
+func ExitCode(results []Result, strict bool) int {
+	n := count(results)
+	judged := n[OK] + n[Status(Warn)] + n[Status(Fail)]
+	switch {
+	case n[Status(Fail)] > 0, strict && n[Status(Warn)] > 0:
+		return ExitProblem
+	case n[Unknown] > 0 && (strict || judged == 0):
+		return ExitUnknown
+	}
+	return ExitOK
+}
+
+func count(results []Result) map[Status]int {
+	n := map[Status]int{}
+	for i := range results {
+		n[results[i].Status]++
+	}
+	return n
+}
+
+// TextOptions are those of [WriteText].
+type TextOptions struct {
+	Verbose bool // each rule that is ok or skipped has a line, and no finding is left out
+	Color   bool // the statuses are in color, by ANSI sequences
+}
+
+// The layout of the text report.
+const (
+	textWidth  = 100 // columns
+	textIndent = 2   // columns of a rule's texts
+	bullet     = "* "
+	mostShown  = 10 // findings of a rule, unless Verbose
+)
+
+// WriteText writes a report for people: problems first, the worst ones before the others, then
+// the rules that could not be judged, and a summary as the last line. Results of one rule from
+// several nodes are one entry.
+func WriteText(w io.Writer, results []Result, o TextOptions) error {
+	t := &text{TextOptions: o, nodes: nodesOf(results)}
+	for _, status := range []Status{Status(Fail), Status(Warn)} {
+		groups := groupsOf(results, status)
+		if len(groups) > 0 {
+			t.heading(status)
+		}
+		for _, g := range groups {
+			t.problem(g)
+		}
+	}
+	t.lines(results, Unknown, t.missing)
+	if o.Verbose {
+		t.lines(results, Skipped, func(g []*Result) string { return t.expects(g) })
+		t.lines(results, OK, func(g []*Result) string { return t.expects(g) })
+	}
+	t.summary(results)
+	_, err := io.WriteString(w, t.String())
+	return err
+}
+
+// text is a report that grows.
+type text struct {
+	TextOptions
+	strings.Builder
+	nodes []string // whose results they are
+}
+
+// nodesOf returns the nodes of the results, in their order.
+func nodesOf(results []Result) []string {
+	var nodes []string
+	seen := map[string]bool{}
+	for i := range results {
+		if n := results[i].Node; !seen[n] {
+			seen[n] = true
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// groupsOf returns the results with the status, by rule.
+func groupsOf(results []Result, status Status) (groups [][]*Result) {
+	at := map[string]int{}
+	for i := range results {
+		r := &results[i]
+		if r.Status != status {
+			continue
+		}
+		k, ok := at[r.ID]
+		if !ok {
+			k = len(groups)
+			at[r.ID] = k
+			groups = append(groups, nil)
+		}
+		groups[k] = append(groups[k], r)
+	}
+	return groups
+}
+
+var colors = map[Status]string{Status(Fail): "31;1", Status(Warn): "33", Unknown: "35", OK: "32", Skipped: "2"}
+
+func (t *text) colored(status Status, s string) string {
+	if !t.Color {
+		return s
+	}
+	return "\x1b[" + colors[status] + "m" + s + "\x1b[0m"
+}
+
+func (t *text) heading(status Status) {
+	t.WriteString(t.colored(status, strings.ToUpper(string(status))) + "\n\n")
+}
+
+// problem writes a rule with findings.
+func (t *text) problem(group []*Result) {
+	first := group[0]
+	t.WriteString(t.colored(first.Status, first.ID) + "\n")
+	var findings []string
+	var fixes []string
+	for _, r := range group {
+		for _, f := range r.Findings {
+			line := f.Evidence
+			if f.Object != "" {
+				line = f.Object + ": " + line
+			}
+			findings = append(findings, t.on(r.Node)+line)
+			if fix := t.on(r.Node) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < mostShown {
+				fixes = append(fixes, fix)
+			}
+		}
+	}
+	shown := findings
+	if !t.Verbose && len(shown) > mostShown {
+		shown = shown[:mostShown]
+	}
+	for _, line := range shown {
+		t.wrapped(bullet, line)
+	}
+	if more := len(findings) - len(shown); more > 0 {
+		t.wrapped(bullet, fmt.Sprintf("… and %d more (-v shows all)", more))
+	}
+	t.wrapped("expected     ", first.Expects)
+	t.wrapped("consequence  ", first.Consequence)
+	t.wrapped("cure         ", first.Cure)
+	for i, fix := range fixes {
+		label := "fix          "
+		if i > 0 {
+			label = strings.Repeat(" ", len(label))
+		}
+		t.WriteString(strings.Repeat(" ", textIndent) + label + fix + "\n") // a command stays in one line
+	}
+	t.WriteString("\n")
+}
+
+// on returns the prefix of what is about a node, if there are several.
+func (t *text) on(node string) string {
+	if len(t.nodes) < 2 || node == "" {
+		return ""
+	}
+	return node + ": "
+}
+
+// wrapped writes a text behind a label, in lines that are not too wide.
+func (t *text) wrapped(label, s string) {
+	indent := strings.Repeat(" ", textIndent)
+	column := textIndent + len(label)
+	t.WriteString(indent + label)
+	at := column
+	for i, word := range strings.Fields(s) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case at+1+n > textWidth:
+			t.WriteString("\n" + strings.Repeat(" ", column))
+			at = column
+		default:
+			t.WriteString(" ")
+			at++
+		}
+		t.WriteString(word)
+		at += n
+	}
+	t.WriteString("\n")
+}
+
+// lines writes a line for each rule with the status.
+func (t *text) lines(results []Result, status Status, what func([]*Result) string) {
+	groups := groupsOf(results, status)
+	if len(groups) == 0 {
+		return
+	}
+	t.heading(status)
+	width := 0
+	for _, g := range groups {
+		width = max(width, len(g[0].ID))
+	}
+	for _, g := range groups {
+		t.WriteString(t.colored(status, fmt.Sprintf("%-*s", width, g[0].ID)) + "  " + what(g) + "\n")
+	}
+	t.WriteString("\n")
+}
+
+// missing returns the facts that a rule lacks: the first one, and how many there are.
+func (t *text) missing(group []*Result) string {
+	n := 0
+	first := ""
+	for _, r := range group {
+		for _, m := range r.Missing {
+			if first == "" {
+				first = t.on(r.Node) + m
+			}
+			n++
+		}
+	}
+	if n > 1 {
+		first += fmt.Sprintf(", and %d more", n-1)
+	}
+	return "not known: " + first
+}
+
+func (t *text) expects(group []*Result) string {
+	if len(t.nodes) < 2 || len(group) == len(t.nodes) {
+		return group[0].Expects
+	}
+	return fmt.Sprintf("%s (%d of %d nodes)", group[0].Expects, len(group), len(t.nodes))
+}
+
+// summary writes the last line.
+func (t *text) summary(results []Result) {
+	n := count(results)
+	ids := map[string]bool{}
+	for i := range results {
+		ids[results[i].ID] = true
+	}
+	where := ""
+	switch {
+	case len(t.nodes) > 1:
+		where = fmt.Sprintf(" on %d nodes", len(t.nodes))
+	case len(t.nodes) == 1 && t.nodes[0] != "":
+		where = " on " + t.nodes[0]
+	}
+	var parts []string
+	for _, s := range Statuses {
+		if n[s] > 0 {
+			parts = append(parts, t.colored(s, fmt.Sprintf("%d %s", n[s], s)))
+		}
+	}
+	if len(parts) == 0 {
+		parts = []string{"nothing to judge"}
+	}
+	fmt.Fprintf(t, "%s%s: %s\n", plural(len(ids), "rule"), where, strings.Join(parts, ", "))
+}
+
+// plural returns a number with the noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the expected reports in testdata")
+
+// sick returns facts with several problems, and with facts that are missing.
+func sick() *Facts {
+	f := healthy()
+	f.Cluster, f.Configs, f.Pods = nil, nil, nil
+	f.Host.Modules.Value = []string{"ib_core", "ib_umad", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "rdma_cm"}
+	nic(f, 3).Carrier.Value, nic(f, 3).Mbps.Value = false, 0
+	nic(f, 5).PCIe.Value.Width = 8
+	for i := range 9 {
+		away(&nic(f, i).Flaps)
+	}
+	away(&f.Host.Memlock)
+	return f
+}
+
+func TestTextReportReadsWell(t *testing.T) {
+	one := Judge(Select(Rules(), NodeScope), sick())
+	other := sick()
+	other.Node = "node-2"
+	other.Host.Modules.Value = append(other.Host.Modules.Value, "rdma_ucm", "nvidia_peermem")
+	several := append(Judge(Select(Rules(), NodeScope), sick()), Judge(Select(Rules(), NodeScope), other)...)
+	fine := Judge(slices.DeleteFunc(Rules(), func(r Rule) bool { return groupOf(r.ID) > 0 }), healthy())
+	Skip(fine, []string{"HOST-SWAP"})
+	for name, c := range map[string]struct {
+		results []Result
+		options TextOptions
+	}{
+		"node":    {one, TextOptions{}},
+		"nodes":   {several, TextOptions{}},
+		"color":   {one, TextOptions{Color: true}},
+		"verbose": {fine, TextOptions{Verbose: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := WriteText(&b, c.results, c.options); err != nil {
+				t.Fatal(err)
+			}
+			path := "testdata/report-" + name + ".txt"
+			if *update {
+				if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != string(want) {
+				t.Errorf("the report is not %s (go test -update writes it):\n%s", path, b.String())
+			}
+		})
+	}
+}
+
+func TestTextReportShowsTenFindingsOfARule(t *testing.T) {
+	r := Result{ID: "A-A", Status: Status(Fail)}
+	for range 12 {
+		r.Findings = append(r.Findings, Finding{Evidence: "broken"})
+	}
+	for verbose, want := range map[bool]int{false: 10, true: 12} {
+		var b strings.Builder
+		if err := WriteText(&b, []Result{r}, TextOptions{Verbose: verbose}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(b.String(), "* broken\n"); got != want || strings.Contains(b.String(), "and 2 more") == verbose {
+			t.Errorf("verbose %v: %d findings:\n%s", verbose, got, b.String())
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		statuses     []Status
+		want, strict int
+	}{
+		{nil, 0, 0},
+		{[]Status{OK, Skipped}, 0, 0},
+		{[]Status{OK, Status(Warn)}, 0, 1},
+		{[]Status{OK, Unknown}, 0, 2},
+		{[]Status{Status(Warn), Unknown}, 0, 1},
+		{[]Status{Status(Fail), Unknown, OK}, 1, 1},
+		{[]Status{Unknown, Skipped}, 2, 2},
+	} {
+		var results []Result
+		for _, s := range c.statuses {
+			results = append(results, Result{Status: s})
+		}
+		if got := ExitCode(results, false); got != c.want {
+			t.Errorf("%v: %d, not %d", c.statuses, got, c.want)
+		}
+		if got := ExitCode(results, true); got != c.strict {
+			t.Errorf("strict, %v: %d, not %d", c.statuses, got, c.strict)
+		}
+	}
+}
+
+func TestJSONReportHasTheResults(t *testing.T) {
+	f := sick()
+	var b bytes.Buffer
+	if err := NewDocument(f, Judge(Select(Rules(), NodeScope), f)).WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var d Document
+	if err := json.Unmarshal(b.Bytes(), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Schema != ResultSchema || d.Status != Status(Fail) || d.Node != "node-1" || d.Counts[Status(Fail)] == 0 || !d.Taken.Equal(f.Taken) {
+		t.Errorf("%+v", d)
+	}
+	for _, r := range d.Results {
+		if r.ID == "NIC-CARRIER" && (r.Status != Status(Fail) || r.Findings[0].Object != "NIC ens4np0" || r.Cure == "") {
+			t.Errorf("%+v", r)
+		}
+	}
+}

@@ -1,0 +1,431 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+)
+
+var clusterRules = []Rule{
+	{
+		ID: "CLUSTER-SILENT", Scope: ClusterScope, Severity: Warn,
+		Expects:     "Each node of the cluster answers with its facts.",
+		Consequence: "Nothing is known of the node: what the other rules of the cluster find is not all.",
+		Cure:        "Look at the node's pod of the DaemonSet rail-agent, or collect the facts there with railctl doctor collect.",
+		Check: func(f *Facts, r *Report) {
+			if f.Cluster == nil {
+				return
+			}
+			silent, _ := Read(r, "silent nodes", f.Cluster.Silent)
+			for _, name := range slices.Sorted(maps.Keys(silent)) {
+				r.Find("node "+name, "%s", silent[name])
+			}
+		},
+	},
+	{
+		ID: "CLUSTER-MODE", Scope: ClusterScope, Severity: Warn,
+		Expects:     "All nodes have the same RDMA mode.",
+		Consequence: "A network that works on one node fails on another: macvlan has no RDMA in exclusive mode, host-device does not separate pods in shared mode.",
+		Cure:        "Set one mode on all nodes that serve the same networks (railctl rdma mode).",
+		Check: func(f *Facts, r *Report) {
+			skew(f, r, "RDMA mode", func(n *Facts) []entry {
+				if n.Host == nil {
+					return nil
+				}
+				mode, _ := Read(r, n.Node+" rdmaMode", n.Host.RDMAMode)
+				return []entry{{"", mode}}
+			})
+		},
+	},
+	{
+		ID: "VER-SKEW", Scope: ClusterScope, Severity: Warn,
+		Expects:     "All nodes have the same versions of the plugins, of rail-agent and of Multus.",
+		Consequence: "A network works on some nodes only, and the difference is hard to find.",
+		Cure:        "Finish the rollout; a node that stays behind has an agent that does not run or may not install.",
+		Check: func(f *Facts, r *Report) {
+			skew(f, r, "", func(n *Facts) []entry { return versions(r, n) })
+		},
+	},
+	{
+		ID: "CLUSTER-FIRMWARE", Scope: ClusterScope, Severity: Warn,
+		Expects:     "The NICs of one rail have the same firmware on all nodes, as far as they are of the same model.",
+		Consequence: "Nodes behave differently under congestion.",
+		Cure:        "Install the same firmware on all nodes.",
+		Check: func(f *Facts, r *Report) {
+			railSkew(f, r, "firmware", func(n *NIC) Fact[string] { return n.Firmware }, func(v string) string { return v })
+		},
+	},
+	{
+		ID: "CLUSTER-MTU", Scope: ClusterScope, Severity: Fail,
+		Expects:     "The NICs of one rail have the same MTU on all nodes.",
+		Consequence: "Large packets between these nodes are dropped without a message: connections begin and then hang.",
+		Cure:        "Set the same MTU on all nodes and on the switches between them.",
+		Check: func(f *Facts, r *Report) {
+			railSkew(f, r, "mtu", func(n *NIC) Fact[int] { return n.MTU }, func(v int) string { return fmt.Sprint(v) })
+		},
+	},
+	{
+		ID: "CLUSTER-SPEED", Scope: ClusterScope, Severity: Warn,
+		Expects:     "The NICs of one rail have the same speed on all nodes.",
+		Consequence: "The slowest NIC sets the speed of every collective operation in the cluster.",
+		Cure:        "Compare the port's and the switch's speed settings with those of the other nodes.",
+		Check: func(f *Facts, r *Report) {
+			railSkew(f, r, "speed", func(n *NIC) Fact[int64] { return n.Mbps }, func(v int64) string { return fmt.Sprintf("%g Gb/s", float64(v)/1000) })
+		},
+	},
+	{
+		ID: "RAIL-ABSENT", Scope: ClusterScope, Severity: Warn,
+		Expects:     "Each node with rails has the rails that most such nodes have.",
+		Consequence: "Pods that need all rails do not start on this node, and jobs have nodes of unequal bandwidth.",
+		Cure:        "Look for the NIC on the node (railctl nics, lspci) and in \"rails\" of its node file.",
+		Check:       checkAbsentRails,
+	},
+	{
+		ID: "RAIL-SWAP", Scope: ClusterScope, Severity: Fail,
+		Expects:     "No rail of a node has the subnet that another rail has on the other nodes.",
+		Consequence: "Two rails of this node are exchanged: traffic crosses the spine, or does not arrive where rails are isolated.",
+		Cure:        "Exchange the two NICs in \"rails\" of the node file, or the cables.",
+		Check:       func(f *Facts, r *Report) { checkSubnets(f, r, true) },
+	},
+	{
+		ID: "RAIL-SUBNET", Scope: ClusterScope, Severity: Fail,
+		Expects:     "A rail has the same subnets on all nodes, unless the fabric is routed or flat.",
+		Consequence: "The node's pods do not reach those of other nodes by this rail.",
+		Cure:        "Compare the addresses in the networks and the node files; where each node has its own prefix by design, write \"fabric: routed\" into the node file.",
+		Check:       func(f *Facts, r *Report) { checkSubnets(f, r, false) },
+	},
+	{
+		ID: "IPAM-DUP", Scope: ClusterScope, Severity: Fail,
+		Expects:     "No address of a rail is on two interfaces.",
+		Consequence: "Packets go to one of the two at random: connections of both break again and again.",
+		Cure:        "End one of the pods. Look for ranges of two pools that overlap (railctl ipam check), and for addresses that were set by hand.",
+		Check:       checkDuplicates,
+	},
+	{
+		ID: "IPAM-LEASE", Scope: ClusterScope, Severity: Warn,
+		Expects:     "Each address that a pool has given away belongs to a pod of the cluster.",
+		Consequence: "The address is not free, and in the end the pool is empty.",
+		Cure:        "rail-agent frees it when its reconciler runs next; railctl ipam gc does it now.",
+		Check: func(f *Facts, r *Report) {
+			if f.Cluster == nil {
+				return
+			}
+			leases, _ := Read(r, "leases", f.Cluster.Leases)
+			pods, ok := Read(r, "pods", f.Cluster.Pods)
+			lives := map[string]bool{}
+			for _, p := range pods {
+				lives[p] = true
+			}
+			for i := range leases {
+				if l := &leases[i]; ok && l.Pod != "" && !lives[l.Pod] {
+					r.Find("pool "+l.Pool, "%s is of %s, which is gone", l.Address, l.Pod)
+				}
+			}
+		},
+	},
+}
+
+// eachNode calls do for each node of the cluster whose facts are known.
+func eachNode(f *Facts, do func(*Facts)) {
+	if f.Cluster == nil {
+		return
+	}
+	for _, n := range f.Cluster.Nodes {
+		if n != nil {
+			do(n)
+		}
+	}
+}
+
+// entry is a value of a node, with what it is the value of.
+type entry struct{ what, value string }
+
+// majority counts the values of something.
+type majority struct {
+	count map[string]int
+	order []string
+	total int
+}
+
+func (m *majority) add(value string) {
+	if m.count == nil {
+		m.count = map[string]int{}
+	}
+	if m.count[value] == 0 {
+		m.order = append(m.order, value)
+	}
+	m.count[value]++
+	m.total++
+}
+
+// most returns the most frequent value, the first of several.
+func (m *majority) most() string {
+	best := ""
+	for _, v := range m.order {
+		if best == "" || m.count[v] > m.count[best] {
+			best = v
+		}
+	}
+	return best
+}
+
+// skew reports the nodes whose values are not those of most nodes. Empty values are not
+// compared. of returns a node's values; what is empty if name says all.
+func skew(f *Facts, r *Report, name string, of func(*Facts) []entry) {
+	all := map[string]*majority{}
+	type node struct {
+		name    string
+		entries []entry
+	}
+	var nodes []node
+	eachNode(f, func(n *Facts) {
+		entries := slices.DeleteFunc(of(n), func(e entry) bool { return e.value == "" })
+		nodes = append(nodes, node{n.Node, entries})
+		for _, e := range entries {
+			if all[e.what] == nil {
+				all[e.what] = &majority{}
+			}
+			all[e.what].add(e.value)
+		}
+	})
+	for _, n := range nodes {
+		for _, e := range n.entries {
+			m := all[e.what]
+			if most := m.most(); e.value != most {
+				what := strings.TrimSpace(e.what + " " + name)
+				r.Find("node "+n.name, "%s: %s, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
+			}
+		}
+	}
+}
+
+func versions(r *Report, n *Facts) []entry {
+	var all []entry
+	if n.CNI != nil {
+		binaries, _ := Read(r, n.Node+" plugins", n.CNI.Binaries)
+		for i := range binaries {
+			if v := binaries[i].Version; v != "" {
+				all = append(all, entry{"plugins", v})
+				break // CNI-MIX has the others
+			}
+		}
+		multus, _ := Read(r, n.Node+" multus", n.CNI.Multus)
+		all = append(all, entry{"Multus", multus})
+	}
+	if n.Agent != nil {
+		agent, _ := Read(r, n.Node+" agent version", n.Agent.Version)
+		all = append(all, entry{"rail-agent", agent})
+	}
+	return all
+}
+
+// railSkew reports the nodes where a rail has another value than on most nodes, by driver.
+// Values of zero are not compared.
+func railSkew[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T], text func(T) string) {
+	skew(f, r, name, func(node *Facts) []entry {
+		var all []entry
+		eachNIC(node, r, func(n *NIC) {
+			if n.Rail == nil {
+				return
+			}
+			var none T
+			if value, ok := Read(r, node.Node+" "+n.label()+" "+name, of(n)); ok && value != none {
+				all = append(all, entry{fmt.Sprintf("rail %d (%s)", *n.Rail, n.model()), text(value)})
+			}
+		})
+		return all
+	})
+}
+
+func checkAbsentRails(f *Facts, r *Report) {
+	nodes := 0
+	has := map[int]int{}
+	eachNode(f, func(n *Facts) {
+		rails := railsOf(n, r)
+		if len(rails) > 0 {
+			nodes++
+		}
+		for rail := range rails {
+			has[rail]++
+		}
+	})
+	eachNode(f, func(n *Facts) {
+		rails := railsOf(n, r)
+		if len(rails) == 0 {
+			return
+		}
+		for _, rail := range slices.Sorted(maps.Keys(has)) {
+			if rails[rail] == nil && 2*has[rail] > nodes {
+				r.Find("node "+n.Node, "it has no rail %d, which %d of %d nodes have", rail, has[rail], nodes)
+			}
+		}
+	})
+}
+
+// subnetsOf returns the subnets of each rail of a node, of NICs on the host and in pods,
+// without link-local ones and those of two addresses, which are of one node by design.
+func subnetsOf(n *Facts, r *Report) map[int]map[netip.Prefix]bool {
+	all := map[int]map[netip.Prefix]bool{}
+	add := func(rail *int, addresses []string) {
+		for _, text := range addresses {
+			a, err := netip.ParsePrefix(text)
+			if rail == nil || err != nil || a.Addr().IsLinkLocalUnicast() || a.Addr().BitLen()-a.Bits() < 2 {
+				continue
+			}
+			if all[*rail] == nil {
+				all[*rail] = map[netip.Prefix]bool{}
+			}
+			all[*rail][a.Masked()] = true
+		}
+	}
+	eachNIC(n, r, func(nic *NIC) {
+		if nic.Rail == nil || nic.Holder != "" {
+			return // those in pods are the interfaces below
+		}
+		addresses, _ := Read(r, n.Node+" "+nic.label()+" addresses", nic.Addresses)
+		add(nic.Rail, addresses)
+	})
+	eachPod(n, r, func(p *Pod) { p.eachRail(r, func(i *Interface) { add(i.Rail, i.Addresses) }) })
+	return all
+}
+
+// checkSubnets reports rails with a subnet that most nodes do not have on that rail: those
+// that most have on another rail, if swapped, else the others.
+func checkSubnets(f *Facts, r *Report, swapped bool) {
+	rails := map[int]*railSubnets{}
+	subnets := map[*Facts]map[int]map[netip.Prefix]bool{}
+	eachNode(f, func(n *Facts) {
+		if n.NICs == nil {
+			return
+		}
+		if fabric, _ := Read(r, n.Node+" fabric", n.NICs.Fabric); fabric == netconf.FabricRouted || fabric == netconf.FabricFlat {
+			return
+		}
+		subnets[n] = subnetsOf(n, r)
+		for rail, nets := range subnets[n] {
+			if rails[rail] == nil {
+				rails[rail] = &railSubnets{count: map[netip.Prefix]int{}}
+			}
+			rails[rail].add(nets)
+		}
+	})
+	railOf := map[netip.Prefix][]int{}
+	for _, rail := range slices.Sorted(maps.Keys(rails)) {
+		if most, _ := rails[rail].usual(); most.IsValid() {
+			railOf[most] = append(railOf[most], rail)
+		}
+	}
+	eachNode(f, func(n *Facts) {
+		for _, rail := range slices.Sorted(maps.Keys(subnets[n])) {
+			most, sure := rails[rail].usual()
+			if nets := subnets[n][rail]; most.IsValid() && !nets[most] && (swapped || sure) {
+				reportSubnet(r, n, rail, nets, most, railOf, swapped)
+			}
+		}
+	})
+}
+
+// railSubnets counts the nodes that have a rail in a subnet.
+type railSubnets struct {
+	nodes int
+	count map[netip.Prefix]int
+	order []netip.Prefix // those of the first node first
+}
+
+// add adds a node.
+func (s *railSubnets) add(nets map[netip.Prefix]bool) {
+	s.nodes++
+	for _, p := range sortedPrefixes(nets) {
+		if s.count[p] == 0 {
+			s.order = append(s.order, p)
+		}
+		s.count[p]++
+	}
+}
+
+// usual returns the subnet that most nodes have, invalid if there is only one node. It is sure
+// if more than half have it. Otherwise, of two nodes for example, it is that of the first node,
+// which shows that rails are exchanged, and not more: a rail can have several networks, and
+// nodes pods of different ones.
+func (s *railSubnets) usual() (most netip.Prefix, sure bool) {
+	if s.nodes < 2 {
+		return most, false
+	}
+	for _, p := range s.order {
+		if s.count[p] > s.count[most] {
+			most = p
+		}
+	}
+	return most, s.count[most] >= 2 && 2*s.count[most] > s.nodes
+}
+
+func reportSubnet(r *Report, n *Facts, rail int, nets map[netip.Prefix]bool, most netip.Prefix, railOf map[netip.Prefix][]int, swapped bool) {
+	var texts []string
+	var other []int
+	for _, p := range sortedPrefixes(nets) {
+		texts = append(texts, p.String())
+		other = append(other, railOf[p]...)
+	}
+	switch isSwapped := len(other) > 0; {
+	case isSwapped != swapped:
+	case isSwapped:
+		r.Find("node "+n.Node, "rail %d is in %s, which is the subnet of rail %d on other nodes", rail, strings.Join(texts, ", "), other[0])
+	default:
+		r.Find("node "+n.Node, "rail %d is in %s, and in %s on most nodes", rail, strings.Join(texts, ", "), most)
+	}
+}
+
+// sortedPrefixes returns the keys of the map in order.
+func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
+	return slices.SortedFunc(maps.Keys(m), func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+}
+
+func checkDuplicates(f *Facts, r *Report) {
+	// Rails may be networks of their own with equal addresses.
+	type place struct {
+		rail    int
+		address netip.Addr
+	}
+	owners := map[place][]string{}
+	add := func(rail *int, addresses []string, owner string) {
+		for _, text := range addresses {
+			a, err := netip.ParsePrefix(text)
+			if err != nil || a.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			at := place{-1, a.Addr().Unmap()}
+			if rail != nil {
+				at.rail = *rail
+			}
+			owners[at] = append(owners[at], owner)
+		}
+	}
+	eachNode(f, func(n *Facts) {
+		eachNIC(n, r, func(nic *NIC) {
+			if nic.Rail != nil && nic.Holder == "" {
+				addresses, _ := Read(r, n.Node+" "+nic.label()+" addresses", nic.Addresses)
+				add(nic.Rail, addresses, nic.label()+" of node "+n.Node)
+			}
+		})
+		eachPod(n, r, func(p *Pod) {
+			p.eachRail(r, func(i *Interface) {
+				add(i.Rail, i.Addresses, i.Name+" of "+p.Object()+" on node "+n.Node)
+			})
+		})
+	})
+	places := slices.SortedFunc(maps.Keys(owners), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.rail, b.rail), a.address.Compare(b.address))
+	})
+	for _, at := range places {
+		if list := owners[at]; len(list) > 1 {
+			r.Find("address "+at.address.String(), "it is on %s", strings.Join(list, " and "))
+		}
+	}
+}

@@ -1,0 +1,330 @@
+package doctor
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+var cniRules = []Rule{
+	{
+		ID: "CNI-BINARY", Scope: NodeScope, Severity: Fail,
+		Expects:     "The plugins in the CNI directory are the files that rail-agent installed.",
+		Consequence: "Pods get NICs from another program, which does not know the ledger: NICs and addresses are lost when pods end.",
+		Cure:        "Find what replaced the file (a DaemonSet that copies the reference plugins, a package), stop that, and restart rail-agent, which installs it again. Or install with a prefix of the names.",
+		Check:       checkBinaries,
+	},
+	{
+		ID: "CNI-MIX", Scope: NodeScope, Severity: Warn,
+		Expects:     "All plugins of rail-cni on the node have the same version.",
+		Consequence: "One plugin writes what another cannot read; a half-finished installation stays like that.",
+		Cure:        "Restart rail-agent, which installs all plugins, and look at its log.",
+		Check: func(f *Facts, r *Report) {
+			if f.CNI == nil {
+				return
+			}
+			binaries, _ := Read(r, "plugins", f.CNI.Binaries)
+			var texts []string
+			versions := map[string]bool{}
+			for i := range binaries {
+				if b := &binaries[i]; b.Version != "" && (b.Installed == "" || b.Installed == b.SHA256) { // CNI-BINARY has the others
+					versions[b.Version] = true
+					texts = append(texts, path.Base(b.Path)+" "+b.Version)
+				}
+			}
+			if len(versions) > 1 {
+				r.Find("", "%s", strings.Join(texts, ", "))
+			}
+		},
+	},
+	{
+		ID: "CNI-MULTUS", Scope: NodeScope, Severity: Fail,
+		Expects:     "A node of Kubernetes has Multus 4.0 or newer.",
+		Consequence: "Without Multus no pod gets a second interface: the annotation with networks has no effect. With older versions nobody has tested rail-cni.",
+		Cure:        "Install Multus (its DaemonSet writes the first configuration in /etc/cni/net.d), or update it.",
+		Check: func(f *Facts, r *Report) {
+			if f.CNI == nil || f.Kubelet == nil {
+				return
+			}
+			version, ok := Read(r, "multus", f.CNI.Multus)
+			if !ok {
+				return
+			}
+			major, _, numbered := kernelVersion(strings.TrimPrefix(version, "v"))
+			switch {
+			case version == "":
+				r.Find("", "the node has no Multus")
+			case numbered && major < 4:
+				r.Find("", "the version of Multus is %s", version)
+			}
+		},
+	},
+	{
+		ID: "CNI-PRIMARY", Scope: NodeScope, Severity: Fail,
+		Expects:     "On a node with Multus, the configuration that the runtime uses, the first by name, is that of Multus.",
+		Consequence: "The runtime calls another plugin, and pods get no second interface.",
+		Cure:        "Remove the configuration before it, or let Multus write one with a lower name (00-multus.conf).",
+		Check: func(f *Facts, r *Report) {
+			if f.CNI == nil {
+				return
+			}
+			version, _ := Read(r, "multus", f.CNI.Multus)
+			primary, ok := Read(r, "primary configuration", f.CNI.Primary)
+			switch {
+			case !ok || version == "":
+			case primary == "":
+				r.Find("", "Multus %s is there, and the directory of configurations has none", version)
+			case !strings.Contains(strings.ToLower(path.Base(primary)), "multus"):
+				r.Find("", "the runtime uses %s", primary)
+			}
+		},
+	},
+}
+
+func checkBinaries(f *Facts, r *Report) {
+	if f.CNI == nil {
+		return
+	}
+	binaries, _ := Read(r, "plugins", f.CNI.Binaries)
+	installs := slices.ContainsFunc(binaries, func(b Binary) bool { return b.Installed != "" })
+	for i := range binaries {
+		switch b := &binaries[i]; {
+		case b.Installed != "" && b.SHA256 != b.Installed:
+			whose := "another program"
+			if b.Version != "" {
+				whose = "rail-cni " + b.Version
+			}
+			r.Find(b.Path, "it is %s: its sum is %.12s, that of the installed file %.12s", whose, b.SHA256, b.Installed)
+		case installs && b.Installed == "" && b.Version == "":
+			r.Find(b.Path, "rail-agent did not install it, and it is no plugin of rail-cni")
+		}
+	}
+}
+
+var agentRules = []Rule{
+	{
+		ID: "AGENT-DOWN", Scope: NodeScope, Severity: Fail,
+		Expects:     "rail-agent runs on each node of Kubernetes.",
+		Consequence: "NICs of killed pods return only with the next ADD or railctl gc; device pools of the node disappear after five minutes; pods are not told of their rails.",
+		Cure:        "Look at the node's pod of the DaemonSet rail-agent (kubectl describe pod), and its log.",
+		Check: func(f *Facts, r *Report) {
+			if f.Agent == nil || f.Kubelet == nil {
+				return
+			}
+			if running, ok := Read(r, "agent running", f.Agent.Running); ok && !running {
+				r.Find("", "rail-agent does not run")
+			}
+		},
+	},
+	{
+		ID: "AGENT-VERSION", Scope: NodeScope, Severity: Warn,
+		Expects:     "rail-agent and the plugins on the node have the same version.",
+		Consequence: "The agent may not read what newer plugins write, or has not installed its own.",
+		Cure:        "Wait for the rollout of the DaemonSet, or look at the agent's log for why it did not install.",
+		Check: func(f *Facts, r *Report) {
+			if f.Agent == nil || f.CNI == nil || f.Agent.absent() {
+				return
+			}
+			version, ok := Read(r, "agent version", f.Agent.Version)
+			binaries, _ := Read(r, "plugins", f.CNI.Binaries)
+			var versions []string
+			for i := range binaries {
+				if v := binaries[i].Version; v != "" && !slices.Contains(versions, v) {
+					versions = append(versions, v)
+				}
+			}
+			if ok && version != "" && len(versions) > 0 && !slices.Contains(versions, version) {
+				r.Find("", "rail-agent is %s, the plugins are %s", version, strings.Join(versions, ", "))
+			}
+		},
+	},
+	{
+		ID: "AGENT-RETURN", Scope: NodeScope, Severity: Fail,
+		Expects:     "rail-agent has ended the attachments of all dead pods.",
+		Consequence: "Their NICs and addresses are not free.",
+		Cure:        "Run railctl gc: it says what keeps them.",
+		Check: func(f *Facts, r *Report) {
+			if f.Agent == nil || f.Agent.absent() {
+				return
+			}
+			if n, _ := Read(r, "attachments not returned", f.Agent.NotReturned); n > 0 {
+				r.Find("", "%d attachments of dead pods could not be ended", n).Fix("railctl gc")
+			}
+		},
+	},
+}
+
+var kubeletRules = []Rule{
+	{
+		ID: "DP-SELECT", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each rail and each pool of the node file selects NICs of this node, and nothing that it names is missing.",
+		Consequence: "The node offers fewer NICs than it has, or none: pods stay Pending.",
+		Cure:        "Correct the node file: railctl nics lists the NICs, railctl rails discover proposes rails. A NIC that was renamed is found by its PCI address or an alternative name.",
+		Check: func(f *Facts, r *Report) {
+			if f.NICs == nil {
+				return
+			}
+			problems, _ := Read(r, "rail and pool problems", f.NICs.Problems)
+			for _, p := range problems {
+				if !strings.Contains(p, resource.Deprecated+": ") { // such a key still counts
+					r.Find("", "%s", p)
+				}
+			}
+			if f.Kubelet == nil {
+				return
+			}
+			pools, _ := Read(r, "pools", f.Kubelet.Pools)
+			for i := range pools {
+				p := &pools[i]
+				told := slices.ContainsFunc(problems, func(text string) bool { return strings.Contains(text, p.Resource) })
+				if len(p.NICs) == 0 && !told {
+					r.Find("resource "+p.Resource, "the pool has no NIC")
+				}
+			}
+		},
+	},
+	{
+		ID: "DP-DUP", Scope: NodeScope, Severity: Fail,
+		Expects:     "Only one device plugin serves each resource.",
+		Consequence: "The kubelet uses the plugin that registered last: the capacity jumps, and pods get devices that another has.",
+		Cure:        "Remove the other device plugin, or the pool; railctl migrate devices prints the steps.",
+		Check: func(f *Facts, r *Report) {
+			if f.Kubelet == nil {
+				return
+			}
+			foreign, _ := Read(r, "foreign device plugins", f.Kubelet.Foreign)
+			pools, _ := Read(r, "pools", f.Kubelet.Pools)
+			for i := range pools {
+				name := pools[i].Resource
+				for _, sign := range foreign {
+					if serves(sign, name) {
+						r.Find("resource "+name, "rail-agent and another plugin serve it: %s", sign)
+					}
+				}
+			}
+		},
+	},
+	{
+		ID: "DP-COUNT", Scope: NodeScope, Severity: Fail,
+		Expects:     "The kubelet has as many devices of each pool as the pool has, and offers no more than that.",
+		Consequence: "The scheduler places pods where no NIC is, or leaves NICs unused.",
+		Cure:        "Look at rail-agent's log and Events for why it did not register the resource; restart it, and the kubelet if that does not help.",
+		Check:       checkCounts,
+	},
+	{
+		ID: "DP-HCAMAX", Scope: NodeScope, Severity: Warn,
+		Expects:     "A shared pool has no more devices than the GID tables of its NICs have room for: two entries for each address.",
+		Consequence: "The last pods start and get no GID: they have an address and no RDMA.",
+		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs.",
+		Check:       checkHCAMax,
+	},
+	{
+		ID: "K8S-NFD", Scope: NodeScope, Severity: Warn,
+		Expects:     "Where Node Feature Discovery labels the node, it has the labels of its NVIDIA NICs (pci-15b3.present) and GPUs (pci-10de.present).",
+		Consequence: "Pods and DaemonSets that select nodes by these labels, those of NVIDIA's operators among them, do not run here.",
+		Cure:        "Add the PCI classes 02 and 03 to deviceClassWhitelist, and vendor to deviceLabelFields, in the configuration of Node Feature Discovery's worker.",
+		Check:       checkLabels,
+	},
+}
+
+// serves reports whether a sign of another device plugin names the resource, with its prefix
+// or without, as a word of its own.
+func serves(sign, name string) bool {
+	return slices.Contains(strings.FieldsFunc(sign, func(c rune) bool { return strings.ContainsRune(" ,:;()\"", c) }), name) ||
+		slices.Contains(strings.FieldsFunc(sign, func(c rune) bool { return strings.ContainsRune(" ,:;()\"/.", c) }), path.Base(name))
+}
+
+func checkCounts(f *Facts, r *Report) {
+	if f.Kubelet == nil {
+		return
+	}
+	if f.Agent != nil {
+		if running, ok := Read(r, "agent running", f.Agent.Running); !ok || !running {
+			return // AGENT-DOWN says so
+		}
+	}
+	pools, _ := Read(r, "pools", f.Kubelet.Pools)
+	capacity, ok := Read(r, "capacity", f.Kubelet.Capacity)
+	allocatable, also := Read(r, "allocatable", f.Kubelet.Allocatable)
+	foreign, _ := Read(r, "foreign device plugins", f.Kubelet.Foreign)
+	if !ok || !also {
+		return
+	}
+	for i := range pools {
+		p := &pools[i]
+		if slices.ContainsFunc(foreign, func(sign string) bool { return serves(sign, p.Resource) }) {
+			continue // DP-DUP says so
+		}
+		if has := capacity[p.Resource]; has != p.Count {
+			r.Find("resource "+p.Resource, "the pool has %d devices, and the node's capacity is %d", p.Count, has)
+		} else if allocatable[p.Resource] > p.Count {
+			r.Find("resource "+p.Resource, "the pool has %d devices, and %d are allocatable", p.Count, allocatable[p.Resource])
+		}
+	}
+}
+
+func checkHCAMax(f *Facts, r *Report) {
+	if f.Kubelet == nil || f.NICs == nil {
+		return
+	}
+	pools, _ := Read(r, "pools", f.Kubelet.Pools)
+	sizes := map[string]int{}
+	eachNIC(f, r, func(n *NIC) {
+		if n.Rail == nil && n.Macvlans == 0 {
+			return
+		}
+		ports, _ := Read(r, n.label()+" ports", n.Ports)
+		for i := range ports {
+			if p := &ports[i]; p.LinkLayer != InfiniBand && p.TableSize > 1 {
+				sizes[n.Name], sizes[n.PCI] = p.TableSize, p.TableSize
+			}
+		}
+	})
+	delete(sizes, "")
+	for i := range pools {
+		p := &pools[i]
+		for _, name := range p.NICs {
+			if size := sizes[name]; p.Kind == "shared" && size > 0 && 2*p.Count > int64(size) {
+				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries", p.Count, name, size)
+				break
+			}
+		}
+	}
+}
+
+func checkLabels(f *Facts, r *Report) {
+	if f.Kubelet == nil || f.NICs == nil {
+		return
+	}
+	const prefix = "feature.node.kubernetes.io/"
+	labels, _ := Read(r, "labels", f.Kubelet.Labels)
+	found := false
+	present := map[string]bool{}
+	for key := range labels {
+		name, ok := strings.CutPrefix(key, prefix)
+		found = found || ok
+		// pci-<vendor>.present, or with a class before the vendor, or a device behind it.
+		if pci, ok := strings.CutPrefix(name, "pci-"); ok && strings.HasSuffix(pci, ".present") {
+			for part := range strings.SplitSeq(strings.TrimSuffix(pci, ".present"), "_") {
+				present[part] = true
+			}
+		}
+	}
+	has := map[string]bool{}
+	eachNIC(f, r, func(n *NIC) { has[vendorMellanox] = has[vendorMellanox] || n.isMellanox() })
+	gpus, _ := Read(r, "gpus", f.NICs.GPUs)
+	for _, g := range gpus {
+		has[vendorNVIDIA] = has[vendorNVIDIA] || g.Vendor == vendorNVIDIA
+	}
+	for _, vendor := range []string{vendorMellanox, vendorNVIDIA} {
+		if found && has[vendor] && !present[vendor] {
+			r.Find("", "there is no label %s", fmt.Sprintf("%spci-%s.present", prefix, vendor))
+		}
+	}
+}
+
+// absent reports whether it is known that the agent does not run, which is a rule of its own.
+func (a *Agent) absent() bool { return a.Running.OK() && !a.Running.Value }

@@ -1,0 +1,643 @@
+package doctor
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/resource"
+)
+
+var configRules = []Rule{
+	{
+		ID: "CNI-NAD", Scope: ConfigScope, Severity: Fail,
+		Expects:     "The plugins can read their configuration in each NetworkAttachmentDefinition.",
+		Consequence: "Each ADD of the network fails, and its pods stay in ContainerCreating.",
+		Cure:        "Correct what the evidence names; docs/reference/keys.md has all keys.",
+		Check: func(f *Facts, r *Report) {
+			eachNetwork(f, r, func(n *network) {
+				if n.err != nil {
+					r.Find(n.config.Object(), "%s", n.err)
+				}
+				for i := range n.plugins {
+					if err := cmp.Or(n.plugins[i].err, n.plugins[i].ipamErr); err != nil {
+						r.Find(n.config.Object(), "%s: %s", n.plugins[i].name, err)
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "CNI-KEY", Scope: ConfigScope, Severity: Warn,
+		Expects:     "A network has only keys that its plugins know.",
+		Consequence: "Plugins ignore unknown keys: a misspelled one has no effect.",
+		Cure:        "Correct the key, or remove it; docs/reference/keys.md has all keys.",
+		Check: func(f *Facts, r *Report) {
+			eachNetwork(f, r, func(n *network) {
+				for i := range n.plugins {
+					for _, text := range n.plugins[i].unknownKeys() {
+						r.Find(n.config.Object(), "%s: %s", n.plugins[i].name, text)
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "CNI-VERSION", Scope: ConfigScope, Severity: Fail,
+		Expects:     "A network names a version of CNI that the plugins speak, 0.3.0 or newer for a list of plugins.",
+		Consequence: "The runtime or the plugin refuses the configuration.",
+		Cure:        "Write \"cniVersion\": \"1.0.0\".",
+		Check: func(f *Facts, r *Report) {
+			known := version.All.SupportedVersions()
+			eachNetwork(f, r, func(n *network) {
+				switch v := cmp.Or(n.version, "0.1.0"); {
+				case n.err != nil:
+				case !slices.Contains(known, v):
+					r.Find(n.config.Object(), "cniVersion is %q, and the plugins speak %s", v, strings.Join(known, ", "))
+				case n.list && slices.Index(known, v) < slices.Index(known, "0.3.0"):
+					r.Find(n.config.Object(), "it is a list of plugins, and cniVersion is %s", v)
+				}
+			})
+		},
+	},
+	{
+		ID: "CNI-CHAIN", Scope: ConfigScope, Severity: Fail,
+		Expects:     "In a list of plugins host-device or macvlan is first, once, and rdma is behind the plugin that makes the interface.",
+		Consequence: "Each ADD of the network fails.",
+		Cure:        "Put the plugin that makes the interface first. Behind host-device and macvlan of rail-cni the plugin rdma is not needed.",
+		Check: func(f *Facts, r *Report) {
+			eachNetwork(f, r, func(n *network) {
+				for i := range n.plugins {
+					switch p := &n.plugins[i]; {
+					case p.kind == "rdma" && i == 0:
+						r.Find(n.config.Object(), "%s is the first plugin, and works only behind the one that makes the interface", p.name)
+					case p.kind != "" && p.kind != "rdma" && i > 0:
+						r.Find(n.config.Object(), "%s makes the interface, and is behind %s", p.name, n.plugins[i-1].name)
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "CNI-MODE", Scope: ConfigScope, Severity: Warn,
+		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan is for RDMA, and the plugin rdma follows sriov.",
+		Consequence: "The pod has an interface and no RDMA device; with \"rdma\": \"required\" each ADD fails.",
+		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma behind sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
+		Check:       checkNetworkModes,
+	},
+	{
+		ID: "CNI-DEVICE", Scope: ConfigScope, Severity: Warn,
+		Expects:     "No two networks of a namespace lend the same NIC, and no macvlan lies on a NIC that another network lends.",
+		Consequence: "Pods with these networks exclude each other: the second one does not start.",
+		Cure:        "Name another NIC in one of the networks. If both are meant for different pods, ignore this rule (--ignore CNI-DEVICE).",
+		Check:       checkSameDevice,
+	},
+	{
+		ID: "CNI-NIC", Scope: ConfigScope, Severity: Warn,
+		Expects:     "Each network selects a NIC, and the NIC or the rail that it names is on a node.",
+		Consequence: "Each ADD of the network fails: there is no such NIC.",
+		Cure:        "railctl nics lists the NICs with all their names, and railctl generate nads writes the networks.",
+		Check:       checkSelectedNICs,
+	},
+	{
+		ID: "CNI-MTU", Scope: ConfigScope, Severity: Fail,
+		Expects:     "The MTU of a macvlan network is at most that of the NIC below.",
+		Consequence: "Each ADD of the network fails.",
+		Cure:        "Remove \"mtu\" from the network, so that it takes the NIC's, or raise the NIC's.",
+		Check: func(f *Facts, r *Report) {
+			byName, ok := nicsForConfigs(f, r)
+			if !ok {
+				return
+			}
+			eachPlugin(f, r, func(n *network, p *plugin) {
+				if p.macvlan == nil || p.macvlan.Master == "" || p.macvlan.MTU == 0 {
+					return
+				}
+				for _, nic := range byName[p.macvlan.Master] {
+					if mtu, ok := Read(r, nic.label()+" mtu", nic.MTU); ok && p.macvlan.MTU > mtu {
+						r.Find(n.config.Object(), "its mtu is %d, and that of %s is %d", p.macvlan.MTU, p.macvlan.Master, mtu)
+						return
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "CNI-RESOURCE", Scope: ConfigScope, Severity: Warn,
+		Expects:     "The resource that a NetworkAttachmentDefinition names (k8s.v1.cni.cncf.io/resourceName) is one of the device pools at hand.",
+		Consequence: "Pods that request the resource stay Pending, and Multus passes no device to the network.",
+		Cure:        "Correct the annotation or the pool's name; perRail pools have one resource for each rail, NAME_rail_0.",
+		Check:       checkResources,
+	},
+	{
+		ID: "IPAM-RAILS", Scope: ConfigScope, Severity: Fail,
+		Expects:     "The addresses of a network have values for each rail: ranges of equal size with sameHost, ranges that do not overlap, gateways within them.",
+		Consequence: "An ADD on such a rail fails.",
+		Cure:        "Put ${rail} into the part of the range that is the network, as 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md).",
+		Check: func(f *Facts, r *Report) {
+			eachPlugin(f, r, func(n *network, p *plugin) {
+				if p.railErr != nil {
+					r.Find(n.config.Object(), "%s", p.railErr)
+				}
+			})
+		},
+	},
+	{
+		ID: "IPAM-GW", Scope: ConfigScope, Severity: Fail,
+		Expects:     "No pool gives the address of its gateway to a pod.",
+		Consequence: "The pod has the router's address: the traffic of all pods on the rail goes to that pod, or is lost.",
+		Cure:        "Remove allow_gateway, or add the gateway to \"exclude\". whereabouts of rail-cni leaves gateways out; that of others does not.",
+		Check:       checkGateways,
+	},
+	{
+		ID: "IPAM-GWNET", Scope: ConfigScope, Severity: Warn,
+		Expects:     "The gateway of a network is in the network of its range.",
+		Consequence: "The pod has no way to the gateway, and routes by it are refused.",
+		Cure:        "Correct \"gateway\" or \"range\".",
+		Check: func(f *Facts, r *Report) {
+			eachPool(f, r, func(n *network, _ *plugin, p *pool) {
+				gateway, near, outside := p.conf.Gateway, false, netip.Prefix{}
+				for _, c := range p.conf.Ranges {
+					if c.Prefix.Addr().BitLen() == gateway.BitLen() {
+						near, outside = near || c.Prefix.Contains(gateway), c.Prefix
+					}
+				}
+				if gateway.IsValid() && outside.IsValid() && !near {
+					r.Find(n.config.Object(), "the gateway %s is not in %s", gateway, outside)
+				}
+			})
+		},
+	},
+	{
+		ID: "IPAM-GWROUTE", Scope: ConfigScope, Severity: Warn,
+		Expects:     "A network with a gateway has routes, or a table of its own (routing mode source).",
+		Consequence: "The gateway has no effect: the pod reaches only its subnet by the rail.",
+		Cure:        "Add \"routes\" to \"ipam\", or \"routing\": {\"mode\": \"source\"} to the network; or remove the gateway.",
+		Check: func(f *Facts, r *Report) {
+			eachPool(f, r, func(n *network, p *plugin, pool *pool) {
+				source := p.hostDevice != nil && p.hostDevice.Policy.Mode == netconf.RoutingSource ||
+					p.macvlan != nil && p.macvlan.Policy.Mode == netconf.RoutingSource
+				if pool.conf.Gateway.IsValid() && len(pool.conf.Routes) == 0 && !source && (pool.rail == nil || pool.first(p)) {
+					r.Find(n.config.Object(), "it has the gateway %s and no routes", pool.conf.Gateway)
+				}
+			})
+		},
+	},
+	{
+		ID: "IPAM-EMPTY", Scope: ConfigScope, Severity: Fail,
+		Expects:     "Each range has an address to assign.",
+		Consequence: "Each ADD of the network fails.",
+		Cure:        "Use a larger range, or exclude less of it.",
+		Check: func(f *Facts, r *Report) {
+			eachPool(f, r, func(n *network, _ *plugin, p *pool) {
+				ranges, err := p.ranges()
+				if err != nil {
+					r.Find(n.config.Object(), "%s", err)
+				}
+				for _, one := range ranges {
+					if _, some := one.Next(one.First()); !some {
+						r.Find(n.config.Object(), "all of %s is excluded", one.Prefix())
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "IPAM-OVERLAP", Scope: ConfigScope, Severity: Warn,
+		Expects:     "The ranges of two pools do not overlap.",
+		Consequence: "A pod with both networks has two ways to one address. Where a node keeps addresses (\"store\": \"local\"), or with enable_overlapping_ranges false, two pods can get the same address.",
+		Cure:        "Give the networks ranges of their own, or the same range, which is one pool. Networks that never meet can have network_name.",
+		Check:       checkOverlaps,
+	},
+	{
+		ID: "IPAM-NETS", Scope: ConfigScope, Severity: Fail,
+		Expects:     "No range overlaps with the networks of the cluster: pods, services, nodes.",
+		Consequence: "Pods with the network do not reach these parts of the cluster: their packets leave by the rail.",
+		Cure:        "Use another range.",
+		Check:       checkClusterNetworks,
+	},
+	{
+		ID: "NODE-FILE", Scope: ConfigScope, Severity: Fail,
+		Expects:     "The node file can be read, and has no unknown key.",
+		Consequence: "No plugin lends a NIC on the node: a file that is partly understood could permit what it forbids.",
+		Cure:        "Correct what the evidence names; docs/reference/node-file.md has all keys.",
+		Check: func(f *Facts, r *Report) {
+			eachConfig(f, r, NodeFile, func(c *Config) {
+				if _, err := netconf.ParseNodeFile([]byte(c.Text)); err != nil {
+					r.Find(c.Object(), "%s", err)
+				}
+			})
+		},
+	},
+	{
+		ID: "DP-CONFIG", Scope: ConfigScope, Severity: Fail,
+		Expects:     "The configurations of device plugins (k8s-rdma-shared-dev-plugin, sriov-network-device-plugin) can be read.",
+		Consequence: "The device plugin does not start, or rail-agent does not take the pools over.",
+		Cure:        "Correct what the evidence names.",
+		Check: func(f *Facts, r *Report) {
+			eachDevicePlugin(f, r, func(c *Config, _ *resource.Config, err error) {
+				if err != nil {
+					r.Find(c.Object(), "%s", err)
+				}
+			})
+		},
+	},
+	{
+		ID: "DP-KEY", Scope: ConfigScope, Severity: Warn,
+		Expects:     "The configurations of device plugins have no key that has no effect.",
+		Consequence: "A misspelled selector selects nothing, or more NICs than meant.",
+		Cure:        "Correct the key, or remove it.",
+		Check: func(f *Facts, r *Report) {
+			eachDevicePlugin(f, r, func(c *Config, conf *resource.Config, err error) {
+				if err != nil {
+					return
+				}
+				for _, w := range conf.Warnings {
+					r.Find(c.Object(), "%s", w.Message)
+				}
+			})
+		},
+	},
+	{
+		ID: "DP-IFNAMES", Scope: ConfigScope, Severity: Fail,
+		Expects:     "Each name in ifNames of a device pool is that of a NIC.",
+		Consequence: "The resource has fewer devices than meant, or none. k8s-rdma-shared-dev-plugin also loses NICs while they are in pods, and knows no alternative names.",
+		Cure:        "Write the names of railctl nics, or select NICs by something that does not change (vendors, drivers, rails).",
+		Check:       checkIfNames,
+	},
+}
+
+// first reports whether the pool is the first of the plugin's: findings that hold for each
+// rail are told once.
+func (p *pool) first(of *plugin) bool { return p == &of.addresses[0] }
+
+// eachPool calls do for each pool of addresses of the networks.
+func eachPool(f *Facts, r *Report, do func(*network, *plugin, *pool)) {
+	eachPlugin(f, r, func(n *network, p *plugin) {
+		for i := range p.addresses {
+			do(n, p, &p.addresses[i])
+		}
+	})
+}
+
+func eachDevicePlugin(f *Facts, r *Report, do func(*Config, *resource.Config, error)) {
+	eachConfig(f, r, SharedConfig, func(c *Config) {
+		conf, err := resource.ParseSharedDevicePlugin([]byte(c.Text))
+		do(c, conf, err)
+	})
+	eachConfig(f, r, SRIOVConfig, func(c *Config) {
+		conf, err := resource.ParseSRIOVDevicePlugin([]byte(c.Text))
+		do(c, conf, err)
+	})
+}
+
+// eachPoolConfig calls do for each device pool, of the node file and of device plugins.
+func eachPoolConfig(f *Facts, r *Report, do func(*Config, *resource.PoolConfig)) {
+	each := func(c *Config, conf *resource.Config) {
+		for i := range conf.PoolConfigs {
+			do(c, &conf.PoolConfigs[i])
+		}
+	}
+	eachDevicePlugin(f, r, func(c *Config, conf *resource.Config, err error) {
+		if err == nil {
+			each(c, conf)
+		}
+	})
+	eachConfig(f, r, NodeFile, func(c *Config) {
+		if file, err := netconf.ParseNodeFile([]byte(c.Text)); err == nil && file.Resources != nil {
+			each(c, file.Resources)
+		}
+	})
+}
+
+// foreignKeys are keys that the runtime, libcni or Multus reads rather than the plugin.
+var foreignKeys = []string{"capabilities", "args", "cniVersions", "disableCheck", "disableGC", "runtimeConfig", "ipam", "dns"}
+
+// unknownKeys returns a sentence for each key that the plugin does not know.
+func (p *plugin) unknownKeys() []string {
+	var conf map[string]json.RawMessage
+	if p.kind == "" || json.Unmarshal(p.raw, &conf) != nil {
+		return nil
+	}
+	known := append(netconf.Keys(p.kind), foreignKeys...)
+	found := unknownIn("", conf, known)
+	for name, raw := range conf {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(raw, &object) != nil {
+			continue
+		}
+		switch {
+		case strings.EqualFold(name, "ipam") && p.common != nil && strings.HasSuffix(p.common.IPAM.Type, "whereabouts"):
+			found = append(found, unknownIn("ipam.", object, netconf.Keys("whereabouts"))...)
+		case strings.EqualFold(name, "runtimeConfig"):
+			found = append(found, unknownIn("runtimeConfig.", object, append(below("runtimeConfig", netconf.Keys(p.kind)), "portMappings", "bandwidth", "infinibandGUID"))...)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// below returns the keys of an object, without its name.
+func below(object string, keys []string) []string {
+	var all []string
+	for _, key := range keys {
+		if rest, ok := strings.CutPrefix(key, object+"."); ok {
+			all = append(all, rest)
+		}
+	}
+	return all
+}
+
+// unknownIn returns a sentence for each key of the object that is not known. As in
+// encoding/json, the case of keys does not matter. Of keys of objects and lists the name
+// before the first dot counts.
+func unknownIn(where string, object map[string]json.RawMessage, known []string) []string {
+	tops := map[string]bool{}
+	for _, key := range known {
+		top, _, _ := strings.Cut(strings.ReplaceAll(key, "[]", ""), ".")
+		tops[top] = true
+	}
+	names := slices.Sorted(maps.Keys(tops))
+	var found []string
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		if strings.HasPrefix(key, "cni.dev/") || slices.ContainsFunc(names, func(k string) bool { return strings.EqualFold(k, key) }) {
+			continue
+		}
+		found = append(found, fmt.Sprintf("the key %q is unknown: %s", where+key, resource.Suggestion(key, names)))
+	}
+	return found
+}
+
+func checkNetworkModes(f *Facts, r *Report) {
+	if f.Host == nil || f.Configs == nil {
+		return
+	}
+	mode, ok := Read(r, "rdmaMode", f.Host.RDMAMode)
+	eachNetwork(f, r, func(n *network) {
+		follows := slices.ContainsFunc(n.plugins, func(p plugin) bool { return p.kind == "rdma" || p.name == "rdma" })
+		for i := range n.plugins {
+			switch p := &n.plugins[i]; {
+			case !ok || mode != "exclusive" || p.err != nil:
+			case p.macvlan != nil && p.macvlan.RDMA.RDMA == netconf.RDMARequired && !p.macvlan.LinkInContainer:
+				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s has \"rdma\": \"required\"", p.name)
+			case p.macvlan != nil && p.macvlan.RDMA.RDMA == netconf.RDMAAuto && n.config.Resource != "":
+				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s is with the resource %s", p.name, n.config.Resource)
+			case p.name == "sriov" && !follows:
+				r.Find(n.config.Object(), "the RDMA mode is exclusive, and rdma does not follow sriov")
+			}
+		}
+	})
+}
+
+// selected returns what the plugin selects its NIC by on the host, "" for a rail or a device
+// of the kubelet.
+func (p *plugin) selected() string {
+	switch {
+	case p.hostDevice != nil && p.hostDevice.Device != "":
+		return p.hostDevice.Device
+	case p.hostDevice != nil && p.hostDevice.HWAddr == "" && p.hostDevice.KernelPath == "":
+		return p.hostDevice.PCIBusID
+	case p.macvlan != nil && !p.macvlan.LinkInContainer:
+		return p.macvlan.Master
+	}
+	return ""
+}
+
+// selectsNone reports whether the plugin is host-device, and has nothing that selects a NIC.
+func (p *plugin) selectsNone() bool {
+	h := p.hostDevice
+	return h != nil && h.Device == "" && h.HWAddr == "" && h.KernelPath == "" && len(h.IDs()) == 0 && h.Rail.Number == nil
+}
+
+// rail returns the rail that the NIC must have.
+func (p *plugin) rail() netconf.Rail {
+	switch {
+	case p.hostDevice != nil:
+		return p.hostDevice.Rail
+	case p.macvlan != nil:
+		return p.macvlan.Rail
+	}
+	return netconf.Rail{}
+}
+
+func checkSameDevice(f *Facts, r *Report) {
+	byName := map[string][]*NIC{}
+	if f.NICs != nil || f.Cluster != nil {
+		byName, _ = nicsForConfigs(f, r)
+	}
+	type user struct {
+		object, namespace string
+		lends             bool
+	}
+	users := map[string][]user{}
+	eachPlugin(f, r, func(n *network, p *plugin) {
+		name := p.selected()
+		if name == "" {
+			return
+		}
+		if nics := byName[name]; len(nics) > 0 { // one NIC can have several names
+			name = cmp.Or(nics[0].PCI, nics[0].Name)
+		}
+		namespace, _, _ := strings.Cut(n.config.Name, "/")
+		users[name] = append(users[name], user{n.config.Object(), namespace, p.hostDevice != nil})
+	})
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		lender := map[string]string{} // by namespace
+		first := ""
+		for _, u := range users[name] {
+			if !u.lends {
+				continue
+			}
+			if other := lender[u.namespace]; other != "" {
+				r.Find(u.object, "it lends %s, as %s does", name, other)
+			}
+			lender[u.namespace], first = u.object, cmp.Or(first, u.object)
+		}
+		for _, u := range users[name] {
+			if first != "" && !u.lends {
+				r.Find(u.object, "its macvlans lie on %s, which %s lends", name, first)
+			}
+		}
+	}
+}
+
+func checkSelectedNICs(f *Facts, r *Report) {
+	byName, have := map[string][]*NIC(nil), false
+	if f.NICs != nil || f.Cluster != nil {
+		if byName, have = nicsForConfigs(f, r); !have && f.NICs != nil && !f.NICs.List.OK() {
+			return
+		}
+	}
+	rails := map[int]bool{}
+	for _, n := range knownNICs(f) {
+		if n.Rail != nil {
+			rails[*n.Rail] = true
+		}
+	}
+	eachPlugin(f, r, func(n *network, p *plugin) {
+		if p.selectsNone() && n.config.Resource == "" {
+			r.Find(n.config.Object(), "%s selects no NIC: it has neither a device nor a rail, and the NetworkAttachmentDefinition no resource", p.name)
+			return
+		}
+		rail := p.rail()
+		if name := p.selected(); have && name != "" && byName[name] == nil {
+			near := ""
+			for _, other := range slices.Sorted(maps.Keys(byName)) {
+				if strings.EqualFold(other, name) {
+					near = "; there is " + other
+				}
+			}
+			r.Find(n.config.Object(), "no NIC is called %s%s", name, near)
+		}
+		if have && rail.Number != nil && !rails[*rail.Number] {
+			r.Find(n.config.Object(), "no NIC has the rail %d", *rail.Number)
+		}
+	})
+}
+
+func checkResources(f *Facts, r *Report) {
+	names := map[string]resource.Mode{}
+	eachPoolConfig(f, r, func(_ *Config, p *resource.PoolConfig) { names[p.Name] = p.Mode })
+	if len(names) == 0 {
+		return // the pools are not at hand
+	}
+	eachConfig(f, r, NADConfig, func(c *Config) {
+		if c.Resource == "" {
+			return
+		}
+		for name, mode := range names {
+			if c.Resource == name && mode != resource.PerRail || mode == resource.PerRail && strings.HasPrefix(c.Resource, name+"_rail_") {
+				return
+			}
+		}
+		r.Find(c.Object(), "no pool has the resource %s; there are %s", c.Resource, strings.Join(slices.Sorted(maps.Keys(names)), ", "))
+	})
+}
+
+func checkGateways(f *Facts, r *Report) {
+	foreign := false // whereabouts on the node is not rail-cni's
+	if f.CNI != nil {
+		binaries, _ := Read(r, "plugins", f.CNI.Binaries)
+		foreign = slices.ContainsFunc(binaries, func(b Binary) bool {
+			return path.Base(b.Path) == "whereabouts" && b.Version == "" && b.Installed == ""
+		})
+	}
+	eachPool(f, r, func(n *network, _ *plugin, p *pool) {
+		if !p.conf.AllowGateway && !foreign {
+			return
+		}
+		open := *p.conf
+		open.AllowGateway = false
+		ranges, _ := p.ranges() // IPAM-EMPTY has the error
+		for _, gateway := range open.Gateways() {
+			for _, one := range ranges {
+				if one.Why(gateway) == "" {
+					why := "allow_gateway is true"
+					if !p.conf.AllowGateway {
+						why = "whereabouts on the node is not rail-cni's"
+					}
+					r.Find(n.config.Object(), "the gateway %s is an address of the range %s, and %s", gateway, one.Prefix(), why)
+				}
+			}
+		}
+	})
+}
+
+// spans returns what the pools of all networks assign. Equal ones, of one pool, are there
+// once.
+func spans(f *Facts, r *Report) []span {
+	var all []span
+	seen := map[span]bool{}
+	eachPool(f, r, func(n *network, _ *plugin, p *pool) {
+		ranges, _ := p.ranges() // IPAM-EMPTY has the error
+		for _, one := range ranges {
+			s := span{first: one.First(), last: one.Last(), prefix: one.Prefix(), space: p.conf.NetworkName}
+			if !seen[s] {
+				seen[s] = true
+				s.owner = n.config.Object()
+				all = append(all, s)
+			}
+		}
+	})
+	slices.SortStableFunc(all, func(a, b span) int {
+		return cmp.Or(cmp.Compare(a.space, b.space), a.first.Compare(b.first), b.last.Compare(a.last))
+	})
+	return all
+}
+
+func checkOverlaps(f *Facts, r *Report) {
+	all := spans(f, r)
+	var furthest *span // of those before, which overlaps with the next one if any does
+	for i := range all {
+		s := &all[i]
+		if furthest == nil || furthest.space != s.space || furthest.first.BitLen() != s.first.BitLen() {
+			furthest = s
+			continue
+		}
+		// Ranges with one prefix are in one pool, which assigns an address once.
+		if furthest.prefix != s.prefix && s.first.Compare(furthest.last) <= 0 {
+			r.Find(s.owner, "its addresses %s-%s overlap with %s-%s of %s", s.first, s.last, furthest.first, furthest.last, furthest.owner)
+		}
+		if furthest.last.Less(s.last) {
+			furthest = s
+		}
+	}
+}
+
+func checkClusterNetworks(f *Facts, r *Report) {
+	ranges := spans(f, r)
+	if len(ranges) == 0 || !f.Configs.Networks.asked() {
+		return
+	}
+	networks, _ := Read(r, "networks of the cluster", f.Configs.Networks)
+	type used struct {
+		by     string
+		prefix netip.Prefix
+	}
+	var all []used
+	for _, by := range slices.Sorted(maps.Keys(networks)) {
+		for _, text := range networks[by] {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				all = append(all, used{by, p.Masked()})
+			}
+		}
+	}
+	for _, s := range ranges {
+		for _, u := range all {
+			if u.prefix.Overlaps(s.prefix) {
+				r.Find(s.owner, "its range %s overlaps with %s, the network of the cluster's %s", s.prefix, u.prefix, u.by)
+			}
+		}
+	}
+}
+
+func checkIfNames(f *Facts, r *Report) {
+	if f.NICs == nil && f.Cluster == nil {
+		return
+	}
+	byName, ok := nicsForConfigs(f, r)
+	if !ok {
+		return
+	}
+	eachPoolConfig(f, r, func(c *Config, p *resource.PoolConfig) {
+		for i := range p.Select {
+			for _, name := range p.Select[i].IfNames {
+				nics := byName[name]
+				switch {
+				case len(nics) == 0:
+					r.Find(c.Object(), "resource %s: no NIC is called %s", p.Name, name)
+				case c.Kind == SharedConfig && !slices.ContainsFunc(nics, func(n *NIC) bool { return n.Name == name }):
+					r.Find(c.Object(), "resource %s: %s is an alternative name of %s, which k8s-rdma-shared-dev-plugin does not know", p.Name, name, nics[0].Name)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+var ledgerRules = []Rule{
+	{
+		ID: "LEDGER-UNREADABLE", Scope: NodeScope, Severity: Fail,
+		Expects:     "Every record of the ledger can be read.",
+		Consequence: "Nobody knows what the attachment holds: its NIC does not return by itself, and its address stays taken.",
+		Cure:        "Run railctl gc, which says what is wrong with the record. Only if the NIC is back on the host, remove the file.",
+		Check: func(f *Facts, r *Report) {
+			if f.Ledger == nil {
+				return
+			}
+			records, _ := Read(r, "unreadable records", f.Ledger.Unreadable)
+			for _, record := range records {
+				r.Find("", "%s", record)
+			}
+		},
+	},
+	{
+		ID: "LEDGER-ORPHAN", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each attachment belongs to a pod that lives.",
+		Consequence: "The NIC and the address of a dead pod are not free: the next pod that needs them waits.",
+		Cure:        "Run railctl gc: it returns the NIC, or says what keeps it.",
+		Check: func(f *Facts, r *Report) {
+			eachAttachment(f, r, func(a *Attachment) {
+				if !a.Alive {
+					r.Find(a.Object(), "the network namespace of container %.13s is gone, and the attachment has %s (phase %s)", a.ContainerID, a.holds(), a.Phase).Fix("railctl gc")
+				}
+			})
+		},
+	},
+	{
+		ID: "LEDGER-LOST", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each attachment of a pod that lives has its interface in the pod.",
+		Consequence: "The pod runs without this rail. Its driver may have been reset, or somebody has moved or deleted the interface.",
+		Cure:        "Look at the kernel's log for a reset of the NIC, and restart the pod.",
+		Check: func(f *Facts, r *Report) {
+			eachAttachment(f, r, func(a *Attachment) {
+				if a.Alive && !a.InPod && a.Phase == "lent" && a.NIC != "" {
+					r.Find(a.Object(), "%s of %s is not in the pod", a.IfName, a.NIC)
+				}
+			})
+		},
+	},
+	{
+		ID: "LEDGER-LENDING", Scope: NodeScope, Severity: Warn,
+		Expects:     "No ADD has been under way for ten minutes.",
+		Consequence: "An ADD was killed half-way: the NIC is neither the host's nor the pod's.",
+		Cure:        "Run railctl gc; the runtime's log says why the ADD ended.",
+		Check: func(f *Facts, r *Report) {
+			eachAttachment(f, r, func(a *Attachment) {
+				if age := f.Taken.Sub(a.Created); a.Alive && a.Phase == "lending" && age > 10*time.Minute {
+					r.Find(a.Object(), "the attachment with %s is in phase lending since %s", a.holds(), age.Truncate(time.Second)).Fix("railctl gc")
+				}
+			})
+		},
+	},
+	{
+		ID: "LEDGER-CHANGED", Scope: NodeScope, Severity: Warn,
+		Expects:     "Each NIC that came back has the settings that it had.",
+		Consequence: "The next pod, or the host, gets a NIC that another pod has set up otherwise.",
+		Cure:        "Set them as docs/reference/returned.md says, or reset the NIC.",
+		Check: func(f *Facts, r *Report) {
+			if f.Ledger == nil {
+				return
+			}
+			changed, _ := Read(r, "changed settings", f.Ledger.Changed)
+			for _, c := range changed {
+				r.Find("", "%s", c)
+			}
+		},
+	},
+}
+
+func eachAttachment(f *Facts, r *Report, do func(*Attachment)) {
+	if f.Ledger == nil {
+		return
+	}
+	list, _ := Read(r, "attachments", f.Ledger.Attachments)
+	for i := range list {
+		do(&list[i])
+	}
+}
+
+// Object names the attachment in findings.
+func (a *Attachment) Object() string {
+	if a.Pod == "" {
+		return fmt.Sprintf("container %.13s", a.ContainerID)
+	}
+	return "pod " + a.Pod
+}
+
+// holds returns what the attachment has, for a person.
+func (a *Attachment) holds() string {
+	var all []string
+	if a.NIC != "" {
+		all = append(all, a.NIC)
+	}
+	all = append(all, a.Addresses...)
+	if len(all) == 0 {
+		return a.IfName
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,555 @@
+package doctor
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var podRules = []Rule{
+	{
+		ID: "POD-MEMLOCK", Scope: PodScope, Severity: Fail,
+		Expects:     "Each container with RDMA devices may lock memory without limit (8 GiB at least), or has the capability IPC_LOCK.",
+		Consequence: "ibv_reg_mr fails (cannot allocate memory): NCCL ends, or falls back to TCP.",
+		Cure:        "Let rail-agent set the limit by NRI (publish.memlock in the node file), set LimitMEMLOCK=infinity in the container runtime's unit, or add the capability IPC_LOCK to the container.",
+		Check: func(f *Facts, r *Report) {
+			eachRDMAContainer(f, r, func(p *Pod, c *Container) {
+				if !c.Memlock.enough() && !c.mayLock() && !c.inert() {
+					r.Find(p.Object(), "container %s may lock %s, and has no IPC_LOCK", c.Name, size(c.Memlock.Soft))
+				}
+			})
+		},
+	},
+	{
+		ID: "POD-CAPS", Scope: PodScope, Severity: Fail,
+		Expects:     "A container that relies on the capability IPC_LOCK runs as root.",
+		Consequence: "The capability has no effect for another user: ibv_reg_mr fails (cannot allocate memory).",
+		Cure:        "Let rail-agent set the limit of locked memory by NRI (publish.memlock in the node file), or set LimitMEMLOCK=infinity in the container runtime's unit; both work for every user.",
+		Check: func(f *Facts, r *Report) {
+			eachRDMAContainer(f, r, func(p *Pod, c *Container) {
+				if !c.Memlock.enough() && c.inert() {
+					r.Find(p.Object(), "container %s has IPC_LOCK, runs as user %d, and may lock %s", c.Name, c.UID, size(c.Memlock.Soft))
+				}
+			})
+		},
+	},
+	{
+		ID: "POD-NODEV", Scope: PodScope, Severity: Fail,
+		Expects:     "In a pod with RDMA devices whose containers are for RDMA (variables of NCCL, UCX or NVSHMEM, or the capability IPC_LOCK), one has the char devices, with rdma_cm.",
+		Consequence: "Programs in the pod find no RDMA device, and NCCL falls back to TCP.",
+		Cure:        "Request the devices as a resource (docs/guide/devices.md), or let rail-agent give them by NRI (publish.devices in the node file).",
+		Check:       checkNoDevices,
+	},
+	{
+		ID: "POD-CHARDEV", Scope: PodScope, Severity: Warn,
+		Expects:     "In shared RDMA mode no container has the char device of a NIC that another pod holds.",
+		Consequence: "The container can use the other pod's NIC, its addresses and its bandwidth.",
+		Cure:        "Offer the NICs by a pool of the mode perRail or exclusive rather than shared, or use exclusive RDMA mode.",
+		Check:       checkForeignDevices,
+	},
+	{
+		ID: "POD-HCA", Scope: PodScope, Severity: Warn,
+		Expects:     "NCCL_IB_HCA names devices that the pod sees, and with \"=\" before the names where one begins as another does.",
+		Consequence: "NCCL takes each name as the beginning of names: mlx5_1 also opens mlx5_10, which may be another pod's; a name without a device leaves NCCL with TCP.",
+		Cure:        "Write NCCL_IB_HCA==mlx5_1,…, or leave it out: rail-agent publishes the right value.",
+		Check: func(f *Facts, r *Report) {
+			eachContainer(f, r, func(p *Pod, c *Container) {
+				devices, ok := Read(r, p.Object()+" devices", p.Devices)
+				if value, set := c.Env["NCCL_IB_HCA"]; ok && set {
+					if why := wrongHCA(value, devices); why != "" {
+						r.Find(p.Object(), "container %s has NCCL_IB_HCA=%s: %s", c.Name, value, why)
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "POD-GIDIDX", Scope: PodScope, Severity: Fail,
+		Expects:     "A GID index in the environment (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX) is that of a RoCE v2 GID of the pod's address on each rail.",
+		Consequence: "The program uses a GID of another pod, or none: connections fail (NCCL: unhandled system error).",
+		Cure:        "Leave the variable out: NCCL and UCX find the index by themselves, and rail-agent publishes what they need.",
+		Check:       checkGIDIndex,
+	},
+	{
+		ID: "POD-SOCKET", Scope: PodScope, Severity: Warn,
+		Expects:     "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME do not name a rail.",
+		Consequence: "The connections that start a job go by a rail, which may not reach the other rails' addresses or nodes: the job hangs at its start.",
+		Cure:        "Name the interface of the pod network: NCCL_SOCKET_IFNAME==eth0.",
+		Check:       checkSocketInterface,
+	},
+	{
+		ID: "POD-RAILS", Scope: PodScope, Severity: Warn,
+		Expects:     "A pod has as many rails as GPUs, as far as the node has them.",
+		Consequence: "Several GPUs share a rail, and the bandwidth between nodes is lower by that factor.",
+		Cure:        "Request one NIC for each GPU, and name the networks of all rails in the pod's annotation.",
+		Check: func(f *Facts, r *Report) {
+			rails := 0
+			eachNIC(f, r, func(n *NIC) {
+				if n.Rail != nil {
+					rails++
+				}
+			})
+			eachPod(f, r, func(p *Pod) {
+				gpus, ok := Read(r, p.Object()+" gpus", p.GPUs)
+				nics := map[string]bool{}
+				known := p.eachRail(r, func(i *Interface) { nics[i.NIC] = true })
+				if want := min(len(gpus), rails); ok && known && len(nics) < want {
+					r.Find(p.Object(), "it has %d GPUs and %d rails; the node has %d", len(gpus), len(nics), rails)
+				}
+			})
+		},
+	},
+	{
+		ID: "POD-DIST", Scope: PodScope, Severity: Warn,
+		Expects:     "No GPU of a pod reaches its rails through the CPU (NODE, SYS) while a NIC on the GPU's own PCIe switch is free.",
+		Consequence: "Traffic of the GPU takes a long way: 30 to 60 % of the bandwidth is lost.",
+		Cure:        "Use a pool of the mode perRail or exclusive, whose NICs rail-agent chooses by the GPUs, or name the networks of the rails beside the pod's GPUs.",
+		Check:       checkPodDistance,
+	},
+	{
+		ID: "POD-DOWN", Scope: PodScope, Severity: Fail,
+		Expects:     "Each rail of a pod is up and has a carrier.",
+		Consequence: "The pod runs without this rail; collective operations stop or fall back to TCP.",
+		Cure:        "Set the interface up if a program in the pod has set it down; else check the cable, the transceiver and the switch port.",
+		Check: func(f *Facts, r *Report) {
+			eachPod(f, r, func(p *Pod) {
+				p.eachRail(r, func(i *Interface) {
+					switch {
+					case !i.Up:
+						r.Find(p.Object(), "%s is set down", i.Name)
+					case !i.Carrier:
+						r.Find(p.Object(), "%s has no carrier", i.Name)
+					}
+				})
+			})
+		},
+	},
+	{
+		ID: "POD-PORT", Scope: PodScope, Severity: Fail,
+		Expects:     "The RDMA port of each rail of a pod that has a carrier is active.",
+		Consequence: "NCCL leaves the rail out without a message.",
+		Cure:        "Look at the kernel's log for the driver's reason; restart the pod.",
+		Check: func(f *Facts, r *Report) {
+			eachPod(f, r, func(p *Pod) {
+				p.eachPort(r, func(i *Interface, port *Port) {
+					if stateOf(r, p.Object()+" "+port.Device+" state", port.State) && i.Up && i.Carrier && port.State != "ACTIVE" {
+						r.Find(p.Object(), "port %d of %s is %s, and %s has a carrier", port.Port, port.Device, port.State, i.Name)
+					}
+				})
+			})
+		},
+	},
+	{
+		ID: "POD-MTU", Scope: PodScope, Severity: Warn,
+		Expects:     "The rails of a pod have one MTU, and each has that of its NIC.",
+		Consequence: "RDMA uses the smaller packets: 30 to 50 % of the bandwidth is lost on that rail, and the slowest rail decides.",
+		Cure:        "Remove \"mtu\" from the network, or set the NIC's own to it.",
+		Check:       checkPodMTU,
+	},
+	{
+		ID: "POD-GIDV2", Scope: PodScope, Severity: Fail,
+		Expects:     "Each address of a pod's rail with RoCE has a GID of the type RoCE v2.",
+		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
+		Cure:        "Look whether the GID table is full (NIC-GIDFULL) or another pod has the address; then restart the pod.",
+		Check: func(f *Facts, r *Report) {
+			eachPod(f, r, func(p *Pod) {
+				tables := map[string][][]GID{}
+				var interfaces []*Interface
+				p.eachPort(r, func(i *Interface, port *Port) {
+					gids, ok := Read(r, p.Object()+" gids", port.GIDs)
+					if ok && port.LinkLayer != InfiniBand && port.TableSize > 1 {
+						if tables[i.Name] == nil {
+							interfaces = append(interfaces, i)
+						}
+						tables[i.Name] = append(tables[i.Name], gids)
+					}
+				})
+				for _, i := range interfaces {
+					if missing := withoutGID(i.Addresses, tables[i.Name]...); i.Up && i.Carrier && len(missing) > 0 {
+						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", "))
+					}
+				}
+			})
+		},
+	},
+	{
+		ID: "RAIL-ARPFLUX", Scope: PodScope, Severity: Warn,
+		Expects:     "A pod with several rails in one subnet answers ARP by the rail that has the address (arp_ignore 1), and does not filter reverse paths strictly (rp_filter 1).",
+		Consequence: "Neighbors send to the wrong rail: two rails share one link, and some connections fail.",
+		Cure:        "Add \"arp\": \"own\" and \"routing\": {\"mode\": \"source\"} to the networks, or give each rail a subnet.",
+		Check:       checkARPFlux,
+	},
+	{
+		ID: "K8S-DEVINFO", Scope: PodScope, Severity: Warn,
+		Expects:     "The annotation network-status of a pod has the interfaces, addresses and devices of the ledger.",
+		Consequence: "Programs that read the annotation use a wrong address or RDMA device.",
+		Cure:        "Restart the pod. If it happens again, look whether another plugin or a controller changes the annotation or the interface.",
+		Check:       checkNetworkStatus,
+	},
+}
+
+// capIPCLock is the bit of CAP_IPC_LOCK (linux/capability.h).
+const capIPCLock = 1 << 14
+
+// mayLock reports whether the limit of locked memory does not apply.
+func (c *Container) mayLock() bool { return c.Capabilities&capIPCLock != 0 }
+
+// inert reports whether IPC_LOCK was given and has no effect: another user than root loses
+// it when a program starts.
+func (c *Container) inert() bool {
+	return c.UID != 0 && c.Permitted&capIPCLock != 0 && !c.mayLock()
+}
+
+// rdma reports whether the container has a char device of an RDMA device.
+func (c *Container) rdma() bool {
+	return slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.Contains(d, "uverbs") })
+}
+
+// eachPod calls do for each pod. Without the attachments it is not known which pods there are.
+func eachPod(f *Facts, r *Report, do func(*Pod)) {
+	if f.Ledger != nil && len(f.Pods) == 0 && !f.Ledger.Attachments.OK() {
+		Read(r, "attachments", f.Ledger.Attachments)
+	}
+	for i := range f.Pods {
+		do(&f.Pods[i])
+	}
+}
+
+func eachContainer(f *Facts, r *Report, do func(*Pod, *Container)) {
+	eachPod(f, r, func(p *Pod) {
+		list, _ := Read(r, p.Object()+" containers", p.Containers)
+		for i := range list {
+			do(p, &list[i])
+		}
+	})
+}
+
+func eachRDMAContainer(f *Facts, r *Report, do func(*Pod, *Container)) {
+	eachContainer(f, r, func(p *Pod, c *Container) {
+		if c.rdma() {
+			do(p, c)
+		}
+	})
+}
+
+// eachRail calls do for each interface that is a NIC of the host or lies on one, and reports
+// whether the interfaces are known.
+func (p *Pod) eachRail(r *Report, do func(*Interface)) bool {
+	list, ok := Read(r, p.Object()+" interfaces", p.Interfaces)
+	for i := range list {
+		if list[i].NIC != "" {
+			do(&list[i])
+		}
+	}
+	return ok
+}
+
+// eachPort calls do for each port of the RDMA devices of the pod's rails.
+func (p *Pod) eachPort(r *Report, do func(*Interface, *Port)) {
+	devices, _ := Read(r, p.Object()+" devices", p.Devices)
+	ports := map[string][]*Port{}
+	for i := range devices {
+		ports[devices[i].Device] = append(ports[devices[i].Device], &devices[i])
+	}
+	p.eachRail(r, func(i *Interface) {
+		for _, name := range i.RDMA {
+			for _, port := range ports[name] {
+				do(i, port)
+			}
+		}
+	})
+}
+
+func checkNoDevices(f *Facts, r *Report) {
+	eachPod(f, r, func(p *Pod) {
+		containers, ok := Read(r, p.Object()+" containers", p.Containers)
+		var devices []string
+		p.eachRail(r, func(i *Interface) { devices = append(devices, i.RDMA...) })
+		if !ok || len(devices) == 0 || len(containers) == 0 {
+			return
+		}
+		if !slices.ContainsFunc(containers, func(c Container) bool { return c.rdma() }) {
+			// Others may use the interface for TCP alone.
+			if !slices.ContainsFunc(containers, func(c Container) bool { return len(c.Env) > 0 || c.Permitted&capIPCLock != 0 }) {
+				return
+			}
+			r.Find(p.Object(), "it has %s, and no container has a char device below /dev/infiniband", strings.Join(devices, ", "))
+			return
+		}
+		for i := range containers {
+			c := &containers[i]
+			if c.rdma() && !slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.HasSuffix(d, "rdma_cm") }) {
+				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name)
+			}
+		}
+	})
+}
+
+func checkForeignDevices(f *Facts, r *Report) {
+	if f.Host == nil || len(f.Pods) == 0 {
+		return
+	}
+	mode, ok := Read(r, "rdmaMode", f.Host.RDMAMode)
+	owner := map[string]*NIC{}
+	eachNIC(f, r, func(n *NIC) {
+		if n.Holder != "" && n.Macvlans == 0 {
+			for _, d := range n.CharDevices {
+				owner[d] = n
+			}
+		}
+	})
+	eachContainer(f, r, func(p *Pod, c *Container) {
+		for _, d := range c.CharDevices {
+			if n := owner[d]; ok && mode == "shared" && n != nil && n.Holder != p.Namespace+"/"+p.Name {
+				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder)
+			}
+		}
+	})
+}
+
+// wrongHCA returns why the value of NCCL_IB_HCA does not name devices exactly, "" if it does.
+// Its form is [^][=]name[:port],… (NCCL, parseStringList in src/misc/utils.cc).
+func wrongHCA(value string, devices []Port) string {
+	list, exclude := strings.CutPrefix(value, "^")
+	list, exact := strings.CutPrefix(list, "=")
+	names := map[string]bool{}
+	for i := range devices {
+		names[devices[i].Device] = true
+	}
+	for entry := range strings.SplitSeq(list, ",") {
+		name, _, _ := strings.Cut(entry, ":")
+		if name == "" {
+			continue
+		}
+		found := names[name]
+		for _, other := range slices.Sorted(maps.Keys(names)) {
+			if exact || other == name || !strings.HasPrefix(other, name) {
+				continue
+			}
+			if names[name] {
+				return name + " is also the beginning of " + other
+			}
+			found = true
+		}
+		if !found && !exclude {
+			return "the pod sees no device " + name
+		}
+	}
+	return ""
+}
+
+// indexVariables are variables with the index of a GID, for all devices.
+var indexVariables = []string{"NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX"}
+
+func checkGIDIndex(f *Facts, r *Report) {
+	eachContainer(f, r, func(p *Pod, c *Container) {
+		for _, name := range indexVariables {
+			index, err := strconv.Atoi(c.Env[name])
+			if err != nil || index < 0 { // "auto", -1: the program chooses
+				continue
+			}
+			p.eachPort(r, func(i *Interface, port *Port) {
+				gids, ok := Read(r, p.Object()+" gids", port.GIDs)
+				if !ok || port.LinkLayer == InfiniBand {
+					return
+				}
+				if why := wrongIndex(index, gids, i.Addresses); why != "" {
+					r.Find(p.Object(), "container %s has %s=%d, and on %s (%s) %s", c.Name, name, index, i.Name, port.Device, why)
+				}
+			})
+		}
+	})
+}
+
+// wrongIndex returns why the entry is not a RoCE v2 GID of one of the addresses, "" if it is.
+func wrongIndex(index int, gids []GID, addresses []string) string {
+	i := slices.IndexFunc(gids, func(g GID) bool { return g.Index == index })
+	switch {
+	case i < 0:
+		return "there is no GID with this index"
+	case !gids[i].isRoCEv2():
+		return "that GID has the type " + gids[i].Type
+	}
+	own := slices.ContainsFunc(addresses, func(text string) bool {
+		a, err := netip.ParsePrefix(text)
+		return err == nil && a.Addr().Unmap() == gids[i].address()
+	})
+	if !own {
+		return "that GID is of " + gids[i].address().String() + ", which is no address of the interface"
+	}
+	return ""
+}
+
+func checkSocketInterface(f *Facts, r *Report) {
+	eachContainer(f, r, func(p *Pod, c *Container) {
+		for _, name := range []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} {
+			value := c.Env[name]
+			if value == "" || strings.HasPrefix(value, "^") {
+				continue
+			}
+			list, exact := strings.CutPrefix(value, "=")
+			exact = exact || name == "GLOO_SOCKET_IFNAME"
+			p.eachRail(r, func(i *Interface) {
+				for entry := range strings.SplitSeq(list, ",") {
+					if entry != "" && (i.Name == entry || !exact && strings.HasPrefix(i.Name, entry)) {
+						r.Find(p.Object(), "container %s has %s=%s, and %s is a rail (%s)", c.Name, name, value, i.Name, i.NIC)
+						return
+					}
+				}
+			})
+		}
+	})
+}
+
+func checkPodDistance(f *Facts, r *Report) {
+	free := map[string]*NIC{} // the nearest of each GPU
+	all := map[string]*NIC{}
+	eachNIC(f, r, func(n *NIC) {
+		all[n.Name] = n
+		if n.Rail == nil || n.Holder != "" || n.Protected != "" {
+			return
+		}
+		for gpu, d := range n.Distances {
+			if best := free[gpu]; best == nil || rank(d) < rank(best.Distances[gpu]) {
+				free[gpu] = n
+			}
+		}
+	})
+	eachPod(f, r, func(p *Pod) {
+		gpus, _ := Read(r, p.Object()+" gpus", p.GPUs)
+		for _, gpu := range gpus {
+			own := len(distances)
+			p.eachRail(r, func(i *Interface) {
+				if n := all[i.NIC]; n != nil {
+					own = min(own, rank(n.Distances[gpu]))
+				}
+			})
+			n := free[gpu]
+			if n != nil && own < len(distances) && own >= rank("NODE") && rank(n.Distances[gpu]) <= rank("PXB") {
+				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label())
+			}
+		}
+	})
+}
+
+func checkPodMTU(f *Facts, r *Report) {
+	mtus := map[string]Fact[int]{}
+	eachNIC(f, r, func(n *NIC) { mtus[n.Name] = n.MTU })
+	eachPod(f, r, func(p *Pod) {
+		first := (*Interface)(nil)
+		p.eachRail(r, func(i *Interface) {
+			if mtu, ok := mtus[i.NIC]; ok {
+				if nic, ok := Read(r, i.NIC+" mtu", mtu); ok && i.MTU < nic {
+					r.Find(p.Object(), "the MTU of %s is %d, and that of %s is %d", i.Name, i.MTU, i.NIC, nic)
+					return
+				}
+			}
+			switch {
+			case first == nil:
+				first = i
+			case i.MTU != first.MTU:
+				r.Find(p.Object(), "the MTU of %s is %d, and that of %s is %d", i.Name, i.MTU, first.Name, first.MTU)
+			}
+		})
+	})
+}
+
+func checkARPFlux(f *Facts, r *Report) {
+	eachPod(f, r, func(p *Pod) {
+		byNet := map[netip.Prefix][]*Interface{}
+		p.eachRail(r, func(i *Interface) {
+			for _, text := range i.Addresses {
+				a, err := netip.ParsePrefix(text)
+				if err != nil || !a.Addr().Unmap().Is4() || a.IsSingleIP() {
+					continue
+				}
+				if list := byNet[a.Masked()]; len(list) == 0 || list[len(list)-1] != i {
+					byNet[a.Masked()] = append(list, i)
+				}
+			}
+		})
+		told := map[*Interface]bool{}
+		for _, network := range sortedPrefixes(byNet) {
+			list := byNet[network]
+			for _, i := range list {
+				if len(list) < 2 || told[i] || i.ARPIgnore != 0 && i.RPFilter != 1 {
+					continue
+				}
+				told[i] = true
+				r.Find(p.Object(), "%d rails are in %s, and %s has arp_ignore %d and rp_filter %d", len(list), network, i.Name, i.ARPIgnore, i.RPFilter)
+			}
+		}
+	})
+}
+
+// networkStatus is an entry of Multus' annotation.
+type networkStatus struct {
+	Interface  string   `json:"interface"`
+	IPs        []string `json:"ips"`
+	DeviceInfo struct {
+		PCI struct {
+			Address string `json:"pci-address"`
+		} `json:"pci"`
+	} `json:"device-info"`
+}
+
+func checkNetworkStatus(f *Facts, r *Report) {
+	if len(f.Pods) == 0 || f.Ledger == nil {
+		return
+	}
+	held := map[string][]*Attachment{}
+	eachAttachment(f, r, func(a *Attachment) {
+		if a.Phase == "lent" && a.Alive {
+			held[a.Pod] = append(held[a.Pod], a)
+		}
+	})
+	eachPod(f, r, func(p *Pod) {
+		text, ok := Read(r, p.Object()+" networkStatus", p.Status)
+		if !ok || text == "" {
+			return
+		}
+		var list []networkStatus
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			r.Find(p.Object(), "the annotation is not the JSON of Multus: %s", err)
+			return
+		}
+		for _, a := range held[p.Namespace+"/"+p.Name] {
+			i := slices.IndexFunc(list, func(s networkStatus) bool { return s.Interface == a.IfName })
+			if i < 0 {
+				r.Find(p.Object(), "the annotation has no interface %s, which the ledger has", a.IfName)
+			} else if why := a.differs(&list[i]); why != "" {
+				r.Find(p.Object(), "%s", why)
+			}
+		}
+	})
+}
+
+// differs returns how an entry of the annotation differs from the attachment, "" if it does
+// not.
+func (a *Attachment) differs(s *networkStatus) string {
+	own, theirs := bareAddresses(a.Addresses), bareAddresses(s.IPs)
+	switch pci := s.DeviceInfo.PCI.Address; {
+	case len(own) > 0 && !slices.Equal(own, theirs): // the ledger does not have those that the NIC had
+		return "the annotation has " + a.IfName + " with " + strings.Join(theirs, ", ") + ", the ledger with " + strings.Join(own, ", ")
+	case pci != "" && a.PCI != "" && pci != a.PCI:
+		return "the annotation has " + a.IfName + " with the device " + pci + ", the ledger with " + a.PCI
+	}
+	return ""
+}
+
+// bareAddresses returns addresses without prefix lengths, each in its usual form, sorted.
+func bareAddresses(texts []string) []string {
+	var all []string
+	for _, text := range texts {
+		bare, _, _ := strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(bare); err == nil {
+			bare = a.Unmap().String()
+		}
+		all = append(all, bare)
+	}
+	slices.Sort(all)
+	return all
+}

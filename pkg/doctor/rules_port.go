@@ -1,0 +1,210 @@
+package doctor
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var portRules = []Rule{
+	{
+		ID: "NIC-PORT", Scope: NodeScope, Severity: Fail,
+		Expects:     "The RDMA port of each rail's NIC that is up with a carrier is active.",
+		Consequence: "Programs leave the port out without a message: NCCL runs without this rail.",
+		Cure:        "Look at the kernel's log for the driver's reason; set the NIC down and up, or reload its RDMA driver.",
+		Check: func(f *Facts, r *Report) {
+			eachPort(f, r, func(n *NIC, p *Port) {
+				if n.told(f) || p.LinkLayer == InfiniBand && (p.State == "INIT" || p.State == "ARMED") {
+					return // POD-PORT looks at it, or IB-SM has the reason
+				}
+				if stateOf(r, p.Device+" state", p.State) && n.up(r) && p.State != "ACTIVE" {
+					r.Find(n.Object(), "port %d of %s is %s, and the NIC has a carrier", p.Port, p.Device, p.State)
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-PHYS", Scope: NodeScope, Severity: Fail,
+		Expects:     "The physical link of each rail's RDMA port is up while the NIC has a carrier.",
+		Consequence: "The driver's two views of the link differ, and RDMA may not work on this rail.",
+		Cure:        "Set the NIC down and up; if that does not help, reset it or update its firmware.",
+		Check: func(f *Facts, r *Report) {
+			eachPort(f, r, func(n *NIC, p *Port) {
+				if stateOf(r, p.Device+" physState", p.PhysState) && n.up(r) && p.PhysState != "LinkUp" {
+					r.Find(n.Object(), "the physical state of port %d of %s is %s, and the NIC has a carrier", p.Port, p.Device, p.PhysState)
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-ACTIVEMTU", Scope: NodeScope, Severity: Warn,
+		Expects:     "A rail with an MTU of 4300 bytes or more has an RDMA port with the MTU 4096.",
+		Consequence: "RDMA sends small packets although the link carries large ones: 30 to 50 % of the bandwidth is lost.",
+		Cure:        "Set the MTU again with the NIC down; if the port's MTU stays, update the driver or the firmware.",
+		Check: func(f *Facts, r *Report) {
+			// iboe_get_mtu in the kernel: the largest of 256, …, 4096 below the MTU less 120.
+			const jumbo, largest = 4300, 4096
+			eachPort(f, r, func(n *NIC, p *Port) {
+				mtu, _ := Read(r, n.label()+" mtu", n.MTU)
+				if p.LinkLayer != InfiniBand && mtu >= jumbo && p.ActiveMTU < largest {
+					r.Find(n.Object(), "its MTU is %d, and that of port %d of %s is %d", mtu, p.Port, p.Device, p.ActiveMTU)
+				}
+			})
+		},
+	},
+	{
+		ID: "NIC-GIDV2", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each address of a rail's Ethernet NIC that is up has a GID of the type RoCE v2.",
+		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
+		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs anew. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
+		Check:       checkGIDs,
+	},
+	{
+		ID: "NIC-GIDFULL", Scope: NodeScope, Severity: Warn,
+		Expects:     "The GID table of each rail's port has room for more pods: a tenth of it, and 8 entries at least.",
+		Consequence: "A macvlan gets an address and no GID: the pod starts and has no RDMA.",
+		Cure:        "Put fewer pods on the NIC, or spread them over more NICs; \"rdma\": \"off\" for pods that need none.",
+		Check: func(f *Facts, r *Report) {
+			const small = 16 // a table of a device that makes no GIDs of addresses (iWARP)
+			eachPort(f, r, func(n *NIC, p *Port) {
+				gids, ok := Read(r, n.label()+" gids", p.GIDs)
+				if free := p.TableSize - len(gids); ok && p.TableSize >= small && free < max(8, p.TableSize/10) {
+					r.Find(n.Object(), "of the %d entries of the GID table of port %d of %s, %d are free", p.TableSize, p.Port, p.Device, max(free, 0))
+				}
+			})
+		},
+	},
+	{
+		ID: "IB-SM", Scope: NodeScope, Severity: Fail,
+		Expects:     "The InfiniBand fabric of each rail has a subnet manager.",
+		Consequence: "The port stays in the state INIT, or keeps old settings: no program can use it.",
+		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric (sminfo).",
+		Check: func(f *Facts, r *Report) {
+			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				sm, ok := Read(r, p.Device+" smLID", p.SMLID)
+				switch {
+				case p.PhysState == "LinkUp" && (p.State == "INIT" || p.State == "ARMED"):
+					r.Find(n.Object(), "port %d of %s has a link and waits for a subnet manager (state %s)", p.Port, p.Device, p.State)
+				case ok && sm == 0 && p.State == "ACTIVE":
+					r.Find(n.Object(), "port %d of %s knows no subnet manager", p.Port, p.Device)
+				}
+			})
+		},
+	},
+	{
+		ID: "IB-LID", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each active InfiniBand port has a local identifier (LID).",
+		Consequence: "No packet of the fabric reaches the port.",
+		Cure:        "Restart the subnet manager, or set the port down and up.",
+		Check: func(f *Facts, r *Report) {
+			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				if lid, ok := Read(r, p.Device+" lid", p.LID); ok && lid == 0 && p.State == "ACTIVE" {
+					r.Find(n.Object(), "port %d of %s is active and has no LID", p.Port, p.Device)
+				}
+			})
+		},
+	},
+	{
+		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
+		Expects:     "Each InfiniBand port is a full member of a partition.",
+		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection.",
+		Cure:        "Make the port a full member in the subnet manager's partitions (=full in partitions.conf).",
+		Check: func(f *Facts, r *Report) {
+			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				keys, ok := Read(r, p.Device+" pkeys", p.PKeys)
+				if ok && p.State == "ACTIVE" && !slices.ContainsFunc(keys, fullMember) {
+					r.Find(n.Object(), "the partition keys of port %d of %s are %s, none of a full member", p.Port, p.Device, strings.Join(keys, ", "))
+				}
+			})
+		},
+	},
+}
+
+func eachInfiniBandPort(f *Facts, r *Report, do func(*NIC, *Port)) {
+	eachPort(f, r, func(n *NIC, p *Port) {
+		if p.LinkLayer == InfiniBand {
+			do(n, p)
+		}
+	})
+}
+
+// stateOf reports whether a state of a port was read.
+func stateOf(r *Report, name, state string) bool {
+	if state != "" && state != "?" {
+		return true
+	}
+	r.missing = append(r.missing, name+" (it could not be read)")
+	return false
+}
+
+// fullMember reports whether the highest bit of a partition key is set (InfiniBand
+// specification, 10.9.1.1).
+func fullMember(key string) bool {
+	n, err := strconv.ParseUint(strings.TrimPrefix(key, "0x"), 16, 16)
+	return err == nil && n&0x8000 != 0
+}
+
+// isRoCEv2 reports whether the entry has the type RoCE v2.
+func (g *GID) isRoCEv2() bool { return strings.Contains(strings.ToLower(g.Type), "v2") }
+
+// address returns the address that the GID is made of, invalid if its value is none.
+func (g *GID) address() netip.Addr {
+	a, _ := netip.ParseAddr(g.Value)
+	return a.Unmap()
+}
+
+// withoutGID returns those of the addresses of which no table has a GID of RoCE v2. Addresses
+// may have prefix lengths. Link-local ones are left out: some drivers make GIDs of others.
+func withoutGID(addresses []string, tables ...[]GID) (missing []string) {
+	has := map[netip.Addr]bool{}
+	for _, gids := range tables {
+		for i := range gids {
+			if gids[i].isRoCEv2() {
+				has[gids[i].address()] = true
+			}
+		}
+	}
+	for _, text := range addresses {
+		bare, _, _ := strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(bare); err == nil && !a.IsLinkLocalUnicast() && !has[a.Unmap()] {
+			missing = append(missing, text)
+		}
+	}
+	return missing
+}
+
+// checkGIDs looks at the NICs on the host: POD-GIDV2 looks at those in pods.
+func checkGIDs(f *Facts, r *Report) {
+	eachRail(f, r, func(n *NIC) {
+		ports, ok := Read(r, n.label()+" ports", n.Ports)
+		if !ok || n.Holder != "" {
+			return
+		}
+		var tables [][]GID
+		entries := 0
+		for i := range ports {
+			if p := &ports[i]; p.LinkLayer != InfiniBand && p.TableSize > 1 {
+				gids, ok := Read(r, n.label()+" gids", p.GIDs)
+				if !ok {
+					return
+				}
+				tables = append(tables, gids)
+				entries += len(gids)
+			}
+		}
+		if len(tables) == 0 {
+			return
+		}
+		addresses, known := Read(r, n.label()+" addresses", n.Addresses)
+		if !n.up(r) || !known {
+			return
+		}
+		missing := withoutGID(addresses, tables...)
+		if len(addresses) == 0 && !slices.ContainsFunc(slices.Concat(tables...), func(g GID) bool { return g.isRoCEv2() }) {
+			r.Find(n.Object(), "none of the %d GIDs of its ports is of RoCE v2", entries)
+		} else if len(missing) > 0 {
+			r.Find(n.Object(), "no GID of RoCE v2 for %s", strings.Join(missing, ", "))
+		}
+	})
+}

@@ -1,3 +1,0 @@
-package doctor
-
-var ledgerRules, cniRules, kubeletRules, podRules, configRules, clusterRules []Rule

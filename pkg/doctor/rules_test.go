@@ -1,0 +1,382 @@
+package doctor
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/examples"
+)
+
+// found returns the findings of a rule, and its status.
+func found(t *testing.T, f *Facts, id string) ([]Finding, Status) {
+	t.Helper()
+	results := Judge(Rules(), f)
+	i := slices.IndexFunc(results, func(r Result) bool { return r.ID == id })
+	if i < 0 {
+		t.Fatalf("there is no rule %s", id)
+	}
+	return results[i].Findings, results[i].Status
+}
+
+// evidence returns the evidence of a rule's findings, each with its object.
+func evidence(t *testing.T, f *Facts, id string) string {
+	t.Helper()
+	findings, _ := found(t, f, id)
+	var all []string
+	for _, x := range findings {
+		all = append(all, x.Object+": "+x.Evidence)
+	}
+	return strings.Join(all, "\n")
+}
+
+func nads(texts ...string) *Facts {
+	var files []Config
+	for i, text := range texts {
+		files = append(files, Config{Kind: NADConfig, Name: "default/" + string(rune('a'+i)), Text: text})
+	}
+	return &Facts{Schema: Schema, Configs: &Configs{Files: Known(files, "test"), Networks: Known(map[string][]string{}, "test")}}
+}
+
+func TestExamplesHaveNoMistakes(t *testing.T) {
+	entries, err := examples.Files.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".yaml") || !strings.Contains(e.Name(), "nad") {
+			continue
+		}
+		networks, err := examples.Networks(e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var texts []string
+		for _, n := range networks {
+			texts = append(texts, string(n.Config))
+		}
+		read += len(texts)
+		f := nads(texts...)
+		for i := range texts {
+			f.Configs.Files.Value[i].Resource = "example.com/any" // package examples leaves annotations out
+		}
+		for _, r := range Judge(Select(Rules(), ConfigScope), f) {
+			// Many have a gateway without routes, so that no pod gets the router's address.
+			if len(r.Findings) > 0 && r.ID != "IPAM-GWROUTE" {
+				t.Errorf("%s: %s: %+v", e.Name(), r.ID, r.Findings)
+			}
+		}
+	}
+	if read < 10 {
+		t.Errorf("there are only %d networks", read)
+	}
+}
+
+func TestMistakesInNetworksAreFound(t *testing.T) {
+	for _, c := range []struct{ name, text, id, want string }{
+		{"no JSON", `{"type": "macvlan",}`, "CNI-NAD", "invalid character"},
+		{"no type", `{"name": "a"}`, "CNI-NAD", "no type"},
+		{"null in a list", `{"plugins": [null]}`, "CNI-NAD", "plugins[0] is null"},
+		{"bad range", `{"type": "rail-macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0"}}`, "CNI-NAD", "invalid CIDR"},
+		{"keepAddress and ipam", `{"type": "host-device", "keepAddress": true, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24"}}`, "CNI-NAD", "remove one of the two keys"},
+		{"key of ipam", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "exlude": []}}`, "CNI-KEY", `"ipam.exlude" is unknown: did you mean "exclude"?`},
+		{"key in a list", `{"cniVersion": "1.0.0", "plugins": [{"type": "host-device", "devise": "a"}]}`, "CNI-KEY", `"devise" is unknown: did you mean "device"?`},
+		{"list with an old version", `{"cniVersion": "0.2.0", "plugins": [{"type": "macvlan"}]}`, "CNI-VERSION", "it is a list of plugins"},
+		{"second interface", `{"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}, {"type": "host-device", "device": "a"}]}`, "CNI-CHAIN", "host-device makes the interface, and is behind macvlan"},
+		{"rdma alone", `{"cniVersion": "1.0.0", "type": "rdma"}`, "CNI-CHAIN", "first plugin"},
+		{"no selector", `{"cniVersion": "1.0.0", "type": "host-device"}`, "CNI-NIC", "selects no NIC"},
+		{"sameHost without rail", `{"type": "macvlan", "rail": 1, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "sameHost": true}}`, "CNI-NAD", "sameHost"},
+		{"ranges of rails overlap", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.0.${rail}.0/16"}}`, "IPAM-RAILS", "overlap"},
+		{"gateway of the rail", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.0.0.1"}}`, "IPAM-RAILS", "is not in the range"},
+		{"gateway of a route", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "allow_gateway": true, "routes": [{"dst": "10.9.0.0/16", "gw": "10.0.0.9"}]}}`, "IPAM-GW", "the gateway 10.0.0.9"},
+		{"range too small", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/31"}}`, "IPAM-EMPTY", "too small"},
+	} {
+		if got := evidence(t, nads(c.text), c.id); !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s has %q, not %q", c.name, c.id, got, c.want)
+		}
+	}
+}
+
+func TestGatewayThatIsExcludedIsFine(t *testing.T) {
+	f := nads(`{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "gateway": "10.0.0.1", "allow_gateway": true, "exclude": ["10.0.0.1/32"]}}`)
+	if got := evidence(t, f, "IPAM-GW"); got != "" {
+		t.Error(got)
+	}
+}
+
+func TestGatewayInRangeWithAnotherWhereabouts(t *testing.T) {
+	f := nads(`{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "gateway": "10.0.0.1"}}`)
+	if got := evidence(t, f, "IPAM-GW"); got != "" {
+		t.Error(got)
+	}
+	f.CNI = &CNI{Binaries: Known([]Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}}, "test")}
+	if got := evidence(t, f, "IPAM-GW"); !strings.Contains(got, "not rail-cni's") {
+		t.Error(got)
+	}
+}
+
+func TestRangesThatOverlapBehindAnother(t *testing.T) {
+	macvlan := func(ipam string) string {
+		return `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "` + ipam + `"}}`
+	}
+	for _, c := range []struct {
+		ranges []string
+		want   int
+	}{
+		{[]string{"10.0.0.0/16", "10.0.5.0/24", "10.0.200.0/24", "10.1.0.0/24"}, 2},
+		{[]string{"10.0.0.1-10.0.0.99/16", "10.0.1.0/24"}, 0},                   // the networks overlap, the addresses do not
+		{[]string{"10.0.0.0/24", "10.0.0.0/24"}, 0},                             // one pool
+		{[]string{"10.0.0.1-10.0.0.9/24", "10.0.0.5-10.0.0.20/24"}, 0},          // the same
+		{[]string{`10.0.0.0/24", "network_name": "a`, "10.0.0.0/16"}, 0},        // two address spaces
+		{[]string{"fd00::/64", "::ffff:10.0.0.0/104", "fd00::1:0/112"}, 1},      // of both families
+		{[]string{"10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "11.0.0.0/8"}, 2}, // nested
+	} {
+		var texts []string
+		for _, r := range c.ranges {
+			texts = append(texts, macvlan(r))
+		}
+		if findings, _ := found(t, nads(texts...), "IPAM-OVERLAP"); len(findings) != c.want {
+			t.Errorf("%v: %+v", c.ranges, findings)
+		}
+	}
+}
+
+func TestPrefixesOfTheNodeAreReadFromTheNodeFile(t *testing.T) {
+	f := nads(`{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "prefix": "node"}}`)
+	if got := evidence(t, f, "IPAM-RAILS"); got != "" {
+		t.Errorf("without a node file: %s", got)
+	}
+	f.Configs.Files.Value = append(f.Configs.Files.Value, Config{
+		Kind: NodeFile, Name: "node.yaml", Text: `{rails: [{id: 0, name: a}, {id: 1, name: b}], prefixes: [{rail: 0, prefix: 10.0.4.8/31, gateway: 10.0.4.8}]}`,
+	})
+	if got := evidence(t, f, "IPAM-RAILS"); !strings.Contains(got, "no prefix for rail 1") {
+		t.Errorf("%q", got)
+	}
+}
+
+// A configuration of a stranger names a file, which only the plugin may read.
+func TestNoRuleReadsAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "whereabouts.conf")
+	if err := os.WriteFile(path, []byte("not JSON"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"configuration_path", "Configuration_Path"} {
+		f := nads(`{"type": "macvlan", "IPAM": {"type": "whereabouts", "range": "10.0.0.0/24", "` + key + `": "` + path + `"}}`)
+		if got := evidence(t, f, "CNI-NAD"); got != "" {
+			t.Errorf("%s: %s", key, got)
+		}
+	}
+}
+
+func TestTwoNodesWithExchangedRails(t *testing.T) {
+	f := healthy()
+	f.Cluster.Nodes = f.Cluster.Nodes[:2]
+	if got := evidence(t, f, "RAIL-SWAP") + evidence(t, f, "RAIL-SUBNET"); got != "" {
+		t.Fatal(got)
+	}
+	a, b := nic(at(f, 1), 4), nic(at(f, 1), 5)
+	a.Addresses, b.Addresses = b.Addresses, a.Addresses
+	if got := evidence(t, f, "RAIL-SWAP"); !strings.Contains(got, "node node-1: rail 4") || !strings.Contains(got, "node node-1: rail 5") || strings.Contains(got, "node-0: ") {
+		t.Error(got)
+	}
+	if got := evidence(t, f, "RAIL-SUBNET"); got != "" {
+		t.Error(got)
+	}
+	// Two networks of one rail: nobody knows which is right.
+	f = healthy()
+	f.Cluster.Nodes = f.Cluster.Nodes[:2]
+	nic(at(f, 1), 4).Addresses.Value = []string{"172.31.99.1/24"}
+	if got := evidence(t, f, "RAIL-SWAP") + evidence(t, f, "RAIL-SUBNET"); got != "" {
+		t.Error(got)
+	}
+}
+
+func TestValuesOfNCCLIBHCA(t *testing.T) {
+	devices := []Port{{Device: "mlx5_1"}, {Device: "mlx5_10"}, {Device: "mlx5_2"}}
+	for value, want := range map[string]string{
+		"":                  "",
+		"=mlx5_1,mlx5_2":    "",
+		"=mlx5_1:1":         "",
+		"mlx5_2":            "",
+		"mlx5":              "", // all, on purpose
+		"mlx5_1":            "mlx5_1 is also the beginning of mlx5_10",
+		"mlx5_1:1,mlx5_2:1": "mlx5_1 is also the beginning of mlx5_10",
+		"^mlx5_1":           "mlx5_1 is also the beginning of mlx5_10",
+		"^=mlx5_1":          "",
+		"^mlx5_7":           "",
+		"=mlx5":             "the pod sees no device mlx5",
+		"bnxt_re0":          "the pod sees no device bnxt_re0",
+	} {
+		if got := wrongHCA(value, devices); got != want {
+			t.Errorf("%q: %q, not %q", value, got, want)
+		}
+	}
+}
+
+func TestLockedMemoryOfContainers(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		soft                 int64
+		uid                  int
+		effective, permitted uint64
+		want                 string
+	}{
+		{"no limit", Unlimited, 1000, 0, 0, ""},
+		{"enough", 16 << 30, 0, 0, 0, ""},
+		{"root without the capability", 64 << 10, 0, 0, 0, "POD-MEMLOCK"},
+		{"root with the capability", 64 << 10, 0, 1 << 14, 1 << 14, ""},
+		{"user with the inert capability", 64 << 10, 1000, 0, 1 << 14, "POD-CAPS"},
+		{"user with an ambient capability", 64 << 10, 1000, 1 << 14, 1 << 14, ""},
+		{"user without the capability", 64 << 10, 1000, 0, 0, "POD-MEMLOCK"},
+		{"root that has dropped it", 64 << 10, 0, 0, 1 << 14, "POD-MEMLOCK"},
+	} {
+		f := healthy()
+		main := container(f)
+		main.Memlock.Soft, main.UID, main.Capabilities, main.Permitted = c.soft, c.uid, c.effective, c.permitted
+		for _, id := range []string{"POD-MEMLOCK", "POD-CAPS"} {
+			if got := evidence(t, f, id) != ""; got != (id == c.want) {
+				t.Errorf("%s: %s found something: %v", c.name, id, got)
+			}
+		}
+	}
+}
+
+func TestRuntimeMemlockCountsUnlessNRISetsIt(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*Agent)
+		want Status
+	}{
+		{"NRI sets it", func(*Agent) {}, OK},
+		{"NRI is off", func(a *Agent) { a.NRI.Value = false }, Status(Warn)},
+		{"publish.memlock is false", func(a *Agent) { a.Memlock.Value = false }, Status(Warn)},
+		{"nobody knows", func(a *Agent) { away(&a.Memlock) }, Unknown},
+	} {
+		f := healthy()
+		f.Host.Memlock.Value[0].Soft = 8 << 20
+		c.set(f.Agent)
+		if _, got := found(t, f, "HOST-MEMLOCK"); got != c.want {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+}
+
+func TestStateThatCouldNotBeReadIsUnknown(t *testing.T) {
+	f := healthy()
+	port(f, 3).State, port(f, 4).PhysState = "?", ""
+	for _, id := range []string{"NIC-PORT", "NIC-PHYS"} {
+		if findings, got := found(t, f, id); got != Unknown {
+			t.Errorf("%s is %s: %+v", id, got, findings)
+		}
+	}
+}
+
+// A node without hardware, as in tests and on a laptop: there is little to judge, and nothing
+// to find.
+func TestNodeWithoutHardwareHasNoFindings(t *testing.T) {
+	f := healthy()
+	f.Cluster, f.Pods, f.Configs = nil, nil, nil
+	f.NICs.GPUs.Value, f.Host.Hypervisor.Value = nil, true
+	f.Host.Modules.Value, f.Host.Memlock.Value[0].Soft, f.Agent.NRI.Value = []string{"veth"}, 8<<20, false
+	f.Host.Uverbs.Value, f.Host.CharDevices.Value = nil, nil
+	f.Host.Sysctls.Value[sysctlDefault] = "0"
+	f.Kubelet.Pools.Value, f.Kubelet.Labels.Value = nil, nil
+	f.Kubelet.Capacity.Value, f.Kubelet.Allocatable.Value = nil, nil
+	f.Ledger.Attachments.Value = nil
+	var nics []NIC
+	for i := range 8 {
+		nics = append(nics, NIC{
+			Name: "rail" + string(rune('0'+i)), Driver: "veth", LinkType: "ether", Macvlans: 1,
+			AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(10_000), "sysfs"), MTU: Known(1500, "netlink"), Firmware: Known("", "ethtool"),
+			Flaps: Known(Flaps{}, "rail-agent"), Rising: Known(Rising{Seconds: 1}, "sysfs"), ManagedBy: Known("", "/run"), VFs: Known(VFs{}, "sysfs"),
+			Addresses: Known([]string{"fe80::1/64"}, "netlink"), Ports: Known([]Port(nil), "sysfs"),
+		})
+	}
+	f.NICs.List.Value = nics
+	for _, r := range Judge(Rules(), f) {
+		if len(r.Findings) > 0 || r.Status == Unknown {
+			t.Errorf("%s is %s: %+v %v", r.ID, r.Status, r.Findings, r.Missing)
+		}
+	}
+}
+
+// A NIC in a pod is judged there: one defect has one finding.
+func TestLentNICIsJudgedInItsPod(t *testing.T) {
+	f := healthy()
+	nic(f, 0).Carrier.Value, rail(f, 1).Carrier = false, false
+	if got := evidence(t, f, "NIC-CARRIER"); got != "" {
+		t.Error(got)
+	}
+	if got := evidence(t, f, "POD-DOWN"); got == "" {
+		t.Error("POD-DOWN found nothing")
+	}
+	away(&pod(f).Interfaces)
+	if got := evidence(t, f, "NIC-CARRIER"); got == "" {
+		t.Error("without the pod's facts NIC-CARRIER found nothing")
+	}
+}
+
+func TestKernelLogLinesOfOtherDevicesDoNotCount(t *testing.T) {
+	f := healthy()
+	f.Host.KernelLog.Value = []string{
+		"nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+		"mlx5_core 0000:13:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+	}
+	if got, _ := found(t, f, "HOST-KMSG"); len(got) != 1 || !strings.Contains(got[0].Evidence, "0000:13") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// People paste what a report calls a fix, and the facts may be a stranger's.
+func TestFixHasNoNameThatAShellReads(t *testing.T) {
+	f := healthy()
+	for _, name := range []string{"x; reboot", "$(reboot)", "-a", "a\nb", ""} {
+		nic(f, 3).Name, nic(f, 3).ManagedBy.Value = name, "NetworkManager"
+		nic(f, 4).PCI, nic(f, 4).Driver = name, ""
+		for _, r := range Judge(Rules(), f) {
+			for _, x := range r.Findings {
+				if strings.Contains(x.Fix, "reboot") || strings.Contains(x.Fix, " -a ") || strings.Contains(x.Fix, "\n") {
+					t.Errorf("%q: %s: %s", name, r.ID, x.Fix)
+				}
+			}
+		}
+	}
+}
+
+func TestAnnotationBesideTheLedger(t *testing.T) {
+	for _, c := range []struct{ status, want string }{
+		{`{`, "not the JSON of Multus"},
+		{`[]`, "no interface net1"},
+		{`[{"interface": "net1", "ips": ["172.31.0.9"]}]`, "172.31.0.9"},
+		{`[{"interface": "net1", "ips": ["172.31.0.2"], "device-info": {"pci": {"pci-address": "0000:99:00.0"}}}]`, "0000:99:00.0"},
+		{`[{"interface": "net1", "ips": ["172.31.0.2"]}]`, ""},
+		{``, ""},
+	} {
+		f := healthy()
+		pod(f).Status.Value = c.status
+		if got := evidence(t, f, "K8S-DEVINFO"); !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%s: %q", c.status, got)
+		}
+	}
+}
+
+func TestFreshlyParsedFactsJudgeTheSame(t *testing.T) {
+	f := healthy()
+	text, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := ReadFacts(strings.NewReader(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range Judge(Rules(), read) {
+		if r.Status != OK {
+			t.Errorf("%s is %s: %+v %v", r.ID, r.Status, r.Findings, r.Missing)
+		}
+	}
+}

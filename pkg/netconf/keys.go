@@ -1,0 +1,67 @@
+package netconf
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Keys returns the keys of the configuration of host-device, macvlan or rdma, or those of the
+// "ipam" object of whereabouts, sorted; nil for another plugin. A key of a nested object is
+// "object.key", one of a list's objects "list[].key".
+func Keys(plugin string) []string {
+	var conf any
+	switch plugin {
+	case "host-device":
+		conf = HostDevice{}
+	case "macvlan":
+		conf = Macvlan{}
+	case "rdma":
+		conf = RDMAChained{}
+	case "whereabouts":
+		conf = whereaboutsIPAM{}
+	default:
+		return nil
+	}
+	return slices.Sorted(maps.Keys(keysOf(conf)))
+}
+
+// keysOf returns the JSON keys of a configuration, those of nested objects as
+// "object.key" and "list[].key". Types of other packages are not opened.
+func keysOf(conf any) map[string]bool {
+	keys := map[string]bool{}
+	addKeys(keys, "", reflect.TypeOf(conf))
+	return keys
+}
+
+func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if !f.IsExported() && !f.Anonymous {
+			continue
+		}
+		if f.Anonymous {
+			addKeys(keys, prefix, f.Type)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" {
+			continue
+		}
+		key, inner := prefix+name, f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if inner.Kind() == reflect.Slice {
+			key, inner = key+"[]", inner.Elem()
+		}
+		// An unnamed struct type has no package path of its own.
+		ours := inner.PkgPath() == reflect.TypeOf(Common{}).PkgPath() || inner.Name() == ""
+		if inner.Kind() == reflect.Struct && ours && inner != reflect.TypeOf(sloppyIP{}) && inner != reflect.TypeOf(Rail{}) {
+			addKeys(keys, key+".", inner)
+			continue
+		}
+		keys[strings.TrimSuffix(key, "[]")] = true
+	}
+}
