@@ -70,6 +70,7 @@ export RAIL_CNI_PEERS := $(PEERS)
 # … of the control plane that they start …
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
+export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
 # … and of the container runtime of a cluster's nodes.
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
@@ -164,8 +165,9 @@ check: build tools ## lint, vet and the quick tests, as any user: in two minutes
 	@scripts/check.sh
 
 test: build peers cluster-binaries tools ## lint, vet and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them)
-	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev
+	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
+	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'
 	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
 # The tests on another kernel need no cluster; those on arm64 need the arm64 image's programs.

@@ -23,8 +23,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
 )
 
-// off disables a flag that has a default.
-const off = "off"
+// The values of flags that turn something on or off.
+const (
+	on  = "on"
+	off = "off"
+)
 
 // memoryLimit makes the garbage collector keep the process below 40 MiB, a part
 // of which is not heap.
@@ -73,12 +76,16 @@ If the container runtime has NRI (--nri-socket), containers of such a pod get
 environment variables, the files, locked memory without limit and the char devices
 of the pod's RDMA devices. Other containers stay as they are.
 
+It judges the node by the rules of "railctl doctor" (--doctor): the metric
+rail_doctor_rule, Events when a problem begins or ends and, with --node-condition,
+the condition RailNetworkReady of the Node.
+
 --reconcile does the work of "rail-agent ipam".
 
 At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
 port, and the pod that has the port), /healthz and /readyz. With --metrics-secure
 it serves them by HTTPS, and /metrics only to accounts that the cluster allows. At
---socket it serves the same and /status, for root only. It is ready when it has
+--socket it serves the same, /status and /facts, for root only. It is ready when it has
 checked everything, and has done what --install, --cni-conf or --uninstall say.`
 
 func newRun(a *agentFlags) *cobra.Command {
@@ -108,6 +115,7 @@ func newRun(a *agentFlags) *cobra.Command {
 	f.metrics.add(flags)
 	f.devices.add(flags)
 	f.nri.add(flags)
+	f.doctor.add(flags)
 	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
 	f.reconciler.add(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, &f) }
@@ -123,6 +131,7 @@ type runFlags struct {
 	metrics    metricsFlags
 	devices    deviceFlags
 	nri        nriFlags
+	doctor     doctorFlags
 	reconcile  bool
 	reconciler reconcilerFlags
 }
@@ -186,6 +195,9 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		return err
 	}
 	beginPrefixes(ctx, &beside, &o, client)
+	if err := f.doctor.begin(ctx, &beside, &o, client, f.install.credential.confDir, f.install.record); err != nil {
+		return err
+	}
 	return agent.Run(ctx, o)
 }
 

@@ -28,7 +28,7 @@ func TestRailctlPageHasEveryCommand(t *testing.T) {
 func TestPagesNameRealCommands(t *testing.T) {
 	line := regexp.MustCompile(`(?m)^(?:\$ )?railctl ([a-z0-9]+)((?: [a-z]+)?)(?: (--[a-z-]+))?`)
 	seen := 0
-	for _, page := range []string{"README.md", railctlPage, rdmaModesPage, "docs/guide/addresses.md", "docs/guide/doctor.md", "docs/guide/install.md", "deployments/README.md"} {
+	for _, page := range []string{"README.md", railctlPage, rdmaModesPage, "docs/guide/addresses.md", "docs/guide/doctor.md", "docs/guide/verify.md", "docs/guide/install.md", "deployments/README.md"} {
 		root := newRoot()
 		for _, m := range line.FindAllStringSubmatch(docs.Page(t, page), -1) {
 			seen++

@@ -118,13 +118,17 @@ that "railctl doctor collect" has printed, on any machine.
 		}
 		return j.report(cmd, f, doctor.Judge(doctor.Select(rules, scopes...), f))
 	}
-	cmd.AddCommand(newDoctorPod(d), newDoctorCollect(d))
+	cmd.AddCommand(newDoctorPod(d), newDoctorCluster(), newDoctorCollect(d))
 	return cmd
 }
 
 // addTo adds the flags about where facts are.
 func (d *doctorFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&d.facts, "facts", "", `file with facts that "railctl doctor collect" has printed, "-" for stdin; else they are read from this node`)
+	d.addKubeconfig(cmd)
+}
+
+func (d *doctorFlags) addKubeconfig(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&d.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
 }
 
@@ -141,10 +145,19 @@ pods that hold a NIC, and no other variable of theirs.`,
 		Args: cobra.NoArgs,
 	}
 	var own doctorFlags
+	var ofCluster bool
+	var agents string
 	cmd.Flags().StringVar(&own.Kubeconfig, "kubeconfig", "", "kubeconfig file, as for railctl doctor")
+	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster, with those of all nodes, as railctl doctor cluster reads them")
+	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
+	cmd.Flags().StringVar(&own.Namespace, "namespace", "", "with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		own.stateDir = d.stateDir
-		f, err := own.read(cmd)
+		read := own.read
+		if ofCluster {
+			read = func(cmd *cobra.Command) (*doctor.Facts, error) { return own.readCluster(cmd, agents) }
+		}
+		f, err := read(cmd)
 		if err != nil {
 			return err
 		}
@@ -189,7 +202,7 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
+	if bar := newProgress(cmd.ErrOrStderr(), "facts"); bar != nil {
 		o.Done = bar.step
 		defer bar.clear()
 	}
@@ -270,24 +283,25 @@ func colored(w io.Writer) bool {
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// progress is a line on a terminal that tells how many sources are read.
+// progress is a line on a terminal that tells how many sources or nodes are read.
 type progress struct {
-	to io.Writer
-	mu sync.Mutex
+	to   io.Writer
+	what string // is read
+	mu   sync.Mutex
 }
 
 // newProgress returns nil if w is no terminal.
-func newProgress(w io.Writer) *progress {
+func newProgress(w io.Writer, what string) *progress {
 	if _, ok := terminal(w); !ok || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
-	return &progress{to: w}
+	return &progress{to: w, what: what}
 }
 
 func (p *progress) step(read, all int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.to, "\rfacts: %d of %d read", read, all)
+	fmt.Fprintf(p.to, "\r%s: %d of %d read", p.what, read, all)
 }
 
 func (p *progress) clear() {

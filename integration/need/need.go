@@ -40,6 +40,19 @@ func Built(path, target string) error {
 	return nil
 }
 
+// Installed returns the path of a program that "make test" installs with a Debian package,
+// and an error if it is missing.
+func Installed(program, debian string) (string, error) {
+	if quick() {
+		return "", missing(program + " is left out of the quick tests: run make test as root")
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", missing(fmt.Sprintf("%s is missing: install the package %s, or run make test as root (%v)", program, debian, err))
+	}
+	return path, nil
+}
+
 // namespaces returns why this process cannot make network namespaces, or nil.
 var namespaces = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
@@ -66,8 +79,8 @@ func Root(t testing.TB) {
 	}
 }
 
-// NoError ends the test if err is not nil. If err wraps an error of [Built], the test
-// is skipped.
+// NoError ends the test if err is not nil. If err wraps an error of [Built] or [Installed],
+// the test is skipped.
 func NoError(t testing.TB, err error) {
 	t.Helper()
 	switch {

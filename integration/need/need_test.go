@@ -30,6 +30,12 @@ func TestChild(t *testing.T) {
 		Root(t)
 	case "not built":
 		NoError(t, Built("/nonexistent/etcd", "controlplane"))
+	case "not installed":
+		_, err := Installed("no-such-program", "some-package")
+		NoError(t, err)
+	case "installed":
+		_, err := Installed("/bin/true", "coreutils")
+		NoError(t, err)
 	case "built":
 		NoError(t, Built("/proc/self/exe", "build"))
 	case "broken":
@@ -49,6 +55,11 @@ func TestWhatIsMissingSkipsUnlessAllTestsMustRun(t *testing.T) {
 		{"not built", "", "--- SKIP: TestChild", false},
 		{"not built", "", "etcd is not built: run make controlplane", false},
 		{"not built", "all", "etcd is not built: run make controlplane", true},
+		{"not installed", "", "install the package some-package", false},
+		{"not installed", "", "--- SKIP: TestChild", false},
+		{"not installed", "all", "--- FAIL: TestChild", true},
+		{"installed", "all", "--- PASS: TestChild", false},
+		{"installed", "quick", "--- SKIP: TestChild", false},
 		{"broken", "", "etcd does not start", true},
 		{"built", "", "--- PASS: TestChild", false},
 		{"built", "all", "--- PASS: TestChild", false},

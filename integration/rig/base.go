@@ -17,7 +17,7 @@ import (
 // kind of link that is missing here does not exist in the guest.
 var kernelModules = []string{
 	"ib_core", "ib_uverbs", "ib_umad", "rdma_cm", "rdma_ucm", "ib_ipoib",
-	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb",
+	"veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding", "team", "vrf", "dummy", "ifb", "sch_netem",
 }
 
 // nicModules are the drivers of the NICs of series without the fake one.

@@ -3,6 +3,7 @@ package testnet
 import (
 	"encoding/binary"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -59,13 +60,19 @@ func pointer(p *byte) []byte {
 // load loads a program of two instructions: "return verdict".
 func (n *Netns) load(kind, verdict uint32) int {
 	n.t.Helper()
-	code := append(words(0xb7, verdict), words(0x95, 0)...) // r0 = verdict; exit
+	return n.loadCode(kind, words(0xb7, verdict), words(0x95, 0)) // r0 = verdict; exit
+}
+
+// loadCode loads a program of these instructions.
+func (n *Netns) loadCode(kind uint32, instructions ...[]byte) int {
+	n.t.Helper()
+	code := slices.Concat(instructions...)
 	license := []byte("GPL\x00")
 	var pins runtime.Pinner
 	defer pins.Unpin()
 	pins.Pin(&code[0])
 	pins.Pin(&license[0])
-	attr := append(words(kind, 2), append(pointer(&code[0]), pointer(&license[0])...)...)
+	attr := append(words(kind, uint32(len(instructions))), append(pointer(&code[0]), pointer(&license[0])...)...)
 	return n.bpf(bpfProgLoad, append(attr, make([]byte, 96)...))
 }
 

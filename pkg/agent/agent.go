@@ -82,7 +82,11 @@ type Options struct {
 	// Published returns the metrics of the publisher; nil if there is none.
 	Published func() PublishMetrics
 	NRI       func() NRIMetrics // nil = no NRI plugin
-	Log       *slog.Logger
+	// Doctor returns the metrics of the doctor's rules; nil if they are not judged.
+	Doctor func() DoctorMetrics
+	// Facts returns the facts of the node as JSON, for the socket; nil = not served.
+	Facts func(context.Context) ([]byte, error)
+	Log   *slog.Logger
 }
 
 // agent is a running agent.
@@ -95,13 +99,14 @@ type agent struct {
 	metricsState metricsState
 	stats        stats
 	scrapes      turns
+	readings     turns // of facts
 	began        time.Time
 }
 
 // Run keeps the node until ctx ends. It returns an error at once if it cannot
 // start. The calling thread must be in the host netns.
 func Run(ctx context.Context, o Options) error {
-	a := &agent{Options: o, began: time.Now(), scrapes: newTurns()}
+	a := &agent{Options: o, began: time.Now(), scrapes: newTurns(), readings: newTurns()}
 	err := checkMetrics(o.Metrics)
 	if err != nil {
 		return err

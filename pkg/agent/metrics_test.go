@@ -57,3 +57,21 @@ func TestTimesOfFirstFilesAreAHistogram(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusOfARuleIsALabel(t *testing.T) {
+	m := DoctorMetrics{Rules: []RuleStatus{{"NIC-CARRIER", "fail"}, {"NIC-MTU", "ok"}}, Last: time.Unix(1_700_000_000, 0), Took: 1500 * time.Millisecond, Panics: 2}
+	var e exposition
+	(&agent{Options: Options{Doctor: func() DoctorMetrics { return m }}}).collectDoctor(&e)
+	var b strings.Builder
+	if _, err := e.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`rail_doctor_rule{id="NIC-CARRIER",status="fail"} 1`, `rail_doctor_rule{id="NIC-MTU",status="ok"} 1`, "rail_doctor_last_run_timestamp_seconds 1.7e+09",
+		"rail_doctor_run_seconds 1.5", "rail_doctor_panics_total 2",
+	} {
+		if !strings.Contains(b.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, b.String())
+		}
+	}
+}

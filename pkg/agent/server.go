@@ -30,6 +30,8 @@ type Status struct {
 	Journal     int       `json:"journal"` // addresses to be freed
 	JournalErr  string    `json:"journalError,omitempty"`
 	MemoryBytes int64     `json:"memoryBytes"` // resident
+	// NRI: the NRI plugin is connected to the runtime.
+	NRI bool `json:"nri"`
 }
 
 // StateOf is the status of a state directory.
@@ -58,6 +60,9 @@ func (a *agent) status() Status {
 	}
 	if err != nil {
 		s.JournalErr = err.Error()
+	}
+	if a.NRI != nil {
+		s.NRI = a.NRI().Connected
 	}
 	for _, k := range a.keepers {
 		of := StateOf{Path: k.node.Ledger.Dir(), Looked: k.lastLook(), Ending: []Ending{}}
@@ -174,6 +179,9 @@ func (a *agent) private() (*server, error) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(a.status()) // the client may be gone
 	})
+	if a.Facts != nil {
+		mux.HandleFunc("GET /facts", a.facts)
+	}
 	return &server{l, mux}, nil
 }
 

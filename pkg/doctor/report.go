@@ -117,12 +117,12 @@ type text struct {
 	nodes []string // whose results they are
 }
 
-// nodesOf returns the nodes of the results, in their order.
+// nodesOf returns the nodes of the results, in their order. Those of a cluster have none.
 func nodesOf(results []Result) []string {
 	var nodes []string
 	seen := map[string]bool{}
 	for i := range results {
-		if n := results[i].Node; !seen[n] {
+		if n := results[i].Node; n != "" && !seen[n] {
 			seen[n] = true
 			nodes = append(nodes, n)
 		}

@@ -204,8 +204,20 @@ func (c *Client) MergePatch(ctx context.Context, r Resource, name string, patch 
 	return c.patch(ctx, r, name, "application/merge-patch+json", patch)
 }
 
+// PatchStatus sets the fields in patch of the status of an object of a kind that Kubernetes
+// has built in, by a strategic merge patch: elements of lists are merged by their key, as
+// conditions are by "type". It may be repeated. It needs the right to patch the subresource
+// status.
+func (c *Client) PatchStatus(ctx context.Context, r Resource, name string, patch any) (Meta, error) {
+	return c.patchSub(ctx, r, name, "status", "application/strategic-merge-patch+json", map[string]any{"status": patch})
+}
+
 func (c *Client) patch(ctx context.Context, r Resource, name, contentType string, patch any) (Meta, error) {
-	q := request{verb: "patch", method: http.MethodPatch, resource: r, name: name, accept: metadataOnly, contentType: contentType}
+	return c.patchSub(ctx, r, name, "", contentType, patch)
+}
+
+func (c *Client) patchSub(ctx context.Context, r Resource, name, sub, contentType string, patch any) (Meta, error) {
+	q := request{verb: "patch", method: http.MethodPatch, resource: r, name: name, sub: sub, accept: metadataOnly, contentType: contentType}
 	var err error
 	if q.body, err = json.Marshal(patch); err != nil {
 		return Meta{}, c.unreadable(q, err)

@@ -58,13 +58,7 @@ func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 		if err != nil {
 			return nil, err
 		}
-		found := map[string]string{}
-		for key, value := range n.Metadata.Labels {
-			if strings.HasPrefix(key, nfdPrefix) {
-				found[key] = value
-			}
-		}
-		return found, nil
+		return n.nfdLabels(), nil
 	})
 	take(ctx, c, &f.Configs.Files, c.apiSource("network-attachment-definitions")+" and "+netconf.NodeFilePath(), answerTime, c.configs)
 	if c.alone() {
@@ -90,6 +84,17 @@ type nodeObject struct {
 			Address string `json:"address"`
 		} `json:"addresses"`
 	} `json:"status"`
+}
+
+// nfdLabels returns the labels of Node Feature Discovery.
+func (n *nodeObject) nfdLabels() map[string]string {
+	found := map[string]string{}
+	for key, value := range n.Metadata.Labels {
+		if strings.HasPrefix(key, nfdPrefix) {
+			found[key] = value
+		}
+	}
+	return found
 }
 
 // answered returns a context for requests, whose end bounds their repetition.
@@ -168,8 +173,16 @@ func (c *collector) networkStatus(_ context.Context, pod string) (string, error)
 	}
 	p, ok := pods[pod]
 	if !ok {
-		return "", errors.New("the API server has no such pod on this node")
+		return "", errNoPod
 	}
+	return p.networkStatus()
+}
+
+// errNoPod is the error of a pod that the ledger has and the API server has not.
+var errNoPod = errors.New("the API server has no such pod on this node")
+
+// networkStatus returns the annotation of Multus, "" if there is none.
+func (p *podObject) networkStatus() (string, error) {
 	for _, key := range []string{statusKey, oldStatusKey} {
 		if text := p.Metadata.Annotations[key]; text != "" {
 			if len(text) > mostOfStatus {
@@ -188,7 +201,14 @@ func (c *collector) configs(ctx context.Context) ([]doctor.Config, error) {
 	if err != nil || c.Client == nil {
 		return found, err
 	}
-	_, err = c.Client.List(ctx, kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions"}, kube.ListOptions{}, func(item []byte) error {
+	nads, err := c.nads(ctx)
+	return append(found, nads...), err
+}
+
+// nads returns the networks of the cluster, none without Multus.
+func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
+	var found []doctor.Config
+	_, err := c.Client.List(ctx, kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions"}, kube.ListOptions{}, func(item []byte) error {
 		var nad struct {
 			Metadata kube.Meta `json:"metadata"`
 			Spec     struct {
@@ -206,7 +226,7 @@ func (c *collector) configs(ctx context.Context) ([]doctor.Config, error) {
 		return nil
 	})
 	if noSuchKind(err) {
-		return found, nil // a cluster without Multus
+		return nil, nil
 	}
 	return found, err
 }

@@ -45,6 +45,9 @@ type Options struct {
 	// Done, unless nil, is called when a source was read, with the number of those that are
 	// read and of all that are known so far. It may be called from any goroutine.
 	Done func(read, all int)
+
+	// Pending, unless nil, keeps sources that hang from being read by each run.
+	Pending *Pending
 }
 
 // The bounds of one source.
@@ -166,7 +169,13 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		found := make(chan doctor.Fact[T], 1)
+		if err := c.Pending.begin(c, source); err != nil {
+			*to = doctor.Failed[T](source, err)
+			c.done()
+			return
+		}
 		c.readers.Go(func() {
+			defer c.Pending.end(source)
 			found <- onThread(c, source, func() doctor.Fact[T] { value, err := read(ctx); return doctor.From(value, source, err) })
 		})
 		select {

@@ -107,6 +107,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	}
 	var status struct {
 		Version   string `json:"version"`
+		NRI       *bool  `json:"nri"` // nil of an agent before this field
 		StateDirs []struct {
 			Ending []struct {
 				Error string `json:"error"`
@@ -123,6 +124,10 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 				found.notReturned++
 			}
 		}
+	}
+	if status.NRI != nil {
+		found.nri = *status.NRI
+		return found, nil
 	}
 	metrics, err := c.get(ctx, "/metrics")
 	for line := range strings.Lines(string(metrics)) {

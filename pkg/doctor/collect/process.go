@@ -80,6 +80,22 @@ var errOtherPIDs = errors.New("this process is in a PID namespace of its own and
 // errContained is the error of facts about files that a container may have of its own.
 var errContained = errors.New("this process may be in a container without the node's files; run in the host's mount namespace")
 
+// hostRoot is the root of process 1's files.
+const hostRoot = "/proc/1/root"
+
+// NodeRoot returns the root directory of the node's files, for the [Options] of a process that
+// is on the host, or in a container with the host's processes (hostPID: true): then it is that
+// of process 1.
+func NodeRoot() string {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	first, firstErr := os.Readlink("/proc/1/ns/mnt")
+	_, noFiles := os.Stat(hostRoot + "/usr") // process 1 of a pod is a program without other files
+	if err != nil || firstErr != nil || noFiles != nil || own == first {
+		return "/"
+	}
+	return hostRoot
+}
+
 // contained reports whether the files of this process may be those of a container, and not the
 // node's.
 func (c *collector) contained() bool {

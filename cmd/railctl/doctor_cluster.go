@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
+)
+
+// defaultAgentNamespace is that of the manifests.
+const defaultAgentNamespace = "kube-system"
+
+func newDoctorCluster() *cobra.Command {
+	var own doctorFlags
+	var j judgeFlags
+	var agents string
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Find what is wrong with the rails of all nodes of a cluster",
+		Long: `Read the facts of all nodes with a rail-agent, and judge them by all rules: each
+node, its pods and networks, and the nodes together. It runs anywhere with a
+kubeconfig, and not as root: the API server runs "rail-agent facts" in the agent's
+pod of each node. 32 nodes are asked at a time, for 8 s each. A node that does not
+answer is a finding, and the others are judged nevertheless.
+
+The account needs the rights to list pods, nodes, servicecidrs, ippools,
+overlappingrangeipreservations and network-attachment-definitions, and to get and
+create pods/exec in the agents' namespace. The last one makes an account root on the
+nodes. Facts that it may not read are missing, and their rules unknown.
+
+` + exitCodesHelp,
+		Example: `  railctl doctor cluster
+  railctl doctor cluster --only CLUSTER-MTU,RAIL-SWAP -o json
+  railctl doctor collect --cluster > facts.json && railctl doctor cluster --facts facts.json`,
+		Args: cobra.NoArgs,
+	}
+	j.add(cmd)
+	cmd.Flags().StringVar(&own.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin; else the nodes are asked`)
+	own.Add(cmd)
+	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		rules, err := j.rules(doctor.Rules())
+		if err != nil {
+			return err
+		}
+		f, err := own.readCluster(cmd, agents)
+		if err != nil {
+			return err
+		}
+		return j.report(cmd, f, judgeCluster(rules, f))
+	}
+	return cmd
+}
+
+// readCluster returns the facts of --facts, or of the cluster.
+func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string) (*doctor.Facts, error) {
+	if d.facts != "" {
+		f, err := d.read(cmd)
+		if err == nil && f.Cluster == nil {
+			err = unjudged(fmt.Errorf("%s has the facts of one node; judge them by railctl doctor --facts", printable(d.facts)))
+		}
+		return f, err
+	}
+	client, err := d.Open("railctl/" + version)
+	if err != nil {
+		return nil, unjudged(err)
+	}
+	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Version: version}
+	if bar := newProgress(cmd.ErrOrStderr(), "nodes"); bar != nil {
+		o.Done = bar.step
+		defer bar.clear()
+	}
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	f, err := facts.Cluster(ctx, o)
+	if err != nil {
+		return nil, unjudged(err)
+	}
+	return f, nil
+}
+
+// judgeCluster returns the results of the rules for the cluster, and of the others for each
+// node. Results of rules for configurations that are the same on all nodes are listed once,
+// without a node: the networks are the cluster's.
+func judgeCluster(rules []doctor.Rule, f *doctor.Facts) []doctor.Result {
+	results := doctor.Judge(doctor.Select(rules, doctor.ClusterScope), f)
+	configs := doctor.Select(rules, doctor.ConfigScope)
+	var ofConfigs [][]doctor.Result
+	for _, n := range f.Cluster.Nodes {
+		if n == nil { // in a file of --facts
+			continue
+		}
+		results = append(results, doctor.Judge(doctor.Select(rules, doctor.NodeScope, doctor.PodScope), n)...)
+		ofConfigs = append(ofConfigs, doctor.Judge(configs, n))
+	}
+	if len(ofConfigs) == 0 {
+		return results
+	}
+	for i := range configs {
+		first := ofConfigs[0][i]
+		if same := first; sameEverywhere(ofConfigs, i) {
+			same.Node = ""
+			results = append(results, same)
+			continue
+		}
+		for _, of := range ofConfigs {
+			results = append(results, of[i])
+		}
+	}
+	return results
+}
+
+// sameEverywhere reports whether the results of the i-th rule differ in the node only.
+func sameEverywhere(of [][]doctor.Result, i int) bool {
+	first := of[0][i]
+	return !slices.ContainsFunc(of, func(results []doctor.Result) bool {
+		r := results[i]
+		r.Node = first.Node
+		return !reflect.DeepEqual(r, first)
+	})
+}

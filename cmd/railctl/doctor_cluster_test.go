@@ -1,0 +1,94 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// clusterFacts writes facts of two nodes whose rail has different MTUs, with a network that
+// cannot be parsed, and one that only the second node has.
+func clusterFacts(t *testing.T) string {
+	t.Helper()
+	rail := 0
+	node := func(name string, mtu int, configs ...doctor.Config) *doctor.Facts {
+		return &doctor.Facts{
+			Schema: doctor.Schema, Node: name, Configs: &doctor.Configs{Files: doctor.Known(configs, "test")},
+			NICs: &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1", Rail: &rail, MTU: doctor.Known(mtu, "test"), AdminUp: doctor.Known(true, "test"), Carrier: doctor.Known(name == "node-a", "test")}}, "test")},
+		}
+	}
+	bad := doctor.Config{Kind: doctor.NADConfig, Name: "default/roce", Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": 7}`}
+	file := doctor.Config{Kind: doctor.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "railz: auto"}
+	f := &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{
+		Nodes:  []*doctor.Facts{node("node-a", 9000, bad), nil, node("node-b", 1500, bad, file)},
+		Silent: doctor.Known(map[string]string{"node-c": "no answer within 8s"}, "test"),
+	}}
+	text, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "facts.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDoctorClusterJudgesEachNodeAndAllTogether(t *testing.T) {
+	file := clusterFacts(t)
+	out, errOut, code := plainRun("doctor", "cluster", "--facts", file, "-o", "json", "--only", "NIC-CARRIER,CLUSTER-MTU,CLUSTER-SILENT,CNI-NAD,NODE-FILE")
+	if code != doctor.ExitProblem || errOut != "" {
+		t.Fatalf("exit code %d, %q\n%s", code, errOut, out)
+	}
+	var d doctor.Document
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]string{}
+	for _, r := range d.Results {
+		var objects []string
+		for _, f := range r.Findings {
+			objects = append(objects, f.Object)
+		}
+		have[r.ID+"@"+r.Node] = string(r.Status) + " " + strings.Join(objects, ",")
+	}
+	for key, want := range map[string]string{
+		"CLUSTER-MTU@": "fail node node-b", "CLUSTER-SILENT@": "warn node node-c", "NIC-CARRIER@node-a": "ok ", "NIC-CARRIER@node-b": "fail NIC ens1",
+		"CNI-NAD@": "fail NAD default/roce", "NODE-FILE@node-b": "fail node file /etc/rail-cni/node.yaml",
+	} {
+		if have[key] != want {
+			t.Errorf("%s: %q, not %q", key, have[key], want)
+		}
+	}
+	if _, ok := have["NODE-FILE@node-a"]; !ok || len(have) != 7 {
+		t.Errorf("results: %q", have)
+	}
+	text, _, _ := plainRun("doctor", "cluster", "--facts", file)
+	if lines := strings.Split(strings.TrimSpace(text), "\n"); !strings.Contains(lines[len(lines)-1], " rules on 2 nodes: ") || !strings.Contains(text, "node-b: NIC ens1") {
+		t.Errorf("the report is\n%s", text)
+	}
+}
+
+func TestDoctorClusterWithoutACluster(t *testing.T) {
+	one := filepath.Join(t.TempDir(), "facts.json")
+	if err := os.WriteFile(one, []byte(`{"schema": "`+doctor.Schema+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"doctor", "cluster", "--facts", one}, "of one node"},
+		{[]string{"doctor", "cluster", "--kubeconfig", filepath.Join(t.TempDir(), "none")}, "no such file"},
+		{[]string{"doctor", "collect", "--cluster", "--kubeconfig", filepath.Join(t.TempDir(), "none")}, "no such file"},
+	} {
+		out, errOut, code := plainRun(c.args...)
+		if code != doctor.ExitUnknown || out != "" || !strings.Contains(errOut, c.want) {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q", c.args, code, out, errOut)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+)
+
+func newReport(stateDir *string) *cobra.Command {
+	d := &doctorFlags{stateDir: stateDir}
+	var file string
+	var stored []string
+	cmd := &cobra.Command{
+		Use:   "report --html FILE [--facts FILE]...",
+		Short: "Write one HTML page about the rails of this node, or of several nodes",
+		Long: `Write a page with what "railctl doctor" finds, a table of the node's NICs, with their
+rail, state, speed, errors and holder, and the picture of "railctl topology --svg". The
+page is one file. It loads nothing, has no script, and can be printed.
+
+With --facts the page is about the facts that "railctl doctor collect" has printed, on
+any machine. Such a page has no picture. With several files, or the one file of
+"railctl doctor collect --cluster", it begins with a matrix of nodes and rails, and
+also has what the rules for clusters find.
+
+The exit code is 0 if the page was written, whatever is on it.`,
+		Example: `  railctl report --html node.html
+  railctl report --html nodes.html --facts node-1.json --facts node-2.json
+  railctl doctor collect --cluster | railctl report --html cluster.html --facts -`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&file, "html", "", `write the page to FILE; "-" is stdout`)
+	cmd.Flags().StringArrayVar(&stored, "facts", nil, `file with facts that "railctl doctor collect" has printed, "-" for stdin; may be repeated`)
+	d.addKubeconfig(cmd)
+	_ = cmd.MarkFlagRequired("html") // fails only for a flag that does not exist
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var picture []byte
+		var all []*doctor.Facts
+		if len(stored) == 0 {
+			stored = []string{""} // this node
+			picture = d.picture(cmd.ErrOrStderr())
+		}
+		for _, name := range stored {
+			one := *d
+			one.facts = name
+			f, err := one.read(cmd)
+			if err != nil {
+				return err
+			}
+			all = append(all, f)
+		}
+		nodes, results, err := judgeAll(all)
+		if err != nil {
+			return err
+		}
+		return writePage(cmd.OutOrStdout(), file, newPage(nodes, results, picture))
+	}
+	return cmd
+}
+
+// picture returns the picture of this node, nil if its NICs cannot be read: the page then has
+// what the facts have.
+func (d *doctorFlags) picture(stderr io.Writer) []byte {
+	err := requireRoot()
+	if err == nil {
+		var list *inventory.NICList
+		if list, err = inventory.NICs(*d.stateDir); err == nil {
+			return topologySVG(list, "GPUs and NICs of this node", "")
+		}
+	}
+	fmt.Fprintf(stderr, "railctl: the page has no picture of the node: %v\n", err)
+	return nil
+}
+
+// judgeAll returns the nodes of the facts, those of a cluster one by one, and the results of
+// all rules. It refuses two facts of one node, which look like two nodes with one address.
+func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Result, err error) {
+	for _, f := range all {
+		if f.Cluster == nil {
+			nodes = append(nodes, f)
+			continue
+		}
+		nodes = append(nodes, slices.DeleteFunc(slices.Clone(f.Cluster.Nodes), func(n *doctor.Facts) bool { return n == nil })...)
+	}
+	seen := map[string]bool{}
+	for _, n := range nodes {
+		if seen[n.Node] {
+			return nil, nil, fmt.Errorf("there are two facts of node %s; name one file for each node", printable(n.Node))
+		}
+		seen[n.Node] = true
+	}
+	switch {
+	case len(all) == 1 && all[0].Cluster != nil:
+		results = judgeCluster(doctor.Rules(), all[0])
+	case len(nodes) > 1:
+		results = judgeCluster(doctor.Rules(), &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{Nodes: nodes}})
+	case len(nodes) == 1:
+		results = doctor.Judge(doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope, doctor.ConfigScope), nodes[0])
+	}
+	return nodes, results, nil
+}
+
+// writePage writes the page to a file or to stdout.
+func writePage(stdout io.Writer, file string, p *page) error {
+	text, err := p.html()
+	if err != nil {
+		return err
+	}
+	if file == toStdout {
+		_, err := stdout.Write(text)
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
+}

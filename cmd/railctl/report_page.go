@@ -1,0 +1,401 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// The bounds of the page. The facts may come from a stranger.
+const (
+	mostColumns  = 128 // columns of the matrix
+	mostHolders  = 4   // pods in a cell
+	mostOnPage   = 100 // findings of a rule
+	mostOfText   = 300 // characters of a name
+	mostCounters = 3   // error counters in a cell
+)
+
+// sign is a state with a sign for readers who cannot tell the colors apart.
+type sign struct {
+	Class string // of the style sheet, names the color
+	Sign  string
+	Text  string
+}
+
+var signs = map[doctor.Status]sign{
+	doctor.Status(doctor.Fail): {"bad", "✕", "fail"},
+	doctor.Status(doctor.Warn): {"poor", "!", "warn"},
+	doctor.Unknown:             {"open", "?", "unknown"},
+	doctor.Skipped:             {"none", "–", "skipped"},
+	doctor.OK:                  {"good", "✓", "ok"},
+}
+
+// page is what the template shows. All its texts are printable, and the template escapes
+// them.
+type page struct {
+	Title   string
+	Version string
+	Status  sign // of the whole
+	Counts  []pageCount
+	Rules   []pageRule // with findings, the worst ones first
+	Open    []pageRule // that could not be judged
+	Others  []pageRule // without a finding
+	Rails   []int      // columns of the matrix; none on the page of one node
+	Left    int        // rails that are not in the matrix
+	Nodes   []pageNode
+	Picture template.HTML
+}
+
+type pageCount struct {
+	sign
+	N int
+}
+
+// pageRule is a rule that has the same status on several nodes.
+type pageRule struct {
+	sign
+	doctor.Result // of the first node
+	Findings      []pageFinding
+	More          int      // findings that are left out
+	Missing       []string // with the node's name
+}
+
+type pageFinding struct {
+	Node string // empty if the page is of one node
+	doctor.Finding
+}
+
+// pageNode is a node with its NICs.
+type pageNode struct {
+	Name    string
+	Taken   string
+	Version string
+	Status  sign
+	Counts  []pageCount
+	Error   string // why its NICs are not known
+	NICs    []pageNIC
+	Cells   [][]pageNIC // of the matrix, for each of its rails
+}
+
+// pageNIC is a row of a node's table.
+type pageNIC struct {
+	sign    // of its state
+	Rail    string
+	Name    string
+	PCI     string
+	Kind    string // "VF" or "SF", empty for a physical function
+	RDMA    string
+	Speed   string
+	Near    string // the nearest GPU
+	Errors  sign
+	Holders []pageHolder
+	More    int    // holders that are left out
+	Note    string // why nobody may have it
+
+	rail *int
+}
+
+type pageHolder struct {
+	Pod, Age string
+	Gone     bool // the pod, and not its attachment
+}
+
+// legible returns a text of the facts for the page.
+func legible(text string) string { return fit(printable(text), mostOfText) }
+
+// inert returns a text of a result without characters that are not printable. The doctor has
+// replaced those for terminals only.
+func inert(text string) string {
+	return strings.Map(func(r rune) rune {
+		if strconv.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
+}
+
+// newPage returns the page of the nodes. picture is an SVG, or nil.
+func newPage(nodes []*doctor.Facts, results []doctor.Result, picture []byte) *page {
+	p := &page{
+		Title: "Rails of " + fmt.Sprintf("%d nodes", len(nodes)), Version: version,
+		Status: signs[doctor.Worst(results)], Counts: countsOf(results),
+		Picture: template.HTML(picture), //nolint:gosec // topologySVG escapes all names
+	}
+	byNode := map[string][]doctor.Result{}
+	for i := range results {
+		if r := results[i]; r.Scope != doctor.ClusterScope {
+			byNode[r.Node] = append(byNode[r.Node], r)
+		}
+	}
+	rails := map[int]bool{}
+	for _, f := range nodes {
+		n := nodeOnPage(f)
+		of := byNode[doctor.NewDocument(f, nil).Node]
+		n.Status, n.Counts = signs[doctor.Worst(of)], countsOf(of)
+		for _, nic := range n.NICs {
+			if nic.rail != nil {
+				rails[*nic.rail] = true
+			}
+		}
+		p.Nodes = append(p.Nodes, n)
+	}
+	switch len(nodes) {
+	case 0:
+	case 1:
+		p.Title = "Rails of " + cmp.Or(p.Nodes[0].Name, "a node")
+	default:
+		p.matrix(slices.Sorted(maps.Keys(rails)))
+	}
+	for _, s := range doctor.Statuses {
+		p.add(s, results, len(nodes) > 1)
+	}
+	return p
+}
+
+func countsOf(results []doctor.Result) (counts []pageCount) {
+	n := doctor.NewDocument(&doctor.Facts{}, results).Counts
+	for _, s := range doctor.Statuses {
+		if n[s] > 0 {
+			counts = append(counts, pageCount{signs[s], n[s]})
+		}
+	}
+	return counts
+}
+
+// add adds the rules with the status. Findings name their node if there are several.
+func (p *page) add(status doctor.Status, results []doctor.Result, several bool) {
+	at := map[string]int{}
+	var rules []pageRule
+	for i := range results {
+		r := &results[i]
+		if r.Status != status {
+			continue
+		}
+		k, ok := at[r.ID]
+		if !ok {
+			k = len(rules)
+			at[r.ID] = k
+			rules = append(rules, pageRule{sign: signs[status], Result: *r})
+		}
+		rule, node := &rules[k], ""
+		if several {
+			node = r.Node
+		}
+		for _, f := range r.Findings {
+			if len(rule.Findings) == mostOnPage {
+				rule.More++
+				continue
+			}
+			f.Object, f.Evidence, f.Fix = inert(f.Object), inert(f.Evidence), inert(f.Fix)
+			rule.Findings = append(rule.Findings, pageFinding{inert(node), f})
+		}
+		for _, m := range r.Missing {
+			if node != "" {
+				m = node + ": " + m
+			}
+			if len(rule.Missing) < mostOnPage {
+				rule.Missing = append(rule.Missing, inert(m))
+			}
+		}
+	}
+	switch status {
+	case doctor.Status(doctor.Fail), doctor.Status(doctor.Warn):
+		p.Rules = append(p.Rules, rules...)
+	case doctor.Unknown:
+		p.Open = append(p.Open, rules...)
+	default:
+		p.Others = append(p.Others, rules...)
+	}
+}
+
+// matrix fills the cells of all nodes.
+func (p *page) matrix(rails []int) {
+	p.Left = max(0, len(rails)-mostColumns)
+	p.Rails = rails[:len(rails)-p.Left]
+	column := map[int]int{}
+	for i, rail := range p.Rails {
+		column[rail] = i
+	}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		n.Cells = make([][]pageNIC, len(p.Rails))
+		for _, nic := range n.NICs {
+			if nic.rail == nil {
+				continue
+			}
+			if k, ok := column[*nic.rail]; ok {
+				n.Cells[k] = append(n.Cells[k], nic)
+			}
+		}
+	}
+}
+
+func nodeOnPage(f *doctor.Facts) pageNode {
+	n := pageNode{Name: legible(f.Node), Version: legible(f.Version)}
+	if !f.Taken.IsZero() {
+		n.Taken = f.Taken.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	if f.NICs == nil || !f.NICs.List.OK() {
+		n.Error = "the NICs are not known"
+		if f.NICs != nil && f.NICs.List.Error != "" {
+			n.Error += ": " + legible(f.NICs.List.Error)
+		}
+		return n
+	}
+	for i := range f.NICs.List.Value {
+		n.NICs = append(n.NICs, nicOnPage(f, &f.NICs.List.Value[i]))
+	}
+	slices.SortStableFunc(n.NICs, func(a, b pageNIC) int {
+		switch {
+		case a.rail == nil && b.rail == nil:
+			return 0
+		case a.rail == nil:
+			return 1
+		case b.rail == nil:
+			return -1
+		}
+		return cmp.Compare(*a.rail, *b.rail)
+	})
+	return n
+}
+
+func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
+	row := pageNIC{
+		sign: stateOnPage(n), Rail: numberCell(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI), Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
+	}
+	if n.Kind == "vf" || n.Kind == "sf" {
+		row.Kind = strings.ToUpper(n.Kind)
+	}
+	var ports []string
+	for _, port := range n.Ports.Value {
+		ports = append(ports, fmt.Sprintf("%s/%d %s", port.Device, port.Port, port.State))
+	}
+	row.RDMA = legible(strings.Join(ports, ", "))
+	if !n.Ports.OK() {
+		row.RDMA = "?"
+	}
+	switch {
+	case !n.Mbps.OK():
+		row.Speed = "?"
+	case n.Mbps.Value > 0 && n.Mbps.Value%1000 == 0:
+		row.Speed = fmt.Sprintf("%dG", n.Mbps.Value/1000)
+	case n.Mbps.Value > 0:
+		row.Speed = fmt.Sprintf("%dM", n.Mbps.Value)
+	}
+	row.Near = nearestOnPage(f.NICs.GPUs.Value, n.Distances)
+	holders := holdersOnPage(f, n)
+	row.More = max(0, len(holders)-mostHolders)
+	row.Holders = holders[:len(holders)-row.More]
+	return row
+}
+
+// stateOnPage returns whether the NIC can carry traffic, and if it cannot, why.
+func stateOnPage(n *doctor.NIC) sign {
+	switch {
+	case n.Name == "" && n.Driver != "":
+		return sign{"none", "–", legible(n.Driver)} // a driver in user space has it
+	case !n.AdminUp.OK() || !n.Carrier.OK():
+		return sign{"open", "?", "not known"}
+	case !n.AdminUp.Value:
+		return sign{"none", "–", "set down"}
+	case !n.Carrier.Value:
+		return sign{"bad", "✕", "no carrier"}
+	}
+	for _, port := range n.Ports.Value {
+		if port.State != "ACTIVE" {
+			return sign{"bad", "✕", "port " + legible(port.State)}
+		}
+	}
+	return sign{"good", "✓", "up"}
+}
+
+// errorsOnPage returns the error counters that grew while the facts were read, and the losses
+// of the carrier.
+func errorsOnPage(n *doctor.NIC) sign {
+	var found []string
+	counters := n.Rising.Value.Counters
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		if counters[name] > 0 {
+			found = append(found, fmt.Sprintf("%s +%d", legible(name), counters[name]))
+		}
+	}
+	if more := len(found) - mostCounters; more > 0 {
+		found = append(found[:mostCounters], fmt.Sprintf("and %d more", more))
+	}
+	if flaps := n.Flaps.Value; n.Flaps.OK() && flaps.Count > 0 {
+		found = append(found, fmt.Sprintf("carrier lost %d times in %s", flaps.Count, age(time.Duration(flaps.Seconds*float64(time.Second)))))
+	}
+	switch {
+	case len(found) > 0:
+		return sign{"poor", "!", strings.Join(found, ", ")}
+	case !n.Rising.OK():
+		return sign{"open", "?", "not known"}
+	}
+	return sign{"good", "✓", "none"}
+}
+
+// nearestOnPage returns the distance of the nearest GPUs, and their numbers.
+func nearestOnPage(gpus []doctor.GPU, distances map[string]string) string {
+	order := []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
+	best := len(order)
+	var names []string
+	for i, g := range gpus {
+		d := slices.Index(order, distances[g.PCI])
+		switch {
+		case d < 0 || d > best:
+			continue
+		case d < best:
+			best, names = d, nil
+		}
+		names = append(names, fmt.Sprintf("GPU%d", i))
+	}
+	if names == nil {
+		return ""
+	}
+	return order[best] + " " + legible(strings.Join(names, ", "))
+}
+
+// holdersOnPage returns the pods that have the NIC or a macvlan on it, by the ledger, and
+// else the one that the list of NICs names.
+func holdersOnPage(f *doctor.Facts, n *doctor.NIC) (holders []pageHolder) {
+	if f.Ledger != nil {
+		for _, a := range f.Ledger.Attachments.Value {
+			if byPCI := n.PCI != "" && a.PCI == n.PCI; !byPCI && (a.PCI != "" && n.PCI != "" || n.Name == "" || a.NIC != n.Name) {
+				continue
+			}
+			h := pageHolder{Pod: legible(cmp.Or(a.Pod, a.ContainerID)), Gone: !a.Alive}
+			if !a.Created.IsZero() && !f.Taken.IsZero() {
+				h.Age = age(max(0, f.Taken.Sub(a.Created)))
+			}
+			holders = append(holders, h)
+		}
+	}
+	switch {
+	case len(holders) > 0:
+	case n.Holder != "":
+		holders = []pageHolder{{Pod: legible(n.Holder)}}
+	case f.Ledger == nil || !f.Ledger.Attachments.OK():
+		holders = []pageHolder{{Pod: "? not known"}}
+	}
+	return holders
+}
+
+//go:embed report.html
+var reportHTML string
+
+var reportTemplate = template.Must(template.New("report.html").Parse(reportHTML))
+
+func (p *page) html() ([]byte, error) {
+	var out bytes.Buffer
+	err := reportTemplate.Execute(&out, p)
+	return out.Bytes(), err
+}

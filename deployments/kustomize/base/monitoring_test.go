@@ -1,0 +1,47 @@
+package base_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
+
+func TestNoDashboardsAndAlertsAreMadeByDefault(t *testing.T) {
+	if text, ok := rendered(t)["monitoring.yaml"]; ok {
+		t.Errorf("there are some:\n%s", text)
+	}
+	for set, want := range map[string]string{"monitoring.dashboards=true": "kind: ConfigMap", "monitoring.alerts=true": "kind: PrometheusRule"} {
+		text := rendered(t, "--set", set)["monitoring.yaml"]
+		for _, kind := range []string{"kind: ConfigMap", "kind: PrometheusRule"} {
+			if strings.Contains(text, kind) != (kind == want) {
+				t.Errorf("%s: %s is there: %v", set, kind, kind != want)
+			}
+		}
+	}
+	text := rendered(t, "--set", "monitoring.alerts=true", "--set", "monitoring.alertLabels.release=prom")["monitoring.yaml"]
+	if !strings.Contains(text, "    release: prom\n") {
+		t.Errorf("the label is not there:\n%s", text)
+	}
+}
+
+// An overlay of the base with the component is what the chart makes with both.
+func TestKustomizeHasTheDashboardsAndAlertsAsAComponent(t *testing.T) {
+	dir, err := os.MkdirTemp("..", "test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte("resources: [../base]\ncomponents: [../../monitoring]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	overlay := decoded(t, bytes.Split(run(t, testnet.Tool(t, "controlplane/kubectl", "cluster-binaries"), "kustomize", dir), []byte("\n---\n")))
+	var objects [][]byte
+	for _, text := range rendered(t, "--set", "monitoring.dashboards=true,monitoring.alerts=true", "--set", "apiPriority.enabled=false") {
+		objects = append(objects, bytes.Split([]byte(text), []byte("\n---\n"))...)
+	}
+	wantEqual(t, overlay, decoded(t, objects))
+}

@@ -1,0 +1,315 @@
+package collect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// The bounds of a cluster.
+const (
+	mostNodesAtOnce = 32
+	nodeTime        = 8 * time.Second  // for the facts of one node
+	listTime        = 10 * time.Second // for the objects of one kind
+	mostNodeFacts   = 16 << 20         // bytes
+)
+
+// agentLabels select the agents' pods in the chart and in the manifests.
+const agentLabels = "app.kubernetes.io/name=rail-cni,app.kubernetes.io/component=agent"
+
+// ClusterOptions say where a cluster is.
+type ClusterOptions struct {
+	Client *kube.Client
+	// AgentNamespace is that of the agents' pods. Pods elsewhere are not asked: a user who may make
+	// pods there could make facts of any node.
+	AgentNamespace string
+	Version        string // of the program
+	// Done, unless nil, is called when a node has answered, or does not. It may be called from
+	// any goroutine.
+	Done func(answered, all int)
+}
+
+// Cluster returns the facts of the cluster, with those of each node that has a rail-agent. It
+// asks the agents through the API server, all at the same time, and adds to the facts of each
+// node what the API server has. It fails if the agents are not known.
+func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
+	f := &fleet{ClusterOptions: o}
+	if err := f.findAgents(ctx); err != nil {
+		return nil, err
+	}
+	found := &doctor.Facts{Schema: doctor.Schema, Taken: time.Now().UTC().Truncate(time.Second), Version: o.Version, Cluster: &doctor.Cluster{}}
+	var beside sync.WaitGroup
+	beside.Go(func() { f.readObjects(ctx, found.Cluster) })
+	f.askAgents(ctx)
+	beside.Wait()
+	silent := map[string]string{}
+	for i := range f.agents {
+		a := &f.agents[i]
+		if a.err != nil {
+			silent[a.name()] = a.err.Error()
+			continue
+		}
+		f.complete(a.facts)
+		found.Cluster.Nodes = append(found.Cluster.Nodes, a.facts)
+	}
+	found.Cluster.Silent = doctor.Known(silent, "exec in the pods of rail-agent")
+	return found, nil
+}
+
+// fleet is one collection.
+type fleet struct {
+	ClusterOptions
+	agents []agentPod // by node
+
+	// What the API server has of all nodes.
+	nodes    doctor.Fact[map[string]*nodeObject]
+	pods     doctor.Fact[map[string]podObject]
+	nads     doctor.Fact[[]doctor.Config]
+	networks doctor.Fact[map[string][]string]
+}
+
+// agentPod is a pod of rail-agent.
+type agentPod struct {
+	Metadata kube.Meta `json:"metadata"`
+	Spec     struct {
+		NodeName   string `json:"nodeName"`
+		Containers []struct {
+			Name string   `json:"name"`
+			Args []string `json:"args"`
+		} `json:"containers"`
+	} `json:"spec"`
+	Status struct {
+		Phase   string `json:"phase"`
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
+	} `json:"status"`
+
+	facts *doctor.Facts
+	err   error
+}
+
+// name returns what the node is called, the pod's name for one without a node.
+func (a *agentPod) name() string {
+	if a.Spec.NodeName == "" {
+		return "of pod " + a.Metadata.Name
+	}
+	return a.Spec.NodeName
+}
+
+// findAgents lists the agents' pods.
+func (f *fleet) findAgents(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	of := map[string]agentPod{}
+	_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods", Namespace: f.AgentNamespace}, kube.ListOptions{LabelSelector: agentLabels}, func(item []byte) error {
+		var p agentPod
+		if err := json.Unmarshal(item, &p); err != nil {
+			return err
+		}
+		// While the DaemonSet replaces a pod the node has two.
+		if had, ok := of[p.name()]; !ok || had.Status.Phase != "Running" {
+			of[p.name()] = p
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("the pods of rail-agent: %w", err)
+	}
+	for _, p := range of {
+		f.agents = append(f.agents, p)
+	}
+	slices.SortFunc(f.agents, func(a, b agentPod) int { return strings.Compare(a.name(), b.name()) })
+	if len(f.agents) == 0 {
+		return failure.WithCure(fmt.Errorf("no pods with the labels %s in the namespace %s", agentLabels, f.AgentNamespace),
+			"install rail-agent, or name its namespace by --agent-namespace")
+	}
+	return nil
+}
+
+// askAgents asks all agents, some at a time.
+func (f *fleet) askAgents(ctx context.Context) {
+	slots := make(chan struct{}, mostNodesAtOnce)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	answered := 0
+	for i := range f.agents {
+		a := &f.agents[i]
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			a.facts, a.err = f.ask(ctx, a)
+			mu.Lock()
+			defer mu.Unlock()
+			answered++
+			if f.Done != nil {
+				f.Done(answered, len(f.agents))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// ask returns the facts of the node of an agent.
+func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
+	if a.Status.Phase != "Running" || len(a.Spec.Containers) == 0 {
+		return nil, fmt.Errorf("its pod %s/%s is %s %s", a.Metadata.Namespace, a.Metadata.Name, a.Status.Phase, strings.TrimSpace(a.Status.Reason+" "+a.Status.Message))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, nodeTime, fmt.Errorf("no answer within %v", nodeTime))
+	defer cancel()
+	container := a.Spec.Containers[0]
+	command := []string{"/rail-agent", "facts"}
+	for i, arg := range container.Args { // the agent's socket is in the first
+		if arg == "--state-dir" && i+1 < len(container.Args) {
+			command = append(command, arg, container.Args[i+1])
+			break
+		}
+		if strings.HasPrefix(arg, "--state-dir=") {
+			command = append(command, arg)
+			break
+		}
+	}
+	text := &bounded{}
+	if err := f.Client.Exec(ctx, a.Metadata.Namespace, a.Metadata.Name, container.Name, command, text); err != nil {
+		return nil, err
+	}
+	facts, err := doctor.ReadFacts(&text.Buffer)
+	if err != nil {
+		return nil, err
+	}
+	facts.Node, facts.Cluster = a.Spec.NodeName, nil // it speaks for its node only
+	return facts, nil
+}
+
+// bounded is a buffer that takes mostNodeFacts bytes.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > mostNodeFacts {
+		return 0, fmt.Errorf("its facts have more than %d bytes", mostNodeFacts)
+	}
+	return b.Buffer.Write(p)
+}
+
+// readObjects reads what the API server has.
+func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	c := &collector{Options: Options{Client: f.Client}}
+	var all sync.WaitGroup
+	all.Go(func() {
+		nodes := map[string]*nodeObject{}
+		_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{}, func(item []byte) error {
+			n := &nodeObject{}
+			if err := json.Unmarshal(item, n); err != nil {
+				return err
+			}
+			nodes[n.Metadata.Name] = n
+			return nil
+		})
+		f.nodes = doctor.From(nodes, c.apiSource("nodes"), err)
+	})
+	all.Go(func() {
+		pods := map[string]podObject{}
+		_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
+			kube.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", MetadataOnly: true}, func(item []byte) error {
+				var p podObject
+				if err := json.Unmarshal(item, &p); err != nil {
+					return err
+				}
+				pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
+				return nil
+			})
+		f.pods = doctor.From(pods, c.apiSource("pods"), err)
+		names := make([]string, 0, len(pods))
+		for name := range pods {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		to.Pods = doctor.From(names, c.apiSource("pods"), err)
+	})
+	all.Go(func() {
+		nads, err := c.nads(ctx)
+		f.nads = doctor.From(nads, c.apiSource("network-attachment-definitions"), err)
+	})
+	all.Go(func() {
+		networks, err := c.networks(ctx)
+		f.networks = doctor.From(networks, c.apiSource("nodes, servicecidrs"), err)
+	})
+	all.Go(func() {
+		leases, err := f.leases(ctx)
+		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), err)
+	})
+	all.Wait()
+}
+
+// leases returns the addresses of the cluster's pools, none without whereabouts' objects.
+func (f *fleet) leases(ctx context.Context) ([]doctor.Lease, error) {
+	found := []doctor.Lease{}
+	survey, err := api.Inspect(ctx, f.Client)
+	if noSuchKind(err) {
+		return found, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range survey.Holdings {
+		h := &survey.Holdings[i]
+		found = append(found, doctor.Lease{Pool: h.Pool.Name, Address: h.Addr.String(), Pod: h.PodRef, Container: h.ContainerID, IfName: h.IfName})
+	}
+	return found, errors.Join(survey.Errors...)
+}
+
+// complete adds what the API server has to the facts of a node, whose agent cannot read it.
+func (f *fleet) complete(n *doctor.Facts) {
+	if n.Kubelet == nil {
+		n.Kubelet = &doctor.Kubelet{}
+	}
+	node := f.nodes.Value[n.Node]
+	err := errors.New(f.nodes.Error)
+	if f.nodes.OK() {
+		err = nil
+		if node == nil {
+			node, err = &nodeObject{}, errors.New("the API server has no such node")
+		}
+	} else {
+		node = &nodeObject{}
+	}
+	n.Kubelet.Allocatable = doctor.From(devicesOf(node.Status.Allocatable), f.nodes.Source, err)
+	n.Kubelet.Capacity = doctor.From(devicesOf(node.Status.Capacity), f.nodes.Source, err)
+	n.Kubelet.Labels = doctor.From(node.nfdLabels(), f.nodes.Source, err)
+	if n.Configs == nil {
+		n.Configs = &doctor.Configs{}
+	}
+	files := &n.Configs.Files
+	if files.OK() {
+		own := slices.DeleteFunc(files.Value, func(c doctor.Config) bool { return c.Kind == doctor.NADConfig })
+		files.Value, files.Error = append(own, f.nads.Value...), f.nads.Error
+		files.Source = f.nads.Source + " and " + netconf.NodeFilePath()
+	}
+	n.Configs.Networks = f.networks
+	for i := range n.Pods {
+		p := &n.Pods[i]
+		object, ok := f.pods.Value[p.Namespace+"/"+p.Name]
+		switch {
+		case !f.pods.OK():
+			p.Status = doctor.Failed[string](f.pods.Source, errors.New(f.pods.Error))
+		case !ok:
+			p.Status = doctor.Failed[string](f.pods.Source, errNoPod)
+		default:
+			status, err := object.networkStatus()
+			p.Status = doctor.From(status, f.pods.Source, err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package collect
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// runs reads the source with a new collector, and returns the fact.
+func runs(t *testing.T, p *Pending, source string, read func(context.Context) (int, error)) doctor.Fact[int] {
+	t.Helper()
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce)}
+	c.host = ownNetns(t)
+	var fact doctor.Fact[int]
+	take(t.Context(), c, &fact, source, 10*time.Millisecond, read)
+	c.waiting.Wait()
+	return fact
+}
+
+func TestSourceThatHangsIsReadOnce(t *testing.T) {
+	p := &Pending{}
+	release := make(chan struct{})
+	reads := make(chan struct{}, 100)
+	hang := func(context.Context) (int, error) { reads <- struct{}{}; <-release; return 7, nil }
+	if f := runs(t, p, "a", hang); f.OK() || !strings.Contains(f.Error, "not read within") {
+		t.Errorf("the first run: %+v", f)
+	}
+	for range 5 {
+		if f := runs(t, p, "a", hang); f.OK() || f.Source != "a" || !strings.Contains(f.Error, "has not answered since") {
+			t.Errorf("a later run: %+v", f)
+		}
+	}
+	if n := len(reads); n != 1 {
+		t.Errorf("it was read %d times", n)
+	}
+	if f := runs(t, p, "b", func(context.Context) (int, error) { return 8, nil }); f.Value != 8 || !f.OK() {
+		t.Errorf("another source: %+v", f)
+	}
+	close(release)
+	answers := func(context.Context) (int, error) { return 9, nil }
+	for end := time.Now().Add(time.Minute); ; runtime.Gosched() {
+		if f := runs(t, p, "a", answers); f.OK() && f.Value == 9 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("it is not read again: %+v", f)
+		}
+	}
+	noted := func() int { p.mu.Lock(); defer p.mu.Unlock(); return len(p.reads) }
+	for end := time.Now().Add(time.Minute); noted() != 0; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("the read that ended is still noted")
+		}
+	}
+}
+
+// One run may read a source for several facts.
+func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
+	p := &Pending{}
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce)}
+	c.host = ownNetns(t)
+	facts := make([]doctor.Fact[int], 5)
+	for i := range facts {
+		take(t.Context(), c, &facts[i], "a", time.Minute, func(context.Context) (int, error) { return i, nil })
+	}
+	c.waiting.Wait()
+	for i, f := range facts {
+		if !f.OK() || f.Value != i {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestSourcesThatHangAreBounded(t *testing.T) {
+	p := &Pending{}
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	for i := range mostPending {
+		runs(t, p, fmt.Sprint(i), func(context.Context) (int, error) { <-release; return 0, nil })
+	}
+	if f := runs(t, p, "another", func(context.Context) (int, error) { return 1, nil }); f.OK() || !strings.Contains(f.Error, "other sources") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// ownNetns opens the netns of this thread. Reads that hang may need it after the test.
+func ownNetns(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}

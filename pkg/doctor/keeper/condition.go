@@ -1,0 +1,98 @@
+package keeper
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// ConditionType is the type of the Node's condition.
+const ConditionType = "RailNetworkReady"
+
+// mostMessage bounds the message of the condition, in bytes.
+const mostMessage = 1024
+
+// Condition is the condition of the Node, as its JSON has it (NodeCondition of core/v1).
+type Condition struct {
+	Type      string    `json:"type"`
+	Status    string    `json:"status"` // "True", "False" or "Unknown"
+	Reason    string    `json:"reason"`
+	Message   string    `json:"message"`
+	Heartbeat time.Time `json:"lastHeartbeatTime"`
+	// Transition is when the status changed, or when this agent first wrote it. It is left out
+	// when the status is as before.
+	Transition *time.Time `json:"lastTransitionTime,omitempty"`
+}
+
+// conditionState is the condition that was written last.
+type conditionState struct {
+	written Condition
+	failed  string // why it could not be written
+}
+
+// keepCondition writes the condition if it changed, and with the slow rules in any case.
+func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
+	if k.Condition == nil || k.runs < inARow {
+		return
+	}
+	now := k.judged()
+	was := &k.condition.written
+	if !slow && now.Status == was.Status && now.Reason == was.Reason && now.Message == was.Message {
+		return
+	}
+	now.Heartbeat = time.Now().UTC().Truncate(time.Second)
+	if now.Status != was.Status {
+		now.Transition = &now.Heartbeat
+	}
+	ctx, cancel := context.WithTimeout(ctx, patchTime)
+	defer cancel()
+	err := k.Condition(ctx, now)
+	switch {
+	case err == nil:
+		k.condition = conditionState{written: now}
+	case ctx.Err() == nil || k.condition.failed == "":
+		if k.condition.failed != err.Error() {
+			k.Log.Warn("condition of the Node not written", "type", ConditionType, "err", err)
+		}
+		k.condition.failed = err.Error()
+	}
+}
+
+// judged returns the condition by the rules of the node.
+func (k *Keeper) judged() Condition {
+	var failed []string
+	known := false
+	for _, id := range slices.Sorted(maps.Keys(k.rules)) {
+		w := k.rules[id]
+		if evidence := w.failed(); evidence != "" {
+			failed = append(failed, id+": "+evidence)
+		}
+		known = known || w.scope == doctor.NodeScope && w.status != doctor.Unknown && w.status != doctor.Skipped
+	}
+	c := Condition{Type: ConditionType, Status: "True", Reason: "NoRuleFails", Message: "no rule of the doctor fails on the node"}
+	switch {
+	case len(failed) > 0:
+		c.Status, c.Reason, c.Message = "False", "RulesFail", cut(strings.Join(failed, ". "))
+	case !known:
+		c.Status, c.Reason, c.Message = "Unknown", "FactsMissing", "no fact of the node could be read"
+	}
+	return c
+}
+
+// cut returns a text of at most mostMessage bytes.
+func cut(text string) string {
+	if len(text) <= mostMessage {
+		return text
+	}
+	const rest = " …"
+	text = text[:mostMessage-len(rest)]
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text + rest
+}

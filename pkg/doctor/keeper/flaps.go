@@ -1,0 +1,87 @@
+package keeper
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// remembered is how long losses of a carrier are remembered: the time that NIC-FLAP judges.
+const remembered = 12 * time.Hour
+
+// flaps remembers how often each NIC lost its carrier while it was up and nobody moved it.
+type flaps struct {
+	nics   map[string]*carrier // by PCI address, else by name
+	before time.Time           // when a record was written, before the last observation
+}
+
+// carrier is what is known of the carrier of a NIC.
+type carrier struct {
+	since  time.Time // the first observation
+	at     time.Time // the last one
+	count  uint64
+	holder string
+	up     bool
+	// waiting are losses of the last observation. A NIC of a pod that died comes to the host
+	// before its record is removed: so they count if no record changes until the next one.
+	waiting int
+	losses  []loss
+}
+
+type loss struct {
+	at    time.Time
+	count int
+}
+
+// observe compares the facts with those of the last observation, and sets the fact Flaps of each
+// NIC. changed and now are when a record was last written, before and after the facts were read.
+// All losses between two observations are dropped if a record changed: each move of a NIC
+// counts as a loss in the kernel, and of which NIC it was is not known later.
+func (f *flaps) observe(at time.Time, nics *doctor.NICs, changed, now time.Time) {
+	if nics == nil || !nics.List.OK() {
+		return
+	}
+	quiet := now.Equal(f.before)
+	f.before = changed
+	seen := map[string]*carrier{}
+	for i := range nics.List.Value {
+		n := &nics.List.Value[i]
+		key := cmp.Or(n.PCI, n.Name)
+		if !n.CarrierDown.OK() || !n.AdminUp.OK() || key == "" {
+			continue
+		}
+		c := f.nics[key]
+		if c == nil {
+			c = &carrier{since: at, count: n.CarrierDown.Value}
+		}
+		c.observe(at, n, quiet)
+		seen[key] = c
+		n.Flaps = doctor.Known(c.flaps(at), "rail-agent's memory of carrier_down_count")
+	}
+	f.nics = seen
+}
+
+func (c *carrier) observe(at time.Time, n *doctor.NIC, quiet bool) {
+	same := quiet && c.holder == n.Holder && c.up && n.AdminUp.Value && !c.at.IsZero()
+	if same && c.waiting > 0 {
+		c.losses = append(c.losses, loss{c.at, c.waiting})
+	}
+	c.waiting = 0
+	if lost := n.CarrierDown.Value; same && lost > c.count {
+		c.waiting = int(min(lost-c.count, 1000))
+	}
+	c.at, c.count, c.holder, c.up = at, n.CarrierDown.Value, n.Holder, n.AdminUp.Value
+	for len(c.losses) > 0 && at.Sub(c.losses[0].at) > remembered {
+		c.losses = c.losses[1:]
+	}
+}
+
+// flaps returns the losses of the last 12 hours, or since the first observation.
+func (c *carrier) flaps(at time.Time) doctor.Flaps {
+	total := 0
+	for _, l := range c.losses {
+		total += l.count
+	}
+	return doctor.Flaps{Count: total, Seconds: min(at.Sub(c.since), remembered).Seconds()}
+}

@@ -1,0 +1,187 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+const (
+	usually   = time.Minute      // between runs
+	slowEach  = 5                // runs: the slow rules are judged in one of them
+	runTime   = 15 * time.Second // for one run's facts
+	patchTime = 20 * time.Second
+	sample    = time.Second // between two reads of error counters
+)
+
+// Options are those of a [Keeper].
+type Options struct {
+	// Collect has the places of the facts. Sample, Done and Pending are the keeper's. Without a
+	// Socket the facts of rail-agent are this process's.
+	Collect collect.Options
+	Every   time.Duration // between runs; a minute if it is 0
+	Log     *slog.Logger
+	// Tell passes on notices, if it is not nil.
+	Tell func(agent.Notice)
+	// Condition writes the condition of the Node, if it is not nil.
+	Condition func(context.Context, Condition) error
+}
+
+// Keeper judges the node. Its methods but Run may be called concurrently.
+type Keeper struct {
+	Options
+	pending collect.Pending
+
+	// Only Run uses these.
+	runs      int
+	rules     map[string]*watched // by ID
+	condition conditionState
+
+	mu      sync.Mutex
+	metrics agent.DoctorMetrics
+	flaps   flaps
+}
+
+// New returns a Keeper. Run must be called once.
+func New(o Options) *Keeper {
+	k := &Keeper{Options: o, rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
+	if k.Every == 0 {
+		k.Every = usually
+	}
+	return k
+}
+
+// Run judges the node until ctx ends. It goes on after a panic.
+func (k *Keeper) Run(ctx context.Context) {
+	// The plugins are installed first, and the agents of all nodes start together.
+	pause := k.Every/4 + rand.N(k.Every/2)
+	for wait.For(ctx, pause) == nil {
+		began := time.Now()
+		k.step(ctx)
+		pause = max(k.Every-time.Since(began), k.Every/2)
+	}
+}
+
+// step is one run.
+func (k *Keeper) step(ctx context.Context) {
+	defer func() {
+		if r := recover(); r != nil {
+			k.Log.Error("panic in the doctor", "panic", r, "stack", string(debug.Stack()))
+			k.mu.Lock()
+			k.metrics.Panics++
+			first := k.metrics.Panics == 1
+			k.mu.Unlock()
+			if first {
+				k.tell(agent.Notice{Reason: "DoctorFailed", Summary: "doctor panicked", Warning: true, Message: "the doctor panicked, and goes on; please report this defect. The log has the stack"})
+			}
+		}
+	}()
+	began := time.Now()
+	slow := k.runs%slowEach == 0
+	k.runs++
+	rules := doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope) // networks are the cluster's
+	every := sample
+	if !slow {
+		every = -1
+		rules = fast(rules)
+	}
+	facts := k.facts(ctx, every)
+	if ctx.Err() != nil {
+		return
+	}
+	results := doctor.Judge(rules, facts)
+	k.note(results)
+	k.count(results, time.Since(began))
+	k.keepCondition(ctx, slow)
+}
+
+// fast returns the rules that are not slow.
+func fast(rules []doctor.Rule) []doctor.Rule {
+	var found []doctor.Rule
+	for i := range rules {
+		if !rules[i].Slow {
+			found = append(found, rules[i])
+		}
+	}
+	return found
+}
+
+// Facts returns the facts of the node as a JSON document. It takes more than a second, because
+// the error counters are read twice.
+func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
+	return json.Marshal(k.facts(ctx, sample))
+}
+
+// facts returns the facts of the node.
+func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
+	ctx, cancel := context.WithTimeout(ctx, runTime)
+	defer cancel()
+	o := k.Collect
+	o.Sample, o.Pending, o.Done = every, &k.pending, nil
+	before := k.changed()
+	f := collect.Node(ctx, o)
+	if o.Socket == "" {
+		const source = "this process"
+		f.Agent = &doctor.Agent{Running: doctor.Known(true, source), Version: doctor.Known(o.Version, source), NotReturned: f.Agent.NotReturned}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.flaps.observe(time.Now(), f.NICs, before, k.changed())
+	return f
+}
+
+// changed returns when a record was written or removed last. Each move of a NIC does both.
+func (k *Keeper) changed() time.Time {
+	info, err := os.Stat(filepath.Join(k.Collect.StateDir, "attachments"))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// count sets the metrics. Rules that were not judged in this run keep their status.
+func (k *Keeper) count(results []doctor.Result, took time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := map[string]string{}
+	for i := range results {
+		now[results[i].ID] = string(results[i].Status)
+	}
+	var all []agent.RuleStatus
+	for _, r := range k.metrics.Rules {
+		if _, judged := now[r.ID]; !judged {
+			all = append(all, r)
+		}
+	}
+	for i := range results {
+		all = append(all, agent.RuleStatus{ID: results[i].ID, Status: string(results[i].Status)})
+	}
+	k.metrics.Rules, k.metrics.Last, k.metrics.Took = all, time.Now(), took
+}
+
+// Metrics returns the values of the metrics.
+func (k *Keeper) Metrics() agent.DoctorMetrics {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m := k.metrics
+	m.Rules = append([]agent.RuleStatus(nil), m.Rules...)
+	return m
+}
+
+func (k *Keeper) tell(n agent.Notice) {
+	n.Write(k.Log)
+	if k.Tell != nil {
+		k.Tell(n)
+	}
+}

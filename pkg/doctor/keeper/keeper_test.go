@@ -1,0 +1,256 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+)
+
+// result returns one of a rule of the node with findings about objects.
+func result(id string, status doctor.Status, objects ...string) doctor.Result {
+	r := doctor.Result{ID: id, Scope: doctor.NodeScope, Status: status, Expects: "All is well.", Cure: "Mend it."}
+	for _, o := range objects {
+		r.Findings = append(r.Findings, doctor.Finding{Object: o, Evidence: "it has no carrier"})
+	}
+	return r
+}
+
+const (
+	fails = doctor.Status(doctor.Fail)
+	warns = doctor.Status(doctor.Warn)
+)
+
+// told is a keeper that tells the test.
+func told(t *testing.T) (k *Keeper, since func() []string) {
+	t.Helper()
+	var notices []string
+	k = New(Options{Log: slog.New(slog.DiscardHandler), Tell: func(n agent.Notice) {
+		if n.Warning != (n.Reason != "RailProblemSolved") {
+			t.Errorf("%+v", n)
+		}
+		notices = append(notices, n.Reason+" "+n.Message)
+	}})
+	return k, func() []string { defer func() { notices = nil }(); return notices }
+}
+
+func TestOnlyChangesThatLastAreTold(t *testing.T) {
+	k, since := told(t)
+	const found = "RailProblem NIC-CARRIER: NIC ens1: it has no carrier; Mend it."
+	for i, step := range []struct {
+		result doctor.Result
+		want   string // the beginning of the one notice, "" for none
+	}{
+		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
+		{result("NIC-CARRIER", doctor.OK), ""}, // for one run
+		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
+		{result("NIC-CARRIER", fails, "NIC ens1"), found},
+		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
+		{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), ""},
+		{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), "RailProblem NIC-CARRIER: NIC ens2: "},
+		{result("NIC-CARRIER", doctor.Unknown), ""}, // not known to be over
+		{result("NIC-CARRIER", doctor.Unknown), ""},
+		{result("NIC-CARRIER", fails, "NIC ens2"), ""},
+		{result("NIC-CARRIER", fails, "NIC ens2"), ""},
+		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", fails, "NIC ens2"), ""}, // well for one run
+		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", doctor.OK), "RailProblemSolved NIC-CARRIER: "},
+		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
+		{result("NIC-CARRIER", fails, "NIC ens1"), found},
+	} {
+		k.note([]doctor.Result{step.result})
+		have := since()
+		if step.want == "" && len(have) > 0 || step.want != "" && (len(have) != 1 || !strings.HasPrefix(have[0], step.want)) {
+			t.Errorf("step %d: %q, not %q", i, have, step.want)
+		}
+	}
+}
+
+func TestNoticesOfARunAreBounded(t *testing.T) {
+	k, since := told(t)
+	var results []doctor.Result
+	for i := range 50 {
+		var objects []string
+		for n := range 100 {
+			objects = append(objects, fmt.Sprintf("pod default/p%03d", n))
+		}
+		results = append(results, result(fmt.Sprintf("POD-%d", i), warns, objects...))
+	}
+	k.note(results)
+	k.note(results)
+	have := since()
+	if len(have) != mostNotices+1 || !strings.Contains(have[0], "p004: it has no carrier; and 95 more;") || !strings.Contains(have[mostNotices], "40 more rules") {
+		t.Errorf("%d notices: %q", len(have), have)
+	}
+}
+
+func TestConditionIsWrittenWhenItChanges(t *testing.T) {
+	k, _ := told(t)
+	var written []Condition
+	var refuse error
+	k.Condition = func(_ context.Context, c Condition) error { written = append(written, c); return refuse }
+	step := func(slow bool, results ...doctor.Result) []Condition {
+		written = nil
+		k.runs++
+		k.note(results)
+		k.keepCondition(t.Context(), slow)
+		return written
+	}
+	expect := func(what string, have []Condition, status string, changed bool) {
+		t.Helper()
+		if status == "" {
+			if len(have) > 0 {
+				t.Errorf("%s: %+v", what, have)
+			}
+			return
+		}
+		if len(have) != 1 || have[0].Type != "RailNetworkReady" || have[0].Status != status || (have[0].Transition != nil) != changed || have[0].Heartbeat.IsZero() {
+			t.Errorf("%s: %+v, not %s", what, have, status)
+		}
+	}
+	bad, good := result("NIC-CARRIER", fails, "NIC ens1"), result("NIC-CARRIER", doctor.OK)
+	pods := result("POD-DOWN", fails, "pod default/a")
+	pods.Scope = doctor.PodScope
+	warning := result("NIC-MTU", warns, "NIC ens1")
+	unread := result("NIC-CARRIER", doctor.Unknown)
+	expect("the first run", step(true, bad, pods, warning), "", false)
+	expect("a rule that fails", step(false, bad, pods, warning), "False", true)
+	if m := written[0].Message; m != "NIC-CARRIER: NIC ens1: it has no carrier" || written[0].Reason != "RulesFail" {
+		t.Errorf("%+v", written[0])
+	}
+	expect("no change", step(false, bad), "", false)
+	expect("a fact is missing", step(false, unread), "", false)
+	expect("the heartbeat", step(true, bad), "False", false)
+	expect("well for one run", step(false, good), "", false)
+	expect("it is well", step(false, good, pods, warning), "True", true)
+	refuse = errors.New("forbidden")
+	expect("refused", step(true, good), "True", false)
+	step(false, bad)
+	expect("refused again", step(false, bad), "False", true)
+	refuse = nil
+	expect("written at last", step(false, bad), "False", true)
+	expect("no other change", step(false, bad), "", false)
+	k.rules = map[string]*watched{}
+	expect("nothing is known", step(false, unread), "Unknown", true)
+}
+
+func TestConditionsMessageIsBounded(t *testing.T) {
+	if have := cut(strings.Repeat("ö", 1000)); len(have) > mostMessage || !strings.HasSuffix(have, "ö …") {
+		t.Errorf("%d bytes: %q", len(have), have)
+	}
+}
+
+func TestFlapsAreLossesThatNobodyCaused(t *testing.T) {
+	f := flaps{nics: map[string]*carrier{}}
+	start := time.Now()
+	at, record := start, start
+	observe := func(after time.Duration, count uint64, holder string, up, moved bool) doctor.Flaps {
+		t.Helper()
+		at = at.Add(after)
+		if moved {
+			record = at
+		}
+		nics := &doctor.NICs{List: doctor.Known([]doctor.NIC{{
+			Name: "ens1", PCI: "0000:01:00.0", Holder: holder, CarrierDown: doctor.Known(count, "test"), AdminUp: doctor.Known(up, "test"),
+		}}, "test")}
+		f.observe(at, nics, record, record)
+		if !nics.List.Value[0].Flaps.OK() {
+			t.Fatalf("%+v", nics.List.Value[0].Flaps)
+		}
+		return nics.List.Value[0].Flaps.Value
+	}
+	for i, step := range []struct {
+		after     time.Duration
+		count     uint64
+		holder    string
+		up, moved bool
+		want      int
+	}{
+		{0, 5, "", true, false, 0}, // what was before is not known
+		{time.Minute, 7, "", true, false, 0},
+		{time.Minute, 7, "", true, false, 2},
+		{time.Minute, 8, "default/a", true, true, 2}, // lent
+		{time.Minute, 8, "default/a", true, false, 2},
+		{time.Minute, 9, "default/a", true, false, 2},
+		{time.Minute, 9, "default/a", true, false, 3}, // in the pod
+		{time.Minute, 10, "default/a", true, false, 3},
+		{time.Minute, 10, "", true, true, 3}, // that loss was the pod's end
+		{time.Minute, 10, "", true, false, 3},
+		{time.Minute, 12, "", true, true, 3}, // a short pod
+		{time.Minute, 12, "", true, false, 3},
+		{time.Minute, 13, "", false, false, 3},
+		{time.Minute, 13, "", true, false, 3}, // an administrator
+		{time.Minute, 0, "", true, false, 3},  // its driver has re-created it
+		{time.Minute, 0, "", true, false, 3},
+		{11*time.Hour + 40*time.Minute, 0, "", true, false, 3},
+		{10 * time.Minute, 0, "", true, false, 1},
+		{time.Hour, 0, "", true, false, 0},
+	} {
+		have := observe(step.after, step.count, step.holder, step.up, step.moved)
+		if have.Count != step.want {
+			t.Errorf("step %d: %+v, not %d", i, have, step.want)
+		}
+	}
+	if have := observe(time.Minute, 0, "", true, false); have.Seconds != (12 * time.Hour).Seconds() {
+		t.Errorf("%+v", have)
+	}
+	f.observe(at, &doctor.NICs{List: doctor.Known([]doctor.NIC{}, "test")}, record, record)
+	if len(f.nics) != 0 {
+		t.Errorf("NICs that are gone: %v", f.nics)
+	}
+}
+
+func TestPanicDoesNotEndTheDoctor(t *testing.T) {
+	k, since := told(t)
+	k.rules = nil // so that note panics
+	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state")}
+	k.step(t.Context())
+	k.step(t.Context())
+	if have := since(); len(have) != 1 || !strings.HasPrefix(have[0], "DoctorFailed") || k.Metrics().Panics != 2 {
+		t.Errorf("%q, %+v", have, k.Metrics())
+	}
+}
+
+func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
+	k, _ := told(t)
+	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Version: "v7", Node: "node-a"}
+	k.runs = 1
+	k.step(t.Context())
+	judged := func(id string) bool {
+		return slices.ContainsFunc(k.Metrics().Rules, func(r agent.RuleStatus) bool { return r.ID == id && r.Status != "" })
+	}
+	if !judged("NIC-CARRIER") || judged("NIC-BER") || judged("CLUSTER-MTU") || k.Metrics().Last.IsZero() {
+		t.Errorf("a fast run: %+v", k.Metrics())
+	}
+	k.runs = slowEach
+	k.step(t.Context())
+	all := k.Metrics().Rules
+	if !judged("NIC-CARRIER") || !judged("NIC-BER") {
+		t.Errorf("a slow run: %+v", all)
+	}
+	k.step(t.Context())
+	if !judged("NIC-BER") || len(k.Metrics().Rules) != len(all) {
+		t.Errorf("after it: %+v", k.Metrics().Rules)
+	}
+	text, err := k.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f doctor.Facts
+	if err := json.Unmarshal(text, &f); err != nil || f.Node != "node-a" || !f.Agent.Running.Value || f.Agent.Version.Value != "v7" {
+		t.Errorf("%v, %+v", err, f.Agent)
+	}
+}

@@ -1,0 +1,151 @@
+package kube_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha1"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/httpstream/wsstream"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// kubelet answers exec requests by the kubelet's own implementation of the channels.
+func kubelet(t *testing.T, a *authority, program func(r *http.Request, stdout, stderr, status io.Writer)) *kube.Client {
+	t.Helper()
+	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/namespaces/kube-system/pods/rail-agent-x/exec" {
+			refuse(w, http.StatusNotFound, "NotFound", "no such pod")
+			return
+		}
+		conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v4.channel.k8s.io": {
+			Binary: true, Channels: []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel},
+		}})
+		_, streams, err := conn.Open(w, r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		program(r, streams[1], streams[2], streams[3])
+	}))
+	return open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a), `{token: t}`)})
+}
+
+func run(ctx context.Context, c *kube.Client, out io.Writer, command ...string) error {
+	return c.Exec(ctx, "kube-system", "rail-agent-x", "rail-agent", command, out)
+}
+
+func TestExecReturnsWhatTheProgramPrints(t *testing.T) {
+	printed := strings.Repeat("facts of a node\n", 100_000)
+	c := kubelet(t, newAuthority(t), func(r *http.Request, stdout, stderr, status io.Writer) {
+		query := r.URL.Query()
+		if !slices.Equal(query["command"], []string{"/rail-agent", "facts"}) || query.Get("container") != "rail-agent" || query.Has("stdin") {
+			t.Errorf("asked for %v", query)
+		}
+		if r.Header.Get("Authorization") != "Bearer t" {
+			t.Errorf("authorized by %q", r.Header.Get("Authorization"))
+		}
+		_, _ = stderr.Write([]byte("a warning"))
+		for rest := printed; rest != ""; {
+			n := min(len(rest), 32<<10)
+			_, _ = stdout.Write([]byte(rest[:n]))
+			rest = rest[n:]
+		}
+		_, _ = status.Write([]byte(`{"metadata":{},"status":"Success"}`))
+	})
+	for range 3 {
+		var out bytes.Buffer
+		if err := run(within(t, time.Minute), c, &out, "/rail-agent", "facts"); err != nil || out.String() != printed {
+			t.Fatalf("%d bytes of %d, %v", out.Len(), len(printed), err)
+		}
+	}
+}
+
+// full is a writer that takes nothing.
+type full struct{}
+
+var errFull = errors.New("full")
+
+func (full) Write([]byte) (int, error) { return 0, errFull }
+
+func TestExecThatFailsSaysWhy(t *testing.T) {
+	a := newAuthority(t)
+	failure := `{"metadata":{},"status":"Failure","message":"command terminated with non-zero exit code","reason":"NonZeroExitCode"}`
+	failed := kubelet(t, a, func(_ *http.Request, _, stderr, status io.Writer) {
+		_, _ = stderr.Write([]byte("rail-agent: no such socket\n"))
+		_, _ = status.Write([]byte(failure))
+	})
+	wants(t, run(within(t, time.Minute), failed, io.Discard, "x"), "x in pod kube-system/rail-agent-x", "non-zero exit code", "no such socket")
+	wants(t, failed.Exec(within(t, time.Minute), "kube-system", "other", "c", []string{"x"}, io.Discard), "no such pod")
+	wants(t, failed.Exec(within(t, time.Minute), "kube-system", "../a", "c", []string{"x"}, io.Discard), "cannot be part")
+	broken := kubelet(t, a, func(_ *http.Request, stdout, _, _ io.Writer) { _, _ = stdout.Write([]byte("half")) })
+	wants(t, run(within(t, time.Minute), broken, io.Discard, "x"), "before the program ended")
+	odd := kubelet(t, a, func(_ *http.Request, _, _, status io.Writer) { _, _ = status.Write([]byte("exit 1")) })
+	wants(t, run(within(t, time.Minute), odd, io.Discard, "x"), "not JSON")
+	long := kubelet(t, a, func(_ *http.Request, stdout, _, _ io.Writer) { _, _ = stdout.Write([]byte("more than it takes")) })
+	if err := run(within(t, time.Minute), long, full{}, "x"); !errors.Is(err, errFull) {
+		t.Errorf("a writer that fails: %v", err)
+	}
+}
+
+func TestExecEndsWithItsContext(t *testing.T) {
+	ended := make(chan struct{})
+	t.Cleanup(func() { close(ended) })
+	c := kubelet(t, newAuthority(t), func(*http.Request, io.Writer, io.Writer, io.Writer) { <-ended })
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("no facts for too long"))
+	defer cancel()
+	wants(t, run(ctx, c, io.Discard, "x"), "no facts for too long")
+}
+
+// A proxy that does not know the upgrade, and frames that no server may send.
+func TestExecOfAServerThatIsNone(t *testing.T) {
+	a := newAuthority(t)
+	for name, c := range map[string]struct{ head, frames, want string }{
+		"no upgrade":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "", "hi"},
+		"another protocol":   {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "", "no WebSocket"},
+		"a masked frame":     {"", "\x82\x81\x00\x00\x00\x00\x01", "mask"},
+		"an endless frame":   {"", "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff", "frame of"},
+		"a long ping":        {"", "\x89\x7e\x01\x00", "too long"},
+		"no message to end":  {"", "\x80\x01\x01", "within another"},
+		"an unknown frame":   {"", "\x83\x00", "unexpected frame"},
+		"nothing":            {"", "", "broke off"},
+		"a closed stream":    {"", "\x88\x00", "before the program ended"},
+		"a cut frame header": {"", "\x82", "broke off"},
+	} {
+		server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			head := c.head
+			if head == "" {
+				head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n" +
+					"Sec-WebSocket-Accept: " + accept(r.Header.Get("Sec-WebSocket-Key")) + "\r\n\r\n"
+			}
+			fmt.Fprint(conn, head, c.frames)
+		}))
+		client := open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a), `{token: t}`)})
+		err := run(within(t, time.Minute), client, io.Discard, "x")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, not %q", name, err, c.want)
+		}
+	}
+}
+
+// accept returns the answer to a key (RFC 6455, section 4.2.2).
+func accept(key string) string {
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}

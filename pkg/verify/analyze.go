@@ -1,0 +1,471 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Thresholds are from when on a value is a defect. The zero value has the usual ones.
+type Thresholds struct {
+	Loss     float64 // the share of short packets, of both directions of a path, that may be lost; 0.01
+	Relative float64 // how much longer than the median a round trip may take, as a share of it; 0.5
+	Micros   float64 // and at least this much longer, µs; 100
+}
+
+func (t Thresholds) filled() Thresholds {
+	return Thresholds{cmp.Or(t.Loss, 0.01), cmp.Or(t.Relative, 0.5), cmp.Or(t.Micros, 100)}
+}
+
+// analysis is a result that is judged.
+type analysis struct {
+	*Result
+	Thresholds
+	dead  map[End]bool // ends whose paths are bad anyway
+	small map[End]bool // ends whose full packets are bad anyway
+}
+
+// Analyze sets the findings and the status, from the rest of the result. A defect is named
+// once: paths of an end that is down, or not where it belongs, are bad for that reason.
+func (r *Result) Analyze(t Thresholds) {
+	a := &analysis{Result: r, Thresholds: t.filled(), dead: map[End]bool{}, small: map[End]bool{}}
+	r.Findings = []Finding{}
+	a.down()
+	a.mtus()
+	a.swaps()
+	a.routes()
+	a.unreachable()
+	a.fullPackets()
+	a.losses()
+	a.latencies()
+	a.crossings()
+	unmeasured := len(r.Unknown) > 0 || len(r.Paths) == 0
+	for i := range r.Paths {
+		unmeasured = unmeasured || (r.Paths[i].Error != "" || r.Paths[i].Small.Sent == 0) && !a.skipped(&r.Paths[i])
+	}
+	switch {
+	case len(r.Findings) > 0:
+		r.Status = Defects
+	case unmeasured:
+		r.Status = Unknown
+	default:
+		r.Status = Healthy
+	}
+}
+
+func (a *analysis) add(f Finding) { a.Findings = append(a.Findings, f) }
+
+// skipped reports whether a path is bad for a reason that has a finding.
+func (a *analysis) skipped(p *Path) bool { return a.dead[p.From] || a.dead[p.To] }
+
+// down names ends that cannot pass packets.
+func (a *analysis) down() {
+	for i := range a.Ends {
+		if e := &a.Ends[i]; e.Interface.Problem != "" {
+			a.dead[e.End] = true
+			a.add(Finding{Kind: KindDown, Ends: []End{e.End}, Evidence: cmp.Or(e.Interface.Name, "interface") + ": " + e.Interface.Problem})
+		}
+	}
+}
+
+// mtus names ends whose MTU is not that of most ends of the rail, or, if there is no most, of
+// all ends.
+func (a *analysis) mtus() {
+	byRail, all := map[int][]int{}, []int{}
+	for i := range a.Ends {
+		if e := &a.Ends[i]; !a.dead[e.End] {
+			byRail[e.Rail] = append(byRail[e.Rail], e.Interface.MTU)
+			all = append(all, e.Interface.MTU)
+		}
+	}
+	for i := range a.Ends {
+		e := &a.Ends[i]
+		if a.dead[e.End] {
+			continue
+		}
+		usual := most(byRail[e.Rail])
+		if usual == 0 {
+			usual = most(all)
+		}
+		if usual == 0 || e.Interface.MTU == usual {
+			continue
+		}
+		a.small[e.End] = true
+		a.add(Finding{
+			Kind: KindMTU, Ends: []End{e.End}, Value: float64(e.Interface.MTU), Median: float64(usual), Unit: "bytes",
+			Evidence: fmt.Sprintf("%s has MTU %d, and most others have %d", e.Interface.Name, e.Interface.MTU, usual),
+		})
+	}
+}
+
+// most returns the value that more than half of the values have, 0 for none.
+func most(values []int) int {
+	count := map[int]int{}
+	for _, v := range values {
+		if count[v]++; 2*count[v] > len(values) {
+			return v
+		}
+	}
+	return 0
+}
+
+// swaps names two rails of a node whose broadcasts arrive at each other's place.
+func (a *analysis) swaps() {
+	hears := map[[2]End]bool{}
+	for i := range a.Ends {
+		for _, at := range a.Ends[i].HeardOn {
+			hears[[2]End{a.Ends[i].End, at}] = true
+		}
+	}
+	for i := range a.Rails {
+		for j := i + 1; j < a.Rails; j++ {
+			g := newGraph()
+			for x, n := range a.Nodes {
+				for _, m := range a.Nodes[x+1:] {
+					crossed := hears[[2]End{{n, i}, {m, j}}] && hears[[2]End{{n, j}, {m, i}}]
+					straight := hears[[2]End{{n, i}, {m, i}}] || hears[[2]End{{n, j}, {m, j}}]
+					g.pair(End{n, i}, End{m, i}, crossed && !straight)
+				}
+			}
+			for _, ends := range g.blame(a.compare) {
+				var both []End
+				var names []string
+				for _, e := range ends {
+					both = append(both, e, End{e.Node, j})
+					names = append(names, e.Node)
+				}
+				for _, e := range both {
+					a.dead[e] = true
+				}
+				evidence := fmt.Sprintf("broadcasts of rail %d arrive at rail %d of other nodes, and those of rail %d at rail %d", i, j, j, i)
+				if len(ends) > 1 {
+					evidence += "; it is " + strings.Join(names, " or ") + ": verify it with one more node"
+				}
+				a.add(Finding{Kind: KindSwapped, Ends: both, Either: len(ends) > 1, Evidence: evidence})
+			}
+		}
+	}
+}
+
+// routes names ends whose packets leave by another interface, or for whose address another
+// interface answers.
+func (a *analysis) routes() {
+	macs := map[string][]End{}
+	for i := range a.Ends {
+		if m := a.Ends[i].Interface.MAC; m != "" {
+			macs[m] = append(macs[m], a.Ends[i].End)
+		}
+	}
+	done, misled := map[string]bool{}, map[End]bool{}
+	once := func(f Finding) {
+		if key := string(f.Kind) + f.Ends[0].String() + f.Evidence; !done[key] {
+			done[key] = true
+			a.add(f)
+		}
+	}
+	for i := range a.Paths {
+		p := &a.Paths[i]
+		from := a.end(p.From)
+		if p.Route == nil || from == nil || a.skipped(p) {
+			continue
+		}
+		switch {
+		case p.Route.Problem != "":
+			once(Finding{Kind: KindRoute, Ends: []End{p.From}, Evidence: "no route to the other nodes' addresses of the rail: " + p.Route.Problem})
+		case p.Route.Interface != from.Interface.Name:
+			once(Finding{Kind: KindRoute, Ends: []End{p.From}, Evidence: fmt.Sprintf("packets from the address of %s leave by %s", from.Interface.Name, p.Route.Interface)})
+		}
+		owners := macs[p.Route.MAC]
+		if to := a.end(p.To); to != nil && len(owners) == 1 && owners[0] != p.To && p.Route.NextHop == to.address(p.Route.NextHop) {
+			misled[p.To] = true
+			once(Finding{Kind: KindNeighbor, Ends: []End{p.To}, Evidence: fmt.Sprintf("%s answers for the address %s", owners[0], p.Route.NextHop)})
+		}
+	}
+	for e := range misled { // its packets arrive at the other interface, which does not answer
+		a.dead[e] = true
+	}
+}
+
+// address returns the address if the end has it.
+func (e *EndState) address(s string) string {
+	for _, a := range e.Interface.Addresses {
+		if a.Addr().String() == s {
+			return s
+		}
+	}
+	return ""
+}
+
+// place is where on a path something goes wrong.
+type place int
+
+const (
+	between place = iota // between the interfaces, or not known
+	atFrom
+	atTo
+)
+
+// where returns where most packets were lost.
+func (l Loss) where() place {
+	all := l.From + l.Forward + l.To + l.Back
+	switch {
+	case 2*l.From > all:
+		return atFrom
+	case 2*l.To > all:
+		return atTo
+	}
+	return between
+}
+
+// judge names the ends that explain the bad paths. bad reports whether a path is, and where.
+// found is called for each group of ends; with more than one the paths do not tell which.
+func (a *analysis) judge(bad func(*Path) (bool, place), found func(ends []End, paths []*Path)) {
+	g := newGraph()
+	named := map[End]bool{}
+	var all []*Path
+	for i := range a.Paths {
+		p := &a.Paths[i]
+		if p.Error != "" || p.Small.Sent == 0 || a.skipped(p) {
+			continue
+		}
+		isBad, at := bad(p)
+		g.pair(p.From, p.To, isBad)
+		if !isBad {
+			continue
+		}
+		all = append(all, p)
+		switch at {
+		case atFrom:
+			named[p.From] = true
+		case atTo:
+			named[p.To] = true
+		case between: // the other paths decide
+		}
+	}
+	for e := range named {
+		g.explain(e)
+	}
+	var groups [][]End
+	for _, e := range slices.SortedFunc(maps.Keys(named), a.compare) {
+		groups = append(groups, []End{e})
+	}
+	for _, ends := range append(groups, g.blame(a.compare)...) {
+		found(ends, slices.DeleteFunc(slices.Clone(all), func(p *Path) bool {
+			return !slices.Contains(ends, p.From) && !slices.Contains(ends, p.To)
+		}))
+	}
+}
+
+// either returns what a finding adds if it has several ends.
+func (a *analysis) either(ends []End) string {
+	switch {
+	case len(ends) < 2:
+		return ""
+	case len(a.Nodes) == 2:
+		return "; verify it with a third node to know which end it is"
+	}
+	return "; the paths do not tell which end it is"
+}
+
+// unreachable names ends that no packet passes.
+func (a *analysis) unreachable() {
+	var dead []End
+	a.judge(func(p *Path) (bool, place) {
+		return p.Small.Received == 0, p.Small.Lost.where()
+	}, func(ends []End, paths []*Path) {
+		dead = append(dead, ends...)
+		failed := 0
+		for _, p := range paths {
+			if p.Route != nil && p.Route.Failed {
+				failed++
+			}
+		}
+		evidence := fmt.Sprintf("no packet passes on %s", plural(len(paths), "path"))
+		if failed > 0 {
+			evidence += fmt.Sprintf(", and on %d the neighbor does not answer", failed)
+		}
+		a.add(Finding{Kind: KindUnreachable, Ends: ends, Either: len(ends) > 1, Value: 100, Unit: "%", Evidence: evidence + a.either(ends)})
+	})
+	for _, e := range dead {
+		a.dead[e] = true
+	}
+}
+
+// fullPackets names ends that short packets pass, and packets of the MTU do not.
+func (a *analysis) fullPackets() {
+	a.judge(func(p *Path) (bool, place) {
+		if a.small[p.From] || a.small[p.To] {
+			return false, between
+		}
+		return p.Full.Sent > 0 && 2*p.Full.Received < p.Full.Sent && 2*p.Small.Received > p.Small.Sent, p.Full.Lost.where()
+	}, func(ends []End, paths []*Path) {
+		size := 0
+		for _, p := range paths {
+			size = max(size, p.Full.Size)
+		}
+		for _, e := range ends {
+			a.small[e] = true
+		}
+		a.add(Finding{
+			Kind: KindMTU, Ends: ends, Either: len(ends) > 1, Value: float64(size), Unit: "bytes",
+			Evidence: fmt.Sprintf("packets of %d bytes, the MTU, do not arrive, and short ones do%s", size, a.either(ends)),
+		})
+	})
+}
+
+// losses names ends that lose some packets.
+func (a *analysis) losses() {
+	share := func(p *Path) float64 { return float64(p.Small.Sent-p.Small.Received) / float64(p.Small.Sent) }
+	var shares []float64
+	a.eachPath(func(p *Path) { shares = append(shares, share(p)) })
+	middle := 100 * median(shares)
+	a.judge(func(p *Path) (bool, place) { return share(p) > a.Loss, p.Small.Lost.where() }, func(ends []End, paths []*Path) {
+		var bad []float64
+		for _, p := range paths {
+			bad = append(bad, share(p))
+		}
+		value := 100 * median(bad)
+		a.add(Finding{
+			Kind: KindLoss, Ends: ends, Either: len(ends) > 1, Value: value, Median: middle, Unit: "%",
+			Evidence: fmt.Sprintf("%.1f %% of short packets are lost, and %.1f %% on the median path%s", value, middle, a.either(ends)),
+		})
+	})
+}
+
+// eachPath calls f for the paths by which packets pass.
+func (a *analysis) eachPath(f func(*Path)) {
+	for i := range a.Paths {
+		if p := &a.Paths[i]; p.Error == "" && p.Small.Received > 0 && !a.skipped(p) {
+			f(p)
+		}
+	}
+}
+
+// latencies names ends whose round trips take longer than those of others.
+func (a *analysis) latencies() {
+	var rtt, from, fabric, to []float64
+	a.eachPath(func(p *Path) {
+		rtt = append(rtt, p.Small.RTT)
+		if t := p.Small.Times; t != nil {
+			from, fabric, to = append(from, t.From), append(fabric, t.Fabric), append(to, t.To)
+		}
+	})
+	middle := median(rtt)
+	limit := middle + max(3*deviation(rtt, middle), middle*a.Relative, a.Micros)
+	slow := map[[2]End]bool{}
+	a.eachPath(func(p *Path) { slow[[2]End{p.From, p.To}] = p.Small.RTT > limit })
+	a.judge(func(p *Path) (bool, place) {
+		// A round trip has both directions in it, so one that is slow only from one end is chance.
+		back, measured := slow[[2]End{p.To, p.From}]
+		if !slow[[2]End{p.From, p.To}] || measured && !back {
+			return false, between
+		}
+		return true, p.Small.Times.where(p.Small.RTT-middle, median(from), median(to))
+	}, func(ends []End, paths []*Path) {
+		var bad []float64
+		for _, p := range paths {
+			bad = append(bad, p.Small.RTT)
+		}
+		value := median(bad)
+		a.add(Finding{
+			Kind: KindLatency, Ends: ends, Either: len(ends) > 1, Value: value, Median: middle, Unit: "µs",
+			Evidence: fmt.Sprintf("a round trip takes %s, and %s on the median path%s", duration(value), duration(middle), a.either(ends)),
+		})
+	})
+}
+
+// where returns where more than half of the time in excess is, with the usual times of a
+// sender and of a receiver.
+func (t *Times) where(excess, from, to float64) place {
+	switch {
+	case t == nil:
+		return between
+	case 2*(t.From-from) > excess:
+		return atFrom
+	case 2*(t.To-to) > excess:
+		return atTo
+	}
+	return between
+}
+
+// crossings names rails that reach each other although they are isolated: one finding for two
+// rails. If one node is part of all, its two ends are named.
+func (a *analysis) crossings() {
+	if a.Fabric != Isolated {
+		return
+	}
+	by := map[[2]int][]Crossing{}
+	note := func(from, to End) {
+		if from.Rail != to.Rail && !a.dead[from] && !a.dead[to] {
+			key := [2]int{min(from.Rail, to.Rail), max(from.Rail, to.Rail)}
+			by[key] = append(by[key], Crossing{from, to})
+		}
+	}
+	for _, c := range a.Crossed {
+		note(c.From, c.To)
+	}
+	for i := range a.Ends {
+		for _, at := range a.Ends[i].HeardOn {
+			note(a.Ends[i].End, at)
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(by), func(x, y [2]int) int { return cmp.Or(x[0]-y[0], x[1]-y[1]) })
+	for _, key := range keys {
+		ends := []End{}
+		either := true
+		for _, n := range a.Nodes {
+			in := !slices.ContainsFunc(by[key], func(c Crossing) bool { return c.From.Node != n && c.To.Node != n })
+			if in && len(a.Nodes) > 2 && len(by[key]) > 1 {
+				ends, either = []End{{n, key[0]}, {n, key[1]}}, false
+			}
+		}
+		if either {
+			for _, c := range by[key] {
+				ends = append(ends, c.From, c.To)
+			}
+			slices.SortFunc(ends, a.compare)
+			ends = slices.Compact(ends)
+		}
+		c := by[key][0]
+		a.add(Finding{
+			Kind: KindCrossed, Ends: ends, Either: either,
+			Evidence: fmt.Sprintf("rails %d and %d reach each other, and the fabric is isolated: %s reaches %s", key[0], key[1], c.From, c.To),
+		})
+	}
+}
+
+// suspects returns the ends of findings that chance could have made.
+func (r *Result) suspects() map[End]bool {
+	again := map[End]bool{}
+	for _, f := range r.Findings {
+		if slices.Contains([]Kind{KindUnreachable, KindMTU, KindLoss, KindLatency}, f.Kind) {
+			for _, e := range f.Ends {
+				again[e] = true
+			}
+		}
+	}
+	return again
+}
+
+// plural returns a number with the noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// duration returns microseconds in a unit that fits.
+func duration(micros float64) string {
+	switch {
+	case math.IsNaN(micros):
+		return "-"
+	case micros >= 1000:
+		return fmt.Sprintf("%.1f ms", micros/1000)
+	}
+	return fmt.Sprintf("%.0f µs", micros)
+}

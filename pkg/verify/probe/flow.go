@@ -1,0 +1,204 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/verify"
+)
+
+// The bounds of requests, and of what a responder remembers.
+const (
+	mostFlows  = 4096
+	mostProbes = 10_000
+	longest    = 10 * time.Second // of an interval or a wait
+)
+
+// arrival is a probe that arrived, and its answer.
+type arrival struct {
+	at      time.Time
+	program time.Duration // until it was answered
+	out     time.Duration // until the answer left, after that; 0 until then
+}
+
+// respond answers the probes of a socket until it is closed.
+func (p *Prober) respond(s *socket) {
+	s.read(p.token, func(in *packet) {
+		if in.answer || !p.remember(in) {
+			return
+		}
+		header{in.flow, in.number, true}.write(in.data, p.token)
+		_, _ = s.WriteToUDPAddrPort(in.data, in.from) // an answer that is not sent is a loss
+	}, func(out *packet) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if a := p.seen[out.flow][out.number]; a != nil && a.out == 0 {
+			a.out = max(out.at.Sub(a.at)-a.program, 1)
+		}
+	}, func() bool { return false })
+}
+
+// remember notes a probe. It reports whether the probe is the first of its number.
+func (p *Prober) remember(in *packet) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	flow := p.seen[in.flow]
+	if flow == nil {
+		if len(p.seen) >= mostFlows {
+			return false
+		}
+		flow = map[uint32]*arrival{}
+		p.seen[in.flow] = flow
+	}
+	if flow[in.number] != nil || len(flow) >= mostProbes {
+		return false
+	}
+	// The answer is sent next. The wall clock is that of the kernel's times.
+	flow[in.number] = &arrival{at: in.at, program: max(time.Now().Round(0).Sub(in.at), 0)}
+	return true
+}
+
+// report returns what arrived of flows, and forgets it.
+func (p *Prober) report(flows []uint32) *verify.Answer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := &verify.Answer{}
+	for _, id := range flows {
+		s := verify.Seen{ID: id, Holds: map[uint32]verify.Hold{}}
+		for number, arrived := range p.seen[id] {
+			s.Holds[number] = verify.Hold{Program: arrived.program.Nanoseconds(), Out: arrived.out.Nanoseconds()}
+		}
+		delete(p.seen, id)
+		a.Seen = append(a.Seen, s)
+	}
+	return a
+}
+
+// measure runs flows at the same time.
+func (p *Prober) measure(ctx context.Context, flows []verify.Flow) (*verify.Answer, error) {
+	if len(flows) > mostFlows {
+		return nil, fmt.Errorf("%d flows, and at most %d are possible", len(flows), mostFlows)
+	}
+	for _, f := range flows {
+		if err := p.check(&f); err != nil {
+			return nil, fmt.Errorf("flow %d: %w", f.ID, err)
+		}
+	}
+	a := &verify.Answer{Echoes: make([]verify.Echo, len(flows))}
+	var all sync.WaitGroup
+	for i := range flows {
+		all.Go(func() { a.Echoes[i] = p.flow(ctx, &flows[i]) })
+	}
+	all.Wait()
+	return a, nil
+}
+
+// overhead returns the bytes of the headers before the payload.
+func overhead(f *verify.Flow) int {
+	const ip4, ip6, udp = 20, 40, 8
+	if f.From.Is4() {
+		return ip4 + udp
+	}
+	return ip6 + udp
+}
+
+func (p *Prober) check(f *verify.Flow) error {
+	wait := time.Duration(max(f.Interval, f.Wait)) * time.Millisecond
+	switch {
+	case f.Rail < 0 || f.Rail >= len(p.rails) || p.rails[f.Rail].link == nil:
+		return fmt.Errorf("there is no rail %d", f.Rail)
+	case !f.From.IsValid() || !f.To.IsValid() || f.From.Is4() != f.To.Addr().Is4():
+		return errors.New("the addresses are not of one family")
+	case f.Size < overhead(f)+headerSize || f.Size > 65535:
+		return fmt.Errorf("packets of %d bytes are not possible", f.Size)
+	case f.Count < 1 || f.Count > mostProbes || f.Interval < 1 || f.Wait < 0 || wait > longest:
+		return errors.New("its number of probes, interval or wait is out of bounds")
+	}
+	return nil
+}
+
+// flow sends probes, and waits for their answers.
+func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
+	e := verify.Echo{ID: f.ID, Samples: make([]verify.Sample, f.Count)}
+	s, err := listen(p.rails[f.Rail].Name, f.From)
+	if err != nil {
+		e.Error = err.Error()
+		return e
+	}
+	defer s.Close()
+	var mu sync.Mutex // of e.Samples, sent and answered
+	sent, answered, complete := make([]time.Time, f.Count), 0, false
+	sample := func(in *packet) (*verify.Sample, time.Duration) {
+		if in.flow != f.ID || in.number >= uint32(f.Count) || sent[in.number].IsZero() {
+			return &verify.Sample{}, 0
+		}
+		return &e.Samples[in.number], max(in.at.Sub(sent[in.number]), 1)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.read(p.token, func(in *packet) {
+			mu.Lock()
+			defer mu.Unlock()
+			if to, after := sample(in); in.answer && in.from == f.To && to.RTT == 0 {
+				to.RTT = after.Nanoseconds()
+				answered++
+			}
+		}, func(out *packet) {
+			mu.Lock()
+			defer mu.Unlock()
+			if to, after := sample(out); to.Out == 0 {
+				to.Out = after.Nanoseconds()
+			}
+		}, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return complete && answered >= f.Count
+		})
+	}()
+	payload := make([]byte, f.Size-overhead(f))
+	failed := 0
+	tick := time.NewTicker(time.Duration(f.Interval) * time.Millisecond)
+	defer tick.Stop()
+	for i := range f.Count {
+		header{flow: f.ID, number: uint32(i)}.write(payload, p.token)
+		mu.Lock()
+		sent[i] = time.Now().Round(0) // the wall clock, as the kernel's times
+		mu.Unlock()
+		if _, err := s.WriteToUDPAddrPort(payload, f.To); err != nil {
+			failed++
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	mu.Lock()
+	complete = true
+	wait := time.Duration(f.Wait) * time.Millisecond
+	if answered == f.Count || failed == f.Count {
+		wait = time.Millisecond // for the kernel's reports about the last ones
+	}
+	mu.Unlock()
+	_ = s.SetReadDeadline(time.Now().Add(wait))
+	<-ended
+	if f.Route {
+		e.Route = p.route(f)
+	}
+	return e
+}
+
+// isUnreachable reports whether the kernel has no route.
+func isUnreachable(err error) bool {
+	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,131 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/verify"
+)
+
+// The broadcasts.
+const (
+	hellos    = 3
+	helloWait = 50 * time.Millisecond  // between them
+	heardWait = 300 * time.Millisecond // for the last ones of others
+	helloSize = 60                     // the shortest Ethernet frame, bytes
+	helloData = 14 + 28                // what is ours lies behind the ARP message, in the padding
+)
+
+// packetSocket receives the ARP frames of an interface.
+type packetSocket struct {
+	*os.File
+}
+
+// openPacket opens a packet socket of the link.
+func openPacket(l *link.Link) (*packetSocket, error) {
+	if l.Encap != "ether" || len(l.MAC) != 6 {
+		return nil, errors.New("it is not an Ethernet interface")
+	}
+	// In network byte order.
+	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(protocol))
+	if err != nil {
+		return nil, os.NewSyscallError("packet socket", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: l.Index}); err != nil {
+		_ = unix.Close(fd)
+		return nil, os.NewSyscallError("bind a packet socket", err)
+	}
+	return &packetSocket{os.NewFile(uintptr(fd), "packet")}, nil
+}
+
+// helloFrame returns a broadcast: an ARP probe (RFC 5227, section 2.1.1) for the rail's own
+// address. It has no sender's address, so that it changes no neighbor's table. Its padding has
+// the token, the node and the rail.
+func (p *Prober) helloFrame(rail int) []byte {
+	const ethernet, request = 1, 1
+	r := &p.rails[rail]
+	be := binary.BigEndian
+	frame := append(bytes.Repeat([]byte{0xff}, 6), r.link.MAC...)
+	frame = be.AppendUint16(frame, unix.ETH_P_ARP)
+	frame = be.AppendUint16(be.AppendUint16(frame, ethernet), unix.ETH_P_IP)
+	frame = be.AppendUint16(append(frame, 6, 4), request)
+	frame = append(append(frame, r.link.MAC...), 0, 0, 0, 0) // the sender
+	own := netip.IPv4Unspecified()
+	if len(r.Addresses) > 0 && r.Addresses[0].Addr().Is4() {
+		own = r.Addresses[0].Addr()
+	}
+	frame = append(append(frame, 0, 0, 0, 0, 0, 0), own.AsSlice()...)
+	frame = append(frame, p.token[:]...)
+	frame = be.AppendUint16(be.AppendUint16(frame, uint16(p.node)), uint16(rail))
+	return append(frame, make([]byte, helloSize-len(frame))...)
+}
+
+// sayHello broadcasts by each rail.
+func (p *Prober) sayHello(ctx context.Context) (*verify.Answer, error) {
+	for range hellos {
+		for i := range p.rails {
+			if h := p.rails[i].hello; h != nil {
+				_, _ = h.Write(p.helloFrame(i)) // nobody hears one that is not sent
+			}
+		}
+		sleep(ctx, helloWait)
+	}
+	return &verify.Answer{}, ctx.Err()
+}
+
+// hear notes the broadcasts that arrive at a rail, until its socket is closed.
+func (p *Prober) hear(rail int) {
+	frame := make([]byte, 256)
+	for {
+		n, err := p.rails[rail].hello.Read(frame)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil { // the interface went down, for example
+			time.Sleep(helloWait)
+			continue
+		}
+		if n < helloData+12 || !bytes.Equal(frame[helloData:helloData+8], p.token[:]) {
+			continue
+		}
+		h := verify.Heard{
+			Rail:     rail,
+			Node:     int(binary.BigEndian.Uint16(frame[helloData+8:])),
+			FromRail: int(binary.BigEndian.Uint16(frame[helloData+10:])),
+		}
+		p.mu.Lock()
+		if h.Node != p.node && len(p.heard) < 1<<20 {
+			p.heard[h] = true
+		}
+		p.mu.Unlock()
+	}
+}
+
+// tellHeard returns the broadcasts that arrived, after a wait for the last ones.
+func (p *Prober) tellHeard(ctx context.Context) (*verify.Answer, error) {
+	sleep(ctx, heardWait)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := &verify.Answer{}
+	for h := range p.heard {
+		a.Heard = append(a.Heard, h)
+	}
+	return a, ctx.Err()
+}
+
+// sleep waits, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

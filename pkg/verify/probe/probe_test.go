@@ -1,0 +1,216 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/verify"
+)
+
+// onLoopback returns a prober whose only rail is the loopback interface.
+func onLoopback(t *testing.T) (*Prober, verify.Interface) {
+	t.Helper()
+	p := &Prober{}
+	a, err := p.Do(t.Context(), &verify.Request{Open: &verify.Open{Token: 7, Interfaces: []string{"lo"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	if i := a.Opened[0]; !i.Up || i.Problem != "" || len(i.Addresses) == 0 || i.Deaf == "" {
+		t.Fatalf("lo: %+v", i)
+	}
+	return p, a.Opened[0]
+}
+
+// probes runs one flow to the prober's own responder.
+func probes(t *testing.T, p *Prober, f verify.Flow) (verify.Echo, verify.Seen) {
+	t.Helper()
+	a, err := p.Do(t.Context(), &verify.Request{Flows: []verify.Flow{f}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Do(t.Context(), &verify.Request{Report: []uint32{f.ID}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Echoes[0], r.Seen[0]
+}
+
+func TestKernelReportsWhenProbesAndAnswersLeaveAndArrive(t *testing.T) {
+	p, lo := onLoopback(t)
+	for i, to := range lo.Addresses {
+		for k, size := range []int{96, 1500, 9000, 65535} {
+			f := verify.Flow{ID: uint32(10*i + k), From: to.Addr(), To: to, Size: size, Count: 20, Interval: 1, Wait: 2000, Route: true}
+			e, seen := probes(t, p, f)
+			if e.Error != "" || len(e.Samples) != 20 || len(seen.Holds) != 20 {
+				t.Fatalf("%s, %d bytes: %+v, %+v", to, size, e, seen)
+			}
+			for n, s := range e.Samples {
+				if hold := seen.Holds[uint32(n)]; s.Out <= 0 || hold.Out <= 0 || hold.Program < 0 || s.RTT < s.Out+hold.Program+hold.Out {
+					t.Errorf("%s, %d bytes, probe %d: %+v, and the answer %+v", to, size, n, s, hold)
+				}
+			}
+			if e.Route == nil || e.Route.Interface != "lo" || e.Route.Problem != "" || e.Route.Failed {
+				t.Errorf("%s: route %+v", to, e.Route)
+			}
+		}
+	}
+}
+
+func TestPacketsAreNotFragmented(t *testing.T) {
+	p, lo := onLoopback(t)
+	to := lo.Addresses[0]
+	if lo.MTU >= 65536 {
+		// The largest packet that IP has fits: only one that does not is an error.
+		if e, _ := probes(t, p, verify.Flow{ID: 1, From: to.Addr(), To: to, Size: 65535, Count: 1, Interval: 1, Wait: 2000}); e.Samples[0].RTT == 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+	s, err := listen("lo", to.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.WriteToUDPAddrPort(make([]byte, 65530), to); err == nil {
+		t.Error("a packet of more than 64 KiB left")
+	}
+}
+
+func TestProbesOfAnotherRunAreIgnored(t *testing.T) {
+	p, lo := onLoopback(t)
+	s, err := listen("lo", lo.Addresses[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	foreign := make([]byte, 64)
+	header{flow: 5, number: 1}.write(foreign, [8]byte{9})
+	for _, data := range [][]byte{foreign, foreign[:8], {}, p.token[:]} {
+		if _, err := s.WriteToUDPAddrPort(data, lo.Addresses[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is sent after them is answered, so they were read before.
+	if e, _ := probes(t, p, verify.Flow{ID: 6, From: lo.Addresses[0].Addr(), To: lo.Addresses[0], Size: 96, Count: 1, Interval: 1, Wait: 2000}); e.Samples[0].RTT == 0 {
+		t.Fatalf("%+v", e)
+	}
+	a, err := p.Do(t.Context(), &verify.Request{Report: []uint32{5}})
+	if err != nil || len(a.Seen[0].Holds) != 0 {
+		t.Errorf("%v, %+v", err, a)
+	}
+}
+
+func TestUnansweredProbesAreLost(t *testing.T) {
+	p, lo := onLoopback(t)
+	silent, err := listen("lo", lo.Addresses[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	e, _ := probes(t, p, verify.Flow{ID: 1, From: lo.Addresses[0].Addr(), To: silent.address(), Size: 96, Count: 3, Interval: 1, Wait: 50})
+	for _, s := range e.Samples {
+		if s.RTT != 0 || s.Out == 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+func TestBadRequestsAreErrors(t *testing.T) {
+	p, lo := onLoopback(t)
+	to := lo.Addresses[0]
+	good := verify.Flow{From: to.Addr(), To: to, Size: 96, Count: 1, Interval: 1}
+	with := func(change func(f *verify.Flow)) []verify.Flow { f := good; change(&f); return []verify.Flow{f} }
+	for name, r := range map[string]*verify.Request{
+		"nothing":      {},
+		"open twice":   {Open: &verify.Open{}},
+		"no such rail": {Flows: with(func(f *verify.Flow) { f.Rail = 1 })},
+		"bad rail":     {Flows: with(func(f *verify.Flow) { f.Rail = -1 })},
+		"no address":   {Flows: with(func(f *verify.Flow) { f.From = netip.Addr{} })},
+		"two families": {Flows: with(func(f *verify.Flow) { f.From = netip.IPv6Loopback() })},
+		"too small":    {Flows: with(func(f *verify.Flow) { f.Size = 40 })},
+		"too large":    {Flows: with(func(f *verify.Flow) { f.Size = 65536 })},
+		"no probe":     {Flows: with(func(f *verify.Flow) { f.Count = 0 })},
+		"too many":     {Flows: with(func(f *verify.Flow) { f.Count = mostProbes + 1 })},
+		"no interval":  {Flows: with(func(f *verify.Flow) { f.Interval = 0 })},
+		"a long wait":  {Flows: with(func(f *verify.Flow) { f.Wait = 1 << 40 })},
+		"many flows":   {Flows: make([]verify.Flow, mostFlows+1)},
+	} {
+		if a, err := p.Do(t.Context(), r); err == nil {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	if _, err := (&Prober{}).Do(t.Context(), &verify.Request{Hello: true}); err == nil || !strings.Contains(err.Error(), "open") {
+		t.Errorf("the first request: %v", err)
+	}
+}
+
+func TestServeAnswersEachLine(t *testing.T) {
+	in := `{"open": {"token": 1, "interfaces": ["lo", "none0"]}}` + "\nno JSON\n" + `{"report": [1]}` + "\n"
+	var out bytes.Buffer
+	if err := Serve(t.Context(), strings.NewReader(in), &out); err != nil {
+		t.Fatal(err)
+	}
+	var answers []verify.Answer
+	for d := json.NewDecoder(&out); d.More(); {
+		var a verify.Answer
+		if err := d.Decode(&a); err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, a)
+	}
+	if len(answers) != 3 || len(answers[0].Opened) != 2 || answers[0].Opened[1].Problem == "" || answers[1].Error == "" || answers[2].Error != "" || len(answers[2].Seen) != 1 {
+		t.Errorf("%+v", answers)
+	}
+}
+
+func TestRailsAreInTheOrderOfTheirNumbers(t *testing.T) {
+	var links []*link.Link
+	for _, name := range []string{"net10", "eth0", "net2", "net1", "net", "net1x", "lo", "net0"} {
+		links = append(links, &link.Link{Name: name})
+	}
+	if have := netNames(links); !slices.Equal(have, []string{"net0", "net1", "net2", "net10"}) {
+		t.Errorf("%v", have)
+	}
+}
+
+// TestHelloIsAnARPProbe compares with RFC 5227, section 2.1.1.
+func TestHelloIsAnARPProbe(t *testing.T) {
+	p := &Prober{token: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, node: 258, rails: make([]rail, 4)}
+	p.rails[3] = rail{link: &link.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}}
+	p.rails[3].Addresses = []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:9")}
+	want := []byte{
+		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 0x08, 0x06,
+		0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 1, 2, 3,
+		1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 0, 3, 0, 0, 0, 0, 0, 0,
+	}
+	if have := p.helloFrame(3); !bytes.Equal(have, want) {
+		t.Errorf("%x\nnot\n%x", have, want)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	token := [8]byte{1}
+	probe := make([]byte, headerSize)
+	header{1, 2, true}.write(probe, token)
+	f.Add(probe)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		h, ok := parse(data, token)
+		if !ok {
+			return
+		}
+		back := make([]byte, headerSize)
+		h.write(back, token)
+		if !bytes.Equal(back, data[:headerSize]) {
+			t.Errorf("%x is read as %+v", data, h)
+		}
+	})
+}
+
+var _ verify.Prober = (*Prober)(nil)
+
+var _ verify.Prober = (*Child)(nil)

@@ -1,0 +1,208 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/verify"
+)
+
+// maxLine bounds a line of the protocol, in bytes.
+const maxLine = 64 << 20
+
+// Serve answers the requests of in, one line each, until in ends or cannot be read. It
+// measures in the calling process's network namespace.
+func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	p := &Prober{}
+	defer p.Close()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLine)
+	answers := json.NewEncoder(out)
+	for lines.Scan() {
+		var r verify.Request
+		a := &verify.Answer{}
+		err := json.Unmarshal(lines.Bytes(), &r)
+		if err == nil {
+			a, err = p.Do(ctx, &r)
+		}
+		if err != nil {
+			a = &verify.Answer{Error: err.Error()}
+		}
+		if err := answers.Encode(a); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// Prober is a prober in the network namespace of this process. The zero value is ready to use;
+// Close ends its sockets.
+type Prober struct {
+	netns *link.Netns
+	token [8]byte
+	node  int
+	rails []rail
+	ended sync.WaitGroup
+
+	mu    sync.Mutex
+	seen  map[uint32]map[uint32]*arrival
+	heard map[verify.Heard]bool
+}
+
+// rail is an interface under test.
+type rail struct {
+	verify.Interface
+	link       *link.Link
+	responders []*socket
+	hello      *packetSocket // nil if it cannot be opened
+}
+
+// Do answers a request. Requests are answered one after another.
+func (p *Prober) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
+	switch {
+	case r.Open != nil:
+		return p.open(r.Open)
+	case p.netns == nil:
+		return nil, errors.New("the first request must be \"open\"")
+	case r.Hello:
+		return p.sayHello(ctx)
+	case r.Heard:
+		return p.tellHeard(ctx)
+	case r.Flows != nil:
+		return p.measure(ctx, r.Flows)
+	case r.Report != nil:
+		return p.report(r.Report), nil
+	}
+	return nil, errors.New("the request has none of \"open\", \"hello\", \"heard\", \"flows\", \"report\"")
+}
+
+// Close ends the sockets.
+func (p *Prober) Close() {
+	for i := range p.rails {
+		for _, s := range p.rails[i].responders {
+			s.Close()
+		}
+		if h := p.rails[i].hello; h != nil {
+			h.Close()
+		}
+	}
+	p.ended.Wait()
+	p.netns.Close()
+	p.netns, p.rails = nil, nil
+}
+
+// open finds the interfaces, and starts to answer probes and to hear broadcasts.
+func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
+	if p.netns != nil {
+		return nil, errors.New("\"open\" came before")
+	}
+	n, err := link.CurrentNetns()
+	if err != nil {
+		return nil, err
+	}
+	p.netns, p.node = n, o.Node
+	binary.BigEndian.PutUint64(p.token[:], o.Token)
+	p.seen, p.heard = map[uint32]map[uint32]*arrival{}, map[verify.Heard]bool{}
+	links, err := n.Links()
+	if err != nil {
+		return nil, err
+	}
+	a := &verify.Answer{}
+	names := o.Interfaces
+	if len(names) == 0 {
+		names = netNames(links)
+	}
+	p.rails = make([]rail, len(names))
+	for i, name := range names {
+		r := &p.rails[i]
+		r.Name = name
+		if k := slices.IndexFunc(links, func(l *link.Link) bool { return l.Name == name }); k >= 0 {
+			r.link = links[k]
+			p.begin(i)
+		} else {
+			r.Problem = "there is no interface of this name"
+		}
+		a.Opened = append(a.Opened, r.Interface)
+	}
+	return a, nil
+}
+
+var netName = regexp.MustCompile(`^net([0-9]{1,6})$`)
+
+// netNames returns the names of interfaces as Multus gives them, in the order of their numbers.
+func netNames(links []*link.Link) (names []string) {
+	number := map[string]int{}
+	for _, l := range links {
+		if m := netName.FindStringSubmatch(l.Name); m != nil {
+			number[l.Name], _ = strconv.Atoi(m[1])
+			names = append(names, l.Name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return number[a] - number[b] })
+	return names
+}
+
+// mostAddresses bounds how many addresses of an interface are looked at.
+const mostAddresses = 64
+
+// begin starts the responders of a rail.
+func (p *Prober) begin(i int) {
+	r := &p.rails[i]
+	l := r.link
+	r.MTU, r.Up, r.Carrier, r.MAC = l.MTU, l.IsUp(), l.HasCarrier(), l.MAC.String()
+	switch {
+	case !r.Up:
+		r.Problem = "it is down"
+		return
+	case !r.Carrier:
+		r.Problem = "it has no carrier"
+		return
+	}
+	nets, err := p.netns.SomeAddresses(l.Index, mostAddresses)
+	if err != nil {
+		r.Problem = err.Error()
+		return
+	}
+	var found []netip.Addr // one of each family, IPv4 first
+	for _, is4 := range []bool{true, false} {
+		for _, n := range nets {
+			if a, ok := netip.AddrFromSlice(n.IP); ok && a.Unmap().Is4() == is4 && !a.IsLinkLocalUnicast() {
+				found = append(found, a.Unmap())
+				break
+			}
+		}
+	}
+	if len(found) == 0 {
+		r.Problem = "it has no address"
+	}
+	for _, a := range found {
+		s, err := listen(r.Name, a)
+		if err != nil {
+			r.Problem = fmt.Sprintf("a socket with its address %s: %v", a, err)
+			continue
+		}
+		r.responders = append(r.responders, s)
+		r.Addresses = append(r.Addresses, s.address())
+		p.ended.Go(func() { p.respond(s) })
+	}
+	if len(r.Addresses) > 0 {
+		r.Problem = ""
+	}
+	if r.hello, err = openPacket(l); err != nil {
+		r.Deaf = strings.TrimSpace(err.Error())
+		return
+	}
+	p.ended.Go(func() { p.hear(i) })
+}

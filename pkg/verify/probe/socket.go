@@ -1,0 +1,191 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a UDP socket of one interface whose packets are not fragmented, and whose kernel
+// reports when packets arrive and leave.
+type socket struct {
+	*net.UDPConn
+	raw syscall.RawConn
+}
+
+// receiveBuffer holds the packets, and the reports of those that left, that a busy machine has
+// not read yet, in bytes.
+const receiveBuffer = 4 << 20
+
+// listen opens a socket with an address of the interface, and a port that the kernel chooses.
+func listen(device string, address netip.Addr) (*socket, error) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = configure(int(fd), device, address.Is4()) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	network := "udp6"
+	if address.Is4() {
+		network = "udp4"
+	}
+	conn, err := config.ListenPacket(context.Background(), network, netip.AddrPortFrom(address, 0).String())
+	if err != nil {
+		return nil, err
+	}
+	udp := conn.(*net.UDPConn) //nolint:errcheck // it is one for these networks
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		_ = udp.Close()
+		return nil, err
+	}
+	return &socket{udp, raw}, nil
+}
+
+// configure sets the options of a socket.
+func configure(fd int, device string, is4 bool) error {
+	if err := unix.BindToDevice(fd, device); err != nil {
+		return err
+	}
+	// PROBE: not fragmented, and the kernel's memory of the path's MTU does not matter.
+	level, option, probe := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
+	if is4 {
+		level, option, probe = unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
+	}
+	if err := unix.SetsockoptInt(fd, level, option, probe); err != nil {
+		return err
+	}
+	// Without CAP_NET_ADMIN the buffer is as large as net.core.rmem_max permits.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
+		unix.SOF_TIMESTAMPING_TX_SOFTWARE|unix.SOF_TIMESTAMPING_RX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE)
+}
+
+// address returns the socket's address and port.
+func (s *socket) address() netip.AddrPort {
+	a := s.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:errcheck // that of a UDP socket
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// packet is a probe or an answer that arrived, or one that left.
+type packet struct {
+	header
+	data []byte // all of it, if it arrived
+	from netip.AddrPort
+	at   time.Time // by the kernel's clock
+}
+
+// read calls arrived and left for the packets of this run until done returns true or the
+// socket's deadline comes. The functions are called by this goroutine, and keep no data.
+func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() bool) {
+	data, control := make([]byte, 64<<10), make([]byte, 512)
+	ended := false
+	drain := func(fd uintptr) bool {
+		s.drain(int(fd), token, data, control, arrived, left)
+		ended = done()
+		return ended
+	}
+	for {
+		err := s.raw.Read(drain)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// On a busy machine the deadline may be noticed before what arrived in time.
+			err = s.raw.Control(func(fd uintptr) { drain(fd) })
+		}
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		// The runtime takes a report in the error queue for an error of the socket, if it comes
+		// while the socket is not writable, and does not wait for the socket until its next event.
+		if err := s.raw.Control(func(fd uintptr) { drain(fd) }); err != nil || ended {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// drain reads what has arrived and left.
+func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, left func(p *packet)) {
+	for {
+		n, oobn, _, from, err := unix.Recvmsg(fd, data, control, unix.MSG_DONTWAIT)
+		if err != nil {
+			break
+		}
+		if h, ok := parse(data[:n], token); ok {
+			arrived(&packet{h, data[:n], addrPort(from), stamp(control[:oobn])})
+		}
+	}
+	for {
+		// The packet is returned with the headers before it.
+		n, oobn, _, _, err := unix.Recvmsg(fd, data[:512], control, unix.MSG_DONTWAIT|unix.MSG_ERRQUEUE)
+		if err != nil {
+			break
+		}
+		if i := bytes.Index(data[:n], token[:]); i >= 0 {
+			if h, ok := parse(data[i:n], token); ok {
+				left(&packet{header: h, at: stamp(control[:oobn])})
+			}
+		}
+	}
+}
+
+// stamp returns the kernel's time of a packet (struct scm_timestamping), else the time now.
+func stamp(control []byte) time.Time {
+	messages, _ := unix.ParseSocketControlMessage(control)
+	for _, m := range messages {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPING && len(m.Data) >= 16 {
+			seconds, nanos := binary.NativeEndian.Uint64(m.Data), binary.NativeEndian.Uint64(m.Data[8:])
+			if seconds != 0 {
+				return time.Unix(int64(seconds), int64(nanos))
+			}
+		}
+	}
+	return time.Now().Round(0) // without the monotonic clock, as the kernel's
+}
+
+func addrPort(from unix.Sockaddr) netip.AddrPort {
+	switch a := from.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// header begins the payload of a packet: the token, the flow, the number of the probe, and
+// whether it is an answer.
+type header struct {
+	flow, number uint32
+	answer       bool
+}
+
+const headerSize = 8 + 4 + 4 + 1
+
+func (h header) write(to []byte, token [8]byte) {
+	copy(to, token[:])
+	binary.BigEndian.PutUint32(to[8:], h.flow)
+	binary.BigEndian.PutUint32(to[12:], h.number)
+	to[16] = 0
+	if h.answer {
+		to[16] = 1
+	}
+}
+
+// parse reads the header of a packet, and reports whether it is one of this run.
+func parse(data []byte, token [8]byte) (header, bool) {
+	if len(data) < headerSize || !bytes.Equal(data[:8], token[:]) || data[16] > 1 {
+		return header{}, false
+	}
+	return header{binary.BigEndian.Uint32(data[8:]), binary.BigEndian.Uint32(data[12:]), data[16] == 1}, true
+}

@@ -1,0 +1,228 @@
+package verify
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"slices"
+	"time"
+)
+
+// ResultSchema is the schema of results as JSON. Fields are added to it, none changes.
+const ResultSchema = "rail-cni.io/verify/v1"
+
+// Status is the outcome of a run.
+type Status string
+
+// The outcomes.
+const (
+	Healthy Status = "healthy"
+	Defects Status = "defects"
+	Unknown Status = "unknown" // something could not be measured, and nothing bad is known
+)
+
+// Result is what a run measured, and what follows from it.
+type Result struct {
+	Schema   string     `json:"schema"`
+	Taken    time.Time  `json:"taken"`
+	Version  string     `json:"version"` // of the program
+	Fabric   string     `json:"fabric,omitempty"`
+	Status   Status     `json:"status"`
+	Findings []Finding  `json:"findings"`
+	Unknown  []string   `json:"unknown,omitempty"` // what could not be measured
+	Nodes    []string   `json:"nodes"`
+	Rails    int        `json:"rails"`
+	Rounds   int        `json:"rounds"`
+	Seconds  float64    `json:"seconds"`
+	Ends     []EndState `json:"ends"`
+	Paths    []Path     `json:"paths"`
+	Crossed  []Crossing `json:"crossed,omitempty"`
+	Tested   int        `json:"crossingsTested"` // paths between different rails
+}
+
+// EndState is what is known of an end without a path.
+type EndState struct {
+	End
+	Interface Interface `json:"interface"`
+	HeardOn   []End     `json:"heardOn,omitempty"` // the ends of other nodes at which its broadcasts arrived
+}
+
+// Path is a rail from one node to another.
+type Path struct {
+	From  End     `json:"from"`
+	To    End     `json:"to"`
+	Route *Route  `json:"route,omitempty"`
+	Error string  `json:"error,omitempty"` // why it could not be measured
+	Small Traffic `json:"small"`           // short packets
+	Full  Traffic `json:"full"`            // packets of the interface's MTU
+}
+
+// Traffic is the probes of one size. Times are medians in microseconds.
+type Traffic struct {
+	Size     int     `json:"size"` // of the IP packets, bytes
+	Sent     int     `json:"sent"`
+	Received int     `json:"received"`
+	Late     int     `json:"late,omitempty"` // more probes, which a busy machine answered too late: no loss of the rail
+	Lost     Loss    `json:"lost"`
+	RTT      float64 `json:"rttMicros"`       // without the time of the responder's program
+	Times    *Times  `json:"times,omitempty"` // nil if the kernel did not report when packets left
+}
+
+// Loss is where probes were lost.
+type Loss struct {
+	From    int `json:"from,omitempty"`    // they did not leave the sender's interface
+	Forward int `json:"forward,omitempty"` // they left it, and did not arrive
+	To      int `json:"to,omitempty"`      // they arrived, and the answer did not leave
+	Back    int `json:"back,omitempty"`    // the answer left, and did not arrive
+}
+
+// Times is where the time of a round trip is, in microseconds.
+type Times struct {
+	From   float64 `json:"from"`   // in the sender, until the packet left its interface
+	Fabric float64 `json:"fabric"` // between the interfaces, both ways
+	To     float64 `json:"to"`     // in the receiver, until the answer left its interface
+}
+
+// Crossing is a packet that arrived at another rail, which it must not.
+type Crossing struct {
+	From End `json:"from"`
+	To   End `json:"to"`
+}
+
+// Kind is what kind of finding it is.
+type Kind string
+
+// The kinds of findings.
+const (
+	KindDown        Kind = "down"        // the interface is missing or down, or has no carrier or address
+	KindMTU         Kind = "mtu"         // packets of the MTU do not arrive, or the MTU is not that of the others
+	KindSwapped     Kind = "swapped"     // two rails of a node are exchanged
+	KindRoute       Kind = "route"       // packets leave by another interface
+	KindNeighbor    Kind = "neighbor"    // another interface answers for the address
+	KindUnreachable Kind = "unreachable" // nothing arrives
+	KindLoss        Kind = "loss"        // some packets do not arrive
+	KindLatency     Kind = "latency"     // packets take longer than elsewhere
+	KindCrossed     Kind = "crossed"     // rails reach each other, and must not
+)
+
+// Finding is a defect and the ends that have it.
+type Finding struct {
+	Kind Kind `json:"kind"`
+	// Ends are the ends that have the defect. If Either is set it is at one of them, or
+	// between them: the paths do not tell which.
+	Ends     []End   `json:"ends"`
+	Either   bool    `json:"either,omitempty"`
+	Value    float64 `json:"value"` // in Unit
+	Median   float64 `json:"median"`
+	Unit     string  `json:"unit,omitempty"` // "bytes", "%", "µs"
+	Evidence string  `json:"evidence"`
+}
+
+// The exit codes of a command that verifies.
+const (
+	ExitHealthy = 0
+	ExitDefects = 1
+	ExitUnknown = 2
+)
+
+// ExitCode returns the exit code of the result.
+func (r *Result) ExitCode() int {
+	switch r.Status {
+	case Healthy:
+		return ExitHealthy
+	case Defects:
+		return ExitDefects
+	}
+	return ExitUnknown
+}
+
+// WriteJSON writes the result.
+func (r *Result) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+// end returns the state of an end, nil if there is none.
+func (r *Result) end(e End) *EndState {
+	for i := range r.Ends {
+		if r.Ends[i].End == e {
+			return &r.Ends[i]
+		}
+	}
+	return nil
+}
+
+// median returns the middle of the values, NaN of none.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return (v[(n-1)/2] + v[n/2]) / 2
+}
+
+// deviation returns the median absolute deviation (MAD) from the middle.
+func deviation(values []float64, middle float64) float64 {
+	var d []float64
+	for _, v := range values {
+		d = append(d, math.Abs(v-middle))
+	}
+	return median(d)
+}
+
+// late is from when on the responder's program, and not the rail, is why an answer did not
+// arrive in time, ns.
+const late = 100_000_000
+
+// traffic joins what both ends know of a flow.
+func traffic(size int, e *Echo, seen *Seen) Traffic {
+	t := Traffic{Size: size, Sent: len(e.Samples)}
+	// Without any time of leaving the driver may not report them.
+	stamped := slices.ContainsFunc(e.Samples, func(s Sample) bool { return s.Out > 0 })
+	answerStamped := false
+	if seen != nil {
+		for _, h := range seen.Holds {
+			answerStamped = answerStamped || h.Out > 0
+		}
+	}
+	var rtt, out, fabric, hold []float64
+	for i, s := range e.Samples {
+		h, arrived := Hold{}, false
+		if seen != nil {
+			h, arrived = seen.Holds[uint32(i)]
+		}
+		switch {
+		case s.RTT > 0:
+			t.Received++
+			trip := max(s.RTT-h.Program, 1)
+			rtt = append(rtt, micros(trip))
+			if s.Out > 0 && h.Out > 0 && trip > s.Out+h.Out {
+				out, hold = append(out, micros(s.Out)), append(hold, micros(h.Out))
+				fabric = append(fabric, micros(trip-s.Out-h.Out))
+			}
+		case arrived && h.Program > late:
+			t.Sent--
+			t.Late++
+		case arrived && answerStamped && h.Out == 0:
+			t.Lost.To++
+		case arrived:
+			t.Lost.Back++
+		case s.Out > 0 || !stamped:
+			t.Lost.Forward++
+		default:
+			t.Lost.From++
+		}
+	}
+	if len(rtt) > 0 {
+		t.RTT = median(rtt)
+	}
+	if len(out) > 0 {
+		t.Times = &Times{From: median(out), Fabric: median(fabric), To: median(hold)}
+	}
+	return t
+}
+
+func micros(ns int64) float64 { return math.Round(float64(ns)/100) / 10 }

@@ -1,0 +1,414 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Node is a node of a run.
+type Node struct {
+	Name   string
+	Prober Prober
+}
+
+// Options say how a run measures. The zero value has the usual numbers.
+type Options struct {
+	Interfaces []string // the rails of each node; those named net1, net2, … if empty
+	Fabric     string   // one of [Fabrics], or ""
+	Version    string   // of the program
+	Thresholds Thresholds
+
+	Count    int           // short probes of each path; 100
+	Full     int           // probes of the MTU; 10
+	Interval time.Duration // between probes; 5 ms, and not less than 1 ms
+	Wait     time.Duration // for answers after the last probe; 500 ms
+
+	// Done, unless nil, is called after each round.
+	Done func(round, all int)
+}
+
+// repeats is how often what looks bad is measured again.
+const repeats = 2
+
+// crossCount is how many probes look whether rails reach each other.
+const crossCount = 3
+
+// smallSize is the size of short probes, as IP packets in bytes.
+const smallSize = 96
+
+func (o Options) filled() Options {
+	o.Count, o.Full = cmp.Or(o.Count, 100), cmp.Or(o.Full, 10)
+	o.Interval, o.Wait = max(cmp.Or(o.Interval, 5*time.Millisecond), time.Millisecond), cmp.Or(o.Wait, 500*time.Millisecond)
+	o.Thresholds = o.Thresholds.filled()
+	return o
+}
+
+// round returns how long a round may take.
+func (o Options) round() time.Duration {
+	return time.Duration(o.Count+o.Full)*o.Interval + 2*o.Wait
+}
+
+// run is a run under way.
+type run struct {
+	Options
+	nodes  []Node
+	opened [][]Interface
+	plan   *Plan
+	result *Result
+
+	mu    sync.Mutex
+	flows uint32
+	paths map[Way]*Path
+}
+
+// Run measures the paths between the nodes, whose names must differ, and returns the result,
+// which is judged already. It fails if fewer than two nodes can be measured, or ctx ends.
+func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
+	r := &run{Options: o.filled(), nodes: nodes, opened: make([][]Interface, len(nodes)), paths: map[Way]*Path{}}
+	start := time.Now()
+	r.result = &Result{Schema: ResultSchema, Taken: start.UTC().Truncate(time.Second), Version: o.Version, Fabric: o.Fabric}
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+	r.hear(ctx)
+	r.rounds(ctx, func(Way) bool { return true })
+	r.fill()
+	r.result.Analyze(r.Thresholds)
+	// What looks bad is measured again: on a busy machine it may be chance.
+	for range repeats {
+		again := r.result.suspects()
+		if len(again) == 0 || ctx.Err() != nil {
+			break
+		}
+		r.rounds(ctx, func(w Way) bool {
+			return w.Expect == Must && (again[r.end(w.From, w.FromRail)] || again[r.end(w.To, w.ToRail)])
+		})
+		r.fill()
+		r.result.Analyze(r.Thresholds)
+	}
+	r.result.Seconds = time.Since(start).Round(time.Millisecond).Seconds()
+	return r.result, ctx.Err()
+}
+
+func (r *run) end(node, rail int) End { return End{r.nodes[node].Name, rail} }
+
+// each calls f for each node at the same time.
+func (r *run) each(f func(i int)) {
+	var all sync.WaitGroup
+	for i := range r.nodes {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}
+
+// unknown notes what could not be measured.
+func (r *run) unknown(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Unknown = append(r.result.Unknown, fmt.Sprintf(format, args...))
+}
+
+// open starts the responders, and makes the plan.
+func (r *run) open(ctx context.Context) error {
+	var token [8]byte
+	_, _ = rand.Read(token[:]) // it never fails
+	errs := make([]error, len(r.nodes))
+	r.each(func(i int) {
+		a, err := r.nodes[i].Prober.Do(ctx, &Request{Open: &Open{Token: binary.BigEndian.Uint64(token[:]), Node: i, Interfaces: r.Interfaces}})
+		switch {
+		case err != nil:
+			errs[i] = fmt.Errorf("%s: %w", r.nodes[i].Name, err)
+		case len(a.Opened) == 0:
+			errs[i] = fmt.Errorf("%s: it has no interface net1, net2, …; name its rails by --interfaces", r.nodes[i].Name)
+		default:
+			r.opened[i] = a.Opened
+		}
+	})
+	rails, usable := 0, 0
+	for i := range r.nodes {
+		rails = max(rails, len(r.opened[i]))
+		if errs[i] == nil {
+			usable++
+		}
+	}
+	if usable < 2 {
+		return cmp.Or(errors.Join(errs...), errors.New("a rail has two ends; name two nodes or more"))
+	}
+	for _, err := range errs {
+		if err != nil {
+			r.unknown("%v", err)
+		}
+	}
+	r.plan = Schedule(len(r.nodes), rails, r.Fabric)
+	r.result.Rails, r.result.Rounds = rails, len(r.plan.Rounds)
+	for i, n := range r.nodes {
+		r.result.Nodes = append(r.result.Nodes, n.Name)
+		for k := range rails {
+			state := EndState{End: r.end(i, k), Interface: Interface{Problem: "the node has fewer rails than others"}}
+			switch {
+			case k < len(r.opened[i]):
+				state.Interface = r.opened[i][k]
+			case errs[i] != nil:
+				continue
+			}
+			r.result.Ends = append(r.result.Ends, state)
+		}
+	}
+	return nil
+}
+
+// hear lets all rails broadcast, and notes which ends hear which. All at the same time: these
+// are three packets for each rail.
+func (r *run) hear(ctx context.Context) {
+	ask := func(request *Request, use func(i int, a *Answer)) {
+		r.each(func(i int) {
+			if r.opened[i] == nil {
+				return
+			}
+			if a, err := r.nodes[i].Prober.Do(ctx, request); err != nil {
+				r.unknown("%s: broadcasts: %v", r.nodes[i].Name, err)
+			} else {
+				use(i, a)
+			}
+		})
+	}
+	ask(&Request{Hello: true}, func(int, *Answer) {})
+	ask(&Request{Heard: true}, func(i int, a *Answer) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, h := range a.Heard {
+			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) {
+				continue
+			}
+			if sender := r.result.end(r.end(h.Node, h.FromRail)); sender != nil {
+				sender.HeardOn = append(sender.HeardOn, r.end(i, h.Rail))
+			}
+		}
+	})
+	for i := range r.result.Ends {
+		slices.SortFunc(r.result.Ends[i].HeardOn, r.result.compare)
+	}
+}
+
+// rounds measures the wanted ways, round by round.
+func (r *run) rounds(ctx context.Context, wanted func(Way) bool) {
+	for k, pairs := range r.plan.Rounds {
+		var all sync.WaitGroup
+		for _, pair := range pairs {
+			if r.opened[pair.A] == nil || r.opened[pair.B] == nil {
+				continue
+			}
+			ways := slices.DeleteFunc(r.plan.Ways(pair), func(w Way) bool { return !wanted(w) })
+			if len(ways) > 0 && ctx.Err() == nil {
+				all.Go(func() { r.pair(ctx, pair, ways) })
+			}
+		}
+		all.Wait()
+		if r.Done != nil {
+			r.Done(k+1, len(r.plan.Rounds))
+		}
+	}
+}
+
+// job is a flow, and where its result belongs.
+type job struct {
+	Flow
+	way  Way
+	path *Path // nil if the rails differ
+}
+
+// pair measures the ways between two nodes: first with short packets, then with full ones.
+func (r *run) pair(ctx context.Context, pair Pair, ways []Way) {
+	var small, full []*job
+	for _, w := range ways {
+		from, to, err := r.between(w)
+		if w.Expect == MustNot {
+			if err == nil {
+				small = append(small, r.job(w, nil, from, to, smallSize, crossCount))
+			}
+			continue
+		}
+		p := &Path{From: r.end(w.From, w.FromRail), To: r.end(w.To, w.ToRail)}
+		if err != nil {
+			p.Error = err.Error()
+			r.keep(w, p)
+			continue
+		}
+		j := r.job(w, p, from, to, smallSize, r.Count)
+		j.Route = true
+		small = append(small, j)
+		full = append(full, r.job(w, p, from, to, r.opened[w.From][w.FromRail].MTU, r.Full))
+	}
+	r.measure(ctx, pair, small)
+	r.measure(ctx, pair, full)
+	for _, j := range small {
+		if j.path != nil {
+			r.keep(j.way, j.path)
+		}
+	}
+}
+
+func (r *run) job(w Way, p *Path, from netip.Addr, to netip.AddrPort, size, count int) *job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.flows++
+	return &job{way: w, path: p, Flow: Flow{
+		ID: r.flows, Rail: w.FromRail, From: from, To: to, Size: size, Count: count,
+		Interval: int(r.Interval.Milliseconds()), Wait: int(r.Wait.Milliseconds()),
+	}}
+}
+
+// between returns the addresses of a way, of one family.
+func (r *run) between(w Way) (netip.Addr, netip.AddrPort, error) {
+	ends := [][]Interface{r.opened[w.From], r.opened[w.To]}
+	for k, rail := range []int{w.FromRail, w.ToRail} {
+		if rail >= len(ends[k]) {
+			return netip.Addr{}, netip.AddrPort{}, errors.New("a node has fewer rails than others")
+		}
+		if i := ends[k][rail]; i.Problem != "" {
+			return netip.Addr{}, netip.AddrPort{}, fmt.Errorf("%s: %s", i.Name, i.Problem)
+		}
+	}
+	for _, from := range ends[0][w.FromRail].Addresses {
+		for _, to := range ends[1][w.ToRail].Addresses {
+			if from.Addr().Is4() == to.Addr().Is4() {
+				return from.Addr(), to, nil
+			}
+		}
+	}
+	return netip.Addr{}, netip.AddrPort{}, errors.New("the ends have no addresses of one family")
+}
+
+// measure runs the flows of both nodes at the same time, and asks each what arrived.
+func (r *run) measure(ctx context.Context, pair Pair, jobs []*job) {
+	nodes := []int{pair.A, pair.B}
+	byID := map[uint32]*job{}
+	sent, received := map[int][]Flow{}, map[int][]uint32{}
+	for _, j := range jobs {
+		byID[j.ID] = j
+		sent[j.way.From] = append(sent[j.way.From], j.Flow)
+		received[j.way.To] = append(received[j.way.To], j.ID)
+	}
+	echoes, seen := map[uint32]*Echo{}, map[uint32]*Seen{}
+	ask := func(request func(node int) *Request, use func(a *Answer)) {
+		var both sync.WaitGroup
+		for _, node := range nodes {
+			q := request(node)
+			if q == nil {
+				continue
+			}
+			both.Go(func() {
+				a, err := r.nodes[node].Prober.Do(ctx, q)
+				if err != nil {
+					r.unknown("%s: %v", r.nodes[node].Name, err)
+					return
+				}
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				use(a)
+			})
+		}
+		both.Wait()
+	}
+	ask(func(node int) *Request {
+		if len(sent[node]) == 0 {
+			return nil
+		}
+		return &Request{Flows: sent[node]}
+	}, func(a *Answer) {
+		for i := range a.Echoes {
+			echoes[a.Echoes[i].ID] = &a.Echoes[i]
+		}
+	})
+	ask(func(node int) *Request {
+		if len(received[node]) == 0 {
+			return nil
+		}
+		return &Request{Report: received[node]}
+	}, func(a *Answer) {
+		for i := range a.Seen {
+			seen[a.Seen[i].ID] = &a.Seen[i]
+		}
+	})
+	for id, j := range byID {
+		r.note(j, echoes[id], seen[id])
+	}
+}
+
+// note writes what came of a flow to the result.
+func (r *run) note(j *job, e *Echo, seen *Seen) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j.path == nil {
+		r.result.Tested++
+		if seen != nil && len(seen.Holds) > 0 {
+			r.result.Crossed = append(r.result.Crossed, Crossing{r.end(j.way.From, j.way.FromRail), r.end(j.way.To, j.way.ToRail)})
+		}
+		return
+	}
+	switch {
+	case e == nil:
+		j.path.Error = cmp.Or(j.path.Error, "the prober did not answer")
+	case j.Size == smallSize && j.Flow.Route:
+		j.path.Small, j.path.Route = traffic(j.Size, e, seen), e.Route
+	default:
+		j.path.Full = traffic(j.Size, e, seen)
+	}
+	if e != nil && e.Error != "" && j.Flow.Route {
+		j.path.Error = cmp.Or(j.path.Error, e.Error)
+	}
+}
+
+// keep adds a path to those of the result, or what was measured again to what is there.
+func (r *run) keep(w Way, p *Path) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.paths[w]; old != nil {
+		p.Small, p.Full = old.Small.and(p.Small), old.Full.and(p.Full)
+		p.Error = cmp.Or(p.Error, old.Error)
+	}
+	r.paths[w] = p
+}
+
+// and returns the traffic of two measurements: the losses of both, and the times of the
+// faster one.
+func (t Traffic) and(o Traffic) Traffic {
+	sum := t
+	if o.Received > 0 && (t.Received == 0 || o.RTT < t.RTT) {
+		sum.RTT, sum.Times = o.RTT, o.Times
+	}
+	sum.Size = max(t.Size, o.Size)
+	sum.Late = t.Late + o.Late
+	sum.Sent, sum.Received = t.Sent+o.Sent, t.Received+o.Received
+	sum.Lost = Loss{t.Lost.From + o.Lost.From, t.Lost.Forward + o.Lost.Forward, t.Lost.To + o.Lost.To, t.Lost.Back + o.Lost.Back}
+	return sum
+}
+
+// fill writes the paths to the result, in the order of nodes and rails.
+func (r *run) fill() {
+	r.result.Paths = r.result.Paths[:0]
+	for _, p := range r.paths {
+		r.result.Paths = append(r.result.Paths, *p)
+	}
+	slices.SortFunc(r.result.Paths, func(a, b Path) int {
+		return cmp.Or(r.result.compare(a.From, b.From), r.result.compare(a.To, b.To))
+	})
+	slices.SortFunc(r.result.Crossed, func(a, b Crossing) int {
+		return cmp.Or(r.result.compare(a.From, b.From), r.result.compare(a.To, b.To))
+	})
+	slices.Sort(r.result.Unknown)
+	r.result.Unknown = slices.Compact(r.result.Unknown)
+}
+
+// compare orders ends by the order of nodes, then by rails.
+func (r *Result) compare(a, b End) int {
+	return cmp.Or(cmp.Compare(slices.Index(r.Nodes, a.Node), slices.Index(r.Nodes, b.Node)), cmp.Compare(a.Rail, b.Rail))
+}

@@ -1,0 +1,197 @@
+package verify
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// cell is an end in the matrix of nodes and rails.
+type cell struct {
+	sign  string // one character, for those who see no colors
+	text  string
+	class string
+	title string
+}
+
+// The signs of cells.
+const (
+	signOK      = "·"
+	signMaybe   = "?" // it, or another one
+	signBad     = "✗"
+	signUnknown = "-"
+)
+
+// cellOf returns the cell of an end: its worst finding, or the median round trip of its paths.
+func (r *Result) cellOf(e End) cell {
+	c := cell{signUnknown, "", "unknown", e.String()}
+	state := r.end(e)
+	if state == nil {
+		return c
+	}
+	c.title += ", " + printable(state.Interface.Name)
+	var rtt []float64
+	sent, received := 0, 0
+	for i := range r.Paths {
+		if p := &r.Paths[i]; p.From == e || p.To == e {
+			sent, received = sent+p.Small.Sent, received+p.Small.Received
+			if p.Small.Received > 0 {
+				rtt = append(rtt, p.Small.RTT)
+			}
+		}
+	}
+	if sent > 0 {
+		c.sign, c.class, c.text = signOK, "ok", duration(median(rtt))
+		c.title += fmt.Sprintf(": %d of %d short packets answered", received, sent)
+	}
+	for _, f := range r.Findings {
+		if !slices.Contains(f.Ends, e) {
+			continue
+		}
+		if f.Either {
+			if c.sign != signBad {
+				c.sign, c.class = signMaybe, "maybe"
+			}
+		} else {
+			c.sign, c.class = signBad, "bad"
+		}
+		c.text = f.short()
+		c.title += "; " + f.Evidence
+	}
+	return c
+}
+
+// short returns the finding in a cell's width.
+func (f *Finding) short() string {
+	switch f.Kind {
+	case KindLatency:
+		return duration(f.Value)
+	case KindLoss:
+		return fmt.Sprintf("%.0f%% lost", f.Value)
+	case KindMTU:
+		return fmt.Sprintf("mtu %.0f", f.Value)
+	case KindUnreachable:
+		return "silent"
+	}
+	return string(f.Kind)
+}
+
+// where returns the ends as a text: "node-b rail 3 (net4)".
+func (r *Result) where(f *Finding) string {
+	const most = 6
+	join := ", "
+	if f.Either {
+		join = " or "
+	}
+	rails := map[int]int{}
+	for _, e := range f.Ends {
+		rails[e.Rail]++
+	}
+	if rails[f.Ends[0].Rail] == len(r.Nodes) && len(r.Nodes) > 2 && len(rails) == 1 {
+		return fmt.Sprintf("rail %d of all nodes", f.Ends[0].Rail)
+	}
+	var names []string
+	for i, e := range f.Ends {
+		if i == most {
+			names = append(names, fmt.Sprintf("%d more", len(f.Ends)-most))
+			break
+		}
+		name := e.String()
+		if s := r.end(e); s != nil && s.Interface.Name != "" {
+			name += " (" + s.Interface.Name + ")"
+		}
+		names = append(names, printable(name))
+	}
+	return strings.Join(names, join)
+}
+
+// WriteText writes the findings, the matrix of nodes and rails, and a summary as the last line.
+func (r *Result) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		fmt.Fprintf(&b, "%s  %s: %s\n", strings.ToUpper(string(f.Kind)), r.where(f), printable(f.Evidence))
+	}
+	for _, u := range r.Unknown {
+		fmt.Fprintf(&b, "UNKNOWN  %s\n", printable(u))
+	}
+	for _, p := range r.unmeasured() {
+		fmt.Fprintf(&b, "UNKNOWN  %s\n", printable(p))
+	}
+	if b.Len() > 0 {
+		b.WriteString("\n")
+	}
+	r.matrix(&b)
+	b.WriteString("\n" + r.summary() + "\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// unmeasured returns why paths could not be measured, each reason once.
+func (r *Result) unmeasured() (reasons []string) {
+	for i := range r.Paths {
+		p := &r.Paths[i]
+		if p.Error == "" {
+			continue
+		}
+		if from, to := r.end(p.From), r.end(p.To); from == nil || to == nil || from.Interface.Problem+to.Interface.Problem != "" {
+			continue // a finding has it
+		}
+		if s := fmt.Sprintf("%s to %s: %s", p.From, p.To, p.Error); len(reasons) < 10 {
+			reasons = append(reasons, s)
+		}
+	}
+	return reasons
+}
+
+// matrix writes a table of nodes and rails.
+func (r *Result) matrix(b *strings.Builder) {
+	rows := [][]string{{"NODE"}}
+	for k := range r.Rails {
+		rows[0] = append(rows[0], fmt.Sprintf("RAIL %d", k))
+	}
+	for _, n := range r.Nodes {
+		row := []string{printable(n)}
+		for k := range r.Rails {
+			c := r.cellOf(End{n, k})
+			row = append(row, strings.TrimSpace(c.sign+" "+c.text))
+		}
+		rows = append(rows, row)
+	}
+	width := make([]int, r.Rails+1)
+	for _, row := range rows {
+		for i, s := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(s))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, s := range row {
+			line.WriteString(s + strings.Repeat(" ", width[i]-utf8.RuneCountInString(s)+2))
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+}
+
+// summary returns what was measured, and the outcome.
+func (r *Result) summary() string {
+	crossings := ""
+	if r.Fabric == Isolated {
+		crossings = fmt.Sprintf(", %s between different rails", plural(r.Tested, "path"))
+	}
+	return fmt.Sprintf("%s × %s, %s%s in %.1f s: %s, %s", plural(len(r.Nodes), "node"), plural(r.Rails, "rail"), plural(len(r.Paths), "path"), crossings, r.Seconds, r.Status, plural(len(r.Findings), "finding"))
+}
+
+// printable returns the text without control characters: names of nodes and interfaces, and
+// errors, may come from a pod.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}
