@@ -183,7 +183,7 @@ func (broken) Do(context.Context, *Request) (*Answer, error) { return nil, error
 
 func TestNodeWithFewerRailsIsNamed(t *testing.T) {
 	f, small := newFabric(3, 3, 1), newFabric(3, 2, 1)
-	small.arrived = f.arrived
+	small.arrived, small.mu = f.arrived, f.mu
 	r, err := Run(context.Background(), []Node{{"n0", &simulated{f, 0}}, {"n1", &simulated{f, 1}}, {"n2", &simulated{small, 2}}}, Options{})
 	if err != nil || !slices.Equal(told(r), []string{"down: n2/2"}) {
 		t.Fatalf("%v, %q", err, told(r))

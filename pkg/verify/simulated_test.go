@@ -13,7 +13,7 @@ import (
 type fabric struct {
 	nodes, rails int
 	noise        *rand.Rand
-	mu           sync.Mutex
+	mu           *sync.Mutex
 	defects      map[End]defect
 	// wired is the rail of the fabric to which an end's cable leads; that of its number if it
 	// is not in the map.
@@ -36,7 +36,7 @@ type defect struct {
 }
 
 func newFabric(nodes, rails int, seed uint64) *fabric {
-	return &fabric{nodes: nodes, rails: rails, noise: rand.New(rand.NewPCG(seed, 1)), defects: map[End]defect{}, wired: map[End]int{}, arrived: map[uint32]map[uint32]Hold{}}
+	return &fabric{nodes: nodes, rails: rails, noise: rand.New(rand.NewPCG(seed, 1)), mu: &sync.Mutex{}, defects: map[End]defect{}, wired: map[End]int{}, arrived: map[uint32]map[uint32]Hold{}}
 }
 
 func (f *fabric) name(i int) string { return fmt.Sprintf("n%d", i) }
