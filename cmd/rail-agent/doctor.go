@@ -56,8 +56,12 @@ func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 		if client == nil {
 			return errors.New("--node-condition needs a cluster: name it by --kubeconfig")
 		}
-		options.Condition = func(ctx context.Context, c keeper.Condition) error {
-			_, err := client.PatchStatus(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, o.NodeName, map[string]any{"conditions": []keeper.Condition{c}})
+		options.Condition = func(ctx context.Context, c *keeper.Condition) error {
+			var one any = c
+			if c == nil {
+				one = map[string]string{"type": keeper.ConditionType, "$patch": "delete"}
+			}
+			_, err := client.PatchStatus(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, o.NodeName, map[string]any{"conditions": []any{one}})
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +122,18 @@ func TestAgentTellsOfALostCarrier(t *testing.T) {
 	}
 	if memory, _ := a.metric("process_resident_memory_bytes"); memory > 40<<20 {
 		t.Errorf("%.1f MiB are resident", memory/(1<<20))
+	}
+	for _, id := range []string{"DP-COUNT", "K8S-NFD", "K8S-DEVINFO"} { // these need rights that the agent has not
+		if _, n := a.metric("rail_doctor_rule", `id="`+id+`"`); n != 0 {
+			t.Errorf("%s has a metric", id)
+		}
+	}
+	a.end(syscall.SIGTERM)
+	if status, _ := condition(t, plane, "RailNetworkReady"); status != "" {
+		t.Errorf("without an agent the condition is %s", status)
+	}
+	if ready, _ := condition(t, plane, "Ready"); ready != "True" {
+		t.Errorf("the kubelet's condition is %q", ready)
 	}
 }
 

@@ -65,8 +65,12 @@ error.
 		}
 		f := &doctor.Facts{
 			Schema: doctor.Schema, Taken: time.Now().UTC(), Version: version,
-			Configs: &doctor.Configs{Files: doctor.Known(configs, strings.Join(files, ", "))},
+			Configs: &doctor.Configs{},
 		}
+		ofNAD := func(c doctor.Config) bool { return c.Kind == doctor.NADConfig }
+		source := strings.Join(files, ", ")
+		f.Configs.NADs = doctor.Known(slices.DeleteFunc(slices.Clone(configs), func(c doctor.Config) bool { return !ofNAD(c) }), source)
+		f.Configs.Files = doctor.Known(slices.DeleteFunc(configs, ofNAD), source)
 		return j.report(cmd, f, doctor.Judge(rules, f))
 	}
 	return cmd

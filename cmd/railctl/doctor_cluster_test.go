@@ -15,16 +15,16 @@ import (
 func clusterFacts(t *testing.T) string {
 	t.Helper()
 	rail := 0
-	node := func(name string, mtu int, configs ...doctor.Config) *doctor.Facts {
+	bad := doctor.Config{Kind: doctor.NADConfig, Name: "default/roce", Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": 7}`}
+	node := func(name string, mtu int, files ...doctor.Config) *doctor.Facts {
 		return &doctor.Facts{
-			Schema: doctor.Schema, Node: name, Configs: &doctor.Configs{Files: doctor.Known(configs, "test")},
+			Schema: doctor.Schema, Node: name, Configs: &doctor.Configs{Files: doctor.Known(files, "test"), NADs: doctor.Known([]doctor.Config{bad}, "test")},
 			NICs: &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1", Rail: &rail, MTU: doctor.Known(mtu, "test"), AdminUp: doctor.Known(true, "test"), Carrier: doctor.Known(name == "node-a", "test")}}, "test")},
 		}
 	}
-	bad := doctor.Config{Kind: doctor.NADConfig, Name: "default/roce", Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": 7}`}
 	file := doctor.Config{Kind: doctor.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "railz: auto"}
 	f := &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{
-		Nodes:  []*doctor.Facts{node("node-a", 9000, bad), nil, node("node-b", 1500, bad, file)},
+		Nodes:  []*doctor.Facts{node("node-a", 9000), nil, node("node-b", 1500, file)},
 		Silent: doctor.Known(map[string]string{"node-c": "no answer within 8s"}, "test"),
 	}}
 	text, err := json.Marshal(f)

@@ -8,7 +8,6 @@ import (
 	"html/template"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -112,17 +111,6 @@ type pageHolder struct {
 // legible returns a text of the facts for the page.
 func legible(text string) string { return fit(printable(text), mostOfText) }
 
-// inert returns a text of a result without characters that are not printable. The doctor has
-// replaced those for terminals only.
-func inert(text string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, text)
-}
-
 // newPage returns the page of the nodes. picture is an SVG, or nil.
 func newPage(nodes []*doctor.Facts, results []doctor.Result, picture []byte) *page {
 	p := &page{
@@ -173,39 +161,31 @@ func countsOf(results []doctor.Result) (counts []pageCount) {
 
 // add adds the rules with the status. Findings name their node if there are several.
 func (p *page) add(status doctor.Status, results []doctor.Result, several bool) {
-	at := map[string]int{}
 	var rules []pageRule
-	for i := range results {
-		r := &results[i]
-		if r.Status != status {
-			continue
-		}
-		k, ok := at[r.ID]
-		if !ok {
-			k = len(rules)
-			at[r.ID] = k
-			rules = append(rules, pageRule{sign: signs[status], Result: *r})
-		}
-		rule, node := &rules[k], ""
-		if several {
-			node = r.Node
-		}
-		for _, f := range r.Findings {
-			if len(rule.Findings) == mostOnPage {
-				rule.More++
-				continue
+	for _, group := range doctor.ByRule(results, status) {
+		rule := pageRule{sign: signs[status], Result: *group[0]}
+		for _, r := range group {
+			node := ""
+			if several {
+				node = r.Node
 			}
-			f.Object, f.Evidence, f.Fix = inert(f.Object), inert(f.Evidence), inert(f.Fix)
-			rule.Findings = append(rule.Findings, pageFinding{inert(node), f})
-		}
-		for _, m := range r.Missing {
-			if node != "" {
-				m = node + ": " + m
+			for _, f := range r.Findings {
+				if len(rule.Findings) == mostOnPage {
+					rule.More++
+					continue
+				}
+				rule.Findings = append(rule.Findings, pageFinding{node, f})
 			}
-			if len(rule.Missing) < mostOnPage {
-				rule.Missing = append(rule.Missing, inert(m))
+			for _, m := range r.Missing {
+				if node != "" {
+					m = node + ": " + m
+				}
+				if len(rule.Missing) < mostOnPage {
+					rule.Missing = append(rule.Missing, m)
+				}
 			}
 		}
+		rules = append(rules, rule)
 	}
 	switch status {
 	case doctor.Status(doctor.Fail), doctor.Status(doctor.Warn):

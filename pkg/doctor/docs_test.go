@@ -74,6 +74,9 @@ func TestRulesPageIsGenerated(t *testing.T) {
 		if r.Slow {
 			slow = ", slow"
 		}
+		if r.API {
+			slow += ", not judged by rail-agent"
+		}
 		fmt.Fprintf(&texts, "\n### %s\n\n%s, %s%s\n\n- Expected: %s\n- Consequence: %s\n- Cure: %s\n", r.ID, r.Scope, r.Severity, slow, r.Expects, r.Consequence, r.Cure)
 	}
 	docs.Generated(t, "docs/reference/doctor-rules.md", "rules", index.String()+texts.String()+"\n")

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,6 +38,70 @@ func statusOf(results []Result, id string) Status {
 		return "no such rule"
 	}
 	return results[i].Status
+}
+
+// rail-agent may not read the API server, and leaves these rules out.
+func TestRulesThatNeedTheAPIServerSaySo(t *testing.T) {
+	f := healthy()
+	away(&f.Kubelet.Allocatable)
+	away(&f.Kubelet.Capacity)
+	away(&f.Kubelet.Labels)
+	for i := range f.Pods {
+		away(&f.Pods[i].Status)
+	}
+	rules := Select(Rules(), NodeScope, PodScope)
+	for i, r := range Judge(rules, f) {
+		if rules[i].API != (r.Status == Unknown) {
+			t.Errorf("%s: %s, API is %t", r.ID, r.Status, rules[i].API)
+		}
+	}
+}
+
+// Without the attachments nobody knows which pods hold a NIC.
+func TestPodsThatAreNotKnownAreUnknown(t *testing.T) {
+	f := healthy()
+	f.Pods = nil
+	away(&f.Ledger.Attachments)
+	for _, r := range Judge(Select(Rules(), PodScope), f) {
+		if r.Status != Unknown {
+			t.Errorf("%s is %s", r.ID, r.Status)
+		}
+	}
+}
+
+// Only rail-agent remembers losses of a carrier: facts without them are no proof of none.
+func TestFlapsThatNobodyRemembersAreNotJudged(t *testing.T) {
+	f := healthy()
+	list := f.NICs.List.Value
+	list[1].Flaps = Fact[Flaps]{}
+	if have := statusOf(Judge(Rules(), f), "NIC-FLAP"); have != Unknown {
+		t.Errorf("of one NIC: %s", have)
+	}
+	for i := range list {
+		list[i].Flaps = Fact[Flaps]{}
+	}
+	if have := statusOf(Judge(Rules(), f), "NIC-FLAP"); have != Skipped {
+		t.Errorf("of no NIC: %s", have)
+	}
+}
+
+// Networks that nobody could read are not well, and those that do not exist are nothing to judge.
+func TestNetworksThatAreNotKnownAreUnknown(t *testing.T) {
+	for _, c := range []struct {
+		nads Fact[[]Config]
+		want Status
+	}{{Failed[[]Config]("API server", errors.New("no kubeconfig")), Unknown}, {Known([]Config{}, "API server"), Skipped}, {Fact[[]Config]{}, Skipped}} {
+		f := &Facts{Schema: Schema, Configs: &Configs{Files: Known([]Config{}, "test"), NADs: c.nads}}
+		results := Judge(Rules(), f)
+		for _, id := range []string{"CNI-NAD", "CNI-KEY", "IPAM-GW", "IPAM-OVERLAP"} {
+			if have := statusOf(results, id); have != c.want {
+				t.Errorf("%+v: %s is %s", c.nads, id, have)
+			}
+		}
+		if have := statusOf(results, "NODE-FILE"); have != Skipped {
+			t.Errorf("NODE-FILE without a node file is %s", have)
+		}
+	}
 }
 
 func TestEachRuleHasItsFixtures(t *testing.T) {

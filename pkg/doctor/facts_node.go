@@ -104,7 +104,7 @@ type NIC struct {
 	// of the NIC counts, too.
 	CarrierDown Fact[uint64] `json:"carrierDown"`
 	// Flaps are the losses of the carrier that neither a move nor an administrator caused:
-	// from rail-agent's memory. Without the agent the fact is missing.
+	// from rail-agent's memory. Only the agent's own facts have it.
 	Flaps Fact[Flaps] `json:"flaps"`
 	// Addresses are those of the netdev, with prefix lengths, of a lent NIC in its pod.
 	Addresses Fact[[]string] `json:"addresses"`
@@ -155,7 +155,7 @@ type Port struct {
 	State     string      `json:"state"`     // "ACTIVE"
 	PhysState string      `json:"physState"` // "LinkUp"
 	LinkLayer string      `json:"linkLayer"` // "Ethernet" or "InfiniBand"
-	ActiveMTU int         `json:"activeMTU"`
+	ActiveMTU int         `json:"activeMTU"` // of RDMA packets, as it follows from the interface's MTU (iboe_get_mtu)
 	TableSize int         `json:"tableSize"` // of the GID table
 	GIDs      Fact[[]GID] `json:"gids"`      // the entries that are in use
 	// LID and SMLID are an InfiniBand port's own local identifier and its subnet manager's, 0

@@ -48,7 +48,11 @@ type Interface struct {
 
 // Configs are configurations that plugins read, each as its author wrote it.
 type Configs struct {
+	// Files are the node file, and the configurations of device plugins that it names.
 	Files Fact[[]Config] `json:"files"`
+	// NADs are the NetworkAttachmentDefinitions of the cluster. A machine without a cluster has
+	// no such fact.
+	NADs Fact[[]Config] `json:"nads"`
 	// Networks are prefixes that a range of addresses must not overlap, by what uses them:
 	// "pods", "services", "nodes".
 	Networks Fact[map[string][]string] `json:"networks"`

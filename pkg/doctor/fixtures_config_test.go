@@ -18,66 +18,77 @@ const (
 const (
 	macvlanNAD = iota
 	railsNAD
-	nodeFile
+	deviceNAD // four of them
+)
+
+const (
+	nodeFile = iota
 	sharedConfig
-	deviceNAD // eight of them
 )
 
 func healthyConfigs(f *Facts) {
-	files := []Config{
+	nads := []Config{
 		{Kind: NADConfig, Name: "default/rdma-net", Text: healthyMacvlan, Resource: "rdma/hca_gpu"},
 		{Kind: NADConfig, Name: "default/roce", Text: healthyRails, Resource: "example.com/roce_rail_0"},
+	}
+	files := []Config{
 		{Kind: NodeFile, Name: "/etc/rail-cni/node.yaml", Text: healthyNodeFile},
 		{Kind: SharedConfig, Name: "config.json", Text: healthyShared},
 	}
 	for i := range 4 {
-		files = append(files, Config{Kind: NADConfig, Name: fmt.Sprintf("default/roce-net-%d", i+4), Text: fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "roce-net%d",
+		nads = append(nads, Config{Kind: NADConfig, Name: fmt.Sprintf("default/roce-net-%d", i+4), Text: fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "roce-net%d",
 			"type": "host-device", "device": "ens%dnp0", "ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1", "routes": [{"dst": "172.31.0.0/16"}]}}`, i+4, i+5, i+4, i+4)})
 	}
-	f.Configs = &Configs{Files: Known(files, "API server"), Networks: Known(map[string][]string{"pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
+	f.Configs = &Configs{Files: Known(files, "files"), NADs: Known(nads, "API server"), Networks: Known(map[string][]string{"pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
 }
 
-// edit returns a change of one configuration's text.
+// edit returns a change of the text of a network, and editFile that of a file.
 func edit(i int, old, to string) func(*Facts) {
-	return func(f *Facts) {
-		c := &f.Configs.Files.Value[i]
-		if !strings.Contains(c.Text, old) {
-			panic(old)
-		}
-		c.Text = strings.Replace(c.Text, old, to, 1)
-	}
+	return func(f *Facts) { f.Configs.NADs.Value[i].replace(old, to) }
 }
 
-func noConfigs(f *Facts) { away(&f.Configs.Files) }
+func editFile(i int, old, to string) func(*Facts) {
+	return func(f *Facts) { f.Configs.Files.Value[i].replace(old, to) }
+}
+
+func (c *Config) replace(old, to string) {
+	if !strings.Contains(c.Text, old) {
+		panic(old)
+	}
+	c.Text = strings.Replace(c.Text, old, to, 1)
+}
+
+func noNADs(f *Facts)  { away(&f.Configs.NADs) }
+func noFiles(f *Facts) { away(&f.Configs.Files) }
 
 func init() {
-	add("CNI-NAD", fixture{fires: edit(macvlanNAD, `"bridge"`, `"bride"`), missing: noConfigs})
-	add("CNI-KEY", fixture{fires: edit(macvlanNAD, `"mtu"`, `"mtuu"`), missing: noConfigs})
-	add("CNI-VERSION", fixture{fires: edit(macvlanNAD, `0.3.1`, `2.0.0`), missing: noConfigs})
-	add("CNI-CHAIN", fixture{fires: edit(railsNAD, `"plugins": [`, `"plugins": [{"type": "rdma"}, `), missing: noConfigs})
+	add("CNI-NAD", fixture{fires: edit(macvlanNAD, `"bridge"`, `"bride"`), missing: noNADs})
+	add("CNI-KEY", fixture{fires: edit(macvlanNAD, `"mtu"`, `"mtuu"`), missing: noNADs})
+	add("CNI-VERSION", fixture{fires: edit(macvlanNAD, `0.3.1`, `2.0.0`), missing: noNADs})
+	add("CNI-CHAIN", fixture{fires: edit(railsNAD, `"plugins": [`, `"plugins": [{"type": "rdma"}, `), missing: noNADs})
 	add("CNI-MODE", fixture{
 		fires:   func(f *Facts) { f.Host.RDMAMode.Value = "exclusive" },
 		missing: func(f *Facts) { away(&f.Host.RDMAMode) },
 	})
-	add("CNI-DEVICE", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"enp21s0np0"`), missing: noConfigs})
+	add("CNI-DEVICE", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"enp21s0np0"`), missing: noNADs})
 	add("CNI-NIC", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"ENS5np0"`), missing: noNICs})
 	add("CNI-MTU", fixture{fires: edit(macvlanNAD, "9000", "9216"), missing: func(f *Facts) { away(&nic(f, 2).MTU) }})
 	add("CNI-RESOURCE", fixture{
-		fires:   func(f *Facts) { f.Configs.Files.Value[macvlanNAD].Resource = "rdma/hca" },
-		missing: noConfigs,
+		fires:   func(f *Facts) { f.Configs.NADs.Value[macvlanNAD].Resource = "rdma/hca" },
+		missing: noNADs,
 	})
-	add("IPAM-RAILS", fixture{fires: edit(railsNAD, "10.${rail}.0.0/16", "10.0.${rail}.0/16"), missing: noConfigs})
+	add("IPAM-RAILS", fixture{fires: edit(railsNAD, "10.${rail}.0.0/16", "10.0.${rail}.0/16"), missing: noNADs})
 	add("IPAM-GW", fixture{fires: edit(deviceNAD, `"range"`, `"allow_gateway": true, "range"`), missing: noBinaries})
-	add("IPAM-GWNET", fixture{fires: edit(deviceNAD, `"gateway": "172.31.4.1"`, `"gateway": "172.31.5.1"`), missing: noConfigs})
-	add("IPAM-GWROUTE", fixture{fires: edit(deviceNAD, `, "routes": [{"dst": "172.31.0.0/16"}]`, ""), missing: noConfigs})
-	add("IPAM-EMPTY", fixture{fires: edit(macvlanNAD, `"192.168.111.0/24"`, `"192.168.111.0/30", "exclude": ["192.168.111.0/30"]`), missing: noConfigs})
-	add("IPAM-OVERLAP", fixture{fires: edit(deviceNAD, "172.31.4.0/24", "172.31.4.0/23"), missing: noConfigs})
+	add("IPAM-GWNET", fixture{fires: edit(deviceNAD, `"gateway": "172.31.4.1"`, `"gateway": "172.31.5.1"`), missing: noNADs})
+	add("IPAM-GWROUTE", fixture{fires: edit(deviceNAD, `, "routes": [{"dst": "172.31.0.0/16"}]`, ""), missing: noNADs})
+	add("IPAM-EMPTY", fixture{fires: edit(macvlanNAD, `"192.168.111.0/24"`, `"192.168.111.0/30", "exclude": ["192.168.111.0/30"]`), missing: noNADs})
+	add("IPAM-OVERLAP", fixture{fires: edit(deviceNAD, "172.31.4.0/24", "172.31.4.0/23"), missing: noNADs})
 	add("IPAM-NETS", fixture{
 		fires:   func(f *Facts) { f.Configs.Networks.Value["nodes"] = []string{"192.168.0.0/16"} },
 		missing: func(f *Facts) { away(&f.Configs.Networks) },
 	})
-	add("NODE-FILE", fixture{fires: edit(nodeFile, "mode: perRail", "mode: perRial"), missing: noConfigs, also: []string{"CNI-RESOURCE"}})
-	add("DP-CONFIG", fixture{fires: edit(sharedConfig, `"rdmaHcaMax": 8`, `"rdmaHcaMax": -8`), missing: noConfigs, also: []string{"CNI-RESOURCE"}})
-	add("DP-KEY", fixture{fires: edit(sharedConfig, `"ifNames"`, `"ifnams": ["x"], "ifNames"`), missing: noConfigs})
-	add("DP-IFNAMES", fixture{fires: edit(sharedConfig, `"ens8np0"`, `"ens8"`), missing: noNICs})
+	add("NODE-FILE", fixture{fires: editFile(nodeFile, "mode: perRail", "mode: perRial"), missing: noFiles, also: []string{"CNI-RESOURCE"}})
+	add("DP-CONFIG", fixture{fires: editFile(sharedConfig, `"rdmaHcaMax": 8`, `"rdmaHcaMax": -8`), missing: noFiles, also: []string{"CNI-RESOURCE"}})
+	add("DP-KEY", fixture{fires: editFile(sharedConfig, `"ifNames"`, `"ifnams": ["x"], "ifNames"`), missing: noFiles})
+	add("DP-IFNAMES", fixture{fires: editFile(sharedConfig, `"ens8np0"`, `"ens8"`), missing: noNICs})
 }

@@ -267,7 +267,10 @@ func addNICs() {
 		missing: func(f *Facts) { away(&nic(f, 0).VFs) },
 	})
 	add("NIC-SWITCHDEV", fixture{
-		fires:   func(f *Facts) { nic(f, 3).VFs.Value.Mode = "switchdev" },
+		fires: func(f *Facts) { // the guardrails protect such a NIC
+			nic(f, 4).VFs.Value = VFs{Count: 2, Mode: "switchdev"}
+			nic(f, 4).Protected = "ens5np0 must stay on the host: it has 2 virtual functions"
+		},
 		missing: func(f *Facts) { away(&nic(f, 3).VFs) },
 	})
 	add("NIC-PROTECTED", fixture{

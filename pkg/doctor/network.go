@@ -60,43 +60,43 @@ func kindOf(name string) string {
 // eachNetwork calls do for each NAD. A NAD without a text has its configuration in a file of
 // the node, and is left out.
 func eachNetwork(f *Facts, r *Report, do func(*network)) {
-	if f.Configs == nil {
-		return
+	var rails []int
+	var prefixes map[int]*netconf.NodePrefix
+	parse := r.parsed.networks == nil
+	if parse {
+		rails, prefixes = railsForConfigs(f)
 	}
-	files, _ := Read(r, "configurations", f.Configs.Files)
-	if r.parsed.networks == nil {
-		r.parsed.networks = parseNetworks(f, files)
-	}
+	eachConfig(f, r, NADConfig, func(c *Config) {
+		if parse && strings.TrimSpace(c.Text) != "" {
+			n := parseNetwork(c)
+			for k := range n.plugins {
+				n.plugins[k].parse(rails, prefixes)
+			}
+			r.parsed.networks = append(r.parsed.networks, n)
+		}
+	})
 	for _, n := range r.parsed.networks {
 		do(n)
 	}
 }
 
-// parseNetworks returns the NADs, which are not nil.
-func parseNetworks(f *Facts, files []Config) []*network {
-	all := []*network{}
-	rails, prefixes := railsForConfigs(f)
-	for i := range files {
-		if c := &files[i]; c.Kind == NADConfig && strings.TrimSpace(c.Text) != "" {
-			n := parseNetwork(c)
-			for k := range n.plugins {
-				n.plugins[k].parse(rails, prefixes)
-			}
-			all = append(all, n)
-		}
-	}
-	return all
-}
-
-// eachConfig calls do for each configuration of the kind.
+// eachConfig calls do for each configuration of the kind. Without one there is nothing to
+// judge.
 func eachConfig(f *Facts, r *Report, kind ConfigKind, do func(*Config)) {
 	if f.Configs == nil {
 		return
 	}
-	files, _ := Read(r, "configurations", f.Configs.Files)
-	for i := range files {
-		if files[i].Kind == kind {
-			do(&files[i])
+	name, fact := "configurations", f.Configs.Files
+	if kind == NADConfig {
+		name, fact = "NetworkAttachmentDefinitions", f.Configs.NADs
+	}
+	if !fact.asked() || fact.OK() && !slices.ContainsFunc(fact.Value, func(c Config) bool { return c.Kind == kind }) {
+		return
+	}
+	list, _ := Read(r, name, fact)
+	for i := range list {
+		if list[i].Kind == kind {
+			do(&list[i])
 		}
 	}
 }

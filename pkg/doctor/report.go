@@ -92,7 +92,7 @@ const (
 func WriteText(w io.Writer, results []Result, o TextOptions) error {
 	t := &text{TextOptions: o, nodes: nodesOf(results)}
 	for _, status := range []Status{Status(Fail), Status(Warn)} {
-		groups := groupsOf(results, status)
+		groups := ByRule(results, status)
 		if len(groups) > 0 {
 			t.heading(status)
 		}
@@ -130,8 +130,8 @@ func nodesOf(results []Result) []string {
 	return nodes
 }
 
-// groupsOf returns the results with the status, by rule.
-func groupsOf(results []Result, status Status) (groups [][]*Result) {
+// ByRule returns the results with the status, by rule.
+func ByRule(results []Result, status Status) (groups [][]*Result) {
 	at := map[string]int{}
 	for i := range results {
 		r := &results[i]
@@ -236,7 +236,7 @@ func (t *text) wrapped(label, s string) {
 
 // lines writes a line for each rule with the status.
 func (t *text) lines(results []Result, status Status, what func([]*Result) string) {
-	groups := groupsOf(results, status)
+	groups := ByRule(results, status)
 	if len(groups) == 0 {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -58,6 +59,9 @@ type Rule struct {
 	// Slow rules need facts that take long to read: rail-agent judges them every five
 	// minutes rather than every minute.
 	Slow bool
+	// API: the rule needs facts of the API server, which rail-agent may not read. So the agent
+	// does not judge it.
+	API bool
 	// Check reports findings. It is a pure function of the facts.
 	Check func(f *Facts, r *Report)
 }
@@ -111,18 +115,18 @@ type Found struct{ f *Finding }
 // Fix adds a command that mends it.
 func (f *Found) Fix(command string, args ...any) { f.f.Fix = clean(fmt.Sprintf(command, args...)) }
 
-// clean returns text without control characters, which a name in a facts file or of a pod
-// may have, and of a bounded length.
+// clean returns text without characters that cannot be printed, which a name in a facts file
+// or of a pod may have, and of a bounded length.
 func clean(text string) string {
 	const longest = 1000
 	if len(text) > longest {
 		text = text[:longest] + " …"
 	}
 	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f || 0x80 <= c && c < 0xa0 || 0x202a <= c && c <= 0x202e || 0x2066 <= c && c <= 0x2069 {
-			return '?'
+		if strconv.IsPrint(c) {
+			return c
 		}
-		return c
+		return '?'
 	}, strings.ToValidUTF8(text, "?"))
 }
 
@@ -141,7 +145,7 @@ func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			result.Status, result.Findings = Unknown, nil
-			result.Missing = []string{fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p, firstFrames(debug.Stack()))}
+			result.Missing = []string{clean(fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p, firstFrames(debug.Stack())))}
 		}
 	}()
 	report := &Report{parsed: once}

@@ -35,15 +35,18 @@ func eachNIC(f *Facts, r *Report, do func(*NIC)) {
 	}
 }
 
-// eachRail calls do for each NIC that pods may hold: with a rail, or lent, or with a macvlan.
-// The others are the node's own business.
+// eachRail calls do for each NIC for pods.
 func eachRail(f *Facts, r *Report, do func(*NIC)) {
 	eachNIC(f, r, func(n *NIC) {
-		if n.Rail != nil || n.Holder != "" || n.Macvlans > 0 {
+		if n.forPods() {
 			do(n)
 		}
 	})
 }
+
+// forPods reports whether pods may hold the NIC: it has a rail, or is lent, or has a macvlan.
+// The others are the node's own business.
+func (n *NIC) forPods() bool { return n.Rail != nil || n.Holder != "" || n.Macvlans > 0 }
 
 // eachPort calls do for each port of the RDMA devices of rails' NICs.
 func eachPort(f *Facts, r *Report, do func(*NIC, *Port)) {

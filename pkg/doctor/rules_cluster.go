@@ -388,40 +388,42 @@ func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 }
 
 func checkDuplicates(f *Facts, r *Report) {
-	// Rails may be networks of their own with equal addresses.
+	// Rails may be networks of their own with equal addresses; without rails, NICs of one name.
 	type place struct {
-		rail    int
+		network string
 		address netip.Addr
 	}
 	owners := map[place][]string{}
-	add := func(rail *int, addresses []string, owner string) {
+	add := func(rail *int, nic string, addresses []string, owner string) {
 		for _, text := range addresses {
 			a, err := netip.ParsePrefix(text)
 			if err != nil || a.Addr().IsLinkLocalUnicast() {
 				continue
 			}
-			at := place{-1, a.Addr().Unmap()}
+			at := place{"NIC " + nic, a.Addr().Unmap()}
 			if rail != nil {
-				at.rail = *rail
+				at.network = fmt.Sprintf("rail %d", *rail)
 			}
-			owners[at] = append(owners[at], owner)
+			if !slices.Contains(owners[at], owner) { // an interface can have it with two prefix lengths
+				owners[at] = append(owners[at], owner)
+			}
 		}
 	}
 	eachNode(f, func(n *Facts) {
 		eachNIC(n, r, func(nic *NIC) {
 			if nic.Rail != nil && nic.Holder == "" {
 				addresses, _ := Read(r, n.Node+" "+nic.label()+" addresses", nic.Addresses)
-				add(nic.Rail, addresses, nic.label()+" of node "+n.Node)
+				add(nic.Rail, nic.label(), addresses, nic.label()+" of node "+n.Node)
 			}
 		})
 		eachPod(n, r, func(p *Pod) {
 			p.eachRail(r, func(i *Interface) {
-				add(i.Rail, i.Addresses, i.Name+" of "+p.Object()+" on node "+n.Node)
+				add(i.Rail, i.NIC, i.Addresses, i.Name+" of "+p.Object()+" on node "+n.Node)
 			})
 		})
 	})
 	places := slices.SortedFunc(maps.Keys(owners), func(a, b place) int {
-		return cmp.Or(cmp.Compare(a.rail, b.rail), a.address.Compare(b.address))
+		return cmp.Or(cmp.Compare(a.network, b.network), a.address.Compare(b.address))
 	})
 	for _, at := range places {
 		if list := owners[at]; len(list) > 1 {

@@ -208,7 +208,7 @@ var kubeletRules = []Rule{
 		},
 	},
 	{
-		ID: "DP-COUNT", Scope: NodeScope, Severity: Fail,
+		ID: "DP-COUNT", Scope: NodeScope, Severity: Fail, API: true,
 		Expects:     "The kubelet has as many devices of each pool as the pool has, and offers no more than that.",
 		Consequence: "The scheduler places pods where no NIC is, or leaves NICs unused.",
 		Cure:        "Look at rail-agent's log and Events for why it did not register the resource; restart it, and the kubelet if that does not help.",
@@ -222,7 +222,7 @@ var kubeletRules = []Rule{
 		Check:       checkHCAMax,
 	},
 	{
-		ID: "K8S-NFD", Scope: NodeScope, Severity: Warn,
+		ID: "K8S-NFD", Scope: NodeScope, Severity: Warn, API: true,
 		Expects:     "Where Node Feature Discovery labels the node, it has the labels of its NVIDIA NICs (pci-15b3.present) and GPUs (pci-10de.present).",
 		Consequence: "Pods and DaemonSets that select nodes by these labels, those of NVIDIA's operators among them, do not run here.",
 		Cure:        "Add the PCI classes 02 and 03 to deviceClassWhitelist, and vendor to deviceLabelFields, in the configuration of Node Feature Discovery's worker.",

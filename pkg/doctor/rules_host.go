@@ -100,7 +100,7 @@ var hostRules = []Rule{
 		ID: "HOST-CHARDEV", Scope: NodeScope, Severity: Fail,
 		Expects:     "/dev/infiniband has a char device for each that the kernel has, and rdma_cm.",
 		Consequence: "Device plugins cannot give the device to containers, so programs find no RDMA device, or the pod does not start.",
-		Cure:        "Restart udev (systemd-udevd) and trigger it; check that nothing mounts another file system over /dev/infiniband.",
+		Cure:        "Check that /dev is a devtmpfs, where the kernel makes these files, and that nothing is mounted over /dev/infiniband; or make the file by mknod. Without rdma_cm load the module rdma_ucm first.",
 		Check:       checkCharDevices,
 	},
 	{
@@ -206,14 +206,14 @@ var hostRules = []Rule{
 		ID: "HOST-KMSG", Scope: NodeScope, Severity: Warn,
 		Expects:     "The kernel's log of the last day has no trouble of a NIC.",
 		Consequence: "The NIC, its slot, its transceiver or its firmware had a fault that often comes again under load.",
-		Cure:        "Look up the line at the vendor's; check the transceiver, the slot's power and the firmware.",
+		Cure:        "Search the vendor's documentation for the line; check the transceiver, the slot's power and the firmware.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return
 			}
 			lines, _ := Read(r, "kernelLog", f.Host.KernelLog)
 			for _, line := range lines {
-				if t := troubleOf(line); t != nil && (!t.anyDevice || namesNIC(f, r, line)) {
+				if t := troubleOf(line); t != nil && t.concernsRail(f, r, line) {
 					r.Find("", "%s: %q", t.meaning, line)
 				}
 			}
@@ -323,14 +323,21 @@ func checkCharDevices(f *Facts, r *Report) {
 	for _, d := range devices {
 		has[d] = true
 	}
-	want := slices.Clone(uverbs)
-	if len(uverbs) > 0 {
-		want = append(want, "rdma_cm")
-	}
-	for _, name := range want {
-		if path := "/dev/infiniband/" + name; !has[path] {
-			r.Find("", "there is no %s", path).Fix("udevadm trigger --subsystem-match=infiniband_verbs --subsystem-match=misc")
+	missing := func(name, class string) {
+		path := "/dev/infiniband/" + name
+		if has[path] {
+			return
 		}
+		found := r.Find("", "there is no %s", path)
+		if plain(name) {
+			found.Fix("mknod -m 666 %s c $(tr : ' ' < /sys/class/%s/%s/dev)", path, class, name)
+		}
+	}
+	for _, name := range uverbs {
+		missing(name, "infiniband_verbs")
+	}
+	if len(uverbs) > 0 {
+		missing("rdma_cm", "misc")
 	}
 }
 
@@ -435,12 +442,13 @@ type trouble struct {
 	anyDevice bool // lines about other devices than NICs have them, too
 }
 
-// troubles are those that rules know.
+// troubles are those that rules know. The texts of mlx5 are those of
+// drivers/net/ethernet/mellanox/mlx5/core/events.c and health.c, since Linux 5.10.
 var troubles = []trouble{
 	{[]string{"insufficient power"}, "the slot gives the NIC too little power", false},
 	{[]string{"high temperature"}, "the NIC or its transceiver is too hot", true},
 	{[]string{"health compromised"}, "the NIC's firmware reports a fault", false},
-	{[]string{"mlx5_core", "health poll failed"}, "the NIC's firmware does not answer", false},
+	{[]string{"mlx5_core", "fatal error", "detected"}, "the NIC's firmware has stopped", false},
 	{[]string{"mlx5_core", "access_reg", "failed"}, "the NIC's firmware refused a request", false},
 	{[]string{"available pcie bandwidth", "limited by"}, "a PCIe link bounds the NIC's bandwidth", true},
 	{[]string{"pcie bus error"}, "errors on a PCIe link (AER)", true},
@@ -448,7 +456,7 @@ var troubles = []trouble{
 	{[]string{"tx timeout"}, "the NIC sent nothing for seconds", true},
 	{[]string{"cable", "unplugged"}, "a cable was unplugged", false},
 	{[]string{"module", "bus stuck"}, "the transceiver does not answer", false},
-	{[]string{"unsupported cable"}, "the NIC does not support the cable or transceiver", false},
+	{[]string{"port module event", "cable error"}, "the cable or transceiver has a fault, or the NIC does not support it", false},
 	{[]string{"peermem", "invalid context"}, "memory of a GPU was registered without its process", false},
 }
 
@@ -463,16 +471,21 @@ func troubleOf(line string) *trouble {
 	return nil
 }
 
-// namesNIC reports whether a line of the kernel's log has the name, the PCI address or an RDMA
-// driver of a NIC. Without the NICs' facts every line counts.
-func namesNIC(f *Facts, r *Report, line string) bool {
-	found := f.NICs == nil || !f.NICs.List.OK()
+// concernsRail reports whether a line of the kernel's log is about a rail's NIC, by the name or
+// the PCI address in it, or may be about one. A physical function speaks for its virtual ones.
+// Without the NICs' facts every line counts.
+func (t *trouble) concernsRail(f *Facts, r *Report, line string) bool {
+	if f.NICs == nil || !f.NICs.List.OK() {
+		eachNIC(f, r, func(*NIC) {}) // it notes what is missing
+		return true
+	}
+	named, rail := false, false
 	eachNIC(f, r, func(n *NIC) {
-		for _, name := range []string{n.Name, n.PCI} {
-			found = found || name != "" && strings.Contains(line, name)
+		if n.Name != "" && strings.Contains(line, n.Name) || n.PCI != "" && strings.Contains(line, n.PCI) {
+			named, rail = true, rail || n.forPods() || n.VFs.Value.Count > 0
 		}
 	})
-	return found
+	return rail || !named && !t.anyDevice
 }
 
 // KernelTrouble reports whether a line of the kernel's log tells of a NIC's trouble that a

@@ -62,7 +62,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-SPEED", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails have the same speed.",
+		Expects:     "All rails' NICs of one model have the same speed.",
 		Consequence: "The slowest rail sets the speed of every collective operation.",
 		Cure:        "Compare the port's and the switch's speed settings with those of the other rails (ethtool NIC).",
 		Check: func(f *Facts, r *Report) {
@@ -80,7 +80,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-MTU", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails have the same MTU.",
+		Expects:     "All rails' NICs of one model have the same MTU.",
 		Consequence: "RoCE uses the smaller packets of two rails, or large packets are dropped without a message; 30 to 50 % of the bandwidth is lost.",
 		Cure:        "Set the same MTU on all rails, on the switch ports and in the networks (9000 for RoCE, or what the fabric carries).",
 		Check: func(f *Facts, r *Report) {
@@ -94,10 +94,10 @@ var nicRules = []Rule{
 		Cure:        "Clean or replace the cable and the transceiver, and look at the switch port's error counters.",
 		Check: func(f *Facts, r *Report) {
 			const window = 12 * 3600
+			if f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.NICs.List.Value, func(n NIC) bool { return n.Flaps.asked() }) {
+				return // these are no facts of rail-agent, which alone remembers losses
+			}
 			eachRail(f, r, func(n *NIC) {
-				if !n.Flaps.asked() {
-					return
-				}
 				flaps, ok := Read(r, n.label()+" flaps", n.Flaps)
 				if ok && float64(flaps.Count)*window >= 3*max(flaps.Seconds, window) {
 					r.Find(n.Object(), "it lost its carrier %d times in %.1f hours", flaps.Count, flaps.Seconds/3600)
@@ -188,8 +188,8 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-DISTANCE", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each GPU has a rail's NIC on its own socket, if the node has at least as many rails as GPUs.",
-		Consequence: "The GPU reaches the network through the link between the sockets only: about two thirds of the bandwidth.",
+		Expects:     "Each GPU has a rail's NIC on its own NUMA node, if the node has at least as many rails as GPUs.",
+		Consequence: "The GPU reaches the network only through the link between NUMA nodes (on most machines that between the sockets): about two thirds of the bandwidth.",
 		Cure:        "Compare the slots with the vendor's plan of the machine (railctl topology shows it); a NIC may be in the wrong slot, or its rail missing in the node file.",
 		Check:       checkDistances,
 	},
@@ -208,17 +208,14 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-SWITCHDEV", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has its embedded switch in mode switchdev.",
+		Expects:     "No rail's NIC has its embedded switch in mode switchdev, unless it is in a shared pool or macvlans lie on it.",
 		Consequence: "The kernel does not move such a NIC into a pod: each ADD of host-device fails.",
-		Cure:        "Lend its virtual functions or subfunctions, or set the mode to legacy.",
+		Cure:        "Lend its virtual functions or subfunctions. If nothing uses its representors (Open vSwitch, for example), set the mode to legacy: devlink dev eswitch set pci/ADDRESS mode legacy.",
 		Check: func(f *Facts, r *Report) {
+			shared := inSharedPools(f, r)
 			eachRail(f, r, func(n *NIC) {
-				vfs, _ := Read(r, n.label()+" vfs", n.VFs)
-				if vfs.Mode == "switchdev" && n.Kind == "pf" && n.Protected == "" && n.Macvlans == 0 {
-					found := r.Find(n.Object(), "its embedded switch is in mode switchdev")
-					if plain(n.PCI) {
-						found.Fix("devlink dev eswitch set pci/%s mode legacy", n.PCI)
-					}
+				if Read(r, n.label()+" vfs", n.VFs); n.switchdev() && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] {
+					r.Find(n.Object(), "its embedded switch is in mode switchdev")
 				}
 			})
 		},
@@ -304,11 +301,12 @@ func railsOf(f *Facts, r *Report) map[int][]string {
 }
 
 // The counters of ports and devices whose growth has a likely cause. The names are those in
-// /sys/class/infiniband/DEVICE/ports/N/{counters,hw_counters} and of ethtool -S.
+// /sys/class/infiniband/DEVICE/ports/N/{counters,hw_counters}, of ethtool -S, and in
+// /sys/class/net/NAME/statistics.
 var (
 	cableCounters = []string{
 		"symbol_error", "link_error_recovery", "local_link_integrity_errors", "port_rcv_errors", "port_rcv_remote_physical_errors",
-		"rx_crc_errors_phy", "rx_symbol_err_phy", "rx_pcs_symbol_err_phy", "rx_icrc_encapsulated",
+		"rx_crc_errors", "rx_crc_errors_phy", "rx_symbol_err_phy", "rx_pcs_symbol_err_phy", "rx_icrc_encapsulated",
 	}
 	lossCounters = []string{
 		"out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "implied_nak_seq_err", "rnr_nak_retry_err", "roce_adp_retrans", "roce_slow_restart",
@@ -319,6 +317,9 @@ var (
 		"rx_oversize_pkts_phy", "rx_jabbers_phy", "port_rcv_constraint_errors", "port_xmit_constraint_errors",
 	}
 )
+
+// WantedCounters returns the names of the counters that rules read from [NIC.Rising].
+func WantedCounters() []string { return slices.Concat(cableCounters, lossCounters, mistakeCounters) }
 
 // rising reports the NICs of which one of the counters grew by more than perSecond.
 func rising(f *Facts, r *Report, counters []string, perSecond float64) {
@@ -373,16 +374,17 @@ func checkDistances(f *Facts, r *Report) {
 	}
 	for _, g := range gpus {
 		if b, ok := best[g.PCI]; ok && b == rank("SYS") {
-			r.Find("GPU "+g.PCI, "each of the %d rails' NICs is on another socket (SYS)", rails)
+			r.Find("GPU "+g.PCI, "each of the %d rails' NICs is on another NUMA node (SYS)", rails)
 		}
 	}
 }
 
-func checkProtected(f *Facts, r *Report) {
-	if f.NICs == nil {
-		return
-	}
-	problems, _ := Read(r, "rail and pool problems", f.NICs.Problems)
+// switchdev reports whether the NIC is known to be a physical function with its embedded
+// switch in mode switchdev.
+func (n *NIC) switchdev() bool { return n.Kind == "pf" && n.VFs.Value.Mode == "switchdev" }
+
+// inSharedPools returns the names of the NICs in shared pools, which are not lent.
+func inSharedPools(f *Facts, r *Report) map[string]bool {
 	shared := map[string]bool{}
 	if f.Kubelet != nil {
 		pools, _ := Read(r, "pools", f.Kubelet.Pools)
@@ -392,8 +394,18 @@ func checkProtected(f *Facts, r *Report) {
 			}
 		}
 	}
+	return shared
+}
+
+func checkProtected(f *Facts, r *Report) {
+	if f.NICs == nil {
+		return
+	}
+	problems, _ := Read(r, "rail and pool problems", f.NICs.Problems)
+	shared := inSharedPools(f, r)
 	eachNIC(f, r, func(n *NIC) {
 		told := slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, n.label()) })
+		told = told || n.switchdev() // NIC-SWITCHDEV says so
 		if n.Rail != nil && n.Protected != "" && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
 			r.Find(n.Object(), "rail %d: %s", *n.Rail, n.Protected)
 		}
@@ -401,7 +413,8 @@ func checkProtected(f *Facts, r *Report) {
 }
 
 // differ reports the NICs of rails whose value is not that of most NICs of the same model.
-// Empty values are not compared.
+// NICs with a number of a rail, and those that pods hold without one, are not compared with
+// each other: they are of different networks. Empty values are not compared.
 func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T], text func(T) string) {
 	type group struct {
 		count map[T]int
@@ -414,16 +427,17 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 		if !ok || value == none {
 			return
 		}
-		g := groups[n.model()]
+		key := fmt.Sprintf("%s %t", n.model(), n.Rail != nil)
+		g := groups[key]
 		if g == nil {
 			g = &group{count: map[T]int{}}
-			groups[n.model()] = g
+			groups[key] = g
 		}
 		g.count[value]++
 		g.nics = append(g.nics, n)
 	})
-	for _, model := range slices.Sorted(maps.Keys(groups)) {
-		g := groups[model]
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		g := groups[key]
 		if len(g.count) < 2 {
 			continue
 		}

@@ -183,7 +183,7 @@ var podRules = []Rule{
 		Check:       checkARPFlux,
 	},
 	{
-		ID: "K8S-DEVINFO", Scope: PodScope, Severity: Warn,
+		ID: "K8S-DEVINFO", Scope: PodScope, Severity: Warn, API: true,
 		Expects:     "The annotation network-status of a pod has the interfaces, addresses and devices of the ledger.",
 		Consequence: "Programs that read the annotation use a wrong address or RDMA device.",
 		Cure:        "Restart the pod. If it happens again, look whether another plugin or a controller changes the annotation or the interface.",
@@ -208,11 +208,18 @@ func (c *Container) rdma() bool {
 	return slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.Contains(d, "uverbs") })
 }
 
-// eachPod calls do for each pod. Without the attachments it is not known which pods there are.
-func eachPod(f *Facts, r *Report, do func(*Pod)) {
+// anyPod reports whether the node has pods that hold a NIC. Without the attachments that is not
+// known, which it notes.
+func anyPod(f *Facts, r *Report) bool {
 	if f.Ledger != nil && len(f.Pods) == 0 && !f.Ledger.Attachments.OK() {
 		Read(r, "attachments", f.Ledger.Attachments)
 	}
+	return len(f.Pods) > 0
+}
+
+// eachPod calls do for each pod that holds a NIC.
+func eachPod(f *Facts, r *Report, do func(*Pod)) {
+	anyPod(f, r)
 	for i := range f.Pods {
 		do(&f.Pods[i])
 	}
@@ -289,7 +296,7 @@ func checkNoDevices(f *Facts, r *Report) {
 }
 
 func checkForeignDevices(f *Facts, r *Report) {
-	if f.Host == nil || len(f.Pods) == 0 {
+	if f.Host == nil || !anyPod(f, r) {
 		return
 	}
 	mode, ok := Read(r, "rdmaMode", f.Host.RDMAMode)
@@ -497,7 +504,7 @@ type networkStatus struct {
 }
 
 func checkNetworkStatus(f *Facts, r *Report) {
-	if len(f.Pods) == 0 || f.Ledger == nil {
+	if f.Ledger == nil || !anyPod(f, r) {
 		return
 	}
 	held := map[string][]*Attachment{}

@@ -39,16 +39,16 @@ var portRules = []Rule{
 	},
 	{
 		ID: "NIC-ACTIVEMTU", Scope: NodeScope, Severity: Warn,
-		Expects:     "A rail with an MTU of 4300 bytes or more has an RDMA port with the MTU 4096.",
-		Consequence: "RDMA sends small packets although the link carries large ones: 30 to 50 % of the bandwidth is lost.",
-		Cure:        "Set the MTU again with the NIC down; if the port's MTU stays, update the driver or the firmware.",
+		Expects:     "A RoCE rail of 100 Gb/s or more has an MTU of 4192 bytes or more, so that RDMA packets carry 4096 bytes.",
+		Consequence: "RDMA sends small packets: up to 30 to 50 % of the bandwidth is lost.",
+		Cure:        "Set the MTU of the NIC, of the networks on it and of the switches to 9000, or to what the fabric carries.",
 		Check: func(f *Facts, r *Report) {
-			// iboe_get_mtu in the kernel: the largest of 256, …, 4096 below the MTU less 120.
-			const jumbo, largest = 4300, 4096
+			const fast, largest = 100_000, 4096
 			eachPort(f, r, func(n *NIC, p *Port) {
 				mtu, _ := Read(r, n.label()+" mtu", n.MTU)
-				if p.LinkLayer != InfiniBand && mtu >= jumbo && p.ActiveMTU < largest {
-					r.Find(n.Object(), "its MTU is %d, and that of port %d of %s is %d", mtu, p.Port, p.Device, p.ActiveMTU)
+				mbps, _ := Read(r, n.label()+" mbps", n.Mbps)
+				if p.LinkLayer != InfiniBand && mtu > 0 && mbps >= fast && p.ActiveMTU < largest {
+					r.Find(n.Object(), "its MTU is %d at %g Gb/s, so RDMA packets of port %d of %s carry %d bytes", mtu, float64(mbps)/1000, p.Port, p.Device, p.ActiveMTU)
 				}
 			})
 		},

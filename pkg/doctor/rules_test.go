@@ -38,7 +38,7 @@ func nads(texts ...string) *Facts {
 	for i, text := range texts {
 		files = append(files, Config{Kind: NADConfig, Name: "default/" + string(rune('a'+i)), Text: text})
 	}
-	return &Facts{Schema: Schema, Configs: &Configs{Files: Known(files, "test"), Networks: Known(map[string][]string{}, "test")}}
+	return &Facts{Schema: Schema, Configs: &Configs{Files: Known([]Config{}, "test"), NADs: Known(files, "test"), Networks: Known(map[string][]string{}, "test")}}
 }
 
 func TestExamplesHaveNoMistakes(t *testing.T) {
@@ -62,7 +62,7 @@ func TestExamplesHaveNoMistakes(t *testing.T) {
 		read += len(texts)
 		f := nads(texts...)
 		for i := range texts {
-			f.Configs.Files.Value[i].Resource = "example.com/any" // package examples leaves annotations out
+			f.Configs.NADs.Value[i].Resource = "example.com/any" // package examples leaves annotations out
 		}
 		for _, r := range Judge(Select(Rules(), ConfigScope), f) {
 			// Many have a gateway without routes, so that no pod gets the router's address.
@@ -155,6 +155,62 @@ func TestPrefixesOfTheNodeAreReadFromTheNodeFile(t *testing.T) {
 	})
 	if got := evidence(t, f, "IPAM-RAILS"); !strings.Contains(got, "no prefix for rail 1") {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestNICsOutsideTheRailsAreNotComparedWithThem(t *testing.T) {
+	f := healthy()
+	storage := healthyNIC(0)
+	storage.Name, storage.PCI, storage.Rail, storage.Holder = "ens20", "0000:ff:00.0", nil, "default/storage"
+	storage.Mbps.Value, storage.MTU.Value = 100000, 1500
+	f.NICs.List.Value = append(f.NICs.List.Value, storage)
+	for _, id := range []string{"NIC-SPEED", "NIC-MTU"} {
+		if have := evidence(t, f, id); have != "" {
+			t.Errorf("%s: %s", id, have)
+		}
+	}
+}
+
+func TestKernelsLogOfOtherNICsIsNotJudged(t *testing.T) {
+	f := healthy()
+	other := healthyNIC(0)
+	other.Name, other.PCI, other.Rail, other.Holder, other.Macvlans = "ens30", "0000:aa:00.0", nil, "", 0
+	f.NICs.List.Value = append(f.NICs.List.Value, other)
+	for line, want := range map[string]bool{
+		"mlx5_core 0000:aa:00.0: Port module event: module 0, Cable unplugged":                                          false, // a spare port
+		"mlx5_core " + nic(f, 0).PCI + ": Port module event: module 0, Cable unplugged":                                 true,
+		"mlx5_core " + nic(f, 0).PCI + ": Port module event[error]: module 0, Cable error, Bad or shorted cable/module": true,
+		"mlx5_core " + nic(f, 0).PCI + ": poll_health:801:(pid 0): Fatal error 1 detected":                              true,
+		"mlx5_core 0000:bb:00.0: device's health compromised - reached miss count":                                      true, // a NIC that the bus has lost
+		"pcieport 0000:00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer":                                false,
+	} {
+		f.Host.KernelLog.Value = []string{line}
+		if have := evidence(t, f, "HOST-KMSG") != ""; have != want || !KernelTrouble(line) {
+			t.Errorf("%s: %t", line, have)
+		}
+	}
+}
+
+func TestOneInterfaceWithAnAddressTwiceIsNoDuplicate(t *testing.T) {
+	rail := 0
+	node := func(name string, addresses ...string) *Facts {
+		i := Interface{Name: "net1", NIC: "ens1", Rail: &rail, Addresses: addresses}
+		return &Facts{Node: name, Pods: []Pod{{Namespace: "default", Name: "p-" + name, Interfaces: Known([]Interface{i}, "test")}}}
+	}
+	f := &Facts{Cluster: &Cluster{Nodes: []*Facts{node("a", "10.0.0.1/24", "10.0.0.1/32"), node("b", "10.0.0.2/24")}}}
+	if have := evidence(t, f, "IPAM-DUP"); have != "" {
+		t.Error(have)
+	}
+	f.Cluster.Nodes[1].Pods[0].Interfaces.Value[0].Addresses[0] = "10.0.0.1/24"
+	if have := evidence(t, f, "IPAM-DUP"); !strings.Contains(have, "p-b") {
+		t.Error(have)
+	}
+	for _, n := range f.Cluster.Nodes { // NICs of other names are of other networks
+		n.Pods[0].Interfaces.Value[0].Rail = nil
+	}
+	f.Cluster.Nodes[1].Pods[0].Interfaces.Value[0].NIC = "ens2"
+	if have := evidence(t, f, "IPAM-DUP"); have != "" {
+		t.Error(have)
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +24,12 @@ import (
 // kubelet answers exec requests by the kubelet's own implementation of the channels.
 func kubelet(t *testing.T, a *authority, program func(r *http.Request, stdout, stderr, status io.Writer)) *kube.Client {
 	t.Helper()
-	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return open(t, kube.Config{Kubeconfig: kubeconfig(t, kubeletServer(t, a, program).URL, ca(a), `{token: t}`)})
+}
+
+func kubeletServer(t *testing.T, a *authority, program func(r *http.Request, stdout, stderr, status io.Writer)) *httptest.Server {
+	t.Helper()
+	return a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/v1/namespaces/kube-system/pods/rail-agent-x/exec" {
 			refuse(w, http.StatusNotFound, "NotFound", "no such pod")
 			return
@@ -38,7 +45,6 @@ func kubelet(t *testing.T, a *authority, program func(r *http.Request, stdout, s
 		defer conn.Close()
 		program(r, streams[1], streams[2], streams[3])
 	}))
-	return open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a), `{token: t}`)})
 }
 
 func run(ctx context.Context, c *kube.Client, out io.Writer, command ...string) error {
@@ -98,6 +104,44 @@ func TestExecThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
+// The connection of a program takes the way of all other requests: by the proxy of the
+// kubeconfig.
+func TestExecGoesByTheProxy(t *testing.T) {
+	a := newAuthority(t)
+	server := kubeletServer(t, a, func(_ *http.Request, stdout, _, status io.Writer) {
+		_, _ = stdout.Write([]byte("facts"))
+		_, _ = status.Write([]byte(`{"metadata":{},"status":"Success"}`))
+	})
+	tunnels := make(chan string, 10)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tunnels <- r.Method + " " + r.Host
+		to, err := net.Dial("tcp", r.Host)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer to.Close()
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() { _, _ = io.Copy(to, conn) }()
+		_, _ = io.Copy(conn, to)
+	}))
+	t.Cleanup(proxy.Close)
+	c := open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a)+"\nproxy-url: "+proxy.URL, `{token: t}`)})
+	var out bytes.Buffer
+	if err := run(within(t, time.Minute), c, &out, "x"); err != nil || out.String() != "facts" {
+		t.Fatalf("%q, %v", out.String(), err)
+	}
+	if have, want := <-tunnels, "CONNECT "+strings.TrimPrefix(server.URL, "https://"); have != want {
+		t.Errorf("the proxy was asked for %q, not %q", have, want)
+	}
+}
+
 func TestExecEndsWithItsContext(t *testing.T) {
 	ended := make(chan struct{})
 	t.Cleanup(func() { close(ended) })
@@ -113,11 +157,12 @@ func TestExecOfAServerThatIsNone(t *testing.T) {
 	for name, c := range map[string]struct{ head, frames, want string }{
 		"no upgrade":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "", "hi"},
 		"another protocol":   {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "", "no WebSocket"},
-		"a masked frame":     {"", "\x82\x81\x00\x00\x00\x00\x01", "mask"},
-		"an endless frame":   {"", "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff", "frame of"},
-		"a long ping":        {"", "\x89\x7e\x01\x00", "too long"},
-		"no message to end":  {"", "\x80\x01\x01", "within another"},
-		"an unknown frame":   {"", "\x83\x00", "unexpected frame"},
+		"a masked frame":     {"", "\x82\x81\x00\x00\x00\x00\x01", "MASK"},
+		"an endless frame":   {"", "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff", "limit exceeded"},
+		"a long ping":        {"", "\x89\x7e\x01\x00", "control"},
+		"no message to end":  {"", "\x80\x01\x01", "continuation"},
+		"an unknown frame":   {"", "\x83\x00", "opcode"},
+		"text":               {"", "\x81\x02hi", "text"},
 		"nothing":            {"", "", "broke off"},
 		"a closed stream":    {"", "\x88\x00", "before the program ended"},
 		"a cut frame header": {"", "\x82", "broke off"},

@@ -60,10 +60,11 @@ func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 		}
 		return n.nfdLabels(), nil
 	})
-	take(ctx, c, &f.Configs.Files, c.apiSource("network-attachment-definitions")+" and "+netconf.NodeFilePath(), answerTime, c.configs)
+	take(ctx, c, &f.Configs.Files, netconf.NodeFilePath(), localTime, nodeFiles)
 	if c.alone() {
-		return // there are no networks to compare with
+		return // there are no networks
 	}
+	take(ctx, c, &f.Configs.NADs, c.apiSource("network-attachment-definitions"), answerTime, c.nads)
 	take(ctx, c, &f.Configs.Networks, c.apiSource("nodes, servicecidrs"), answerTime, c.networks)
 }
 
@@ -194,20 +195,12 @@ func (p *podObject) networkStatus() (string, error) {
 	return "", nil
 }
 
-// configs returns the node file, with the files of device plugins that it names, and the
-// networks of the cluster, if there is one.
-func (c *collector) configs(ctx context.Context) ([]doctor.Config, error) {
-	found, err := nodeFiles()
-	if err != nil || c.Client == nil {
-		return found, err
-	}
-	nads, err := c.nads(ctx)
-	return append(found, nads...), err
-}
-
 // nads returns the networks of the cluster, none without Multus.
 func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
-	var found []doctor.Config
+	if c.Client == nil {
+		return nil, c.NoClient
+	}
+	found := []doctor.Config{}
 	_, err := c.Client.List(ctx, kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions"}, kube.ListOptions{}, func(item []byte) error {
 		var nad struct {
 			Metadata kube.Meta `json:"metadata"`
@@ -226,7 +219,7 @@ func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
 		return nil
 	})
 	if noSuchKind(err) {
-		return nil, nil
+		err = nil
 	}
 	return found, err
 }
@@ -239,7 +232,7 @@ func noSuchKind(err error) bool {
 
 // nodeFiles returns the node file and the files that it names. One that cannot be parsed is
 // among them: a rule judges it.
-func nodeFiles() ([]doctor.Config, error) {
+func nodeFiles(context.Context) ([]doctor.Config, error) {
 	found := []doctor.Config{}
 	path := netconf.NodeFilePath()
 	text, err := readText(path)

@@ -76,7 +76,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 	// The server fills its caches for a moment, which costs more than a source may take.
 	var f *doctor.Facts
 	for end := time.Now().Add(time.Minute); ; {
-		if f = facts(plane.AdminKubeconfig()); f.Configs.Networks.OK() && f.Configs.Files.OK() && f.Kubelet.Labels.OK() || time.Now().After(end) {
+		if f = facts(plane.AdminKubeconfig()); f.Configs.Networks.OK() && f.Configs.NADs.OK() && f.Kubelet.Labels.OK() || time.Now().After(end) {
 			break
 		}
 	}
@@ -89,8 +89,8 @@ func TestFactsOfTheCluster(t *testing.T) {
 		t.Errorf("the pod's networks: %+v", s)
 	}
 	want := doctor.Config{Kind: doctor.NADConfig, Name: "default/roce-net1", Text: nad, Resource: "rdma/hca_gpu"}
-	if files := f.Configs.Files; !files.OK() || !slices.Contains(files.Value, want) {
-		t.Errorf("configurations: %+v", files)
+	if nads := f.Configs.NADs; !nads.OK() || !slices.Contains(nads.Value, want) {
+		t.Errorf("networks: %+v", nads)
 	}
 	networks := f.Configs.Networks
 	if n := networks.Value; !networks.OK() || !slices.Equal(n["pods"], []string{"10.244.0.0/24"}) || !slices.Equal(n["nodes"], []string{"192.168.7.1/32"}) || len(n["services"]) == 0 {
@@ -108,7 +108,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 	f = facts(kubeconfig)
 	for name, err := range map[string]error{
 		"allocatable": factError(f.Kubelet.Allocatable), "labels": factError(f.Kubelet.Labels), "status": factError(f.Pods[0].Status),
-		"files": factError(f.Configs.Files), "networks": factError(f.Configs.Networks),
+		"NADs": factError(f.Configs.NADs), "networks": factError(f.Configs.Networks),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "forbidden") {
 			t.Errorf("%s of a user without rights: %v", name, err)

@@ -168,10 +168,14 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 		defer func() { <-c.slots }()
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
+		defer c.done()
 		found := make(chan doctor.Fact[T], 1)
-		if err := c.Pending.begin(c, source); err != nil {
+		err := ctx.Err() // no thread for an answer that nobody waits for
+		if err == nil {
+			err = c.Pending.begin(c, source)
+		}
+		if err != nil {
 			*to = doctor.Failed[T](source, err)
-			c.done()
 			return
 		}
 		c.readers.Go(func() {
@@ -187,7 +191,6 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 				*to = doctor.Failed[T](source, fmt.Errorf("not read within %v: %w", limit, ctx.Err()))
 			}
 		}
-		c.done()
 	})
 }
 

@@ -22,6 +22,9 @@ import (
 // Docker write it.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
+// mostContainers bounds those of a pod: one that may make cgroups can name any number.
+const mostContainers = 256
+
 // firstProcesses returns the first process of each container in the pod's netns, by the
 // container's ID, without the sandbox, which has the attachment's.
 func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
@@ -50,7 +53,11 @@ func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
 		if err != nil {
 			continue
 		}
-		if id := ids[len(ids)-1]; found[id] == 0 || began < since[id] { // of PIDs of one time the lowest
+		id := ids[len(ids)-1]
+		if found[id] == 0 && len(found) == mostContainers {
+			continue
+		}
+		if found[id] == 0 || began < since[id] { // of PIDs of one time the lowest
 			found[id], since[id] = p.pid, began
 		}
 	}

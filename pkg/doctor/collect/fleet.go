@@ -14,7 +14,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -221,6 +220,8 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 		f.nodes = doctor.From(nodes, c.apiSource("nodes"), err)
 	})
 	all.Go(func() {
+		// Pods are read after the leases: so one that began meanwhile is not missing.
+		leases, leasesErr := f.leases(ctx)
 		pods := map[string]podObject{}
 		_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
 			kube.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", MetadataOnly: true}, func(item []byte) error {
@@ -238,6 +239,13 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 		}
 		slices.Sort(names)
 		to.Pods = doctor.From(names, c.apiSource("pods"), err)
+		if gone := func(l doctor.Lease) bool { _, ok := pods[l.Pod]; return !ok }; leasesErr == nil && err == nil && slices.ContainsFunc(leases, gone) {
+			// The pod may have ended meanwhile, and its lease before it.
+			var again []doctor.Lease
+			again, leasesErr = f.leases(ctx)
+			leases = slices.DeleteFunc(leases, func(l doctor.Lease) bool { return gone(l) && !slices.Contains(again, l) })
+		}
+		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), leasesErr)
 	})
 	all.Go(func() {
 		nads, err := c.nads(ctx)
@@ -246,10 +254,6 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 	all.Go(func() {
 		networks, err := c.networks(ctx)
 		f.networks = doctor.From(networks, c.apiSource("nodes, servicecidrs"), err)
-	})
-	all.Go(func() {
-		leases, err := f.leases(ctx)
-		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), err)
 	})
 	all.Wait()
 }
@@ -276,15 +280,12 @@ func (f *fleet) complete(n *doctor.Facts) {
 	if n.Kubelet == nil {
 		n.Kubelet = &doctor.Kubelet{}
 	}
-	node := f.nodes.Value[n.Node]
-	err := errors.New(f.nodes.Error)
-	if f.nodes.OK() {
-		err = nil
-		if node == nil {
-			node, err = &nodeObject{}, errors.New("the API server has no such node")
-		}
-	} else {
-		node = &nodeObject{}
+	node, err := f.nodes.Value[n.Node], error(nil)
+	switch {
+	case !f.nodes.OK():
+		node, err = &nodeObject{}, errors.New(f.nodes.Error)
+	case node == nil:
+		node, err = &nodeObject{}, errors.New("the API server has no such node")
 	}
 	n.Kubelet.Allocatable = doctor.From(devicesOf(node.Status.Allocatable), f.nodes.Source, err)
 	n.Kubelet.Capacity = doctor.From(devicesOf(node.Status.Capacity), f.nodes.Source, err)
@@ -292,13 +293,7 @@ func (f *fleet) complete(n *doctor.Facts) {
 	if n.Configs == nil {
 		n.Configs = &doctor.Configs{}
 	}
-	files := &n.Configs.Files
-	if files.OK() {
-		own := slices.DeleteFunc(files.Value, func(c doctor.Config) bool { return c.Kind == doctor.NADConfig })
-		files.Value, files.Error = append(own, f.nads.Value...), f.nads.Error
-		files.Source = f.nads.Source + " and " + netconf.NodeFilePath()
-	}
-	n.Configs.Networks = f.networks
+	n.Configs.NADs, n.Configs.Networks = f.nads, f.networks
 	for i := range n.Pods {
 		p := &n.Pods[i]
 		object, ok := f.pods.Value[p.Namespace+"/"+p.Name]

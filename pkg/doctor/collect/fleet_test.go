@@ -110,7 +110,10 @@ func TestFactsOfAllNodes(t *testing.T) {
 	k.node(t, plane, "begins", "Pending", nil)
 	post(t, plane, http.MethodPost, "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools", "", map[string]any{
 		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool", "metadata": map[string]any{"name": "10.1.0.0-24"},
-		"spec": map[string]any{"range": "10.1.0.0/24", "allocations": map[string]any{"7": map[string]any{"id": "c1", "podref": "default/web-0", "ifname": "net1"}}},
+		"spec": map[string]any{"range": "10.1.0.0/24", "allocations": map[string]any{
+			"7": map[string]any{"id": "c1", "podref": "default/web-0", "ifname": "net1"},
+			"8": map[string]any{"id": "c2", "podref": "default/left", "ifname": "net1"},
+		}},
 	})
 	// Pods of others cannot make facts of a node.
 	post(t, plane, http.MethodPost, "/api/v1/namespaces/default/pods", "", map[string]any{
@@ -131,8 +134,8 @@ func TestFactsOfAllNodes(t *testing.T) {
 		if n.Cluster != nil || n.Kubelet.Allocatable.Value["rdma/hca_gpu"] != 7 || len(n.Kubelet.Labels.Value) != 1 {
 			t.Errorf("%s: %+v", n.Node, n.Kubelet)
 		}
-		if files := n.Configs.Files; !files.OK() || len(files.Value) != 2 || files.Value[1].Name != "default/roce-net1" {
-			t.Errorf("%s: %+v", n.Node, files)
+		if c := n.Configs; len(c.Files.Value) != 1 || !c.NADs.OK() || len(c.NADs.Value) != 1 || c.NADs.Value[0].Name != "default/roce-net1" {
+			t.Errorf("%s: %+v", n.Node, c)
 		}
 		if !n.Configs.Networks.OK() || !slices.Contains(n.Configs.Networks.Value["pods"], "10.244.0.0/24") {
 			t.Errorf("%s: %+v", n.Node, n.Configs.Networks)
@@ -153,14 +156,17 @@ func TestFactsOfAllNodes(t *testing.T) {
 	if len(silent.Value) != 4 {
 		t.Errorf("silent: %q", silent.Value)
 	}
-	if leases := f.Cluster.Leases; !leases.OK() || !slices.Equal(leases.Value, []doctor.Lease{{Pool: "10.1.0.0-24", Address: "10.1.0.7", Pod: "default/web-0", Container: "c1", IfName: "net1"}}) {
+	if leases := f.Cluster.Leases; !leases.OK() || !slices.Equal(leases.Value, []doctor.Lease{
+		{Pool: "10.1.0.0-24", Address: "10.1.0.7", Pod: "default/web-0", Container: "c1", IfName: "net1"},
+		{Pool: "10.1.0.0-24", Address: "10.1.0.8", Pod: "default/left", Container: "c2", IfName: "net1"},
+	}) {
 		t.Errorf("leases: %+v", leases)
 	}
 	if pods := f.Cluster.Pods; !pods.OK() || !slices.Contains(pods.Value, "default/web-0") {
 		t.Errorf("pods: %+v", pods)
 	}
 	for _, r := range doctor.Judge(doctor.Select(doctor.Rules(), doctor.ClusterScope), f) {
-		switch want := map[string]int{"CLUSTER-MTU": 1, "CLUSTER-SILENT": 4}[r.ID]; {
+		switch want := map[string]int{"CLUSTER-MTU": 1, "CLUSTER-SILENT": 4, "IPAM-LEASE": 1}[r.ID]; {
 		case len(r.Findings) != want:
 			t.Errorf("%s: %+v", r.ID, r.Findings)
 		case r.ID == "CLUSTER-MTU" && r.Findings[0].Object != "node node-d":

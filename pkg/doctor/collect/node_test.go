@@ -340,7 +340,7 @@ func TestSilentAgentAndServerCostOnlyTheirFacts(t *testing.T) {
 	f := collect.Node(t.Context(), collect.Options{StateDir: filepath.Join(dir, "none"), Socket: filepath.Join(dir, "agent.sock"), Client: client, Sample: -1, Root: root})
 	for name, why := range map[string]string{
 		"running": f.Agent.Running.Error, "version": f.Agent.Version.Error, "NRI": f.Agent.NRI.Error,
-		"allocatable": f.Kubelet.Allocatable.Error, "labels": f.Kubelet.Labels.Error, "files": f.Configs.Files.Error, "networks": f.Configs.Networks.Error,
+		"allocatable": f.Kubelet.Allocatable.Error, "labels": f.Kubelet.Labels.Error, "NADs": f.Configs.NADs.Error, "networks": f.Configs.Networks.Error,
 	} {
 		if why == "" {
 			t.Errorf("%s is known, although nobody answers", name)

@@ -56,6 +56,9 @@ func (c *collector) pcieLink(address, bridge string) (l doctor.PCIe, err error) 
 	if err != nil || !there {
 		return l, err
 	}
+	if none, err := c.withoutLink(address); err != nil || none {
+		return l, err
+	}
 	if l.GTs, l.Width, err = c.linkEnd(address, "current"); err != nil {
 		return l, err
 	}
@@ -68,6 +71,13 @@ func (c *collector) pcieLink(address, bridge string) (l doctor.PCIe, err error) 
 	speed, width, err := c.linkEnd(bridge, "max")
 	l.MaxGTs, l.MaxWidth = min(l.MaxGTs, speed), min(l.MaxWidth, width)
 	return l, err
+}
+
+// withoutLink reports whether a function can have no link, as those that are built into the
+// root complex, and some of virtual machines.
+func (c *collector) withoutLink(address string) (bool, error) {
+	width, err := readText(c.pci(address, "max_link_width"))
+	return width == "0", err
 }
 
 // linkEnd returns the speed ("16.0 GT/s PCIe") and width of a link at one end.

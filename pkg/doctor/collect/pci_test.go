@@ -55,6 +55,7 @@ func TestPCIeLinkIsJudgedByBothEnds(t *testing.T) {
 		{"a link that has trained low", []map[string]string{end(nic, "2.5 GT/s PCIe", "4", "16.0 GT/s PCIe", "16")}, doctor.PCIe{GTs: 2.5, MaxGTs: 16, Width: 4, MaxWidth: 16}, ""},
 		{"not on PCI Express", nil, doctor.PCIe{}, ""},
 		{"unknown speed", []map[string]string{end(nic, "Unknown", "0", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"Unknown"`},
+		{"within the root complex, where no link is", []map[string]string{end(nic, "Unknown", "0", "Unknown", "0")}, doctor.PCIe{}, ""},
 		{"width 255", []map[string]string{end(nic, "16.0 GT/s PCIe", "255", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"255"`},
 	} {
 		files := map[string]string{}

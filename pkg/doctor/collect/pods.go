@@ -59,11 +59,12 @@ func (c *collector) ofPod(ctx context.Context, to *doctor.Pod) {
 	in := "the netns " + records[0].Netns.Path
 	take(ctx, c, &to.Interfaces, in, localTime, func(context.Context) ([]doctor.Interface, error) { return c.interfaces(records) })
 	take(ctx, c, &to.Devices, in, localTime, func(context.Context) ([]doctor.Port, error) { return podDevices(records) })
-	take(ctx, c, &to.Containers, filepath.Join(c.Proc, "*/ns/net"), localTime, func(context.Context) ([]doctor.Container, error) {
+	// A pod whose files hang must not cost the facts of others, so sources name the pod.
+	key := to.Namespace + "/" + to.Name
+	take(ctx, c, &to.Containers, filepath.Join(c.Proc, "*/ns/net")+" of "+key, localTime, func(context.Context) ([]doctor.Container, error) {
 		return c.containers(records[0])
 	})
-	take(ctx, c, &to.GPUs, filepath.Join(c.Proc, "*/root/dev"), localTime, func(context.Context) ([]string, error) { return c.gpusOf(records[0]) })
-	key := to.Namespace + "/" + to.Name
+	take(ctx, c, &to.GPUs, filepath.Join(c.Proc, "*/root/dev")+" of "+key, localTime, func(context.Context) ([]string, error) { return c.gpusOf(records[0]) })
 	take(ctx, c, &to.Status, c.apiSource("pods "+key), answerTime, func(ctx context.Context) (string, error) { return c.networkStatus(ctx, key) })
 }
 

@@ -51,7 +51,7 @@ func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patchTime)
 	defer cancel()
-	err := k.Condition(ctx, now)
+	err := k.Condition(ctx, &now)
 	switch {
 	case err == nil:
 		k.condition = conditionState{written: now}
@@ -65,23 +65,48 @@ func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
 
 // judged returns the condition by the rules of the node.
 func (k *Keeper) judged() Condition {
-	var failed []string
-	known := false
+	var failed, unknown []string
 	for _, id := range slices.Sorted(maps.Keys(k.rules)) {
 		w := k.rules[id]
 		if evidence := w.failed(); evidence != "" {
 			failed = append(failed, id+": "+evidence)
 		}
-		known = known || w.scope == doctor.NodeScope && w.status != doctor.Unknown && w.status != doctor.Skipped
+		if w.scope == doctor.NodeScope && w.unknown >= inARow && mayFail[id] {
+			unknown = append(unknown, id+": "+strings.Join(w.missing, ", "))
+		}
 	}
 	c := Condition{Type: ConditionType, Status: "True", Reason: "NoRuleFails", Message: "no rule of the doctor fails on the node"}
 	switch {
 	case len(failed) > 0:
 		c.Status, c.Reason, c.Message = "False", "RulesFail", cut(strings.Join(failed, ". "))
-	case !known:
-		c.Status, c.Reason, c.Message = "Unknown", "FactsMissing", "no fact of the node could be read"
+	case len(unknown) > 0:
+		c.Status, c.Reason, c.Message = "Unknown", "FactsMissing", cut(strings.Join(unknown, ". "))
 	}
 	return c
+}
+
+// mayFail has the rules whose findings are failures: of these the condition tells.
+var mayFail = func() map[string]bool {
+	ids := map[string]bool{}
+	for _, r := range doctor.Rules() {
+		ids[r.ID] = r.Severity == doctor.Fail
+	}
+	return ids
+}()
+
+// removeTime bounds the request that removes the condition, when the agent ends.
+const removeTime = 5 * time.Second
+
+// removeCondition removes the condition, after the end of ctx.
+func (k *Keeper) removeCondition(ctx context.Context) {
+	if k.Condition == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
+	if err := k.Condition(ctx, nil); err != nil {
+		k.Log.Warn("condition of the Node not removed", "type", ConditionType, "err", err)
+	}
 }
 
 // cut returns a text of at most mostMessage bytes.

@@ -3,11 +3,13 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,35 +36,39 @@ type Options struct {
 	Log     *slog.Logger
 	// Tell passes on notices, if it is not nil.
 	Tell func(agent.Notice)
-	// Condition writes the condition of the Node, if it is not nil.
-	Condition func(context.Context, Condition) error
+	// Condition writes the condition of the Node, if it is not nil. A nil condition removes it.
+	Condition func(context.Context, *Condition) error
 }
 
 // Keeper judges the node. Its methods but Run may be called concurrently.
 type Keeper struct {
 	Options
 	pending collect.Pending
+	reading chan struct{} // has an element while facts are read
 
 	// Only Run uses these.
-	runs      int
-	rules     map[string]*watched // by ID
-	condition conditionState
+	runs       int
+	rules      map[string]*watched // by ID
+	remembered bool
+	condition  conditionState
+
+	flaps flaps // guarded by reading
 
 	mu      sync.Mutex
 	metrics agent.DoctorMetrics
-	flaps   flaps
 }
 
 // New returns a Keeper. Run must be called once.
 func New(o Options) *Keeper {
-	k := &Keeper{Options: o, rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
+	k := &Keeper{Options: o, reading: make(chan struct{}, 1), rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
 	if k.Every == 0 {
 		k.Every = usually
 	}
 	return k
 }
 
-// Run judges the node until ctx ends. It goes on after a panic.
+// Run judges the node until ctx ends, and then removes the condition of the Node, of which
+// nobody would know any more whether it still holds. It goes on after a panic.
 func (k *Keeper) Run(ctx context.Context) {
 	// The plugins are installed first, and the agents of all nodes start together.
 	pause := k.Every/4 + rand.N(k.Every/2)
@@ -71,6 +77,14 @@ func (k *Keeper) Run(ctx context.Context) {
 		k.step(ctx)
 		pause = max(k.Every-time.Since(began), k.Every/2)
 	}
+	k.removeCondition(ctx)
+}
+
+// Rules returns the rules that rail-agent judges: those of nodes and pods, unless they need the
+// API server.
+func Rules() []doctor.Rule {
+	rules := doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope) // networks are the cluster's
+	return slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.API })
 }
 
 // step is one run.
@@ -90,14 +104,15 @@ func (k *Keeper) step(ctx context.Context) {
 	began := time.Now()
 	slow := k.runs%slowEach == 0
 	k.runs++
-	rules := doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope) // networks are the cluster's
+	rules := Rules()
+	k.remember(rules)
 	every := sample
 	if !slow {
 		every = -1
-		rules = fast(rules)
+		rules = slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.Slow })
 	}
-	facts := k.facts(ctx, every)
-	if ctx.Err() != nil {
+	facts, err := k.facts(ctx, every)
+	if err != nil || ctx.Err() != nil {
 		return
 	}
 	results := doctor.Judge(rules, facts)
@@ -106,27 +121,27 @@ func (k *Keeper) step(ctx context.Context) {
 	k.keepCondition(ctx, slow)
 }
 
-// fast returns the rules that are not slow.
-func fast(rules []doctor.Rule) []doctor.Rule {
-	var found []doctor.Rule
-	for i := range rules {
-		if !rules[i].Slow {
-			found = append(found, rules[i])
-		}
-	}
-	return found
-}
-
 // Facts returns the facts of the node as a JSON document. It takes more than a second, because
 // the error counters are read twice.
 func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
-	return json.Marshal(k.facts(ctx, sample))
+	f, err := k.facts(ctx, sample)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(f)
 }
 
-// facts returns the facts of the node.
-func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
+// facts returns the facts of the node. It waits for its turn, because a source that another run
+// reads counts as one that hangs.
+func (k *Keeper) facts(ctx context.Context, every time.Duration) (*doctor.Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
+	select {
+	case k.reading <- struct{}{}:
+		defer func() { <-k.reading }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another reading of the facts has not ended: %w", ctx.Err())
+	}
 	o := k.Collect
 	o.Sample, o.Pending, o.Done = every, &k.pending, nil
 	before := k.changed()
@@ -135,10 +150,8 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 		const source = "this process"
 		f.Agent = &doctor.Agent{Running: doctor.Known(true, source), Version: doctor.Known(o.Version, source), NotReturned: f.Agent.NotReturned}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.flaps.observe(time.Now(), f.NICs, before, k.changed())
-	return f
+	return f, nil
 }
 
 // changed returns when a record was written or removed last. Each move of a NIC does both.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,7 +103,7 @@ func TestConditionIsWrittenWhenItChanges(t *testing.T) {
 	k, _ := told(t)
 	var written []Condition
 	var refuse error
-	k.Condition = func(_ context.Context, c Condition) error { written = append(written, c); return refuse }
+	k.Condition = func(_ context.Context, c *Condition) error { written = append(written, *c); return refuse }
 	step := func(slow bool, results ...doctor.Result) []Condition {
 		written = nil
 		k.runs++
@@ -143,8 +145,107 @@ func TestConditionIsWrittenWhenItChanges(t *testing.T) {
 	refuse = nil
 	expect("written at last", step(false, bad), "False", true)
 	expect("no other change", step(false, bad), "", false)
-	k.rules = map[string]*watched{}
-	expect("nothing is known", step(false, unread), "Unknown", true)
+	expect("it is well again", step(false, good), "", false)
+	expect("it is well for two runs", step(false, good), "True", true)
+	unsure := result("NIC-MTU", doctor.Unknown)
+	expect("a fact of a warning is missing", step(false, good, unsure), "", false)
+	expect("and stays so", step(false, good, unsure), "", false)
+	unread.Missing = []string{"nics (only root can read it)"}
+	expect("a fact is missing for one run", step(false, unread), "", false)
+	expect("it is not known", step(false, unread), "Unknown", true)
+	if c := written[0]; c.Reason != "FactsMissing" || c.Message != "NIC-CARRIER: nics (only root can read it)" {
+		t.Errorf("%+v", c)
+	}
+	expect("it is known", step(false, good), "True", true)
+}
+
+func TestConditionIsRemovedAtTheEnd(t *testing.T) {
+	k, _ := told(t)
+	ends := 0
+	k.Condition = func(ctx context.Context, c *Condition) error {
+		if c != nil || ctx.Err() != nil {
+			t.Errorf("%+v, %v", c, ctx.Err())
+		}
+		ends++
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	k.Run(ctx)
+	if ends != 1 {
+		t.Errorf("it was removed %d times", ends)
+	}
+}
+
+func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	start := func() (*Keeper, func() []string) {
+		k, since := told(t)
+		k.Collect.StateDir = dir
+		k.remember(Rules())
+		return k, since
+	}
+	bad := []doctor.Result{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), result("GONE-RULE", fails, "x")}
+	k, since := start()
+	k.note(bad)
+	k.note(bad)
+	if have := since(); len(have) != 2 {
+		t.Fatalf("%q", have)
+	}
+	k, since = start()
+	if k.rules["GONE-RULE"] != nil || k.judged().Status != "False" {
+		t.Errorf("%v, %+v", k.rules, k.judged())
+	}
+	one := []doctor.Result{result("NIC-CARRIER", fails, "NIC ens2")}
+	for range 3 {
+		k.note(one)
+	}
+	if have := since(); len(have) != 0 {
+		t.Errorf("it is told again: %q", have)
+	}
+	k, since = start()
+	for range 3 {
+		k.note([]doctor.Result{result("NIC-CARRIER", doctor.OK)})
+	}
+	if have := since(); len(have) != 1 || !strings.HasPrefix(have[0], "RailProblemSolved NIC-CARRIER") {
+		t.Errorf("its end: %q", have)
+	}
+	if k, _ = start(); len(k.rules) != 0 {
+		t.Errorf("what is over is remembered: %v", k.rules)
+	}
+	if err := os.WriteFile(filepath.Join(dir, memoryFile), []byte("no JSON"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if k, since = start(); len(k.rules) != 0 {
+		t.Errorf("%v", k.rules)
+	}
+	k.note(one)
+	k.note(one)
+	if have := since(); len(have) != 1 {
+		t.Errorf("after a broken file: %q", have)
+	}
+}
+
+// Two readings at a time would each find that the other's sources do not answer.
+func TestFactsAreReadByOneAtATime(t *testing.T) {
+	k, _ := told(t)
+	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state")}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			f, err := k.facts(t.Context(), -1)
+			if err != nil || !f.Host.Kernel.OK() || !f.NICs.List.OK() {
+				t.Errorf("%v %+v", err, f)
+			}
+		})
+	}
+	all.Wait()
+	k.reading <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := k.Facts(ctx); err == nil || !strings.Contains(err.Error(), "has not ended") {
+		t.Error(err)
+	}
 }
 
 func TestConditionsMessageIsBounded(t *testing.T) {

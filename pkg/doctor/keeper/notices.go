@@ -21,7 +21,8 @@ const (
 // watched is what is known of a rule.
 type watched struct {
 	scope    doctor.Scope
-	status   doctor.Status
+	unknown  int // runs in a row that lacked facts, which are missing
+	missing  []string
 	fails    bool                // its findings are failures, and no warnings
 	findings map[string]*finding // by object
 }
@@ -36,6 +37,7 @@ type finding struct {
 // note notes the results of a run, and tells of what changed.
 func (k *Keeper) note(results []doctor.Result) {
 	var notices []agent.Notice
+	changed := false
 	for i := range results {
 		r := &results[i]
 		w := k.rules[r.ID]
@@ -43,20 +45,27 @@ func (k *Keeper) note(results []doctor.Result) {
 			w = &watched{findings: map[string]*finding{}}
 			k.rules[r.ID] = w
 		}
-		w.scope, w.status = r.Scope, r.Status
+		w.scope, w.missing = r.Scope, r.Missing
 		if r.Status == doctor.Unknown {
+			w.unknown++
 			continue // it is not known to be over
 		}
+		w.unknown = 0
 		if len(r.Findings) > 0 {
 			w.fails = r.Status == doctor.Status(doctor.Fail)
 		}
+		before := w.told()
 		fresh, over := w.update(r)
+		changed = changed || len(fresh) > 0 || w.told() != before
 		switch {
 		case len(fresh) > 0:
 			notices = append(notices, agent.Notice{Reason: "RailProblem", Summary: "doctor found a problem", Warning: true, Message: w.problem(r, fresh)})
 		case over:
 			notices = append(notices, agent.Notice{Reason: "RailProblemSolved", Summary: "problem that the doctor found is solved", Message: r.ID + ": solved. " + r.Expects})
 		}
+	}
+	if changed {
+		k.memorize()
 	}
 	for i, n := range notices {
 		if i == mostNotices {

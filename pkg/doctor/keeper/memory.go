@@ -1,0 +1,91 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// memoryFile is the file in the state directory that has what was told of, so that an agent that
+// starts again neither repeats it nor misses its end.
+const memoryFile = "doctor.json"
+
+// memory is the content of the file: what was told of, by rule.
+type memory map[string]toldRule
+
+type toldRule struct {
+	Scope    doctor.Scope      `json:"scope"`
+	Fails    bool              `json:"fails"`
+	Findings map[string]string `json:"findings"` // the evidence by object
+}
+
+// remember reads the file, once. What it says of rules that the agent does not judge any more
+// is dropped.
+func (k *Keeper) remember(rules []doctor.Rule) {
+	if k.remembered || k.Collect.StateDir == "" {
+		return
+	}
+	k.remembered = true
+	told := memory{}
+	if err := k.inStateDir(func(d *statefile.Dir) error {
+		text, err := d.Read(memoryFile)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(text, &told)
+	}); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			k.Log.Warn("memory of the doctor not read", "file", memoryFile, "err", err)
+		}
+		return
+	}
+	for id, r := range told {
+		if !slices.ContainsFunc(rules, func(rule doctor.Rule) bool { return rule.ID == id }) {
+			continue
+		}
+		w := &watched{scope: r.Scope, fails: r.Fails, findings: map[string]*finding{}}
+		for object, evidence := range r.Findings {
+			w.findings[object] = &finding{evidence: evidence, told: true}
+		}
+		k.rules[id] = w
+	}
+}
+
+// memorize writes the file.
+func (k *Keeper) memorize() {
+	if k.Collect.StateDir == "" {
+		return
+	}
+	told := memory{}
+	for id, w := range k.rules {
+		r := toldRule{Scope: w.scope, Fails: w.fails, Findings: map[string]string{}}
+		for object, f := range w.findings {
+			if f.told {
+				r.Findings[object] = f.evidence
+			}
+		}
+		if len(r.Findings) > 0 {
+			told[id] = r
+		}
+	}
+	text, err := json.Marshal(told)
+	if err == nil {
+		err = k.inStateDir(func(d *statefile.Dir) error { return d.Write(memoryFile, text) })
+	}
+	if err != nil {
+		k.Log.Warn("memory of the doctor not written", "file", memoryFile, "err", err)
+	}
+}
+
+func (k *Keeper) inStateDir(do func(*statefile.Dir) error) error {
+	dir, err := statefile.Open(k.Collect.StateDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return do(dir)
+}
