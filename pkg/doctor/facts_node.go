@@ -12,8 +12,10 @@ type Host struct {
 	// have a directory in /sys/module.
 	Modules Fact[[]string] `json:"modules"`
 	// MOFED is the version of the vendor's driver package, empty with the kernel's own driver.
-	MOFED  Fact[string] `json:"mofed"`
-	DMABuf Fact[bool]   `json:"dmabuf"` // the kernel can register memory of a GPU by dma-buf
+	MOFED Fact[string] `json:"mofed"`
+	// DMABuf: the kernel can register memory of a GPU by dma-buf. Without the module nvidia
+	// nobody asks.
+	DMABuf Fact[bool] `json:"dmabuf"`
 	// NVIDIAOpen: the module nvidia that is loaded is the open one, which exports memory of
 	// GPUs by dma-buf (its license in modinfo is "Dual MIT/GPL"). false without the module.
 	NVIDIAOpen Fact[bool] `json:"nvidiaOpen"`

@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -134,7 +135,8 @@ func init() {
 	add("HOST-MODULES", fixture{fires: func(f *Facts) { f.Host.Modules.Value = f.Host.Modules.Value[1:] }, missing: noModules})
 	add("HOST-RDMADRIVER", fixture{
 		fires: func(f *Facts) {
-			f.Host.Modules.Value = []string{"ib_core", "ib_umad", "ib_uverbs", "mlx5_core", "rdma_cm", "rdma_ucm"}
+			f.Host.Modules.Value = slices.DeleteFunc(f.Host.Modules.Value, func(name string) bool { return name == "mlx5_ib" })
+			nic(f, 3).Ports.Value, nic(f, 3).CharDevices = nil, nil
 		},
 		missing: noNICs,
 	})

@@ -217,7 +217,7 @@ func versions(r *Report, n *Facts) []entry {
 		multus, _ := Read(r, n.Node+" multus", n.CNI.Multus)
 		all = append(all, entry{"Multus", multus})
 	}
-	if n.Agent != nil {
+	if n.Agent != nil && !n.Agent.absent() {
 		agent, _ := Read(r, n.Node+" agent version", n.Agent.Version)
 		all = append(all, entry{"rail-agent", agent})
 	}
@@ -267,6 +267,14 @@ func checkAbsentRails(f *Facts, r *Report) {
 	})
 }
 
+// railByName returns the rails of a node's NICs: networks that name a NIC have none of their
+// own.
+func railByName(n *Facts, r *Report) map[string]*int {
+	rails := map[string]*int{}
+	eachNIC(n, r, func(nic *NIC) { rails[nic.Name] = nic.Rail })
+	return rails
+}
+
 // subnetsOf returns the subnets of each rail of a node, of NICs on the host and in pods,
 // without link-local ones and those of two addresses, which are of one node by design.
 func subnetsOf(n *Facts, r *Report) map[int]map[netip.Prefix]bool {
@@ -290,7 +298,8 @@ func subnetsOf(n *Facts, r *Report) map[int]map[netip.Prefix]bool {
 		addresses, _ := Read(r, n.Node+" "+nic.label()+" addresses", nic.Addresses)
 		add(nic.Rail, addresses)
 	})
-	eachPod(n, r, func(p *Pod) { p.eachRail(r, func(i *Interface) { add(i.Rail, i.Addresses) }) })
+	rails := railByName(n, r)
+	eachPod(n, r, func(p *Pod) { p.eachRail(r, func(i *Interface) { add(cmp.Or(i.Rail, rails[i.NIC]), i.Addresses) }) })
 	return all
 }
 
@@ -416,9 +425,10 @@ func checkDuplicates(f *Facts, r *Report) {
 				add(nic.Rail, nic.label(), addresses, nic.label()+" of node "+n.Node)
 			}
 		})
+		rails := railByName(n, r)
 		eachPod(n, r, func(p *Pod) {
 			p.eachRail(r, func(i *Interface) {
-				add(i.Rail, i.NIC, i.Addresses, i.Name+" of "+p.Object()+" on node "+n.Node)
+				add(cmp.Or(i.Rail, rails[i.NIC]), i.NIC, i.Addresses, i.Name+" of "+p.Object()+" on node "+n.Node)
 			})
 		})
 	})

@@ -47,7 +47,7 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-RDMADRIVER", Scope: NodeScope, Severity: Fail,
-		Expects:     "The RDMA driver of each rail's NIC is loaded: mlx5_ib for mlx5_core, for example.",
+		Expects:     "Each rail's NIC has its RDMA device, or the module that makes it is loaded: mlx5_ib for mlx5_core, for example.",
 		Consequence: "The NIC has a network interface and no RDMA device. Programs in pods that get it fall back to TCP, and an ADD with \"rdma\": \"required\" fails.",
 		Cure:        "Load the module, also at boot (/etc/modules-load.d).",
 		Check:       checkRDMADriver,
@@ -282,7 +282,12 @@ func checkRDMADriver(f *Facts, r *Report) {
 	loaded, ok := Read(r, "modules", f.Host.Modules)
 	missing := map[string][]string{}
 	eachRail(f, r, func(n *NIC) {
-		if module := rdmaDrivers[n.Driver]; ok && module != "" && !slices.Contains(loaded, module) {
+		module := rdmaDrivers[n.Driver]
+		if !ok || module == "" || slices.Contains(loaded, module) || len(n.CharDevices) > 0 || n.Name == "" {
+			return // NIC-NETDEV looks at one without an interface
+		}
+		// A NIC that has its RDMA device needs no further module.
+		if ports, known := Read(r, n.label()+" ports", n.Ports); known && len(ports) == 0 {
 			missing[module] = append(missing[module], n.label())
 		}
 	})
@@ -347,12 +352,12 @@ func checkPeerMemory(f *Facts, r *Report) {
 	}
 	gpus, _ := Read(r, "gpus", f.NICs.GPUs)
 	loaded, haveModules := Read(r, "modules", f.Host.Modules)
-	dmabuf, haveDMABuf := Read(r, "dmabuf", f.Host.DMABuf)
-	open, haveOpen := Read(r, "nvidiaOpen", f.Host.NVIDIAOpen)
 	nvidia := slices.ContainsFunc(gpus, func(g GPU) bool { return g.Vendor == vendorNVIDIA })
 	if !nvidia || !haveModules || !slices.Contains(loaded, "nvidia") { // another driver, or a virtual machine has the GPUs
 		return
 	}
+	dmabuf, haveDMABuf := Read(r, "dmabuf", f.Host.DMABuf)
+	open, haveOpen := Read(r, "nvidiaOpen", f.Host.NVIDIAOpen)
 	if slices.Contains(loaded, "nvidia_peermem") || slices.Contains(loaded, "nv_peer_mem") || !haveDMABuf || !haveOpen || dmabuf && open {
 		return
 	}
@@ -376,7 +381,7 @@ func checkRuntimeMemlock(f *Facts, r *Report) {
 		if d.Process == "kubelet" || d.enough() {
 			continue
 		}
-		if f.Agent != nil {
+		if f.Agent != nil && !f.Agent.absent() {
 			connected, ok := Read(r, "nri", f.Agent.NRI)
 			publishes, also := Read(r, "agent memlock", f.Agent.Memlock)
 			if !ok || connected && (!also || publishes) {

@@ -251,6 +251,33 @@ func TestTwoNodesWithExchangedRails(t *testing.T) {
 	}
 }
 
+// A network that names a NIC, as for a macvlan, has no rail of its own.
+func TestRailOfAPodsInterfaceIsThatOfItsNIC(t *testing.T) {
+	f := healthy()
+	n := at(f, 1)
+	i := &n.Pods[0].Interfaces.Value[slices.IndexFunc(n.Pods[0].Interfaces.Value, func(i Interface) bool { return i.NIC != "" })]
+	i.Rail, i.NIC, i.Addresses = nil, nic(n, 4).Name, []string{"172.31.4.77/24"}
+	if got := evidence(t, f, "IPAM-DUP"); got != "" {
+		t.Fatal(got)
+	}
+	nic(n, 4).Addresses.Value = append(nic(n, 4).Addresses.Value, "172.31.4.77/24")
+	if got := evidence(t, f, "IPAM-DUP"); !strings.Contains(got, "address 172.31.4.77: it is on "+nic(n, 4).Name+" of node") {
+		t.Error(got)
+	}
+}
+
+// AGENT-DOWN says that no agent runs.
+func TestVersionsOfNodesWithoutAgentAreCompared(t *testing.T) {
+	f := healthy()
+	for _, n := range f.Cluster.Nodes {
+		n.Agent.Running.Value = false
+		away(&n.Agent.Version)
+	}
+	if findings, got := found(t, f, "VER-SKEW"); got != OK {
+		t.Errorf("%s: %+v", got, findings)
+	}
+}
+
 func TestValuesOfNCCLIBHCA(t *testing.T) {
 	devices := []Port{{Device: "mlx5_1"}, {Device: "mlx5_10"}, {Device: "mlx5_2"}}
 	for value, want := range map[string]string{
@@ -301,6 +328,32 @@ func TestLockedMemoryOfContainers(t *testing.T) {
 	}
 }
 
+// A driver may make the RDMA devices of its NICs itself.
+func TestRDMADriverIsNeededByNICsWithoutRDMADevices(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(n *NIC)
+		want Status
+	}{
+		{"ports and char devices", func(*NIC) {}, OK},
+		{"a port in a pod's namespace", func(n *NIC) { n.CharDevices = nil }, OK},
+		{"a char device, and ports that could not be read", func(n *NIC) { away(&n.Ports) }, OK},
+		{"no RDMA device", func(n *NIC) { n.Ports.Value, n.CharDevices = nil, nil }, Status(Fail)},
+		{"no interface either", func(n *NIC) { n.Ports.Value, n.CharDevices, n.Name = nil, nil, "" }, OK},
+		{"nobody knows", func(n *NIC) { away(&n.Ports); n.CharDevices = nil }, Unknown},
+	} {
+		f := healthy()
+		f.Host.Modules.Value = slices.DeleteFunc(f.Host.Modules.Value, func(name string) bool { return name == "mlx5_ib" })
+		c.set(nic(f, 3))
+		if _, got := found(t, f, "HOST-RDMADRIVER"); got != c.want {
+			t.Errorf("%s: %s", c.name, got)
+		}
+		if got := evidence(t, f, "HOST-RDMADRIVER"); c.want == Status(Fail) && !strings.Contains(got, "mlx5_ib is not loaded, which makes the RDMA devices of ens4np0") {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+}
+
 func TestRuntimeMemlockCountsUnlessNRISetsIt(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -310,6 +363,7 @@ func TestRuntimeMemlockCountsUnlessNRISetsIt(t *testing.T) {
 		{"NRI sets it", func(*Agent) {}, OK},
 		{"NRI is off", func(a *Agent) { a.NRI.Value = false }, Status(Warn)},
 		{"publish.memlock is false", func(a *Agent) { a.Memlock.Value = false }, Status(Warn)},
+		{"no agent", func(a *Agent) { a.Running.Value = false; away(&a.NRI); away(&a.Memlock) }, Status(Warn)},
 		{"nobody knows", func(a *Agent) { away(&a.Memlock) }, Unknown},
 	} {
 		f := healthy()

@@ -38,6 +38,25 @@ func TestHealthyNoiseHasNoFinding(t *testing.T) {
 	}
 }
 
+// A busy machine may answer for seconds too late for all probes of some paths.
+func TestPathsWhoseAnswersAreLateAreMeasuredAgain(t *testing.T) {
+	const flows = 2 * 8 * 2 // of the first round, with short and with full packets
+	for stalls, want := range map[int]Status{1: Healthy, flows / 2: Healthy, 2 * flows: Healthy, 100 * flows: Unknown} {
+		f := newFabric(2, 8, 1)
+		f.stalls = stalls
+		r, err := f.run(Options{})
+		if err != nil || r.Status != want || len(r.Findings) > 0 {
+			t.Errorf("%d flows stall: %v, %s: %+v", stalls, err, r.Status, r.Findings)
+		}
+	}
+	f := newFabric(2, 8, 1)
+	f.stalls, f.defects[End{"n1", 3}] = flows, defect{loss: 0.1}
+	r, err := f.run(Options{})
+	if err != nil || !slices.Equal(told(r), []string{"loss: n1/3"}) {
+		t.Errorf("with a loss: %v, %q", err, told(r))
+	}
+}
+
 func TestDefectsAreNamedByNodeAndRail(t *testing.T) {
 	bad := End{"n1", 3}
 	for name, c := range map[string]struct {

@@ -20,6 +20,7 @@ type fabric struct {
 	wired   map[End]int
 	leaks   bool // all rails are one network
 	unknown bool // the kernels report no times of leaving
+	stalls  int  // of so many flows, the first ones, all probes are answered too late
 	arrived map[uint32]map[uint32]Hold
 }
 
@@ -123,6 +124,13 @@ func (s *simulated) flow(f Flow) Echo {
 	}
 	e := Echo{ID: f.ID, Route: &Route{Interface: leaves, NextHop: f.To.Addr().String(), MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", ip[2], ip[1])}}
 	s.arrived[f.ID] = map[uint32]Hold{}
+	if s.stalls--; s.stalls >= 0 {
+		for i := range f.Count {
+			s.arrived[f.ID][uint32(i)] = Hold{Program: 2 * late}
+		}
+		e.Samples = make([]Sample, f.Count)
+		return e
+	}
 	for i := range f.Count {
 		host := func(d defect) float64 { return 5 + 3*s.noise.ExpFloat64() + d.delay }
 		out, hold := host(a), host(b)

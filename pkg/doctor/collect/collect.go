@@ -56,8 +56,9 @@ const (
 	answerTime = 1500 * time.Millisecond
 )
 
-// mostAtOnce bounds the threads that read at the same time.
-const mostAtOnce = 24
+// mostAtOnce returns the bound of the threads that read at the same time. With more of them than
+// the CPUs can run, each of them takes longer than its time.
+func mostAtOnce() int { return min(8*runtime.NumCPU(), 24) }
 
 // errRoot is the error of facts that only root can read.
 var errRoot = errors.New("only root can read it; run as root")
@@ -83,7 +84,7 @@ type collector struct {
 // which must be the host's. As a user other than root it returns what that user can know. It
 // ends within seconds even if sources hang, and at once when ctx ends.
 func Node(ctx context.Context, o Options) *doctor.Facts {
-	c := &collector{Options: o.filled(), root: os.Geteuid() == 0, slots: make(chan struct{}, mostAtOnce)}
+	c := &collector{Options: o.filled(), root: os.Geteuid() == 0, slots: make(chan struct{}, mostAtOnce())}
 	f := &doctor.Facts{
 		Schema: doctor.Schema, Taken: time.Now().UTC().Truncate(time.Second), Node: c.Node, Version: o.Version,
 		Host: &doctor.Host{}, NICs: &doctor.NICs{}, Ledger: &doctor.Ledger{Dir: c.StateDir}, CNI: &doctor.CNI{},

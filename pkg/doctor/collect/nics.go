@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -78,6 +79,7 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	}
 	found := nicFacts{list: []doctor.NIC{}}
 	found.ofNodeFile(list)
+	list.NICs = append(list.NICs, astray(list)...)
 	targets := make([]target, len(list.NICs))
 	func() {
 		at := spaces{}
@@ -98,6 +100,25 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 		}
 	}
 	return found, nil
+}
+
+// astray returns the NICs of rails that the inventory does not have: no driver is bound to
+// them, or their interface is in a network namespace to which no attachment has moved it.
+func astray(list *inventory.NICList) []inventory.NIC {
+	var found []inventory.NIC
+	for _, pci := range slices.Sorted(maps.Keys(list.Rails)) {
+		d := list.Tree.ByAddress(pci)
+		if d == nil || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return n.PCI == pci }) {
+			continue
+		}
+		rail := list.Rails[pci]
+		n := inventory.NIC{PCI: pci, Vendor: fmt.Sprintf("%04x", d.Vendor), Device: fmt.Sprintf("%04x", d.Device), Driver: d.Driver, Path: d.Path, Rail: &rail}
+		if d.NUMA >= 0 {
+			n.NUMA = &d.NUMA
+		}
+		found = append(found, n)
+	}
+	return found
 }
 
 // ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.
@@ -223,9 +244,24 @@ func (t *target) interfaceOf(n *inventory.NIC, at spaces) (*link.Link, error) {
 	}
 	l, err := host.ns.ByName(n.Name)
 	if errors.Is(err, link.ErrNotFound) {
-		err = errMoving
+		return renamed(host.ns, n)
 	}
 	return l, err
+}
+
+// renamed returns the NIC's interface on the host under another name, as after somebody took it
+// from its pod.
+func renamed(host *link.Netns, n *inventory.NIC) (*link.Link, error) {
+	links, err := host.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if n.PCI != "" && l.ParentDev == n.PCI && n.PermanentMAC != "" && l.PermMAC.String() == n.PermanentMAC {
+			return l, nil
+		}
+	}
+	return nil, errMoving
 }
 
 // setLink sets the facts of the interface in its namespace. A NIC without one, as under a

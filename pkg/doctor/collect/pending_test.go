@@ -15,7 +15,7 @@ import (
 // runs reads the source with a new collector, and returns the fact.
 func runs(t *testing.T, p *Pending, source string, read func(context.Context) (int, error)) doctor.Fact[int] {
 	t.Helper()
-	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce)}
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce())}
 	c.host = ownNetns(t)
 	var fact doctor.Fact[int]
 	take(t.Context(), c, &fact, source, 10*time.Millisecond, read)
@@ -62,7 +62,7 @@ func TestSourceThatHangsIsReadOnce(t *testing.T) {
 // One run may read a source for several facts.
 func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 	p := &Pending{}
-	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce)}
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce())}
 	c.host = ownNetns(t)
 	facts := make([]doctor.Fact[int], 5)
 	for i := range facts {

@@ -1,0 +1,41 @@
+package collect
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/pcie"
+)
+
+// The inventory has only NICs with an interface on the host, lent ones, and those of userspace
+// drivers.
+func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
+	files := map[string]string{}
+	for address, numa := range map[string]string{"0000:3b:00.0": "0", "0000:3c:00.0": "1", "0000:3d:00.0": "-1"} {
+		at := "sys/devices/pci0000:3a/0000:3a:01.0/" + address
+		files["sys/bus/pci/devices/"+address+"@"] = "../../../devices/pci0000:3a/0000:3a:01.0/" + address
+		files[at+"/class"], files[at+"/vendor"], files[at+"/device"], files[at+"/numa_node"] = "0x020000", "0x15b3", "0x1021", numa
+	}
+	files["sys/devices/pci0000:3a/0000:3a:01.0/0000:3d:00.0/driver@"] = "../../../../bus/pci/drivers/mlx5_core"
+	root := tree(t, files)
+	functions, err := pcie.Read(filepath.Join(root, "sys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &inventory.NICList{
+		Tree: functions, NICs: []inventory.NIC{{Name: "ens1", PCI: "0000:3b:00.0"}},
+		Rails: map[string]int{"0000:3b:00.0": 0, "0000:3c:00.0": 1, "0000:3d:00.0": 2, "0000:3e:00.0": 3},
+	}
+	found := astray(list)
+	if len(found) != 2 {
+		t.Fatalf("%+v", found)
+	}
+	a, b := found[0], found[1]
+	if a.PCI != "0000:3c:00.0" || *a.Rail != 1 || a.Driver != "" || a.Vendor != "15b3" || a.Device != "1021" || a.NUMA == nil || *a.NUMA != 1 || len(a.Path) != 2 {
+		t.Errorf("without a driver: %+v", a)
+	}
+	if b.PCI != "0000:3d:00.0" || *b.Rail != 2 || b.Driver != "mlx5_core" || b.NUMA != nil || b.Name != "" {
+		t.Errorf("without an interface: %+v", b)
+	}
+}
