@@ -102,6 +102,13 @@ func (n *Node) wire(ctx context.Context) error {
 	return batch(ctx, n.init.Pid(), here)
 }
 
+// SetCable connects the node's NIC of this rail to its switch, or takes the cable out. The first
+// rail is 0.
+func (n *Node) SetCable(ctx context.Context, rail int, in bool) error {
+	state := map[bool]string{true: "up", false: "down"}[in]
+	return batch(ctx, n.cluster.holder.Pid(), []string{fmt.Sprintf("link set n%d-rail%d %s", n.index, rail+1, state)})
+}
+
 // nodeAddress returns the address of a node by its index, from 1.
 func nodeAddress(i int) string { return fmt.Sprintf("10.77.0.%d", 10+i) }
 

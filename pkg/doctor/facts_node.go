@@ -60,12 +60,21 @@ type Memlock struct {
 // NICs are the facts of the node's NICs and GPUs.
 type NICs struct {
 	List Fact[[]NIC] `json:"list"`
-	GPUs Fact[[]GPU] `json:"gpus"`
+	// Others are the interfaces of the host that are no NICs: bonds, VLANs, bridges, veths.
+	Others Fact[[]HostInterface] `json:"others"`
+	GPUs   Fact[[]GPU]           `json:"gpus"`
 	// Problems are those with the node file's rails and pools: a selector that matches no NIC,
 	// for example.
 	Problems Fact[[]string] `json:"problems"`
 	// Fabric is the key "fabric" of the node file, empty without it.
 	Fabric Fact[string] `json:"fabric"`
+}
+
+// HostInterface is an interface of the host that is no NIC. Macvlans can lie on it.
+type HostInterface struct {
+	Name     string   `json:"name"`
+	AltNames []string `json:"altNames,omitempty"`
+	MTU      int      `json:"mtu"`
 }
 
 // GPU is a GPU of the node.
@@ -91,6 +100,7 @@ type NIC struct {
 	// Holder is the pod that has it, "namespace/name", or its container; empty for none.
 	Holder   string `json:"holder,omitempty"`
 	Macvlans int    `json:"macvlans,omitempty"`
+	Moving   bool   `json:"moving,omitempty"` // it is just lent or returned
 	// CharDevices are those of its RDMA devices: "/dev/infiniband/uverbs3".
 	CharDevices []string `json:"charDevices,omitempty"`
 	// Distances are those to the node's GPUs, by the GPU's PCI address: PIX, PXB, PHB, NODE, SYS.
@@ -201,6 +211,7 @@ type Attachment struct {
 	Addresses   []string  `json:"addresses,omitempty"`
 	RDMA        []string  `json:"rdma,omitempty"` // the devices that were lent
 	Created     time.Time `json:"created"`
+	Updated     time.Time `json:"updated"` // when its phase began
 }
 
 // CNI are the facts of the node's CNI directories.

@@ -80,7 +80,13 @@ func init() {
 	add("IPAM-RAILS", fixture{fires: edit(railsNAD, "10.${rail}.0.0/16", "10.0.${rail}.0/16"), missing: noNADs})
 	add("IPAM-GW", fixture{fires: edit(deviceNAD, `"range"`, `"allow_gateway": true, "range"`), missing: noBinaries})
 	add("IPAM-GWNET", fixture{fires: edit(deviceNAD, `"gateway": "172.31.4.1"`, `"gateway": "172.31.5.1"`), missing: noNADs})
-	add("IPAM-GWROUTE", fixture{fires: edit(deviceNAD, `, "routes": [{"dst": "172.31.0.0/16"}]`, ""), missing: noNADs})
+	add("IPAM-GWROUTE", fixture{
+		fires: func(f *Facts) {
+			edit(deviceNAD, `, "routes": [{"dst": "172.31.0.0/16"}]`, "")(f)
+			edit(nodeFile, "{rails:", "{fabric: routed, rails:")(f)
+		},
+		missing: noNADs,
+	})
 	add("IPAM-EMPTY", fixture{fires: edit(macvlanNAD, `"192.168.111.0/24"`, `"192.168.111.0/30", "exclude": ["192.168.111.0/30"]`), missing: noNADs})
 	add("IPAM-OVERLAP", fixture{fires: edit(deviceNAD, "172.31.4.0/24", "172.31.4.0/23"), missing: noNADs})
 	add("IPAM-NETS", fixture{

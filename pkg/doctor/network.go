@@ -333,6 +333,33 @@ func knownNICs(f *Facts) []*NIC {
 	return all
 }
 
+// mastersForConfigs returns what macvlans can lie on, and host-device can lend, by each of its
+// names: the NICs, and the other interfaces of the host (bonds, VLANs). It reports whether there
+// are any.
+func mastersForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) {
+	if byName, ok = nicsForConfigs(f, r); !ok && f.NICs != nil && !f.NICs.List.OK() {
+		return nil, false
+	}
+	add := func(n *Facts) {
+		if n.NICs == nil || !n.NICs.Others.asked() {
+			return
+		}
+		others, _ := Read(r, "other interfaces", n.NICs.Others)
+		for i := range others {
+			o := &others[i]
+			nic := &NIC{Name: o.Name, AltNames: o.AltNames, MTU: Known(o.MTU, n.NICs.Others.Source)}
+			for _, name := range append([]string{o.Name}, o.AltNames...) {
+				byName[name] = append(byName[name], nic)
+			}
+		}
+	}
+	add(f)
+	if f.NICs == nil {
+		eachNode(f, add)
+	}
+	return byName, len(byName) > 0
+}
+
 // nicsForConfigs returns the NICs that configurations can name, by each of their names, and
 // reports whether there are any. A missing fact is noted.
 func nicsForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) {

@@ -113,7 +113,7 @@ var configRules = []Rule{
 		Consequence: "Each ADD of the network fails.",
 		Cure:        "Remove \"mtu\" from the network, so that it takes the NIC's, or raise the NIC's.",
 		Check: func(f *Facts, r *Report) {
-			byName, ok := nicsForConfigs(f, r)
+			byName, ok := mastersForConfigs(f, r)
 			if !ok {
 				return
 			}
@@ -178,18 +178,10 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IPAM-GWROUTE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "A network with a gateway has routes, or a table of its own (routing mode source).",
-		Consequence: "The gateway has no effect: the pod reaches only its subnet by the rail.",
+		Expects:     "A network with a gateway has routes, or a table of its own (routing mode source), where pods need the gateway: each node has a subnet of its own, or the node file says \"fabric: routed\".",
+		Consequence: "The gateway has no effect: the pod reaches only its subnet by the rail, and no pod of another node or rail.",
 		Cure:        "Add \"routes\" to \"ipam\", or \"routing\": {\"mode\": \"source\"} to the network; or remove the gateway.",
-		Check: func(f *Facts, r *Report) {
-			eachPool(f, r, func(n *network, p *plugin, pool *pool) {
-				source := p.hostDevice != nil && p.hostDevice.Policy.Mode == netconf.RoutingSource ||
-					p.macvlan != nil && p.macvlan.Policy.Mode == netconf.RoutingSource
-				if pool.conf.Gateway.IsValid() && len(pool.conf.Routes) == 0 && !source && (pool.rail == nil || pool.first(p)) {
-					r.Find(n.config.Object(), "it has the gateway %s and no routes", pool.conf.Gateway)
-				}
-			})
-		},
+		Check:       checkGatewayRoutes,
 	},
 	{
 		ID: "IPAM-EMPTY", Scope: ConfigScope, Severity: Fail,
@@ -431,7 +423,7 @@ func (p *plugin) rail() netconf.Rail {
 func checkSameDevice(f *Facts, r *Report) {
 	byName := map[string][]*NIC{}
 	if f.NICs != nil || f.Cluster != nil {
-		byName, _ = nicsForConfigs(f, r)
+		byName, _ = mastersForConfigs(f, r)
 	}
 	type user struct {
 		object, namespace string
@@ -472,7 +464,7 @@ func checkSameDevice(f *Facts, r *Report) {
 func checkSelectedNICs(f *Facts, r *Report) {
 	byName, have := map[string][]*NIC(nil), false
 	if f.NICs != nil || f.Cluster != nil {
-		if byName, have = nicsForConfigs(f, r); !have && f.NICs != nil && !f.NICs.List.OK() {
+		if byName, have = mastersForConfigs(f, r); !have && f.NICs != nil && !f.NICs.List.OK() {
 			return
 		}
 	}
@@ -547,6 +539,24 @@ func checkGateways(f *Facts, r *Report) {
 					r.Find(n.config.Object(), "the gateway %s is an address of the range %s, and %s", gateway, one.Prefix(), why)
 				}
 			}
+		}
+	})
+}
+
+// checkGatewayRoutes judges the networks whose pods need their gateway. Where all pods of a rail
+// are in one subnet, "gateway" keeps the router's address free, and does nothing else.
+func checkGatewayRoutes(f *Facts, r *Report) {
+	routed := false
+	eachConfig(f, r, NodeFile, func(c *Config) {
+		file, err := netconf.ParseNodeFile([]byte(c.Text)) // NODE-FILE has the error
+		routed = routed || err == nil && file.Fabric == netconf.FabricRouted
+	})
+	eachPool(f, r, func(n *network, p *plugin, pool *pool) {
+		source := p.hostDevice != nil && p.hostDevice.Policy.Mode == netconf.RoutingSource ||
+			p.macvlan != nil && p.macvlan.Policy.Mode == netconf.RoutingSource
+		ofNode := p.byPrefix() || strings.Contains(string(p.raw), "${node}")
+		if pool.conf.Gateway.IsValid() && len(pool.conf.Routes) == 0 && !source && (routed || ofNode) && (pool.rail == nil || pool.first(p)) {
+			r.Find(n.config.Object(), "it has the gateway %s and no routes", pool.conf.Gateway)
 		}
 	})
 }

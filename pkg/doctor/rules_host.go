@@ -262,15 +262,16 @@ var rdmaDrivers = map[string]string{
 	"mlx5_core": "mlx5_ib", "mlx4_core": "mlx4_ib", "mlx4_en": "mlx4_ib", "bnxt_en": "bnxt_re", "ice": "irdma", "ionic": "ionic_rdma", "hns3": "hns_roce_hw_v2",
 }
 
-// canRDMA reports whether the node has a NIC with RDMA, or one whose driver has a module for
-// it. Without facts of NICs it may have one; if they could not be read, that is noted.
+// canRDMA reports whether the node has a NIC with RDMA, or one that is for RDMA: NVIDIA's, or a
+// rail whose driver has a module for it. An uplink of others is no reason to load that. Without facts of NICs it may have one; if they could not be read, that is noted.
 func canRDMA(f *Facts, r *Report) bool {
 	if f.NICs == nil {
 		return true
 	}
 	found := false
 	eachNIC(f, r, func(n *NIC) {
-		found = found || rdmaDrivers[n.Driver] != "" || n.isMellanox() || len(n.CharDevices)+len(n.Ports.Value) > 0
+		ofPods := n.Rail != nil || n.Holder != ""
+		found = found || ofPods && rdmaDrivers[n.Driver] != "" || n.isMellanox() || len(n.CharDevices)+len(n.Ports.Value) > 0
 	})
 	return found
 }

@@ -29,7 +29,7 @@ var ledgerRules = []Rule{
 		Cure:        "Run railctl gc: it returns the NIC, or says what keeps it.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
-				if !a.Alive {
+				if !a.Alive && !a.returning(f.Taken) {
 					r.Find(a.Object(), "the network namespace of container %.13s is gone, and the attachment has %s (phase %s)", a.ContainerID, a.holds(), a.Phase).Fix("railctl gc")
 				}
 			})
@@ -86,6 +86,14 @@ func eachAttachment(f *Facts, r *Report, do func(*Attachment)) {
 	for i := range list {
 		do(&list[i])
 	}
+}
+
+// returnTime is how long a DEL may wait for the driver of a NIC, and more.
+const returnTime = time.Minute
+
+// returning reports whether a DEL may still return the NIC of a pod whose netns is gone.
+func (a *Attachment) returning(now time.Time) bool {
+	return a.Phase == "returning" && !a.Updated.IsZero() && now.Sub(a.Updated) < returnTime
 }
 
 // Object names the attachment in findings.

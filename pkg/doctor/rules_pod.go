@@ -524,6 +524,9 @@ func checkNetworkStatus(f *Facts, r *Report) {
 			return
 		}
 		for _, a := range held[p.Namespace+"/"+p.Name] {
+			if a.UID != p.UID {
+				continue // of a pod of the same name, before or after this one
+			}
 			i := slices.IndexFunc(list, func(s networkStatus) bool { return s.Interface == a.IfName })
 			if i < 0 {
 				r.Find(p.Object(), "the annotation has no interface %s, which the ledger has", a.IfName)

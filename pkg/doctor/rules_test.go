@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/examples"
 )
@@ -65,8 +66,7 @@ func TestExamplesHaveNoMistakes(t *testing.T) {
 			f.Configs.NADs.Value[i].Resource = "example.com/any" // package examples leaves annotations out
 		}
 		for _, r := range Judge(Select(Rules(), ConfigScope), f) {
-			// Many have a gateway without routes, so that no pod gets the router's address.
-			if len(r.Findings) > 0 && r.ID != "IPAM-GWROUTE" {
+			if len(r.Findings) > 0 {
 				t.Errorf("%s: %s: %+v", e.Name(), r.ID, r.Findings)
 			}
 		}
@@ -93,10 +93,99 @@ func TestMistakesInNetworksAreFound(t *testing.T) {
 		{"ranges of rails overlap", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.0.${rail}.0/16"}}`, "IPAM-RAILS", "overlap"},
 		{"gateway of the rail", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.0.0.1"}}`, "IPAM-RAILS", "is not in the range"},
 		{"gateway of a route", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "allow_gateway": true, "routes": [{"dst": "10.9.0.0/16", "gw": "10.0.0.9"}]}}`, "IPAM-GW", "the gateway 10.0.0.9"},
+		{"gateway of a node without routes", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.${rail}.${node}.0/24", "gateway": "10.${rail}.${node}.1"}}`, "IPAM-GWROUTE", "no routes"},
 		{"range too small", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/31"}}`, "IPAM-EMPTY", "too small"},
 	} {
 		if got := evidence(t, nads(c.text), c.id); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %s has %q, not %q", c.name, c.id, got, c.want)
+		}
+	}
+}
+
+// The gateway keeps the router's address free.
+func TestGatewayOfOneSubnetNeedsNoRoutes(t *testing.T) {
+	f := nads(`{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1"}}`)
+	if got := evidence(t, f, "IPAM-GWROUTE"); got != "" {
+		t.Error(got)
+	}
+}
+
+func TestMacvlanOnAnInterfaceThatIsNoNIC(t *testing.T) {
+	f := nads(`{"type": "macvlan", "master": "bond0.5", "mtu": 9000}`, `{"type": "macvlan", "master": "storage"}`, `{"type": "host-device", "device": "bond1"}`)
+	f.NICs = &NICs{
+		List:   Known([]NIC{{Name: "ens1", AdminUp: Known(true, "test"), MTU: Known(9000, "test")}}, "test"),
+		Others: Known([]HostInterface{{Name: "bond0.5", AltNames: []string{"storage"}, MTU: 1500}}, "test"),
+	}
+	if got := evidence(t, f, "CNI-NIC"); got != "NAD default/c: no NIC is called bond1" {
+		t.Errorf("CNI-NIC: %q", got)
+	}
+	if got := evidence(t, f, "CNI-MTU"); got != "NAD default/a: its mtu is 9000, and that of bond0.5 is 1500" {
+		t.Errorf("CNI-MTU: %q", got)
+	}
+	away(&f.NICs.Others)
+	if _, status := found(t, f, "CNI-MTU"); status != Unknown {
+		t.Errorf("without the interfaces CNI-MTU is %s", status)
+	}
+}
+
+// Without the API server nothing is known of the networks, and the node file is judged.
+func TestNetworksThatCannotBeListedAreUnknown(t *testing.T) {
+	f := nads()
+	f.Configs.Files = Known([]Config{{Kind: NodeFile, Name: "node.yaml", Text: "rails: {auto: pciOrder}"}}, "test")
+	away(&f.Configs.NADs)
+	for id, want := range map[string]Status{
+		"CNI-NAD": Unknown, "CNI-KEY": Unknown, "CNI-NIC": Unknown, "IPAM-GW": Unknown, "IPAM-OVERLAP": Unknown, "IPAM-GWROUTE": Unknown, "NODE-FILE": OK,
+	} {
+		if _, status := found(t, f, id); status != want {
+			t.Errorf("%s is %s, not %s", id, status, want)
+		}
+	}
+}
+
+func TestUplinkOfANodeWithoutRDMANeedsNoModules(t *testing.T) {
+	n := NIC{Name: "eno1", Driver: "ice", Vendor: "8086", Ports: Known([]Port{}, "test")}
+	f := &Facts{Schema: Schema, Host: &Host{Modules: Known([]string{"ice"}, "test")}, NICs: &NICs{List: Known([]NIC{n}, "test")}}
+	if got := evidence(t, f, "HOST-MODULES"); got != "" {
+		t.Error(got)
+	}
+	f.NICs.List.Value[0].Rail = &[]int{0}[0]
+	if got := evidence(t, f, "HOST-MODULES"); !strings.Contains(got, "ib_core") {
+		t.Errorf("of a rail: %q", got)
+	}
+}
+
+// A DEL may wait for the driver of a NIC while the pod's netns is gone already.
+func TestNICThatIsJustReturnedIsNoOrphan(t *testing.T) {
+	f := &Facts{Schema: Schema, Taken: time.Now(), Ledger: &Ledger{}}
+	a := Attachment{Pod: "default/a", IfName: "net1", NIC: "ens1", Phase: "returning", Updated: f.Taken.Add(-30 * time.Second)}
+	f.Ledger.Attachments = Known([]Attachment{a}, "test")
+	if got := evidence(t, f, "LEDGER-ORPHAN"); got != "" {
+		t.Error(got)
+	}
+	f.Ledger.Attachments.Value[0].Updated = f.Taken.Add(-time.Hour)
+	if got := evidence(t, f, "LEDGER-ORPHAN"); !strings.Contains(got, "pod default/a") {
+		t.Errorf("after an hour: %q", got)
+	}
+}
+
+func TestNICThatIsJustLentNeedsNoCarrier(t *testing.T) {
+	n := NIC{Name: "ens1", Holder: "default/a", AdminUp: Known(true, "test"), Carrier: Known(false, "test"), Moving: true}
+	f := &Facts{Schema: Schema, NICs: &NICs{List: Known([]NIC{n}, "test")}}
+	if got := evidence(t, f, "NIC-CARRIER"); got != "" {
+		t.Error(got)
+	}
+	f.NICs.List.Value[0].Moving = false
+	if got := evidence(t, f, "NIC-CARRIER"); got == "" {
+		t.Error("NIC-CARRIER does not find a NIC that has no carrier in its pod")
+	}
+}
+
+func TestPodsOfAnUnknownLedgerAreUnknown(t *testing.T) {
+	f := &Facts{Schema: Schema, Host: &Host{RDMAMode: Known("shared", "test")}, Ledger: &Ledger{}}
+	away(&f.Ledger.Attachments)
+	for _, id := range []string{"K8S-DEVINFO", "POD-CHARDEV", "POD-DOWN"} {
+		if _, status := found(t, f, id); status != Unknown {
+			t.Errorf("%s is %s", id, status)
 		}
 	}
 }

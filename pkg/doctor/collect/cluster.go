@@ -179,6 +179,12 @@ func (c *collector) networkStatus(_ context.Context, pod string) (string, error)
 	return p.networkStatus()
 }
 
+// is reports whether the pod can be that of a record with this UID, and is not one of the same
+// name before or after it.
+func (p *podObject) is(uid string) bool {
+	return uid == "" || p.Metadata.UID == "" || p.Metadata.UID == uid
+}
+
 // errNoPod is the error of a pod that the ledger has and the API server has not.
 var errNoPod = errors.New("the API server has no such pod on this node")
 

@@ -173,7 +173,7 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 		found := make(chan doctor.Fact[T], 1)
 		err := ctx.Err() // no thread for an answer that nobody waits for
 		if err == nil {
-			err = c.Pending.begin(c, source)
+			err = c.Pending.begin(source)
 		}
 		if err != nil {
 			*to = doctor.Failed[T](source, err)
@@ -189,6 +189,7 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 			select { // an answer at the last moment counts
 			case *to = <-found:
 			case <-time.After(100 * time.Millisecond):
+				c.Pending.giveUp(source)
 				*to = doctor.Failed[T](source, fmt.Errorf("not read within %v: %w", limit, ctx.Err()))
 			}
 		}

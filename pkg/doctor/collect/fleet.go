@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -220,32 +221,12 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 		f.nodes = doctor.From(nodes, c.apiSource("nodes"), err)
 	})
 	all.Go(func() {
-		// Pods are read after the leases: so one that began meanwhile is not missing.
-		leases, leasesErr := f.leases(ctx)
-		pods := map[string]podObject{}
-		_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
-			kube.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", MetadataOnly: true}, func(item []byte) error {
-				var p podObject
-				if err := json.Unmarshal(item, &p); err != nil {
-					return err
-				}
-				pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
-				return nil
-			})
+		pods, err := f.livingPods(ctx)
 		f.pods = doctor.From(pods, c.apiSource("pods"), err)
-		names := make([]string, 0, len(pods))
-		for name := range pods {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		to.Pods = doctor.From(names, c.apiSource("pods"), err)
-		if gone := func(l doctor.Lease) bool { _, ok := pods[l.Pod]; return !ok }; leasesErr == nil && err == nil && slices.ContainsFunc(leases, gone) {
-			// The pod may have ended meanwhile, and its lease before it.
-			var again []doctor.Lease
-			again, leasesErr = f.leases(ctx)
-			leases = slices.DeleteFunc(leases, func(l doctor.Lease) bool { return gone(l) && !slices.Contains(again, l) })
-		}
-		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), leasesErr)
+		to.Pods = doctor.From(slices.Sorted(maps.Keys(pods)), c.apiSource("pods"), err)
+		leases, err := f.leases(ctx)
+		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), err)
+		f.newPods(ctx, to)
 	})
 	all.Go(func() {
 		nads, err := c.nads(ctx)
@@ -256,6 +237,39 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 		f.networks = doctor.From(networks, c.apiSource("nodes, servicecidrs"), err)
 	})
 	all.Wait()
+}
+
+// livingPods returns the metadata of the cluster's pods that have not ended, by "namespace/name".
+func (f *fleet) livingPods(ctx context.Context) (map[string]podObject, error) {
+	pods := map[string]podObject{}
+	_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
+		kube.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", MetadataOnly: true}, func(item []byte) error {
+			var p podObject
+			if err := json.Unmarshal(item, &p); err != nil {
+				return err
+			}
+			pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
+			return nil
+		})
+	return pods, err
+}
+
+// newPods adds the pods that were made after the others were listed, if a lease is of one: an
+// address belongs to a pod that lived before its pool was read, or lives now.
+func (f *fleet) newPods(ctx context.Context, to *doctor.Cluster) {
+	pods := map[string]bool{}
+	for _, name := range to.Pods.Value {
+		pods[name] = true
+	}
+	unknown := slices.ContainsFunc(to.Leases.Value, func(l doctor.Lease) bool { return l.Pod != "" && !pods[l.Pod] })
+	if !unknown || !to.Pods.OK() {
+		return
+	}
+	now, err := f.livingPods(ctx)
+	for name := range now {
+		pods[name] = true
+	}
+	to.Pods = doctor.From(slices.Sorted(maps.Keys(pods)), to.Pods.Source, err)
 }
 
 // leases returns the addresses of the cluster's pools, none without whereabouts' objects.
@@ -300,7 +314,7 @@ func (f *fleet) complete(n *doctor.Facts) {
 		switch {
 		case !f.pods.OK():
 			p.Status = doctor.Failed[string](f.pods.Source, errors.New(f.pods.Error))
-		case !ok:
+		case !ok, !object.is(p.UID):
 			p.Status = doctor.Failed[string](f.pods.Source, errNoPod)
 		default:
 			status, err := object.networkStatus()

@@ -134,7 +134,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 		if n.Cluster != nil || n.Kubelet.Allocatable.Value["rdma/hca_gpu"] != 7 || len(n.Kubelet.Labels.Value) != 1 {
 			t.Errorf("%s: %+v", n.Node, n.Kubelet)
 		}
-		if c := n.Configs; len(c.Files.Value) != 1 || !c.NADs.OK() || len(c.NADs.Value) != 1 || c.NADs.Value[0].Name != "default/roce-net1" {
+		if c := n.Configs; !c.Files.OK() || len(c.Files.Value) != 1 || !c.NADs.OK() || len(c.NADs.Value) != 1 || c.NADs.Value[0].Name != "default/roce-net1" {
 			t.Errorf("%s: %+v", n.Node, c)
 		}
 		if !n.Configs.Networks.OK() || !slices.Contains(n.Configs.Networks.Value["pods"], "10.244.0.0/24") {

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // hasLedger reports whether there is a ledger. An ordinary user can know at most that there
@@ -44,20 +47,12 @@ func (c *collector) ledgerRecords(context.Context) ([]*ledger.Record, error) {
 
 // ofLedger takes the facts of the ledger.
 func (c *collector) ofLedger(ctx context.Context, to *doctor.Ledger) {
-	take(ctx, c, &to.Attachments, c.StateDir+"/attachments", localTime, func(context.Context) ([]doctor.Attachment, error) {
+	take(ctx, c, &to.Attachments, c.StateDir+"/attachments", localTime, func(ctx context.Context) ([]doctor.Attachment, error) {
 		there, err := c.hasLedger()
 		if err != nil || !there {
 			return []doctor.Attachment{}, err
 		}
-		list, err := inventory.Collect(c.StateDir, false)
-		if err != nil {
-			return nil, err
-		}
-		found := []doctor.Attachment{}
-		for i := range list.Attachments {
-			found = append(found, c.attachment(&list.Attachments[i]))
-		}
-		return found, nil
+		return settled(ctx, c.attachments)
 	})
 	take(ctx, c, &to.Unreadable, c.StateDir+"/attachments", localTime, func(context.Context) ([]string, error) {
 		return c.inLedger(func(l *ledger.Ledger) ([]string, error) {
@@ -75,6 +70,56 @@ func (c *collector) ofLedger(ctx context.Context, to *doctor.Ledger) {
 			return found, errors.Join(errs...)
 		})
 	})
+}
+
+// attachments returns the facts of the attachments now.
+func (c *collector) attachments() ([]doctor.Attachment, error) {
+	list, err := inventory.Collect(c.StateDir, false)
+	if err != nil {
+		return nil, err
+	}
+	found := []doctor.Attachment{}
+	for i := range list.Attachments {
+		found = append(found, c.attachment(&list.Attachments[i]))
+	}
+	return found, nil
+}
+
+// settling is the time between two reads of attachments. An ADD or a DEL moves a NIC between the
+// read of a record and that of its netns.
+const settling = 500 * time.Millisecond
+
+// settled reads attachments again while one seems to lack its netns or its interface, and did not
+// at the read before. It leaves out those of which that is not sure in the end: they begin or end
+// just now.
+func settled(ctx context.Context, read func() ([]doctor.Attachment, error)) ([]doctor.Attachment, error) {
+	lacks := func(a *doctor.Attachment) bool { return !a.Alive || !a.InPod }
+	lacked := map[ledger.Key]bool{}
+	for range 4 {
+		found, err := read()
+		if err != nil {
+			return nil, err
+		}
+		fresh := slices.ContainsFunc(found, func(a doctor.Attachment) bool { return lacks(&a) && !lacked[keyOf(&a)] })
+		if !fresh {
+			return found, nil
+		}
+		lacked = map[ledger.Key]bool{}
+		for i := range found {
+			if lacks(&found[i]) {
+				lacked[keyOf(&found[i])] = true
+			}
+		}
+		if wait.For(ctx, settling) != nil {
+			return nil, ctx.Err()
+		}
+	}
+	found, err := read()
+	return slices.DeleteFunc(found, func(a doctor.Attachment) bool { return lacks(&a) && !lacked[keyOf(&a)] }), err
+}
+
+func keyOf(a *doctor.Attachment) ledger.Key {
+	return ledger.Key{ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
 // inLedger calls read with the ledger, if there is one.
@@ -117,7 +162,7 @@ func (c *collector) attachment(a *inventory.Attachment) doctor.Attachment {
 	}
 	for _, r := range c.records {
 		if r.Key == (ledger.Key{ContainerID: a.ContainerID, IfName: a.IfName}) {
-			found.Rail = r.Rail
+			found.Rail, found.Updated = r.Rail, r.Updated
 			if !indexKnown(r) {
 				found.InPod = found.Alive
 			}

@@ -25,6 +25,7 @@ import (
 // nicFacts are the facts that come from one inventory.
 type nicFacts struct {
 	list     []doctor.NIC
+	others   doctor.Fact[[]doctor.HostInterface]
 	problems doctor.Fact[[]string]
 	fabric   doctor.Fact[string]
 	pools    doctor.Fact[[]doctor.Pool]
@@ -40,10 +41,12 @@ func (c *collector) ofNICs(ctx context.Context, f *doctor.Facts) func() {
 		if !all.OK() {
 			err := errors.New(all.Error)
 			f.NICs.List, f.NICs.Problems = doctor.Failed[[]doctor.NIC](all.Source, err), doctor.Failed[[]string](all.Source, err)
+			f.NICs.Others = doctor.Failed[[]doctor.HostInterface](all.Source, err)
 			f.NICs.Fabric, f.Kubelet.Pools = doctor.Failed[string](all.Source, err), doctor.Failed[[]doctor.Pool](all.Source, err)
 			return
 		}
 		f.NICs.List = doctor.Known(all.Value.list, "netlink, ethtool, sysfs and the ledger")
+		f.NICs.Others = all.Value.others
 		f.NICs.Problems, f.NICs.Fabric, f.Kubelet.Pools = all.Value.problems, all.Value.fabric, all.Value.pools
 	}
 }
@@ -73,6 +76,10 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	if !c.root {
 		return nicFacts{}, errRoot
 	}
+	before, err := hostLinks()
+	if err != nil {
+		return nicFacts{}, err
+	}
 	list, err := inventory.NICs(c.StateDir)
 	if err != nil {
 		return nicFacts{}, err
@@ -88,6 +95,7 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 			n, t := c.nic(list, &list.NICs[i], at)
 			found.list, targets[i] = append(found.list, n), t
 		}
+		found.ofOthers(before, c.records)
 	}()
 	if c.Sample > 0 {
 		before, began := sample(targets), time.Now()
@@ -119,6 +127,41 @@ func astray(list *inventory.NICList) []inventory.NIC {
 		found = append(found, n)
 	}
 	return found
+}
+
+// hostLinks returns the links of the calling thread's netns.
+func hostLinks() ([]*link.Link, error) {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	return host.Links()
+}
+
+// ofOthers sets the interfaces of the host that are not in the list: those that were there, or
+// lent by these records, before the list was read, or are there now. One may be returned and
+// lent again meanwhile.
+func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
+	now, err := hostLinks()
+	known := map[string]bool{}
+	for i := range f.list {
+		known[f.list[i].Name] = true
+	}
+	others := []doctor.HostInterface{}
+	for _, l := range append(now, before...) {
+		if l.Encap != "loopback" && !l.HasParent() && !known[l.Name] {
+			known[l.Name] = true
+			others = append(others, doctor.HostInterface{Name: l.Name, AltNames: l.AltNames, MTU: l.MTU})
+		}
+	}
+	for _, r := range records {
+		if r.Loan != nil && r.Loan.Snapshot != nil && r.Loan.PCI == "" && !known[r.Loan.Name] {
+			known[r.Loan.Name] = true
+			others = append(others, doctor.HostInterface{Name: r.Loan.Name, AltNames: r.Loan.Snapshot.AltNames, MTU: r.Loan.Snapshot.MTU})
+		}
+	}
+	f.others = doctor.From(others, "rtnetlink and the ledger", err)
 }
 
 // ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.
@@ -193,6 +236,7 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (d
 	}
 	if n.Lent != nil {
 		found.Holder = cmp.Or(n.Lent.Pod, "container "+n.Lent.ContainerID)
+		found.Moving = n.Lent.Phase != ledger.Lent
 	}
 	for _, g := range n.GPUs {
 		if found.Distances == nil {
@@ -201,6 +245,9 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (d
 		found.Distances[g.PCI] = g.Distance.String()
 	}
 	t := target{record: c.recordOf(n)}
+	if found.Rail == nil && found.PCI == "" && t.record != nil { // the node file finds no NIC without a device
+		found.Rail = t.record.Rail
+	}
 	now, err := t.interfaceOf(n, at)
 	setLink(&found, now, at.of(t.record), err)
 	if now != nil {

@@ -346,7 +346,7 @@ func TestSilentAgentAndServerCostOnlyTheirFacts(t *testing.T) {
 			t.Errorf("%s is known, although nobody answers", name)
 		}
 	}
-	if !f.NICs.List.OK() || !f.Host.Kernel.OK() || !f.Ledger.Attachments.OK() {
+	if !f.NICs.List.OK() || !f.NICs.Others.OK() || !f.Host.Kernel.OK() || !f.Ledger.Attachments.OK() || !f.Configs.Files.OK() {
 		t.Errorf("what is on the node is not known: %+v %+v %+v", f.NICs.List, f.Host.Kernel, f.Ledger)
 	}
 }

@@ -17,42 +17,53 @@ type Pending struct {
 	reads map[string]*pendingRead
 }
 
-// pendingRead are the reads of one source by one run.
+// pendingRead are the reads of one source that have not ended.
 type pendingRead struct {
-	run   *collector
-	since time.Time
+	since time.Time // the first one
 	count int
+	hangs bool // a run has given one up; a source that another run reads now does not hang
 }
 
-// begin notes a read of the run c. It returns an error if an earlier run still reads the
-// source, or if too many sources hang.
-func (p *Pending) begin(c *collector, source string) error {
+// begin notes a read. It returns an error if the source hangs, or if too many do.
+func (p *Pending) begin(source string) error {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	earlier := 0
+	hanging := 0
 	for _, r := range p.reads {
-		if r.run != c {
-			earlier++
+		if r.hangs {
+			hanging++
 		}
 	}
 	r := p.reads[source]
 	switch {
-	case r != nil && r.run != c:
+	case r != nil && r.hangs:
 		return fmt.Errorf("it has not answered since %s", r.since.UTC().Format(time.RFC3339))
-	case earlier >= mostPending:
-		return fmt.Errorf("not read, because %d other sources do not answer", earlier)
+	case hanging >= mostPending:
+		return fmt.Errorf("not read, because %d other sources do not answer", hanging)
 	case r == nil:
 		if p.reads == nil {
 			p.reads = map[string]*pendingRead{}
 		}
-		r = &pendingRead{run: c, since: time.Now()}
+		r = &pendingRead{since: time.Now()}
 		p.reads[source] = r
 	}
 	r.count++
 	return nil
+}
+
+// giveUp notes that a run does not wait any longer for a read that began.
+func (p *Pending) giveUp(source string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.reads[source]; r != nil {
+		r.hangs = true
+	}
 }
 
 // end notes the end of a read that began.

@@ -76,6 +76,24 @@ func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 	}
 }
 
+// rail-agent judges its node while somebody asks it for its facts.
+func TestTwoRunsReadASourceAtTheSameTime(t *testing.T) {
+	p := &Pending{}
+	reading, release := make(chan struct{}), make(chan struct{})
+	first := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce())}
+	first.host = ownNetns(t)
+	var slow doctor.Fact[int]
+	take(t.Context(), first, &slow, "a", time.Minute, func(context.Context) (int, error) { close(reading); <-release; return 1, nil })
+	<-reading
+	if f := runs(t, p, "a", func(context.Context) (int, error) { return 2, nil }); !f.OK() || f.Value != 2 {
+		t.Errorf("the second run: %+v", f)
+	}
+	close(release)
+	if first.waiting.Wait(); !slow.OK() || slow.Value != 1 {
+		t.Errorf("the first run: %+v", slow)
+	}
+}
+
 func TestSourcesThatHangAreBounded(t *testing.T) {
 	p := &Pending{}
 	release := make(chan struct{})

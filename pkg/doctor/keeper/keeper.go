@@ -3,7 +3,6 @@ package keeper
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -44,7 +43,6 @@ type Options struct {
 type Keeper struct {
 	Options
 	pending collect.Pending
-	reading chan struct{} // has an element while facts are read
 
 	// Only Run uses these.
 	runs       int
@@ -52,15 +50,14 @@ type Keeper struct {
 	remembered bool
 	condition  conditionState
 
-	flaps flaps // guarded by reading
-
 	mu      sync.Mutex
 	metrics agent.DoctorMetrics
+	flaps   flaps
 }
 
 // New returns a Keeper. Run must be called once.
 func New(o Options) *Keeper {
-	k := &Keeper{Options: o, reading: make(chan struct{}, 1), rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
+	k := &Keeper{Options: o, rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
 	if k.Every == 0 {
 		k.Every = usually
 	}
@@ -111,8 +108,8 @@ func (k *Keeper) step(ctx context.Context) {
 		every = -1
 		rules = slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.Slow })
 	}
-	facts, err := k.facts(ctx, every)
-	if err != nil || ctx.Err() != nil {
+	facts := k.facts(ctx, every)
+	if ctx.Err() != nil {
 		return
 	}
 	results := doctor.Judge(rules, facts)
@@ -124,24 +121,13 @@ func (k *Keeper) step(ctx context.Context) {
 // Facts returns the facts of the node as a JSON document. It takes more than a second, because
 // the error counters are read twice.
 func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
-	f, err := k.facts(ctx, sample)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(f)
+	return json.Marshal(k.facts(ctx, sample))
 }
 
-// facts returns the facts of the node. It waits for its turn, because a source that another run
-// reads counts as one that hangs.
-func (k *Keeper) facts(ctx context.Context, every time.Duration) (*doctor.Facts, error) {
+// facts returns the facts of the node. Several readings may run at a time.
+func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
-	select {
-	case k.reading <- struct{}{}:
-		defer func() { <-k.reading }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("another reading of the facts has not ended: %w", ctx.Err())
-	}
 	o := k.Collect
 	o.Sample, o.Pending, o.Done = every, &k.pending, nil
 	before := k.changed()
@@ -150,8 +136,10 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) (*doctor.Facts,
 		const source = "this process"
 		f.Agent = &doctor.Agent{Running: doctor.Known(true, source), Version: doctor.Known(o.Version, source), NotReturned: f.Agent.NotReturned}
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.flaps.observe(time.Now(), f.NICs, before, k.changed())
-	return f, nil
+	return f
 }
 
 // changed returns when a record was written or removed last. Each move of a NIC does both.

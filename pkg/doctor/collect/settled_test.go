@@ -1,0 +1,48 @@
+package collect
+
+import (
+	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+func TestAttachmentThatIsJustMadeOrEndedIsNotJudged(t *testing.T) {
+	fine := doctor.Attachment{ContainerID: "a", IfName: "net1", Alive: true, InPod: true}
+	lost, dead := fine, fine
+	lost.InPod, dead.Alive = false, false
+	for name, c := range map[string]struct {
+		reads []doctor.Attachment // the last one again and again
+		want  int                 // attachments
+		alive bool
+	}{
+		"fine":             {[]doctor.Attachment{fine}, 1, true},
+		"just being lent":  {[]doctor.Attachment{lost, fine}, 1, true},
+		"dead":             {[]doctor.Attachment{dead, dead}, 1, false},
+		"just being ended": {[]doctor.Attachment{dead, {}}, 0, false},
+	} {
+		reads := 0
+		found, err := settled(t.Context(), func() ([]doctor.Attachment, error) {
+			a := c.reads[min(reads, len(c.reads)-1)]
+			reads++
+			if a.IfName == "" {
+				return nil, nil
+			}
+			return []doctor.Attachment{a}, nil
+		})
+		if err != nil || len(found) != c.want || c.want > 0 && found[0].Alive != c.alive {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+
+	// Other pods begin all the time: only what lasts is told.
+	reads := 0
+	found, err := settled(t.Context(), func() ([]doctor.Attachment, error) {
+		reads++
+		other := lost
+		other.ContainerID = string(rune('a' + reads))
+		return []doctor.Attachment{dead, other, fine}, nil
+	})
+	if err != nil || len(found) != 2 || found[0].Alive || !found[1].InPod {
+		t.Errorf("%+v, %v", found, err)
+	}
+}
