@@ -35,7 +35,7 @@ BUILDFLAGS := -trimpath -buildvcs=false
 
 # Packages (import paths without the module's) whose tests must not run under
 # the race detector, because they measure time or re-execute themselves …
-NO_RACE ?= integration/cluster integration/crash integration/devices integration/doctor integration/e2e integration/multus integration/nri integration/whereabouts
+NO_RACE ?= integration/cluster integration/crash integration/devices integration/doctor integration/e2e integration/multus integration/nri integration/verify integration/whereabouts
 # … and those that need the machine to themselves, one after another.
 SERIAL ?=
 
@@ -182,8 +182,8 @@ crash: build peers controlplane ## kill the plugins at each change, run a model 
 	@scripts/need.sh ip:iproute2
 	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' scripts/crash.sh
 
-e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick, and the device plugin with a real kubelet, and defects that railctl doctor finds (E2E=full: with 50 rounds of killed daemons)
-	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/devices ./integration/doctor ./integration/e2e ./integration/nri
+e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick, the device plugin with a real kubelet, and railctl doctor and verify on planted defects (E2E=full: with 50 rounds of killed daemons)
+	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/devices ./integration/doctor ./integration/e2e ./integration/nri ./integration/verify
 
 lint: tools ## golangci-lint over all modules of the tree, and the checks of scripts/lint.sh
 	@scripts/lint.sh

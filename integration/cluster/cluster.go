@@ -268,6 +268,10 @@ func (c *Cluster) Node(i int) *Node { return c.nodes[i] }
 // Nodes returns all nodes.
 func (c *Cluster) Nodes() []*Node { return c.nodes }
 
+// Fabric returns a process in the network namespace that has the switches of the rails, the
+// bridges rail<k>, and the other ends of the nodes' cables, n<i>-rail<k>; both begin with 1.
+func (c *Cluster) Fabric() int { return c.holder.Pid() }
+
 // Kubeconfig returns the path of a kubeconfig of a cluster administrator. It
 // works on the machine: this process listens on its loopback for the cluster.
 func (c *Cluster) Kubeconfig() string { return c.AdminKubeconfig() }

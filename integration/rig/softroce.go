@@ -134,5 +134,9 @@ func addVerbs(ctx context.Context, names map[string]string) error {
 	for _, file := range []string{config, providers[0]} {
 		names[file] = file
 	}
-	return errors.Join(addProgram(ctx, names, "/", "ib_write_bw"), addProgram(ctx, names, "/", "ibv_rc_pingpong"))
+	var errs []error
+	for _, program := range []string{"ib_write_bw", "ib_write_lat", "ib_send_lat", "ibv_rc_pingpong"} {
+		errs = append(errs, addProgram(ctx, names, "/", program))
+	}
+	return errors.Join(errs...)
 }

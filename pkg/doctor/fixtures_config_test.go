@@ -83,7 +83,7 @@ func init() {
 	add("IPAM-GWROUTE", fixture{
 		fires: func(f *Facts) {
 			edit(deviceNAD, `, "routes": [{"dst": "172.31.0.0/16"}]`, "")(f)
-			edit(nodeFile, "{rails:", "{fabric: routed, rails:")(f)
+			editFile(nodeFile, "{rails:", "{fabric: routed, rails:")(f)
 		},
 		missing: noNADs,
 	})

@@ -230,15 +230,29 @@ func (c *Client) patchSub(ctx context.Context, r Resource, name, sub, contentTyp
 // repeated request returns [IsNotFound] or, if the name is in use again, Conflict
 // because of the UID. Without a UID it would delete the new object.
 func (c *Client) Delete(ctx context.Context, r Resource, name string, p Preconditions) error {
-	q := request{verb: "delete", method: http.MethodDelete, resource: r, name: name, accept: plainJSON, contentType: plainJSON}
-	options := struct {
-		Kind          string         `json:"kind"`
-		APIVersion    string         `json:"apiVersion"`
-		Preconditions *Preconditions `json:"preconditions,omitempty"`
-	}{Kind: "DeleteOptions", APIVersion: "v1"}
+	options := deleteOptions{}
 	if p != (Preconditions{}) {
 		options.Preconditions = &p
 	}
+	return c.delete(ctx, r, name, options)
+}
+
+// DeleteWithDependents removes the object, and lets the server's garbage collector remove those
+// that it owns, such as the pods of a Job, which Delete would leave.
+func (c *Client) DeleteWithDependents(ctx context.Context, r Resource, name string) error {
+	return c.delete(ctx, r, name, deleteOptions{Propagation: "Background"})
+}
+
+type deleteOptions struct {
+	Kind          string         `json:"kind"`
+	APIVersion    string         `json:"apiVersion"`
+	Preconditions *Preconditions `json:"preconditions,omitempty"`
+	Propagation   string         `json:"propagationPolicy,omitempty"`
+}
+
+func (c *Client) delete(ctx context.Context, r Resource, name string, options deleteOptions) error {
+	q := request{verb: "delete", method: http.MethodDelete, resource: r, name: name, accept: plainJSON, contentType: plainJSON}
+	options.Kind, options.APIVersion = "DeleteOptions", "v1"
 	var err error
 	if q.body, err = json.Marshal(options); err != nil {
 		return c.unreadable(q, err)

@@ -22,12 +22,14 @@ import (
 
 const (
 	execProtocol = "v4.channel.k8s.io"
+	mostInput    = 32 << 10 // bytes of stdin in one message
 	mostErrText  = 4 << 10  // bytes of stderr in an error, and of the status
 	mostMessage  = 32 << 20 // bytes of one message; the kubelet's have at most 32 KiB
 )
 
 // The channels of execProtocol: the first byte of each message.
 const (
+	stdinChannel  = 0
 	stdoutChannel = 1
 	stderrChannel = 2
 	statusChannel = 3
@@ -50,6 +52,37 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, com
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if err := readExec(conn, out); err != nil {
 		return fmt.Errorf("%s in pod %s/%s: %w", strings.Join(command, " "), namespace, pod, because(ctx, err))
+	}
+	return nil
+}
+
+// Attach writes what the program of a running container prints from now on to out, and gives it
+// what can be read from in, until the program ends, which is no error, or ctx does. With stdinOnce
+// in the container, the program's stdin ends with the connection, also if this process is killed.
+// In ends it likewise: the protocol cannot close stdin alone, so the connection is closed. It needs
+// the right to get pods/attach, and to create it since Kubernetes 1.35. Attach does not close in; a
+// Read of in may still be under way when it returns.
+func (c *Client) Attach(ctx context.Context, namespace, pod, container string, in io.Reader, out io.Writer) error {
+	q := request{
+		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "attach",
+		query: url.Values{"container": {container}, "stdin": {"true"}, "stdout": {"true"}, "stderr": {"true"}}, accept: "*/*",
+	}
+	conn, failed := c.upgrade(ctx, q)
+	if failed != nil {
+		return c.explain(q, failed)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	ended, running := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- feed(conn, in) }()
+	go func() { running <- readExec(conn, out) }()
+	var err error
+	select {
+	case err = <-running:
+	case err = <-ended:
+	}
+	if err != nil {
+		return fmt.Errorf("attached to pod %s/%s: %w", namespace, pod, because(ctx, err))
 	}
 	return nil
 }
@@ -149,6 +182,26 @@ func readExec(conn *websocket.Conn, out io.Writer) error {
 			if text, err = io.ReadAll(io.LimitReader(message, mostErrText)); err == nil && len(text) > 0 {
 				return exit(text, stderr)
 			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// feed sends what can be read as stdin, until its end.
+func feed(conn *websocket.Conn, in io.Reader) error {
+	message := make([]byte, 1+mostInput)
+	message[0] = stdinChannel
+	for {
+		n, err := in.Read(message[1:])
+		if n > 0 {
+			if err := conn.WriteMessage(websocket.BinaryMessage, message[:1+n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
 		if err != nil {
 			return err

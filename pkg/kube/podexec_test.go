@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha1"
@@ -149,6 +150,117 @@ func TestExecEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("no facts for too long"))
 	defer cancel()
 	wants(t, run(ctx, c, io.Discard, "x"), "no facts for too long")
+}
+
+// attached serves a program with stdin in the pod "verify-x".
+func attached(t *testing.T, a *authority, program func(r *http.Request, stdin io.Reader, stdout, status io.Writer)) *kube.Client {
+	t.Helper()
+	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/namespaces/default/pods/verify-x/attach" {
+			refuse(w, http.StatusNotFound, "NotFound", "no such pod")
+			return
+		}
+		conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v4.channel.k8s.io": {
+			Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel},
+		}})
+		_, streams, err := conn.Open(w, r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		program(r, streams[0], streams[1], streams[3])
+	}))
+	return open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a), `{token: t}`)})
+}
+
+func TestAttachCarriesStdinAndStdout(t *testing.T) {
+	seen := make(chan struct{})
+	c := attached(t, newAuthority(t), func(r *http.Request, stdin io.Reader, stdout, status io.Writer) {
+		if q := r.URL.Query(); q.Get("container") != "verify" || q.Get("stdin") != "true" {
+			t.Errorf("asked for %v", q)
+		}
+		lines := bufio.NewReader(stdin)
+		for {
+			line, err := lines.ReadString('\n')
+			switch {
+			case line == "bye\n":
+				_, _ = status.Write([]byte(`{"status":"Success"}`))
+				return
+			case err != nil: // the connection is closed
+				close(seen)
+				return
+			}
+			_, _ = io.WriteString(stdout, line)
+		}
+	})
+	attach := func() (in *io.PipeWriter, out *bufio.Reader, ended chan error) {
+		inRead, inWrite := io.Pipe()
+		outRead, outWrite := io.Pipe()
+		ended = make(chan error, 1)
+		go func() {
+			ended <- c.Attach(within(t, time.Minute), "default", "verify-x", "verify", inRead, outWrite)
+			_ = inRead.Close()
+		}()
+		return inWrite, bufio.NewReader(outRead), ended
+	}
+	in, out, ended := attach()
+	for _, size := range []int{1, 124, 125, 126, 40_000, 200_000} {
+		line := strings.Repeat("x", size-1) + "\n"
+		go func() { _, _ = io.WriteString(in, line) }()
+		if have, err := out.ReadString('\n'); err != nil || have != line {
+			t.Fatalf("%d bytes: %v, %d came back", size, err, len(have))
+		}
+	}
+	if _, err := io.WriteString(in, "bye\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the program ended: %v", err)
+	}
+	in, _, ended = attach()
+	_ = in.Close()
+	if err := <-ended; err != nil {
+		t.Errorf("stdin ended: %v", err)
+	}
+	select {
+	case <-seen:
+	case <-time.After(time.Minute):
+		t.Error("the program's stdin did not end")
+	}
+	wants(t, c.Attach(within(t, time.Minute), "default", "other", "verify", strings.NewReader(""), io.Discard), "no such pod")
+}
+
+func TestAttachEndsWithItsContext(t *testing.T) {
+	gone := make(chan struct{})
+	c := attached(t, newAuthority(t), func(_ *http.Request, stdin io.Reader, _, _ io.Writer) {
+		_, _ = io.Copy(io.Discard, stdin)
+		close(gone)
+	})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("it takes too long"))
+	defer cancel()
+	in, _ := io.Pipe()
+	wants(t, c.Attach(ctx, "default", "verify-x", "verify", in, io.Discard), "it takes too long")
+	<-gone
+}
+
+func TestDeleteWithDependentsAsksForThem(t *testing.T) {
+	a := newAuthority(t)
+	asked := make(chan string, 1)
+	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := io.ReadAll(r.Body)
+		asked <- r.Method + " " + r.URL.Path + " " + string(text)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{}`))
+	}))
+	c := open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a), `{token: t}`)})
+	if err := c.DeleteWithDependents(within(t, time.Minute), kube.Resource{Group: "batch", Version: "v1", Plural: "jobs", Namespace: "default"}, "j"); err != nil {
+		t.Fatal(err)
+	}
+	const want = `DELETE /apis/batch/v1/namespaces/default/jobs/j {"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`
+	if have := <-asked; have != want {
+		t.Errorf("%s\nnot\n%s", have, want)
+	}
 }
 
 // A proxy that does not know the upgrade, and frames that no server may send.

@@ -39,9 +39,13 @@ func (r *Result) Analyze(t Thresholds) {
 	a.swaps()
 	a.routes()
 	a.unreachable()
-	a.fullPackets()
-	a.losses()
-	a.latencies()
+	if !a.Brief {
+		a.fullPackets()
+		a.losses()
+		a.latencies()
+	}
+	a.rdmaWorks()
+	a.rdmaOutliers()
 	a.crossings()
 	unmeasured := len(r.Unknown) > 0 || len(r.Paths) == 0
 	for i := range r.Paths {
@@ -67,6 +71,9 @@ func (a *analysis) down() {
 	for i := range a.Ends {
 		if e := &a.Ends[i]; e.Interface.Problem != "" {
 			a.dead[e.End] = true
+			if e.Unknown != "" {
+				continue
+			}
 			a.add(Finding{Kind: KindDown, Ends: []End{e.End}, Evidence: cmp.Or(e.Interface.Name, "interface") + ": " + e.Interface.Problem})
 		}
 	}
@@ -442,7 +449,7 @@ func (a *analysis) crossings() {
 func (r *Result) suspects() map[End]bool {
 	again := map[End]bool{}
 	for _, f := range r.Findings {
-		if slices.Contains([]Kind{KindUnreachable, KindMTU, KindLoss, KindLatency}, f.Kind) {
+		if slices.Contains([]Kind{KindUnreachable, KindMTU, KindLoss, KindLatency, KindRDMA, KindBandwidth, KindRDMALatency}, f.Kind) {
 			for _, e := range f.Ends {
 				again[e] = true
 			}

@@ -183,7 +183,7 @@ func TestIsolatedRailsMustNotReachEachOther(t *testing.T) {
 
 func TestNodeThatCannotBeMeasuredIsUnknown(t *testing.T) {
 	f := newFabric(3, 2, 1)
-	nodes := []Node{{"n0", &simulated{f, 0}}, {"n1", &simulated{f, 1}}, {"n2", broken{}}}
+	nodes := []Node{{Name: "n0", Prober: &simulated{f, 0}}, {Name: "n1", Prober: &simulated{f, 1}}, {Name: "n2", Prober: broken{}}}
 	r, err := Run(context.Background(), nodes, Options{})
 	if err != nil || r.Status != Unknown || r.ExitCode() != ExitUnknown || len(r.Unknown) != 1 || !strings.Contains(r.Unknown[0], "n2: broken") {
 		t.Fatalf("%v, %+v", err, r)
@@ -203,7 +203,7 @@ func (broken) Do(context.Context, *Request) (*Answer, error) { return nil, error
 func TestNodeWithFewerRailsIsNamed(t *testing.T) {
 	f, small := newFabric(3, 3, 1), newFabric(3, 2, 1)
 	small.arrived, small.mu = f.arrived, f.mu
-	r, err := Run(context.Background(), []Node{{"n0", &simulated{f, 0}}, {"n1", &simulated{f, 1}}, {"n2", &simulated{small, 2}}}, Options{})
+	r, err := Run(context.Background(), []Node{{Name: "n0", Prober: &simulated{f, 0}}, {Name: "n1", Prober: &simulated{f, 1}}, {Name: "n2", Prober: &simulated{small, 2}}}, Options{})
 	if err != nil || !slices.Equal(told(r), []string{"down: n2/2"}) {
 		t.Fatalf("%v, %q", err, told(r))
 	}
@@ -214,7 +214,7 @@ func TestReportsHaveNoControlCharactersOfNames(t *testing.T) {
 	const name = "\x1b[2J<script>\u202e"
 	f := newFabric(2, 2, 1)
 	f.defects[End{"n1", 0}] = defect{problem: name}
-	r, err := Run(context.Background(), []Node{{"n0", &simulated{f, 0}}, {"n1", &simulated{f, 1}}}, Options{Version: name})
+	r, err := Run(context.Background(), []Node{{Name: "n0", Prober: &simulated{f, 0}}, {Name: "n1", Prober: &simulated{f, 1}}}, Options{Version: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,10 @@ package verify
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
+	"time"
 )
 
 // Prober measures in the netns of one node. It answers one request after another.
@@ -17,6 +20,9 @@ type Request struct {
 	Heard  bool     `json:"heard,omitempty"`  // whose broadcasts arrived
 	Flows  []Flow   `json:"flows,omitempty"`  // measure all at the same time
 	Report []uint32 `json:"report,omitempty"` // what arrived of flows, by their IDs
+	// RDMA is servers, or clients, of programs that run at the same time.
+	RDMA  []RDMATest `json:"rdma,omitempty"`
+	Alive bool       `json:"alive,omitempty"` // nothing to do: somebody still waits for the prober
 }
 
 // Open begins a run. It comes first, and once.
@@ -28,11 +34,12 @@ type Open struct {
 
 // Answer is a prober's line for a request.
 type Answer struct {
-	Error  string      `json:"error,omitempty"`
-	Opened []Interface `json:"opened,omitempty"`
-	Heard  []Heard     `json:"heard,omitempty"`
-	Echoes []Echo      `json:"echoes,omitempty"`
-	Seen   []Seen      `json:"seen,omitempty"`
+	Error  string        `json:"error,omitempty"`
+	Opened []Interface   `json:"opened,omitempty"`
+	Heard  []Heard       `json:"heard,omitempty"`
+	Echoes []Echo        `json:"echoes,omitempty"`
+	Seen   []Seen        `json:"seen,omitempty"`
+	RDMA   []RDMAOutcome `json:"rdma,omitempty"`
 }
 
 // Interface is a rail as its node has it.
@@ -101,4 +108,106 @@ type Seen struct {
 type Hold struct {
 	Program int64 `json:"program"` // from the probe's arrival at the interface until the responder answered: how busy the machine is
 	Out     int64 `json:"out"`     // until the answer left the interface; 0 if the kernel did not report that
+}
+
+// The bounds of answers. A prober may be in a pod whose user is hostile.
+const (
+	mostRails    = 256
+	mostHeard    = 1 << 18
+	mostHolds    = 10_000  // of a flow, as its probes
+	mostText     = 4 << 10 // bytes of a text
+	mostName     = 256     // bytes of a name
+	longestTime  = int64(time.Hour)
+	mostMTU      = 1 << 20
+	mostOfSocket = 64 // addresses of an interface
+)
+
+// check returns an error if the answer is not one to the request, or has values that no prober
+// can have measured.
+func (a *Answer) check(q *Request) error {
+	if len(a.Opened) > mostRails || len(a.Heard) > mostHeard {
+		return errors.New("the prober's answer is too long")
+	}
+	for i := range a.Opened {
+		if err := a.Opened[i].check(); err != nil {
+			return fmt.Errorf("the prober's interface %d: %w", i, err)
+		}
+	}
+	flows := map[uint32]int{} // the number of probes
+	for _, f := range q.Flows {
+		flows[f.ID] = f.Count
+	}
+	for i := range a.Echoes {
+		e := &a.Echoes[i]
+		count, asked := flows[e.ID]
+		if !asked {
+			return fmt.Errorf("the prober answers for flow %d, which it was not asked for", e.ID)
+		}
+		delete(flows, e.ID)
+		if err := e.check(count); err != nil {
+			return fmt.Errorf("the prober's flow %d: %w", e.ID, err)
+		}
+	}
+	tests := map[uint32]bool{}
+	for _, t := range q.RDMA {
+		tests[t.ID] = true
+	}
+	for i := range a.RDMA {
+		if !tests[a.RDMA[i].ID] {
+			return fmt.Errorf("the prober answers for RDMA test %d, which it was not asked for", a.RDMA[i].ID)
+		}
+		delete(tests, a.RDMA[i].ID)
+		if err := a.RDMA[i].check(); err != nil {
+			return err
+		}
+	}
+	reports := map[uint32]bool{}
+	for _, id := range q.Report {
+		reports[id] = true
+	}
+	for i := range a.Seen {
+		s := &a.Seen[i]
+		if !reports[s.ID] || len(s.Holds) > mostHolds {
+			return fmt.Errorf("the prober reports %d probes of flow %d, which it was not asked for", len(s.Holds), s.ID)
+		}
+		delete(reports, s.ID)
+		for _, h := range s.Holds {
+			if !inTime(h.Program) || !inTime(h.Out) {
+				return fmt.Errorf("the prober's report of flow %d has impossible times", s.ID)
+			}
+		}
+	}
+	return nil
+}
+
+func inTime(ns int64) bool { return ns >= 0 && ns <= longestTime }
+
+func (i *Interface) check() error {
+	if len(i.Name) > mostName || len(i.MAC) > mostName || len(i.Problem) > mostText || len(i.Deaf) > mostText {
+		return errors.New("a text that is too long")
+	}
+	if i.MTU < 0 || i.MTU > mostMTU || len(i.Addresses) > mostOfSocket {
+		return errors.New("an impossible MTU, or too many addresses")
+	}
+	for _, a := range i.Addresses {
+		if !a.IsValid() {
+			return errors.New("an address that is none")
+		}
+	}
+	return nil
+}
+
+func (e *Echo) check(count int) error {
+	if len(e.Samples) != count && (e.Error == "" || len(e.Samples) > 0) {
+		return fmt.Errorf("%d samples, and %d probes", len(e.Samples), count)
+	}
+	for _, s := range e.Samples {
+		if !inTime(s.RTT) || !inTime(s.Out) {
+			return errors.New("impossible times")
+		}
+	}
+	if r := e.Route; len(e.Error) > mostText || r != nil && (len(r.Interface) > mostName || len(r.NextHop) > mostName || len(r.MAC) > mostName || len(r.Problem) > mostText) {
+		return errors.New("a text that is too long")
+	}
+	return nil
 }

@@ -27,6 +27,7 @@ type Result struct {
 	Taken    time.Time  `json:"taken"`
 	Version  string     `json:"version"` // of the program
 	Fabric   string     `json:"fabric,omitempty"`
+	Brief    bool       `json:"brief,omitempty"` // losses, round trips and packets of the MTU are not judged
 	Status   Status     `json:"status"`
 	Findings []Finding  `json:"findings"`
 	Unknown  []string   `json:"unknown,omitempty"` // what could not be measured
@@ -44,6 +45,7 @@ type Result struct {
 type EndState struct {
 	End
 	Interface Interface `json:"interface"`
+	Unknown   string    `json:"unknown,omitempty"` // why it could not be measured, if that is no defect of the rail
 	HeardOn   []End     `json:"heardOn,omitempty"` // the ends of other nodes at which its broadcasts arrived
 }
 
@@ -55,6 +57,7 @@ type Path struct {
 	Error string  `json:"error,omitempty"` // why it could not be measured
 	Small Traffic `json:"small"`           // short packets
 	Full  Traffic `json:"full"`            // packets of the interface's MTU
+	RDMA  *RDMA   `json:"rdma,omitempty"`  // nil if it was not measured
 }
 
 // Traffic is the probes of one size. Times are medians in microseconds.
@@ -102,6 +105,9 @@ const (
 	KindUnreachable Kind = "unreachable" // nothing arrives
 	KindLoss        Kind = "loss"        // some packets do not arrive
 	KindLatency     Kind = "latency"     // packets take longer than elsewhere
+	KindRDMA        Kind = "rdma"        // verbs do not work, and packets pass
+	KindBandwidth   Kind = "bandwidth"   // writes by RDMA pass at a lower rate than elsewhere
+	KindRDMALatency Kind = "rdmaLatency" // messages by RDMA take longer than elsewhere
 	KindCrossed     Kind = "crossed"     // rails reach each other, and must not
 )
 
@@ -114,7 +120,7 @@ type Finding struct {
 	Either   bool    `json:"either,omitempty"`
 	Value    float64 `json:"value"` // in Unit
 	Median   float64 `json:"median"`
-	Unit     string  `json:"unit,omitempty"` // "bytes", "%", "µs"
+	Unit     string  `json:"unit,omitempty"` // "bytes", "%", "µs", "Gb/s"
 	Evidence string  `json:"evidence"`
 }
 

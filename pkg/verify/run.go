@@ -17,6 +17,10 @@ import (
 type Node struct {
 	Name   string
 	Prober Prober
+	// Missing is why rails cannot be measured, by their numbers, if that is no defect of theirs.
+	Missing map[int]string
+	// Broken is why rails could not be given to the prober, by their numbers: a defect.
+	Broken map[int]string
 }
 
 // Options say how a run measures. The zero value has the usual numbers.
@@ -26,8 +30,12 @@ type Options struct {
 	Version    string   // of the program
 	Thresholds Thresholds
 
+	// Brief asks for routes, neighbors and broadcasts only: losses, round trips and packets of
+	// the MTU are not judged.
+	Brief    bool
 	Count    int           // short probes of each path; 100
 	Full     int           // probes of the MTU; 10
+	RDMA     int           // [RDMAPing] or [RDMABandwidth]; 0 for none
 	Interval time.Duration // between probes; 5 ms, and not less than 1 ms
 	Wait     time.Duration // for answers after the last probe; 500 ms
 
@@ -42,6 +50,9 @@ const (
 	lateRepeats = 4
 )
 
+// briefCount is how many probes show a route and a neighbor.
+const briefCount = 3
+
 // crossCount is how many probes look whether rails reach each other.
 const crossCount = 3
 
@@ -49,6 +60,9 @@ const crossCount = 3
 const smallSize = 96
 
 func (o Options) filled() Options {
+	if o.Brief {
+		o.Count = briefCount
+	}
 	o.Count, o.Full = cmp.Or(o.Count, 100), cmp.Or(o.Full, 10)
 	o.Interval, o.Wait = max(cmp.Or(o.Interval, 5*time.Millisecond), time.Millisecond), cmp.Or(o.Wait, 500*time.Millisecond)
 	o.Thresholds = o.Thresholds.filled()
@@ -85,7 +99,7 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 	r.hear(ctx)
 	r.rounds(ctx, func(Way) bool { return true })
 	r.fill()
-	r.result.Analyze(r.Thresholds)
+	r.judge()
 	// What looks bad is measured again: on a busy machine it may be chance.
 	for i := range lateRepeats {
 		again := map[End]bool{}
@@ -100,7 +114,7 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 			return w.Expect == Must && (again[r.end(w.From, w.FromRail)] || again[r.end(w.To, w.ToRail)] || late[w])
 		})
 		r.fill()
-		r.result.Analyze(r.Thresholds)
+		r.judge()
 	}
 	r.result.Seconds = time.Since(start).Round(time.Millisecond).Seconds()
 	return r.result, ctx.Err()
@@ -110,11 +124,28 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 func (r *run) late() map[Way]bool {
 	ways := map[Way]bool{}
 	for w, p := range r.paths {
-		if p.Error == "" && (2*p.Small.Sent < r.Count || 2*p.Full.Sent < r.Full) {
+		if p.Error == "" && (2*p.Small.Sent < r.Count || !r.Brief && 2*p.Full.Sent < r.Full) {
 			ways[w] = true
 		}
 	}
 	return ways
+}
+
+func (r *run) judge() {
+	r.result.Brief = r.Brief
+	r.result.Analyze(r.Thresholds)
+}
+
+// do lets a node's prober answer a request.
+func (r *run) do(ctx context.Context, node int, q *Request) (*Answer, error) {
+	a, err := r.nodes[node].Prober.Do(ctx, q)
+	if err == nil {
+		err = a.check(q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 func (r *run) end(node, rail int) End { return End{r.nodes[node].Name, rail} }
@@ -141,7 +172,7 @@ func (r *run) open(ctx context.Context) error {
 	_, _ = rand.Read(token[:]) // it never fails
 	errs := make([]error, len(r.nodes))
 	r.each(func(i int) {
-		a, err := r.nodes[i].Prober.Do(ctx, &Request{Open: &Open{Token: binary.BigEndian.Uint64(token[:]), Node: i, Interfaces: r.Interfaces}})
+		a, err := r.do(ctx, i, &Request{Open: &Open{Token: binary.BigEndian.Uint64(token[:]), Node: i, Interfaces: r.Interfaces}})
 		switch {
 		case err != nil:
 			errs[i] = fmt.Errorf("%s: %w", r.nodes[i].Name, err)
@@ -171,6 +202,13 @@ func (r *run) open(ctx context.Context) error {
 	for i, n := range r.nodes {
 		r.result.Nodes = append(r.result.Nodes, n.Name)
 		for k := range rails {
+			if why := n.Missing[k]; why != "" && errs[i] == nil {
+				r.miss(i, k, why)
+				continue
+			}
+			if why := n.Broken[k]; why != "" && k < len(r.opened[i]) {
+				r.opened[i][k].Problem = why
+			}
 			state := EndState{End: r.end(i, k), Interface: Interface{Problem: "the node has fewer rails than others"}}
 			switch {
 			case k < len(r.opened[i]):
@@ -184,6 +222,17 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
+// miss notes a rail that cannot be measured.
+func (r *run) miss(node, rail int, why string) {
+	state := EndState{End: r.end(node, rail), Interface: Interface{Problem: why}, Unknown: why}
+	if rail < len(r.opened[node]) {
+		state.Interface.Name = r.opened[node][rail].Name
+		r.opened[node][rail] = state.Interface
+	}
+	r.result.Ends = append(r.result.Ends, state)
+	r.unknown("%s: %s", state.End, why)
+}
+
 // hear lets all rails broadcast, and notes which ends hear which. All at the same time: these
 // are three packets for each rail.
 func (r *run) hear(ctx context.Context) {
@@ -192,7 +241,7 @@ func (r *run) hear(ctx context.Context) {
 			if r.opened[i] == nil {
 				return
 			}
-			if a, err := r.nodes[i].Prober.Do(ctx, request); err != nil {
+			if a, err := r.do(ctx, i, request); err != nil {
 				r.unknown("%s: broadcasts: %v", r.nodes[i].Name, err)
 			} else {
 				use(i, a)
@@ -204,7 +253,7 @@ func (r *run) hear(ctx context.Context) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, h := range a.Heard {
-			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) {
+			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) || h.Rail < 0 || h.Rail >= len(r.opened[i]) {
 				continue
 			}
 			if sender := r.result.end(r.end(h.Node, h.FromRail)); sender != nil {
@@ -264,10 +313,13 @@ func (r *run) pair(ctx context.Context, pair Pair, ways []Way) {
 		j := r.job(w, p, from, to, smallSize, r.Count)
 		j.Route = true
 		small = append(small, j)
-		full = append(full, r.job(w, p, from, to, r.opened[w.From][w.FromRail].MTU, r.Full))
+		if !r.Brief {
+			full = append(full, r.job(w, p, from, to, r.opened[w.From][w.FromRail].MTU, r.Full))
+		}
 	}
 	r.measure(ctx, pair, small)
 	r.measure(ctx, pair, full)
+	r.rdma(ctx, pair, small)
 	for _, j := range small {
 		if j.path != nil {
 			r.keep(j.way, j.path)
@@ -325,7 +377,7 @@ func (r *run) measure(ctx context.Context, pair Pair, jobs []*job) {
 				continue
 			}
 			both.Go(func() {
-				a, err := r.nodes[node].Prober.Do(ctx, q)
+				a, err := r.do(ctx, node, q)
 				if err != nil {
 					r.unknown("%s: %v", r.nodes[node].Name, err)
 					return
@@ -392,6 +444,7 @@ func (r *run) keep(w Way, p *Path) {
 	defer r.mu.Unlock()
 	if old := r.paths[w]; old != nil {
 		p.Small, p.Full = old.Small.and(p.Small), old.Full.and(p.Full)
+		p.RDMA = old.RDMA.and(p.RDMA)
 		p.Error = cmp.Or(p.Error, old.Error)
 	}
 	r.paths[w] = p

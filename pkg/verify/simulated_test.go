@@ -33,7 +33,10 @@ type defect struct {
 	delay     float64 // of packets that leave, in the node, µs
 	cableWait float64 // of packets in both directions, in the fabric, µs
 	problem   string
-	leaves    string // the interface by which packets leave
+	noVerbs   bool    // it has no RDMA device
+	half      float64 // the share of bandwidth that is lost
+	slowRDMA  float64 // of messages by RDMA, µs
+	leaves    string  // the interface by which packets leave
 }
 
 func newFabric(nodes, rails int, seed uint64) *fabric {
@@ -46,7 +49,7 @@ func (f *fabric) name(i int) string { return fmt.Sprintf("n%d", i) }
 func (f *fabric) run(o Options) (*Result, error) {
 	var nodes []Node
 	for i := range f.nodes {
-		nodes = append(nodes, Node{f.name(i), &simulated{f, i}})
+		nodes = append(nodes, Node{Name: f.name(i), Prober: &simulated{f, i}})
 	}
 	return Run(context.Background(), nodes, o)
 }
@@ -105,6 +108,10 @@ func (s *simulated) Do(_ context.Context, r *Request) (*Answer, error) {
 		for _, f := range r.Flows {
 			a.Echoes = append(a.Echoes, s.flow(f))
 		}
+	case r.RDMA != nil:
+		for _, t := range r.RDMA {
+			a.RDMA = append(a.RDMA, s.verbs(t))
+		}
 	case r.Report != nil:
 		for _, id := range r.Report {
 			a.Seen = append(a.Seen, Seen{id, s.arrived[id]})
@@ -161,4 +168,21 @@ func (s *simulated) flow(f Flow) Echo {
 		e.Samples = append(e.Samples, sample)
 	}
 	return e
+}
+
+// verbs simulates a program of perftest.
+func (s *simulated) verbs(t RDMATest) RDMAOutcome {
+	here := s.defects[End{s.name(s.node), t.Rail}]
+	if here.noVerbs {
+		return RDMAOutcome{ID: t.ID, Error: "it has no RDMA device", Own: true}
+	}
+	if !t.To.IsValid() {
+		return RDMAOutcome{ID: t.ID}
+	}
+	ip := t.To.As4()
+	there := s.defects[End{s.name(int(ip[2])), int(ip[1])}]
+	if t.Program == rdmaBandwidth {
+		return RDMAOutcome{ID: t.ID, Value: (390 + s.noise.NormFloat64()) * (1 - max(here.half, there.half))}
+	}
+	return RDMAOutcome{ID: t.ID, Value: 2.5 + 0.1*s.noise.ExpFloat64() + here.slowRDMA + there.slowRDMA}
 }

@@ -33,7 +33,7 @@ func (r *Result) cellOf(e End) cell {
 		return c
 	}
 	c.title += ", " + printable(state.Interface.Name)
-	var rtt []float64
+	var rtt, rate []float64
 	sent, received := 0, 0
 	for i := range r.Paths {
 		if p := &r.Paths[i]; p.From == e || p.To == e {
@@ -41,10 +41,16 @@ func (r *Result) cellOf(e End) cell {
 			if p.Small.Received > 0 {
 				rtt = append(rtt, p.Small.RTT)
 			}
+			if p.RDMA != nil && p.RDMA.Bandwidth > 0 {
+				rate = append(rate, p.RDMA.Bandwidth)
+			}
 		}
 	}
 	if sent > 0 {
 		c.sign, c.class, c.text = signOK, "ok", duration(median(rtt))
+		if len(rate) > 0 {
+			c.text += fmt.Sprintf(", %.1f Gb/s", median(rate))
+		}
 		c.title += fmt.Sprintf(": %d of %d short packets answered", received, sent)
 	}
 	for _, f := range r.Findings {
@@ -69,6 +75,10 @@ func (f *Finding) short() string {
 	switch f.Kind {
 	case KindLatency:
 		return duration(f.Value)
+	case KindRDMALatency:
+		return fmt.Sprintf("rdma %.0f µs", f.Value)
+	case KindBandwidth:
+		return fmt.Sprintf("%.1f Gb/s", f.Value)
 	case KindLoss:
 		return fmt.Sprintf("%.0f%% lost", f.Value)
 	case KindMTU:

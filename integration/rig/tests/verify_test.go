@@ -5,10 +5,15 @@ package tests
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
@@ -56,4 +61,52 @@ func TestVerifyNamesDelayAndLossOfNetem(t *testing.T) {
 		node.Exec("tc", "qdisc", "del", "dev", c.device, "root")
 	}
 	run(verify.ExitHealthy)
+}
+
+// TestVerifyMeasuresRDMA runs perftest over Soft-RoCE between 2 nodes × 2 rails. One end has no
+// RDMA device. (Programs that measure latency poll, and an emulated machine has no time for those
+// of several rails.)
+func TestVerifyMeasuresRDMA(t *testing.T) {
+	if err := kmod.SoftRoCE(); errors.Is(err, kmod.ErrNoSoftRoCE) {
+		need.Skip(t, err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	r := testnet.NewRails(t, 2, 2, testnet.RailIPv4)
+	for _, d := range []struct {
+		node         int
+		name, netdev string
+	}{{0, "rxe00", "net1"}, {1, "rxe10", "net1"}, {0, "rxe01", "net2"}} {
+		r.Nodes[d.node].Exec("rdma", "link", "add", d.name, "type", "rxe", "netdev", d.netdev)
+	}
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), "verify", "--level", "3", "-o", "json", "--netns", r.Nodes[0].Name+","+r.Nodes[1].Name)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	_ = cmd.Run()
+	var result verify.Result
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil || cmd.ProcessState.ExitCode() != verify.ExitDefects {
+		t.Fatalf("exit code %d: %v\n%s\n%s", cmd.ProcessState.ExitCode(), err, &errOut, &out)
+	}
+	t.Logf("2 nodes × 2 rails: %.1f s", result.Seconds)
+	broken := 0
+	for _, f := range result.Findings {
+		t.Logf("%s %v: %s", f.Kind, f.Ends, f.Evidence)
+		if f.Kind != verify.KindRDMA {
+			continue
+		}
+		want := []verify.End{{Node: r.Nodes[1].Name, Rail: 1}}
+		if broken++; !slices.Equal(f.Ends, want) || !strings.Contains(f.Evidence, "net2 has no RDMA device") {
+			t.Errorf("not of %v: %+v", want, f)
+		}
+	}
+	if broken != 1 {
+		t.Errorf("%d findings of RDMA", broken)
+	}
+	for _, p := range result.Paths {
+		if m := p.RDMA; m == nil || p.From.Rail == 0 && (m.Ping <= 0 || m.Latency <= 0 || m.Bandwidth <= 0) {
+			t.Errorf("%v to %v: %+v", p.From, p.To, m)
+		} else {
+			t.Logf("%v to %v: %+v", p.From, p.To, *m)
+		}
+	}
 }

@@ -166,6 +166,9 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 	tick := time.NewTicker(time.Duration(f.Interval) * time.Millisecond)
 	defer tick.Stop()
 	for i := range f.Count {
+		if ctx.Err() != nil {
+			break
+		}
 		header{flow: f.ID, number: uint32(i)}.write(payload, p.token)
 		mu.Lock()
 		sent[i] = time.Now().Round(0) // the wall clock, as the kernel's times

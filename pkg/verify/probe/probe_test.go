@@ -152,7 +152,7 @@ func TestBadRequestsAreErrors(t *testing.T) {
 func TestServeAnswersEachLine(t *testing.T) {
 	in := `{"open": {"token": 1, "interfaces": ["lo", "none0"]}}` + "\nno JSON\n" + `{"report": [1]}` + "\n"
 	var out bytes.Buffer
-	if err := Serve(t.Context(), strings.NewReader(in), &out); err != nil {
+	if err := Serve(t.Context(), strings.NewReader(in), &out, 0); err != nil {
 		t.Fatal(err)
 	}
 	var answers []verify.Answer

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/verify"
@@ -22,29 +23,61 @@ import (
 // maxLine bounds a line of the protocol, in bytes.
 const maxLine = 64 << 20
 
-// Serve answers the requests of in, one line each, until in ends or cannot be read. It
-// measures in the calling process's network namespace.
-func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+// Serve answers the requests of in, one line each, until in ends or cannot be read, or, if idle
+// is not 0, until no request has come for so long. It measures in the calling process's network
+// namespace. A Read of in may still be under way when it returns.
+func Serve(ctx context.Context, in io.Reader, out io.Writer, idle time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	p := &Prober{}
 	defer p.Close()
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
+	requests, ended := make(chan []byte), make(chan error, 1)
+	go func() {
+		defer close(requests)
+		for lines.Scan() {
+			select {
+			case requests <- slices.Clone(lines.Bytes()):
+			case <-ctx.Done():
+				return
+			}
+		}
+		ended <- lines.Err()
+		cancel() // nobody waits for what is measured
+	}()
+	var silence <-chan time.Time // nil blocks
 	answers := json.NewEncoder(out)
-	for lines.Scan() {
-		var r verify.Request
-		a := &verify.Answer{}
-		err := json.Unmarshal(lines.Bytes(), &r)
-		if err == nil {
-			a, err = p.Do(ctx, &r)
+	for {
+		if idle > 0 {
+			silence = time.After(idle)
 		}
-		if err != nil {
-			a = &verify.Answer{Error: err.Error()}
-		}
-		if err := answers.Encode(a); err != nil {
-			return err
+		select {
+		case line, ok := <-requests:
+			if !ok {
+				return <-ended
+			}
+			if err := answers.Encode(p.answer(ctx, line)); err != nil {
+				return err
+			}
+		case <-silence:
+			return fmt.Errorf("no request for %s", idle)
 		}
 	}
-	return lines.Err()
+}
+
+// answer answers a line.
+func (p *Prober) answer(ctx context.Context, line []byte) *verify.Answer {
+	var r verify.Request
+	a := &verify.Answer{}
+	err := json.Unmarshal(line, &r)
+	if err == nil {
+		a, err = p.Do(ctx, &r)
+	}
+	if err != nil {
+		a = &verify.Answer{Error: err.Error()}
+	}
+	return a
 }
 
 // Prober is a prober in the network namespace of this process. The zero value is ready to use;
@@ -59,6 +92,8 @@ type Prober struct {
 	mu    sync.Mutex
 	seen  map[uint32]map[uint32]*arrival
 	heard map[verify.Heard]bool
+
+	servers []func() // each ends a server of an RDMA test
 }
 
 // rail is an interface under test.
@@ -72,6 +107,8 @@ type rail struct {
 // Do answers a request. Requests are answered one after another.
 func (p *Prober) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
 	switch {
+	case r.Alive:
+		return &verify.Answer{}, nil
 	case r.Open != nil:
 		return p.open(r.Open)
 	case p.netns == nil:
@@ -82,14 +119,17 @@ func (p *Prober) Do(ctx context.Context, r *verify.Request) (*verify.Answer, err
 		return p.tellHeard(ctx)
 	case r.Flows != nil:
 		return p.measure(ctx, r.Flows)
+	case r.RDMA != nil:
+		return p.rdmaTests(ctx, r.RDMA)
 	case r.Report != nil:
 		return p.report(r.Report), nil
 	}
-	return nil, errors.New("the request has none of \"open\", \"hello\", \"heard\", \"flows\", \"report\"")
+	return nil, errors.New("the request has none of \"open\", \"hello\", \"heard\", \"flows\", \"report\", \"rdma\", \"alive\"")
 }
 
 // Close ends the sockets.
 func (p *Prober) Close() {
+	p.endServers()
 	for i := range p.rails {
 		for _, s := range p.rails[i].responders {
 			s.Close()

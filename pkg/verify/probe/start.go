@@ -1,15 +1,12 @@
 package probe
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -20,11 +17,8 @@ import (
 type Child struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
-
-	mu  sync.Mutex
-	in  *json.Encoder
-	out *bufio.Scanner
-	err bytes.Buffer // the process's stderr; read once it ended
+	lines  *verify.Lines
+	err    bytes.Buffer // the process's stderr; read once it ended
 }
 
 // Start runs a program in the network namespace at path. The program must call [Serve] with
@@ -72,26 +66,16 @@ func Start(ctx context.Context, path, program string, args ...string) (*Child, e
 		cancel()
 		return nil, fmt.Errorf("run a prober in netns %s: %w", path, err)
 	}
-	c.in, c.out = json.NewEncoder(in), bufio.NewScanner(out)
-	c.out.Buffer(nil, maxLine)
+	c.lines = verify.NewLines(in, out, maxLine)
 	return c, nil
 }
 
 // Do lets the child answer a request. If ctx ends the child is killed.
 func (c *Child) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	defer context.AfterFunc(ctx, c.cancel)()
-	err := c.in.Encode(r)
-	if err == nil && c.out.Scan() {
-		var a verify.Answer
-		switch err := json.Unmarshal(c.out.Bytes(), &a); {
-		case err != nil:
-			return nil, fmt.Errorf("the prober's answer: %w", err)
-		case a.Error != "":
-			return nil, errors.New(a.Error)
-		}
-		return &a, nil
+	a, err := c.lines.Do(r)
+	if !errors.Is(err, verify.ErrEnded) {
+		return a, err
 	}
 	c.Close()
 	if ctx.Err() != nil {

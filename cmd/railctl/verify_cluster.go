@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/verify"
+	"github.com/rail-cni/rail-cni/pkg/verify/pods"
+)
+
+// verifyCluster are the flags of "railctl verify" in a cluster.
+type verifyCluster struct {
+	cluster.Flags
+	agents   string // their namespace
+	networks []string
+	nodes    []string
+	selector string
+	image    string
+	rdma     string // an image
+	within   time.Duration
+	timeout  time.Duration
+}
+
+func (c *verifyCluster) add(flags *pflag.FlagSet) {
+	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
+	flags.StringVar(&c.Namespace, "namespace", "default", "namespace of the pods, and of networks without one")
+	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
+	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; else all of the namespace whose plugin is host-device, or, if there are none, macvlan, by the numbers in their names")
+	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure; else those that have a rail-agent")
+	flags.StringVar(&c.selector, "selector", "", "labels of the nodes to measure")
+	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods; else that of the node's rail-agent")
+	flags.StringVar(&c.rdma, "rdma-image", "", "image with the programs of perftest, for --level 2 and 3")
+	flags.DurationVar(&c.within, "start-timeout", time.Minute, "time in which a pod must run; a node whose pod does not is not measured")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time for all of it; Kubernetes ends the pods after it in any case")
+}
+
+func (c *verifyCluster) check(level int) error {
+	switch {
+	case level >= 2 && c.rdma == "":
+		return fmt.Errorf("--level %d needs ib_send_lat, ib_write_lat and ib_write_bw; name an image that has them by --rdma-image", level)
+	case level < 2 && c.rdma != "":
+		return errors.New("--rdma-image is for --level 2 and 3")
+	case len(c.nodes) > 0 && c.selector != "":
+		return errors.New("--nodes and --selector exclude each other")
+	case len(c.nodes) == 1:
+		return errors.New("a rail has two ends; name two nodes or more by --nodes")
+	case c.within < time.Second || c.timeout < c.within:
+		return errors.New("--start-timeout is at least 1s, and not more than --timeout")
+	}
+	for i, n := range c.nodes {
+		if slices.Contains(c.nodes[:i], n) {
+			return fmt.Errorf("--nodes has %s twice", printable(n))
+		}
+	}
+	return nil
+}
+
+// inCluster measures between nodes of a cluster.
+func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (result *verify.Result, err error) {
+	c := &v.cluster
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it is not done after --timeout, %s", c.timeout))
+	defer cancel()
+	client, err := c.Open("railctl/" + version)
+	if err != nil {
+		return nil, err
+	}
+	o, err := c.options(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	fabric := v.findFabric(ctx, o.Agents)
+	if bar := newProgress(cmd.ErrOrStderr(), "pods"); bar != nil {
+		o.Done = bar.running
+		defer bar.clear()
+	}
+	fleet, err := pods.Start(ctx, *o)
+	if fleet != nil {
+		defer func() { err = errors.Join(err, fleet.Close()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := <-fabric
+	if v.Fabric = found.value; found.err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", printable(found.err.Error()))
+	}
+	v.Interfaces = fleet.Interfaces()
+	result, err = v.measure(ctx, cmd, fleet.Nodes())
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return result, err
+}
+
+// options returns what pods to make.
+func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods.Options, error) {
+	o := &pods.Options{Client: client, Namespace: c.Namespace, Nodes: c.nodes, Image: c.image, RDMAImage: c.rdma, Within: c.within, Deadline: c.timeout}
+	var err error
+	if o.Networks, err = pods.Networks(ctx, client, c.Namespace, c.networks); err != nil {
+		return nil, err
+	}
+	if c.selector != "" {
+		if o.Nodes, err = pods.Select(ctx, client, c.selector); err != nil {
+			return nil, err
+		}
+	}
+	if o.Image == "" || len(o.Nodes) == 0 {
+		if o.Agents, err = pods.FindAgents(ctx, client, c.agents); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.Nodes) == 0 {
+		o.Nodes = o.Agents.Nodes()
+	}
+	if len(o.Nodes) < 2 {
+		return nil, fmt.Errorf("a rail has two ends, and there is one node, %s", printable(o.Nodes[0]))
+	}
+	return o, nil
+}
+
+// fabricFound is the fabric, or why it is not known.
+type fabricFound struct {
+	value string
+	err   error
+}
+
+// findFabric returns the fabric of --fabric, or of an agent's node file, when it is known.
+func (v *verifyFlags) findFabric(ctx context.Context, agents *pods.Agents) <-chan fabricFound {
+	found := make(chan fabricFound, 1)
+	switch {
+	case v.fabric != "":
+		found <- fabricFound{value: v.fabric}
+	case agents == nil:
+		found <- fabricFound{err: errors.New("no rail-agent was asked")}
+	default:
+		go func() {
+			var f fabricFound
+			text, err := agents.Facts(ctx)
+			if f.err = err; err == nil {
+				f.value, f.err = fabricIn(text)
+			}
+			found <- f
+		}()
+	}
+	return found
+}
+
+// fabricIn returns the fabric of the node file in the facts of a node, "" for none.
+func fabricIn(text []byte) (string, error) {
+	facts, err := doctor.ReadFacts(bytes.NewReader(text))
+	if err != nil {
+		return "", err
+	}
+	if facts.Configs == nil || !facts.Configs.Files.OK() {
+		return "", fmt.Errorf("the agent of %s could not read its node file", facts.Node)
+	}
+	for _, c := range facts.Configs.Files.Value {
+		if c.Kind == doctor.NodeFile {
+			file, err := netconf.ParseNodeFile([]byte(c.Text))
+			if err != nil {
+				return "", err
+			}
+			return file.Fabric, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,150 @@
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLinesEndWithTheProber(t *testing.T) {
+	long := `{"error": "` + strings.Repeat("x", 9000) + `"}` + "\n"
+	l := NewLines(io.Discard, strings.NewReader(`{"heard": [{"rail": 1}]}`+"\n"+"no JSON\n"+long), 16<<10)
+	if a, err := l.Do(&Request{Heard: true}); err != nil || len(a.Heard) != 1 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if _, err := l.Do(&Request{Alive: true}); err == nil || errors.Is(err, ErrEnded) {
+		t.Errorf("no JSON: %v", err)
+	}
+	if _, err := l.Do(&Request{Alive: true}); err == nil || len(err.Error()) > mostText {
+		t.Errorf("a long error: %.100v", err)
+	}
+	if _, err := l.Do(&Request{Alive: true}); !errors.Is(err, ErrEnded) {
+		t.Errorf("the end: %v", err)
+	}
+	endless := NewLines(io.Discard, strings.NewReader(strings.Repeat("y", 64<<10)), 16<<10)
+	if _, err := endless.Do(&Request{Alive: true}); !errors.Is(err, ErrEnded) || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("a line without an end: %v", err)
+	}
+}
+
+func TestAnswersThatNoProberGivesAreRefused(t *testing.T) {
+	open, flows, report := &Request{Open: &Open{}}, &Request{Flows: []Flow{{ID: 7, Count: 2}}}, &Request{Report: []uint32{7}}
+	address := netip.MustParseAddrPort("10.1.2.3:9")
+	many := strings.Repeat("x", mostText+1)
+	for name, c := range map[string]struct {
+		request *Request
+		answer  Answer
+	}{
+		"many rails":              {open, Answer{Opened: make([]Interface, mostRails+1)}},
+		"a long name":             {open, Answer{Opened: []Interface{{Name: many}}}},
+		"a long problem":          {open, Answer{Opened: []Interface{{Problem: many}}}},
+		"a negative MTU":          {open, Answer{Opened: []Interface{{MTU: -1}}}},
+		"no address":              {open, Answer{Opened: []Interface{{Addresses: make([]netip.AddrPort, 1)}}}},
+		"many addresses":          {open, Answer{Opened: []Interface{{Addresses: slices.Repeat([]netip.AddrPort{address}, mostOfSocket+1)}}}},
+		"many broadcasts":         {&Request{Heard: true}, Answer{Heard: make([]Heard, mostHeard+1)}},
+		"another flow":            {flows, Answer{Echoes: []Echo{{ID: 8, Samples: make([]Sample, 2)}}}},
+		"a flow twice":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 2)}, {ID: 7, Samples: make([]Sample, 2)}}}},
+		"more samples":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 3)}}}},
+		"no samples and no error": {flows, Answer{Echoes: []Echo{{ID: 7}}}},
+		"a negative time":         {flows, Answer{Echoes: []Echo{{ID: 7, Samples: []Sample{{RTT: -1}, {}}}}}},
+		"a time of years":         {flows, Answer{Echoes: []Echo{{ID: 7, Samples: []Sample{{Out: 1 << 60}, {}}}}}},
+		"a long route":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 2), Route: &Route{NextHop: many}}}}},
+		"another report":          {report, Answer{Seen: []Seen{{ID: 8}}}},
+		"a report twice":          {report, Answer{Seen: []Seen{{ID: 7}, {ID: 7}}}},
+		"a negative hold":         {report, Answer{Seen: []Seen{{ID: 7, Holds: map[uint32]Hold{1: {Program: -5}}}}}},
+		"flows without a request": {&Request{Alive: true}, Answer{Echoes: []Echo{{ID: 7}}}},
+	} {
+		if err := c.answer.check(c.request); err == nil {
+			t.Errorf("%s: it is accepted", name)
+		}
+	}
+	good := Answer{Echoes: []Echo{{ID: 7, Samples: []Sample{{RTT: 5, Out: 1}, {}}, Route: &Route{Interface: "net1"}}}}
+	if err := good.check(flows); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzAnswers lets one node of two answer what it wants: the run ends, and its outputs do not
+// have control characters.
+func FuzzAnswers(f *testing.F) {
+	for _, seed := range []string{
+		`{"opened": [{"name": "net1\u001b[2J", "mtu": 9000, "addresses": ["10.0.9.1:7"]}]}`,
+		`{"opened": [{"name": "net1", "addresses": ["10.0.9.1:7"]}], "heard": [{"rail": -1, "node": 0, "fromRail": 999999}]}`,
+		`{"opened": [{}], "echoes": [{"id": 1}], "seen": [{"id": 1}]}`, `{"error": "\n"}`, `{}`, `[`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, answer string) {
+		lab := newFabric(2, 2, 1)
+		r, err := Run(context.Background(), []Node{{Name: "n0", Prober: &simulated{lab, 0}}, {Name: "n1", Prober: says(answer)}}, Options{Fabric: Isolated})
+		if err != nil {
+			return
+		}
+		for _, write := range []func(io.Writer) error{r.WriteText, r.WriteHTML, r.WriteJSON} {
+			var out strings.Builder
+			if err := write(&out); err != nil {
+				t.Fatal(err)
+			}
+			if i := strings.IndexFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f }); i >= 0 {
+				t.Errorf("a control character in %q", out.String()[max(0, i-40):i+1])
+			}
+		}
+	})
+}
+
+// says is a prober that gives one answer to everything.
+type says string
+
+func (s says) Do(context.Context, *Request) (*Answer, error) {
+	var a Answer
+	if err := json.Unmarshal([]byte(s), &a); err != nil {
+		return nil, err
+	}
+	return &a, nil
+}
+
+func TestRailThatCannotBeMeasuredIsNoDefect(t *testing.T) {
+	f := newFabric(3, 4, 1)
+	nodes := make([]Node, 3)
+	for i := range nodes {
+		nodes[i] = Node{Name: f.name(i), Prober: &simulated{f, i}}
+	}
+	nodes[1].Missing = map[int]string{2: "in use by pod default/trainer"}
+	r, err := Run(context.Background(), nodes, Options{Fabric: Isolated})
+	if err != nil || r.Status != Unknown || len(r.Findings) > 0 || !slices.Equal(r.Unknown, []string{"n1 rail 2: in use by pod default/trainer"}) {
+		t.Errorf("%v, %+v", err, r)
+	}
+	nodes[1].Missing, nodes[1].Broken = nil, map[int]string{2: "its network cannot be attached"}
+	r, err = Run(context.Background(), nodes, Options{Fabric: Isolated})
+	if err != nil || r.Status != Defects || len(r.Findings) != 1 || r.Findings[0].Kind != KindDown || r.Findings[0].Ends[0] != (End{"n1", 2}) || !strings.Contains(r.Findings[0].Evidence, "cannot be attached") {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+func TestBriefRunJudgesRoutesOnly(t *testing.T) {
+	f := newFabric(3, 4, 1)
+	f.defects[End{"n1", 2}] = defect{loss: 0.1, delay: 5000, leaves: "eth0"}
+	f.wired[End{"n0", 0}], f.wired[End{"n0", 1}] = 1, 0
+	r, err := f.run(Options{Fabric: Isolated, Brief: true})
+	if err != nil || !r.Brief {
+		t.Fatalf("%v, %+v", err, r)
+	}
+	var kinds []Kind
+	for _, x := range r.Findings {
+		kinds = append(kinds, x.Kind)
+	}
+	slices.Sort(kinds)
+	if !slices.Equal(kinds, []Kind{KindRoute, KindSwapped}) {
+		t.Errorf("%+v", r.Findings)
+	}
+	for _, p := range r.Paths {
+		if p.Full.Sent > 0 || p.Small.Sent > briefCount*(1+repeats) {
+			t.Errorf("%+v", p)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package pods
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// The labels of Jobs and pods.
+const (
+	runLabel  = "rail-cni.io/verify"      // the run
+	nodeLabel = "rail-cni.io/verify-node" // the node's number in the run, and that of the try: "3-1"
+)
+
+const (
+	container = "verify"
+	// Idle is after how long a prober ends that is not asked.
+	Idle = 30 * time.Second
+	// kept is how long Kubernetes keeps a Job that has ended.
+	kept = 15 * time.Second
+	// grace is for the end of a prober that gets SIGTERM.
+	grace = 2 * time.Second
+)
+
+// proberPath is where railctl is in rail-agent's image, and sharedDir where it is put for another.
+const (
+	proberPath = "/railctl"
+	sharedDir  = "/rail-cni-verify"
+)
+
+// program returns the command of the prober.
+func program(path string) []string { return []string{path, "verify", "probe", "--idle", Idle.String()} }
+
+type (
+	object = map[string]any
+	list   = []any
+)
+
+// member is a node of a run.
+type member struct {
+	node  string
+	index int
+	try   int
+	image string
+	// missing and broken are why rails are left out, by their numbers: another pod has them, or
+	// their network cannot be attached.
+	missing, broken map[int]string
+}
+
+// interfaceOf returns the name of a rail's interface in the pods.
+func interfaceOf(rail int) string { return "net" + strconv.Itoa(rail+1) }
+
+// label returns the value of nodeLabel.
+func (m *member) label() string { return fmt.Sprintf("%d-%d", m.index, m.try) }
+
+// name returns the name of the Job. Those of its pods begin with it.
+func (m *member) name(run string) string { return fmt.Sprintf("rail-verify-%s-%s", run, m.label()) }
+
+// job returns the Job of a node. Its pod has the rails that are not missing.
+func (m *member) job(o *Options, run string) (object, error) {
+	networks, devices := list{}, map[string]int{}
+	for k := range o.Networks {
+		n := &o.Networks[k]
+		if m.missing[k]+m.broken[k] != "" {
+			continue
+		}
+		networks = append(networks, object{"namespace": n.Namespace, "name": n.Name, "interface": interfaceOf(k)})
+		if n.Resource != "" {
+			devices[n.Resource]++
+		}
+	}
+	annotation, err := json.Marshal(networks)
+	if err != nil {
+		return nil, err
+	}
+	requests, limits := object{"cpu": "10m", "memory": "32Mi"}, object{"memory": "256Mi"}
+	for name, count := range devices {
+		requests[name], limits[name] = strconv.Itoa(count), strconv.Itoa(count)
+	}
+	labels := object{"app.kubernetes.io/name": "rail-cni", "app.kubernetes.io/component": "verify", runLabel: run, nodeLabel: m.label()}
+	main := object{
+		"name": container, "image": cmp.Or(o.Image, m.image), "imagePullPolicy": "IfNotPresent", "command": program(proberPath),
+		"stdin": true, "stdinOnce": true,
+		"resources": object{"requests": requests, "limits": limits},
+		// NET_RAW is for broadcasts. Added capabilities are effective for root only.
+		"securityContext": security("NET_RAW"),
+	}
+	pod := object{
+		"restartPolicy": "Never", "terminationGracePeriodSeconds": seconds(grace), "automountServiceAccountToken": false, "enableServiceLinks": false,
+		// As a DaemonSet's pods: on this node, by the scheduler, whatever its taints.
+		"affinity": object{"nodeAffinity": object{"requiredDuringSchedulingIgnoredDuringExecution": object{"nodeSelectorTerms": list{
+			object{"matchFields": list{object{"key": "metadata.name", "operator": "In", "values": list{m.node}}}},
+		}}}},
+		"tolerations":     list{object{"operator": "Exists"}},
+		"securityContext": object{"seccompProfile": object{"type": "RuntimeDefault"}},
+		"containers":      list{main},
+	}
+	if o.RDMAImage != "" {
+		withImage(pod, main, o.RDMAImage)
+		limits["memory"] = "2Gi"
+	}
+	return object{
+		"apiVersion": "batch/v1", "kind": "Job",
+		"metadata": object{"name": m.name(run), "labels": labels},
+		"spec": object{
+			"backoffLimit": 0, "activeDeadlineSeconds": seconds(o.Deadline), "ttlSecondsAfterFinished": seconds(kept),
+			"template": object{"metadata": object{"labels": labels, "annotations": object{networksKey: string(annotation)}}, "spec": pod},
+		},
+	}, nil
+}
+
+func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+
+// withImage lets the prober of a pod run in another image: a container of the first image copies
+// it there. Verbs need locked memory.
+func withImage(pod, main object, image string) {
+	volume := list{object{"name": "prober", "mountPath": sharedDir}}
+	pod["volumes"] = list{object{"name": "prober", "emptyDir": object{}}}
+	pod["initContainers"] = list{object{
+		"name": "prober", "image": main["image"], "imagePullPolicy": "IfNotPresent", "command": []string{proberPath, "verify", "copy", sharedDir + proberPath},
+		"resources": object{"requests": object{"cpu": "10m", "memory": "32Mi"}, "limits": object{"memory": "256Mi"}}, "volumeMounts": volume,
+		"securityContext": security(),
+	}}
+	main["image"], main["command"], main["volumeMounts"] = image, program(sharedDir+proberPath), volume
+	main["securityContext"] = security("NET_RAW", "IPC_LOCK")
+}
+
+// security returns the security context of a container of root with only these capabilities.
+func security(capabilities ...string) object {
+	return object{
+		"runAsUser": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+		"capabilities": object{"drop": list{"ALL"}, "add": capabilities},
+	}
+}

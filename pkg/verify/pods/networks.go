@@ -1,0 +1,146 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// The annotations of Multus and of NetworkAttachmentDefinitions.
+const (
+	networksKey = "k8s.v1.cni.cncf.io/networks"
+	resourceKey = "k8s.v1.cni.cncf.io/resourceName"
+)
+
+// mostConfig bounds the configuration of a network, in bytes.
+const mostConfig = 64 << 10
+
+// Network is a NetworkAttachmentDefinition (NAD), by which pods get a rail.
+type Network struct {
+	Namespace, Name string
+	Config          string // the name in its configuration, which errors of Multus have
+	Resource        string // what a device plugin offers for it, "" for nothing
+	kind            string // the type of its first plugin
+}
+
+// String returns "namespace/name".
+func (n *Network) String() string { return n.Namespace + "/" + n.Name }
+
+func nads(namespace string) kube.Resource {
+	return kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: namespace}
+}
+
+// Networks returns the networks of these names, "name" or "namespace/name", in their order: rail
+// k is that of the k-th. Without names it returns those of the namespace whose plugin is
+// host-device, or, if there are none, macvlan, in the order of the numbers in their names.
+func Networks(ctx context.Context, client *kube.Client, namespace string, names []string) ([]Network, error) {
+	if len(names) == 0 {
+		return allNetworks(ctx, client, namespace)
+	}
+	var found []Network
+	for _, name := range names {
+		at, short, ok := strings.Cut(name, "/")
+		if !ok {
+			at, short = namespace, name
+		}
+		text, err := client.Get(ctx, nads(at), short)
+		if err != nil {
+			return nil, err
+		}
+		n, err := readNetwork(text)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(found, n) {
+			return nil, fmt.Errorf("the network %s is named twice", &n)
+		}
+		found = append(found, n)
+	}
+	return found, nil
+}
+
+func allNetworks(ctx context.Context, client *kube.Client, namespace string) ([]Network, error) {
+	var all []Network
+	_, err := client.List(ctx, nads(namespace), kube.ListOptions{}, func(item []byte) error {
+		n, err := readNetwork(item)
+		if err == nil { // else it is none of ours
+			all = append(all, n)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range []string{"host-device", "macvlan"} {
+		found := slices.DeleteFunc(slices.Clone(all), func(n Network) bool { return n.kind != kind })
+		if len(found) > 0 {
+			slices.SortFunc(found, func(a, b Network) int { return naturally(a.Name, b.Name) })
+			return found, nil
+		}
+	}
+	return nil, failure.WithCure(fmt.Errorf("no network-attachment-definition of host-device or macvlan in the namespace %s", namespace),
+		"name the rails' networks by --network, or their namespace by --namespace")
+}
+
+// readNetwork reads a NAD.
+func readNetwork(text []byte) (Network, error) {
+	var nad struct {
+		Metadata kube.Meta `json:"metadata"`
+		Spec     struct {
+			Config string `json:"config"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(text, &nad); err != nil {
+		return Network{}, fmt.Errorf("a network-attachment-definition: %w", err)
+	}
+	n := Network{Namespace: nad.Metadata.Namespace, Name: nad.Metadata.Name, Resource: nad.Metadata.Annotations[resourceKey]}
+	var config struct {
+		Name    string `json:"name"`
+		Type    string `json:"type"`
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	err := errors.New("it is too long")
+	if len(nad.Spec.Config) <= mostConfig {
+		err = json.Unmarshal([]byte(cmp.Or(nad.Spec.Config, "{}")), &config)
+	}
+	if err != nil {
+		return Network{}, fmt.Errorf("the configuration of network %s: %w", &n, err)
+	}
+	n.Config, n.kind = cmp.Or(config.Name, n.Name), config.Type
+	if len(config.Plugins) > 0 {
+		n.kind = config.Plugins[0].Type
+	}
+	return n, nil
+}
+
+// naturally compares names with numbers in them: net2 is before net10.
+func naturally(a, b string) int {
+	for a != "" && b != "" {
+		x, y := digits(a), digits(b)
+		if x == 0 || y == 0 {
+			if a[0] != b[0] {
+				return cmp.Compare(a[0], b[0])
+			}
+			a, b = a[1:], b[1:]
+			continue
+		}
+		p, q := strings.TrimLeft(a[:x], "0"), strings.TrimLeft(b[:y], "0")
+		if c := cmp.Or(cmp.Compare(len(p), len(q)), cmp.Compare(p, q)); c != 0 {
+			return c
+		}
+		a, b = a[x:], b[y:]
+	}
+	return cmp.Compare(a, b)
+}
+
+// digits returns how many digits a name begins with.
+func digits(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }

@@ -1,0 +1,91 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/verify"
+)
+
+const (
+	mostAnswer = 16 << 20         // bytes of an answer
+	answerTime = 20 * time.Second // of an answer, beside the time of what it measures
+	rdmaTime   = 40 * time.Second // of an answer about RDMA tests, which bound themselves
+	beat       = Idle / 3         // between requests of a prober that has nothing to do
+)
+
+// session is a prober in a pod.
+type session struct {
+	lines  *verify.Lines
+	cancel context.CancelCauseFunc
+	ended  chan struct{}
+	err    error // set before ended is closed
+}
+
+// attach connects with the prober of a pod that runs. The session ends with ctx.
+func attach(ctx context.Context, client *kube.Client, namespace, pod string) *session {
+	ctx, cancel := context.WithCancelCause(ctx)
+	inRead, inWrite := io.Pipe()
+	outRead, outWrite := io.Pipe()
+	s := &session{lines: verify.NewLines(inWrite, outRead, mostAnswer), cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(s.ended)
+		err := client.Attach(ctx, namespace, pod, container, inRead, outWrite)
+		s.err = cmp.Or(err, fmt.Errorf("the prober in pod %s/%s ended", namespace, pod))
+		cancel(s.err)
+		_, _ = inRead.CloseWithError(s.err), outWrite.CloseWithError(s.err)
+	}()
+	go s.keep(ctx)
+	return s
+}
+
+// keep asks the prober now and then, because it ends when nobody does.
+func (s *session) keep(ctx context.Context) {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_, _ = s.Do(ctx, &verify.Request{Alive: true}) // if it has ended the next request says so
+		}
+	}
+}
+
+// Do lets the prober answer a request. The session ends with an error of ctx, or if the prober
+// does not answer in time.
+func (s *session) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
+	within := answerTime
+	for _, f := range r.Flows {
+		within = max(within, answerTime+time.Duration(f.Count*f.Interval+f.Wait)*time.Millisecond)
+	}
+	if len(r.RDMA) > 0 {
+		within = max(within, rdmaTime)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer of the prober within %s", within))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })()
+	a, err := s.lines.Do(r)
+	if !errors.Is(err, verify.ErrEnded) {
+		return a, err
+	}
+	s.close()
+	return nil, s.err
+}
+
+// close ends the connection, and thereby the prober.
+func (s *session) close() {
+	s.cancel(errors.New("the session is over"))
+	<-s.ended
+}
+
+// absent is the prober of a node that has none.
+type absent struct{ error }
+
+func (a absent) Do(context.Context, *verify.Request) (*verify.Answer, error) { return nil, a.error }

@@ -1,0 +1,258 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/verify"
+)
+
+const (
+	serverTime = 5 * time.Second  // until a server listens
+	clientTime = 20 * time.Second // for a client
+	mostOutput = 64 << 10         // bytes of a program's output
+)
+
+// rdmaTests runs programs at the same time. Servers of an earlier request are ended first.
+func (p *Prober) rdmaTests(ctx context.Context, tests []verify.RDMATest) (*verify.Answer, error) {
+	if len(tests) > len(p.rails) {
+		return nil, fmt.Errorf("%d RDMA tests, and %d rails", len(tests), len(p.rails))
+	}
+	for _, t := range tests {
+		if t.Rail < 0 || t.Rail >= len(p.rails) || p.rails[t.Rail].link == nil || verify.RDMAPrograms[t.Program] == nil || !t.From.IsValid() || t.Port < 1024 {
+			return nil, fmt.Errorf("RDMA test %d is not possible", t.ID)
+		}
+		if _, err := exec.LookPath(t.Program); err != nil {
+			return nil, fmt.Errorf("%s is not there: install perftest, or name an image that has it by --rdma-image", t.Program)
+		}
+	}
+	if len(tests) > 0 && !tests[0].To.IsValid() {
+		p.endServers()
+	}
+	a := &verify.Answer{RDMA: make([]verify.RDMAOutcome, len(tests))}
+	var all sync.WaitGroup
+	for i := range tests {
+		all.Go(func() { a.RDMA[i] = p.rdmaTest(ctx, &tests[i]) })
+	}
+	all.Wait()
+	return a, nil
+}
+
+func (p *Prober) rdmaTest(ctx context.Context, t *verify.RDMATest) verify.RDMAOutcome {
+	o := verify.RDMAOutcome{ID: t.ID}
+	args, err := p.perftest(t)
+	if err != nil {
+		o.Error, o.Own = short(err.Error()), true
+		return o
+	}
+	if !t.To.IsValid() {
+		if err := p.serve(args, t.Port); err != nil {
+			o.Error, o.Own = short(err.Error()), true
+		}
+		return o
+	}
+	ctx, cancel := context.WithTimeout(ctx, clientTime)
+	defer cancel()
+	c := start(ctx, append(args, t.To.String()))
+	<-c.ended
+	if err = c.err; err != nil {
+		err = fmt.Errorf("%s: %w: %s", t.Program, err, c.output.last())
+	} else {
+		o.Value, err = verify.ParsePerftest(t.Program, c.output.String())
+	}
+	if err != nil {
+		o.Error = short(err.Error())
+	}
+	return o
+}
+
+// short returns the beginning of a text, on one line.
+func short(s string) string {
+	const most = 500
+	return strings.ToValidUTF8(strings.Join(strings.Fields(s[:min(len(s), most)]), " "), "")
+}
+
+// perftest returns the command of a test.
+func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
+	device, port, gid, err := p.rdmaOf(p.rails[t.Rail].Name, t.From, "")
+	if errors.Is(err, unix.EPERM) { // sysfs may not be mounted in a pod, whose own it is already
+		device, port, gid, err = p.rdmaOf(p.rails[t.Rail].Name, t.From, "/sys")
+	}
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{t.Program, "-F", "-d", device, "-i", strconv.Itoa(int(port)), "-p", strconv.Itoa(int(t.Port))}, verify.RDMAPrograms[t.Program]...)
+	if gid >= 0 {
+		args = append(args, "-x", strconv.Itoa(gid))
+	}
+	return args, nil
+}
+
+// rdmaOf returns the RDMA device and port of an interface, and the index of the RoCE v2 GID of its
+// address, -1 on InfiniBand. sys is the root of sysfs, "" for one that is mounted for it.
+func (p *Prober) rdmaOf(name string, address netip.Addr, sys string) (device string, port uint32, gid int, err error) {
+	core, err := rdma.Open(p.netns)
+	if err != nil {
+		return "", 0, 0, err
+	}
+	defer core.Close()
+	core.Sys = sys
+	devices, err := core.Devices()
+	if err != nil {
+		return "", 0, 0, err
+	}
+	links, err := p.netns.Links()
+	if err != nil {
+		return "", 0, 0, err
+	}
+	pairs, err := core.Pairs(devices, links)
+	for _, pair := range pairs {
+		if pair.Netdev != name {
+			continue
+		}
+		if pair.LinkLayer != "Ethernet" {
+			return pair.Device, pair.Port, -1, nil
+		}
+		d, err := core.ByName(pair.Device)
+		if err != nil {
+			return "", 0, 0, err
+		}
+		entry, err := core.FindGID(d, pair.Port, address, name)
+		return pair.Device, pair.Port, entry.Index, err
+	}
+	return "", 0, 0, errors.Join(fmt.Errorf("%s has no RDMA device in its network namespace", name), err)
+}
+
+// program is a process under way.
+type program struct {
+	output bounded
+	ended  chan struct{}
+	err    error // set before ended is closed
+}
+
+// start starts a program, which ends with ctx and with this process.
+func start(ctx context.Context, args []string) *program {
+	c := &program{ended: make(chan struct{})}
+	self, err := os.Executable()
+	if err != nil {
+		c.err = err
+		close(c.ended)
+		return c
+	}
+	cmd := exec.CommandContext(ctx, self, append([]string{"verify", "exec", "--"}, args...)...)
+	cmd.Stdout, cmd.Stderr = &c.output, &c.output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	go func() {
+		defer close(c.ended)
+		runtime.LockOSThread() // Pdeathsig is about this thread
+		defer runtime.UnlockOSThread()
+		c.err = cmd.Run()
+	}()
+	return c
+}
+
+// serve starts a server, and waits until it listens. It ends with the next one, or with the prober.
+func (p *Prober) serve(args []string, port uint16) error {
+	ctx, cancel := context.WithTimeout(context.Background(), serverTime+2*clientTime)
+	s := start(ctx, args)
+	p.mu.Lock()
+	p.servers = append(p.servers, func() { cancel(); <-s.ended })
+	p.mu.Unlock()
+	for began := time.Now(); !listens(port); {
+		select {
+		case <-s.ended:
+			return fmt.Errorf("%s: %w: %s", args[0], errors.Join(s.err, errors.New("it ended")), s.output.last())
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Since(began) > serverTime {
+			return fmt.Errorf("%s does not listen after %s", args[0], serverTime)
+		}
+	}
+	return nil
+}
+
+// endServers ends the servers of earlier tests.
+func (p *Prober) endServers() {
+	p.mu.Lock()
+	servers := p.servers
+	p.servers = nil
+	p.mu.Unlock()
+	for _, end := range servers {
+		end()
+	}
+}
+
+// listens reports whether this network namespace has a listener on the TCP port.
+func listens(port uint16) bool {
+	const listening = "0A" // TCP_LISTEN
+	suffix := fmt.Sprintf(":%04X", port)
+	for _, family := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile("/proc/thread-self/net/" + family)
+		if err != nil {
+			continue // there is no IPv6
+		}
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 3 && f[3] == listening && strings.HasSuffix(f[1], suffix) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// bounded keeps the beginning of a program's output.
+type bounded struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Write(p[:min(len(p), mostOutput-b.text.Len())])
+	return len(p), nil
+}
+
+func (b *bounded) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// last returns the last line.
+func (b *bounded) last() string {
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	return lines[len(lines)-1]
+}
+
+// Exec replaces this process by a program, whose /sys is that of the network namespace: libibverbs
+// finds devices there. In a pod it is already, and may not be mounted. The calling thread must be
+// the process's first one, or locked.
+func Exec(args []string) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err == nil {
+		if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("sysfs", "/sys", "sysfs", 0, "")); err != nil {
+			return fmt.Errorf("mount sysfs: %w", err)
+		}
+	} else if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	return unix.Exec(path, args, os.Environ())
+}
