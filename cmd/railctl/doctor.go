@@ -37,10 +37,10 @@ type judgeFlags struct {
 
 func (j *judgeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&j.only, "only", nil, "judge these rules only, by their IDs")
-	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip these rules, by their IDs")
-	flags.BoolVarP(&j.verbose, "verbose", "v", false, "list the rules without a finding as well")
-	flags.BoolVar(&j.strict, "strict", false, "let warnings and missing facts change the exit code as well")
+	flags.StringSliceVar(&j.only, "only", nil, "judge only the rules with these IDs")
+	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip the rules with these IDs")
+	flags.BoolVarP(&j.verbose, "verbose", "v", false, "also list the rules without a finding")
+	flags.BoolVar(&j.strict, "strict", false, "let warnings and missing facts also change the exit code")
 	f := doctorFormat(asTable)
 	j.format = &f
 	flags.VarP(j.format, "output", "o", strings.Join(doctorFormats, ", "))
@@ -76,7 +76,7 @@ func (f *doctorFormat) Set(s string) error {
 }
 
 const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be judged, and else 0. With
---strict it is also 1 if a rule warns, and also 2 if a fact is missing. These are the
+--strict it is also 1 if a rule warns, and 2 if a fact is missing. These are the
 exit codes of node-problem-detector's custom plugins.`
 
 func newDoctor(stateDir *string) *cobra.Command {
@@ -84,16 +84,16 @@ func newDoctor(stateDir *string) *cobra.Command {
 	var j judgeFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find what is wrong with the rails of this node, and how to mend it",
+		Short: "Find what is wrong with the rails of this node, and how to fix it",
 		Long: `Read the facts of this node, and judge them by rules: the host, its NICs, the
 ledger, the plugins, rail-agent, the device plugins, the pods that hold a NIC, and
-the networks. Each finding has its evidence, what it leads to, and its cure. It
-changes nothing.
+the networks. Each finding has its evidence, its consequence and its cure. It changes
+nothing.
 
-A rule whose facts could not all be read is unknown, and never well. Run as root, in
-the host's network and PID namespaces, it can read all. With a kubeconfig it also
-knows the node's resources and the networks of the cluster. --facts judges the facts
-that "railctl doctor collect" has printed, on any machine.
+A rule that lacks a fact is unknown, and never ok. To read all facts, run it as root,
+in the host's network and PID namespaces. With a kubeconfig it also reads the node's
+resources and the networks of the cluster. --facts judges the facts that "railctl
+doctor collect" has printed, on any machine.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor
@@ -118,6 +118,7 @@ that "railctl doctor collect" has printed, on any machine.
 		}
 		return j.report(cmd, f, doctor.Judge(doctor.Select(rules, scopes...), f))
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unjudged(err) })
 	cmd.AddCommand(newDoctorPod(d), newDoctorCluster(), newDoctorCollect(d))
 	return cmd
 }
@@ -136,10 +137,11 @@ func newDoctorCollect(d *doctorFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "collect",
 		Short: "Print the facts of this node as JSON",
-		Long: `Print the facts by which "railctl doctor" judges this node. Each has its source, or
-the error that kept it from being read; the exit code is 0 nevertheless. The facts
-name hosts, pods, addresses, and the variables of NCCL, UCX, NVSHMEM and GLOO in the
-pods that hold a NIC, and no other variable of theirs.`,
+		Long: `Print the facts by which "railctl doctor" judges this node. Each fact has its
+source; a fact that could not be read has the error, and the exit code is 0
+nevertheless. The document has the names of hosts and pods, and addresses. Of the
+environment variables in the pods that hold a NIC it has only those of NCCL, UCX,
+NVSHMEM and GLOO.`,
 		Example: `  railctl doctor collect > facts.json
   railctl doctor collect | jq '.nics.list.value[] | {name, carrier: .carrier.value}'`,
 		Args: cobra.NoArgs,
@@ -148,7 +150,7 @@ pods that hold a NIC, and no other variable of theirs.`,
 	var ofCluster bool
 	var agents string
 	cmd.Flags().StringVar(&own.Kubeconfig, "kubeconfig", "", "kubeconfig file, as for railctl doctor")
-	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster, with those of all nodes, as railctl doctor cluster reads them")
+	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, which railctl doctor cluster judges")
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
 	cmd.Flags().StringVar(&own.Namespace, "namespace", "", "with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

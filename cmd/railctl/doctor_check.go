@@ -25,18 +25,17 @@ func newCheck() *cobra.Command {
 		Use:   "check -f FILE...",
 		Short: "Judge network configurations and node files before they are applied",
 		Long: `Judge files by the rules of "railctl doctor" for configurations, with the plugins'
-own parsers. It needs neither root nor a cluster. What a file is follows from its
+own parsers. It needs neither root nor a cluster. It recognizes these files by their
 content:
 
-  NetworkAttachmentDefinitions, several documents and lists as well
+  NetworkAttachmentDefinitions, also as several documents and as lists
   a CNI configuration or list of plugins, in JSON
   the node file (node.yaml)
   the configuration of k8s-rdma-shared-dev-plugin or sriov-network-device-plugin, in
   JSON or in a ConfigMap
 
 Networks are also compared with each other, so name all files in one command. Other
-objects of Kubernetes beside them are passed over; a file with nothing to judge is an
-error.
+objects of Kubernetes in a file are ignored; a file with nothing to judge is an error.
 
 ` + exitCodesHelp,
 		Example: `  railctl check -f nads.yaml -f node.yaml
@@ -44,6 +43,7 @@ error.
 		Args: cobra.NoArgs,
 	}
 	j.add(cmd)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unjudged(err) })
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file to judge, "-" for stdin; may be repeated`)
 	_ = cmd.MarkFlagRequired("filename") // fails only for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -23,15 +23,15 @@ func newDoctorCluster() *cobra.Command {
 		Use:   "cluster",
 		Short: "Find what is wrong with the rails of all nodes of a cluster",
 		Long: `Read the facts of all nodes with a rail-agent, and judge them by all rules: each
-node, its pods and networks, and the nodes together. It runs anywhere with a
-kubeconfig, and not as root: the API server runs "rail-agent facts" in the agent's
-pod of each node. 32 nodes are asked at a time, for 8 s each. A node that does not
-answer is a finding, and the others are judged nevertheless.
+node, its pods and networks, and the nodes together. It runs on any machine with a
+kubeconfig, and needs no root: the API server runs "rail-agent facts" in the agent's
+pod of each node. 32 nodes are asked at a time, each for 8 s at most. A node that does
+not answer is a finding, and the others are judged nevertheless.
 
 The account needs the rights to list pods, nodes, servicecidrs, ippools,
 overlappingrangeipreservations and network-attachment-definitions, and to get and
-create pods/exec in the agents' namespace. The last one makes an account root on the
-nodes. Facts that it may not read are missing, and their rules unknown.
+create pods/exec in the agents' namespace. pods/exec makes an account root on the
+nodes. Facts that it may not read are missing, and their rules are unknown.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor cluster

@@ -17,8 +17,8 @@ func newDoctorPod(d *doctorFlags) *cobra.Command {
 		Use:   "pod NAMESPACE/NAME",
 		Short: "Find what is wrong with the rails of a pod of this node",
 		Long: `Judge a pod of this node that holds a NIC, by the rules for pods: its devices, its
-limit of locked memory, its GIDs, its variables, its GPUs. What "railctl doctor"
-finds about the NICs of the pod is listed as well.
+limit of locked memory, GIDs, environment variables and GPUs. The findings of "railctl
+doctor" about the NICs of the pod are also listed.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor pod default/trainer-0

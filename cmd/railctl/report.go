@@ -19,16 +19,16 @@ func newReport(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report --html FILE [--facts FILE]...",
 		Short: "Write one HTML page about the rails of this node, or of several nodes",
-		Long: `Write a page with what "railctl doctor" finds, a table of the node's NICs, with their
+		Long: `Write a page with the findings of "railctl doctor", a table of the node's NICs with
 rail, state, speed, errors and holder, and the picture of "railctl topology --svg". The
 page is one file. It loads nothing, has no script, and can be printed.
 
-With --facts the page is about the facts that "railctl doctor collect" has printed, on
-any machine. Such a page has no picture. With several files, or the one file of
-"railctl doctor collect --cluster", it begins with a matrix of nodes and rails, and
-also has what the rules for clusters find.
+With --facts the page is about facts that "railctl doctor collect" has printed, on any
+machine. Such a page has no picture. With several files, or the file of "railctl doctor
+collect --cluster", it begins with a matrix of nodes and rails, and also has the
+findings of the rules for clusters.
 
-The exit code is 0 if the page was written, whatever is on it.`,
+The exit code is 0 if the page was written, even if it has findings.`,
 		Example: `  railctl report --html node.html
   railctl report --html nodes.html --facts node-1.json --facts node-2.json
   railctl doctor collect --cluster | railctl report --html cluster.html --facts -`,

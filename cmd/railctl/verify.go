@@ -37,31 +37,34 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Measure the rails between nodes, and name those that are broken or slow",
-		Long: `Measure each rail between each two nodes of a cluster, by a pod on each node that has
-all rails of the networks (NetworkAttachmentDefinitions): the route, the neighbor's
-answer, short packets and packets of the MTU, which may not be fragmented; their
-losses and round trips. With --level 0 only the routes and neighbors; with 2 and 3
-also RDMA, by perftest from the image of --rdma-image. Rails are
-numbered from 0, in the order of the networks. Each finding names the rail of the
-node that has the defect; if the paths do not tell which end of a path it is, it
-names both, and a third node helps.
+		Long: `Measure each rail between each two nodes of a cluster. A pod on each node has all
+rails, by their networks (NetworkAttachmentDefinitions). Rails are numbered from 0, in
+the order of the networks. The route and the neighbor of each path are tested, and the
+losses and round trips of short packets and of packets of the MTU, which may not be
+fragmented. --level 0 tests only routes and neighbors. The levels 2 and 3 also measure
+RDMA, by perftest from the image of --rdma-image.
 
-Rails that are isolated by --fabric, or by "fabric" in the nodes' file, must not reach
-each other, which is tested too.
+Each finding names the node and the rail that have the defect. If the paths do not
+show which end of a path has it, the finding names both; a run with a third node then
+shows which.
 
-It runs anywhere with a kubeconfig, and not as root. The account needs the rights to
-list pods, and to get network-attachment-definitions; in --namespace to create, list
-and delete jobs, list pods and events, and create pods/attach. The pods are Jobs of
-its own, which are gone when it ends. If it is killed they end by themselves: their
-NICs return at once, or in half a minute if the connection hangs, and Kubernetes
-deletes the rest. A rail that another pod uses is not measured.
+If --fabric, or "fabric" in the node file, is "isolated", different rails must not
+reach each other, and that is tested too.
 
-With --netns network namespaces of this machine take the place of nodes. Rails are
-then their interfaces net1, net2, … or those of --interfaces. It changes nothing in
-the namespaces, and needs root.
+It runs on any machine with a kubeconfig, and needs no root. The account needs the
+rights to list pods, and to get and list network-attachment-definitions; in
+--namespace to create, list and delete jobs, to list pods and events, and to get and
+create pods/attach. The pods belong to Jobs, which are deleted when railctl ends. If
+railctl is killed, the pods end by themselves: their NICs return at once, or after
+half a minute if the connection hangs, and Kubernetes deletes the Jobs. A rail that
+another pod uses is not measured.
 
-The exit code is 0 if the rails are healthy, 1 if something is wrong, and 2 if it
-could not be judged.`,
+With --netns it measures between network namespaces of this machine, instead of nodes.
+The rails are then the interfaces net1, net2, … or those of --interfaces. It changes
+nothing in the namespaces, and needs root.
+
+The exit code is 0 if the rails are healthy, 1 if there is a finding, and 2 if the
+rails could not be judged.`,
 		Example: `  railctl verify
   railctl verify --namespace ml --network rail-0,rail-1 --nodes gpu-1,gpu-2 --html rails.html
   railctl verify --netns node-a,node-b,node-c --interfaces ens1f0,ens2f0 --fabric isolated`,
@@ -74,9 +77,10 @@ could not be judged.`,
 			return err
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitCode{code: verify.ExitUnknown, err: err} })
 	flags := cmd.Flags()
 	v.cluster.add(flags)
-	flags.StringSliceVar(&v.netns, "netns", nil, "instead of a cluster: network namespaces, as names of \"ip netns\" or as paths; two or more")
+	flags.StringSliceVar(&v.netns, "netns", nil, "two or more network namespaces, instead of a cluster: names of \"ip netns\" or paths")
 	flags.StringSliceVar(&v.Interfaces, "interfaces", nil, "with --netns: the rails of each namespace; else the interfaces net1, net2, …")
 	flags.StringVar(&v.fabric, "fabric", "", "how rails reach each other: "+strings.Join(verify.Fabrics, ", ")+"; else the node file's \"fabric\"")
 	flags.StringVar(&v.html, "html", "", "also write the result as a page to `FILE`")
@@ -96,14 +100,14 @@ func newVerifyProbe() *cobra.Command {
 	var idle time.Duration
 	cmd := &cobra.Command{
 		Use:    "probe",
-		Short:  "Measure in this network namespace for railctl verify, by JSON lines on stdin and stdout",
+		Short:  "Measure in this network namespace for railctl verify, with JSON lines on stdin and stdout",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return probe.Serve(contextOf(cmd), cmd.InOrStdin(), cmd.OutOrStdout(), idle)
 		},
 	}
-	cmd.Flags().DurationVar(&idle, "idle", 0, "end when no request has come for so long; 0 is never")
+	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this time without a request; 0 is never")
 	return cmd
 }
 
@@ -151,6 +155,13 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 	if err := v.check(); err != nil {
 		return err
 	}
+	if len(v.netns) > 0 {
+		for _, name := range []string{"kubeconfig", "namespace", "network", "nodes", "selector", "image", "rdma-image", "start-timeout", "timeout", "agent-namespace"} {
+			if cmd.Flags().Changed(name) {
+				return fmt.Errorf("--%s is for a cluster; without it, or without --netns", name)
+			}
+		}
+	}
 	v.Version, v.Brief, v.RDMA = version, v.level == 0, max(v.level-1, 0)
 	ctx, stop := signal.NotifyContext(contextOf(cmd), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -161,8 +172,11 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 	} else {
 		result, err = v.inCluster(ctx, cmd)
 	}
-	if err != nil {
+	if err != nil && (result == nil || len(result.Findings) == 0) {
 		return err
+	}
+	if err != nil { // what is found already is not lost
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", printable(err.Error()))
 	}
 	return v.report(cmd.OutOrStdout(), result)
 }
@@ -253,6 +267,13 @@ func namespaceOf(ns string) (name, path string) {
 
 // report prints the result, and returns the error that has its exit code.
 func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
+	write := result.WriteText
+	if v.format == doctorFormat(asJSON) {
+		write = result.WriteJSON
+	}
+	if err := write(out); err != nil {
+		return err
+	}
 	if v.html != "" {
 		var page bytes.Buffer
 		if err := result.WriteHTML(&page); err != nil {
@@ -261,13 +282,6 @@ func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 		if err := os.WriteFile(v.html, page.Bytes(), 0o644); err != nil {
 			return err
 		}
-	}
-	write := result.WriteText
-	if v.format == doctorFormat(asJSON) {
-		write = result.WriteJSON
-	}
-	if err := write(out); err != nil {
-		return err
 	}
 	if code := result.ExitCode(); code != verify.ExitHealthy {
 		return exitCode{code: code}

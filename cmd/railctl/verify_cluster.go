@@ -34,15 +34,15 @@ type verifyCluster struct {
 
 func (c *verifyCluster) add(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
-	flags.StringVar(&c.Namespace, "namespace", "default", "namespace of the pods, and of networks without one")
+	flags.StringVar(&c.Namespace, "namespace", "default", "namespace of the pods, and of networks that are named without one")
 	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
-	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; else all of the namespace whose plugin is host-device, or, if there are none, macvlan, by the numbers in their names")
-	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure; else those that have a rail-agent")
+	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; else all networks of the namespace whose plugin is host-device, or, if there are none, macvlan, ordered by the numbers in their names")
+	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure; else all nodes with a rail-agent")
 	flags.StringVar(&c.selector, "selector", "", "labels of the nodes to measure")
-	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods; else that of the node's rail-agent")
+	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods; else the image of the node's rail-agent")
 	flags.StringVar(&c.rdma, "rdma-image", "", "image with the programs of perftest, for --level 2 and 3")
-	flags.DurationVar(&c.within, "start-timeout", time.Minute, "time in which a pod must run; a node whose pod does not is not measured")
-	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time for all of it; Kubernetes ends the pods after it in any case")
+	flags.DurationVar(&c.within, "start-timeout", time.Minute, "how long to wait for a pod to run; a node whose pod does not run by then is not measured")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time for the whole run; Kubernetes ends the pods after it in any case")
 }
 
 func (c *verifyCluster) check(level int) error {
@@ -67,7 +67,7 @@ func (c *verifyCluster) check(level int) error {
 }
 
 // inCluster measures between nodes of a cluster.
-func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (result *verify.Result, err error) {
+func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verify.Result, error) {
 	c := &v.cluster
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it is not done after --timeout, %s", c.timeout))
 	defer cancel()
@@ -86,7 +86,11 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (result
 	}
 	fleet, err := pods.Start(ctx, *o)
 	if fleet != nil {
-		defer func() { err = errors.Join(err, fleet.Close()) }()
+		defer func() {
+			if err := fleet.Close(); err != nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", printable(err.Error()))
+			}
+		}()
 	}
 	if err != nil {
 		return nil, err
@@ -96,7 +100,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (result
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
-	result, err = v.measure(ctx, cmd, fleet.Nodes())
+	result, err := v.measure(ctx, cmd, fleet.Nodes())
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -57,7 +57,7 @@ func TestHealthyClusterHasNoFindings(t *testing.T) {
 	if need.Full() {
 		rounds = 50
 	}
-	bad, unknown := 0, map[string]bool{}
+	bad, late, unknown := 0, 0, map[string]bool{}
 	count := func(name string, found findings, missing []string) {
 		for _, m := range missing {
 			if !excused(name, m) {
@@ -68,6 +68,7 @@ func TestHealthyClusterHasNoFindings(t *testing.T) {
 		if slow := found["CLUSTER-SILENT"]; len(slow) > 0 && !slices.ContainsFunc(slow, func(s string) bool { return !strings.Contains(s, "no answer within") }) {
 			t.Logf("%s: %s", name, slow)
 			delete(found, "CLUSTER-SILENT")
+			late++
 		}
 		if len(found) > 0 {
 			bad++
@@ -86,7 +87,10 @@ func TestHealthyClusterHasNoFindings(t *testing.T) {
 	for range rounds {
 		l.judgedByAll(t, func(name string, found findings, _ []string) { count(name, found, nil) })
 	}
-	t.Logf("%d runs, %d with findings; %d pods came and went", 2*rounds*len(l.judges()), bad, ended())
+	t.Logf("%d runs, %d with findings, %d in which an agent answered too late; %d pods came and went", 2*rounds*len(l.judges()), bad, late, ended())
+	if late > max(1, rounds/10) {
+		t.Errorf("agents answered too late in %d runs", late)
+	}
 }
 
 // excused reports whether a fact may be missing: on a machine that is busy some sources do not

@@ -26,7 +26,7 @@ func healthyNode(f *Facts) {
 		Kernel: Known("6.8.0-60-generic", "uname"), CmdLine: Known("ro iommu=pt", "/proc/cmdline"), Hypervisor: Known(false, "/proc/cpuinfo"),
 		RDMAMode: Known("shared", "netlink"), Modules: Known(modules, "/proc/modules"),
 		MOFED: Known("", "/usr/bin/ofed_info"), DMABuf: Known(true, "/proc/kallsyms"), NVIDIAOpen: Known(false, "modinfo"),
-		Origins:     Known(map[string]string{"ib_core": OriginKernel, "mlx5_ib": OriginKernel}, "/lib/modules"),
+		Origins:     Known(map[string]string{"rdma_rxe": OriginPackage, "ib_core": OriginKernel, "mlx5_ib": OriginKernel}, "/lib/modules"),
 		Memlock:     Known([]Memlock{{"containerd", 812, Unlimited, Unlimited}, {"kubelet", 900, 8 << 20, 8 << 20}}, "/proc/PID/limits"),
 		LimitsConf:  Known([]string{"* soft memlock unlimited", "* hard memlock 67108864"}, "/etc/security"),
 		Swaps:       Known([]string(nil), "/proc/swaps"),

@@ -305,6 +305,9 @@ func checkOrigins(f *Facts, r *Report) {
 	origins, _ := Read(r, "origins", f.Host.Origins)
 	by := map[string][]string{}
 	for _, module := range slices.Sorted(maps.Keys(origins)) {
+		if module == "rdma_rxe" || module == "siw" {
+			continue // RDMA in software, by no NIC of a rail; built by hand where the kernel has none
+		}
 		by[origins[module]] = append(by[origins[module]], module)
 	}
 	kernel, vendor := by[OriginKernel], by[OriginPackage]

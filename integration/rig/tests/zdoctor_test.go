@@ -295,7 +295,7 @@ func TestDoctorFindsDefectsOfAnExclusiveNode(t *testing.T) {
 	// The rig has no API server with networks.
 	f := s.collected(50 * time.Millisecond)
 	text := s.config(macvlanRail, map[string]any{"type": "macvlan", "device": nil, "master": nicName(macvlanRail), "rdma": "required", "stateDir": nil})
-	f.Configs.Files = doctor.Known([]doctor.Config{{Kind: doctor.NADConfig, Name: "default/roce", Text: text}}, "test")
+	f.Configs.NADs = doctor.Known([]doctor.Config{{Kind: doctor.NADConfig, Name: "default/roce", Text: text}}, "test")
 	found, missing := s.judgedFacts(f)
 	s.compare(found, missing, map[string]string{"CNI-MODE": "default/roce"})
 }

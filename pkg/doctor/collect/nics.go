@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -86,7 +87,7 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	}
 	found := nicFacts{list: []doctor.NIC{}}
 	found.ofNodeFile(list)
-	list.NICs = append(list.NICs, astray(list)...)
+	list.NICs = append(list.NICs, astray(c.Sys, list)...)
 	targets := make([]target, len(list.NICs))
 	func() {
 		at := spaces{}
@@ -111,12 +112,17 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 }
 
 // astray returns the NICs of rails that the inventory does not have: no driver is bound to
-// them, or their interface is in a network namespace to which no attachment has moved it.
-func astray(list *inventory.NICList) []inventory.NIC {
+// them, or their interface is in a network namespace to which no attachment has moved it. One
+// whose interface is on the host is not among them: kernels before 5.14 do not tell of an
+// interface to which NIC it belongs, but sysfs has the interfaces of each function.
+func astray(sys string, list *inventory.NICList) []inventory.NIC {
 	var found []inventory.NIC
 	for _, pci := range slices.Sorted(maps.Keys(list.Rails)) {
 		d := list.Tree.ByAddress(pci)
 		if d == nil || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return n.PCI == pci }) {
+			continue
+		}
+		if own, err := os.ReadDir(filepath.Join(sys, "bus/pci/devices", pci, "net")); err == nil && len(own) > 0 {
 			continue
 		}
 		rail := list.Rails[pci]

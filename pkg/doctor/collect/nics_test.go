@@ -12,12 +12,13 @@ import (
 // drivers.
 func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
 	files := map[string]string{}
-	for address, numa := range map[string]string{"0000:3b:00.0": "0", "0000:3c:00.0": "1", "0000:3d:00.0": "-1"} {
+	for address, numa := range map[string]string{"0000:3b:00.0": "0", "0000:3c:00.0": "1", "0000:3d:00.0": "-1", "0000:3f:00.0": "0"} {
 		at := "sys/devices/pci0000:3a/0000:3a:01.0/" + address
 		files["sys/bus/pci/devices/"+address+"@"] = "../../../devices/pci0000:3a/0000:3a:01.0/" + address
 		files[at+"/class"], files[at+"/vendor"], files[at+"/device"], files[at+"/numa_node"] = "0x020000", "0x15b3", "0x1021", numa
 	}
 	files["sys/devices/pci0000:3a/0000:3a:01.0/0000:3d:00.0/driver@"] = "../../../../bus/pci/drivers/mlx5_core"
+	files["sys/devices/pci0000:3a/0000:3a:01.0/0000:3f:00.0/net/ens4/mtu"] = "9000"
 	root := tree(t, files)
 	functions, err := pcie.Read(filepath.Join(root, "sys"))
 	if err != nil {
@@ -25,9 +26,9 @@ func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
 	}
 	list := &inventory.NICList{
 		Tree: functions, NICs: []inventory.NIC{{Name: "ens1", PCI: "0000:3b:00.0"}},
-		Rails: map[string]int{"0000:3b:00.0": 0, "0000:3c:00.0": 1, "0000:3d:00.0": 2, "0000:3e:00.0": 3},
+		Rails: map[string]int{"0000:3b:00.0": 0, "0000:3c:00.0": 1, "0000:3d:00.0": 2, "0000:3e:00.0": 3, "0000:3f:00.0": 4},
 	}
-	found := astray(list)
+	found := astray(filepath.Join(root, "sys"), list)
 	if len(found) != 2 {
 		t.Fatalf("%+v", found)
 	}

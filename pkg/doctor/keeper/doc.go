@@ -1,7 +1,7 @@
-// Package keeper judges the node by the doctor's rules again and again, for rail-agent: the fast
-// rules each minute, and the slow ones each five. It tells of what changed, and keeps a condition
-// of the Node if that is wanted. It changes nothing on the node.
+// Package keeper judges the node by the doctor's rules at intervals, for rail-agent: by the
+// fast rules every minute, and by the slow ones every five minutes. It reports changes, and
+// can keep a condition of the Node. It changes nothing on the node.
 //
-// It is beside the keeper of NICs: a panic ends one run of the rules, and a source that hangs
-// is not read again until it answers.
+// It runs beside the keeper of NICs and does not disturb it: a panic ends only one run of the
+// rules, and a source that hangs is not read again until it has answered.
 package keeper

@@ -134,7 +134,7 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 	f := collect.Node(ctx, o)
 	if o.Socket == "" {
 		const source = "this process"
-		f.Agent = &doctor.Agent{Running: doctor.Known(true, source), Version: doctor.Known(o.Version, source), NotReturned: f.Agent.NotReturned}
+		f.Agent = &doctor.Agent{Running: doctor.Known(true, source), Version: doctor.Known(o.Version, source)}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

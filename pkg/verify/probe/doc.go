@@ -4,9 +4,9 @@
 // [Serve] reads requests and writes answers as JSON lines. A prober answers the probes of
 // others by UDP sockets, one for each address of each rail. Probes are UDP packets that may
 // not be fragmented. All sockets are bound to their interface (SO_BINDTODEVICE), so a packet
-// that arrives by another rail has no answer. The kernel reports when a packet left an
-// interface and when one arrived (SO_TIMESTAMPING), which tells the time and the losses of a
-// node from those of the fabric without comparing the clocks of two nodes.
+// that arrives by another rail gets no answer. The kernel reports when a packet left an
+// interface and when one arrived (SO_TIMESTAMPING). This separates delays and losses in a node
+// from those in the fabric, without comparing the clocks of two nodes.
 //
 // It changes nothing in the namespace: the sockets end with the process. It needs CAP_NET_RAW
 // in the namespace.
