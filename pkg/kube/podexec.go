@@ -60,8 +60,8 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, com
 // what can be read from in, until the program ends, which is no error, or ctx does. With stdinOnce
 // in the container, the program's stdin ends with the connection, also if this process is killed.
 // In ends it likewise: the protocol cannot close stdin alone, so the connection is closed. It needs
-// the right to get pods/attach, and to create it since Kubernetes 1.35. Attach does not close in; a
-// Read of in may still be under way when it returns.
+// the right to get pods/attach, and to create it since Kubernetes 1.35. Attach does not close in
+// and out; a Read of in and a Write of out may still be under way when it returns.
 func (c *Client) Attach(ctx context.Context, namespace, pod, container string, in io.Reader, out io.Writer) error {
 	q := request{
 		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "attach",
@@ -80,6 +80,8 @@ func (c *Client) Attach(ctx context.Context, namespace, pod, container string, i
 	select {
 	case err = <-running:
 	case err = <-ended:
+	case <-ctx.Done(): // out may block, and in
+		err = ctx.Err()
 	}
 	if err != nil {
 		return fmt.Errorf("attached to pod %s/%s: %w", namespace, pod, because(ctx, err))
@@ -90,7 +92,8 @@ func (c *Client) Attach(ctx context.Context, namespace, pod, container string, i
 // upgrade sends the request for a WebSocket, on a connection of its own: HTTP/2, which the
 // client's other requests use, has no upgrades.
 func (c *Client) upgrade(ctx context.Context, q request) (*websocket.Conn, *Error) {
-	dial := &dialing{Dialer: websocket.Dialer{Subprotocols: []string{execProtocol}}}
+	// API servers take each frame for a message, so the buffer must hold one as a whole.
+	dial := &dialing{Dialer: websocket.Dialer{Subprotocols: []string{execProtocol}, WriteBufferSize: 1 + mostInput}}
 	sent, err := c.build(ctx, q)
 	var round http.RoundTripper
 	if err == nil {

@@ -148,3 +148,23 @@ func TestBriefRunJudgesRoutesOnly(t *testing.T) {
 		}
 	}
 }
+
+func TestAnswersThatWereNotAskedForAreRefused(t *testing.T) {
+	open := &Request{Open: &Open{Interfaces: []string{"net1", "net2"}}}
+	for _, a := range []*Answer{{}, {Opened: []Interface{{Name: "net1"}}}, {Opened: []Interface{{Name: "net2"}, {Name: "net1"}}}} {
+		if a.check(open) == nil {
+			t.Errorf("%+v", a)
+		}
+	}
+	if err := (&Answer{Opened: []Interface{{Name: "net1"}, {Name: "net2"}}}).check(open); err != nil {
+		t.Error(err)
+	}
+	for value, o := range map[bool]RDMAOutcome{true: {}, false: {Value: 1, Error: "no"}} {
+		if o.check(value) == nil {
+			t.Errorf("client %v: %+v", value, o)
+		}
+	}
+	if err := (&RDMAOutcome{}).check(false); err != nil {
+		t.Error(err)
+	}
+}

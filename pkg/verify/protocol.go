@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -133,6 +134,9 @@ func (a *Answer) check(q *Request) error {
 			return fmt.Errorf("the prober's interface %d: %w", i, err)
 		}
 	}
+	if q.Open != nil && !a.opens(q.Open.Interfaces) {
+		return errors.New("the prober opened other interfaces than it was asked for")
+	}
 	flows := map[uint32]int{} // the number of probes
 	for _, f := range q.Flows {
 		flows[f.ID] = f.Count
@@ -148,18 +152,8 @@ func (a *Answer) check(q *Request) error {
 			return fmt.Errorf("the prober's flow %d: %w", e.ID, err)
 		}
 	}
-	tests := map[uint32]bool{}
-	for _, t := range q.RDMA {
-		tests[t.ID] = true
-	}
-	for i := range a.RDMA {
-		if !tests[a.RDMA[i].ID] {
-			return fmt.Errorf("the prober answers for RDMA test %d, which it was not asked for", a.RDMA[i].ID)
-		}
-		delete(tests, a.RDMA[i].ID)
-		if err := a.RDMA[i].check(); err != nil {
-			return err
-		}
+	if err := a.checkRDMA(q.RDMA); err != nil {
+		return err
 	}
 	reports := map[uint32]bool{}
 	for _, id := range q.Report {
@@ -175,6 +169,29 @@ func (a *Answer) check(q *Request) error {
 			if !inTime(h.Program) || !inTime(h.Out) {
 				return fmt.Errorf("the prober's report of flow %d has impossible times", s.ID)
 			}
+		}
+	}
+	return nil
+}
+
+// opens reports whether the interfaces are the wanted ones. Without names any are.
+func (a *Answer) opens(names []string) bool {
+	return len(names) == 0 || slices.EqualFunc(a.Opened, names, func(i Interface, name string) bool { return i.Name == name })
+}
+
+func (a *Answer) checkRDMA(asked []RDMATest) error {
+	tests := map[uint32]RDMATest{}
+	for _, t := range asked {
+		tests[t.ID] = t
+	}
+	for i := range a.RDMA {
+		t, ok := tests[a.RDMA[i].ID]
+		if !ok {
+			return fmt.Errorf("the prober answers for RDMA test %d, which it was not asked for", a.RDMA[i].ID)
+		}
+		delete(tests, t.ID)
+		if err := a.RDMA[i].check(t.To.IsValid()); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -98,8 +98,9 @@ func ParsePerftest(program, output string) (float64, error) {
 // mostValue bounds what a program can have measured, in µs or Gb/s.
 const mostValue = 1e7
 
-func (o *RDMAOutcome) check() error {
-	if len(o.Error) > mostText || !(o.Value >= 0) || o.Value > mostValue || (o.Value == 0) != (o.Error != "") && o.Error != "" {
+// check refuses an outcome that cannot be. A client has a value or an error.
+func (o *RDMAOutcome) check(client bool) error {
+	if len(o.Error) > mostText || !(o.Value >= 0) || o.Value > mostValue || o.Value != 0 && o.Error != "" || client && o.Value == 0 && o.Error == "" {
 		return fmt.Errorf("the prober's RDMA test %d has an impossible outcome", o.ID)
 	}
 	return nil
@@ -137,7 +138,15 @@ const rdmaPort = 18600
 // rdma runs the programs between two nodes: all rails at the same time, first in one direction,
 // then in the other.
 func (r *run) rdma(ctx context.Context, pair Pair, jobs []*job) {
-	for _, program := range r.programs() {
+	programs := r.programs()
+	jobs = slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool {
+		if len(programs) == 0 || j.path == nil || j.From.Is4() {
+			return false
+		}
+		r.unknown("%s to %s: RDMA is not measured between IPv6 addresses", j.path.From, j.path.To)
+		return true
+	})
+	for _, program := range programs {
 		for _, server := range []int{pair.B, pair.A} {
 			tests := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool {
 				return j.path == nil || j.way.To != server || j.path.Small.Received == 0 || j.path.RDMA != nil && j.path.RDMA.Error != ""

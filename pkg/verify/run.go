@@ -116,6 +116,7 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 		r.fill()
 		r.judge()
 	}
+	r.giveUp()
 	r.result.Seconds = time.Since(start).Round(time.Millisecond).Seconds()
 	return r.result, ctx.Err()
 }
@@ -129,6 +130,25 @@ func (r *run) late() map[Way]bool {
 		}
 	}
 	return ways
+}
+
+// giveUp makes what is late after all repeats unknown: few probes are no ground to judge by.
+func (r *run) giveUp() {
+	late := r.late()
+	if len(late) == 0 {
+		return
+	}
+	for w := range late {
+		p := r.paths[w]
+		if 2*p.Small.Sent < r.Count {
+			p.Error = "a busy machine answers most probes too late"
+			continue
+		}
+		p.Full.Sent, p.Full.Received, p.Full.Lost = 0, 0, Loss{}
+		r.unknown("%s to %s: a busy machine answers most packets of the MTU too late", p.From, p.To)
+	}
+	r.fill()
+	r.judge()
 }
 
 func (r *run) judge() {
@@ -202,7 +222,7 @@ func (r *run) open(ctx context.Context) error {
 	for i, n := range r.nodes {
 		r.result.Nodes = append(r.result.Nodes, n.Name)
 		for k := range rails {
-			if why := n.Missing[k]; why != "" && errs[i] == nil {
+			if why := n.Missing[k]; why != "" {
 				r.miss(i, k, why)
 				continue
 			}
@@ -213,6 +233,8 @@ func (r *run) open(ctx context.Context) error {
 			switch {
 			case k < len(r.opened[i]):
 				state.Interface = r.opened[i][k]
+			case n.Broken[k] != "":
+				state.Interface.Problem = n.Broken[k]
 			case errs[i] != nil:
 				continue
 			}

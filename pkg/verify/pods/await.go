@@ -23,6 +23,7 @@ type podObject struct {
 		Message    string      `json:"message"`
 		Conditions []condition `json:"conditions"`
 		Containers []struct {
+			Name  string `json:"name"`
 			State struct {
 				Running    *struct{} `json:"running"`
 				Waiting    *reason   `json:"waiting"`
@@ -125,6 +126,7 @@ func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	}
 	for _, c := range p.Status.Containers {
 		switch {
+		case c.Name != container: // something was added to the pod
 		case c.State.Running != nil:
 			s.session = attach(ctx, f.Client, f.Namespace, p.Metadata.Name)
 		case c.State.Terminated != nil:
@@ -170,9 +172,14 @@ func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObje
 	})
 }
 
-// lastWarning returns the last warning about an object, and how often it was seen.
+// ofNetwork finds the network in an error of Multus.
+var ofNetwork = regexp.MustCompile(`error adding container to network "[^"]*": `)
+
+// lastWarning returns the last warning about an object, and how often one about the same network
+// was seen.
 func (f *Fleet) lastWarning(ctx context.Context, name string) (message string, count int, err error) {
 	var last string
+	seen := map[string]int{} // by the network
 	_, err = f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "events", Namespace: f.Namespace},
 		kube.ListOptions{FieldSelector: "type=Warning,involvedObject.name=" + name}, func(item []byte) error {
 			var e struct {
@@ -183,12 +190,12 @@ func (f *Fleet) lastWarning(ctx context.Context, name string) (message string, c
 			if err := json.Unmarshal(item, &e); err != nil {
 				return err
 			}
-			if count += max(e.Count, 1); e.Last >= last {
+			if seen[ofNetwork.FindString(e.Message)] += max(e.Count, 1); e.Last >= last {
 				last, message = e.Last, e.Message
 			}
 			return nil
 		})
-	return message, count, err
+	return message, seen[ofNetwork.FindString(message)], err
 }
 
 // left is a rail that a pod cannot have.

@@ -168,22 +168,24 @@ type condition struct {
 	Status  string `json:"status"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
+
+	Since time.Time `json:"lastTransitionTime"`
 }
 
-// over reports whether the Job has ended, or should have.
+// over reports whether the Job has ended a while ago, or should have.
 func (j *jobObject) over(now time.Time) bool {
 	for _, c := range j.Status.Conditions {
-		if (c.Type == "Complete" || c.Type == "Failed") && c.Status == "True" {
+		if (c.Type == "Complete" || c.Type == "Failed") && c.Status == "True" && now.Sub(c.Since) > time.Minute {
 			return true
 		}
 	}
-	return now.After(j.Metadata.CreationTimestamp.Add(time.Duration(j.Spec.Deadline)*time.Second + time.Minute))
+	return j.Spec.Deadline > 0 && now.After(j.Metadata.CreationTimestamp.Add(time.Duration(j.Spec.Deadline)*time.Second+time.Minute))
 }
 
 // removeEnded removes what earlier runs that were killed have left, if Kubernetes has not yet.
 func (f *Fleet) removeEnded(ctx context.Context) error {
 	var left []string
-	_, err := f.Client.List(ctx, f.jobs(), kube.ListOptions{LabelSelector: runLabel}, func(item []byte) error {
+	_, err := f.Client.List(ctx, f.jobs(), kube.ListOptions{LabelSelector: runLabel + ",app.kubernetes.io/component=verify"}, func(item []byte) error {
 		var j jobObject
 		if err := json.Unmarshal(item, &j); err != nil {
 			return err
@@ -207,11 +209,13 @@ func (f *Fleet) removeEnded(ctx context.Context) error {
 // Close ends the probers, removes the Jobs and pods, and waits until they are gone, a minute at
 // most. The error names what is left.
 func (f *Fleet) Close() error {
+	var ended sync.WaitGroup
 	for _, s := range f.states {
 		if s.session != nil {
-			s.session.close()
+			ended.Go(s.session.close)
 		}
 	}
+	ended.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), removalTime)
 	defer cancel()
 	labels := slices.Collect(maps.Keys(f.states))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -67,7 +68,7 @@ func (m *member) job(o *Options, run string) (object, error) {
 			continue
 		}
 		networks = append(networks, object{"namespace": n.Namespace, "name": n.Name, "interface": interfaceOf(k)})
-		if n.Resource != "" {
+		if strings.Contains(n.Resource, "/") { // else it would be cpu or memory
 			devices[n.Resource]++
 		}
 	}

@@ -231,3 +231,16 @@ func TestJobsOfDeadRunsAreKnown(t *testing.T) {
 		}
 	}
 }
+
+func TestProberIsFoundBesideAnInjectedContainer(t *testing.T) {
+	var p podObject
+	if err := json.Unmarshal([]byte(`{"status": {"containerStatuses": [
+		{"name": "proxy", "state": {"terminated": {"reason": "Error"}}}, {"name": "verify", "state": {"waiting": {"reason": "ErrImagePull"}}}]}}`), &p); err != nil {
+		t.Fatal(err)
+	}
+	s := &state{}
+	(&Fleet{}).note(t.Context(), s, &p)
+	if s.failed || s.why != "ErrImagePull" {
+		t.Errorf("%+v", s)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -21,6 +22,7 @@ const (
 
 // session is a prober in a pod.
 type session struct {
+	busy   sync.Mutex // held during a request
 	lines  *verify.Lines
 	cancel context.CancelCauseFunc
 	ended  chan struct{}
@@ -53,7 +55,10 @@ func (s *session) keep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			_, _ = s.Do(ctx, &verify.Request{Alive: true}) // if it has ended the next request says so
+			if s.busy.TryLock() { // else it has something to do, and is not idle
+				_, _ = s.do(ctx, &verify.Request{Alive: true}) // if it has ended the next request says so
+				s.busy.Unlock()
+			}
 		}
 	}
 }
@@ -61,6 +66,13 @@ func (s *session) keep(ctx context.Context) {
 // Do lets the prober answer a request. The session ends with an error of ctx, or if the prober
 // does not answer in time.
 func (s *session) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
+	s.busy.Lock() // the time for the answer begins after those of other requests
+	defer s.busy.Unlock()
+	return s.do(ctx, r)
+}
+
+// do is Do for a caller that holds busy.
+func (s *session) do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
 	within := answerTime
 	for _, f := range r.Flows {
 		within = max(within, answerTime+time.Duration(f.Count*f.Interval+f.Wait)*time.Millisecond)
