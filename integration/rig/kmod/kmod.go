@@ -44,13 +44,42 @@ func LoadAll(order string) error {
 }
 
 // ReloadNICs reloads the NICs' driver with these parameters. The kernel then
-// makes the NICs again on the host, in their first state, wherever they were.
+// makes the NICs again on the host, in their first state, wherever they were,
+// with the RDMA devices mlx5_0, mlx5_1 … in the order of their PCI addresses.
 // It fails if the driver is in use.
 func ReloadNICs(parameters string) error {
 	if err := unix.DeleteModule("fakerdma", 0); err != nil {
 		return fmt.Errorf("unload the NICs' driver: %w", err)
 	}
-	return Load(wire.NICModule, parameters)
+	// A driver that is loaded gets the devices in the order in which the kernel found
+	// them: one that was unplugged and found again would be the last.
+	const bus = "/sys/bus/pci/"
+	if err := os.WriteFile(bus+"drivers_autoprobe", []byte("0"), 0); err != nil {
+		return err
+	}
+	err := Load(wire.NICModule, parameters)
+	if err == nil {
+		err = probe(bus)
+	}
+	return errors.Join(err, os.WriteFile(bus+"drivers_autoprobe", []byte("1"), 0))
+}
+
+// probe gives the devices of a bus, in the order of their names, to the drivers that
+// match them.
+func probe(bus string) error {
+	devices, err := os.ReadDir(bus + "devices")
+	if err != nil {
+		return err
+	}
+	for _, d := range devices {
+		if _, err := os.Stat(bus + "devices/" + d.Name() + "/driver"); err == nil {
+			continue
+		}
+		if err := os.WriteFile(bus+"drivers_probe", []byte(d.Name()), 0); err != nil {
+			return fmt.Errorf("probe %s: %w", d.Name(), err)
+		}
+	}
+	return nil
 }
 
 // Disk loads the drivers for the machine's disk, and mounts it at dir, which it
