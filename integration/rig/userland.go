@@ -16,7 +16,7 @@ import (
 // busybox'.
 //
 // busybox' shell is not used: it would run its own "ip" in place of this one.
-var tools = []string{"ip", "tc", "bridge", "rdma", "ping", "dash"}
+var tools = []string{"ip", "tc", "bridge", "dcb", "rdma", "ping", "dash"}
 
 // toolPackages have tools and busybox, for a machine of another architecture.
 var toolPackages = []string{"iproute2", "iputils-ping", "dash", "busybox-static"}

@@ -111,6 +111,7 @@ type NIC struct {
 	Mbps     Fact[int64]  `json:"mbps"` // 0 without a carrier
 	MTU      Fact[int]    `json:"mtu"`
 	Firmware Fact[string] `json:"firmware"`
+	DCB      Fact[DCB]    `json:"dcb"` // zero without support by its driver
 	PCIe     Fact[PCIe]   `json:"pcie"`
 	// CarrierDown is how often the carrier was lost since the driver made the NIC. Each move
 	// of the NIC counts, too.
@@ -132,6 +133,12 @@ type NIC struct {
 	ManagedBy Fact[string] `json:"managedBy"`
 	Ports     Fact[[]Port] `json:"ports"` // of its RDMA devices
 	VFs       Fact[VFs]    `json:"vfs"`
+}
+
+// DCB is the data center bridging of a NIC.
+type DCB struct {
+	PFC   string `json:"pfc,omitempty"`   // the priorities with priority flow control: "3", "3,4"
+	Trust string `json:"trust,omitempty"` // what tells the priority of a packet: "dscp" or "pcp"
 }
 
 // Flaps are losses of a carrier.

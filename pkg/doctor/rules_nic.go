@@ -88,6 +88,15 @@ var nicRules = []Rule{
 		},
 	},
 	{
+		ID: "NIC-PFC", Scope: NodeScope, Severity: Warn,
+		Expects:     "All rails' NICs of one model have priority flow control (PFC) on the same priorities, and trust the same field of packets.",
+		Consequence: "The fabric drops packets of one rail under load that it pauses on the others, and all wait for that rail.",
+		Cure:        "Configure all rails alike (dcb pfc, dcb app or mlnx_qos), usually PFC on priority 3 and trust by DSCP, and the switch ports like the NICs.",
+		Check: func(f *Facts, r *Report) {
+			differ(f, r, "dcb", func(n *NIC) Fact[DCB] { return n.DCB }, DCB.text)
+		},
+	},
+	{
 		ID: "NIC-FLAP", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "No rail loses its carrier three times in 12 hours.",
 		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout; jobs die without another reason.",
@@ -454,6 +463,14 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 			}
 		}
 	}
+}
+
+func (d DCB) text() string {
+	pfc := "no PFC"
+	if d.PFC != "" {
+		pfc = "PFC on priority " + d.PFC
+	}
+	return pfc + " and trust by " + strings.ToUpper(d.Trust)
 }
 
 // model returns the driver of the NIC and the device ID of its model, as far as they are

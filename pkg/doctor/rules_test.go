@@ -490,7 +490,7 @@ func TestNodeWithoutHardwareHasNoFindings(t *testing.T) {
 	for i := range 8 {
 		nics = append(nics, NIC{
 			Name: "rail" + string(rune('0'+i)), Driver: "veth", LinkType: "ether", Macvlans: 1,
-			AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(10_000), "sysfs"), MTU: Known(1500, "netlink"), Firmware: Known("", "ethtool"),
+			AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(10_000), "sysfs"), MTU: Known(1500, "netlink"), DCB: Known(DCB{}, "netlink"), Firmware: Known("", "ethtool"),
 			Flaps: Known(Flaps{}, "rail-agent"), Rising: Known(Rising{Seconds: 1}, "sysfs"), ManagedBy: Known("", "/run"), VFs: Known(VFs{}, "sysfs"),
 			Addresses: Known([]string{"fe80::1/64"}, "netlink"), Ports: Known([]Port(nil), "sysfs"),
 		})

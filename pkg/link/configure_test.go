@@ -47,6 +47,13 @@ func TestAddAddress(t *testing.T) {
 	}
 }
 
+func TestDCBOfALinkWithoutIt(t *testing.T) {
+	r := newRail(t, "ens1")
+	if d, err := r.host.DCB("ens1"); d != nil || err != nil {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 func TestAddRoute(t *testing.T) {
 	host := unix.RT_SCOPE_LINK
 	for _, c := range []struct {

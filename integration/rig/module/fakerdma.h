@@ -8,6 +8,7 @@
 #include <linux/netdevice.h>
 #include <linux/pci.h>
 #include <linux/workqueue.h>
+#include <net/dcbnl.h>
 
 #define FK_MAX_VF 64
 #define FK_FIRST_GPU 31		/* the slot of the first GPU, behind those of the NICs */
@@ -38,6 +39,7 @@ struct fk_ids {
 struct fk_settings {
 	u32 rings, channels, usecs, frames, fec, flags, level, copybreak, speed;
 	u32 lpi_timer, wol;
+	u8 pfc;
 	bool adaptive, pause_rx, pause_tx, eee;
 	u32 indir[FK_INDIR];
 	u8 key[FK_KEY];
@@ -71,6 +73,7 @@ static inline struct fk_nic *fk_nic_of(struct net_device *nd)
 }
 
 extern const struct ethtool_ops fk_ethtool_ops;
+extern const struct dcbnl_rtnl_ops fk_dcb_ops;
 void fk_settings_init(struct net_device *nd);
 
 struct net_device *fk_netdev_of(struct device *parent);

@@ -361,6 +361,9 @@ static struct net_device *fk_netdev(struct fk_nic *nic)
 	SET_NETDEV_DEV(nd, &nic->pdev->dev);
 	nd->netdev_ops = &fk_netdev_ops;
 	nd->ethtool_ops = &fk_ethtool_ops;
+#if IS_ENABLED(CONFIG_DCB)
+	nd->dcbnl_ops = &fk_dcb_ops;
+#endif
 	fk_settings_init(nd);
 	nd->min_mtu = 68;
 	nd->max_mtu = 9978;

@@ -338,3 +338,25 @@ const struct ethtool_ops fk_ethtool_ops = {
 	.get_wol = fk_get_wol,
 	.set_wol = fk_set_wol,
 };
+
+#if IS_ENABLED(CONFIG_DCB)
+static int fk_get_pfc(struct net_device *nd, struct ieee_pfc *pfc)
+{
+	pfc->pfc_cap = IEEE_8021QAZ_MAX_TCS;
+	pfc->pfc_en = of(nd)->pfc;
+	return 0;
+}
+
+static int fk_set_pfc(struct net_device *nd, struct ieee_pfc *pfc)
+{
+	of(nd)->pfc = pfc->pfc_en;
+	return 0;
+}
+
+const struct dcbnl_rtnl_ops fk_dcb_ops = {
+	.ieee_getpfc = fk_get_pfc,
+	.ieee_setpfc = fk_set_pfc,
+	.ieee_setapp = dcb_ieee_setapp,
+	.ieee_delapp = dcb_ieee_delapp,
+};
+#endif

@@ -85,6 +85,22 @@ var defects = []defect{
 		},
 	},
 	{
+		name: "PFC of a free rail",
+		plant: func(s *railNode) func() {
+			s.Exec("dcb", "pfc", "set", "dev", nicName(otherRail), "prio-pfc", "3:on")
+			return func() { s.Exec("dcb", "pfc", "set", "dev", nicName(otherRail), "prio-pfc", "3:off") }
+		},
+		want: map[string]string{"NIC-PFC": "NIC ens17np0: it has PFC on priority 3 and trust by PCP, and 7 of 8 have no PFC and trust by PCP"},
+	},
+	{
+		name: "trust of a pod's rail",
+		plant: func(s *railNode) func() {
+			s.trainer.Exec("dcb", "app", "add", "dev", "net3", "dscp-prio", "26:3")
+			return func() { s.trainer.Exec("dcb", "app", "del", "dev", "net3", "dscp-prio", "26:3") }
+		},
+		want: map[string]string{"NIC-PFC": "NIC ens13np0: it has no PFC and trust by DSCP"},
+	},
+	{
 		name: "RDMA port of a free rail is down",
 		plant: func(s *railNode) func() {
 			s.set(freeRail, "port_state", "DOWN")

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
@@ -324,17 +326,34 @@ func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 	if l == nil {
 		n.AdminUp, n.Carrier, n.MTU = doctor.From(false, source, err), doctor.From(false, source, err), doctor.From(0, source, err)
 		n.Mbps, n.CarrierDown = doctor.From(int64(0), source, err), doctor.From(uint64(0), source, err)
-		n.Addresses = doctor.From([]string{}, source, err)
+		n.Addresses, n.DCB = doctor.From([]string{}, source, err), doctor.From(doctor.DCB{}, "DCB netlink", err)
 		return
 	}
 	n.AdminUp, n.Carrier, n.MTU = doctor.Known(l.IsUp(), source), doctor.Known(l.HasCarrier(), source), doctor.Known(l.MTU, source)
 	hardware, err := at.ns.Hardware(l.Name)
 	n.Mbps = doctor.From(int64(hardware.Mbps), "ethtool", err)
 	n.Firmware = doctor.From(cmp.Or(hardware.Firmware, n.Firmware.Value), "ethtool", err)
+	dcb, err := at.ns.DCB(l.Name)
+	n.DCB = doctor.From(dcbFacts(dcb), "DCB netlink", err)
 	addresses, err := at.addresses(l.Index)
 	n.Addresses = doctor.From(addresses, source, err)
 	lost, err := number(at.file("class", "net", l.Name, "carrier_down_count"))
 	n.CarrierDown = doctor.From(lost, "class/net/"+l.Name+"/carrier_down_count", err)
+}
+
+func dcbFacts(d *link.DCB) doctor.DCB {
+	if d == nil {
+		return doctor.DCB{}
+	}
+	var priorities []string
+	for _, p := range d.PFC {
+		priorities = append(priorities, strconv.Itoa(p))
+	}
+	trust := "pcp"
+	if d.DSCP {
+		trust = "dscp"
+	}
+	return doctor.DCB{PFC: strings.Join(priorities, ","), Trust: trust}
 }
 
 // portsOf returns the facts of the ports of the NIC's RDMA devices, and where their counters
