@@ -2,18 +2,17 @@ package collect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/agent/remote"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
-	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -21,19 +20,13 @@ import (
 // The bounds of a cluster.
 const (
 	mostNodesAtOnce = 32
-	nodeTime        = 8 * time.Second  // for the facts of one node
 	listTime        = 10 * time.Second // for the objects of one kind
-	mostNodeFacts   = 16 << 20         // bytes
 )
-
-// agentLabels select the agents' pods in the chart and in the manifests.
-const agentLabels = "app.kubernetes.io/name=rail-cni,app.kubernetes.io/component=agent"
 
 // ClusterOptions say where a cluster is.
 type ClusterOptions struct {
 	Client *kube.Client
-	// AgentNamespace is that of the agents' pods. Pods elsewhere are not asked: a user who may make
-	// pods there could make facts of any node.
+	// AgentNamespace is that of the agents' pods.
 	AgentNamespace string
 	Version        string // of the program
 	// Done, unless nil, is called when a node has answered, or does not. It may be called from
@@ -71,7 +64,7 @@ func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
 // fleet is one collection.
 type fleet struct {
 	ClusterOptions
-	agents []agentPod // by node
+	agents []agent // by node
 
 	// What the API server has of all nodes.
 	nodes    doctor.Fact[map[string]*nodeObject]
@@ -80,62 +73,25 @@ type fleet struct {
 	networks doctor.Fact[map[string][]string]
 }
 
-// agentPod is a pod of rail-agent.
-type agentPod struct {
-	Metadata kube.Meta `json:"metadata"`
-	Spec     struct {
-		NodeName   string `json:"nodeName"`
-		Containers []struct {
-			Name string   `json:"name"`
-			Args []string `json:"args"`
-		} `json:"containers"`
-	} `json:"spec"`
-	Status struct {
-		Phase   string `json:"phase"`
-		Reason  string `json:"reason"`
-		Message string `json:"message"`
-	} `json:"status"`
-
+// agent is the rail-agent of a node.
+type agent struct {
+	remote.Pod
 	facts *doctor.Facts
 	err   error
 }
 
-// name returns what the node is called, the pod's name for one without a node.
-func (a *agentPod) name() string {
-	if a.Spec.NodeName == "" {
-		return "of pod " + a.Metadata.Name
-	}
-	return a.Spec.NodeName
-}
+// name returns the name of the node, that of the pod for one without a node.
+func (a *agent) name() string { return cmp.Or(a.Node, "of pod "+a.Name) }
 
 // findAgents lists the agents' pods.
 func (f *fleet) findAgents(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	of := map[string]agentPod{}
-	_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods", Namespace: f.AgentNamespace}, kube.ListOptions{LabelSelector: agentLabels}, func(item []byte) error {
-		var p agentPod
-		if err := json.Unmarshal(item, &p); err != nil {
-			return err
-		}
-		// While the DaemonSet replaces a pod the node has two.
-		if had, ok := of[p.name()]; !ok || had.Status.Phase != "Running" {
-			of[p.name()] = p
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("the pods of rail-agent: %w", err)
+	pods, err := remote.Pods(ctx, f.Client, f.AgentNamespace)
+	for _, p := range pods {
+		f.agents = append(f.agents, agent{Pod: p})
 	}
-	for _, p := range of {
-		f.agents = append(f.agents, p)
-	}
-	slices.SortFunc(f.agents, func(a, b agentPod) int { return strings.Compare(a.name(), b.name()) })
-	if len(f.agents) == 0 {
-		return failure.WithCure(fmt.Errorf("no pods with the labels %s in the namespace %s", agentLabels, f.AgentNamespace),
-			"install rail-agent, or name its namespace by --agent-namespace")
-	}
-	return nil
+	return err
 }
 
 // askAgents asks all agents, some at a time.
@@ -162,44 +118,17 @@ func (f *fleet) askAgents(ctx context.Context) {
 }
 
 // ask returns the facts of the node of an agent.
-func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
-	if a.Status.Phase != "Running" || len(a.Spec.Containers) == 0 {
-		return nil, fmt.Errorf("its pod %s/%s is %s %s", a.Metadata.Namespace, a.Metadata.Name, a.Status.Phase, strings.TrimSpace(a.Status.Reason+" "+a.Status.Message))
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, nodeTime, fmt.Errorf("no answer within %v", nodeTime))
-	defer cancel()
-	container := a.Spec.Containers[0]
-	command := []string{"/rail-agent", "facts"}
-	for i, arg := range container.Args { // the agent's socket is in the first
-		if arg == "--state-dir" && i+1 < len(container.Args) {
-			command = append(command, arg, container.Args[i+1])
-			break
-		}
-		if strings.HasPrefix(arg, "--state-dir=") {
-			command = append(command, arg)
-			break
-		}
-	}
-	text := &bounded{}
-	if err := f.Client.Exec(ctx, a.Metadata.Namespace, a.Metadata.Name, container.Name, command, text); err != nil {
-		return nil, err
-	}
-	facts, err := doctor.ReadFacts(&text.Buffer)
+func (f *fleet) ask(ctx context.Context, a *agent) (*doctor.Facts, error) {
+	text, err := a.Facts(ctx, f.Client)
 	if err != nil {
 		return nil, err
 	}
-	facts.Node, facts.Cluster = a.Spec.NodeName, nil // it speaks for its node only
-	return facts, nil
-}
-
-// bounded is a buffer that takes mostNodeFacts bytes.
-type bounded struct{ bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > mostNodeFacts {
-		return 0, fmt.Errorf("its facts have more than %d bytes", mostNodeFacts)
+	facts, err := doctor.ReadFacts(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
 	}
-	return b.Buffer.Write(p)
+	facts.Node, facts.Cluster = a.Node, nil // it speaks for its node only
+	return facts, nil
 }
 
 // readObjects reads what the API server has.
