@@ -64,8 +64,8 @@ func ReloadNICs(parameters string) error {
 	return errors.Join(err, os.WriteFile(bus+"drivers_autoprobe", []byte("1"), 0))
 }
 
-// probe gives the devices of a bus, in the order of their names, to the drivers that
-// match them.
+// probe lets the drivers take the devices of a bus that match them and have no driver, in
+// the order of their addresses.
 func probe(bus string) error {
 	devices, err := os.ReadDir(bus + "devices")
 	if err != nil {
