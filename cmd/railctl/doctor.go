@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -99,7 +98,8 @@ doctor collect" has printed, on any machine.
 		Example: `  railctl doctor
   railctl doctor -o json | jq -r '.results[] | select(.status == "fail") | .id'
   railctl doctor collect > facts.json && railctl doctor --facts facts.json`,
-		Args: cobra.NoArgs,
+		Args:        cobra.NoArgs,
+		Annotations: judges,
 	}
 	j.add(cmd)
 	d.addTo(cmd)
@@ -118,7 +118,6 @@ doctor collect" has printed, on any machine.
 		}
 		return j.report(cmd, f, doctor.Judge(doctor.Select(rules, scopes...), f))
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unjudged(err) })
 	cmd.AddCommand(newDoctorPod(d), newDoctorCluster(), newDoctorCollect(d))
 	return cmd
 }
@@ -177,14 +176,14 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 		if d.facts != "-" {
 			file, err := os.OpenFile(d.facts, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a FIFO
 			if err != nil {
-				return nil, unjudged(err)
+				return nil, err
 			}
 			defer file.Close()
 			in = file
 		}
 		f, err := doctor.ReadFacts(in)
 		if err != nil {
-			return nil, unjudged(fmt.Errorf("%s: %w", d.facts, err))
+			return nil, fmt.Errorf("%s: %w", d.facts, err)
 		}
 		return f, nil
 	}
@@ -194,21 +193,17 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 	o.Client, o.NoClient = d.Open("railctl/" + version)
 	if o.NoClient != nil {
 		if cluster.Kubeconfig(d.Kubeconfig) != "" {
-			return nil, unjudged(o.NoClient) // the user has named one
+			return nil, o.NoClient // the user has named one
 		}
 		if plugins, err := cluster.OfPlugins(); plugins == "" && err == nil {
 			o.NoClient = nil // there is none, which is no error
 		}
 	}
-	ctx := cmd.Context()
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	if bar := newProgress(cmd.ErrOrStderr(), "facts"); bar != nil {
 		o.Done = bar.step
 		defer bar.clear()
 	}
-	return facts.Node(ctx, o), nil
+	return facts.Node(cmd.Context(), o), nil
 }
 
 // rules returns the rules of --only, or all. It refuses an unknown ID.
@@ -221,7 +216,7 @@ func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
 		for i, id := range list {
 			list[i] = strings.ToUpper(strings.TrimSpace(id))
 			if !slices.Contains(ids, list[i]) {
-				return nil, unjudged(fmt.Errorf("there is no rule %s; \"railctl doctor -v\" lists the rules", printable(id)))
+				return nil, fmt.Errorf("there is no rule %s; \"railctl doctor -v\" lists the rules", printable(id))
 			}
 		}
 	}
@@ -266,8 +261,19 @@ func (e exitCode) Error() string {
 
 func (e exitCode) Unwrap() error { return cmp.Or(e.err, errSaid) }
 
-// unjudged returns the error of a run in which nothing could be judged.
-func unjudged(err error) error { return exitCode{code: doctor.ExitUnknown, err: err} }
+// judges is the annotation of a command that judges: for it and its subcommands, exit code 1
+// means that a rule failed, and an error of the command itself has [doctor.ExitUnknown].
+var judges = map[string]string{"railctl/judges": "yes"}
+
+// judging reports whether a command judges.
+func judging(cmd *cobra.Command) bool {
+	for ; cmd != nil; cmd = cmd.Parent() {
+		if cmd.Annotations["railctl/judges"] != "" {
+			return true
+		}
+	}
+	return false
+}
 
 // terminal returns the descriptor of w if it is a terminal.
 func terminal(w io.Writer) (fd int, ok bool) {

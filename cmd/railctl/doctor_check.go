@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,10 +41,10 @@ objects of Kubernetes in a file are ignored; a file with nothing to judge is an 
 ` + exitCodesHelp,
 		Example: `  railctl check -f nads.yaml -f node.yaml
   kubectl get net-attach-def -A -o yaml | railctl check -f -`,
-		Args: cobra.NoArgs,
+		Args:        cobra.NoArgs,
+		Annotations: judges,
 	}
 	j.add(cmd)
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return unjudged(err) })
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file to judge, "-" for stdin; may be repeated`)
 	_ = cmd.MarkFlagRequired("filename") // fails only for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -55,11 +56,11 @@ objects of Kubernetes in a file are ignored; a file with nothing to judge is an 
 		for _, name := range files {
 			text, err := readInput(cmd.InOrStdin(), name)
 			if err != nil {
-				return unjudged(err)
+				return err
 			}
 			found, err := configsIn(name, text)
 			if err != nil {
-				return unjudged(fmt.Errorf("%s: %s", name, harmless(err)))
+				return fmt.Errorf("%s: %s", name, harmless(err))
 			}
 			configs = append(configs, found...)
 		}
@@ -108,11 +109,14 @@ func configsIn(name string, text []byte) ([]doctor.Config, error) {
 func documentsIn(name string, text []byte) ([]doctor.Config, error) {
 	var documents []string
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	for len(documents) < mostDocuments {
+	for {
 		var node yaml.Node
 		err := decoder.Decode(&node)
 		if errors.Is(err, io.EOF) {
 			break
+		}
+		if len(documents) == mostDocuments {
+			return nil, fmt.Errorf("it has more than %d documents; split it", mostDocuments)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("it is neither YAML nor JSON: %w", err)
@@ -149,20 +153,17 @@ func documentAt(node *yaml.Node) string {
 	return string(text)
 }
 
-// kubeObject is what tells the kind of a document.
+// kubeObject is an object of Kubernetes. The types of its spec and data depend on its kind.
 type kubeObject struct {
-	APIVersion string `yaml:"apiVersion"`
-	Kind       string `yaml:"kind"`
-	Metadata   struct {
+	Kind     string `yaml:"kind"`
+	Metadata struct {
 		Name        string            `yaml:"name"`
 		Namespace   string            `yaml:"namespace"`
 		Annotations map[string]string `yaml:"annotations"`
 	} `yaml:"metadata"`
-	Spec struct {
-		Config string `yaml:"config"`
-	} `yaml:"spec"`
-	Data  map[string]string `yaml:"data"`
-	Items []yaml.Node       `yaml:"items"`
+	Spec  yaml.Node   `yaml:"spec"`
+	Data  yaml.Node   `yaml:"data"`
+	Items []yaml.Node `yaml:"items"`
 }
 
 // nodeFileKeys are the keys by which a node file is known.
@@ -193,11 +194,7 @@ func configOf(name, source, text string) ([]doctor.Config, error) {
 	}
 	switch {
 	case has("apiVersion", "kind"):
-		var o kubeObject
-		if err := yaml.Unmarshal([]byte(text), &o); err != nil {
-			return nil, err
-		}
-		return objectConfigs(name, source, &o)
+		return objectConfigs(name, source, &document)
 	case has(sharedKey):
 		return one(doctor.SharedConfig)
 	case has(sriovKey):
@@ -223,20 +220,26 @@ func quotedKeys(keys map[string]yaml.Node) string {
 }
 
 // objectConfigs returns the configurations in an object of Kubernetes.
-func objectConfigs(name, source string, o *kubeObject) ([]doctor.Config, error) {
-	namespace := o.Metadata.Namespace
-	if namespace == "" {
-		namespace = "default"
+func objectConfigs(name, source string, document *yaml.Node) ([]doctor.Config, error) {
+	var kind struct {
+		Kind  string    `yaml:"kind"`
+		Items yaml.Node `yaml:"items"`
 	}
-	full := namespace + "/" + o.Metadata.Name
+	if err := document.Decode(&kind); err != nil {
+		return nil, err
+	}
+	list := kind.Kind == "List" || strings.HasSuffix(kind.Kind, "List") && kind.Items.Kind == yaml.SequenceNode
+	if !list && kind.Kind != "NetworkAttachmentDefinition" && kind.Kind != "ConfigMap" {
+		return nil, nil // its fields may have any type
+	}
+	var o kubeObject
+	if err := document.Decode(&o); err != nil {
+		return nil, err
+	}
+	full := cmp.Or(o.Metadata.Namespace, "default") + "/" + o.Metadata.Name
+	var found []doctor.Config
 	switch {
-	case o.Kind == "NetworkAttachmentDefinition":
-		return []doctor.Config{{
-			Kind: doctor.NADConfig, Name: full, Source: source, Text: o.Spec.Config,
-			Resource: o.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"],
-		}}, nil
-	case o.Kind == "List" || strings.HasSuffix(o.Kind, "List") && len(o.Items) > 0:
-		var found []doctor.Config
+	case list:
 		for i := range o.Items {
 			configs, err := configOf(name, fmt.Sprintf("%s, item %d", source, i+1), documentAt(&o.Items[i]))
 			if err != nil {
@@ -244,24 +247,54 @@ func objectConfigs(name, source string, o *kubeObject) ([]doctor.Config, error) 
 			}
 			found = append(found, configs...)
 		}
-		return found, nil
-	case o.Kind == "ConfigMap":
-		var found []doctor.Config
-		for _, key := range slices.Sorted(maps.Keys(o.Data)) {
-			c := doctor.Config{Name: full + "/" + key, Source: source, Text: o.Data[key]}
-			if c.Kind = dataKind(o.Data[key]); c.Kind != "" {
+	case kind.Kind == "ConfigMap":
+		var data map[string]string
+		if err := o.Data.Decode(&data); err != nil {
+			return nil, err
+		}
+		for _, key := range slices.Sorted(maps.Keys(data)) {
+			c := doctor.Config{Name: full + "/" + key, Source: source, Text: data[key]}
+			if c.Kind = dataKind(key, data[key]); c.Kind != "" {
 				found = append(found, c)
 			}
 		}
-		return found, nil
+	default:
+		var spec struct {
+			Config string `yaml:"config"`
+		}
+		if err := o.Spec.Decode(&spec); err != nil {
+			return nil, err
+		}
+		found = []doctor.Config{{
+			Kind: doctor.NADConfig, Name: full, Source: source, Text: spec.Config,
+			Resource: o.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"],
+		}}
 	}
-	return nil, nil
+	return found, nil
 }
 
-// dataKind returns the kind of a value of a ConfigMap, "" for others.
-func dataKind(text string) doctor.ConfigKind {
-	if configs, err := configOf("", "", text); err == nil && len(configs) == 1 && slices.Contains([]doctor.ConfigKind{doctor.SharedConfig, doctor.SRIOVConfig, doctor.NodeFile}, configs[0].Kind) {
-		return configs[0].Kind
+// dataKind returns the kind of a value of a ConfigMap, "" for others. The configurations of
+// other programs, too, have keys like "resources" or "paths": unless its key is node.yaml, a
+// node file has no key that is unknown.
+func dataKind(key, text string) doctor.ConfigKind {
+	configs, err := configOf("", "", text)
+	if err != nil || len(configs) != 1 {
+		return ""
+	}
+	switch kind := configs[0].Kind; kind {
+	case doctor.SharedConfig, doctor.SRIOVConfig:
+		return kind
+	case doctor.NodeFile:
+		var keys map[string]yaml.Node
+		if err := yaml.Unmarshal([]byte(text), &keys); err != nil {
+			return ""
+		}
+		for k := range keys {
+			if key != "node.yaml" && !slices.Contains(nodeFileKeys, k) {
+				return ""
+			}
+		}
+		return kind
 	}
 	return ""
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -62,26 +61,22 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string) (*doctor.Fa
 	if d.facts != "" {
 		f, err := d.read(cmd)
 		if err == nil && f.Cluster == nil {
-			err = unjudged(fmt.Errorf("%s has the facts of one node; judge them by railctl doctor --facts", printable(d.facts)))
+			err = fmt.Errorf("%s has the facts of one node; judge them by railctl doctor --facts", printable(d.facts))
 		}
 		return f, err
 	}
 	client, err := d.Open("railctl/" + version)
 	if err != nil {
-		return nil, unjudged(err)
+		return nil, err
 	}
 	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Version: version}
 	if bar := newProgress(cmd.ErrOrStderr(), "nodes"); bar != nil {
 		o.Done = bar.step
 		defer bar.clear()
 	}
-	ctx := cmd.Context()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	f, err := facts.Cluster(ctx, o)
+	f, err := facts.Cluster(cmd.Context(), o)
 	if err != nil {
-		return nil, unjudged(err)
+		return nil, err
 	}
 	return f, nil
 }

@@ -51,7 +51,7 @@ doctor" about the NICs of the pod are also listed.
 func judgePod(rules []doctor.Rule, f *doctor.Facts, name string) ([]doctor.Result, error) {
 	i := slices.IndexFunc(f.Pods, func(p doctor.Pod) bool { return p.Namespace+"/"+p.Name == name })
 	if i < 0 {
-		return nil, unjudged(noSuchPod(f, name))
+		return nil, noSuchPod(f, name)
 	}
 	objects := namesOf(f, &f.Pods[i])
 	var concerned []doctor.Result

@@ -129,6 +129,7 @@ func TestHostileFactsAreAClearError(t *testing.T) {
 		"no JSON":      {"\x1b[2J facts", "line 1"},
 		"cut":          {`{"schema": "` + doctor.Schema + `", "nics": {`, "EOF"},
 		"other schema": {`{"schema": "\u001b[2J"}`, "schema"},
+		"no facts":     {`{"schema": "` + doctor.Schema + `"}`, "has none"},
 		"other types":  {`{"schema": "` + doctor.Schema + `", "nics": [1]}`, "nics"},
 		"deep":         {strings.Repeat("[", 200_000), "line 1"},
 	} {
@@ -185,7 +186,7 @@ func TestHostileNamesInFactsDoNotReachTheTerminal(t *testing.T) {
 
 func TestUnknownRulesAreRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "facts.json")
-	if err := os.WriteFile(file, []byte(`{"schema": "`+doctor.Schema+`"}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"schema": "`+doctor.Schema+`", "ledger": {}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, flag := range []string{"--only", "--ignore"} {
@@ -257,10 +258,15 @@ func TestCheckKnowsFilesByTheirContent(t *testing.T) {
 			[]doctor.Config{at(nad, "f, item 1")},
 			"",
 		},
-		"a configuration":      {nad.Text, []doctor.Config{{Kind: doctor.NADConfig, Name: "f", Source: "f", Text: nad.Text}}, ""},
-		"a node file":          {"rails: auto\n", []doctor.Config{{Kind: doctor.NodeFile, Name: "f", Source: "f", Text: "rails: auto\n"}}, ""},
-		"a device plugin's":    {shared, []doctor.Config{{Kind: doctor.SharedConfig, Name: "f", Source: "f", Text: shared}}, ""},
-		"in a ConfigMap":       {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rdma-devices, namespace: kube-system}\ndata: {config.json: '" + shared + "', note: x}\n", []doctor.Config{{Kind: doctor.SharedConfig, Name: "kube-system/rdma-devices/config.json", Source: "f", Text: shared}}, ""},
+		"a configuration":   {nad.Text, []doctor.Config{{Kind: doctor.NADConfig, Name: "f", Source: "f", Text: nad.Text}}, ""},
+		"a node file":       {"rails: auto\n", []doctor.Config{{Kind: doctor.NodeFile, Name: "f", Source: "f", Text: "rails: auto\n"}}, ""},
+		"a device plugin's": {shared, []doctor.Config{{Kind: doctor.SharedConfig, Name: "f", Source: "f", Text: shared}}, ""},
+		"in a ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rdma-devices, namespace: kube-system}\ndata: {config.json: '" + shared + "', note: x}\n", []doctor.Config{{Kind: doctor.SharedConfig, Name: "kube-system/rdma-devices/config.json", Source: "f", Text: shared}}, ""},
+		"a node file's": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: nodes, namespace: kube-system}\ndata: {node.yaml: 'rials: auto, paths: {}', gpu: 'rails: auto', plugin: 'resources: {}\n\n  version: v1'}\n", []doctor.Config{
+			{Kind: doctor.NodeFile, Name: "kube-system/nodes/gpu", Source: "f", Text: "rails: auto"},
+		}, ""},
+		"objects of others":    {"apiVersion: opentelemetry.io/v1beta1\nkind: OpenTelemetryCollector\nspec: {config: {receivers: {}}}\n---\napiVersion: apps/v1\nkind: ControllerRevision\ndata: {spec: {template: {}}}\n---\n" + goodNAD, []doctor.Config{at(nad, "f, document 3")}, ""},
+		"too many documents":   {strings.Repeat("---\na: b\n", mostDocuments+1), nil, "more than"},
 		"another ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n", nil, "nothing to judge"},
 		"a pod":                {"apiVersion: v1\nkind: Pod\n", nil, "nothing to judge"},
 		"nothing":              {"", nil, "nothing to judge"},
@@ -317,8 +323,11 @@ func TestCheckJudgesFiles(t *testing.T) {
 	if r := doctored(t, 1, plainRun, "check", "-f", broken)["CNI-NAD"]; len(r.Findings) != 1 || r.Findings[0].Object != "NAD default/roce" {
 		t.Errorf("a range that is none: %+v", r)
 	}
-	for _, args := range [][]string{{"check"}, {"check", "-f", filepath.Join(dir, "none")}, {"check", "-f", write("pod.yaml", "apiVersion: v1\nkind: Pod\n")}} {
-		if out, errOut, code := plainRun(args...); code == 0 || out != "" || errOut == "" {
+	for _, args := range [][]string{
+		{"check"}, {"check", "x"}, {"check", "--no-such-flag"}, {"doctor", "bogus"}, {"doctor", "pod"}, {"doctor", "pod", "a", "b"},
+		{"check", "-f", filepath.Join(dir, "none")}, {"check", "-f", write("pod.yaml", "apiVersion: v1\nkind: Pod\n")},
+	} {
+		if out, errOut, code := plainRun(args...); code != doctor.ExitUnknown || out != "" || errOut == "" {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, out, errOut)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -30,7 +31,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
@@ -39,6 +40,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if exit := (exitCode{}); errors.As(err, &exit) {
 		return exit.code
+	}
+	if judging(cmd) {
+		return doctor.ExitUnknown
 	}
 	return 1
 }

@@ -69,8 +69,8 @@ func Read[T any](r *Report, name string, f Fact[T]) (value T, ok bool) {
 	return f.Value, true
 }
 
-// ReadFacts reads a document of facts. It refuses one of another schema, and one that is
-// larger than 64 MB. The document may come from a stranger.
+// ReadFacts reads a document of facts. It refuses one of another schema, one without facts, by
+// which each rule would be skipped, and one that is larger than 64 MB. The document may come from a stranger.
 func ReadFacts(from io.Reader) (*Facts, error) {
 	text, err := io.ReadAll(io.LimitReader(from, maxFacts+1))
 	if err != nil {
@@ -86,6 +86,9 @@ func ReadFacts(from io.Reader) (*Facts, error) {
 	}
 	if f.Schema != Schema {
 		return nil, fmt.Errorf("facts: the schema is %.60q, not %q; collect them with this version of railctl", f.Schema, Schema)
+	}
+	if f.Host == nil && f.NICs == nil && f.Ledger == nil && f.CNI == nil && f.Kubelet == nil && f.Agent == nil && f.Configs == nil && f.Pods == nil && f.Cluster == nil {
+		return nil, errors.New("facts: the document has none; collect them again with `railctl doctor collect`")
 	}
 	return f, nil
 }
