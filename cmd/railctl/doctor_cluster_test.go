@@ -75,7 +75,7 @@ func TestDoctorClusterJudgesEachNodeAndAllTogether(t *testing.T) {
 
 func TestDoctorClusterWithoutACluster(t *testing.T) {
 	one := filepath.Join(t.TempDir(), "facts.json")
-	if err := os.WriteFile(one, []byte(`{"schema": "`+doctor.Schema+`"}`), 0o600); err != nil {
+	if err := os.WriteFile(one, []byte(`{"schema": "`+doctor.Schema+`", "ledger": {}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
