@@ -201,9 +201,12 @@ func (c *Cluster) startNodes(ctx context.Context, images []string) error {
 		if err := n.awaitReady(ctx); err != nil {
 			return err
 		}
-		label := map[string]any{"metadata": map[string]any{"labels": map[string]any{NodeLabel: "true"}}}
-		if code, answer, err := c.Admin().Patch(ctx, "/api/v1/nodes/"+n.Name, controlplane.MergePatch, label); err != nil || code != 200 {
-			return fmt.Errorf("labeling %s: %d, %w: %s", n.Name, code, err, answer)
+		patch := map[string]any{
+			"metadata": map[string]any{"labels": map[string]any{NodeLabel: "true"}},
+			"spec":     map[string]any{"podCIDR": n.podNetwork(), "podCIDRs": []string{n.podNetwork()}},
+		}
+		if code, answer, err := c.Admin().Patch(ctx, "/api/v1/nodes/"+n.Name, controlplane.MergePatch, patch); err != nil || code != 200 {
+			return fmt.Errorf("patching %s: %d, %w: %s", n.Name, code, err, answer)
 		}
 	}
 	return nil

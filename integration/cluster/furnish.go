@@ -236,7 +236,7 @@ func (n *Node) furnishNetworks(ctx context.Context) error {
 		"cniVersion": "1.0.0", "name": "cluster", "plugins": []any{map[string]any{
 			"type": "bridge", "bridge": "cni0", "isGateway": true,
 			"ipam": map[string]any{
-				"type": "host-local", "ranges": []any{[]any{map[string]any{"subnet": fmt.Sprintf("10.244.%d.0/24", n.index)}}},
+				"type": "host-local", "ranges": []any{[]any{map[string]any{"subnet": n.podNetwork()}}},
 				"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
 			},
 		}},

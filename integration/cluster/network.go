@@ -109,6 +109,9 @@ func (n *Node) SetCable(ctx context.Context, rail int, in bool) error {
 	return batch(ctx, n.cluster.holder.Pid(), []string{fmt.Sprintf("link set n%d-rail%d %s", n.index, rail+1, state)})
 }
 
+// podNetwork returns the prefix of the addresses of the node's pods.
+func (n *Node) podNetwork() string { return fmt.Sprintf("10.244.%d.0/24", n.index) }
+
 // nodeAddress returns the address of a node by its index, from 1.
 func nodeAddress(i int) string { return fmt.Sprintf("10.77.0.%d", 10+i) }
 

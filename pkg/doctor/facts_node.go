@@ -137,8 +137,8 @@ type NIC struct {
 
 // DCB is the data center bridging of a NIC.
 type DCB struct {
-	PFC   string `json:"pfc,omitempty"`   // the priorities with priority flow control: "3", "3,4"
-	Trust string `json:"trust,omitempty"` // what tells the priority of a packet: "dscp" or "pcp"
+	Supported bool   `json:"supported"`     // by its driver
+	PFC       string `json:"pfc,omitempty"` // the priorities with priority flow control: "3", "3,4"
 }
 
 // Flaps are losses of a carrier.
@@ -235,9 +235,10 @@ type CNI struct {
 // Binary is a plugin's file.
 type Binary struct {
 	Path      string `json:"path"`
-	SHA256    string `json:"sha256"`
+	SHA256    string `json:"sha256"`              // empty if there is no file
 	Installed string `json:"installed,omitempty"` // the sum that the agent installed, empty if it did not
-	Version   string `json:"version,omitempty"`   // of ours
+	Version   string `json:"version,omitempty"`   // of ours, empty if it could not be asked
+	Ours      bool   `json:"ours"`                // it is a program of rail-cni
 }
 
 // Kubelet are the facts of device plugins and resources.

@@ -54,7 +54,7 @@ type Configs struct {
 	// no such fact.
 	NADs Fact[[]Config] `json:"nads"`
 	// Networks are prefixes that a range of addresses must not overlap, by what uses them:
-	// "pods", "services", "nodes".
+	// "pods", "services", "nodes". A user without prefixes is one whose prefixes are not known.
 	Networks Fact[map[string][]string] `json:"networks"`
 }
 

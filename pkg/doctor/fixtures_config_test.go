@@ -39,7 +39,7 @@ func healthyConfigs(f *Facts) {
 		nads = append(nads, Config{Kind: NADConfig, Name: fmt.Sprintf("default/roce-net-%d", i+4), Text: fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "roce-net%d",
 			"type": "host-device", "device": "ens%dnp0", "ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1", "routes": [{"dst": "172.31.0.0/16"}]}}`, i+4, i+5, i+4, i+4)})
 	}
-	f.Configs = &Configs{Files: Known(files, "files"), NADs: Known(nads, "API server"), Networks: Known(map[string][]string{"pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
+	f.Configs = &Configs{Files: Known(files, "files"), NADs: Known(nads, "API server"), Networks: Known(map[string][]string{"nodes": {"192.168.7.1/32"}, "pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
 }
 
 // edit returns a change of the text of a network, and editFile that of a file.

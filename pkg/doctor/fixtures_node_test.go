@@ -49,7 +49,7 @@ func healthyNode(f *Facts) {
 	f.Host.Uverbs = Known(uverbs, "/sys/class/infiniband_verbs")
 	f.NICs.List, f.NICs.GPUs = Known(nics, "netlink, sysfs, ledger"), Known(gpus, "sysfs")
 	f.CNI = &CNI{Primary: Known("/etc/cni/net.d/00-multus.conf", "/etc/cni/net.d"), Multus: Known("v4.2.1", "image"), Binaries: Known([]Binary{
-		{"/opt/cni/bin/host-device", "aaaa", "aaaa", "v1.0.0"}, {"/opt/cni/bin/macvlan", "bbbb", "bbbb", "v1.0.0"}, {"/opt/cni/bin/whereabouts", "cccc", "cccc", "v1.0.0"},
+		{"/opt/cni/bin/host-device", "aaaa", "aaaa", "v1.0.0", true}, {"/opt/cni/bin/macvlan", "bbbb", "bbbb", "v1.0.0", true}, {"/opt/cni/bin/whereabouts", "cccc", "cccc", "v1.0.0", true},
 	}, "/opt/cni/bin")}
 	f.Agent = &Agent{Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"), Memlock: Known(true, "socket"), NotReturned: Known(0, "metrics")}
 	f.Kubelet = &Kubelet{
@@ -89,7 +89,7 @@ func healthyNIC(i int) NIC {
 	n := NIC{
 		Name: name, AltNames: []string{fmt.Sprintf("enp%ds0np0", i+0x10)}, PCI: fmt.Sprintf("0000:%02x:00.0", i+0x10), Kind: "pf", Vendor: "15b3", Driver: "mlx5_core",
 		Rail: &[]int{i}[0], NUMA: &[]int{i / 4}[0], LinkType: "ether", Distances: distances, CharDevices: []string{fmt.Sprintf("/dev/infiniband/uverbs%d", i)},
-		AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(400_000), "sysfs"), MTU: Known(9000, "netlink"), DCB: Known(DCB{PFC: "3", Trust: "dscp"}, "netlink"),
+		AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(400_000), "sysfs"), MTU: Known(9000, "netlink"), DCB: Known(DCB{Supported: true, PFC: "3"}, "netlink"),
 		Firmware: Known("28.43.2566", "ethtool"), PCIe: Known(PCIe{32, 32, 16, 16}, "sysfs"), CarrierDown: Known(uint64(4), "netlink"),
 		Flaps: Known(Flaps{1, 12 * 3600}, "rail-agent"), Rising: Known(Rising{1, map[string]uint64{"out_of_sequence": 1}}, "sysfs"),
 		IOMMU: Known("identity", "sysfs"), Redirecting: Known([]string(nil), "sysfs"), ManagedBy: Known("", "/run"), VFs: Known(VFs{0, "legacy"}, "sysfs"),
@@ -235,7 +235,7 @@ func addNICs() {
 		missing: func(f *Facts) { away(&nic(f, 3).MTU) },
 	})
 	add("NIC-PFC", fixture{
-		fires:   func(f *Facts) { nic(f, 3).DCB.Value = DCB{Trust: "pcp"} },
+		fires:   func(f *Facts) { nic(f, 3).DCB.Value.PFC = "" },
 		missing: func(f *Facts) { away(&nic(f, 3).DCB) },
 	})
 	add("NIC-FLAP", fixture{
@@ -328,7 +328,7 @@ func addNode() {
 		fires:   func(f *Facts) { f.Ledger.Changed.Value = []string{"ens1np0: ring rx is 512, and was 1024"} },
 		missing: func(f *Facts) { away(&f.Ledger.Changed) },
 	})
-	add("CNI-BINARY", fixture{fires: func(f *Facts) { f.CNI.Binaries.Value[1] = Binary{"/opt/cni/bin/macvlan", "dddd", "bbbb", ""} }, missing: noBinaries})
+	add("CNI-BINARY", fixture{fires: func(f *Facts) { f.CNI.Binaries.Value[1] = Binary{"/opt/cni/bin/macvlan", "dddd", "bbbb", "", false} }, missing: noBinaries})
 	add("CNI-MIX", fixture{fires: func(f *Facts) { f.CNI.Binaries.Value[1].Version = "v0.9.0" }, missing: noBinaries})
 	add("CNI-MULTUS", fixture{
 		fires:   func(f *Facts) { f.CNI.Multus.Value = "v3.9.3" },

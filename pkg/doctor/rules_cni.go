@@ -14,7 +14,7 @@ var cniRules = []Rule{
 		ID: "CNI-BINARY", Scope: NodeScope, Severity: Fail,
 		Expects:     "The plugins in the CNI directory are the files that rail-agent installed.",
 		Consequence: "Pods get NICs from another program, which does not know the ledger: NICs and addresses are lost when pods end.",
-		Cure:        "Find what replaced the file (a DaemonSet that copies the reference plugins, a package), stop that, and restart rail-agent, which installs it again. Or install with a prefix of the names.",
+		Cure:        "Find what replaced or removed the file (a DaemonSet that copies the reference plugins, a package), stop that, and restart rail-agent, which installs it again. Or install with a prefix of the names.",
 		Check:       checkBinaries,
 	},
 	{
@@ -89,17 +89,17 @@ func checkBinaries(f *Facts, r *Report) {
 		return
 	}
 	binaries, _ := Read(r, "plugins", f.CNI.Binaries)
-	installs := slices.ContainsFunc(binaries, func(b Binary) bool { return b.Installed != "" })
 	for i := range binaries {
 		switch b := &binaries[i]; {
-		case b.Installed != "" && b.SHA256 != b.Installed:
+		case b.Installed == "" || b.SHA256 == b.Installed: // others' plugins may be beside ours
+		case b.SHA256 == "":
+			r.Find(b.Path, "rail-agent installed it, and it is missing")
+		default:
 			whose := "another program"
-			if b.Version != "" {
-				whose = "rail-cni " + b.Version
+			if b.Ours {
+				whose = strings.TrimSpace("rail-cni " + b.Version)
 			}
 			r.Find(b.Path, "it is %s: its sum is %.12s, that of the installed file %.12s", whose, b.SHA256, b.Installed)
-		case installs && b.Installed == "" && b.Version == "":
-			r.Find(b.Path, "rail-agent did not install it, and it is no plugin of rail-cni")
 		}
 	}
 }

@@ -515,15 +515,18 @@ func checkResources(f *Facts, r *Report) {
 }
 
 func checkGateways(f *Facts, r *Report) {
-	foreign := false // whereabouts on the node is not rail-cni's
+	foreign := map[string]bool{} // names of programs on the node that are not rail-cni's
 	if f.CNI != nil {
 		binaries, _ := Read(r, "plugins", f.CNI.Binaries)
-		foreign = slices.ContainsFunc(binaries, func(b Binary) bool {
-			return path.Base(b.Path) == "whereabouts" && b.Version == "" && b.Installed == ""
-		})
+		for i := range binaries {
+			if b := &binaries[i]; !b.Ours && b.Installed == "" { // CNI-BINARY has a plugin that was replaced
+				foreign[path.Base(b.Path)] = true
+			}
+		}
 	}
-	eachPool(f, r, func(n *network, _ *plugin, p *pool) {
-		if !p.conf.AllowGateway && !foreign {
+	eachPool(f, r, func(n *network, by *plugin, p *pool) {
+		name := by.common.IPAM.Type
+		if !p.conf.AllowGateway && !foreign[name] {
 			return
 		}
 		open := *p.conf
@@ -534,7 +537,7 @@ func checkGateways(f *Facts, r *Report) {
 				if one.Why(gateway) == "" {
 					why := "allow_gateway is true"
 					if !p.conf.AllowGateway {
-						why = "whereabouts on the node is not rail-cni's"
+						why = name + " on the node is not rail-cni's"
 					}
 					r.Find(n.config.Object(), "the gateway %s is an address of the range %s, and %s", gateway, one.Prefix(), why)
 				}
@@ -602,12 +605,24 @@ func checkOverlaps(f *Facts, r *Report) {
 	}
 }
 
+// clusterNetworks are the keys of [Configs.Networks], with the reasons why one can be missing.
+var clusterNetworks = map[string]string{
+	"nodes":    "no node has an InternalIP",
+	"pods":     "no node has a podCIDR: the network plugin assigns addresses by itself",
+	"services": "the API server lists no servicecidrs: it is older than Kubernetes 1.33, or the right to list them is missing",
+}
+
 func checkClusterNetworks(f *Facts, r *Report) {
 	ranges := spans(f, r)
 	if len(ranges) == 0 || !f.Configs.Networks.asked() {
 		return
 	}
-	networks, _ := Read(r, "networks of the cluster", f.Configs.Networks)
+	networks, ok := Read(r, "networks of the cluster", f.Configs.Networks)
+	for _, by := range slices.Sorted(maps.Keys(clusterNetworks)) {
+		if ok && len(networks[by]) == 0 {
+			r.missing = append(r.missing, fmt.Sprintf("network of the cluster's %s (%s)", by, clusterNetworks[by]))
+		}
+	}
 	type used struct {
 		by     string
 		prefix netip.Prefix

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,12 +158,12 @@ var hostRules = []Rule{
 		ID: "HOST-NM", Scope: NodeScope, Severity: Warn,
 		Expects:     "No network manager configures a rail's NIC.",
 		Consequence: "It runs DHCP on the rail, sets the link up or down, or removes addresses while a pod gets the NIC or returns it.",
-		Cure:        "Exclude the rails from it (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes).",
+		Cure:        "Exclude the rails from it (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes). Some clouds (OCI) let NetworkManager set the host's addresses of the rails: then give these in another way first, or ignore this rule (--ignore HOST-NM).",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if by, _ := Read(r, n.label()+" managedBy", n.ManagedBy); by != "" {
 					found := r.Find(n.Object(), "%s manages it", by)
-					if by == "NetworkManager" && plain(n.Name) {
+					if by == "NetworkManager" && plain(n.Name) && n.Macvlans == 0 && n.Addresses.OK() && !slices.ContainsFunc(n.Addresses.Value, isGlobal) {
 						found.Fix("nmcli device set %s managed no", n.Name)
 					}
 				}
@@ -251,6 +252,12 @@ func plain(name string) bool {
 	}) < 0
 }
 
+// isGlobal reports whether an address, with its prefix length, is not link-local.
+func isGlobal(address string) bool {
+	p, err := netip.ParsePrefix(address)
+	return err != nil || !p.Addr().IsLinkLocalUnicast()
+}
+
 // kernelVersion returns the first two numbers of a release such as "6.1.0-18-amd64".
 func kernelVersion(release string) (major, minor int, ok bool) {
 	n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor)
@@ -263,7 +270,8 @@ var rdmaDrivers = map[string]string{
 }
 
 // canRDMA reports whether the node has a NIC with RDMA, or one that is for RDMA: NVIDIA's, or a
-// rail whose driver has a module for it. An uplink of others is no reason to load that. Without facts of NICs it may have one; if they could not be read, that is noted.
+// rail whose driver has a module for it. An uplink of others is no reason to load that. Without
+// facts of NICs it may have one; if they could not be read, that is noted.
 func canRDMA(f *Facts, r *Report) bool {
 	if f.NICs == nil {
 		return true
@@ -271,7 +279,14 @@ func canRDMA(f *Facts, r *Report) bool {
 	found := false
 	eachNIC(f, r, func(n *NIC) {
 		ofPods := n.Rail != nil || n.Holder != ""
-		found = found || ofPods && rdmaDrivers[n.Driver] != "" || n.isMellanox() || len(n.CharDevices)+len(n.Ports.Value) > 0
+		found = found || ofPods && rdmaDrivers[n.Driver] != "" || n.isMellanox() || len(n.CharDevices) > 0
+	})
+	if found {
+		return true // whatever is not known of other NICs
+	}
+	eachNIC(f, r, func(n *NIC) {
+		ports, _ := Read(r, n.label()+" ports", n.Ports)
+		found = found || len(ports) > 0
 	})
 	return found
 }
@@ -452,15 +467,16 @@ type trouble struct {
 }
 
 // troubles are those that rules know. The texts of mlx5 are those of
-// drivers/net/ethernet/mellanox/mlx5/core/events.c and health.c, since Linux 5.10.
+// drivers/net/ethernet/mellanox/mlx5/core/events.c and health.c, since Linux 5.10. A single
+// error that the PCIe link has corrected is none, and a slot that is slower than the NIC
+// ("available PCIe bandwidth, limited by") is for NIC-PCIE to judge.
 var troubles = []trouble{
 	{[]string{"insufficient power"}, "the slot gives the NIC too little power", false},
 	{[]string{"high temperature"}, "the NIC or its transceiver is too hot", true},
 	{[]string{"health compromised"}, "the NIC's firmware reports a fault", false},
 	{[]string{"mlx5_core", "fatal error", "detected"}, "the NIC's firmware has stopped", false},
 	{[]string{"mlx5_core", "access_reg", "failed"}, "the NIC's firmware refused a request", false},
-	{[]string{"available pcie bandwidth", "limited by"}, "a PCIe link bounds the NIC's bandwidth", true},
-	{[]string{"pcie bus error"}, "errors on a PCIe link (AER)", true},
+	{[]string{"pcie bus error", "severity=uncorrect"}, "errors on a PCIe link (AER)", true},
 	{[]string{"transmit queue", "timed out"}, "the NIC sent nothing for seconds", true},
 	{[]string{"tx timeout"}, "the NIC sent nothing for seconds", true},
 	{[]string{"cable", "unplugged"}, "a cable was unplugged", false},
@@ -490,11 +506,36 @@ func (t *trouble) concernsRail(f *Facts, r *Report, line string) bool {
 	}
 	named, rail := false, false
 	eachNIC(f, r, func(n *NIC) {
-		if n.Name != "" && strings.Contains(line, n.Name) || n.PCI != "" && strings.Contains(line, n.PCI) {
-			named, rail = true, rail || n.forPods() || n.VFs.Value.Count > 0
+		if !hasWord(line, n.Name) && !hasWord(line, n.PCI) {
+			return
+		}
+		named, rail = true, rail || n.forPods()
+		if !rail {
+			vfs, _ := Read(r, n.label()+" vfs", n.VFs)
+			rail = vfs.Count > 0
 		}
 	})
 	return rail || !named && !t.anyDevice
+}
+
+// hasWord reports whether a line has a name that is no part of a longer one: eth1 is not in
+// "eth10: NETDEV WATCHDOG".
+func hasWord(line, name string) bool {
+	part := func(c byte) bool {
+		return c == '_' || c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+	}
+	for at := 0; name != ""; at++ {
+		i := strings.Index(line[at:], name)
+		if i < 0 {
+			return false
+		}
+		at += i
+		end := at + len(name)
+		if (at == 0 || !part(line[at-1])) && (end == len(line) || !part(line[end])) {
+			return true
+		}
+	}
+	return false
 }
 
 // KernelTrouble reports whether a line of the kernel's log tells of a NIC's trouble that a

@@ -89,9 +89,9 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-PFC", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have priority flow control (PFC) on the same priorities, and trust the same field of packets.",
+		Expects:     "All rails' NICs of one model have priority flow control (PFC) on the same priorities.",
 		Consequence: "The fabric drops packets of one rail under load that it pauses on the others, and all wait for that rail.",
-		Cure:        "Configure all rails alike (dcb pfc, dcb app or mlnx_qos), usually PFC on priority 3 and trust by DSCP, and the switch ports like the NICs.",
+		Cure:        "Configure all rails alike (dcb pfc or mlnx_qos), usually PFC on priority 3, and the switch ports like the NICs.",
 		Check: func(f *Facts, r *Report) {
 			differ(f, r, "dcb", func(n *NIC) Fact[DCB] { return n.DCB }, DCB.text)
 		},
@@ -158,7 +158,11 @@ var nicRules = []Rule{
 		Cure:        "Find it (lsns -t net; nsenter … ip link), end the pod that has it, or reload the driver; the kernel returns the interface when the namespace ends.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				if n.Name == "" && n.Holder == "" && n.Driver != "" && n.LinkType != "infiniband" && !slices.Contains(userspaceDrivers, n.Driver) && !n.onlyInfiniBand() {
+				if n.Name != "" || n.Holder != "" || n.Driver == "" || n.LinkType == "infiniband" || slices.Contains(userspaceDrivers, n.Driver) {
+					return
+				}
+				ports, ok := Read(r, n.label()+" ports", n.Ports)
+				if ok && !slices.ContainsFunc(ports, func(p Port) bool { return p.LinkLayer == InfiniBand }) { // InfiniBand needs no interface
 					r.Find(n.Object(), "it has the driver %s and no network interface on the host, and no attachment has it", n.Driver)
 				}
 			})
@@ -292,11 +296,6 @@ func checkNames(f *Facts, r *Report) {
 
 // userspaceDrivers are drivers that hand a NIC to a program, without a network interface.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
-
-// onlyInfiniBand reports whether the NIC has InfiniBand ports: such a NIC needs no interface.
-func (n *NIC) onlyInfiniBand() bool {
-	return slices.ContainsFunc(n.Ports.Value, func(p Port) bool { return p.LinkLayer == InfiniBand })
-}
 
 // railsOf returns the names of the NICs of each rail.
 func railsOf(f *Facts, r *Report) map[int][]string {
@@ -466,11 +465,10 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 }
 
 func (d DCB) text() string {
-	pfc := "no PFC"
-	if d.PFC != "" {
-		pfc = "PFC on priority " + d.PFC
+	if d.PFC == "" {
+		return "no PFC"
 	}
-	return pfc + " and trust by " + strings.ToUpper(d.Trust)
+	return "PFC on priority " + d.PFC
 }
 
 // model returns the driver of the NIC and the device ID of its model, as far as they are

@@ -202,9 +202,111 @@ func TestGatewayInRangeWithAnotherWhereabouts(t *testing.T) {
 	if got := evidence(t, f, "IPAM-GW"); got != "" {
 		t.Error(got)
 	}
-	f.CNI = &CNI{Binaries: Known([]Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}}, "test")}
-	if got := evidence(t, f, "IPAM-GW"); !strings.Contains(got, "not rail-cni's") {
-		t.Error(got)
+	for _, c := range []struct {
+		name, ipam string
+		binaries   []Binary
+		want       bool
+	}{
+		{"another's", "whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}}, true},
+		{"another's beside ours with a prefix", "rail-whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}, {Path: "/opt/cni/bin/rail-whereabouts", SHA256: "2", Installed: "2", Ours: true}}, false},
+		{"ours, which may not be run", "whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1", Ours: true}}, false},
+	} {
+		f.Configs.NADs.Value[0].Text = `{"type": "macvlan", "ipam": {"type": "` + c.ipam + `", "range": "10.0.0.0/24", "gateway": "10.0.0.1"}}`
+		f.CNI = &CNI{Binaries: Known(c.binaries, "test")}
+		if got := evidence(t, f, "IPAM-GW"); (got != "") != c.want || c.want && !strings.Contains(got, "not rail-cni's") {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+}
+
+// With a prefix of the names the reference plugins stay beside ours.
+func TestPluginsInTheCNIDirectory(t *testing.T) {
+	ours := Binary{Path: "/opt/cni/bin/rail-macvlan", SHA256: "aaaa", Installed: "aaaa", Version: "v1", Ours: true}
+	for _, c := range []struct {
+		name string
+		set  func(b *Binary)
+		want string
+	}{
+		{"another's beside ours", func(*Binary) {}, ""},
+		{"replaced", func(b *Binary) { *b = Binary{Path: b.Path, SHA256: "dddd", Installed: "aaaa"} }, "another program: its sum is dddd"},
+		{"replaced by one of ours", func(b *Binary) { b.SHA256, b.Version = "dddd", "v2" }, "it is rail-cni v2: its sum is dddd"},
+		{"replaced by one of ours that does not run", func(b *Binary) { b.SHA256, b.Version = "dddd", "" }, "it is rail-cni: its sum is dddd"},
+		{"deleted", func(b *Binary) { *b = Binary{Path: b.Path, Installed: "aaaa"} }, "it is missing"},
+	} {
+		b := ours
+		c.set(&b)
+		f := &Facts{Schema: Schema, CNI: &CNI{Binaries: Known([]Binary{b, {Path: "/opt/cni/bin/macvlan", SHA256: "1"}}, "test")}}
+		if got := evidence(t, f, "CNI-BINARY"); !strings.Contains(got, c.want) || (got != "") != (c.want != "") || strings.Contains(got, "bin/macvlan") {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+}
+
+func TestNICWithoutInterfaceIsUnknownWithoutItsPorts(t *testing.T) {
+	f := healthy()
+	nic(f, 7).Name = ""
+	away(&nic(f, 7).Ports)
+	away(&nic(f, 3).Ports) // of one that has its interface
+	if findings, got := found(t, f, "NIC-NETDEV"); got != Unknown {
+		t.Errorf("%s: %+v", got, findings)
+	}
+}
+
+// A NIC of another vendor is for RDMA if it has ports.
+func TestNeedOfRDMAModulesIsUnknownWithoutPorts(t *testing.T) {
+	n := NIC{Name: "eno1", Driver: "ice", Vendor: "8086"}
+	away(&n.Ports)
+	f := healthy()
+	f.Host.Modules.Value, f.Host.Memlock.Value[0].Soft, f.Agent.Memlock.Value = []string{"ice"}, 64<<10, false
+	f.NICs.List.Value = []NIC{n}
+	for _, id := range []string{"HOST-MODULES", "HOST-MEMLOCK"} {
+		if findings, got := found(t, f, id); got != Unknown {
+			t.Errorf("%s is %s: %+v", id, got, findings)
+		}
+	}
+	f.NICs.List.Value = append(f.NICs.List.Value, NIC{Name: "ens1", Vendor: "15b3"})
+	for _, id := range []string{"HOST-MODULES", "HOST-MEMLOCK"} {
+		if _, got := found(t, f, id); got == Unknown || got == OK {
+			t.Errorf("%s of a node with one of NVIDIA's NICs is %s", id, got)
+		}
+	}
+}
+
+// A server before Kubernetes 1.33 does not tell the network of services, and network plugins may
+// assign addresses without podCIDR.
+func TestNetworksOfTheClusterThatAreNotKnown(t *testing.T) {
+	for _, by := range []string{"nodes", "pods", "services"} {
+		f := healthy()
+		delete(f.Configs.Networks.Value, by)
+		results := Judge(Rules(), f)
+		i := slices.IndexFunc(results, func(r Result) bool { return r.ID == "IPAM-NETS" })
+		if r := results[i]; r.Status != Unknown || len(r.Missing) != 1 || !strings.Contains(r.Missing[0], by) {
+			t.Errorf("%s: %+v", by, r)
+		}
+	}
+}
+
+// NetworkManager may have set the addresses that it removes when it lets the NIC go.
+func TestFixOfNetworkManagerKeepsAddresses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(n *NIC)
+		want bool
+	}{
+		{"no address", func(n *NIC) { n.Addresses.Value = nil }, true},
+		{"a link-local address", func(n *NIC) { n.Addresses.Value = []string{"fe80::1/64"} }, true},
+		{"an address", func(*NIC) {}, false},
+		{"unknown addresses", func(n *NIC) { away(&n.Addresses) }, false},
+		{"macvlans", func(n *NIC) { n.Addresses.Value, n.Macvlans = nil, 2 }, false},
+	} {
+		f := healthy()
+		n := nic(f, 3)
+		n.ManagedBy.Value = "NetworkManager"
+		c.set(n)
+		findings, _ := found(t, f, "HOST-NM")
+		if len(findings) != 1 || (findings[0].Fix != "") != c.want {
+			t.Errorf("%s: %+v", c.name, findings)
+		}
 	}
 }
 
@@ -271,12 +373,53 @@ func TestKernelsLogOfOtherNICsIsNotJudged(t *testing.T) {
 		"mlx5_core " + nic(f, 0).PCI + ": Port module event[error]: module 0, Cable error, Bad or shorted cable/module": true,
 		"mlx5_core " + nic(f, 0).PCI + ": poll_health:801:(pid 0): Fatal error 1 detected":                              true,
 		"mlx5_core 0000:bb:00.0: device's health compromised - reached miss count":                                      true, // a NIC that the bus has lost
-		"pcieport 0000:00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer":                                false,
+		"pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Physical Layer":                      false,
 	} {
 		f.Host.KernelLog.Value = []string{line}
 		if have := evidence(t, f, "HOST-KMSG") != ""; have != want || !KernelTrouble(line) {
 			t.Errorf("%s: %t", line, have)
 		}
+	}
+}
+
+// Each boot has a line about a NIC in an older slot, and links correct single errors.
+func TestLinesOfTheKernelsLogThatAreNoTrouble(t *testing.T) {
+	for _, line := range []string{
+		"mlx5_core 0000:13:00.0: 252.048 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x16 link at 0000:12:00.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)",
+		"mlx5_core 0000:13:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+		"mlx5_core 0000:13:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Transmitter ID)",
+	} {
+		f := healthy()
+		f.Host.KernelLog.Value = []string{line}
+		if have := evidence(t, f, "HOST-KMSG"); have != "" || KernelTrouble(line) {
+			t.Error(have)
+		}
+	}
+}
+
+func TestNamesInTheKernelsLogAreWholeWords(t *testing.T) {
+	f := healthy()
+	nic(f, 3).Name = "eth1"
+	uplink := healthyNIC(0)
+	uplink.Name, uplink.PCI, uplink.Rail, uplink.Holder, uplink.Macvlans = "eth10", "10000:13:00.0", nil, "", 0
+	f.NICs.List.Value = append(f.NICs.List.Value, uplink)
+	for line, want := range map[string]bool{
+		"NETDEV WATCHDOG: eth1 (mlx5_core): transmit queue 3 timed out":  true,
+		"NETDEV WATCHDOG: eth10 (mlx5_core): transmit queue 3 timed out": false,
+		"veth1: eth10: transmit queue 3 timed out, eth1":                 true,
+		"mlx5_core 10000:13:00.0: tx timeout":                            false, // another PCI domain
+		"mlx5_core 0000:13:00.0: tx timeout":                             true,
+	} {
+		f.Host.KernelLog.Value = []string{line}
+		if have := evidence(t, f, "HOST-KMSG") != ""; have != want {
+			t.Errorf("%s: %t", line, have)
+		}
+	}
+	// The virtual functions of a NIC that is no rail itself may be in pods.
+	f.Host.KernelLog.Value = []string{"NETDEV WATCHDOG: eth10 (mlx5_core): transmit queue 3 timed out"}
+	away(&f.NICs.List.Value[9].VFs)
+	if _, got := found(t, f, "HOST-KMSG"); got != Unknown {
+		t.Errorf("without the virtual functions: %s", got)
 	}
 }
 
@@ -522,8 +665,8 @@ func TestLentNICIsJudgedInItsPod(t *testing.T) {
 func TestKernelLogLinesOfOtherDevicesDoNotCount(t *testing.T) {
 	f := healthy()
 	f.Host.KernelLog.Value = []string{
-		"nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
-		"mlx5_core 0000:13:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+		"nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer",
+		"mlx5_core 0000:13:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
 	}
 	if got, _ := found(t, f, "HOST-KMSG"); len(got) != 1 || !strings.Contains(got[0].Evidence, "0000:13") {
 		t.Errorf("%+v", got)
@@ -534,7 +677,7 @@ func TestKernelLogLinesOfOtherDevicesDoNotCount(t *testing.T) {
 func TestFixHasNoNameThatAShellReads(t *testing.T) {
 	f := healthy()
 	for _, name := range []string{"x; reboot", "$(reboot)", "-a", "a\nb", ""} {
-		nic(f, 3).Name, nic(f, 3).ManagedBy.Value = name, "NetworkManager"
+		nic(f, 3).Name, nic(f, 3).ManagedBy.Value, nic(f, 3).Addresses.Value = name, "NetworkManager", nil
 		nic(f, 4).PCI, nic(f, 4).Driver = name, ""
 		for _, r := range Judge(Rules(), f) {
 			for _, x := range r.Findings {

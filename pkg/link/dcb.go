@@ -17,19 +17,15 @@ const (
 	dcbIfName       = 1
 	dcbIEEE         = 13
 	dcbIEEEPFC      = 2
-	dcbIEEEAppTable = 3
-	dcbIEEEApp      = 1
-	dcbByDSCP       = 5 // IEEE_8021QAZ_APP_SEL_DSCP
 	pfcEnabledAt    = 1 // in struct ieee_pfc: a bit for each priority
 )
 
-// DCB is the data center bridging of a link, as IEEE 802.1Qaz has it.
+// DCB is the data center bridging of a link, as IEEE 802.1Qaz has it. Which field of a packet
+// the link trusts is not part of it: the kernel forgets its table of applications when the link
+// moves to another network namespace (dcbnl_flush_dev), and the hardware does not.
 type DCB struct {
 	// PFC are the priorities with priority flow control, ascending.
 	PFC []int
-	// DSCP reports whether the link maps DSCPs of packets to priorities. Drivers of RoCE NICs
-	// then trust the DSCP, and else the priority in the VLAN tag (mlx5e_dcbnl_ieee_setapp).
-	DSCP bool
 }
 
 // DCB returns the data center bridging of the link, nil if its driver has none.
@@ -52,17 +48,12 @@ func (n *Netns) DCB(name string) (*DCB, error) {
 func parseDCB(ieee nlattr.Attrs) *DCB {
 	d := &DCB{}
 	for _, a := range ieee {
-		switch {
-		case a.Type == dcbIEEEPFC && len(a.Value) > pfcEnabledAt:
-			for priority := range 8 {
-				if a.Value[pfcEnabledAt]&(1<<priority) != 0 {
-					d.PFC = append(d.PFC, priority)
-				}
-			}
-		case a.Type == dcbIEEEAppTable:
-			table, _ := nlattr.Parse(a.Value)
-			for _, app := range table {
-				d.DSCP = d.DSCP || app.Type == dcbIEEEApp && len(app.Value) > 0 && app.Value[0] == dcbByDSCP
+		if a.Type != dcbIEEEPFC || len(a.Value) <= pfcEnabledAt {
+			continue
+		}
+		for priority := range 8 {
+			if a.Value[pfcEnabledAt]&(1<<priority) != 0 {
+				d.PFC = append(d.PFC, priority)
 			}
 		}
 	}

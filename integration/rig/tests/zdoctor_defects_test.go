@@ -90,15 +90,15 @@ var defects = []defect{
 			s.Exec("dcb", "pfc", "set", "dev", nicName(otherRail), "prio-pfc", "3:on")
 			return func() { s.Exec("dcb", "pfc", "set", "dev", nicName(otherRail), "prio-pfc", "3:off") }
 		},
-		want: map[string]string{"NIC-PFC": "NIC ens17np0: it has PFC on priority 3 and trust by PCP, and 7 of 8 have no PFC and trust by PCP"},
+		want: map[string]string{"NIC-PFC": "NIC ens17np0: it has PFC on priority 3, and 7 of 8 have no PFC"},
 	},
 	{
-		name: "trust of a pod's rail",
+		name: "PFC of a pod's rail",
 		plant: func(s *railNode) func() {
-			s.trainer.Exec("dcb", "app", "add", "dev", "net3", "dscp-prio", "26:3")
-			return func() { s.trainer.Exec("dcb", "app", "del", "dev", "net3", "dscp-prio", "26:3") }
+			s.trainer.Exec("dcb", "pfc", "set", "dev", "net3", "prio-pfc", "3:on", "5:on")
+			return func() { s.trainer.Exec("dcb", "pfc", "set", "dev", "net3", "prio-pfc", "all:off") }
 		},
-		want: map[string]string{"NIC-PFC": "NIC ens13np0: it has no PFC and trust by DSCP"},
+		want: map[string]string{"NIC-PFC": "NIC ens13np0: it has PFC on priority 3,5, and 7 of 8 have no PFC"},
 	},
 	{
 		name: "RDMA port of a free rail is down",

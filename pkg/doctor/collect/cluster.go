@@ -271,8 +271,9 @@ func nodeFiles(context.Context) ([]doctor.Config, error) {
 	return found, nil
 }
 
-// networks returns the prefixes of the cluster's pods, services and nodes. Servers before
-// Kubernetes 1.33 do not tell those of services.
+// networks returns the prefixes of the cluster's pods, services and nodes, without those that
+// nobody tells: of services, servers before Kubernetes 1.33 and those that forbid it; of pods,
+// clusters whose network plugin assigns addresses without podCIDR.
 func (c *collector) networks(ctx context.Context) (map[string][]string, error) {
 	if c.Client == nil {
 		return nil, c.NoClient

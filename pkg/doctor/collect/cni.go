@@ -1,6 +1,7 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/credential"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/safepath"
@@ -33,9 +35,50 @@ const mostProgram = 256 << 20
 
 // ofCNI takes the facts of the CNI directories.
 func (c *collector) ofCNI(ctx context.Context, to *doctor.CNI) {
-	take(ctx, c, &to.Binaries, c.at(c.BinDir), localTime, c.binaries)
-	take(ctx, c, &to.Primary, c.at(c.ConfDir), localTime, c.primary)
-	take(ctx, c, &to.Multus, c.at(c.BinDir), localTime, c.multus)
+	const bin, conf = "the CNI directory of plugins", "the CNI directory of configurations"
+	take(ctx, c, &to.Binaries, cmp.Or(c.BinDir, bin), localTime, c.binaries)
+	take(ctx, c, &to.Primary, cmp.Or(c.ConfDir, conf), localTime, c.primary)
+	take(ctx, c, &to.Multus, cmp.Or(c.BinDir, bin), localTime, c.multus)
+}
+
+// directory returns the directory that a caller has named, else the last one that rail-agent's
+// record has files in, else the usual one.
+func (c *collector) directory(named, usual string, of func(path string) string) (string, error) {
+	if named != "" {
+		return named, nil
+	}
+	entries, err := c.record()
+	for _, e := range slices.Backward(entries) {
+		if dir := of(e.Path); dir != "" {
+			return dir, nil
+		}
+	}
+	return usual, err
+}
+
+func (c *collector) binDir() (string, error) {
+	return c.directory(c.BinDir, "/opt/cni/bin", func(path string) string {
+		if !isPlugin(path) {
+			return ""
+		}
+		return filepath.Dir(path)
+	})
+}
+
+// confDir takes the directory in which rail-agent writes the files of whereabouts.
+func (c *collector) confDir() (string, error) {
+	return c.directory(c.ConfDir, "/etc/cni/net.d", func(path string) string {
+		dir := filepath.Dir(path)
+		if filepath.Base(dir) != credential.Dir {
+			return ""
+		}
+		return filepath.Dir(dir)
+	})
+}
+
+// isPlugin reports whether a path in the record is that of a plugin, perhaps with a prefix.
+func isPlugin(path string) bool {
+	return slices.ContainsFunc(plugins, func(p string) bool { return strings.HasSuffix(filepath.Base(path), p) })
 }
 
 // binaries returns the plugins in the CNI directory, and those that rail-agent's record names.
@@ -44,9 +87,13 @@ func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := c.binDir()
+	if err != nil {
+		return nil, err
+	}
 	paths := make([]string, 0, len(plugins)+len(installed))
 	for _, name := range plugins {
-		paths = append(paths, filepath.Join(c.BinDir, name))
+		paths = append(paths, filepath.Join(dir, name))
 	}
 	for path := range installed {
 		paths = append(paths, path)
@@ -63,6 +110,7 @@ func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 			return nil, err
 		}
 		if info, err := buildinfo.ReadFile(c.at(path)); err == nil && info.Main.Path == module {
+			b.Ours = true
 			b.Version = askVersion(ctx, c.at(path))
 		}
 		found = append(found, b)
@@ -70,8 +118,8 @@ func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 	return found, nil
 }
 
-// installed returns the checksums of the plugins in rail-agent's record, by path.
-func (c *collector) installed() (map[string]string, error) {
+// record returns rail-agent's record of files, nothing if there is none.
+func (c *collector) record() ([]*install.Entry, error) {
 	there, err := exists(c.at(c.InstallDir))
 	if err != nil || !there {
 		return nil, err
@@ -79,19 +127,19 @@ func (c *collector) installed() (map[string]string, error) {
 	if !c.root {
 		return nil, errRoot
 	}
-	entries, err := install.Open(c.at(c.InstallDir)).Entries()
-	if err != nil {
-		return nil, err
-	}
+	return install.Open(c.at(c.InstallDir)).Entries()
+}
+
+// installed returns the checksums of the plugins in rail-agent's record, by path.
+func (c *collector) installed() (map[string]string, error) {
+	entries, err := c.record()
 	found := map[string]string{}
 	for _, e := range entries {
-		name := filepath.Base(e.Path)
-		isPlugin := slices.ContainsFunc(plugins, func(p string) bool { return strings.HasSuffix(name, p) })
-		if isPlugin && len(e.Ours) > 0 {
+		if isPlugin(e.Path) && len(e.Ours) > 0 {
 			found[e.Path] = e.Ours[len(e.Ours)-1]
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // sum returns the SHA-256 of a program, without blocking on a FIFO.
@@ -155,10 +203,14 @@ func versionIn(info *buildinfo.BuildInfo) string {
 // primary returns the path of the file that the runtime takes for the cluster's network: the
 // first of the directory (libcni.ConfFiles), "" if there is none.
 func (c *collector) primary(context.Context) (string, error) {
-	names, err := namesIn(c.at(c.ConfDir)) // in the order of names
+	dir, err := c.confDir()
+	if err != nil {
+		return "", err
+	}
+	names, err := namesIn(c.at(dir)) // in the order of names
 	for _, name := range names {
 		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
-			return filepath.Join(c.ConfDir, name), nil
+			return filepath.Join(dir, name), nil
 		}
 	}
 	return "", err
@@ -166,8 +218,12 @@ func (c *collector) primary(context.Context) (string, error) {
 
 // multus returns the version of Multus by its program, "" if the node has none.
 func (c *collector) multus(context.Context) (string, error) {
+	dir, err := c.binDir()
+	if err != nil {
+		return "", err
+	}
 	for _, name := range []string{"multus-shim", "multus"} {
-		path := filepath.Join(c.at(c.BinDir), name)
+		path := filepath.Join(c.at(dir), name)
 		there, err := exists(path)
 		if err != nil {
 			return "", err

@@ -29,7 +29,7 @@ type Options struct {
 	// need the kernel's answers by netlink are of the running kernel, whatever these are.
 	Sys, Proc, Root string
 
-	BinDir, ConfDir string // the runtime's CNI directories, below Root
+	BinDir, ConfDir string // the runtime's CNI directories, below Root; those in the record if empty
 	InstallDir      string // of rail-agent's record of files, below Root
 	Socket          string // rail-agent's; "agent.sock" in StateDir if empty
 
@@ -131,8 +131,6 @@ func (o Options) filled() Options {
 		{&o.Sys, "/sys"},
 		{&o.Proc, "/proc"},
 		{&o.Root, "/"},
-		{&o.BinDir, "/opt/cni/bin"},
-		{&o.ConfDir, "/etc/cni/net.d"},
 		{&o.InstallDir, install.DefaultDir},
 	} {
 		if *d.to == "" {

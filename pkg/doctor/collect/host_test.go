@@ -11,7 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/pkg/credential"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/install"
 )
 
 func TestModulesAndTheirOrigins(t *testing.T) {
@@ -127,6 +129,36 @@ func TestCNIDirectories(t *testing.T) {
 		if have, err := read(); err != nil || !reflect.ValueOf(have).IsZero() {
 			t.Errorf("%s of an empty machine: %v, %v", name, have, err)
 		}
+	}
+}
+
+// On OpenShift or k3s rail-agent is told the runtime's directories, and its record has them.
+func TestCNIDirectoriesOfRailAgentsRecord(t *testing.T) {
+	dir := tree(t, map[string]string{"bin/multus": "no program", "net.d/00-multus.conf": "{}"})
+	c := collectorIn(dir)
+	c.Root, c.InstallDir = "/", filepath.Join(dir, "install")
+	plugin := filepath.Join(dir, "bin/rail-macvlan")
+	for _, path := range []string{plugin, filepath.Join(dir, "net.d", credential.Dir, "whereabouts.conf")} {
+		if _, err := install.Open(c.InstallDir).Put(t.Context(), install.File{Path: path, Content: []byte("ours"), Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := c.primary(t.Context()); err != nil || have != filepath.Join(dir, "net.d/00-multus.conf") {
+		t.Errorf("primary %q, %v", have, err)
+	}
+	if have, err := c.binaries(t.Context()); err != nil || len(have) != 1 || have[0].Path != plugin || have[0].SHA256 != have[0].Installed {
+		t.Errorf("plugins %+v, %v", have, err)
+	}
+	if have, err := c.multus(t.Context()); err == nil {
+		t.Errorf("Multus %q, of a file that is no program", have)
+	}
+	c.BinDir = filepath.Join(dir, "net.d")
+	if have, err := c.multus(t.Context()); err != nil || have != "" {
+		t.Errorf("Multus in the directory that the caller names: %q, %v", have, err)
+	}
+	c.BinDir, c.root = "", false
+	if have, err := c.multus(t.Context()); err == nil {
+		t.Errorf("Multus %q, as a user who may not read the record", have)
 	}
 }
 

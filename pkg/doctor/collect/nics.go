@@ -349,11 +349,7 @@ func dcbFacts(d *link.DCB) doctor.DCB {
 	for _, p := range d.PFC {
 		priorities = append(priorities, strconv.Itoa(p))
 	}
-	trust := "pcp"
-	if d.DSCP {
-		trust = "dscp"
-	}
-	return doctor.DCB{PFC: strings.Join(priorities, ","), Trust: trust}
+	return doctor.DCB{Supported: true, PFC: strings.Join(priorities, ",")}
 }
 
 // portsOf returns the facts of the ports of the NIC's RDMA devices, and where their counters

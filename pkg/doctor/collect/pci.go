@@ -73,10 +73,15 @@ func (c *collector) pcieLink(address, bridge string) (l doctor.PCIe, err error) 
 	return l, err
 }
 
-// withoutLink reports whether a function can have no link, as those that are built into the
-// root complex, and some of virtual machines.
+// withoutLink reports whether a function has no link of its own, as those that are built into
+// the root complex, and a virtual function in a virtual machine, which does not see the physical
+// one. The link of a NIC that answers has a width.
 func (c *collector) withoutLink(address string) (bool, error) {
-	width, err := readText(c.pci(address, "max_link_width"))
+	most, err := readText(c.pci(address, "max_link_width"))
+	if err != nil || most == "0" {
+		return err == nil, err
+	}
+	width, err := readText(c.pci(address, "current_link_width"))
 	return width == "0", err
 }
 

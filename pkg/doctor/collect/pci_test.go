@@ -54,7 +54,8 @@ func TestPCIeLinkIsJudgedByBothEnds(t *testing.T) {
 		{"a newer NIC in an older slot", []map[string]string{end(nic, "16.0 GT/s PCIe", "8", "32.0 GT/s PCIe", "16"), end(bridge, "16.0 GT/s PCIe", "8", "16.0 GT/s PCIe", "8")}, doctor.PCIe{GTs: 16, MaxGTs: 16, Width: 8, MaxWidth: 8}, ""},
 		{"a link that has trained low", []map[string]string{end(nic, "2.5 GT/s PCIe", "4", "16.0 GT/s PCIe", "16")}, doctor.PCIe{GTs: 2.5, MaxGTs: 16, Width: 4, MaxWidth: 16}, ""},
 		{"not on PCI Express", nil, doctor.PCIe{}, ""},
-		{"unknown speed", []map[string]string{end(nic, "Unknown", "0", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"Unknown"`},
+		{"a virtual function without a physical one", []map[string]string{end(nic, "Unknown", "0", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, ""},
+		{"unknown speed", []map[string]string{end(nic, "Unknown", "16", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"Unknown"`},
 		{"within the root complex, where no link is", []map[string]string{end(nic, "Unknown", "0", "Unknown", "0")}, doctor.PCIe{}, ""},
 		{"width 255", []map[string]string{end(nic, "16.0 GT/s PCIe", "255", "16.0 GT/s PCIe", "16")}, doctor.PCIe{}, `"255"`},
 	} {
