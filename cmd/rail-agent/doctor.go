@@ -66,7 +66,7 @@ func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 		}
 	}
 	k := keeper.New(options)
-	o.Facts = k.Facts
+	o.Facts, o.Running = k.Facts, k.Running
 	if f.doctor == off {
 		return nil
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
@@ -30,6 +32,8 @@ func newIPAM(a *agentFlags) *cobra.Command {
 	var once, journal bool
 	var of reconcilerFlags
 	var flags cluster.Flags
+	var address string
+	var metrics metricsFlags
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Free the addresses of pods that are gone, from whereabouts' pools in the cluster",
@@ -47,11 +51,16 @@ connection goes on running pods that the cluster has deleted. With --once the
 time is --grace. Except with --once, the command also frees the blocks
 (block_size) of nodes that are gone. The command may run on every node: by the Lease
 rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once,
-and prints what it did.`,
+and prints what it did.
+
+At --metrics it serves /metrics for Prometheus. While it does the work these tell how
+full the pools are, as of its last look.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
 	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; false in a pod that does not serve its node")
+	cmd.Flags().StringVar(&address, "metrics", off, `address of /metrics; "off" for none`)
+	metrics.add(cmd.Flags())
 	of.add(cmd.Flags())
 	flags.Add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -68,10 +77,10 @@ and prints what it did.`,
 			defer s.Close()
 			o.Journal = s
 		}
-		r := reconcile.New(o)
 		if !once {
-			return r.Run(cmd.Context())
+			return a.reconcile(cmd.Context(), o, address, &metrics)
 		}
+		r := reconcile.New(o)
 		ctx, cancel := context.WithTimeout(cmd.Context(), of.grace+onceTime)
 		defer cancel()
 		found, err := r.Once(ctx)
@@ -82,4 +91,31 @@ and prints what it did.`,
 		return err
 	}
 	return cmd
+}
+
+// reconcile reconciles until ctx ends, and serves the metrics of pools at the address.
+func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address string, f *metricsFlags) error {
+	if address == off {
+		return reconcile.New(o).Run(ctx)
+	}
+	var pools poolUse
+	o.Surveyed = pools.surveyed
+	serve := agent.Options{Metrics: address, Pools: pools.metrics, Log: a.log}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	serve.NodeName = host // of a certificate that the process signs itself
+	if err := f.begin(&serve, o.Client); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() {
+		defer stop() // an address that is none ends the reconciler, too
+		served <- agent.ServePools(ctx, serve)
+	}()
+	err = reconcile.New(o).Run(ctx)
+	stop()
+	return errors.Join(err, <-served)
 }

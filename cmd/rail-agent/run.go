@@ -173,7 +173,7 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 		if client == nil {
 			return errors.New("--reconcile needs a cluster: name it by --kubeconfig")
 		}
-		if err := f.beginReconciler(ctx, &beside, a.log); err != nil {
+		if err := f.beginReconciler(ctx, &beside, &o); err != nil {
 			return err
 		}
 	}
@@ -229,17 +229,22 @@ func (a *agentFlags) complete(o *agent.Options) error {
 	return nil
 }
 
-// beginReconciler starts a reconciler of the cluster's addresses in beside. It does not
-// replay the journal, because the keeper does.
-func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, log *slog.Logger) error {
-	pools, err := f.open(f.install.credential.namespace, log)
+// beginReconciler starts a reconciler of the cluster's addresses in beside, and sets the
+// function in o that returns the metrics of pools. The reconciler does not replay the journal,
+// because the keeper does.
+func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, o *agent.Options) error {
+	client, err := f.open(f.install.credential.namespace, o.Log)
 	if err != nil {
 		return err
 	}
-	r := reconcile.New(reconcile.Options{Client: pools, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Log: log})
+	pools := new(poolUse)
+	o.Pools = pools.metrics
+	r := reconcile.New(reconcile.Options{
+		Client: client, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Surveyed: pools.surveyed, Log: o.Log,
+	})
 	beside.Go(func() {
 		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
-			log.Error("reconciler stopped", "err", err)
+			o.Log.Error("reconciler stopped", "err", err)
 		}
 	})
 	return nil

@@ -65,23 +65,34 @@ func TestPromtoolAcceptsTheAlerts(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	type m = map[string]any
-	firing := func(at string, value float64) m {
-		return m{"eval_time": at, "expr": `sum(ALERTS{alertname="RailAgentGone",alertstate="firing",node_name="n1"}) or vector(0)`, "exp_samples": []m{{"labels": "{}", "value": value}}}
+	firing := func(at, node string, value float64) m {
+		return m{"eval_time": at, "expr": fmt.Sprintf(`sum(ALERTS{alertname="RailAgentGone",alertstate="firing",node_name=%q}) or vector(0)`, node), "exp_samples": []m{{"labels": "{}", "value": value}}}
 	}
+	series := func(name, values string) m { return m{"series": name, "values": values} }
+	agent := func(n int, version, values string) m {
+		return series(fmt.Sprintf(`rail_cni_agent_info{job="a",instance="%d",node_name="n%d",version="%s"}`, n, n, version), values)
+	}
+	up := func(n int, values string) m { return series(fmt.Sprintf(`up{job="a",instance="%d"}`, n), values) }
+	const ends = "1x120 stale"
 	tests := written(t, "test.yaml", m{
 		"rule_files": []string{file}, "evaluation_interval": "1m",
 		"tests": []m{{
 			"interval": "1m",
 			"input_series": []m{
-				{"series": `rail_cni_agent_info{job="a",instance="1",node_name="n1",version="v1"}`, "values": "1x120 stale"},
-				{"series": `rail_cni_agent_info{job="a",instance="2",node_name="n2",version="v1"}`, "values": "1x240"},
+				agent(1, "v1", ends), up(1, "1x120 0x120"), // it does not answer
+				agent(2, "v1", "1x240"), up(2, "1x240"),
 				// A new version is no other agent.
-				{"series": `rail_cni_agent_info{job="a",instance="3",node_name="n3",version="v1"}`, "values": "1x120 stale"},
-				{"series": `rail_cni_agent_info{job="a",instance="3",node_name="n3",version="v2"}`, "values": "_x121 1x120"},
+				agent(3, "v1", ends), agent(3, "v2", "_x121 1x120"), up(3, "1x240"),
+				// The node is removed, and with it the target.
+				agent(4, "v1", ends), up(4, ends), series(`kube_node_info{node="n4"}`, ends),
+				// The pod is gone, and with it the target: by kube-state-metrics the node is there.
+				agent(5, "v1", ends), up(5, ends), series(`kube_node_info{node="n5"}`, "1x240"),
+				// Another node has the address of a removed one.
+				agent(6, "v1", ends), up(6, "1x240"), series(`rail_cni_agent_info{job="a",instance="6",node_name="n7",version="v1"}`, "_x121 1x120"),
 			},
 			"promql_expr_test": []any{
-				firing("110m", 0), firing("150m", 1),
-				m{"eval_time": "150m", "expr": `count(ALERTS{alertstate="firing"})`, "exp_samples": []m{{"labels": "{}", "value": 1}}},
+				firing("110m", "n1", 0), firing("150m", "n1", 1), firing("150m", "n5", 1),
+				m{"eval_time": "150m", "expr": `count(ALERTS{alertstate="firing"})`, "exp_samples": []m{{"labels": "{}", "value": 2}}},
 			},
 		}},
 	})
@@ -332,7 +343,7 @@ func TestEachAlertFiresWithAReadableText(t *testing.T) {
 		if a.Labels["job"] == "agent" && !strings.HasPrefix(name, "RailDoctor") {
 			t.Errorf("%s fires for an agent without a trouble: %v", name, a.Labels)
 		}
-		if !slices.Contains([]string{"warning", "critical"}, a.Labels["severity"]) || a.Labels["node_name"] == "" {
+		if !slices.Contains([]string{"warning", "critical"}, a.Labels["severity"]) || a.Labels["node_name"]+a.Labels["pool"] == "" {
 			t.Errorf("%s: the labels are %v", name, a.Labels)
 		}
 		for what, text := range a.Annotations {

@@ -84,6 +84,12 @@ type Options struct {
 	NRI       func() NRIMetrics // nil = no NRI plugin
 	// Doctor returns the metrics of the doctor's rules; nil if they are not judged.
 	Doctor func() DoctorMetrics
+	// Pools returns the metrics of the cluster's address pools; nil if the process never
+	// reconciles them.
+	Pools func() PoolMetrics
+	// Running is called when the agent runs, with a function that returns its status until it
+	// ends; nil = nobody asks.
+	Running func(status func() Status)
 	// Facts returns the facts of the node as JSON, for the socket; nil = not served.
 	Facts func(context.Context) ([]byte, error)
 	Log   *slog.Logger
@@ -162,6 +168,9 @@ func Run(ctx context.Context, o Options) error {
 	failed := make(chan error, 1)
 	if socket != nil {
 		all.Go(func() { failed <- socket.serve(ctx) })
+	}
+	if o.Running != nil {
+		o.Running(a.status)
 	}
 	a.Log.Info("agent started", "node", o.NodeName, "stateDirs", o.StateDirs, "version", o.Version)
 	select {

@@ -63,18 +63,28 @@ func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 	}
 }
 
-func (a *agent) metrics(w http.ResponseWriter, r *http.Request) {
-	if !a.scrapes.take(r.Context()) {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "another scrape is waiting: a driver is slow to answer", http.StatusServiceUnavailable)
-		return
-	}
-	defer a.scrapes.done()
-	e := &exposition{}
-	a.collect(e)
-	a.collectRDMA(e)
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = e.WriteTo(w) // the client may be gone
+// metrics returns the handler of /metrics.
+func (a *agent) metrics() http.Handler {
+	return a.scraped(func(e *exposition) {
+		a.collect(e)
+		a.collectRDMA(e)
+	})
+}
+
+// scraped returns a handler that answers with what collect adds, one scrape at a time.
+func (a *agent) scraped(collect func(*exposition)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !a.scrapes.take(r.Context()) {
+			w.Header().Set("Retry-After", "10")
+			http.Error(w, "another scrape is waiting: a driver is slow to answer", http.StatusServiceUnavailable)
+			return
+		}
+		defer a.scrapes.done()
+		e := &exposition{}
+		collect(e)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = e.WriteTo(w) // the client may be gone
+	})
 }
 
 // turns lets one scrape run and one wait, so that goroutines do not pile up behind

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -17,7 +18,7 @@ func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 	second := make(chan int, 1)
 	scrape := func() int {
 		w := httptest.NewRecorder()
-		a.metrics(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		a.metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		return w.Code
 	}
 	go func() { second <- scrape() }()
@@ -73,5 +74,46 @@ func TestStatusOfARuleIsALabel(t *testing.T) {
 		if !strings.Contains(b.String(), want+"\n") {
 			t.Errorf("no %s in\n%s", want, b.String())
 		}
+	}
+}
+
+func TestFullestPoolsHaveMetrics(t *testing.T) {
+	read := time.Unix(1_700_000_000, 0)
+	m := PoolMetrics{Read: read, Pools: []PoolUse{
+		{Pool: "10.0.0.0-24", Used: 127, Addresses: 254},
+		{Pool: "10.1.0.0-16", Used: 3, Addresses: 65534, Claimed: 1023, Blocks: 1024},
+	}}
+	for i := range mostPools - 1 {
+		m.Pools = append(m.Pools, PoolUse{Pool: fmt.Sprint("node-", i), Used: 1, Addresses: 1000})
+	}
+	exposed := func() string {
+		t.Helper()
+		var e exposition
+		(&agent{Options: Options{Pools: func() PoolMetrics { return m }}}).collectPools(&e)
+		var b strings.Builder
+		if _, err := e.WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	text := exposed()
+	for _, want := range []string{
+		`rail_cni_pool_addresses{pool="10.0.0.0-24"} 254`, `rail_cni_pool_addresses_used{pool="10.0.0.0-24"} 127`,
+		`rail_cni_pool_blocks{pool="10.1.0.0-16"} 1024`, `rail_cni_pool_blocks_claimed{pool="10.1.0.0-16"} 1023`,
+		"rail_cni_pools 1001", "rail_cni_pools_read_timestamp_seconds 1.7e+09",
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in\n%.2000s", want, text)
+		}
+	}
+	if n := strings.Count(text, "\nrail_cni_pool_addresses{"); n != mostPools {
+		t.Errorf("%d pools", n)
+	}
+	if n := strings.Count(text, "\nrail_cni_pool_blocks{"); n != 1 {
+		t.Errorf("%d pools with blocks", n)
+	}
+	m.Read = time.Time{}
+	if text := exposed(); text != "" {
+		t.Errorf("a process that does not reconcile says:\n%s", text)
 	}
 }

@@ -154,7 +154,7 @@ func (s *server) serve(ctx context.Context) error {
 
 // answers returns the agent's handler. Unless nil, guard protects the metrics.
 func (a *agent) answers(guard func(http.Handler) http.Handler) *http.ServeMux {
-	var metrics http.Handler = http.HandlerFunc(a.metrics)
+	metrics := a.metrics()
 	if guard != nil {
 		metrics = guard(metrics)
 	}

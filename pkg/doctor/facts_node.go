@@ -112,6 +112,7 @@ type NIC struct {
 	MTU      Fact[int]    `json:"mtu"`
 	Firmware Fact[string] `json:"firmware"`
 	DCB      Fact[DCB]    `json:"dcb"` // zero without support by its driver
+	ECN      Fact[ECN]    `json:"ecn"` // zero if its driver has no files of it
 	PCIe     Fact[PCIe]   `json:"pcie"`
 	// CarrierDown is how often the carrier was lost since the driver made the NIC. Each move
 	// of the NIC counts, too.
@@ -139,6 +140,17 @@ type NIC struct {
 type DCB struct {
 	Supported bool   `json:"supported"`     // by its driver
 	PFC       string `json:"pfc,omitempty"` // the priorities with priority flow control: "3", "3,4"
+}
+
+// ECN is the congestion control of RoCE by explicit congestion notification (DCQCN), as the
+// driver of MLNX_OFED and DOCA shows it: /sys/class/net/<interface>/ecn/roce_{np,rp}/enable/<priority>.
+// The kernel's own driver has no such files.
+type ECN struct {
+	Known bool `json:"known,omitempty"` // the files are there
+	// NP and RP are priorities: "3", "0,3". For those of NP the NIC notifies senders of packets
+	// that a switch marked, for those of RP it slows down when it is notified.
+	NP string `json:"np,omitempty"`
+	RP string `json:"rp,omitempty"`
 }
 
 // Flaps are losses of a carrier.

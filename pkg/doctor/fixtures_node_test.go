@@ -90,6 +90,7 @@ func healthyNIC(i int) NIC {
 		Name: name, AltNames: []string{fmt.Sprintf("enp%ds0np0", i+0x10)}, PCI: fmt.Sprintf("0000:%02x:00.0", i+0x10), Kind: "pf", Vendor: "15b3", Driver: "mlx5_core",
 		Rail: &[]int{i}[0], NUMA: &[]int{i / 4}[0], LinkType: "ether", Distances: distances, CharDevices: []string{fmt.Sprintf("/dev/infiniband/uverbs%d", i)},
 		AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(400_000), "sysfs"), MTU: Known(9000, "netlink"), DCB: Known(DCB{Supported: true, PFC: "3"}, "netlink"),
+		ECN:      Known(ECN{true, "0,3", "0,3"}, "sysfs"),
 		Firmware: Known("28.43.2566", "ethtool"), PCIe: Known(PCIe{32, 32, 16, 16}, "sysfs"), CarrierDown: Known(uint64(4), "netlink"),
 		Flaps: Known(Flaps{1, 12 * 3600}, "rail-agent"), Rising: Known(Rising{1, map[string]uint64{"out_of_sequence": 1}}, "sysfs"),
 		IOMMU: Known("identity", "sysfs"), Redirecting: Known([]string(nil), "sysfs"), ManagedBy: Known("", "/run"), VFs: Known(VFs{0, "legacy"}, "sysfs"),
@@ -237,6 +238,10 @@ func addNICs() {
 	add("NIC-PFC", fixture{
 		fires:   func(f *Facts) { nic(f, 3).DCB.Value.PFC = "" },
 		missing: func(f *Facts) { away(&nic(f, 3).DCB) },
+	})
+	add("NIC-ECN", fixture{
+		fires:   func(f *Facts) { nic(f, 3).ECN.Value = ECN{true, "0,3", "0"} },
+		missing: func(f *Facts) { away(&nic(f, 3).ECN) },
 	})
 	add("NIC-FLAP", fixture{
 		fires:   func(f *Facts) { nic(f, 3).Flaps.Value = Flaps{3, 600} },

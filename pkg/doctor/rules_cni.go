@@ -147,7 +147,7 @@ var agentRules = []Rule{
 		Consequence: "Their NICs and addresses are not free.",
 		Cure:        "Run railctl gc: it says what keeps them.",
 		Check: func(f *Facts, r *Report) {
-			if f.Agent == nil || f.Agent.absent() || !f.Agent.NotReturned.asked() { // rail-agent without a socket does not ask itself
+			if f.Agent == nil || f.Agent.absent() {
 				return
 			}
 			if n, _ := Read(r, "attachments not returned", f.Agent.NotReturned); n > 0 {

@@ -97,6 +97,13 @@ var nicRules = []Rule{
 		},
 	},
 	{
+		ID: "NIC-ECN", Scope: NodeScope, Severity: Warn,
+		Expects:     "All rails' NICs of one model have ECN (DCQCN) on the same priorities, and on those that have PFC. Only the driver of MLNX_OFED and DOCA tells.",
+		Consequence: "The NIC does not notify senders of congestion, or does not slow down: only pauses (PFC) are left, which also stop the traffic of others in the fabric.",
+		Cure:        "Write 1 to /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY and to roce_rp/enable/PRIORITY on every rail, also at boot. If the fabric is to work with PFC alone, ignore this rule.",
+		Check:       checkECN,
+	},
+	{
 		ID: "NIC-FLAP", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "No rail loses its carrier three times in 12 hours.",
 		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout; jobs die without another reason.",
@@ -469,6 +476,31 @@ func (d DCB) text() string {
 		return "no PFC"
 	}
 	return "PFC on priority " + d.PFC
+}
+
+func checkECN(f *Facts, r *Report) {
+	tells := func(n NIC) bool { return n.forPods() && (n.ECN.Value.Known || n.ECN.Error != "") }
+	if f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.NICs.List.Value, tells) {
+		return // no driver tells
+	}
+	differ(f, r, "ecn", func(n *NIC) Fact[ECN] { return n.ECN }, ECN.text)
+	eachRail(f, r, func(n *NIC) {
+		ecn, ok := Read(r, n.label()+" ecn", n.ECN)
+		if !ok || !ecn.Known {
+			return
+		}
+		dcb, _ := Read(r, n.label()+" dcb", n.DCB)
+		for priority := range strings.SplitSeq(dcb.PFC, ",") {
+			both := slices.Contains(strings.Split(ecn.NP, ","), priority) && slices.Contains(strings.Split(ecn.RP, ","), priority)
+			if priority != "" && !both {
+				r.Find(n.Object(), "priority %s has PFC, and the NIC has %s", priority, ecn.text())
+			}
+		}
+	})
+}
+
+func (e ECN) text() string {
+	return fmt.Sprintf("ECN on priorities %s (np) and %s (rp)", cmp.Or(e.NP, "none"), cmp.Or(e.RP, "none"))
 }
 
 // model returns the driver of the NIC and the device ID of its model, as far as they are

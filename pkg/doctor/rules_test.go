@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -719,6 +720,34 @@ func TestFreshlyParsedFactsJudgeTheSame(t *testing.T) {
 	for _, r := range Judge(Rules(), read) {
 		if r.Status != OK {
 			t.Errorf("%s is %s: %+v %v", r.ID, r.Status, r.Findings, r.Missing)
+		}
+	}
+}
+
+func TestECNIsJudgedOnlyWhereTheDriverTells(t *testing.T) {
+	node := func(ecn ...ECN) *Facts {
+		f := &Facts{Schema: Schema, NICs: &NICs{List: Known([]NIC{}, "test")}}
+		for i, e := range ecn {
+			f.NICs.List.Value = append(f.NICs.List.Value, NIC{Name: fmt.Sprint("ens", i), Driver: "mlx5_core", Rail: &[]int{i}[0], DCB: Known(DCB{Supported: true, PFC: "3"}, "test"), ECN: Known(e, "test")})
+		}
+		return f
+	}
+	for _, c := range []struct {
+		name   string
+		facts  *Facts
+		status Status
+		want   string
+	}{
+		{"the kernel's own driver", node(ECN{}, ECN{}), Skipped, ""},
+		{"on where PFC is", node(ECN{true, "3", "3"}, ECN{true, "3", "3"}), OK, ""},
+		{"off on all rails", node(ECN{true, "", "3"}), Status(Warn), "NIC ens0: priority 3 has PFC, and the NIC has ECN on priorities none (np) and 3 (rp)"},
+		{"another rail", node(ECN{true, "3", "3"}, ECN{true, "3", "3"}, ECN{true, "3,4", "3"}), Status(Warn), "NIC ens2: it has ECN on priorities 3,4 (np) and 3 (rp), and 2 of 3 have ECN on priorities 3 (np) and 3 (rp)"},
+	} {
+		if _, status := found(t, c.facts, "NIC-ECN"); status != c.status {
+			t.Errorf("%s: %s, want %s", c.name, status, c.status)
+		}
+		if have := evidence(t, c.facts, "NIC-ECN"); have != c.want {
+			t.Errorf("%s: %q", c.name, have)
 		}
 	}
 }

@@ -45,3 +45,37 @@ func TestKustomizeHasTheDashboardsAndAlertsAsAComponent(t *testing.T) {
 	}
 	wantEqual(t, overlay, decoded(t, objects))
 }
+
+// The reconciler has the metrics of pools. On the loopback of its pod nobody could read them.
+func TestReconcilerServesItsMetricsWhenPrometheusCanReachThem(t *testing.T) {
+	const deployment, binding = "Deployment default/rail-cni-reconciler", "ClusterRoleBinding /rail-cni-agent-metrics"
+	for values, want := range map[string]struct {
+		args     string
+		subjects int
+	}{
+		"metrics.address=127.0.0.1":                                     {"", 0},
+		"metrics.address=0.0.0.0":                                       {"--metrics=0.0.0.0:9400", 0},
+		"metrics.address=::,metrics.secure=true":                        {"--metrics=[::]:9400 --metrics-secure", 2},
+		"metrics.address=::,metrics.secure=true,metrics.certSecret=tls": {"--metrics=[::]:9400 --metrics-secure --metrics-cert=/metrics-cert", 2},
+	} {
+		all := objects(t, values)
+		var args []string
+		containers(all[deployment], "", func(_ string, container, pod map[string]any) {
+			list, _ := container["args"].([]any)
+			for _, a := range list {
+				if text, _ := a.(string); strings.HasPrefix(text, "--metrics") {
+					args = append(args, text)
+				}
+			}
+			mounts, _ := container["volumeMounts"].([]any)
+			volumes, _ := pod["volumes"].([]any)
+			if certificate := strings.Contains(values, "certSecret"); (len(mounts) == 1) != certificate || (len(volumes) == 1) != certificate {
+				t.Errorf("%s: mounts %v, volumes %v", values, mounts, volumes)
+			}
+		})
+		subjects, _ := field(all[binding], "subjects").([]any)
+		if got := strings.Join(args, " "); got != want.args || len(subjects) != want.subjects {
+			t.Errorf("%s: %q, want %q; the right to review tokens is for %v", values, got, want.args, subjects)
+		}
+	}
+}

@@ -33,6 +33,10 @@ type Options struct {
 	InstallDir      string // of rail-agent's record of files, below Root
 	Socket          string // rail-agent's; "agent.sock" in StateDir if empty
 
+	// Status, unless nil, returns the answer of rail-agent to GET /status: the process is
+	// rail-agent, and perhaps without a socket.
+	Status func() ([]byte, error)
+
 	// Client is the API server's, nil for none: then NoClient is the reason, nil if nobody named
 	// one.
 	Client   *kube.Client

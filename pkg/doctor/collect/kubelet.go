@@ -54,6 +54,10 @@ var errNoAgent = errors.New("rail-agent does not run")
 
 // ofAgent takes the facts of rail-agent.
 func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
+	source := c.Socket
+	if c.Status != nil {
+		source = "this process"
+	}
 	ask := sync.OnceValues(func() (agentFacts, error) {
 		ctx, cancel := answered(ctx)
 		defer cancel()
@@ -66,23 +70,23 @@ func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
 		}
 		return found, err
 	}
-	take(ctx, c, &to.Running, c.Socket, answerTime, func(context.Context) (bool, error) {
+	take(ctx, c, &to.Running, source, answerTime, func(context.Context) (bool, error) {
 		found, err := ask()
 		return found.running, err
 	})
-	take(ctx, c, &to.Version, c.Socket, answerTime, func(context.Context) (string, error) {
+	take(ctx, c, &to.Version, source, answerTime, func(context.Context) (string, error) {
 		found, err := running()
 		return found.version, err
 	})
-	take(ctx, c, &to.NRI, c.Socket, answerTime, func(context.Context) (bool, error) {
+	take(ctx, c, &to.NRI, source, answerTime, func(context.Context) (bool, error) {
 		found, err := running()
 		return found.nri, err
 	})
-	take(ctx, c, &to.NotReturned, c.Socket, answerTime, func(context.Context) (int, error) {
+	take(ctx, c, &to.NotReturned, source, answerTime, func(context.Context) (int, error) {
 		found, err := running()
 		return found.notReturned, err
 	})
-	take(ctx, c, &to.Memlock, c.Socket+" and "+netconf.NodeFilePath(), answerTime, func(context.Context) (bool, error) {
+	take(ctx, c, &to.Memlock, source+" and "+netconf.NodeFilePath(), answerTime, func(context.Context) (bool, error) {
 		found, err := running()
 		if err != nil || !found.nri {
 			return false, err
@@ -98,7 +102,11 @@ const mostAnswer = 16 << 20
 // askAgent asks the agent at its socket, which is root's. Without a socket, or if nobody
 // listens there, no agent runs.
 func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
-	text, err := c.get(ctx, "/status")
+	get := func() ([]byte, error) { return c.get(ctx, "/status") }
+	if c.Status != nil {
+		get = c.Status
+	}
+	text, err := get()
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return agentFacts{}, nil

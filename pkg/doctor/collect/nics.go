@@ -327,6 +327,7 @@ func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 		n.AdminUp, n.Carrier, n.MTU = doctor.From(false, source, err), doctor.From(false, source, err), doctor.From(0, source, err)
 		n.Mbps, n.CarrierDown = doctor.From(int64(0), source, err), doctor.From(uint64(0), source, err)
 		n.Addresses, n.DCB = doctor.From([]string{}, source, err), doctor.From(doctor.DCB{}, "DCB netlink", err)
+		n.ECN = doctor.From(doctor.ECN{}, "sysfs", err)
 		return
 	}
 	n.AdminUp, n.Carrier, n.MTU = doctor.Known(l.IsUp(), source), doctor.Known(l.HasCarrier(), source), doctor.Known(l.MTU, source)
@@ -335,10 +336,56 @@ func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 	n.Firmware = doctor.From(cmp.Or(hardware.Firmware, n.Firmware.Value), "ethtool", err)
 	dcb, err := at.ns.DCB(l.Name)
 	n.DCB = doctor.From(dcbFacts(dcb), "DCB netlink", err)
+	ecn, err := at.ecn(l.Name)
+	n.ECN = doctor.From(ecn, "class/net/"+l.Name+"/ecn", err)
 	addresses, err := at.addresses(l.Index)
 	n.Addresses = doctor.From(addresses, source, err)
 	lost, err := number(at.file("class", "net", l.Name, "carrier_down_count"))
 	n.CarrierDown = doctor.From(lost, "class/net/"+l.Name+"/carrier_down_count", err)
+}
+
+// ecn returns the congestion control of an interface, the zero ECN if its driver has no files of
+// it.
+func (sp *space) ecn(name string) (doctor.ECN, error) {
+	dir, err := sp.dir()
+	if err != nil {
+		return doctor.ECN{}, err
+	}
+	if dir, err = within(dir, []string{"class", "net", name, "ecn"}); err != nil {
+		return doctor.ECN{}, err
+	}
+	return ecnIn(dir)
+}
+
+// ecnIn reads the directory "ecn" of an interface. It has a directory for each role of the NIC,
+// and in it "enable" a file for each priority.
+func ecnIn(dir string) (doctor.ECN, error) {
+	if there, err := exists(dir); !there {
+		return doctor.ECN{}, err
+	}
+	enabled := func(role string) (string, error) {
+		var on []string
+		for priority := range 8 {
+			p := strconv.Itoa(priority)
+			value, err := readText(filepath.Join(dir, role, "enable", p))
+			if err != nil {
+				return "", err
+			}
+			if strings.TrimSpace(value) == "1" {
+				on = append(on, p)
+			}
+		}
+		return strings.Join(on, ","), nil
+	}
+	np, err := enabled("roce_np")
+	if err != nil {
+		return doctor.ECN{}, err
+	}
+	rp, err := enabled("roce_rp")
+	if err != nil {
+		return doctor.ECN{}, err
+	}
+	return doctor.ECN{Known: true, NP: np, RP: rp}, nil
 }
 
 func dcbFacts(d *link.DCB) doctor.DCB {

@@ -1,9 +1,11 @@
 package collect
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
@@ -38,5 +40,30 @@ func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
 	}
 	if b.PCI != "0000:3d:00.0" || *b.Rail != 2 || b.Driver != "mlx5_core" || b.NUMA != nil || b.Name != "" {
 		t.Errorf("without an interface: %+v", b)
+	}
+}
+
+// The paths are those of NVIDIA's manual of MLNX_OFED, "Explicit Congestion Notification".
+func TestECNIsWhatTheDriverOfMLNXOFEDShows(t *testing.T) {
+	files := map[string]string{}
+	for priority := range 8 {
+		for _, role := range []string{"roce_np", "roce_rp"} {
+			on := "0\n"
+			if priority == 3 || priority == 5 && role == "roce_np" {
+				on = "1\n"
+			}
+			files[fmt.Sprintf("net/ens1/ecn/%s/enable/%d", role, priority)] = on
+		}
+	}
+	files["net/ens2/mtu"] = "9000\n"
+	files["net/ens3/ecn/roce_np/enable/0"] = "1\n"
+	root := tree(t, files)
+	for name, want := range map[string]doctor.ECN{"ens1": {Known: true, NP: "3,5", RP: "3"}, "ens2": {}} {
+		if have, err := ecnIn(filepath.Join(root, "net", name, "ecn")); err != nil || have != want {
+			t.Errorf("%s: %+v, %v, want %+v", name, have, err, want)
+		}
+	}
+	if have, err := ecnIn(filepath.Join(root, "net/ens3/ecn")); err == nil || have.Known {
+		t.Errorf("of some files: %+v", have)
 	}
 }

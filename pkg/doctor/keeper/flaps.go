@@ -14,6 +14,7 @@ const remembered = 12 * time.Hour
 type flaps struct {
 	nics   map[string]*carrier // by PCI address, else by name
 	before time.Time           // when a record was written, before the last observation
+	at     time.Time           // the last observation
 }
 
 // carrier is what is known of the carrier of a NIC.
@@ -34,16 +35,21 @@ type loss struct {
 	count int
 }
 
+// reading is when facts were read, and when a record was last written as of then.
+type reading struct{ began, ended, changedBefore, changedAfter time.Time }
+
 // observe compares the facts with those of the last observation, and sets the fact Flaps of each
-// NIC. changed and now are when a record was last written, before and after the facts were read.
-// All losses between two observations are dropped if a record changed: each move of a NIC
+// NIC. All losses between two observations are dropped if a record changed: each move of a NIC
 // counts as a loss in the kernel, and of which NIC it was is not known later.
-func (f *flaps) observe(at time.Time, nics *doctor.NICs, changed, now time.Time) {
+//
+// Several readings may run at a time, and their facts arrive in any order. Facts of which the
+// reading began before the last observation may be older than that, so they are not compared.
+func (f *flaps) observe(r reading, nics *doctor.NICs) {
 	if nics == nil || !nics.List.OK() {
 		return
 	}
-	quiet := now.Equal(f.before)
-	f.before = changed
+	late := r.began.Before(f.at)
+	quiet := r.changedAfter.Equal(f.before)
 	seen := map[string]*carrier{}
 	for i := range nics.List.Value {
 		n := &nics.List.Value[i]
@@ -53,13 +59,17 @@ func (f *flaps) observe(at time.Time, nics *doctor.NICs, changed, now time.Time)
 		}
 		c := f.nics[key]
 		if c == nil {
-			c = &carrier{since: at, count: n.CarrierDown.Value}
+			c = &carrier{since: r.ended, count: n.CarrierDown.Value}
 		}
-		c.observe(at, n, quiet)
+		if !late {
+			c.observe(r.ended, n, quiet)
+		}
 		seen[key] = c
-		n.Flaps = doctor.Known(c.flaps(at), "rail-agent's memory of carrier_down_count")
+		n.Flaps = doctor.Known(c.flaps(r.ended), "rail-agent's memory of carrier_down_count")
 	}
-	f.nics = seen
+	if !late {
+		f.nics, f.before, f.at = seen, r.changedBefore, r.ended
+	}
 }
 
 func (c *carrier) observe(at time.Time, n *doctor.NIC, quiet bool) {

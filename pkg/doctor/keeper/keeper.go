@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/agent"
@@ -28,8 +30,7 @@ const (
 
 // Options are those of a [Keeper].
 type Options struct {
-	// Collect has the places of the facts. Sample, Done and Pending are the keeper's. Without a
-	// Socket the facts of rail-agent are this process's.
+	// Collect has the places of the facts. Sample, Done, Pending and Status are the keeper's.
 	Collect collect.Options
 	Every   time.Duration // between runs; a minute if it is 0
 	Log     *slog.Logger
@@ -43,6 +44,7 @@ type Options struct {
 type Keeper struct {
 	Options
 	pending collect.Pending
+	status  atomic.Pointer[func() agent.Status]
 
 	// Only Run uses these.
 	runs       int
@@ -129,17 +131,30 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
 	o := k.Collect
-	o.Sample, o.Pending, o.Done = every, &k.pending, nil
-	before := k.changed()
+	o.Sample, o.Pending, o.Done, o.Status = every, &k.pending, nil, k.agentStatus
+	r := reading{began: time.Now(), changedBefore: k.changed()}
 	f := collect.Node(ctx, o)
-	if o.Socket == "" {
-		const source = "this process"
-		f.Agent = &doctor.Agent{Running: doctor.Known(true, source), Version: doctor.Known(o.Version, source)}
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.flaps.observe(time.Now(), f.NICs, before, k.changed())
+	r.ended, r.changedAfter = time.Now(), k.changed()
+	k.flaps.observe(r, f.NICs)
 	return f
+}
+
+// Running sets the function that returns the status of the agent of this process. It is called
+// when the agent runs.
+func (k *Keeper) Running(status func() agent.Status) { k.status.Store(&status) }
+
+// errNotRunning is the error of facts of the agent before it runs.
+var errNotRunning = errors.New("rail-agent is starting")
+
+// agentStatus returns the status of this process's agent as JSON.
+func (k *Keeper) agentStatus() ([]byte, error) {
+	status := k.status.Load()
+	if status == nil {
+		return nil, errNotRunning
+	}
+	return json.Marshal((*status)())
 }
 
 // changed returns when a record was written or removed last. Each move of a NIC does both.

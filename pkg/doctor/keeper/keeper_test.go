@@ -241,6 +241,22 @@ func TestFactsAreCompleteWhenReadSeveralTimesAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// rail-agent may have no socket at which it could ask itself.
+func TestFactsOfTheAgentAreThoseOfThisProcess(t *testing.T) {
+	k, _ := told(t)
+	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Socket: "", Version: "v7"}
+	if a := k.facts(t.Context(), -1).Agent; a.Running.Error == "" || a.NRI.Error == "" {
+		t.Errorf("an agent that does not run yet: %+v", a)
+	}
+	k.Running(func() agent.Status {
+		return agent.Status{Version: "v7", NRI: true, StateDirs: []agent.StateOf{{Ending: []agent.Ending{{Error: "busy"}, {}}}}}
+	})
+	a := k.facts(t.Context(), -1).Agent
+	if !a.Running.Value || a.Version.Value != "v7" || !a.NRI.Value || !a.Memlock.OK() || a.NotReturned.Value != 1 {
+		t.Errorf("%+v", a)
+	}
+}
+
 func TestConditionsMessageIsBounded(t *testing.T) {
 	if have := cut(strings.Repeat("ö", 1000)); len(have) > mostMessage || !strings.HasSuffix(have, "ö …") {
 		t.Errorf("%d bytes: %q", len(have), have)
@@ -260,7 +276,7 @@ func TestFlapsAreLossesThatNobodyCaused(t *testing.T) {
 		nics := &doctor.NICs{List: doctor.Known([]doctor.NIC{{
 			Name: "ens1", PCI: "0000:01:00.0", Holder: holder, CarrierDown: doctor.Known(count, "test"), AdminUp: doctor.Known(up, "test"),
 		}}, "test")}
-		f.observe(at, nics, record, record)
+		f.observe(reading{at, at, record, record}, nics)
 		if !nics.List.Value[0].Flaps.OK() {
 			t.Fatalf("%+v", nics.List.Value[0].Flaps)
 		}
@@ -301,9 +317,39 @@ func TestFlapsAreLossesThatNobodyCaused(t *testing.T) {
 	if have := observe(time.Minute, 0, "", true, false); have.Seconds != (12 * time.Hour).Seconds() {
 		t.Errorf("%+v", have)
 	}
-	f.observe(at, &doctor.NICs{List: doctor.Known([]doctor.NIC{}, "test")}, record, record)
+	f.observe(reading{at, at, record, record}, &doctor.NICs{List: doctor.Known([]doctor.NIC{}, "test")})
 	if len(f.nics) != 0 {
 		t.Errorf("NICs that are gone: %v", f.nics)
+	}
+}
+
+// While rail-agent judges the node, somebody asks for the facts. Which of the readings ends first
+// says nothing of which was first at the NIC.
+func TestLossIsCountedOnceWhenReadingsOverlap(t *testing.T) {
+	f, start := flaps{nics: map[string]*carrier{}}, time.Now()
+	observe := func(began, ended int, count uint64) int {
+		t.Helper()
+		nics := &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1", CarrierDown: doctor.Known(count, "test"), AdminUp: doctor.Known(true, "test")}}, "test")}
+		f.observe(reading{start.Add(time.Duration(began) * time.Second), start.Add(time.Duration(ended) * time.Second), start, start}, nics)
+		return nics.List.Value[0].Flaps.Value.Count
+	}
+	for i, step := range []struct {
+		began, ended int
+		count        uint64
+		want         int
+	}{
+		{0, 1, 5, 0},
+		{60, 61, 6, 0},
+		{59, 62, 5, 0}, // it read the NIC before the loss
+		{120, 121, 6, 1},
+		{180, 181, 6, 1},
+		{180, 182, 7, 1}, // it read the NIC after the next loss
+		{240, 241, 7, 1},
+		{300, 301, 7, 2},
+	} {
+		if have := observe(step.began, step.ended, step.count); have != step.want {
+			t.Errorf("step %d: %d losses, want %d", i, have, step.want)
+		}
 	}
 }
 
@@ -321,6 +367,7 @@ func TestPanicDoesNotEndTheDoctor(t *testing.T) {
 func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Version: "v7", Node: "node-a"}
+	k.Running(func() agent.Status { return agent.Status{Version: "v7"} })
 	k.runs = 1
 	k.step(t.Context())
 	judged := func(id string) bool {

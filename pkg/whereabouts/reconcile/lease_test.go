@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/pooltest"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
 // leaseLab is a Lease with a holder and a follower.
@@ -132,4 +134,30 @@ func leaseGets(t *testing.T, since time.Time) (n int) {
 		}
 	}
 	return n
+}
+
+// Metrics are made of surveys: nobody may take those of a former leader for true.
+func TestSurveysEndWithTheLease(t *testing.T) {
+	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
+	l.createPod("web", nil)
+	l.add(l.owner("web", 0), c)
+	r := l.reconciler(time.Minute)
+	var mu sync.Mutex
+	var last *api.Survey
+	r.Surveyed = func(s *api.Survey) {
+		mu.Lock()
+		defer mu.Unlock()
+		last = s
+	}
+	stop := l.run(r)
+	surveyed := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return last != nil
+	}
+	pooltest.Eventually(t, "the first survey", surveyed)
+	stop()
+	if surveyed() {
+		t.Error("the last survey stays")
+	}
 }

@@ -40,6 +40,9 @@ type Options struct {
 	NodeGrace time.Duration
 	Interval  time.Duration // between full looks, DefaultInterval if 0
 	Identity  string        // of this process in the cluster's Lease; "" = host name and process ID
+	// Surveyed is called with what each look has read of the store, and with nil when another
+	// reconciler may lead. It must neither change nor keep the survey. nil is none.
+	Surveyed func(*api.Survey)
 
 	Journal Journal      // the node's; nil is none
 	Log     *slog.Logger // nil is none
@@ -148,6 +151,7 @@ func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]
 	if err != nil {
 		return nil, err
 	}
+	r.surveyed(survey)
 	var refs map[string]bool // nil is all
 	if deleted != nil {
 		refs = map[string]bool{}
@@ -202,6 +206,12 @@ func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]
 		return found, oddError{errors.Join(survey.Errors...)}
 	}
 	return found, nil
+}
+
+func (r *Reconciler) surveyed(s *api.Survey) {
+	if r.Surveyed != nil {
+		r.Surveyed(s)
+	}
 }
 
 // oddError is the error of a look that read everything except malformed objects

@@ -42,6 +42,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			if held {
 				r.Log.Info("reconciling the cluster's addresses")
 				err = l.keep(ctx, r.lead)
+				r.surveyed(nil)
 			}
 			if err != nil && ctx.Err() == nil {
 				r.Log.Warn("reconcile failed, retrying", "err", err)

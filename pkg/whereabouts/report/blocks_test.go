@@ -222,3 +222,30 @@ func TestCheckComparesANetworkWithItsPool(t *testing.T) {
 		})
 	}
 }
+
+func TestUsageIsOfAllPools(t *testing.T) {
+	pool := func(prefix string, entries int) *api.PoolState {
+		p := netip.MustParsePrefix(prefix)
+		state := &api.PoolState{Name: ipam.Pool{Prefix: p}.Name(), Base: p.Addr(), Prefix: p, Entries: map[string]api.Entry{}}
+		for i := range entries {
+			state.Entries[fmt.Sprint(i+1)] = api.Entry{PodRef: "ns/pod"}
+		}
+		return state
+	}
+	var got []string
+	for _, v := range Usage(&api.Survey{
+		Pools:   []*api.PoolState{pool("10.2.0.0/24", 7), pool("10.3.0.0/16", 0), pool("10.4.0.0/31", 2), pool("10.5.0.0/32", 0), pool("fd00::/64", 1)},
+		Divided: []*api.PoolState{guard("", "10.0.0.0/16")},
+		Blocks:  []*api.PoolState{block("", "10.0.0.4/30", "node1", map[string]string{"0": "ns/a", "2": "ns/b"})},
+	}) {
+		text := fmt.Sprint(v.Name, " ", v.Used, " of ", v.Capacity())
+		if d := v.Divided; d != nil {
+			text += fmt.Sprint(", ", d.Claimed, " of ", d.InRange)
+		}
+		got = append(got, text)
+	}
+	want := []string{"10.2.0.0-24 7 of 254", "10.3.0.0-16 0 of 10000", "10.4.0.0-31 2 of 2", "10.5.0.0-32 0 of 1", "fd00---64 1 of 10000", "10.0.0.0-16 2 of 65534, 1 of 16384"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

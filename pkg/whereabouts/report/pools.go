@@ -35,6 +35,35 @@ type Pool struct {
 // nearlyFull is the number of entries above which a pool counts as nearly full.
 const nearlyFull = api.MaxEntries * 9 / 10
 
+// Usage returns how full the pools of a survey are: each pool without its holders, networks
+// and problems. It is for who has read the survey anyway; [Pools] also reads the networks.
+func Usage(survey *api.Survey) []*Pool {
+	var all []*Pool
+	for _, p := range survey.Pools {
+		all = append(all, newPool(p))
+	}
+	divided, _ := dividedPools(survey) // blocks without a pool are for Pools to report
+	all = append(all, divided...)
+	for _, v := range all {
+		v.Networks, v.Problems, v.Holders = nil, nil, nil
+	}
+	return all
+}
+
+// Capacity returns how many addresses the pool can have at the most: those of its network,
+// or what one object of the API server holds if that is less. A network's range may leave some out.
+func (v *Pool) Capacity() float64 {
+	host := v.Range.Addr().BitLen() - v.Range.Bits()
+	if host < 2 { // all of them are used (RFC 3021, RFC 6164)
+		return float64(int(1) << host)
+	}
+	size, _ := new(big.Float).SetInt(v.Size).Float64()
+	if v.Divided == nil {
+		size = min(size, api.MaxEntries)
+	}
+	return size
+}
+
 // Holder is an entry of a pool that names a pod.
 type Holder struct {
 	Address     netip.Addr `json:"address"`

@@ -75,3 +75,8 @@ rail-agent{{ with .name }}-{{ . }}{{ end }}
 {{- range $files }}{{- if has "nv-ipam" (dig "prefixesFrom" list .) }}{{- $on = true }}{{- end }}{{- end }}
 {{- if $on }}true{{- end }}
 {{- end }}
+
+{{- /* Where the metrics are served, in a form for net.Listen. */}}
+{{- define "rail-cni.metricsAddress" -}}
+{{ printf "%s:%d" (ternary (printf "[%s]" .Values.metrics.address) .Values.metrics.address (contains ":" .Values.metrics.address)) (int .Values.metrics.port) }}
+{{- end }}
