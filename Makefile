@@ -33,9 +33,10 @@ export GOFIPS140 ?= off
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 BUILDFLAGS := -trimpath -buildvcs=false
 
-# Packages (import paths without the module's) whose tests must not run under
-# the race detector, because they measure time or re-execute themselves …
-NO_RACE ?= integration/cluster integration/crash integration/devices integration/doctor integration/e2e integration/multus integration/nri integration/verify integration/whereabouts
+# Packages (import paths without the module's) whose tests do not run under the
+# race detector, because they measure time, re-execute themselves or only run built
+# programs, which are without it …
+NO_RACE ?= cmd/rail-agent deployments/kustomize/base integration/cluster integration/crash integration/devices integration/doctor integration/e2e integration/multus integration/nri integration/verify integration/whereabouts
 # … and those that need the machine to themselves, one after another.
 SERIAL ?=
 
@@ -158,7 +159,7 @@ test test-rig crash e2e: export RAIL_CNI_TESTS := all
 test: export RAIL_CNI_FULL := $(FULL)
 test-rig crash e2e: export RAIL_CNI_FULL := yes
 # The model's steps: a sample in make test, the long form in make crash.
-test:  MODEL_STEPS ?= $(if $(filter yes,$(FULL)),3000,1500)
+test:  MODEL_STEPS ?= $(if $(filter yes,$(FULL)),3000,1000)
 crash: MODEL_STEPS ?= 10000
 
 check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built

@@ -73,7 +73,10 @@ func TestDevicePluginBeginsAndEndsWithTheNodeFile(t *testing.T) {
 		t.Fatal("the kill left no socket, so the test tests nothing")
 	}
 	a = l.start("--kubelet-dir", kubelet, "--devinfo-dir", "off", "--cdi-dir", "off")
-	await(t, "the next one's sockets alone", 15*time.Second, func() bool { return sockets() == 2 })
+	await(t, "the next one's sockets alone", 15*time.Second, func() bool {
+		_, lines := a.metric("rail_cni_resource_registered") // it serves; the killed one's sockets are there at once
+		return lines == 2 && sockets() == 2
+	})
 	if a.end(syscall.SIGTERM); sockets() != 0 {
 		t.Error("sockets are left")
 	}

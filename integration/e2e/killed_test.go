@@ -20,7 +20,7 @@ import (
 // nothingIsLost kills kubelets, containerd and rail-agent at random, and starts
 // them again, while pods with all rails come and go.
 func nothingIsLost(t *testing.T, l *lab) {
-	rounds := 2
+	rounds := 1
 	switch {
 	case os.Getenv("RAIL_CNI_E2E") == "full":
 		rounds = 50

@@ -1,6 +1,7 @@
 package need
 
 import (
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -37,7 +38,9 @@ func Sample[T any](t testing.TB, n int, table []T) []T {
 		return table
 	}
 	t.Logf("sample of %d of %d items; to repeat it: %s=%d", n, len(table), SeedVariable, seed)
-	chosen := rand.New(rand.NewPCG(seed, uint64(len(table)))).Perm(len(table))[:n]
+	name := fnv.New64a() // of the test: tables of the same length have different samples
+	_, _ = name.Write([]byte(t.Name()))
+	chosen := rand.New(rand.NewPCG(seed, name.Sum64()^uint64(len(table)))).Perm(len(table))[:n]
 	slices.Sort(chosen)
 	sample := make([]T, 0, n)
 	for _, i := range chosen {

@@ -2,6 +2,7 @@ package need
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 )
 
@@ -47,5 +48,17 @@ func TestSeedsChooseDifferentSamples(t *testing.T) {
 	}
 	if len(seen) != len(table) {
 		t.Errorf("200 seeds have chosen %d of %d items", len(seen), len(table))
+	}
+}
+
+// Two tests with tables of the same length, as the RDMA modes, do not always choose the same.
+func TestTestsHaveSamplesOfTheirOwn(t *testing.T) {
+	t.Setenv(FullVariable, "")
+	seen := map[int]bool{}
+	for i := range 50 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) { seen[Sample(t, 1, []int{0, 1})[0]] = true })
+	}
+	if len(seen) != 2 {
+		t.Errorf("50 tests have all chosen %v", seen)
 	}
 }

@@ -160,7 +160,7 @@ func percentile(times []time.Duration, p int) time.Duration { return times[(len(
 func TestHookTakesLittleTime(t *testing.T) {
 	l := theLab(t)
 	l.startAgent(t)
-	containers := 20
+	containers := 10
 	if need.Full() {
 		containers = 200
 	}

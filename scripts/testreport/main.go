@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -45,9 +46,31 @@ type event struct {
 // tally is the result of one run. Only leaves are counted, not tests with
 // subtests.
 type tally struct {
-	Passed  int
-	Skipped int
-	Failed  []string
+	Passed   int
+	Skipped  int
+	Failed   []string
+	Tests    []timing // those without a slash in their names
+	Packages []timing
+}
+
+// timing is how long a test or a package has taken, in seconds.
+type timing struct {
+	Name    string
+	Seconds float64
+}
+
+// worth is the least number of seconds that a run keeps.
+const worth = 1
+
+// timed adds what an event says of a test or a package, unless that is below worth.
+func (t *tally) timed(e event) {
+	switch {
+	case e.Elapsed < worth || strings.Contains(e.Test, "/"):
+	case e.Test == "":
+		t.Packages = append(t.Packages, timing{e.Package, e.Elapsed})
+	default:
+		t.Tests = append(t.Tests, timing{e.Package + " " + e.Test, e.Elapsed})
+	}
 }
 
 // add puts other's counts to t's.
@@ -55,6 +78,8 @@ func (t *tally) add(other tally) {
 	t.Passed += other.Passed
 	t.Skipped += other.Skipped
 	t.Failed = append(t.Failed, other.Failed...)
+	t.Tests = append(t.Tests, other.Tests...)
+	t.Packages = append(t.Packages, other.Packages...)
 }
 
 // reporter keeps the output of each running test until it is known whether it
@@ -127,6 +152,7 @@ func (r *reporter) line(line []byte) {
 func (r *reporter) end(e event, key string) {
 	output := r.output[key]
 	delete(r.output, key)
+	r.tally.timed(e)
 	if e.Test == "" {
 		r.endPackage(e, output)
 		return
@@ -263,6 +289,8 @@ func printSum(out io.Writer, path string, noSkips bool) error {
 		}
 		all.add(t)
 	}
+	printSlowest(out, "packages", 10, all.Packages)
+	printSlowest(out, "tests", 15, all.Tests)
 	for _, name := range all.Failed {
 		fmt.Fprintln(out, "FAILED", name)
 	}
@@ -277,4 +305,16 @@ func printSum(out io.Writer, path string, noSkips bool) error {
 		return fmt.Errorf("%d skipped, and every test must run", all.Skipped)
 	}
 	return nil
+}
+
+// printSlowest prints the n slowest tests or packages.
+func printSlowest(out io.Writer, what string, n int, all []timing) {
+	if len(all) == 0 {
+		return
+	}
+	slices.SortStableFunc(all, func(a, b timing) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	fmt.Fprintf(out, "slowest %s:\n", what)
+	for _, t := range all[:min(n, len(all))] {
+		fmt.Fprintf(out, "%8.1f s  %s\n", t.Seconds, t.Name)
+	}
 }

@@ -154,3 +154,37 @@ func TestSkippedTestIsAFailureWhereEveryTestMustRun(t *testing.T) {
 		}
 	}
 }
+
+// The list is for those who keep "make test" within its time.
+func TestSumNamesTheSlowestTestsAndPackagesOfAllRuns(t *testing.T) {
+	counts := filepath.Join(t.TempDir(), "counts")
+	for _, events := range []string{
+		`{"Action":"pass","Package":"p","Test":"TestA/x","Elapsed":30}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":31}
+{"Action":"pass","Package":"p","Test":"TestQuick","Elapsed":0.5}
+{"Action":"pass","Package":"p","Elapsed":32.25}
+`,
+		`{"Action":"pass","Package":"q","Test":"TestB","Elapsed":40}
+{"Action":"pass","Package":"q","Elapsed":41}
+`,
+	} {
+		if err := report(strings.NewReader(events), io.Discard, counts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sum strings.Builder
+	if err := printSum(&sum, counts, true); err != nil {
+		t.Fatal(err)
+	}
+	const want = `slowest packages:
+    41.0 s  q
+    32.2 s  p
+slowest tests:
+    40.0 s  q TestB
+    31.0 s  p TestA
+tests: 4 passed, 0 failed, 0 skipped
+`
+	if sum.String() != want {
+		t.Errorf("sum is\n%s\nwant\n%s", &sum, want)
+	}
+}

@@ -64,7 +64,7 @@ func hasGID(p doctor.Port, netdev string) bool {
 // TestDoctorsFactsOfRDMADevices reads them of a pod with some of the node's rails.
 func TestDoctorsFactsOfRDMADevices(t *testing.T) {
 	const lent = 3
-	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+	for _, mode := range modes(t) {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newRDMANode(t, mode, "")
 			n.up(rails)

@@ -27,7 +27,7 @@ func nested(t *testing.T) *node {
 }
 
 func TestNICsComeHomeToAHostNetnsThatIsNotInitNet(t *testing.T) {
-	for way, home := range ways() {
+	for way, home := range ways(t) {
 		t.Run(way, func(t *testing.T) {
 			n := nested(t)
 			n.furnish(rails)

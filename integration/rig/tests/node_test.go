@@ -21,6 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // drives is set if a test on the host starts machines (build tag machines).
@@ -53,7 +54,13 @@ type node struct {
 // newNode returns the machine's own netns, with NICs as the kernel finds them.
 func newNode(t *testing.T) *node {
 	t.Helper()
-	reload(t, "")
+	return newNodeWith(t, "")
+}
+
+// newNodeWith is newNode with parameters of the NICs' driver.
+func newNodeWith(t *testing.T, parameters string) *node {
+	t.Helper()
+	reload(t, parameters)
 	here := testnet.Here(t)
 	return &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}
 }
@@ -241,6 +248,13 @@ type times []time.Duration
 func (t times) String() string {
 	slices.SortFunc(t, func(a, b time.Duration) int { return cmp.Compare(a, b) })
 	return fmt.Sprintf("median %4d ms, worst %4d ms of %d", t[(len(t)-1)/2].Milliseconds(), t[len(t)-1].Milliseconds(), len(t))
+}
+
+// modes returns the RDMA modes, or, in "make test", one of them. It is for tests of what is the
+// same in both: other tests of one mode stay.
+func modes(t *testing.T) []rdma.Mode {
+	t.Helper()
+	return need.Sample(t, 1, []rdma.Mode{rdma.Exclusive, rdma.Shared})
 }
 
 // rounds returns the number of repetitions of a measurement: n, or 1 in "make test",

@@ -18,7 +18,7 @@ import (
 // to two pods, and has the usual programs write from one pod's memory to the
 // other's.
 func TestPodsSpeakVerbs(t *testing.T) {
-	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+	for _, mode := range modes(t) {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newRDMANode(t, mode, "rdma=0")
 			if err := kmod.SoftRoCE(); errors.Is(err, kmod.ErrNoSoftRoCE) {

@@ -114,7 +114,7 @@ func (n *node) udevUntouched(before string, devices map[string]string) {
 
 // udevModes runs a test in both RDMA modes.
 func udevModes(t *testing.T, test func(t *testing.T, n *node)) {
-	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+	for _, mode := range modes(t) {
 		t.Run(string(mode), func(t *testing.T) { test(t, newUdevNode(t, mode)) })
 	}
 }

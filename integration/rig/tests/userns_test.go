@@ -41,7 +41,7 @@ func (n *node) usernsPod(container string) (p *pod, die func()) {
 // The kernel asks for capabilities in the user namespace that owns a netns: for a NIC and
 // for an RDMA device, and for sysctls.
 func TestPodsInAUserNamespaceGetAndReturnNICsWithRDMA(t *testing.T) {
-	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+	for _, mode := range modes(t) {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newRDMANode(t, mode, "")
 			n.furnish(1)

@@ -283,9 +283,13 @@ func (s *railNode) planted(all []defect) {
 }
 
 // TestDoctorFindsDefectsOfANode plants what can be wrong on a node in shared mode, or with its
-// pods. Each defect is found by its rule, and no other rule finds anything.
+// pods. Each defect is found by its rule, and no other rule finds anything. The subtests share the
+// node, which takes longer to make than a run.
 func TestDoctorFindsDefectsOfANode(t *testing.T) {
-	newRailNode(t, rdma.Shared).planted(need.Sample(t, 6, defects))
+	s := newRailNode(t, rdma.Shared)
+	t.Run("none on a sound node", func(t *testing.T) { s.in(t).soundNode() })
+	t.Run("planted", func(t *testing.T) { s.in(t).planted(need.Sample(t, 5, defects)) })
+	t.Run("between nodes", func(t *testing.T) { s.in(t).betweenNodes() })
 }
 
 // TestDoctorFindsDefectsOfAnExclusiveNode does so in exclusive mode.
@@ -312,10 +316,10 @@ func (s *railNode) judgedFacts(f *doctor.Facts) (found, missing map[string][]str
 	return s.results(s.railctl("doctor", "-o", "json", "--facts", path))
 }
 
-// TestDoctorFindsDefectsBetweenNodes compares the facts of two nodes. The rig has one, whose
-// facts are collected before and after its addresses were exchanged.
-func TestDoctorFindsDefectsBetweenNodes(t *testing.T) {
-	s := newRailNode(t, rdma.Shared)
+// betweenNodes compares the facts of two nodes. The rig has one, whose facts are collected before
+// and after its addresses were exchanged.
+func (s *railNode) betweenNodes() {
+	s.t.Helper()
 	addressed := func(verb, a, b string, host int) {
 		s.Batch(nil, fmt.Sprintf("addr %s 10.5.0.%d/24 dev %s", verb, host, a), fmt.Sprintf("addr %s 10.6.0.%d/24 dev %s", verb, host, b))
 	}
@@ -356,22 +360,23 @@ func TestDoctorFindsDefectsBetweenNodes(t *testing.T) {
 	s.compare(found, missing, nil)
 }
 
-// TestDoctorFindsNothingOnASoundNode runs it many times.
-func TestDoctorFindsNothingOnASoundNode(t *testing.T) {
-	s := newRailNode(t, rdma.Shared)
-	runs := 20
+// soundNode runs the doctor many times, which finds nothing. Each run of planted does so too, but
+// for its defect.
+func (s *railNode) soundNode() {
+	s.t.Helper()
+	runs := 6
 	if need.Full() {
 		runs = 100
 	}
 	for i := range runs {
-		if i%5 == 0 || need.Full() {
+		if i%3 == 0 || need.Full() {
 			found, missing := s.judged(nil)
 			s.compare(found, missing, nil)
 			continue
 		}
 		for _, r := range doctor.Judge(doctor.Rules(), s.collected(50*time.Millisecond)) {
 			if len(r.Findings)+len(r.Missing) > 0 {
-				t.Errorf("%s: %+v, missing %q", r.ID, r.Findings, r.Missing)
+				s.t.Errorf("%s: %+v, missing %q", r.ID, r.Findings, r.Missing)
 			}
 		}
 	}

@@ -118,7 +118,7 @@ func (n *node) sameAsRailctl(container string) {
 // A pod is told what the kernel has, by the files and by railctl, and the files follow its
 // GIDs.
 func TestPodIsToldOfItsRails(t *testing.T) {
-	for _, mode := range []rdma.Mode{rdma.Exclusive, rdma.Shared} {
+	for _, mode := range modes(t) {
 		t.Run(string(mode), func(t *testing.T) {
 			n := newRDMANode(t, mode, "")
 			n.up(2)
