@@ -26,12 +26,15 @@ type doctorFlags struct {
 
 func (f *doctorFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.doctor, "doctor", on, `judge the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" for not`)
-	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow ones are in each fifth run")
+	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow ones are in each fifth run; at most 15m")
 	flags.BoolVar(&f.condition, "node-condition", false, "also keep the condition "+keeper.ConditionType+" of the Node; needs the right to patch nodes/status")
 }
 
 // errNoRights is the reason why facts of the cluster are missing.
 var errNoRights = errors.New("rail-agent has no right to read it; railctl doctor cluster does")
+
+// mostInterval bounds --doctor-interval: after 30 minutes the alert RailDoctorSilent fires.
+const mostInterval = 15 * time.Minute
 
 // begin starts the doctor in beside, unless it is off. A panic of it does not end the keeper of
 // NICs. The socket serves the node's facts in any case.
@@ -39,8 +42,8 @@ func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 	if f.doctor != on && f.doctor != off {
 		return fmt.Errorf("--doctor %q: it is %s or %s", f.doctor, on, off)
 	}
-	if f.interval < time.Second {
-		return fmt.Errorf("--doctor-interval %v: it is at least a second", f.interval)
+	if f.interval < time.Second || f.interval > mostInterval {
+		return fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, mostInterval)
 	}
 	options := keeper.Options{Log: o.Log, Every: f.interval, Collect: collect.Options{
 		StateDir: o.StateDirs[0], Node: o.NodeName, Version: o.Version, Root: collect.NodeRoot(), ConfDir: confDir, InstallDir: record,

@@ -148,7 +148,7 @@ func TestDoctorThatIsOff(t *testing.T) {
 }
 
 func TestDoctorFlagsThatAreNoneAreRefused(t *testing.T) {
-	for _, args := range [][]string{{"--doctor", "yes"}, {"--doctor-interval", "1ms"}, {"--node-condition"}} {
+	for _, args := range [][]string{{"--doctor", "yes"}, {"--doctor-interval", "1ms"}, {"--doctor-interval", "1h"}, {"--node-condition"}} {
 		a := hostLab(t).launch(args...)
 		<-a.ended
 		if a.cmd.ProcessState.ExitCode() != 1 || len(a.said(args[0])) == 0 {
