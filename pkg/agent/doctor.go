@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -38,13 +37,13 @@ func (a *agent) collectDoctor(e *exposition) {
 	e.add("rail_doctor_panics_total", counter, "Panics of the doctor in the agent.", float64(m.Panics), nil)
 }
 
-// factsTime bounds the reading of the node's facts. A source that hangs costs four seconds, and
-// error counters are read one second apart.
-const factsTime = 8 * time.Second
+// FactsTime bounds the reading of the node's facts for a client, which must wait longer to get
+// those that were read if some sources hang.
+const FactsTime = 6 * time.Second
 
 // facts answers with the facts of the node, one request at a time.
 func (a *agent) facts(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), factsTime)
+	ctx, cancel := context.WithTimeout(r.Context(), FactsTime)
 	defer cancel()
 	if !a.readings.take(ctx) {
 		w.Header().Set("Retry-After", "5")
@@ -64,16 +63,9 @@ func (a *agent) facts(w http.ResponseWriter, r *http.Request) {
 // CopyFacts asks the agent at the socket for the facts of the node, a document of package doctor,
 // and writes them to out.
 func CopyFacts(ctx context.Context, socket string, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, factsTime+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, FactsTime+time.Second)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/facts", nil)
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(request)
+	answer, err := Get(ctx, socket, "/facts")
 	if err != nil {
 		return err
 	}

@@ -25,18 +25,23 @@ func ProbeReady(ctx context.Context, socket string) error { return askSocket(ctx
 // why it is not.
 func ProbeLive(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/healthz") }
 
-// askSocket returns the agent's answer as an error, nil if it is OK.
-func askSocket(ctx context.Context, socket, path string) error {
-	client := http.Client{Timeout: probeTime, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
+// Get asks the agent at the socket for a path. The caller closes the answer's body.
+func Get(ctx context.Context, socket, path string) (*http.Response, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer, err := client.Do(request)
+	return client.Do(request)
+}
+
+// askSocket returns the agent's answer as an error, nil if it is OK.
+func askSocket(ctx context.Context, socket, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	answer, err := Get(ctx, socket, path)
 	if err != nil {
 		return err
 	}

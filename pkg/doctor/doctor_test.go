@@ -1,8 +1,11 @@
 package doctor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -268,4 +271,87 @@ func at2(f *Facts, i int) *Facts {
 	}
 	f.Cluster.Nodes = f.Cluster.Nodes[:2]
 	return at(f, i)
+}
+
+// Each node is judged by all NADs of the cluster, of which there may be as many as nodes.
+func TestDocumentOfAClusterHasItsNADsOnce(t *testing.T) {
+	const nodes = 100
+	nad := Config{Kind: NADConfig, Name: "default/a", Text: strings.Repeat("x", 100_000)}
+	own := Known([]Config{{Kind: NADConfig, Name: "default/b"}}, "file")
+	f := &Facts{Schema: Schema, Cluster: &Cluster{NADs: Known([]Config{nad}, "api"), Networks: Known(map[string][]string{"pods": {"10.0.0.0/8"}}, "api")}}
+	for i := range nodes {
+		n := &Facts{Node: fmt.Sprint("node-", i), Configs: &Configs{Files: Known([]Config{}, "test"), NADs: f.Cluster.NADs, Networks: f.Cluster.Networks}}
+		f.Cluster.Nodes = append(f.Cluster.Nodes, n)
+	}
+	f.Cluster.Nodes[7].Configs.NADs = own
+	f.Cluster.Nodes = append(f.Cluster.Nodes, nil)
+	text, err := json.MarshalIndent(f, "", "  ")
+	if err != nil || len(text) > 300_000 {
+		t.Fatalf("%d bytes, %v", len(text), err)
+	}
+	back, err := ReadFacts(bytes.NewReader(text))
+	if err != nil || !reflect.DeepEqual(back, f) {
+		t.Errorf("it is not as it was: %v", err)
+	}
+	if !f.Cluster.Nodes[0].Configs.NADs.OK() {
+		t.Error("it changed the facts")
+	}
+}
+
+func TestDocumentsOfFactsAreBounded(t *testing.T) {
+	f := &Facts{Schema: Schema, Version: strings.Repeat("x", 65<<20)}
+	read := func() error {
+		text, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ReadFacts(bytes.NewReader(text))
+		return err
+	}
+	if err := read(); err == nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("of a node: %v", err)
+	}
+	f.Cluster = &Cluster{}
+	if err := read(); err != nil {
+		t.Errorf("of a cluster: %v", err)
+	}
+}
+
+// rail-agent tells of each finding once, so findings about one object need different parts.
+func TestFindingsOfANodeHaveDifferentParts(t *testing.T) {
+	f := healthy()
+	f.Host.Modules.Value = nil
+	f.Host.CharDevices.Value = nil
+	f.Host.LimitsConf.Value = []string{"* soft memlock 64", "* hard memlock 64"}
+	f.Host.KernelLog.Value = []string{"mlx5_core 0000:99:00.0: Port module event: Cable error 1", "mlx5_core 0000:98:00.0: insufficient power 2"}
+	f.NICs.Problems.Value = []string{"rail 1: no NIC is called a", "rail 2: no NIC is called b"}
+	f.Ledger.Unreadable.Value = []string{"a.json: bad", "b.json: bad"}
+	f.Ledger.Changed.Value = []string{"ens1: [mtu] (a.json)", "ens2: [mtu] (b.json)"}
+	for i := range f.Pods {
+		for k := range f.Pods[i].Interfaces.Value {
+			in := &f.Pods[i].Interfaces.Value[k]
+			in.Carrier, in.MTU = false, 1280
+		}
+		for k := range f.Pods[i].Containers.Value {
+			c := &f.Pods[i].Containers.Value[k]
+			c.Env = map[string]string{"NCCL_IB_HCA": "x", "NCCL_IB_GID_INDEX": "99", "UCX_IB_GID_INDEX": "99", "NCCL_SOCKET_IFNAME": "net", "GLOO_SOCKET_IFNAME": "net1"}
+		}
+	}
+	several := 0
+	for _, r := range Judge(Select(Rules(), NodeScope, PodScope), f) {
+		seen := map[string]string{}
+		for _, found := range r.Findings {
+			key := found.Object + "|" + found.Part
+			if before, ok := seen[key]; ok {
+				t.Errorf("%s: %q and %q have the key %s", r.ID, before, found.Evidence, key)
+			}
+			seen[key] = found.Evidence
+			if found.Part != "" && len(seen) > 1 {
+				several++
+			}
+		}
+	}
+	if several < 10 {
+		t.Errorf("%d findings with a part", several)
+	}
 }

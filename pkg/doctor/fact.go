@@ -12,9 +12,11 @@ import (
 // Schema is the schema of the facts of a node. Fields are added to it, none changes.
 const Schema = "rail-cni.io/facts/v1"
 
-// maxFacts bounds the size of a document of facts, in bytes. A node with a hundred pods has
-// less than 1 MB.
-const maxFacts = 64 << 20
+// The bounds of a document of facts, in bytes. A node with a hundred pods has less than 1 MB.
+const (
+	maxFacts   = 64 << 20 // of a node
+	maxCluster = 512 << 20
+)
 
 // Fact is a value that was read, or the reason why it could not be. The zero Fact was never
 // read.
@@ -70,22 +72,26 @@ func Read[T any](r *Report, name string, f Fact[T]) (value T, ok bool) {
 }
 
 // ReadFacts reads a document of facts. It refuses one of another schema, one without facts, by
-// which each rule would be skipped, and one that is larger than 64 MB. The document may come from a stranger.
+// which each rule would be skipped, and one that is larger than 64 MiB, that of a cluster
+// 512 MiB. The document may come from a stranger.
 func ReadFacts(from io.Reader) (*Facts, error) {
-	text, err := io.ReadAll(io.LimitReader(from, maxFacts+1))
+	text, err := io.ReadAll(io.LimitReader(from, maxCluster+1))
 	if err != nil {
 		return nil, fmt.Errorf("facts: %w", err)
 	}
-	if len(text) > maxFacts {
-		return nil, fmt.Errorf("facts: the document is larger than %d bytes; collect them again with `railctl doctor collect`", maxFacts)
+	f, tooLarge := &Facts{}, "facts: the document is larger than %d bytes; collect them again with `railctl doctor collect`"
+	if len(text) > maxCluster {
+		return nil, fmt.Errorf(tooLarge, maxCluster)
 	}
-	f := &Facts{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	if err := decoder.Decode(f); err != nil {
 		return nil, fmt.Errorf("facts: %w; collect them again with `railctl doctor collect`", position(err, text))
 	}
 	if f.Schema != Schema {
 		return nil, fmt.Errorf("facts: the schema is %.60q, not %q; collect them with this version of railctl", f.Schema, Schema)
+	}
+	if f.Cluster == nil && len(text) > maxFacts {
+		return nil, fmt.Errorf(tooLarge, maxFacts)
 	}
 	if f.Host == nil && f.NICs == nil && f.Ledger == nil && f.CNI == nil && f.Kubelet == nil && f.Agent == nil && f.Configs == nil && f.Pods == nil && f.Cluster == nil {
 		return nil, errors.New("facts: the document has none; collect them again with `railctl doctor collect`")

@@ -1,5 +1,11 @@
 package doctor
 
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+)
+
 // Pod are the facts of a pod that holds a NIC.
 type Pod struct {
 	Namespace string `json:"namespace"`
@@ -88,6 +94,54 @@ type Cluster struct {
 	Leases Fact[[]Lease] `json:"leases"`
 	// Pods are the cluster's pods that have not ended, "namespace/name".
 	Pods Fact[[]string] `json:"pods"`
+	// NADs and Networks are those of each node's [Configs]. A document has them only here.
+	NADs     Fact[[]Config]            `json:"nads"`
+	Networks Fact[map[string][]string] `json:"networks"`
+}
+
+// MarshalJSON leaves out of the nodes what the cluster has.
+func (c *Cluster) MarshalJSON() ([]byte, error) {
+	type plain Cluster
+	lean := plain(*c)
+	lean.Nodes = slices.Clone(c.Nodes)
+	for i, n := range lean.Nodes {
+		if n == nil || n.Configs == nil {
+			continue
+		}
+		node, configs := *n, *n.Configs
+		if reflect.DeepEqual(configs.NADs, c.NADs) { // with the same slice it does not look into it
+			configs.NADs = Fact[[]Config]{}
+		}
+		if reflect.DeepEqual(configs.Networks, c.Networks) {
+			configs.Networks = Fact[map[string][]string]{}
+		}
+		node.Configs = &configs
+		lean.Nodes[i] = &node
+	}
+	return json.Marshal(&lean)
+}
+
+// UnmarshalJSON adds what the cluster has to the nodes that have none of their own.
+func (c *Cluster) UnmarshalJSON(text []byte) error {
+	type plain Cluster
+	if err := json.Unmarshal(text, (*plain)(c)); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		if n == nil || !c.NADs.asked() && !c.Networks.asked() {
+			continue
+		}
+		if n.Configs == nil {
+			n.Configs = &Configs{}
+		}
+		if !n.Configs.NADs.asked() {
+			n.Configs.NADs = c.NADs
+		}
+		if !n.Configs.Networks.asked() {
+			n.Configs.Networks = c.Networks
+		}
+	}
+	return nil
 }
 
 // Lease is an address that a pool has for a pod.

@@ -71,6 +71,9 @@ type Finding struct {
 	Object   string `json:"object"`        // what it is about: "NIC ens1", "pod default/a"; empty for the node
 	Evidence string `json:"evidence"`      // the facts, with their values
 	Fix      string `json:"fix,omitempty"` // a command that mends it, if one does
+	// Part distinguishes findings about one object, and stays the same while the evidence
+	// changes: "net2" of a pod, the file of a record.
+	Part string `json:"-"`
 }
 
 // Result is the outcome of a rule.
@@ -91,6 +94,7 @@ type Report struct {
 	read     bool
 	findings []Finding
 	missing  []string
+	parts    []string // of the object that is judged now
 	parsed   *parsed
 }
 
@@ -103,14 +107,28 @@ const maxFindings = 1000
 // Find reports a finding about an object. The evidence names facts and their values.
 func (r *Report) Find(object, evidence string, args ...any) *Found {
 	if len(r.findings) < maxFindings {
-		r.findings = append(r.findings, Finding{Object: clean(object), Evidence: clean(fmt.Sprintf(evidence, args...))})
+		r.findings = append(r.findings, Finding{Object: clean(object), Evidence: clean(fmt.Sprintf(evidence, args...)), Part: clean(strings.Join(r.parts, " "))})
 		return &Found{&r.findings[len(r.findings)-1]}
 	}
 	return &Found{&Finding{}}
 }
 
+// within calls do, whose findings are about a part of their object: a pod's interface.
+func (r *Report) within(part string, do func()) {
+	r.parts = append(r.parts, part)
+	defer func() { r.parts = r.parts[:len(r.parts)-1] }()
+	do()
+}
+
 // Found is a finding that was reported.
 type Found struct{ f *Finding }
+
+// Of sets the part of its object that the finding is about, if a rule may have findings about
+// several.
+func (f *Found) Of(part string) *Found {
+	f.f.Part = clean(strings.TrimSpace(f.f.Part + " " + part))
+	return f
+}
 
 // Fix adds a command that mends it.
 func (f *Found) Fix(command string, args ...any) { f.f.Fix = clean(fmt.Sprintf(command, args...)) }

@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
@@ -53,10 +55,13 @@ func eachPort(f *Facts, r *Report, do func(*NIC, *Port)) {
 	eachRail(f, r, func(n *NIC) {
 		ports, _ := Read(r, n.label()+" ports", n.Ports)
 		for i := range ports {
-			do(n, &ports[i])
+			r.within(ports[i].name(), func() { do(n, &ports[i]) })
 		}
 	})
 }
+
+// name returns what distinguishes the ports of one NIC.
+func (p *Port) name() string { return fmt.Sprintf("%s/%d", p.Device, p.Port) }
 
 // label returns what findings call the NIC.
 func (n *NIC) label() string { return cmp.Or(n.Name, n.PCI, "without a name") }
@@ -77,4 +82,20 @@ func (n *NIC) told(f *Facts) bool {
 	return n.Holder != "" && slices.ContainsFunc(f.Pods, func(p Pod) bool {
 		return p.Namespace+"/"+p.Name == n.Holder && p.Interfaces.OK()
 	})
+}
+
+// nicIn returns the NIC that a line of the kernel's log names, "" for none.
+func (f *Facts) nicIn(line string) string {
+	words := map[string]bool{}
+	for _, word := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" (),[]", c) }) {
+		words[strings.TrimRight(word, ":")] = true
+	}
+	if f.NICs != nil {
+		for i := range f.NICs.List.Value {
+			if n := &f.NICs.List.Value[i]; words[n.Name] || words[n.PCI] {
+				return n.label()
+			}
+		}
+	}
+	return ""
 }

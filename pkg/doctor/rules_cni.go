@@ -11,14 +11,14 @@ import (
 
 var cniRules = []Rule{
 	{
-		ID: "CNI-BINARY", Scope: NodeScope, Severity: Fail,
+		ID: "CNI-BINARY", Scope: NodeScope, Severity: Fail, Slow: true,
 		Expects:     "The plugins in the CNI directory are the files that rail-agent installed.",
 		Consequence: "Pods get NICs from another program, which does not know the ledger: NICs and addresses are lost when pods end.",
 		Cure:        "Find what replaced or removed the file (a DaemonSet that copies the reference plugins, a package), stop that, and restart rail-agent, which installs it again. Or install with a prefix of the names.",
 		Check:       checkBinaries,
 	},
 	{
-		ID: "CNI-MIX", Scope: NodeScope, Severity: Warn,
+		ID: "CNI-MIX", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "All plugins of rail-cni on the node have the same version.",
 		Consequence: "One plugin writes what another cannot read; a half-finished installation stays like that.",
 		Cure:        "Restart rail-agent, which installs all plugins, and look at its log.",
@@ -120,7 +120,7 @@ var agentRules = []Rule{
 		},
 	},
 	{
-		ID: "AGENT-VERSION", Scope: NodeScope, Severity: Warn,
+		ID: "AGENT-VERSION", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "rail-agent and the plugins on the node have the same version.",
 		Consequence: "The agent may not read what newer plugins write, or has not installed its own.",
 		Cure:        "Wait for the rollout of the DaemonSet, or look at the agent's log for why it did not install.",
@@ -170,7 +170,7 @@ var kubeletRules = []Rule{
 			problems, _ := Read(r, "rail and pool problems", f.NICs.Problems)
 			for _, p := range problems {
 				if !strings.Contains(p, resource.Deprecated+": ") { // such a key still counts
-					r.Find("", "%s", p)
+					r.Find("", "%s", p).Of(p)
 				}
 			}
 			if f.Kubelet == nil {
@@ -288,7 +288,7 @@ func checkHCAMax(f *Facts, r *Report) {
 		p := &pools[i]
 		for _, name := range p.NICs {
 			if size := sizes[name]; p.Kind == "shared" && size > 0 && 2*p.Count > int64(size) {
-				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries", p.Count, name, size)
+				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries", p.Count, name, size).Of(name)
 				break
 			}
 		}

@@ -41,7 +41,7 @@ var hostRules = []Rule{
 			needed := canRDMA(f, r)
 			for _, name := range []string{"ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm"} {
 				if ok && needed && !slices.Contains(loaded, name) {
-					r.Find("", "the module %s is not loaded", name).Fix("modprobe %s", name)
+					r.Find("", "the module %s is not loaded", name).Of(name).Fix("modprobe %s", name)
 				}
 			}
 		},
@@ -105,7 +105,7 @@ var hostRules = []Rule{
 		Check:       checkCharDevices,
 	},
 	{
-		ID: "HOST-PEERMEM", Scope: NodeScope, Severity: Fail,
+		ID: "HOST-PEERMEM", Scope: NodeScope, Severity: Fail, Slow: true,
 		Expects:     "A node with NVIDIA's GPUs has a path for GPUDirect RDMA: the module nvidia_peermem, or dma-buf in the kernel and the open GPU driver.",
 		Consequence: "GPUDirect RDMA is off: each message is copied through the memory of the host, at a fraction of the bandwidth.",
 		Cure:        "Load nvidia_peermem, also at boot (/etc/modules-load.d), or install the open GPU driver on a kernel with dma-buf (5.12 or newer).",
@@ -135,7 +135,7 @@ var hostRules = []Rule{
 					continue
 				}
 				if kib, err := strconv.ParseInt(fields[i+1], 10, 64); err == nil && kib >= 0 && kib < enoughMemlock>>10 {
-					r.Find("", "a line bounds locked memory to %d KiB: %q", kib, line)
+					r.Find("", "a line bounds locked memory to %d KiB: %q", kib, line).Of(line)
 				}
 			}
 		},
@@ -215,7 +215,7 @@ var hostRules = []Rule{
 			lines, _ := Read(r, "kernelLog", f.Host.KernelLog)
 			for _, line := range lines {
 				if t := troubleOf(line); t != nil && t.concernsRail(f, r, line) {
-					r.Find("", "%s: %q", t.meaning, line)
+					r.Find("", "%s: %q", t.meaning, line).Of(t.meaning + " " + f.nicIn(line))
 				}
 			}
 		},
@@ -308,7 +308,7 @@ func checkRDMADriver(f *Facts, r *Report) {
 		}
 	})
 	for _, module := range slices.Sorted(maps.Keys(missing)) {
-		r.Find("", "the module %s is not loaded, which makes the RDMA devices of %s", module, strings.Join(missing[module], ", ")).Fix("modprobe %s", module)
+		r.Find("", "the module %s is not loaded, which makes the RDMA devices of %s", module, strings.Join(missing[module], ", ")).Of(module).Fix("modprobe %s", module)
 	}
 }
 
@@ -352,7 +352,7 @@ func checkCharDevices(f *Facts, r *Report) {
 		if has[path] {
 			return
 		}
-		found := r.Find("", "there is no %s", path)
+		found := r.Find("", "there is no %s", path).Of(path)
 		if plain(name) {
 			found.Fix("mknod -m 666 %s c $(tr : ' ' < /sys/class/%s/%s/dev)", path, class, name)
 		}

@@ -18,7 +18,7 @@ var ledgerRules = []Rule{
 			}
 			records, _ := Read(r, "unreadable records", f.Ledger.Unreadable)
 			for _, record := range records {
-				r.Find("", "%s", record)
+				r.Find("", "%s", record).Of(record)
 			}
 		},
 	},
@@ -72,7 +72,8 @@ var ledgerRules = []Rule{
 			}
 			changed, _ := Read(r, "changed settings", f.Ledger.Changed)
 			for _, c := range changed {
-				r.Find("", "%s", c)
+				nic, _, _ := strings.Cut(c, ":")
+				r.Find("", "%s", c).Of(nic)
 			}
 		},
 	},
@@ -84,7 +85,7 @@ func eachAttachment(f *Facts, r *Report, do func(*Attachment)) {
 	}
 	list, _ := Read(r, "attachments", f.Ledger.Attachments)
 	for i := range list {
-		do(&list[i])
+		r.within(list[i].IfName, func() { do(&list[i]) })
 	}
 }
 

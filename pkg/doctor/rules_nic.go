@@ -109,13 +109,12 @@ var nicRules = []Rule{
 		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout; jobs die without another reason.",
 		Cure:        "Clean or replace the cable and the transceiver, and look at the switch port's error counters.",
 		Check: func(f *Facts, r *Report) {
-			const window = 12 * 3600
 			if f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.NICs.List.Value, func(n NIC) bool { return n.Flaps.asked() }) {
 				return // these are no facts of rail-agent, which alone remembers losses
 			}
 			eachRail(f, r, func(n *NIC) {
 				flaps, ok := Read(r, n.label()+" flaps", n.Flaps)
-				if ok && float64(flaps.Count)*window >= 3*max(flaps.Seconds, window) {
+				if ok && flaps.Count >= 3 { // of the last 12 hours
 					r.Find(n.Object(), "it lost its carrier %d times in %.1f hours", flaps.Count, flaps.Seconds/3600)
 				}
 			})
@@ -518,5 +517,7 @@ func (p *PCIe) gbps() float64 {
 	return p.GTs * float64(p.Width) * 128 / 130
 }
 
-// isMellanox reports whether the NIC is one of NVIDIA's (15b3).
-func (n *NIC) isMellanox() bool { return strings.EqualFold(strings.TrimPrefix(n.Vendor, "0x"), "15b3") }
+// isMellanox reports whether the NIC is one of NVIDIA's.
+func (n *NIC) isMellanox() bool {
+	return strings.EqualFold(strings.TrimPrefix(n.Vendor, "0x"), vendorMellanox)
+}

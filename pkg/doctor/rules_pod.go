@@ -169,7 +169,7 @@ var podRules = []Rule{
 				})
 				for _, i := range interfaces {
 					if missing := withoutGID(i.Addresses, tables[i.Name]...); i.Up && i.Carrier && len(missing) > 0 {
-						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", "))
+						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", ")).Of(i.Name)
 					}
 				}
 			})
@@ -229,7 +229,7 @@ func eachContainer(f *Facts, r *Report, do func(*Pod, *Container)) {
 	eachPod(f, r, func(p *Pod) {
 		list, _ := Read(r, p.Object()+" containers", p.Containers)
 		for i := range list {
-			do(p, &list[i])
+			r.within(list[i].Name, func() { do(p, &list[i]) })
 		}
 	})
 }
@@ -248,7 +248,7 @@ func (p *Pod) eachRail(r *Report, do func(*Interface)) bool {
 	list, ok := Read(r, p.Object()+" interfaces", p.Interfaces)
 	for i := range list {
 		if list[i].NIC != "" {
-			do(&list[i])
+			r.within(list[i].Name, func() { do(&list[i]) })
 		}
 	}
 	return ok
@@ -264,7 +264,7 @@ func (p *Pod) eachPort(r *Report, do func(*Interface, *Port)) {
 	p.eachRail(r, func(i *Interface) {
 		for _, name := range i.RDMA {
 			for _, port := range ports[name] {
-				do(i, port)
+				r.within(port.name(), func() { do(i, port) })
 			}
 		}
 	})
@@ -289,7 +289,7 @@ func checkNoDevices(f *Facts, r *Report) {
 		for i := range containers {
 			c := &containers[i]
 			if c.rdma() && !slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.HasSuffix(d, "rdma_cm") }) {
-				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name)
+				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name).Of(c.Name)
 			}
 		}
 	})
@@ -311,7 +311,7 @@ func checkForeignDevices(f *Facts, r *Report) {
 	eachContainer(f, r, func(p *Pod, c *Container) {
 		for _, d := range c.CharDevices {
 			if n := owner[d]; ok && mode == "shared" && n != nil && n.Holder != p.Namespace+"/"+p.Name {
-				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder)
+				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder).Of(d)
 			}
 		}
 	})
@@ -364,7 +364,7 @@ func checkGIDIndex(f *Facts, r *Report) {
 					return
 				}
 				if why := wrongIndex(index, gids, i.Addresses); why != "" {
-					r.Find(p.Object(), "container %s has %s=%d, and on %s (%s) %s", c.Name, name, index, i.Name, port.Device, why)
+					r.Find(p.Object(), "container %s has %s=%d, and on %s (%s) %s", c.Name, name, index, i.Name, port.Device, why).Of(name)
 				}
 			})
 		}
@@ -402,7 +402,7 @@ func checkSocketInterface(f *Facts, r *Report) {
 			p.eachRail(r, func(i *Interface) {
 				for entry := range strings.SplitSeq(list, ",") {
 					if entry != "" && (i.Name == entry || !exact && strings.HasPrefix(i.Name, entry)) {
-						r.Find(p.Object(), "container %s has %s=%s, and %s is a rail (%s)", c.Name, name, value, i.Name, i.NIC)
+						r.Find(p.Object(), "container %s has %s=%s, and %s is a rail (%s)", c.Name, name, value, i.Name, i.NIC).Of(name)
 						return
 					}
 				}
@@ -436,7 +436,7 @@ func checkPodDistance(f *Facts, r *Report) {
 			})
 			n := free[gpu]
 			if n != nil && own < len(distances) && own >= rank("NODE") && rank(n.Distances[gpu]) <= rank("PXB") {
-				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label())
+				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label()).Of(gpu)
 			}
 		}
 	})
@@ -486,7 +486,7 @@ func checkARPFlux(f *Facts, r *Report) {
 					continue
 				}
 				told[i] = true
-				r.Find(p.Object(), "%d rails are in %s, and %s has arp_ignore %d and rp_filter %d", len(list), network, i.Name, i.ARPIgnore, i.RPFilter)
+				r.Find(p.Object(), "%d rails are in %s, and %s has arp_ignore %d and rp_filter %d", len(list), network, i.Name, i.ARPIgnore, i.RPFilter).Of(i.Name)
 			}
 		}
 	})

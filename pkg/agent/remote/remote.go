@@ -11,14 +11,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 // The bounds of an answer.
 const (
-	answerTime = 8 * time.Second
-	mostAnswer = 16 << 20 // bytes
+	answerTime = agent.FactsTime + 2*time.Second // with the start of the program that asks the agent
+	mostAnswer = 16 << 20                        // bytes
 )
 
 // labels select the agents' pods in the chart and in the manifests.

@@ -48,7 +48,7 @@ func TestFactsOfARunningAgent(t *testing.T) {
 
 func TestReplacedAndMissingPlugins(t *testing.T) {
 	dir := t.TempDir()
-	o := collect.Options{StateDir: filepath.Join(dir, "state"), BinDir: filepath.Join(dir, "bin"), InstallDir: filepath.Join(dir, "install"), Sample: -1}
+	o := collect.Options{StateDir: filepath.Join(dir, "state"), BinDir: filepath.Join(dir, "bin"), InstallDir: filepath.Join(dir, "install"), Sample: time.Millisecond}
 	record := install.Open(o.InstallDir)
 	for _, name := range []string{"host-device", "macvlan", "rdma"} {
 		file := install.File{Path: filepath.Join(o.BinDir, name), Source: filepath.Join(testnet.Bin(t), name), Mode: 0o755}

@@ -36,7 +36,9 @@ const mostProgram = 256 << 20
 // ofCNI takes the facts of the CNI directories.
 func (c *collector) ofCNI(ctx context.Context, to *doctor.CNI) {
 	const bin, conf = "the CNI directory of plugins", "the CNI directory of configurations"
-	take(ctx, c, &to.Binaries, cmp.Or(c.BinDir, bin), localTime, c.binaries)
+	if c.Sample >= 0 { // it reads and runs each plugin
+		take(ctx, c, &to.Binaries, cmp.Or(c.BinDir, bin), localTime, c.binaries)
+	}
 	take(ctx, c, &to.Primary, cmp.Or(c.ConfDir, conf), localTime, c.primary)
 	take(ctx, c, &to.Multus, cmp.Or(c.BinDir, bin), localTime, c.multus)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -42,8 +43,8 @@ type Options struct {
 	Client   *kube.Client
 	NoClient error
 
-	// Sample is the time between two reads of the error counters; 1 s if it is 0, and none are
-	// read if it is negative.
+	// Sample is the time between two reads of the error counters; 1 s if it is 0. If it is
+	// negative they are not read, and no other facts that only slow rules need.
 	Sample time.Duration
 
 	// Done, unless nil, is called when a source was read, with the number of those that are
@@ -73,6 +74,8 @@ type collector struct {
 	root    bool
 	host    *os.File // the caller's netns
 	records []*ledger.Record
+	node    doctor.Fact[bool] // whether the machine is a node of Kubernetes
+	nvidia  doctor.Fact[bool] // whether NVIDIA's driver is loaded
 	slots   chan struct{}
 	readers sync.WaitGroup // those that still run after their time are among them
 	waiting sync.WaitGroup
@@ -103,8 +106,19 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	}
 	var records doctor.Fact[[]*ledger.Record]
 	take(ctx, c, &records, c.StateDir, localTime, c.ledgerRecords)
+	take(ctx, c, &c.node, c.at(kubeletDir), localTime, func(context.Context) (bool, error) { return exists(c.at(kubeletDir)) })
+	nvidia := filepath.Join(c.Sys, "module/nvidia")
+	take(ctx, c, &c.nvidia, nvidia, localTime, func(context.Context) (bool, error) { return exists(nvidia) })
 	c.waiting.Wait()
 	c.records = records.Value
+	var pods doctor.Fact[[]doctor.Pod]
+	take(ctx, c, &pods, "the namespaces of pods", answerTime, func(context.Context) ([]doctor.Pod, error) {
+		return c.pods(func(r *ledger.Record) bool { return link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) }), nil
+	})
+	c.waiting.Wait()
+	if f.Pods = pods.Value; !pods.OK() {
+		f.Pods = c.pods(func(*ledger.Record) bool { return true }) // in doubt they live, and their facts are missing
+	}
 
 	c.ofHost(ctx, f.Host)
 	nics := c.ofNICs(ctx, f)
@@ -113,7 +127,6 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	c.ofKubelet(ctx, f.Kubelet)
 	c.ofAgent(ctx, f.Agent)
 	c.ofCluster(ctx, f)
-	f.Pods = c.pods()
 	for i := range f.Pods {
 		c.ofPod(ctx, &f.Pods[i])
 	}
@@ -169,7 +182,8 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 	c.waiting.Go(func() {
 		c.slots <- struct{}{}
 		defer func() { <-c.slots }()
-		ctx, cancel := context.WithTimeout(ctx, limit)
+		whole := ctx // of the run
+		ctx, cancel := context.WithTimeout(whole, limit)
 		defer cancel()
 		defer c.done()
 		found := make(chan doctor.Fact[T], 1)
@@ -191,6 +205,10 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 			select { // an answer at the last moment counts
 			case *to = <-found:
 			case <-time.After(100 * time.Millisecond):
+				if whole.Err() != nil { // the run has ended, which says nothing about the source
+					*to = doctor.Failed[T](source, fmt.Errorf("not read before the end of the run: %w", whole.Err()))
+					return
+				}
 				c.Pending.giveUp(source)
 				*to = doctor.Failed[T](source, fmt.Errorf("not read within %v: %w", limit, ctx.Err()))
 			}

@@ -1,10 +1,13 @@
 package collect
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,9 +91,9 @@ func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := []doctor.Container{}
-	for id, pid := range first {
-		container, err := c.container(id, pid)
+	found, left := []doctor.Container{}, mostOfPod
+	for _, id := range slices.Sorted(maps.Keys(first)) {
+		container, err := c.container(id, first[id], &left)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			continue // it has ended
 		}
@@ -105,8 +108,9 @@ func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
 	return found, nil
 }
 
-// container returns the facts of a container by its first process, nil for a sandbox.
-func (c *collector) container(id string, pid int) (*doctor.Container, error) {
+// container returns the facts of a container by its first process, nil for a sandbox. It takes
+// the bytes of its variables and devices from what is left of the pod's.
+func (c *collector) container(id string, pid int, left *int) (*doctor.Container, error) {
 	name, sandbox := c.nameOf(id)
 	if sandbox {
 		return nil, nil //nolint:nilnil // it is none of the pod's containers
@@ -126,12 +130,16 @@ func (c *collector) container(id string, pid int) (*doctor.Container, error) {
 	if err := setStatus(found, status); err != nil {
 		return nil, err
 	}
-	if found.Env, err = c.environment(pid); err != nil {
+	if found.Env, err = c.environment(pid, left); err != nil {
 		return nil, err
 	}
 	names, err := c.devicesIn(pid, "dev/infiniband")
 	for _, name := range names {
-		found.CharDevices = append(found.CharDevices, "/dev/infiniband/"+name)
+		path := "/dev/infiniband/" + name
+		if *left -= len(path); *left < 0 {
+			return nil, fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", mostOfPod)
+		}
+		found.CharDevices = append(found.CharDevices, path)
 	}
 	return found, err
 }
@@ -175,20 +183,42 @@ func setStatus(to *doctor.Container, status string) error {
 // one: it may be a secret.
 var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_"}
 
-// environment returns those variables of a process as it began.
-func (c *collector) environment(pid int) (map[string]string, error) {
-	text, err := readUpTo(c.of(pid, "environ"), 4<<20)
+// The bounds of what a pod may add to the facts.
+const (
+	mostOfPod     = 128 << 10 // bytes of variables and names of devices
+	mostVariables = 64        // of a container
+	mostVariable  = 4096      // bytes, the rest is cut off
+	mostEnviron   = 4 << 20   // bytes, with the variables that are no facts
+)
+
+// environment returns those variables of a process as it began, in its order, as far as they are
+// within the bounds.
+func (c *collector) environment(pid int, left *int) (map[string]string, error) {
+	f, err := os.OpenFile(c.of(pid, "environ"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
+	// It may have megabytes, and the first processes of many containers are read at a time.
+	in := bufio.NewReaderSize(io.LimitReader(f, mostEnviron), mostVariable)
 	found := map[string]string{}
-	for variable := range strings.SplitSeq(text, "\x00") {
-		name, value, ok := strings.Cut(variable, "=")
-		if ok && slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(name, f) }) {
-			found[name] = value[:min(len(value), 4096)]
+	for {
+		text, err := in.ReadSlice(0)
+		name, value, ok := strings.Cut(strings.TrimRight(string(text), "\x00"), "=")
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = in.ReadSlice(0)
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		if ok && slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(name, f) }) && len(name)+len(value) <= *left {
+			found[name] = value
+			*left -= len(name) + len(value)
+		}
+		if err != nil || len(found) == mostVariables {
+			return found, nil
 		}
 	}
-	return found, nil
 }
 
 // mostDevices bounds the devices of a directory that a pod has filled.

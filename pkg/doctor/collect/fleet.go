@@ -54,7 +54,7 @@ func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
 			silent[a.name()] = a.err.Error()
 			continue
 		}
-		f.complete(a.facts)
+		f.complete(a.facts, found.Cluster)
 		found.Cluster.Nodes = append(found.Cluster.Nodes, a.facts)
 	}
 	found.Cluster.Silent = doctor.Known(silent, "exec in the pods of rail-agent")
@@ -64,24 +64,22 @@ func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
 // fleet is one collection.
 type fleet struct {
 	ClusterOptions
-	agents []agent // by node
+	agents []agentPod // by node
 
 	// What the API server has of all nodes.
-	nodes    doctor.Fact[map[string]*nodeObject]
-	pods     doctor.Fact[map[string]podObject]
-	nads     doctor.Fact[[]doctor.Config]
-	networks doctor.Fact[map[string][]string]
+	nodes doctor.Fact[map[string]*nodeObject]
+	pods  doctor.Fact[map[string]podObject]
 }
 
-// agent is the rail-agent of a node.
-type agent struct {
+// agentPod is the rail-agent of a node.
+type agentPod struct {
 	remote.Pod
 	facts *doctor.Facts
 	err   error
 }
 
 // name returns the name of the node, that of the pod for one without a node.
-func (a *agent) name() string { return cmp.Or(a.Node, "of pod "+a.Name) }
+func (a *agentPod) name() string { return cmp.Or(a.Node, "of pod "+a.Name) }
 
 // findAgents lists the agents' pods.
 func (f *fleet) findAgents(ctx context.Context) error {
@@ -89,7 +87,7 @@ func (f *fleet) findAgents(ctx context.Context) error {
 	defer cancel()
 	pods, err := remote.Pods(ctx, f.Client, f.AgentNamespace)
 	for _, p := range pods {
-		f.agents = append(f.agents, agent{Pod: p})
+		f.agents = append(f.agents, agentPod{Pod: p})
 	}
 	return err
 }
@@ -118,7 +116,7 @@ func (f *fleet) askAgents(ctx context.Context) {
 }
 
 // ask returns the facts of the node of an agent.
-func (f *fleet) ask(ctx context.Context, a *agent) (*doctor.Facts, error) {
+func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
 	text, err := a.Facts(ctx, f.Client)
 	if err != nil {
 		return nil, err
@@ -159,11 +157,11 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 	})
 	all.Go(func() {
 		nads, err := c.nads(ctx)
-		f.nads = doctor.From(nads, c.apiSource("network-attachment-definitions"), err)
+		to.NADs = doctor.From(nads, c.apiSource("network-attachment-definitions"), err)
 	})
 	all.Go(func() {
 		networks, err := c.networks(ctx)
-		f.networks = doctor.From(networks, c.apiSource("nodes, servicecidrs"), err)
+		to.Networks = doctor.From(networks, c.apiSource("nodes, servicecidrs"), err)
 	})
 	all.Wait()
 }
@@ -219,7 +217,7 @@ func (f *fleet) leases(ctx context.Context) ([]doctor.Lease, error) {
 }
 
 // complete adds what the API server has to the facts of a node, whose agent cannot read it.
-func (f *fleet) complete(n *doctor.Facts) {
+func (f *fleet) complete(n *doctor.Facts, of *doctor.Cluster) {
 	if n.Kubelet == nil {
 		n.Kubelet = &doctor.Kubelet{}
 	}
@@ -236,7 +234,7 @@ func (f *fleet) complete(n *doctor.Facts) {
 	if n.Configs == nil {
 		n.Configs = &doctor.Configs{}
 	}
-	n.Configs.NADs, n.Configs.Networks = f.nads, f.networks
+	n.Configs.NADs, n.Configs.Networks = of.NADs, of.Networks
 	for i := range n.Pods {
 		p := &n.Pods[i]
 		object, ok := f.pods.Value[p.Namespace+"/"+p.Name]

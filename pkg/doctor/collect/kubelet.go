@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -25,10 +23,7 @@ import (
 const kubeletDir = "var/lib/kubelet"
 
 // isNode reports whether the machine is a node of Kubernetes. In doubt it is one.
-func (c *collector) isNode() bool {
-	_, err := os.Stat(c.at(kubeletDir))
-	return !errors.Is(err, fs.ErrNotExist)
-}
+func (c *collector) isNode() bool { return c.node.Value || !c.node.OK() }
 
 // ofKubelet takes the facts of device plugins.
 func (c *collector) ofKubelet(ctx context.Context, to *doctor.Kubelet) {
@@ -115,7 +110,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	}
 	var status struct {
 		Version   string `json:"version"`
-		NRI       *bool  `json:"nri"` // nil of an agent before this field
+		NRI       bool   `json:"nri"`
 		StateDirs []struct {
 			Ending []struct {
 				Error string `json:"error"`
@@ -125,7 +120,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	if err := json.Unmarshal(text, &status); err != nil {
 		return agentFacts{}, fmt.Errorf("its answer is no status: %w", err)
 	}
-	found := agentFacts{running: true, version: status.Version}
+	found := agentFacts{running: true, version: status.Version, nri: status.NRI}
 	for _, dir := range status.StateDirs {
 		for _, e := range dir.Ending {
 			if e.Error != "" {
@@ -133,29 +128,12 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 			}
 		}
 	}
-	if status.NRI != nil {
-		found.nri = *status.NRI
-		return found, nil
-	}
-	metrics, err := c.get(ctx, "/metrics")
-	for line := range strings.Lines(string(metrics)) {
-		if value, ok := strings.CutPrefix(line, "rail_cni_nri_connected "); ok {
-			found.nri = strings.TrimSpace(value) == "1"
-		}
-	}
-	return found, err
+	return found, nil
 }
 
 // get returns the agent's answer.
 func (c *collector) get(ctx context.Context, path string) ([]byte, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
-	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := (&http.Client{Transport: transport}).Do(request)
+	answer, err := agent.Get(ctx, c.Socket, path)
 	if err != nil {
 		return nil, err
 	}

@@ -106,6 +106,23 @@ func TestSourcesThatHangAreBounded(t *testing.T) {
 	}
 }
 
+// The client of a run may go away, which says nothing about the sources.
+func TestSourceIsAskedAgainAfterARunThatWasEnded(t *testing.T) {
+	p := &Pending{}
+	ctx, cancel := context.WithCancel(t.Context())
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce()), host: ownNetns(t)}
+	var fact doctor.Fact[int]
+	take(ctx, c, &fact, "a", time.Minute, func(context.Context) (int, error) { cancel(); <-release; return 1, nil })
+	if c.waiting.Wait(); fact.OK() || !strings.Contains(fact.Error, "canceled") {
+		t.Errorf("the run that was ended: %+v", fact)
+	}
+	if f := runs(t, p, "a", func(context.Context) (int, error) { return 2, nil }); !f.OK() || f.Value != 2 {
+		t.Errorf("the next run: %+v", f)
+	}
+}
+
 // ownNetns opens the netns of this thread. Reads that hang may need it after the test.
 func ownNetns(t *testing.T) *os.File {
 	t.Helper()

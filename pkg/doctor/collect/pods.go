@@ -18,13 +18,13 @@ import (
 // mostInterfaces bounds those of a pod, which may make any number of them.
 const mostInterfaces = 128
 
-// pods returns the pods that hold a NIC or have a macvlan, by name, without their facts. One
-// whose ADD or DEL is under way has no complete interface to judge.
-func (c *collector) pods() []doctor.Pod {
+// pods returns the pods that hold a NIC or have a macvlan, and that live, by name, without their
+// facts. One whose ADD or DEL is under way has no complete interface to judge.
+func (c *collector) pods(lives func(*ledger.Record) bool) []doctor.Pod {
 	var found []doctor.Pod
 	for _, r := range c.records {
 		known := slices.ContainsFunc(found, func(p doctor.Pod) bool { return r.Pod != nil && p.Namespace == r.Pod.Namespace && p.Name == r.Pod.Name })
-		if r.Pod == nil || known || r.Phase != ledger.Lent || !link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+		if r.Pod == nil || known || r.Phase != ledger.Lent || !lives(r) {
 			continue
 		}
 		found = append(found, doctor.Pod{Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID})

@@ -364,6 +364,20 @@ func TestPanicDoesNotEndTheDoctor(t *testing.T) {
 	}
 }
 
+func TestFastRunsReadNothingThatOnlySlowRulesNeed(t *testing.T) {
+	k, _ := told(t)
+	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state")}
+	f := k.facts(t.Context(), -1)
+	if f.CNI.Binaries.OK() || f.Host.DMABuf.OK() {
+		t.Errorf("%+v, %+v", f.CNI.Binaries, f.Host.DMABuf)
+	}
+	for _, r := range doctor.Judge(slices.DeleteFunc(Rules(), func(r doctor.Rule) bool { return r.Slow }), f) {
+		if slices.ContainsFunc(r.Missing, func(m string) bool { return strings.Contains(m, "not collected") }) {
+			t.Errorf("%s lacks %q", r.ID, r.Missing)
+		}
+	}
+}
+
 func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Version: "v7", Node: "node-a"}
@@ -393,5 +407,45 @@ func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 	var f doctor.Facts
 	if err := json.Unmarshal(text, &f); err != nil || f.Node != "node-a" || !f.Agent.Running.Value || f.Agent.Version.Value != "v7" {
 		t.Errorf("%v, %+v", err, f.Agent)
+	}
+}
+
+// A rule may find several things about one object: files of the node, interfaces of a pod.
+func TestLaterProblemsOfAnObjectAreTold(t *testing.T) {
+	k, since := told(t)
+	unreadable := func(files ...string) []doctor.Result {
+		f := &doctor.Facts{Ledger: &doctor.Ledger{Unreadable: doctor.Known(files, "test")}}
+		return doctor.Judge(slices.DeleteFunc(Rules(), func(r doctor.Rule) bool { return r.ID != "LEDGER-UNREADABLE" }), f)
+	}
+	down := func(names ...string) []doctor.Result {
+		var interfaces []doctor.Interface
+		for _, name := range names {
+			interfaces = append(interfaces, doctor.Interface{Name: name, NIC: "ens" + name, Up: true})
+		}
+		f := &doctor.Facts{Pods: []doctor.Pod{{Namespace: "default", Name: "a", Interfaces: doctor.Known(interfaces, "test")}}}
+		return doctor.Judge(slices.DeleteFunc(Rules(), func(r doctor.Rule) bool { return r.ID != "POD-DOWN" }), f)
+	}
+	for i, step := range []struct {
+		results []doctor.Result
+		want    string // the beginning of the one notice, "" for none
+	}{
+		{unreadable("a.json is bad"), ""},
+		{unreadable("a.json is bad"), "RailProblem LEDGER-UNREADABLE: a.json is bad; "},
+		{unreadable("a.json is bad", "b.json is bad"), ""},
+		{unreadable("a.json is bad", "b.json is bad"), "RailProblem LEDGER-UNREADABLE: b.json is bad; "},
+		{unreadable("b.json is bad"), ""},
+		{unreadable("b.json is bad"), ""},
+		{unreadable(), ""},
+		{unreadable(), "RailProblemSolved LEDGER-UNREADABLE"},
+		{down("net1"), ""},
+		{down("net1"), "RailProblem POD-DOWN: pod default/a: net1 has no carrier; "},
+		{down("net1", "net2"), ""},
+		{down("net1", "net2"), "RailProblem POD-DOWN: pod default/a: net2 has no carrier; "},
+	} {
+		k.note(step.results)
+		have := since()
+		if step.want == "" && len(have) > 0 || step.want != "" && (len(have) != 1 || !strings.HasPrefix(have[0], step.want)) {
+			t.Errorf("step %d: %q, not %q", i, have, step.want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ type memory map[string]toldRule
 type toldRule struct {
 	Scope    doctor.Scope      `json:"scope"`
 	Fails    bool              `json:"fails"`
-	Findings map[string]string `json:"findings"` // the evidence by object
+	Findings map[string]string `json:"findings"` // their texts, by key
 }
 
 // remember reads the file, once. What it says of rules that the agent does not judge any more
@@ -48,8 +48,8 @@ func (k *Keeper) remember(rules []doctor.Rule) {
 			continue
 		}
 		w := &watched{scope: r.Scope, fails: r.Fails, findings: map[string]*finding{}}
-		for object, evidence := range r.Findings {
-			w.findings[object] = &finding{evidence: evidence, told: true}
+		for key, text := range r.Findings {
+			w.findings[key] = &finding{text: text, told: true}
 		}
 		k.rules[id] = w
 	}
@@ -63,9 +63,9 @@ func (k *Keeper) memorize() {
 	told := memory{}
 	for id, w := range k.rules {
 		r := toldRule{Scope: w.scope, Fails: w.fails, Findings: map[string]string{}}
-		for object, f := range w.findings {
+		for key, f := range w.findings {
 			if f.told {
-				r.Findings[object] = f.evidence
+				r.Findings[key] = f.text
 			}
 		}
 		if len(r.Findings) > 0 {

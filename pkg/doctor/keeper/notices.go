@@ -24,14 +24,14 @@ type watched struct {
 	unknown  int // runs in a row that lacked facts, which are missing
 	missing  []string
 	fails    bool                // its findings are failures, and no warnings
-	findings map[string]*finding // by object
+	findings map[string]*finding // by key
 }
 
-// finding is one of an object.
+// finding is one of an object, or of a part of it.
 type finding struct {
-	evidence string
-	runs     int // in a row that had it, or had it no longer once it is told
-	told     bool
+	text string // object and evidence
+	runs int    // in a row that had it, or had it no longer once it is told
+	told bool
 }
 
 // note notes the results of a run, and tells of what changed.
@@ -79,46 +79,63 @@ func (k *Keeper) note(results []doctor.Result) {
 	}
 }
 
-// update takes the findings of a run. It returns the objects that are to be told of, and whether
-// the last of those that were told of has no finding any more.
+// keyOf returns what distinguishes the findings of a rule. Numbers in the evidence change.
+func keyOf(f *doctor.Finding) string {
+	if f.Part == "" {
+		return f.Object
+	}
+	return f.Object + "|" + f.Part
+}
+
+// textOf returns what notices say of a finding.
+func textOf(f *doctor.Finding) string {
+	if f.Object == "" {
+		return f.Evidence
+	}
+	return f.Object + ": " + f.Evidence
+}
+
+// update takes the findings of a run. It returns the keys of those that are to be told, and
+// whether the last of those that were told is over.
 func (w *watched) update(r *doctor.Result) (fresh []string, over bool) {
 	now := map[string]string{}
-	for _, f := range r.Findings {
-		if _, ok := now[f.Object]; !ok {
-			now[f.Object] = f.Evidence
+	for i := range r.Findings {
+		key := keyOf(&r.Findings[i])
+		if _, ok := now[key]; !ok {
+			now[key] = textOf(&r.Findings[i])
 		}
 	}
-	for object, evidence := range now {
-		f := w.findings[object]
+	for key, text := range now {
+		f := w.findings[key]
 		if f == nil {
 			f = &finding{}
-			w.findings[object] = f
+			w.findings[key] = f
 		}
-		f.evidence = evidence
+		f.text = text
 		switch {
 		case f.told:
 			f.runs = 0
 		default:
 			if f.runs++; f.runs >= inARow {
 				f.told, f.runs = true, 0
-				fresh = append(fresh, object)
+				fresh = append(fresh, key)
 			}
 		}
 	}
 	before := w.told()
-	for object, f := range w.findings {
-		if _, ok := now[object]; ok {
+	for key, f := range w.findings {
+		if _, ok := now[key]; ok {
 			continue
 		}
 		if f.runs++; !f.told || f.runs >= inARow {
-			delete(w.findings, object)
+			delete(w.findings, key)
 		}
 	}
 	slices.Sort(fresh)
 	return fresh, before > 0 && w.told() == 0
 }
 
-// told returns the number of objects that were told of.
+// told returns the number of findings that were told.
 func (w *watched) told() int {
 	n := 0
 	for _, f := range w.findings {
@@ -129,25 +146,21 @@ func (w *watched) told() int {
 	return n
 }
 
-// problem returns the message about objects with a finding.
-func (w *watched) problem(r *doctor.Result, objects []string) string {
-	return fmt.Sprintf("%s: %s; %s", r.ID, w.evidence(objects), r.Cure)
+// problem returns the message about findings.
+func (w *watched) problem(r *doctor.Result, keys []string) string {
+	return fmt.Sprintf("%s: %s; %s", r.ID, w.evidence(keys), r.Cure)
 }
 
-// evidence returns what was found of the objects.
-func (w *watched) evidence(objects []string) string {
+// evidence returns the texts of findings.
+func (w *watched) evidence(keys []string) string {
 	const most = 5
 	var texts []string
-	for i, object := range objects {
+	for i, key := range keys {
 		if i == most {
-			texts = append(texts, fmt.Sprintf("and %d more", len(objects)-most))
+			texts = append(texts, fmt.Sprintf("and %d more", len(keys)-most))
 			break
 		}
-		text := w.findings[object].evidence
-		if object != "" {
-			text = object + ": " + text
-		}
-		texts = append(texts, text)
+		texts = append(texts, w.findings[key].text)
 	}
 	return strings.Join(texts, "; ")
 }
@@ -158,6 +171,6 @@ func (w *watched) failed() string {
 	if w.scope != doctor.NodeScope || !w.fails {
 		return ""
 	}
-	objects := slices.DeleteFunc(slices.Sorted(maps.Keys(w.findings)), func(o string) bool { return !w.findings[o].told })
-	return w.evidence(objects)
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(w.findings)), func(key string) bool { return !w.findings[key].told })
+	return w.evidence(keys)
 }
