@@ -162,44 +162,109 @@ func (l *lab) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// verify runs railctl, which must have the exit code, say nothing on stderr, and leave nothing.
-func (l *lab) verify(code int, args ...string) *verify.Result {
-	l.t.Helper()
-	return l.verifyWhile(code, nil, args...)
+// outcome is what a railctl that has ended did.
+type outcome struct {
+	code        int
+	out, errOut string
 }
 
-// verifyWhile calls during when railctl has begun.
-func (l *lab) verifyWhile(code int, during func(), args ...string) *verify.Result {
+// start starts railctl, and returns a function that waits for its end.
+func (l *lab) start(args ...string) (end func() outcome) {
 	l.t.Helper()
 	var out, errOut bytes.Buffer
 	cmd := l.command(args...)
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	began := time.Now()
 	l.must(cmd.Start())
-	if during != nil {
-		during()
+	return func() outcome {
+		_ = cmd.Wait()
+		l.t.Logf("railctl verify %s: %.1f s", strings.Join(args, " "), time.Since(began).Seconds())
+		return outcome{cmd.ProcessState.ExitCode(), out.String(), errOut.String()}
 	}
-	_ = cmd.Wait()
-	l.t.Logf("railctl %s: %.1f s", strings.Join(cmd.Args[1:], " "), time.Since(began).Seconds())
-	if cmd.ProcessState.ExitCode() != code || errOut.Len() > 0 {
-		l.t.Fatalf("exit code %d, not %d\n%s\n%s", cmd.ProcessState.ExitCode(), code, &errOut, &out)
+}
+
+// result returns what railctl printed. It must have the exit code, and have said nothing on
+// stderr.
+func (l *lab) result(o outcome, code int) *verify.Result {
+	l.t.Helper()
+	if o.code != code || o.errOut != "" {
+		l.t.Fatalf("exit code %d, not %d\n%s\n%s", o.code, code, o.errOut, o.out)
 	}
 	var r verify.Result
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		l.t.Fatalf("not JSON: %v\n%s", err, &out)
+	if err := json.Unmarshal([]byte(o.out), &r); err != nil {
+		l.t.Fatalf("not JSON: %v\n%s", err, o.out)
 	}
+	return &r
+}
+
+// verify runs railctl, which must have the exit code, say nothing on stderr, and leave nothing.
+func (l *lab) verify(code int, args ...string) *verify.Result {
+	l.t.Helper()
+	return l.verifyWhile(code, func() {}, args...)
+}
+
+// verifyWhile calls during when railctl has begun.
+func (l *lab) verifyWhile(code int, during func(), args ...string) *verify.Result {
+	l.t.Helper()
+	end := l.start(args...)
+	during()
+	r := l.result(end(), code)
+	l.nothingLeft()
+	return r
+}
+
+// cannot runs railctl, which must say nothing but why it cannot measure, and leave nothing. It
+// returns that.
+func (l *lab) cannot(args ...string) string {
+	l.t.Helper()
+	o := l.start(args...)()
+	if o.code != verify.ExitUnknown || o.out != "" {
+		l.t.Fatalf("exit code %d\n%s\n%s", o.code, o.errOut, o.out)
+	}
+	l.nothingLeft()
+	return o.errOut
+}
+
+// nothingLeft fails the test if there is an object of a run.
+func (l *lab) nothingLeft() {
+	l.t.Helper()
 	if left := l.objects(); left != "" {
 		l.t.Errorf("it left behind:\n%s", left)
 	}
-	return &r
+}
+
+// kubectl runs kubectl, which must succeed, and returns its stdout.
+func (l *lab) kubectl(args ...string) string {
+	l.t.Helper()
+	out, err := l.Kubectl(context.Background(), args...)
+	l.must(err)
+	return out
+}
+
+// hold makes a pod on node-1 that has the networks, until the returned function is called.
+func (l *lab) hold(networks ...string) (end func()) {
+	l.t.Helper()
+	holder := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer", "annotations": {"k8s.v1.cni.cncf.io/networks": %q}},
+		"spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": %q, "imagePullPolicy": "Never"}]}}`, strings.Join(networks, ","), cluster.ToolsImage)
+	l.must(l.Apply(l.t.Context(), []byte(holder)))
+	l.kubectl("wait", "--for=condition=Ready", "--timeout=3m", "pod/trainer")
+	return func() { l.kubectl("delete", "pod", "trainer", "--wait") }
+}
+
+// jobs returns the names of all Jobs that runs have made, also of those that are gone.
+func (l *lab) jobs() map[string]bool {
+	l.t.Helper()
+	made := map[string]bool{}
+	for name := range strings.FieldsSeq(l.kubectl("get", "events", "--field-selector=reason=SuccessfulCreate,involvedObject.kind=Job", "--output=jsonpath={.items[*].involvedObject.name}")) {
+		made[name] = true
+	}
+	return made
 }
 
 // objects lists the Jobs and pods of all runs.
 func (l *lab) objects() string {
 	l.t.Helper()
-	out, err := l.Kubectl(context.Background(), "get", "jobs,pods", "--all-namespaces", "--selector=rail-cni.io/verify", "--output=name")
-	l.must(err)
-	return out
+	return l.kubectl("get", "jobs,pods", "--all-namespaces", "--selector=rail-cni.io/verify", "--output=name")
 }
 
 // pods waits for the probers of a run on all nodes, and returns their namespaces by the number of

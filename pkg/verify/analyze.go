@@ -186,10 +186,17 @@ func (a *analysis) routes() {
 		case p.Route.Interface != from.Interface.Name:
 			once(Finding{Kind: KindRoute, Ends: []End{p.From}, Evidence: fmt.Sprintf("packets from the address of %s leave by %s", from.Interface.Name, p.Route.Interface)})
 		}
-		owners := macs[p.Route.MAC]
-		if to := a.end(p.To); to != nil && len(owners) == 1 && owners[0] != p.To && p.Route.NextHop == to.address(p.Route.NextHop) {
+		to, who := a.end(p.To), ""
+		switch owners := macs[p.Route.MAC]; {
+		case to == nil || p.Route.MAC == "" || p.Route.NextHop != to.address(p.Route.NextHop):
+		case len(owners) == 1 && owners[0] != p.To:
+			who = owners[0].String()
+		case len(owners) == 0 && to.Interface.MAC != "" && p.Small.Sent > 0 && p.Small.Received == 0: // else a switch may answer for it, and forward
+			who = "an interface of none of the nodes, " + p.Route.MAC + ","
+		}
+		if who != "" {
 			misled[p.To] = true
-			once(Finding{Kind: KindNeighbor, Ends: []End{p.To}, Evidence: fmt.Sprintf("%s answers for the address %s", owners[0], p.Route.NextHop)})
+			once(Finding{Kind: KindNeighbor, Ends: []End{p.To}, Evidence: fmt.Sprintf("%s answers for the address %s", who, p.Route.NextHop)})
 		}
 	}
 	for e := range misled { // its packets arrive at the other interface, which does not answer

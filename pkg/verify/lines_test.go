@@ -45,8 +45,9 @@ func TestAnswersThatNoProberGivesAreRefused(t *testing.T) {
 		"a long problem":          {open, Answer{Opened: []Interface{{Problem: many}}}},
 		"a negative MTU":          {open, Answer{Opened: []Interface{{MTU: -1}}}},
 		"no address":              {open, Answer{Opened: []Interface{{Addresses: make([]netip.AddrPort, 1)}}}},
+		"all hosts' address":      {open, Answer{Opened: []Interface{{Addresses: []netip.AddrPort{netip.MustParseAddrPort("224.0.0.1:9")}}}}},
 		"many addresses":          {open, Answer{Opened: []Interface{{Addresses: slices.Repeat([]netip.AddrPort{address}, mostOfSocket+1)}}}},
-		"many broadcasts":         {&Request{Heard: true}, Answer{Heard: make([]Heard, mostHeard+1)}},
+		"many broadcasts":         {&Request{Heard: true}, Answer{Heard: make([]Heard, MostHeard+1)}},
 		"another flow":            {flows, Answer{Echoes: []Echo{{ID: 8, Samples: make([]Sample, 2)}}}},
 		"a flow twice":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 2)}, {ID: 7, Samples: make([]Sample, 2)}}}},
 		"more samples":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 3)}}}},
@@ -106,6 +107,100 @@ func (s says) Do(context.Context, *Request) (*Answer, error) {
 		return nil, err
 	}
 	return &a, nil
+}
+
+// altered is a prober whose answers are changed.
+type altered struct {
+	Prober
+	change func(a *Answer)
+}
+
+func (p altered) Do(ctx context.Context, r *Request) (*Answer, error) {
+	a, err := p.Prober.Do(ctx, r)
+	if err == nil {
+		p.change(a)
+	}
+	return a, err
+}
+
+// alter verifies three nodes with two rails. The answers of the second one are changed.
+func alter(t *testing.T, o Options, change func(a *Answer)) *Result {
+	t.Helper()
+	f := newFabric(3, 2, 1)
+	nodes := make([]Node, 3)
+	for i := range nodes {
+		nodes[i] = Node{Name: f.name(i), Prober: &simulated{f, i}}
+	}
+	nodes[1].Prober = altered{nodes[1].Prober, change}
+	r, err := Run(t.Context(), nodes, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestRepeatedBroadcastsCountOnce(t *testing.T) {
+	r := alter(t, Options{}, func(a *Answer) {
+		if len(a.Heard) > 0 {
+			a.Heard = append(slices.Repeat(a.Heard, 1000), Heard{0, 0, 7}, Heard{0, 0, -1})
+		}
+	})
+	for _, e := range r.Ends {
+		if len(e.HeardOn) != 2 && e.Node != "n1" || len(r.Findings) > 0 {
+			t.Errorf("%s is heard on %d ends, %+v", e.End, len(e.HeardOn), r.Findings)
+		}
+	}
+}
+
+func TestAddressThatTwoNodesClaimIsADefect(t *testing.T) {
+	r := alter(t, Options{}, func(a *Answer) {
+		if len(a.Opened) > 0 {
+			a.Opened[1].Addresses = []netip.AddrPort{netip.AddrPortFrom(address(2, 1).Addr(), 9)}
+		}
+	})
+	if have := told(r); !slices.Equal(have, []string{"down: n1/1", "down: n2/1"}) {
+		t.Errorf("%q", have)
+	}
+	for _, f := range r.Findings {
+		if !strings.Contains(f.Evidence, "its address 10.1.2.1 is also that of n") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestForeignHostThatAnswersForAnAddressIsNamed(t *testing.T) {
+	for _, passes := range []bool{false, true} {
+		r := alter(t, Options{}, func(a *Answer) {
+			for i := range a.Echoes {
+				if e := &a.Echoes[i]; e.Route != nil && e.Route.NextHop == address(0, 1).Addr().String() {
+					if e.Route.MAC = "02:ff:00:00:00:01"; !passes {
+						e.Samples = make([]Sample, len(e.Samples))
+					}
+				}
+			}
+		})
+		var want []string // a switch may answer for the address, and forward
+		if !passes {
+			want = []string{"neighbor: n0/1"}
+		}
+		if have := told(r); !slices.Equal(have, want) || !passes && !strings.Contains(r.Findings[0].Evidence, "02:ff:00:00:00:01, answers for the address 10.1.0.1") {
+			t.Errorf("%q, %+v", have, r.Findings)
+		}
+	}
+}
+
+func TestPortOfAnotherProgramIsUnknown(t *testing.T) {
+	r := alter(t, Options{RDMA: RDMABandwidth}, func(a *Answer) {
+		for i := range a.RDMA {
+			if a.RDMA[i].Value == 0 { // of a server
+				a.RDMA[i] = RDMAOutcome{ID: a.RDMA[i].ID, Error: "another program listens on TCP port 18601", Unknown: true}
+			}
+		}
+	})
+	want := []string{"n1 rail 0: level 3: another program listens on TCP port 18601", "n1 rail 1: level 3: another program listens on TCP port 18601"}
+	if r.Status != Unknown || len(r.Findings) > 0 || !slices.Equal(r.Unknown, want) {
+		t.Errorf("%s, %q, %+v", r.Status, r.Unknown, r.Findings)
+	}
 }
 
 func TestRailThatCannotBeMeasuredIsNoDefect(t *testing.T) {

@@ -28,7 +28,7 @@ type Request struct {
 
 // Open begins a run. It comes first, and once.
 type Open struct {
-	Token      uint64   `json:"token"`      // of this run; packets without it are ignored
+	Token      uint64   `json:"token"`      // of this run, which signs its packets; others are ignored
 	Node       int      `json:"node"`       // index of the node in broadcasts
 	Interfaces []string `json:"interfaces"` // the rails; those named net1, net2, … if empty
 }
@@ -111,10 +111,12 @@ type Hold struct {
 	Out     int64 `json:"out"`     // until the answer left the interface; 0 if the kernel did not report that
 }
 
+// MostHeard bounds the broadcasts of an answer.
+const MostHeard = 1 << 18
+
 // The bounds of answers. A prober may be in a pod whose user is hostile.
 const (
 	mostRails    = 256
-	mostHeard    = 1 << 18
 	mostHolds    = 10_000  // of a flow, as its probes
 	mostText     = 4 << 10 // bytes of a text
 	mostName     = 256     // bytes of a name
@@ -126,7 +128,7 @@ const (
 // check returns an error if the answer is not one to the request, or has values that no prober
 // can have measured.
 func (a *Answer) check(q *Request) error {
-	if len(a.Opened) > mostRails || len(a.Heard) > mostHeard {
+	if len(a.Opened) > mostRails || len(a.Heard) > MostHeard {
 		return errors.New("the prober's answer is too long")
 	}
 	for i := range a.Opened {
@@ -207,8 +209,8 @@ func (i *Interface) check() error {
 		return errors.New("an impossible MTU, or too many addresses")
 	}
 	for _, a := range i.Addresses {
-		if !a.IsValid() {
-			return errors.New("an address that is none")
+		if ip := a.Addr(); !a.IsValid() || a.Port() == 0 || ip.IsUnspecified() || ip.IsMulticast() {
+			return errors.New("an address that is not that of an interface")
 		}
 	}
 	return nil

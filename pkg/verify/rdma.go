@@ -29,6 +29,8 @@ type RDMAOutcome struct {
 	Value float64 `json:"value,omitempty"` // µs, or Gb/s
 	Error string  `json:"error,omitempty"`
 	Own   bool    `json:"own,omitempty"` // the error is of this end: it has no RDMA device, for example
+	// Unknown: the program could not run for a reason that says nothing of the rail.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // The programs.
@@ -100,7 +102,7 @@ const mostValue = 1e7
 
 // check refuses an outcome that cannot be. A client has a value or an error.
 func (o *RDMAOutcome) check(client bool) error {
-	if len(o.Error) > mostText || !(o.Value >= 0) || o.Value > mostValue || o.Value != 0 && o.Error != "" || client && o.Value == 0 && o.Error == "" {
+	if len(o.Error) > mostText || !(o.Value >= 0) || o.Value > mostValue || o.Value != 0 && o.Error != "" || o.Unknown && o.Error == "" || client && o.Value == 0 && o.Error == "" {
 		return fmt.Errorf("the prober's RDMA test %d has an impossible outcome", o.ID)
 	}
 	return nil
@@ -146,20 +148,22 @@ func (r *run) rdma(ctx context.Context, pair Pair, jobs []*job) {
 		r.unknown("%s to %s: RDMA is not measured between IPv6 addresses", j.path.From, j.path.To)
 		return true
 	})
+	unknown := map[uint32]bool{} // jobs of which a program could not run
 	for _, program := range programs {
 		for _, server := range []int{pair.B, pair.A} {
 			tests := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool {
-				return j.path == nil || j.way.To != server || j.path.Small.Received == 0 || j.path.RDMA != nil && j.path.RDMA.Error != ""
+				return unknown[j.ID] || j.path == nil || j.way.To != server || j.path.Small.Received == 0 || j.path.RDMA != nil && j.path.RDMA.Error != ""
 			})
 			if len(tests) > 0 && ctx.Err() == nil {
-				r.converse(ctx, program, tests)
+				r.converse(ctx, program, tests, unknown)
 			}
 		}
 	}
 }
 
-// converse runs one program between the ends of paths that begin at one node and end at one.
-func (r *run) converse(ctx context.Context, program string, jobs []*job) {
+// converse runs one program between the ends of paths that begin at one node and end at one. It
+// adds the IDs of the jobs whose program could not run to unknown.
+func (r *run) converse(ctx context.Context, program string, jobs []*job, unknown map[uint32]bool) {
 	byID := map[uint32]*job{}
 	var servers, clients []RDMATest
 	for _, j := range jobs {
@@ -168,8 +172,18 @@ func (r *run) converse(ctx context.Context, program string, jobs []*job) {
 		servers = append(servers, RDMATest{ID: j.ID, Rail: j.way.ToRail, Program: program, From: j.Flow.To.Addr(), Port: port})
 		clients = append(clients, RDMATest{ID: j.ID, Rail: j.way.FromRail, Program: program, From: j.From, To: j.Flow.To.Addr(), Port: port})
 	}
+	fail := func() {
+		for id := range byID {
+			unknown[id] = true
+		}
+	}
 	if !r.rdmaOutcomes(ctx, jobs[0].way.To, &Request{RDMA: servers}, func(o *RDMAOutcome) {
 		p := byID[o.ID].path
+		if o.Unknown {
+			unknown[o.ID] = true
+			r.unknown("%s: level %d: %s", p.To, r.RDMA+1, o.Error)
+			return
+		}
 		if p.RDMA == nil {
 			p.RDMA = &RDMA{}
 		}
@@ -180,13 +194,14 @@ func (r *run) converse(ctx context.Context, program string, jobs []*job) {
 			}
 		}
 	}) {
+		fail()
 		return
 	}
-	clients = slices.DeleteFunc(clients, func(t RDMATest) bool { return byID[t.ID].path.RDMA.Error != "" })
+	clients = slices.DeleteFunc(clients, func(t RDMATest) bool { return unknown[t.ID] || byID[t.ID].path.RDMA.Error != "" })
 	if len(clients) == 0 {
 		return
 	}
-	r.rdmaOutcomes(ctx, jobs[0].way.From, &Request{RDMA: clients}, func(o *RDMAOutcome) {
+	if !r.rdmaOutcomes(ctx, jobs[0].way.From, &Request{RDMA: clients}, func(o *RDMAOutcome) {
 		p := byID[o.ID].path
 		if o.Error != "" {
 			p.RDMA.Error = o.Error
@@ -202,7 +217,9 @@ func (r *run) converse(ctx context.Context, program string, jobs []*job) {
 		case rdmaBandwidth:
 			p.RDMA.Bandwidth = o.Value
 		}
-	})
+	}) {
+		fail()
+	}
 }
 
 // rdmaOutcomes asks a node, and reports whether it answered.
@@ -212,7 +229,7 @@ func (r *run) rdmaOutcomes(ctx context.Context, node int, q *Request, use func(o
 		err = errors.New("the prober does not answer for all RDMA tests")
 	}
 	if err != nil {
-		r.unknown("%s: RDMA: %v", r.nodes[node].Name, err)
+		r.unknown("%s: level %d: %v", r.nodes[node].Name, r.RDMA+1, err)
 		return false
 	}
 	for i := range a.RDMA {

@@ -114,7 +114,7 @@ func TestProgramThatIsNotThereIsUnknown(t *testing.T) {
 	f := newFabric(2, 2, 1)
 	nodes := []Node{{Name: "n0", Prober: &simulated{f, 0}}, {Name: "n1", Prober: withoutPerftest{&simulated{f, 1}}}}
 	r, err := Run(t.Context(), nodes, Options{RDMA: RDMAPing})
-	if err != nil || r.Status != Unknown || len(r.Findings) > 0 || !slices.Equal(r.Unknown, []string{"n1: RDMA: ib_send_lat is not there"}) {
+	if err != nil || r.Status != Unknown || len(r.Findings) > 0 || !slices.Equal(r.Unknown, []string{"n1: level 2: ib_send_lat is not there"}) {
 		t.Errorf("%v, %+v", err, r)
 	}
 }

@@ -217,6 +217,7 @@ func (r *run) open(ctx context.Context) error {
 			r.unknown("%v", err)
 		}
 	}
+	r.claims()
 	r.plan = Schedule(len(r.nodes), rails, r.Fabric)
 	r.result.Rails, r.result.Rounds = rails, len(r.plan.Rounds)
 	for i, n := range r.nodes {
@@ -242,6 +243,38 @@ func (r *run) open(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// claims finds addresses that two nodes have on one rail. Packets to them reach one of the two,
+// and the result would be noted for the other as well.
+func (r *run) claims() {
+	type claim struct {
+		rail    int
+		address netip.Addr
+	}
+	nodes := map[claim][]int{}
+	for i := range r.opened {
+		for k := range r.opened[i] {
+			for _, a := range r.opened[i][k].Addresses {
+				c := claim{k, a.Addr()}
+				if !slices.Contains(nodes[c], i) {
+					nodes[c] = append(nodes[c], i)
+				}
+			}
+		}
+	}
+	for i := range r.opened {
+		for k := range r.opened[i] {
+			at := &r.opened[i][k]
+			for _, a := range at.Addresses {
+				for _, other := range nodes[claim{k, a.Addr()}] {
+					if other != i {
+						at.Problem = cmp.Or(at.Problem, fmt.Sprintf("its address %s is also that of %s", a.Addr(), r.end(other, k)))
+					}
+				}
+			}
+		}
+	}
 }
 
 // miss notes a rail that cannot be measured.
@@ -275,7 +308,7 @@ func (r *run) hear(ctx context.Context) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, h := range a.Heard {
-			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) || h.Rail < 0 || h.Rail >= len(r.opened[i]) {
+			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) || h.Rail < 0 || h.Rail >= len(r.opened[i]) || h.FromRail < 0 || h.FromRail >= r.result.Rails {
 				continue
 			}
 			if sender := r.result.end(r.end(h.Node, h.FromRail)); sender != nil {
@@ -284,7 +317,9 @@ func (r *run) hear(ctx context.Context) {
 		}
 	})
 	for i := range r.result.Ends {
-		slices.SortFunc(r.result.Ends[i].HeardOn, r.result.compare)
+		e := &r.result.Ends[i]
+		slices.SortFunc(e.HeardOn, r.result.compare)
+		e.HeardOn = slices.Compact(e.HeardOn)
 	}
 }
 

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/agent/remote"
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -61,6 +63,26 @@ func (a *Agents) Facts(ctx context.Context) ([]byte, error) {
 		}
 	}
 	return nil, errors.Join(errs...)
+}
+
+// attachments returns what the ledger of a node has. It needs the right to create pods/exec.
+func (a *Agents) attachments(ctx context.Context, node string) ([]doctor.Attachment, error) {
+	i := slices.IndexFunc(a.pods, func(p remote.Pod) bool { return p.Node == node })
+	if i < 0 {
+		return nil, errors.New("the node has no rail-agent")
+	}
+	text, err := a.pods[i].Facts(ctx, a.client)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := doctor.ReadFacts(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	if facts.Ledger == nil || !facts.Ledger.Attachments.OK() {
+		return nil, errors.New("the agent could not read its ledger")
+	}
+	return facts.Ledger.Attachments.Value, nil
 }
 
 // Select returns the names of the nodes with the labels.

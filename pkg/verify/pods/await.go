@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,29 +9,41 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // podObject is what is read of a pod.
 type podObject struct {
-	Metadata kube.Meta `json:"metadata"`
-	Status   struct {
-		Phase      string      `json:"phase"`
-		Reason     string      `json:"reason"`
-		Message    string      `json:"message"`
-		Conditions []condition `json:"conditions"`
-		Containers []struct {
-			Name  string `json:"name"`
-			State struct {
-				Running    *struct{} `json:"running"`
-				Waiting    *reason   `json:"waiting"`
-				Terminated *reason   `json:"terminated"`
-			} `json:"state"`
-		} `json:"containerStatuses"`
+	Metadata struct {
+		kube.Meta
+		Owners []struct {
+			UID        string `json:"uid"`
+			Controller bool   `json:"controller"`
+		} `json:"ownerReferences"`
+	} `json:"metadata"`
+	Status struct {
+		Phase      string            `json:"phase"`
+		Reason     string            `json:"reason"`
+		Message    string            `json:"message"`
+		Conditions []condition       `json:"conditions"`
+		Containers []containerStatus `json:"containerStatuses"`
+		Init       []containerStatus `json:"initContainerStatuses"`
 	} `json:"status"`
+}
+
+type containerStatus struct {
+	Name  string `json:"name"`
+	Image string `json:"image"`
+	State struct {
+		Running    *struct{} `json:"running"`
+		Waiting    *reason   `json:"waiting"`
+		Terminated *reason   `json:"terminated"`
+	} `json:"state"`
 }
 
 type reason struct {
@@ -39,6 +52,11 @@ type reason struct {
 }
 
 func (r reason) String() string { return brief(strings.TrimSpace(r.Reason + " " + r.Message)) }
+
+// ofImage reports whether the reason is that the container's image cannot be had.
+func (r *reason) ofImage() bool {
+	return r != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}, r.Reason)
+}
 
 // mostReason bounds what is kept of a message, in bytes.
 const mostReason = 1 << 10
@@ -51,7 +69,31 @@ func brief(s string) string {
 	return s
 }
 
-// pods returns the pods of the run.
+// of reports whether the try's Job has made the pod. The labels of a pod may be anybody's.
+func (p *podObject) of(s *state) bool {
+	for _, o := range p.Metadata.Owners {
+		if o.Controller {
+			return s.uid != "" && o.UID == s.uid
+		}
+	}
+	return false
+}
+
+// state returns the try of which the pod is, nil for a pod that is none of the run.
+func (f *Fleet) state(p *podObject) *state {
+	if s := f.states[p.Metadata.Labels[nodeLabel]]; s != nil && s.renewed == nil && p.of(s) {
+		return s
+	}
+	return nil
+}
+
+// ownPods returns the pods of the run that are there.
+func (f *Fleet) ownPods(ctx context.Context) ([]podObject, error) {
+	found, err := f.pods(ctx)
+	return slices.DeleteFunc(found, func(p podObject) bool { return f.state(&p) == nil }), err
+}
+
+// pods returns the pods that have the label of the run.
 func (f *Fleet) pods(ctx context.Context) ([]podObject, error) {
 	var found []podObject
 	_, err := f.Client.List(ctx, podsIn(f.Namespace), kube.ListOptions{LabelSelector: runLabel + "=" + f.run}, func(item []byte) error {
@@ -65,22 +107,37 @@ func (f *Fleet) pods(ctx context.Context) ([]podObject, error) {
 	return found, err
 }
 
-// await attaches to each pod that runs, until none is waited for or the time is over.
+// await attaches to each pod that runs, until none is waited for or their time is over.
 func (f *Fleet) await(ctx context.Context) error {
-	deadline := time.Now().Add(f.Within)
+	// Jobs are made again beside this loop, which must attach to the pods of others meanwhile.
+	var renewals sync.WaitGroup
+	renew, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		renewals.Wait()
+		f.takeRenewed()
+	}()
+	last := time.Now().Add(mostWithin * f.Within)
 	for looked := time.Now(); ; {
-		pods, err := f.pods(ctx)
+		pods, err := f.ownPods(ctx)
 		if err != nil {
 			return err
 		}
 		for i := range pods {
-			if s := f.states[pods[i].Metadata.Labels[nodeLabel]]; s != nil && s.waits() {
+			if s := f.state(&pods[i]); s.waits() {
 				f.note(ctx, s, &pods[i])
 			}
 		}
+		f.takeRenewed()
 		waiting := f.waiting()
 		if len(waiting) > 0 && time.Since(looked) > lookEvents {
 			f.readEvents(ctx, waiting, pods)
+			for _, s := range waiting {
+				if s.without != nil {
+					next := f.leaveOut(s)
+					renewals.Go(func() { next.renewed <- f.replace(renew, s, next) })
+				}
+			}
 			waiting, looked = f.waiting(), time.Now()
 		}
 		if f.Done != nil {
@@ -89,11 +146,10 @@ func (f *Fleet) await(ctx context.Context) error {
 		if len(waiting) == 0 {
 			return nil
 		}
-		if time.Now().After(deadline) {
-			for _, s := range waiting {
-				s.failed, s.why = true, fmt.Sprintf("its pod does not run after %s: %s", f.Within, s.why)
+		for _, s := range waiting {
+			if now := time.Now(); now.After(s.until) || now.After(last) {
+				s.failed, s.why = true, fmt.Sprintf("its pod%s does not run after %s: %s; %s", s.pod, f.Within, s.why, cmp.Or(s.cure, "raise --start-timeout, or leave the node out by --nodes"))
 			}
-			return nil
 		}
 		if err := wait.For(ctx, look); err != nil {
 			return err
@@ -119,9 +175,17 @@ func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	if p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded" {
 		s.failed, s.why = true, fmt.Sprintf("its pod %s/%s has ended: %s", f.Namespace, p.Metadata.Name, reason{p.Status.Reason, p.Status.Message})
 	}
+	s.pod, s.cure = fmt.Sprintf(" %s/%s", p.Metadata.Namespace, p.Metadata.Name), ""
 	for _, c := range p.Status.Conditions {
 		if c.Type == "PodScheduled" && c.Status == "False" {
-			s.why = reason{c.Reason, c.Message}.String()
+			s.why, s.cure = reason{c.Reason, c.Message}.String(), "make room for it on the node, or leave the node out by --nodes"
+		}
+	}
+	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
+		if c.State.Waiting.ofImage() {
+			s.why = fmt.Sprintf("the image %s: %s", brief(c.Image), c.State.Waiting)
+			s.cure = "name an image that the node has or can pull by --image or --rdma-image"
+			return
 		}
 	}
 	for _, c := range p.Status.Containers {
@@ -137,14 +201,31 @@ func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	}
 }
 
+// takeRenewed takes what came of making Jobs again.
+func (f *Fleet) takeRenewed() {
+	for _, s := range f.states {
+		select {
+		case err := <-s.renewed: // never of nil
+			s.renewed, s.until = nil, time.Now().Add(f.Within)
+			if err != nil && !s.failed {
+				s.failed, s.why = true, err.Error()
+			}
+		default:
+		}
+	}
+}
+
 // readEvents takes what events say of pods that do not run, and of Jobs without a pod.
 func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObject) {
 	each(len(waiting), func(i int) {
 		s := waiting[i]
+		if s.renewed != nil {
+			return
+		}
 		about := s.job
-		for _, p := range pods {
-			if p.Metadata.Labels[nodeLabel] == s.member.label() {
-				about = p.Metadata.Name
+		for k := range pods {
+			if pods[k].of(s) {
+				about = pods[k].Metadata.Name
 			}
 		}
 		message, count, err := f.lastWarning(ctx, about)
@@ -154,20 +235,8 @@ func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObje
 		if message == "" {
 			return
 		}
-		s.why = brief(message)
-		s.without = f.blamed(s, message, count)
-	})
-	waiting = slices.DeleteFunc(waiting, func(s *state) bool { return s.without == nil })
-	next := make([]*state, len(waiting))
-	for i, s := range waiting {
-		next[i] = f.leaveOut(s)
-	}
-	each(len(waiting), func(i int) {
-		if next[i] == nil {
-			return
-		}
-		if err := f.replace(ctx, waiting[i]); err != nil {
-			next[i].failed, next[i].why = true, err.Error()
+		if s.without = f.blamed(s, message, count); s.cure == "" || s.without != nil { // else its status says more
+			s.why = brief(message)
 		}
 	})
 }
@@ -239,7 +308,7 @@ func (f *Fleet) blamed(s *state, message string, count int) *left {
 	return &left{rail: found, why: fmt.Sprintf("its network %s cannot be attached: %s", &f.Networks[found], brief(rest)), defect: true}
 }
 
-// leaveOut begins the try of a member without a rail. It returns nil if no rail remains.
+// leaveOut begins the member's next try, without a rail. Its Job is not made yet.
 func (f *Fleet) leaveOut(s *state) *state {
 	m := s.member
 	if s.failed = true; s.without.defect {
@@ -247,22 +316,51 @@ func (f *Fleet) leaveOut(s *state) *state {
 	} else {
 		m.missing[s.without.rail] = s.without.why
 	}
-	if len(m.missing)+len(m.broken) == len(f.Networks) {
-		return nil // s.why says of the last rail why not
-	}
 	m.try++
-	return f.begin(m)
+	next := f.begin(m)
+	next.why, next.renewed = "its pod is made again: "+s.why, make(chan error, 1)
+	return next
 }
 
-// replace removes the Job of a try, and makes that of the member's next one.
-func (f *Fleet) replace(ctx context.Context, s *state) error {
+// replace removes the Job of a try, and makes that of the member's next one. If the rail is in use,
+// others may be as well: they are left out at once.
+func (f *Fleet) replace(ctx context.Context, s, next *state) error {
 	if err := f.Client.DeleteWithDependents(ctx, f.jobs(), s.job); err != nil && !kube.IsNotFound(err) {
 		return err
+	}
+	m := s.member
+	if !s.without.defect && f.Agents != nil {
+		// Without the right to ask an agent each rail costs a try.
+		if held, err := f.Agents.attachments(ctx, m.node); err == nil {
+			f.leaveOutHeld(m, held)
+		}
+	}
+	if len(m.missing)+len(m.broken) == len(f.Networks) {
+		return fmt.Errorf("no rail is left to measure: rail %d: %s", s.without.rail, s.without.why)
 	}
 	if err := f.gone(ctx, s); err != nil {
 		return err
 	}
-	return f.create(ctx, s.member)
+	return f.create(ctx, next)
+}
+
+// leaveOutHeld leaves out the rails whose NIC an attachment holds.
+func (f *Fleet) leaveOutHeld(m *member, held []doctor.Attachment) {
+	for i := range held {
+		a := &held[i]
+		if strings.HasPrefix(a.Pod, f.Namespace+"/"+jobName(f.run, "")) {
+			continue // the try before
+		}
+		holder := brief("container " + a.ContainerID)
+		if a.Pod != "" {
+			holder = brief("pod " + a.Pod)
+		}
+		for k := range f.Networks {
+			if f.Networks[k].needs(a) && m.missing[k]+m.broken[k] == "" {
+				m.missing[k] = "in use by " + holder
+			}
+		}
+	}
 }
 
 // gone waits until the pod of a try is gone: it may hold the other rails for a moment.
@@ -272,7 +370,7 @@ func (f *Fleet) gone(ctx context.Context, s *state) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(pods, func(p podObject) bool { return strings.HasPrefix(p.Metadata.Name, s.job+"-") }) {
+		if !slices.ContainsFunc(pods, func(p podObject) bool { return p.of(s) }) {
 			return nil
 		}
 		if err := wait.For(ctx, look); err != nil {

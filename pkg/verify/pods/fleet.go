@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ type Options struct {
 	// RDMAImage is an image with the programs of perftest, in which the prober runs then; Image
 	// brings the prober. "" for no RDMA.
 	RDMAImage string
-	Within    time.Duration // in which pods must run
+	Within    time.Duration // in which pods must run, each try of a node anew
 	Deadline  time.Duration // after which Kubernetes ends a pod in any case
 
 	// Done, unless nil, is called when the number of pods that run has changed.
@@ -40,6 +41,7 @@ const (
 	lookEvents  = time.Second            // between two looks at their events
 	atOnce      = 16                     // requests at the same time
 	removalTime = time.Minute            // of a run's objects
+	mostWithin  = 3                      // times Within that all tries of a node have together
 )
 
 // Fleet is the probers of a run. Close ends and removes them.
@@ -54,11 +56,15 @@ type Fleet struct {
 type state struct {
 	member  *member
 	job     string
-	began   time.Time
+	uid     string // of the Job, "" until it is made
+	until   time.Time
 	session *session
-	why     string // it does not run
-	failed  bool   // and will not
-	without *left  // the rail that the next try leaves out
+	pod     string     // " namespace/name", "" until it is there
+	why     string     // it does not run
+	cure    string     // of what the pod's status says, "" for nothing
+	failed  bool       // it will not run
+	without *left      // the rail that the next try leaves out
+	renewed chan error // what came of making the Job of another try than the first; nil once that is known
 }
 
 // Start makes the pods, and returns when each runs, or cannot, or has not begun in time: then
@@ -83,7 +89,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 		f.begin(m)
 	}
 	errs := make([]error, len(f.members))
-	each(len(f.members), func(i int) { errs[i] = f.create(ctx, f.members[i]) })
+	each(len(f.members), func(i int) { errs[i] = f.create(ctx, f.states[f.members[i].label()]) })
 	if err := errors.Join(errs...); err != nil {
 		return f, err
 	}
@@ -92,7 +98,8 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 
 // begin notes a member's try.
 func (f *Fleet) begin(m *member) *state {
-	s := &state{member: m, job: m.name(f.run), began: time.Now(), why: "Kubernetes has made no pod yet"}
+	_, _ = rand.Read(m.nonce[:]) // it never fails
+	s := &state{member: m, job: m.name(f.run), until: time.Now().Add(f.Within), why: "Kubernetes has made no pod yet"}
 	f.states[m.label()] = s
 	return s
 }
@@ -115,17 +122,24 @@ func (f *Fleet) jobs() kube.Resource {
 	return kube.Resource{Group: "batch", Version: "v1", Plural: "jobs", Namespace: f.Namespace}
 }
 
-// create makes the Job of a member.
-func (f *Fleet) create(ctx context.Context, m *member) error {
-	job, err := m.job(&f.Options, f.run)
+// create makes the Job of a try.
+func (f *Fleet) create(ctx context.Context, s *state) error {
+	job, err := s.member.job(&f.Options, f.run)
 	if err != nil {
 		return err
 	}
-	// A repeated request finds the Job of the first one, whose name has a random part.
-	if _, err := f.Client.Create(ctx, f.jobs(), job); err != nil && !kube.IsAlreadyExists(err) {
-		return err
+	made, err := f.Client.Create(ctx, f.jobs(), job)
+	if kube.IsAlreadyExists(err) {
+		// A repeated request finds the Job of the first one: nobody else can know its name.
+		_, err = f.Client.List(ctx, f.jobs(), kube.ListOptions{FieldSelector: "metadata.name=" + s.job}, func(item []byte) error {
+			var j jobObject
+			err := json.Unmarshal(item, &j)
+			made = j.Metadata
+			return err
+		})
 	}
-	return nil
+	s.uid = made.UID
+	return err
 }
 
 // Nodes returns the nodes with their probers.
@@ -172,6 +186,12 @@ type condition struct {
 	Since time.Time `json:"lastTransitionTime"`
 }
 
+// ours reports whether the Job has the name that a run gives it. Its labels alone may be anybody's.
+func (j *jobObject) ours() bool {
+	l := j.Metadata.Labels
+	return strings.HasPrefix(j.Metadata.Name, jobName(l[runLabel], l[nodeLabel])+"-")
+}
+
 // over reports whether the Job has ended a while ago, or should have.
 func (j *jobObject) over(now time.Time) bool {
 	for _, c := range j.Status.Conditions {
@@ -190,7 +210,7 @@ func (f *Fleet) removeEnded(ctx context.Context) error {
 		if err := json.Unmarshal(item, &j); err != nil {
 			return err
 		}
-		if j.over(time.Now()) {
+		if j.ours() && j.over(time.Now()) {
 			left = append(left, j.Metadata.Name)
 		}
 		return nil
@@ -229,7 +249,7 @@ func (f *Fleet) Close() error {
 		return err
 	}
 	for {
-		left, err := f.pods(ctx)
+		left, err := f.ownPods(ctx)
 		switch {
 		case err != nil:
 			return err

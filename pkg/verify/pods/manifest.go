@@ -44,6 +44,7 @@ type member struct {
 	node  string
 	index int
 	try   int
+	nonce [4]byte // of the try
 	image string
 	// missing and broken are why rails are left out, by their numbers: another pod has them, or
 	// their network cannot be attached.
@@ -56,8 +57,14 @@ func interfaceOf(rail int) string { return "net" + strconv.Itoa(rail+1) }
 // label returns the value of nodeLabel.
 func (m *member) label() string { return fmt.Sprintf("%d-%d", m.index, m.try) }
 
-// name returns the name of the Job. Those of its pods begin with it.
-func (m *member) name(run string) string { return fmt.Sprintf("rail-verify-%s-%s", run, m.label()) }
+// name returns the name of the Job. It has a random part for each try: nobody can make an object
+// of this name before.
+func (m *member) name(run string) string {
+	return fmt.Sprintf("%s-%x", jobName(run, m.label()), m.nonce)
+}
+
+// jobName returns the beginning of the name of a Job with these labels.
+func jobName(run, label string) string { return "rail-verify-" + run + "-" + label }
 
 // job returns the Job of a node. Its pod has the rails that are not missing.
 func (m *member) job(o *Options, run string) (object, error) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -28,6 +29,15 @@ type Network struct {
 	Config          string // the name in its configuration, which errors of Multus have
 	Resource        string // what a device plugin offers for it, "" for nothing
 	kind            string // the type of its first plugin
+	device, pci     string // the NIC that it names for host-device, "" if it names none so
+}
+
+// needs reports whether a pod of the network surely needs the NIC that an attachment has.
+func (n *Network) needs(a *doctor.Attachment) bool {
+	if n.kind != "host-device" || a.Plugin != n.kind || n.Resource != "" || !a.Alive || !a.InPod {
+		return false
+	}
+	return a.Network == n.Config || a.NIC == n.device || a.PCI != "" && a.PCI == n.pci
 }
 
 // String returns "namespace/name".
@@ -101,12 +111,15 @@ func readNetwork(text []byte) (Network, error) {
 		return Network{}, fmt.Errorf("a network-attachment-definition: %w", err)
 	}
 	n := Network{Namespace: nad.Metadata.Namespace, Name: nad.Metadata.Name, Resource: nad.Metadata.Annotations[resourceKey]}
+	type plugin struct {
+		Type   string `json:"type"`
+		Device string `json:"device"`
+		PCI    string `json:"pciBusID"`
+	}
 	var config struct {
-		Name    string `json:"name"`
-		Type    string `json:"type"`
-		Plugins []struct {
-			Type string `json:"type"`
-		} `json:"plugins"`
+		plugin
+		Name    string   `json:"name"`
+		Plugins []plugin `json:"plugins"`
 	}
 	err := errors.New("it is too long")
 	if len(nad.Spec.Config) <= mostConfig {
@@ -115,10 +128,11 @@ func readNetwork(text []byte) (Network, error) {
 	if err != nil {
 		return Network{}, fmt.Errorf("the configuration of network %s: %w", &n, err)
 	}
-	n.Config, n.kind = cmp.Or(config.Name, n.Name), config.Type
+	first := config.plugin
 	if len(config.Plugins) > 0 {
-		n.kind = config.Plugins[0].Type
+		first = config.Plugins[0]
 	}
+	n.Config, n.kind, n.device, n.pci = cmp.Or(config.Name, n.Name), first.Type, first.Device, first.PCI
 	return n, nil
 }
 

@@ -2,10 +2,13 @@ package pods
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
 // manifest is what the tests read of a Job.
@@ -50,7 +53,7 @@ func TestJobOfANode(t *testing.T) {
 		{Namespace: "ml", Name: "rail-2", Config: "r2", Resource: "rdma/hca_gpu"},
 		{Namespace: "ml", Name: "rail-3", Config: "r3", Resource: "rdma/hca_gpu"},
 	}}
-	m := &member{node: `gpu"-1`, index: 12, try: 1, image: "registry/rail-cni:v1", missing: map[int]string{2: "in use"}, broken: map[int]string{}}
+	m := &member{node: `gpu"-1`, index: 12, try: 1, nonce: [4]byte{0xab, 1, 2, 3}, image: "registry/rail-cni:v1", missing: map[int]string{2: "in use"}, broken: map[int]string{}}
 	made, err := m.job(o, "01234567")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +69,7 @@ func TestJobOfANode(t *testing.T) {
 	pod := &j.Spec.Template.Spec
 	c := &pod.Containers[0]
 	for what, ok := range map[string]bool{
-		"name":       j.Kind == "Job" && j.Metadata.Name == "rail-verify-01234567-12-1",
+		"name":       j.Kind == "Job" && j.Metadata.Name == "rail-verify-01234567-12-1-ab010203",
 		"labels":     j.Metadata.Labels[runLabel] == "01234567" && j.Spec.Template.Metadata.Labels[runLabel] == "01234567" && j.Spec.Template.Metadata.Labels[nodeLabel] == "12-1",
 		"bounds":     *j.Spec.BackoffLimit == 0 && *j.Spec.ActiveDeadlineSeconds == 91 && *j.Spec.TTLSecondsAfterFinished == 15,
 		"life":       pod.RestartPolicy == "Never" && pod.TerminationGracePeriodSeconds == 2 && c.Stdin && c.StdinOnce,
@@ -223,6 +226,12 @@ func TestJobsOfDeadRunsAreKnown(t *testing.T) {
 			t.Fatal(err)
 		}
 		j.Metadata.CreationTimestamp, j.Spec.Deadline = now.Add(-time.Minute), 600
+		j.Metadata.Labels = map[string]string{runLabel: "01234567", nodeLabel: "1-0"}
+		for name, ours := range map[string]bool{"rail-verify-01234567-1-0-ab010203": true, "rail-verify-01234567-1-1-ab010203": false, "users-job": false, "": false} {
+			if j.Metadata.Name = name; j.ours() != ours {
+				t.Errorf("a Job named %q: %v", name, !ours)
+			}
+		}
 		if j.over(now) != want {
 			t.Errorf("%s: %v", text, !want)
 		}
@@ -240,7 +249,86 @@ func TestProberIsFoundBesideAnInjectedContainer(t *testing.T) {
 	}
 	s := &state{}
 	(&Fleet{}).note(t.Context(), s, &p)
-	if s.failed || s.why != "ErrImagePull" {
+	if s.failed || s.why != "the image : ErrImagePull" || !strings.Contains(s.cure, "--image") {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestPodIsOfTheJobThatMadeIt: everybody who may create pods can give them our labels.
+func TestPodIsOfTheJobThatMadeIt(t *testing.T) {
+	s := &state{uid: "u-1"}
+	f := &Fleet{states: map[string]*state{"0-0": s, "1-0": {}}}
+	for text, want := range map[string]bool{
+		`{"metadata": {"labels": {"rail-cni.io/verify-node": "0-0"}, "ownerReferences": [{"uid": "u-1", "controller": true}]}}`: true,
+		`{"metadata": {"labels": {"rail-cni.io/verify-node": "0-0"}, "ownerReferences": [{"uid": "u-2", "controller": true}]}}`: false,
+		`{"metadata": {"labels": {"rail-cni.io/verify-node": "0-0"}, "ownerReferences": [{"uid": "u-1"}]}}`:                     false,
+		`{"metadata": {"labels": {"rail-cni.io/verify-node": "0-0"}}}`:                                                          false,
+		`{"metadata": {"labels": {"rail-cni.io/verify-node": "1-0"}, "ownerReferences": [{"uid": "", "controller": true}]}}`:    false,
+		`{"metadata": {"labels": {"rail-cni.io/verify-node": "9-0"}, "ownerReferences": [{"uid": "u-1", "controller": true}]}}`: false,
+	} {
+		var p podObject
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			t.Fatal(err)
+		}
+		if (f.state(&p) == s) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+}
+
+func TestAllRailsThatOtherPodsHaveAreLeftOutAtOnce(t *testing.T) {
+	nad := func(name, config, resource string) Network {
+		n, err := readNetwork(must(t, map[string]any{
+			"metadata": map[string]any{"namespace": "ml", "name": name, "annotations": map[string]any{resourceKey: resource}},
+			"spec":     map[string]any{"config": config},
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	f := &Fleet{run: "00000001", Options: Options{Namespace: "ml", Networks: []Network{
+		nad("same-network", `{"name": "r0", "type": "host-device", "device": "ens0"}`, ""),
+		nad("same-nic", `{"name": "r1", "plugins": [{"type": "host-device", "device": "ens1"}]}`, ""),
+		nad("same-function", `{"name": "r2", "type": "host-device", "pciBusID": "0000:02:00.0"}`, ""),
+		nad("returned", `{"name": "r3", "type": "host-device", "device": "ens3"}`, ""),
+		nad("of-the-plugin", `{"name": "r4", "type": "host-device"}`, "rdma/hca"),
+		nad("shared", `{"name": "r5", "type": "macvlan", "master": "ens5"}`, ""),
+		nad("of-the-try-before", `{"name": "r6", "type": "host-device", "device": "ens6"}`, ""),
+		nad("known", `{"name": "r7", "type": "host-device", "device": "ens7"}`, ""),
+	}}}
+	lent := func(pod, network, nic, pci string) doctor.Attachment {
+		return doctor.Attachment{Pod: pod, ContainerID: "c1", Network: network, NIC: nic, PCI: pci, Plugin: "host-device", Alive: true, InPod: true}
+	}
+	dead := lent("ml/t", "r3", "ens3", "")
+	dead.InPod = false
+	shared := lent("ml/t", "r5", "ens5", "")
+	shared.Plugin = "macvlan"
+	m := &member{missing: map[int]string{7: "in use by pod ml/first"}, broken: map[int]string{}}
+	f.leaveOutHeld(m, []doctor.Attachment{
+		lent("ml/t", "r0", "x", ""), lent("other/t", "theirs", "ens1", ""), lent("", "theirs", "x", "0000:02:00.0"), dead, lent("ml/t", "r4", "ens4", ""), shared,
+		lent("ml/rail-verify-00000001-0-0-ab-x", "r6", "ens6", ""), lent("ml/t", "r7", "ens7", ""),
+	})
+	want := map[int]string{0: "in use by pod ml/t", 1: "in use by pod other/t", 2: "in use by container c1", 7: "in use by pod ml/first"}
+	if !maps.Equal(m.missing, want) || len(m.broken) > 0 {
+		t.Errorf("%v", m.missing)
+	}
+}
+
+// TestEachTryHasItsTime: the first one began long ago.
+func TestEachTryHasItsTime(t *testing.T) {
+	m := &member{missing: map[int]string{}, broken: map[int]string{}}
+	f := &Fleet{Options: Options{Within: time.Hour}, states: map[string]*state{}}
+	first := f.begin(m)
+	first.until, first.without = time.Now().Add(-time.Second), &left{rail: 1, why: "in use"}
+	next := f.leaveOut(first)
+	if !first.failed || next.job == first.job || next.renewed == nil {
+		t.Fatalf("%+v, %+v", first, next)
+	}
+	next.until = time.Now()
+	next.renewed <- nil
+	f.takeRenewed()
+	if next.renewed != nil || next.failed || time.Until(next.until) < 59*time.Minute {
+		t.Errorf("%+v", next)
 	}
 }

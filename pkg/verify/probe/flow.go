@@ -49,7 +49,7 @@ func (p *Prober) remember(in *packet) bool {
 	defer p.mu.Unlock()
 	flow := p.seen[in.flow]
 	if flow == nil {
-		if len(p.seen) >= mostFlows {
+		if p.reported[in.flow] || len(p.seen) >= mostFlows {
 			return false
 		}
 		flow = map[uint32]*arrival{}
@@ -63,7 +63,7 @@ func (p *Prober) remember(in *packet) bool {
 	return true
 }
 
-// report returns what arrived of flows, and forgets it.
+// report returns what arrived of flows, and forgets it. What arrives of them later has no answer.
 func (p *Prober) report(flows []uint32) *verify.Answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,6 +74,7 @@ func (p *Prober) report(flows []uint32) *verify.Answer {
 			s.Holds[number] = verify.Hold{Program: arrived.program.Nanoseconds(), Out: arrived.out.Nanoseconds()}
 		}
 		delete(p.seen, id)
+		p.reported[id] = true
 		a.Seen = append(a.Seen, s)
 	}
 	return a

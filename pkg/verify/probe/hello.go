@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -22,6 +23,7 @@ const (
 	heardWait = 300 * time.Millisecond // for the last ones of others
 	helloSize = 60                     // the shortest Ethernet frame, bytes
 	helloData = 14 + 28                // what is ours lies behind the ARP message, in the padding
+	helloFrom = 2 + 2                  // the node and the rail, before their signature
 )
 
 // packetSocket receives the ARP frames of an interface.
@@ -49,7 +51,7 @@ func openPacket(l *link.Link) (*packetSocket, error) {
 
 // helloFrame returns a broadcast: an ARP probe (RFC 5227, section 2.1.1) for the rail's own
 // address. It has no sender's address, so that it changes no neighbor's table. Its padding has
-// the token, the node and the rail.
+// the node, the rail and their signature.
 func (p *Prober) helloFrame(rail int) []byte {
 	const ethernet, request = 1, 1
 	r := &p.rails[rail]
@@ -64,8 +66,8 @@ func (p *Prober) helloFrame(rail int) []byte {
 		own = r.Addresses[0].Addr()
 	}
 	frame = append(append(frame, 0, 0, 0, 0, 0, 0), own.AsSlice()...)
-	frame = append(frame, p.token[:]...)
 	frame = be.AppendUint16(be.AppendUint16(frame, uint16(p.node)), uint16(rail))
+	frame = append(frame, sign(p.token, frame[helloData:])...)
 	return append(frame, make([]byte, helloSize-len(frame))...)
 }
 
@@ -94,19 +96,25 @@ func (p *Prober) hear(rail int) {
 			time.Sleep(helloWait)
 			continue
 		}
-		if n < helloData+12 || !bytes.Equal(frame[helloData:helloData+8], p.token[:]) {
-			continue
-		}
-		h := verify.Heard{
-			Rail:     rail,
-			Node:     int(binary.BigEndian.Uint16(frame[helloData+8:])),
-			FromRail: int(binary.BigEndian.Uint16(frame[helloData+10:])),
-		}
-		p.mu.Lock()
-		if h.Node != p.node && len(p.heard) < 1<<20 {
-			p.heard[h] = true
-		}
-		p.mu.Unlock()
+		p.take(rail, frame[:n])
+	}
+}
+
+// take notes a broadcast that arrived at a rail, if it is of this run.
+func (p *Prober) take(rail int, frame []byte) {
+	const end = helloData + helloFrom + signatureSize
+	if len(frame) < end {
+		return
+	}
+	from, signature := frame[helloData:helloData+helloFrom], frame[helloData+helloFrom:end]
+	if !hmac.Equal(signature, sign(p.token, from)) {
+		return
+	}
+	h := verify.Heard{Rail: rail, Node: int(binary.BigEndian.Uint16(from)), FromRail: int(binary.BigEndian.Uint16(from[2:]))}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.Node != p.node && len(p.heard) < verify.MostHeard {
+		p.heard[h] = true
 	}
 }
 

@@ -3,7 +3,11 @@ package probe
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -90,7 +94,10 @@ func TestProbesOfAnotherRunAreIgnored(t *testing.T) {
 	defer s.Close()
 	foreign := make([]byte, 64)
 	header{flow: 5, number: 1}.write(foreign, [8]byte{9})
-	for _, data := range [][]byte{foreign, foreign[:8], {}, p.token[:]} {
+	other := slices.Clone(foreign)
+	header{flow: 5, number: 1}.write(other, p.token)
+	other[len(mark)+3]++ // another flow than the signed one
+	for _, data := range [][]byte{foreign, foreign[:8], {}, p.token[:], other} {
 		if _, err := s.WriteToUDPAddrPort(data, lo.Addresses[0]); err != nil {
 			t.Fatal(err)
 		}
@@ -100,8 +107,107 @@ func TestProbesOfAnotherRunAreIgnored(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	a, err := p.Do(t.Context(), &verify.Request{Report: []uint32{5}})
-	if err != nil || len(a.Seen[0].Holds) != 0 {
-		t.Errorf("%v, %+v", err, a)
+	if err != nil || len(a.Seen[0].Holds) != 0 || len(p.seen) > 0 {
+		t.Errorf("%v, %+v, %v", err, a, p.seen)
+	}
+}
+
+// TestBroadcastDoesNotLetOthersFloodAResponder sends probes with all bytes of a broadcast as the
+// token: everybody in a rail's network hears them.
+func TestBroadcastDoesNotLetOthersFloodAResponder(t *testing.T) {
+	p, lo := onLoopback(t)
+	to := lo.Addresses[0]
+	p.rails[0].link = &link.Link{Index: 1, Name: "lo", MAC: []byte{2, 0, 0, 0, 0, 9}}
+	frame := p.helloFrame(0)
+	s, err := listen("lo", to.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	foreign := make([]byte, 64)
+	for at := helloData; at < helloData+12; at += 4 {
+		for flow := range uint32(mostFlows + 100) {
+			header{flow: 100 + flow, number: 1}.write(foreign, [8]byte(frame[at:]))
+			if _, err := s.WriteToUDPAddrPort(foreign, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if e, seen := probes(t, p, verify.Flow{ID: 6, From: to.Addr(), To: to, Size: 96, Count: 1, Interval: 1, Wait: 2000}); e.Samples[0].RTT == 0 || len(seen.Holds) != 1 {
+		t.Errorf("%+v, %+v", e, seen)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.seen) > 0 {
+		t.Errorf("%d flows are remembered", len(p.seen))
+	}
+}
+
+// TestRepeatedPacketsAreNotRemembered replays what a prober has sent.
+func TestRepeatedPacketsAreNotRemembered(t *testing.T) {
+	p, lo := onLoopback(t)
+	to := lo.Addresses[0]
+	if _, seen := probes(t, p, verify.Flow{ID: 6, From: to.Addr(), To: to, Size: 96, Count: 2, Interval: 1, Wait: 2000}); len(seen.Holds) != 2 {
+		t.Fatalf("%+v", seen)
+	}
+	for range 2 {
+		if p.remember(&packet{header: header{flow: 6, number: 1}}) {
+			t.Error("a probe of a flow that is over has an answer")
+		}
+	}
+	if len(p.seen) > 0 {
+		t.Errorf("%v", p.seen)
+	}
+	if !p.remember(&packet{header: header{flow: 7, number: 1}}) || p.remember(&packet{header: header{flow: 7, number: 1}}) {
+		t.Error("a probe is answered twice, or never")
+	}
+}
+
+func TestBroadcastsOfOthersAreNotHeard(t *testing.T) {
+	p, _ := onLoopback(t)
+	other := &Prober{token: p.token, node: 3, rails: []rail{{link: &link.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}}}}
+	frame := other.helloFrame(0)
+	for range 3 {
+		p.take(0, frame)
+	}
+	for node := range 1 << 10 { // forged from one that was heard
+		forged := slices.Clone(frame)
+		forged[helloData], forged[helloData+1] = byte(node>>8), byte(node)
+		if node != 3 {
+			p.take(0, forged)
+		}
+	}
+	p.take(0, frame[:helloData+helloFrom])
+	if len(p.heard) != 1 || !p.heard[verify.Heard{Node: 3}] {
+		t.Errorf("%d broadcasts are remembered", len(p.heard))
+	}
+}
+
+// TestPodWithoutRDMAIsNoDefectOfARail needs no perftest: it does not run.
+func TestPodWithoutRDMAIsNoDefectOfARail(t *testing.T) {
+	p, lo := onLoopback(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ib_send_lat"), []byte("#!/bin/false"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	a, err := p.Do(t.Context(), &verify.Request{RDMA: []verify.RDMATest{{ID: 1, Program: "ib_send_lat", From: lo.Addresses[0].Addr(), Port: 18600}}})
+	if err == nil || !strings.Contains(err.Error(), "no rail has an RDMA device") || !strings.Contains(err.Error(), "NRI") {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+func TestForeignListenerIsNamed(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).AddrPort().Port() //nolint:errcheck // that of a TCP listener
+	p := &Prober{}
+	o := p.server(&verify.RDMATest{ID: 1, Program: "ib_send_lat", Port: port}, []string{"/nonexistent"})
+	if !o.Unknown || o.Own || !strings.Contains(o.Error, fmt.Sprintf("another program listens on TCP port %d", port)) {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -186,8 +292,9 @@ func TestHelloIsAnARPProbe(t *testing.T) {
 	want := []byte{
 		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 0x08, 0x06,
 		0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 1, 2, 3,
-		1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 0, 3, 0, 0, 0, 0, 0, 0,
+		1, 2, 0, 3,
 	}
+	want = append(append(want, sign(p.token, []byte{1, 2, 0, 3})...), 0, 0, 0, 0, 0, 0)
 	if have := p.helloFrame(3); !bytes.Equal(have, want) {
 		t.Errorf("%x\nnot\n%x", have, want)
 	}

@@ -40,6 +40,9 @@ func (p *Prober) rdmaTests(ctx context.Context, tests []verify.RDMATest) (*verif
 			return nil, fmt.Errorf("%s is not there: install perftest, or name an image that has it by --rdma-image", t.Program)
 		}
 	}
+	if p.noRDMA() {
+		return nil, errors.New("no rail has an RDMA device in its network namespace: give pods RDMA devices by NRI, or by a device plugin whose resource the networks name")
+	}
 	if len(tests) > 0 && !tests[0].To.IsValid() {
 		p.endServers()
 	}
@@ -60,10 +63,7 @@ func (p *Prober) rdmaTest(ctx context.Context, t *verify.RDMATest) verify.RDMAOu
 		return o
 	}
 	if !t.To.IsValid() {
-		if err := p.serve(args, t.Port); err != nil {
-			o.Error, o.Own = short(err.Error()), true
-		}
-		return o
+		return p.server(t, args)
 	}
 	ctx, cancel := context.WithTimeout(ctx, clientTime)
 	defer cancel()
@@ -80,6 +80,17 @@ func (p *Prober) rdmaTest(ctx context.Context, t *verify.RDMATest) verify.RDMAOu
 	return o
 }
 
+// server starts the server of a test.
+func (p *Prober) server(t *verify.RDMATest, args []string) verify.RDMAOutcome {
+	o := verify.RDMAOutcome{ID: t.ID}
+	if listens(t.Port) { // the client would take it for the server
+		o.Error, o.Unknown = fmt.Sprintf("another program listens on TCP port %d of the network namespace, which %s needs: end it", t.Port, t.Program), true
+	} else if err := p.serve(args, t.Port); err != nil {
+		o.Error, o.Own = short(err.Error()), true
+	}
+	return o
+}
+
 // short returns the beginning of a text, on one line.
 func short(s string) string {
 	const most = 500
@@ -88,10 +99,7 @@ func short(s string) string {
 
 // perftest returns the command of a test.
 func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
-	device, port, gid, err := p.rdmaOf(p.rails[t.Rail].Name, t.From, "")
-	if errors.Is(err, unix.EPERM) { // sysfs may not be mounted in a pod, whose own it is already
-		device, port, gid, err = p.rdmaOf(p.rails[t.Rail].Name, t.From, "/sys")
-	}
+	device, port, gid, err := p.rdmaOf(p.rails[t.Rail].Name, t.From)
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +110,35 @@ func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
 	return args, nil
 }
 
+// errNoDevice is of an interface that surely has no RDMA device.
+var errNoDevice = errors.New("has no RDMA device in its network namespace")
+
+// noRDMA reports whether surely no rail has an RDMA device. Then the pod was not given any, which
+// is no defect of a rail.
+func (p *Prober) noRDMA() bool {
+	for i := range p.rails {
+		if p.rails[i].link == nil {
+			continue
+		}
+		if _, _, _, err := p.rdmaOf(p.rails[i].Name, netip.IPv4Unspecified()); !errors.Is(err, errNoDevice) && !errors.Is(err, rdma.ErrNoRDMA) {
+			return false
+		}
+	}
+	return true
+}
+
 // rdmaOf returns the RDMA device and port of an interface, and the index of the RoCE v2 GID of its
-// address, -1 on InfiniBand. sys is the root of sysfs, "" for one that is mounted for it.
-func (p *Prober) rdmaOf(name string, address netip.Addr, sys string) (device string, port uint32, gid int, err error) {
+// address, -1 on InfiniBand.
+func (p *Prober) rdmaOf(name string, address netip.Addr) (device string, port uint32, gid int, err error) {
+	device, port, gid, err = p.rdmaBy(name, address, "")
+	if errors.Is(err, unix.EPERM) { // sysfs may not be mounted in a pod, whose own it is already
+		return p.rdmaBy(name, address, "/sys")
+	}
+	return device, port, gid, err
+}
+
+// rdmaBy is rdmaOf. sys is the root of sysfs, "" for one that is mounted for it.
+func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (device string, port uint32, gid int, err error) {
 	core, err := rdma.Open(p.netns)
 	if err != nil {
 		return "", 0, 0, err
@@ -134,7 +168,10 @@ func (p *Prober) rdmaOf(name string, address netip.Addr, sys string) (device str
 		entry, err := core.FindGID(d, pair.Port, address, name)
 		return pair.Device, pair.Port, entry.Index, err
 	}
-	return "", 0, 0, errors.Join(fmt.Errorf("%s has no RDMA device in its network namespace", name), err)
+	if err != nil {
+		return "", 0, 0, err
+	}
+	return "", 0, 0, fmt.Errorf("%s %w", name, errNoDevice)
 }
 
 // program is a process under way.

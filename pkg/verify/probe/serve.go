@@ -89,9 +89,10 @@ type Prober struct {
 	rails []rail
 	ended sync.WaitGroup
 
-	mu    sync.Mutex
-	seen  map[uint32]map[uint32]*arrival
-	heard map[verify.Heard]bool
+	mu       sync.Mutex
+	seen     map[uint32]map[uint32]*arrival // by flow and number
+	reported map[uint32]bool                // flows that are over
+	heard    map[verify.Heard]bool
 
 	servers []func() // each ends a server of an RDMA test
 }
@@ -154,7 +155,7 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 	}
 	p.netns, p.node = n, o.Node
 	binary.BigEndian.PutUint64(p.token[:], o.Token)
-	p.seen, p.heard = map[uint32]map[uint32]*arrival{}, map[verify.Heard]bool{}
+	p.seen, p.reported, p.heard = map[uint32]map[uint32]*arrival{}, map[uint32]bool{}, map[verify.Heard]bool{}
 	links, err := n.Links()
 	if err != nil {
 		return nil, err

@@ -3,6 +3,8 @@ package probe
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -131,7 +133,7 @@ func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, lef
 		if err != nil {
 			break
 		}
-		if i := bytes.Index(data[:n], token[:]); i >= 0 {
+		if i := bytes.Index(data[:n], []byte(mark)); i >= 0 {
 			if h, ok := parse(data[i:n], token); ok {
 				left(&packet{header: h, at: stamp(control[:oobn])})
 			}
@@ -163,29 +165,47 @@ func addrPort(from unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// header begins the payload of a packet: the token, the flow, the number of the probe, and
-// whether it is an answer.
+// header begins the payload of a packet: the mark, the flow, the number of the probe, whether it
+// is an answer, and the signature of these. The token itself is never sent: a broadcast shows it
+// to everybody in the rail's network, who could then invent probes and answers.
 type header struct {
 	flow, number uint32
 	answer       bool
 }
 
-const headerSize = 8 + 4 + 4 + 1
+const (
+	mark          = "railctl\x01"
+	signatureSize = 8
+	signedSize    = 4 + 4 + 1
+	headerSize    = len(mark) + signedSize + signatureSize
+)
+
+// sign returns the signature of data by the run's token: the beginning of its HMAC-SHA256.
+func sign(token [8]byte, data []byte) []byte {
+	h := hmac.New(sha256.New, token[:])
+	_, _ = h.Write(data) // it never fails
+	return h.Sum(nil)[:signatureSize]
+}
 
 func (h header) write(to []byte, token [8]byte) {
-	copy(to, token[:])
-	binary.BigEndian.PutUint32(to[8:], h.flow)
-	binary.BigEndian.PutUint32(to[12:], h.number)
-	to[16] = 0
+	signed := to[copy(to, mark):][:signedSize]
+	binary.BigEndian.PutUint32(signed, h.flow)
+	binary.BigEndian.PutUint32(signed[4:], h.number)
+	signed[8] = 0
 	if h.answer {
-		to[16] = 1
+		signed[8] = 1
 	}
+	copy(to[len(mark)+signedSize:], sign(token, signed))
 }
 
 // parse reads the header of a packet, and reports whether it is one of this run.
 func parse(data []byte, token [8]byte) (header, bool) {
-	if len(data) < headerSize || !bytes.Equal(data[:8], token[:]) || data[16] > 1 {
+	if len(data) < headerSize || string(data[:len(mark)]) != mark {
 		return header{}, false
 	}
-	return header{binary.BigEndian.Uint32(data[8:]), binary.BigEndian.Uint32(data[12:]), data[16] == 1}, true
+	signed, signature := data[len(mark):][:signedSize], data[len(mark)+signedSize:headerSize]
+	if signed[8] > 1 || !hmac.Equal(signature, sign(token, signed)) {
+		return header{}, false
+	}
+	return header{binary.BigEndian.Uint32(signed), binary.BigEndian.Uint32(signed[4:]), signed[8] == 1}, true
 }
