@@ -207,7 +207,7 @@ func TestBothREADMEsSayTheSame(t *testing.T) {
 
 // The README shows how both commands end, and a NAD: all three are elsewhere in the tree.
 func TestREADMEShowsWhatTheTreeHas(t *testing.T) {
-	const demo = "demo passed: NICs and their RDMA devices were lent, carried jumbo frames, and came home without a trace ("
+	const demo = "demo passed: NICs and their RDMA devices were lent, carried jumbo frames, and were returned with their settings unchanged ("
 	readme := Page(t, "README.md")
 	_, nad, _ := strings.Cut(readme, "```yaml\n")
 	nad, _, _ = strings.Cut(nad, "```")

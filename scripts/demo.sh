@@ -55,4 +55,4 @@ fi
 echo
 what=
 [[ $RIG == only ]] && what=", part 2 only"
-echo "demo passed$what: NICs and their RDMA devices were lent, carried jumbo frames, and came home without a trace ($(($(date +%s) - began)) s)"
+echo "demo passed$what: NICs and their RDMA devices were lent, carried jumbo frames, and were returned with their settings unchanged ($(($(date +%s) - began)) s)"

@@ -25,7 +25,7 @@ type doctorFlags struct {
 }
 
 func (f *doctorFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.doctor, "doctor", on, `judge the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" for not`)
+	flags.StringVar(&f.doctor, "doctor", on, `judge the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" turns it off`)
 	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow ones are in each fifth run; at most 15m")
 	flags.BoolVar(&f.condition, "node-condition", false, "also keep the condition "+keeper.ConditionType+" of the Node; needs the right to patch nodes/status")
 }
@@ -40,7 +40,7 @@ const mostInterval = 15 * time.Minute
 // NICs. The socket serves the node's facts in any case.
 func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client, confDir, record string) error {
 	if f.doctor != on && f.doctor != off {
-		return fmt.Errorf("--doctor %q: it is %s or %s", f.doctor, on, off)
+		return fmt.Errorf("--doctor is %q; it must be %s or %s", f.doctor, on, off)
 	}
 	if f.interval < time.Second || f.interval > mostInterval {
 		return fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, mostInterval)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -240,26 +239,17 @@ func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []docto
 		return err
 	}
 	if code := doctor.ExitCode(results, j.strict); code != doctor.ExitOK {
-		return exitCode{code: code}
+		return exitCode(code)
 	}
 	return nil
 }
 
-// exitCode is an error with the exit code of railctl. Without an error of its own the command
-// has said everything.
-type exitCode struct {
-	code int
-	err  error
-}
+// exitCode is the error of a command that has printed everything: railctl exits with it.
+type exitCode int
 
-func (e exitCode) Error() string {
-	if e.err == nil {
-		return errSaid.Error()
-	}
-	return e.err.Error()
-}
+func (exitCode) Error() string { return errSaid.Error() }
 
-func (e exitCode) Unwrap() error { return cmp.Or(e.err, errSaid) }
+func (exitCode) Unwrap() error { return errSaid }
 
 // judges is the annotation of a command that judges: for it and its subcommands, exit code 1
 // means that a rule failed, and an error of the command itself has [doctor.ExitUnknown].
@@ -291,7 +281,7 @@ func colored(w io.Writer) bool {
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// progress is a line on a terminal that tells how many sources or nodes are read.
+// progress is a line on a terminal that shows how many sources or nodes are read.
 type progress struct {
 	to   io.Writer
 	what string // is read

@@ -207,7 +207,7 @@ func configOf(name, source, text string) ([]doctor.Config, error) {
 	case has(nodeFileKeys...):
 		return one(doctor.NodeFile)
 	}
-	return nil, fmt.Errorf("it is nothing that can be judged: its keys are %s", quotedKeys(keys))
+	return nil, fmt.Errorf("nothing in it can be judged: its keys are %s", quotedKeys(keys))
 }
 
 func quotedKeys(keys map[string]yaml.Node) string {

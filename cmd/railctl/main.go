@@ -38,8 +38,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if !errors.Is(err, errSaid) {
 		fmt.Fprintf(stderr, "railctl: %v\n", err)
 	}
-	if exit := (exitCode{}); errors.As(err, &exit) {
-		return exit.code
+	if exit := exitCode(0); errors.As(err, &exit) {
+		return int(exit)
 	}
 	if judging(cmd) {
 		return doctor.ExitUnknown

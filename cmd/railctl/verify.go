@@ -37,12 +37,12 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Measure the rails between nodes, and name those that are broken or slow",
-		Long: `Measure each rail between each two nodes of a cluster. A pod on each node has all
-rails, by their networks (NetworkAttachmentDefinitions). Rails are numbered from 0, in
-the order of the networks. The route and the neighbor of each path are tested, and the
-losses and round trips of short packets and of packets of the MTU, which may not be
-fragmented. --level 0 tests only routes and neighbors. The levels 2 and 3 also measure
-RDMA, by perftest from the image of --rdma-image.
+		Long: `Measure each rail between every two nodes of a cluster. A pod on each node gets all
+rails from their networks (NetworkAttachmentDefinitions). Rails are numbered from 0, in
+the order of the networks. For each path it tests the route and the neighbor, and
+measures the losses and round trips of short packets and of packets of the MTU, which
+may not be fragmented. --level 0 tests only routes and neighbors. The levels 2 and 3
+also measure RDMA, by perftest from the image of --rdma-image.
 
 Each finding names the node and the rail that have the defect. If the paths do not
 show which end of a path has it, the finding names both; a run with a third node then
@@ -68,16 +68,10 @@ rails could not be judged.`,
 		Example: `  railctl verify
   railctl verify --namespace ml --network rail-0,rail-1 --nodes gpu-1,gpu-2 --html rails.html
   railctl verify --netns node-a,node-b,node-c --interfaces ens1f0,ens2f0 --fabric isolated`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := v.run(cmd)
-			if exit := (exitCode{}); err != nil && !errors.As(err, &exit) {
-				return exitCode{code: verify.ExitUnknown, err: err}
-			}
-			return err
-		},
+		Args:        cobra.NoArgs,
+		Annotations: judges,
+		RunE:        func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitCode{code: verify.ExitUnknown, err: err} })
 	flags := cmd.Flags()
 	v.cluster.add(flags)
 	flags.StringSliceVar(&v.netns, "netns", nil, "two or more network namespaces, instead of a cluster: names of \"ip netns\" or paths")
@@ -185,11 +179,11 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 func (v *verifyFlags) check() error {
 	switch {
 	case v.Count < 20 || v.Count > 10_000:
-		return fmt.Errorf("--probes is %d; it is 20 to 10000", v.Count)
+		return fmt.Errorf("--probes is %d; it must be 20 to 10000", v.Count)
 	case v.level < 0 || v.level > 3:
-		return fmt.Errorf("--level is %d; it is 0 to 3", v.level)
+		return fmt.Errorf("--level is %d; it must be 0 to 3", v.level)
 	case v.fabric != "" && !slices.Contains(verify.Fabrics, v.fabric):
-		return fmt.Errorf("--fabric is %q; it is one of %s", v.fabric, strings.Join(verify.Fabrics, ", "))
+		return fmt.Errorf("--fabric is %q; it must be one of %s", v.fabric, strings.Join(verify.Fabrics, ", "))
 	case len(v.netns) > 0:
 		return v.checkNamespaces()
 	case len(v.Interfaces) > 0:
@@ -284,7 +278,7 @@ func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 		}
 	}
 	if code := result.ExitCode(); code != verify.ExitHealthy {
-		return exitCode{code: code}
+		return exitCode(code)
 	}
 	return nil
 }

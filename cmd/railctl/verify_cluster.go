@@ -56,7 +56,7 @@ func (c *verifyCluster) check(level int) error {
 	case len(c.nodes) == 1:
 		return errors.New("a rail has two ends; name two nodes or more by --nodes")
 	case c.within < time.Second || c.timeout < c.within:
-		return errors.New("--start-timeout is at least 1s, and not more than --timeout")
+		return errors.New("--start-timeout must be at least 1s, and not more than --timeout")
 	}
 	for i, n := range c.nodes {
 		if slices.Contains(c.nodes[:i], n) {
@@ -69,7 +69,7 @@ func (c *verifyCluster) check(level int) error {
 // inCluster measures between nodes of a cluster.
 func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verify.Result, error) {
 	c := &v.cluster
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("it is not done after --timeout, %s", c.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("the run did not end within --timeout, %s", c.timeout))
 	defer cancel()
 	client, err := c.Open("railctl/" + version)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods
 		o.Nodes = o.Agents.Nodes()
 	}
 	if len(o.Nodes) < 2 {
-		return nil, fmt.Errorf("a rail has two ends, and there is one node, %s", printable(o.Nodes[0]))
+		return nil, fmt.Errorf("a rail has two ends, and %s is the only node; name two nodes or more by --nodes", printable(o.Nodes[0]))
 	}
 	return o, nil
 }

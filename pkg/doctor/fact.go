@@ -23,7 +23,7 @@ const (
 type Fact[T any] struct {
 	Value  T      `json:"value"`
 	Source string `json:"source,omitempty"` // the file, netlink request or API object
-	Error  string `json:"error,omitempty"`  // Value is then not to be believed
+	Error  string `json:"error,omitempty"`  // why Value was not read; empty if it was
 }
 
 // Known returns the fact of a value that was read from source.
@@ -45,8 +45,8 @@ func From[T any](value T, source string, err error) Fact[T] {
 // OK reports whether the value was read.
 func (f Fact[T]) OK() bool { return f.Source != "" && f.Error == "" }
 
-// asked reports whether somebody wanted to read the value. A rule has nothing to judge without
-// facts that no collector reads, as when files are judged without a cluster.
+// asked reports whether a collector tried to read the value. If none did, as when files are
+// judged without a cluster, the rule has nothing to judge.
 func (f Fact[T]) asked() bool { return f.Source != "" || f.Error != "" }
 
 // why returns why the value is missing.

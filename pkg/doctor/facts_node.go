@@ -13,11 +13,11 @@ type Host struct {
 	Modules Fact[[]string] `json:"modules"`
 	// MOFED is the version of the vendor's driver package, empty with the kernel's own driver.
 	MOFED Fact[string] `json:"mofed"`
-	// DMABuf: the kernel can register memory of a GPU by dma-buf. Without the module nvidia
-	// nobody asks.
+	// DMABuf reports whether the kernel can register memory of a GPU by dma-buf. It is read only
+	// if the module nvidia is loaded.
 	DMABuf Fact[bool] `json:"dmabuf"`
-	// NVIDIAOpen: the module nvidia that is loaded is the open one, which exports memory of
-	// GPUs by dma-buf (its license in modinfo is "Dual MIT/GPL"). false without the module.
+	// NVIDIAOpen reports whether the loaded module nvidia is the open one, which exports memory of
+	// GPUs by dma-buf (its license in modinfo is "Dual MIT/GPL"). It is false without the module.
 	NVIDIAOpen Fact[bool] `json:"nvidiaOpen"`
 	// Origins are where the files of the RDMA modules that are loaded come from, by the
 	// module's name: [OriginKernel] below /lib/modules/VERSION/kernel, or built in, else
@@ -156,7 +156,7 @@ type ECN struct {
 // Flaps are losses of a carrier.
 type Flaps struct {
 	Count   int     `json:"count"`
-	Seconds float64 `json:"seconds"` // of what time
+	Seconds float64 `json:"seconds"` // of the observation
 }
 
 // PCIe is the link of a device to its slot.
@@ -170,7 +170,7 @@ type PCIe struct {
 // Rising are counters that grew.
 type Rising struct {
 	Seconds  float64           `json:"seconds"`
-	Counters map[string]uint64 `json:"counters"` // by name, how much
+	Counters map[string]uint64 `json:"counters"` // the increase, by name
 }
 
 // VFs are the virtual functions of a physical function.
@@ -255,7 +255,7 @@ type Binary struct {
 
 // Kubelet are the facts of device plugins and resources.
 type Kubelet struct {
-	// Allocatable are the node's resources that are RDMA NICs', by name.
+	// Allocatable are the numbers of allocatable RDMA NICs, by the resource's name.
 	Allocatable Fact[map[string]int64] `json:"allocatable"`
 	// Capacity has what Allocatable has, with the devices that are not healthy.
 	Capacity Fact[map[string]int64] `json:"capacity"`
@@ -279,7 +279,7 @@ type Agent struct {
 	Running Fact[bool]   `json:"running"`
 	Version Fact[string] `json:"version"`
 	NRI     Fact[bool]   `json:"nri"` // it is connected to the runtime
-	// Memlock: by NRI, containers of pods with a NIC may lock memory without limit.
+	// Memlock reports whether NRI lets containers of pods with a NIC lock memory without limit.
 	Memlock Fact[bool] `json:"memlock"`
 	// NotReturned is the number of attachments of dead pods that it could not end.
 	NotReturned Fact[int] `json:"notReturned"`

@@ -38,7 +38,7 @@ type Status string
 const (
 	OK      Status = "ok"
 	Unknown Status = "unknown" // a fact is missing
-	Skipped Status = "skipped" // there is nothing to judge, or the user said so
+	Skipped Status = "skipped" // there is nothing to judge, or --ignore names the rule
 )
 
 // Statuses are all statuses, the worst first.
@@ -70,7 +70,7 @@ type Rule struct {
 type Finding struct {
 	Object   string `json:"object"`        // what it is about: "NIC ens1", "pod default/a"; empty for the node
 	Evidence string `json:"evidence"`      // the facts, with their values
-	Fix      string `json:"fix,omitempty"` // a command that mends it, if one does
+	Fix      string `json:"fix,omitempty"` // a command that does the cure, if there is one
 	// Part distinguishes findings about one object, and stays the same while the evidence
 	// changes: "net2" of a pod, the file of a record.
 	Part string `json:"-"`
@@ -130,7 +130,7 @@ func (f *Found) Of(part string) *Found {
 	return f
 }
 
-// Fix adds a command that mends it.
+// Fix adds a command that does the cure.
 func (f *Found) Fix(command string, args ...any) { f.f.Fix = clean(fmt.Sprintf(command, args...)) }
 
 // clean returns text without characters that cannot be printed, which a name in a facts file
@@ -198,7 +198,7 @@ func firstFrames(stack []byte) string {
 	return strings.Join(frames, ", ")
 }
 
-// Skip makes the results of these IDs skipped, whatever they were.
+// Skip sets the status of the results with these IDs to Skipped.
 func Skip(results []Result, ids []string) {
 	for i := range results {
 		if r := &results[i]; slices.Contains(ids, r.ID) {

@@ -15,7 +15,7 @@ var clusterRules = []Rule{
 	{
 		ID: "CLUSTER-SILENT", Scope: ClusterScope, Severity: Warn,
 		Expects:     "Each node of the cluster answers with its facts.",
-		Consequence: "Nothing is known of the node: what the other rules of the cluster find is not all.",
+		Consequence: "The node is not judged, so the rules for clusters can miss problems of it.",
 		Cure:        "Look at the node's pod of the DaemonSet rail-agent, or collect the facts there with railctl doctor collect.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
@@ -46,7 +46,7 @@ var clusterRules = []Rule{
 		ID: "VER-SKEW", Scope: ClusterScope, Severity: Warn,
 		Expects:     "All nodes have the same versions of the plugins, of rail-agent and of Multus.",
 		Consequence: "A network works on some nodes only, and the difference is hard to find.",
-		Cure:        "Finish the rollout; a node that stays behind has an agent that does not run or may not install.",
+		Cure:        "Finish the rollout. On a node that still has an old version, rail-agent does not run, or has no right to install.",
 		Check: func(f *Facts, r *Report) {
 			skew(f, r, "", func(n *Facts) []entry { return versions(r, n) })
 		},
@@ -88,8 +88,8 @@ var clusterRules = []Rule{
 	{
 		ID: "RAIL-SWAP", Scope: ClusterScope, Severity: Fail,
 		Expects:     "No rail of a node has the subnet that another rail has on the other nodes.",
-		Consequence: "Two rails of this node are exchanged: traffic crosses the spine, or does not arrive where rails are isolated.",
-		Cure:        "Exchange the two NICs in \"rails\" of the node file, or the cables.",
+		Consequence: "Two rails of this node are swapped: traffic crosses the spine switches, or does not arrive if the rails are isolated.",
+		Cure:        "Swap the two NICs in \"rails\" of the node file, or swap the cables.",
 		Check:       func(f *Facts, r *Report) { checkSubnets(f, r, true) },
 	},
 	{
@@ -102,14 +102,14 @@ var clusterRules = []Rule{
 	{
 		ID: "IPAM-DUP", Scope: ClusterScope, Severity: Fail,
 		Expects:     "No address of a rail is on two interfaces.",
-		Consequence: "Packets go to one of the two at random: connections of both break again and again.",
+		Consequence: "Packets go to one of the two interfaces at random, so connections of both break repeatedly.",
 		Cure:        "End one of the pods. Look for ranges of two pools that overlap (railctl ipam check), and for addresses that were set by hand.",
 		Check:       checkDuplicates,
 	},
 	{
 		ID: "IPAM-LEASE", Scope: ClusterScope, Severity: Warn,
-		Expects:     "Each address that a pool has given away belongs to a pod of the cluster.",
-		Consequence: "The address is not free, and in the end the pool is empty.",
+		Expects:     "Each allocated address of a pool belongs to a pod of the cluster.",
+		Consequence: "No other pod can get the address, and in the end the pool has no free address.",
 		Cure:        "rail-agent frees it when its reconciler runs next; railctl ipam gc does it now.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
@@ -358,9 +358,9 @@ func (s *railSubnets) add(nets map[netip.Prefix]bool) {
 }
 
 // usual returns the subnet that most nodes have, invalid if there is only one node. It is sure
-// if more than half have it. Otherwise, of two nodes for example, it is that of the first node,
-// which shows that rails are exchanged, and not more: a rail can have several networks, and
-// nodes pods of different ones.
+// if more than half of the nodes have it. Otherwise, as with two nodes, it is that of the first
+// node, which is enough to find swapped rails only: a rail can have several networks, and the
+// nodes can have pods of different ones.
 func (s *railSubnets) usual() (most netip.Prefix, sure bool) {
 	if s.nodes < 2 {
 		return most, false

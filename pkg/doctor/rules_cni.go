@@ -14,7 +14,7 @@ var cniRules = []Rule{
 		ID: "CNI-BINARY", Scope: NodeScope, Severity: Fail, Slow: true,
 		Expects:     "The plugins in the CNI directory are the files that rail-agent installed.",
 		Consequence: "Pods get NICs from another program, which does not know the ledger: NICs and addresses are lost when pods end.",
-		Cure:        "Find what replaced or removed the file (a DaemonSet that copies the reference plugins, a package), stop that, and restart rail-agent, which installs it again. Or install with a prefix of the names.",
+		Cure:        "Find the program that replaced or removed the file (a DaemonSet that copies the reference plugins, a package), stop it, and restart rail-agent, which installs the plugin again. Or install the plugins with a prefix in their names.",
 		Check:       checkBinaries,
 	},
 	{
@@ -43,7 +43,7 @@ var cniRules = []Rule{
 	{
 		ID: "CNI-MULTUS", Scope: NodeScope, Severity: Fail,
 		Expects:     "A node of Kubernetes has Multus 4.0 or newer.",
-		Consequence: "Without Multus no pod gets a second interface: the annotation with networks has no effect. With older versions nobody has tested rail-cni.",
+		Consequence: "Without Multus no pod gets a second interface: the annotation with networks has no effect. rail-cni is not tested with older versions.",
 		Cure:        "Install Multus (its DaemonSet writes the first configuration in /etc/cni/net.d), or update it.",
 		Check: func(f *Facts, r *Report) {
 			if f.CNI == nil || f.Kubelet == nil {
@@ -108,7 +108,7 @@ var agentRules = []Rule{
 	{
 		ID: "AGENT-DOWN", Scope: NodeScope, Severity: Fail,
 		Expects:     "rail-agent runs on each node of Kubernetes.",
-		Consequence: "NICs of killed pods return only with the next ADD or railctl gc; device pools of the node disappear after five minutes; pods are not told of their rails.",
+		Consequence: "NICs of killed pods return only with the next ADD or railctl gc; device pools of the node disappear after five minutes; pods get no information about their rails.",
 		Cure:        "Look at the node's pod of the DaemonSet rail-agent (kubectl describe pod), and its log.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.Kubelet == nil {
@@ -209,8 +209,8 @@ var kubeletRules = []Rule{
 	},
 	{
 		ID: "DP-COUNT", Scope: NodeScope, Severity: Fail, API: true,
-		Expects:     "The kubelet has as many devices of each pool as the pool has, and offers no more than that.",
-		Consequence: "The scheduler places pods where no NIC is, or leaves NICs unused.",
+		Expects:     "For each device pool, the node's capacity is the number of the pool's devices, and no more of them are allocatable.",
+		Consequence: "The scheduler places pods on nodes without a free NIC, or leaves NICs unused.",
 		Cure:        "Look at rail-agent's log and Events for why it did not register the resource; restart it, and the kubelet if that does not help.",
 		Check:       checkCounts,
 	},

@@ -70,9 +70,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-CHAIN", Scope: ConfigScope, Severity: Fail,
-		Expects:     "In a list of plugins host-device or macvlan is first, once, and rdma is behind the plugin that makes the interface.",
+		Expects:     "In a list of plugins host-device or macvlan is first, once, and rdma comes after the plugin that makes the interface.",
 		Consequence: "Each ADD of the network fails.",
-		Cure:        "Put the plugin that makes the interface first. Behind host-device and macvlan of rail-cni the plugin rdma is not needed.",
+		Cure:        "Put the plugin that makes the interface first. After host-device and macvlan of rail-cni the plugin rdma is not needed.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				for i := range n.plugins {
@@ -90,13 +90,13 @@ var configRules = []Rule{
 		ID: "CNI-MODE", Scope: ConfigScope, Severity: Warn,
 		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan is for RDMA, and the plugin rdma follows sriov.",
 		Consequence: "The pod has an interface and no RDMA device; with \"rdma\": \"required\" each ADD fails.",
-		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma behind sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
+		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma after sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
 		Check:       checkNetworkModes,
 	},
 	{
 		ID: "CNI-DEVICE", Scope: ConfigScope, Severity: Warn,
 		Expects:     "No two networks of a namespace lend the same NIC, and no macvlan lies on a NIC that another network lends.",
-		Consequence: "Pods with these networks exclude each other: the second one does not start.",
+		Consequence: "Only one pod at a time can use these networks: a second one does not start.",
 		Cure:        "Name another NIC in one of the networks. If both are meant for different pods, ignore this rule (--ignore CNI-DEVICE).",
 		Check:       checkSameDevice,
 	},
@@ -154,13 +154,13 @@ var configRules = []Rule{
 		ID: "IPAM-GW", Scope: ConfigScope, Severity: Fail,
 		Expects:     "No pool gives the address of its gateway to a pod.",
 		Consequence: "The pod has the router's address: the traffic of all pods on the rail goes to that pod, or is lost.",
-		Cure:        "Remove allow_gateway, or add the gateway to \"exclude\". whereabouts of rail-cni leaves gateways out; that of others does not.",
+		Cure:        "Remove allow_gateway, or add the gateway to \"exclude\". whereabouts of rail-cni never assigns the gateway; upstream's does.",
 		Check:       checkGateways,
 	},
 	{
 		ID: "IPAM-GWNET", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The gateway of a network is in the network of its range.",
-		Consequence: "The pod has no way to the gateway, and routes by it are refused.",
+		Expects:     "The gateway of a network is in the subnet of its range.",
+		Consequence: "The pod cannot reach the gateway, and the kernel refuses routes through it.",
 		Cure:        "Correct \"gateway\" or \"range\".",
 		Check: func(f *Facts, r *Report) {
 			eachPool(f, r, func(n *network, _ *plugin, p *pool) {
@@ -244,7 +244,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "DP-KEY", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The configurations of device plugins have no key that has no effect.",
+		Expects:     "Each key in the configurations of device plugins has an effect.",
 		Consequence: "A misspelled selector selects nothing, or more NICs than meant.",
 		Cure:        "Correct the key, or remove it.",
 		Check: func(f *Facts, r *Report) {

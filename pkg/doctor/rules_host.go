@@ -13,7 +13,7 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-KERNEL", Scope: NodeScope, Severity: Warn,
 		Expects:     "The kernel is Linux 5.10 or newer.",
-		Consequence: "Nobody has tested rail-cni on this kernel, and plugins refuse it if it lacks what they need.",
+		Consequence: "rail-cni is not tested on this kernel, and plugins refuse it if it lacks a feature that they need.",
 		Cure:        "Boot Linux 5.10 or newer; docs/reference/kernels.md has what each kernel offers.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
@@ -83,7 +83,7 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-RDMAMODE", Scope: NodeScope, Severity: Fail,
-		Expects:     "The RDMA mode is not exclusive where a shared device plugin of others serves the node.",
+		Expects:     "The RDMA mode is not exclusive if a shared device plugin of another project serves the node.",
 		Consequence: "k8s-rdma-shared-dev-plugin exits in exclusive mode, and the node offers no RDMA resources.",
 		Cure:        "Set the mode to shared, or let rail-agent serve the resources (docs/guide/devices.md) and remove the other plugin.",
 		Check: func(f *Facts, r *Report) {
@@ -99,7 +99,7 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-CHARDEV", Scope: NodeScope, Severity: Fail,
-		Expects:     "/dev/infiniband has a char device for each that the kernel has, and rdma_cm.",
+		Expects:     "/dev/infiniband has rdma_cm, and a char device for each verbs device of the kernel.",
 		Consequence: "Device plugins cannot give the device to containers, so programs find no RDMA device, or the pod does not start.",
 		Cure:        "Check that /dev is a devtmpfs, where the kernel makes these files, and that nothing is mounted over /dev/infiniband; or make the file by mknod. Without rdma_cm load the module rdma_ucm first.",
 		Check:       checkCharDevices,
@@ -143,7 +143,7 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-SWAP", Scope: NodeScope, Severity: Warn,
 		Expects:     "No swap area is active.",
-		Consequence: "The kernel swaps other memory of the programs that register much of it, and their steps take unequal time; the kubelet does not start with swap unless its configuration permits that.",
+		Consequence: "Registered memory is never swapped, so the kernel swaps other memory of RDMA programs, and the duration of their steps varies; the kubelet does not start with swap unless its configuration permits that.",
 		Cure:        "Switch swap off, and remove it from /etc/fstab.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
@@ -172,7 +172,7 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-IOMMU", Scope: NodeScope, Severity: Warn,
-		Expects:     "On a node with GPUs that is no virtual machine, the IOMMU does not translate the addresses of the rails' NICs.",
+		Expects:     "On a physical machine with GPUs, the IOMMU does not translate the addresses of the rails' NICs.",
 		Consequence: "Traffic between GPU and NIC goes through the root complex to be translated, which costs bandwidth and latency.",
 		Cure:        "Boot with iommu=pt (Intel also intel_iommu=on), or switch the IOMMU off in the firmware setup.",
 		Check: func(f *Facts, r *Report) {
@@ -185,7 +185,7 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-ACS", Scope: NodeScope, Severity: Warn,
-		Expects:     "On a node with GPUs that is no virtual machine, no PCI bridge above a rail's NIC redirects traffic between devices (ACS).",
+		Expects:     "On a physical machine with GPUs, no PCI bridge above a rail's NIC redirects traffic between devices (ACS).",
 		Consequence: "Traffic between GPU and NIC goes up to the root complex and back, at about half of the bandwidth.",
 		Cure:        "Switch ACS off in the firmware setup, or clear it in each bridge at boot (setpci -s BRIDGE ECAP_ACS+6.w=0000).",
 		Check: func(f *Facts, r *Report) {
@@ -198,14 +198,14 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-RPFILTER", Scope: NodeScope, Severity: Warn,
-		Expects:     "Where a node has several rails, the filter of reverse paths is not strict (rp_filter 1) in \"all\" and \"default\", which new network namespaces inherit.",
+		Expects:     "On a node with several rails, reverse path filtering is not strict (rp_filter 1) in \"all\" and \"default\", which new network namespaces inherit.",
 		Consequence: "The kernel drops packets that arrive by another rail than that of the route to their source, ARP requests among them: connections over some rails fail.",
 		Cure:        "Set net.ipv4.conf.all.rp_filter to 2 (loose), also in /etc/sysctl.d; \"arp\": \"own\" in a network does it for the pod's interface alone.",
 		Check:       checkRPFilter,
 	},
 	{
 		ID: "HOST-KMSG", Scope: NodeScope, Severity: Warn,
-		Expects:     "The kernel's log of the last day has no trouble of a NIC.",
+		Expects:     "The kernel's log of the last day reports no fault of a NIC.",
 		Consequence: "The NIC, its slot, its transceiver or its firmware had a fault that often comes again under load.",
 		Cure:        "Search the vendor's documentation for the line; check the transceiver, the slot's power and the firmware.",
 		Check: func(f *Facts, r *Report) {

@@ -10,7 +10,7 @@ var ledgerRules = []Rule{
 	{
 		ID: "LEDGER-UNREADABLE", Scope: NodeScope, Severity: Fail,
 		Expects:     "Every record of the ledger can be read.",
-		Consequence: "Nobody knows what the attachment holds: its NIC does not return by itself, and its address stays taken.",
+		Consequence: "The plugins do not know what the attachment has: its NIC is not returned, and its address is not freed.",
 		Cure:        "Run railctl gc, which says what is wrong with the record. Only if the NIC is back on the host, remove the file.",
 		Check: func(f *Facts, r *Report) {
 			if f.Ledger == nil {
@@ -26,7 +26,7 @@ var ledgerRules = []Rule{
 		ID: "LEDGER-ORPHAN", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each attachment belongs to a pod that lives.",
 		Consequence: "The NIC and the address of a dead pod are not free: the next pod that needs them waits.",
-		Cure:        "Run railctl gc: it returns the NIC, or says what keeps it.",
+		Cure:        "Run railctl gc: it returns the NIC, or names the reason why it cannot.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
 				if !a.Alive && !a.returning(f.Taken) {
@@ -63,8 +63,8 @@ var ledgerRules = []Rule{
 	},
 	{
 		ID: "LEDGER-CHANGED", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each NIC that came back has the settings that it had.",
-		Consequence: "The next pod, or the host, gets a NIC that another pod has set up otherwise.",
+		Expects:     "Each returned NIC has the settings that it had before it was lent.",
+		Consequence: "The next pod, or the host, gets a NIC with settings of another pod.",
 		Cure:        "Set them as docs/reference/returned.md says, or reset the NIC.",
 		Check: func(f *Facts, r *Report) {
 			if f.Ledger == nil {

@@ -30,7 +30,7 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-DOWN", Scope: NodeScope, Severity: Fail,
 		Expects:     "A NIC that macvlans of pods lie on is set up.",
-		Consequence: "The macvlans have no carrier: the pods' rails are dead.",
+		Consequence: "The macvlans have no carrier: the pods' rails carry no packets.",
 		Cure:        "Set the NIC up, and find out who set it down.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
@@ -45,8 +45,8 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-PCIE", Scope: NodeScope, Severity: Warn,
-		Expects:     "The link of each rail's NIC to its slot has the speed and width that both ends can have.",
-		Consequence: "The slot bounds the rail's bandwidth, and the slowest rail that of every collective operation.",
+		Expects:     "The link of each rail's NIC to its slot has the highest speed and width that both ends support.",
+		Consequence: "The slot limits the rail's bandwidth, and the slowest rail limits that of every collective operation.",
 		Cure:        "Reseat the NIC, check the slot's settings in the firmware setup (bifurcation, generation) and the kernel's log for AER errors; a cold reset often retrains the link.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
@@ -90,7 +90,7 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-PFC", Scope: NodeScope, Severity: Warn,
 		Expects:     "All rails' NICs of one model have priority flow control (PFC) on the same priorities.",
-		Consequence: "The fabric drops packets of one rail under load that it pauses on the others, and all wait for that rail.",
+		Consequence: "Under load, the fabric drops packets on one rail and pauses them on the others, and collective operations wait for that rail.",
 		Cure:        "Configure all rails alike (dcb pfc or mlnx_qos), usually PFC on priority 3, and the switch ports like the NICs.",
 		Check: func(f *Facts, r *Report) {
 			differ(f, r, "dcb", func(n *NIC) Fact[DCB] { return n.DCB }, DCB.text)
@@ -106,7 +106,7 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-FLAP", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "No rail loses its carrier three times in 12 hours.",
-		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout; jobs die without another reason.",
+		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout: jobs fail without any other error.",
 		Cure:        "Clean or replace the cable and the transceiver, and look at the switch port's error counters.",
 		Check: func(f *Facts, r *Report) {
 			if f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.NICs.List.Value, func(n NIC) bool { return n.Flaps.asked() }) {
@@ -122,7 +122,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-BER", Scope: NodeScope, Severity: Warn, Slow: true,
-		Expects:     "No counter of a rail's NIC that counts broken symbols or frames rises.",
+		Expects:     "No counter of symbol errors or frame errors of a rail's NIC rises.",
 		Consequence: "Frames are lost on the cable and sent again: the rail is slow, or flaps.",
 		Cure:        "Clean or replace the cable and the transceiver; check that both ends use the same error correction (FEC).",
 		Check:       func(f *Facts, r *Report) { rising(f, r, cableCounters, 0) },
@@ -136,7 +136,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-REQERR", Scope: NodeScope, Severity: Warn, Slow: true,
-		Expects:     "No counter of a rail's NIC that counts requests with mistakes, or frames that are too long, rises.",
+		Expects:     "No counter of invalid requests or oversized frames of a rail's NIC rises.",
 		Consequence: "A program or a setting is wrong: peers use other MTUs, wrong keys or memory that is not registered, and their connections end.",
 		Cure:        "Compare the MTU of both ends and of the switches; look at the logs of the programs that use the NIC.",
 		Check:       func(f *Facts, r *Report) { rising(f, r, mistakeCounters, 0) },
@@ -145,7 +145,7 @@ var nicRules = []Rule{
 		ID: "NIC-DRIVER", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each rail's NIC has a driver.",
 		Consequence: "The NIC has neither a network interface nor an RDMA device, and no pod can get it.",
-		Cure:        "Load the driver, or bind the NIC to it (/sys/bus/pci/drivers_probe); the kernel's log says why it let the NIC go.",
+		Cure:        "Load the driver, or bind the NIC to it (/sys/bus/pci/drivers_probe); the kernel's log has the reason why no driver is bound.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if n.Driver == "" && n.PCI != "" {
@@ -176,14 +176,14 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-NAME", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has a name that it got in a pod, or when it came back without rail-cni: net1, dev7.",
+		Expects:     "No rail's NIC has a name that it got in a pod (net1), or that the kernel chose when it returned without rail-cni (dev7).",
 		Consequence: "Networks and device plugins that name the NIC do not find it, and pods wait for it.",
 		Cure:        "Rename it as it was; its alternative names, udev and the node's network configuration have that name.",
 		Check:       checkNames,
 	},
 	{
 		ID: "NIC-NUMA", Scope: NodeScope, Severity: Warn,
-		Expects:     "The firmware says of all rails' NICs, or of none, which NUMA node they are on.",
+		Expects:     "The firmware reports the NUMA node of all rails' NICs, or of none.",
 		Consequence: "The NIC counts as far from every GPU and every CPU: NCCL and the topology manager choose badly.",
 		Cure:        "Look for the NUMA settings in the firmware setup (NPS, sub-NUMA clustering), or update the firmware.",
 		Check: func(f *Facts, r *Report) {

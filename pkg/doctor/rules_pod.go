@@ -52,7 +52,7 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-HCA", Scope: PodScope, Severity: Warn,
-		Expects:     "NCCL_IB_HCA names devices that the pod sees, and with \"=\" before the names where one begins as another does.",
+		Expects:     "NCCL_IB_HCA names devices that the pod sees, and begins with \"=\" if the name of one device is a prefix of another's.",
 		Consequence: "NCCL takes each name as the beginning of names: mlx5_1 also opens mlx5_10, which may be another pod's; a name without a device leaves NCCL with TCP.",
 		Cure:        "Write NCCL_IB_HCA==mlx5_1,…, or leave it out: rail-agent publishes the right value.",
 		Check: func(f *Facts, r *Report) {
@@ -177,7 +177,7 @@ var podRules = []Rule{
 	},
 	{
 		ID: "RAIL-ARPFLUX", Scope: PodScope, Severity: Warn,
-		Expects:     "A pod with several rails in one subnet answers ARP by the rail that has the address (arp_ignore 1), and does not filter reverse paths strictly (rp_filter 1).",
+		Expects:     "A pod with several rails in one subnet answers ARP only on the rail that has the address (arp_ignore 1), and does not filter reverse paths strictly (rp_filter 1).",
 		Consequence: "Neighbors send to the wrong rail: two rails share one link, and some connections fail.",
 		Cure:        "Add \"arp\": \"own\" and \"routing\": {\"mode\": \"source\"} to the networks, or give each rail a subnet.",
 		Check:       checkARPFlux,

@@ -62,7 +62,7 @@ var portRules = []Rule{
 	},
 	{
 		ID: "NIC-GIDFULL", Scope: NodeScope, Severity: Warn,
-		Expects:     "The GID table of each rail's port has room for more pods: a tenth of it, and 8 entries at least.",
+		Expects:     "At least a tenth of the GID table of each rail's port, and at least 8 entries, are free.",
 		Consequence: "A macvlan gets an address and no GID: the pod starts and has no RDMA.",
 		Cure:        "Put fewer pods on the NIC, or spread them over more NICs; \"rdma\": \"off\" for pods that need none.",
 		Check: func(f *Facts, r *Report) {

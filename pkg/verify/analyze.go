@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Thresholds are from when on a value is a defect. The zero value has the usual ones.
+// Thresholds are the limits above which a value is a defect. The zero value has the usual ones.
 type Thresholds struct {
 	Loss     float64 // the share of short packets, of both directions of a path, that may be lost; 0.01
 	Relative float64 // how much longer than the median a round trip may take, as a share of it; 0.5

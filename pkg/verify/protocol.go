@@ -23,7 +23,7 @@ type Request struct {
 	Report []uint32 `json:"report,omitempty"` // what arrived of flows, by their IDs
 	// RDMA is servers, or clients, of programs that run at the same time.
 	RDMA  []RDMATest `json:"rdma,omitempty"`
-	Alive bool       `json:"alive,omitempty"` // nothing to do: somebody still waits for the prober
+	Alive bool       `json:"alive,omitempty"` // no work: it keeps an idle prober from ending
 }
 
 // Open begins a run. It comes first, and once.
@@ -76,7 +76,7 @@ type Flow struct {
 	Route bool `json:"route,omitempty"`
 }
 
-// Echo is what came of a flow. Times are in nanoseconds.
+// Echo is the outcome of a flow. Times are in nanoseconds.
 type Echo struct {
 	ID      uint32   `json:"id"`
 	Samples []Sample `json:"samples"` // one for each probe

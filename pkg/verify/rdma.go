@@ -23,7 +23,7 @@ type RDMATest struct {
 	Port    uint16     `json:"port"` // TCP, by which the ends find each other
 }
 
-// RDMAOutcome is what came of a test.
+// RDMAOutcome is the outcome of a test.
 type RDMAOutcome struct {
 	ID    uint32  `json:"id"`
 	Value float64 `json:"value,omitempty"` // µs, or Gb/s
@@ -63,7 +63,7 @@ var rdmaColumns = map[string]struct {
 func ParsePerftest(program, output string) (float64, error) {
 	columns, ok := rdmaColumns[program]
 	if !ok {
-		return 0, fmt.Errorf("%q is no program of perftest that is known", program)
+		return 0, fmt.Errorf("%q is not a known program of perftest", program)
 	}
 	value, tables := math.NaN(), 0
 	lines := strings.Split(output, "\n")
@@ -86,7 +86,7 @@ func ParsePerftest(program, output string) (float64, error) {
 		// A deviation in the others may be "-nan".
 		for _, f := range fields[:len(columns.heads)] {
 			if _, err := strconv.ParseFloat(f, 64); err != nil {
-				return 0, fmt.Errorf("%s printed a line with %.40q, which is no number", program, f)
+				return 0, fmt.Errorf("%s printed a line with %.40q, which is not a number", program, f)
 			}
 		}
 		value, _ = strconv.ParseFloat(fields[columns.value], 64)

@@ -179,8 +179,8 @@ func deviation(values []float64, middle float64) float64 {
 	return median(d)
 }
 
-// late is from when on the responder's program, and not the rail, is why an answer did not
-// arrive in time, ns.
+// late is the time in the responder's program, in nanoseconds, above which the program and not
+// the rail is the reason why an answer did not arrive in time.
 const late = 100_000_000
 
 // traffic joins what both ends know of a flow.

@@ -43,7 +43,7 @@ type Options struct {
 	Done func(round, all int)
 }
 
-// repeats is how often what looks bad is measured again, and lateRepeats how often paths are
+// repeats is how often a path that looks bad is measured again. lateRepeats is that of a path
 // whose probes a busy machine answered too late.
 const (
 	repeats     = 2

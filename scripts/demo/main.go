@@ -37,12 +37,12 @@ func main() {
 
 // passedLinks returns the summary of the first part.
 func passedLinks() string {
-	return fmt.Sprintf("part 1 passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and came home without a trace", len(rails))
+	return fmt.Sprintf("part 1 passed: %d rails and a shared NIC were lent to five pods, carried jumbo frames, and were returned with their settings unchanged", len(rails))
 }
 
 // passedHost returns the summary of the second part on the host's own NICs.
 func passedHost() string {
-	return "part 2 passed: the host's NICs were lent to two pods with their RDMA, and came home without a trace"
+	return "part 2 passed: the host's NICs were lent to two pods with their RDMA, and were returned with their settings unchanged"
 }
 
 // exitCode returns the exit code of the inner demo, which has printed its own

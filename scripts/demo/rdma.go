@@ -89,7 +89,7 @@ func softNICs(names ...string) error {
 }
 
 func passedRDMA() string {
-	return fmt.Sprintf("part 2 passed: %d NICs were lent to two pods, with their RDMA devices in exclusive mode and with their GIDs in shared mode, and came home without a trace", 2*len(rails))
+	return fmt.Sprintf("part 2 passed: %d NICs were lent to two pods, with their RDMA devices in exclusive mode and with their GIDs in shared mode, and were returned with their settings unchanged", 2*len(rails))
 }
 
 func kernelRelease() string {

@@ -193,7 +193,7 @@ func (p *podObject) networkStatus() (string, error) {
 	for _, key := range []string{statusKey, oldStatusKey} {
 		if text := p.Metadata.Annotations[key]; text != "" {
 			if len(text) > mostOfStatus {
-				return "", fmt.Errorf("the annotation %s has %d bytes", key, len(text))
+				return "", fmt.Errorf("the annotation %s has %d bytes, more than %d", key, len(text), mostOfStatus)
 			}
 			return text, nil
 		}
@@ -219,7 +219,7 @@ func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
 		}
 		name := nad.Metadata.Namespace + "/" + nad.Metadata.Name
 		if len(nad.Spec.Config) > mostOfNetwork {
-			return fmt.Errorf("the configuration of %s has %d bytes", name, len(nad.Spec.Config))
+			return fmt.Errorf("the configuration of %s has %d bytes, more than %d", name, len(nad.Spec.Config), mostOfNetwork)
 		}
 		found = append(found, doctor.Config{Kind: doctor.NADConfig, Name: name, Text: nad.Spec.Config, Resource: nad.Metadata.Annotations[resourceKey]})
 		return nil

@@ -38,8 +38,8 @@ type Options struct {
 	// rail-agent, and perhaps without a socket.
 	Status func() ([]byte, error)
 
-	// Client is the API server's, nil for none: then NoClient is the reason, nil if nobody named
-	// one.
+	// Client is the client of the API server. If it is nil, NoClient is the reason, or nil if the
+	// user named no API server.
 	Client   *kube.Client
 	NoClient error
 

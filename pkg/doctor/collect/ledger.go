@@ -89,9 +89,9 @@ func (c *collector) attachments() ([]doctor.Attachment, error) {
 // read of a record and that of its netns.
 const settling = 500 * time.Millisecond
 
-// settled reads attachments again while one seems to lack its netns or its interface, and did not
-// at the read before. It leaves out those of which that is not sure in the end: they begin or end
-// just now.
+// settled reads attachments, five times at most, until each one that lacks its netns or its
+// interface lacked it at the read before, too. Of the fifth read it leaves out those that did
+// not: their ADD or DEL is under way.
 func settled(ctx context.Context, read func() ([]doctor.Attachment, error)) ([]doctor.Attachment, error) {
 	lacks := func(a *doctor.Attachment) bool { return !a.Alive || !a.InPod }
 	lacked := map[ledger.Key]bool{}

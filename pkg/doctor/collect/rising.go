@@ -115,7 +115,7 @@ func rising(before, after counters, seconds float64) doctor.Fact[doctor.Rising] 
 		}
 	}
 	if seconds <= 0 {
-		return doctor.Failed[doctor.Rising](source, errors.New("the clock stands still"))
+		return doctor.Failed[doctor.Rising](source, errors.New("no time passed between the two reads of the counters"))
 	}
 	return doctor.Known(doctor.Rising{Seconds: seconds, Counters: grown}, source)
 }

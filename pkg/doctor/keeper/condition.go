@@ -85,7 +85,8 @@ func (k *Keeper) judged() Condition {
 	return c
 }
 
-// mayFail has the rules whose findings are failures: of these the condition tells.
+// mayFail has, by ID, whether a rule's findings are failures. The condition is about these rules
+// only.
 var mayFail = func() map[string]bool {
 	ids := map[string]bool{}
 	for _, r := range doctor.Rules() {

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// memoryFile is the file in the state directory that has what was told of, so that an agent that
-// starts again neither repeats it nor misses its end.
+// memoryFile is the file in the state directory that has the reported findings, so that an agent
+// that starts again neither repeats them nor misses their end.
 const memoryFile = "doctor.json"
 
 // memory is the content of the file: what was told of, by rule.

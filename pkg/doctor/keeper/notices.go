@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// inARow is the number of runs after which a change is told. A pod that begins or ends just
-	// now has findings for a moment.
+	// inARow is the number of runs after which a change is reported. A pod that is just starting
+	// or ending has findings for a moment.
 	inARow = 2
 	// mostNotices bounds the notices of one run.
 	mostNotices = 10

@@ -67,9 +67,9 @@ type state struct {
 	renewed chan error // what came of making the Job of another try than the first; nil once that is known
 }
 
-// Start makes the pods, and returns when each runs, or cannot, or has not begun in time: then
-// its node is among those of [Fleet.Nodes] with a prober that says why. A network that another
-// pod uses is left out for its node.
+// Start makes the pods, and returns when each pod runs, has failed, or did not start in time. A
+// node without a running pod is in [Fleet.Nodes] with a prober that returns the reason as its
+// error. A rail that another pod uses is left out on that node.
 //
 // It fails if no pod may be made. The caller closes the fleet also after an error, unless it is
 // nil.
