@@ -324,8 +324,14 @@ func TestCheckJudgesFiles(t *testing.T) {
 		t.Errorf("a range that is none: %+v", r)
 	}
 	for _, args := range [][]string{
-		{"check"}, {"check", "x"}, {"check", "--no-such-flag"}, {"doctor", "bogus"}, {"doctor", "pod"}, {"doctor", "pod", "a", "b"},
-		{"check", "-f", filepath.Join(dir, "none")}, {"check", "-f", write("pod.yaml", "apiVersion: v1\nkind: Pod\n")},
+		{"check"},
+		{"check", "x"},
+		{"check", "--no-such-flag"},
+		{"doctor", "bogus"},
+		{"doctor", "pod"},
+		{"doctor", "pod", "a", "b"},
+		{"check", "-f", filepath.Join(dir, "none")},
+		{"check", "-f", write("pod.yaml", "apiVersion: v1\nkind: Pod\n")},
 	} {
 		if out, errOut, code := plainRun(args...); code != doctor.ExitUnknown || out != "" || errOut == "" {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, out, errOut)
