@@ -332,7 +332,7 @@ func (s *railNode) betweenNodes() {
 	// onHost are the facts of a node of this name, without its pods, whose addresses would be
 	// on both nodes.
 	onHost := func(name string) *doctor.Facts {
-		f := s.collected(-1)
+		f := s.collected(time.Millisecond)
 		f.Node, f.Pods = name, nil
 		return f
 	}
@@ -353,10 +353,10 @@ func (s *railNode) betweenNodes() {
 
 	// A pod's address, also on the NIC below its macvlan.
 	s.IP("addr", "add", "172.31.40.1/24", "dev", nicName(macvlanRail))
-	found, missing = cluster(s.collected(-1))
+	found, missing = cluster(s.collected(time.Millisecond))
 	s.compare(found, missing, map[string]string{"IPAM-DUP": "address 172.31.40.1: it is on ens14np0 of node "})
 	s.IP("addr", "del", "172.31.40.1/24", "dev", nicName(macvlanRail))
-	found, missing = cluster(s.collected(-1))
+	found, missing = cluster(s.collected(time.Millisecond))
 	s.compare(found, missing, nil)
 }
 
