@@ -96,6 +96,9 @@ func ReadFacts(from io.Reader) (*Facts, error) {
 	if f.Host == nil && f.NICs == nil && f.Ledger == nil && f.CNI == nil && f.Kubelet == nil && f.Agent == nil && f.Configs == nil && f.Pods == nil && f.Cluster == nil {
 		return nil, errors.New("facts: the document has none; collect them again with `railctl doctor collect`")
 	}
+	if f.Cluster != nil {
+		f.Cluster.share()
+	}
 	return f, nil
 }
 

@@ -121,12 +121,8 @@ func (c *Cluster) MarshalJSON() ([]byte, error) {
 	return json.Marshal(&lean)
 }
 
-// UnmarshalJSON adds what the cluster has to the nodes that have none of their own.
-func (c *Cluster) UnmarshalJSON(text []byte) error {
-	type plain Cluster
-	if err := json.Unmarshal(text, (*plain)(c)); err != nil {
-		return err
-	}
+// share adds what the cluster has to the nodes that have none of their own.
+func (c *Cluster) share() {
 	for _, n := range c.Nodes {
 		if n == nil || !c.NADs.asked() && !c.Networks.asked() {
 			continue
@@ -141,7 +137,6 @@ func (c *Cluster) UnmarshalJSON(text []byte) error {
 			n.Configs.Networks = c.Networks
 		}
 	}
-	return nil
 }
 
 // Lease is an address that a pool has for a pod.

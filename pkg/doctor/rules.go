@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
@@ -86,13 +85,9 @@ func (n *NIC) told(f *Facts) bool {
 
 // nicIn returns the NIC that a line of the kernel's log names, "" for none.
 func (f *Facts) nicIn(line string) string {
-	words := map[string]bool{}
-	for _, word := range strings.FieldsFunc(line, func(c rune) bool { return strings.ContainsRune(" (),[]", c) }) {
-		words[strings.TrimRight(word, ":")] = true
-	}
 	if f.NICs != nil {
 		for i := range f.NICs.List.Value {
-			if n := &f.NICs.List.Value[i]; words[n.Name] || words[n.PCI] {
+			if n := &f.NICs.List.Value[i]; hasWord(line, n.Name) || hasWord(line, n.PCI) {
 				return n.label()
 			}
 		}

@@ -136,12 +136,28 @@ func (c *collector) container(id string, pid int, left *int) (*doctor.Container,
 	names, err := c.devicesIn(pid, "dev/infiniband")
 	for _, name := range names {
 		path := "/dev/infiniband/" + name
-		if *left -= len(path); *left < 0 {
-			return nil, fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", mostOfPod)
+		if err := charge(left, path); err != nil {
+			return nil, err
 		}
 		found.CharDevices = append(found.CharDevices, path)
 	}
 	return found, err
+}
+
+// charge takes texts of a pod from what is left of [mostOfPod]. It counts their bytes in a JSON
+// document, in which one byte may become six.
+func charge(left *int, texts ...string) error {
+	for _, text := range texts {
+		encoded, err := json.Marshal(text)
+		if err != nil {
+			return err
+		}
+		*left -= len(encoded)
+	}
+	if *left < 0 {
+		return fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", mostOfPod)
+	}
+	return nil
 }
 
 // of returns the path of a file of a process.
@@ -185,14 +201,13 @@ var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_"}
 
 // The bounds of what a pod may add to the facts.
 const (
-	mostOfPod     = 128 << 10 // bytes of variables and names of devices
-	mostVariables = 64        // of a container
-	mostVariable  = 4096      // bytes, the rest is cut off
-	mostEnviron   = 4 << 20   // bytes, with the variables that are no facts
+	mostOfPod    = 128 << 10 // bytes of variables and names of devices, as JSON
+	mostVariable = 4096      // bytes, the rest is cut off
+	mostEnviron  = 4 << 20   // bytes, with the variables that are no facts
 )
 
-// environment returns those variables of a process as it began, in its order, as far as they are
-// within the bounds.
+// environment returns those variables of a process as it began. More than the bounds permit is an
+// error: a variable that is left out would count as one that is not set.
 func (c *collector) environment(pid int, left *int) (map[string]string, error) {
 	f, err := os.OpenFile(c.of(pid, "environ"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -211,11 +226,13 @@ func (c *collector) environment(pid int, left *int) (map[string]string, error) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
-		if ok && slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(name, f) }) && len(name)+len(value) <= *left {
+		if ok && slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(name, f) }) {
 			found[name] = value
-			*left -= len(name) + len(value)
+			if err := charge(left, name, value); err != nil {
+				return nil, err
+			}
 		}
-		if err != nil || len(found) == mostVariables {
+		if err != nil {
 			return found, nil
 		}
 	}

@@ -83,46 +83,62 @@ func TestContainersOfAPod(t *testing.T) {
 	}
 }
 
-// A pod's containers may have as many variables and devices as the kernel permits.
+// A pod's containers may have as many variables and devices as the kernel permits. What is left
+// out would count as not there.
 func TestFactsOfAPodAreBounded(t *testing.T) {
 	const containers = 40
-	files := machine()
-	for i := range containers {
-		pid, id := strconv.Itoa(1000+i), fmt.Sprintf("%064x", i+1)
-		for _, file := range []string{"comm", "ns/net@", "stat", "limits", "status"} {
-			files["proc/"+pid+"/"+file] = files["proc/400/"+file]
+	env := func(count int, value string) string {
+		text := ""
+		for n := range count {
+			text += fmt.Sprintf("NCCL_%03d=%s\x00", n, value)
 		}
-		files["proc/"+pid+"/cgroup"] = "0::/kubepods.slice/cri-containerd-" + id + ".scope\n"
-		env := "NCCL_LONG=" + strings.Repeat("x", 100_000) + "\x00"
-		for n := range 100 {
-			env += fmt.Sprintf("NCCL_%03d=%s\x00", n, strings.Repeat("x", 1000))
-		}
-		files["proc/"+pid+"/environ"] = env
+		return text
 	}
-	dir := tree(t, files)
-	for i := range containers {
-		withDevices(t, filepath.Join(dir, "proc", strconv.Itoa(1000+i), "root/dev"), "null")
-	}
-	withDevices(t, filepath.Join(dir, "proc/400/root/dev"), "null")
-	have, err := collectorIn(dir).containers(record())
-	text, also := json.Marshal(have)
-	if err = errors.Join(err, also); err != nil || len(have) != containers+1 || len(text) > 256<<10 {
-		t.Errorf("%d containers in %d bytes, %v", len(have), len(text), err)
-	}
-	for _, c := range have {
-		if len(c.Env) > 64 || len(c.Env["NCCL_LONG"]) > 4096 {
-			t.Errorf("%d variables, a value of %d bytes", len(c.Env), len(c.Env["NCCL_LONG"]))
-		}
-	}
-	for i := range 5 {
-		var names []string
-		for n := range 200 {
-			names = append(names, fmt.Sprintf("uverbs%0200d", n))
-		}
-		withDevices(t, filepath.Join(dir, "proc", strconv.Itoa(1000+i), "root/dev/infiniband"), names...)
-	}
-	if _, err := collectorIn(dir).containers(record()); err == nil || !strings.Contains(err.Error(), "names of devices") {
-		t.Errorf("many devices: %v", err)
+	for name, c := range map[string]struct {
+		env     string
+		devices int // with names of 206 bytes in /dev/infiniband
+		err     string
+	}{
+		"a long variable":          {"NCCL_LONG=" + strings.Repeat("x", 100_000) + "\x00", 0, "bytes of variables"},
+		"many variables":           {env(100, strings.Repeat("x", 1000)), 0, "bytes of variables"},
+		"control characters":       {env(1, strings.Repeat("\x01", 1000)), 0, "bytes of variables"},
+		"variables":                {env(20, "x"), 0, ""},
+		"variables of other names": {strings.ReplaceAll(env(1000, "x"), "NCCL", "OTHER"), 0, ""},
+		"many devices":             {"", 20, "names of devices"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := machine()
+			for i := range containers {
+				pid, id := strconv.Itoa(1000+i), fmt.Sprintf("%064x", i+1)
+				for _, file := range []string{"comm", "ns/net@", "stat", "limits", "status"} {
+					files["proc/"+pid+"/"+file] = files["proc/400/"+file]
+				}
+				files["proc/"+pid+"/cgroup"] = "0::/kubepods.slice/cri-containerd-" + id + ".scope\n"
+				files["proc/"+pid+"/environ"] = c.env
+			}
+			dir := tree(t, files)
+			var names []string
+			for n := range c.devices {
+				names = append(names, fmt.Sprintf("uverbs%0200d", n))
+			}
+			for i := range containers {
+				root := filepath.Join(dir, "proc", strconv.Itoa(1000+i), "root/dev")
+				withDevices(t, root, "null")
+				withDevices(t, filepath.Join(root, "infiniband"), names...)
+			}
+			withDevices(t, filepath.Join(dir, "proc/400/root/dev"), "null")
+			have, err := collectorIn(dir).containers(record())
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("%d containers, %v", len(have), err)
+				}
+				return
+			}
+			text, also := json.Marshal(have)
+			if err = errors.Join(err, also); err != nil || len(have) != containers+1 || len(text) > 256<<10 {
+				t.Errorf("%d containers in %d bytes, %v", len(have), len(text), err)
+			}
+		})
 	}
 }
 

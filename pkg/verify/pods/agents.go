@@ -2,6 +2,7 @@ package pods
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +55,9 @@ func (a *Agents) Facts(ctx context.Context) ([]byte, error) {
 	const tries = 3
 	var errs []error
 	for i := range a.pods {
+		if a.pods[i].Problem != "" {
+			continue // it cannot be asked
+		}
 		text, err := a.pods[i].Facts(ctx, a.client)
 		if err == nil || ctx.Err() != nil {
 			return text, err
@@ -62,7 +66,7 @@ func (a *Agents) Facts(ctx context.Context) ([]byte, error) {
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	return nil, cmp.Or(errors.Join(errs...), errors.New("no pod of rail-agent runs"))
 }
 
 // attachments returns what the ledger of a node has. It needs the right to create pods/exec.

@@ -89,14 +89,18 @@ func (f *Fleet) state(p *podObject) *state {
 
 // ownPods returns the pods of the run that are there.
 func (f *Fleet) ownPods(ctx context.Context) ([]podObject, error) {
-	found, err := f.pods(ctx)
+	found, err := f.pods(ctx, "")
 	return slices.DeleteFunc(found, func(p podObject) bool { return f.state(&p) == nil }), err
 }
 
-// pods returns the pods that have the label of the run.
-func (f *Fleet) pods(ctx context.Context) ([]podObject, error) {
+// pods returns the pods that have the label of the run, of one Job if it is named.
+func (f *Fleet) pods(ctx context.Context, job string) ([]podObject, error) {
+	labels := runLabel + "=" + f.run
+	if job != "" {
+		labels += ",job-name=" + job // Kubernetes adds it to the pods of Jobs
+	}
 	var found []podObject
-	_, err := f.Client.List(ctx, podsIn(f.Namespace), kube.ListOptions{LabelSelector: runLabel + "=" + f.run}, func(item []byte) error {
+	_, err := f.Client.List(ctx, podsIn(f.Namespace), kube.ListOptions{LabelSelector: labels}, func(item []byte) error {
 		var p podObject
 		if err := json.Unmarshal(item, &p); err != nil {
 			return err
@@ -111,6 +115,7 @@ func (f *Fleet) pods(ctx context.Context) ([]podObject, error) {
 func (f *Fleet) await(ctx context.Context) error {
 	// Jobs are made again beside this loop, which must attach to the pods of others meanwhile.
 	var renewals sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
 	renew, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -135,7 +140,11 @@ func (f *Fleet) await(ctx context.Context) error {
 			for _, s := range waiting {
 				if s.without != nil {
 					next := f.leaveOut(s)
-					renewals.Go(func() { next.renewed <- f.replace(renew, s, next) })
+					renewals.Go(func() {
+						slots <- struct{}{}
+						defer func() { <-slots }()
+						next.renewed <- f.replace(renew, s, next)
+					})
 				}
 			}
 			waiting, looked = f.waiting(), time.Now()
@@ -366,7 +375,7 @@ func (f *Fleet) leaveOutHeld(m *member, held []doctor.Attachment) {
 // gone waits until the pod of a try is gone: it may hold the other rails for a moment.
 func (f *Fleet) gone(ctx context.Context, s *state) error {
 	for range int(removalTime / look) {
-		pods, err := f.pods(ctx)
+		pods, err := f.pods(ctx, s.job)
 		if err != nil {
 			return err
 		}

@@ -37,7 +37,10 @@ func (n *Network) needs(a *doctor.Attachment) bool {
 	if n.kind != "host-device" || a.Plugin != n.kind || n.Resource != "" || !a.Alive || !a.InPod {
 		return false
 	}
-	return a.Network == n.Config || a.NIC == n.device || a.PCI != "" && a.PCI == n.pci
+	if n.device != "" || n.pci != "" {
+		return a.NIC != "" && a.NIC == n.device || a.PCI != "" && a.PCI == n.pci
+	}
+	return a.Network == n.Config
 }
 
 // String returns "namespace/name".

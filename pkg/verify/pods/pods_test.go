@@ -288,7 +288,7 @@ func TestAllRailsThatOtherPodsHaveAreLeftOutAtOnce(t *testing.T) {
 		return n
 	}
 	f := &Fleet{run: "00000001", Options: Options{Namespace: "ml", Networks: []Network{
-		nad("same-network", `{"name": "r0", "type": "host-device", "device": "ens0"}`, ""),
+		nad("same-network", `{"name": "r0", "type": "host-device", "hwaddr": "02:00:00:00:00:01"}`, ""),
 		nad("same-nic", `{"name": "r1", "plugins": [{"type": "host-device", "device": "ens1"}]}`, ""),
 		nad("same-function", `{"name": "r2", "type": "host-device", "pciBusID": "0000:02:00.0"}`, ""),
 		nad("returned", `{"name": "r3", "type": "host-device", "device": "ens3"}`, ""),
@@ -296,6 +296,7 @@ func TestAllRailsThatOtherPodsHaveAreLeftOutAtOnce(t *testing.T) {
 		nad("shared", `{"name": "r5", "type": "macvlan", "master": "ens5"}`, ""),
 		nad("of-the-try-before", `{"name": "r6", "type": "host-device", "device": "ens6"}`, ""),
 		nad("known", `{"name": "r7", "type": "host-device", "device": "ens7"}`, ""),
+		nad("of-the-same-name", `{"name": "r8", "type": "host-device", "device": "ens8"}`, ""),
 	}}}
 	lent := func(pod, network, nic, pci string) doctor.Attachment {
 		return doctor.Attachment{Pod: pod, ContainerID: "c1", Network: network, NIC: nic, PCI: pci, Plugin: "host-device", Alive: true, InPod: true}
@@ -308,6 +309,7 @@ func TestAllRailsThatOtherPodsHaveAreLeftOutAtOnce(t *testing.T) {
 	f.leaveOutHeld(m, []doctor.Attachment{
 		lent("ml/t", "r0", "x", ""), lent("other/t", "theirs", "ens1", ""), lent("", "theirs", "x", "0000:02:00.0"), dead, lent("ml/t", "r4", "ens4", ""), shared,
 		lent("ml/rail-verify-00000001-0-0-ab-x", "r6", "ens6", ""), lent("ml/t", "r7", "ens7", ""),
+		lent("other/t", "r8", "ens9", ""), lent("other/t", "theirs", "", ""),
 	})
 	want := map[int]string{0: "in use by pod ml/t", 1: "in use by pod other/t", 2: "in use by container c1", 7: "in use by pod ml/first"}
 	if !maps.Equal(m.missing, want) || len(m.broken) > 0 {
