@@ -145,22 +145,13 @@ func Run(ctx context.Context, o Options) error {
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the other defers
-	all.Go(func() { notify.Netlink(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.Log, a.wake) })
-	all.Go(func() { notify.Netlink(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup, a.Log, a.rdmaChanged) })
+	a.keep(ctx, &all)
 	if first, err := link.OpenNetns(link.InitNetns); err == nil {
 		defer first.Close()
 		if !first.ID.Equal(a.host.ID) { // the kernel moves NICs there
 			all.Go(func() { notify.Netlink(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.Log, a.wake) })
 		}
 	}
-	for _, k := range a.keepers {
-		all.Go(func() { k.run(ctx) })
-		all.Go(func() { newAnnouncer(k).run(ctx) })
-		all.Go(func() { newRemaker(k).run(ctx) })
-		all.Go(func() { newNICWatch(k).run(ctx) })
-	}
-	all.Go(func() { a.binaries.run(ctx) })
-	all.Go(func() { a.replay(ctx) })
 	if a.Metrics != "" {
 		a.metricsState.err = errNotListening
 		all.Go(func() { a.serveMetrics(ctx, a.answers(a.MetricsGuard)) })
@@ -182,6 +173,20 @@ func Run(ctx context.Context, o Options) error {
 		}
 		return err
 	}
+}
+
+// keep starts the goroutines of all that watch the kernel and keep the node, until ctx ends.
+func (a *agent) keep(ctx context.Context, all *sync.WaitGroup) {
+	all.Go(func() { notify.Netlink(ctx, a.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, a.Log, a.wake) })
+	all.Go(func() { notify.Netlink(ctx, a.host, unix.NETLINK_RDMA, rdma.NotifyGroup, a.Log, a.rdmaChanged) })
+	for _, k := range a.keepers {
+		all.Go(func() { k.run(ctx) })
+		all.Go(func() { newAnnouncer(k).run(ctx) })
+		all.Go(func() { newRemaker(k).run(ctx) })
+		all.Go(func() { newNICWatch(k).run(ctx) })
+	}
+	all.Go(func() { a.binaries.run(ctx) })
+	all.Go(func() { a.replay(ctx) })
 }
 
 // wake makes every keeper check its attachments.

@@ -499,7 +499,7 @@ func TestRailOfAPodsInterfaceIsThatOfItsNIC(t *testing.T) {
 	}
 }
 
-// AGENT-DOWN says that no agent runs.
+// The missing agents are findings of AGENT-DOWN alone.
 func TestVersionsOfNodesWithoutAgentAreCompared(t *testing.T) {
 	f := healthy()
 	for _, n := range f.Cluster.Nodes {

@@ -56,9 +56,10 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, com
 	return nil
 }
 
-// Attach writes what the program of a running container prints from now on to out, and gives it
-// what can be read from in, until the program ends, which is no error, or ctx does. With stdinOnce
-// in the container, the program's stdin ends with the connection, also if this process is killed.
+// Attach connects in and out to the program of a running container: it copies in to the program's
+// stdin, and the program's output from now on to out. It returns when the program ends, without an
+// error, or when ctx ends. With stdinOnce in the container, the program's stdin ends with the
+// connection, also if this process is killed.
 // In ends it likewise: the protocol cannot close stdin alone, so the connection is closed. It needs
 // the right to get pods/attach, and to create it since Kubernetes 1.35. Attach does not close in
 // and out; a Read of in and a Write of out may still be under way when it returns.

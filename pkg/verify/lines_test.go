@@ -82,7 +82,7 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, answer string) {
 		lab := newFabric(2, 2, 1)
-		r, err := Run(context.Background(), []Node{{Name: "n0", Prober: &simulated{lab, 0}}, {Name: "n1", Prober: says(answer)}}, Options{Fabric: Isolated})
+		r, err := Run(context.Background(), []Node{{Name: "n0", Prober: &simulated{lab, 0}}, {Name: "n1", Prober: canned(answer)}}, Options{Fabric: Isolated})
 		if err != nil {
 			return
 		}
@@ -98,10 +98,10 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// says is a prober that gives one answer to everything.
-type says string
+// canned is a prober whose answer to each request is this JSON document.
+type canned string
 
-func (s says) Do(context.Context, *Request) (*Answer, error) {
+func (s canned) Do(context.Context, *Request) (*Answer, error) {
 	var a Answer
 	if err := json.Unmarshal([]byte(s), &a); err != nil {
 		return nil, err

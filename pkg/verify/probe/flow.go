@@ -162,26 +162,11 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 			return complete && answered >= f.Count
 		})
 	}()
-	payload := make([]byte, f.Size-overhead(f))
-	failed := 0
-	tick := time.NewTicker(time.Duration(f.Interval) * time.Millisecond)
-	defer tick.Stop()
-	for i := range f.Count {
-		if ctx.Err() != nil {
-			break
-		}
-		header{flow: f.ID, number: uint32(i)}.write(payload, p.token)
+	failed := s.probe(ctx, f, p.token, func(i int) {
 		mu.Lock()
+		defer mu.Unlock()
 		sent[i] = time.Now().Round(0) // the wall clock, as the kernel's times
-		mu.Unlock()
-		if _, err := s.WriteToUDPAddrPort(payload, f.To); err != nil {
-			failed++
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
-	}
+	})
 	mu.Lock()
 	complete = true
 	wait := time.Duration(f.Wait) * time.Millisecond
@@ -195,6 +180,26 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 		e.Route = p.route(f)
 	}
 	return e
+}
+
+// probe sends the probes of a flow at its interval, until ctx ends. It calls sending with the number
+// of each, and returns how many the kernel refused.
+func (s *socket) probe(ctx context.Context, f *verify.Flow, token [8]byte, sending func(i int)) (failed int) {
+	payload := make([]byte, f.Size-overhead(f))
+	tick := time.NewTicker(time.Duration(f.Interval) * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; i < f.Count && ctx.Err() == nil; i++ {
+		header{flow: f.ID, number: uint32(i)}.write(payload, token)
+		sending(i)
+		if _, err := s.WriteToUDPAddrPort(payload, f.To); err != nil {
+			failed++
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+	return failed
 }
 
 // isUnreachable reports whether the kernel has no route.

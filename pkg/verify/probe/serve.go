@@ -182,7 +182,8 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 
 var netName = regexp.MustCompile(`^net([0-9]{1,6})$`)
 
-// netNames returns the names of interfaces as Multus gives them, in the order of their numbers.
+// netNames returns the names of the interfaces that are called net1, net2 …, as by Multus, in the
+// order of their numbers.
 func netNames(links []*link.Link) (names []string) {
 	number := map[string]int{}
 	for _, l := range links {
