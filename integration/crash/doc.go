@@ -20,7 +20,7 @@
 // in a chain, rdma, in exclusive and in shared mode. There each point has one
 // of the recoveries, which the seed chooses; elsewhere it has all of them.
 //
-// RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_CRASH_SEED repeats a sample.
+// RAIL_CNI_CRASH=full sweeps every point, RAIL_CNI_SEED repeats a sample.
 //
 // [TestNodeDoesAsTheModelSays] runs a model of a node for RAIL_CNI_MODEL_STEPS
 // steps. In each step up to four operations run concurrently, and then the node

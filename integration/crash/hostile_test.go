@@ -49,11 +49,11 @@ func TestHostilePodsHarmNobody(t *testing.T) {
 			runtime.LockOSThread() // the node ends with the thread that made it
 			defer runtime.UnlockOSThread()
 			cmd := inNamespaces([]string{"-test.run=^TestHostilePodsHarmNobody$/^" + variant + "$", "-test.v", "-test.timeout=" + (length + 10*time.Minute).String()},
-				"RAIL_CNI_BIN="+testnet.Bin(t), hostileVar+"="+variant, hostileTimeVar+"="+length.String(), fmt.Sprint("RAIL_CNI_CRASH_SEED=", seed))
+				"RAIL_CNI_BIN="+testnet.Bin(t), hostileVar+"="+variant, hostileTimeVar+"="+length.String(), fmt.Sprint(need.SeedVariable, "=", seed))
 			var out bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &out
 			if err := cmd.Run(); err != nil {
-				t.Fatalf("%v; again by RAIL_CNI_CRASH_SEED=%d %s=%v\n%s", err, seed, hostileTimeVar, length, out.Bytes())
+				t.Fatalf("%v; again by RAIL_CNI_SEED=%d %s=%v\n%s", err, seed, hostileTimeVar, length, out.Bytes())
 			}
 			for line := range strings.Lines(out.String()) {
 				if strings.HasPrefix(line, "hostile pods") {
@@ -103,7 +103,7 @@ func attackFor(t *testing.T, l *lab, length time.Duration) {
 		l.violation([]string{}, "more than %d NICs without default GIDs: that is more than a race", few)
 	}
 	if l.violations() > 0 {
-		t.Errorf("%d violations; again by RAIL_CNI_CRASH_SEED=%d %s=%v; attacks made: %v", l.violations(), seed, hostileTimeVar, length, l.succeeded)
+		t.Errorf("%d violations; again by RAIL_CNI_SEED=%d %s=%v; attacks made: %v", l.violations(), seed, hostileTimeVar, length, l.succeeded)
 	}
 	l.report(length)
 }
@@ -131,7 +131,7 @@ func (l *lab) report(length time.Duration) {
 	for _, what := range slices.Sorted(maps.Keys(l.done)) {
 		counts = append(counts, fmt.Sprintf("%d %s", l.done[what], what))
 	}
-	fmt.Printf("hostile pods, %s, for %v, RAIL_CNI_CRASH_SEED=%d: %d attacks, %s; slowest call of an innocent pod %v\n",
+	fmt.Printf("hostile pods, %s, for %v, RAIL_CNI_SEED=%d: %d attacks, %s; slowest call of an innocent pod %v\n",
 		variant, length, seed, total, strings.Join(counts, ", "), l.slowest.Round(time.Millisecond))
 	if os.Getenv(hostileOnlyVar) != "" {
 		return

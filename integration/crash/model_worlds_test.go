@@ -67,7 +67,7 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 		all.Go(func() {
 			counts, out, err := startWorld(t, testnet.Bin(t), i, (steps+worlds-1)/worlds, shortening)
 			if err != nil {
-				t.Errorf("world %d: %v; it alone is %s=1 %s=%d RAIL_CNI_CRASH_SEED=%d\n%s",
+				t.Errorf("world %d: %v; it alone is %s=1 %s=%d RAIL_CNI_SEED=%d\n%s",
 					i, err, worldsVar, stepsVar, (steps+worlds-1)/worlds, seed+uint64(i), out)
 			}
 			mu.Lock()
@@ -82,7 +82,7 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	for _, what := range slices.Sorted(maps.Keys(done)) {
 		list = append(list, fmt.Sprintf("%d %s", done[what], what))
 	}
-	fmt.Printf("the model in %d worlds, RAIL_CNI_CRASH_SEED=%d: %s\n", worlds, seed, strings.Join(list, ", "))
+	fmt.Printf("the model in %d worlds, RAIL_CNI_SEED=%d: %s\n", worlds, seed, strings.Join(list, ", "))
 	if !t.Failed() && done["steps"] < steps {
 		t.Errorf("only %d steps were made", done["steps"])
 	}
@@ -103,7 +103,7 @@ func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duratio
 		args = append(args, "-test.timeout="+time.Until(deadline).String())
 	}
 	cmd := inNamespaces(args, "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, world),
-		fmt.Sprintf("%s=%d", stepsVar, steps), fmt.Sprintf("RAIL_CNI_CRASH_SEED=%d", seed+uint64(world)))
+		fmt.Sprintf("%s=%d", stepsVar, steps), fmt.Sprintf("RAIL_CNI_SEED=%d", seed+uint64(world)))
 	var out, errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	stdout, err := cmd.StdoutPipe()

@@ -43,7 +43,7 @@ func plant(t *testing.T, source string, replace ...string) (bin string) {
 		}
 	}
 	build := exec.Command("go", "build", "-overlay", filepath.Join(bin, "overlay.json"), "-o", bin+"/", "../../plugins/host-device")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -6,25 +6,20 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"text/tabwriter"
-	"time"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // full reports whether every point is tried.
 var full = os.Getenv("RAIL_CNI_CRASH") == "full"
 
 // seed chooses the sample.
-var seed = func() uint64 {
-	if s, err := strconv.ParseUint(os.Getenv("RAIL_CNI_CRASH_SEED"), 10, 64); err == nil {
-		return s
-	}
-	return uint64(time.Now().UnixNano())
-}()
+var seed = need.Seed()
 
 // injected are the errors that calls fail with.
 var injected = []syscall.Errno{syscall.ENOSPC, syscall.EIO, syscall.EINTR, syscall.EBUSY, syscall.ENOMEM, syscall.EPERM}
@@ -161,7 +156,7 @@ func printTable() {
 	slices.SortFunc(table.rows, func(a, b tally) int {
 		return strings.Compare(a.name+" "+a.verb+" "+a.mode.String(), b.name+" "+b.verb+" "+b.mode.String())
 	})
-	kind := fmt.Sprintf("a sample, RAIL_CNI_CRASH_SEED=%d", seed)
+	kind := fmt.Sprintf("a sample, RAIL_CNI_SEED=%d", seed)
 	if full {
 		kind = "every point"
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rail-cni/rail-cni/integration/devices/nicplugin"
 	"github.com/rail-cni/rail-cni/integration/gpuplugin"
@@ -63,7 +62,7 @@ func TestNICsAreNearThePodsGPUs(t *testing.T) {
 	for _, gpu := range cards {
 		address[gpu.UUID] = gpu.PCI
 	}
-	seed := uint64(time.Now().UnixNano())
+	seed := need.Seed()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
 	living := map[string]allocation{} // by pod

@@ -27,7 +27,7 @@ func nothingIsLost(t *testing.T, l *lab) {
 	case need.Full():
 		rounds = 4
 	}
-	seed := uint64(time.Now().UnixNano())
+	seed := need.Seed()
 	t.Logf("%d rounds, seed %d", rounds, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 

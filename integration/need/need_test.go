@@ -2,6 +2,7 @@ package need
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -38,6 +39,8 @@ func TestChild(t *testing.T) {
 		NoError(t, err)
 	case "built":
 		NoError(t, Built("/proc/self/exe", "build"))
+	case "seed": // and that of the programs that this process starts
+		fmt.Println("seed", Seed(), os.Getenv(SeedVariable))
 	case "broken":
 		NoError(t, errors.New("etcd does not start"))
 	}

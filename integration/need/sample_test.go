@@ -1,8 +1,12 @@
 package need
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -41,7 +45,8 @@ func TestSeedsChooseDifferentSamples(t *testing.T) {
 	was := seed
 	defer func() { seed = was }()
 	seen := map[int]bool{}
-	for seed = range uint64(200) {
+	for s := range uint64(200) {
+		seed = func() uint64 { return s }
 		for _, i := range Sample(t, 4, table) {
 			seen[i] = true
 		}
@@ -60,5 +65,48 @@ func TestTestsHaveSamplesOfTheirOwn(t *testing.T) {
 	}
 	if len(seen) != 2 {
 		t.Errorf("50 tests have all chosen %v", seen)
+	}
+}
+
+// A run of one person and a run of CI test the same, if they test the same commit.
+func TestSeedIsThatOfTheCommit(t *testing.T) {
+	dir := t.TempDir()
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.Dir = dir
+		cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
+			return strings.HasPrefix(kv, "RAIL_CNI_") || strings.HasPrefix(kv, "GIT_")
+		}), child+"=seed")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := func() string {
+		line, _, _ := strings.Cut(run(self, "-test.run=^TestChild$"), "\n")
+		return line
+	}
+	if got := seed(); got != "seed 1 1" {
+		t.Errorf("without a commit: %q", got)
+	}
+	run("git", "init", "-q")
+	commit := func(text string) string {
+		run("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-q", "--allow-empty", "-m", text)
+		n, err := strconv.ParseUint(run("git", "rev-parse", "--short=12", "HEAD"), 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("seed %d %d", n, n)
+	}
+	for _, text := range []string{"first", "second"} {
+		if want, got, again := commit(text), seed(), seed(); got != want || again != want {
+			t.Errorf("%s commit: %q, then %q, want %q", text, got, again, want)
+		}
 	}
 }

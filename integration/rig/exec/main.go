@@ -100,11 +100,11 @@ func test(ctx context.Context, root string, m *rig.Machine, job *rig.Job) (int, 
 
 // passedOn returns the variables of this environment that the test gets.
 func passedOn() []string {
-	var env []string
+	env := []string{fmt.Sprintf("%s=%d", need.SeedVariable, need.Seed())} // the machine has no checkout
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		switch name {
-		case need.Variable, need.FullVariable, need.SeedVariable, "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
+		case need.Variable, need.FullVariable, "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
 			env = append(env, kv)
 		default:
 			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") || strings.HasPrefix(name, "RAIL_CNI_HOSTILE") {
