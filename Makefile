@@ -24,14 +24,16 @@ MAINS ?= ./plugins/host-device ./plugins/macvlan ./plugins/rdma ./plugins/wherea
 IMAGE_MAINS := $(filter ./%,$(MAINS))
 ARCHS       ?= amd64 arm64
 
-# Static, and without the builder's paths or debug tables: each ADD reads a
-# plugin from disk. The peers have the same flags, for fair comparisons.
+# Static, and without debug tables: each ADD reads a plugin from disk. The peers have the
+# same flags, for fair comparisons.
 export CGO_ENABLED ?= 0
 # GOFIPS140=v1.0.0: use the FIPS 140-3 module of that version, in FIPS mode
 # (https://go.dev/doc/security/fips140).
 export GOFIPS140 ?= off
 LDFLAGS    := -s -w -X main.version=$(VERSION)
-BUILDFLAGS := -trimpath -buildvcs=false
+# Without the builder's paths, in tests and lint too: Go then compiles a library once for
+# all of them, and for all checkouts of a machine.
+export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false)
 
 # Packages (import paths without the module's) whose tests do not run under the
 # race detector, because they measure time, re-execute themselves or only run built
@@ -60,8 +62,11 @@ PODS      ?= yes
 CONTAINERD = integration/controlplane/binaries/containerd
 CONTAINERD_TAGS = urfave_cli_no_docs no_btrfs no_devmapper no_zfs
 
-# Programs of Kubernetes report the version of their module.
+# The module that pins Kubernetes and what is built from its libraries. Programs of
+# Kubernetes report the version of their module.
 KUBERNETES = integration/controlplane/binaries/kubernetes
+NODE   = $(addprefix k8s.io/kubernetes/cmd/,kube-controller-manager kube-scheduler kubectl kubelet)
+MULTUS = $(addprefix gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/,multus multus-daemon multus-shim)
 VERSIONED  = version=$$(cd $(KUBERNETES) && go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	ldflags="-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
 
@@ -83,11 +88,11 @@ help: ## list the targets
 
 build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin/
 	@mkdir -p '$(BIN)'
-	@go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
+	@go build -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
 
 # The image's programs for one architecture.
 image-%:
-	@rm -rf '$(BIN)/image/$*' && mkdir -p '$(BIN)/image/$*' && GOARCH=$* go build $(BUILDFLAGS) -ldflags '$(LDFLAGS)' -o '$(BIN)/image/$*/' $(IMAGE_MAINS)
+	@rm -rf '$(BIN)/image/$*' && mkdir -p '$(BIN)/image/$*' && GOARCH=$* go build -ldflags '$(LDFLAGS)' -o '$(BIN)/image/$*/' $(IMAGE_MAINS)
 
 image: $(ARCHS:%=image-%) ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar, and its SBOM (.spdx.json)
 	@go run ./scripts/image -tags '$(VERSION),devel' -out '$(BIN)/image/rail-cni-$(VERSION).tar' $(ARCHS:%='$(BIN)/image/%')
@@ -104,26 +109,26 @@ release: image chart ## the image, its SBOM, the chart and their checksums, of o
 
 peers: ## other projects' plugins for tests and bench, in bin/peers
 	@mkdir -p '$(PEERS)/kubernetes'
-	@scripts/progress.sh peers/host-device go build -C integration/peers/plugins $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool
-	@scripts/progress.sh peers/rdma go build -C integration/peers/rdma-cni $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/' tool
-	@scripts/progress.sh peers/kubernetes/whereabouts go build -C integration/peers/whereabouts-cni $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/whereabouts' tool
+	@scripts/progress.sh peers/host-device go build -C integration/peers/plugins -ldflags '-s -w' -o '$(PEERS)/' tool
+	@scripts/progress.sh peers/rdma go build -C integration/peers/rdma-cni -ldflags '-s -w' -o '$(PEERS)/' tool
+	@scripts/progress.sh peers/kubernetes/whereabouts go build -C integration/peers/whereabouts-cni -ldflags '-s -w' -o '$(PEERS)/kubernetes/whereabouts' tool
 
 multus: ## Multus, thin and thick, in bin/peers/kubernetes (its first build takes minutes)
 	@mkdir -p '$(PEERS)/kubernetes'
-	@scripts/progress.sh peers/kubernetes/multus go build -C integration/peers/multus $(BUILDFLAGS) -ldflags '-s -w' -o '$(PEERS)/kubernetes/' tool
+	@scripts/progress.sh peers/kubernetes/multus go build -C $(KUBERNETES) -ldflags '-s -w' -o '$(PEERS)/kubernetes/' $(MULTUS)
 
 controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplane (their first build takes minutes)
 	@mkdir -p '$(PLANE)'
-	@scripts/progress.sh tools/controlplane/etcd go build -C integration/controlplane/binaries/etcd $(BUILDFLAGS) -ldflags '-s -w' -o '$(PLANE)/etcd' tool
+	@scripts/progress.sh tools/controlplane/etcd go build -C $(KUBERNETES) -ldflags '-s -w' -o '$(PLANE)/etcd' go.etcd.io/etcd/server/v3
 	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kube-apiserver \
-		go build -C $(KUBERNETES) $(BUILDFLAGS) -ldflags "$$ldflags" -o '$(PLANE)/' k8s.io/kubernetes/cmd/kube-apiserver
+		go build -C $(KUBERNETES) -ldflags "$$ldflags" -o '$(PLANE)/' k8s.io/kubernetes/cmd/kube-apiserver
 
 cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programs, containerd 1.6 and 2, and runc (minutes, the first time)
 	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kubelet \
-		go build -C $(KUBERNETES) $(BUILDFLAGS) -ldflags "$$ldflags" -o '$(PLANE)/' tool
+		go build -C $(KUBERNETES) -ldflags "$$ldflags" -o '$(PLANE)/' $(NODE)
 	@mkdir -p '$(RUNTIME2)'
 	@version=$$(cd $(CONTAINERD) && go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && scripts/progress.sh tools/runtime2/containerd \
-		go build -C $(CONTAINERD) $(BUILDFLAGS) -tags '$(CONTAINERD_TAGS)' -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" -o '$(RUNTIME2)/' tool
+		go build -C $(CONTAINERD) -tags '$(CONTAINERD_TAGS)' -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" -o '$(RUNTIME2)/' tool
 	@scripts/debian-files.sh containerd usr/bin/containerd:'$(RUNTIME)/containerd' usr/bin/ctr:'$(RUNTIME)/ctr' \
 		usr/bin/containerd-shim-runc-v2:'$(RUNTIME)/containerd-shim-runc-v2'
 	@scripts/debian-files.sh runc usr/sbin/runc:'$(RUNTIME)/runc'
@@ -142,9 +147,9 @@ cluster-down: ## end the cluster of make cluster
 
 tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 	@mkdir -p '$(TOOLS)'
-	@scripts/progress.sh tools/golangci-lint go build -C scripts/tools $(BUILDFLAGS) -ldflags '-s -w' -o '$(TOOLS)/' tool
-	@scripts/progress.sh tools/helm go build -C scripts/tools/helm $(BUILDFLAGS) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
-		-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=36)' -o '$(TOOLS)/' tool
+	@scripts/progress.sh tools/golangci-lint go build -C scripts/tools -ldflags '-s -w' -o '$(TOOLS)/' tool
+	@scripts/progress.sh tools/helm go build -C $(KUBERNETES) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
+		-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=36)' -o '$(TOOLS)/' helm.sh/helm/v3/cmd/helm
 
 demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual machine (RIG=no: without; NICS="…": on these NICs of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping

@@ -43,7 +43,7 @@ func build(t *testing.T, tag string) version {
 	if err := os.Mkdir(v.bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	command([]string{"CGO_ENABLED=0"}, "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+tag, "-o", v.bin, "./plugins/...", "./cmd/rail-agent", "./cmd/railctl")
+	command([]string{"CGO_ENABLED=0"}, "build", "-ldflags", "-s -w -X main.version="+tag, "-o", v.bin, "./plugins/...", "./cmd/rail-agent", "./cmd/railctl")
 	command(nil, "run", "./scripts/image", "-tags", tag, "-out", v.archive, v.bin)
 	t.Logf("image %s is built after %v", tag, time.Since(began).Round(time.Millisecond))
 	return v
