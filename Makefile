@@ -35,15 +35,21 @@ LDFLAGS    := -s -w -X main.version=$(VERSION)
 # all of them, and for all checkouts of a machine.
 export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false)
 
-# Packages (import paths without the module's) whose tests do not run under the
-# race detector, because they measure time, re-execute themselves or only run built
-# programs, which are without it …
-NO_RACE ?= cmd/rail-agent deployments/kustomize/base integration/cluster integration/crash integration/devices integration/doctor integration/e2e integration/multus integration/nri integration/verify integration/whereabouts
-# … and those that need the machine to themselves, one after another.
-SERIAL ?=
+# Packages (import paths without the module's) whose tests run without the race detector:
+# those of a whole cluster, which also "make e2e" runs …
+CLUSTERS = integration/cluster integration/devices integration/doctor integration/e2e integration/nri integration/verify
+# … those that measure time, re-execute themselves or run built programs, which are without it …
+NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/whereabouts
+# … and those that start few goroutines of ours: they have it with FULL=yes only.
+RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/install/node pkg/part/all scripts/demo
 
 # FULL=yes: "make test" also runs the tests of scripts/long.txt, and takes no samples.
+# BASE=REV: it also runs those of scripts/long.txt that watch a path which changed since REV.
 FULL      ?=
+BASE      ?=
+# PART=…: of "make nightly", a part of scripts/nightly.txt; of "make crash", sweep, model,
+# hostile or rig.
+PART      ?=
 FUZZTIME  ?= 60s
 HOSTILE_TIME ?= 10m
 BENCHARGS ?=
@@ -52,7 +58,8 @@ E2E       ?=
 # RIG=no: without the virtual machine, the part of the bench with RDMA. RIG=5.10,
 # RIG=6.1, RIG=6.18: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
 RIG       ?= yes
-# CLUSTER=no: without the measurements on a real API server.
+# CLUSTER=no: of "make bench", without the measurements on a real API server; of "make test",
+# without the tests of whole clusters.
 CLUSTER   ?= yes
 # PODS=no: without the measurements on a real cluster.
 PODS      ?= yes
@@ -81,7 +88,7 @@ export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 
-.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig kernels-table crash e2e lint bench fuzz clean
+.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig kernels-table nightly crash e2e lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -170,11 +177,12 @@ crash: MODEL_STEPS ?= 10000
 check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built
 	@scripts/check.sh
 
-test: build peers cluster-binaries tools ## lint, vet and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them)
+test: build peers cluster-binaries tools ## lint and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them; BASE=REV: with those whose code changed since REV)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'
-	@NO_RACE='$(NO_RACE)' SERIAL='$(SERIAL)' RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
+	@NO_RACE='$(NO_RACE) $(if $(filter yes,$(FULL)),,$(RACE_IN_FULL))' LEAVE_OUT='$(if $(filter no,$(CLUSTER)),$(CLUSTERS))' BASE='$(BASE)' RIG='$(RIG)' \
+		RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
 # The tests on another kernel need no cluster; those on arm64 need the arm64 image's programs.
 KERNEL = $(filter-out yes no,$(RIG))
@@ -184,12 +192,15 @@ test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,c
 kernels-table: build peers ## run the tests for each kernel of the rig, and write what they find into docs/reference/kernels.md (KERNELS="6.1 …": only these)
 	@KERNELS='$(KERNELS)' scripts/kernels-table.sh
 
-crash: build peers controlplane ## kill the plugins at each change, run a model of a node for MODEL_STEPS steps, attack a node for HOSTILE_TIME; also in the rig with RDMA (RIG=no: without); one to two hours
+nightly: ## a part of the long form of the tests (PART=…; without it, the list of the parts)
+	@scripts/nightly.sh '$(PART)'
+
+crash: build peers controlplane ## kill the plugins at each change, run a model of a node for MODEL_STEPS steps, attack a node for HOSTILE_TIME; also in the rig with RDMA (RIG=no: without; PART=sweep, model, hostile or rig: only that); one to two hours
 	@scripts/need.sh ip:iproute2
-	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' scripts/crash.sh
+	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' PART='$(PART)' scripts/crash.sh
 
 e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick, the device plugin with a real kubelet, and railctl doctor and verify on planted defects (E2E=full: with 50 rounds of killed daemons)
-	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v ./integration/cluster ./integration/devices ./integration/doctor ./integration/e2e ./integration/nri ./integration/verify
+	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v $(CLUSTERS:%=./%)
 
 lint: tools ## golangci-lint over all modules of the tree, and the checks of scripts/lint.sh
 	@scripts/lint.sh

@@ -1,10 +1,13 @@
 package docs
 
 import (
+	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,45 +59,149 @@ func TestTestsThatPagesNameExist(t *testing.T) {
 	}
 }
 
+// rows returns the words of each line of a file of scripts that is no comment.
+func rows(t *testing.T, name string) (all [][]string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "scripts", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
+			all = append(all, words)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("scripts/%s is empty", name)
+	}
+	return all
+}
+
 // TestLeftOutTestsAreRunElsewhere holds scripts/long.txt to the code: "make test" leaves
 // out tests by their names alone, and none that the page about invariants relies on.
 func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
 	exists, invariants := tests(t), Page(t, "docs/design/invariants.md")
-	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
-	if err != nil {
-		t.Fatal(err)
+	parts := map[string]bool{}
+	for _, words := range rows(t, "nightly.txt") {
+		parts[words[0]] = true
 	}
-	list, err := os.ReadFile(filepath.Join(root(t), "scripts", "long.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := rows(t, "long.txt")
 	long := map[string]bool{}
-	for line := range strings.Lines(string(list)) {
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+	for _, words := range list {
+		if len(words) < 4 || !parts[words[1]] {
+			t.Errorf("%q needs a test, a part of scripts/nightly.txt, paths and a reason", words)
 			continue
 		}
-		if len(words) < 3 || !regexp.MustCompile(`(?m)^`+words[1]+`: `).Match(makefile) {
-			t.Errorf("%q needs a test, a make target and a reason", line)
-			continue
-		}
-		name, _, part := strings.Cut(words[0], "/")
+		name, _, subtest := strings.Cut(words[0], "/")
 		if n := exists[name]; n != 1 {
 			t.Errorf("%d packages have a test named %s, want 1: -skip would skip all of them", n, name)
 		}
-		if !part && regexp.MustCompile("`"+name+"`").MatchString(invariants) {
+		if !subtest && strings.Contains(invariants, "`"+name+"`") {
 			t.Errorf("%s is left out, and docs/design/invariants.md relies on it", name)
 		}
-		long[name] = !part
+		for glob := range strings.SplitSeq(words[2], ",") {
+			fixed, _, _ := strings.Cut(glob, "*")
+			if _, err := os.Stat(filepath.Join(root(t), fixed)); err != nil {
+				t.Errorf("%s watches %s, which is not in the tree: %v", name, glob, err)
+			}
+		}
+		long[name] = !subtest
 	}
-	for line := range strings.Lines(string(list)) {
-		for _, name := range regexp.MustCompile(`(Test\w+) stays`).FindAllStringSubmatch(line, -1) {
+	for _, words := range list {
+		for _, name := range regexp.MustCompile(`(Test\w+) stays`).FindAllStringSubmatch(strings.Join(words[3:], " "), -1) {
 			if exists[name[1]] == 0 || long[name[1]] {
-				t.Errorf("%s is named as staying, but is left out or does not exist: %q", name[1], line)
+				t.Errorf("%s is named as staying, but is left out or does not exist: %q", name[1], words)
 			}
 		}
 	}
-	if len(long) == 0 {
-		t.Error("no test is left out")
+}
+
+// TestLongFormRunsEachNight holds scripts/nightly.txt to the Makefile and to the workflow.
+func TestLongFormRunsEachNight(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	makefile, workflow := read("Makefile"), read(".github/workflows/nightly.yaml")
+	_, matrix, _ := strings.Cut(workflow, "part: [")
+	matrix, _, _ = strings.Cut(matrix, "]")
+	scheduled := strings.FieldsFunc(matrix, func(r rune) bool { return strings.ContainsRune(", \n", r) })
+	var parts []string
+	for _, words := range rows(t, "nightly.txt") {
+		parts = append(parts, words[0])
+		if len(words) < 3 || words[1] != "make" || !regexp.MustCompile(`(?m)^`+words[2]+`: `).MatchString(makefile) {
+			t.Errorf("%q needs a part and the command of a make target", words)
+		}
+	}
+	if !slices.Equal(scheduled, parts) {
+		t.Errorf("nightly.yaml runs %q, want the parts of scripts/nightly.txt: %q", scheduled, parts)
+	}
+	if !strings.Contains(workflow, "schedule:") || !strings.Contains(workflow, "make nightly PART=") {
+		t.Error("nightly.yaml does not run the parts by a schedule")
+	}
+}
+
+// TestLongTestRunsWhereItsCodeChanged runs scripts/long.sh in a repository of its own.
+func TestLongTestRunsWhereItsCodeChanged(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(env string, args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.Dir = dir
+		cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "GIT_") || strings.HasPrefix(kv, "BASE=") }), env)
+		out, err := cmd.Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := run("A=B", args...); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
+	script, err := os.ReadFile(filepath.Join(root(t), "scripts", "long.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("scripts/long.sh", string(script))
+	write("scripts/long.txt", "# comment\n\nTestInstall e2e deploy/**,cmd/agent/** why TestOther stays\nTestModel/slow crash-model crash/* why\n")
+	write("deploy/chart/a.yaml", "1")
+	write("crash/deep/x.go", "package deep\n")
+	write("e2e/install_test.go", "package e2e\n\nfunc TestInstall(t *testing.T) {}\n")
+	must("git", "init", "-q")
+	must("git", "add", "-A")
+	must("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "-q", "-m", "base")
+
+	const install, model = "^TestInstall$", "^TestModel$/^slow$"
+	both := install + "|" + model
+	left := func(what, want, base string, args ...string) {
+		t.Helper()
+		if got, err := run("BASE="+base, append([]string{"scripts/long.sh"}, args...)...); err != nil || got != want {
+			t.Errorf("%s: %q (%v), want %q", what, got, err, want)
+		}
+	}
+	left("without BASE", both, "")
+	left("of a part", model, "", "crash-")
+	left("nothing changed", both, "HEAD")
+	write("crash/deep/x.go", "package deep // changed\n")
+	left("a path that no glob has", both, "HEAD")
+	write("deploy/chart/a.yaml", "2")
+	left("a path that changed", model, "HEAD")
+	must("git", "checkout", "-q", "deploy")
+	write("e2e/install_test.go", "package e2e\n\nfunc TestInstall(t *testing.T) { t.Log() }\n")
+	left("the test itself", model, "HEAD")
+	must("git", "checkout", "-q", "e2e")
+	write("crash/new.go", "package crash\n")
+	left("a new file", install, "HEAD")
+	if out, err := run("BASE=gone", "scripts/long.sh"); err == nil {
+		t.Errorf("an unknown revision leaves out %q", out)
 	}
 }

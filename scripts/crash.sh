@@ -7,6 +7,7 @@
 #   MODEL_STEPS   number of the model's steps
 #   HOSTILE_TIME  how long pods attack a node, in each of two variants, here and in the rig
 #   RIG=no        without the part with RDMA
+#   PART          only one: sweep, model or hostile, on this machine, or rig
 #   RIG_MACHINES  number of concurrent virtual machines, default 2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,12 +28,28 @@ part() {
 }
 export -f part
 
-began=$SECONDS ended=0
-go test -c -o bin/tools/crash.test ./integration/crash
-(part this-machine "$root/bin/tools/crash.test" -test.parallel 8 -test.timeout 8h) || ended=1
-echo "on this machine: $((SECONDS - began)) s"
+# Tests of the parts of this machine, as flags.
+case ${PART:-} in
+'' | rig) tests=() ;;
+sweep) tests=(-test.skip 'Model|HostilePods|ThatPluginsGave') ;;
+model) tests=(-test.run Model) ;;
+hostile) tests=(-test.run 'HostilePods|ThatPluginsGave') ;;
+*) echo "crash.sh: PART=$PART is no part: it is sweep, model, hostile or rig" >&2 && exit 2 ;;
+esac
+here=yes rig=${RIG:-yes}
+case ${PART:-} in
+rig) here=no ;;
+?*) rig=no ;;
+esac
 
-if [[ ${RIG:-yes} != no ]]; then
+began=$SECONDS ended=0
+if [[ $here == yes ]]; then
+	go test -c -o bin/tools/crash.test ./integration/crash
+	(part this-machine "$root/bin/tools/crash.test" "${tests[@]}" -test.parallel 8 -test.timeout 8h) || ended=1
+	echo "on this machine: $((SECONDS - began)) s"
+fi
+
+if [[ $rig != no ]]; then
 	began=$SECONDS
 	go build -o bin/tools/rig ./integration/rig/exec
 	CGO_ENABLED=0 go test -c -tags rig -o bin/tools/crash-rig.test ./integration/crash

@@ -1,7 +1,40 @@
 #!/usr/bin/env bash
-# Prints the tests of scripts/long.txt as a pattern for go test's -skip. "long.sh TARGET"
-# prints only those that this make target runs.
+# Prints the tests of scripts/long.txt that are left out, as a pattern for go test's -skip.
+# "long.sh PART" prints only those of a part, "long.sh crash-" those of all such parts.
+#
+#   BASE  a revision: tests that watch a path which changed since it are not left out;
+#         standard error names them
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# Each element of a name is a pattern of its own, as go test splits them at slashes.
-awk -v target="${1:-}" '!/^#/ && NF && (target == "" || $2 == target) { gsub("/", "$/^", $1); print "^" $1 "$" }' scripts/long.txt | paste -sd '|'
+
+if [[ -n ${BASE:-} ]] && ! git rev-parse --quiet --verify "$BASE^{commit}" >/dev/null; then
+	echo "long.sh: BASE=$BASE is no revision of this checkout: name a commit, a branch or a tag ('git fetch' brings those of others)" >&2
+	exit 2
+fi
+
+# changed TEST PATHS prints the first path that the test watches and that changed since BASE.
+changed() {
+	local globs file
+	IFS=, read -r -a globs <<<"$2"
+	globs=("${globs[@]/#/:(glob)}")
+	file=$(git grep --untracked -lE "^func ${1%%/*}\(" -- '*_test.go') || true
+	{
+		git diff --name-only "$BASE" -- "${globs[@]}" ${file:+"$file"}
+		git ls-files --others --exclude-standard -- "${globs[@]}" ${file:+"$file"}
+	} | head -n 1
+}
+
+pattern=()
+while read -r test part paths _; do
+	[[ $test != '#'* && -n $test && $part == "${1:-}"* ]] || continue
+	if [[ -n ${BASE:-} ]]; then
+		path=$(changed "$test" "$paths")
+		if [[ -n $path ]]; then
+			echo "long.sh: $test runs too: $path changed since $BASE" >&2
+			continue
+		fi
+	fi
+	test=^${test//\//\$\/^}\$ # go test splits names and patterns at slashes
+	pattern+=("$test")
+done <scripts/long.txt
+(IFS='|'; echo "${pattern[*]}")

@@ -1,25 +1,40 @@
 # Functions of check.sh and test.sh, which source it at the top of the checkout.
+#
+# What a run leaves is in bin/test/SCRIPT: the steps with their start, the events of go test
+# for each step (JSON, see "go doc test2json") and the counts; in bin/test/SCRIPT.before is
+# what the run before it left.
 
 report=$PWD/bin/tools/testreport
 go build -o "$report" ./scripts/testreport
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-steps=()
+run=$PWD/bin/test/$(basename "$0" .sh)
+rm -rf "$run.before"
+[[ ! -e $run ]] || mv "$run" "$run.before"
+mkdir -p "$run"
 failed=0
+
+# busy prints the time that the machine's CPUs have worked, in hundredths of a second.
+busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 
 # step NAME COMMAND… runs the command and records how it ended.
 step() {
-	local name=$1 began=$SECONDS ended=ok
+	local name=$1 ended=ok start worked
 	shift
 	echo
 	echo "== $name"
+	start=$(date +%s%N) worked=$(busy)
 	"$@" || { ended=FAILED; failed=1; }
-	steps+=("$(printf '%-42s %-7s %4d s' "$name" "$ended" $((SECONDS - began)))")
+	awk -v name="$name" -v start="$start" -v end="$(date +%s%N)" -v worked="$(($(busy) - worked))" -v ended="$ended" 'BEGIN {
+		printf "{\"Name\":\"%s\",\"Start\":%d,\"Seconds\":%.1f,\"CPU\":%.1f,\"Ended\":\"%s\"}\n", name, start / 1e9, (end - start) / 1e9, worked / 100, ended
+	}' >>"$run/steps"
 }
 
-# gotest FLAGS… PACKAGES… runs go test and keeps its counts for the summary.
-gotest() { go test -json -timeout 20m "$@" | "$report" -counts "$work/counts"; }
+# gotest NAME FLAGS… PACKAGES… runs go test, and keeps its events as NAME and its counts.
+gotest() {
+	local name=$1
+	shift
+	go test -json -timeout 20m "$@" | "$report" -into "$run" -as "$name"
+}
 
 vet() {
 	local module
@@ -33,7 +48,6 @@ vet() {
 summary() {
 	echo
 	echo "== summary"
-	printf '%s\n' "${steps[@]}"
-	"$report" "$@" -sum "$work/counts" || failed=1
+	"$report" "$@" -sum "$run" -before "$run.before" || failed=1
 	exit "$failed"
 }

@@ -60,7 +60,7 @@ export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-3}
 
 # The tests of "make crash", and those that "make test" leaves out.
 target=
-[[ ${RAIL_CNI_FULL:-} != yes ]] || target=crash
+[[ ${RAIL_CNI_FULL:-} != yes ]] || target=crash-
 long=$(scripts/long.sh $target)
 export long
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Lint, vet and the tests of all modules, with one summary at the end. Called by
-# "make test", which builds the binaries that the tests run, and sets
-# RAIL_CNI_TESTS=all: no test may be skipped because one is missing. Continues
-# after a failed step, so that one run shows all failures.
+# Lint and the tests of all modules, with one summary at the end. Called by "make test",
+# which builds the binaries that the tests run, and sets RAIL_CNI_TESTS=all: no test may be
+# skipped because one is missing. Continues after a failed step, so that one run shows all
+# failures.
 #
 # Leaves out the tests of scripts/long.txt, and runs samples of long tables, unless
 #
 #   RAIL_CNI_FULL=yes  all tests, without samples
+#   BASE=REV           also those of scripts/long.txt that watch a path changed since REV
 #
-#   NO_RACE   packages whose tests run without the race detector
-#   SERIAL    packages whose tests need the machine to themselves
+#   NO_RACE    packages whose tests run without the race detector
+#   LEAVE_OUT  packages whose tests do not run
+#   RIG=no     without the tests in virtual machines
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,25 +24,37 @@ if ! unshare --net true 2>/dev/null; then
 	exit 1
 fi
 
+leave=()
+if [[ ${RAIL_CNI_FULL:-} != yes ]]; then
+	long=$(scripts/long.sh)
+	leave=(-skip "$long")
+fi
+
 . scripts/steps.sh
 
-# -count=1: go would use a cached success although a binary that the test runs, or
-# the machine's kernel, has changed.
-every() { gotest -count=1 "${leave[@]}" "$@"; }
-leave=()
-[[ ${RAIL_CNI_FULL:-} == yes ]] || leave=(-skip "$(scripts/long.sh)")
+# One seed for all packages, and for whoever repeats this run (integration/need).
+RAIL_CNI_SEED=$("$report" -seed)
+export RAIL_CNI_SEED
+
+# every NAME FLAGS… PACKAGES… runs tests. -count=1: go would use a cached success although a
+# binary that the test runs, or the machine's kernel, has changed. -vet=off: lint has vetted.
+every() {
+	local name=$1
+	shift
+	gotest "$name" -count=1 -vet=off "${leave[@]}" "$@"
+}
 
 # has LIST ITEM: is the item in the list of words?
 has() { [[ " $1 " == *" $2 "* ]]; }
 
-nested() { (cd "$1" && every ./...); }
+nested() { (cd "$1" && every "${1//\//-}" ./...); }
 
 module=$(go list -m)
-race=() plain=() serial=()
-for package in $(go list ./...); do
+race=() plain=()
+for package in $(go list ./... | "$report" -longest-first scripts/durations.txt "$run.before/durations.txt"); do
 	short=${package#"$module/"}
-	if has "${SERIAL:-}" "$short"; then
-		serial+=("$package")
+	if has "${LEAVE_OUT:-}" "$short"; then
+		continue
 	elif has "${NO_RACE:-}" "$short"; then
 		plain+=("$package")
 	else
@@ -49,16 +63,15 @@ for package in $(go list ./...); do
 done
 
 step lint scripts/lint.sh
-step vet vet
-# The race detector is a C library: only it needs cgo. Tests that run
-# concurrently wait for the kernel (RCU), not for a CPU.
-((${#race[@]})) && CGO_ENABLED=1 step "tests, race detector on" every -race -parallel 8 "${race[@]}"
-# Three packages at a time: clusters wait for their kubelets half of the time.
-((${#plain[@]})) && step "tests, race detector off" every -p 3 "${plain[@]}"
-((${#serial[@]})) && step "tests, one after another" every -p 1 -parallel 1 "${serial[@]}"
+# More packages at a time than there are CPUs: most tests wait for the kernel (RCU), for
+# kubelets and for servers half of the time. The longest first, or the last one runs alone.
+# The race detector is a C library: only it needs cgo.
+CGO_ENABLED=1 step "tests, race detector on" every race -race -p 6 -parallel 8 "${race[@]}"
+step "tests, race detector off" every plain -p 5 "${plain[@]}"
 for dir in $(scripts/modules.sh); do
 	[[ $dir == . ]] || step "tests, $dir" nested "$dir"
 done
-# Last, because it takes longest.
-COUNTS=$work/counts step "tests, in the rig" scripts/test-rig.sh
+if [[ ${RIG:-} != no ]]; then
+	RIG='' RUN=$run step "tests, in the rig" scripts/test-rig.sh
+fi
 summary -no-skips # not only the skips of integration/need

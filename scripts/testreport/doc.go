@@ -2,12 +2,16 @@
 // line for each package, the whole output of a failed test, the reason for which
 // tests were skipped, and nothing about those that passed.
 //
-//	go test -json ./... | testreport -counts FILE
-//	testreport [-no-skips] -sum FILE
+//	go test -json ./... | testreport [-into DIR -as NAME]
+//	testreport [-no-skips] -sum DIR [-before DIR]
+//	testreport -longest-first FILES < NAMES
+//	testreport -seed
 //
-// Several runs may add to one counts file; -sum adds them up, prints the slowest
-// tests and packages, repeats the names of failed tests, and prints the last line. With -no-skips, as in "make test", a
-// skipped test is a failure.
+// Several runs may keep their counts in one directory, each with its events as NAME.json.
+// -sum adds the counts up, prints the steps of scripts/steps.sh, the slowest tests and
+// packages and those that were quicker in the runs of -before, repeats the names of failed
+// tests, and prints the last line. With -no-skips, as in "make test", a skipped test is a
+// failure.
 //
 // It exits with 1 when a test or a build failed, or when no test ran at all: a
 // successful run without tests is a broken test set-up.

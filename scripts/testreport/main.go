@@ -10,26 +10,52 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 func main() {
-	counts := flag.String("counts", "", "add the counts of this run to `FILE`")
-	sum := flag.String("sum", "", "print the sum of all runs in `FILE` and end")
+	into := flag.String("into", "", "keep the counts and the events of this run in `DIR`")
+	as := flag.String("as", "events", "with -into: the events' file is `NAME`.json")
+	sum := flag.String("sum", "", "print the sum of all runs in `DIR` and end")
+	before := flag.String("before", "", "with -sum: compare with the runs in `DIR`, if there are any")
 	noSkips := flag.Bool("no-skips", false, "with -sum: a skipped test is a failure")
+	longest := flag.Bool("longest-first", false, "sort the lines of standard input by the seconds that the `FILES` of the arguments have of them, and end")
+	seed := flag.Bool("seed", false, "print the seed of the tests' samples, and end")
 	flag.Parse()
 
 	var err error
-	if *sum != "" {
-		err = printSum(os.Stdout, *sum, *noSkips)
-	} else {
-		err = report(os.Stdin, os.Stdout, *counts)
+	switch {
+	case *seed:
+		_, err = fmt.Println(need.Seed())
+	case *longest:
+		err = longestFirst(os.Stdin, os.Stdout, flag.Args())
+	case *sum != "":
+		err = printSum(os.Stdout, *sum, *before, *noSkips)
+	default:
+		err = reportInto(os.Stdin, os.Stdout, *into, *as)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
 	}
+}
+
+// reportInto reports the events of in. It keeps them, and their counts, in the directory dir
+// if that is not empty.
+func reportInto(in io.Reader, out io.Writer, dir, name string) error {
+	if dir == "" {
+		return report(in, out, "")
+	}
+	events, err := os.Create(filepath.Join(dir, name+".json"))
+	if err != nil {
+		return fmt.Errorf("keeping the events: %w", err)
+	}
+	err = report(io.TeeReader(in, events), out, dir)
+	return errors.Join(err, events.Close())
 }
 
 // event is one line of "go test -json" (see "go doc test2json").
@@ -59,16 +85,15 @@ type timing struct {
 	Seconds float64
 }
 
-// worth is the least number of seconds that a run keeps.
+// worth is the least number of seconds that is told, and kept of a test.
 const worth = 1
 
-// timed adds what an event says of a test or a package, unless that is below worth.
+// timed adds what an event says of a package, or of a test unless that is below worth.
 func (t *tally) timed(e event) {
 	switch {
-	case e.Elapsed < worth || strings.Contains(e.Test, "/"):
 	case e.Test == "":
 		t.Packages = append(t.Packages, timing{e.Package, e.Elapsed})
-	default:
+	case e.Elapsed >= worth && !strings.Contains(e.Test, "/"):
 		t.Tests = append(t.Tests, timing{e.Package + " " + e.Test, e.Elapsed})
 	}
 }
@@ -95,7 +120,7 @@ type reporter struct {
 // skip is a test that was skipped.
 type skip struct{ test, reason string }
 
-func report(in io.Reader, out io.Writer, counts string) error {
+func report(in io.Reader, out io.Writer, dir string) error {
 	r := &reporter{out: out, output: map[string][]string{}, parents: map[string]bool{}, skipped: map[string][]skip{}}
 	lines := bufio.NewReader(in)
 	for {
@@ -113,8 +138,8 @@ func report(in io.Reader, out io.Writer, counts string) error {
 	for _, pkg := range slices.Sorted(maps.Keys(r.skipped)) {
 		r.tellSkipped(pkg) // its end was cut off
 	}
-	if counts != "" {
-		if err := appendCounts(counts, r.tally); err != nil {
+	if dir != "" {
+		if err := appendCounts(filepath.Join(dir, "counts"), r.tally); err != nil {
 			return err
 		}
 	}
@@ -271,28 +296,46 @@ func appendCounts(path string, t tally) error {
 	return errors.Join(err, f.Close())
 }
 
-func printSum(out io.Writer, path string, noSkips bool) error {
-	f, err := os.Open(path)
+// readCounts returns the sum of the counts in dir.
+func readCounts(dir string) (all tally, err error) {
+	f, err := os.Open(filepath.Join(dir, "counts"))
 	if err != nil {
-		return fmt.Errorf("no run has left its counts: %w", err)
+		return all, fmt.Errorf("no run has left its counts: %w", err)
 	}
 	defer f.Close()
-	var all tally
 	for dec := json.NewDecoder(f); ; {
 		var t tally
 		err := dec.Decode(&t)
 		if errors.Is(err, io.EOF) {
-			break
+			return all, nil
 		}
 		if err != nil {
-			return fmt.Errorf("counts in %s: %w", path, err)
+			return all, fmt.Errorf("counts in %s: %w", f.Name(), err)
 		}
 		all.add(t)
 	}
-	printSlowest(out, "packages", 10, all.Packages)
-	printSlowest(out, "tests", 15, all.Tests)
+}
+
+func printSum(out io.Writer, dir, before string, noSkips bool) error {
+	all, err := readCounts(dir)
+	if err != nil {
+		return err
+	}
+	earlier, _ := readCounts(before) // none in the first run
+	if err := keepDurations(dir, append(all.Packages, earlier.Packages...)); err != nil {
+		return err
+	}
+	if err := printSteps(out, dir, before); err != nil {
+		return err
+	}
+	printSlowest(out, "packages", 10, all.Packages, earlier.Packages)
+	printSlowest(out, "tests", 15, all.Tests, earlier.Tests)
+	printSlower(out, append(all.Packages, all.Tests...), append(earlier.Packages, earlier.Tests...))
 	for _, name := range all.Failed {
 		fmt.Fprintln(out, "FAILED", name)
+	}
+	if seed := os.Getenv(need.SeedVariable); len(all.Failed) > 0 && seed != "" {
+		fmt.Fprintf(out, "to repeat a failed test with the same samples: %s=%s go test -count=1 -v -run '^TEST$' PACKAGE\n", need.SeedVariable, seed)
 	}
 	fmt.Fprintf(out, "tests: %d passed, %d failed, %d skipped\n", all.Passed, len(all.Failed), all.Skipped)
 	if all.Passed == 0 {
@@ -307,14 +350,49 @@ func printSum(out io.Writer, path string, noSkips bool) error {
 	return nil
 }
 
-// printSlowest prints the n slowest tests or packages.
-func printSlowest(out io.Writer, what string, n int, all []timing) {
+// secondsOf returns the times by name.
+func secondsOf(all []timing) map[string]float64 {
+	of := map[string]float64{}
+	for _, t := range all {
+		of[t.Name] = t.Seconds
+	}
+	return of
+}
+
+// printSlowest prints the n slowest tests or packages, and what they took before.
+func printSlowest(out io.Writer, what string, n int, all, before []timing) {
+	all = slices.DeleteFunc(slices.Clone(all), func(t timing) bool { return t.Seconds < worth })
 	if len(all) == 0 {
 		return
 	}
 	slices.SortStableFunc(all, func(a, b timing) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	was := secondsOf(before)
 	fmt.Fprintf(out, "slowest %s:\n", what)
 	for _, t := range all[:min(n, len(all))] {
-		fmt.Fprintf(out, "%8.1f s  %s\n", t.Seconds, t.Name)
+		fmt.Fprintf(out, "%8.1f s  %s", t.Seconds, t.Name)
+		if s, ok := was[t.Name]; ok {
+			fmt.Fprintf(out, " (before: %.1f s)", s)
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+// printSlower prints the tests and packages that take half as long again as before, and ten
+// seconds more.
+func printSlower(out io.Writer, all, before []timing) {
+	was := secondsOf(before)
+	var slower []timing
+	for _, t := range all {
+		if s, ok := was[t.Name]; ok && t.Seconds > s*1.5 && t.Seconds > s+10 {
+			slower = append(slower, timing{t.Name, t.Seconds - s})
+		}
+	}
+	if len(slower) == 0 {
+		return
+	}
+	slices.SortStableFunc(slower, func(a, b timing) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	fmt.Fprintln(out, "slower than before:")
+	for _, t := range slower[:min(10, len(slower))] {
+		fmt.Fprintf(out, "%+8.1f s  %s\n", t.Seconds, t.Name)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -111,10 +112,10 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			counts := filepath.Join(t.TempDir(), "counts")
+			dir := t.TempDir()
 			var out, sum strings.Builder
-			reported := report(strings.NewReader(c.events), &out, counts)
-			summed := printSum(&sum, counts, false)
+			reported := reportInto(strings.NewReader(c.events), &out, dir, "p")
+			summed := printSum(&sum, dir, "", false)
 			for _, want := range c.want {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("output lacks %q:\n%s", want, &out)
@@ -124,6 +125,9 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 				if strings.Contains(out.String(), not) {
 					t.Errorf("output has %q:\n%s", not, &out)
 				}
+			}
+			if kept, err := os.ReadFile(filepath.Join(dir, "p.json")); err != nil || string(kept) != c.events {
+				t.Errorf("kept events: %q, %v", kept, err)
 			}
 			if sum.String() != c.sum {
 				t.Errorf("sum is %q, want %q", &sum, c.sum)
@@ -142,49 +146,84 @@ func TestSkippedTestIsAFailureWhereEveryTestMustRun(t *testing.T) {
 		passed + `{"Action":"skip","Package":"p","Test":"TestB"}` + "\n":                                                                       false,
 		passed + `{"Action":"output","Package":"q","Output":"skipped: etcd is not built\n"}` + "\n" + `{"Action":"pass","Package":"q"}` + "\n": false,
 	} {
-		counts := filepath.Join(t.TempDir(), "counts")
-		if err := report(strings.NewReader(events), io.Discard, counts); err != nil {
+		dir := t.TempDir()
+		if err := report(strings.NewReader(events), io.Discard, dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := printSum(io.Discard, counts, true); (err == nil) != want {
+		if err := printSum(io.Discard, dir, "", true); (err == nil) != want {
 			t.Errorf("passed: %v (%v), want %v:\n%s", err == nil, err, want, events)
 		}
-		if err := printSum(io.Discard, counts, false); err != nil {
+		if err := printSum(io.Discard, dir, "", false); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// The list is for those who keep "make test" within its time.
-func TestSumNamesTheSlowestTestsAndPackagesOfAllRuns(t *testing.T) {
-	counts := filepath.Join(t.TempDir(), "counts")
-	for _, events := range []string{
-		`{"Action":"pass","Package":"p","Test":"TestA/x","Elapsed":30}
-{"Action":"pass","Package":"p","Test":"TestA","Elapsed":31}
-{"Action":"pass","Package":"p","Test":"TestQuick","Elapsed":0.5}
-{"Action":"pass","Package":"p","Elapsed":32.25}
-`,
-		`{"Action":"pass","Package":"q","Test":"TestB","Elapsed":40}
-{"Action":"pass","Package":"q","Elapsed":41}
-`,
-	} {
-		if err := report(strings.NewReader(events), io.Discard, counts); err != nil {
+// The lists are for those who keep "make test" within its time.
+func TestSumSaysWhereTheTimeWentAgainstTheRunBefore(t *testing.T) {
+	now, before := t.TempDir(), t.TempDir()
+	run := func(dir, steps string, all ...string) {
+		t.Helper()
+		for _, events := range all {
+			if err := report(strings.NewReader(events), io.Discard, dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "steps"), []byte(steps), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	run(before, `{"Name":"lint","Start":1,"Seconds":8,"CPU":9.5,"Ended":"ok"}
+{"Name":"gone","Start":9,"Seconds":2,"CPU":1,"Ended":"ok"}
+`, `{"Action":"pass","Package":"p","Test":"TestA","Elapsed":11}
+{"Action":"pass","Package":"p","Elapsed":31}
+`)
+	run(now, `{"Name":"lint","Start":100,"Seconds":10,"CPU":12.5,"Ended":"ok"}
+{"Name":"tests","Start":110,"Seconds":90,"CPU":170,"Ended":"FAILED"}
+`, `{"Action":"pass","Package":"p","Test":"TestA/x","Elapsed":30}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":31}
+{"Action":"pass","Package":"p","Test":"TestQuick","Elapsed":0.5}
+{"Action":"pass","Package":"p","Elapsed":32.25}
+`, `{"Action":"pass","Package":"q","Test":"TestB","Elapsed":40}
+{"Action":"pass","Package":"q","Elapsed":41}
+`)
 	var sum strings.Builder
-	if err := printSum(&sum, counts, true); err != nil {
+	if err := printSum(&sum, now, before, true); err != nil {
 		t.Fatal(err)
 	}
-	const want = `slowest packages:
+	const want = `   step          seconds  CPU seconds  before  CPU before
+   lint      ok       10           12       8          10
+  tests  FAILED       90          170                    
+    all              100          182      10          10
+slowest packages:
     41.0 s  q
-    32.2 s  p
+    32.2 s  p (before: 31.0 s)
 slowest tests:
     40.0 s  q TestB
-    31.0 s  p TestA
+    31.0 s  p TestA (before: 11.0 s)
+slower than before:
+   +20.0 s  p TestA
 tests: 4 passed, 0 failed, 0 skipped
 `
 	if sum.String() != want {
 		t.Errorf("sum is\n%s\nwant\n%s", &sum, want)
+	}
+}
+
+func TestLongestComesFirst(t *testing.T) {
+	dir := t.TempDir()
+	if err := keepDurations(dir, []timing{{"p", 3}, {"q", 40}, {"p", 90}, {"r", 5.4}}); err != nil {
+		t.Fatal(err)
+	}
+	older := filepath.Join(dir, "older")
+	if err := os.WriteFile(older, []byte("100 p\n7 s with, words\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := longestFirst(strings.NewReader("p\nq\nr\ns with, words\nnew\n"), &out, []string{older, filepath.Join(dir, "durations.txt"), filepath.Join(dir, "missing")}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "new\nq\ns with, words\nr\np\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
