@@ -4,11 +4,14 @@ package tests
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -67,7 +70,7 @@ func TestUpstreamEndsWhatOursBegan(t *testing.T) {
 // If a record is lost or was edited the NIC itself is the source: its device,
 // which the configuration selects, and its name in the alias.
 func TestNICWithoutARecordComesHome(t *testing.T) {
-	for name, lose := range map[string]func(t *testing.T, n *node, record string){
+	losses := map[string]func(t *testing.T, n *node, record string){
 		"missing": func(t *testing.T, _ *node, record string) { remove(t, record) },
 		"corrupt": func(t *testing.T, _ *node, record string) { write(t, record, "{") },
 		"edited": func(t *testing.T, n *node, record string) {
@@ -80,25 +83,32 @@ func TestNICWithoutARecordComesHome(t *testing.T) {
 			write(t, record, string(text))
 		},
 		"the state directory removed": func(t *testing.T, n *node, _ string) { remove(t, n.state) },
-	} {
-		for by, more := range map[string]map[string]any{
-			"device": nil, "PCI": {"device": nil, "deviceID": nicPCI(0)}, "altname": {"device": altName(0)},
-		} {
-			t.Run(name+", by "+by, func(t *testing.T) {
-				n := newNode(t)
-				n.up(1)
-				before, p, config := n.State(), n.pod("pod1"), n.config(0, more)
-				n.MustRun(p.call("ADD", "net1", config))
-				lose(t, n, filepath.Join(n.state, "attachments", "pod1@net1.json"))
-				n.MustRun(p.call("DEL", "net1", config))
-				l, err := n.ByName(nicName(0))
-				if err != nil || l.IsUp() || l.Alias != "" || l.ParentDev != nicPCI(0) {
-					t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
-				}
-				n.Batch(nil, "link set "+nicName(0)+" up") // its earlier state is not known
-				n.untouched(before)
-			})
+	}
+	ways := map[string]map[string]any{
+		"device": nil, "PCI": {"device": nil, "deviceID": nicPCI(0)}, "altname": {"device": altName(0)},
+	}
+	var both [][2]string
+	for _, loss := range slices.Sorted(maps.Keys(losses)) {
+		for _, by := range slices.Sorted(maps.Keys(ways)) {
+			both = append(both, [2]string{loss, by})
 		}
+	}
+	for _, c := range need.Sample(t, 4, both) {
+		loss, by := c[0], c[1]
+		t.Run(loss+", by "+by, func(t *testing.T) {
+			n := newNode(t)
+			n.up(1)
+			before, p, config := n.State(), n.pod("pod1"), n.config(0, ways[by])
+			n.MustRun(p.call("ADD", "net1", config))
+			losses[loss](t, n, filepath.Join(n.state, "attachments", "pod1@net1.json"))
+			n.MustRun(p.call("DEL", "net1", config))
+			l, err := n.ByName(nicName(0))
+			if err != nil || l.IsUp() || l.Alias != "" || l.ParentDev != nicPCI(0) {
+				t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
+			}
+			n.Batch(nil, "link set "+nicName(0)+" up") // its earlier state is not known
+			n.untouched(before)
+		})
 	}
 }
 
