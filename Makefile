@@ -64,19 +64,6 @@ CLUSTER   ?= yes
 # PODS=no: without the measurements on a real cluster.
 PODS      ?= yes
 
-# containerd 2 reports the version of its module. The tags leave out what needs C
-# libraries.
-CONTAINERD = integration/controlplane/binaries/containerd
-CONTAINERD_TAGS = urfave_cli_no_docs no_btrfs no_devmapper no_zfs
-
-# The module that pins Kubernetes and what is built from its libraries. Programs of
-# Kubernetes report the version of their module.
-KUBERNETES = integration/controlplane/binaries/kubernetes
-NODE   = $(addprefix k8s.io/kubernetes/cmd/,kube-controller-manager kube-scheduler kubectl kubelet)
-MULTUS = $(addprefix gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/,multus multus-daemon multus-shim)
-VERSIONED  = version=$$(cd $(KUBERNETES) && go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	ldflags="-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version"
-
 # The directories of our binaries and of others', for tests …
 export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
@@ -115,27 +102,16 @@ release: image chart ## the image, its SBOM, the chart and their checksums, of o
 	@scripts/release.sh '$(VERSION)'
 
 peers: ## other projects' plugins for tests and bench, in bin/peers
-	@mkdir -p '$(PEERS)/kubernetes'
-	@scripts/progress.sh peers/host-device go build -C integration/peers/plugins -ldflags '-s -w' -o '$(PEERS)/' tool
-	@scripts/progress.sh peers/rdma go build -C integration/peers/rdma-cni -ldflags '-s -w' -o '$(PEERS)/' tool
-	@scripts/progress.sh peers/kubernetes/whereabouts go build -C integration/peers/whereabouts-cni -ldflags '-s -w' -o '$(PEERS)/kubernetes/whereabouts' tool
+	@scripts/programs.sh peers
 
 multus: ## Multus, thin and thick, in bin/peers/kubernetes (its first build takes minutes)
-	@mkdir -p '$(PEERS)/kubernetes'
-	@scripts/progress.sh peers/kubernetes/multus go build -C $(KUBERNETES) -ldflags '-s -w' -o '$(PEERS)/kubernetes/' $(MULTUS)
+	@scripts/programs.sh multus
 
 controlplane: ## etcd and kube-apiserver for the tests, in bin/tools/controlplane (their first build takes minutes)
-	@mkdir -p '$(PLANE)'
-	@scripts/progress.sh tools/controlplane/etcd go build -C $(KUBERNETES) -ldflags '-s -w' -o '$(PLANE)/etcd' go.etcd.io/etcd/server/v3
-	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kube-apiserver \
-		go build -C $(KUBERNETES) -ldflags "$$ldflags" -o '$(PLANE)/' k8s.io/kubernetes/cmd/kube-apiserver
+	@scripts/programs.sh controlplane
 
 cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the other Kubernetes programs, containerd 1.6 and 2, and runc (minutes, the first time)
-	@$(VERSIONED) && scripts/progress.sh tools/controlplane/kubelet \
-		go build -C $(KUBERNETES) -ldflags "$$ldflags" -o '$(PLANE)/' $(NODE)
-	@mkdir -p '$(RUNTIME2)'
-	@version=$$(cd $(CONTAINERD) && go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && scripts/progress.sh tools/runtime2/containerd \
-		go build -C $(CONTAINERD) -tags '$(CONTAINERD_TAGS)' -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=$$version" -o '$(RUNTIME2)/' tool
+	@scripts/programs.sh nodes
 	@scripts/debian-files.sh containerd usr/bin/containerd:'$(RUNTIME)/containerd' usr/bin/ctr:'$(RUNTIME)/ctr' \
 		usr/bin/containerd-shim-runc-v2:'$(RUNTIME)/containerd-shim-runc-v2'
 	@scripts/debian-files.sh runc usr/sbin/runc:'$(RUNTIME)/runc'
@@ -153,10 +129,7 @@ cluster-down: ## end the cluster of make cluster
 	fi
 
 tools: ## the linter and helm, in bin/tools (their first build takes minutes)
-	@mkdir -p '$(TOOLS)'
-	@scripts/progress.sh tools/golangci-lint go build -C scripts/tools -ldflags '-s -w' -o '$(TOOLS)/' tool
-	@scripts/progress.sh tools/helm go build -C $(KUBERNETES) -ldflags '-s -w $(foreach package,lint/rules chartutil,\
-		-X helm.sh/helm/v3/pkg/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$(package).k8sVersionMinor=36)' -o '$(TOOLS)/' helm.sh/helm/v3/cmd/helm
+	@scripts/programs.sh tools
 
 demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual machine (RIG=no: without; NICS="…": on these NICs of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping
