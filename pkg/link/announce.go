@@ -36,7 +36,7 @@ func (n *Netns) Announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 	if len(frames) == 0 {
 		return nil
 	}
-	return wrap(n.Do(func() error { return send(l.Index, frames) }), "announce the addresses of %s", l.Name)
+	return wrap(n.ifGone(n.Do(func() error { return send(l.Index, frames) }), l.Index), "announce the addresses of %s", l.Name)
 }
 
 // send sends Ethernet frames by a link of the calling thread's namespace.

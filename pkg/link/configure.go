@@ -33,7 +33,7 @@ type Route struct {
 // AddAddress adds an address with its subnet, and with the subnet's broadcast
 // address if it is IPv4.
 func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
-	err := n.handle.AddrAdd(ref(index), &netlink.Addr{IPNet: ip})
+	err := n.ifGone(n.handle.AddrAdd(ref(index), &netlink.Addr{IPNet: ip}), index)
 	return wrap(err, "add address %s", ip)
 }
 
@@ -72,7 +72,7 @@ func (n *Netns) flush(index int, addrs []netlink.Addr) error {
 	// (__inet_del_ifa).
 	for _, a := range slices.Backward(addrs) {
 		if err := n.handle.AddrDel(ref(index), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			errs = append(errs, wrap(err, "remove address %s", a.IPNet))
+			errs = append(errs, wrap(n.ifGone(err, index), "remove address %s", a.IPNet))
 		}
 	}
 	return errors.Join(errs...)
@@ -102,7 +102,7 @@ func (n *Netns) AddRoute(index int, r Route) error {
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
-	return wrap(err, "add route %s via %s", r.Dst, r.Gateway)
+	return wrap(n.ifGone(err, index), "add route %s via %s", r.Dst, r.Gateway)
 }
 
 // HasRoute reports whether the namespace has a route to r.Dst by the link, with
@@ -239,8 +239,8 @@ func modeOf(mode int) string {
 }
 
 // CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
-// never visible in n. It is down, and has no address. The error wraps ENODEV if there
-// is no master with that index.
+// never visible in n. It is down, and has no address. The error wraps [ErrNotFound] and
+// ENODEV if there is no master with that index.
 //
 // It does not use netlink.LinkAdd, which looks the new link up by its name in n
 // afterwards: the link is in target, and another one may have the name in n.
@@ -265,5 +265,5 @@ func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
 	if len(m.MAC) > 0 {
 		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: m.MAC})
 	}
-	return n.replay(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs)
+	return n.ifGone(n.replay(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs), m.Master)
 }

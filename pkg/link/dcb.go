@@ -42,7 +42,7 @@ func (n *Netns) DCB(name string) (*DCB, error) {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil //nolint:nilnil // no data center bridging is no error
 	}
-	return found, wrap(err, "read data center bridging of %s in netns %s", name, n.Path)
+	return found, wrap(n.ifNameGone(err, name), "read data center bridging of %s in netns %s", name, n.Path)
 }
 
 func parseDCB(ieee nlattr.Attrs) *DCB {

@@ -96,7 +96,7 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 	}
 	files, err := readFiles(d.dir)
 	if err != nil {
-		return s, nil
+		return s, n.stillThere(l.Index)
 	}
 	s.NAPI = ownNAPI(d.readNAPI(), files)
 	s.Files = setOnly(files)
@@ -137,6 +137,9 @@ func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
 	}
 	var left []Changed
 	still := d.adjust(s)
+	if err := n.stillThere(index); err != nil {
+		return []Changed{{"settings of the device", err}}
+	}
 	for _, name := range slices.Sorted(maps.Keys(still)) {
 		err := still[name]
 		if err == nil {

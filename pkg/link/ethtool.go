@@ -29,7 +29,7 @@ type Driver struct {
 }
 
 // Driver reads the facts from the driver of the interface with this name. They
-// are empty for a driver without statistics or speed. The error wraps ENODEV if
+// are empty for a driver without statistics or speed. The error wraps [ErrNotFound] if
 // there is no such interface.
 func (n *Netns) Driver(name string) (Driver, error) {
 	d := Driver{Stats: map[string]uint64{}}
@@ -49,7 +49,7 @@ func (n *Netns) Driver(name string) (Driver, error) {
 		}
 		return err
 	})
-	return d, failure.Wrap(err, failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
+	return d, failure.Wrap(n.ifNameGone(err, name), failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
 }
 
 // ethtool calls ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs
@@ -132,8 +132,8 @@ const (
 )
 
 // Hardware reads the facts from the driver of the interface with this name. They are
-// empty for a driver that does not report them. The error wraps ENODEV if there is no
-// such interface.
+// empty for a driver that does not report them. The error wraps [ErrNotFound] if there
+// is no such interface.
 func (n *Netns) Hardware(name string) (Hardware, error) {
 	var h Hardware
 	err := n.Do(func() error {
@@ -158,5 +158,5 @@ func (n *Netns) Hardware(name string) (Hardware, error) {
 		}
 		return err
 	})
-	return h, failure.Wrap(err, failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
+	return h, failure.Wrap(n.ifNameGone(err, name), failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
 }

@@ -76,3 +76,9 @@ func Conf(n *Netns, name string) (map[string]string, error) {
 	}
 	return conf(l.attrs), nil
 }
+
+// IfGone and IfNameGone find out whether an error means that a link has left.
+var (
+	IfGone     = (*Netns).ifGone
+	IfNameGone = (*Netns).ifNameGone
+)

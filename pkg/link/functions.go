@@ -44,7 +44,7 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 			functions = append(functions, nlattr.Marshal(nil, settings))
 		}
 	})
-	return functions, wrap(err, "read virtual functions of link with index %d in netns %s", index, n.Path)
+	return functions, wrap(n.ifGone(err, index), "read virtual functions of link with index %d in netns %s", index, n.Path)
 }
 
 // RestoreFunctions restores the settings of the link's virtual functions, and

@@ -71,6 +71,9 @@ func (n *Netns) HearsFor(index int, mac net.HardwareAddr) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list addresses that link %d of netns %s accepts: %w", index, n.Path, err)
 	}
+	if len(entries) == 0 {
+		return false, n.stillThere(index)
+	}
 	if len(entries) > onePiece {
 		return true, nil
 	}

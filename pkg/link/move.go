@@ -33,7 +33,7 @@ func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 	req.AddData(nl.NewRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(target.fd))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.ZeroTerminated(alias)))
-	if err := n.execute(req); err != nil {
+	if err := n.ifGone(n.execute(req), index); err != nil {
 		return fmt.Errorf("move link to netns %s as %q: %w", target.Path, name, err)
 	}
 	return nil

@@ -146,5 +146,5 @@ func (n *Netns) SetAddressMetric(index int, ip *net.IPNet, metric int) error {
 		// Without them IPv6 would take back what the address has.
 		{Type: unix.IFA_FLAGS, Value: nl.Uint32Attr(uint32(addrs[at].Flags) &^ (unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED))},
 	}
-	return wrap(n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), "metric of address %s", ip)
+	return wrap(n.ifGone(n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), index), "metric of address %s", ip)
 }

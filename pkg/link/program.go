@@ -66,7 +66,7 @@ func (n *Netns) Programs(l *Link) ([]Program, error) {
 			}
 			programs, links, err := bpfQuery(index, h.hook)
 			if err != nil {
-				return fmt.Errorf("list %s programs of link with index %d in netns %s: %w", h.name, index, n.Path, err)
+				return fmt.Errorf("list %s programs of link with index %d in netns %s: %w", h.name, index, n.Path, n.ifGone(err, index))
 			}
 			for i := range programs {
 				found = append(found, Program{Hook: h.name, ID: programs[i], link: links[i]})
@@ -97,7 +97,7 @@ func (n *Netns) Detach(index int, programs []Program) error {
 	var errs []error
 	for _, p := range programs {
 		if err := n.detach(index, p); err != nil {
-			errs = append(errs, fmt.Errorf("detach %s: %w", p, err))
+			errs = append(errs, fmt.Errorf("detach %s: %w", p, n.ifGone(err, index)))
 		}
 	}
 	return errors.Join(errs...)

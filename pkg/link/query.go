@@ -73,7 +73,9 @@ func (l *Link) Describe() string {
 	return fmt.Sprintf("%s %s, index %d", kind, l.Name, l.Index)
 }
 
-// ErrNotFound is wrapped if no link has the given name or index.
+// ErrNotFound is wrapped by every call about one link if the namespace has no link with the
+// given name or index: it never had, or the link has left. What the kernel answered then is
+// wrapped as well. It proves nothing about where the link is now.
 var ErrNotFound = errors.New("no such link")
 
 // dumpTries bounds how often a dump that the kernel interrupted is repeated.
@@ -243,7 +245,7 @@ func (n *Netns) checkHere(l *Link, name string) error {
 func (n *Netns) ByIndex(index int) (*Link, error) {
 	l, err := n.readLink(n.askLink(0, index))
 	if err != nil {
-		return nil, notFound(err, fmt.Sprintf("with index %d", index), n.Path)
+		return nil, notFound(err, withIndex(index), n.Path)
 	}
 	return n.withParent(l)
 }
@@ -257,7 +259,7 @@ func (n *Netns) withParent(l *Link) (*Link, error) {
 
 func notFound(err error, what, path string) error {
 	if errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("%w %s in netns %s", ErrNotFound, what, path)
+		return &goneError{what, path, err}
 	}
 	return fmt.Errorf("look up link %s in netns %s: %w", what, path, err)
 }
@@ -347,6 +349,9 @@ func (n *Netns) SomeAddresses(index, most int) ([]*net.IPNet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}
+	if len(found) == 0 {
+		return nil, n.stillThere(index)
+	}
 	return found, nil
 }
 
@@ -366,7 +371,14 @@ func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {
 	return found, nil
 }
 
-func (n *Netns) addrs(index int) ([]netlink.Addr, error) { return n.listAddrs(ref(index)) }
+// addrs lists the addresses of the link with this index.
+func (n *Netns) addrs(index int) ([]netlink.Addr, error) {
+	found, err := n.listAddrs(ref(index))
+	if len(found) == 0 && err == nil {
+		err = n.stillThere(index)
+	}
+	return found, err
+}
 
 // listAddrs lists the addresses of a link, or of all. The kernel sends all in
 // either case.

@@ -21,6 +21,8 @@ import (
 // err: the link itself is not as it was (name, altnames, alias, MTU, MAC, queue
 // length, flags, settings, group, master, up). Another call may succeed.
 //
+// An error that wraps [ErrNotFound] means that the link has left.
+//
 // lost: an address, route, neighbor or sysctl that the kernel no longer
 // accepts, often because the host no longer has its prerequisite (a gateway
 // that another NIC reached, a nexthop object), or the master, if it is gone.
@@ -59,7 +61,13 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	lost = append(lost, n.replayAddresses(index, s, true)...)
 	lost = append(lost, n.ReplayRoutes(index, s)...)
 	lost = append(lost, n.replayNeighbors(index, s)...)
-	return slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
+	lost, err = slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
+	if len(lost) > 0 || err != nil {
+		if left := n.stillThere(index); left != nil {
+			return nil, left // nothing is lost: another call may find it
+		}
+	}
+	return lost, err
 }
 
 // restoreSysctls sets the sysctls of the link with this index and name.
@@ -109,8 +117,11 @@ func (n *Netns) KeepAltNames(l *Link, keep []string) error {
 	extra := slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return slices.Contains(keep, name) })
 	var errs []error
 	for some := range slices.Chunk(extra, altNamesAtOnce) {
-		if n.removeAltNames(l.Index, some) == nil {
+		switch err := n.removeAltNames(l.Index, some); {
+		case err == nil:
 			continue
+		case errors.Is(err, ErrNotFound):
+			return fmt.Errorf("remove altnames of %s: %w", l.Name, err)
 		}
 		// The kernel stops at the first that it does not find.
 		for _, name := range some {
@@ -132,7 +143,7 @@ func (n *Netns) removeAltNames(index int, names []string) error {
 		list = append(list, nlattr.Attr{Type: unix.IFLA_ALT_IFNAME, Value: nl.ZeroTerminated(name)})
 	}
 	props := nlattr.Attr{Type: unix.IFLA_PROP_LIST, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, list)}
-	return n.replay(unix.RTM_DELLINKPROP, 0, header.Serialize(), nlattr.Attrs{props})
+	return n.ifGone(n.replay(unix.RTM_DELLINKPROP, 0, header.Serialize(), nlattr.Attrs{props}), index)
 }
 
 func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
@@ -196,7 +207,7 @@ func (n *Netns) changeFlags(index int, which, flags uint32) error {
 	msg.Change = which
 	msg.Flags = flags
 	req.AddData(msg)
-	return n.execute(req)
+	return n.ifGone(n.execute(req), index)
 }
 
 // rtaNexthopID is RTA_NH_ID of linux/rtnetlink.h.
@@ -232,7 +243,7 @@ func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 		if !alive {
 			continue
 		}
-		if err := n.replayAddress(header, attrs, settled); err != nil {
+		if err := n.ifGone(n.replayAddress(header, attrs, settled), index); err != nil {
 			lost = append(lost, wrap(err, "address %s of %s", r.Text, s.Name))
 		}
 	}
@@ -320,7 +331,7 @@ func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
 		var failed []Replay
 		var lost []error
 		for _, r := range open {
-			if err := n.replayRoute(index, s.Index, r); err != nil {
+			if err := n.ifGone(n.replayRoute(index, s.Index, r), index); err != nil {
 				failed = append(failed, r)
 				lost = append(lost, wrap(err, "route %s of %s", r.Text, s.Name))
 			}

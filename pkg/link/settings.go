@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink/nl"
@@ -38,7 +37,7 @@ func (n *Netns) rawLink(index int) (nlattr.Attrs, error) {
 		_, attrs, damage = nlattr.ParseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
 	})
 	if err = cmp.Or(err, damage); err != nil {
-		return nil, fmt.Errorf("read link with index %d in netns %s: %w", index, n.Path, err)
+		return nil, notFound(err, withIndex(index), n.Path)
 	}
 	return attrs, nil
 }
@@ -55,7 +54,7 @@ func (n *Netns) attrsOf(l *Link) (_ nlattr.Attrs, err error) {
 func (n *Netns) setLink(index int, attrs ...nlattr.Attr) error {
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
-	return n.replay(unix.RTM_NEWLINK, 0, header.Serialize(), attrs)
+	return n.ifGone(n.replay(unix.RTM_NEWLINK, 0, header.Serialize(), attrs), index)
 }
 
 // settingsOf returns the settings that the kernel reports.

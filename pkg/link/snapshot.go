@@ -102,7 +102,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	if l.Master != 0 {
 		master := v.ByIndex(l.Master)
 		if master == nil {
-			return nil, notFound(unix.ENODEV, fmt.Sprintf("with index %d", l.Master), n.Path)
+			return nil, notFound(unix.ENODEV, withIndex(l.Master), n.Path)
 		}
 		s.Master = master.Name
 	}

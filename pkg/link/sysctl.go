@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,6 +49,9 @@ func (n *Netns) sysctls(name string, known map[string]string) (map[string]string
 		}
 		return nil
 	})
+	if len(found) == 0 && err == nil {
+		err = n.nameStillThere(name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read sysctls of %s in netns %s: %w", name, n.Path, err)
 	}
@@ -56,7 +60,7 @@ func (n *Netns) sysctls(name string, known map[string]string) (map[string]string
 
 // SetSysctls sets the interface's settings, writing only values that differ. It
 // continues after a failure and joins the errors; a setting that this kernel
-// lacks is not an error.
+// lacks is not an error. The error wraps [ErrNotFound] if the link has left.
 func (n *Netns) SetSysctls(name string, settings map[string]string) error {
 	return n.setSysctls(name, settings, nil)
 }
@@ -67,7 +71,8 @@ func (n *Netns) setSysctls(name string, settings, known map[string]string) error
 	if !oneElement(name) || name == "all" || name == "default" {
 		return fmt.Errorf("%q is not the name of one interface", name)
 	}
-	return n.Do(func() error {
+	missing := false
+	err := n.Do(func() error {
 		var errs []error
 		for _, key := range writeOrder(settings) {
 			want := settings[key]
@@ -81,7 +86,7 @@ func (n *Netns) setSysctls(name string, settings, known map[string]string) error
 			}
 			file := filepath.Join(sysctlRoot, group, name, setting)
 			have, err := readSysctl(unix.AT_FDCWD, file)
-			if errors.Is(err, fs.ErrNotExist) || (err == nil && have == want) {
+			if missing = missing || errors.Is(err, fs.ErrNotExist); errors.Is(err, fs.ErrNotExist) || (err == nil && have == want) {
 				continue
 			}
 			known = nil
@@ -91,6 +96,10 @@ func (n *Netns) setSysctls(name string, settings, known map[string]string) error
 		}
 		return errors.Join(errs...)
 	})
+	if missing || err != nil {
+		return cmp.Or(n.nameStillThere(name), err)
+	}
+	return nil
 }
 
 // stableSecret has a side effect: writing it sets addr_gen_mode.

@@ -19,7 +19,7 @@ func TestSetSysctls(t *testing.T) {
 		{"a value that differs", "nic", map[string]string{"ipv4/conf/arp_ignore": "2"}, map[string]string{"ipv4/conf/arp_ignore": "2"}, nil},
 		{"a value that it has", "nic", map[string]string{"ipv4/conf/arp_ignore": "0"}, nil, nil},
 		{"one that this kernel does not have", "nic", map[string]string{"ipv4/conf/of_the_future": "1"}, nil, nil},
-		{"a link that is not there", "nobody", map[string]string{"ipv4/conf/arp_ignore": "1"}, nil, nil},
+		{"a link that is not there", "nobody", map[string]string{"ipv4/conf/arp_ignore": "1"}, nil, []string{`no such link "nobody"`}},
 		{
 			"it goes on after a failure", "nic",
 			map[string]string{"ipv4/conf/arp_ignore": "nonsense", "ipv6/conf/hop_limit": "9"},

@@ -32,7 +32,7 @@ func (n *Netns) View(index int) (*View, error) {
 		return nil, err
 	}
 	if v.Link = v.ByIndex(index); v.Link == nil {
-		return nil, notFound(unix.ENODEV, fmt.Sprintf("with index %d", index), n.Path)
+		return nil, notFound(unix.ENODEV, withIndex(index), n.Path)
 	}
 	v.addresses, err = n.dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
 		h, _, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)

@@ -1,0 +1,83 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// goneError is the error of a call about a link that has left the namespace, or never was
+// in it.
+type goneError struct {
+	what, path string
+	cause      error // the kernel's answer
+}
+
+func (e *goneError) Error() string {
+	return fmt.Sprintf("%v %s in netns %s", ErrNotFound, e.what, e.path)
+}
+
+func (e *goneError) Unwrap() []error { return []error{ErrNotFound, e.cause} }
+
+// mayBeGone reports whether err can mean that a link has left. It proves nothing: a driver
+// that resets its NIC answers ENODEV for a link that is there (netif_device_present), and
+// a link may lack a file.
+func mayBeGone(err error) bool {
+	for _, answer := range []error{
+		unix.ENODEV,      // rtnetlink, ethtool and bpf, and a file in sysfs that is being removed (kernfs_get_active)
+		unix.ENXIO,       // a packet socket (packet_snd)
+		unix.EINVAL,      // a file in sysfs of a link that is being removed (netdev_show)
+		unix.ENETUNREACH, // a route whose gateway is reached by the link (fib_check_nh)
+		fs.ErrNotExist,   // files in sysfs and /proc/sys
+	} {
+		if errors.Is(err, answer) {
+			return true
+		}
+	}
+	return false
+}
+
+// ifGone returns err, of a call about the link with this index. It wraps [ErrNotFound] if
+// the cause is that the namespace does not have the link.
+func (n *Netns) ifGone(err error, index int) error {
+	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || !n.lacks(n.askLink(0, index)) {
+		return err
+	}
+	return &goneError{withIndex(index), n.Path, err}
+}
+
+// ifNameGone is ifGone for the link with this name.
+func (n *Netns) ifNameGone(err error, name string) error {
+	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || n.nameStillThere(name) == nil {
+		return err
+	}
+	return &goneError{fmt.Sprintf("%q", name), n.Path, err}
+}
+
+// stillThere returns an error that wraps [ErrNotFound] if the namespace does not have the
+// link with this index: of a link that has left, a list is empty.
+func (n *Netns) stillThere(index int) error {
+	if n.lacks(n.askLink(0, index)) {
+		return &goneError{withIndex(index), n.Path, unix.ENODEV}
+	}
+	return nil
+}
+
+// nameStillThere is stillThere for the link with this name.
+func (n *Netns) nameStillThere(name string) error {
+	if _, err := n.ByName(name); errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// lacks reports whether the kernel answers that the namespace does not have the link.
+func (n *Netns) lacks(ask *nl.NetlinkRequest) bool {
+	_, err := n.readLink(ask)
+	return errors.Is(err, unix.ENODEV)
+}
+
+func withIndex(index int) string { return fmt.Sprintf("with index %d", index) }
