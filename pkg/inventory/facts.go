@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"cmp"
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -181,10 +180,12 @@ func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
 }
 
 // protected returns the reason why no network may lend the NIC, of which v is nil if it
-// has no netdev.
+// has no netdev. It returns none for a NIC that has just left: nobody can say what it is
+// protected by, and an ADD that finds it has the same guardrails.
 func (m *machine) protected(list *NICList, n *NIC, v *link.View) string {
 	if v == nil && n.Name != "" {
-		return "" // it has just left
+		list.left = true
+		return ""
 	}
 	var err error
 	if v != nil {
@@ -193,7 +194,7 @@ func (m *machine) protected(list *NICList, n *NIC, v *link.View) string {
 	if err == nil {
 		err = m.host.Permit(m.nicOf(n, v), list.File, nil)
 	}
-	if err == nil || errors.Is(err, link.ErrNotFound) {
+	if err == nil || list.noteLeft(err) {
 		return ""
 	}
 	return failure.Reason(err)

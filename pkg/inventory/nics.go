@@ -109,6 +109,9 @@ type NICList struct {
 	Errors       []error            // parts that could not be read
 
 	facts []resource.NIC
+	// left reports whether a NIC left the host while the list was made: the list has only a part
+	// of its facts.
+	left bool
 }
 
 // machine is what NICs reads.
@@ -116,6 +119,8 @@ type machine struct {
 	host      *nic.Host
 	stateDirs []string
 	nodeFile  string // path
+	// isNIC reports whether a link can be a NIC. It is [link.Link.HasParent], but for tests.
+	isNIC func(*link.Link) bool
 }
 
 // NICs returns the NICs of this node that have a device, and those that are lent, whether
@@ -127,13 +132,28 @@ func NICs(stateDirs ...string) (*NICList, error) {
 		return nil, err
 	}
 	defer host.Close()
-	m := machine{host: &nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"}, stateDirs: stateDirs, nodeFile: netconf.NodeFilePath()}
+	m := machine{host: &nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"}, stateDirs: stateDirs, nodeFile: netconf.NodeFilePath(), isNIC: (*link.Link).HasParent}
 	return m.nics()
 }
 
-// nics reads the links before and after the ledgers: a NIC that is lent or returned
+// nicTries bounds how often the node is read again because a NIC left meanwhile. The next read
+// finds the record that its ADD wrote before, or the NIC gone. Only of a NIC that comes and goes
+// all the time the last read may have been as unlucky.
+const nicTries = 5
+
+// nics reads the node until no NIC leaves meanwhile.
+func (m *machine) nics() (list *NICList, err error) {
+	for range nicTries {
+		if list, err = m.read(); err != nil || !list.left {
+			break
+		}
+	}
+	return list, err
+}
+
+// read reads the links before and after the ledgers: a NIC that is lent or returned
 // meanwhile is in one of them.
-func (m *machine) nics() (*NICList, error) {
+func (m *machine) read() (*NICList, error) {
 	tree, err := pcie.Read(m.host.Sys)
 	if err != nil {
 		return nil, err
@@ -156,7 +176,7 @@ func (m *machine) nics() (*NICList, error) {
 		return nil, err
 	}
 	for _, l := range links {
-		if l.HasParent() {
+		if m.isNIC(l) {
 			list.NICs = append(list.NICs, m.onHost(list, l))
 		}
 	}
@@ -177,7 +197,7 @@ func (m *machine) nics() (*NICList, error) {
 // views reads the links of the host, and what the guardrails must know of those that can
 // be NICs, by index. The links that were there before are added, if they have left since.
 func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, error) {
-	views, err := m.host.Netns.Views((*link.Link).HasParent)
+	views, err := m.host.Netns.Views(m.isNIC)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -191,7 +211,7 @@ func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, 
 	}
 	for _, l := range before {
 		there := slices.ContainsFunc(links, func(other *link.Link) bool { return other.Index == l.Index })
-		if !there && l.HasParent() {
+		if !there && m.isNIC(l) {
 			links = append(slices.Clone(links), l)
 		}
 	}
@@ -209,12 +229,19 @@ func (m *machine) onHost(list *NICList, l *link.Link) NIC {
 		n.Auxiliary = l.ParentDev
 	}
 	hardware, err := m.host.Netns.Hardware(l.Name)
-	if err != nil && !errors.Is(err, unix.ENODEV) { // it has just left
+	if err != nil && !list.noteLeft(err) && !errors.Is(err, unix.ENODEV) { // its driver resets it
 		list.Errors = append(list.Errors, err)
 	}
 	n.Mbps, n.Firmware = hardware.Mbps, hardware.Firmware
 	n.addDevice(list.Tree)
 	return n
+}
+
+// noteLeft reports whether err means that a NIC has just left the host, and notes it.
+func (list *NICList) noteLeft(err error) bool {
+	left := errors.Is(err, link.ErrNotFound)
+	list.left = list.left || left
+	return left
 }
 
 // addDevice adds the facts of the NIC's PCI function.

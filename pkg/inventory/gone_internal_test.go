@@ -1,0 +1,148 @@
+package inventory
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// mover moves the NIC ens1 of a node to a pod and back, as a plugin does.
+type mover struct {
+	t         *testing.T
+	node, pod *testnet.Netns
+	records   *ledger.Ledger // nil for a program without a ledger
+	trips     atomic.Int64
+}
+
+// newMover makes a machine whose only NICs are ens1 and ens2.
+func newMover(t *testing.T) (*machine, *mover) {
+	t.Helper()
+	m := newMachine(t)
+	node, wire := testnet.NewNetns(t, "node"), testnet.NewNetns(t, "wire")
+	node.NIC("ens1", wire)
+	node.NIC("ens2", wire)
+	m.host.Netns, m.isNIC = node.Netns, func(l *link.Link) bool { return l.Kind == "veth" }
+	return m, &mover{t: t, node: node, pod: testnet.NewNetns(t, "pod")}
+}
+
+// put writes the record in this phase, if there is a ledger.
+func (m *mover) put(r *ledger.Record, phase ledger.Phase) {
+	if r.Phase = phase; m.records == nil {
+		return
+	}
+	if err := m.records.Put(r); err != nil {
+		m.t.Error(err)
+	}
+}
+
+// trip lends the NIC and returns it. host and pod are of the caller's own, because a
+// [link.Netns] has one user.
+func (m *mover) trip(host, pod *link.Netns) {
+	fatal := func(err error) {
+		if err != nil {
+			m.t.Error(err)
+		}
+	}
+	l, err := host.ByName("ens1")
+	fatal(err)
+	v, err := host.View(l.Index)
+	fatal(err)
+	s, err := host.Snapshot(v)
+	fatal(err)
+	r := &ledger.Record{
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: ledger.Netns{NetnsID: pod.ID, Path: m.pod.Path},
+		HostNetns: ledger.Netns{NetnsID: host.ID, Path: m.node.Path},
+		Loan:      &ledger.Loan{NIC: "ens1", Name: "ens1", Identity: l.Identity(), Snapshot: s},
+	}
+	m.put(r, ledger.Lending)
+	fatal(host.Move(l.Index, pod, "net1", "ens1"))
+	there, err := pod.ByName("net1")
+	fatal(err)
+	fatal(pod.SetUp(there.Index))
+	r.Loan.PodIndex = there.Index
+	m.put(r, ledger.Lent)
+	m.put(r, ledger.Returning)
+	fatal(pod.SetDown(there.Index))
+	fatal(pod.MoveAs(there, host, "ens1", ""))
+	back, err := host.ByName("ens1")
+	fatal(err)
+	_, err = host.Restore(back, s)
+	fatal(err)
+	if m.records != nil {
+		fatal(m.records.Remove(r))
+	}
+	m.trips.Add(1)
+}
+
+// until moves the NIC until the returned function is called.
+func (m *mover) until() (stop func()) {
+	m.t.Helper()
+	open := func(path string) *link.Netns {
+		n, err := link.OpenNetns(path)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		m.t.Cleanup(n.Close)
+		return n
+	}
+	host, pod := open(m.node.Path), open(m.pod.Path)
+	var moving sync.WaitGroup
+	var over atomic.Bool
+	moving.Go(func() {
+		for !over.Load() && !m.t.Failed() {
+			m.trip(host, pod)
+		}
+	})
+	return func() { over.Store(true); moving.Wait() }
+}
+
+func TestNICThatLeavesWhileItIsReadIsNotProtected(t *testing.T) {
+	const trips = 40
+	for name, byPlugin := range map[string]bool{"by a plugin": true, "by another program": false} {
+		t.Run(name, func(t *testing.T) {
+			m, moves := newMover(t)
+			if byPlugin {
+				var err error
+				if moves.records, err = ledger.Open(m.stateDirs[0]); err != nil {
+					t.Fatal(err)
+				}
+				defer moves.records.Close()
+			}
+			stop := moves.until()
+			defer stop()
+			reads, lent, seen := 0, 0, 0
+			for ; moves.trips.Load() < trips && !t.Failed(); reads++ {
+				list, err := m.nics()
+				if err != nil || len(list.Errors) > 0 {
+					t.Fatal(err, list.Errors)
+				}
+				entries := map[string]int{}
+				for _, n := range list.NICs {
+					if n.Name == "" {
+						continue // of sysfs
+					}
+					entries[n.Name]++
+					if n.Protected != "" {
+						t.Fatalf("%s is protected: %s", n.Name, n.Protected)
+					}
+					if n.Lent != nil {
+						lent++
+					}
+				}
+				if entries["ens2"] != 1 || entries["ens1"] > 1 || byPlugin && entries["ens1"] != 1 || len(entries) > 2 {
+					t.Fatalf("%v", entries)
+				}
+				seen += entries["ens1"]
+			}
+			stop()
+			t.Logf("of %d reads during %d trips, %d saw the NIC, %d of them lent", reads, moves.trips.Load(), seen, lent)
+			if seen == 0 || byPlugin != (lent > 0) {
+				t.Errorf("%d reads saw the NIC, %d of them lent", seen, lent)
+			}
+		})
+	}
+}
