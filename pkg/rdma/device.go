@@ -117,7 +117,7 @@ func parseDevice(a nlattr.Attrs) (Device, error) {
 func (c *Core) device(index uint32) (Device, error) {
 	a, err := c.ask(nl.RDMA_NLDEV_CMD_GET, deviceAttr(index))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return Device{}, fmt.Errorf("%w with index %d in netns %s", ErrNotFound, index, c.ns.Path)
+		return Device{}, &goneError{fmt.Sprintf("with index %d", index), c.ns.Path, err}
 	}
 	var d Device
 	if err == nil {
@@ -338,7 +338,7 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 func (c *Core) Rename(d Device, name string) error {
 	err := c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))
-		return err
+		return c.ifGone(err, d)
 	})
 	return failure.WithCure(failure.Wrap(err, kindOf(err), "rename RDMA device %s to %q in netns %s", d.Name, name, c.ns.Path), cureOf(err))
 }

@@ -84,7 +84,7 @@ func (t GIDTable) Free() int { return t.Size - len(t.Entries) }
 // no such device or port.
 func (c *Core) GIDs(d Device, port uint32) (GIDTable, error) {
 	var t GIDTable
-	err := c.in(func() (err error) { t, err = c.gids(d, port, nil); return err })
+	err := c.in(func() error { return c.steady(d, func() (err error) { t, err = c.gids(d, port, nil); return err }) })
 	return t, err
 }
 
@@ -134,6 +134,9 @@ func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, err
 		if e != nil {
 			entries = append(entries, *e)
 		}
+	}
+	if _, err := os.Lstat(filepath.Join(root, at)); err != nil {
+		return nil, err // it left meanwhile: entries that were read as removed were not
 	}
 	return entries, nil
 }
@@ -189,7 +192,7 @@ var errNoGID = errors.New("no such GID")
 func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	want := GIDOf(ip)
 	var t GIDTable
-	err := c.in(func() (err error) { t, err = c.gids(d, port, &want); return err })
+	err := c.in(func() error { return c.steady(d, func() (err error) { t, err = c.gids(d, port, &want); return err }) })
 	if err != nil {
 		return GIDEntry{}, err
 	}

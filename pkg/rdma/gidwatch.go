@@ -32,7 +32,7 @@ func (c *Core) WatchGIDs(d Device, port uint32) (*GIDWatch, error) {
 		if err == nil {
 			w.dir, err = os.Open(filepath.Join(root, "class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "gids"))
 		}
-		return err
+		return c.ifGone(err, d)
 	})
 	if err != nil {
 		return nil, failure.Wrap(err, failure.IO, "open the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)

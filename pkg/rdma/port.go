@@ -118,7 +118,7 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 	p, err := c.portOf(d, number)
 	if err == nil {
 		p.LinkLayer, err = c.linkLayer(d, number)
-		err = c.unreadPort(err, d, number)
+		err = c.unreadPort(c.ifGone(err, d), d, number)
 	}
 	if err != nil {
 		return Port{}, err
@@ -130,7 +130,7 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 func (c *Core) portOf(d Device, number uint32) (Port, error) {
 	a, err := c.ask(cmdPortGet, deviceAttr(d.Index), portAttr(number))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return Port{}, fmt.Errorf("%w %s with port %d in netns %s", ErrNotFound, d.Name, number, c.ns.Path)
+		return Port{}, &goneError{fmt.Sprintf("%s with port %d", d.Name, number), c.ns.Path, err}
 	}
 	var p Port
 	if err == nil {

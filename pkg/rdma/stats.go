@@ -8,7 +8,8 @@ import (
 )
 
 // Counters reads the hardware counters of a port (RDMA_NLDEV_CMD_STAT_GET), by
-// the driver's names. A driver without counters answers EINVAL.
+// the driver's names. A driver without counters answers EINVAL. The error wraps [ErrNotFound]
+// if the device has left the namespace.
 func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 	var counters map[string]uint64
 	err := c.in(func() error {
@@ -16,7 +17,7 @@ func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 		if err == nil {
 			counters, err = parseCounters(a)
 		}
-		return err
+		return c.ifGone(err, d)
 	})
 	return counters, failure.Wrap(err, failure.Kernel, "read the counters of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }

@@ -76,18 +76,22 @@ var modules = "/sys/module"
 // not count. Kernels before 5.13 do not list contexts: there a process counts once it
 // has a queue pair. A program that only opens a umad device is not listed.
 //
-// With an error the users are those that could be listed. Some drivers cannot describe
+// With an error the users are those that could be listed. It wraps [ErrNotFound] if the device
+// has left the namespace. Some drivers cannot describe
 // all of their queue pairs (ib_query_qp).
 func (c *Core) Users(d Device) ([]User, error) {
 	var users []User
 	err := c.in(func() error {
-		qps, failed := c.resources(cmdQPGet, attrQPs, d)
-		contexts, err := c.resources(cmdContextGet, attrContexts, d)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
-			failed = errors.Join(failed, err)
-		}
-		users, err = usersOf(slices.Concat(qps, contexts), func() ([]nlattr.Attrs, error) { return c.resources(cmdCMIDGet, attrCMIDs, d) })
-		return errors.Join(failed, err)
+		return c.steady(d, func() error {
+			qps, failed := c.resources(cmdQPGet, attrQPs, d)
+			contexts, err := c.resources(cmdContextGet, attrContexts, d)
+			err = c.ifGone(err, d)
+			if err != nil && (errors.Is(err, ErrNotFound) || !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP)) {
+				failed = errors.Join(failed, err)
+			}
+			users, err = usersOf(slices.Concat(qps, contexts), func() ([]nlattr.Attrs, error) { return c.resources(cmdCMIDGet, attrCMIDs, d) })
+			return errors.Join(failed, err)
+		})
 	})
 	return users, failure.Wrap(err, failure.Kernel, "list the users of RDMA device %s in netns %s", d.Name, c.ns.Path)
 }

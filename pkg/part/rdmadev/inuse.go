@@ -2,10 +2,12 @@ package rdmadev
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -35,6 +37,9 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 	})
 	if err != nil && ctx.Err() != nil {
 		return err
+	}
+	if errors.Is(failed, rdma.ErrNotFound) {
+		return failure.WithCure(failure.Wrap(failed, failure.TryAgain, "the RDMA device %s left while its users were listed", d.Name), "something else moves or removes it; try again")
 	}
 	if failed != nil {
 		n.Log.Warn("users of the RDMA device cannot all be listed", "device", d.Name, "err", failed)
