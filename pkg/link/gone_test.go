@@ -149,3 +149,19 @@ func TestLinkThatIsThereIsFound(t *testing.T) {
 		t.Errorf("without addresses: %v, %v", found, err)
 	}
 }
+
+func TestRestoreOfALinkThatIsGoneLosesNothing(t *testing.T) {
+	r := newRail(t, "ens1")
+	r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
+	r.host.IP("route", "add", "10.1.0.0/16", "via", "10.0.0.1", "dev", "ens1")
+	v := view(t, r.host, byName(t, r.host, "ens1"))
+	before, err := r.host.Snapshot(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.host.IP("link", "set", "ens1", "netns", r.pod.Path)
+	// The link itself is as it was, so Restore has only addresses and routes to set.
+	if lost, err := r.host.Restore(v.Link, before); !errors.Is(err, link.ErrNotFound) || len(lost) > 0 {
+		t.Errorf("%v, lost %v", err, lost)
+	}
+}

@@ -191,6 +191,9 @@ func (s *search) hidden() (bool, error) {
 		return false, err
 	}
 	hears, err := ns.HearsFor(master.Index, mac)
+	if errors.Is(err, link.ErrNotFound) {
+		return false, nil // it left just now
+	}
 	if err != nil || !hears || n.AnotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }) {
 		return false, err
 	}

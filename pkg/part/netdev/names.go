@@ -61,7 +61,11 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		return true, nil //nolint:nilerr // it has left
 	}
 	changed = slices.ContainsFunc(l.AltNames, func(name string) bool { return !slices.Contains(of.Loan.Snapshot.AltNames, name) })
-	if err := home.KeepAltNames(l, of.Loan.Snapshot.AltNames); err != nil {
+	err = home.KeepAltNames(l, of.Loan.Snapshot.AltNames)
+	if errors.Is(err, link.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil {
 		n.LogOf(of).Warn("altnames given in the pod could not be removed", "err", err)
 	}
 	if l.Name == of.Loan.Name {
@@ -73,6 +77,9 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 			break
 		}
 		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
+	}
+	if errors.Is(err, link.ErrNotFound) {
+		return true, nil
 	}
 	if err != nil {
 		return false, failure.WithCure(failure.Wrap(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name),

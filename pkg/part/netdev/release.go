@@ -109,7 +109,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 	s := r.Loan.Snapshot
 	// Remove altnames that the pod added first: if one is taken on the host the
 	// kernel would refuse the move, and the pod could keep the NIC.
-	if err := from.KeepAltNames(l, s.AltNames); err != nil {
+	if err := from.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
 	if err := freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...)); err != nil {
@@ -231,7 +231,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	changed := l.Name != s.Name || !slices.Equal(l.AltNames, s.AltNames)
 	// Altnames come first: a pod can add any number, and they slow down other
 	// programs of the host until they are removed.
-	if err := home.KeepAltNames(l, s.AltNames); err != nil {
+	if err := home.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
 	if err := restoreNames(ctx, releasing, l); err != nil {
