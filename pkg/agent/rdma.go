@@ -165,6 +165,9 @@ func (c *rdmaCollector) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) e
 			continue // it is a child of the NIC, or disappears just now
 		}
 		device, err := host.ByIdentity(who.guid, who.parent)
+		if errors.Is(err, rdma.ErrNotFound) {
+			continue // it has just left
+		}
 		if err != nil {
 			return err
 		}
@@ -184,6 +187,9 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 	var seen []port
 	for _, d := range devices {
 		ports, err := core.Ports(d)
+		if errors.Is(err, rdma.ErrNotFound) {
+			continue // it has just left
+		}
 		errs = append(errs, err)
 		for _, p := range ports {
 			r := c.owner(d, p, ns)
@@ -201,8 +207,11 @@ func (c *rdmaCollector) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger
 		}
 	}
 	for _, p := range seen {
-		c.tellState(p)
 		counters, err := core.Counters(p.device, p.number)
+		if errors.Is(err, rdma.ErrNotFound) {
+			continue // it has just left
+		}
+		c.tellState(p)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without counters
 			errs = append(errs, err)
 		}

@@ -1,6 +1,9 @@
 package inventory
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // mover moves the NIC ens1 of a node to a pod and back, as a plugin does.
@@ -144,5 +148,65 @@ func TestNICThatLeavesWhileItIsReadIsNotProtected(t *testing.T) {
 				t.Errorf("%d reads saw the NIC, %d of them lent", seen, lent)
 			}
 		})
+	}
+}
+
+func TestAttachmentWhosePodEndsWhileItIsReadIsGone(t *testing.T) {
+	m, moves := newMover(t)
+	records, err := ledger.Open(m.stateDirs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer records.Close()
+	r := &ledger.Record{
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Phase: ledger.Lent, Netns: ledger.Netns{NetnsID: moves.pod.ID, Path: moves.pod.Path},
+		HostNetns: ledger.Netns{NetnsID: moves.node.ID, Path: moves.node.Path},
+		RDMA:      &ledger.RDMA{Devices: []ledger.RDMADevice{{Name: "mlx5_0", ParentDev: "0000:3d:00.0", Lent: true}}},
+	}
+	if err := records.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	now := &live{host: m.host.Netns, brief: true}
+	now.see(r.Netns.NetnsID.String()+r.Netns.Path, func() (*link.Netns, bool, error) { return nil, false, errPodGone })
+	attachments, _, errs := collect(records, now, false)
+	if len(errs) > 0 || len(attachments) != 1 || attachments[0].State != Gone {
+		t.Errorf("%+v, %v", attachments, errs)
+	}
+}
+
+func TestDeviceThatItsPluginMovesIsNotMissing(t *testing.T) {
+	m := newMachine(t)
+	records, err := ledger.Open(m.stateDirs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer records.Close()
+	made := func(id string, phase ledger.Phase) *ledger.Record {
+		r := &ledger.Record{
+			Key: ledger.Key{ContainerID: id, IfName: "net1"}, Phase: phase,
+			RDMA: &ledger.RDMA{Devices: []ledger.RDMADevice{{Name: "mlx5_0", ParentDev: "0000:3d:00.0", Lent: true}}},
+		}
+		if err := records.Put(r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	missing := fmt.Errorf("RDMA device mlx5_0: %w", rdma.ErrNotFound)
+	read := []error{errors.New("of another kind"), missing}
+	removed, changed := made("removed", ledger.Lent), made("changed", ledger.Lent)
+	if err := records.Remove(removed); err != nil {
+		t.Fatal(err)
+	}
+	made("changed", ledger.Returning)
+	for name, c := range map[string]struct {
+		record *ledger.Record
+		want   int
+	}{
+		"lent": {made("lent", ledger.Lent), 2}, "ADD is running": {made("lending", ledger.Lending), 1},
+		"DEL is running": {changed, 1}, "DEL has ended": {removed, 1},
+	} {
+		if left := lasting(records, c.record, slices.Clone(read)); len(left) != c.want {
+			t.Errorf("%s: %v", name, left)
+		}
 	}
 }

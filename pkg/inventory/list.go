@@ -1,11 +1,14 @@
 package inventory
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // List is the list of a node's attachments.
@@ -54,13 +57,30 @@ func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachm
 		}
 		a := describe(r, stateOf(records, r))
 		a.ofEarlierBoot = !records.OfThisBoot(r)
+		if a.State == Alive && r.Phase != ledger.Freeing && errors.Is(now.inPod(r).err, errPodGone) {
+			a.State = Gone
+		}
 		if a.State == Alive && r.Phase != ledger.Freeing {
 			now.fillLink(&a, r)
 			if a.RDMA != nil {
-				errs = append(errs, now.fill(a.RDMA, r)...)
+				errs = append(errs, lasting(records, r, now.fill(a.RDMA, r))...)
 			}
 		}
 		attachments = append(attachments, a)
 	}
 	return attachments, others, errs
+}
+
+// lasting returns the errors, without those about RDMA devices that are not found because the
+// ADD or the DEL of the attachment is moving them.
+func lasting(records *ledger.Ledger, r *ledger.Record, errs []error) []error {
+	gone := func(err error) bool { return errors.Is(err, rdma.ErrNotFound) }
+	if !slices.ContainsFunc(errs, gone) {
+		return errs
+	}
+	now, err := records.Peek(r.Key)
+	if errors.Is(err, ledger.ErrNoRecord) || err == nil && (now.Phase != ledger.Lent || !now.Updated.Equal(r.Updated)) {
+		return slices.DeleteFunc(errs, gone)
+	}
+	return errs
 }

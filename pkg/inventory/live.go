@@ -54,6 +54,9 @@ func (v *view) rdma() ([]rdma.Device, error) {
 	return v.devices, v.unread
 }
 
+// errPodGone means that the pod netns, which lived, has just ended.
+var errPodGone = errors.New("the pod netns has just gone")
+
 // fillLink adds the state of the attachment's interface, as far as it is in its pod.
 func (l *live) fillLink(a *Attachment, r *ledger.Record) {
 	v := l.inPod(r)
@@ -161,7 +164,7 @@ func (l *live) inPod(r *ledger.Record) *view {
 	return l.see(r.Netns.NetnsID.String()+r.Netns.Path, func() (*link.Netns, bool, error) {
 		ns, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
 		if err == nil && ns == nil {
-			err = fmt.Errorf("the pod netns %s has just gone", r.Netns.Path)
+			err = errPodGone
 		}
 		return ns, true, err
 	})

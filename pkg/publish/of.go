@@ -3,6 +3,7 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -150,7 +151,12 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 		return l, nil, sp.err
 	}
 	now := loan.InterfaceIn(sp.ns, r)
-	if now == nil {
+	var found []*net.IPNet
+	var err error
+	if now != nil {
+		found, err = sp.ns.SomeAddresses(now.Index, mostAddresses)
+	}
+	if now == nil || errors.Is(err, link.ErrNotFound) {
 		l.State = inventory.LinkDown
 		return l, nil, fmt.Errorf("%s: the interface is not in the pod", r.Holder())
 	}
@@ -160,7 +166,6 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	}
 	hardware, _ := sp.ns.Hardware(now.Name) // many interfaces have none
 	l.SpeedMbps = hardware.Mbps
-	found, err := sp.ns.SomeAddresses(now.Index, mostAddresses)
 	if err != nil {
 		return l, now, err
 	}

@@ -256,8 +256,7 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (d
 	if found.Rail == nil && found.PCI == "" && t.record != nil { // the node file finds no NIC without a device
 		found.Rail = t.record.Rail
 	}
-	now, err := t.interfaceOf(n, at)
-	setLink(&found, now, at.of(t.record), err)
+	now := t.readLink(&found, n, at)
 	if now != nil {
 		t.name = now.Name
 	}
@@ -268,6 +267,7 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (d
 	}
 	found.ManagedBy = c.managedBy(index)
 	var ports []doctor.Port
+	var err error
 	ports, t.ports, err = portsOf(n, now, t.record, at)
 	if len(ports) == 0 && err == nil {
 		err = errors.Join(list.Errors...) // which may be why the inventory has none
@@ -278,6 +278,23 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (d
 
 // errMoving is the error of facts of an interface that is in neither namespace.
 var errMoving = errors.New("its interface is neither on the host nor in its pod: it is just being moved, or another program has moved it")
+
+// readLink sets the facts of the NIC's interface, and returns the interface, nil if the NIC has
+// none. If it moves meanwhile, it is read again where it is then.
+func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at spaces) *link.Link {
+	for range linkTries {
+		record := t.record
+		now, err := t.interfaceOf(n, at)
+		sp := at.of(t.record)
+		setLink(found, now, sp, err)
+		if now == nil || sp.orGone(nil, now) == nil {
+			return now
+		}
+		t.record = record
+	}
+	setLink(found, nil, at.of(t.record), errMoving)
+	return nil
+}
 
 // interfaceOf returns the interface of the NIC, on the host or in the pod that has it, and nil
 // without an error if the NIC has none.

@@ -83,34 +83,61 @@ func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, er
 
 // interfaces returns the pod's interfaces but the loopback one.
 func (c *collector) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
-	return inPod(records, func(sp *space) ([]doctor.Interface, error) {
-		links, err := sp.ns.Links()
-		if err != nil {
-			return nil, err
-		}
-		devices, err := sp.rdma()
-		if err != nil {
-			return nil, err
-		}
-		of := map[int]*ledger.Record{}
-		for _, r := range records {
-			if l := loan.InterfaceIn(sp.ns, r); l != nil {
-				of[l.Index] = r
+	return inPod(records, func(sp *space) (found []doctor.Interface, err error) {
+		for range linkTries {
+			if found, err = sp.interfaces(records); !errors.Is(err, link.ErrNotFound) {
+				break
 			}
 		}
-		found := []doctor.Interface{}
-		for _, l := range links {
-			if l.Encap == "loopback" || len(found) == mostInterfaces && of[l.Index] == nil {
-				continue
-			}
-			i, err := sp.podInterface(l, of[l.Index], devices)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, i)
-		}
-		return found, nil
+		return found, err
 	})
+}
+
+// linkTries bounds how often links are read again because one of them left meanwhile.
+const linkTries = 5
+
+// interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if one left
+// while it was read.
+func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
+	links, err := sp.ns.Links()
+	if err != nil {
+		return nil, err
+	}
+	devices, err := sp.rdma()
+	if err != nil {
+		return nil, err
+	}
+	of := map[int]*ledger.Record{}
+	for _, r := range records {
+		if l := loan.InterfaceIn(sp.ns, r); l != nil {
+			of[l.Index] = r
+		}
+	}
+	found := []doctor.Interface{}
+	for _, l := range links {
+		if l.Encap == "loopback" || len(found) == mostInterfaces && of[l.Index] == nil {
+			continue
+		}
+		i, err := sp.podInterface(l, of[l.Index], devices)
+		if err != nil {
+			return nil, sp.orGone(err, l)
+		}
+		found = append(found, i)
+	}
+	return found, nil
+}
+
+// orGone returns err, about a link of the namespace, or an error that wraps [link.ErrNotFound] if
+// the link has left or has another name: its files are not where they were.
+func (sp *space) orGone(err error, l *link.Link) error {
+	now, there := sp.ns.ByIndex(l.Index)
+	switch {
+	case errors.Is(there, link.ErrNotFound):
+		return there
+	case there == nil && now.Name != l.Name:
+		return fmt.Errorf("%w %s: it is %s now", link.ErrNotFound, l.Name, now.Name)
+	}
+	return err
 }
 
 // podInterface returns the facts of an interface. r is nil for one that is not ours.
@@ -181,6 +208,9 @@ func podDevices(records []*ledger.Record) ([]doctor.Port, error) {
 			}
 			for number := range d.Ports {
 				port, err := sp.port(d, number+1, mtu, own >= 0)
+				if errors.Is(err, rdma.ErrNotFound) && own < 0 {
+					break // another's, which has just left
+				}
 				if err != nil {
 					return nil, fmt.Errorf("RDMA device %s: %w", d.Name, err)
 				}

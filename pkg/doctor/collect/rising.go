@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // target is where the counters of a NIC are.
@@ -59,6 +60,9 @@ func (t *target) read(at spaces) (map[string]uint64, error) {
 			return nil, err
 		}
 		driver, err := sp.ns.Driver(t.name)
+		if errors.Is(err, link.ErrNotFound) {
+			return nil, errMoving
+		}
 		if err != nil {
 			return nil, err
 		}
