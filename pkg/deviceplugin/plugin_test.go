@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -90,12 +89,12 @@ func newNode(t *testing.T, file string) *node {
 			return time.Now().Add(n.late)
 		},
 	}
-	chars := filepath.Join(n.options.Root, rdmaDir)
+	chars := filepath.Join(n.options.Root, rdmaDir) // links, because only root can make devices
 	err := os.MkdirAll(chars, 0o755)
 	for i := range 8 {
-		err = errors.Join(err, syscall.Mknod(fmt.Sprint(chars, "/uverbs", i), syscall.S_IFCHR|0o600, 0x103), syscall.Mknod(fmt.Sprint(chars, "/umad", i), syscall.S_IFCHR|0o600, 0x103))
+		err = errors.Join(err, os.Symlink(os.DevNull, fmt.Sprint(chars, "/uverbs", i)), os.Symlink(os.DevNull, fmt.Sprint(chars, "/umad", i)))
 	}
-	if err := errors.Join(err, syscall.Mknod(chars+"/rdma_cm", syscall.S_IFCHR|0o600, 0x103)); err != nil {
+	if err := errors.Join(err, os.Symlink(os.DevNull, chars+"/rdma_cm")); err != nil {
 		t.Fatal(err)
 	}
 	n.configure(file)

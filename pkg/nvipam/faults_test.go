@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -215,6 +216,7 @@ func TestPodsWhoseADDHadReadTheFormerPrefixAreReportedLater(t *testing.T) {
 }
 
 func TestMoveIsReportedWhenTheFileIsWritten(t *testing.T) {
+	need.Root(t) // to mount
 	dir := filepath.Join(t.TempDir(), "state")
 	k, told := keeperOf(dir, "10.0.4.8/30")
 	if err := k.write(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
@@ -47,6 +48,7 @@ func TestFactsOfARunningAgent(t *testing.T) {
 }
 
 func TestReplacedAndMissingPlugins(t *testing.T) {
+	need.Root(t)
 	dir := t.TempDir()
 	o := collect.Options{StateDir: filepath.Join(dir, "state"), BinDir: filepath.Join(dir, "bin"), InstallDir: filepath.Join(dir, "install"), Sample: time.Millisecond}
 	record := install.Open(o.InstallDir)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
@@ -52,9 +53,10 @@ func machine() map[string]string {
 	return files
 }
 
-// withDevices makes the char devices of a container below a directory.
+// withDevices makes the char devices of a container below a directory. Only root can.
 func withDevices(t *testing.T, dir string, names ...string) {
 	t.Helper()
+	need.Root(t)
 	for _, name := range names {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))); err != nil {

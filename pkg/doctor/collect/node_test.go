@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
@@ -245,6 +246,7 @@ func TestUnreadableRecordIsAFact(t *testing.T) {
 // TestOrdinaryUserKnowsLessAndNothingElse compares each fact that an ordinary user has with
 // root's.
 func TestOrdinaryUserKnowsLessAndNothingElse(t *testing.T) {
+	need.Root(t)
 	state := filepath.Join(t.TempDir(), "state")
 	if err := os.MkdirAll(filepath.Join(state, "attachments"), 0o700); err != nil {
 		t.Fatal(err)
@@ -323,6 +325,7 @@ func silent(t *testing.T, network, address string) net.Listener {
 }
 
 func TestSilentAgentAndServerCostOnlyTheirFacts(t *testing.T) {
+	need.Root(t)
 	dir := t.TempDir()
 	silent(t, "unix", filepath.Join(dir, "agent.sock"))
 	server := silent(t, "tcp", "127.0.0.1:0")

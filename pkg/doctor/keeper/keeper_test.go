@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
@@ -228,6 +229,7 @@ func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
 
 // Somebody may ask for the facts while the agent judges its node.
 func TestFactsAreCompleteWhenReadSeveralTimesAtOnce(t *testing.T) {
+	need.Root(t) // to read the list of NICs
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state")}
 	var all sync.WaitGroup
