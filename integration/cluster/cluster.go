@@ -92,7 +92,7 @@ var serial atomic.Int64
 // Start starts a cluster that ends with the test.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	c, err := New(t.Context(), t.TempDir(), o)
 	need.NoError(t, err)
 	t.Cleanup(func() {

@@ -104,7 +104,7 @@ func railsFallHome(t *testing.T, n *Node) {
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
-	need.Root(t)
+	need.Cluster(t)
 	before := mounts(t)
 	c, err := New(t.Context(), t.TempDir(), oneNode)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 }
 
 func TestEndsWithTheProcessThatStartedIt(t *testing.T) {
-	need.Root(t)
+	need.Cluster(t)
 	const child = "RAIL_CNI_CLUSTER_TEST_DIE"
 	if os.Getenv(child) != "" {
 		c, err := New(t.Context(), t.TempDir(), oneNode)

@@ -39,7 +39,7 @@ var shared struct {
 // theLab returns the cluster, which the first test starts.
 func theLab(t *testing.T) *lab {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	shared.Do(func() {
 		began := time.Now()
 		if shared.dir, shared.err = os.MkdirTemp("", "rail-devices"); shared.err != nil {

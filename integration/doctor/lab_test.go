@@ -50,7 +50,7 @@ var shared struct {
 // theLab returns the cluster, which the first test starts.
 func theLab(t *testing.T) *lab {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	bin, helm := testnet.Bin(t), testnet.Tool(t, "helm", "tools")
 	shared.Do(func() {
 		began := time.Now()

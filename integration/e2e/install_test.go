@@ -65,7 +65,7 @@ func (l *installing) files(t *testing.T, n *cluster.Node) string {
 // beginInstalling starts a cluster without rail-cni.
 func beginInstalling(t *testing.T) *installing {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	l := &installing{v1: build(t, "e2e-1"), v2: build(t, "e2e-2")}
 	began := time.Now()
 	l.lab = &lab{Cluster: cluster.Start(t, cluster.Options{Multus: cluster.Thin, Hardware: true})}

@@ -33,7 +33,7 @@ const patience = "--timeout=3m"
 // begin starts a cluster with the examples' NADs.
 func begin(t *testing.T, o cluster.Options) *lab {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	began := time.Now()
 	o.Plugins = cluster.OurPlugins(testnet.Bin(t))
 	l := &lab{Cluster: cluster.Start(t, o)}

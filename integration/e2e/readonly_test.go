@@ -17,7 +17,7 @@ import (
 // TestNodeWithAReadOnlyEtcAndUsr installs where the kubelet cannot make
 // /etc/rail-cni. The node file of the values holds there.
 func TestNodeWithAReadOnlyEtcAndUsr(t *testing.T) {
-	need.Root(t)
+	need.Cluster(t)
 	l := &installing{v1: build(t, "e2e-1")}
 	l.lab = &lab{Cluster: cluster.Start(t, cluster.Options{Nodes: 1, Multus: cluster.Thin, Hardware: true, ReadOnly: true})}
 	if err := l.LoadImage(t.Context(), l.v1.archive); err != nil {

@@ -4,15 +4,18 @@
 //
 // RAIL_CNI_TESTS=all, which "make test" sets, turns each skip into a failure.
 // RAIL_CNI_TESTS=quick, which "make check" sets, skips these tests also where they could
-// run.
+// run. Without it, tests that start a cluster run only if -run chooses them ([Cluster]).
 package need
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -77,6 +80,35 @@ func Root(t testing.TB) {
 	if err := namespaces(); err != nil {
 		Skip(t, err)
 	}
+}
+
+// Cluster is [Root] for a test that starts a cluster of Kubernetes, which takes minutes:
+// "go test ./..." skips it, with the command that runs it. It runs if [Variable] is "all",
+// or if -run chose it.
+func Cluster(t testing.TB) {
+	t.Helper()
+	Root(t)
+	if all() || chosen() {
+		return
+	}
+	name, _, _ := strings.Cut(t.Name(), "/")
+	t.Skipf("starts a cluster, which takes minutes: run go test -v %s -run '^%s$', or make test as root", testedPackage(), name)
+}
+
+// chosen reports whether -run chooses tests of this process.
+func chosen() bool {
+	run := flag.Lookup("test.run")
+	return run != nil && run.Value.String() != ""
+}
+
+// testedPackage returns the import path of the package whose tests these are, and "." if
+// it is not known.
+func testedPackage() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Path == "" {
+		return "."
+	}
+	return strings.TrimSuffix(info.Path, ".test")
 }
 
 // NoError ends the test if err is not nil. If err wraps an error of [Built] or [Installed],

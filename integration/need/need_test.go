@@ -29,6 +29,8 @@ func TestChild(t *testing.T) {
 	switch os.Getenv(child) {
 	case "root":
 		Root(t)
+	case "cluster":
+		Cluster(t)
 	case "not built":
 		NoError(t, Built("/nonexistent/etcd", "controlplane"))
 	case "not installed":
@@ -82,6 +84,24 @@ func TestWhatIsMissingSkipsUnlessAllTestsMustRun(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if !strings.Contains(string(out), c.want) || (err != nil) != c.fails {
 			t.Errorf("asks for %q with %s=%q: %v, want failure %v and %q in\n%s", c.asks, Variable, c.tests, err, c.fails, c.want, out)
+		}
+	}
+}
+
+// "go test ./..." as root takes no ten minutes, and a test that somebody names runs.
+func TestClusterIsStartedWhereItIsAskedFor(t *testing.T) {
+	Root(t)
+	for _, c := range []struct{ flag, tests, want string }{
+		{"-test.skip=^Test[^C]|^TestCl", "", "--- SKIP: TestChild"},
+		{"-test.skip=^Test[^C]|^TestCl", "", "run go test -v github.com/rail-cni/rail-cni/integration/need -run '^TestChild$'"},
+		{"-test.skip=^Test[^C]|^TestCl", "all", "--- PASS: TestChild"},
+		{"-test.run=^TestChild$", "", "--- PASS: TestChild"},
+		{"-test.run=^TestChild$", "quick", "--- SKIP: TestChild"},
+	} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", c.flag, "-test.v")
+		cmd.Env = []string{child + "=cluster", Variable + "=" + c.tests, "PATH=" + os.Getenv("PATH")}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s with %s=%q: %v, want %q in\n%s", c.flag, Variable, c.tests, err, c.want, out)
 		}
 	}
 }

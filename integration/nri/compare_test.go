@@ -67,7 +67,7 @@ func TestAllSayTheSameOfAPodsRails(t *testing.T) {
 // of them, by a device plugin; a network for each rail has its NIC by name.
 func newRailsLab(t *testing.T) *lab {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	dir, err := os.MkdirTemp("", "rail-eight") // t.TempDir is too long for sockets
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })

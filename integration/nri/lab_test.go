@@ -58,7 +58,7 @@ var shared struct {
 // theLab returns the cluster with NRI, which the first test starts.
 func theLab(t *testing.T) *lab {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	bin := testnet.Bin(t)
 	shared.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("", "rail-nri"); shared.err != nil {

@@ -291,7 +291,7 @@ func TestPodThatRequiresWhatCannotBeGivenWaits(t *testing.T) {
 // TestSamePodWithoutNRI runs on Debian's containerd, which has none: the pod starts, and has
 // its NIC.
 func TestSamePodWithoutNRI(t *testing.T) {
-	need.Root(t)
+	need.Cluster(t)
 	l, err := newLab(t.TempDir(), testnet.Bin(t), false)
 	need.NoError(t, err)
 	t.Cleanup(func() {

@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 // theLab returns the cluster, which the first test starts.
 func theLab(t *testing.T) *lab {
 	t.Helper()
-	need.Root(t)
+	need.Cluster(t)
 	bin := testnet.Bin(t)
 	shared.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("", "rail-verify"); shared.err == nil {
