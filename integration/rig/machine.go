@@ -52,9 +52,13 @@ const defaultMemory = "1024"
 
 // kernelArgs make an emulated boot quick and its log complete: warnings go to
 // the console, and a fatal error ends the machine at once.
+//
+// norandmaps: QEMU up to 7.2 at least keeps translated code by its virtual address.
+// With address randomization each start of a dynamic program has the loader and libc
+// elsewhere, and they are translated again, which is most of what ip(8) costs.
 var kernelArgs = []string{
 	"loglevel=5", "8250.nr_uarts=2", "panic=-1", "panic_on_oops=1", "sysctl.kernel.hung_task_timeout_secs=60",
-	"mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0",
+	"mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0", "norandmaps",
 	"random.trust_cpu=on", "rcupdate.rcu_expedited=1", "nowatchdog", "net.ifnames=0",
 }
 
