@@ -118,7 +118,7 @@ func (b *builder) kernel(ctx context.Context) (kernel, error) {
 		return kernel{}, err
 	}
 	k := kernel{version, filepath.Join(b.cache, prefix+version)}
-	fmt.Fprintf(b.log, "rig: unpacking Linux %s (about 100 MB of Debian packages, once) …\n", version)
+	fmt.Fprintf(b.log, "rig: unpacking Linux %s (about 120 MB of Debian packages, once for all checkouts) …\n", version)
 	if err := os.RemoveAll(k.dir); err != nil { // of an attempt that was killed
 		return k, err
 	}

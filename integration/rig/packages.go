@@ -3,7 +3,6 @@ package rig
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -94,25 +93,7 @@ func (b *builder) apt(ctx context.Context, dir, program string, args ...string) 
 
 // unpack downloads packages and unpacks them into dir; nothing is installed.
 func (b *builder) unpack(ctx context.Context, dir string, packages ...string) error {
-	debs, err := os.MkdirTemp("", "rig-debs")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(debs)
-	// apt drops root for a download, and warns if it cannot.
-	if err := os.Chmod(debs, 0o777); err != nil {
-		return err
-	}
-	if _, err := b.apt(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
-		// The lists may name a version that is no longer in the archive.
-		if _, updateErr := b.apt(ctx, "", "apt-get", "update", "-q"); updateErr != nil {
-			return errors.Join(err, updateErr)
-		}
-		if _, err := b.apt(ctx, debs, "apt-get", append([]string{"download", "-q"}, packages...)...); err != nil {
-			return err
-		}
-	}
-	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
+	files, err := b.download(ctx, packages...)
 	if err != nil {
 		return err
 	}

@@ -86,21 +86,26 @@ func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error)
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintf(b.log, "rig: fetching the sources of Linux %s (150 MB, once) …\n", upstream)
+	fmt.Fprintf(b.log, "rig: unpacking Soft-RoCE of the sources of Linux %s (150 MB of Debian packages, once for all checkouts) …\n", upstream)
+	packages, err := b.download(ctx, name+"="+version)
+	if err != nil {
+		return "", err
+	}
 	work, err := os.MkdirTemp(b.cache, "sources-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	if err := b.unpack(ctx, work, name+"="+version); err != nil {
-		return "", err
-	}
 	const driver = "drivers/infiniband/sw/rxe"
-	if _, err := run(ctx, work, "tar", "-xJf", filepath.Join("usr", "src", name+".tar.xz"), name+"/"+driver); err != nil {
+	if _, err := run(ctx, work, "bash", "-euo", "pipefail", "-c", unpackMember, "unpack", packages[0], "./usr/src/"+name+".tar.xz", name+"/"+driver); err != nil {
 		return "", err
 	}
 	return kept, os.Rename(filepath.Join(work, name, driver), kept)
 }
+
+// unpackMember unpacks a directory ($3) of an archive ($2) in a package ($1), and nothing else:
+// the sources of a kernel are 1.6 GB.
+const unpackMember = `dpkg-deb --fsys-tarfile "$1" | tar -xO "$2" | tar -xJ "$3"`
 
 // sourcePackage asks apt for the package with the sources of a kernel version
 // such as 6.12.117.
