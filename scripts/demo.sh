@@ -42,7 +42,7 @@ if [[ -n ${NICS:-} ]]; then
 fi
 
 echo
-echo "Part 2 needs a kernel with an RDMA core and NICs: a virtual machine of Debian's kernel, without KVM."
+echo "Part 2 needs a kernel with an RDMA core and NICs: a virtual machine of Debian's kernel, which needs no KVM."
 echo "What it is made of is downloaded and built once (.cache/rig); then it boots in about 5 seconds …"
 go build -o bin/tools/rig ./integration/rig/exec
 nobody=$(mktemp -d) # there are no peers in the demo

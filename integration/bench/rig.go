@@ -38,7 +38,8 @@ func benchInRig(o options) error {
 	cmd := exec.Command(o.rig, self, "-guest", fmt.Sprintf("-rounds=%d", o.rounds), fmt.Sprintf("-settle=%v", o.settle))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
-	cmd.Env = append(os.Environ(), "RAIL_CNI_BIN="+o.bin, "RAIL_CNI_PEERS="+o.peers)
+	// Without KVM everywhere, so that tables of several machines can be compared.
+	cmd.Env = append(os.Environ(), "RAIL_CNI_BIN="+o.bin, "RAIL_CNI_PEERS="+o.peers, "RIG_ACCEL=tcg")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM}
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()

@@ -22,6 +22,7 @@ type Image struct {
 	nics   string // kind of the machine's NICs
 	arch   *arch  // of the machine
 	qemu   emulator
+	accel  accelerator // see [Image.Accelerate]
 	// functions is set if the machine has a NIC with virtual functions of the kernel's
 	// own driver.
 	functions bool

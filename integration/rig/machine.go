@@ -66,17 +66,12 @@ var kernelArgs = []string{
 const console = 3
 
 func (m *Machine) args() []string {
-	args := append(m.Image.qemu.args(),
-		// Software emulation: KVM is not everywhere, and if it is broken QEMU
-		// does not fall back. Both CPUs in one thread: with a thread each, one
-		// may run code that the other is patching, and about one boot in sixty
-		// ends with "Oops: int3" (the kernel patches its code while it boots).
-		// It costs no time.
-		"-accel", "tcg,thread=single", "-smp", "2", "-m", cmp.Or(m.Memory, defaultMemory),
+	args := slices.Concat(m.Image.qemu.args(), m.Image.accel.args(), []string{
+		"-smp", "2", "-m", cmp.Or(m.Memory, defaultMemory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(slices.Concat(kernelArgs, m.Image.arch.kernel, []string{wire.Port + "=" + m.Image.arch.port}), " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
-	)
+	})
 	args = append(args, m.Image.arch.machine...)
 	if m.GPUs {
 		args = append(args, gpuNode(cmp.Or(m.Memory, defaultMemory))...)
@@ -129,18 +124,44 @@ func (i *Image) nicArgs() (args []string) {
 // busy host.
 var bootLimits = []time.Duration{15 * time.Second, 60 * time.Second}
 
-// errNoBoot is wrapped if a machine gave no sign of life.
-var errNoBoot = errors.New("the machine did not boot")
+var (
+	// errNoBoot is wrapped if a machine gave no sign of life.
+	errNoBoot = errors.New("the machine did not boot")
+	// errComplaint is wrapped if the machine's kernel reported trouble.
+	errComplaint = errors.New("the kernel complained")
+)
 
 // Run boots the machine, runs the test and returns its exit code. The error is
 // not nil if the test did not run to its end, or if the kernel reported trouble
-// meanwhile; ctx bounds the whole run.
+// meanwhile; ctx bounds the whole run. Where KVM was the rig's choice and the machine
+// does not boot, Run goes on without it, and keeps that for later machines.
 func (m *Machine) Run(ctx context.Context) (code int, err error) {
+	code, err = m.try(ctx)
+	accel := m.Image.accel
+	switch {
+	case !accel.kvm || !errors.Is(err, errNoBoot) || ctx.Err() != nil:
+		return code, err
+	case accel.verdict == "":
+		return code, fmt.Errorf("%w (RIG_ACCEL=tcg goes without KVM)", err)
+	}
+	fmt.Fprintln(m.Log, "rig: going on without KVM (RIG_ACCEL=kvm: with it all the same)")
+	if err := m.Image.judge(accel.verdict, err.Error()); err != nil {
+		return 0, err
+	}
+	return m.try(ctx)
+}
+
+// try is Run on one accelerator.
+func (m *Machine) try(ctx context.Context) (code int, err error) {
 	more := time.Duration(0)
 	if info, err := os.Stat(m.Initrd); err == nil {
 		more = time.Duration(info.Size()>>20) * 100 * time.Millisecond
 	}
-	for _, limit := range bootLimits {
+	limits := bootLimits
+	if m.Image.accel.verdict != "" && m.Image.accel.kvm { // there is another way
+		limits = limits[:1]
+	}
+	for _, limit := range limits {
 		code, err = m.boot(ctx, (limit+more)*time.Duration(m.Image.arch.slowness))
 		if !errors.Is(err, errNoBoot) || ctx.Err() != nil {
 			break
@@ -255,7 +276,7 @@ func (s *session) verdict(err error, log *consoleLog) error {
 		err = errors.Join(err, fmt.Errorf("the kernel is tainted (%#x) by a warning that its console does not show", s.ended.Taint))
 	}
 	if len(log.trouble) > 0 {
-		err = errors.Join(err, fmt.Errorf("the kernel complained:\n%s", strings.Join(log.trouble, "\n")))
+		err = errors.Join(err, fmt.Errorf("%w:\n%s", errComplaint, strings.Join(log.trouble, "\n")))
 	} else if err != nil && !errors.Is(err, errNoBoot) {
 		err = fmt.Errorf("%w; the kernel's last words:\n%s", err, log.last())
 	}

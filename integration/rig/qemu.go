@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 )
 
@@ -55,6 +56,14 @@ func (e emulator) has(ctx context.Context, device string) error {
 		err = fmt.Errorf("%s has no device %s", e.program, device)
 	}
 	return err
+}
+
+// path returns the program's file.
+func (e emulator) path() string {
+	if path, err := exec.LookPath(e.program); err == nil {
+		return path
+	}
+	return e.program
 }
 
 // args returns the first arguments of each call.

@@ -11,6 +11,10 @@
 //	RAIL_CNI_BIN, RAIL_CNI_PEERS  directories of the plugins that the guest gets
 //	                              (bin and bin/peers of the checkout)
 //	RIG                           the machine: 6.12, 6.18, 6.1, 5.10 or arm64 (6.12)
+//	RIG_ACCEL                     what runs the machine's CPUs: tcg (software), kvm, or
+//	                              auto, the default: KVM where it boots the machine. See README.md
+//	RIG_PACKAGES                  directory of downloaded Debian packages, for all
+//	                              checkouts (rail-cni/debian in the user's cache directory)
 //	RIG_MODULE                    parameters of the NICs' kernel module, as
 //	                              "movable=0 move_delay_ms=50"
 //	RIG_DISK                      a file with an ext4 file system, the machine's

@@ -68,6 +68,9 @@ func prepare(ctx context.Context, root string, job *rig.Job, m *rig.Machine) err
 	}
 	defer unlock()
 	image, err := rig.Build(ctx, root, os.Getenv("RIG"), os.Stderr)
+	if err == nil {
+		err = image.Accelerate(ctx, root, os.Getenv("RIG_ACCEL"), os.Stderr)
+	}
 	if err != nil || job == nil {
 		return err
 	}
