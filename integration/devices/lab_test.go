@@ -152,7 +152,10 @@ func (l *lab) get(path string, into any) error {
 
 // nodeObject is the part of a Node that the tests read.
 type nodeObject struct {
-	Status struct{ Allocatable map[string]string }
+	Status struct {
+		Allocatable map[string]string
+		Conditions  []struct{ LastHeartbeatTime string }
+	}
 }
 
 // allocatable returns the number of devices of a resource that the scheduler counts on,
@@ -175,6 +178,26 @@ func (l *lab) awaitAllocatable(t testing.TB, resource string, count int) time.Du
 			err = fmt.Errorf("allocatable is %d", n.allocatable(resource))
 		}
 		return err
+	})
+}
+
+// awaitReports waits until the kubelet has reported the node's status so many times more.
+func (l *lab) awaitReports(t testing.TB, count int) {
+	t.Helper()
+	last := ""
+	await(t, "the node's status", func() error {
+		var n nodeObject
+		if err := l.get("/api/v1/nodes/"+l.node.Name, &n); err != nil {
+			return err
+		}
+		if now := n.Status.Conditions[0].LastHeartbeatTime; now != last {
+			last = now
+			count--
+		}
+		if count >= 0 { // the first of them is from before
+			return fmt.Errorf("%d reports are missing", count+1)
+		}
+		return nil
 	})
 }
 
