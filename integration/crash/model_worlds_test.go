@@ -29,6 +29,7 @@ const (
 	stepsVar  = "RAIL_CNI_MODEL_STEPS"
 	worldsVar = "RAIL_CNI_MODEL_WORLDS"
 	worldVar  = "RAIL_CNI_MODEL_WORLD" // set in the process of a world
+	calmVar   = "RAIL_CNI_MODEL_CALM"  // in that of a world in which nothing is killed by time
 )
 
 // shortening bounds rapid's shortening of a failing sequence: each try takes
@@ -65,7 +66,7 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	done := map[string]int{}
 	for i := range worlds {
 		all.Go(func() {
-			counts, out, err := startWorld(t, testnet.Bin(t), i, (steps+worlds-1)/worlds, shortening)
+			counts, out, err := startWorld(t, testnet.Bin(t), worldOf{number: i, seed: seed + uint64(i), steps: (steps + worlds - 1) / worlds, shorten: shortening})
 			if err != nil {
 				t.Errorf("world %d: %v; it alone is %s=1 %s=%d RAIL_CNI_SEED=%d\n%s",
 					i, err, worldsVar, stepsVar, (steps+worlds-1)/worlds, seed+uint64(i), out)
@@ -88,22 +89,31 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	}
 }
 
+// worldOf says what a world does.
+type worldOf struct {
+	number  int
+	seed    uint64
+	steps   int
+	shorten time.Duration // bounds the shortening of a failing sequence
+	calm    bool          // nothing is killed by time, so that a seed always does the same
+}
+
 // startWorld runs this program again in network, mount and process namespaces
 // of its own, with the programs in bin. It returns the counts of operations and
-// the output. shorten bounds the shortening of a failing sequence.
-func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duration) (done map[string]int, said string, err error) {
+// the output.
+func startWorld(t *testing.T, bin string, of worldOf) (done map[string]int, said string, err error) {
 	runtime.LockOSThread() // the world ends with the thread that made it
 	defer runtime.UnlockOSThread()
 	args := []string{
-		"-test.run=^TestNodeDoesAsTheModelSays$", "-test.v", "-rapid.nofailfile", "-rapid.shrinktime=" + shorten.String(),
-		fmt.Sprint("-rapid.seed=", seed+uint64(world)), fmt.Sprint("-rapid.steps=", sequence),
-		fmt.Sprint("-rapid.checks=", 20+2*steps/sequence), // enough, whatever their lengths
+		"-test.run=^TestNodeDoesAsTheModelSays$", "-test.v", "-rapid.nofailfile", "-rapid.shrinktime=" + of.shorten.String(),
+		fmt.Sprint("-rapid.seed=", of.seed), fmt.Sprint("-rapid.steps=", sequence),
+		fmt.Sprint("-rapid.checks=", 20+2*of.steps/sequence), // enough, whatever their lengths
 	}
 	if deadline, ok := t.Deadline(); ok {
 		args = append(args, "-test.timeout="+time.Until(deadline).String())
 	}
-	cmd := inNamespaces(args, "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, world),
-		fmt.Sprintf("%s=%d", stepsVar, steps), fmt.Sprintf("RAIL_CNI_SEED=%d", seed+uint64(world)))
+	cmd := inNamespaces(args, "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, of.number),
+		fmt.Sprintf("%s=%d", stepsVar, of.steps), fmt.Sprintf("RAIL_CNI_SEED=%d", of.seed), fmt.Sprintf("%s=%v", calmVar, of.calm))
 	var out, errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	stdout, err := cmd.StdoutPipe()
@@ -119,7 +129,7 @@ func startWorld(t *testing.T, bin string, world, steps int, shorten time.Duratio
 				t.Error(err)
 			}
 			if testing.Verbose() || full {
-				fmt.Printf("world %d: %s\n", world, text)
+				fmt.Printf("world %d: %s\n", of.number, text)
 			}
 			continue
 		}

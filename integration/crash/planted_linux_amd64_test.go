@@ -92,16 +92,13 @@ func TestPlantedBugsAreFound(t *testing.T) {
 
 // TestModelFindsAPlantedBug tests the model by a DEL that keeps the address. To
 // find the shortest sequence, an ADD and the end, takes minutes.
+//
+// A kill after some milliseconds may hit another place in the next run, where rapid cannot
+// reproduce the failure. So nothing is killed, and the seed is the same each time.
 func TestModelFindsAPlantedBug(t *testing.T) {
 	need.Root(t)
 	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
-	var said string
-	var err error
-	// A kill after some milliseconds may hit another place in the next run. Rapid then cannot
-	// reproduce the failure, and the test tries another sequence.
-	for try := 0; try < 5 && (try == 0 || strings.Contains(said, "can not reproduce")); try++ {
-		_, said, err = startWorld(t, bin, 0, 10*sequence, 20*time.Second)
-	}
+	_, said, err := startWorld(t, bin, worldOf{seed: 2, steps: 10 * sequence, shorten: 20 * time.Second, calm: true})
 	if err == nil || !strings.Contains(said, "the pool has ") {
 		t.Fatalf("not found: %v\n%s", err, said)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/integration/timing"
 )
 
 // outage is how long the API server is down: a minute with
@@ -25,12 +26,12 @@ func outage() time.Duration {
 const (
 	awayNodes, awayPods = 2, 100
 
-	// delLimit is a quarter of the kubelet's limit for a call of its runtime.
-	delLimit = 30 * time.Second
-	// freedLimit bounds the time until everything is free after the server's
-	// return: the agent replays the journal every half minute, and the machine
-	// may be busy.
-	freedLimit = 90 * time.Second
+	// delGoal is for a DEL beside others. Ten times that is the kubelet's limit for a call
+	// of its runtime.
+	delGoal = 12 * time.Second
+	// freedGoal is for the time until everything is free after the server's return: the agent
+	// replays the journal every half minute.
+	freedGoal = 45 * time.Second
 )
 
 // TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway ends a hundred pods on
@@ -46,6 +47,8 @@ func TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway(t *testing.T) {
 		nodes[i] = newAwayNode(t, namespace)
 	}
 	var dels []func()
+	var mu sync.Mutex
+	var longest time.Duration // of the DELs
 	for i := range awayPods {
 		name := fmt.Sprint("pod-", i)
 		mustCreate(t, "/api/v1/namespaces/"+pods+"/pods", map[string]any{
@@ -62,10 +65,12 @@ func TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway(t *testing.T) {
 		n.net.MustRun(call)
 		dels = append(dels, func() {
 			began := time.Now()
-			_, err := n.net.Run(call.With("DEL"))
-			if took := time.Since(began); err != nil || took > delLimit {
-				t.Errorf("DEL of %s: %v, after %v", name, err, took)
+			if _, err := n.net.Run(call.With("DEL")); err != nil {
+				t.Errorf("DEL of %s: %v", name, err)
 			}
+			mu.Lock()
+			longest = max(longest, time.Since(began))
+			mu.Unlock()
 			pod.Kill()
 		})
 	}
@@ -85,6 +90,7 @@ func TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway(t *testing.T) {
 	}
 	all.Wait()
 	deleted := time.Since(began)
+	timing.Check(t, "the longest DEL", longest, delGoal)
 	time.Sleep(time.Until(began.Add(outage())))
 	journalled := 0
 	for _, n := range nodes {
@@ -113,13 +119,14 @@ func TestAgentsAloneFreeWhatWasDeletedWhileTheServerWasAway(t *testing.T) {
 		if len(entries)+len(reserved)+waiting == 0 {
 			break
 		}
-		if time.Since(back) > freedLimit {
-			t.Fatalf("%v after the server's return %d entries, %d reservations and %d DELs in journals are left", freedLimit, len(entries), len(reserved), waiting)
+		if took := time.Since(back); took > timing.Width*freedGoal {
+			t.Fatalf("%v after the server's return %d entries, %d reservations and %d DELs in journals are left", took, len(entries), len(reserved), waiting)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	t.Logf("%d DELs in %v, %d of them journalled; the server was away for %v, and %v later all was free",
-		awayPods, deleted.Round(time.Millisecond), journalled, away.Round(time.Second), time.Since(back).Round(100*time.Millisecond))
+	timing.Check(t, "the end of all addresses after the server's return", time.Since(back), freedGoal)
+	t.Logf("%d DELs in %v, %d of them journalled; the server was away for %v",
+		awayPods, deleted.Round(time.Millisecond), journalled, away.Round(time.Second))
 	for _, n := range nodes {
 		if d := n.net.Settled(n.before); d != "" {
 			t.Errorf("node %s is not as it was:\n%s", n.net.Name, d)

@@ -62,7 +62,7 @@ func TestNICIsLentAndComesHomeAsItWas(t *testing.T) {
 	n.fact("altnames", either(moved, "return", "return; `ip link show ALTNAME` on the host shows the lent NIC"))
 }
 
-func TestNICsOfDeadPodsComeHome(t *testing.T) {
+func TestNICsOfKilledPodsComeHome(t *testing.T) {
 	n := newNode(t)
 	before := n.State()
 	fallen := func(n *node) {

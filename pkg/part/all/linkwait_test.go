@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -279,9 +280,10 @@ func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	key := ledger.Key{ContainerID: "c1", IfName: "net1"}
 	took, err := b.add(key, b.pod, b.config(nil), wait)
 	fails(t, err, cnierr.TryAgain, "has no carrier", "all NICs of a pod together wait at most 2m0s")
-	if took < 400*time.Millisecond || took > time.Minute {
+	if took < 400*time.Millisecond {
 		t.Errorf("it took %v", took)
 	}
+	timing.Check(t, "the rest of the time of all NICs together", took, 6*time.Second)
 	// The addresses of the pod may have taken the time. A link that comes up at once is
 	// waited for nevertheless.
 	earlier.Created, earlier.Link.WaitedMS = time.Now().UTC().Add(-linkwait.LastWait-5*time.Second), 0
@@ -290,9 +292,10 @@ func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	}
 	took, err = b.add(key, b.pod, b.config(nil), wait)
 	fails(t, err, cnierr.TryAgain, "has no carrier", "the pod's first ADD began 3m3", "no ADD waits beyond 3m30s", "why the pod's other ADDs took so long")
-	if took < 2*time.Second || took > time.Minute {
+	if took < 2*time.Second {
 		t.Errorf("it took %v", took)
 	}
+	timing.Check(t, "the wait of a late ADD", took, 6*time.Second)
 	// An interface of a running pod has a time of its own.
 	earlier.Created = earlier.Created.Add(-time.Hour)
 	if err := n.Ledger.Put(earlier); err != nil {

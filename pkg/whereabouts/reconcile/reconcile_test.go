@@ -3,11 +3,13 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -503,22 +505,62 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 	l.wantHeld("at the end", "10.0.0.0-24/3 web-2", "10.0.0.3 web-2")
 }
 
+// looks are the looks of a running reconciler, which it logs.
+type looks struct {
+	slog.Handler
+	mu  sync.Mutex
+	all []look
+}
+
+type look struct {
+	at  time.Time
+	all bool // at all pods, and not only at those that went
+}
+
+func (*looks) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *looks) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "checking addresses" {
+		return nil
+	}
+	one := look{at: r.Time}
+	r.Attrs(func(a slog.Attr) bool {
+		one.all = one.all || a.Key == "all" && a.Value.Bool()
+		return true
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, one)
+	return nil
+}
+
+// until waits until there are n, and returns all.
+func (l *looks) until(t *testing.T, n int) (all []look) {
+	t.Helper()
+	pooltest.Eventually(t, fmt.Sprintf("look %d", n), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		all = slices.Clone(l.all)
+		return len(all) >= n
+	})
+	return all
+}
+
+// A look that failed is repeated after afterError. One beside an object that cannot be read has
+// not failed: the next is one for pods that go, or that of the interval.
 func TestRunningReconcilerRestsBesideObjectsThatItCannotRead(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	pooltest.Create(t, plane, l.crs("ippools"), api.NewIPPool("unreadable", "", "nonsense", map[string]api.Entry{}))
 	l.createPool(c.Pool, map[string]api.Entry{"4": {ContainerID: "d", PodRef: "ns/" + strings.Repeat("x", 70_000)}})
 	l.createPod("web", nil)
-	looks := func() int { return controlplane.Tally(pooltest.RequestsSince(t, plane, time.Time{}))["list ippools"] }
-	defer l.run(l.reconciler(0))()
-	pooltest.Eventually(t, "the first look", func() bool { return looks() == 1 })
-	pooltest.Eventually(t, "the watch", func() bool {
-		return controlplane.Tally(pooltest.RequestsSince(t, plane, time.Time{}))["watch pods"] > 0
-	})
+	const interval = 2 * afterError
+	logged := &looks{Handler: slog.DiscardHandler}
+	defer l.run(New(Options{Client: l.client, Interval: interval, Log: slog.New(logged)}))()
+	logged.until(t, 1)
 	l.deletePod("web")
-	pooltest.Eventually(t, "a look for the pod that went", func() bool { return looks() == 2 })
-	time.Sleep(afterError + 2*time.Second)
-	if n := looks(); n != 2 {
-		t.Errorf("%d looks, want 2", n)
+	all := logged.until(t, 3)
+	if !all[0].all || all[1].all || !all[2].all || all[2].at.Sub(all[0].at) < interval {
+		t.Errorf("it looked at all, at the pod that went, and at all after %v, as it should: %+v", interval, all)
 	}
 }
 
