@@ -56,7 +56,7 @@ BENCHARGS ?=
 CLUSTERARGS ?=
 E2E       ?=
 # RIG=no: without the virtual machine, the part of the bench with RDMA. RIG=5.10,
-# RIG=6.1, RIG=6.18: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
+# RIG=6.1, RIG=6.18, RIG=newest: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
 RIG       ?= yes
 # CLUSTER=no: of "make bench", without the measurements on a real API server; of "make test",
 # without the tests of whole clusters.
@@ -75,7 +75,7 @@ export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 
-.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test test-rig kernels-table nightly crash e2e lint bench fuzz clean
+.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -159,8 +159,11 @@ test: build peers cluster-binaries tools ## lint and the tests, without some lon
 
 # The tests on another kernel need no cluster; those on arm64 need the arm64 image's programs.
 KERNEL = $(filter-out yes no,$(RIG))
-test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, 6.1, 6.18: those on another kernel; RIG=arm64: those on arm64)
+test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, 6.1, 6.18, newest: those on another kernel; RIG=arm64: those on arm64)
 	@RIG='$(KERNEL)' scripts/test-rig.sh
+
+rig: build ## the tests of one package in a virtual machine with NICs and RDMA: PKG=./integration/rig/tests RUN=TestX (FULL=yes: without samples)
+	@PKG='$(PKG)' RUN='$(RUN)' RAIL_CNI_FULL='$(FULL)' scripts/rig.sh
 
 kernels-table: build peers ## run the tests for each kernel of the rig, and write what they find into docs/reference/kernels.md (KERNELS="6.1 …": only these)
 	@KERNELS='$(KERNELS)' scripts/kernels-table.sh

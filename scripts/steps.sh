@@ -36,13 +36,6 @@ gotest() {
 	go test -json -timeout 20m "$@" | "$report" -into "$run" -as "$name"
 }
 
-vet() {
-	local module
-	for module in $(scripts/modules.sh); do
-		(cd "$module" && go vet ./...) || return 1
-	done
-}
-
 # summary [FLAGS…] prints the outcome of each step, and exits. The flags are those of
 # testreport.
 summary() {

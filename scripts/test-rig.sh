@@ -5,15 +5,17 @@
 # by "make test", both of which build the binaries that the tests run.
 #
 # Up to four test files of a directory share a machine, and three machines run at a time:
-# an emulated CPU uses three quarters of a real one, and a boot takes five seconds.
+# an emulated CPU uses three quarters of a real one, and a boot takes five seconds. What took
+# longest begins first.
 #
 # "make test-rig" sets RAIL_CNI_FULL=yes. Without it, the tests of scripts/long.txt are
 # left out, and tests of long tables run samples.
 #
 #   RAIL_CNI_FULL yes: all tests except those of "make crash", without samples
-#   RIG           another kernel, 5.10, 6.1 or 6.18, or arm64 for a machine with arm64 and
+#   RIG           another kernel, 5.10, 6.1, 6.18 or newest, or arm64 for a machine with arm64 and
 #                 the image's programs: only the tests with the tag "kernels"
-#   COUNTS        a file that takes the counts for a summary
+#   RUN           a directory that takes the counts and events of the tests (testreport)
+#   BASE          see scripts/long.sh
 #   RIG_RUN       only the tests whose names match this extended regular expression
 #   RIG_LIMIT     time limit for the tests of a machine, default 30m
 #   RIG_ROUNDS    number of repetitions of measurements
@@ -53,7 +55,7 @@ one() {
 	cd "$dir"
 	go tool test2json -t -p "$dir $name" "${in[@]}" "$work/${dir//\//-}.test" \
 		-test.v=test2json -test.timeout="${RIG_LIMIT:-30m}" -test.run="^($tests)\$" -test.skip="$long" 2>&1 |
-		"$root/bin/tools/testreport" -counts "${COUNTS:-/dev/null}"
+		"$root/bin/tools/testreport" -into "${RUN:-}" -as "rig-${dir//\//-}-${name//,/-}"
 }
 export -f one
 export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-3}
@@ -65,7 +67,6 @@ long=$(scripts/long.sh $target)
 export long
 
 began=$SECONDS ended=0
-# The demo first, because a slow test must not start last.
 mapfile -t files < <(grep -rlE "^//go:build ($tags)$" --include='*_test.go' --exclude-dir=bin --exclude-dir='.*' -- * | sort -t / -k 1,1r -k 2)
 ((${#files[@]})) || { echo "test-rig.sh: no test has a build tag of these: $tags" >&2 && exit 1; }
 for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
@@ -76,17 +77,17 @@ done
 # flush prints the arguments of "one" for the files that were collected, if any.
 dir='' names='' all='' count=0
 flush() {
-	((count == 0)) || printf '%s\0%s\0%s\0%s\0' "$dir" machine "$names" "$all"
+	((count == 0)) || printf '%s\t%s\t%s\t%s\n' "$dir" machine "$names" "$all"
 	names='' all='' count=0
 }
 for file in "${files[@]}"; do
 	# Tests in other files run on the host.
-	tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(t .*/\1/p' "$file" | grep -vE "$long" | grep -E "${RIG_RUN:-.}" | paste -sd '|' || true)
+	tests=$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(t .*/\1/p' "$file" | grep -vE "${long:-^$}" | grep -E "${RIG_RUN:-.}" | paste -sd '|' || true)
 	[[ -n $tests ]] || continue
 	name=${file##*/}
 	name=${name%_test.go}
 	if grep -q '^//go:build machines$' "$file"; then
-		printf '%s\0%s\0%s\0%s\0' "${file%/*}" here "$name" "$tests"
+		printf '%s\t%s\t%s\t%s\n' "${file%/*}" here "$name" "$tests"
 		continue
 	fi
 	[[ ${file%/*} == "$dir" ]] && ((count < ${RIG_BATCH:-4})) || flush
@@ -94,6 +95,12 @@ for file in "${files[@]}"; do
 	count=$((count + 1))
 done > "$work/list"
 flush >> "$work/list"
-xargs -0 -r -n 4 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one < "$work/list" || ended=1
+# in_order prints the lines of the list, the longest batch first.
+in_order() {
+	awk -F '\t' '{ print $1 " " $3 }' "$work/list" |
+		bin/tools/testreport -longest-first scripts/durations.txt ${RUN:+"$RUN.before/durations.txt"} |
+		awk -F '\t' 'NR == FNR { line[$1 " " $3] = $0; next } { print line[$0] }' "$work/list" -
+}
+in_order | tr '\t\n' '\0\0' | xargs -0 -r -n 4 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one || ended=1
 echo "in the rig: $((SECONDS - began)) s"
 exit "$ended"

@@ -101,7 +101,10 @@ func (k kernel) headers() string {
 // kernel returns the kernel in the cache. The archive moves on; the cache keeps
 // the kernel that was newest when it was made.
 func (b *builder) kernel(ctx context.Context) (kernel, error) {
-	const prefix = "kernel-"
+	prefix := "kernel-"
+	if b.linux == newest { // its pattern matches the kernels of the other series
+		prefix += newest + "-"
+	}
 	images, err := filepath.Glob(filepath.Join(b.cache, prefix+"*", "vmlinux"))
 	if err != nil {
 		return kernel{}, err

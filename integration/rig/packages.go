@@ -50,17 +50,26 @@ func (b *builder) searchKernel(ctx context.Context) (string, error) {
 		return "", err
 	}
 	packages := strings.Fields(string(out))
-	best, newest := "", 0
+	best, version := "", []int(nil)
 	for _, p := range packages {
 		m := b.image.FindStringSubmatch(p)
 		if m == nil || b.nics == fakeNICs && !slices.Contains(packages, "linux-headers-"+m[1]) {
 			continue
 		}
-		if patch, err := strconv.Atoi(m[2]); err == nil && patch > newest {
-			best, newest = m[1], patch
+		if v := numbers(m[2]); slices.Compare(v, version) > 0 {
+			best, version = m[1], v
 		}
 	}
 	return best, nil
+}
+
+// numbers returns the parts of a version, 6.18.5, or of a part of one.
+func numbers(version string) (all []int) {
+	for part := range strings.SplitSeq(version, ".") {
+		n, _ := strconv.Atoi(part) // the pattern has digits and dots only
+		all = append(all, n)
+	}
+	return all
 }
 
 // apt runs a program of apt, on the series' own lists if it has any. Nothing of

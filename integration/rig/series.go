@@ -22,12 +22,19 @@ type series struct {
 	sources []string       // lines of sources.list(5); none for the machine's own
 }
 
+// newest is the series of the newest kernel that Debian has, whichever that is.
+const newest = "newest"
+
 // allSeries has the usual series first. Debian's "cloud" flavor has no RDMA
 // core.
 var allSeries = []series{
 	{linux: "6.12", image: regexp.MustCompile(`^linux-image-(6\.12\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: fakeNICs},
 	{
 		linux: "6.18", image: regexp.MustCompile(`^linux-image-(6\.18\.(\d+)\+deb\d+-amd64)$`), arch: amd64, nics: realNICs,
+		sources: debian("debian trixie-backports"),
+	},
+	{
+		linux: newest, image: regexp.MustCompile(`^linux-image-(([\d.]+)\+deb\d+-amd64)$`), arch: amd64, nics: realNICs,
 		sources: debian("debian trixie-backports"),
 	},
 	{linux: "6.1", image: regexp.MustCompile(`^linux-image-(6\.1\.0-(\d+)-amd64)$`), arch: amd64, nics: realNICs},

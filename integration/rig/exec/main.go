@@ -110,7 +110,7 @@ func passedOn() []string {
 		case need.Variable, need.FullVariable, "GODEBUG", "GOTRACEBACK", "GOMAXPROCS", "GOGC":
 			env = append(env, kv)
 		default:
-			if strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") || strings.HasPrefix(name, "RAIL_CNI_HOSTILE") {
+			if name == "RIG" || strings.HasPrefix(name, "RIG_") || strings.HasPrefix(name, "RAIL_CNI_CRASH") || strings.HasPrefix(name, "RAIL_CNI_HOSTILE") {
 				env = append(env, kv)
 			}
 		}
