@@ -32,7 +32,7 @@ fi
 
 . scripts/steps.sh
 
-# One seed for all packages, and for whoever repeats this run (integration/need).
+# One seed for all packages, and for those who repeat this run (integration/need).
 RAIL_CNI_SEED=$("$report" -seed)
 export RAIL_CNI_SEED
 

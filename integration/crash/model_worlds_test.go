@@ -89,7 +89,7 @@ func TestNodeDoesAsTheModelSays(t *testing.T) {
 	}
 }
 
-// worldOf says what a world does.
+// worldOf is what a world does.
 type worldOf struct {
 	number  int
 	seed    uint64

@@ -237,11 +237,13 @@ func (m *machine) onHost(list *NICList, l *link.Link) NIC {
 	return n
 }
 
-// noteLeft reports whether err means that a NIC has just left the host, and notes it.
+// noteLeft reports whether err means that a NIC has just left the host, and notes it. It
+// also notes ENODEV of a NIC that is there, which may have left and be back: the next read
+// tells it from one that its driver resets.
 func (list *NICList) noteLeft(err error) bool {
-	left := errors.Is(err, link.ErrNotFound)
-	list.left = list.left || left
-	return left
+	gone := errors.Is(err, link.ErrNotFound)
+	list.left = list.left || gone || errors.Is(err, unix.ENODEV)
+	return gone
 }
 
 // addDevice adds the facts of the NIC's PCI function.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 func TestReportTellsWhatAPersonWants(t *testing.T) {
@@ -112,6 +114,7 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(need.SeedVariable, "")
 			dir := t.TempDir()
 			var out, sum strings.Builder
 			reported := reportInto(strings.NewReader(c.events), &out, dir, "p")
@@ -207,6 +210,18 @@ tests: 4 passed, 0 failed, 0 skipped
 `
 	if sum.String() != want {
 		t.Errorf("sum is\n%s\nwant\n%s", &sum, want)
+	}
+}
+
+func TestFailureSaysHowToRepeatIt(t *testing.T) {
+	t.Setenv(need.SeedVariable, "7")
+	dir := t.TempDir()
+	if err := report(strings.NewReader(`{"Action":"fail","Package":"p","Test":"TestA"}`+"\n"), io.Discard, dir); err == nil {
+		t.Error("no error")
+	}
+	var sum strings.Builder
+	if err := printSum(&sum, dir, "", false); err == nil || !strings.Contains(sum.String(), "RAIL_CNI_SEED=7 go test") {
+		t.Errorf("%v\n%s", err, &sum)
 	}
 }
 

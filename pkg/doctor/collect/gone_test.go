@@ -41,7 +41,7 @@ func TestPodIsReadWhileItsLinksComeAndGo(t *testing.T) {
 	meanwhile(t, pod, "link add other type ifb", "link set other name another", "link set another name other", "link del other")
 	c := &collector{}
 	others := 0
-	for range 300 {
+	for reads := 0; reads < 300 || others == 0; reads++ {
 		found, err := c.interfaces([]*ledger.Record{r})
 		if err != nil {
 			t.Fatal(err)
@@ -57,9 +57,6 @@ func TestPodIsReadWhileItsLinksComeAndGo(t *testing.T) {
 		if own != 1 {
 			t.Fatalf("%+v", found)
 		}
-	}
-	if others == 0 {
-		t.Error("no link came and went")
 	}
 }
 
