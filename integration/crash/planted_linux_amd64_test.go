@@ -98,7 +98,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 func TestModelFindsAPlantedBug(t *testing.T) {
 	need.Root(t)
 	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
-	_, said, err := startWorld(t, bin, worldOf{seed: 2, steps: 10 * sequence, shorten: 20 * time.Second, calm: true})
+	_, said, err := startWorld(t, bin, worldOf{seed: 2, steps: 10 * sequence, shorten: 5 * time.Second, calm: true})
 	if err == nil || !strings.Contains(said, "the pool has ") {
 		t.Fatalf("not found: %v\n%s", err, said)
 	}
