@@ -55,6 +55,9 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 // nor is the rig, which has no sources. Sources with a time in the future, as
 // after the clock was set back, are ignored.
 func stale(dir string) error {
+	if os.Getenv(need.Variable) == "quick" {
+		return nil // make check has just built them, and keeps their times for go's cache
+	}
 	const asked = "RAIL_CNI_BIN_ASKED" // set by a test that runs itself again, perhaps for hours
 	if os.Getenv(asked) == dir {
 		return nil

@@ -30,6 +30,7 @@ func TestNoDashboardsAndAlertsAreMadeByDefault(t *testing.T) {
 
 // An overlay of the base with the component is what the chart makes with both.
 func TestKustomizeHasTheDashboardsAndAlertsAsAComponent(t *testing.T) {
+	kubectl := testnet.Tool(t, "controlplane/kubectl", "cluster-binaries")
 	dir, err := os.MkdirTemp("..", "test-")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,7 @@ func TestKustomizeHasTheDashboardsAndAlertsAsAComponent(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte("resources: [../base]\ncomponents: [../../monitoring]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	overlay := decoded(t, bytes.Split(run(t, testnet.Tool(t, "controlplane/kubectl", "cluster-binaries"), "kustomize", dir), []byte("\n---\n")))
+	overlay := decoded(t, bytes.Split(run(t, kubectl, "kustomize", dir), []byte("\n---\n")))
 	var objects [][]byte
 	for _, text := range rendered(t, "--set", "monitoring.dashboards=true,monitoring.alerts=true", "--set", "apiPriority.enabled=false") {
 		objects = append(objects, bytes.Split([]byte(text), []byte("\n---\n"))...)

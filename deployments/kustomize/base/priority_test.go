@@ -119,6 +119,7 @@ func TestNoLevelIsMadeWhereItIsSwitchedOff(t *testing.T) {
 
 // An overlay of the base with the component is all that the chart makes.
 func TestKustomizeHasTheLevelAsAComponent(t *testing.T) {
+	kubectl := testnet.Tool(t, "controlplane/kubectl", "cluster-binaries")
 	dir, err := os.MkdirTemp("..", "test-")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +128,7 @@ func TestKustomizeHasTheLevelAsAComponent(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte("resources: [../base]\ncomponents: [../api-priority]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	overlay := decoded(t, bytes.Split(run(t, testnet.Tool(t, "controlplane/kubectl", "cluster-binaries"), "kustomize", dir), []byte("\n---\n")))
+	overlay := decoded(t, bytes.Split(run(t, kubectl, "kustomize", dir), []byte("\n---\n")))
 	var objects [][]byte
 	for _, text := range rendered(t) {
 		objects = append(objects, bytes.Split([]byte(text), []byte("\n---\n"))...)
