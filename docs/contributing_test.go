@@ -23,12 +23,21 @@ type guide struct {
 	section  string
 	edits    []edit
 	packages []string // that exist before, and change
+	run      string   // the tests of the first package that are run; "" is none
 }
 
 const planOfMacvlan = `return &attachment.Plan{
 		Claim: []attachment.Part{child, rdma, ask, routes, link, info},
 		Apply: []attachment.Part{ask, child, await, rdma, routes, link, ports, gids, info},
 	}`
+
+const (
+	endOfRulesNIC = `strings.EqualFold(strings.TrimPrefix(n.Vendor, "0x"), vendorMellanox)
+}`
+	endOfMTU = `its MTU is 1500 at 200 Gb/s", // which is slow as well as different
+		},
+	},`
+)
 
 var guides = []guide{
 	{
@@ -43,7 +52,7 @@ var guides = []guide{
 			{file: "pkg/part/macvlan/macvlan.go", anchor: "BCQueueLen: p.Conf.BCQueueLen,"},
 			{file: "pkg/part/all/macvlan_test.go", anchor: `[]string{"bcqueuelen 500"}},`},
 		},
-		[]string{"./pkg/netconf", "./pkg/link", "./pkg/part/macvlan", "./pkg/part/all"},
+		[]string{"./pkg/netconf", "./pkg/link", "./pkg/part/macvlan", "./pkg/part/all"}, "",
 	},
 	{
 		"Add a part",
@@ -57,13 +66,27 @@ var guides = []guide{
 			{file: "pkg/part/all/order.go", anchor: "\"github.com/rail-cni/rail-cni/pkg/part/devinfo\"", text: "\n\"github.com/rail-cni/rail-cni/pkg/part/label\""},
 			{file: "pkg/part/all/label_test.go"},
 		},
-		[]string{"./pkg/ledger", "./pkg/netconf", "./pkg/part/all"},
+		[]string{"./pkg/ledger", "./pkg/netconf", "./pkg/part/all"}, "",
+	},
+	{
+		"Add a doctor rule",
+		[]edit{
+			{file: "pkg/doctor/rules_nic.go", anchor: "func(v int) string { return fmt.Sprintf(\"MTU %d\", v) })\n\t\t},\n\t},"},
+			{file: "pkg/doctor/rules_nic.go", anchor: endOfRulesNIC},
+			{file: "pkg/doctor/rules_nic.go", anchor: "\"maps\"", text: "\n\"net/netip\""},
+			{file: "pkg/doctor/fixtures_node_test.go", anchor: "missing: func(f *Facts) { away(&nic(f, 3).MTU) },\n\t})"},
+			{file: "integration/doctor/table_test.go", anchor: "found: map[string]string{\"POD-DOWN\": \"pod default/roce-1: net4\"},\n\t},"},
+			{file: "integration/rig/tests/zdoctor_defects_test.go", anchor: endOfMTU},
+		},
+		[]string{"./pkg/doctor", "./integration/doctor", "./integration/rig/tests"},
+		"^(TestEachRuleHasItsFixtures|TestRulesAreComplete|TestFindingsOfANodeHaveDifferentParts)$",
 	},
 }
 
 var goBlock = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```$")
 
-// A reader who follows the examples of CONTRIBUTING.md gets code that compiles.
+// A reader who follows the examples of CONTRIBUTING.md gets code that compiles, and a rule
+// that passes its tests.
 func TestExamplesOfCONTRIBUTINGCompile(t *testing.T) {
 	t.Parallel()
 	for _, g := range guides {
@@ -84,7 +107,7 @@ func TestExamplesOfCONTRIBUTINGCompile(t *testing.T) {
 			if len(blocks) > 0 {
 				t.Fatalf("this test does not know where the block belongs:\n%s", blocks[0][1])
 			}
-			compile(t, changed, g.packages)
+			g.test(t, changed)
 		})
 	}
 }
@@ -107,8 +130,8 @@ func (e edit) apply(t *testing.T, before, text string) string {
 	return strings.Replace(before, e.anchor, text, 1)
 }
 
-// compile compiles the packages and their tests with the changed files.
-func compile(t *testing.T, changed map[string]string, packages []string) {
+// test compiles the packages and their tests with the changed files, and runs some of the tests.
+func (g *guide) test(t *testing.T, changed map[string]string) {
 	t.Helper()
 	dir, top := t.TempDir(), root(t)
 	replace := map[string]string{}
@@ -128,9 +151,16 @@ func compile(t *testing.T, changed map[string]string, packages []string) {
 		t.Fatal(err)
 	}
 	// Not go vet, which enters the directories of packages, also of one that is only here.
-	cmd := exec.Command("go", append([]string{"test", "-vet=off", "-run", "^$", "-overlay", path}, packages...)...)
-	cmd.Dir = top
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	goTest := func(args ...string) {
+		cmd := exec.Command("go", append([]string{"test", "-vet=off", "-overlay", path}, args...)...)
+		cmd.Dir = top
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	// The programs are not run: those of the rig run only there.
+	goTest(append([]string{"-tags", "rig", "-exec", "true"}, g.packages...)...)
+	if g.run != "" {
+		goTest("-run", g.run, g.packages[0])
 	}
 }
