@@ -52,7 +52,8 @@ var guides = []guide{
 			{file: "pkg/part/macvlan/macvlan.go", anchor: "BCQueueLen: p.Conf.BCQueueLen,"},
 			{file: "pkg/part/all/macvlan_test.go", anchor: `[]string{"bcqueuelen 500"}},`},
 		},
-		[]string{"./pkg/netconf", "./pkg/link", "./pkg/part/macvlan", "./pkg/part/all"}, "",
+		[]string{"./pkg/netconf", "./pkg/link", "./pkg/part/macvlan", "./pkg/part/all"},
+		"",
 	},
 	{
 		"Add a part",
@@ -66,7 +67,8 @@ var guides = []guide{
 			{file: "pkg/part/all/order.go", anchor: "\"github.com/rail-cni/rail-cni/pkg/part/devinfo\"", text: "\n\"github.com/rail-cni/rail-cni/pkg/part/label\""},
 			{file: "pkg/part/all/label_test.go"},
 		},
-		[]string{"./pkg/ledger", "./pkg/netconf", "./pkg/part/all"}, "",
+		[]string{"./pkg/ledger", "./pkg/netconf", "./pkg/part/all"},
+		"",
 	},
 	{
 		"Add a doctor rule",
