@@ -21,7 +21,7 @@ changed() {
 	{
 		git diff --name-only "$BASE" -- "${globs[@]}" ${file:+"$file"}
 		git ls-files --others --exclude-standard -- "${globs[@]}" ${file:+"$file"}
-	} | head -n 1
+	} | sed -n 1p # not head, which ends its input early
 }
 
 pattern=()

@@ -31,12 +31,12 @@ mapfile -t there < <(grep -LE '^//go:build machines$' "$dir"/*_test.go || true)
 test=(go test -tags 'rig,machines,kernels' -count=1 -v)
 ended=0 run=0
 first=${RUN:-.}
-if names "${there[@]}" | grep -qE "${first%%/*}"; then
+if names "${there[@]}" | grep -E "${first%%/*}" >/dev/null; then # not -q, which ends its input early
 	run=1
 	# Static, which excludes the race detector.
 	CGO_ENABLED=0 "${test[@]}" -exec "$PWD/bin/tools/rig" -run "${RUN:-.}" -skip "$(names "${here[@]}" | pattern)" "$dir" || ended=1
 fi
-if names "${here[@]}" | grep -qE "${first%%/*}"; then
+if names "${here[@]}" | grep -E "${first%%/*}" >/dev/null; then # not -q, which ends its input early
 	run=1
 	CGO_ENABLED=0 "${test[@]}" -run "${RUN:-.}" -skip "$(names "${there[@]}" | pattern)" "$dir" || ended=1
 fi

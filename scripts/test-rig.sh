@@ -22,6 +22,7 @@
 #   RIG_PODS      number of pods that get a NIC by the device plugin, default 10; 100 take an
 #                 hour, with RIG_LIMIT=3h
 #   RIG_BATCH     number of test files that share a machine, default 4
+#   RIG_ACCEL     auto (the default: KVM where it boots the machine, never with CI=true), tcg or kvm
 #   RIG_MACHINES  number of concurrent machines, default 3; use 1 with one CPU,
 #                 or less than 3 GB of memory
 set -euo pipefail
