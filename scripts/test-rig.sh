@@ -14,7 +14,7 @@
 #   RAIL_CNI_FULL yes: all tests except those of "make crash", without samples
 #   RIG           another kernel, 5.10, 6.1, 6.18 or newest, or arm64 for a machine with arm64 and
 #                 the image's programs: only the tests with the tag "kernels"
-#   RUN           a directory that takes the counts and events of the tests (testreport)
+#   KEEP          a directory that takes the counts and events of the tests (testreport)
 #   BASE          see scripts/long.sh
 #   RIG_RUN       only the tests whose names match this extended regular expression
 #   RIG_LIMIT     time limit for the tests of a machine, default 30m
@@ -56,7 +56,7 @@ one() {
 	cd "$dir"
 	go tool test2json -t -p "$dir $name" "${in[@]}" "$work/${dir//\//-}.test" \
 		-test.v=test2json -test.timeout="${RIG_LIMIT:-30m}" -test.run="^($tests)\$" -test.skip="$long" 2>&1 |
-		"$root/bin/tools/testreport" -into "${RUN:-}" -as "rig-${dir//\//-}-${name//,/-}"
+		"$root/bin/tools/testreport" -into "${KEEP:-}" -as "rig-${dir//\//-}-${name//,/-}"
 }
 export -f one
 export root=$PWD work RIG_MACHINES=${RIG_MACHINES:-3}
@@ -99,7 +99,7 @@ flush >> "$work/list"
 # in_order prints the lines of the list, the longest batch first.
 in_order() {
 	awk -F '\t' '{ print $1 " " $3 }' "$work/list" |
-		bin/tools/testreport -longest-first scripts/durations.txt ${RUN:+"$RUN.before/durations.txt"} |
+		bin/tools/testreport -longest-first scripts/durations.txt ${KEEP:+"$KEEP.before/durations.txt"} |
 		awk -F '\t' 'NR == FNR { line[$1 " " $3] = $0; next } { print line[$0] }' "$work/list" -
 }
 in_order | tr '\t\n' '\0\0' | xargs -0 -r -n 4 -P "$RIG_MACHINES" bash -euo pipefail -c 'one "$@"' one || ended=1

@@ -72,6 +72,6 @@ for dir in $(scripts/modules.sh); do
 	[[ $dir == . ]] || step "tests, $dir" nested "$dir"
 done
 if [[ ${RIG:-} != no ]]; then
-	RIG='' RUN=$run step "tests, in the rig" scripts/test-rig.sh
+	RIG='' KEEP=$run step "tests, in the rig" scripts/test-rig.sh
 fi
 summary -no-skips # not only the skips of integration/need
