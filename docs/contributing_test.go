@@ -39,6 +39,15 @@ const (
 	},`
 )
 
+// wants returns the step that makes a defect of the rig name the rule about a NIC in its
+// want, between two texts.
+func wants(nic, before, behind string) edit {
+	return edit{
+		file: "integration/rig/tests/zdoctor_defects_test.go", anchor: before + behind, replaces: true,
+		text: before + `, "NIC-SUBNETS": "NIC ens` + nic + `np0"` + behind,
+	}
+}
+
 var guides = []guide{
 	{
 		"Add a key to macvlan",
@@ -79,6 +88,9 @@ var guides = []guide{
 			{file: "pkg/doctor/fixtures_node_test.go", anchor: "missing: func(f *Facts) { away(&nic(f, 3).MTU) },\n\t})"},
 			{file: "integration/doctor/table_test.go", anchor: "found: map[string]string{\"POD-DOWN\": \"pod default/roce-1: net4\"},\n\t},"},
 			{file: "integration/rig/tests/zdoctor_defects_test.go", anchor: endOfMTU},
+			wants("12", "net1 has arp_ignore 0\"", "},\n\t},\n\t{\n\t\tname: \"filter"),
+			wants("13", "for 10.79.0.1/16\"", "},\n\t},\n\t{\n\t\tname: \"NIC has"),
+			wants("13", "for 10.79.0.1/16\"", "},\n\t},\n}"),
 		},
 		[]string{"./pkg/doctor", "./integration/doctor", "./integration/rig/tests"},
 		"^(TestEachRuleHasItsFixtures|TestRulesAreComplete|TestFindingsOfANodeHaveDifferentParts)$",
