@@ -165,16 +165,16 @@ func (g *guide) test(t *testing.T, changed map[string]string) {
 		t.Fatal(err)
 	}
 	// Not go vet, which enters the directories of packages, also of one that is only here.
-	goTest := func(args ...string) {
-		cmd := exec.Command("go", append([]string{"test", "-vet=off", "-overlay", path}, args...)...)
+	run := func(args ...string) {
+		cmd := exec.Command("go", args...)
 		cmd.Dir = top
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 	}
-	// The programs are not run: those of the rig run only there.
-	goTest(append([]string{"-tags", "rig", "-exec", "true"}, g.packages...)...)
+	// It compiles the packages with their tests, and links nothing.
+	run(append([]string{"list", "-test", "-export", "-tags", "rig", "-overlay", path}, g.packages...)...)
 	if g.run != "" {
-		goTest("-run", g.run, g.packages[0])
+		run("test", "-vet=off", "-run", g.run, "-overlay", path, g.packages[0])
 	}
 }
