@@ -13,10 +13,10 @@ quick() { (cd "$1" && gotest "tests-${1//\//-}" -vet=off ./...); }
 # it had then. go build sets the time of a program also where nothing changed, and go's
 # cache knows the files that a test used by their times.
 keep_times() {
-	local programs=bin/programs.sum file sum time
+	local programs=bin/programs.sum list file sum time
 	local -A then=()
 	[[ ! -e $programs ]] || while read -r sum time file; do then[$file $sum]=$time; done <"$programs"
-	find bin bin/tools -maxdepth 1 -type f -perm -u+x -print0 | sort -z | xargs -0 sha256sum | while read -r sum file; do
+	list=$(find bin bin/tools -maxdepth 1 -type f -perm -u+x -print0 | sort -z | xargs -0 sha256sum | while read -r sum file; do
 		time=${then[$file $sum]:-}
 		if [[ -n $time ]]; then
 			touch -d "@$time" "$file"
@@ -24,8 +24,8 @@ keep_times() {
 			time=$(stat -c %.9Y "$file")
 		fi
 		echo "$sum $time $file"
-	done >"$programs.new"
-	mv "$programs.new" "$programs"
+	done)
+	echo "$list" >"$programs" # not a new file, which gives bin another time
 }
 
 keep_times
