@@ -147,7 +147,7 @@ test-rig crash e2e: export RAIL_CNI_FULL := yes
 test:  MODEL_STEPS ?= $(if $(filter yes,$(FULL)),3000,1000)
 crash: MODEL_STEPS ?= 10000
 
-check: build tools ## lint, vet and the quick tests, as any user: in two minutes, once the tools are built
+check: build tools ## lint and the quick tests, as any user: in two minutes, once the tools are built
 	@scripts/check.sh
 
 test: build peers cluster-binaries tools ## lint and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them; BASE=REV: with those whose code changed since REV)
