@@ -54,7 +54,7 @@ key() {
 	{ printf '%s\n' "$1" "$machine" && cat "$module/go.mod" "$module/go.sum"; } | sha256sum | cut -c 1-24
 }
 
-# build ROW builds the programs into their place below $kept, if they are not there.
+# build ROW DIR builds the programs into a new directory.
 build() {
 	local module packages ldflags tags package made
 	IFS='|' read -r _ _ module _ packages ldflags tags <<<"$1"
@@ -65,10 +65,15 @@ build() {
 	# shellcheck disable=SC2086 # words
 	go build -C "$module" ${tags:+-tags "$tags"} -ldflags "-s -w $ldflags" -o "$made" ${packages//=[a-z]*/}
 	[[ -d $made ]] || made=${made%/*}
-	mv -T "$made" "$kept/$(key "$1")" 2>/dev/null || rm -rf "$made" # somebody else was faster
+	mv -T "$made" "$2" 2>/dev/null || rm -rf "$made" # somebody else was faster
+	[[ -d $2 ]] || { echo "programs.sh: $2 cannot be made: remove what is there" >&2 && exit 1; }
 }
 
-mapfile -t all < <(rows)
+all=$(rows) # for its exit code
+mapfile -t all <<<"$all"
+for group; do
+	printf '%s\n' "${all[@]}" | grep "^$group|" >/dev/null || { echo "programs.sh: $group is no group of programs: see its head" >&2 && exit 2; }
+done
 mkdir -p "$kept"
 find "$kept" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf '{}' + # used last a month ago
 
@@ -79,7 +84,7 @@ for ((i = 0; i < ${#all[@]}; i++)); do
 	if [[ ! -d $from ]]; then
 		echo "building $name ($((i + 1)) of ${#all[@]}, only the first time) …"
 		began=$SECONDS
-		build "${all[i]}"
+		build "${all[i]}" "$from"
 		after=
 		for ((next = i + 1; next < ${#all[@]}; next++)); do
 			[[ -d $kept/$(key "${all[next]}") ]] && continue

@@ -94,6 +94,15 @@ func WithCure(err error, cure string) error {
 	return &Error{cause: err, cure: cure}
 }
 
+// Because returns err, with its text, which also wraps cause.
+func Because(err, cause error) error { return &because{err, cause} }
+
+type because struct{ err, cause error }
+
+func (b *because) Error() string { return b.err.Error() }
+
+func (b *because) Unwrap() []error { return []error{b.err, b.cause} }
+
 // Reason returns the text of err without the cure that [WithCure] added last.
 func Reason(err error) string {
 	var e *Error

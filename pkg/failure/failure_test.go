@@ -75,3 +75,11 @@ func TestReasonLacksTheCure(t *testing.T) {
 		}
 	}
 }
+
+func TestBecauseKeepsTheTextAndWrapsBoth(t *testing.T) {
+	missing := errors.New("no such link")
+	err := Because(fmt.Errorf("%w ens1", missing), fs.ErrNotExist)
+	if err.Error() != "no such link ens1" || !errors.Is(err, missing) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%q", err)
+	}
+}

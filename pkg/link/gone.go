@@ -7,20 +7,15 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// goneError is the error of a call about a link that has left the namespace, or never was
-// in it.
-type goneError struct {
-	what, path string
-	cause      error // the kernel's answer
+// hasLeft returns the error of a call about a link that has left the namespace, or never was in
+// it. cause is the kernel's answer.
+func hasLeft(what, path string, cause error) error {
+	return failure.Because(fmt.Errorf("%w %s in netns %s", ErrNotFound, what, path), cause)
 }
-
-func (e *goneError) Error() string {
-	return fmt.Sprintf("%v %s in netns %s", ErrNotFound, e.what, e.path)
-}
-
-func (e *goneError) Unwrap() []error { return []error{ErrNotFound, e.cause} }
 
 // mayBeGone reports whether err can mean that a link has left. It proves nothing: a driver
 // that resets its NIC answers ENODEV for a link that is there (netif_device_present), and
@@ -46,7 +41,7 @@ func (n *Netns) ifGone(err error, index int) error {
 	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || !n.lacks(n.askLink(0, index)) {
 		return err
 	}
-	return &goneError{withIndex(index), n.Path, err}
+	return hasLeft(withIndex(index), n.Path, err)
 }
 
 // ifNameGone is ifGone for the link with this name.
@@ -54,14 +49,14 @@ func (n *Netns) ifNameGone(err error, name string) error {
 	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || n.nameStillThere(name) == nil {
 		return err
 	}
-	return &goneError{fmt.Sprintf("%q", name), n.Path, err}
+	return hasLeft(fmt.Sprintf("%q", name), n.Path, err)
 }
 
 // stillThere returns an error that wraps [ErrNotFound] if the namespace does not have the
 // link with this index: of a link that has left, a list is empty.
 func (n *Netns) stillThere(index int) error {
 	if n.lacks(n.askLink(0, index)) {
-		return &goneError{withIndex(index), n.Path, unix.ENODEV}
+		return hasLeft(withIndex(index), n.Path, unix.ENODEV)
 	}
 	return nil
 }

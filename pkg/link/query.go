@@ -259,7 +259,7 @@ func (n *Netns) withParent(l *Link) (*Link, error) {
 
 func notFound(err error, what, path string) error {
 	if errors.Is(err, unix.ENODEV) {
-		return &goneError{what, path, err}
+		return hasLeft(what, path, err)
 	}
 	return fmt.Errorf("look up link %s in netns %s: %w", what, path, err)
 }

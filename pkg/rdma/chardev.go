@@ -58,7 +58,7 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 	case err == nil:
 		return dev, nil
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
-		return CharDev{}, &goneError{d.Name, c.ns.Path, err}
+		return CharDev{}, hasLeft(d.Name, c.ns.Path, err)
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		err = fmt.Errorf("%w: %w", ErrNoCharDev, err)
 	}

@@ -117,7 +117,7 @@ func parseDevice(a nlattr.Attrs) (Device, error) {
 func (c *Core) device(index uint32) (Device, error) {
 	a, err := c.ask(nl.RDMA_NLDEV_CMD_GET, deviceAttr(index))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return Device{}, &goneError{fmt.Sprintf("with index %d", index), c.ns.Path, err}
+		return Device{}, hasLeft(fmt.Sprintf("with index %d", index), c.ns.Path, err)
 	}
 	var d Device
 	if err == nil {

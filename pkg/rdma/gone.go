@@ -6,20 +6,15 @@ import (
 	"io/fs"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// goneError is the error of a call about a device that has left the namespace, or never was
-// in it.
-type goneError struct {
-	what, path string
-	cause      error // the kernel's answer
+// hasLeft returns the error of a call about a device that has left the namespace, or never was in
+// it. cause is the kernel's answer.
+func hasLeft(what, path string, cause error) error {
+	return failure.Because(fmt.Errorf("%w %s in netns %s", ErrNotFound, what, path), cause)
 }
-
-func (e *goneError) Error() string {
-	return fmt.Sprintf("%v %s in netns %s", ErrNotFound, e.what, e.path)
-}
-
-func (e *goneError) Unwrap() []error { return []error{ErrNotFound, e.cause} }
 
 // mayBeGone reports whether err can mean that a device has left. It proves nothing: the
 // kernel answers EINVAL for what a driver lacks, too.
@@ -45,7 +40,7 @@ func (c *Core) ifGone(err error, d Device) error {
 	if now, there := c.device(d.Index); !errors.Is(there, ErrNotFound) && (there != nil || now.Is(d)) {
 		return err
 	}
-	return &goneError{d.Name, c.ns.Path, err}
+	return hasLeft(d.Name, c.ns.Path, err)
 }
 
 // readTries bounds how often a device is read again that was in no namespace for a moment:

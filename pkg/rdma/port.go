@@ -130,7 +130,7 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 func (c *Core) portOf(d Device, number uint32) (Port, error) {
 	a, err := c.ask(cmdPortGet, deviceAttr(d.Index), portAttr(number))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return Port{}, &goneError{fmt.Sprintf("%s with port %d", d.Name, number), c.ns.Path, err}
+		return Port{}, hasLeft(fmt.Sprintf("%s with port %d", d.Name, number), c.ns.Path, err)
 	}
 	var p Port
 	if err == nil {
