@@ -43,7 +43,7 @@ fi
 
 echo
 echo "Part 2 needs a kernel with an RDMA core and NICs: a virtual machine of Debian's kernel, which needs no KVM."
-echo "What it is made of is downloaded and built once (.cache/rig); then it boots in about 5 seconds …"
+echo "What it is made of is downloaded and built once (~/.cache/rail-cni/rig); then it boots in about 5 seconds …"
 go build -o bin/tools/rig ./integration/rig/exec
 nobody=$(mktemp -d) # there are no peers in the demo
 trap 'rm -rf "$nobody"' EXIT

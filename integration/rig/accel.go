@@ -79,7 +79,7 @@ func (h kvmHost) lacks(a *arch) error {
 // auto). For auto it may boot a machine, once for each boot of this host: its callers hold the
 // lock of [LockBuild].
 func (i *Image) Accelerate(ctx context.Context, root, value string, log io.Writer) error {
-	return i.accelerate(ctx, thisHost(), CacheDir(root), value, log)
+	return i.accelerate(ctx, thisHost(), shared(root, "rig"), value, log)
 }
 
 func (i *Image) accelerate(ctx context.Context, h kvmHost, cache, value string, log io.Writer) error {

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Image is what a machine boots.
@@ -40,14 +41,24 @@ func FindRoot(dir string) (string, error) {
 	}
 }
 
-// CacheDir returns the directory in which a checkout keeps what [Build] made.
-func CacheDir(root string) string { return filepath.Join(root, ".cache", "rig") }
+// cacheDir returns the directory in which a checkout keeps what [Build] made for it alone.
+func cacheDir(root string) string { return filepath.Join(root, ".cache", "rig") }
+
+// shared returns a directory that all checkouts of a user have in common, or, for a user
+// without a cache directory, one of this checkout.
+func shared(root, name string) string {
+	if dir, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(dir, "rail-cni", name)
+	}
+	return filepath.Join(cacheDir(root), name)
+}
 
 type builder struct {
 	series
-	root  string // of the checkout
-	cache string
-	log   io.Writer // for a person
+	root   string // of the checkout
+	cache  string // of the checkout: what its own sources make at each change
+	shared string // kernels, modules and unpacked packages, each named by what it is made of
+	log    io.Writer
 }
 
 // Build makes the image of a machine with a kernel of this series ("" for the
@@ -62,8 +73,8 @@ func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, erro
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{series: s, root: root, cache: CacheDir(root), log: log}
-	if err := os.MkdirAll(b.cache, 0o755); err != nil {
+	b := &builder{series: s, root: root, cache: cacheDir(root), shared: shared(root, "rig"), log: log}
+	if err := errors.Join(os.MkdirAll(b.cache, 0o755), os.MkdirAll(b.shared, 0o755)); err != nil {
 		return nil, err
 	}
 	if err := b.need(ctx, append(slices.Clone(needed), b.arch.needed...)); err != nil {
@@ -105,7 +116,7 @@ func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	if b.linux == newest { // its pattern matches the kernels of the other series
 		prefix += newest + "-"
 	}
-	images, err := filepath.Glob(filepath.Join(b.cache, prefix+"*", "vmlinux"))
+	images, err := filepath.Glob(filepath.Join(b.shared, prefix+"*", "vmlinux"))
 	if err != nil {
 		return kernel{}, err
 	}
@@ -121,7 +132,7 @@ func (b *builder) kernel(ctx context.Context) (kernel, error) {
 	if err != nil {
 		return kernel{}, err
 	}
-	k := kernel{version, filepath.Join(b.cache, prefix+version)}
+	k := kernel{version, filepath.Join(b.shared, prefix+version)}
 	fmt.Fprintf(b.log, "rig: unpacking Linux %s (about 120 MB of Debian packages, once for all checkouts) …\n", version)
 	if err := os.RemoveAll(k.dir); err != nil { // of an attempt that was killed
 		return k, err
@@ -214,8 +225,8 @@ func (b *builder) module(ctx context.Context, k kernel) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	built := filepath.Join(b.cache, "module-"+hash+".ko")
-	if _, err := os.Stat(built); err == nil {
+	built := filepath.Join(b.shared, "module-"+hash+".ko")
+	if used(built) {
 		return built, nil
 	}
 	fmt.Fprintf(b.log, "rig: building the kernel module (its sources or the kernel are new) …\n")
@@ -241,10 +252,16 @@ func (b *builder) module(ctx context.Context, k kernel) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return built, errors.Join(b.forget("module-*.ko"), writeAtomically(built, object))
+	return built, errors.Join(tidy(b.shared, time.Now(), isModule), writeAtomically(built, object))
 }
 
-// forget removes from the cache the files that something newer replaces.
+// isModule reports whether a file of the shared directory is a kernel module, or says why
+// there is none.
+func isModule(name string) bool {
+	return strings.HasPrefix(name, "module-") || strings.HasPrefix(name, "softroce-")
+}
+
+// forget removes from the checkout's cache the files that something newer replaces.
 func (b *builder) forget(pattern string) error {
 	old, err := filepath.Glob(filepath.Join(b.cache, pattern))
 	for _, f := range old {

@@ -20,9 +20,9 @@ import (
 // user keep the Debian packages that they downloaded.
 const PackagesVariable = "RIG_PACKAGES"
 
-// packagesUnused is how long a package is kept after its last use. The archive has a new
-// kernel every few weeks, under another name.
-const packagesUnused = 60 * 24 * time.Hour
+// unused is how long a file of a shared directory is kept after its last use. The archive
+// has a new kernel every few weeks, under another name.
+const unused = 60 * 24 * time.Hour
 
 // packagesDir returns the directory for downloaded packages: the user's, or, for a user
 // without one, the checkout's.
@@ -30,10 +30,7 @@ func packagesDir(root string) string {
 	if dir := os.Getenv(PackagesVariable); dir != "" {
 		return dir
 	}
-	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "rail-cni", "debian")
-	}
-	return filepath.Join(CacheDir(root), "debian")
+	return shared(root, "debian")
 }
 
 // debs is a directory of packages. Processes of several checkouts may use it: a package
@@ -75,8 +72,13 @@ func (s debs) has(d deb) bool {
 	if d.copy(io.Discard, f) != nil {
 		return false
 	}
+	return used(s.path(d))
+}
+
+// used reports whether a file of a shared directory exists, and marks it as used.
+func used(path string) bool {
 	now := time.Now()
-	return os.Chtimes(s.path(d), now, now) == nil
+	return os.Chtimes(path, now, now) == nil
 }
 
 // put copies a downloaded package into the directory, unless its hash is another than the
@@ -110,16 +112,20 @@ func (d deb) copy(to io.Writer, from io.Reader) error {
 	return nil
 }
 
-// tidy removes the packages that no checkout has used for long, and what killed processes
-// left behind.
-func (s debs) tidy(now time.Time) error {
-	entries, err := os.ReadDir(s.dir)
+// isDeb reports whether a file is a package, or what a killed process left of one.
+func isDeb(name string) bool {
+	return strings.HasSuffix(name, ".deb") || strings.Contains(name, ".deb.new-")
+}
+
+// tidy removes the files of this kind that no checkout has used for long.
+func tidy(dir string, now time.Time, kind func(name string) bool) error {
+	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".deb") && !strings.Contains(e.Name(), ".deb.new-") {
+		if !kind(e.Name()) {
 			continue
 		}
-		if info, statErr := e.Info(); statErr == nil && now.Sub(info.ModTime()) > packagesUnused {
-			if gone := os.Remove(filepath.Join(s.dir, e.Name())); !errors.Is(gone, os.ErrNotExist) {
+		if info, statErr := e.Info(); statErr == nil && now.Sub(info.ModTime()) > unused {
+			if gone := os.Remove(filepath.Join(dir, e.Name())); !errors.Is(gone, os.ErrNotExist) {
 				err = errors.Join(err, gone)
 			}
 		}
@@ -179,5 +185,5 @@ func (b *builder) fetch(ctx context.Context, kept debs, packages []string) (file
 			return nil, err
 		}
 	}
-	return files, kept.tidy(time.Now())
+	return files, tidy(kept.dir, time.Now(), isDeb)
 }

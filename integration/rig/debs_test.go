@@ -2,6 +2,7 @@ package rig
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -86,7 +87,7 @@ func TestADownloadWithAnotherHashIsRefused(t *testing.T) {
 func TestPackagesThatNobodyUsesAreRemoved(t *testing.T) {
 	s := debs{t.TempDir()}
 	now := time.Now()
-	old := now.Add(-packagesUnused - time.Hour)
+	old := now.Add(-unused - time.Hour)
 	content := []byte("the package")
 	for _, name := range []string{"used.deb", "unused.deb", "killed.deb.new-123", "notes.txt"} {
 		path := filepath.Join(s.dir, name)
@@ -100,7 +101,7 @@ func TestPackagesThatNobodyUsesAreRemoved(t *testing.T) {
 	if !s.has(deb{"used.deb", "SHA256", fmt.Sprintf("%x", sha256.Sum256(content))}) {
 		t.Fatal("it does not have its package")
 	}
-	if err := s.tidy(now); err != nil {
+	if err := tidy(s.dir, now, isDeb); err != nil {
 		t.Fatal(err)
 	}
 	var left []string
@@ -113,6 +114,26 @@ func TestPackagesThatNobodyUsesAreRemoved(t *testing.T) {
 	}
 	if got := strings.Join(left, " "); got != "notes.txt used.deb" {
 		t.Errorf("left: %s", got)
+	}
+}
+
+func TestModulesThatNoCheckoutUsesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	old := now.Add(-unused - time.Hour)
+	for _, name := range []string{"module-a.ko", "module-b.ko", "softroce-a.ko", "softroce-b.why", "build.lock"} {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o644), os.Chtimes(filepath.Join(dir, name), old, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !used(filepath.Join(dir, "module-b.ko")) || used(filepath.Join(dir, "module-c.ko")) {
+		t.Error("used does not tell a file that is there from one that is not")
+	}
+	if err := tidy(dir, now, isModule); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); fmt.Sprint(left) != fmt.Sprintf("[%[1]s/build.lock %[1]s/module-b.ko]", dir) {
+		t.Errorf("left: %v", left)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockBuild waits until no other process builds the image of this checkout, or
-// copies from it.
+// LockBuild waits until no other process of any checkout builds an image, or copies from
+// one.
 func LockBuild(ctx context.Context, root string, log io.Writer) (unlock func(), err error) {
-	return lock(ctx, root, []string{"build.lock"}, log)
+	return lock(ctx, shared(root, "rig"), []string{"build.lock"}, log)
 }
 
 // LockMachine waits until fewer than limit machines of this checkout run: a
@@ -26,17 +26,17 @@ func LockMachine(ctx context.Context, root string, limit int, log io.Writer) (un
 	for i := range max(limit, 1) {
 		slots = append(slots, fmt.Sprintf("machine%d.lock", i))
 	}
-	return lock(ctx, root, slots, log)
+	return lock(ctx, cacheDir(root), slots, log)
 }
 
-// lock takes any one of the files. It reports on log that it waits.
-func lock(ctx context.Context, root string, names []string, log io.Writer) (unlock func(), err error) {
-	if err := os.MkdirAll(CacheDir(root), 0o755); err != nil {
+// lock takes any one of the files in dir. It reports on log that it waits.
+func lock(ctx context.Context, dir string, names []string, log io.Writer) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	for said := false; ; said = true {
 		for _, name := range names {
-			f, err := tryLock(filepath.Join(CacheDir(root), name))
+			f, err := tryLock(filepath.Join(dir, name))
 			if err != nil {
 				return nil, err
 			}
@@ -45,7 +45,7 @@ func lock(ctx context.Context, root string, names []string, log io.Writer) (unlo
 			}
 		}
 		if !said {
-			fmt.Fprintln(log, "rig: waiting for another process that uses the rig of this checkout …")
+			fmt.Fprintln(log, "rig: waiting for another process that uses the rig …")
 		}
 		select {
 		case <-ctx.Done():

@@ -78,7 +78,7 @@ func (b *builder) apt(ctx context.Context, dir, program string, args ...string) 
 	if len(b.sources) == 0 {
 		return run(ctx, dir, program, args...)
 	}
-	own := filepath.Join(b.cache, "apt-"+b.linux)
+	own := filepath.Join(b.shared, "apt-"+b.linux)
 	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(own, d), 0o755); err != nil {
 			return nil, err

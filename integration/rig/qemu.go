@@ -29,7 +29,7 @@ func (b *builder) emulator(ctx context.Context) (emulator, error) {
 	if !b.functions() || own.has(ctx, functionsNIC) == nil {
 		return own, nil
 	}
-	dir := filepath.Join(b.cache, "qemu")
+	dir := filepath.Join(b.shared, "qemu")
 	unpacked := emulator{filepath.Join(dir, "usr", "bin", b.arch.qemu), filepath.Join(dir, "usr", "share", "qemu")}
 	if unpacked.has(ctx, functionsNIC) == nil {
 		return unpacked, nil

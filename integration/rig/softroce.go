@@ -29,15 +29,15 @@ func (b *builder) softRoCE(ctx context.Context, k kernel) (module string, err er
 	if err != nil {
 		return "", err
 	}
-	module = filepath.Join(b.cache, "softroce-"+hash+".ko")
-	why := filepath.Join(b.cache, "softroce-"+hash+".why")
+	module = filepath.Join(b.shared, "softroce-"+hash+".ko")
+	why := filepath.Join(b.shared, "softroce-"+hash+".why")
 	if failed, err := os.Stat(why); err == nil && time.Since(failed.ModTime()) < softRoCERetry {
 		text, err := os.ReadFile(why)
 		return "", errors.Join(err, errors.New(string(text)))
 	}
 	err = b.need(ctx, softRoCETools)
-	if _, missing := os.Stat(module); err == nil && missing != nil {
-		err = errors.Join(b.forget("softroce-*"), b.buildSoftRoCE(ctx, k, patch, module))
+	if err == nil && !used(module) {
+		err = errors.Join(tidy(b.shared, time.Now(), isModule), b.buildSoftRoCE(ctx, k, patch, module))
 	}
 	if err != nil && ctx.Err() == nil {
 		err = errors.Join(err, writeAtomically(why, []byte(err.Error())))
@@ -91,7 +91,7 @@ func (b *builder) softRoCESources(ctx context.Context, k kernel) (string, error)
 	if err != nil {
 		return "", err
 	}
-	work, err := os.MkdirTemp(b.cache, "sources-")
+	work, err := os.MkdirTemp(b.shared, "sources-")
 	if err != nil {
 		return "", err
 	}

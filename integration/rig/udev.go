@@ -69,12 +69,12 @@ var missingLibrary = regexp.MustCompile(`(\S+) => not found`)
 
 // udev returns the directory with the packages, unpacked once.
 func (b *builder) udev(ctx context.Context) (string, error) {
-	kept := filepath.Join(b.cache, "udev")
+	kept := filepath.Join(b.shared, "udev")
 	if _, err := os.Stat(kept); err == nil {
 		return kept, nil
 	}
 	fmt.Fprintf(b.log, "rig: unpacking udev (2 MB of Debian packages, once) …\n")
-	work, err := os.MkdirTemp(b.cache, "udev-")
+	work, err := os.MkdirTemp(b.shared, "udev-")
 	if err != nil {
 		return "", err
 	}

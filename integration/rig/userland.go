@@ -31,7 +31,7 @@ func (b *builder) userland(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(b.cache, "userland-"+b.arch.name+"-"+hash)
+	dir := filepath.Join(b.shared, "userland-"+b.arch.name+"-"+hash)
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -40,7 +40,7 @@ func (b *builder) userland(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	work, err := os.MkdirTemp(b.cache, "userland-")
+	work, err := os.MkdirTemp(b.shared, "userland-")
 	if err != nil {
 		return "", err
 	}

@@ -33,17 +33,6 @@ func addAltnames(n *testnet.Netns, name string, altnames []string) {
 	n.Batch(nil, commands...)
 }
 
-// damage makes the description of a macvlan malformed by so many source
-// addresses that their length overflows the kernel's 16 bits. The macvlan still
-// works.
-func damage(n *testnet.Netns, name string, addresses int) {
-	var commands []string
-	for i := range addresses {
-		commands = append(commands, fmt.Sprintf("link set dev %s type macvlan macaddr add 02:00:00:00:%02x:%02x", name, i>>8, i&255))
-	}
-	n.Batch(nil, commands...)
-}
-
 func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 	n := testnet.NewNetns(t, "n")
 	n.IP("link", "add", "nic", "type", "ifb")
@@ -112,7 +101,7 @@ func testDamagedLink(t *testing.T, addresses int) {
 	n.IP("link", "add", "nic", "type", "veth", "peer", "name", "far")
 	n.IP("link", "add", "link", "nic", "name", "odd", "address", "02:00:00:00:00:07", "type", "macvlan", "mode", "source")
 	n.IP("link", "add", "last", "type", "ifb")
-	damage(n, "odd", addresses)
+	n.Damage("odd", addresses)
 	var unread []*link.Link
 	n.Unread = func(l *link.Link) { unread = append(unread, l) }
 	for range 2 {

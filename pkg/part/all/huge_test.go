@@ -54,38 +54,30 @@ func manyAltnames() (commands []string) {
 	return commands
 }
 
-// damagedMacvlan are commands that make the kernel's description of a macvlan
-// on a link malformed, by more source addresses than it can count.
-func damagedMacvlan(dev string, addresses int) (commands []string) {
-	commands = append(commands, "link set dev "+dev+" type macvlan mode source")
-	for i := range addresses {
-		commands = append(commands, fmt.Sprintf("link set dev %s type macvlan macaddr add 02:00:00:00:%02x:%02x", dev, i>>8, i&255))
-	}
-	return commands
-}
-
 // A pod makes the description of its interface so long that many programs
 // cannot read it, or malformed: its interface is still returned, and other pods
 // get theirs meanwhile.
 func TestALinkThatIsHardToReadComesHomeAndHindersNobody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		config func(*bench, map[string]any) string
-		user   bool
-		falls  bool
-		does   []string
+		config  func(*bench, map[string]any) string
+		user    bool
+		falls   bool
+		sources int  // so many source addresses get the pod's macvlan
+		child   bool // or one that the pod makes on its NIC
+		does    []string
 	}{
 		"host-device, altnames":                           {config: (*bench).config, does: manyAltnames()},
 		"host-device, altnames, in a user namespace":      {config: (*bench).config, does: manyAltnames(), user: true},
 		"host-device, altnames, the kernel returned it":   {config: (*bench).config, does: manyAltnames(), falls: true},
-		"host-device, a child that cannot be read":        {config: (*bench).config, does: append([]string{"link add link net1 name odd type macvlan mode source"}, damagedMacvlan("odd", 6000)...)},
+		"host-device, a child that cannot be read":        {config: (*bench).config, sources: 6000, child: true},
 		"macvlan, altnames":                               {config: (*bench).macvlanConfig, does: manyAltnames()},
 		"macvlan, altnames, in a user namespace":          {config: (*bench).macvlanConfig, does: manyAltnames(), user: true},
-		"macvlan that cannot be read":                     {config: (*bench).macvlanConfig, does: damagedMacvlan("net1", 6000)},
-		"macvlan whose master cannot be read":             {config: (*bench).macvlanConfig, does: damagedMacvlan("net1", 11500)},
-		"macvlan whose master cannot be read, renamed":    {config: (*bench).macvlanConfig, does: append(damagedMacvlan("net1", 11500), "link set net1 down", "link set net1 name mine")},
-		"macvlan that cannot be read, renamed":            {config: (*bench).macvlanConfig, does: append(damagedMacvlan("net1", 6000), "link set net1 down", "link set net1 name mine")},
-		"macvlan that cannot be read, altnames beside it": {config: (*bench).macvlanConfig, does: append(damagedMacvlan("net1", 6000), manyAltnames()...)},
+		"macvlan that cannot be read":                     {config: (*bench).macvlanConfig, sources: 6000},
+		"macvlan whose master cannot be read":             {config: (*bench).macvlanConfig, sources: 11500},
+		"macvlan whose master cannot be read, renamed":    {config: (*bench).macvlanConfig, sources: 11500, does: []string{"link set net1 down", "link set net1 name mine"}},
+		"macvlan that cannot be read, renamed":            {config: (*bench).macvlanConfig, sources: 6000, does: []string{"link set net1 down", "link set net1 name mine"}},
+		"macvlan that cannot be read, altnames beside it": {config: (*bench).macvlanConfig, sources: 6000, does: manyAltnames()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,6 +90,14 @@ func TestALinkThatIsHardToReadComesHomeAndHindersNobody(t *testing.T) {
 			before := b.node.State()
 			config := c.config(b, map[string]any{"ipam": localIPAM("10.77.0.0/24")})
 			b.node.MustRun(b.call("ADD", config))
+			switch {
+			case c.child:
+				b.pod.IP("link", "add", "link", "net1", "name", "odd", "type", "macvlan", "mode", "source")
+				b.pod.Damage("odd", c.sources)
+			case c.sources > 0:
+				b.pod.IP("link", "set", "net1", "type", "macvlan", "mode", "source")
+				b.pod.Damage("net1", c.sources)
+			}
 			run(b, c.does...)
 			if c.falls {
 				b.pod.IP("link", "set", "net1", "netns", b.node.Name)
