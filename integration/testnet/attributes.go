@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,9 @@ func (n *Netns) ask(family int, kind uint16, flags int, payload []byte) ([][]byt
 	return answers, err
 }
 
+// buffers are for answers of netlink.
+var buffers = sync.Pool{New: func() any { buf := make([]byte, 1<<20); return &buf }}
+
 func ask(family int, kind uint16, flags int, payload []byte) ([][]byte, error) {
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
 	if err != nil {
@@ -38,7 +42,9 @@ func ask(family int, kind uint16, flags int, payload []byte) ([][]byte, error) {
 		return nil, err
 	}
 	var answers [][]byte
-	for buf := make([]byte, 1<<20); ; {
+	buf := *buffers.Get().(*[]byte)
+	defer buffers.Put(&buf)
+	for {
 		size, _, err := unix.Recvfrom(s, buf, 0)
 		if err != nil {
 			return nil, err

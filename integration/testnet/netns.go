@@ -2,6 +2,7 @@ package testnet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
@@ -37,15 +39,15 @@ func NewNetns(t testing.TB, role string) *Netns {
 	t.Helper()
 	need.Root(t)
 	name := fmt.Sprintf("rail-%s-%d-%d", role, os.Getpid(), serial.Add(1))
-	command(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	addNamed(t, name)
+	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
 	opened, err := link.OpenNetns("/run/netns/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(opened.Close)
 	n := &Netns{Netns: opened, Name: name, t: t}
-	n.IP("link", "set", "lo", "up")
+	n.SetFlags("lo", unix.IFF_UP, unix.IFF_UP)
 	n.Sysctl("ipv6/conf/default/accept_dad", "0")
 	return n
 }
@@ -62,7 +64,7 @@ func Of(t testing.TB, pid int) *Netns {
 	t.Helper()
 	name := fmt.Sprintf("rail-of-%d-%d", os.Getpid(), serial.Add(1))
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(pid))
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
 	opened, err := link.OpenNetns("/run/netns/" + name)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +89,7 @@ func Current(t testing.TB) *Netns {
 func (n *Netns) Kill() {
 	n.t.Helper()
 	n.Netns.Close()
-	command(n.t, "ip", "netns", "del", n.Name)
+	n.Unname()
 }
 
 // Delete ends the namespace before the test does: it closes every handle of the
@@ -174,7 +176,9 @@ func eventually(done func() bool) bool {
 // alive.
 func (n *Netns) Unname() {
 	n.t.Helper()
-	command(n.t, "ip", "netns", "del", n.Name)
+	if err := netns.DeleteNamed(n.Name); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // Rename replaces the name of the namespace.
@@ -185,7 +189,7 @@ func Rename(t testing.TB, n *Netns, name string) {
 	for _, args := range [][]string{{"umount", "/run/netns/" + name}, {"mount", "--bind", n.Path, "/run/netns/" + name}} {
 		command(t, args[0], args[1:]...)
 	}
-	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
+	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
 	n.Unname()
 	n.Name, n.Path = name, "/run/netns/"+name
 }
@@ -240,8 +244,8 @@ func command(t testing.TB, name string, args ...string) string {
 func (n *Netns) NIC(name string, peer *Netns) {
 	n.t.Helper()
 	n.IP("link", "add", name, "mtu", "9000", "type", "veth", "peer", "name", name+"-sw", "mtu", "9000", "netns", peer.Name)
-	n.IP("link", "set", name, "up")
-	peer.IP("link", "set", name+"-sw", "up")
+	n.SetFlags(name, unix.IFF_UP, unix.IFF_UP)
+	peer.SetFlags(name+"-sw", unix.IFF_UP, unix.IFF_UP)
 	// The kernel adds the link-local address a moment after the carrier.
 	n.await("the link-local address of "+name, func() bool { return n.hasLinkLocal(name) })
 	peer.await("the link-local address of "+name+"-sw", func() bool { return peer.hasLinkLocal(name + "-sw") })
@@ -251,8 +255,8 @@ func (n *Netns) NIC(name string, peer *Netns) {
 // and no tentative address.
 func (n *Netns) hasLinkLocal(name string) bool {
 	n.t.Helper()
-	out := n.IP("-6", "addr", "show", "dev", name)
-	return strings.Contains(out, "fe80:") && !strings.Contains(out, "tentative")
+	linkLocal, tentative := n.ipv6Addresses(name)
+	return linkLocal && !tentative
 }
 
 // State returns all compared facts about the namespace's network: links,
@@ -296,13 +300,17 @@ func (n *Netns) State() string {
 // (linkwatch). Until then the link has NO-CARRIER and no IPv6 routes.
 func (n *Netns) unsettled() bool {
 	n.t.Helper()
-	out := n.Batch([]string{"-o"}, "addr show tentative", "link show up")
-	for line := range strings.Lines(out) {
-		if strings.Contains(line, " tentative ") || strings.Contains(line, "NO-CARRIER") && strings.Contains(line, "LOWER_UP") {
-			return true
-		}
+	if _, tentative := n.ipv6Addresses(""); tentative {
+		return true
 	}
-	return false
+	links, err := n.ask(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, words(0, 0, 0, 0))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	const carrier = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
+	return slices.ContainsFunc(links, func(link []byte) bool {
+		return binary.NativeEndian.Uint32(link[8:])&carrier == unix.IFF_UP|unix.IFF_LOWER_UP
+	})
 }
 
 // volatile are the keys of ip's JSON that are not configuration.
