@@ -40,8 +40,10 @@ export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpa
 CLUSTERS = integration/cluster integration/devices integration/doctor integration/e2e integration/nri integration/verify
 # … those that measure time, re-execute themselves or run built programs, which are without it …
 NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/whereabouts
-# … and those that start few goroutines of ours: they have it with FULL=yes only.
-RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/install/node scripts/demo
+# … and those that start few goroutines of ours, or whose goroutines run programs: they have it
+# with FULL=yes only.
+RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/doctor pkg/install/node \
+	pkg/ipam/local pkg/nvipam pkg/part/all pkg/whereabouts/block pkg/whereabouts/plugin scripts/demo
 
 # FULL=yes: "make test" also runs the tests of scripts/long.txt, and takes no samples.
 # BASE=REV: it also runs those of scripts/long.txt that watch a path which changed since REV.

@@ -58,7 +58,7 @@ const defaultMemory = "1024"
 // elsewhere, and they are translated again, which is most of what ip(8) costs.
 var kernelArgs = []string{
 	"loglevel=5", "8250.nr_uarts=2", "panic=-1", "panic_on_oops=1", "sysctl.kernel.hung_task_timeout_secs=60",
-	"mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0", "norandmaps",
+	"mitigations=off", "nokaslr", "cryptomgr.notests", "audit=0", "apparmor=0", "selinux=0", "psi=0", "norandmaps",
 	"random.trust_cpu=on", "rcupdate.rcu_expedited=1", "nowatchdog", "net.ifnames=0",
 }
 

@@ -265,6 +265,12 @@ func (n *Netns) hasLinkLocal(name string) bool {
 // and sysctl lines, one fact per line, so that a difference is easy to read.
 func (n *Netns) State() string {
 	n.t.Helper()
+	return n.objects() + n.sysctls()
+}
+
+// objects is the part of State that ip(8) tells.
+func (n *Netns) objects() string {
+	n.t.Helper()
 	for range 200 {
 		if !n.unsettled() {
 			break
@@ -274,6 +280,13 @@ func (n *Netns) State() string {
 	var b strings.Builder
 	n.describe(&b, nil, "link", "addr", "route show table all", "rule", "neigh show nud permanent")
 	n.describe(&b, []string{"-6"}, "route show table all", "rule")
+	return b.String()
+}
+
+// sysctls is the other part of State.
+func (n *Netns) sysctls() string {
+	n.t.Helper()
+	var b strings.Builder
 	links, err := n.Links()
 	if err != nil {
 		n.t.Fatal(err)
@@ -351,11 +364,19 @@ func sortList(v any) {
 	if !ok {
 		return
 	}
-	text := func(e any) string {
-		out, _ := json.Marshal(e) // came from JSON
-		return string(out)
+	type element struct {
+		text  string
+		value any
 	}
-	slices.SortFunc(list, func(a, b any) int { return strings.Compare(text(a), text(b)) })
+	all := make([]element, len(list))
+	for i, e := range list {
+		text, _ := json.Marshal(e) // came from JSON
+		all[i] = element{string(text), e}
+	}
+	slices.SortFunc(all, func(a, b element) int { return strings.Compare(a.text, b.text) })
+	for i, e := range all {
+		list[i] = e.value
+	}
 }
 
 func drop(v any) {
@@ -415,13 +436,15 @@ func Diff(before, after string) string {
 // carrier up to a second late (linkwatch), on a busy machine even later.
 func (n *Netns) Settled(before string) string {
 	n.t.Helper()
-	deadline := time.Now().Add(settleTime)
-	for {
-		now := n.State()
-		if now == before || time.Now().After(deadline) {
+	for deadline := time.Now().Add(settleTime); ; time.Sleep(20 * time.Millisecond) {
+		now, late := n.objects(), time.Now().After(deadline)
+		if !late && !strings.HasPrefix(before, now) {
+			continue // reading the sysctls takes as long again
+		}
+		now += n.sysctls()
+		if late || now == before {
 			return Diff(before, now)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
