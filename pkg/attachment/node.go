@@ -139,6 +139,15 @@ func (n *Node) HostNetns() ledger.Netns {
 	return host
 }
 
+// Udev returns the directory of udev's state. It is empty if the host netns is not that of
+// the machine's first process: the kernel tells udev only of the NICs of its own netns.
+func (n *Node) Udev() string {
+	if n.HostNetns().Path == "" {
+		return ""
+	}
+	return "/run/udev"
+}
+
 // Alive reports whether the record's pod netns exists.
 func (n *Node) Alive(r *ledger.Record) bool {
 	return n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path)

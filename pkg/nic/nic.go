@@ -26,6 +26,8 @@ type Host struct {
 	Sys string
 	// Proc is the root of procfs, "/proc" but for tests.
 	Proc string
+	// Udev is the directory of udev's state, "" if no udev handles the host netns.
+	Udev string
 	// Holder, if set, returns the holder of a device of the host, "" if it is
 	// not lent. The device is a PCI address or a name on the auxiliary bus.
 	Holder func(device string) string

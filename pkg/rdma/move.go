@@ -47,6 +47,9 @@ func (e *UverbsChanged) Error() string {
 // Moved is the state of the device after [Core.Move].
 type Moved struct {
 	Device Device
+	// Before is the name of the device right before it was moved: udev may have renamed
+	// it since it was found. It is "" if it was in the target already.
+	Before string
 	Uverbs CharDev // empty if ib_uverbs is not loaded
 }
 
@@ -77,13 +80,15 @@ func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
 		return m, err
 	}
 	before, err := c.awaitUverbs(ctx, d)
-	if err == nil {
-		err = c.send(d, to)
+	if err != nil {
+		return Moved{}, err
 	}
+	name, err := c.send(d, to)
 	if err != nil {
 		return Moved{}, err
 	}
 	m, err := c.arrive(ctx, d, to, before)
+	m.Before = name
 	if err != nil || before.Name == "" || before.number() == m.Uverbs.number() {
 		return m, err
 	}
@@ -146,11 +151,14 @@ func (c *Core) holds(d Device) (bool, error) {
 	return err == nil && now.Is(d), err
 }
 
-// send sends the request. The kernel moves the device before it answers; the
-// thread must be in the device's namespace (current->nsproxy->net_ns), a socket
-// of that namespace is not enough.
-func (c *Core) send(d Device, to *Core) error {
-	return c.in(func() error {
+// send sends the request, and returns the device's name right before. The kernel
+// moves the device before it answers; the thread must be in the device's namespace
+// (current->nsproxy->net_ns), a socket of that namespace is not enough.
+func (c *Core) send(d Device, to *Core) (name string, err error) {
+	err = c.in(func() error {
+		if now, err := c.device(d.Index); err == nil { // else the request fails, too
+			name = now.Name
+		}
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), uint32Attr(nl.RDMA_NLDEV_NET_NS_FD, uint32(to.ns.FD())))
 		if err == nil {
 			return nil
@@ -161,6 +169,7 @@ func (c *Core) send(d Device, to *Core) error {
 		}
 		return moveError(err, mode, d, c.ns.Path, to.ns.Path)
 	})
+	return name, err
 }
 
 // moveError returns the error for an errno of the move, with its cause and

@@ -5,12 +5,17 @@ package tests
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/all"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -106,6 +111,56 @@ func TestRDMADevicesThatExchangedNamesComeHome(t *testing.T) {
 			n.rdmaAll(devices)
 			n.untouched(before)
 		})
+	}
+}
+
+// udev names an RDMA device after its driver has made it, perhaps between two steps of an
+// ADD. The device returns under that name, and not under one that the pod gives it.
+func TestRDMADeviceThatIsRenamedDuringAddReturnsUnderItsNewName(t *testing.T) {
+	const name = "rocep0s11"
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(1)
+	p := n.pod("trainer")
+	rename := func(in *link.Netns, from, to string) error {
+		core, err := rdma.Open(in)
+		if err != nil {
+			return err
+		}
+		defer core.Close() // it keeps the pod's netns
+		d, err := core.ByName(from)
+		if err != nil {
+			return err
+		}
+		return core.Rename(d, to)
+	}
+	at, err := all.Open(n.state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	at.Fault = func(step string) error {
+		if step != "confirm" {
+			return nil
+		}
+		return rename(n.Netns.Netns, "mlx5_0", name)
+	}
+	call := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required"}))
+	conf, err := netconf.ParseHostDevice([]byte(call.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := at.Add(t.Context(), &attachment.Call{
+		Key:   ledger.Key{ContainerID: call.ContainerID, IfName: call.IfName},
+		Netns: call.Netns, Path: testnet.Bin(t), Conf: &conf.Common,
+	}, all.HostDevicePlan(conf)); err != nil {
+		t.Fatal(err)
+	}
+	if err := rename(p.Netns.Netns, name, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	n.MustRun(call.With("DEL"))
+	if now := n.allRDMA(); !strings.Contains(now[name], nicPCI(0)) {
+		t.Errorf("the device did not return as %s: %v", name, now)
 	}
 }
 

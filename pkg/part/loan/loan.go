@@ -15,7 +15,7 @@ import (
 // Host returns the sources of facts about the node's NICs.
 func Host(n *attachment.Node) *nic.Host {
 	return &nic.Host{
-		Netns: n.Netns, Sys: n.Sys, Proc: n.Proc,
+		Netns: n.Netns, Sys: n.Sys, Proc: n.Proc, Udev: n.Udev(),
 		Holder: func(device string) string { return holderOfDevice(n, device) },
 		NodeIP: n.Ledger.NodeIP,
 	}

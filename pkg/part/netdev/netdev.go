@@ -152,17 +152,9 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 // selected, because the NIC is read again under its lock.
 func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n, host := tx.Node, loan.Host(tx.Node)
-	s, found := p.selected, p.chosen
-	var err error
-	if s.IsZero() {
-		if s, err = p.selector(n, host); err != nil {
-			return err
-		}
-	}
-	if found == nil {
-		if found, err = host.Select(s); err != nil {
-			return notFound(n, s, err)
-		}
+	s, found, err := p.choose(ctx, n, host)
+	if err != nil {
+		return err
 	}
 	if err := p.agrees(host, s, found); err != nil {
 		return err
@@ -203,6 +195,31 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		p.rails.SetRail(tx, *rail)
 	}
 	return nil
+}
+
+// choose returns the selector and the NIC that it selects, once udev has named that NIC.
+func (p *Part) choose(ctx context.Context, n *attachment.Node, host *nic.Host) (s nic.Selector, found *nic.NIC, err error) {
+	s, found = p.selected, p.chosen
+	if s.IsZero() {
+		if s, err = p.selector(n, host); err != nil {
+			return s, nil, err
+		}
+	}
+	if found == nil {
+		if found, err = host.Select(s); err != nil {
+			return s, nil, notFound(n, s, err)
+		}
+	}
+	if found.Link == nil {
+		return s, found, nil
+	}
+	waited, err := host.AwaitUdev(ctx, found.Link)
+	if waited && err == nil {
+		if found, err = host.Select(s); err != nil {
+			err = notFound(n, s, err)
+		}
+	}
+	return s, found, err
 }
 
 // notFound returns the error for a selector that selects no NIC on the host: the

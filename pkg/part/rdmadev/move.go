@@ -28,29 +28,51 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 	ctx, cancel := context.WithTimeout(ctx, moveWait)
 	defer cancel()
 	return withCores(ctx, tx.Node, tx.Node.Netns, tx.Pod, func(host, pod *rdma.Core) error {
-		for _, d := range r.Devices {
+		for i := range r.Devices {
+			d := &r.Devices[i]
 			if !d.Lent {
 				continue
 			}
-			device, err := findDevice(host, d)
-			if err == nil && device == nil {
-				err = rdma.ErrNotFound
-			}
-			var arrived rdma.Moved
-			if err == nil {
-				began := time.Now()
-				arrived, err = host.Move(ctx, *device, pod)
-				tx.NoteMove(time.Since(began))
-			}
+			arrived, err := moveOne(ctx, tx, host, pod, d)
 			if err != nil {
 				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
 			}
-			if err := keepCM(ctx, tx.Node, pod, arrived.Device, d, tos); err != nil {
+			if err := keepCM(ctx, tx.Node, pod, arrived, *d, tos); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// moveOne moves a device from the host into the pod.
+func moveOne(ctx context.Context, tx *attachment.Tx, host, pod *rdma.Core, d *ledger.RDMADevice) (rdma.Device, error) {
+	device, err := findDevice(host, *d)
+	if err == nil && device == nil {
+		err = rdma.ErrNotFound
+	}
+	if err == nil {
+		err = noteName(tx, d, device.Name)
+	}
+	if err != nil {
+		return rdma.Device{}, err
+	}
+	began := time.Now()
+	arrived, err := host.Move(ctx, *device, pod)
+	tx.NoteMove(time.Since(began))
+	return arrived.Device, errors.Join(err, noteName(tx, d, arrived.Before)) // it may have moved in spite of err
+}
+
+// noteName records the name under which the device leaves the host, which is the one that
+// it returns under. udev names a device some time after its driver has made it: it may have
+// done so since Claim. The name that the device has in the pod is no evidence, because the
+// pod may have chosen it.
+func noteName(tx *attachment.Tx, d *ledger.RDMADevice, name string) error {
+	if name == "" || name == d.Name {
+		return nil
+	}
+	d.Name = name
+	return tx.Node.Ledger.Put(tx.Record)
 }
 
 // serveWait bounds the wait until RDMA-CM serves a device that has moved. It usually does as
