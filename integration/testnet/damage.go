@@ -17,9 +17,9 @@ const (
 	setAddresses = 3
 )
 
-// Damage gives a macvlan in mode source this many source addresses, at least 5,400. The kernel's
-// description of the macvlan is malformed then, because its length overflows 16 bits; the
-// macvlan still works.
+// Damage makes the kernel's description of a macvlan in mode source malformed, by this many
+// source addresses, at least 5,400: the length of their list overflows 16 bits. The macvlan
+// still works.
 //
 // The kernel describes the macvlan after each change, address by address: this takes a tenth of
 // the time of ip(8), which also asks for the description before each.
