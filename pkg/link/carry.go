@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"net"
 	"slices"
 
@@ -22,9 +23,9 @@ type Carried struct {
 }
 
 // Carried returns the addresses of global scope and the routes of the snapshot.
-// A DHCP lease of IPv4 becomes permanent, because nothing renews it in the pod;
-// IPv6 addresses and routes from router advertisements are left out, because
-// the pod gets its own.
+// A DHCP lease of IPv4 becomes permanent, because nothing renews it in the pod,
+// and so does a route that expires; IPv6 addresses and routes from router
+// advertisements are left out, because the pod gets its own.
 func (s *Snapshot) Carried() *Carried {
 	c := &Carried{Snapshot: &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}}
 	for _, r := range s.Addresses {
@@ -36,7 +37,7 @@ func (s *Snapshot) Carried() *Carried {
 			continue
 		}
 		// The label is the host's name of the interface.
-		attrs = attrs.Without(unix.IFA_CACHEINFO, unix.IFA_LABEL)
+		attrs = permanent(header, attrs).Without(unix.IFA_LABEL)
 		c.Snapshot.Addresses = append(c.Snapshot.Addresses, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
 		c.Addresses = append(c.Addresses, addressOf(header, attrs))
 	}
@@ -45,17 +46,32 @@ func (s *Snapshot) Carried() *Carried {
 		if err != nil {
 			continue
 		}
+		if header[5] == unix.RTPROT_RA {
+			continue
+		}
 		route := routeOf(header, attrs)
 		if route.Dst.IP.To4() == nil && route.Dst.IP.IsLinkLocalUnicast() {
 			continue
 		}
-		c.Snapshot.Routes = append(c.Snapshot.Routes, r)
+		c.Snapshot.Routes = append(c.Snapshot.Routes, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs.Without(unix.RTA_CACHEINFO))})
 		c.Routes = append(c.Routes, route)
 		if !slices.Contains(c.Tables, route.Table) {
 			c.Tables = append(c.Tables, route.Table)
 		}
 	}
 	return c
+}
+
+// permanent returns an address's attributes without its lifetimes. Only of a permanent IPv6
+// address that is deprecated they stay: the kernel does not choose it as a source.
+func permanent(ifaddrmsg []byte, attrs nlattr.Attrs) nlattr.Attrs {
+	const forever = 1<<32 - 1                // INFINITY_LIFE_TIME of include/net/addrconf.h
+	info, _ := attrs.Get(unix.IFA_CACHEINFO) // ifa_cacheinfo: preferred, valid, …
+	if ifaddrmsg[0] == unix.AF_INET6 && len(info) >= 8 &&
+		binary.NativeEndian.Uint32(info) == 0 && binary.NativeEndian.Uint32(info[4:]) == forever {
+		return attrs
+	}
+	return attrs.Without(unix.IFA_CACHEINFO)
 }
 
 // Alone returns the addresses without the routes. The kernel adds the on-link route of each,

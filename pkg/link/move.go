@@ -42,7 +42,7 @@ func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 // Movable returns an error that wraps EINVAL if the kernel does not move l to
 // any other namespace: a bridge, a VRF, the uplink of a NIC in switchdev mode.
 // It changes nothing.
-// changed.
+//
 // Linux 6.15 and later report it as an attribute of the link. Kernels before
 // 6.13 check it even if a link is moved to its own namespace, which does
 // nothing else (__dev_change_net_namespace). With 6.13 and 6.14 only the move

@@ -331,7 +331,7 @@ func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
 		var failed []Replay
 		var lost []error
 		for _, r := range open {
-			if err := n.ifGone(n.replayRoute(index, s.Index, r), index); err != nil {
+			if err := n.ifGone(n.replayRoute(index, s, r), index); err != nil {
 				failed = append(failed, r)
 				lost = append(lost, wrap(err, "route %s of %s", r.Text, s.Name))
 			}
@@ -343,7 +343,7 @@ func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
 	}
 }
 
-func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
+func (n *Netns) replayRoute(index int, s *Snapshot, r Replay) error {
 	header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
 	if err != nil {
 		return err
@@ -352,9 +352,13 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 	// kernel refuses them.
 	flags := binary.NativeEndian.Uint32(header[8:]) & unix.RTNH_F_ONLINK
 	binary.NativeEndian.PutUint32(header[8:], flags)
+	left, expired := remaining(header, attrs, time.Since(s.Taken))
+	if expired {
+		return nil
+	}
 	// A nexthop object was deleted with the link; the attributes beside it have
 	// the same content.
-	attrs = attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID)
+	attrs = append(attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID), left...)
 	// Beside another route to the same destination. With a gateway IPv6 makes
 	// both into one multipath route, of which this is a hop.
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
@@ -364,9 +368,9 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 			attrs[i].Value = nl.Uint32Attr(uint32(index))
 		case a.Type == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
 			// The other hops stayed, or return with their NICs.
-			attrs[i].Value = ownHops(a.Value, index, oldIndex)
+			attrs[i].Value = ownHops(a.Value, index, s.Index)
 		case a.Type == unix.RTA_MULTIPATH:
-			attrs[i].Value = withHops(a.Value, index, oldIndex)
+			attrs[i].Value = withHops(a.Value, index, s.Index)
 			// Replaces the rest of the route that the kernel kept when this hop
 			// was removed.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
@@ -376,6 +380,21 @@ func (n *Netns) replayRoute(index, oldIndex int, r Replay) error {
 		return err
 	}
 	return nil // without NLM_F_EXCL: the route by this link, gateway and metric exists
+}
+
+// remaining returns the attribute with the seconds that are left of an IPv6 route that
+// expires, none if it does not, and reports whether it has expired.
+func remaining(rtmsg []byte, attrs nlattr.Attrs, since time.Duration) (left nlattr.Attrs, expired bool) {
+	const perSecond = 100 // USER_HZ
+	end := expires(attrs)
+	if end == 0 || rtmsg[0] != unix.AF_INET6 {
+		return nil, false
+	}
+	seconds := int64(end)/perSecond - int64(since/time.Second)
+	if seconds <= 0 {
+		return nil, true
+	}
+	return nlattr.Attrs{{Type: unix.RTA_EXPIRES, Value: nl.Uint32Attr(uint32(seconds))}}, false
 }
 
 // withHops returns the nexthops with those by oldIndex leaving by index.

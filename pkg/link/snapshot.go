@@ -113,13 +113,13 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	receivers := receiversOf(attrs)
 	s.Receivers = &receivers
 	s.Settings, s.Broadcast, s.Token = settingsOf(attrs), macText(broadcastOf(attrs)), tokenOf(attrs)
-	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes)
 	if s.Neighbors, err = n.snapshotNeighbors(l.Index); err != nil {
 		return nil, err
 	}
 	if s.Sysctls, err = n.sysctls(l.Name, conf(attrs)); err != nil {
 		return nil, err
 	}
+	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes, originOf(l, v.addresses, s.Sysctls))
 	s.Device, err = n.Device(l)
 	return s, err
 }
@@ -179,25 +179,16 @@ func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 
 // snapshotRoutes returns the routes of a link, without those that the kernel adds
 // itself for addresses and router advertisements.
-func snapshotRoutes(msgs [][]byte) []Replay {
+func snapshotRoutes(msgs [][]byte, from origin) []Replay {
 	var found []Replay
 	for _, m := range msgs {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-		if err != nil || madeByKernel(h) {
+		if err != nil || from.byKernel(h, attrs) {
 			continue
 		}
 		found = append(found, Replay{Text: routeText(h, attrs), Raw: m})
 	}
 	return found
-}
-
-func madeByKernel(rtmsg []byte) bool {
-	protocol, flags := rtmsg[5], binary.NativeEndian.Uint32(rtmsg[8:])
-	switch protocol {
-	case unix.RTPROT_KERNEL, unix.RTPROT_RA, unix.RTPROT_REDIRECT:
-		return true
-	}
-	return flags&unix.RTM_F_CLONED != 0
 }
 
 func leavesBy(attrs nlattr.Attrs, index int) bool {

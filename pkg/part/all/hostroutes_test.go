@@ -1,0 +1,140 @@
+package all_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// asMade are configurations of a NIC as daemons make them: they add an address that brings no
+// route (noprefixroute), and its route themselves, in the kernel's name.
+var asMade = map[string][]string{
+	"NetworkManager": {
+		"addr add 10.1.0.5/24 dev %s noprefixroute",
+		"route add 10.1.0.0/24 dev %s proto kernel scope link src 10.1.0.5 metric 101",
+		"route add 10.9.0.0/16 via 10.1.0.1 dev %s proto static metric 101",
+	},
+	"NetworkManager, IPv6": {
+		"addr add fd00:1::5/64 dev %s nodad noprefixroute",
+		"-6 route add fd00:1::/64 dev %s proto kernel metric 101",
+		"-6 route add fd00:9::/48 via fd00:1::1 dev %s proto static metric 101",
+	},
+	"a link-local address of its own": {
+		"link set %s addrgenmode none",
+		"addr flush dev %s",
+		"addr add fe80::9/64 dev %s nodad noprefixroute",
+		"-6 route add fe80::/64 dev %s proto kernel metric 1024",
+	},
+	"router advertisements that a daemon reads": {
+		"addr add fd00:1::5/64 dev %s nodad noprefixroute",
+		"-6 route add fd00:1::/64 dev %s proto ra metric 101",
+		"-6 route add fd00:9::/48 via fe80::1 dev %s proto ra metric 101",
+	},
+	"a second metric beside the kernel's": {
+		"addr add 10.1.0.5/24 dev %s",
+		"route add 10.1.0.0/24 dev %s proto kernel scope link src 10.1.0.5 metric 101",
+	},
+	"a table of its own": {
+		"addr add 10.1.0.5/24 dev %s",
+		"route add 10.1.0.0/24 dev %s proto kernel scope link src 10.1.0.5 table 101",
+	},
+	"an address with a metric": {
+		"addr add 10.1.0.5/24 dev %s metric 500",
+		"addr add fd00:1::5/64 dev %s nodad metric 500",
+	},
+	"peers": {
+		"addr add 10.1.0.5 peer 10.1.0.6/32 dev %s",
+		"addr add fd00:1::5 peer fd00:1::6/128 dev %s nodad",
+	},
+}
+
+func (b *bench) make(commands []string) {
+	b.t.Helper()
+	b.node.Sysctl("ipv6/conf/"+nicName+"/accept_ra", "0") // as networkd and NetworkManager set it
+	for _, c := range commands {
+		b.node.IP(strings.Fields(strings.ReplaceAll(c, "%s", nicName))...)
+	}
+}
+
+// TestRoutesOfDaemonsComeHome lends a NIC that a daemon has configured which does not run any
+// more: nobody but DEL brings its routes back.
+func TestRoutesOfDaemonsComeHome(t *testing.T) {
+	t.Parallel()
+	for name, commands := range asMade {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.make(commands)
+			before := b.node.State()
+			for _, more := range []map[string]any{nil, {"useInterfaceNetwork": true}} {
+				config := b.config(more)
+				b.node.MustRun(b.call("ADD", config))
+				b.node.MustRun(b.call("DEL", config))
+				b.untouched(before)
+			}
+		})
+	}
+}
+
+func TestNICOfNetworkManagerHasItsSubnetInThePod(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"NetworkManager":       "10.1.0.0/24 dev net1 proto kernel scope link src 10.1.0.5 metric 101",
+		"NetworkManager, IPv6": "fd00:1::/64 dev net1 proto kernel metric 101",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.make(asMade[name])
+			config := b.config(map[string]any{"useInterfaceNetwork": true})
+			out := b.node.MustRun(b.call("ADD", config))
+			if routes := b.pod.IP("route") + b.pod.IP("-6", "route"); !strings.Contains(routes, want) || strings.Count(routes, strings.Fields(want)[0]) != 1 {
+				t.Errorf("the pod lacks %q, or has two:\n%s", want, routes)
+			}
+			b.node.MustRun(b.call("CHECK", b.withPrevResult(config, out)))
+		})
+	}
+}
+
+// TestRouteThatExpiresExpires has a route with a lifetime, and one that expires in the pod's
+// time.
+func TestRouteThatExpiresExpires(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.IP("addr", "add", "fd00:1::5/64", "dev", nicName, "nodad")
+	b.node.IP("-6", "route", "add", "fd00:8::/48", "via", "fd00:1::1", "proto", "static", "expires", "1000")
+	b.node.IP("-6", "route", "add", "fd00:9::/48", "via", "fd00:1::1", "proto", "static", "expires", "1")
+	config := b.config(nil)
+	b.node.MustRun(b.call("ADD", config))
+	time.Sleep(time.Second)
+	b.node.MustRun(b.call("DEL", config))
+	routes := b.node.IP("-6", "route")
+	if !strings.Contains(routes, "fd00:8::/48 via fd00:1::1 dev "+nicName+" proto static metric 1024 expires 99") || strings.Contains(routes, "fd00:9::/48") {
+		t.Errorf("after the loan:\n%s", routes)
+	}
+}
+
+// A deprecated address stays one that nobody sends from.
+func TestDeprecatedAddressIsDeprecatedInThePod(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"useInterfaceNetwork", "keepAddress"} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.node.IP("addr", "add", "fd00:1::1/64", "dev", nicName, "nodad")
+			b.node.IP("addr", "add", "fd00:1::2/64", "dev", nicName, "nodad", "preferred_lft", "0")
+			b.node.IP("addr", "add", "fd00:1::3/64", "dev", nicName, "nodad", "valid_lft", "1000", "preferred_lft", "0")
+			before := b.node.State()
+			config := b.config(map[string]any{key: true})
+			b.node.MustRun(b.call("ADD", config))
+			if got := b.pod.IP("-6", "route", "get", "fd00:1::99"); !strings.Contains(got, "src fd00:1::1 ") {
+				t.Errorf("the pod sends from another address: %s", got)
+			}
+			if got := b.pod.IP("-6", "addr", "show", "deprecated"); !strings.Contains(got, "fd00:1::2/64") {
+				t.Errorf("fd00:1::2 is not deprecated in the pod: %s", got)
+			}
+			b.node.MustRun(b.call("DEL", config))
+			b.untouched(before)
+		})
+	}
+}
