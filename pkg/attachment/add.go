@@ -20,6 +20,7 @@ func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, erro
 	if err := netconf.CheckEnv(c.ContainerID, c.IfName, c.Netns, c.Args, c.Path); err != nil {
 		return nil, err
 	}
+	n.CNIPath = c.Path
 	if p.Chained != nil {
 		return n.addChained(ctx, c, p)
 	}

@@ -29,6 +29,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 		return err
 	}
 	defer unlock()
+	n.CNIPath = c.Path
 	if p.Chained != nil {
 		return n.delChained(ctx, c, p)
 	}

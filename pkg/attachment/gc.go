@@ -12,17 +12,18 @@ import (
 )
 
 // GC ends the attachments of the configuration's network that are not in the
-// runtime's list, and sweeps. Without a list it only sweeps. It continues after
-// a failure, joins the errors, and forwards the call to IPAM.
+// runtime's list, forwards the call to IPAM, and sweeps. Without a list it only sweeps:
+// host-local (plugins v1.10.0) takes a list that is missing for an empty one, and frees the
+// addresses of all pods. It continues after a failure, and joins the errors.
 func (n *Node) GC(ctx context.Context, c *Call) error {
+	n.CNIPath = c.Path
 	var errs []error
 	for _, s := range n.Sweep(ctx) {
 		errs = append(errs, s.Err)
 	}
 	if valid, listed := c.Conf.Valid(); listed {
-		errs = append(errs, n.endInvalid(ctx, c, valid))
+		errs = append(errs, n.endInvalid(ctx, c, valid), n.order.Addresses.Pass(ctx, n, c, "GC"))
 	}
-	errs = append(errs, n.order.Addresses.Pass(ctx, n, c, "GC"))
 	return errors.Join(errs...)
 }
 

@@ -47,6 +47,10 @@ type Node struct {
 	// record returns only a NIC that it permits.
 	File *netconf.NodeFile
 
+	// CNIPath is the CNI_PATH of the current call, "" in a program that has none. An IPAM
+	// plugin is searched here if it has left the recorded one.
+	CNIPath string
+
 	// Fault, if set, is called at every step of ADD with the step's name; an
 	// error fails the step. Tests use it to fail each in turn.
 	Fault func(step string) error

@@ -101,7 +101,7 @@ func (tx *Tx) result() *current.Result {
 func GatewaysOf(ips []*current.IPConfig) []string {
 	var gateways []string
 	for _, ip := range ips {
-		if text := ip.Gateway.String(); ip.Gateway != nil && !slices.Contains(gateways, text) {
+		if text := ip.Gateway.String(); ip.Gateway != nil && !ip.Gateway.IsUnspecified() && !slices.Contains(gateways, text) {
 			gateways = append(gateways, text)
 		}
 	}

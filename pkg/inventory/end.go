@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
@@ -30,7 +31,8 @@ const (
 
 // EndStale ends the attachments whose pod is gone, in the ledger of a state directory,
 // which must exist. With dryRun it only returns them. It needs root, and the calling
-// thread must be in the host netns. left has an error for each record that could not be
+// thread must be in the host netns. CNI_PATH of the environment is where an IPAM plugin is
+// searched that has left its recorded directory. left has an error for each record that could not be
 // read or ended.
 func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun bool) (endings []Ending, left []error, err error) {
 	n, err := all.Open(stateDir)
@@ -38,7 +40,7 @@ func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun boo
 		return nil, nil, err
 	}
 	defer n.Close()
-	n.Log = log
+	n.Log, n.CNIPath = log, os.Getenv("CNI_PATH")
 	endings, left = sweep(ctx, n, dryRun)
 	return endings, left, nil
 }

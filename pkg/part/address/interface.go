@@ -70,6 +70,13 @@ func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
 	settings := map[string]string{"ipv4/conf/arp_notify": "1", "ipv6/conf/ndisc_notify": "1"}
 	if tx.Layer3.HasIPv6() {
 		settings["ipv6/conf/disable_ipv6"] = "0"
+		// As upstream: without it the kernel removes the addresses when the pod sets the
+		// interface down.
+		settings["ipv6/conf/keep_addr_on_down"] = "1"
+		// The pod reaches its own address by lo.
+		if err := tx.Pod.SetSysctls("lo", map[string]string{"ipv6/conf/disable_ipv6": "0"}); err != nil {
+			return err
+		}
 	}
 	maps.Copy(settings, tx.Layer3.Sysctls)
 	return tx.Pod.SetSysctls(tx.IfName, settings)
@@ -106,7 +113,12 @@ func setMetrics(tx *attachment.Tx, index int) error {
 }
 
 func setUp(_ context.Context, tx *attachment.Tx, index int) error {
-	return failure.WithCure(failure.Wrap(tx.Pod.SetUp(index), failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
+	err := tx.Pod.SetUp(index)
+	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "another macvlan on the same NIC has the MAC %s of %s", tx.Link.MAC, tx.IfName),
+			"give each pod a MAC of its own, or none")
+	}
+	return failure.WithCure(failure.Wrap(err, failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
 }
 
 // awaitCarrier waits for the carrier. It comes before awaitDAD, because duplicate address
@@ -192,14 +204,17 @@ func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 
 // routeOf returns the kernel's form of a result's route. A route without a
 // gateway gets the address' gateway of its family, and is on the link if there
-// is none.
+// is none, or if its gateway is 0.0.0.0 or ::, as IPAM plugins say that.
 func routeOf(r *types.Route, ips []*current.IPConfig) link.Route {
 	route := link.Route{Dst: &r.Dst, Gateway: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Scope: r.Scope}
 	if r.Table != nil {
 		route.Table = *r.Table
 	}
 	onLink := r.Scope != nil && *r.Scope >= int(netlink.SCOPE_LINK)
-	if route.Gateway == nil && !onLink {
+	switch {
+	case r.GW.IsUnspecified():
+		route.Gateway = nil
+	case r.GW == nil && !onLink:
 		route.Gateway = gatewayFor(r.Dst.IP, ips)
 	}
 	return route
@@ -208,7 +223,7 @@ func routeOf(r *types.Route, ips []*current.IPConfig) link.Route {
 // gatewayFor returns the first gateway of the addresses in the family of ip.
 func gatewayFor(ip net.IP, ips []*current.IPConfig) net.IP {
 	for _, have := range ips {
-		if have.Gateway != nil && (have.Gateway.To4() == nil) == (ip.To4() == nil) {
+		if have.Gateway != nil && !have.Gateway.IsUnspecified() && (have.Gateway.To4() == nil) == (ip.To4() == nil) {
 			return have.Gateway
 		}
 	}

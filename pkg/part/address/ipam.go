@@ -93,6 +93,11 @@ func (p *Await) Apply(_ context.Context, tx *attachment.Tx) error {
 	if a.err != nil {
 		return a.err
 	}
+	for _, ip := range a.result.IPs {
+		if ip.Gateway.IsUnspecified() { // as of a route, see routeOf
+			ip.Gateway = nil
+		}
+	}
 	tx.Layer3.IPs, tx.Layer3.Routes = a.result.IPs, a.result.Routes
 	if tx.Layer3.DNS.IsEmpty() {
 		tx.Layer3.DNS = a.result.DNS
@@ -101,12 +106,18 @@ func (p *Await) Apply(_ context.Context, tx *attachment.Tx) error {
 }
 
 // Release frees the addresses of the recorded attachment. The error wraps
-// [attachment.ErrNotInstalled] if the IPAM plugin is missing.
+// [attachment.ErrNotInstalled] if the IPAM plugin is missing from the recorded CNI_PATH and
+// from that of this call: the directory may have moved since ADD.
 func (p *Ask) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	r := releasing.Record
-	i, err := newCall(r.IPAM.Type, pluginEnv{
+	env := pluginEnv{
 		command: "DEL", containerID: r.ContainerID, netns: r.Netns.Path, ifName: r.IfName, args: r.IPAM.Args, path: r.IPAM.Path,
-	}, r.IPAM.Config)
+	}
+	i, err := newCall(r.IPAM.Type, env, r.IPAM.Config)
+	if now := releasing.Node.CNIPath; now != "" && errors.Is(err, attachment.ErrNotInstalled) {
+		env.path = now
+		i, err = newCall(r.IPAM.Type, env, r.IPAM.Config)
+	}
 	if err != nil {
 		return fmt.Errorf("addresses of %s: %w", r.Holder(), err)
 	}

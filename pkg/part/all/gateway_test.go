@@ -36,3 +36,64 @@ func TestRouteTakesTheGatewayOfItsFamily(t *testing.T) {
 		})
 	}
 }
+
+// TestGatewayOfZerosIsNone has the routes of an IPAM plugin that says "on the link" by a gateway
+// of zeros.
+func TestGatewayOfZerosIsNone(t *testing.T) {
+	t.Parallel()
+	const answer = `{"cniVersion":"1.0.0","ips":[{"address":"192.168.144.60/32","gateway":"0.0.0.0"},{"address":"fd00:1::60/128","gateway":"::"}],
+		"routes":[{"dst":"192.168.144.1/32","gw":"0.0.0.0"},{"dst":"192.168.144.0/21","gw":"0.0.0.0"},{"dst":"fd00:1::/64","gw":"::"}]}`
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		for name, table := range map[string]string{"main": "main", "source": "100"} {
+			t.Run(plugin+", "+name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				more := map[string]any{"ipam": map[string]any{"type": "spy"}}
+				if name == "source" {
+					more["routing"] = source(100)
+				}
+				config := b.of(plugin, more)
+				add := b.call("ADD", config)
+				add.Path = b.answering("[ $CNI_COMMAND != ADD ] || echo '" + strings.ReplaceAll(answer, "\n", "") + "'")
+				out := b.node.MustRun(add)
+				routes := b.pod.IP("route", "show", "table", table) + b.pod.IP("-6", "route", "show", "table", table)
+				for _, want := range []string{"192.168.144.0/21 dev net1 ", "192.168.144.1 dev net1 ", "fd00:1::/64 dev net1 "} {
+					if !strings.Contains(routes, want) {
+						t.Errorf("there is no %q:\n%s", want, routes)
+					}
+				}
+				check := b.call("CHECK", b.withPrevResult(config, out))
+				check.Path = add.Path
+				b.node.MustRun(check)
+			})
+		}
+	}
+}
+
+// TestIPv6WorksInANamespaceThatHasItDisabled has a pod whose runtime disabled IPv6: the pod
+// reaches its own address, and keeps it when its interface goes down and up.
+func TestIPv6WorksInANamespaceThatHasItDisabled(t *testing.T) {
+	t.Parallel()
+	for _, plugin := range []string{"host-device", "macvlan"} {
+		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			before := b.node.State()
+			for _, of := range []string{"all", "default", "lo"} {
+				b.pod.Sysctl("ipv6/conf/"+of+"/disable_ipv6", "1")
+			}
+			config := b.of(plugin, map[string]any{"ipam": localIPAM("fd00:1::/64")})
+			b.node.MustRun(b.call("ADD", config))
+			b.pod.IP("link", "set", "net1", "down")
+			b.pod.IP("link", "set", "net1", "up")
+			if has := b.pod.IP("-6", "addr", "show", "dev", "net1", "scope", "global"); !strings.Contains(has, "fd00:1::") {
+				t.Errorf("its address went: %s", has)
+			}
+			if own := b.pod.IP("-6", "addr", "show", "dev", "lo"); !strings.Contains(own, "::1/128") {
+				t.Errorf("lo has no IPv6: %q", own)
+			}
+			b.node.MustRun(b.call("DEL", config))
+			b.untouched(before)
+		})
+	}
+}

@@ -1,7 +1,9 @@
 package all_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
@@ -134,4 +137,75 @@ func TestAddressThatIsStillToBeFreedKeepsItsRecord(t *testing.T) {
 	b.node.MustRun(again)
 	b.node.MustRun(again.With("DEL"))
 	b.untouched(before)
+}
+
+// TestGCWithoutAListFreesNothing has an IPAM plugin that takes a list which is missing for an
+// empty one (host-local of plugins v1.10.0).
+func TestGCWithoutAListFreesNothing(t *testing.T) {
+	t.Parallel()
+	for name, list := range map[string]map[string]any{"none": nil, "null": {"cni.dev/valid-attachments": json.RawMessage("null")}} {
+		for _, plugin := range []string{"host-device", "macvlan"} {
+			t.Run(plugin+", "+name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				log := filepath.Join(t.TempDir(), "log")
+				path := b.answering("echo $CNI_COMMAND >>" + log + "; [ $CNI_COMMAND != ADD ] || echo '" + spyResult + "'")
+				config := b.of(plugin, map[string]any{"ipam": map[string]any{"type": "spy"}})
+				for _, call := range []testnet.Call{b.call("ADD", config), b.call("GC", b.of(plugin, merged(map[string]any{"ipam": map[string]any{"type": "spy"}}, list)))} {
+					call.Path = path
+					b.node.MustRun(call)
+				}
+				if text, err := os.ReadFile(log); err != nil || string(text) != "ADD\n" {
+					t.Errorf("IPAM was called with %q, %v", text, err)
+				}
+			})
+		}
+	}
+}
+
+func merged(all ...map[string]any) map[string]any {
+	m := map[string]any{}
+	for _, one := range all {
+		maps.Copy(m, one)
+	}
+	return m
+}
+
+// TestAddressIsFreedWhereTheCNIDirectoryMoved upgrades a node whose CNI directory has a new name
+// in each version (k3s).
+func TestAddressIsFreedWhereTheCNIDirectoryMoved(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(b *bench, c testnet.Call){
+		"DEL": func(b *bench, c testnet.Call) { b.node.MustRun(c.With("DEL")) },
+		"GC": func(b *bench, c testnet.Call) {
+			gc := gcAll(c)
+			gc.Path = c.Path
+			b.node.MustRun(gc)
+		},
+		"DEL without it, then railctl gc": func(b *bench, c testnet.Call) {
+			without := c.With("DEL")
+			without.Path = pluginDir(b.t)
+			b.node.MustRun(without)
+			b.pod.Delete()
+			b.node.Exec("env", "CNI_PATH="+c.Path, filepath.Join(testnet.Bin(b.t), "railctl"), "gc", "--state-dir", b.state)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			log := filepath.Join(t.TempDir(), "log")
+			c := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
+			c.Path = b.answering("echo $CNI_COMMAND $CNI_PATH >>" + log + "; [ $CNI_COMMAND != ADD ] || echo '" + spyResult + "'")
+			b.node.MustRun(c)
+			moved := filepath.Join(t.TempDir(), "moved")
+			if err := os.Rename(c.Path, moved); err != nil {
+				t.Fatal(err)
+			}
+			c.Path = moved
+			end(b, c)
+			if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "DEL "+moved+"\n") {
+				t.Errorf("IPAM was called with %q, %v", text, err)
+			}
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
@@ -148,6 +149,8 @@ func TestVerbsWithoutAnAttachmentAreForEveryRail(t *testing.T) {
 				t.Errorf("STATUS: %v", err)
 			}
 			b.wants("STATUS", c.want...)
+			none := []types.GCAttachment{}
+			call.Conf.ValidAttachments = &none
 			if err := b.opened.GC(ctx, call); err != nil {
 				t.Errorf("GC: %v", err)
 			}
