@@ -136,8 +136,17 @@ type Child struct {
 	Master      string `json:"master"`                // name of the NIC it lies on
 	MasterIndex int    `json:"masterIndex,omitempty"` // its ifindex, 0 in a record of an earlier version
 	Mode        string `json:"mode"`
-	InPod       bool   `json:"inPod,omitempty"`    // the master is in the pod netns
-	PodIndex    int    `json:"podIndex,omitempty"` // the macvlan's ifindex in the pod netns, 0 until it is known
+	InPod       bool   `json:"inPod,omitempty"` // the master is in the pod netns
+	// Lower is the link that the macvlan lies on, if that is not its master: a macvlan on a
+	// macvlan lies on the NIC of both (macvlan_common_newlink).
+	Lower    *Lower `json:"lower,omitempty"`
+	PodIndex int    `json:"podIndex,omitempty"` // the macvlan's ifindex in the pod netns, 0 until it is known
+}
+
+// Lower is the link below a macvlan, as it is seen in the pod.
+type Lower struct {
+	Index int  `json:"index"`          // its ifindex
+	Away  bool `json:"away,omitempty"` // in another netns than the pod's
 }
 
 // RDMA is the RDMA part of the attachment.

@@ -2,10 +2,12 @@ package all_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -184,4 +186,67 @@ func TestMacvlanPodsOfOneNICReachEachOther(t *testing.T) {
 	c.ContainerID, c.Netns = "c2", "/run/netns/"+other.Name
 	b.node.MustRun(c)
 	b.pod.Exec("ping", "-c", "1", "-W", "5", "-M", "do", "-s", "8972", "192.168.111.2")
+}
+
+// TestMacvlanOnAMacvlanEnds has a host whose own address is on a macvlan ("shim"), and a network
+// with that one as its master. The kernel makes a macvlan on a macvlan on the NIC of both.
+func TestMacvlanOnAMacvlanEnds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		more   map[string]any
+		inPod  bool
+		before func(*ledger.Record) // what an earlier version did not record
+	}{
+		"by name":                        {more: map[string]any{"master": "shim"}},
+		"by the default route":           {more: map[string]any{"master": nil}},
+		"in the pod":                     {more: map[string]any{"master": "shim", "linkInContainer": true}, inPod: true},
+		"by name, of an earlier version": {more: map[string]any{"master": "shim"}, before: func(r *ledger.Record) { r.Child.Lower = nil }},
+		"in the pod, of an earlier version": {
+			more: map[string]any{"master": "shim", "linkInContainer": true}, inPod: true, before: func(r *ledger.Record) { r.Child.Lower = nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			at := b.node
+			b.node.IP("link", "add", "shim", "link", nicName, "type", "macvlan", "mode", "bridge")
+			if c.inPod {
+				at = b.pod
+				b.node.IP("link", "set", "shim", "netns", b.pod.Name)
+			}
+			at.IP("link", "set", "shim", "up")
+			at.IP("addr", "add", "10.3.0.1/24", "dev", "shim")
+			at.IP("route", "add", "default", "via", "10.3.0.254")
+			config := b.macvlanConfig(merged(c.more, map[string]any{"ipam": localIPAM("10.77.0.8/30")}))
+			b.node.MustRun(b.call("ADD", config))
+			if c.before != nil {
+				b.changeRecord(c.before)
+			}
+			b.node.MustRun(b.call("DEL", config))
+			if b.pod.Has("net1") || len(b.held()) > 0 {
+				t.Errorf("it is left: %v, addresses %v", b.pod.Has("net1"), b.held())
+			}
+		})
+	}
+}
+
+func TestMACThatAnotherPodHasIsNamed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	other := *b
+	other.pod = testnet.NewNetns(t, "other")
+	const mac = "02:00:00:00:00:77"
+	config := b.macvlanConfig(map[string]any{"mac": mac, "ipam": localIPAM("10.77.0.0/24")})
+	b.node.MustRun(b.call("ADD", config))
+	before := b.held()
+	call := other.call("ADD", config)
+	call.ContainerID = "c2"
+	_, err := b.node.Run(call)
+	var refused *types.Error
+	if !errors.As(err, &refused) || refused.Code != types.ErrInvalidNetworkConfig || !strings.Contains(refused.Msg, mac) {
+		t.Errorf("the second: %v", err)
+	}
+	if held := b.held(); len(held) != len(before) || other.pod.Has("net1") {
+		t.Errorf("addresses %v are held, and the second has an interface: %v", held, other.pod.Has("net1"))
+	}
 }

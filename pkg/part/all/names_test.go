@@ -2,10 +2,14 @@ package all_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
@@ -96,4 +100,46 @@ func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
 	if !asked {
 		t.Error("nothing was said that could not be restored")
 	}
+}
+
+// TestAltnameOfTheNICIsTheNameInThePod has a NIC that an earlier plugin, or udev, gave the
+// pod's name as an altname: the kernel refuses that name also to the link itself.
+func TestAltnameOfTheNICIsTheNameInThePod(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"net1", "enp4s0np0"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.node.IP("link", "property", "add", "dev", nicName, "altname", "net1", "altname", "slot7")
+			before := b.node.State()
+			call := b.call("ADD", b.config(nil))
+			call.IfName = name
+			b.node.MustRun(call)
+			if l, err := b.pod.ByName(name); err != nil || !slices.Contains(l.AltNames, "slot7") {
+				t.Errorf("in the pod it is %+v, %v", l, err)
+			}
+			b.node.MustRun(call.With("DEL"))
+			b.untouched(before)
+		})
+	}
+}
+
+// An ADD that fails between the removal of the altname and the end of the move gives it back.
+func TestAltnameReturnsWhenTheMoveFails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.IP("link", "property", "add", "dev", nicName, "altname", "net1")
+	before := b.node.State()
+	at := b.open()
+	at.Fault = func(step string) error {
+		if step == "confirm" {
+			b.pod.IP("link", "add", "net1", "type", "ifb") // after ADD has looked
+		}
+		return nil
+	}
+	call, plan := b.inProcess("host-device", nil)
+	if _, err := at.Add(t.Context(), call, plan); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("ADD: %v", err)
+	}
+	b.untouched(before)
 }

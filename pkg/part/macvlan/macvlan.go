@@ -63,8 +63,16 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		// The kernel makes it anyway, and it works once the parent is up.
 		tx.Node.Log.Warn("master is down", "master", parent.Name, "cure", "ip link set "+parent.Name+" up")
 	}
-	tx.Record.Child = &ledger.Child{Master: parent.Name, MasterIndex: parent.Index, Mode: c.Mode, InPod: c.LinkInContainer}
+	tx.Record.Child = &ledger.Child{Master: parent.Name, MasterIndex: parent.Index, Mode: c.Mode, InPod: c.LinkInContainer, Lower: lowerOf(parent, c.LinkInContainer)}
 	return nil
+}
+
+// lowerOf returns the link that a macvlan of a pod lies on, nil if that is its parent.
+func lowerOf(parent *link.Link, inPod bool) *ledger.Lower {
+	if parent.Kind != "macvlan" {
+		return nil
+	}
+	return &ledger.Lower{Index: parent.Lower, Away: !inPod || parent.LowerAway}
 }
 
 // Confirm fails if the parent is lent. The ADD that lends it writes its record and then

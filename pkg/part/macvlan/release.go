@@ -116,17 +116,20 @@ func onParent(n *attachment.Node, l *link.Link, r *ledger.Record, pod *link.Netn
 	if l.Kind != "macvlan" {
 		return false
 	}
-	index := r.Child.MasterIndex
-	if index == 0 {
+	index, lower := r.Child.MasterIndex, r.Child.Lower
+	if index == 0 || lower == nil { // a record of an earlier version
 		ns := n.Netns
 		if r.Child.InPod {
 			ns = pod
 		}
-		if master, err := ns.ByName(r.Child.Master); err == nil {
-			index = master.Index
+		if master, err := ns.ByName(r.Child.Master); err == nil && (index == 0 || index == master.Index) {
+			index, lower = master.Index, lowerOf(master, r.Child.InPod)
 		}
 	}
-	return index == 0 || l.Damage != nil || l.Lower == index && l.LowerAway != r.Child.InPod
+	if lower == nil {
+		lower = &ledger.Lower{Index: index, Away: !r.Child.InPod}
+	}
+	return index == 0 || l.Damage != nil || l.Lower == lower.Index && l.LowerAway == lower.Away
 }
 
 // Is reports whether l is the macvlan of the attachment o.

@@ -332,6 +332,11 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
 		return failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
 	}
+	// The kernel refuses the new name also if it is an altname of the link itself. Restore
+	// adds it again.
+	if err := host.KeepAltNames(l, slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return name == tx.IfName })); err != nil {
+		return failure.Wrap(err, failure.Kernel, "lend %s without its altname %s", lent.Name, tx.IfName)
+	}
 	began := time.Now()
 	err = host.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
 	tx.NoteMove(time.Since(began))
