@@ -210,8 +210,6 @@ func (n *Netns) changeFlags(index int, which, flags uint32) error {
 	return n.ifGone(n.execute(req), index)
 }
 
-// rtaNexthopID is RTA_NH_ID of linux/rtnetlink.h.
-const rtaNexthopID = 30
 
 // replay sends one message back to the kernel.
 func (n *Netns) replay(kind, flags int, header []byte, attrs nlattr.Attrs) error {

@@ -128,18 +128,6 @@ func (v *View) Addresses() []*net.IPNet {
 	return found
 }
 
-// routes returns the IPv4 and IPv6 routes that are wanted, of all tables.
-func (n *Netns) routes(wanted func(rtmsg []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
-	found, err := n.dump(unix.RTM_GETROUTE, &nl.RtMsg{}, func(m []byte) bool {
-		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-		return err == nil && ofIP(h) && wanted(h, attrs)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
-	}
-	return found, nil
-}
-
 // ofIP reports whether the message of this header is about IPv4 or IPv6.
 func ofIP(header []byte) bool { return header[0] == unix.AF_INET || header[0] == unix.AF_INET6 }
 

@@ -1,6 +1,7 @@
 package all_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +138,68 @@ func TestDeprecatedAddressIsDeprecatedInThePod(t *testing.T) {
 			b.untouched(before)
 		})
 	}
+}
+
+// objects are routes by nexthop objects, as routing daemons make them, over two NICs.
+var objects = map[string]struct {
+	uplink bool
+	make   []string
+	to     string // an address that the route is for
+}{
+	"IPv4":             {true, []string{"nexthop add id 1 via 10.1.0.1 dev %s", "route add default nhid 1"}, "8.8.8.8"},
+	"IPv6":             {true, []string{"nexthop add id 1 via fd00:1::1 dev %s", "-6 route add default nhid 1"}, "fd00:8::8"},
+	"via inet6":        {true, []string{"nexthop add id 1 via fe80::99 dev %s", "route add default nhid 1"}, "8.8.8.8"},
+	"a link":           {true, []string{"nexthop add id 1 dev %s", "route add default nhid 1"}, "8.8.8.8"},
+	"a group":          {true, []string{"nexthop add id 1 via 10.1.0.1 dev %s", "nexthop add id 2 group 1", "route add default nhid 2"}, "8.8.8.8"},
+	"a subnet":         {false, []string{"nexthop add id 1 via 10.1.0.1 dev %s", "route add 10.50.0.0/16 nhid 1"}, "10.50.0.5"},
+	"IPv6 subnet":      {false, []string{"nexthop add id 1 via fd00:1::1 dev %s", "-6 route add fd00:50::/48 nhid 1"}, "fd00:50::5"},
+	"subnet via inet6": {false, []string{"nexthop add id 1 via fe80::99 dev %s", "route add 10.50.0.0/16 nhid 1"}, "10.50.0.5"},
+	"onlink":           {false, []string{"nexthop add id 1 via 10.99.0.1 dev %s onlink", "route add 10.50.0.0/16 nhid 1"}, "10.50.0.5"},
+	"a group of two": {
+		false, []string{"nexthop add id 1 via 10.1.0.1 dev %s", "nexthop add id 2 via 10.1.0.2 dev %s", "nexthop add id 3 group 1/2", "route add 10.50.0.0/16 nhid 3"}, "10.50.0.5",
+	},
+	"a table": {false, []string{"nexthop add id 1 via 10.1.0.1 dev %s", "route add 10.50.0.0/16 nhid 1 table 101", "rule add table 101"}, "10.50.0.5"},
+}
+
+// TestRoutesByNexthopObjects has routes that name an object. Where nexthop_compat_mode is 0, as
+// the kernel's documentation advises, the kernel does not tell their links: the guardrail
+// "uplink" must see them, DEL must bring them back, and a macvlan must find its master.
+func TestRoutesByNexthopObjects(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"0", "1"} {
+		for name, c := range objects {
+			t.Run(name+", mode "+mode, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				b.node.Sysctl("ipv4/nexthop_compat_mode", mode)
+				b.make([]string{"addr add 10.1.0.5/24 dev %s", "addr add fd00:1::5/64 dev %s nodad"})
+				b.make(c.make)
+				before := b.node.IP("route", "get", c.to)
+				config := b.config(nil)
+				_, err := b.node.Run(b.call("ADD", config))
+				if c.uplink {
+					if err == nil || !strings.Contains(err.Error(), `"allow": ["uplink"]`) {
+						t.Errorf("the uplink is lent: %v", err)
+					}
+					config = b.macvlanConfig(map[string]any{"master": nil})
+					b.node.MustRun(b.call("ADD", config))
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				b.node.MustRun(b.call("DEL", config))
+				after := b.node.IP("route", "get", c.to)
+				if strings.Contains(name, "two") { // either
+					before, after = strings.ReplaceAll(before, "10.1.0.2", "10.1.0.1"), strings.ReplaceAll(after, "10.1.0.2", "10.1.0.1")
+				}
+				if routeWords(after) != routeWords(before) {
+					t.Errorf("the route was\n%sand is\n%s", before, after)
+				}
+			})
+		}
+	}
+}
+
+// routeWords is a route without the object that it came by, which ends with its link.
+func routeWords(text string) string {
+	return regexp.MustCompile(`nhid \d+ |uid \d+`).ReplaceAllString(text, "")
 }
