@@ -49,17 +49,41 @@ func (s *Snapshot) Carried() *Carried {
 		if header[5] == unix.RTPROT_RA {
 			continue
 		}
+		attrs, several := onOwnHops(attrs, s.Index)
 		route := routeOf(header, attrs)
 		if route.Dst.IP.To4() == nil && route.Dst.IP.IsLinkLocalUnicast() {
 			continue
 		}
 		c.Snapshot.Routes = append(c.Snapshot.Routes, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs.Without(unix.RTA_CACHEINFO))})
-		c.Routes = append(c.Routes, route)
+		if !several { // a result has one gateway for each route
+			c.Routes = append(c.Routes, route)
+		}
 		if !slices.Contains(c.Tables, route.Table) {
 			c.Tables = append(c.Tables, route.Table)
 		}
 	}
 	return c
+}
+
+// onOwnHops returns a route's attributes without the nexthops by other links than index, which
+// the pod does not have, and reports whether several are left.
+func onOwnHops(attrs nlattr.Attrs, index int) (own nlattr.Attrs, several bool) {
+	all, ok := attrs.Get(unix.RTA_MULTIPATH)
+	if !ok {
+		return attrs, false
+	}
+	hops, count := ownHops(all, index), 0
+	own = attrs.Without(unix.RTA_MULTIPATH, rtaNexthopID)
+	var one nlattr.Attrs
+	eachHop(hops, func(hop []byte) {
+		count++
+		one, _ = nlattr.Parse(hop[unix.SizeofRtNexthop:])
+		one = append(slices.Clone(one), nlattr.Attr{Type: unix.RTA_OIF, Value: slices.Clone(hop[4:8])})
+	})
+	if count == 1 {
+		return append(own, one...), false
+	}
+	return append(own, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops}), true
 }
 
 // permanent returns an address's attributes without its lifetimes. Only of a permanent IPv6

@@ -89,11 +89,7 @@ func (o origin) byKernel(rtmsg []byte, attrs nlattr.Attrs) bool {
 	case kind != unix.RTN_UNICAST, expires(attrs) != 0: // to the addresses themselves; from a router
 		return true
 	}
-	table := uint32(rtmsg[4])
-	if all, ok := attrs.Uint32(unix.RTA_TABLE); ok {
-		table = all
-	}
-	if table != unix.RT_TABLE_MAIN && !o.anyTable {
+	if tableOf(rtmsg, attrs) != unix.RT_TABLE_MAIN && !o.anyTable {
 		return false
 	}
 	dst, _ := attrs.Get(unix.RTA_DST)

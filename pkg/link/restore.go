@@ -210,7 +210,6 @@ func (n *Netns) changeFlags(index int, which, flags uint32) error {
 	return n.ifGone(n.execute(req), index)
 }
 
-
 // replay sends one message back to the kernel.
 func (n *Netns) replay(kind, flags int, header []byte, attrs nlattr.Attrs) error {
 	req := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
@@ -360,24 +359,43 @@ func (n *Netns) replayRoute(index int, s *Snapshot, r Replay) error {
 	// Beside another route to the same destination. With a gateway IPv6 makes
 	// both into one multipath route, of which this is a hop.
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
+	missing := &MissingHops{}
 	for i, a := range attrs {
 		switch {
 		case a.Type == unix.RTA_OIF:
 			attrs[i].Value = nl.Uint32Attr(uint32(index))
 		case a.Type == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
 			// The other hops stayed, or return with their NICs.
-			attrs[i].Value = ownHops(a.Value, index, s.Index)
+			attrs[i].Value = withHops(ownHops(a.Value, s.Index), index, s.Index)
 		case a.Type == unix.RTA_MULTIPATH:
-			attrs[i].Value = withHops(a.Value, index, s.Index)
-			// Replaces the rest of the route that the kernel kept when this hop
-			// was removed.
+			// Without those by links that are not here.
+			attrs[i].Value = someHops(withHops(a.Value, index, s.Index), func(by int) bool {
+				here := by == index || n.has(by)
+				if !here {
+					missing.Links = append(missing.Links, by)
+				}
+				return here
+			})
+			// Replaces the rest of the route that stayed when this hop was removed.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 	}
-	if err := n.replay(unix.RTM_NEWROUTE, how, header, attrs); !errors.Is(err, unix.EEXIST) {
+	// EEXIST without NLM_F_EXCL: the route by this link, gateway and metric exists.
+	if err := n.replay(unix.RTM_NEWROUTE, how, header, attrs); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	return nil // without NLM_F_EXCL: the route by this link, gateway and metric exists
+	if len(missing.Links) > 0 {
+		return missing
+	}
+	return nil
+}
+
+// MissingHops is the error for a route that was restored without the nexthops by links that
+// are not in the namespace.
+type MissingHops struct{ Links []int } // their indexes
+
+func (e *MissingHops) Error() string {
+	return fmt.Sprintf("restored without its nexthops by links that are not here (indexes %d)", e.Links)
 }
 
 // remaining returns the attribute with the seconds that are left of an IPv6 route that
@@ -406,16 +424,91 @@ func withHops(hops []byte, index, oldIndex int) []byte {
 	return hops
 }
 
-// ownHops returns only the nexthops by oldIndex, leaving by index.
-func ownHops(hops []byte, index, oldIndex int) []byte {
-	var own []byte
+// someHops returns the nexthops that leave by the wanted links.
+func someHops(hops []byte, wanted func(link int) bool) []byte {
+	var some []byte
 	eachHop(hops, func(hop []byte) {
-		if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
-			own = append(own, hop...)
-			own = append(own, make([]byte, nlattr.Align(len(own))-len(own))...)
+		if wanted(int(binary.NativeEndian.Uint32(hop[4:]))) {
+			some = append(some, hop...)
+			some = append(some, make([]byte, nlattr.Align(len(some))-len(some))...)
 		}
 	})
-	return withHops(own, index, oldIndex)
+	return some
+}
+
+// ownHops returns the nexthops that leave by the link.
+func ownHops(hops []byte, link int) []byte {
+	return someHops(hops, func(by int) bool { return by == link })
+}
+
+// has reports whether the namespace has a link with this index.
+func (n *Netns) has(index int) bool {
+	_, err := n.ByIndex(index)
+	return err == nil
+}
+
+// KeepOtherHops adds the IPv4 routes of a link that has left with their other nexthops. With
+// one of the links the kernel removes such a route as a whole (fib_sync_down_dev); of an IPv6
+// route, and of one by a nexthop object, it keeps the rest itself.
+func (n *Netns) KeepOtherHops(s *Snapshot) error {
+	var errs []error
+	for _, r := range s.Routes {
+		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
+		i := slices.IndexFunc(attrs, func(a nlattr.Attr) bool { return a.Type == unix.RTA_MULTIPATH })
+		if err != nil || i < 0 || header[0] != unix.AF_INET {
+			continue
+		}
+		others := someHops(withHops(attrs[i].Value, s.Index, s.Index), func(link int) bool { return link != s.Index && n.has(link) })
+		if len(others) == 0 {
+			continue
+		}
+		attrs[i].Value = others
+		binary.NativeEndian.PutUint32(header[8:], 0)
+		err = n.replay(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID))
+		if !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, wrap(err, "route %s without %s", r.Text, s.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// JoinHops takes over from the snapshot of a link that left before the IPv4 routes that both
+// links had in common: since then s has only its own nexthops of them. So the last link that
+// returns brings all nexthops. If the other link is just leaving, s may lack such a route for a
+// moment, and gets it: see [Netns.KeepOtherHops].
+func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
+	for _, r := range before.Routes {
+		key, hops := multipath(r)
+		if len(ownHops(hops, s.Index)) == 0 {
+			continue
+		}
+		has := false
+		for i, own := range s.Routes {
+			if same, now := multipath(own); same == key {
+				has = true
+				if len(now) < len(hops) {
+					s.Routes[i] = r
+				}
+			}
+		}
+		if leaving && !has {
+			s.Routes = append(s.Routes, r)
+		}
+	}
+}
+
+// multipath returns the kernel's key of an IPv4 route, "" for another one, and its nexthops, if
+// it has several.
+func multipath(r Replay) (key string, hops []byte) {
+	header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
+	if err != nil || header[0] != unix.AF_INET {
+		return "", nil
+	}
+	dst, _ := attrs.Get(unix.RTA_DST)
+	metric, _ := attrs.Uint32(unix.RTA_PRIORITY)
+	hops, _ = attrs.Get(unix.RTA_MULTIPATH)
+	const tos = 3 // in struct rtmsg
+	return fmt.Sprint(dst, header[1], header[tos], tableOf(header, attrs), metric), hops
 }
 
 func (n *Netns) replayNeighbors(index int, s *Snapshot) []error {

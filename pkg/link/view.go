@@ -131,14 +131,18 @@ func (v *View) Addresses() []*net.IPNet {
 // ofIP reports whether the message of this header is about IPv4 or IPv6.
 func ofIP(header []byte) bool { return header[0] == unix.AF_INET || header[0] == unix.AF_INET6 }
 
+// tableOf returns the number of a route's table.
+func tableOf(rtmsg []byte, attrs nlattr.Attrs) uint32 {
+	if table, ok := attrs.Uint32(unix.RTA_TABLE); ok {
+		return table
+	}
+	return uint32(rtmsg[4])
+}
+
 // isUplinkRoute reports whether the route is a default route in the main table.
 // Without a type it would be an "unreachable default" too, which IPv6 has on the
 // loopback.
 func isUplinkRoute(rtmsg []byte, attrs nlattr.Attrs) bool {
-	table := uint32(rtmsg[4])
-	if t, ok := attrs.Uint32(unix.RTA_TABLE); ok {
-		table = t
-	}
 	dst, _ := attrs.Get(unix.RTA_DST)
-	return rtmsg[1] == 0 && len(bytes.Trim(dst, "\x00")) == 0 && table == unix.RT_TABLE_MAIN && rtmsg[7] == unix.RTN_UNICAST
+	return rtmsg[1] == 0 && len(bytes.Trim(dst, "\x00")) == 0 && tableOf(rtmsg, attrs) == unix.RT_TABLE_MAIN && rtmsg[7] == unix.RTN_UNICAST
 }

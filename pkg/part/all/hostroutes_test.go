@@ -1,10 +1,16 @@
 package all_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // asMade are configurations of a NIC as daemons make them: they add an address that brings no
@@ -202,4 +208,82 @@ func TestRoutesByNexthopObjects(t *testing.T) {
 // routeWords is a route without the object that it came by, which ends with its link.
 func routeWords(text string) string {
 	return regexp.MustCompile(`nhid \d+ |uid \d+`).ReplaceAllString(text, "")
+}
+
+// TestMultipathRoutesOfSeveralNICs lends the NICs of routes over three, and returns them in each
+// order. During the loans the host reaches the destination by those that are left.
+func TestMultipathRoutesOfSeveralNICs(t *testing.T) {
+	t.Parallel()
+	nics := []string{nicName, "ens13np0", "ens14np0"}
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}} {
+		for family, prefix := range map[string]string{"IPv4": "10.1.%d.", "IPv6": "fd00:%d::"} {
+			t.Run(fmt.Sprint(family, order), func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t)
+				route, to, bits := []string{"route", "add", "10.77.0.0/16"}, "10.77.0.1", "/24"
+				if family == "IPv6" {
+					route, to, bits = []string{"-6", "route", "add", "fd00:77::/48"}, "fd00:77::1", "/64"
+				}
+				for i, nic := range nics {
+					if i > 0 {
+						b.node.NIC(nic, b.wire)
+					}
+					b.node.Batch(nil, fmt.Sprintf("addr add "+prefix+"5%s dev %s%s", i, bits, nic, map[bool]string{true: " nodad"}[family == "IPv6"]))
+					route = append(route, "nexthop", "via", fmt.Sprintf(prefix+"1", i), "dev", nic)
+				}
+				b.node.IP(route...)
+				before := b.node.State()
+				for i, nic := range nics {
+					b.node.MustRun(b.ofNIC("ADD", i, nic))
+					if i == len(nics)-1 {
+						break
+					}
+					if got := b.node.IP("route", "get", to); !strings.Contains(got, " via ") {
+						t.Errorf("with %d NICs lent the host has no way to %s: %s", i+1, to, got)
+					}
+				}
+				for _, i := range order {
+					b.node.MustRun(b.ofNIC("DEL", i, nics[i]))
+				}
+				b.untouched(before)
+				if note := b.returned(); note != "" {
+					t.Errorf("it is said to be incomplete: %s", note)
+				}
+			})
+		}
+	}
+}
+
+// ofNIC returns the call for the attachment of a NIC under a name of its own in the pod.
+func (b *bench) ofNIC(verb string, number int, nic string) testnet.Call {
+	call := b.call(verb, b.config(map[string]any{"device": nic}))
+	call.IfName = fmt.Sprint("net", number+1)
+	return call
+}
+
+// TestPodHasItsOwnHopsOfAMultipathRoute carries a route over two NICs with one of them.
+func TestPodHasItsOwnHopsOfAMultipathRoute(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.NIC("ens13np0", b.wire)
+	b.node.IP("addr", "add", "10.1.0.5/24", "dev", nicName)
+	b.node.IP("addr", "add", "10.1.1.5/24", "dev", "ens13np0")
+	b.node.IP("route", "add", "10.77.0.0/16", "nexthop", "via", "10.1.0.1", "dev", nicName, "nexthop", "via", "10.1.1.1", "dev", "ens13np0")
+	b.node.IP("route", "add", "10.78.0.0/16", "nexthop", "via", "10.1.0.1", "dev", nicName, "nexthop", "via", "10.1.0.2", "dev", nicName)
+	before := b.node.State()
+	config := b.config(map[string]any{"useInterfaceNetwork": true})
+	out := b.node.MustRun(b.call("ADD", config))
+	routes := b.pod.IP("route")
+	for _, want := range []string{"10.77.0.0/16 via 10.1.0.1 dev net1", "nexthop via 10.1.0.1 dev net1", "nexthop via 10.1.0.2 dev net1"} {
+		if !strings.Contains(routes, want) {
+			t.Errorf("the pod lacks %q:\n%s", want, routes)
+		}
+	}
+	var result current.Result
+	if err := json.Unmarshal(out, &result); err != nil || len(result.Routes) != 1 || result.Routes[0].GW.String() != "10.1.0.1" {
+		t.Errorf("the result is %s, %v", out, err)
+	}
+	b.node.MustRun(b.call("CHECK", b.withPrevResult(config, out)))
+	b.node.MustRun(b.call("DEL", config))
+	b.untouched(before)
 }

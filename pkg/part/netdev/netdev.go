@@ -271,7 +271,9 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	if h, err := host.Netns.Hardware(l.Name); err == nil && h != (link.Hardware{}) {
 		lent.Hardware = &h // for railctl and device plugins: a driver without it must not prevent a loan
 	}
-	lent.Snapshot, err = host.Netns.Snapshot(v)
+	if lent.Snapshot, err = host.Netns.Snapshot(v); err == nil {
+		joinHops(tx, lent.Snapshot)
+	}
 	if err == nil && p.Conf.KeepAddress && len(lent.Snapshot.Carried().Addresses) == 0 {
 		return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" keeps the addresses of %s, and it has none of global scope on the host`, l.Name),
 			"give it an address there, or remove the key and give one by IPAM")
@@ -283,6 +285,20 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 		lent.Snapshot.Functions, err = host.Netns.Functions(l.Index)
 	}
 	return err
+}
+
+// joinHops adds to the snapshot the nexthops of its routes that left with other NICs, which are
+// lent.
+func joinHops(tx *attachment.Tx, s *link.Snapshot) {
+	records, errs := tx.Node.Ledger.List()
+	for _, r := range records {
+		if r.LendsNetdev() && r.Loan.Snapshot != nil && r.HostNetns.Equal(tx.Node.Netns.ID) && tx.Node.Ledger.OfThisBoot(r) {
+			s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
+		}
+	}
+	for _, err := range errs {
+		tx.Node.Log.Warn("unreadable record, perhaps of a NIC with nexthops of this one's routes", "nic", s.Name, "err", err)
+	}
 }
 
 // Confirm is the guardrail "children" for links of pods: a macvlan or VLAN in
@@ -345,6 +361,9 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	}
 	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
 		return err
+	}
+	if err := host.KeepOtherHops(lent.Snapshot); err != nil {
+		tx.Node.Log.Warn("routes of the host lost while the NIC is lent", "nic", lent.Name, "err", err)
 	}
 	lent.PodIndex = tx.Link.Index
 	if err := tx.Step("mtu"); err != nil {

@@ -252,14 +252,18 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err != nil {
 		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 	}
-	lost, err := home.Restore(l, s)
+	restore := func() (lost []error, err error) {
+		lost, err = home.Restore(l, s)
+		return slices.DeleteFunc(lost, func(err error) bool { return returnWithOthers(n, err) }), err
+	}
+	lost, err := restore()
 	// A setting that is lost now is lost for good, because the record is
 	// removed: a temporary error (no memory, something busy) must not be
 	// enough.
 	for try := 1; try < restoreTries && len(lost) > 0 && err == nil; try++ {
 		_ = wait.For(ctx, restorePause)
 		if l, err = home.ByIndex(l.Index); err == nil {
-			lost, err = home.Restore(l, s)
+			lost, err = restore()
 		}
 	}
 	var left []link.Changed
@@ -269,4 +273,19 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	}
 	loan.Report(n, r, lost, left, missing)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
+}
+
+// returnWithOthers reports whether err is about nexthops that return with their own NICs,
+// which are lent.
+func returnWithOthers(n *attachment.Node, err error) bool {
+	var missing *link.MissingHops
+	if !errors.As(err, &missing) {
+		return false
+	}
+	records, _ := n.Ledger.List() // of one that cannot be read nothing is known
+	return !slices.ContainsFunc(missing.Links, func(index int) bool {
+		return !slices.ContainsFunc(records, func(r *ledger.Record) bool {
+			return r.LendsNetdev() && r.Loan.Snapshot != nil && r.Loan.Snapshot.Index == index && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r)
+		})
+	})
 }
