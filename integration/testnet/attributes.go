@@ -42,9 +42,9 @@ func ask(family int, kind uint16, flags int, payload []byte) ([][]byte, error) {
 		return nil, err
 	}
 	var answers [][]byte
-	buf := *buffers.Get().(*[]byte)
-	defer buffers.Put(&buf)
-	for {
+	pooled, _ := buffers.Get().(*[]byte)
+	defer buffers.Put(pooled)
+	for buf := *pooled; ; {
 		size, _, err := unix.Recvfrom(s, buf, 0)
 		if err != nil {
 			return nil, err

@@ -60,7 +60,7 @@ func (p prefix) of(address []byte, bits byte) prefix {
 	return p
 }
 
-// origin tells the routes of a link that the kernel adds itself from those of others.
+// origin separates the routes of a link that the kernel adds itself from those of others.
 type origin struct {
 	prefixes map[prefix]bool
 	// anyTable is set if these routes may be in another table than main: in that of a VRF.

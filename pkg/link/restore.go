@@ -508,7 +508,7 @@ func multipath(r Replay) (key string, hops []byte) {
 	metric, _ := attrs.Uint32(unix.RTA_PRIORITY)
 	hops, _ = attrs.Get(unix.RTA_MULTIPATH)
 	const tos = 3 // in struct rtmsg
-	return fmt.Sprint(dst, header[1], header[tos], tableOf(header, attrs), metric), hops
+	return fmt.Sprintf("%x/%d tos %d table %d metric %d", dst, header[1], header[tos], tableOf(header, attrs), metric), hops
 }
 
 func (n *Netns) replayNeighbors(index int, s *Snapshot) []error {

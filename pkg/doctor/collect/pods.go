@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -96,8 +97,8 @@ func (c *collector) interfaces(records []*ledger.Record) ([]doctor.Interface, er
 // linkTries bounds how often links are read again because one of them left meanwhile.
 const linkTries = 5
 
-// interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if one left
-// while it was read.
+// interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if one of ours
+// left while it was read.
 func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
 	links, err := sp.ns.Links()
 	if err != nil {
@@ -120,7 +121,13 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 		}
 		i, err := sp.podInterface(l, of[l.Index], devices)
 		if err != nil {
-			return nil, sp.orGone(err, l)
+			gone := sp.orGone(err, l)
+			// The pod's own links may come, go and change their names all the time, and must
+			// not cost the facts of ours.
+			if of[l.Index] == nil && (errors.Is(gone, link.ErrNotFound) || errors.Is(gone, fs.ErrNotExist)) {
+				continue
+			}
+			return nil, gone
 		}
 		found = append(found, i)
 	}
