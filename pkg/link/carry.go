@@ -46,10 +46,13 @@ func (s *Snapshot) Carried() *Carried {
 		if err != nil {
 			continue
 		}
-		if header[5] == unix.RTPROT_RA {
+		source, hasSource := attrs.Get(unix.RTA_PREFSRC)
+		if header[5] == unix.RTPROT_RA || expires(attrs) < 0 ||
+			hasSource && !slices.ContainsFunc(c.Addresses, func(a *net.IPNet) bool { return a.IP.Equal(source) }) {
 			continue
 		}
-		attrs, several := onOwnHops(attrs, s.Index)
+		header = slices.Clone(header)
+		attrs, several := onOwnHops(header, attrs, s.Index)
 		route := routeOf(header, attrs)
 		if route.Dst.IP.To4() == nil && route.Dst.IP.IsLinkLocalUnicast() {
 			continue
@@ -66,8 +69,9 @@ func (s *Snapshot) Carried() *Carried {
 }
 
 // onOwnHops returns a route's attributes without the nexthops by other links than index, which
-// the pod does not have, and reports whether several are left.
-func onOwnHops(attrs nlattr.Attrs, index int) (own nlattr.Attrs, several bool) {
+// the pod does not have, and reports whether several are left. If one is left, its flag "onlink"
+// becomes the route's.
+func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) (own nlattr.Attrs, several bool) {
 	all, ok := attrs.Get(unix.RTA_MULTIPATH)
 	if !ok {
 		return attrs, false
@@ -75,12 +79,15 @@ func onOwnHops(attrs nlattr.Attrs, index int) (own nlattr.Attrs, several bool) {
 	hops, count := ownHops(all, index), 0
 	own = attrs.Without(unix.RTA_MULTIPATH, rtaNexthopID)
 	var one nlattr.Attrs
+	flags := binary.NativeEndian.Uint32(rtmsg[8:])
 	eachHop(hops, func(hop []byte) {
 		count++
+		flags |= uint32(hop[2] & unix.RTNH_F_ONLINK)
 		one, _ = nlattr.Parse(hop[unix.SizeofRtNexthop:])
 		one = append(slices.Clone(one), nlattr.Attr{Type: unix.RTA_OIF, Value: slices.Clone(hop[4:8])})
 	})
 	if count == 1 {
+		binary.NativeEndian.PutUint32(rtmsg[8:], flags)
 		return append(own, one...), false
 	}
 	return append(own, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops}), true

@@ -98,12 +98,13 @@ func (o origin) byKernel(rtmsg []byte, attrs nlattr.Attrs) bool {
 }
 
 // expires returns how long after it was read a route expires, in hundredths of a second, 0 if
-// it does not (rta_expires of rta_cacheinfo in include/uapi/linux/rtnetlink.h).
-func expires(attrs nlattr.Attrs) uint32 {
+// it does not (rta_expires of rta_cacheinfo in include/uapi/linux/rtnetlink.h). It is negative
+// for one that has expired: IPv6 collects those every half a minute.
+func expires(attrs nlattr.Attrs) int32 {
 	const at = 8 // after rta_clntref and rta_lastuse
 	info, _ := attrs.Get(unix.RTA_CACHEINFO)
 	if len(info) < at+4 {
 		return 0
 	}
-	return binary.NativeEndian.Uint32(info[at:])
+	return int32(binary.NativeEndian.Uint32(info[at:]))
 }

@@ -368,14 +368,15 @@ func (n *Netns) replayRoute(index int, s *Snapshot, r Replay) error {
 			// The other hops stayed, or return with their NICs.
 			attrs[i].Value = withHops(ownHops(a.Value, s.Index), index, s.Index)
 		case a.Type == unix.RTA_MULTIPATH:
-			// Without those by links that are not here.
-			attrs[i].Value = someHops(withHops(a.Value, index, s.Index), func(by int) bool {
-				here := by == index || n.has(by)
+			// Without those by other links that are not here. An other link's number may be
+			// this one's by now.
+			attrs[i].Value = withHops(someHops(a.Value, func(by int) bool {
+				here := by == s.Index || by != index && n.isUp(by)
 				if !here {
 					missing.Links = append(missing.Links, by)
 				}
 				return here
-			})
+			}), index, s.Index)
 			// Replaces the rest of the route that stayed when this hop was removed.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
@@ -391,11 +392,11 @@ func (n *Netns) replayRoute(index int, s *Snapshot, r Replay) error {
 }
 
 // MissingHops is the error for a route that was restored without the nexthops by links that
-// are not in the namespace.
+// are not in the namespace, or down: the kernel refuses all nexthops together.
 type MissingHops struct{ Links []int } // their indexes
 
 func (e *MissingHops) Error() string {
-	return fmt.Sprintf("restored without its nexthops by links that are not here (indexes %d)", e.Links)
+	return fmt.Sprintf("restored without its nexthops by links that are not here, or down (indexes %d)", e.Links)
 }
 
 // remaining returns the attribute with the seconds that are left of an IPv6 route that
@@ -406,7 +407,7 @@ func remaining(rtmsg []byte, attrs nlattr.Attrs, since time.Duration) (left nlat
 	if end == 0 || rtmsg[0] != unix.AF_INET6 {
 		return nil, false
 	}
-	seconds := int64(end)/perSecond - int64(since/time.Second)
+	seconds := int64(end)/perSecond - int64(max(since, 0)/time.Second) // the clock may have been set back
 	if seconds <= 0 {
 		return nil, true
 	}
@@ -441,10 +442,10 @@ func ownHops(hops []byte, link int) []byte {
 	return someHops(hops, func(by int) bool { return by == link })
 }
 
-// has reports whether the namespace has a link with this index.
-func (n *Netns) has(index int) bool {
-	_, err := n.ByIndex(index)
-	return err == nil
+// isUp reports whether the namespace has a link with this index that is up.
+func (n *Netns) isUp(index int) bool {
+	l, err := n.ByIndex(index)
+	return err == nil && l.IsUp()
 }
 
 // KeepOtherHops adds the IPv4 routes of a link that has left with their other nexthops. With
@@ -458,7 +459,7 @@ func (n *Netns) KeepOtherHops(s *Snapshot) error {
 		if err != nil || i < 0 || header[0] != unix.AF_INET {
 			continue
 		}
-		others := someHops(withHops(attrs[i].Value, s.Index, s.Index), func(link int) bool { return link != s.Index && n.has(link) })
+		others := someHops(withHops(attrs[i].Value, s.Index, s.Index), func(link int) bool { return link != s.Index && n.isUp(link) })
 		if len(others) == 0 {
 			continue
 		}
@@ -477,22 +478,24 @@ func (n *Netns) KeepOtherHops(s *Snapshot) error {
 // returns brings all nexthops. If the other link is just leaving, s may lack such a route for a
 // moment, and gets it: see [Netns.KeepOtherHops].
 func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
+	own := map[string]int{} // the index in s.Routes of the first with the key, plus one
+	for i, r := range s.Routes {
+		if key, _ := multipath(r); own[key] == 0 {
+			own[key] = i + 1
+		}
+	}
 	for _, r := range before.Routes {
 		key, hops := multipath(r)
 		if len(ownHops(hops, s.Index)) == 0 {
 			continue
 		}
-		has := false
-		for i, own := range s.Routes {
-			if same, now := multipath(own); same == key {
-				has = true
-				if len(now) < len(hops) {
-					s.Routes[i] = r
-				}
+		if i := own[key] - 1; i >= 0 {
+			if _, now := multipath(s.Routes[i]); len(now) < len(hops) {
+				s.Routes[i] = r
 			}
-		}
-		if leaving && !has {
+		} else if leaving {
 			s.Routes = append(s.Routes, r)
+			own[key] = len(s.Routes)
 		}
 	}
 }

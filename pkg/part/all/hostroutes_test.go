@@ -287,3 +287,53 @@ func TestPodHasItsOwnHopsOfAMultipathRoute(t *testing.T) {
 	b.node.MustRun(b.call("DEL", config))
 	b.untouched(before)
 }
+
+// TestCarriedRoutesThatThePodCannotHave has a route with a source that stays on the host, and a
+// nexthop that is on the link.
+func TestCarriedRoutesThatThePodCannotHave(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.NIC("ens13np0", b.wire)
+	b.make([]string{
+		"addr add 10.1.0.5/24 dev %s",
+		"addr add 169.254.7.1/16 dev %s scope link noprefixroute",
+		"route add 169.254.0.0/16 dev %s proto kernel scope link src 169.254.7.1",
+		"route add 10.77.0.0/16 nexthop via 10.99.0.1 dev %s onlink nexthop via 10.99.1.1 dev ens13np0 onlink",
+	})
+	before := b.node.State()
+	config := b.config(map[string]any{"useInterfaceNetwork": true})
+	b.node.MustRun(b.call("ADD", config))
+	if routes := b.pod.IP("route"); !strings.Contains(routes, "10.77.0.0/16 via 10.99.0.1 dev net1 onlink") || strings.Contains(routes, "169.254") {
+		t.Errorf("the pod has\n%s", routes)
+	}
+	b.node.MustRun(b.call("DEL", config))
+	b.untouched(before)
+}
+
+// A NIC of a route that is down must not cost the host the nexthops of those that are up.
+func TestMultipathRouteWithANICThatIsDown(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	route := []string{"route", "add", "10.77.0.0/16"}
+	for i, nic := range []string{nicName, "ens13np0", "ens14np0"} {
+		if i > 0 {
+			b.node.NIC(nic, b.wire)
+		}
+		b.node.IP("addr", "add", fmt.Sprintf("10.1.%d.5/24", i), "dev", nic)
+		route = append(route, "nexthop", "via", fmt.Sprintf("10.1.%d.1", i), "dev", nic)
+	}
+	b.node.IP(route...)
+	b.node.IP("link", "set", "ens14np0", "down")
+	config := b.config(nil)
+	b.node.MustRun(b.call("ADD", config))
+	if got := b.node.IP("route", "get", "10.77.0.1"); !strings.Contains(got, "via 10.1.1.1") {
+		t.Errorf("during the loan: %s", got)
+	}
+	b.node.MustRun(b.call("DEL", config))
+	if got := b.node.IP("route", "show", "10.77.0.0/16"); !strings.Contains(got, "via 10.1.0.1") || !strings.Contains(got, "via 10.1.1.1") {
+		t.Errorf("after it: %s", got)
+	}
+	if note := b.returned(); !strings.Contains(note, "10.77.0.0/16") {
+		t.Errorf("the third nexthop is not said to be lost: %q", note)
+	}
+}

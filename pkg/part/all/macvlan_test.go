@@ -1,6 +1,7 @@
 package all_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -194,10 +195,12 @@ func TestMacvlanOnAMacvlanEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		more   map[string]any
+		kind   string // of the master, macvlan if empty
 		inPod  bool
 		before func(*ledger.Record) // what an earlier version did not record
 	}{
 		"by name":                        {more: map[string]any{"master": "shim"}},
+		"on a macvtap":                   {more: map[string]any{"master": "shim"}, kind: "macvtap"},
 		"by the default route":           {more: map[string]any{"master": nil}},
 		"in the pod":                     {more: map[string]any{"master": "shim", "linkInContainer": true}, inPod: true},
 		"by name, of an earlier version": {more: map[string]any{"master": "shim"}, before: func(r *ledger.Record) { r.Child.Lower = nil }},
@@ -209,7 +212,7 @@ func TestMacvlanOnAMacvlanEnds(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			at := b.node
-			b.node.IP("link", "add", "shim", "link", nicName, "type", "macvlan", "mode", "bridge")
+			b.node.IP("link", "add", "link", nicName, "name", "shim", "type", cmp.Or(c.kind, "macvlan"), "mode", "bridge")
 			if c.inPod {
 				at = b.pod
 				b.node.IP("link", "set", "shim", "netns", b.pod.Name)

@@ -69,7 +69,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 
 // lowerOf returns the link that a macvlan of a pod lies on, nil if that is its parent.
 func lowerOf(parent *link.Link, inPod bool) *ledger.Lower {
-	if parent.Kind != "macvlan" {
+	if parent.Kind != "macvlan" && parent.Kind != "macvtap" {
 		return nil
 	}
 	return &ledger.Lower{Index: parent.Lower, Away: !inPod || parent.LowerAway}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -252,9 +253,10 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err != nil {
 		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 	}
+	lent := sync.OnceValue(func() map[int]bool { return indexesLent(n) })
 	restore := func() (lost []error, err error) {
 		lost, err = home.Restore(l, s)
-		return slices.DeleteFunc(lost, func(err error) bool { return returnWithOthers(n, err) }), err
+		return slices.DeleteFunc(lost, func(err error) bool { return returnWithOthers(err, lent) }), err
 	}
 	lost, err := restore()
 	// A setting that is lost now is lost for good, because the record is
@@ -275,17 +277,21 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 }
 
-// returnWithOthers reports whether err is about nexthops that return with their own NICs,
-// which are lent.
-func returnWithOthers(n *attachment.Node, err error) bool {
+// returnWithOthers reports whether err is about nexthops that return with their own NICs, which
+// are lent.
+func returnWithOthers(err error, lent func() map[int]bool) bool {
 	var missing *link.MissingHops
-	if !errors.As(err, &missing) {
-		return false
-	}
+	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(index int) bool { return !lent()[index] })
+}
+
+// indexesLent returns the indexes that the lent NICs had on the host.
+func indexesLent(n *attachment.Node) map[int]bool {
+	lent := map[int]bool{}
 	records, _ := n.Ledger.List() // of one that cannot be read nothing is known
-	return !slices.ContainsFunc(missing.Links, func(index int) bool {
-		return !slices.ContainsFunc(records, func(r *ledger.Record) bool {
-			return r.LendsNetdev() && r.Loan.Snapshot != nil && r.Loan.Snapshot.Index == index && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r)
-		})
-	})
+	for _, r := range records {
+		if r.LendsNetdev() && r.Loan.Snapshot != nil && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) {
+			lent[r.Loan.Snapshot.Index] = true
+		}
+	}
+	return lent
 }
