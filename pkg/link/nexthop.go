@@ -60,9 +60,9 @@ type rawHeader []byte
 func (h rawHeader) Len() int          { return len(h) }
 func (h rawHeader) Serialize() []byte { return h }
 
-// withHops returns a route that names only an object, with the hops of this as the kernel shows
-// them where nexthop_compat_mode is 1.
-func (h nexthop) withHops(objects map[uint32]nexthop, rtmsg []byte, attrs nlattr.Attrs) []byte {
+// complete returns a route that names only this object, with its hops as the kernel shows them
+// where nexthop_compat_mode is 1.
+func (h nexthop) complete(objects map[uint32]nexthop, rtmsg []byte, attrs nlattr.Attrs) []byte {
 	rtmsg = slices.Clone(rtmsg)
 	group, isGroup := h.attrs.Get(unix.NHA_GROUP)
 	if !isGroup {
@@ -134,7 +134,7 @@ func (n *Netns) routes(wanted func(rtmsg []byte, attrs nlattr.Attrs) bool) ([][]
 			if !ok {
 				continue // deleted meanwhile, with its routes
 			}
-			m = object.withHops(objects, h, attrs)
+			m = object.complete(objects, h, attrs)
 			if h, attrs, err = nlattr.ParseMessage(m, unix.SizeofRtMsg); err != nil || !wanted(h, attrs) {
 				continue
 			}

@@ -124,7 +124,7 @@ func TestAltnameOfTheNICIsTheNameInThePod(t *testing.T) {
 	}
 }
 
-// An ADD that fails between the removal of the altname and the end of the move gives it back.
+// An ADD that fails between the removal of the altname and the end of the move restores it.
 func TestAltnameReturnsWhenTheMoveFails(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

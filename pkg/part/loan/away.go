@@ -45,3 +45,12 @@ func NICsAway(n *attachment.Node) int {
 	theirs, _ := OnTheirWay(n, stale)
 	return len(theirs)
 }
+
+// NICsLent returns the records of the NICs that left this host netns since the machine booted,
+// each with its snapshot, and an error for each record that cannot be read.
+func NICsLent(n *attachment.Node) ([]*ledger.Record, []error) {
+	records, errs := n.Ledger.List()
+	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
+		return !r.LendsNetdev() || r.Loan.Snapshot == nil || !r.HostNetns.Equal(n.Netns.ID) || !n.Ledger.OfThisBoot(r)
+	}), errs
+}

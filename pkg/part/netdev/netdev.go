@@ -290,11 +290,9 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 // joinHops adds to the snapshot the nexthops of its routes that left with other NICs, which are
 // lent.
 func joinHops(tx *attachment.Tx, s *link.Snapshot) {
-	records, errs := tx.Node.Ledger.List()
+	records, errs := loan.NICsLent(tx.Node)
 	for _, r := range records {
-		if r.LendsNetdev() && r.Loan.Snapshot != nil && r.HostNetns.Equal(tx.Node.Netns.ID) && tx.Node.Ledger.OfThisBoot(r) {
-			s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
-		}
+		s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
 	}
 	for _, err := range errs {
 		tx.Node.Log.Warn("unreadable record, perhaps of a NIC with nexthops of this one's routes", "nic", s.Name, "err", err)

@@ -287,11 +287,9 @@ func returnWithOthers(err error, lent func() map[int]bool) bool {
 // indexesLent returns the indexes that the lent NICs had on the host.
 func indexesLent(n *attachment.Node) map[int]bool {
 	lent := map[int]bool{}
-	records, _ := n.Ledger.List() // of one that cannot be read nothing is known
+	records, _ := loan.NICsLent(n) // of one that cannot be read nothing is known
 	for _, r := range records {
-		if r.LendsNetdev() && r.Loan.Snapshot != nil && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) {
-			lent[r.Loan.Snapshot.Index] = true
-		}
+		lent[r.Loan.Snapshot.Index] = true
 	}
 	return lent
 }
