@@ -16,6 +16,13 @@ import (
 // asked, by gratuitous ARP or unsolicited neighbor advertisements: "ADDRESS is at MAC".
 func (n *Netns) Announced(name string) func() []string {
 	n.t.Helper()
+	return n.Heard(name, announcement)
+}
+
+// Heard listens on an interface, which may be down, until the test ends. The function that it
+// returns lists the texts that text has returned for the Ethernet frames, without empty ones.
+func (n *Netns) Heard(name string, text func(frame []byte) string) func() []string {
+	n.t.Helper()
 	l, err := n.ByName(name)
 	if err != nil {
 		n.t.Fatal(err)
@@ -46,9 +53,9 @@ func (n *Netns) Announced(name string) func() []string {
 			if err != nil {
 				return
 			}
-			if text := announcement(frame[:size]); text != "" {
+			if line := text(frame[:size]); line != "" {
 				mu.Lock()
-				heard = append(heard, text)
+				heard = append(heard, line)
 				mu.Unlock()
 			}
 		}

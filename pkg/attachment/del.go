@@ -66,12 +66,19 @@ func isCorrupt(err error) bool {
 // delUnrecorded ends an attachment that has no record. It frees the addresses by the
 // configuration and environment of this DEL.
 func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
-	taken := n.takeOver(ctx, c, p, false)
-	freed := n.order.Addresses.Pass(ctx, n, c, "DEL")
-	if errors.Is(freed, ErrNotInstalled) {
-		freed = nil // a missing plugin has allocated nothing
+	free := func() error {
+		err := n.order.Addresses.Pass(ctx, n, c, "DEL")
+		if errors.Is(err, ErrNotInstalled) {
+			return nil // a missing plugin has allocated nothing
+		}
+		return err
 	}
-	return errors.Join(taken, freed)
+	if n.order.Addresses.ByInterface(c.Conf.IPAM.Type) {
+		freed := free()
+		return errors.Join(freed, n.takeOver(ctx, c, p, false))
+	}
+	taken := n.takeOver(ctx, c, p, false)
+	return errors.Join(taken, free())
 }
 
 // takeOver lets the parts end what they recognize in the pod netns, unless another

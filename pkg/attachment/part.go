@@ -104,6 +104,9 @@ type Addresses interface {
 	// Pass passes a verb without a result on to the IPAM plugin of the
 	// configuration, if there is one.
 	Pass(ctx context.Context, n *Node, c *Call, verb string) error
+	// ByInterface reports whether an IPAM plugin works on the interface, as one of DHCP
+	// does: it gets the interface before it is asked, and frees before the interface leaves.
+	ByInterface(plugin string) bool
 }
 
 var (

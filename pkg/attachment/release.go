@@ -41,8 +41,8 @@ type Releasing struct {
 	// the pod.
 	Failed bool
 
-	end    time.Time // of all waits together
-	silent func()
+	end     time.Time // of all waits together
+	freeing *freeing
 }
 
 // Conclusive reports whether Wait is long enough to conclude that a device which has not
@@ -94,11 +94,26 @@ func waitFor(r *ledger.Record) time.Duration {
 	return max(returnWait, min(3*time.Duration(r.MovedMS)*time.Millisecond, longestReturn))
 }
 
+// Leaving is called by the part that releases the interface, right before it sets the
+// interface down or deletes it, when nothing can hinder it any more. An IPAM plugin that works
+// on the interface frees the addresses now: a client of DHCP sends its release from the
+// address. Leaving returns when they are free, at the latest after [freeWait]: a NIC does not
+// wait for a plugin that hangs.
+func (r *Releasing) Leaving(ctx context.Context) {
+	if r.freeing != nil && r.freeing.byInterface {
+		r.freeing.decide(true)
+		r.freeing.waitFor(ctx, freeWait)
+	}
+}
+
+// freeWait bounds the wait for an IPAM plugin that frees addresses by the interface.
+const freeWait = 10 * time.Second
+
 // Silent is called by the part that releases the interface, once the interface is down
 // or deleted. From then on its addresses may be freed, while the release goes on.
 func (r *Releasing) Silent() {
-	if r.silent != nil {
-		r.silent()
+	if r.freeing != nil {
+		r.freeing.decide(true)
 	}
 }
 
@@ -122,7 +137,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("record not updated", "err", err)
 		}
-		released = n.releaseInterface(ctx, r, bound, selected, func() { freeing.decide(true) })
+		released = n.releaseInterface(ctx, r, bound, selected, freeing)
 	}
 	freeing.decide(!n.mayAnswer(r, released)) // if not now, the next to end the attachment frees them
 	for _, part := range n.order.Files {
@@ -151,10 +166,10 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 // releaseParts releases those parts of the interface that are selected, and leaves
 // the record to the caller.
 func (n *Node) releaseParts(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool) error {
-	return n.releaseInterface(ctx, r, bound, selected, func() {})
+	return n.releaseInterface(ctx, r, bound, selected, n.startFreeing(ctx, r, func(Part) bool { return false }))
 }
 
-func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool, silent func()) error {
+func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool, freeing *freeing) error {
 	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
 	if err != nil {
 		return err
@@ -169,7 +184,7 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 	}
 	defer done()
 	releasing := &Releasing{
-		Node: n, Record: r, Pod: pod, Home: home, Wait: bound, end: time.Now().Add(longestReturn), silent: silent,
+		Node: n, Record: r, Pod: pod, Home: home, Wait: bound, end: time.Now().Add(longestReturn), freeing: freeing,
 	}
 	if releasing.Conclusive() { // a sweep keeps its short bound
 		releasing.Wait = waitFor(r)
@@ -195,25 +210,28 @@ func (n *Node) mayAnswer(r *ledger.Record, err error) bool {
 // freeing frees the addresses of an attachment while its interface is released. Most of
 // that release is the kernel's work on an interface that is already down.
 type freeing struct {
-	once    sync.Once
-	decided chan bool
-	freed   chan error
+	byInterface bool
+	once        sync.Once
+	decided     chan bool
+	freed       chan struct{} // closed when err is set
+	err         error
 }
 
 // startFreeing starts a freeing of r's addresses, which waits for decide.
 func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func(Part) bool) *freeing {
-	f := &freeing{decided: make(chan bool, 1), freed: make(chan error, 1)}
+	f := &freeing{decided: make(chan bool, 1), freed: make(chan struct{})}
 	part := n.order.Addresses
-	if !selected(part) || !part.Recorded(r) {
+	if selected(part) && part.Recorded(r) {
+		f.byInterface = part.ByInterface(r.IPAM.Type)
+	} else {
 		f.decide(false)
 	}
 	of := *r // the record's phase is written meanwhile
 	go func() {
-		var err error
+		defer close(f.freed)
 		if <-f.decided {
-			err = part.Release(ctx, &Releasing{Node: n, Record: &of})
+			f.err = part.Release(ctx, &Releasing{Node: n, Record: &of})
 		}
-		f.freed <- err
 	}()
 	return f
 }
@@ -222,4 +240,17 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 func (f *freeing) decide(yes bool) { f.once.Do(func() { f.decided <- yes }) }
 
 // wait waits until the addresses are freed, or until decide has said that they stay.
-func (f *freeing) wait() error { return <-f.freed }
+func (f *freeing) wait() error {
+	<-f.freed
+	return f.err
+}
+
+// waitFor is wait for at most the time limit.
+func (f *freeing) waitFor(ctx context.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case <-f.freed:
+	case <-ctx.Done():
+	}
+}

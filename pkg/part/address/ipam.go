@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
@@ -22,10 +23,21 @@ type Ask struct {
 	call  *call // set by Claim
 }
 
-// Await is the part that waits for the answer of the IPAM plugin.
+// Await is the part that waits for the answer of the IPAM plugin. A plugin that works on the
+// interface is asked only now.
 type Await struct {
 	attachment.Base
+	ask    *Ask
 	answer chan answer
+}
+
+// linkless are the IPAM plugins that are known to work without the interface.
+var linkless = []string{"whereabouts", "host-local", "static", "nv-ipam"}
+
+// ByInterface implements [attachment.Addresses]. A plugin that is not known is taken for one
+// that works on the interface, as upstream's plugins take all.
+func (*Ask) ByInterface(plugin string) bool {
+	return plugin != "" && !slices.Contains(linkless, plugin)
 }
 
 type answer struct {
@@ -36,7 +48,8 @@ type answer struct {
 // IPAM returns the two parts of an attachment that gets addresses from an IPAM plugin.
 func IPAM() (*Ask, *Await) {
 	await := &Await{answer: make(chan answer, 1)}
-	return &Ask{await: await}, await
+	await.ask = &Ask{await: await}
+	return await.ask, await
 }
 
 // Name implements [attachment.Part].
@@ -72,22 +85,40 @@ func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 // Recorded implements [attachment.Part].
 func (*Ask) Recorded(r *ledger.Record) bool { return r.IPAM != nil }
 
-// Apply starts the IPAM plugin. From then on its addresses must be freed.
+// Apply starts the IPAM plugin, unless it works on the interface. From then on its addresses
+// must be freed.
 func (p *Ask) Apply(ctx context.Context, tx *attachment.Tx) error {
-	if p.call == nil {
+	if p.call == nil || p.ByInterface(tx.Record.IPAM.Type) {
 		return nil
 	}
+	p.start(ctx, tx)
+	return nil
+}
+
+func (p *Ask) start(ctx context.Context, tx *attachment.Tx) {
 	tx.Go(func() {
 		result, err := p.call.add(ctx, tx.Conf.CNIVersion)
 		p.await.answer <- answer{result, err}
 	})
-	return nil
 }
 
-// Apply waits for the answer of the IPAM plugin.
-func (p *Await) Apply(_ context.Context, tx *attachment.Tx) error {
+// Apply waits for the answer of the IPAM plugin. One that works on the interface finds it up,
+// as upstream's host-device leaves it.
+func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Record.IPAM == nil {
 		return nil
+	}
+	if p.ask.ByInterface(tx.Record.IPAM.Type) {
+		if tx.Link != nil {
+			if err := setUp(ctx, tx, tx.Link.Index); err != nil {
+				return err
+			}
+			var err error
+			if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err != nil {
+				return err
+			}
+		}
+		p.ask.start(ctx, tx)
 	}
 	a := <-p.answer
 	if a.err != nil {

@@ -70,12 +70,13 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 
 // Carrier waits for the carrier of the interface with this index in the pod, as [For]
 // does, and then announces the addresses, because the kernel's own announcement is lost if
-// there is no carrier. It does not announce if the interface had a carrier before it was set
-// up (tx.Link), as a macvlan has from its parent device: closing the socket of an
+// there is no carrier, and is not made for addresses of an interface that was up before
+// (inetdev_event). It does not announce if the interface was down and had a carrier before it
+// was set up (tx.Link), as a macvlan has from its parent device: closing the socket of an
 // announcement waits for an RCU grace period, some 10 ms (packet_release). tx.Link is nil
 // for an interface that another plugin has set up.
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
-	return carrier(ctx, tx, conf, index, tx.Link == nil || !tx.Link.Carrier)
+	return carrier(ctx, tx, conf, index, tx.Link == nil || tx.Link.IsUp() || !tx.Link.Carrier)
 }
 
 // carrier is [Carrier]. late is true if the carrier was not there when the interface was set up.

@@ -31,7 +31,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	defer search.probe.Close()
 	err := wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
 		if pod != nil {
-			deleted, err := deleteIn(releasing)
+			deleted, err := deleteIn(ctx, releasing)
 			if err != nil || deleted {
 				return true, err
 			}
@@ -56,12 +56,15 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 
 // deleteIn deletes the attachment's macvlans in the pod netns. It reports whether the
 // one with the recorded MAC was among them: then there are no others.
-func deleteIn(releasing *attachment.Releasing) (deleted bool, err error) {
+func deleteIn(ctx context.Context, releasing *attachment.Releasing) (deleted bool, err error) {
 	found, err := macvlansOf(releasing)
 	if err != nil {
 		return false, err
 	}
 	sure := slices.ContainsFunc(found, func(l *link.Link) bool { return l.MAC.String() == releasing.Record.MAC })
+	if sure {
+		releasing.Leaving(ctx)
+	}
 	return sure, deleteAll(releasing.Pod, found, sure, releasing.Silent)
 }
 

@@ -116,6 +116,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 	if err := freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...)); err != nil {
 		return err
 	}
+	releasing.Leaving(ctx)
 	if from.SetDown(l.Index) == nil {
 		releasing.Silent()
 	}
