@@ -30,6 +30,9 @@ type Layer3 struct {
 	CarriedRules  []netlink.Rule
 	CarriedIPs    []*current.IPConfig
 	CarriedRoutes []*types.Route
+	// CarriedPeers are the routes to the other ends of point-to-point addresses, which the
+	// kernel adds to the main table.
+	CarriedPeers []link.Route
 
 	// Sysctls are further settings of the interface: "ipv4/conf/arp_ignore" → "1".
 	Sysctls map[string]string
@@ -37,6 +40,8 @@ type Layer3 struct {
 	// routes of the table beside Routes; the result does not have them.
 	Table int
 	Own   []link.Route
+	// InTable has the carried routes of the main table as routes of Table.
+	InTable *link.Snapshot
 }
 
 // AllIPs returns all addresses, those from the host first.
@@ -84,16 +89,17 @@ func (tx *Tx) result() *current.Result {
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{iface},
-		IPs:        tx.Layer3.AllIPs(),
-		Routes:     append(append([]*types.Route{}, tx.Layer3.CarriedRoutes...), tx.Layer3.Routes...),
-		DNS:        tx.Layer3.DNS,
+		// Those of IPAM first, as with upstream's host-device.
+		IPs:    slices.Concat(tx.Layer3.IPs, tx.Layer3.CarriedIPs),
+		Routes: slices.Concat(tx.Layer3.Routes, tx.Layer3.CarriedRoutes),
+		DNS:    tx.Layer3.DNS,
 	}
 	r.Addresses = nil
-	for _, ip := range result.IPs {
+	for _, ip := range tx.Layer3.AllIPs() { // in the order of the kernel
 		ip.Interface = current.Int(0)
 		r.Addresses = append(r.Addresses, ip.Address.String())
 	}
-	r.Gateways = GatewaysOf(result.IPs)
+	r.Gateways = GatewaysOf(tx.Layer3.AllIPs())
 	return result
 }
 

@@ -157,8 +157,8 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-NM", Scope: NodeScope, Severity: Warn,
 		Expects:     "No network manager configures a rail's NIC.",
-		Consequence: "It runs DHCP on the rail, sets the link up or down, or removes addresses while a pod gets the NIC or returns it.",
-		Cure:        "Exclude the rails from it (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes). Some clouds (OCI) let NetworkManager set the host's addresses of the rails: then give these in another way first, or ignore this rule (--ignore HOST-NM).",
+		Consequence: "It runs DHCP on the rail, sets the link up or down, or removes addresses while a pod gets the NIC or returns it. systemd-networkd also removes the policy rules of other programs each time the NIC returns.",
+		Cure:        "Exclude the rails from it (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes, or at least ManageForeignRoutingPolicyRules=no in networkd.conf). Some clouds (OCI) let NetworkManager set the host's addresses of the rails: then give these in another way first, or ignore this rule (--ignore HOST-NM).",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if by, _ := Read(r, n.label()+" managedBy", n.ManagedBy); by != "" {

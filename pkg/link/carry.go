@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"slices"
@@ -15,11 +16,14 @@ import (
 type Carried struct {
 	// Snapshot has the addresses and routes in the form of the kernel.
 	Snapshot *Snapshot
-	// Addresses and Routes are the same in the form of a result.
+	// Addresses and Routes are the same in the form of a result. Routes has none that a result
+	// can only say wrong: see [inResult].
 	Addresses []*net.IPNet
 	Routes    []Route
 	// Tables are the routing tables that the routes are in.
 	Tables []int
+	// Peers are the kernel's routes to the other ends of point-to-point addresses.
+	Peers []Route
 }
 
 // Carried returns the addresses of global scope and the routes of the snapshot.
@@ -40,6 +44,19 @@ func (s *Snapshot) Carried() *Carried {
 		attrs = permanent(header, attrs).Without(unix.IFA_LABEL)
 		c.Snapshot.Addresses = append(c.Snapshot.Addresses, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
 		c.Addresses = append(c.Addresses, addressOf(header, attrs))
+		local, hasLocal := attrs.Get(unix.IFA_LOCAL)
+		if peer, _ := attrs.Get(unix.IFA_ADDRESS); hasLocal && !bytes.Equal(peer, local) {
+			mask := net.CIDRMask(int(header[1]), 8*len(peer))
+			route := Route{Dst: &net.IPNet{IP: net.IP(peer).Mask(mask), Mask: mask}, Protocol: unix.RTPROT_KERNEL}
+			route.Priority = number(attrs, unix.IFA_RT_PRIORITY)
+			switch { // as the kernel's own (fib_add_ifaddr, __ipv6_ifa_notify)
+			case header[0] == unix.AF_INET:
+				route.Src = slices.Clone(local)
+			case route.Priority == 0:
+				route.Priority = prefixMetric
+			}
+			c.Peers = append(c.Peers, route)
+		}
 	}
 	for _, r := range s.Routes {
 		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
@@ -52,13 +69,13 @@ func (s *Snapshot) Carried() *Carried {
 			continue
 		}
 		header = slices.Clone(header)
-		attrs, several := onOwnHops(header, attrs, s.Index)
+		attrs = onOwnHops(header, attrs, s.Index)
 		route := routeOf(header, attrs)
 		if route.Dst.IP.To4() == nil && route.Dst.IP.IsLinkLocalUnicast() {
 			continue
 		}
 		c.Snapshot.Routes = append(c.Snapshot.Routes, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs.Without(unix.RTA_CACHEINFO))})
-		if !several { // a result has one gateway for each route
+		if inResult(header, attrs) {
 			c.Routes = append(c.Routes, route)
 		}
 		if !slices.Contains(c.Tables, route.Table) {
@@ -68,16 +85,24 @@ func (s *Snapshot) Carried() *Carried {
 	return c
 }
 
+// inResult reports whether a result of CNI can say where the route leads: it has one gateway for
+// each route, and no encapsulation, type of service or other kind than unicast.
+func inResult(rtmsg []byte, attrs nlattr.Attrs) bool {
+	_, several := attrs.Get(unix.RTA_MULTIPATH)
+	_, encapsulated := attrs.Get(unix.RTA_ENCAP)
+	const tos, kind = 3, 7 // in struct rtmsg
+	return !several && !encapsulated && rtmsg[tos] == 0 && rtmsg[kind] == unix.RTN_UNICAST
+}
+
 // onOwnHops returns a route's attributes without the nexthops by other links than index, which
-// the pod does not have, and reports whether several are left. If one is left, its flag "onlink"
-// becomes the route's.
-func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) (own nlattr.Attrs, several bool) {
+// the pod does not have. If one is left, its flag "onlink" becomes the route's.
+func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) nlattr.Attrs {
 	all, ok := attrs.Get(unix.RTA_MULTIPATH)
 	if !ok {
-		return attrs, false
+		return attrs
 	}
 	hops, count := ownHops(all, index), 0
-	own = attrs.Without(unix.RTA_MULTIPATH, rtaNexthopID)
+	own := attrs.Without(unix.RTA_MULTIPATH, rtaNexthopID)
 	var one nlattr.Attrs
 	flags := binary.NativeEndian.Uint32(rtmsg[8:])
 	eachHop(hops, func(hop []byte) {
@@ -88,9 +113,24 @@ func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) (own nlattr.Attrs, s
 	})
 	if count == 1 {
 		binary.NativeEndian.PutUint32(rtmsg[8:], flags)
-		return append(own, one...), false
+		return append(own, one...)
 	}
-	return append(own, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops}), true
+	return append(own, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops})
+}
+
+// MainInTable returns the snapshot's routes of the main table as routes of another table.
+func (s *Snapshot) MainInTable(table int) *Snapshot {
+	moved := &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}
+	for _, r := range s.Routes {
+		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
+		if err != nil || tableOf(header, attrs) != unix.RT_TABLE_MAIN {
+			continue
+		}
+		header[4] = unix.RT_TABLE_UNSPEC // rtm_table has eight bits
+		attrs = append(attrs.Without(unix.RTA_TABLE), nlattr.Attr{Type: unix.RTA_TABLE, Value: binary.NativeEndian.AppendUint32(nil, uint32(table))})
+		moved.Routes = append(moved.Routes, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
+	}
+	return moved
 }
 
 // permanent returns an address's attributes without its lifetimes. Only of a permanent IPv6
@@ -108,7 +148,7 @@ func permanent(ifaddrmsg []byte, attrs nlattr.Attrs) nlattr.Attrs {
 // Alone returns the addresses without the routes. The kernel adds the on-link route of each,
 // also of one whose route somebody else has added on the host (IFA_F_NOPREFIXROUTE).
 func (c *Carried) Alone() *Carried {
-	alone := &Carried{Snapshot: &Snapshot{Name: c.Snapshot.Name, Index: c.Snapshot.Index, Taken: c.Snapshot.Taken}, Addresses: c.Addresses}
+	alone := &Carried{Snapshot: &Snapshot{Name: c.Snapshot.Name, Index: c.Snapshot.Index, Taken: c.Snapshot.Taken}, Addresses: c.Addresses, Peers: c.Peers}
 	for _, r := range c.Snapshot.Addresses {
 		if header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg); err == nil { // Carried has read it
 			attrs = withFlags(attrs, addressFlags(header, attrs)&^unix.IFA_F_NOPREFIXROUTE)
@@ -137,6 +177,12 @@ func routeOf(rtmsg []byte, attrs nlattr.Attrs) Route {
 	}
 	if gw, ok := attrs.Get(unix.RTA_GATEWAY); ok {
 		r.Gateway = slices.Clone(gw)
+	}
+	if via, ok := attrs.Get(unix.RTA_VIA); ok && len(via) > 2 { // struct rtvia: the family, 16 bits, and the address
+		r.Gateway = slices.Clone(via[2:])
+	}
+	if metrics, err := attrs.Nested(unix.RTA_METRICS); err == nil {
+		r.MTU, r.AdvMSS = number(metrics, unix.RTAX_MTU), number(metrics, unix.RTAX_ADVMSS)
 	}
 	for kind, to := range map[uint16]*int{unix.RTA_TABLE: &r.Table, unix.RTA_PRIORITY: &r.Priority} {
 		if v, ok := attrs.Uint32(kind); ok {

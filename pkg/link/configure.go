@@ -28,6 +28,7 @@ type Route struct {
 	Scope    *int   // RT_SCOPE_*
 	Src      net.IP // of packets whose sender has not chosen an address
 	OnLink   bool   // the gateway is on the link, although no address of the link has its subnet
+	Protocol int    // RTPROT_*, 0 = RTPROT_BOOT
 }
 
 // AddAddress adds an address with its subnet, and with the subnet's broadcast
@@ -85,7 +86,7 @@ func (n *Netns) flush(index int, addrs []netlink.Addr) error {
 func (n *Netns) AddRoute(index int, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
-		Priority: r.Priority, Table: r.Table, Src: r.Src,
+		Priority: r.Priority, Table: r.Table, Src: r.Src, Protocol: netlink.RouteProtocol(r.Protocol),
 	}
 	if r.OnLink {
 		route.Flags = int(netlink.FLAG_ONLINK)
@@ -140,9 +141,13 @@ func (n *Netns) TablesWith(index int, r Route) ([]int, error) {
 // leavesTo reports whether the route, or one hop of a multipath route, leaves
 // by the link, to the gateway if that is set.
 func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
-	hops := append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw})
+	hops := append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via})
 	return slices.ContainsFunc(hops, func(h *netlink.NexthopInfo) bool {
-		return h.LinkIndex == index && (gateway == nil || gateway.Equal(h.Gw))
+		to := h.Gw
+		if via, ok := h.Via.(*netlink.Via); ok { // of the other family
+			to = via.Addr
+		}
+		return h.LinkIndex == index && (gateway == nil || gateway.Equal(to))
 	})
 }
 

@@ -28,6 +28,8 @@ import (
 // that another NIC reached, a nexthop object), or the master, if it is gone.
 // Another call will not help.
 //
+// The routes of routing daemons are not restored: they are the daemons' to bring back.
+//
 // Queueing disciplines and filters (tc), the attributes of a bridge port, and
 // the settings of ethtool are not in a snapshot. The kernel's usual changes to
 // a link that goes down and up happen to this one too: the sysctl ipv6/conf/mtu
@@ -59,7 +61,7 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	// After the sysctls: a link that accepts no router advertisements has no token.
 	lost = append(lost, n.restoreToken(l, s))
 	lost = append(lost, n.replayAddresses(index, s, true)...)
-	lost = append(lost, n.ReplayRoutes(index, s)...)
+	lost = append(lost, n.ReplayRoutes(index, s.configured())...)
 	lost = append(lost, n.replayNeighbors(index, s)...)
 	lost, err = slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
 	if len(lost) > 0 || err != nil {
@@ -450,10 +452,11 @@ func (n *Netns) isUp(index int) bool {
 
 // KeepOtherHops adds the IPv4 routes of a link that has left with their other nexthops. With
 // one of the links the kernel removes such a route as a whole (fib_sync_down_dev); of an IPv6
-// route, and of one by a nexthop object, it keeps the rest itself.
+// route, and of one by a nexthop object, it keeps the rest itself. A routing daemon adds its
+// own again.
 func (n *Netns) KeepOtherHops(s *Snapshot) error {
 	var errs []error
-	for _, r := range s.Routes {
+	for _, r := range s.configured().Routes {
 		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
 		i := slices.IndexFunc(attrs, func(a nlattr.Attr) bool { return a.Type == unix.RTA_MULTIPATH })
 		if err != nil || i < 0 || header[0] != unix.AF_INET {

@@ -147,9 +147,23 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 			return err
 		}
 	}
+	for _, peer := range l3.CarriedPeers {
+		if peer.Dst.IP.To4() == nil {
+			// The kernel does not add it for an address that was added while the interface was
+			// down (__ipv6_ifa_notify is called once).
+			if err := pod.AddRoute(index, peer); err != nil {
+				return err
+			}
+		}
+	}
 	for _, r := range l3.Own {
 		if err := pod.AddRoute(index, r); err != nil {
 			return err
+		}
+	}
+	if l3.InTable != nil {
+		if lost := pod.ReplayRoutes(index, l3.InTable); len(lost) > 0 {
+			return fmt.Errorf("routes carried from the host, in table %d: %w", l3.Table, lost[0])
 		}
 	}
 	for _, r := range l3.Routes {
@@ -307,7 +321,7 @@ func inResult(c *attachment.Checking) (*current.Interface, error) {
 
 // CNIRoute returns the result's form of a kernel route.
 func CNIRoute(r link.Route) *types.Route {
-	route := &types.Route{Dst: *r.Dst, GW: r.Gateway, Priority: r.Priority, Scope: r.Scope}
+	route := &types.Route{Dst: *r.Dst, GW: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Scope: r.Scope}
 	if r.Table != 0 {
 		route.Table = current.Int(r.Table)
 	}

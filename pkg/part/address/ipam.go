@@ -124,6 +124,10 @@ func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if a.err != nil {
 		return a.err
 	}
+	if len(a.result.IPs) == 0 && len(tx.Layer3.CarriedIPs) == 0 {
+		return failure.WithCure(failure.New(failure.IPAM, "IPAM plugin %q returned missing IP config", tx.Record.IPAM.Type),
+			"give it a range, or leave the ipam section empty")
+	}
 	for _, ip := range a.result.IPs {
 		if ip.Gateway.IsUnspecified() { // as of a route, see routeOf
 			ip.Gateway = nil
@@ -200,7 +204,7 @@ func (i *call) run(ctx context.Context) ([]byte, error) {
 	return stdout, i.failed(err)
 }
 
-// add runs ADD and returns its result, which has an address.
+// add runs ADD and returns its result.
 func (i *call) add(ctx context.Context, version string) (*current.Result, error) {
 	stdout, err := i.run(ctx)
 	if err != nil {
@@ -211,14 +215,7 @@ func (i *call) add(ctx context.Context, version string) (*current.Result, error)
 		return nil, i.failed(err)
 	}
 	result, err := current.NewResultFromResult(decoded)
-	if err != nil {
-		return nil, i.failed(err)
-	}
-	if len(result.IPs) == 0 {
-		return nil, failure.WithCure(failure.New(failure.IPAM, "IPAM plugin %q returned missing IP config", i.plugin),
-			"give it a range, or leave the ipam section empty")
-	}
-	return result, nil
+	return result, i.failed(err)
 }
 
 // failed returns the plugin's error, with its kind if a runtime acts on it.

@@ -337,3 +337,92 @@ func TestMultipathRouteWithANICThatIsDown(t *testing.T) {
 		t.Errorf("the third nexthop is not said to be lost: %q", note)
 	}
 }
+
+// TestIPAMBesideTheHostsAddresses has an IPAM plugin that gives only routes, as upstream allows
+// with useInterfaceNetwork, and one that gives addresses too: those come first in the result,
+// and last on the interface.
+func TestIPAMBesideTheHostsAddresses(t *testing.T) {
+	t.Parallel()
+	route := []map[string]any{{"dst": "10.7.0.0/16", "gw": "10.1.0.1"}}
+	for name, ipam := range map[string]map[string]any{
+		"routes":    {"type": "static", "routes": route},
+		"addresses": static(route, "10.1.0.9/24"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.make([]string{"addr add 10.1.0.5/24 dev %s", "route add 10.9.0.0/16 via 10.1.0.2 dev %s"})
+			before := b.node.State()
+			config := b.config(map[string]any{"useInterfaceNetwork": true, "ipam": ipam})
+			out := b.node.MustRun(b.call("ADD", config))
+			var result current.Result
+			if err := json.Unmarshal(out, &result); err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, ip := range result.IPs {
+				said = append(said, ip.Address.String())
+			}
+			for _, r := range result.Routes {
+				said = append(said, r.Dst.String()+" "+r.GW.String())
+			}
+			want := "10.1.0.5/24 10.7.0.0/16 10.1.0.1 10.9.0.0/16 10.1.0.2"
+			if name == "addresses" {
+				want = "10.1.0.9/24 " + want
+			}
+			if got := strings.Join(said, " "); got != want {
+				t.Errorf("the result has %s, not %s", got, want)
+			}
+			if routes := b.pod.IP("route"); !strings.Contains(routes, "10.7.0.0/16 via 10.1.0.1") {
+				t.Errorf("the pod has\n%s", routes)
+			}
+			b.node.MustRun(b.call("CHECK", b.withPrevResult(config, out)))
+			b.node.MustRun(b.call("DEL", config))
+			b.untouched(before)
+		})
+	}
+}
+
+// TestRoutesOfRoutingDaemonsAreTheirs has routes of routing daemons, which bring them back
+// themselves, or have withdrawn them meanwhile. Those of other programs are restored.
+func TestRoutesOfRoutingDaemonsAreTheirs(t *testing.T) {
+	t.Parallel()
+	for name, route := range map[string]string{
+		"one":       "route add 10.%d.0.0/16 via 10.1.0.1 dev %%s proto %d",
+		"multipath": "route add 10.%d.0.0/16 proto %d nexthop via 10.1.0.1 dev %%s nexthop via 10.1.1.1 dev ens13np0",
+		"IPv6":      "-6 route add fd00:%d::/48 via fd00:1::1 dev %%s proto %d",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.node.NIC("ens13np0", b.wire)
+			b.node.IP("addr", "add", "10.1.1.5/24", "dev", "ens13np0")
+			b.make([]string{"addr add 10.1.0.5/24 dev %s", "addr add fd00:1::5/64 dev %s nodad"})
+			var kept []string
+			const static, dhcp = 4, 16
+			for i, proto := range []int{static, dhcp, 77} {
+				kept = append(kept, fmt.Sprintf(route, 70+i, proto))
+			}
+			b.make(kept)
+			after := b.node.State()
+			daemons := []string{}
+			for i, proto := range []int{11, 12, 18, 42, 186, 187, 188, 189, 192, 193, 196, 197} {
+				daemons = append(daemons, fmt.Sprintf(route, 80+i, proto))
+			}
+			b.make(daemons)
+			config := b.config(map[string]any{"useInterfaceNetwork": true})
+			b.node.MustRun(b.call("ADD", config))
+			if routes := b.pod.IP("route") + b.pod.IP("-6", "route"); !strings.Contains(routes, "proto bgp") {
+				t.Errorf("the pod lacks the routes of BGP:\n%s", routes)
+			}
+			if routes := b.node.IP("route") + b.node.IP("-6", "route"); name == "multipath" && strings.Contains(routes, "proto bgp") {
+				t.Errorf("during the loan, the host has a route that the daemon has not made:\n%s", routes)
+			}
+			_, said, err := b.node.RunSaying(b.call("DEL", config))
+			if err != nil || strings.Contains(said, "not restored") {
+				t.Errorf("DEL: %v, %s", err, said)
+			}
+			b.untouched(after)
+		})
+	}
+}

@@ -402,7 +402,7 @@ func (p *Part) carries() string {
 // of two addresses the other one is the gateway: the switch port (RFC 3021, RFC 6164).
 func keepAddress(tx *attachment.Tx) {
 	c := tx.Record.Loan.Snapshot.Carried().Alone()
-	tx.Layer3.Carried = c.Snapshot
+	tx.Layer3.Carried, tx.Layer3.CarriedPeers = c.Snapshot, c.Peers
 	for _, ip := range c.Addresses {
 		tx.Layer3.CarriedIPs = append(tx.Layer3.CarriedIPs, &current.IPConfig{Address: *ip, Gateway: peerOf(ip)})
 	}
@@ -427,7 +427,7 @@ func carry(tx *attachment.Tx) error {
 		return err
 	}
 	l3 := &tx.Layer3
-	l3.Carried, l3.CarriedRules = c.Snapshot, rules
+	l3.Carried, l3.CarriedRules, l3.CarriedPeers = c.Snapshot, rules, c.Peers
 	for _, ip := range c.Addresses {
 		l3.CarriedIPs = append(l3.CarriedIPs, &current.IPConfig{Address: *ip})
 	}

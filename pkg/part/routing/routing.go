@@ -96,12 +96,13 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "the kernel needs CONFIG_IP_MULTIPLE_TABLES and CONFIG_IPV6_MULTIPLE_TABLES")
 	}
 	l3.Routes = inTable(l3.Routes, r.Table)
-	l3.Own = ownRoutes(r.Table, l3.AllIPs(), append(inTable(l3.CarriedRoutes, r.Table), l3.Routes...))
-	for _, route := range l3.CarriedRoutes {
-		if inMain(route) { // also in the main table, as on the host
-			onLink := route.GW != nil && !attachment.OnSubnet(route.GW, l3.AllIPs())
-			l3.Own = append(l3.Own, link.Route{Dst: &route.Dst, Gateway: route.GW, MTU: route.MTU, Priority: route.Priority, Scope: route.Scope, Table: r.Table, OnLink: onLink})
-		}
+	for _, peer := range l3.CarriedPeers {
+		peer.Table, peer.Priority = r.Table, 0
+		l3.Own = append(l3.Own, peer)
+	}
+	l3.Own = append(l3.Own, ownRoutes(r.Table, l3.AllIPs(), append(inTable(l3.CarriedRoutes, r.Table), l3.Routes...))...)
+	if l3.Carried != nil {
+		l3.InTable = l3.Carried.MainInTable(r.Table) // also in the main table, as on the host
 	}
 	return nil
 }
