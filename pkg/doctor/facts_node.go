@@ -190,10 +190,17 @@ type Port struct {
 	TableSize int         `json:"tableSize"` // of the GID table
 	GIDs      Fact[[]GID] `json:"gids"`      // the entries that are in use
 	// LID and SMLID are an InfiniBand port's own local identifier and its subnet manager's, 0
-	// for none. PKeys are its partition keys, "0xffff". Of RoCE ports nobody reads them.
-	LID   Fact[uint32]   `json:"lid"`
-	SMLID Fact[uint32]   `json:"smLID"`
-	PKeys Fact[[]string] `json:"pkeys"`
+	// for none. PKeys are the entries of its table of partition keys that are in use, by
+	// index. Of RoCE ports nobody reads them.
+	LID   Fact[uint32] `json:"lid"`
+	SMLID Fact[uint32] `json:"smLID"`
+	PKeys Fact[[]PKey] `json:"pkeyTable"`
+}
+
+// PKey is an entry of a table of partition keys.
+type PKey struct {
+	Index int    `json:"index"`
+	Key   string `json:"key"` // "0xffff"
 }
 
 // GID is an entry of a GID table.

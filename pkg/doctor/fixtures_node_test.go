@@ -108,7 +108,7 @@ func healthyNIC(i int) NIC {
 	case i == 8:
 		n.LinkType, n.Addresses.Value = "infiniband", nil
 		port.LinkLayer, port.TableSize, port.GIDs.Value = InfiniBand, 8, []GID{{0, "fe80:0000:0000:0000:0002:c903:00ab:cdef", "IB/RoCE v1", ""}}
-		port.LID, port.SMLID, port.PKeys = Known(uint32(7), "sysfs"), Known(uint32(1), "sysfs"), Known([]string{"0xffff"}, "sysfs")
+		port.LID, port.SMLID, port.PKeys = Known(uint32(7), "sysfs"), Known(uint32(1), "sysfs"), Known([]PKey{{0, "0xffff"}}, "sysfs")
 	}
 	n.Ports = Known([]Port{port}, "netlink, sysfs")
 	return n
@@ -316,7 +316,7 @@ func addPorts() {
 	})
 	add("IB-SM", fixture{fires: func(f *Facts) { port(f, 8).State = "INIT" }, missing: func(f *Facts) { away(&port(f, 8).SMLID) }})
 	add("IB-LID", fixture{fires: func(f *Facts) { port(f, 8).LID.Value = 0 }, missing: func(f *Facts) { away(&port(f, 8).LID) }})
-	add("IB-PKEY", fixture{fires: func(f *Facts) { port(f, 8).PKeys.Value = []string{"0x7fff"} }, missing: func(f *Facts) { away(&port(f, 8).PKeys) }})
+	add("IB-PKEY", fixture{fires: func(f *Facts) { port(f, 8).PKeys.Value = []PKey{{0, "0x7fff"}} }, missing: func(f *Facts) { away(&port(f, 8).PKeys) }})
 }
 
 func addNode() {

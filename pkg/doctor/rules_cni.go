@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -216,9 +217,9 @@ var kubeletRules = []Rule{
 	},
 	{
 		ID: "DP-HCAMAX", Scope: NodeScope, Severity: Warn,
-		Expects:     "A shared pool has no more devices than the GID tables of its NICs have room for: two entries for each address.",
+		Expects:     "A shared pool has no more devices than the GID tables of its NICs have room for: four entries for each pod, two for its address and two for its IPv6 link-local one, beside those of the NIC itself.",
 		Consequence: "The last pods start and get no GID: they have an address and no RDMA.",
-		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs.",
+		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs. Pods without IPv6 (net.ipv6.conf.all.disable_ipv6) take two entries: twice as many fit.",
 		Check:       checkHCAMax,
 	},
 	{
@@ -271,7 +272,8 @@ func checkHCAMax(f *Facts, r *Report) {
 		return
 	}
 	pools, _ := Read(r, "pools", f.Kubelet.Pools)
-	sizes := map[string]int{}
+	type room struct{ size, own, pods int }
+	rooms := map[string]room{}
 	eachNIC(f, r, func(n *NIC) {
 		if n.Rail == nil && n.Macvlans == 0 {
 			return
@@ -279,16 +281,24 @@ func checkHCAMax(f *Facts, r *Report) {
 		ports, _ := Read(r, n.label()+" ports", n.Ports)
 		for i := range ports {
 			if p := &ports[i]; p.LinkLayer != InfiniBand && p.TableSize > 1 {
-				sizes[n.Name], sizes[n.PCI] = p.TableSize, p.TableSize
+				gids, _ := Read(r, n.label()+" gids", p.GIDs)
+				free := room{size: p.TableSize}
+				for _, g := range gids {
+					if g.Netdev == n.Name {
+						free.own++
+					}
+				}
+				free.pods = (free.size - free.own) / rdma.EntriesOf(1)
+				rooms[n.Name], rooms[n.PCI] = free, free
 			}
 		}
 	})
-	delete(sizes, "")
+	delete(rooms, "")
 	for i := range pools {
 		p := &pools[i]
 		for _, name := range p.NICs {
-			if size := sizes[name]; p.Kind == "shared" && size > 0 && 2*p.Count > int64(size) {
-				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries", p.Count, name, size).Of(name)
+			if room, ok := rooms[name]; ok && p.Kind == "shared" && p.Count > int64(room.pods) {
+				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries, %d of them its own: room for %d pods", p.Count, name, room.size, room.own, room.pods).Of(name)
 				break
 			}
 		}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -57,14 +58,14 @@ var portRules = []Rule{
 		ID: "NIC-GIDV2", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each address of a rail's Ethernet NIC that is up has a GID of the type RoCE v2.",
 		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
-		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs anew. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
+		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs anew; configure an IPv4 address without a peer, because the kernel makes the GID of the peer. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
 		Check:       checkGIDs,
 	},
 	{
 		ID: "NIC-GIDFULL", Scope: NodeScope, Severity: Warn,
 		Expects:     "At least a tenth of the GID table of each rail's port, and at least 8 entries, are free.",
 		Consequence: "A macvlan gets an address and no GID: the pod starts and has no RDMA.",
-		Cure:        "Put fewer pods on the NIC, or spread them over more NICs; \"rdma\": \"off\" for pods that need none.",
+		Cure:        "Put fewer pods on the NIC, or spread them over more NICs. Every link above the NIC takes entries, also that of a pod without RDMA and in exclusive mode; without IPv6 it takes half as many.",
 		Check: func(f *Facts, r *Report) {
 			const small = 16 // a table of a device that makes no GIDs of addresses (iWARP)
 			eachPort(f, r, func(n *NIC, p *Port) {
@@ -77,8 +78,8 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-SM", Scope: NodeScope, Severity: Fail,
-		Expects:     "The InfiniBand fabric of each rail has a subnet manager.",
-		Consequence: "The port stays in the state INIT, or keeps old settings: no program can use it.",
+		Expects:     "A subnet manager has configured the InfiniBand port of each rail. A port stays active when the subnet manager has ended: whether one runs, only sminfo says.",
+		Consequence: "The port stays in the state INIT: no program can use it.",
 		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric (sminfo).",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
@@ -88,6 +89,8 @@ var portRules = []Rule{
 					r.Find(n.Object(), "port %d of %s has a link and waits for a subnet manager (state %s)", p.Port, p.Device, p.State)
 				case ok && sm == 0 && p.State == "ACTIVE":
 					r.Find(n.Object(), "port %d of %s knows no subnet manager", p.Port, p.Device)
+				case p.State == "ACTIVE" && n.LinkType == "infiniband" && n.withoutCarrier(r):
+					r.Find(n.Object(), "port %d of %s is active, and %s is up without a carrier: it waits for its multicast group", p.Port, p.Device, n.Name)
 				}
 			})
 		},
@@ -107,18 +110,41 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each InfiniBand port is a full member of a partition.",
-		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection.",
-		Cure:        "Make the port a full member in the subnet manager's partitions (=full in partitions.conf).",
+		Expects:     "Each InfiniBand port is a full member of a partition, and of the one at index 0 of its table.",
+		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition use index 0, NCCL (NCCL_IB_PKEY) and perftest among them.",
+		Cure:        "Make the port a full member in the subnet manager's partitions (=full in partitions.conf; for the default partition Default=0x7fff: ALL=full), or name the index of the partition to the programs.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				keys, ok := Read(r, p.Device+" pkeys", p.PKeys)
-				if ok && p.State == "ACTIVE" && !slices.ContainsFunc(keys, fullMember) {
-					r.Find(n.Object(), "the partition keys of port %d of %s are %s, none of a full member", p.Port, p.Device, strings.Join(keys, ", "))
+				if !ok || p.State != "ACTIVE" {
+					return
+				}
+				first, table := "empty", []string{}
+				for _, k := range keys {
+					table = append(table, fmt.Sprintf("%d=%s", k.Index, k.Key))
+					if k.Index == 0 {
+						first = k.Key
+					}
+				}
+				all := strings.Join(table, " ")
+				switch {
+				case !slices.ContainsFunc(keys, func(k PKey) bool { return fullMember(k.Key) }):
+					r.Find(n.Object(), "the partition keys of port %d of %s are %s, none of a full member", p.Port, p.Device, all)
+				case first == "empty":
+					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is empty (%s); programs that name no P_Key use it", p.Port, p.Device, all)
+				case !fullMember(first):
+					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is %s (limited member) of %s; programs that name no P_Key use it", p.Port, p.Device, first, all)
 				}
 			})
 		},
 	},
+}
+
+// withoutCarrier reports whether the NIC is known to be up without a carrier.
+func (n *NIC) withoutCarrier(r *Report) bool {
+	admin, _ := Read(r, n.label()+" adminUp", n.AdminUp)
+	carrier, known := Read(r, n.label()+" carrier", n.Carrier)
+	return admin && known && !carrier
 }
 
 func eachInfiniBandPort(f *Facts, r *Report, do func(*NIC, *Port)) {

@@ -751,3 +751,43 @@ func TestECNIsJudgedOnlyWhereTheDriverTells(t *testing.T) {
 		}
 	}
 }
+
+// A pod of a shared pool takes four entries of the GID table, beside the NIC's own.
+func TestPodsOfASharedPoolThatFitTheGIDTable(t *testing.T) {
+	for count, want := range map[int64]Status{60: OK, 62: OK, 63: OK, 64: Status(Warn), 100: Status(Warn), 127: Status(Warn)} {
+		f := healthy()
+		f.Kubelet.Pools.Value[0].Count, f.Kubelet.Capacity.Value["rdma/hca_gpu"] = count, count
+		if got := statusOf(Judge(Rules(), f), "DP-HCAMAX"); got != want {
+			t.Errorf("%d pods: %s, want %s", count, got, want)
+		}
+	}
+}
+
+// Programs that name no partition use index 0 of the port's table.
+func TestPartitionAtIndexZero(t *testing.T) {
+	for name, c := range map[string]struct {
+		table []PKey
+		want  Status
+	}{
+		"full":                     {[]PKey{{0, "0xffff"}, {1, "0x0010"}}, OK},
+		"limited, a full one next": {[]PKey{{0, "0x7fff"}, {1, "0x8010"}}, Status(Warn)}, // a partitions.conf without a line Default
+		"a hole":                   {[]PKey{{1, "0x8010"}, {10, "0x8030"}}, Status(Warn)},
+		"limited and full in one":  {[]PKey{{0, "0x7fff"}, {1, "0xffff"}}, Status(Warn)},
+		"none full":                {[]PKey{{0, "0x7fff"}, {1, "0x0010"}}, Status(Warn)},
+	} {
+		f := healthy()
+		port(f, 8).PKeys.Value = c.table
+		if got := statusOf(Judge(Rules(), f), "IB-PKEY"); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// A port stays active when its subnet manager ends; its interface loses the carrier.
+func TestActivePortWithoutACarrier(t *testing.T) {
+	f := healthy()
+	nic(f, 8).Carrier.Value = false
+	if got := statusOf(Judge(Rules(), f), "IB-SM"); got != Status(Fail) {
+		t.Errorf("IB-SM is %s", got)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -77,6 +78,18 @@ func (n *Netns) flush(index int, addrs []netlink.Addr) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// PeerOf returns the other end of a point-to-point address of the link.
+func (n *Netns) PeerOf(index int, ip netip.Addr) (peer netip.Addr, ok bool) {
+	addrs, _ := n.addrs(index) // nothing is known of a link that is gone
+	for _, a := range addrs {
+		if a.Peer != nil && !a.Peer.IP.Equal(a.IP) && a.IP.Equal(ip.AsSlice()) {
+			peer, ok = netip.AddrFromSlice(a.Peer.IP)
+			return peer.Unmap(), ok
+		}
+	}
+	return peer, false
 }
 
 // AddRoute adds a route by the link with this index, although the namespace may

@@ -23,8 +23,16 @@ import (
 type GID [16]byte
 
 // GIDOf returns the GID of an address: an IPv6 address itself, an IPv4 address
-// mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt).
+// mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt). The kernel takes
+// the peer of an IPv4 address that has one (ifa_address in addr_event).
 func GIDOf(ip netip.Addr) GID { return ip.As16() }
+
+// EntriesOf returns how many entries of a port's GID table the kernel makes for a link with
+// this number of addresses: one of each RoCE type for each address, and for the IPv6
+// link-local one, which a link without IPv6 lacks. The link may be any that lies on the port's
+// NIC, in any namespace. It takes them in both RDMA modes, also where its pod has no RDMA
+// (roce_gid_mgmt).
+func EntriesOf(addresses int) int { return 2 * (addresses + 1) }
 
 // IsZero reports whether it is the value of an empty entry.
 func (g GID) IsZero() bool { return g == GID{} }
@@ -75,8 +83,7 @@ type GIDTable struct {
 	Entries []GIDEntry // those in use, by index
 }
 
-// Free returns the number of unused entries. An address takes two, one of each
-// RoCE type.
+// Free returns the number of unused entries, of which a link takes [EntriesOf].
 func (t GIDTable) Free() int { return t.Size - len(t.Entries) }
 
 // GIDs reads the GID table of a port from the namespace's sysfs, because
@@ -251,5 +258,5 @@ func (c *Core) gidCure(d Device, port uint32) string {
 	if err == nil && t.Free() < 2 {
 		return fmt.Sprintf("the table is full (%d of %d entries): use fewer addresses on this NIC", len(t.Entries), t.Size)
 	}
-	return "the interface, or the NIC below it, may be down or belong to another RDMA port"
+	return "the address may belong to another RDMA port; or its prefix length was changed, so that the kernel removed its GID: set the interface down and up"
 }

@@ -129,7 +129,7 @@ func TestWaitingForAGIDEndsAndSaysWhy(t *testing.T) {
 	}
 	for want, tree := range map[string]map[string]string{
 		"the table is full (8 of 8 entries)": gidTree(8, full...),
-		"may be down":                        gidTree(8),
+		"its prefix length was changed":      gidTree(8),
 	} {
 		c := offline(t, nil, sysfs(t, tree))
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)

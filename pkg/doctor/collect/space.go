@@ -122,8 +122,12 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 	source := fmt.Sprintf("class/infiniband/%s/ports/%d/", d.Name, number)
 	if p.LinkLayer == "InfiniBand" {
 		found.LID, found.SMLID = doctor.Known(p.LID, "RDMA netlink"), doctor.Known(p.SMLID, "RDMA netlink")
-		keys, err := sp.pkeys(d.Name, number)
-		found.PKeys = doctor.From(keys, source+"pkeys", err)
+		keys, err := sp.core.PKeys(d, number)
+		table := []doctor.PKey{}
+		for _, k := range keys {
+			table = append(table, doctor.PKey{Index: k.Index, Key: fmt.Sprintf("%#04x", k.Key)})
+		}
+		found.PKeys = doctor.From(table, source+"pkeys", err)
 	}
 	if !gids {
 		return found, nil
@@ -136,23 +140,6 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 	}
 	found.GIDs = doctor.From(list, source+"gids", err)
 	return found, nil
-}
-
-// pkeys returns the partition keys of a port that are in use.
-func (sp *space) pkeys(device string, port uint32) ([]string, error) {
-	dir := []string{"class", "infiniband", device, "ports", strconv.Itoa(int(port)), "pkeys"}
-	names, err := sp.listed(dir...)
-	found := []string{}
-	for _, name := range names {
-		key, err := sp.file(append(slices.Clone(dir), name)...)
-		if err != nil {
-			return nil, err
-		}
-		if key != "0x0000" && !slices.Contains(found, key) {
-			found = append(found, key)
-		}
-	}
-	return found, err
 }
 
 // addresses returns those of a link, with their prefix lengths.

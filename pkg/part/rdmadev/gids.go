@@ -98,6 +98,9 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 	r := tx.Record.RDMA
 	for _, ip := range addresses {
 		found, err := awaitGID(ctx, core, ports, ip, tx.IfName)
+		if peer, ok := peerOf(tx, ip); err != nil && ok {
+			err = failure.WithCure(failure.Wrap(err, failure.TryAgain, "the address has the peer %s, of which the kernel makes the GID", peer), "give the address without a peer")
+		}
 		if err != nil && p.Conf.RDMA == netconf.RDMARequired {
 			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", ports[0].Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
 		}
@@ -107,6 +110,14 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		r.GIDs = append(r.GIDs, found...)
 	}
 	return nil
+}
+
+// peerOf returns the other end of a point-to-point IPv4 address of the interface.
+func peerOf(tx *attachment.Tx, ip netip.Addr) (peer netip.Addr, ok bool) {
+	if tx.Link == nil || !ip.Is4() {
+		return peer, false
+	}
+	return tx.Pod.PeerOf(tx.Link.Index, ip)
 }
 
 // port is a recorded device as it is now.

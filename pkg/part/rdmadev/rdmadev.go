@@ -176,11 +176,9 @@ func fullTable(tx *attachment.Tx) (full, err error) {
 		if err != nil {
 			return nil, err
 		}
-		// Two entries for each address, one of each RoCE type, and two for
-		// the link-local one.
-		if need := 2 * (len(tx.Layer3.Addresses()) + 1); table.Free() < need {
+		if need := rdma.EntriesOf(len(tx.Layer3.Addresses())); table.Free() < need {
 			return failure.WithCure(failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need),
-				`end other pods on this NIC, spread them over more NICs, or set "rdma": "off"`), nil
+				`end other pods on this NIC, or spread them over more NICs; "rdma": "off" saves no entries`), nil
 		}
 	}
 	return nil, nil

@@ -99,15 +99,12 @@ func short(s string) string {
 
 // perftest returns the command of a test.
 func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
-	device, port, gid, err := p.rdmaOf(p.rails[t.Rail].Name, t.From)
+	by, err := p.rdmaOf(p.rails[t.Rail].Name, t.From)
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{t.Program, "-F", "-d", device, "-i", strconv.Itoa(int(port)), "-p", strconv.Itoa(int(t.Port))}, verify.RDMAPrograms[t.Program]...)
-	if gid >= 0 {
-		args = append(args, "-x", strconv.Itoa(gid))
-	}
-	return args, nil
+	args := append([]string{t.Program, "-F", "-d", by.device, "-i", strconv.Itoa(int(by.port)), "-p", strconv.Itoa(int(t.Port))}, verify.RDMAPrograms[t.Program]...)
+	return append(args, by.index...), nil
 }
 
 // errNoDevice is of an interface that surely has no RDMA device.
@@ -120,58 +117,87 @@ func (p *Prober) noRDMA() bool {
 		if p.rails[i].link == nil {
 			continue
 		}
-		if _, _, _, err := p.rdmaOf(p.rails[i].Name, netip.IPv4Unspecified()); !errors.Is(err, errNoDevice) && !errors.Is(err, rdma.ErrNoRDMA) {
+		if _, err := p.rdmaOf(p.rails[i].Name, netip.IPv4Unspecified()); !errors.Is(err, errNoDevice) && !errors.Is(err, rdma.ErrNoRDMA) {
 			return false
 		}
 	}
 	return true
 }
 
-// rdmaOf returns the RDMA device and port of an interface, and the index of the RoCE v2 GID of its
-// address, -1 on InfiniBand.
-func (p *Prober) rdmaOf(name string, address netip.Addr) (device string, port uint32, gid int, err error) {
-	device, port, gid, err = p.rdmaBy(name, address, "")
+// rdmaPort is the RDMA port of an interface, as perftest takes it.
+type rdmaPort struct {
+	device string
+	port   uint32
+	// index is the flag with the index of the RoCE v2 GID of the interface's address. On
+	// InfiniBand it is that of the interface's partition: index 0, which perftest uses
+	// without it, may be another one.
+	index []string
+}
+
+// rdmaOf returns the RDMA port of an interface with this address.
+func (p *Prober) rdmaOf(name string, address netip.Addr) (rdmaPort, error) {
+	by, err := p.rdmaBy(name, address, "")
 	if errors.Is(err, unix.EPERM) { // sysfs may not be mounted in a pod, whose own it is already
 		return p.rdmaBy(name, address, "/sys")
 	}
-	return device, port, gid, err
+	return by, err
 }
 
 // rdmaBy is rdmaOf. sys is the root of sysfs, "" for one that is mounted for it.
-func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (device string, port uint32, gid int, err error) {
+func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPort, err error) {
 	core, err := rdma.Open(p.netns)
 	if err != nil {
-		return "", 0, 0, err
+		return by, err
 	}
 	defer core.Close()
 	core.Sys = sys
 	devices, err := core.Devices()
 	if err != nil {
-		return "", 0, 0, err
+		return by, err
 	}
 	links, err := p.netns.Links()
 	if err != nil {
-		return "", 0, 0, err
+		return by, err
 	}
 	pairs, err := core.Pairs(devices, links)
 	for _, pair := range pairs {
 		if pair.Netdev != name {
 			continue
 		}
-		if pair.LinkLayer != "Ethernet" {
-			return pair.Device, pair.Port, -1, nil
-		}
+		by.device, by.port = pair.Device, pair.Port
 		d, err := core.ByName(pair.Device)
 		if err != nil {
-			return "", 0, 0, err
+			return by, err
+		}
+		if pair.LinkLayer != "Ethernet" {
+			by.index, err = partition(core, d, pair.Port, name)
+			return by, err
 		}
 		entry, err := core.FindGID(d, pair.Port, address, name)
-		return pair.Device, pair.Port, entry.Index, err
+		by.index = []string{"-x", strconv.Itoa(entry.Index)}
+		return by, err
 	}
 	if err != nil {
-		return "", 0, 0, err
+		return by, err
 	}
-	return "", 0, 0, fmt.Errorf("%s %w", name, errNoDevice)
+	return by, fmt.Errorf("%s %w", name, errNoDevice)
+}
+
+// partition returns perftest's flag for the partition of an IPoIB interface.
+func partition(core *rdma.Core, d rdma.Device, port uint32, netdev string) ([]string, error) {
+	key, err := core.NetdevPKey(netdev)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := core.PKeys(d, port)
+	if err != nil {
+		return nil, err
+	}
+	found, ok := rdma.FindPKey(keys, key)
+	if !ok {
+		return nil, fmt.Errorf("port %d of %s is not in the partition %#04x of %s: its keys are %v", port, d.Name, key, netdev, keys)
+	}
+	return []string{"--pkey_index", strconv.Itoa(found.Index)}, nil
 }
 
 // program is a process under way.

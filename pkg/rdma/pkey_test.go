@@ -1,0 +1,42 @@
+package rdma
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+func TestPartitionIsFoundByItsNumber(t *testing.T) {
+	table := []PKey{{0, 0x7fff}, {1, 0x0010}, {3, 0x8010}, {10, 0x8030}}
+	for key, want := range map[uint16]PKey{
+		0xffff: {0, 0x7fff}, 0x7fff: {0, 0x7fff}, // limited is better than none
+		0x8010: {3, 0x8010}, 0x0010: {3, 0x8010}, // the full one, behind the limited one
+		0x8030: {10, 0x8030},
+	} {
+		if got, ok := FindPKey(table, key); !ok || got != want {
+			t.Errorf("%#x: %v %v, want %v", key, got, ok, want)
+		}
+	}
+	if got, ok := FindPKey(table, 0x8040); ok {
+		t.Errorf("a partition that the port is not in: %v", got)
+	}
+}
+
+// The kernel lists the files of a table in no order of numbers, and empty entries too.
+func TestTableOfPartitionsIsReadByIndex(t *testing.T) {
+	tree := map[string]string{"class/net/ib0/pkey": "0x8010\n"}
+	for i := range 12 {
+		tree[fmt.Sprintf("class/infiniband/mlx5_0/ports/1/pkeys/%d", i)] = "0x0000\n"
+	}
+	for i, key := range map[int]string{0: "0x7fff", 2: "0x8010", 10: "0x8030"} {
+		tree[fmt.Sprintf("class/infiniband/mlx5_0/ports/1/pkeys/%d", i)] = key + "\n"
+	}
+	c := offline(t, nil, sysfs(t, tree))
+	keys, err := c.PKeys(device0, 1)
+	if want := []PKey{{0, 0x7fff}, {2, 0x8010}, {10, 0x8030}}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("%v %v, want %v", keys, err, want)
+	}
+	if key, err := c.NetdevPKey("ib0"); err != nil || key != 0x8010 {
+		t.Errorf("ib0: %#x %v", key, err)
+	}
+}
