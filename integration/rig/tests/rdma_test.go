@@ -235,6 +235,52 @@ func TestMacvlanPodsOfOneNICHaveTheirGIDs(t *testing.T) {
 	n.untouched(before)
 }
 
+// TestEachMacvlanTakesItsEntriesOfTheGIDTable holds rdma.EntriesOf to the kernel: in both modes,
+// and also where the pod has no RDMA.
+func TestEachMacvlanTakesItsEntriesOfTheGIDTable(t *testing.T) {
+	for _, c := range []struct {
+		mode   rdma.Mode
+		policy string
+	}{{rdma.Shared, "required"}, {rdma.Shared, "off"}, {rdma.Exclusive, "off"}} {
+		t.Run(fmt.Sprintf("%s, rdma %s", c.mode, c.policy), func(t *testing.T) {
+			n := newRDMANode(t, c.mode, "")
+			n.up(1)
+			core, err := rdma.Open(n.Netns.Netns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer core.Close()
+			name, _ := n.RDMADevice(nicName(0))
+			used := func() int {
+				d, err := core.ByName(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				table, err := core.GIDs(d, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(table.Entries)
+			}
+			want := used()
+			for i, ranges := range [][]map[string]any{{{"range": "192.168.111.0/24"}}, {{"range": "192.168.111.0/24"}, {"range": "fd00:111::/64"}}} {
+				p := n.pod(fmt.Sprintf("pod%d", i))
+				call := p.call("ADD", "net1", n.config(0, map[string]any{
+					"type": "macvlan", "device": nil, "master": nicName(0), "rdma": c.policy, "ipam": map[string]any{"type": "whereabouts", "ipRanges": ranges},
+				}))
+				call.Plugin = "macvlan"
+				n.MustRun(call)
+				want += rdma.EntriesOf(len(ranges))
+				for deadline := time.Now().Add(30 * time.Second); used() != want; time.Sleep(20 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("with %d pods %d entries are used, not %d", i+1, used(), want)
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestMacvlanInExclusiveModeSaysThatThereIsNoRDMA(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
