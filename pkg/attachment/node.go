@@ -158,7 +158,9 @@ func (n *Node) Alive(r *ledger.Record) bool {
 }
 
 // homeOf opens the host netns of the record. If that is gone (a nested runtime's),
-// homeOf opens init_net, where the kernel moved the NIC. The caller calls done.
+// homeOf opens init_net, where the kernel moved the NIC. Where that is forbidden (a runtime in
+// a confined container), an attachment that lends nothing needs no home: its own was the
+// parent's. The caller calls done.
 func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err error) {
 	if r.HostNetns.Equal(n.Netns.ID) {
 		return n.Netns, func() {}, nil
@@ -167,10 +169,18 @@ func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err erro
 	if home == nil && err == nil {
 		home, err = link.OpenNetns(link.InitNetns)
 	}
-	if err != nil {
+	switch {
+	case err != nil && !lendsSomething(r):
+		return n.Netns, func() {}, nil
+	case err != nil:
 		return nil, nil, err
 	}
 	return home, home.Close, nil
+}
+
+// lendsSomething reports whether something of the host must return from the pod.
+func lendsSomething(r *ledger.Record) bool {
+	return r.Loan != nil || r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent })
 }
 
 // AnotherHas reports whether has is true of another attachment's record. Records

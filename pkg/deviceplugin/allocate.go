@@ -90,7 +90,7 @@ func (p *Plugin) allocateShared(pool *resource.Pool) (*kubelet.ContainerAllocate
 		return nil, noCharDevices(pool.Resource, listed)
 	}
 	answer := &kubelet.ContainerAllocateResponse{}
-	if err := p.hand(answer, paths, []string{cdiPool(pool.Resource)}, sharedAccess); err != nil {
+	if err := p.hand(answer, paths, []string{resource.CDIDevice(pool.Resource)}, sharedAccess); err != nil {
 		return nil, err
 	}
 	p.countAllocation(pool, nil, nil, admission{})

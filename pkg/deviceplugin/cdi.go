@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
@@ -27,9 +26,6 @@ const (
 
 // errNoCDIDir is why a pool with cdi cannot allocate.
 var errNoCDIDir = errors.New("rail-agent has no --cdi-dir")
-
-// cdiPool returns the name of the CDI device of a shared pool.
-func cdiPool(resource string) string { return "pool-" + strings.ReplaceAll(resource, "/", "-") }
 
 // usesCDI reports whether containers get CDI devices.
 func (p *Plugin) usesCDI() bool {
@@ -64,7 +60,7 @@ func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 			}
 		}
 		if pools[i].Mode == resource.Shared {
-			add(cdiPool(pools[i].Resource), p.charDevices(all), sharedAccess)
+			add(resource.CDIDevice(pools[i].Resource), p.charDevices(all), sharedAccess)
 		}
 	}
 	return spec

@@ -69,6 +69,21 @@ var configRules = []Rule{
 		},
 	},
 	{
+		ID: "CNI-STATUS", Scope: ConfigScope, Severity: Warn,
+		Expects:     "A network names a version of CNI whose results name the interface: 0.3.0 or newer.",
+		Consequence: "Multus writes no entry of the network in the pod's network-status: programs that read it do not find the rail, and whereabouts' own reconciler, if it runs, frees the address of the running pod.",
+		Cure:        "Write \"cniVersion\": \"1.0.0\". A network without the key has version 0.1.0.",
+		Check: func(f *Facts, r *Report) {
+			known := version.All.SupportedVersions()
+			eachNetwork(f, r, func(n *network) {
+				v := cmp.Or(n.version, "0.1.0")
+				if i := slices.Index(known, v); n.err == nil && !n.list && i >= 0 && i < slices.Index(known, "0.3.0") {
+					r.Find(n.config.Object(), "its results have version %s, which name no interface", v)
+				}
+			})
+		},
+	},
+	{
 		ID: "CNI-CHAIN", Scope: ConfigScope, Severity: Fail,
 		Expects:     "In a list of plugins host-device or macvlan is first, once, and rdma comes after the plugin that makes the interface.",
 		Consequence: "Each ADD of the network fails.",

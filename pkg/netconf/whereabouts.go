@@ -105,10 +105,15 @@ func (p WhereaboutsPod) Ref() string {
 }
 
 // WhereaboutsFlatFiles returns the paths of whereabouts installations' flat
-// files, in the order of preference.
+// files, in the order of preference: whereabouts' own three, and those below the CNI
+// directories of k3s, RKE2 and MicroK8s (see confDirs).
 func WhereaboutsFlatFiles() []string {
-	const name = "cni/net.d/whereabouts.d/whereabouts.conf"
-	return []string{"/etc/kubernetes/" + name, "/etc/" + name, "/host/etc/" + name}
+	const name = "/whereabouts.d/whereabouts.conf"
+	return []string{
+		"/etc/kubernetes/cni/net.d" + name, "/etc/cni/net.d" + name, "/host/etc/cni/net.d" + name,
+		"/var/lib/rancher/k3s/agent/etc/cni/net.d" + name, "/var/lib/rancher/rke2/agent/etc/cni/net.d" + name,
+		"/var/snap/microk8s/current/args/cni-network" + name,
+	}
 }
 
 // ParseWhereabouts reads the network config from stdin and CNI_ARGS. flatFiles

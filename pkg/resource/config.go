@@ -166,11 +166,17 @@ func (c *Config) check() error {
 		for j := range c.PoolConfigs[:i] {
 			if q := &c.PoolConfigs[j]; q.Name == p.Name || q.makes(p.Name) || p.makes(q.Name) {
 				return failure.WithCure(failure.New(failure.InvalidConfig, "two pools have the resource %s", p.Name), "rename one of them")
+			} else if c.CDI && p.Mode == Shared && q.Mode == Shared && CDIDevice(p.Name) == CDIDevice(q.Name) {
+				return failure.WithCure(failure.New(failure.InvalidConfig, "the pools %s and %s would be one CDI device, %s", q.Name, p.Name, CDIDevice(p.Name)), "rename one of them")
 			}
 		}
 	}
 	return nil
 }
+
+// CDIDevice returns the name of a shared pool's CDI device. Containers that the kubelet has
+// allocated keep it.
+func CDIDevice(resource string) string { return "pool-" + strings.ReplaceAll(resource, "/", "-") }
 
 // makes reports whether the name can be that of one of the pool's rails.
 func (p *PoolConfig) makes(name string) bool {
@@ -185,7 +191,7 @@ const railSuffix = "_rail_"
 // Merge appends the pools and warnings of another configuration. It changes nothing if it
 // returns an error: then both have the same resource.
 func (c *Config) Merge(other *Config) error {
-	merged := Config{PoolConfigs: append(c.PoolConfigs[:len(c.PoolConfigs):len(c.PoolConfigs)], other.PoolConfigs...)}
+	merged := Config{CDI: c.CDI, PoolConfigs: append(c.PoolConfigs[:len(c.PoolConfigs):len(c.PoolConfigs)], other.PoolConfigs...)}
 	if err := merged.check(); err != nil {
 		return err
 	}

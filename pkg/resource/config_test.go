@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +212,19 @@ func checkPools(t *testing.T, data []byte, c *Config) {
 	for _, p := range problems {
 		if p.Reason == "" || p.Message == "" {
 			t.Errorf("%q: a problem without text: %+v", data, p)
+		}
+	}
+}
+
+// Names of resources that differ in the place of the slash are one name of a CDI device.
+func TestPoolsWithOneCDIDeviceAreRefused(t *testing.T) {
+	const text = `{cdi: %s, pools: [{name: rdma/a-b, mode: shared, max: 4, select: {ifNames: [ens1]}}, {name: rdma-a/b, mode: %s, select: {ifNames: [ens2]}}]}`
+	for cdi, modes := range map[string]map[string]bool{"true": {"shared, max: 4": false, "exclusive": true}, "false": {"shared, max: 4": true}} {
+		for mode, accepted := range modes {
+			err := yaml.Unmarshal(fmt.Appendf(nil, text, cdi, mode), &Config{})
+			if accepted != (err == nil) || !accepted && !strings.Contains(err.Error(), "pool-rdma-a-b") {
+				t.Errorf("cdi %s, %s: %v", cdi, mode, err)
+			}
 		}
 	}
 }

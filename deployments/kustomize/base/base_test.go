@@ -58,7 +58,7 @@ func rendered(t *testing.T, args ...string) map[string]string {
 }
 
 func TestHelmFindsNothingInTheChart(t *testing.T) {
-	for _, values := range []string{"values.yaml", "values-openshift.yaml", "values-talos.yaml", "values-bottlerocket.yaml"} {
+	for _, values := range []string{"values.yaml", "values-openshift.yaml", "values-talos.yaml", "values-bottlerocket.yaml", "values-k3s.yaml", "values-microk8s.yaml"} {
 		run(t, testnet.Tool(t, "helm", "tools"), "lint", "--strict", "--values", filepath.Join(chart, values), chart)
 	}
 }
@@ -356,6 +356,8 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		},
 		{"values-talos.yaml"},
 		{"values-bottlerocket.yaml"},
+		{"values-k3s.yaml"},
+		{"values-microk8s.yaml", "devicePlugin.enabled=true"},
 		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
 	} {
 		all := objects(t, set...)

@@ -253,3 +253,13 @@ func TestMACThatAnotherPodHasIsNamed(t *testing.T) {
 		t.Errorf("addresses %v are held, and the second has an interface: %v", held, other.pod.Has("net1"))
 	}
 }
+
+// The kernel's reason for an MTU below the minimum says nothing of the key.
+func TestMacvlanWithAnMTUBelowTheMinimum(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	before := b.node.State()
+	_, err := b.node.Run(b.call("ADD", b.macvlanConfig(map[string]any{"mtu": 67})))
+	fails(t, err, cnierr.InvalidConfig, "MTU 67", `"mtu" at least 68`)
+	b.untouched(before)
+}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -142,4 +143,24 @@ func TestAltnameReturnsWhenTheMoveFails(t *testing.T) {
 		t.Errorf("ADD: %v", err)
 	}
 	b.untouched(before)
+}
+
+// A MAC address may be written in each form that net.ParseMAC reads, also for the DEL of an
+// attachment whose record is lost.
+func TestHWAddrInEachSpelling(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.IP("link", "set", nicName, "down")
+	b.node.IP("link", "set", nicName, "address", "02:00:5e:0a:0b:0c", "up")
+	before := b.node.State()
+	for _, spelling := range []string{"02:00:5e:0a:0b:0c", "02:00:5E:0A:0B:0C", "02-00-5e-0a-0b-0c", "0200.5e0a.0b0c"} {
+		config := b.config(map[string]any{"device": nil, "hwaddr": spelling})
+		b.node.MustRun(b.call("ADD", config))
+		second := b.call("ADD", config)
+		second.ContainerID, second.IfName = "c2", "net2"
+		_, err := b.node.Run(second)
+		fails(t, err, cnierr.NICLent) // and not "no such NIC"
+		b.node.MustRun(b.call("DEL", config))
+		b.untouched(before)
+	}
 }

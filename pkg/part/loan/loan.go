@@ -1,7 +1,9 @@
 package loan
 
 import (
+	"bytes"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -51,13 +53,20 @@ func HolderOf(n *attachment.Node, s nic.Selector) (*ledger.Record, error) {
 	return nil, errors.Join(errs...)
 }
 
+// sameMAC reports whether two texts are one link-layer address, in any spelling.
+func sameMAC(a, b string) bool {
+	one, errA := net.ParseMAC(a)
+	other, errB := net.ParseMAC(b)
+	return errA == nil && errB == nil && bytes.Equal(one, other)
+}
+
 // Selects reports whether s selects the NIC of the loan, as it was on the host.
 func Selects(s nic.Selector, l *ledger.Loan) bool {
 	switch {
 	case s.Device != "":
 		return l.Name == s.Device || l.Snapshot != nil && slices.Contains(l.Snapshot.AltNames, s.Device)
 	case s.HWAddr != "":
-		return l.Snapshot != nil && strings.EqualFold(l.Snapshot.MAC, s.HWAddr)
+		return l.Snapshot != nil && sameMAC(l.Snapshot.MAC, s.HWAddr)
 	case s.KernelPath != "":
 		return l.Identity.ParentDev != "" && strings.HasSuffix(strings.TrimRight(s.KernelPath, "/"), "/"+l.Identity.ParentDev)
 	case s.PCI != "":

@@ -235,6 +235,9 @@ func tempName(r *ledger.Record) string {
 	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
 }
 
+// leastMTU is the smallest MTU of a macvlan, in bytes (ETH_MIN_MTU).
+const leastMTU = 68
+
 // refused returns the error for a macvlan that the kernel did not make.
 func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 	what := fmt.Sprintf("the kernel refused a macvlan on %s", child.Master)
@@ -248,6 +251,8 @@ func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 	case errors.Is(err, unix.EBUSY):
 		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what),
 			"use another master, or take it out of its bridge or bond")
+	case errors.Is(err, unix.EINVAL) && p.Conf.MTU > 0 && p.Conf.MTU < leastMTU:
+		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU), `give "mtu" at least 68 bytes, or 1280 with IPv6`)
 	case errors.Is(err, unix.EINVAL):
 		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", what), `check "mode" and "mac": passthru allows one child, and a MAC must be unicast`)
 	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
