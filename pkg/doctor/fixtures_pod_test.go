@@ -58,6 +58,17 @@ func init() {
 	})
 	add("POD-HCA", fixture{fires: func(f *Facts) { container(f).Env["NCCL_IB_HCA"] = "mlx5_0,mlx5_1" }, missing: noDevices})
 	add("POD-GIDIDX", fixture{fires: func(f *Facts) { container(f).Env["NCCL_IB_GID_INDEX"] = "2" }, missing: noDevices})
+	add("POD-GIDFIRST", fixture{
+		fires: func(f *Facts) {
+			delete(container(f).Env, "NCCL_IB_GID_INDEX")
+			port := &pod(f).Devices.Value[0]
+			port.GIDs.Value = append(addressed(0, mapped(0, 9), "net1"), port.GIDs.Value...)
+		},
+		missing: func(f *Facts) {
+			delete(container(f).Env, "NCCL_IB_GID_INDEX")
+			noDevices(f)
+		},
+	})
 	add("POD-SOCKET", fixture{fires: func(f *Facts) { container(f).Env["NCCL_SOCKET_IFNAME"] = "net" }, missing: noContainers})
 	add("POD-RAILS", fixture{
 		fires:   func(f *Facts) { pod(f).GPUs.Value = append(pod(f).GPUs.Value, gpuPCI(2)) },
@@ -80,6 +91,7 @@ func init() {
 			pod(f).Devices.Value[0].GIDs = Known(addressed(2, mapped(0, 99), "net1"), "sysfs")
 		},
 		missing: func(f *Facts) { away(&pod(f).Devices.Value[0].GIDs) },
+		also:    []string{"POD-GIDFIRST"},
 	})
 	add("RAIL-ARPFLUX", fixture{
 		fires: func(f *Facts) {

@@ -70,8 +70,15 @@ var podRules = []Rule{
 		ID: "POD-GIDIDX", Scope: PodScope, Severity: Fail,
 		Expects:     "A GID index in the environment (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX) is that of a RoCE v2 GID of the pod's address on each rail.",
 		Consequence: "The program uses a GID of another pod, or none: connections fail (NCCL: unhandled system error).",
-		Cure:        "Leave the variable out: NCCL and UCX find the index by themselves, and rail-agent publishes what they need.",
+		Cure:        "Leave the variable out: rail-agent publishes what NCCL and UCX need. Without rail-agent, on a port that other pods use too (macvlan), NCCL_IB_ADDR_RANGE with the pod's own address, or the index of its own GID.",
 		Check:       checkGIDIndex,
+	},
+	{
+		ID: "POD-GIDFIRST", Scope: PodScope, Severity: Warn,
+		Expects:     "The first RoCE v2 GID of each rail's port is the pod's, or a variable leads NCCL to the pod's (NCCL_IB_ADDR_RANGE, NCCL_IB_GID_INDEX).",
+		Consequence: "NCCL, UCX and perftest take the first GID of the port, that of another pod or of the host: connections fail (modify QP from INIT to RTR: No such device).",
+		Cure:        "Let rail-agent set the variables by NRI. It sets none for several rails whose GIDs have different indexes: give such pods whole NICs or VFs by host-device.",
+		Check:       checkFirstGID,
 	},
 	{
 		ID: "POD-SOCKET", Scope: PodScope, Severity: Warn,
@@ -368,6 +375,33 @@ func checkGIDIndex(f *Facts, r *Report) {
 				}
 			})
 		}
+	})
+}
+
+func checkFirstGID(f *Facts, r *Report) {
+	eachRDMAContainer(f, r, func(p *Pod, c *Container) {
+		if c.Env["NCCL_IB_ADDR_RANGE"] != "" {
+			return
+		}
+		if index, err := strconv.Atoi(c.Env["NCCL_IB_GID_INDEX"]); err == nil && index >= 0 {
+			return // POD-GIDIDX judges it
+		}
+		ipv6 := c.Env["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"
+		p.eachPort(r, func(i *Interface, port *Port) {
+			gids, ok := Read(r, p.Object()+" gids", port.GIDs)
+			if !ok || port.LinkLayer == InfiniBand || len(i.Addresses) == 0 {
+				return
+			}
+			first := slices.IndexFunc(gids, func(g GID) bool {
+				a := g.address()
+				return g.isRoCEv2() && a.Is6() == ipv6 && !a.IsLinkLocalUnicast()
+			})
+			if first < 0 || wrongIndex(gids[first].Index, gids, i.Addresses) == "" {
+				return
+			}
+			r.Find(p.Object(), "container %s takes the GID index %d of %s by default, which is of %s; %s (%s) has %s",
+				c.Name, gids[first].Index, port.Device, gids[first].address(), i.Name, port.Device, strings.Join(i.Addresses, ", ")).Of(port.Device)
+		})
 	})
 }
 

@@ -88,7 +88,12 @@ func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Con
 		err := p.addMount(a, c, told.Dir)
 		errs, settings.Mount = append(errs, err), err == nil // no variable names a file that is not there
 	}
-	addEnv(a, c, told.Rails.Env(settings))
+	vars := told.Rails.Env(settings)
+	if !settings.Devices && !hasDevices(c) {
+		// UCX would find none of the named devices, and no longer use TCP.
+		vars = slices.DeleteFunc(vars, func(v publish.Var) bool { return v.Name == publish.UCXDevices })
+	}
+	addEnv(a, c, vars)
 	if settings.Memlock && locksMemory(told.Rails) {
 		p.addMemlock(a, c, limit)
 	}
@@ -101,6 +106,11 @@ func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Con
 		a = nil
 	}
 	return a, errors.Join(errs...)
+}
+
+// hasDevices reports whether the container has a char device of RDMA from elsewhere.
+func hasDevices(c *api.Container) bool {
+	return slices.ContainsFunc(c.GetLinux().GetDevices(), func(d *api.LinuxDevice) bool { return strings.HasPrefix(d.GetPath(), "/dev/infiniband/") })
 }
 
 // locksMemory reports whether the pod can use a rail by RDMA, or by a userspace driver: such a

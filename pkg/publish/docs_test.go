@@ -63,6 +63,10 @@ func TestGuideHasEveryVariable(t *testing.T) {
 	for _, change := range []func(){func() {}, func() {
 		l.Addresses, l.GIDs, l.GIDIndexV2 = nil, nil, nil
 		withAddress(l, "fd00::1", 0, both[0])
+	}, func() {
+		withAddress(l, "10.0.0.1", 2, both...)
+	}, func() {
+		l.SharedPort, s.FixedGIDIndex = true, false
 	}} {
 		change()
 		for _, v := range r.Env(s) {

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +14,12 @@ import (
 // Var is a variable of the environment.
 type Var struct{ Name, Value string }
 
-// ListVar is the variable that lists the others.
-const ListVar = "RAIL_CNI_ENV"
+// ListVar is the variable that lists the others, UCXDevices the one that selects the devices of
+// UCX.
+const (
+	ListVar    = "RAIL_CNI_ENV"
+	UCXDevices = "UCX_NET_DEVICES"
+)
 
 // The files of a pod.
 const (
@@ -82,6 +87,18 @@ func (r *Rails) ports() []string {
 	return ports
 }
 
+// longestUCX is the length of the longest name of a device that UCX finds by UCX_NET_DEVICES,
+// in bytes: it keeps names in UCT_DEVICE_NAME_MAX, with the port (UCX 1.13.1).
+const longestUCX = 15
+
+// ucxPorts returns those ports that UCX can name.
+func (r *Rails) ucxPorts() []string {
+	return slices.DeleteFunc(r.ports(), func(port string) bool {
+		device, _, _ := strings.Cut(port, ":")
+		return len(device) > longestUCX
+	})
+}
+
 // roce returns the rails with RoCE.
 func (r *Rails) roce() []Rail {
 	var list []Rail
@@ -124,11 +141,48 @@ func (r *Rails) ncclGID(s Settings) []Var {
 	if all(func(l *Rail) bool { return l.hasType(rdma.RoCEv1) && !l.hasType(rdma.RoCEv2) }) {
 		vars = append(vars, Var{"NCCL_IB_ROCE_VERSION_NUM", "1"})
 	}
-	first := rails[0].GIDIndexV2
-	if s.FixedGIDIndex && all(func(l *Rail) bool { return first != nil && l.GIDIndexV2 != nil && *l.GIDIndexV2 == *first }) {
-		vars = append(vars, Var{"NCCL_IB_GID_INDEX", strconv.Itoa(*first)})
+	return append(vars, r.ownGID(s, rails)...)
+}
+
+// ownGID returns the variable by which NCCL takes the pod's own GID where the port has those of
+// others, too: NCCL takes the first that its defaults match. A range of the own address stays right
+// when indexes change, but it is one for all rails; an index is right for several rails if it is
+// equal on all.
+func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
+	index, equal := equalIndex(rails)
+	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })
+	own := rails[0].ownAddress()
+	if one := !slices.ContainsFunc(rails, func(l Rail) bool { return l.ownAddress() != own }); shared && one && own.IsValid() && !s.FixedGIDIndex {
+		return []Var{{"NCCL_IB_ADDR_RANGE", netip.PrefixFrom(own, own.BitLen()).String()}}
 	}
-	return vars
+	if equal && (shared || s.FixedGIDIndex) {
+		return []Var{{"NCCL_IB_GID_INDEX", strconv.Itoa(index)}}
+	}
+	return nil
+}
+
+// equalIndex returns the index of the RoCE v2 GID that all rails have, if it is equal.
+func equalIndex(rails []Rail) (index int, equal bool) {
+	for i, l := range rails {
+		if l.GIDIndexV2 == nil || i > 0 && *l.GIDIndexV2 != index {
+			return 0, false
+		}
+		index = *l.GIDIndexV2
+	}
+	return index, len(rails) > 0
+}
+
+// ownAddress returns the address whose RoCE v2 GID NCCL is to take: the first of IPv4, its
+// default family, or else of IPv6.
+func (l *Rail) ownAddress() (own netip.Addr) {
+	for _, text := range l.Addresses {
+		ip, err := netip.ParseAddr(plain(text))
+		has := slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == rdma.RoCEv2 && g.IP == plain(text) })
+		if err == nil && has && (!own.IsValid() || ip.Is4() && !own.Is4()) {
+			own = ip
+		}
+	}
+	return own
 }
 
 // hasGID reports whether an address of the rail, of IPv6 or of IPv4, has a GID.
@@ -140,8 +194,21 @@ func (l *Rail) hasType(t rdma.GIDType) bool {
 	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == t })
 }
 
+// ucx returns the variables of UCX. UCX_NET_DEVICES also keeps UCX from TCP, so it is left out
+// where UCX could name no rail. As NCCL, UCX takes the first GID, and the index is one for all
+// devices.
 func (r *Rails) ucx(Settings) []Var {
-	return []Var{{"UCX_NET_DEVICES", strings.Join(r.ports(), ",")}}
+	ports := r.ucxPorts()
+	if len(ports) == 0 {
+		return nil
+	}
+	vars := []Var{{UCXDevices, strings.Join(ports, ",")}}
+	rails := r.roce()
+	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })
+	if index, equal := equalIndex(rails); shared && equal {
+		vars = append(vars, Var{"UCX_IB_GID_INDEX", strconv.Itoa(index)})
+	}
+	return vars
 }
 
 func (r *Rails) nvshmem(Settings) []Var {
@@ -155,7 +222,7 @@ func (r *Rails) vllm(Settings) []Var {
 	if len(nics) == 0 {
 		return nil
 	}
-	selection := "UCX_NET_DEVICES"
+	selection := UCXDevices
 	if port != 0 {
 		selection += fmt.Sprintf(":%d", port)
 	}
@@ -169,7 +236,7 @@ func (r *Rails) nicOfGPUs() (pairs []string, port uint32) {
 	var ports []uint32
 	for i := range r.Rails {
 		l := &r.Rails[i]
-		if l.RDMA == "" || l.PCI == "" {
+		if !l.forVLLM() {
 			continue
 		}
 		for _, g := range l.GPUs {
@@ -196,11 +263,15 @@ func (r *Rails) nicOfGPUs() (pairs []string, port uint32) {
 	return pairs, port
 }
 
+// forVLLM reports whether vLLM can select the rail for a GPU, by its PCI address, and hand its
+// device to UCX.
+func (l *Rail) forVLLM() bool { return l.RDMA != "" && l.PCI != "" && len(l.RDMA) <= longestUCX }
+
 // distance returns the distance of a GPU. It reports false if the rail has no RDMA, or does
 // not know the GPU.
 func (l *Rail) distance(gpu string) (pcie.Distance, bool) {
 	i := slices.IndexFunc(l.GPUs, func(g GPU) bool { return g.PCI == gpu })
-	if i < 0 || l.RDMA == "" || l.PCI == "" {
+	if i < 0 || !l.forVLLM() {
 		return 0, false
 	}
 	return l.GPUs[i].Level, true

@@ -99,6 +99,82 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestEnvironmentLeadsToTheOwnGID has rails of ports whose GID tables have others' entries too,
+// as with a macvlan: NCCL and UCX take the first one.
+func TestEnvironmentLeadsToTheOwnGID(t *testing.T) {
+	const range4, index4, ucx4 = "NCCL_IB_ADDR_RANGE=10.0.0.1/32", "NCCL_IB_GID_INDEX=9", "UCX_IB_GID_INDEX=9"
+	for name, c := range map[string]struct {
+		rails  int
+		change func(*Rails, *Settings)
+		want   []string // of these variables
+	}{
+		"one rail": {1, func(r *Rails, _ *Settings) { withAddress(&r.Rails[0], "10.0.0.1", 8, both...) }, []string{range4, ucx4}},
+		"not shared": {1, func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "10.0.0.1", 8, both...)
+			r.Rails[0].SharedPort = false
+		}, nil},
+		"IPv6": {1, func(r *Rails, _ *Settings) { withAddress(&r.Rails[0], "fd00::1", 8, both...) }, []string{"NCCL_IB_ADDR_RANGE=fd00::1/128", ucx4}},
+		"both families": {1, func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "fd00::1", 8, both...)
+			withAddress(&r.Rails[0], "10.0.0.1", 12, both...)
+		}, []string{range4, ucx4}},
+		"no GID yet": {1, func(r *Rails, _ *Settings) { r.Rails[0].Addresses = []string{"10.0.0.1/24"} }, nil},
+		"two rails, one index": {2, func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "10.0.0.1", 8, both...)
+			withAddress(&r.Rails[1], "10.1.0.1", 8, both...)
+		}, []string{index4, ucx4}},
+		"two rails, two indexes": {2, func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "10.0.0.1", 8, both...)
+			withAddress(&r.Rails[1], "10.1.0.1", 12, both...)
+		}, nil},
+		"two ports below one macvlan": {2, func(r *Rails, _ *Settings) {
+			withAddress(&r.Rails[0], "10.0.0.1", 8, both...)
+			withAddress(&r.Rails[1], "10.0.0.1", 12, both...)
+		}, []string{range4}},
+		"fixed index": {1, func(r *Rails, s *Settings) {
+			s.FixedGIDIndex = true
+			withAddress(&r.Rails[0], "10.0.0.1", 8, both...)
+		}, []string{index4, ucx4}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s := railsAt(machineOf(t), "Ethernet", []string{"0000:0c:00.0", "0000:1c:00.0"}[:c.rails]...), Settings{Env: []Family{NCCL, UCX}}
+			for i := range r.Rails {
+				r.Rails[i].SharedPort = true
+			}
+			c.change(r, &s)
+			got := slices.DeleteFunc(texts(r.Env(s)), func(text string) bool {
+				return !strings.HasPrefix(text, "NCCL_IB_ADDR_RANGE=") && !strings.HasPrefix(text, "NCCL_IB_GID_INDEX=") && !strings.HasPrefix(text, "UCX_IB_GID_INDEX=")
+			})
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestUCXIsGivenOnlyNamesThatItFinds has an RDMA device whose name UCX cuts off: it would find no
+// device, and use no other network either.
+func TestUCXIsGivenOnlyNamesThatItFinds(t *testing.T) {
+	r := railsAt(machineOf(t), "Ethernet", "0000:0c:00.0", "0000:1c:00.0")
+	r.Rails[0].RDMA = "roceP22p3s0f0v10"
+	if got, want := texts(r.ucx(Settings{})), []string{"UCX_NET_DEVICES=mlx5_1:1"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for i := range r.Rails {
+		r.Rails[i].GPUs = []GPU{{PCI: "0000:40:00.0", Level: pcie.Distance(i)}} // the first is nearer
+	}
+	if pairs := texts(r.vllm(Settings{})); pairs[0] != "VLLM_GPU_NIC_PCIE_MAPPING=0000:40:00.0=0000:1c:00.0" {
+		t.Errorf("a worker of vLLM gets a device that UCX does not find: %q", pairs)
+	}
+	r.Rails[1].RDMA = "roceP22p3s0f0v11"
+	if got := r.Env(Settings{Env: []Family{UCX}}); got != nil {
+		t.Errorf("got %q for names that UCX does not find", got)
+	}
+	if got := texts(r.nccl(Settings{})); !slices.Contains(got, "NCCL_IB_HCA==roceP22p3s0f0v10:1,roceP22p3s0f0v11:1") {
+		t.Errorf("NCCL finds long names, and gets %q", got)
+	}
+}
+
 func texts(vars []Var) []string {
 	var list []string
 	for _, v := range vars {

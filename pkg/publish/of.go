@@ -372,6 +372,7 @@ const infiniBand = "InfiniBand"
 // setGIDs adds the GIDs of the port: all of a port that only the pod has, and of a shared
 // one those of the interface's addresses, because its table has the GIDs of other pods, too.
 func (l *Rail) setGIDs(table rdma.GIDTable, lent bool, now *link.Link) {
+	l.SharedPort = !lent && l.LinkLayer != infiniBand && now != nil && now.LowerAway
 	for _, e := range table.Entries {
 		g := GID{Index: e.Index, Type: e.Type, GID: e.GID.String()}
 		if l.LinkLayer != infiniBand {
