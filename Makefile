@@ -39,7 +39,7 @@ export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpa
 # those of a whole cluster, which also "make e2e" runs …
 CLUSTERS = integration/cluster integration/devices integration/doctor integration/e2e integration/nri integration/verify
 # … those that measure time, re-execute themselves or run built programs, which are without it …
-NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/whereabouts
+NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/specs integration/whereabouts
 # … and those that start few goroutines of ours, or whose goroutines run programs: they have it
 # with FULL=yes only.
 RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/doctor pkg/install/node \
