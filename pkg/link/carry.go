@@ -37,7 +37,7 @@ func (s *Snapshot) Carried() *Carried {
 		if err != nil || header[3] != unix.RT_SCOPE_UNIVERSE {
 			continue
 		}
-		if header[0] == unix.AF_INET6 && header[2]&unix.IFA_F_PERMANENT == 0 {
+		if header[0] == unix.AF_INET6 && header[2]&unix.IFA_F_PERMANENT == 0 || s.isVirtual(header, attrs) {
 			continue
 		}
 		// The label is the host's name of the interface.

@@ -28,7 +28,8 @@ import (
 // that another NIC reached, a nexthop object), or the master, if it is gone.
 // Another call will not help.
 //
-// The routes of routing daemons are not restored: they are the daemons' to bring back.
+// The routes of routing daemons are not restored: they are the daemons' to bring back. So are
+// the addresses of VRRP daemons, which count as lost.
 //
 // Queueing disciplines and filters (tc), the attributes of a bridge port, and
 // the settings of ethtool are not in a snapshot. The kernel's usual changes to
@@ -60,7 +61,8 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	}
 	// After the sysctls: a link that accepts no router advertisements has no token.
 	lost = append(lost, n.restoreToken(l, s))
-	lost = append(lost, n.replayAddresses(index, s, true)...)
+	addressed, virtual := s.withoutVirtual()
+	lost = append(append(lost, n.replayAddresses(index, addressed, true)...), virtual...)
 	lost = append(lost, n.ReplayRoutes(index, s.configured())...)
 	lost = append(lost, n.replayNeighbors(index, s)...)
 	lost, err = slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)

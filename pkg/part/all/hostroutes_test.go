@@ -9,6 +9,7 @@ import (
 	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
@@ -379,6 +380,69 @@ func TestIPAMBesideTheHostsAddresses(t *testing.T) {
 			b.node.MustRun(b.call("CHECK", b.withPrevResult(config, out)))
 			b.node.MustRun(b.call("DEL", config))
 			b.untouched(before)
+		})
+	}
+}
+
+// joined makes the NIC a member of a multicast group, as a VRRP daemon does.
+func (b *bench) joined(group [4]byte) {
+	b.t.Helper()
+	l, err := b.node.ByName(nicName)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	err = b.node.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		b.t.Cleanup(func() { _ = unix.Close(fd) })
+		return unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &unix.IPMreqn{Multiaddr: group, Ifindex: int32(l.Index)})
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestAddressesOfVRRPAreTheDaemons has addresses beside the NIC's own. Where a VRRP daemon
+// listens they are another host's during the loan.
+func TestAddressesOfVRRPAreTheDaemons(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		group  [4]byte
+		theirs bool
+	}{"VRRP": {[4]byte{224, 0, 0, 18}, true}, "another group": {[4]byte{224, 0, 0, 5}, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.make([]string{"addr add 10.1.0.5/24 dev %s", "addr add fd00:1::5/64 dev %s nodad"})
+			without := b.node.State()
+			b.make([]string{"addr add 10.1.0.100/24 dev %s", "addr add 10.1.0.200/32 dev %s", "addr add fd00:1::100/128 dev %s nodad"})
+			with := b.node.State()
+			b.joined(c.group)
+			config := b.config(map[string]any{"useInterfaceNetwork": true})
+			out := b.node.MustRun(b.call("ADD", config))
+			virtual := []string{"10.1.0.100", "10.1.0.200", "fd00:1::100"}
+			for _, address := range virtual {
+				if in := strings.Contains(b.pod.IP("addr"), address+"/"); in == c.theirs || strings.Contains(string(out), address+"/") == c.theirs {
+					t.Errorf("%s is in the pod: %v; the result is %s", address, in, out)
+				}
+			}
+			b.node.MustRun(b.call("CHECK", b.withPrevResult(config, out)))
+			_, said, err := b.node.RunSaying(b.call("DEL", config))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, address := range virtual {
+				if reported := strings.Contains(said, address); reported != c.theirs {
+					t.Errorf("%s is reported: %v; DEL says %s", address, reported, said)
+				}
+			}
+			if c.theirs {
+				b.untouched(without)
+			} else {
+				b.untouched(with)
+			}
 		})
 	}
 }

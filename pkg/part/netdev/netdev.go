@@ -377,6 +377,9 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 			return err
 		}
 	}
+	if virtual := lent.Snapshot.Virtual(); p.carries() != "" && len(virtual) > 0 {
+		tx.Node.Log.Warn("addresses of VRRP left out: another host may take them", "nic", lent.Name, "addresses", virtual)
+	}
 	switch {
 	case p.Conf.UseInterfaceNetwork:
 		return carry(tx)

@@ -1,0 +1,108 @@
+package link
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+)
+
+// The groups of VRRP (RFC 9568), 224.0.0.18 and ff02::12, as /proc/net/igmp has them on a
+// machine of either byte order, and as /proc/net/igmp6 has it.
+var (
+	vrrpGroups4 = []string{"120000E0", "E0000012"}
+	vrrpGroups6 = []string{"ff020000000000000000000000000012"}
+)
+
+// runsVRRP reports whether a VRRP daemon listens on the link with this name. One that sends to
+// single hosts (unicast_peer of keepalived) is not seen.
+func (n *Netns) runsVRRP(name string) (runs bool, err error) {
+	err = n.Do(func() error {
+		for file, groups := range map[string][]string{"igmp": vrrpGroups4, "igmp6": vrrpGroups6} {
+			f, err := os.Open("/proc/thread-self/net/" + file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // without IPv6
+			}
+			if err != nil {
+				return err
+			}
+			runs = runs || isMember(f, name, groups)
+			f.Close()
+		}
+		return nil
+	})
+	return runs, wrap(err, "multicast groups of %s", name)
+}
+
+// isMember reads /proc/net/igmp, in which the groups follow a line with their device, or
+// /proc/net/igmp6, in which each line has both.
+func isMember(file io.Reader, device string, groups []string) bool {
+	of := ""
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) < 2:
+		case !strings.HasPrefix(lines.Text(), "\t"): // "2 eth0 : 1 V3", or "2 eth0 ff02…12 1 00000004 0"
+			if of = fields[1]; of == device && len(fields) > 2 && slices.Contains(groups, fields[2]) {
+				return true
+			}
+		case of == device && slices.Contains(groups, fields[0]):
+			return true
+		}
+	}
+	return false
+}
+
+// ifaProto is IFA_PROTO of linux/if_addr.h.
+const ifaProto = 11
+
+// isVirtual reports whether a VRRP daemon has added the address: by the mark of newer ones
+// (IFA_PROTO), and on a link on which a daemon listens by its form, because such a daemon adds a
+// host address, or one beside the link's own in its subnet.
+func (s *Snapshot) isVirtual(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
+	if by, ok := attrs.Get(ifaProto); ok && len(by) == 1 && by[0] == unix.RTPROT_KEEPALIVED {
+		return true
+	}
+	host := ifaddrmsg[1] == 32
+	if ifaddrmsg[0] == unix.AF_INET6 {
+		host = ifaddrmsg[1] == 128
+	}
+	return s.VRRP && (host || ifaddrmsg[0] == unix.AF_INET && addressFlags(ifaddrmsg, attrs)&unix.IFA_F_SECONDARY != 0)
+}
+
+// errVirtual is why an address is not restored.
+var errVirtual = errors.New("a VRRP daemon had added it: another host may have it now, and the daemon adds it again when it is this one's")
+
+// Virtual returns the addresses of VRRP daemons.
+func (s *Snapshot) Virtual() []string {
+	var found []string
+	for _, r := range s.Addresses {
+		if header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg); err == nil && s.isVirtual(header, attrs) {
+			found = append(found, r.Text)
+		}
+	}
+	return found
+}
+
+// withoutVirtual returns the snapshot without the addresses of VRRP daemons, and an error for
+// each of these.
+func (s *Snapshot) withoutVirtual() (left *Snapshot, lost []error) {
+	c := *s
+	c.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(r Replay) bool {
+		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
+		if err != nil || !s.isVirtual(header, attrs) {
+			return false
+		}
+		lost = append(lost, fmt.Errorf("address %s of %s: %w", r.Text, s.Name, errVirtual))
+		return true
+	})
+	return &c, lost
+}
