@@ -46,7 +46,7 @@ var suites = []suite{
 }
 
 // TestReferenceSpecsPassOnOurPrograms runs each suite with our program. With FULL=yes also with
-// the reference's, which must pass all: what fails there the adapter has spoiled.
+// the reference's, which must pass all: a spec that fails there shows a fault of the adapter.
 func TestReferenceSpecsPassOnOurPrograms(t *testing.T) {
 	t.Parallel()
 	need.Root(t)

@@ -13,8 +13,9 @@
 //     beginning of every ADD, and the agent all release by the same code.
 //   - The record is removed last. A process that is killed leaves a record that the
 //     next one can finish.
-//   - Addresses are freed only when no interface can answer for them. An IPAM plugin that
-//     works on the interface frees them right before ([Releasing.Leaving]).
+//   - Addresses are freed only when no interface can answer for them, except by an IPAM
+//     plugin that works on the interface: it frees them right before the interface is set
+//     down ([Releasing.Leaving]).
 //
 // [Node.Del] ends an attachment for the runtime, [Node.End] for a sweep and the agent.
 // Both call release, which releases the parts in their order, frees the addresses and

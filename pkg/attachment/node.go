@@ -158,9 +158,9 @@ func (n *Node) Alive(r *ledger.Record) bool {
 }
 
 // homeOf opens the host netns of the record. If that is gone (a nested runtime's),
-// homeOf opens init_net, where the kernel moved the NIC. Where that is forbidden (a runtime in
-// a confined container), an attachment that lends nothing needs no home: its own was the
-// parent's. The caller calls done.
+// homeOf opens init_net, where the kernel moved the NIC. If that cannot be opened either (a
+// runtime in a confined container), homeOf returns the caller's netns for an attachment that
+// lends nothing: nothing of it has to return. The caller calls done.
 func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err error) {
 	if r.HostNetns.Equal(n.Netns.ID) {
 		return n.Netns, func() {}, nil

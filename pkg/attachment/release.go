@@ -19,7 +19,8 @@ type ReleaseOrder struct {
 	// pod, one after another.
 	Interface []Part
 	// Addresses frees the addresses as soon as no interface answers for them, while
-	// the rest of Interface goes on.
+	// the rest of Interface goes on; by an IPAM plugin that works on the interface right
+	// before ([Releasing.Leaving]).
 	Addresses Addresses
 	// Files are the parts that come last. They are released whatever the record has,
 	// and an error is only logged.
@@ -33,7 +34,8 @@ type Releasing struct {
 	Record *ledger.Record
 	// Pod is the pod netns, nil if it is gone.
 	Pod *link.Netns
-	// Home is the host netns of the record, or init_net if that is gone.
+	// Home is the host netns of the record, or init_net if that is gone. For an attachment that
+	// lends nothing it may be the caller's own.
 	Home *link.Netns
 	// Wait bounds the wait for what the kernel is about to return to the host.
 	Wait time.Duration
@@ -102,7 +104,7 @@ func waitFor(r *ledger.Record) time.Duration {
 func (r *Releasing) Leaving(ctx context.Context) {
 	if r.freeing != nil && r.freeing.byInterface {
 		r.freeing.decide(true)
-		r.freeing.waitFor(ctx, freeWait)
+		r.freeing.waitAtMost(ctx, freeWait)
 	}
 }
 
@@ -245,8 +247,8 @@ func (f *freeing) wait() error {
 	return f.err
 }
 
-// waitFor is wait for at most the time limit.
-func (f *freeing) waitFor(ctx context.Context, limit time.Duration) {
+// waitAtMost is wait for at most the time limit.
+func (f *freeing) waitAtMost(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {

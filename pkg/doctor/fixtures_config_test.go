@@ -65,7 +65,7 @@ func init() {
 	add("CNI-NAD", fixture{fires: edit(macvlanNAD, `"bridge"`, `"bride"`), missing: noNADs})
 	add("CNI-KEY", fixture{fires: edit(macvlanNAD, `"mtu"`, `"mtuu"`), missing: noNADs})
 	add("CNI-VERSION", fixture{fires: edit(macvlanNAD, `0.3.1`, `2.0.0`), missing: noNADs})
-	add("CNI-STATUS", fixture{fires: edit(macvlanNAD, `0.3.1`, `0.2.0`), missing: noNADs})
+	add("CNI-NETSTATUS", fixture{fires: edit(macvlanNAD, `0.3.1`, `0.2.0`), missing: noNADs})
 	add("CNI-CHAIN", fixture{fires: edit(railsNAD, `"plugins": [`, `"plugins": [{"type": "rdma"}, `), missing: noNADs})
 	add("CNI-MODE", fixture{
 		fires:   func(f *Facts) { f.Host.RDMAMode.Value = "exclusive" },

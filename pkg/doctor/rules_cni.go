@@ -219,7 +219,7 @@ var kubeletRules = []Rule{
 		ID: "DP-HCAMAX", Scope: NodeScope, Severity: Warn,
 		Expects:     "A shared pool has no more devices than the GID tables of its NICs have room for: four entries for each pod, two for its address and two for its IPv6 link-local one, beside those of the NIC itself.",
 		Consequence: "The last pods start and get no GID: they have an address and no RDMA.",
-		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs. Pods without IPv6 (net.ipv6.conf.all.disable_ipv6) take two entries: twice as many fit.",
+		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs. Pods without IPv6 (net.ipv6.conf.all.disable_ipv6) take two entries: twice as many fit, which the rule does not know.",
 		Check:       checkHCAMax,
 	},
 	{

@@ -69,7 +69,7 @@ var configRules = []Rule{
 		},
 	},
 	{
-		ID: "CNI-STATUS", Scope: ConfigScope, Severity: Warn,
+		ID: "CNI-NETSTATUS", Scope: ConfigScope, Severity: Warn,
 		Expects:     "A network names a version of CNI whose results name the interface: 0.3.0 or newer.",
 		Consequence: "Multus writes no entry of the network in the pod's network-status: programs that read it do not find the rail, and whereabouts' own reconciler, if it runs, frees the address of the running pod.",
 		Cure:        "Write \"cniVersion\": \"1.0.0\". A network without the key has version 0.1.0.",
@@ -78,7 +78,7 @@ var configRules = []Rule{
 			eachNetwork(f, r, func(n *network) {
 				v := cmp.Or(n.version, "0.1.0")
 				if i := slices.Index(known, v); n.err == nil && !n.list && i >= 0 && i < slices.Index(known, "0.3.0") {
-					r.Find(n.config.Object(), "its results have version %s, which name no interface", v)
+					r.Find(n.config.Object(), "its results have version %s and name no interface", v)
 				}
 			})
 		},

@@ -70,12 +70,12 @@ var podRules = []Rule{
 		ID: "POD-GIDIDX", Scope: PodScope, Severity: Fail,
 		Expects:     "A GID index in the environment (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX) is that of a RoCE v2 GID of the pod's address on each rail.",
 		Consequence: "The program uses a GID of another pod, or none: connections fail (NCCL: unhandled system error).",
-		Cure:        "Leave the variable out: rail-agent publishes what NCCL and UCX need. Without rail-agent, on a port that other pods use too (macvlan), NCCL_IB_ADDR_RANGE with the pod's own address, or the index of its own GID.",
+		Cure:        "Leave the variable out: rail-agent publishes what NCCL and UCX need. Without rail-agent, on a port that other pods use too (macvlan), set NCCL_IB_ADDR_RANGE to the pod's own address, or the index to that of its own GID.",
 		Check:       checkGIDIndex,
 	},
 	{
 		ID: "POD-GIDFIRST", Scope: PodScope, Severity: Warn,
-		Expects:     "The first RoCE v2 GID of each rail's port is the pod's, or a variable leads NCCL to the pod's (NCCL_IB_ADDR_RANGE, NCCL_IB_GID_INDEX).",
+		Expects:     "The first RoCE v2 GID of each rail's port is the pod's, or the environment has NCCL_IB_ADDR_RANGE or NCCL_IB_GID_INDEX.",
 		Consequence: "NCCL, UCX and perftest take the first GID of the port, that of another pod or of the host: connections fail (modify QP from INIT to RTR: No such device).",
 		Cure:        "Let rail-agent set the variables by NRI. It sets none for several rails whose GIDs have different indexes: give such pods whole NICs or VFs by host-device.",
 		Check:       checkFirstGID,
@@ -399,8 +399,8 @@ func checkFirstGID(f *Facts, r *Report) {
 			if first < 0 || wrongIndex(gids[first].Index, gids, i.Addresses) == "" {
 				return
 			}
-			r.Find(p.Object(), "container %s takes the GID index %d of %s by default, which is of %s; %s (%s) has %s",
-				c.Name, gids[first].Index, port.Device, gids[first].address(), i.Name, port.Device, strings.Join(i.Addresses, ", ")).Of(port.Device)
+			r.Find(p.Object(), "container %s takes GID index %d of %s by default, the GID of %s; its interface %s has %s",
+				c.Name, gids[first].Index, port.Device, gids[first].address(), i.Name, strings.Join(i.Addresses, ", ")).Of(port.Device)
 		})
 	})
 }

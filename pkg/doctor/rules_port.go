@@ -58,7 +58,7 @@ var portRules = []Rule{
 		ID: "NIC-GIDV2", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each address of a rail's Ethernet NIC that is up has a GID of the type RoCE v2.",
 		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
-		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs anew; configure an IPv4 address without a peer, because the kernel makes the GID of the peer. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
+		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs anew; configure an IPv4 address without a peer: the kernel makes the GID of the peer instead. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
 		Check:       checkGIDs,
 	},
 	{
@@ -78,9 +78,9 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-SM", Scope: NodeScope, Severity: Fail,
-		Expects:     "A subnet manager has configured the InfiniBand port of each rail. A port stays active when the subnet manager has ended: whether one runs, only sminfo says.",
-		Consequence: "The port stays in the state INIT: no program can use it.",
-		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric (sminfo).",
+		Expects:     "A subnet manager has configured the InfiniBand port of each rail, and the interface has joined its multicast group.",
+		Consequence: "The port stays in the state INIT, or the interface has no carrier: programs cannot use it.",
+		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric. An active port does not prove that one runs: sminfo tells.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				sm, ok := Read(r, p.Device+" smLID", p.SMLID)
@@ -131,9 +131,9 @@ var portRules = []Rule{
 				case !slices.ContainsFunc(keys, func(k PKey) bool { return fullMember(k.Key) }):
 					r.Find(n.Object(), "the partition keys of port %d of %s are %s, none of a full member", p.Port, p.Device, all)
 				case first == "empty":
-					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is empty (%s); programs that name no P_Key use it", p.Port, p.Device, all)
+					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is empty (%s); programs that name no partition use it", p.Port, p.Device, all)
 				case !fullMember(first):
-					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is %s (limited member) of %s; programs that name no P_Key use it", p.Port, p.Device, first, all)
+					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is %s, a limited member (all: %s); programs that name no partition use it", p.Port, p.Device, first, all)
 				}
 			})
 		},

@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// frrFirst and frrLast are the protocols of FRRouting's daemons that the kernel does not list:
-// openfabric, SHARP, PBR, staticd, … (zebra/rt_netlink.h of FRRouting).
-const frrFirst, frrLast = 193, 197
+// frrFirst to frrLast are the protocols of FRRouting that the kernel does not list: LDP, SHARP,
+// PBR, staticd, OpenFabric and SRTE (zebra/rt_netlink.h of FRRouting).
+const frrFirst, frrLast = 193, 198
 
 // daemons are the protocols of routing daemons (rtm_protocol, linux/rtnetlink.h).
 var daemons = []byte{

@@ -125,7 +125,7 @@ func (r *Rails) nccl(s Settings) []Var {
 }
 
 // ncclGID returns the variables by which NCCL chooses GIDs, where its defaults (an address
-// of IPv4, RoCE v2) choose none. They hold for all rails.
+// of IPv4, RoCE v2) choose none, or another pod's. They hold for all rails.
 func (r *Rails) ncclGID(s Settings) []Var {
 	rails := r.roce()
 	if len(rails) == 0 {
@@ -147,7 +147,7 @@ func (r *Rails) ncclGID(s Settings) []Var {
 // ownGID returns the variable by which NCCL takes the pod's own GID where the port has those of
 // others, too: NCCL takes the first that its defaults match. A range of the own address stays right
 // when indexes change, but it is one for all rails; an index is right for several rails if it is
-// equal on all.
+// equal on all. The settings may ask for the index in any case.
 func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 	index, equal := equalIndex(rails)
 	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })

@@ -55,7 +55,7 @@ type Rail struct {
 	// SysImageGUID is that of the RDMA device. The functions of one card have the same.
 	SysImageGUID string `json:"sysImageGUID,omitempty"`
 	GIDs         []GID  `json:"gids,omitempty"` // by index
-	// SharedPort: the GID table of the port has the GIDs of the host and of other pods, too, as
+	// SharedPort is true if the GID table of the port has the GIDs of the host and of other pods, too, as
 	// with a macvlan. A program that takes the first GID may take another's.
 	SharedPort bool `json:"sharedPort,omitempty"`
 	// GIDIndexV2 is the index of the RoCE v2 GID of the first address that has one, nil if

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 
@@ -31,13 +32,14 @@ type Await struct {
 	answer chan answer
 }
 
-// linkless are the IPAM plugins that are known to work without the interface.
-var linkless = []string{"whereabouts", "host-local", "static", "nv-ipam"}
+// linkless are the IPAM plugins that are known to work without the interface, beside
+// whereabouts, which an installation may give a prefix.
+var linkless = []string{"host-local", "static", "nv-ipam"}
 
 // ByInterface implements [attachment.Addresses]. A plugin that is not known is taken for one
 // that works on the interface, as upstream's plugins take all.
 func (*Ask) ByInterface(plugin string) bool {
-	return plugin != "" && !slices.Contains(linkless, plugin)
+	return plugin != "" && !strings.HasSuffix(plugin, "whereabouts") && !slices.Contains(linkless, plugin)
 }
 
 type answer struct {

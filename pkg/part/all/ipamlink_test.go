@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
+	"github.com/rail-cni/rail-cni/pkg/part/address"
 )
 
 // lookingAt returns a directory with an IPAM plugin that works on the interface, as one of DHCP
@@ -275,4 +276,16 @@ func TestLeaseOfDHCPIsRenewed(t *testing.T) {
 	d.node.MustRun(c.With("DEL"))
 	d.until("a release", func() bool { return len(d.released()) == 1 })
 	d.untouched(before)
+}
+
+func TestIPAMPluginsThatNeedNoInterface(t *testing.T) {
+	ask, _ := address.IPAM()
+	for plugin, want := range map[string]bool{
+		"": false, "whereabouts": false, "rail-whereabouts": false, "host-local": false, "static": false, "nv-ipam": false,
+		"dhcp": true, "spiderpool": true, "my-host-local": true,
+	} {
+		if got := ask.ByInterface(plugin); got != want {
+			t.Errorf("%q works on the interface: %v", plugin, got)
+		}
+	}
 }

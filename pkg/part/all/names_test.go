@@ -145,8 +145,8 @@ func TestAltnameReturnsWhenTheMoveFails(t *testing.T) {
 	b.untouched(before)
 }
 
-// A MAC address may be written in each form that net.ParseMAC reads, also for the DEL of an
-// attachment whose record is lost.
+// A MAC address may be written in each form that net.ParseMAC reads. A second ADD finds by it that
+// the NIC is lent.
 func TestHWAddrInEachSpelling(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

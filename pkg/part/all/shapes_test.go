@@ -437,5 +437,5 @@ func TestTableOfShapes(t *testing.T) {
 	}
 }
 
-const shapesHead = "| on the host's NIC | guardrail sees it | restored | in the pod | in the rail's table | in the result | v1.10.0: restored | in the pod | in the result |\n" +
+const shapesHead = "| on the host's NIC | guardrail sees it | restored | in the pod | in the rail's table | in the result | v1.10.0: restored | v1.10.0: in the pod | v1.10.0: in the result |\n" +
 	"|---|---|---|---|---|---|---|---|---|\n"

@@ -79,17 +79,17 @@ func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 	return carrier(ctx, tx, conf, index, tx.Link == nil || tx.Link.IsUp() || !tx.Link.Carrier)
 }
 
-// carrier is [Carrier]. late is true if the carrier was not there when the interface was set up.
-func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, late bool) error {
+// carrier is [Carrier]. It announces the addresses if announce is true, or if it waited.
+func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, announce bool) error {
 	var l *link.Link
 	err := For(ctx, tx, conf, func() (lacks string, err error) {
 		if l, err = tx.Pod.ByIndex(index); err == nil && !l.HasCarrier() {
-			late = true
+			announce = true
 			lacks = fmt.Sprintf("interface %s (%s) has no carrier", tx.IfName, tx.Record.NICName())
 		}
 		return lacks, err
 	})
-	if err != nil || !tx.Record.Link.Up || !late {
+	if err != nil || !tx.Record.Link.Up || !announce {
 		return err
 	}
 	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {

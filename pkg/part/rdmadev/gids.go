@@ -99,7 +99,7 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 	for _, ip := range addresses {
 		found, err := awaitGID(ctx, core, ports, ip, tx.IfName)
 		if peer, ok := peerOf(tx, ip); err != nil && ok {
-			err = failure.WithCure(failure.Wrap(err, failure.TryAgain, "the address has the peer %s, of which the kernel makes the GID", peer), "give the address without a peer")
+			err = failure.WithCure(failure.New(failure.TryAgain, "the address %s has the peer %s, and the kernel makes the GID of the peer instead", ip, peer), "give the address without a peer")
 		}
 		if err != nil && p.Conf.RDMA == netconf.RDMARequired {
 			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", ports[0].Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
