@@ -74,11 +74,26 @@ func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 		return err
 	}
 	if n.order.Addresses.ByInterface(c.Conf.IPAM.Type) {
-		freed := free()
-		return errors.Join(freed, n.takeOver(ctx, c, p, false))
+		return n.delByInterface(ctx, c, p, free)
 	}
 	taken := n.takeOver(ctx, c, p, false)
 	return errors.Join(taken, free())
+}
+
+// delByInterface frees the addresses while the interface is in the pod, and takes it over after
+// [freeWait] if the IPAM plugin hangs.
+func (n *Node) delByInterface(ctx context.Context, c *Call, p *Plan, free func() error) error {
+	freed := make(chan error, 1)
+	go func() { freed <- free() }()
+	waiting, cancel := context.WithTimeout(ctx, freeWait)
+	defer cancel()
+	select {
+	case err := <-freed:
+		return errors.Join(err, n.takeOver(ctx, c, p, false))
+	case <-waiting.Done():
+	}
+	taken := n.takeOver(ctx, c, p, false)
+	return errors.Join(taken, <-freed)
 }
 
 // takeOver lets the parts end what they recognize in the pod netns, unless another

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -168,11 +169,11 @@ func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err erro
 	home, err = link.FindNetns(r.HostNetns.NetnsID, r.HostNetns.Path)
 	if home == nil && err == nil {
 		home, err = link.OpenNetns(link.InitNetns)
+		if (errors.Is(err, link.ErrNoNetns) || errors.Is(err, fs.ErrPermission)) && !lendsSomething(r) {
+			return n.Netns, func() {}, nil
+		}
 	}
-	switch {
-	case err != nil && !lendsSomething(r):
-		return n.Netns, func() {}, nil
-	case err != nil:
+	if err != nil {
 		return nil, nil, err
 	}
 	return home, home.Close, nil

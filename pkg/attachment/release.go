@@ -100,12 +100,15 @@ func waitFor(r *ledger.Record) time.Duration {
 // interface down or deletes it, when nothing can hinder it any more. An IPAM plugin that works
 // on the interface frees the addresses now: a client of DHCP sends its release from the
 // address. Leaving returns when they are free, at the latest after [freeWait]: a NIC does not
-// wait for a plugin that hangs.
-func (r *Releasing) Leaving(ctx context.Context) {
-	if r.freeing != nil && r.freeing.byInterface {
-		r.freeing.decide(true)
-		r.freeing.waitAtMost(ctx, freeWait)
+// wait for a plugin that hangs. It reports whether it has waited: what the caller knows of the
+// interface is old then, because the pod goes on.
+func (r *Releasing) Leaving(ctx context.Context) (waited bool) {
+	if r.freeing == nil || !r.freeing.byInterface {
+		return false
 	}
+	r.freeing.decide(true)
+	r.freeing.waitAtMost(ctx, freeWait)
+	return true
 }
 
 // freeWait bounds the wait for an IPAM plugin that frees addresses by the interface.

@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"net"
 	"slices"
@@ -44,18 +45,8 @@ func (s *Snapshot) Carried() *Carried {
 		attrs = permanent(header, attrs).Without(unix.IFA_LABEL)
 		c.Snapshot.Addresses = append(c.Snapshot.Addresses, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
 		c.Addresses = append(c.Addresses, addressOf(header, attrs))
-		local, hasLocal := attrs.Get(unix.IFA_LOCAL)
-		if peer, _ := attrs.Get(unix.IFA_ADDRESS); hasLocal && !bytes.Equal(peer, local) {
-			mask := net.CIDRMask(int(header[1]), 8*len(peer))
-			route := Route{Dst: &net.IPNet{IP: net.IP(peer).Mask(mask), Mask: mask}, Protocol: unix.RTPROT_KERNEL}
-			route.Priority = number(attrs, unix.IFA_RT_PRIORITY)
-			switch { // as the kernel's own (fib_add_ifaddr, __ipv6_ifa_notify)
-			case header[0] == unix.AF_INET:
-				route.Src = slices.Clone(local)
-			case route.Priority == 0:
-				route.Priority = prefixMetric
-			}
-			c.Peers = append(c.Peers, route)
+		if route := peerRoute(header, attrs); route != nil {
+			c.Peers = append(c.Peers, *route)
 		}
 	}
 	for _, r := range s.Routes {
@@ -158,12 +149,48 @@ func (c *Carried) Alone() *Carried {
 	return alone
 }
 
+// peerOf returns the other end of a point-to-point address, nil if it has none.
+func peerOf(attrs nlattr.Attrs) net.IP {
+	local, ok := attrs.Get(unix.IFA_LOCAL)
+	peer, _ := attrs.Get(unix.IFA_ADDRESS)
+	if !ok || len(peer) != len(local) || bytes.Equal(peer, local) {
+		return nil
+	}
+	return slices.Clone(peer)
+}
+
+// peerRoute returns the kernel's route to the other end of a point-to-point address
+// (fib_add_ifaddr, __ipv6_ifa_notify), nil if there is none.
+func peerRoute(ifaddrmsg []byte, attrs nlattr.Attrs) *Route {
+	peer := peerOf(attrs)
+	if peer == nil {
+		return nil
+	}
+	route := &Route{Protocol: unix.RTPROT_KERNEL, Priority: number(attrs, unix.IFA_RT_PRIORITY)}
+	if ifaddrmsg[0] == unix.AF_INET6 { // of any prefix length, and also with IFA_F_NOPREFIXROUTE
+		route.Dst = &net.IPNet{IP: peer, Mask: net.CIDRMask(128, 128)}
+		route.Priority = cmp.Or(route.Priority, prefixMetric)
+		return route
+	}
+	if addressFlags(ifaddrmsg, attrs)&unix.IFA_F_NOPREFIXROUTE != 0 {
+		return nil
+	}
+	mask := net.CIDRMask(int(ifaddrmsg[1]), 32)
+	route.Dst = &net.IPNet{IP: peer.Mask(mask), Mask: mask}
+	route.Src, _ = attrs.Get(unix.IFA_LOCAL)
+	return route
+}
+
 func addressOf(ifaddrmsg []byte, attrs nlattr.Attrs) *net.IPNet {
 	ip, ok := attrs.Get(unix.IFA_LOCAL)
 	if !ok {
 		ip, _ = attrs.Get(unix.IFA_ADDRESS)
 	}
-	return &net.IPNet{IP: slices.Clone(ip), Mask: net.CIDRMask(int(ifaddrmsg[1]), 8*len(ip))}
+	bits := int(ifaddrmsg[1])
+	if peerOf(attrs) != nil {
+		bits = 8 * len(ip) // the prefix length is the peer's (ip-address(8))
+	}
+	return &net.IPNet{IP: slices.Clone(ip), Mask: net.CIDRMask(bits, 8*len(ip))}
 }
 
 func routeOf(rtmsg []byte, attrs nlattr.Attrs) Route {

@@ -40,7 +40,7 @@ type Snapshot struct {
 	Device     *Device           `json:"device,omitempty"`
 	Functions  [][]byte          `json:"functions,omitempty"` // settings of the virtual functions, if it is lent with them
 	Programs   []Program         `json:"programs,omitempty"`  // BPF programs of the host, if it is lent despite them
-	VRRP       bool              `json:"vrrp,omitempty"`      // a VRRP daemon listens on it: some addresses are the daemon's
+	VRRP       []string          `json:"vrrp,omitempty"`      // the families in which a VRRP daemon listens: some addresses are the daemon's
 }
 
 // Flags are the interface flags that users can set (ip-link(8)), besides up.
@@ -121,7 +121,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 		return nil, err
 	}
 	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes, originOf(l, v.addresses, s.Sysctls))
-	if s.VRRP, err = n.runsVRRP(l.Name); err != nil {
+	if s.VRRP, err = n.vrrp(l.Name); err != nil {
 		return nil, err
 	}
 	s.Device, err = n.Device(l)

@@ -22,25 +22,32 @@ var (
 	vrrpGroups6 = []string{"ff020000000000000000000000000012"}
 )
 
-// runsVRRP reports whether a VRRP daemon listens on the link with this name. One that sends to
-// single hosts (unicast_peer of keepalived) is not seen.
-func (n *Netns) runsVRRP(name string) (runs bool, err error) {
+// vrrp returns the families in which a VRRP daemon listens on the link with this name: "IPv4",
+// "IPv6". One that sends to single hosts (unicast_peer of keepalived) is not seen.
+func (n *Netns) vrrp(name string) (families []string, err error) {
 	err = n.Do(func() error {
-		for file, groups := range map[string][]string{"igmp": vrrpGroups4, "igmp6": vrrpGroups6} {
-			f, err := os.Open("/proc/thread-self/net/" + file)
+		for _, f := range []struct {
+			family, file string
+			groups       []string
+		}{{ipv4, "igmp", vrrpGroups4}, {ipv6, "igmp6", vrrpGroups6}} {
+			file, err := os.Open("/proc/thread-self/net/" + f.file)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // without IPv6
 			}
 			if err != nil {
 				return err
 			}
-			runs = runs || isMember(f, name, groups)
-			f.Close()
+			if isMember(file, name, f.groups) {
+				families = append(families, f.family)
+			}
+			file.Close()
 		}
 		return nil
 	})
-	return runs, wrap(err, "multicast groups of %s", name)
+	return families, wrap(err, "multicast groups of %s", name)
 }
+
+const ipv4, ipv6 = "IPv4", "IPv6"
 
 // isMember reads /proc/net/igmp, in which the groups follow a line with their device, or
 // /proc/net/igmp6, in which each line has both.
@@ -65,21 +72,40 @@ func isMember(file io.Reader, device string, groups []string) bool {
 const ifaProto = 11
 
 // isVirtual reports whether a VRRP daemon has added the address: by the mark of newer ones
-// (IFA_PROTO), and on a link on which a daemon listens by its form, because such a daemon adds a
-// host address, or one beside the link's own in its subnet.
+// (IFA_PROTO), and on a link on which a daemon listens by its form. Such a daemon adds a host
+// address beside the link's own, or an IPv4 one in the subnet of the link's own.
 func (s *Snapshot) isVirtual(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	if by, ok := attrs.Get(ifaProto); ok && len(by) == 1 && by[0] == unix.RTPROT_KEEPALIVED {
 		return true
 	}
-	host := ifaddrmsg[1] == 32
-	if ifaddrmsg[0] == unix.AF_INET6 {
-		host = ifaddrmsg[1] == 128
+	if peerOf(attrs) != nil {
+		return false
 	}
-	return s.VRRP && (host || ifaddrmsg[0] == unix.AF_INET && addressFlags(ifaddrmsg, attrs)&unix.IFA_F_SECONDARY != 0)
+	switch ifaddrmsg[0] {
+	case unix.AF_INET:
+		return slices.Contains(s.VRRP, ipv4) && (addressFlags(ifaddrmsg, attrs)&unix.IFA_F_SECONDARY != 0 || isHost(ifaddrmsg) && s.hasSubnet(unix.AF_INET))
+	case unix.AF_INET6:
+		return slices.Contains(s.VRRP, ipv6) && isHost(ifaddrmsg) && s.hasSubnet(unix.AF_INET6)
+	}
+	return false
 }
 
-// errVirtual is why an address is not restored.
-var errVirtual = errors.New("a VRRP daemon had added it: another host may have it now, and the daemon adds it again when it is this one's")
+// isHost reports whether the address has no subnet.
+func isHost(ifaddrmsg []byte) bool {
+	return ifaddrmsg[0] == unix.AF_INET && ifaddrmsg[1] == 32 || ifaddrmsg[0] == unix.AF_INET6 && ifaddrmsg[1] == 128
+}
+
+// hasSubnet reports whether the link has an address of the family with a subnet.
+func (s *Snapshot) hasSubnet(family byte) bool {
+	return slices.ContainsFunc(s.Addresses, func(r Replay) bool {
+		header, _, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
+		return err == nil && header[0] == family && header[3] == unix.RT_SCOPE_UNIVERSE && !isHost(header)
+	})
+}
+
+// ErrVirtual is wrapped by the error for an address that was not restored because it is a VRRP
+// daemon's.
+var ErrVirtual = errors.New("a VRRP daemon had added it: another host may have it now, and the daemon adds it again when it is this one's")
 
 // Virtual returns the addresses of VRRP daemons.
 func (s *Snapshot) Virtual() []string {
@@ -101,7 +127,7 @@ func (s *Snapshot) withoutVirtual() (left *Snapshot, lost []error) {
 		if err != nil || !s.isVirtual(header, attrs) {
 			return false
 		}
-		lost = append(lost, fmt.Errorf("address %s of %s: %w", r.Text, s.Name, errVirtual))
+		lost = append(lost, fmt.Errorf("address %s of %s: %w", r.Text, s.Name, ErrVirtual))
 		return true
 	})
 	return &c, lost

@@ -28,24 +28,36 @@ func TestMembersOfTheGroupOfVRRP(t *testing.T) {
 
 func TestAddressesOfVRRPAreKnownByMarkOrForm(t *testing.T) {
 	marked := nlattr.Attrs{{Type: ifaProto, Value: []byte{unix.RTPROT_KEEPALIVED}}}
+	peer := nlattr.Attrs{{Type: unix.IFA_LOCAL, Value: []byte{10, 0, 0, 1}}, {Type: unix.IFA_ADDRESS, Value: []byte{10, 0, 0, 2}}}
+	message := func(family, prefix, flags byte) []byte {
+		return []byte{family, prefix, flags, unix.RT_SCOPE_UNIVERSE, 0, 0, 0, 0}
+	}
+	own := []Replay{{Raw: message(unix.AF_INET, 24, 0)}, {Raw: message(unix.AF_INET6, 64, 0)}}
 	for name, c := range map[string]struct {
 		family, prefix, flags byte
 		attrs                 nlattr.Attrs
-		want                  [2]bool // without a daemon that listens, and with
+		listens               string // the family in which the form counts
+		always                bool
 	}{
-		"the link's own":         {unix.AF_INET, 24, unix.IFA_F_PERMANENT, nil, [2]bool{}},
-		"beside it":              {unix.AF_INET, 24, unix.IFA_F_SECONDARY, nil, [2]bool{false, true}},
-		"a host address":         {unix.AF_INET, 32, 0, nil, [2]bool{false, true}},
-		"IPv6":                   {unix.AF_INET6, 64, 0, nil, [2]bool{}},
-		"IPv6, temporary":        {unix.AF_INET6, 64, unix.IFA_F_SECONDARY, nil, [2]bool{}},
-		"an IPv6 host address":   {unix.AF_INET6, 128, 0, nil, [2]bool{false, true}},
-		"with the daemon's mark": {unix.AF_INET, 24, 0, marked, [2]bool{true, true}},
-		"with another's mark":    {unix.AF_INET, 24, 0, nlattr.Attrs{{Type: ifaProto, Value: []byte{3}}}, [2]bool{}},
+		"the link's own":         {family: unix.AF_INET, prefix: 24, flags: unix.IFA_F_PERMANENT},
+		"beside it":              {family: unix.AF_INET, prefix: 24, flags: unix.IFA_F_SECONDARY, listens: ipv4},
+		"a host address":         {family: unix.AF_INET, prefix: 32, listens: ipv4},
+		"a peer":                 {family: unix.AF_INET, prefix: 32, attrs: peer},
+		"IPv6":                   {family: unix.AF_INET6, prefix: 64},
+		"IPv6, temporary":        {family: unix.AF_INET6, prefix: 64, flags: unix.IFA_F_SECONDARY},
+		"an IPv6 host address":   {family: unix.AF_INET6, prefix: 128, listens: ipv6},
+		"with the daemon's mark": {family: unix.AF_INET, prefix: 24, attrs: marked, always: true},
+		"with another's mark":    {family: unix.AF_INET, prefix: 24, attrs: nlattr.Attrs{{Type: ifaProto, Value: []byte{3}}}},
 	} {
-		for i, listens := range []bool{false, true} {
-			if got := (&Snapshot{VRRP: listens}).isVirtual([]byte{c.family, c.prefix, c.flags, 0, 0, 0, 0, 0}, c.attrs); got != c.want[i] {
-				t.Errorf("%s, a daemon listens: %v: %v", name, listens, got)
+		for _, listens := range []string{"", ipv4, ipv6} {
+			want := c.always || listens != "" && listens == c.listens
+			if got := (&Snapshot{VRRP: []string{listens}, Addresses: own}).isVirtual(message(c.family, c.prefix, c.flags), c.attrs); got != want {
+				t.Errorf("%s, a daemon listens by %q: %v", name, listens, got)
 			}
 		}
+	}
+	// A routed host has nothing but a host address.
+	if (&Snapshot{VRRP: []string{ipv4}}).isVirtual(message(unix.AF_INET, 32, 0), nil) {
+		t.Error("the link's only address is taken for the daemon's")
 	}
 }

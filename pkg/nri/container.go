@@ -88,19 +88,18 @@ func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Con
 		err := p.addMount(a, c, told.Dir)
 		errs, settings.Mount = append(errs, err), err == nil // no variable names a file that is not there
 	}
-	vars := told.Rails.Env(settings)
-	if !settings.Devices && !hasDevices(c) {
-		// UCX would find none of the named devices, and no longer use TCP.
-		vars = slices.DeleteFunc(vars, func(v publish.Var) bool { return v.Name == publish.UCXDevices })
-	}
-	addEnv(a, c, vars)
-	if settings.Memlock && locksMemory(told.Rails) {
-		p.addMemlock(a, c, limit)
-	}
 	if settings.Devices {
 		for _, path := range chars(told.Rails) {
 			errs = append(errs, p.addDevice(a, c, path))
 		}
+	}
+	if !hasDevices(c.GetLinux().GetDevices()) && !hasDevices(a.GetLinux().GetDevices()) {
+		// UCX would find none of the named devices, and no longer use TCP. vLLM names them to it.
+		settings.Env = slices.DeleteFunc(slices.Clone(settings.Env), func(f publish.Family) bool { return f == publish.UCX || f == publish.VLLM })
+	}
+	addEnv(a, c, told.Rails.Env(settings))
+	if settings.Memlock && locksMemory(told.Rails) {
+		p.addMemlock(a, c, limit)
 	}
 	if len(a.Env)+len(a.Mounts)+len(a.Rlimits)+len(a.GetLinux().GetDevices()) == 0 {
 		a = nil
@@ -108,9 +107,9 @@ func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Con
 	return a, errors.Join(errs...)
 }
 
-// hasDevices reports whether the container has a char device of RDMA from elsewhere.
-func hasDevices(c *api.Container) bool {
-	return slices.ContainsFunc(c.GetLinux().GetDevices(), func(d *api.LinuxDevice) bool { return strings.HasPrefix(d.GetPath(), "/dev/infiniband/") })
+// hasDevices reports whether a char device of an RDMA device is among them.
+func hasDevices(list []*api.LinuxDevice) bool {
+	return slices.ContainsFunc(list, func(d *api.LinuxDevice) bool { return strings.HasPrefix(d.GetPath(), "/dev/infiniband/uverbs") })
 }
 
 // locksMemory reports whether the pod can use a rail by RDMA, or by a userspace driver: such a

@@ -14,12 +14,11 @@ import (
 // Var is a variable of the environment.
 type Var struct{ Name, Value string }
 
-// ListVar is the variable that lists the others, UCXDevices the one that selects the devices of
-// UCX.
-const (
-	ListVar    = "RAIL_CNI_ENV"
-	UCXDevices = "UCX_NET_DEVICES"
-)
+// ListVar is the variable that lists the others.
+const ListVar = "RAIL_CNI_ENV"
+
+// ucxDevices selects the devices of UCX.
+const ucxDevices = "UCX_NET_DEVICES"
 
 // The files of a pod.
 const (
@@ -202,7 +201,7 @@ func (r *Rails) ucx(Settings) []Var {
 	if len(ports) == 0 {
 		return nil
 	}
-	vars := []Var{{UCXDevices, strings.Join(ports, ",")}}
+	vars := []Var{{ucxDevices, strings.Join(ports, ",")}}
 	rails := r.roce()
 	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })
 	if index, equal := equalIndex(rails); shared && equal {
@@ -222,7 +221,7 @@ func (r *Rails) vllm(Settings) []Var {
 	if len(nics) == 0 {
 		return nil
 	}
-	selection := UCXDevices
+	selection := ucxDevices
 	if port != 0 {
 		selection += fmt.Sprintf(":%d", port)
 	}

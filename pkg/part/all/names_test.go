@@ -164,3 +164,33 @@ func TestHWAddrInEachSpelling(t *testing.T) {
 		b.untouched(before)
 	}
 }
+
+// TestNameTakenInThePodLeavesTheNICAsItIs has an interface of the pod with the wanted name, or with
+// it as an altname: nothing of the host's NIC is touched.
+func TestNameTakenInThePodLeavesTheNICAsItIs(t *testing.T) {
+	t.Parallel()
+	for name, commands := range map[string][][]string{
+		"name":    {{"link", "add", "net1", "type", "veth", "peer", "name", "other"}},
+		"altname": {{"link", "add", "eth0", "type", "veth", "peer", "name", "other"}, {"link", "property", "add", "dev", "eth0", "altname", "net1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.furnish()
+			b.node.IP("-6", "route", "add", "fd00:30::/48", "via", "fd00:9::fe", "mtu", "4000")
+			for _, c := range commands {
+				b.pod.IP(c...)
+			}
+			before, pod, index := b.node.State(), b.pod.State(), b.node.IP("-o", "link", "show", nicName)
+			_, err := b.node.Run(b.call("ADD", b.config(map[string]any{"useInterfaceNetwork": true})))
+			fails(t, err, cnierr.NameTaken, "net1")
+			b.untouched(before)
+			if now := b.node.IP("-o", "link", "show", nicName); now != index {
+				t.Errorf("the NIC has moved:\n%sbefore:\n%s", now, index)
+			}
+			if d := b.pod.Settled(pod); d != "" {
+				t.Errorf("the pod is not as it was:\n%s", d)
+			}
+		})
+	}
+}

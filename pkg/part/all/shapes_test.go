@@ -74,6 +74,8 @@ var shapes = []shape{
 	{name: "address with a lifetime (DHCP)", make: []string{"addr add 10.3.0.5/24 dev NIC valid_lft 1000 preferred_lft 900"}},
 	{name: "IPv6 address", make: []string{"addr add fd00:3::5/64 dev NIC nodad"}},
 	{name: "IPv6 address of a point-to-point link (`peer`)", make: []string{"addr add fd00:3::5 peer fd00:3::6/128 dev NIC nodad"}},
+	{name: "address with a peer in another subnet", make: []string{"addr add 10.3.0.5 peer 10.4.0.6/24 dev NIC"}},
+	{name: "IPv6 address with a peer in another subnet", make: []string{"addr add fd00:3::5 peer fd00:4::6/64 dev NIC nodad"}},
 	{name: "IPv6 address that is deprecated", make: []string{"addr add fd00:3::5/64 dev NIC nodad preferred_lft 0"}},
 	{name: "IPv6 address with a lifetime", make: []string{"addr add fd00:3::5/64 dev NIC nodad valid_lft 1000 preferred_lft 900"}},
 }

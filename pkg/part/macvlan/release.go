@@ -57,13 +57,16 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 // deleteIn deletes the attachment's macvlans in the pod netns. It reports whether the
 // one with the recorded MAC was among them: then there are no others.
 func deleteIn(ctx context.Context, releasing *attachment.Releasing) (deleted bool, err error) {
-	found, err := macvlansOf(releasing)
+	find := func() (found []*link.Link, sure bool, err error) {
+		found, err = macvlansOf(releasing)
+		return found, slices.ContainsFunc(found, func(l *link.Link) bool { return l.MAC.String() == releasing.Record.MAC }), err
+	}
+	found, sure, err := find()
+	if err == nil && sure && releasing.Leaving(ctx) {
+		found, sure, err = find()
+	}
 	if err != nil {
 		return false, err
-	}
-	sure := slices.ContainsFunc(found, func(l *link.Link) bool { return l.MAC.String() == releasing.Record.MAC })
-	if sure {
-		releasing.Leaving(ctx)
 	}
 	return sure, deleteAll(releasing.Pod, found, sure, releasing.Silent)
 }

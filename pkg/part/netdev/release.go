@@ -108,15 +108,26 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.Netns, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
-	// Remove altnames that the pod added first: if one is taken on the host the
-	// kernel would refuse the move, and the pod could keep the NIC.
-	if err := from.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
-		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
+	prepare := func() error {
+		// Remove altnames that the pod added first: if one is taken on the host the
+		// kernel would refuse the move, and the pod could keep the NIC.
+		if err := from.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
+			n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
+		}
+		return freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...))
 	}
-	if err := freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...)); err != nil {
+	if err := prepare(); err != nil {
 		return err
 	}
-	releasing.Leaving(ctx)
+	if releasing.Leaving(ctx) {
+		var err error
+		if l, err = from.ByIndex(l.Index); err == nil {
+			err = prepare()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if from.SetDown(l.Index) == nil {
 		releasing.Silent()
 	}
@@ -263,7 +274,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// A setting that is lost now is lost for good, because the record is
 	// removed: a temporary error (no memory, something busy) must not be
 	// enough.
-	for try := 1; try < restoreTries && len(lost) > 0 && err == nil; try++ {
+	again := func(err error) bool { return !errors.Is(err, link.ErrVirtual) }
+	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
 		_ = wait.For(ctx, restorePause)
 		if l, err = home.ByIndex(l.Index); err == nil {
 			lost, err = restore()
