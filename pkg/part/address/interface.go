@@ -149,8 +149,8 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 	}
 	for _, peer := range l3.CarriedPeers {
 		if peer.Dst.IP.To4() == nil {
-			// The kernel does not add it for an address that was added while the interface was
-			// down (__ipv6_ifa_notify is called once).
+			// The kernel does not add it for an address without duplicate address detection
+			// (IFA_F_NODAD) that was added while the interface was down.
 			if err := pod.AddRoute(index, peer); err != nil {
 				return err
 			}

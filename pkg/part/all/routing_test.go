@@ -270,12 +270,15 @@ func TestCheckKnowsWhatSBRMoved(t *testing.T) {
 	for name, c := range map[string]struct {
 		more map[string]any
 		only string // the plugin that has the key
+		sbr  string // more keys of sbr
 	}{
-		"mode none":                     {map[string]any{"ipam": static(routes, "10.1.3.17/16 10.1.0.1")}, ""},
-		"both families":                 {map[string]any{"ipam": static(append(slices.Clone(routes), map[string]any{"dst": "fd16::/16"}), "10.1.3.17/16 10.1.0.1", "fd01::3:17/64 fd01::1")}, ""},
-		"the main table by its number":  {map[string]any{"ipam": static([]map[string]any{{"dst": "172.16.0.0/12", "table": 254}}, "10.1.3.17/16 10.1.0.1")}, ""},
-		"mode source":                   {map[string]any{"routing": source(1003), "ipam": static(routes, "10.1.3.17/16 10.1.0.1", "fd01::3:17/64 fd01::1")}, ""},
-		"the network of the host's NIC": {map[string]any{"useInterfaceNetwork": true}, "host-device"},
+		"mode none":                     {more: map[string]any{"ipam": static(routes, "10.1.3.17/16 10.1.0.1")}},
+		"sbr with gateways of its own":  {more: map[string]any{"ipam": static(routes[:1], "10.1.3.17/16")}, sbr: `"gateways":["10.1.0.9"],`},
+		"sbr with source hints":         {more: map[string]any{"ipam": static(routes, "10.1.3.17/16 10.1.0.1")}, sbr: `"gateways":["10.1.0.9"],"addSourceHints":true,`},
+		"both families":                 {more: map[string]any{"ipam": static(append(slices.Clone(routes), map[string]any{"dst": "fd16::/16"}), "10.1.3.17/16 10.1.0.1", "fd01::3:17/64 fd01::1")}},
+		"the main table by its number":  {more: map[string]any{"ipam": static([]map[string]any{{"dst": "172.16.0.0/12", "table": 254}}, "10.1.3.17/16 10.1.0.1")}},
+		"mode source":                   {more: map[string]any{"routing": source(1003), "ipam": static(routes, "10.1.3.17/16 10.1.0.1", "fd01::3:17/64 fd01::1")}},
+		"the network of the host's NIC": {more: map[string]any{"useInterfaceNetwork": true}, only: "host-device"},
 	} {
 		for _, plugin := range []string{"host-device", "macvlan"} {
 			if c.only != "" && c.only != plugin {
@@ -291,13 +294,14 @@ func TestCheckKnowsWhatSBRMoved(t *testing.T) {
 				config := b.of(plugin, c.more)
 				prev := b.withPrevResult(config, b.node.MustRun(b.call("ADD", config)))
 				b.node.MustRun(b.call("CHECK", prev))
-				sbr := strings.Replace(prev, `"type":"`+plugin, `"type":"sbr`, 1)
+				sbr := strings.Replace(prev, `"type":"`+plugin, c.sbr+`"type":"sbr`, 1)
 				b.node.MustRun(peer(t, b.call("ADD", sbr)))
-				if text := b.pod.IP("route", "show", "dev", "net1"); text != "" {
+				hints := strings.Contains(c.sbr, "addSourceHints") // it leaves routes in the main table
+				if text := b.pod.IP("route", "show", "dev", "net1"); text != "" && !hints {
 					t.Fatalf("sbr left in the main table: %s", text)
 				}
 				b.node.MustRun(b.call("CHECK", prev))
-				if c.more["routing"] == nil && c.only == "" {
+				if c.more["routing"] == nil && c.only == "" && !hints {
 					// Without the rule no packet finds the routes of sbr's table.
 					b.pod.IP("rule", "del", "lookup", "100")
 					_, err := b.node.Run(b.call("CHECK", prev))
