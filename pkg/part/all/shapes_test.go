@@ -213,12 +213,18 @@ func routeFact(route map[string]any, dev string) string {
 	return encoded(route)
 }
 
+// parsed returns a fact's kind and its object.
+func parsed(fact string) (kind string, o map[string]any) {
+	kind, text, _ := strings.Cut(fact, "{")
+	o = map[string]any{}
+	_ = json.Unmarshal([]byte("{"+text), &o) // encoded made it
+	return kind, o
+}
+
 // ofPod returns the fact as it is to be in the pod, where other links are not: with the
 // interface's nexthops only.
 func ofPod(fact string) string {
-	head, text, _ := strings.Cut(fact, "{")
-	route := map[string]any{}
-	_ = json.Unmarshal([]byte("{"+text), &route)
+	head, route := parsed(fact)
 	hops, ok := route["nexthops"].([]any)
 	if !ok {
 		return fact
@@ -264,9 +270,7 @@ func settled(get func() string) string {
 // changed reports whether there is another fact of the same destination, address or rule.
 func changed(facts []string, fact string) bool {
 	subject := func(fact string) string {
-		head, text, _ := strings.Cut(fact, "{")
-		o := map[string]any{}
-		_ = json.Unmarshal([]byte("{"+text), &o)
+		head, o := parsed(fact)
 		return fmt.Sprint(head, o["dst"], o["local"], o["src"], o["priority"], o["table"])
 	}
 	return slices.ContainsFunc(facts, func(other string) bool { return subject(other) == subject(fact) })
@@ -276,9 +280,7 @@ func changed(facts []string, fact string) bool {
 func ofTable(table string) func(string) string {
 	return func(fact string) string {
 		fact = ofPod(fact)
-		head, text, _ := strings.Cut(fact, "{")
-		route := map[string]any{}
-		_ = json.Unmarshal([]byte("{"+text), &route)
+		head, route := parsed(fact)
 		own := strings.HasPrefix(fact, "route -6") && route["protocol"] == "kernel" && route["dst"] == "fd00:3::5" // beside the peer's
 		if !strings.HasPrefix(fact, "route") || route["table"] != nil && route["table"] != "main" || route["type"] != "unicast" || own {
 			return ""
@@ -291,9 +293,7 @@ func ofTable(table string) func(string) string {
 // onLink returns a fact, of a route without a gateway only its destination and table: the
 // kernel's routes to subnets are made anew in a rail's table.
 func onLink(fact string) string {
-	head, text, _ := strings.Cut(fact, "{")
-	o := map[string]any{}
-	_ = json.Unmarshal([]byte("{"+text), &o)
+	head, o := parsed(fact)
 	if o["gateway"] == nil && o["via"] == nil && o["nexthops"] == nil && o["encap"] == nil {
 		return fmt.Sprint(head, o["dst"], o["table"])
 	}
@@ -306,9 +306,7 @@ func inResult(out []byte, made []string) string {
 	_ = json.Unmarshal(out, &result)
 	answer := "–"
 	for _, fact := range made {
-		head, text, _ := strings.Cut(ofPod(fact), "{")
-		o := map[string]any{}
-		_ = json.Unmarshal([]byte("{"+text), &o)
+		head, o := parsed(ofPod(fact))
 		switch {
 		case head == "address ":
 			address := fmt.Sprintf("%s/%v", o["local"], o["prefixlen"])
