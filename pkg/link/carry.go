@@ -127,10 +127,9 @@ func (s *Snapshot) MainInTable(table int) *Snapshot {
 // permanent returns an address's attributes without its lifetimes. Only of a permanent IPv6
 // address that is deprecated they stay: the kernel does not choose it as a source.
 func permanent(ifaddrmsg []byte, attrs nlattr.Attrs) nlattr.Attrs {
-	const forever = 1<<32 - 1                // INFINITY_LIFE_TIME of include/net/addrconf.h
 	info, _ := attrs.Get(unix.IFA_CACHEINFO) // ifa_cacheinfo: preferred, valid, …
 	if ifaddrmsg[0] == unix.AF_INET6 && len(info) >= 8 &&
-		binary.NativeEndian.Uint32(info) == 0 && binary.NativeEndian.Uint32(info[4:]) == forever {
+		binary.NativeEndian.Uint32(info) == 0 && binary.NativeEndian.Uint32(info[4:]) == foreverLife {
 		return attrs
 	}
 	return attrs.Without(unix.IFA_CACHEINFO)

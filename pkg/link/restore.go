@@ -292,7 +292,7 @@ func withFlags(attrs nlattr.Attrs, flags uint32) nlattr.Attrs {
 		nlattr.Attr{Type: unix.IFA_FLAGS, Value: binary.NativeEndian.AppendUint32(nil, flags)})
 }
 
-// foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME).
+// foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME of include/net/addrconf.h).
 const foreverLife = ^uint32(0)
 
 // age subtracts the passed time from the lifetimes of an address

@@ -107,11 +107,17 @@ func (s *Snapshot) hasSubnet(family byte) bool {
 // daemon's.
 var ErrVirtual = errors.New("a VRRP daemon had added it: another host may have it now, and the daemon adds it again when it is this one's")
 
+// virtual reports whether the address of the snapshot is a VRRP daemon's.
+func (s *Snapshot) virtual(r Replay) bool {
+	header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
+	return err == nil && s.isVirtual(header, attrs)
+}
+
 // Virtual returns the addresses of VRRP daemons.
 func (s *Snapshot) Virtual() []string {
 	var found []string
 	for _, r := range s.Addresses {
-		if header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg); err == nil && s.isVirtual(header, attrs) {
+		if s.virtual(r) {
 			found = append(found, r.Text)
 		}
 	}
@@ -122,13 +128,9 @@ func (s *Snapshot) Virtual() []string {
 // each of these.
 func (s *Snapshot) withoutVirtual() (left *Snapshot, lost []error) {
 	c := *s
-	c.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(r Replay) bool {
-		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
-		if err != nil || !s.isVirtual(header, attrs) {
-			return false
-		}
-		lost = append(lost, fmt.Errorf("address %s of %s: %w", r.Text, s.Name, ErrVirtual))
-		return true
-	})
+	c.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), s.virtual)
+	for _, text := range s.Virtual() {
+		lost = append(lost, fmt.Errorf("address %s of %s: %w", text, s.Name, ErrVirtual))
+	}
 	return &c, lost
 }

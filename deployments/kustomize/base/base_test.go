@@ -58,7 +58,9 @@ func rendered(t *testing.T, args ...string) map[string]string {
 }
 
 func TestHelmFindsNothingInTheChart(t *testing.T) {
-	for _, values := range []string{"values.yaml", "values-openshift.yaml", "values-talos.yaml", "values-bottlerocket.yaml", "values-k3s.yaml", "values-microk8s.yaml"} {
+	for _, values := range []string{
+		"values.yaml", "values-openshift.yaml", "values-talos.yaml", "values-bottlerocket.yaml", "values-k3s.yaml", "values-microk8s.yaml",
+	} {
 		run(t, testnet.Tool(t, "helm", "tools"), "lint", "--strict", "--values", filepath.Join(chart, values), chart)
 	}
 }

@@ -149,8 +149,8 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 	}
 	for _, peer := range l3.CarriedPeers {
 		if peer.Dst.IP.To4() == nil {
-			// The kernel does not add it for an address without duplicate address detection
-			// (IFA_F_NODAD) that was added while the interface was down.
+			// The kernel adds it where detection of duplicates ends, and for an address without
+			// detection (IFA_F_NODAD) right after the address: not while the interface is down.
 			if err := pod.AddRoute(index, peer); err != nil {
 				return err
 			}

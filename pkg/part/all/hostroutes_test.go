@@ -339,8 +339,8 @@ func TestMultipathRouteWithANICThatIsDown(t *testing.T) {
 	}
 }
 
-// TestIPAMBesideTheHostsAddresses has an IPAM plugin that gives only routes, as upstream allows
-// with useInterfaceNetwork, and one that gives addresses too: those come first in the result,
+// TestIPAMBesideTheHostsAddresses has an IPAM plugin that returns only routes, as upstream allows
+// with useInterfaceNetwork, and one that returns addresses too: those come first in the result,
 // and last on the interface.
 func TestIPAMBesideTheHostsAddresses(t *testing.T) {
 	t.Parallel()

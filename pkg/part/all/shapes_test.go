@@ -221,8 +221,8 @@ func parsed(fact string) (kind string, o map[string]any) {
 	return kind, o
 }
 
-// ofPod returns the fact as it is to be in the pod, where other links are not: with the
-// interface's nexthops only.
+// ofPod returns the fact as the pod must have it: with the nexthops by the interface only, because
+// the pod does not have the other links.
 func ofPod(fact string) string {
 	head, route := parsed(fact)
 	hops, ok := route["nexthops"].([]any)
