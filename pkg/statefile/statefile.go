@@ -195,7 +195,8 @@ func (d *Dir) isSymlink(name string) bool {
 }
 
 // Write atomically replaces the content of name: a reader, and a process after
-// a crash, sees the old content or the new one.
+// a crash, sees the old content or the new one. A directory of that name is set
+// aside: left in place, it would make each later write fail.
 func (d *Dir) Write(name string, data []byte) error {
 	if len(data) > maxFile {
 		return failure.WithCure(failure.New(failure.IO, "state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile),
@@ -208,7 +209,13 @@ func (d *Dir) Write(name string, data []byte) error {
 		_ = d.root.Remove(tmp)
 		return writeError(d.path, name, err)
 	}
-	if err := d.root.Rename(tmp, name); err != nil {
+	err := d.root.Rename(tmp, name)
+	if info, statErr := d.root.Lstat(name); err != nil && statErr == nil && info.IsDir() {
+		if _, err = d.SetAside(name); err == nil {
+			err = d.root.Rename(tmp, name)
+		}
+	}
+	if err != nil {
 		_ = d.root.Remove(tmp)
 		return writeError(d.path, name, err)
 	}

@@ -312,6 +312,42 @@ func openAt(t *testing.T, path string) *Dir {
 	return d
 }
 
+// TestWriteSetsADirectoryAside has directories where files belong, as a person or a broken tool
+// may leave them.
+func TestWriteSetsADirectoryAside(t *testing.T) {
+	for name, fill := range map[string]func(dir string) error{
+		"empty": func(string) error { return nil },
+		"full":  func(dir string) error { return os.WriteFile(filepath.Join(dir, "kept"), []byte("x"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Open(filepath.Join(t.TempDir(), "state"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			path := filepath.Join(d.Path(), "boot")
+			if err := errors.Join(os.Mkdir(path, 0o700), fill(path)); err != nil {
+				t.Fatal(err)
+			}
+			for _, data := range []string{"first", "second"} {
+				if err := d.Write("boot", []byte(data)); err != nil {
+					t.Fatal(err)
+				}
+				if now, err := d.Read("boot"); err != nil || string(now) != data {
+					t.Errorf("%q, %v", now, err)
+				}
+			}
+			aside, err := filepath.Glob(path + ".corrupt-*")
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("set aside: %q, %v", aside, err)
+			}
+			if _, err := os.Stat(filepath.Join(aside[0], "kept")); (err == nil) != (name == "full") {
+				t.Errorf("its file: %v", err)
+			}
+		})
+	}
+}
+
 func TestAFullFileSystemLeavesTheOldContent(t *testing.T) {
 	d := openAt(t, tmpfs(t, "64k"))
 	if d.Durable() {
