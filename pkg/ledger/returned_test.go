@@ -33,8 +33,9 @@ func TestReturnedIsKeptUntilItsFileIsRemoved(t *testing.T) {
 	for i := range 100 {
 		put("third", fmt.Sprint("setting ", i))
 	}
-	if all, _ = l.Returned(); len(all[0].Changed) != 32 {
-		t.Errorf("%d settings are kept", len(all[0].Changed))
+	all, _ = l.Returned()
+	if kept := all[0].Changed; len(kept) != 32 || kept[0] != "setting 68" || kept[31] != "setting 99" {
+		t.Errorf("%d settings are kept, not the newest 32: %q", len(kept), kept)
 	}
 	if err := os.Remove(all[0].File); err != nil {
 		t.Fatal(err)

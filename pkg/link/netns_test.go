@@ -54,6 +54,27 @@ func TestDoReturnsTheThread(t *testing.T) {
 	}
 }
 
+// TestDoLeavesNoFileOpen counts the files of the process: the agent runs for months.
+func TestDoLeavesNoFileOpen(t *testing.T) {
+	n := testnet.NewNetns(t, "do")
+	open := func() int {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	before := open()
+	for range 200 {
+		if err := n.Do(func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := open(); now > before+20 { // a parallel test may have opened some
+		t.Errorf("%d files are open, and %d before", now, before)
+	}
+}
+
 func TestDoInsideDo(t *testing.T) {
 	a, b := testnet.NewNetns(t, "a"), testnet.NewNetns(t, "b")
 	var seen []uint64

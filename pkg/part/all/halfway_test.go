@@ -117,7 +117,7 @@ func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 	ipam := map[string]any{"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24"}, {"address": "fd77::2/64"}}}
 	c := b.call("ADD", b.config(map[string]any{"ipam": ipam}))
 	b.node.MustRun(c)
-	wasAlias := b.changeRecord(func(r *ledger.Record) { // the kernel refuses such an alias, and so the move
+	wasAlias := b.changeRecord(0, func(r *ledger.Record) { // the kernel refuses such an alias, and so the move
 		r.Loan.Snapshot.Alias = string(make([]byte, 300))
 	}).Loan.Snapshot.Alias
 	_, err := b.node.Run(c.With("DEL"))
@@ -129,20 +129,20 @@ func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 	if text := b.pod.IP("addr", "show", "dev", "net1", "scope", "global"); text != "" {
 		t.Errorf("it has its addresses still:\n%s", text)
 	}
-	b.changeRecord(func(r *ledger.Record) { r.Loan.Snapshot.Alias = wasAlias })
+	b.changeRecord(0, func(r *ledger.Record) { r.Loan.Snapshot.Alias = wasAlias })
 	b.node.MustRun(c.With("DEL"))
 	b.untouched(before)
 }
 
-// changeRecord changes the only record, and returns it as it was.
-func (b *bench) changeRecord(change func(*ledger.Record)) (was *ledger.Record) {
+// changeRecord changes a record, by its place in the ledger's list, and returns it as it was.
+func (b *bench) changeRecord(place int, change func(*ledger.Record)) (was *ledger.Record) {
 	b.t.Helper()
 	l, err := ledger.Open(b.state)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	defer l.Close()
-	key := b.records()[0].Key
+	key := b.records()[place].Key
 	was, err = l.Get(key)
 	if err != nil {
 		b.t.Fatal(err)

@@ -28,6 +28,7 @@ func TestMacvlanIsMadeAsConfigured(t *testing.T) {
 	}{
 		"defaults":   {nil, "", []string{"mtu 9000", "macvlan mode bridge"}},
 		"mtu":        {map[string]any{"mtu": 4000}, "", []string{"mtu 4000"}},
+		"same mtu":   {map[string]any{"mtu": 9000}, "", []string{"mtu 9000"}},
 		"mode":       {map[string]any{"mode": "private"}, "", []string{"macvlan mode private"}},
 		"vepa":       {map[string]any{"mode": "vepa"}, "", []string{"macvlan mode vepa"}},
 		"passthru":   {map[string]any{"mode": "passthru"}, "", []string{"macvlan mode passthru"}},
@@ -223,7 +224,7 @@ func TestMacvlanOnAMacvlanEnds(t *testing.T) {
 			config := b.macvlanConfig(merged(c.more, map[string]any{"ipam": localIPAM("10.77.0.8/30")}))
 			b.node.MustRun(b.call("ADD", config))
 			if c.before != nil {
-				b.changeRecord(c.before)
+				b.changeRecord(0, c.before)
 			}
 			b.node.MustRun(b.call("DEL", config))
 			if b.pod.Has("net1") || len(b.held()) > 0 {

@@ -74,6 +74,42 @@ func (f onWarning) WithAttrs([]slog.Attr) slog.Handler            { return f }
 func (f onWarning) WithGroup(string) slog.Handler                 { return f }
 
 // The rest of a NIC's state can take seconds to restore. Other NICs need the lock then.
+// TestLinkOfARecordOfAnotherBootKeepsItsName has a link with the name of a NIC that returns. Only
+// a NIC that is lent now may have got that name in a pod: a record of an earlier boot, or of
+// another host netns, names a link that is nobody's.
+func TestLinkOfARecordOfAnotherBootKeepsItsName(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*ledger.Record){
+		"another boot":       func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" },
+		"another host netns": func(r *ledger.Record) { r.HostNetns.Inode++; r.HostNetns.Cookie++ },
+		"neither":            func(*ledger.Record) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.node.NIC("ens13np0", b.wire)
+			other := b.ofNIC("ADD", 1, "ens13np0")
+			b.node.MustRun(b.call("ADD", b.config(nil)))
+			b.node.MustRun(other)
+			b.pod.IP("link", "set", other.IfName, "name", nicName)
+			b.pod.IP("link", "set", nicName, "netns", b.node.Name)
+			l, err := b.node.ByName(nicName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.changeRecord(1, change) // of other
+			_, err = b.node.Run(b.call("DEL", b.config(nil)))
+			now, findErr := b.node.ByIndex(l.Index)
+			if findErr != nil {
+				t.Fatal(findErr)
+			}
+			if renamed := now.Name != nicName; renamed != (name == "neither") {
+				t.Errorf("the link is called %s; the NIC's DEL: %v", now.Name, err)
+			}
+		})
+	}
+}
+
 func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
 	t.Parallel()
 	b := returnedNIC(t)
