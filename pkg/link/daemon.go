@@ -23,8 +23,10 @@ const nhrp = 191 // of FRRouting's nhrpd
 
 // byRoutingDaemon reports whether a routing daemon made the route. Such a route is the daemon's
 // state: it brings the route back itself, or has withdrawn it.
-func byRoutingDaemon(rtmsg []byte) bool {
-	protocol := rtmsg[5]
+func byRoutingDaemon(rtmsg []byte) bool { return isRoutingDaemon(rtmsg[5]) }
+
+// isRoutingDaemon reports whether the protocol of a route or rule is that of a routing daemon.
+func isRoutingDaemon(protocol byte) bool {
 	return slices.Contains(daemons, protocol) || protocol >= frrFirst && protocol <= frrLast
 }
 

@@ -23,7 +23,7 @@ import (
 //
 // An error that wraps [ErrNotFound] means that the link has left.
 //
-// lost: an address, route, neighbor or sysctl that the kernel no longer
+// lost: an address, route, rule, neighbor or sysctl that the kernel no longer
 // accepts, often because the host no longer has its prerequisite (a gateway
 // that another NIC reached, a nexthop object), or the master, if it is gone.
 // Another call will not help.
@@ -64,6 +64,7 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	addressed, virtual := s.withoutVirtual()
 	lost = append(append(lost, n.replayAddresses(index, addressed, true)...), virtual...)
 	lost = append(lost, n.ReplayRoutes(index, s.configured())...)
+	lost = append(lost, n.replayRules(s)...)
 	lost = append(lost, n.replayNeighbors(index, s)...)
 	lost, err = slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
 	if len(lost) > 0 || err != nil {

@@ -34,6 +34,7 @@ type Snapshot struct {
 	Settings   map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
 	Addresses  []Replay          `json:"addresses,omitempty"`
 	Routes     []Replay          `json:"routes,omitempty"`
+	Rules      []Replay          `json:"rules,omitempty"`      // those of its addresses
 	Neighbors  []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
 	Sysctls    map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
 	Token      string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
@@ -121,6 +122,9 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 		return nil, err
 	}
 	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes, originOf(l, v.addresses, s.Sysctls))
+	if s.Rules, err = n.snapshotRules(v); err != nil {
+		return nil, err
+	}
 	if s.VRRP, err = n.vrrp(l.Name); err != nil {
 		return nil, err
 	}

@@ -490,3 +490,44 @@ func TestRoutesOfRoutingDaemonsAreTheirs(t *testing.T) {
 		})
 	}
 }
+
+// TestRulesOfTheHostComeBackWithTheirAddresses has rules that somebody deletes during the loan, as
+// network managers do when their NIC leaves. Those of the NIC's addresses are restored.
+func TestRulesOfTheHostComeBackWithTheirAddresses(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.make([]string{
+		"addr add 10.1.0.5/24 dev %s", "addr add fd00:1::5/64 dev %s nodad",
+		"route add default via 10.1.0.1 dev %s table 101", "-6 route add default via fd00:1::1 dev %s table 70000",
+	})
+	own := []string{
+		"rule add from 10.1.0.5 lookup 101 priority 2000 proto static",
+		"rule add from 10.1.0.0/24 iif lo dport 4791 lookup 101 priority 2001",
+		"rule add from 10.1.0.5 tos 8 lookup 101 priority 2002 suppress_prefixlength 0",
+		"-6 rule add from fd00:1::/64 lookup 70000 priority 2003 proto static",
+	}
+	others := []string{
+		"rule add from 10.7.0.5 lookup 101 priority 3000",
+		"rule add from 10.1.0.5 lookup 102 priority 3001",
+		"rule add from 10.1.0.5 lookup 101 priority 3002 proto 195", // FRRouting's PBR
+		"rule add not from 10.1.0.5 lookup 101 priority 3004",
+		"rule add to 10.8.0.0/16 lookup 101 priority 3003",
+	}
+	b.make(own)
+	before := b.node.State()
+	b.make(others)
+	config := b.config(nil)
+	for _, deleted := range []bool{true, false} {
+		b.node.MustRun(b.call("ADD", config))
+		if deleted {
+			for _, c := range append(own, others...) {
+				b.node.IP(strings.Fields(strings.Replace(c, "rule add", "rule del", 1))...)
+			}
+		}
+		_, said, err := b.node.RunSaying(b.call("DEL", config))
+		if err != nil || strings.Contains(said, "not restored") {
+			t.Errorf("DEL: %v, %s", err, said)
+		}
+		b.untouched(before)
+	}
+}
