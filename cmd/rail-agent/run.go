@@ -203,7 +203,8 @@ func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) err
 
 // complete sets the options that the flags do not name.
 func (a *agentFlags) complete(o *agent.Options) error {
-	o.StateDirs, o.Version, o.Log = a.stateDirs, version, a.log
+	o.Version, o.Log = version, a.log
+	o.List, o.StateDirs = agent.KeptStateDirs(a.stateDirs, a.log)
 	o.Journal = replay.Journals{StateDirs: o.StateDirs, UserAgent: userAgent(), Log: a.log}
 	o.Socket = cmp.Or(o.Socket, agent.SocketIn(o.StateDirs[0]))
 	for _, address := range []*string{&o.Socket, &o.Metrics} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -44,9 +45,11 @@ type Journal interface {
 // Options configures an agent.
 type Options struct {
 	StateDirs []string // of the plugins, at least one
-	NodeName  string
-	NodeIP    netip.Addr // by which the cluster reaches the node; zero if not known
-	Version   string
+	// List is what the plugins are told of the state directories, see [KeptStateDirs].
+	List     netconf.StateDirs
+	NodeName string
+	NodeIP   netip.Addr // by which the cluster reaches the node; zero if not known
+	Version  string
 
 	// BinDirs are the CNI directories in which the Plugins in Own must be
 	// installed, with the Prefix before their names. With Restore the agent
@@ -127,11 +130,7 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		defer k.node.Close()
-		if o.NodeIP.IsValid() {
-			if err := k.node.Ledger.PutNodeIP(o.NodeIP); err != nil {
-				o.Log.Warn("node IP not stored", "stateDir", dir, "err", err)
-			}
-		}
+		k.keepFiles()
 		a.keepers = append(a.keepers, k)
 	}
 	if a.binaries, err = newBinaries(a); err != nil {

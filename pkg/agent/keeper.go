@@ -56,12 +56,13 @@ var recheckDelays = []time.Duration{30 * time.Millisecond, 100 * time.Millisecon
 // keeper ends the attachments in one state directory whose pod netns is gone.
 type keeper struct {
 	*agent
-	node   *attachment.Node
-	log    *slog.Logger
-	nudged chan struct{}
-	ended  chan outcome
-	ending context.Context // of ends; only run sets it
-	paths  *notify.Dirs
+	node      *attachment.Node
+	log       *slog.Logger
+	nudged    chan struct{}
+	ended     chan outcome
+	ending    context.Context // of ends; only run sets it
+	unwritten error           // the last failure of keepFiles; only run uses it
+	paths     *notify.Dirs
 
 	rdmaChanged  chan struct{} // wakes the remaker
 	linksChanged chan struct{} // wakes the nicWatch
@@ -185,6 +186,7 @@ func later(times []time.Time, now time.Time) []time.Time {
 // room of them. It returns the number of started ones, whether room was too
 // small, and the time of the next check.
 func (k *keeper) look(now time.Time, room int) (started int, full bool, next time.Time) {
+	k.keepFiles()
 	stale, errs := k.node.Stale()
 	away := k.onTheirWay(stale)
 	k.watchPaths()

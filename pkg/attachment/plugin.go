@@ -88,8 +88,8 @@ const (
 // run opens the node for a call. ADD and STATUS need a supported kernel and the
 // node file's permission. The other verbs work without them: an earlier version may
 // have lent on this kernel, and the file may have been changed or damaged since the
-// ADD. But they read no state directory that the file forbids: the records there may
-// be forged.
+// ADD. But they read no state directory that the file has always forbidden: the
+// records there may be forged.
 func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
 	if w == asks {
 		if err := checkSize(conf); err != nil {
@@ -99,7 +99,11 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
 	var closed error
 	if err == nil {
-		closed = file.CheckPath(netconf.KeyStateDir, conf.StateDir)
+		paths := file
+		if w == ends {
+			paths = file.Ending()
+		}
+		closed = paths.CheckPath(netconf.KeyStateDir, conf.StateDir)
 	}
 	if err := errors.Join(err, closed); err != nil && w == asks {
 		return cnierr.ToCNI(err)

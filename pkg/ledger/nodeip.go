@@ -25,10 +25,10 @@ func (l *Ledger) NodeIP() (netip.Addr, error) {
 		ip, err = netip.ParseAddr(strings.TrimSpace(string(text)))
 	}
 	return ip, failure.WithCure(failure.Wrap(err, failure.IO, "the node's address in %s", filepath.Join(l.Dir(), nodeIPFile)),
-		"remove the file, and restart rail-agent, which writes it")
+		"rail-agent writes it again within a minute; without rail-agent, remove it")
 }
 
 // PutNodeIP stores the address by which the cluster reaches the node.
 func (l *Ledger) PutNodeIP(ip netip.Addr) error {
-	return l.state.Write(nodeIPFile, []byte(ip.String()+"\n"))
+	return l.state.Replace(nodeIPFile, []byte(ip.String()+"\n"))
 }

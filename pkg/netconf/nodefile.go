@@ -63,6 +63,8 @@ type NodeFile struct {
 
 	// Path is the path of the file, for messages.
 	Path string `yaml:"-"`
+
+	ending bool // see [NodeFile.Ending]
 }
 
 // maxNode is the largest number of a node.

@@ -42,7 +42,7 @@ var confDirs = []string{
 // "paths", by the key that names them. No pod and no author of a network can
 // write to any of them, with any user ID.
 var defaultPaths = map[string][]string{
-	KeyStateDir:   {"/run/rail-cni*", "/run/rail-cni*/**", "/var/run/rail-cni*", "/var/run/rail-cni*/**", "/var/lib/rail-cni*", "/var/lib/rail-cni*/**"},
+	KeyStateDir:   {"/run/rail-cni*", "/var/run/rail-cni*", "/var/lib/rail-cni*"},
 	keyKubeconfig: below(confDirs, "whereabouts*", "whereabouts.d/*"),
 	keyFlatFile:   below(confDirs, "whereabouts*", "whereabouts.d/*"),
 	keyLogFile:    {"/tmp/whereabouts*", "/var/log/whereabouts*", "/var/log/whereabouts/*"},
@@ -70,21 +70,22 @@ func below(dirs []string, names ...string) []string {
 
 // OpensPath reports whether a configuration may name the path under key: a
 // pattern of "paths" must match it. Without that list the paths of rail-cni,
-// whereabouts and its installers are permitted. "" and [DefaultStateDir] are
-// always permitted. The paths of node files are never permitted: on a node
-// without a node file, a state directory there would make every ADD fail.
-func (n *NodeFile) OpensPath(key, name string) bool {
-	if name == "" || name == DefaultStateDir {
-		return true
-	}
-	if clean := filepath.Clean(name) + "/"; strings.HasPrefix(clean, InstalledNodeFile+"/") || strings.HasPrefix(clean, DefaultNodeFile+"/") {
-		return false
-	}
-	if n.listsPaths() {
-		return matchesPath(n.Paths, name)
-	}
-	return matchesPath(defaultPaths[key], name)
+// whereabouts and its installers are permitted; of state directories, on a node
+// with rail-agent, those that it keeps. "" and [DefaultStateDir] are always
+// permitted. A directory in another state directory is never permitted, and the
+// paths of node files are not: on a node without a node file, a state directory
+// there would make every ADD fail.
+func (n *NodeFile) OpensPath(key, name string) bool { return n.CheckPath(key, name) == nil }
+
+// isNodeFile reports whether the path is that of a node file, or below it.
+func isNodeFile(name string) bool {
+	clean := filepath.Clean(name)
+	return slices.ContainsFunc([]string{InstalledNodeFile, DefaultNodeFile}, func(file string) bool { return clean == file || IsBelow(clean, file) })
 }
+
+// hasParent reports whether the path has "..": after a symbolic link that leads to
+// another directory than path.Clean's.
+func hasParent(name string) bool { return slices.Contains(strings.Split(name, "/"), "..") }
 
 func (n *NodeFile) listsPaths() bool { return n != nil && n.Paths != nil }
 
@@ -92,8 +93,7 @@ func (n *NodeFile) listsPaths() bool { return n != nil && n.Paths != nil }
 // [path.Match] does: "*" matches no "/". A pattern that ends in "/**" matches
 // everything below.
 func matchesPath(patterns []string, name string) bool {
-	// After a symbolic link ".." leads to another directory than path.Clean's.
-	if slices.Contains(strings.Split(name, "/"), "..") {
+	if hasParent(name) {
 		return false
 	}
 	name = filepath.Clean(name)
@@ -112,11 +112,30 @@ func matchesPath(patterns []string, name string) bool {
 }
 
 // CheckPath returns an error that wraps [ErrClosed] if the configuration may
-// not name the path under key.
+// not name the path under key. A list of state directories that cannot be read is
+// an error too. See [NodeFile.OpensPath].
 func (n *NodeFile) CheckPath(key, name string) error {
-	if n.OpensPath(key, name) {
-		return nil
+	patterns := defaultPaths[key]
+	if n.listsPaths() {
+		patterns = n.Paths
 	}
+	switch {
+	case name == "" || name == DefaultStateDir:
+		return nil
+	case key == KeyStateDir:
+		err := n.checkStateDir(name)
+		if err != nil && n != nil && n.ending && n.wasOpen(name) {
+			return nil
+		}
+		return err
+	case isNodeFile(name) || !matchesPath(patterns, name):
+		return n.closed(key, name)
+	}
+	return nil
+}
+
+// closed returns the error for a path that is not open.
+func (n *NodeFile) closed(key, name string) error {
 	return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "%q: %q", key, name),
 		fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.place()))
 }

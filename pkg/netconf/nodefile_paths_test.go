@@ -16,8 +16,8 @@ const volume = "/var/lib/kubelet/pods/0b3c/volumes/kubernetes.io~empty-dir/v"
 func TestPathsThatAreOpenWithoutANodeFile(t *testing.T) {
 	for key, c := range map[string]struct{ open, closed []string }{
 		KeyStateDir: {
-			[]string{"", "/run/rail-cni", "/run/rail-cni/", "/run/rail-cni-b", "/run/rail-cni/tenant/a", "/var/run/rail-cni", "/var/lib/rail-cni", "/var/lib/rail-cni/state"},
-			[]string{volume + "/state", "/run", "/run/other", "/run/rail-cni/../other", "/run/rail", "/srv/run/rail-cni", "run/rail-cni", "/tmp/rail-cni", "/etc/cni/net.d/whereabouts.d/x", "/"},
+			[]string{"", "/run/rail-cni", "/run/rail-cni/", "/run/rail-cni-b", "/var/run/rail-cni", "/var/lib/rail-cni", "/var/lib/rail-cni-b"},
+			[]string{volume + "/state", "/run", "/run/rail-cni-b/a", "/var/lib/rail-cni/state", "/run/other", "/run/rail-cni/../other", "/run/rail", "/srv/run/rail-cni", "run/rail-cni", "/tmp/rail-cni", "/etc/cni/net.d/whereabouts.d/x", "/"},
 		},
 		keyKubeconfig: {
 			[]string{
@@ -195,7 +195,7 @@ func TestNoNetworkMayNameTheNodeFile(t *testing.T) {
 		for name, open := range map[string]bool{
 			InstalledNodeFile: false, InstalledNodeFile + "/": false, InstalledNodeFile + "/x": false, "/var/lib/rail-cni//./node.yaml": false,
 			DefaultNodeFile: false, DefaultNodeFile + "/x": false,
-			InstalledNodeFile + "2": true, "/var/lib/rail-cni/x": true,
+			InstalledNodeFile + "2": n != nil, "/var/lib/rail-cni/x": n != nil, "/var/lib/rail-cni-x": true,
 		} {
 			if got := n.OpensPath(KeyStateDir, name); got != open {
 				t.Errorf("%+v: %s is open: %v", n, name, got)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -151,14 +152,26 @@ func (f *files) read(name string) *Rails {
 // directory, which is empty.
 func (f *files) remove(name string) error { return f.root.RemoveAll(name) }
 
-// names returns the names of the pods' directories.
+// names returns the names of the pods' directories, which have files of a pod and nothing else, and
+// of links, which nobody else needs. Another directory is not the publisher's, and is not removed.
 func (f *files) names() ([]string, error) {
 	entries, err := fs.ReadDir(f.root.FS(), ".")
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if e.Type() == fs.ModeSymlink || e.IsDir() && f.isOurs(e.Name()) {
+			names = append(names, e.Name())
+		}
 	}
 	return names, err
+}
+
+// isOurs reports whether the directory has files of a pod only. A writer that was killed may
+// have left it without rails.json.
+func (f *files) isOurs(name string) bool {
+	inside, err := fs.ReadDir(f.root.FS(), name)
+	return err == nil && len(inside) > 0 && !slices.ContainsFunc(inside, func(e fs.DirEntry) bool {
+		return !strings.HasPrefix(e.Name(), ".") && !slices.Contains([]string{ncclFile, envFile, topoFile, railsFile}, e.Name())
+	})
 }
 
 // clean removes what killed writers left in a pod's directory.

@@ -108,7 +108,8 @@ func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 	}
 }
 
-// What killed agents left is removed, and nothing outside.
+// What killed agents left is removed, and nothing outside, nor what is no pod's: a
+// network of an earlier version may have had its state directory there.
 func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
 	f, dir := filesIn(t)
 	m := machineOf(t)
@@ -121,6 +122,10 @@ func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
 		}
 	}
 	write(t, dir, "a/.0123", "half")
+	write(t, dir, "attachments/c1@net1.json", "a record")
+	if err := os.Mkdir(filepath.Join(dir, "nics"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Symlink(outside, filepath.Join(dir, "c")); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +143,7 @@ func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
 		}
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || !slices.Equal(left, []string{filepath.Join(dir, "a")}) {
+	if err != nil || !slices.Equal(left, []string{filepath.Join(dir, "a"), filepath.Join(dir, "attachments"), filepath.Join(dir, "nics")}) {
 		t.Errorf("left: %q, %v", left, err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "a", ".0123")); !errors.Is(err, fs.ErrNotExist) {

@@ -46,6 +46,9 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 			if fileErr != nil { // it may forbid any path
 				c.file = &netconf.NodeFile{Path: netconf.NodeFilePath(), Paths: []string{}}
 			}
+			if name != "ADD" && name != "STATUS" {
+				c.file = c.file.Ending()
+			}
 			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.FlatFiles)
 			switch {
 			case name == "ADD" || name == "STATUS":
