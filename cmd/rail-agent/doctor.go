@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -68,6 +69,12 @@ func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 			return err
 		}
 	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	reader := &collect.Reader{Command: []string{program, readCommand}}
+	options.Read = reader.Node
 	k := keeper.New(options)
 	o.Facts, o.Running = k.Facts, k.Running
 	if f.doctor == off {
@@ -76,6 +83,16 @@ func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 	o.Doctor = k.Metrics
 	beside.Go(func() { k.Run(ctx) })
 	return nil
+}
+
+// readCommand is the command of the process that reads facts for the agent.
+const readCommand = "read-facts"
+
+func newReadFacts() *cobra.Command {
+	return &cobra.Command{
+		Use: readCommand, Short: "Read the facts of this node for run, in a process of its own", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return collect.ReadFor(cmd.Context(), os.Stdin, os.Stdout) },
+	}
 }
 
 func newFacts(a *agentFlags) *cobra.Command {

@@ -71,6 +71,6 @@ func newRoot(stderr io.Writer) *cobra.Command {
 	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{netconf.DefaultStateDir},
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages")
-	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newIPAM(a), newUninstall(a))
+	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newReadFacts(), newIPAM(a), newUninstall(a))
 	return root
 }

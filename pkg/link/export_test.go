@@ -23,7 +23,10 @@ func UseHandles(t testing.TB, yes bool) {
 }
 
 // LinksOneByOne is the fallback of Links for links that the kernel cannot list.
-var LinksOneByOne = (*Netns).linksOneByOne
+func LinksOneByOne(n *Netns) (links []*Link, err error) {
+	err = n.linksOneByOne(func(l *Link) { links = append(links, l) })
+	return links, err
+}
 
 // ParentsInSysfs makes all reads take the parents of links from sysfs, as on a
 // kernel that does not report them, until t ends.

@@ -271,3 +271,25 @@ func BenchmarkByName(b *testing.B) {
 		}
 	})
 }
+
+func TestSomeLinksAreTheFirstAndTheWantedWithoutAltnames(t *testing.T) {
+	n := testnet.NewNetns(t, "n")
+	for i := range 8 {
+		n.IP("link", "add", fmt.Sprint("if", i), "type", "ifb")
+	}
+	addAltnames(n, "if0", manyAltnames(490))
+	all, err := n.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := all[len(all)-1].Index
+	some, err := n.SomeLinks(3, func(index int) bool { return index == wanted })
+	if err != nil || len(some) != 4 || some[3].Index != wanted || some[3].Name != "if7" {
+		t.Fatalf("%d links, %v", len(some), err)
+	}
+	for i, l := range some {
+		if len(l.AltNames) > 0 || l.Damage != nil || i < 3 && l.Index != all[i].Index {
+			t.Errorf("%s: %d altnames, %v", l.Name, len(l.AltNames), l.Damage)
+		}
+	}
+}

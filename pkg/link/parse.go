@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -33,6 +34,14 @@ func parseWhole(m []byte) *Link {
 		l.attrs = attrs
 	}
 	return l
+}
+
+// indexOf returns the index in the payload of RTM_NEWLINK, 0 if it has none.
+func indexOf(m []byte) int {
+	if len(m) < unix.SizeofIfInfomsg {
+		return 0
+	}
+	return int(int32(binary.NativeEndian.Uint32(m[4:])))
 }
 
 func parse(m []byte) (*Link, nlattr.Attrs) {

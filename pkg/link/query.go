@@ -100,6 +100,42 @@ func retryDump[T any](dump func() (T, error)) (T, error) {
 // in full does not hide the others: see [Link.Damage].
 func (n *Netns) Links() ([]*Link, error) { return n.links(0) }
 
+// SomeLinks returns the first links of the namespace, at most so many, and those for whose index
+// wanted returns true. They have no altnames. A pod can have thousands of links, with 64 KiB
+// of altnames each.
+func (n *Netns) SomeLinks(most int, wanted func(index int) bool) ([]*Link, error) {
+	links, err := retryDump(func() ([]*Link, error) {
+		var found []*Link
+		first := 0
+		err := n.exchange(n.askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
+			index := indexOf(m)
+			if first == most && !wanted(index) {
+				return
+			}
+			if !wanted(index) {
+				first++
+			}
+			l := parseLink(m)
+			l.AltNames = nil
+			found = append(found, l)
+		})
+		return found, err
+	})
+	if errors.Is(err, unix.EMSGSIZE) { // see links
+		links = nil
+		err = n.linksOneByOne(func(l *Link) {
+			if len(links) < most || wanted(l.Index) {
+				l.AltNames = nil
+				links = append(links, l)
+			}
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list links of netns %s: %w", n.Path, err)
+	}
+	return links, n.addParents(links...)
+}
+
 // links is Links, with all attributes of the link with index whole, if that is not 0.
 // Those of all links would take megabytes in a pod with thousands.
 func (n *Netns) links(whole int) ([]*Link, error) {
@@ -107,7 +143,8 @@ func (n *Netns) links(whole int) ([]*Link, error) {
 	if errors.Is(err, unix.EMSGSIZE) {
 		// One link is too large for the list: it grew after the kernel reserved
 		// room for the largest (rtnl_calcit).
-		links, err = n.linksOneByOne()
+		links = nil
+		err = n.linksOneByOne(func(l *Link) { links = append(links, l) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list links of netns %s: %w", n.Path, err)
@@ -163,7 +200,7 @@ func (n *Netns) dumpLinks(whole int) ([]*Link, error) {
 
 // linksOneByOne lists the links by their counters, which have a fixed size, and
 // then reads each.
-func (n *Netns) linksOneByOne() ([]*Link, error) {
+func (n *Netns) linksOneByOne(each func(*Link)) error {
 	const statsHeader, statsLink64 = 12, 1 // struct if_stats_msg, and IFLA_STATS_LINK_64 in its mask
 	indexes, err := retryDump(func() ([]int, error) {
 		var found []int
@@ -179,9 +216,8 @@ func (n *Netns) linksOneByOne() ([]*Link, error) {
 		return found, err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var links []*Link
 	for _, index := range indexes {
 		l, err := n.readLink(n.askLink(0, index))
 		switch {
@@ -191,9 +227,9 @@ func (n *Netns) linksOneByOne() ([]*Link, error) {
 			l = &Link{Index: index, Damage: err}
 		}
 		l.attrs = nil
-		links = append(links, l)
+		each(l)
 	}
-	return links, nil
+	return nil
 }
 
 func (n *Netns) readLink(req *nl.NetlinkRequest) (l *Link, err error) {

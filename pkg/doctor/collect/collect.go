@@ -36,12 +36,12 @@ type Options struct {
 
 	// Status, unless nil, returns the answer of rail-agent to GET /status: the process is
 	// rail-agent, and perhaps without a socket.
-	Status func() ([]byte, error)
+	Status func() ([]byte, error) `json:"-"`
 
 	// Client is the client of the API server. If it is nil, NoClient is the reason, or nil if the
 	// user named no API server.
-	Client   *kube.Client
-	NoClient error
+	Client   *kube.Client `json:"-"`
+	NoClient error        `json:"-"`
 
 	// Sample is the time between two reads of the error counters; 1 s if it is 0. If it is
 	// negative they are not read, and no other facts that only slow rules need.
@@ -49,10 +49,12 @@ type Options struct {
 
 	// Done, unless nil, is called when a source was read, with the number of those that are
 	// read and of all that are known so far. It may be called from any goroutine.
-	Done func(read, all int)
+	Done func(read, all int) `json:"-"`
 
 	// Pending, unless nil, keeps sources that hang from being read by each run.
-	Pending *Pending
+	Pending *Pending `json:"-"`
+
+	noPods, noFiles error // why nothing of pods is read, or none of their files; nil if it is
 }
 
 // The bounds of one source.
@@ -187,7 +189,7 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 		defer cancel()
 		defer c.done()
 		found := make(chan doctor.Fact[T], 1)
-		err := ctx.Err() // no thread for an answer that nobody waits for
+		err := context.Cause(ctx) // no thread for an answer that nobody waits for
 		if err == nil {
 			err = c.Pending.begin(source)
 		}

@@ -242,17 +242,20 @@ func (c *collector) environment(pid int, left *int) (map[string]string, error) {
 const mostDevices = 4096
 
 // devicesIn returns the names of the char devices in a directory of the process' root file
-// system. The pod may have made links that lead out of it: they end in it.
+// system. The pod may have made links there: none is followed.
 func (c *collector) devicesIn(pid int, dir string) ([]string, error) {
+	if err := c.checkMounts(pid, dir); err != nil {
+		return nil, err
+	}
 	root, err := unix.Open(c.of(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
-		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS,
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil, nil
 	}
 	if err != nil {

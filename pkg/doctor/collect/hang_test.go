@@ -2,9 +2,13 @@ package collect_test
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,22 +23,104 @@ import (
 // ends.
 func hung(t *testing.T) string {
 	t.Helper()
+	dir, _ := hungFor(t, false)
+	return dir
+}
+
+// hungFor mounts a file system whose server answers only the first request, if it takes requests, and
+// none if it does not. The kernel does not let a thread go whose request was taken, not even
+// for SIGKILL, until let is called.
+func hungFor(t *testing.T, takes bool) (dir string, let func()) {
+	t.Helper()
 	need.Root(t)
 	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	if err := unix.Mount("hung", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if takes {
+			take(int(server.Fd()), int(stop.Fd()))
+		}
+	}()
+	let = sync.OnceFunc(func() {
+		_ = write.Close()
+		<-ended
+		_ = stop.Close()
 		_ = server.Close() // all requests fail now
+	})
+	t.Cleanup(func() {
+		let()
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
-	return dir
+	return dir, let
+}
+
+// take is a FUSE server that answers INIT and nothing else (linux/fuse.h), until stop is closed.
+func take(server, stop int) {
+	const inHeader, outHeader, initOut, opInit = 40, 16, 64, 26
+	in := make([]byte, 1<<20)
+	for {
+		ready := []unix.PollFd{{Fd: int32(server), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); err != nil && !errors.Is(err, unix.EINTR) || ready[1].Revents != 0 {
+			return
+		}
+		n, err := unix.Read(server, in)
+		if err != nil || n < inHeader || binary.NativeEndian.Uint32(in[4:]) != opInit {
+			continue
+		}
+		out := make([]byte, outHeader+initOut)
+		binary.NativeEndian.PutUint32(out, uint32(len(out)))
+		copy(out[8:outHeader], in[8:16]) // the number of the request
+		binary.NativeEndian.PutUint32(out[outHeader:], 7)
+		binary.NativeEndian.PutUint32(out[outHeader+4:], 31)
+		binary.NativeEndian.PutUint32(out[outHeader+20:], 4096) // max_write
+		_, _ = unix.Write(server, out)
+	}
+}
+
+// A process that the kernel does not let go costs one run a moment. Two of them cost the facts in
+// files of pods, and no more, until they can end.
+func TestReaderOutlivesProcessesThatCannotBeKilled(t *testing.T) {
+	dir, let := hungFor(t, true)
+	l := newLab(t)
+	r := readerOf(t, "stuck "+dir)
+	read := func() (f *doctor.Facts) {
+		if err := l.node.Do(func() error { f = r.Node(t.Context(), collect.Options{StateDir: l.state, Sample: -1}); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	for n := range 3 {
+		f := read()
+		if !f.Host.Kernel.OK() || len(f.Pods) != 1 {
+			t.Fatalf("run %d: %+v, %+v", n, f.Host, f.Pods)
+		}
+		p := f.Pods[0]
+		if !p.Interfaces.OK() || strings.Contains(p.Containers.Error, "cannot be ended") != (n == 2) || n == 2 && p.GPUs.OK() {
+			t.Errorf("run %d: %+v", n, p)
+		}
+		if n == 1 { // the third has nothing that hangs
+			t.Setenv(behaves, "well")
+		}
+	}
+	let()
+	for began := time.Now(); strings.Contains(read().Pods[0].Containers.Error, "cannot be ended"); {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the processes have ended, and pods are not read")
+		}
+	}
 }
 
 func TestRunEndsThoughFilesHang(t *testing.T) {

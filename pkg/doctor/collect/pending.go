@@ -24,6 +24,19 @@ type pendingRead struct {
 	hangs bool // a run has given one up; a source that another run reads now does not hang
 }
 
+// hanging returns the sources that hang, and since when.
+func (p *Pending) hanging() map[string]time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := map[string]time.Time{}
+	for source, r := range p.reads {
+		if r.hangs {
+			found[source] = r.since
+		}
+	}
+	return found
+}
+
 // begin notes a read. It returns an error if the source hangs, or if too many do.
 func (p *Pending) begin(source string) error {
 	if p == nil {

@@ -59,15 +59,30 @@ func (c *collector) ofPod(ctx context.Context, to *doctor.Pod) {
 		return
 	}
 	in := "the netns " + records[0].Netns.Path
+	if c.noPods != nil {
+		to.Interfaces, to.Devices = doctor.Failed[[]doctor.Interface](in, c.noPods), doctor.Failed[[]doctor.Port](in, c.noPods)
+		to.Containers, to.GPUs = doctor.Failed[[]doctor.Container](in, c.noPods), doctor.Failed[[]string](in, c.noPods)
+		return
+	}
+	c.ofPodFiles(ctx, to, records[0])
+	take(ctx, c, &to.Status, c.apiSource("pods "+to.Namespace+"/"+to.Name), answerTime, func(ctx context.Context) (string, error) {
+		return c.networkStatus(ctx, to.Namespace+"/"+to.Name)
+	})
 	take(ctx, c, &to.Interfaces, in, localTime, func(context.Context) ([]doctor.Interface, error) { return c.interfaces(records) })
 	take(ctx, c, &to.Devices, in, localTime, func(context.Context) ([]doctor.Port, error) { return podDevices(records) })
+}
+
+// ofPodFiles takes the facts that are in files of a pod.
+func (c *collector) ofPodFiles(ctx context.Context, to *doctor.Pod, r *ledger.Record) {
 	// A pod whose files hang must not cost the facts of others, so sources name the pod.
 	key := to.Namespace + "/" + to.Name
-	take(ctx, c, &to.Containers, filepath.Join(c.Proc, "*/ns/net")+" of "+key, localTime, func(context.Context) ([]doctor.Container, error) {
-		return c.containers(records[0])
-	})
-	take(ctx, c, &to.GPUs, filepath.Join(c.Proc, "*/root/dev")+" of "+key, localTime, func(context.Context) ([]string, error) { return c.gpusOf(records[0]) })
-	take(ctx, c, &to.Status, c.apiSource("pods "+key), answerTime, func(ctx context.Context) (string, error) { return c.networkStatus(ctx, key) })
+	containers, gpus := filepath.Join(c.Proc, "*/ns/net")+" of "+key, filepath.Join(c.Proc, "*/root/dev")+" of "+key
+	if c.noFiles != nil {
+		to.Containers, to.GPUs = doctor.Failed[[]doctor.Container](containers, c.noFiles), doctor.Failed[[]string](gpus, c.noFiles)
+		return
+	}
+	take(ctx, c, &to.Containers, containers, localTime, func(context.Context) ([]doctor.Container, error) { return c.containers(r) })
+	take(ctx, c, &to.GPUs, gpus, localTime, func(context.Context) ([]string, error) { return c.gpusOf(r) })
 }
 
 // inPod calls f with the namespace of the records' pod.
@@ -100,19 +115,19 @@ const linkTries = 5
 // interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if one of ours
 // left while it was read.
 func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
-	links, err := sp.ns.Links()
+	of := map[int]*ledger.Record{}
+	for _, r := range records {
+		if l := loan.InterfaceIn(sp.ns, r); l != nil {
+			of[l.Index] = r
+		}
+	}
+	links, err := sp.ns.SomeLinks(mostInterfaces, func(index int) bool { return of[index] != nil })
 	if err != nil {
 		return nil, err
 	}
 	devices, err := sp.rdma()
 	if err != nil {
 		return nil, err
-	}
-	of := map[int]*ledger.Record{}
-	for _, r := range records {
-		if l := loan.InterfaceIn(sp.ns, r); l != nil {
-			of[l.Index] = r
-		}
 	}
 	found := []doctor.Interface{}
 	for _, l := range links {

@@ -32,8 +32,11 @@ const (
 type Options struct {
 	// Collect has the places of the facts. Sample, Done, Pending and Status are the keeper's.
 	Collect collect.Options
-	Every   time.Duration // between runs; a minute if it is 0
-	Log     *slog.Logger
+	// Read reads the facts; [collect.Node] if it is nil. rail-agent's is that of a
+	// [collect.Reader]: what pods have made is not read in its process.
+	Read  func(context.Context, collect.Options) *doctor.Facts
+	Every time.Duration // between runs; a minute if it is 0
+	Log   *slog.Logger
 	// Tell passes on notices, if it is not nil.
 	Tell func(agent.Notice)
 	// Condition writes the condition of the Node, if it is not nil. A nil condition removes it.
@@ -62,6 +65,12 @@ func New(o Options) *Keeper {
 	k := &Keeper{Options: o, rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
 	if k.Every == 0 {
 		k.Every = usually
+	}
+	if k.Read == nil {
+		k.Read = func(ctx context.Context, o collect.Options) *doctor.Facts {
+			o.Pending = &k.pending
+			return collect.Node(ctx, o)
+		}
 	}
 	return k
 }
@@ -131,9 +140,9 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
 	o := k.Collect
-	o.Sample, o.Pending, o.Done, o.Status = every, &k.pending, nil, k.agentStatus
+	o.Sample, o.Pending, o.Done, o.Status = every, nil, nil, k.agentStatus
 	r := reading{began: time.Now(), changedBefore: k.changed()}
-	f := collect.Node(ctx, o)
+	f := k.Read(ctx, o)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r.ended, r.changedAfter = time.Now(), k.changed()
