@@ -51,7 +51,7 @@ func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 			if a.MetricsTLS != nil {
 				l = tls.NewListener(l, a.MetricsTLS)
 			}
-			err = (&server{l, h}).serve(ctx)
+			err = (&server{listener: l, handler: h}).serve(ctx)
 		}
 		if err == nil || ctx.Err() != nil {
 			return

@@ -21,6 +21,7 @@ import (
 // port describes a port's interface, and the pod that has it.
 type port struct {
 	device rdma.Device
+	name   string // the device's on the host: in its pod anybody may rename it, again and again
 	number uint32
 	netdev string         // the interface's current name
 	parent string         // the interface's name on the host
@@ -230,7 +231,7 @@ const hostPath = "/proc/thread-self/ns/net"
 
 // describe returns a port with the labels of its counters.
 func (c *rdmaCollector) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
-	told := port{device: d, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r, active: p.State == rdma.PortActive}
+	told := port{device: d, name: d.Name, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r, active: p.State == rdma.PortActive}
 	if r == nil {
 		return told
 	}
@@ -238,6 +239,13 @@ func (c *rdmaCollector) describe(d rdma.Device, p rdma.Port, r *ledger.Record) p
 		told.pod = *r.Pod
 	}
 	told.netdev, told.parent = r.IfName, r.NICName()
+	if r.RDMA != nil {
+		for _, o := range r.RDMA.Devices {
+			if o.NodeGUID == d.NodeGUID && o.ParentDev == d.ParentDev {
+				told.name = o.Name
+			}
+		}
+	}
 	return told
 }
 
@@ -274,7 +282,7 @@ func (c *rdmaCollector) tellState(p port) {
 		value = 1
 	}
 	c.e.add("rail_cni_port_active", gauge, "Whether the RDMA port of a lent NIC is active.", value, labels{
-		"nic", p.parent, "ifname", p.netdev, "rdma_device", p.device.Name, "port", strconv.FormatUint(uint64(p.number), 10),
+		"nic", p.parent, "ifname", p.netdev, "rdma_device", p.name, "port", strconv.FormatUint(uint64(p.number), 10),
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
 	})
 }
@@ -288,7 +296,7 @@ func (c *rdmaCollector) tell(name string, value float64, p port, more ...string)
 		root, parent = "true", p.parent
 	}
 	l := labels{
-		"node_name", c.NodeName, "ifname", p.device.Name, "net_dev_name", p.netdev,
+		"node_name", c.NodeName, "ifname", p.name, "net_dev_name", p.netdev,
 		"node_guid", p.device.NodeGUID.String(), "sys_image_guid", p.device.SysImageGUID.String(),
 		"is_root", root, "rdma_parent_name", parent,
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,

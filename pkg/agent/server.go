@@ -15,6 +15,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
 // hung is the time without a check after which a keeper counts as hung.
@@ -140,10 +141,15 @@ func probe(ask func() error) http.HandlerFunc {
 type server struct {
 	listener net.Listener
 	handler  http.Handler
+	lock     *statefile.Lock // of the socket, may be nil
 }
 
 func (s *server) serve(ctx context.Context) error {
-	h := &http.Server{Handler: s.handler, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	h := &http.Server{Handler: s.handler, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	new(connections).bound(h)
+	if s.lock != nil {
+		defer s.lock.Unlock() //nolint:errcheck // it ends with the process
+	}
 	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
 	err := h.Serve(s.listener)
 	if errors.Is(err, http.ErrServerClosed) {
@@ -170,6 +176,10 @@ func (a *agent) private() (*server, error) {
 	if a.Socket == "" {
 		return nil, nil //nolint:nilnil // no socket is no error
 	}
+	lock, err := takeSocket(a.Socket)
+	if err != nil {
+		return nil, err
+	}
 	l, err := listenUnix(a.Socket)
 	if err != nil {
 		return nil, err
@@ -182,16 +192,11 @@ func (a *agent) private() (*server, error) {
 	if a.Facts != nil {
 		mux.HandleFunc("GET /facts", a.facts)
 	}
-	return &server{l, mux}, nil
+	return &server{l, mux, lock}, nil
 }
 
-// listenUnix opens a socket for root only. It replaces the socket of a killed
-// agent, but not that of a running one.
+// listenUnix opens a socket for root only. It replaces that of another agent: see [takeSocket].
 func listenUnix(path string) (net.Listener, error) {
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		_ = c.Close()
-		return nil, failure.WithCure(failure.New(failure.IO, "another rail-agent answers at %s", path), "end it, or name another socket by --socket")
-	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path)
 	}

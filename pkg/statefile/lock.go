@@ -137,6 +137,18 @@ func (d *Dir) held(f *os.File, name string) (*Lock, error) {
 	return nil, nil
 }
 
+// Note replaces the content of the lock's file, for those who find it locked.
+func (l *Lock) Note(text []byte) error {
+	err := l.file.Truncate(0)
+	if err == nil {
+		_, err = l.file.WriteAt(text, 0)
+	}
+	if err != nil {
+		return writeError(l.dir.path, l.name, err)
+	}
+	return nil
+}
+
 // Unlock releases the lock and leaves its file for the next holder.
 func (l *Lock) Unlock() error { return l.release() }
 
