@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -53,8 +55,12 @@ func (p *Plugin) foreign(ctx context.Context, name string) string {
 				continue
 			}
 			socket := filepath.Join(p.KubeletDir, dir, e.Name())
-			o := p.ask(ctx, socket)
-			if o == nil || !o.devices || o.resource != name && (o.resource != "" || !namedAfter(e.Name(), name)) {
+			switch o := p.ask(ctx, socket); {
+			case o == nil: // nobody is there, or it is too busy to say
+				if !namedAfter(e.Name(), name) {
+					continue
+				}
+			case !o.devices || o.resource != name && (o.resource != "" || !namedAfter(e.Name(), name)):
 				continue
 			}
 			if answers(socket) {
@@ -89,8 +95,8 @@ func (p *Plugin) ask(ctx context.Context, socket string) *other {
 	o := &other{}
 	if info, err := registration.NewRegistrationClient(conn).GetInfo(ctx, &registration.InfoRequest{}); err == nil {
 		o.resource, o.devices = info.GetName(), info.GetType() == registration.DevicePlugin
-	} else {
-		o.devices = isDevicePlugin(ctx, conn)
+	} else if o.devices, err = isDevicePlugin(ctx, conn); status.Code(err) == codes.Unavailable {
+		return nil // too busy to connect
 	}
 	if ctx.Err() != nil {
 		return nil // it did not answer in time
@@ -102,9 +108,10 @@ func (p *Plugin) ask(ctx context.Context, socket string) *other {
 	return o
 }
 
-func isDevicePlugin(ctx context.Context, conn *grpc.ClientConn) bool {
+// isDevicePlugin reports whether the process is a device plugin, and why not.
+func isDevicePlugin(ctx context.Context, conn *grpc.ClientConn) (bool, error) {
 	_, err := kubelet.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &kubelet.Empty{})
-	return err == nil
+	return err == nil, err
 }
 
 // namedAfter reports whether the name of a socket is that of the resource, with or without

@@ -44,6 +44,11 @@ const retryLists = `{"methodConfig": [{
 	}
 }]}`
 
+// largestList bounds an answer of PodResources, in bytes. The kubelet's own client has this bound
+// (DefaultPodResourcesMaxSize in pkg/kubelet/apis/podresources): gRPC's 4 MiB are too few for
+// a node with many pods and devices.
+const largestList = 16 << 20
+
 // inDir calls f with a short path of the directory: the path of a socket may have at most
 // 107 bytes (unix(7)), and that of a directory may be longer.
 func inDir(dir string, f func(short string) error) error {
@@ -95,15 +100,17 @@ func connect(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) 
 		}))...)
 }
 
-// answers reports whether a process listens at the socket.
+// answers reports whether a process listens at the socket. One whose backlog is full does
+// (unix(7), EAGAIN).
 func answers(path string) bool {
-	return inDir(filepath.Dir(path), func(dir string) error {
+	err := inDir(filepath.Dir(path), func(dir string) error {
 		conn, err := net.Dial("unix", filepath.Join(dir, filepath.Base(path)))
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err
-	}) == nil
+	})
+	return err == nil || errors.Is(err, unix.EAGAIN)
 }
 
 // inode identifies a file, so that a socket that was removed and made again is not taken

@@ -265,7 +265,7 @@ func (p *Plugin) podResources() (*grpc.ClientConn, error) {
 	defer p.kubeletMu.Unlock()
 	if p.conn == nil {
 		var err error
-		if p.conn, err = connect(filepath.Join(p.KubeletDir, resourcesSocket), grpc.WithDefaultServiceConfig(retryLists)); err != nil {
+		if p.conn, err = connect(filepath.Join(p.KubeletDir, resourcesSocket), grpc.WithDefaultServiceConfig(retryLists), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestList))); err != nil {
 			return nil, err
 		}
 	}
