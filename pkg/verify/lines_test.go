@@ -142,13 +142,25 @@ func alter(t *testing.T, o Options, change func(a *Answer)) *Result {
 func TestRepeatedBroadcastsCountOnce(t *testing.T) {
 	r := alter(t, Options{}, func(a *Answer) {
 		if len(a.Heard) > 0 {
-			a.Heard = append(slices.Repeat(a.Heard, 1000), Heard{0, 0, 7}, Heard{0, 0, -1})
+			a.Heard = append(slices.Repeat(a.Heard, 1000), Heard{FromRail: 7}, Heard{FromRail: -1})
 		}
 	})
 	for _, e := range r.Ends {
 		if len(e.HeardOn) != 2 && e.Node != "n1" || len(r.Findings) > 0 {
 			t.Errorf("%s is heard on %d ends, %+v", e.End, len(e.HeardOn), r.Findings)
 		}
+	}
+}
+
+// A host in the networks of two rails can send the broadcasts of one on the other.
+func TestRepeatedBroadcastsAreNoCable(t *testing.T) {
+	r := alter(t, Options{Fabric: Isolated}, func(a *Answer) {
+		if len(a.Heard) > 0 {
+			a.Heard = append(a.Heard, Heard{Rail: 1, Node: 2, FromRail: 0, Repeated: true})
+		}
+	})
+	if len(r.Findings) > 0 || !slices.ContainsFunc(r.Unknown, func(s string) bool { return strings.Contains(s, "broadcasts of n2 rail 0 arrive from another station") }) {
+		t.Errorf("%+v, %q", r.Findings, r.Unknown)
 	}
 }
 

@@ -60,6 +60,8 @@ type Heard struct {
 	Rail     int `json:"rail"` // where it arrived
 	Node     int `json:"node"` // who sent it
 	FromRail int `json:"fromRail"`
+	// Repeated: it came from another station than the rail, or more than once.
+	Repeated bool `json:"repeated,omitempty"`
 }
 
 // Flow is probes from a rail to one address.

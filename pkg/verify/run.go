@@ -311,7 +311,13 @@ func (r *run) hear(ctx context.Context) {
 			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) || h.Rail < 0 || h.Rail >= len(r.opened[i]) || h.FromRail < 0 || h.FromRail >= r.result.Rails {
 				continue
 			}
-			if sender := r.result.end(r.end(h.Node, h.FromRail)); sender != nil {
+			sender := r.result.end(r.end(h.Node, h.FromRail))
+			switch {
+			case sender == nil:
+			case h.Repeated:
+				r.result.Unknown = append(r.result.Unknown, fmt.Sprintf(
+					"%s: broadcasts of %s arrive from another station, or twice: something in the network repeats them, which proves no cable", r.end(i, h.Rail), sender.End))
+			default:
 				sender.HeardOn = append(sender.HeardOn, r.end(i, h.Rail))
 			}
 		}

@@ -99,7 +99,7 @@ func (s *simulated) Do(_ context.Context, r *Request) (*Answer, error) {
 			for m := range s.nodes {
 				for j := range s.rails {
 					if s.defects[End{s.name(m), j}].problem == "" && s.cable(End{s.name(m), j}) == s.cable(End{s.name(s.node), k}) {
-						a.Heard = append(a.Heard, Heard{k, m, j})
+						a.Heard = append(a.Heard, Heard{Rail: k, Node: m, FromRail: j})
 					}
 				}
 			}

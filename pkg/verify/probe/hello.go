@@ -21,9 +21,8 @@ const (
 	hellos    = 3
 	helloWait = 50 * time.Millisecond  // between them
 	heardWait = 300 * time.Millisecond // for the last ones of others
-	helloSize = 60                     // the shortest Ethernet frame, bytes
-	helloData = 14 + 28                // what is ours lies behind the ARP message, in the padding
-	helloFrom = 2 + 2                  // the node and the rail, before their signature
+	helloData = 14 + 28                // what is ours lies behind the ARP message
+	helloFrom = 2 + 2 + 6 + 2          // the node, the rail, its MAC and the number of the broadcast, before their signature
 )
 
 // packetSocket receives the ARP frames of an interface.
@@ -50,9 +49,9 @@ func openPacket(l *link.Link) (*packetSocket, error) {
 }
 
 // helloFrame returns a broadcast: an ARP probe (RFC 5227, section 2.1.1) for the rail's own
-// address. It has no sender's address, so that it changes no neighbor's table. Its padding has
-// the node, the rail and their signature.
-func (p *Prober) helloFrame(rail int) []byte {
+// address. It has no sender's address, so that it changes no neighbor's table. Behind it are
+// the node, the rail, its MAC, the number of the broadcast, and their signature.
+func (p *Prober) helloFrame(rail, number int) []byte {
 	const ethernet, request = 1, 1
 	r := &p.rails[rail]
 	be := binary.BigEndian
@@ -67,16 +66,16 @@ func (p *Prober) helloFrame(rail int) []byte {
 	}
 	frame = append(append(frame, 0, 0, 0, 0, 0, 0), own.AsSlice()...)
 	frame = be.AppendUint16(be.AppendUint16(frame, uint16(p.node)), uint16(rail))
-	frame = append(frame, sign(p.token, frame[helloData:])...)
-	return append(frame, make([]byte, helloSize-len(frame))...)
+	frame = be.AppendUint16(append(frame, r.link.MAC...), uint16(number))
+	return append(frame, sign(p.token, frame[helloData:])...)
 }
 
 // sayHello broadcasts by each rail.
 func (p *Prober) sayHello(ctx context.Context) (*verify.Answer, error) {
-	for range hellos {
+	for number := range hellos {
 		for i := range p.rails {
 			if h := p.rails[i].hello; h != nil {
-				_, _ = h.Write(p.helloFrame(i)) // nobody hears one that is not sent
+				_, _ = h.Write(p.helloFrame(i, number)) // nobody hears one that is not sent
 			}
 		}
 		sleep(ctx, helloWait)
@@ -111,11 +110,24 @@ func (p *Prober) take(rail int, frame []byte) {
 		return
 	}
 	h := verify.Heard{Rail: rail, Node: int(binary.BigEndian.Uint16(from)), FromRail: int(binary.BigEndian.Uint16(from[2:]))}
+	if h.Node == p.node {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if h.Node != p.node && len(p.heard) < verify.MostHeard {
-		p.heard[h] = true
+	// Everybody in the rail's network can hear a broadcast, and send it again. Then it has
+	// another source than the one that it signs, or comes twice.
+	once := heardOnce{h, binary.BigEndian.Uint16(from[10:])}
+	h.Repeated = p.numbers[once] || !bytes.Equal(frame[6:12], from[4:10])
+	if len(p.heard) < verify.MostHeard && len(p.numbers) < hellos*verify.MostHeard {
+		p.heard[h], p.numbers[once] = true, true
 	}
+}
+
+// heardOnce is one broadcast, of those of a rail.
+type heardOnce struct {
+	verify.Heard
+	number uint16
 }
 
 // tellHeard returns the broadcasts that arrived, after a wait for the last ones.

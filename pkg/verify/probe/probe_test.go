@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/verify"
@@ -118,7 +119,7 @@ func TestBroadcastDoesNotLetOthersFloodAResponder(t *testing.T) {
 	p, lo := onLoopback(t)
 	to := lo.Addresses[0]
 	p.rails[0].link = &link.Link{Index: 1, Name: "lo", MAC: []byte{2, 0, 0, 0, 0, 9}}
-	frame := p.helloFrame(0)
+	frame := p.helloFrame(0, 0)
 	s, err := listen("lo", to.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -163,12 +164,58 @@ func TestRepeatedPacketsAreNotRemembered(t *testing.T) {
 	}
 }
 
+// A flood of a port must not keep its reader from its end.
+func TestFloodOfAPortDoesNotKeepAFlowFromItsEnd(t *testing.T) {
+	p, lo := onLoopback(t)
+	to := lo.Addresses[0]
+	s, err := listen("lo", to.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its kernel never has nothing more: each packet that is read is followed by the next.
+	flood, err := listen("lo", to.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flood.Close()
+	data := make([]byte, headerSize)
+	header{flow: 1, number: 1}.write(data, p.token)
+	again := func() {
+		if _, err := flood.WriteToUDPAddrPort(data, s.address()); err != nil {
+			t.Error(err)
+		}
+	}
+	again()
+	ended := make(chan struct{})
+	started := make(chan struct{}, 1)
+	go func() {
+		defer close(ended)
+		s.read(p.token, func(*packet) {
+			again()
+			select {
+			case started <- struct{}{}:
+			default:
+			}
+		}, func(*packet) {}, func() bool { return false })
+	}()
+	<-started
+	if err := s.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("it reads for ever")
+	}
+	_ = s.Close()
+}
+
 func TestBroadcastsOfOthersAreNotHeard(t *testing.T) {
 	p, _ := onLoopback(t)
 	other := &Prober{token: p.token, node: 3, rails: []rail{{link: &link.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}}}}
-	frame := other.helloFrame(0)
-	for range 3 {
-		p.take(0, frame)
+	frame := other.helloFrame(0, 0)
+	for number := range 3 {
+		p.take(0, other.helloFrame(0, number))
 	}
 	for node := range 1 << 10 { // forged from one that was heard
 		forged := slices.Clone(frame)
@@ -180,6 +227,12 @@ func TestBroadcastsOfOthersAreNotHeard(t *testing.T) {
 	p.take(0, frame[:helloData+helloFrom])
 	if len(p.heard) != 1 || !p.heard[verify.Heard{Node: 3}] {
 		t.Errorf("%d broadcasts are remembered", len(p.heard))
+	}
+	station := slices.Clone(frame)
+	station[6] ^= 4 // sent again by another station
+	p.take(1, station)
+	if p.take(0, frame); len(p.heard) != 3 || !p.heard[verify.Heard{Rail: 1, Node: 3, Repeated: true}] || !p.heard[verify.Heard{Node: 3, Repeated: true}] {
+		t.Errorf("repeated: %v", p.heard)
 	}
 }
 
@@ -292,10 +345,10 @@ func TestHelloIsAnARPProbe(t *testing.T) {
 	want := []byte{
 		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 0x08, 0x06,
 		0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 1, 2, 3,
-		1, 2, 0, 3,
+		1, 2, 0, 3, 2, 0, 0, 0, 0, 9, 0, 1,
 	}
-	want = append(append(want, sign(p.token, []byte{1, 2, 0, 3})...), 0, 0, 0, 0, 0, 0)
-	if have := p.helloFrame(3); !bytes.Equal(have, want) {
+	want = append(want, sign(p.token, []byte{1, 2, 0, 3, 2, 0, 0, 0, 0, 9, 0, 1})...)
+	if have := p.helloFrame(3, 1); !bytes.Equal(have, want) {
 		t.Errorf("%x\nnot\n%x", have, want)
 	}
 }

@@ -93,6 +93,7 @@ type Prober struct {
 	seen     map[uint32]map[uint32]*arrival // by flow and number
 	reported map[uint32]bool                // flows that are over
 	heard    map[verify.Heard]bool
+	numbers  map[heardOnce]bool
 
 	servers []func() // each ends a server of an RDMA test
 }
@@ -156,6 +157,7 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 	p.netns, p.node = n, o.Node
 	binary.BigEndian.PutUint64(p.token[:], o.Token)
 	p.seen, p.reported, p.heard = map[uint32]map[uint32]*arrival{}, map[uint32]bool{}, map[verify.Heard]bool{}
+	p.numbers = map[heardOnce]bool{}
 	links, err := n.Links()
 	if err != nil {
 		return nil, err

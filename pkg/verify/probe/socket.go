@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,7 +21,32 @@ import (
 // reports when packets arrive and leave.
 type socket struct {
 	*net.UDPConn
-	raw syscall.RawConn
+	raw      syscall.RawConn
+	deadline atomic.Int64 // of reading, in Unix nanoseconds; 0 is none, and 1 is closed
+}
+
+// The bounds of what is read before the end is looked for: a flood of packets never ends.
+const (
+	batch    = 256
+	mostLate = 16 << 10 // after the deadline: more than the buffer holds
+)
+
+// SetReadDeadline sets the deadline of read.
+func (s *socket) SetReadDeadline(t time.Time) error {
+	s.deadline.Store(t.UnixNano())
+	return s.UDPConn.SetReadDeadline(t)
+}
+
+// Close ends read.
+func (s *socket) Close() error {
+	s.deadline.Store(1)
+	return s.UDPConn.Close()
+}
+
+// over reports whether read must end.
+func (s *socket) over() bool {
+	at := s.deadline.Load()
+	return at != 0 && time.Now().UnixNano() > at
 }
 
 // receiveBuffer holds the packets, and the reports of those that left, that a busy machine has
@@ -50,7 +76,7 @@ func listen(device string, address netip.Addr) (*socket, error) {
 		_ = udp.Close()
 		return nil, err
 	}
-	return &socket{udp, raw}, nil
+	return &socket{UDPConn: udp, raw: raw}, nil
 }
 
 // configure sets the options of a socket.
@@ -94,9 +120,16 @@ func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() 
 	data, control := make([]byte, 64<<10), make([]byte, 512)
 	ended := false
 	drain := func(fd uintptr) bool {
-		s.drain(int(fd), token, data, control, arrived, left)
-		ended = done()
-		return ended
+		for more, late := true, 0; more && late < mostLate; {
+			more = s.drain(int(fd), token, data, control, arrived, left)
+			if ended = done(); ended {
+				return true
+			}
+			if s.over() {
+				late += batch
+			}
+		}
+		return s.over()
 	}
 	for {
 		err := s.raw.Read(drain)
@@ -116,9 +149,11 @@ func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() 
 	}
 }
 
-// drain reads what has arrived and left.
-func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, left func(p *packet)) {
-	for {
+// drain reads what has arrived and left, but no more than a batch of each. It reports whether there
+// may be more.
+func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, left func(p *packet)) (more bool) {
+	in, out := 0, 0
+	for ; in < batch; in++ {
 		n, oobn, _, from, err := unix.Recvmsg(fd, data, control, unix.MSG_DONTWAIT)
 		if err != nil {
 			break
@@ -127,7 +162,7 @@ func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, lef
 			arrived(&packet{h, data[:n], addrPort(from), stamp(control[:oobn])})
 		}
 	}
-	for {
+	for ; out < batch; out++ {
 		// The packet is returned with the headers before it.
 		n, oobn, _, _, err := unix.Recvmsg(fd, data[:512], control, unix.MSG_DONTWAIT|unix.MSG_ERRQUEUE)
 		if err != nil {
@@ -139,6 +174,7 @@ func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, lef
 			}
 		}
 	}
+	return in == batch || out == batch
 }
 
 // stamp returns the kernel's time of a packet (struct scm_timestamping), else the time now.
