@@ -94,11 +94,11 @@ func removed(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// sweep removes the leftovers of killed processes in a directory.
-func sweep(dir string) {
+// sweep removes the leftovers of killed processes in a directory, which are older than this.
+func sweep(dir string, age time.Duration) {
 	left, _ := filepath.Glob(filepath.Join(dir, temporary+"*")) // the pattern is valid
 	for _, path := range left {
-		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > abandoned {
+		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) >= age {
 			_ = os.Remove(path) // another process may have removed it
 		}
 	}

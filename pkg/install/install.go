@@ -238,7 +238,7 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 		}
 		e.MadeDir = true
 	}
-	sweep(parent)
+	sweep(parent, abandoned)
 	e.remember(want)
 	if err := s.save(); err != nil {
 		return "", err
@@ -301,6 +301,11 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		}
 		if err != nil {
 			return err
+		}
+		dir := filepath.Dir(path)
+		if !slices.ContainsFunc(s.Files, func(other *Entry) bool { return other != e && filepath.Dir(other.Path) == dir }) {
+			// Nobody comes here again. Who writes here has the lock of the record.
+			sweep(dir, 0)
 		}
 		if e.MadeDir {
 			_ = os.Remove(filepath.Dir(path)) // fails, as it must, if the directory is not empty

@@ -325,13 +325,29 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range left { // a later installation sweeps them
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+	if len(left) > 0 {
+		t.Errorf("unfinished files are left: %q", left)
 	}
 	if after := testnet.Tree(t, n.bin); after != before {
 		t.Errorf("it was\n%sand is\n%s", before, after)
+	}
+}
+
+// The end of the record is the last time that anybody looks into a directory.
+func TestUnfinishedFilesGoWithTheLastOfTheDirectory(t *testing.T) {
+	n := newNode(t)
+	for _, name := range []string{"a", "b"} {
+		n.want(install.Installed, install.File{Path: n.path(name), Content: []byte("ours"), Mode: 0o755})
+	}
+	n.write(".rail-cni-123", "half", 0o600) // by an installation that was killed a moment ago
+	for _, name := range []string{"a", "b"} {
+		_, before := os.Lstat(n.path(".rail-cni-123"))
+		if _, err := n.Remove(n.path(name)); err != nil || before != nil {
+			t.Fatal(err, before)
+		}
+	}
+	if left, err := os.ReadDir(n.bin); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
