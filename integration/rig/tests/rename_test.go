@@ -164,6 +164,48 @@ func TestRDMADeviceThatIsRenamedDuringAddReturnsUnderItsNewName(t *testing.T) {
 	}
 }
 
+// A pod with CAP_NET_ADMIN can make a Soft-RoCE device under the name of the lent one, which
+// lives on. The lent one must return, and must not keep the name that the pod gave it.
+func TestRDMADeviceWhoseNameIsTakenReturnsUnderAFreeOne(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "")
+	n.up(2)
+	p := n.pod("trainer")
+	call := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required"}))
+	n.MustRun(call)
+	rename := func(in *link.Netns, from, to string) {
+		t.Helper()
+		core, err := rdma.Open(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer core.Close() // it keeps the pod's netns
+		d, err := core.ByName(from)
+		if err == nil {
+			err = core.Rename(d, to)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(p.Netns.Netns, "mlx5_0", "mine")
+	rename(n.Netns.Netns, "mlx5_1", "mlx5_0")
+	_, said, err := n.RunSaying(call.With("DEL"))
+	if err != nil || !strings.Contains(said, "returned under another name") || !strings.Contains(said, "rdma dev set rail-") {
+		t.Errorf("%v: %s", err, said)
+	}
+	free := ""
+	for name, device := range n.allRDMA() {
+		if strings.HasPrefix(name, "rail-") && strings.Contains(device, nicPCI(0)) {
+			free = name
+		}
+	}
+	if free == "" {
+		t.Fatalf("the device has no free name: %v", n.allRDMA())
+	}
+	rename(n.Netns.Netns, "mlx5_0", "mlx5_1")
+	rename(n.Netns.Netns, free, "mlx5_0")
+}
+
 // rdmaAll waits until the host has all the RDMA devices that it had before.
 func (n *node) rdmaAll(before map[string]string) {
 	n.t.Helper()

@@ -26,7 +26,9 @@ const namePause = 20 * time.Millisecond
 // RestoreName restores the name of a returned device, if it was renamed in the
 // pod. If a pod gave this name to another lent device, that one is renamed
 // first: names are unique on the machine or, in kernels with names for each
-// namespace, in the namespace.
+// namespace, in the namespace. If a device that is not lent has the name, as a
+// Soft-RoCE device of a pod may, d gets an unused name: it must not keep the one
+// that its pod gave it, nor its pod from ending.
 func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
 	if d == nil || d.Name == name {
 		return nil
@@ -38,7 +40,16 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 		}
 		err = core.Rename(*d, name)
 	}
-	return failure.Wrap(err, failure.NotReturned, "the RDMA device %s was returned as %s", name, d.Name)
+	if errors.Is(err, unix.EEXIST) {
+		var free string
+		if free, err = renameToFree(core, *d); err == nil {
+			n.Log.Warn("RDMA device returned under another name, its own is taken", "device", name, "name", free, "of", d.ParentDev,
+				"cure", fmt.Sprintf("rename or delete the other device, then `rdma dev set %s name %s`", free, name))
+			return nil
+		}
+	}
+	return failure.WithCure(failure.Wrap(err, failure.NotReturned, "the RDMA device %s was returned as %s", name, d.Name),
+		fmt.Sprintf("`rdma dev` shows which device has the name; rename or delete that one, then `rdma dev set %s name %s`", d.Name, name))
 }
 
 // makeWay renames the lent device that a pod gave this name to; its own return
@@ -95,14 +106,20 @@ func renameToUnused(ns *link.Netns, o ledger.RDMADevice, name string) bool {
 	if err != nil || device == nil || device.Name != name {
 		return false
 	}
+	_, err = renameToFree(core, *device)
+	return err == nil
+}
+
+// renameToFree renames a device to an unused name, and returns that.
+func renameToFree(core *rdma.Core, d rdma.Device) (name string, err error) {
 	for try := range nameTries {
-		to := fmt.Sprintf("rail-%d", device.Index)
+		name = fmt.Sprintf("rail-%d", d.Index)
 		if try > 0 {
-			to += fmt.Sprintf("-%d", try) // a pod may have taken that name too
+			name += fmt.Sprintf("-%d", try) // a pod may have taken that name too
 		}
-		if err = core.Rename(*device, to); !errors.Is(err, unix.EEXIST) {
+		if err = core.Rename(d, name); !errors.Is(err, unix.EEXIST) {
 			break
 		}
 	}
-	return err == nil
+	return name, err
 }
