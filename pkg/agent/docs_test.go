@@ -17,7 +17,7 @@ func TestMetricsPageHasTheLabelsOfRDMACounters(t *testing.T) {
 	e := &exposition{}
 	c := &rdmaCollector{agent: &agent{Options: Options{NodeName: "node1"}}, e: e, roots: map[rdma.GUID]string{1: "ens12np0"}}
 	c.tell("np_cnp_sent", 1, port{
-		device: rdma.Device{Name: "mlx5_0", NodeGUID: 2, SysImageGUID: 1}, netdev: "net1",
+		device: rdma.Device{Name: "mlx5_0", NodeGUID: 2, SysImageGUID: 1}, name: "mlx5_0", netdev: "net1",
 		pod: ledger.Pod{Namespace: "default", Name: "trainer-0"},
 	}, "priority", "3")
 	const name = "rdma_np_cnp_sent_total"
@@ -34,5 +34,25 @@ func TestMetricsPageHasTheLabelsOfRDMACounters(t *testing.T) {
 	}
 	if !slices.Equal(code, documented) {
 		t.Errorf("%s has the labels %v, the code %v", page, documented, code)
+	}
+}
+
+// In its pod anybody with CAP_NET_ADMIN may rename a device, again and again: each name would be
+// another series.
+func TestMetricsNameADeviceAsTheHostDoes(t *testing.T) {
+	d := rdma.Device{Name: "of-the-pods-choice", NodeGUID: 2, SysImageGUID: 1, ParentDev: "0000:3b:00.0"}
+	r := &ledger.Record{RDMA: &ledger.RDMA{Devices: []ledger.RDMADevice{{Name: "mlx5_0", NodeGUID: 2, ParentDev: "0000:3b:00.0"}}}}
+	e := &exposition{}
+	c := &rdmaCollector{agent: &agent{}, e: e, roots: map[rdma.GUID]string{}}
+	told := c.describe(d, rdma.Port{Number: 1}, r)
+	c.tell("np_cnp_sent", 1, told)
+	c.tellState(told)
+	for name, f := range e.families {
+		if line := f.lines[0]; strings.Contains(line, d.Name) || !strings.Contains(line, `"mlx5_0"`) {
+			t.Errorf("%s: %s", name, line)
+		}
+	}
+	if len(e.families) != 2 {
+		t.Errorf("%d metrics", len(e.families))
 	}
 }

@@ -148,7 +148,7 @@ func (s *server) serve(ctx context.Context) error {
 	h := &http.Server{Handler: s.handler, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 	new(connections).bound(h)
 	if s.lock != nil {
-		defer s.lock.Unlock() //nolint:errcheck // it ends with the process
+		defer s.lock.Unlock()
 	}
 	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
 	err := h.Serve(s.listener)
