@@ -20,8 +20,11 @@ import (
 // network namespace: the kernel then removes every kernel client, and ends every
 // process's context (rdma_dev_change_netns, remove_client_context).
 type User struct {
-	PID    int    // of a process, or 0 if the kernel does not report it
-	Kernel string // module of a kernel client, or ""
+	// PID is that of a process, or 0 if the kernel does not report it: the thread that opened
+	// the device has ended, or it is not in the reader's PID namespace (task_pid_vnr).
+	PID int
+	// Kernel is the module of a kernel client, or "".
+	Kernel string
 }
 
 // String returns a text such as "process 4711 (ib_write_bw)" or "kernel module nvme_rdma".
@@ -31,7 +34,7 @@ func (u User) String() string {
 	case u.Kernel != "":
 		return "kernel module " + u.Kernel
 	case u.PID == 0:
-		return "an unknown process (the thread that opened the device has ended)"
+		return "an unknown process (the thread that opened the device has ended, or it is in another PID namespace)"
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", u.PID))
 	if err != nil {

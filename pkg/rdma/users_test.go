@@ -91,4 +91,8 @@ func TestNameOfAUserIsQuoted(t *testing.T) {
 	if got := (User{PID: os.Getpid()}).String(); !strings.HasSuffix(got, "(rdma.test)") {
 		t.Error(got)
 	}
+	// Both reasons: users in a debug pod would look for a process that lives.
+	if got := (User{}).String(); !strings.Contains(got, "has ended") || !strings.Contains(got, "in another PID namespace") {
+		t.Error(got)
+	}
 }
