@@ -57,6 +57,8 @@ func behindMultus(t *testing.T, mode string) {
 		{"one network serves all rails", oneNetworkServesAllRails},
 		{"what Multus forgot the next ADD finds", forgottenPodIsSwept},
 		{"each node hands out of its slice", slices},
+		{"DEL takes the network as it was at ADD", delFromTheCache},
+		{"a rail's own default route is a gateway in network-status", gatewaysOfRails},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.run(t, l)
