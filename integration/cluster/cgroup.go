@@ -6,7 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 const cgroupMount = "/sys/fs/cgroup"
@@ -37,9 +40,7 @@ func makeCgroup(cluster, node string) error {
 	for _, dir := range dirs {
 		for _, name := range []string{cluster, node} {
 			if unified {
-				// The parent must enable the children's controllers
-				// (cgroup-v2.rst, "Enabling and Disabling").
-				if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpuset +cpu +io +memory +pids"), 0); err != nil {
+				if err := delegate(dir); err != nil {
 					return err
 				}
 			}
@@ -59,6 +60,58 @@ func makeCgroup(cluster, node string) error {
 					return err
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// controllers are those that a kubelet asks for in its cgroup of version 2, where the machine
+// has them, and io.
+var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
+
+// aside is the child of a cgroup to which its processes go.
+const aside = "rail-cluster-aside"
+
+// delegate gives the children of a cgroup of version 2 its controllers. Only the root of the
+// machine may have processes and such children (cgroup-v2.rst, "No Internal Process
+// Constraint"). In a container whose top directory is another cgroup its processes go into a
+// child, and stay there.
+func delegate(dir string) error {
+	has, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	var enable []string
+	for _, name := range strings.Fields(string(has)) {
+		if slices.Contains(controllers, name) {
+			enable = append(enable, "+"+name)
+		}
+	}
+	for try := 0; ; try++ { // processes make others meanwhile
+		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(strings.Join(enable, " ")), 0)
+		if !errors.Is(err, unix.EBUSY) || try == 10 {
+			return err
+		}
+		if err := putAside(dir); err != nil {
+			return err
+		}
+	}
+}
+
+// putAside moves the processes of a cgroup into a child.
+func putAside(dir string) error {
+	to := filepath.Join(dir, aside)
+	if err := os.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return err
+	}
+	for _, pid := range strings.Fields(string(pids)) {
+		// ESRCH: it has ended.
+		if err := os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(pid), 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("process %s: %w", pid, err)
 		}
 	}
 	return nil
