@@ -72,7 +72,7 @@ var controllers = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
 // aside is the child of a cgroup to which its processes go.
 const aside = "rail-cluster-aside"
 
-// delegate gives the children of a cgroup of version 2 its controllers. Only the root of the
+// delegate enables the controllers of a cgroup of version 2 for its children. Only the root of the
 // machine may have processes and such children (cgroup-v2.rst, "No Internal Process
 // Constraint"). In a container whose top directory is another cgroup its processes go into a
 // child, and stay there.
