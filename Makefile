@@ -11,7 +11,10 @@ MAKEFLAGS   += --no-builtin-rules --no-print-directory
 BIN     := $(CURDIR)/bin
 PEERS   := $(BIN)/peers
 TOOLS   := $(BIN)/tools
-PLANE   := $(TOOLS)/controlplane
+# KUBERNETES=1.37: the control plane and the nodes' programs of another release
+# (docs/reference/kubernetes.md).
+KUBERNETES ?=
+PLANE   := $(TOOLS)/controlplane$(addprefix -,$(KUBERNETES))
 RUNTIME := $(TOOLS)/runtime
 RUNTIME2 := $(TOOLS)/runtime2
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -71,6 +74,7 @@ export RAIL_CNI_BIN   := $(BIN)
 export RAIL_CNI_PEERS := $(PEERS)
 # … of the control plane that they start …
 export RAIL_CNI_CONTROLPLANE := $(PLANE)
+export KUBERNETES
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
 # … and of the container runtime of a cluster's nodes.

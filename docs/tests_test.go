@@ -205,3 +205,49 @@ func TestLongTestRunsWhereItsCodeChanged(t *testing.T) {
 		t.Errorf("an unknown revision leaves out %q", out)
 	}
 }
+
+// TestKubernetesPageHasEveryRelease holds the page to the modules that pin the releases, and to the
+// part of the long form that each newer one has.
+func TestKubernetesPageHasEveryRelease(t *testing.T) {
+	var documented [][]string
+	for _, row := range Rows(Section(t, "docs/reference/kubernetes.md", "Releases that tests run on")) {
+		if len(row) == 3 {
+			documented = append(documented, row[:2])
+		}
+	}
+	modules, err := filepath.Glob(filepath.Join(root(t), "integration/controlplane/binaries/kubernetes*/go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pinned [][]string
+	for _, file := range modules {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := func(module string) string {
+			m := regexp.MustCompile(`(?m)\b` + regexp.QuoteMeta(module) + ` v(\S+)`).FindSubmatch(text)
+			if m == nil {
+				t.Fatalf("%s does not require %s", file, module)
+			}
+			return string(m[1])
+		}
+		kubernetes := version("k8s.io/kubernetes")
+		pinned = append(pinned, []string{kubernetes, version("go.etcd.io/etcd/server/v3")})
+		release, newer := strings.CutPrefix(filepath.Base(filepath.Dir(file)), "kubernetes-")
+		if !newer {
+			continue // "make test" has it
+		}
+		if !strings.HasPrefix(kubernetes, release+".") {
+			t.Errorf("%s pins Kubernetes %s", file, kubernetes)
+		}
+		if !slices.ContainsFunc(rows(t, "nightly.txt"), func(words []string) bool {
+			return words[0] == "kubernetes-"+release && slices.Contains(words, "KUBERNETES="+release)
+		}) {
+			t.Errorf("scripts/nightly.txt has no part kubernetes-%s", release)
+		}
+	}
+	if !slices.EqualFunc(documented, pinned, slices.Equal) {
+		t.Errorf("the page has %q, the modules pin %q", documented, pinned)
+	}
+}

@@ -3,7 +3,8 @@
 #
 #   scripts/programs.sh GROUP…
 #
-# GROUP is peers, multus, controlplane, nodes or tools. A first build takes minutes, and
+# GROUP is peers, multus, controlplane, nodes or tools. KUBERNETES=1.37 builds controlplane and
+# nodes of another release, into bin/tools/controlplane-1.37. A first build takes minutes, and
 # says how far it is. The programs are kept for all checkouts of the user, in
 # ~/.cache/rail-cni/programs, by all that goes into them: even linking them anew takes most of a
 # minute.
@@ -11,6 +12,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 kubernetes=integration/controlplane/binaries/kubernetes
+release=$kubernetes${KUBERNETES:+-$KUBERNETES} plane=tools/controlplane${KUBERNETES:+-$KUBERNETES}
+[[ -d $release ]] || { echo "programs.sh: there is no release $KUBERNETES of Kubernetes: see docs/reference/kubernetes.md" >&2 && exit 2; }
 containerd=integration/controlplane/binaries/containerd
 containernetworking=github.com/containernetworking/plugins/plugins
 multus=gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd
@@ -24,7 +27,7 @@ version() { (cd "$2" && go list -m -f '{{.Version}}' "$1"); }
 # program's name is not the package's), more flags for the linker, and build tags.
 rows() {
 	local of_kubernetes of_containerd of_helm='' package
-	of_kubernetes=$(version k8s.io/kubernetes $kubernetes)
+	of_kubernetes=$(version k8s.io/kubernetes "$release")
 	of_kubernetes="-X k8s.io/component-base/version.gitVersion=$of_kubernetes -X k8s.io/client-go/pkg/version.gitVersion=$of_kubernetes"
 	of_containerd="-X github.com/containerd/containerd/v2/version.Version=$(version github.com/containerd/containerd/v2 $containerd)"
 	for package in lint/rules chartutil; do # the version that charts are checked for
@@ -34,10 +37,10 @@ rows() {
 		peers|the plugins of containernetworking|integration/peers/plugins|peers|$(printf "$containernetworking/%s " ipam/dhcp ipam/host-local ipam/static main/bridge main/host-device main/loopback main/macvlan meta/sbr)
 		peers|rdma-cni|integration/peers/rdma-cni|peers|github.com/k8snetworkplumbingwg/rdma-cni/cmd/rdma
 		peers|whereabouts|integration/peers/whereabouts-cni|peers/kubernetes|github.com/k8snetworkplumbingwg/whereabouts/cmd=whereabouts
-		controlplane|etcd|$kubernetes|tools/controlplane|go.etcd.io/etcd/server/v3=etcd
-		controlplane|kube-apiserver|$kubernetes|tools/controlplane|k8s.io/kubernetes/cmd/kube-apiserver|$of_kubernetes
+		controlplane|etcd|$release|$plane|go.etcd.io/etcd/server/v3=etcd
+		controlplane|kube-apiserver|$release|$plane|k8s.io/kubernetes/cmd/kube-apiserver|$of_kubernetes
 		multus|Multus|$kubernetes|peers/kubernetes|$multus/multus $multus/multus-daemon $multus/multus-shim
-		nodes|kubelet and the other programs of Kubernetes|$kubernetes|tools/controlplane|$(printf 'k8s.io/kubernetes/cmd/%s ' kube-controller-manager kube-scheduler kubectl kubelet)|$of_kubernetes
+		nodes|kubelet and the other programs of Kubernetes|$release|$plane|$(printf 'k8s.io/kubernetes/cmd/%s ' kube-controller-manager kube-scheduler kubectl kubelet)|$of_kubernetes
 		nodes|containerd 2|$containerd|tools/runtime2|github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2|$of_containerd|urfave_cli_no_docs,no_btrfs,no_devmapper,no_zfs
 		tools|the linter|scripts/tools|tools|github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 		tools|helm|$kubernetes|tools|helm.sh/helm/v3/cmd/helm|$of_helm

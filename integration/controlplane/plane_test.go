@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"crypto/x509"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,9 +92,24 @@ func TestStartsWithinHalfAMinute(t *testing.T) {
 		t.Errorf("starting took %s, want at most %s", startTook, allowed)
 	}
 	etcd, apiserver, err := shared.Versions(t.Context())
-	if err != nil || !strings.HasPrefix(etcd, "3.6.") || !strings.HasPrefix(apiserver, "v1.36.") {
-		t.Errorf("etcd %q, kube-apiserver %q, %v", etcd, apiserver, err)
+	want := [2]string{builtFrom(t, shared.binaries.etcd, "go.etcd.io/etcd/server/v3"), builtFrom(t, shared.binaries.apiserver, "k8s.io/kubernetes")}
+	if err != nil || "v"+etcd != want[0] || apiserver != want[1] {
+		t.Errorf("etcd %q, kube-apiserver %q, %v; they are built from %v", etcd, apiserver, err, want)
 	}
+	t.Logf("etcd %s, kube-apiserver %s", etcd, apiserver)
+}
+
+// builtFrom returns the version of the module that a program belongs to.
+func builtFrom(t *testing.T, program, module string) string {
+	t.Helper()
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Main.Path != module {
+		t.Fatalf("%s belongs to %s, not to %s", program, info.Main.Path, module)
+	}
+	return info.Main.Version
 }
 
 func TestCRDsAreEstablishedAndKeepWhatWhereaboutsWrites(t *testing.T) {
