@@ -173,18 +173,18 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 	case <-ctx.Done():
 		err = fmt.Errorf("no answer: %w", ctx.Err())
 	}
-	hangs := a.Hangs
 	if err != nil {
-		hangs = nil
+		r.end(cmd.Process, ended, false, nil)
+		if text := said.text(); text != "" {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+		return nil, err // the answer may still be decoded
 	}
-	r.end(cmd.Process, ended, err == nil, hangs)
-	switch {
-	case err != nil && said.text() != "":
-		return nil, fmt.Errorf("%w: %s", err, said.text())
-	case err == nil && a.Facts == nil:
-		err = errors.New("its answer has no facts")
+	r.end(cmd.Process, ended, true, a.Hangs)
+	if a.Facts == nil {
+		return nil, errors.New("its answer has no facts")
 	}
-	return a.Facts, err
+	return a.Facts, nil
 }
 
 // runLimit bounds a run without a deadline.
