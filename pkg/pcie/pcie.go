@@ -105,9 +105,11 @@ func (t *Tree) ByAddress(address string) *Device { return t.devices[address] }
 
 // The classes of devices (PCI Code and ID Assignment Specification, section 1).
 const (
-	classNetwork = 0x02
-	classVGA     = 0x0300
-	class3D      = 0x0302
+	classNetwork     = 0x02
+	classVGA         = 0x0300
+	class3D          = 0x0302
+	classDisplay     = 0x0380 // "other display controller"
+	classAccelerator = 0x1200 // "processing accelerator"
 )
 
 // NICs returns the network controllers, by address.
@@ -117,17 +119,28 @@ func (t *Tree) NICs() []*Device {
 
 func isNetwork(class uint32) bool { return class>>16 == classNetwork }
 
-// The vendors of GPUs that compute.
+// The vendors of GPUs, and of accelerators that have their place in training.
 const (
 	vendorNVIDIA = 0x10de
 	vendorAMD    = 0x1002
+	vendorHabana = 0x1da3
 )
 
-// GPUs returns the GPUs of NVIDIA and AMD, by address.
+// gpuClasses are the classes that the vendors' GPUs have. A class alone tells nothing: the
+// display of a server's BMC has that of a GPU, and a CPU's offload engine that of an accelerator.
+// Sources: NVIDIA's driver (open-gpu-kernel-modules, kernel-open/nvidia/nv-pci-table.c) binds to
+// VGA and 3D controllers, Linux's amdgpu (drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c, pciidlist) to
+// VGA and other display controllers and to processing accelerators. habanalabs binds by device
+// (drivers/accel/habanalabs/common/habanalabs_drv.c); lspci shows Gaudi as an accelerator.
+var gpuClasses = map[uint16][]uint32{
+	vendorNVIDIA: {classVGA, class3D},
+	vendorAMD:    {classVGA, classDisplay, classAccelerator},
+	vendorHabana: {classAccelerator},
+}
+
+// GPUs returns the GPUs of NVIDIA and AMD and the accelerators of Habana (Gaudi), by address.
 func (t *Tree) GPUs() []*Device {
-	return t.matching(func(d *Device) bool {
-		return (d.Class>>8 == classVGA || d.Class>>8 == class3D) && (d.Vendor == vendorNVIDIA || d.Vendor == vendorAMD)
-	})
+	return t.matching(func(d *Device) bool { return slices.Contains(gpuClasses[d.Vendor], d.Class>>8) })
 }
 
 // matching returns the functions of which match is true, by address.

@@ -38,7 +38,7 @@ func server(t *testing.T) *pcie.Tree {
 		"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0":                           {"class": "0x020000", "vendor": "0x15b3", "device": "0x1021", "numa_node": "0"},
 		"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.1":                           {"class": "0x020700", "vendor": "0x15b3", "device": "0x1021", "numa_node": "0"},
 		"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:01.0/0000:3e:00.0":                           {"class": "0x030200", "vendor": "0x10de", "device": "0x2330", "numa_node": "0"},
-		"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:02.0/0000:3f:00.0/0000:40:00.0/0000:41:00.0": {"class": "0x030000", "vendor": "0x1002", "device": "0x74a1", "numa_node": "0"},
+		"pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:02.0/0000:3f:00.0/0000:40:00.0/0000:41:00.0": {"class": "0x120000", "vendor": "0x1002", "device": "0x74a1", "numa_node": "0"},
 		"pci0000:3a/0000:3a:01.0/0000:50:00.0":                                                     {"class": "0x020000", "vendor": "0x8086", "numa_node": "0"},
 		"pci0000:60/0000:60:01.0/0000:61:00.0":                                                     {"class": "0x020000", "vendor": "0x14e4", "numa_node": "0"},
 		"pci0000:a0/0000:a0:01.0/0000:a1:00.0":                                                     {"class": "0x020000", "vendor": "0x15b3", "numa_node": "1"},
@@ -104,6 +104,47 @@ func TestNICsAndGPUsAreKnownByTheirClass(t *testing.T) {
 	}
 	if d := tree.ByAddress("000c:01:00.0"); d.NUMA != -1 || d.Driver != "" || d.Path[0] != "pci000c:00" {
 		t.Errorf("%+v", d)
+	}
+}
+
+// Vendor and class decide. Each line has the source of its class.
+func TestGPUsOfEachVendor(t *testing.T) {
+	for _, c := range []struct {
+		name, class, vendor, device string
+		want                        bool
+	}{
+		// lspci -nn of DGX H100: "3D controller [0302]: NVIDIA Corporation ... [10de:2330]".
+		{"NVIDIA H100", "0x030200", "0x10de", "0x2330", true},
+		// AMD Instinct's documentation (system validation) shows lspci: "Processing accelerators:
+		// Advanced Micro Devices, Inc. [AMD/ATI] Aqua Vanjaram [Instinct MI300X]"; the ID is of
+		// its table of "lspci -d 1002:74a1".
+		{"AMD Instinct MI300X", "0x120000", "0x1002", "0x74a1", true},
+		// Linux's amdgpu binds to every function of 1002 with this class (pciidlist,
+		// PCI_CLASS_DISPLAY_OTHER); lspci -vmmkn of an MI100 has Class 0380, Device 738c.
+		{"AMD Instinct MI100", "0x038000", "0x1002", "0x738c", true},
+		// habanalabs_drv.c, PCI_IDS_GAUDI_SEC; lspci: "Processing accelerators: Habana Labs Ltd.
+		// HL-2000 AI Training Accelerator [Gaudi secured]".
+		{"Gaudi", "0x120000", "0x1da3", "0x1010", true},
+		// habanalabs_drv.c, PCI_IDS_GAUDI2; lspci -vmmkn has Class 1200, Device 1020.
+		{"Gaudi 2", "0x120000", "0x1da3", "0x1020", true},
+
+		// What is none. pci.ids has these names; Linux, include/linux/pci_ids.h, the classes.
+		{"display of a BMC (ASPEED)", "0x030000", "0x1a03", "0x2000", false},
+		{"audio function of a GPU of NVIDIA", "0x040300", "0x10de", "0x22ba", false},
+		{"NVSwitch of NVIDIA, a bridge", "0x068000", "0x10de", "0x22a3", false},
+		{"accelerator of another vendor", "0x120000", "0x8086", "0x4940", false},
+		{"signal processing of AMD's CPUs, of vendor 1022", "0x118000", "0x1022", "0x1502", false},
+		{"USB controller beside an AMD GPU", "0x0c0330", "0x1002", "0x7316", false},
+	} {
+		sys := t.TempDir()
+		device(t, sys, "pci0000:00/0000:00:01.0", map[string]string{"class": c.class, "vendor": c.vendor, "device": c.device})
+		tree, err := pcie.Read(sys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(tree.GPUs()) == 1; got != c.want {
+			t.Errorf("%s (class %s, vendor %s): a GPU %v, want %v", c.name, c.class, c.vendor, got, c.want)
+		}
 	}
 }
 

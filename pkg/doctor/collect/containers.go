@@ -314,7 +314,8 @@ func (c *collector) nameOf(id string) (name string, sandbox bool) {
 }
 
 // gpusOf returns the GPUs of the pod's containers, by the devices that these have: NVIDIA's
-// /dev/nvidiaN, of which the driver knows the PCI address, and AMD's /dev/dri/renderDN.
+// /dev/nvidiaN, of which the driver knows the PCI address, AMD's /dev/dri/renderDN, and Habana's
+// /dev/accel/accelN (Linux, Documentation/accel/introduction.rst).
 func (c *collector) gpusOf(r *ledger.Record) ([]string, error) {
 	first, err := c.firstProcesses(r)
 	if err != nil {
@@ -326,7 +327,7 @@ func (c *collector) gpusOf(r *ledger.Record) ([]string, error) {
 	}
 	found := []string{}
 	for _, pid := range first {
-		for _, dir := range []string{"dev", "dev/dri"} {
+		for _, dir := range []string{"dev", "dev/dri", "dev/accel"} {
 			names, err := c.devicesIn(pid, dir)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 				break // it has ended
@@ -368,13 +369,18 @@ func (c *collector) gpuDevices() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err = namesIn(filepath.Join(c.Sys, "class/drm"))
-	for _, name := range names {
-		target, err := os.Readlink(filepath.Join(c.Sys, "class/drm", name, "device"))
-		isAMD := slices.ContainsFunc(gpus, func(g doctor.GPU) bool { return err == nil && g.PCI == filepath.Base(target) && g.Vendor == "1002" })
-		if strings.HasPrefix(name, "renderD") && isAMD {
-			found[name] = filepath.Base(target)
+	for _, of := range []struct{ class, prefix, vendor string }{{"drm", "renderD", "1002"}, {"accel", "accel", "1da3"}} {
+		dir := filepath.Join(c.Sys, "class", of.class)
+		if names, err = namesIn(dir); err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			target, err := os.Readlink(filepath.Join(dir, name, "device"))
+			isOf := slices.ContainsFunc(gpus, func(g doctor.GPU) bool { return err == nil && g.PCI == filepath.Base(target) && g.Vendor == of.vendor })
+			if strings.HasPrefix(name, of.prefix) && isOf {
+				found[name] = filepath.Base(target)
+			}
 		}
 	}
-	return found, err
+	return found, nil
 }
