@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,15 +58,17 @@ func (f Fact[T]) why() string {
 	case f.Error != "":
 		return f.Error
 	}
-	return "not collected"
+	return notCollected
 }
+
+// notCollected is why a fact is missing that no collector tried to read.
+const notCollected = "not collected"
 
 // Read returns the value of a fact, and whether it was read. A missing one is noted in the
 // report under its name, so that the rule's status is unknown rather than ok.
 func Read[T any](r *Report, name string, f Fact[T]) (value T, ok bool) {
-	r.read = true
 	if !f.OK() {
-		r.missing = append(r.missing, fmt.Sprintf("%s (%s)", name, f.why()))
+		r.missing = append(r.missing, missing{fmt.Sprintf("%s (%s)", name, f.why()), cmp.Or(f.Error, notCollected)})
 		return value, false
 	}
 	return f.Value, true

@@ -97,6 +97,7 @@ type NIC struct {
 	NUMA      *int     `json:"numa,omitempty"`
 	LinkType  string   `json:"linkType,omitempty"` // "ether" or "infiniband"
 	Protected string   `json:"protected,omitempty"`
+	Uplink    bool     `json:"uplink,omitempty"` // a default route of the host leaves by it, or by a link on it
 	// Holder is the pod that has it, "namespace/name", or its container; empty for none.
 	Holder   string `json:"holder,omitempty"`
 	Macvlans int    `json:"macvlans,omitempty"`

@@ -67,9 +67,11 @@ func init() {
 	add("CNI-VERSION", fixture{fires: edit(macvlanNAD, `0.3.1`, `2.0.0`), missing: noNADs})
 	add("CNI-NETSTATUS", fixture{fires: edit(macvlanNAD, `0.3.1`, `0.2.0`), missing: noNADs})
 	add("CNI-CHAIN", fixture{fires: edit(railsNAD, `"plugins": [`, `"plugins": [{"type": "rdma"}, `), missing: noNADs})
+	add("CNI-TYPE", fixture{fires: edit(railsNAD, `"tuning"`, `"host-devices"`), missing: noNADs})
 	add("CNI-MODE", fixture{
 		fires:   func(f *Facts) { f.Host.RDMAMode.Value = "exclusive" },
 		missing: func(f *Facts) { away(&f.Host.RDMAMode) },
+		also:    []string{"HOST-RDMAMODE"},
 	})
 	add("CNI-DEVICE", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"enp21s0np0"`), missing: noNADs})
 	add("CNI-NIC", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"ENS5np0"`), missing: noNICs})

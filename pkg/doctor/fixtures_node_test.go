@@ -53,7 +53,7 @@ func healthyNode(f *Facts) {
 	}, "/opt/cni/bin")}
 	f.Agent = &Agent{Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"), Memlock: Known(true, "socket"), NotReturned: Known(0, "metrics")}
 	f.Kubelet = &Kubelet{
-		Foreign:     Known([]string(nil), "/var/lib/kubelet"),
+		Foreign:     Known([]string{"resource example.com/of_another_plugin"}, "/var/lib/kubelet"),
 		Allocatable: Known(map[string]int64{"rdma/hca_gpu": 8, "example.com/roce_rail_0": 0}, "API server"),
 		Capacity:    Known(map[string]int64{"rdma/hca_gpu": 8, "example.com/roce_rail_0": 1}, "API server"),
 		Labels:      Known(map[string]string{"feature.node.kubernetes.io/pci-15b3.present": "true", "feature.node.kubernetes.io/pci-0302_10de.present": "true"}, "API server"),
@@ -101,6 +101,8 @@ func healthyNIC(i int) NIC {
 		GIDs: Known(addressed(2, mapped(i, 1), name), "sysfs"),
 	}
 	switch {
+	case i == 2:
+		n.Macvlans = 1
 	case i < 2:
 		n.Holder = "default/trainer-0"
 		n.Addresses.Value = []string{fmt.Sprintf("172.31.%d.2/24", i)}
@@ -217,7 +219,7 @@ func addNICs() {
 	})
 	add("NIC-DOWN", fixture{
 		fires:   func(f *Facts) { nic(f, 3).AdminUp.Value, nic(f, 3).Macvlans = false, 2 },
-		missing: func(f *Facts) { away(&nic(f, 3).AdminUp) },
+		missing: func(f *Facts) { away(&nic(f, 2).AdminUp) },
 	})
 	add("NIC-PCIE", fixture{
 		fires:   func(f *Facts) { nic(f, 3).PCIe.Value.Width = 8 },

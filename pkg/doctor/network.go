@@ -46,6 +46,9 @@ type pool struct {
 // kinds are the plugins of rail-cni that stand in "plugins" or alone.
 var kinds = []string{"host-device", "macvlan", "rdma"}
 
+// whereabouts is the type of our IPAM plugin, perhaps behind a prefix.
+const whereabouts = "whereabouts"
+
 // kindOf returns the plugin that a type names, also with a prefix of an installation
 // ("rail-host-device").
 func kindOf(name string) string {
@@ -205,7 +208,7 @@ func (p *plugin) parse(rails []int, prefixes map[int]*netconf.NodePrefix) {
 	default:
 		p.common = netconf.Lenient(p.raw)
 	}
-	if p.err != nil || !strings.HasSuffix(p.common.IPAM.Type, "whereabouts") {
+	if p.err != nil || !strings.HasSuffix(p.common.IPAM.Type, whereabouts) {
 		return
 	}
 	if !p.common.Varies() || p.kind == "" {
@@ -230,6 +233,50 @@ func (p *plugin) parse(rails []int, prefixes map[int]*netconf.NodePrefix) {
 			return
 		}
 	}
+}
+
+// ipamType returns the type of its IPAM plugin, "" for none.
+func (p *plugin) ipamType() string {
+	if p.common == nil {
+		return ""
+	}
+	return p.common.IPAM.Type
+}
+
+// NotJudged returns sentences about the parts of networks that no rule can judge: plugins of
+// other projects, which rail-cni does not know.
+func NotJudged(f *Facts) []string {
+	r := &Report{parsed: &parsed{}}
+	plugins, ipams := map[string]int{}, map[string]int{}
+	eachNetwork(f, r, func(n *network) {
+		for i := range n.plugins {
+			p := &n.plugins[i]
+			if p.kind == "" {
+				plugins[p.name]++
+			}
+			if t := p.ipamType(); t != "" && !strings.HasSuffix(t, whereabouts) {
+				ipams[t]++
+			}
+		}
+	})
+	var all []string
+	for _, of := range []struct {
+		what  string
+		count map[string]int
+	}{{"plugin", plugins}, {"IPAM plugin", ipams}} {
+		total, names := 0, []string{}
+		for _, name := range slices.Sorted(maps.Keys(of.count)) {
+			total += of.count[name]
+			names = append(names, clean(name))
+		}
+		if more := len(names) - mostShown; more > 0 {
+			names = append(names[:mostShown], fmt.Sprintf("%d more types", more))
+		}
+		if total > 0 {
+			all = append(all, fmt.Sprintf("not judged: %s of others (%s)", plural(total, of.what), strings.Join(names, ", ")))
+		}
+	}
+	return all
 }
 
 // byPrefix reports whether the addresses are from the prefixes of the node.

@@ -21,12 +21,13 @@ type Document struct {
 	Version string         `json:"version"` // of the program that read them
 	Status  Status         `json:"status"`  // of the whole: [Worst]
 	Counts  map[Status]int `json:"counts"`  // of results, by status
+	Notes   []string       `json:"notes,omitempty"`
 	Results []Result       `json:"results"` // in the order of rules
 }
 
 // NewDocument returns the document of the results over facts.
 func NewDocument(f *Facts, results []Result) *Document {
-	d := &Document{Schema: ResultSchema, Taken: f.Taken, Node: clean(f.Node), Version: clean(f.Version), Status: Worst(results), Counts: count(results), Results: results}
+	d := &Document{Schema: ResultSchema, Taken: f.Taken, Node: clean(f.Node), Version: clean(f.Version), Status: Worst(results), Counts: count(results), Notes: Notes(f), Results: results}
 	if d.Results == nil {
 		d.Results = []Result{}
 	}
@@ -76,6 +77,8 @@ func count(results []Result) map[Status]int {
 type TextOptions struct {
 	Verbose bool // each rule that is ok or skipped has a line, and no finding is left out
 	Color   bool // the statuses are in color, by ANSI sequences
+	// Notes are the first lines.
+	Notes []string
 }
 
 // The layout of the text report.
@@ -91,6 +94,9 @@ const (
 // several nodes are one entry.
 func WriteText(w io.Writer, results []Result, o TextOptions) error {
 	t := &text{TextOptions: o, nodes: nodesOf(results)}
+	for _, note := range o.Notes {
+		t.WriteString(note + "\n\n")
+	}
 	for _, status := range []Status{Status(Fail), Status(Warn)} {
 		groups := ByRule(results, status)
 		if len(groups) > 0 {
@@ -100,7 +106,7 @@ func WriteText(w io.Writer, results []Result, o TextOptions) error {
 			t.problem(g)
 		}
 	}
-	t.lines(results, Unknown, t.missing)
+	t.unknown(results)
 	if o.Verbose {
 		t.lines(results, Skipped, func(g []*Result) string { return t.expects(g) })
 		t.lines(results, OK, func(g []*Result) string { return t.expects(g) })
@@ -251,22 +257,60 @@ func (t *text) lines(results []Result, status Status, what func([]*Result) strin
 	t.WriteString("\n")
 }
 
-// missing returns the facts that a rule lacks: the first one, and how many there are.
-func (t *text) missing(group []*Result) string {
-	n := 0
-	first := ""
-	for _, r := range group {
-		for _, m := range r.Missing {
-			if first == "" {
-				first = t.on(r.Node) + m
+// unknown writes each reason why facts are missing, with the rules that lack them: one missing
+// right or one process that does not answer is one thing to mend, however many rules need it.
+func (t *text) unknown(results []Result) {
+	type group struct {
+		rules, facts []string
+	}
+	groups := map[string]*group{}
+	var reasons []string
+	for i := range results {
+		r := &results[i]
+		if r.Status != Unknown {
+			continue
+		}
+		for k, m := range r.Missing {
+			reason := r.reasonOf(k)
+			g := groups[reason]
+			if g == nil {
+				g = &group{}
+				groups[reason], reasons = g, append(reasons, reason)
 			}
-			n++
+			if !slices.Contains(g.rules, r.ID) {
+				g.rules = append(g.rules, r.ID)
+			}
+			if m = t.on(r.Node) + m; !slices.Contains(g.facts, m) {
+				g.facts = append(g.facts, m)
+			}
 		}
 	}
-	if n > 1 {
-		first += fmt.Sprintf(", and %d more", n-1)
+	if len(reasons) == 0 {
+		return
 	}
-	return "not known: " + first
+	t.heading(Unknown)
+	for _, reason := range reasons {
+		g := groups[reason]
+		t.wrapped(bullet, reason)
+		missing := g.facts[0]
+		if more := len(g.facts) - 1; more > 0 {
+			missing += fmt.Sprintf(", and %d more", more)
+		}
+		if missing != reason {
+			t.wrapped("not known    ", missing)
+		}
+		t.wrapped("rules        ", strings.Join(g.rules, ", "))
+	}
+	t.WriteString("\n")
+}
+
+// reasonOf returns why the fact with this index in Missing could not be read. A result that was
+// read from a document has the facts only.
+func (r *Result) reasonOf(i int) string {
+	if i < len(r.reasons) {
+		return r.reasons[i]
+	}
+	return r.Missing[i]
 }
 
 func (t *text) expects(group []*Result) string {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -87,19 +88,39 @@ type Result struct {
 	Missing     []string  `json:"missing,omitempty"` // facts that could not be read, and why
 	Consequence string    `json:"consequence,omitempty"`
 	Cure        string    `json:"cure,omitempty"`
+
+	reasons []string // why each of Missing could not be read
 }
 
 // Report takes what the check of one rule finds.
 type Report struct {
-	read     bool
+	objects  int // that the rule has judged
 	findings []Finding
-	missing  []string
+	missing  []missing
 	parts    []string // of the object that is judged now
 	parsed   *parsed
 }
 
+// missing is a fact that could not be read.
+type missing struct {
+	text   string // its name, source and error
+	reason string // the error alone, which several facts can have
+}
+
 // parsed has what several rules make of the same facts.
-type parsed struct{ networks []*network }
+type parsed struct {
+	networks []*network
+	forPods  map[*NIC]bool // the NICs of eachRail, nil before the first rule that needs them
+}
+
+// judged notes that the rule has judged one more object. A rule that has judged none is skipped,
+// never ok: facts that name no object are no proof of health.
+func (r *Report) judged() { r.objects++ }
+
+// lacks notes a fact that could not be read.
+func (r *Report) lacks(name, why string) {
+	r.missing = append(r.missing, missing{fmt.Sprintf("%s (%s)", name, why), why})
+}
 
 // maxFindings bounds the findings of one rule: the facts may be of an attacker.
 const maxFindings = 1000
@@ -164,14 +185,15 @@ func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 		if p := recover(); p != nil {
 			result.Status, result.Findings = Unknown, nil
 			result.Missing = []string{clean(fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p, firstFrames(debug.Stack())))}
+			result.reasons = result.Missing
 		}
 	}()
 	report := &Report{parsed: once}
 	rule.Check(f, report)
-	slices.Sort(report.missing)
-	result.Findings, result.Missing = report.findings, slices.Compact(report.missing)
-	for i, m := range result.Missing {
-		result.Missing[i] = clean(m)
+	result.Findings = report.findings
+	slices.SortFunc(report.missing, func(a, b missing) int { return cmp.Or(cmp.Compare(a.text, b.text), cmp.Compare(a.reason, b.reason)) })
+	for _, m := range slices.Compact(report.missing) {
+		result.Missing, result.reasons = append(result.Missing, clean(m.text)), append(result.reasons, clean(m.reason))
 	}
 	switch {
 	case len(result.Findings) > 0:
@@ -179,7 +201,7 @@ func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 		result.Consequence, result.Cure = rule.Consequence, rule.Cure
 	case len(result.Missing) > 0:
 		result.Status = Unknown
-	case !report.read:
+	case report.objects == 0:
 		result.Status = Skipped
 	default:
 		result.Status = OK

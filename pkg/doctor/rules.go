@@ -3,7 +3,9 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
@@ -39,15 +41,140 @@ func eachNIC(f *Facts, r *Report, do func(*NIC)) {
 // eachRail calls do for each NIC for pods.
 func eachRail(f *Facts, r *Report, do func(*NIC)) {
 	eachNIC(f, r, func(n *NIC) {
-		if n.forPods() {
+		if r.nicsForPods(f)[n] {
 			do(n)
 		}
 	})
 }
 
-// forPods reports whether pods may hold the NIC: it has a rail, or is lent, or has a macvlan.
-// The others are the node's own business.
-func (n *NIC) forPods() bool { return n.Rail != nil || n.Holder != "" || n.Macvlans > 0 }
+// nicsForPods returns the NICs that pods may hold; the others are the node's own business. They
+// are those that have a rail, or are lent, or have a macvlan. Where the node file has no rails
+// they are also those that networks and device pools name, and if these name none, all RDMA
+// functions except uplinks: a node is not healthy because nobody has written a node file.
+func (r *Report) nicsForPods(f *Facts) map[*NIC]bool {
+	if r.parsed.forPods != nil {
+		return r.parsed.forPods
+	}
+	named := map[*NIC]bool{}
+	if f.withoutRails() {
+		named = r.named(f)
+	}
+	forPods := map[*NIC]bool{}
+	for _, n := range f.nics() {
+		guessed := f.withoutRails() && len(named) == 0 && n.isRDMA() && !n.isUplink()
+		forPods[n] = n.Rail != nil || n.Holder != "" || n.Macvlans > 0 || named[n] || guessed
+	}
+	r.parsed.forPods = forPods
+	return forPods
+}
+
+// nics returns the NICs of the node, none if they could not be read.
+func (f *Facts) nics() []*NIC {
+	var all []*NIC
+	if f.NICs != nil && f.NICs.List.OK() {
+		for i := range f.NICs.List.Value {
+			all = append(all, &f.NICs.List.Value[i])
+		}
+	}
+	return all
+}
+
+// withoutRails reports whether it is known that no NIC of the node has a rail.
+func (f *Facts) withoutRails() bool {
+	return f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.nics(), func(n *NIC) bool { return n.Rail != nil })
+}
+
+// named returns the NICs of the node that its networks and device pools name.
+func (r *Report) named(f *Facts) map[*NIC]bool {
+	names := map[string]bool{}
+	quiet := &Report{parsed: r.parsed} // what is missing concerns the rules that need it
+	eachPlugin(f, quiet, func(_ *network, p *plugin) { names[p.selected()] = true })
+	if f.Kubelet != nil {
+		for _, p := range f.Kubelet.Pools.Value {
+			for _, name := range p.NICs {
+				names[name] = true
+			}
+		}
+	}
+	delete(names, "")
+	found := map[*NIC]bool{}
+	for _, n := range f.nics() {
+		if names[n.Name] || names[n.PCI] || slices.ContainsFunc(n.AltNames, func(name string) bool { return names[name] }) {
+			found[n] = true
+		}
+	}
+	return found
+}
+
+// isRDMA reports whether the NIC has an RDMA device, or should have one: it is NVIDIA's, or its
+// devices could not be read.
+func (n *NIC) isRDMA() bool {
+	return len(n.CharDevices) > 0 || len(n.Ports.Value) > 0 || n.Ports.Error != "" || n.isMellanox() && n.Kind != "" // a representor has none
+}
+
+// isUplink reports whether a default route of the host leaves by the NIC. Facts of versions
+// before the field have only the guardrail's reason.
+func (n *NIC) isUplink() bool {
+	return n.Uplink || strings.Contains(n.Protected, "a default route of the host")
+}
+
+// The sentences of [Notes].
+const (
+	noteNoRDMA  = "there is no RDMA device on this machine, so rules about rails have nothing to judge"
+	noteNoRails = "no rails are known, because the node file has none; judged are %s (to name the rails: railctl rails discover)"
+)
+
+// Notes returns sentences about what the rules could look at, for the head of a report. There
+// are none about a node with rails.
+func Notes(f *Facts) []string {
+	if f.Cluster == nil {
+		if note := f.note(); note != "" {
+			return []string{note}
+		}
+		return nil
+	}
+	of := map[string][]string{}
+	eachNode(f, func(n *Facts) {
+		if note := n.note(); note != "" {
+			of[note] = append(of[note], clean(n.Node))
+		}
+	})
+	var notes []string
+	for _, note := range slices.Sorted(maps.Keys(of)) {
+		nodes := of[note]
+		text := strings.Join(nodes[:min(len(nodes), mostShown)], ", ")
+		if more := len(nodes) - mostShown; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		notes = append(notes, text+": "+note)
+	}
+	return notes
+}
+
+// note returns the sentence about a node, "" for none.
+func (f *Facts) note() string {
+	if !f.withoutRails() {
+		return ""
+	}
+	r := &Report{parsed: &parsed{}}
+	judged := 0
+	for _, is := range r.nicsForPods(f) {
+		if is {
+			judged++
+		}
+	}
+	rdma := slices.ContainsFunc(f.nics(), (*NIC).isRDMA)
+	switch what := plural(judged, "NIC"); {
+	case judged == 0 && !rdma:
+		return noteNoRDMA
+	case judged == 0:
+		return fmt.Sprintf(noteNoRails, "no NICs: all with RDMA are uplinks of the host")
+	case len(r.named(f)) > 0:
+		return fmt.Sprintf(noteNoRails, what+" that networks or device pools name, or pods hold")
+	default:
+		return fmt.Sprintf(noteNoRails, what+" with RDMA that are no uplinks")
+	}
+}
 
 // eachPort calls do for each port of the RDMA devices of rails' NICs.
 func eachPort(f *Facts, r *Report, do func(*NIC, *Port)) {

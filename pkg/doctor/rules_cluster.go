@@ -22,6 +22,9 @@ var clusterRules = []Rule{
 				return
 			}
 			silent, _ := Read(r, "silent nodes", f.Cluster.Silent)
+			for range len(f.Cluster.Nodes) {
+				r.judged()
+			}
 			for _, name := range slices.Sorted(maps.Keys(silent)) {
 				r.Find("node "+name, "%s", silent[name])
 			}
@@ -122,6 +125,7 @@ var clusterRules = []Rule{
 				lives[p] = true
 			}
 			for i := range leases {
+				r.judged()
 				if l := &leases[i]; ok && l.Pod != "" && !lives[l.Pod] {
 					r.Find("pool "+l.Pool, "%s is of %s, which is gone", l.Address, l.Pod)
 				}
@@ -196,6 +200,9 @@ func skew(f *Facts, r *Report, name string, of func(*Facts) []entry) {
 	for _, n := range nodes {
 		for _, e := range n.entries {
 			m := all[e.what]
+			if m.total > 1 {
+				r.judged() // they are compared
+			}
 			if most := m.most(); e.value != most {
 				what := strings.TrimSpace(e.what + " " + name)
 				r.Find("node "+n.name, "%s: %s, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
@@ -259,6 +266,7 @@ func checkAbsentRails(f *Facts, r *Report) {
 		if len(rails) == 0 {
 			return
 		}
+		r.judged()
 		for _, rail := range slices.Sorted(maps.Keys(has)) {
 			if rails[rail] == nil && 2*has[rail] > nodes {
 				r.Find("node "+n.Node, "it has no rail %d, which %d of %d nodes have", rail, has[rail], nodes)
@@ -332,6 +340,9 @@ func checkSubnets(f *Facts, r *Report, swapped bool) {
 	eachNode(f, func(n *Facts) {
 		for _, rail := range slices.Sorted(maps.Keys(subnets[n])) {
 			most, sure := rails[rail].usual()
+			if most.IsValid() {
+				r.judged()
+			}
 			if nets := subnets[n][rail]; most.IsValid() && !nets[most] && (swapped || sure) {
 				reportSubnet(r, n, rail, nets, most, railOf, swapped)
 			}
@@ -436,6 +447,7 @@ func checkDuplicates(f *Facts, r *Report) {
 		return cmp.Or(cmp.Compare(a.network, b.network), a.address.Compare(b.address))
 	})
 	for _, at := range places {
+		r.judged()
 		if list := owners[at]; len(list) > 1 {
 			r.Find("address "+at.address.String(), "it is on %s", strings.Join(list, " and "))
 		}

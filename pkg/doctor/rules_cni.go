@@ -32,6 +32,7 @@ var cniRules = []Rule{
 			versions := map[string]bool{}
 			for i := range binaries {
 				if b := &binaries[i]; b.Version != "" && (b.Installed == "" || b.Installed == b.SHA256) { // CNI-BINARY has the others
+					r.judged()
 					versions[b.Version] = true
 					texts = append(texts, path.Base(b.Path)+" "+b.Version)
 				}
@@ -54,6 +55,7 @@ var cniRules = []Rule{
 			if !ok {
 				return
 			}
+			r.judged()
 			major, _, numbered := kernelVersion(strings.TrimPrefix(version, "v"))
 			switch {
 			case version == "":
@@ -74,6 +76,9 @@ var cniRules = []Rule{
 			}
 			version, _ := Read(r, "multus", f.CNI.Multus)
 			primary, ok := Read(r, "primary configuration", f.CNI.Primary)
+			if version != "" {
+				r.judged()
+			}
 			switch {
 			case !ok || version == "":
 			case primary == "":
@@ -91,6 +96,9 @@ func checkBinaries(f *Facts, r *Report) {
 	}
 	binaries, _ := Read(r, "plugins", f.CNI.Binaries)
 	for i := range binaries {
+		if binaries[i].Installed != "" {
+			r.judged()
+		}
 		switch b := &binaries[i]; {
 		case b.Installed == "" || b.SHA256 == b.Installed: // others' plugins may be beside ours
 		case b.SHA256 == "":
@@ -115,6 +123,7 @@ var agentRules = []Rule{
 			if f.Agent == nil || f.Kubelet == nil {
 				return
 			}
+			r.judged()
 			if running, ok := Read(r, "agent running", f.Agent.Running); ok && !running {
 				r.Find("", "rail-agent does not run")
 			}
@@ -137,7 +146,11 @@ var agentRules = []Rule{
 					versions = append(versions, v)
 				}
 			}
-			if ok && version != "" && len(versions) > 0 && !slices.Contains(versions, version) {
+			if !ok || version == "" || len(versions) == 0 {
+				return
+			}
+			r.judged()
+			if !slices.Contains(versions, version) {
 				r.Find("", "rail-agent is %s, the plugins are %s", version, strings.Join(versions, ", "))
 			}
 		},
@@ -151,6 +164,7 @@ var agentRules = []Rule{
 			if f.Agent == nil || f.Agent.absent() {
 				return
 			}
+			r.judged()
 			if n, _ := Read(r, "attachments not returned", f.Agent.NotReturned); n > 0 {
 				r.Find("", "%d attachments of dead pods could not be ended", n).Fix("railctl gc")
 			}
@@ -169,6 +183,9 @@ var kubeletRules = []Rule{
 				return
 			}
 			problems, _ := Read(r, "rail and pool problems", f.NICs.Problems)
+			for range railsOf(f, r) {
+				r.judged()
+			}
 			for _, p := range problems {
 				if !strings.Contains(p, resource.Deprecated+": ") { // such a key still counts
 					r.Find("", "%s", p).Of(p)
@@ -180,6 +197,7 @@ var kubeletRules = []Rule{
 			pools, _ := Read(r, "pools", f.Kubelet.Pools)
 			for i := range pools {
 				p := &pools[i]
+				r.judged()
 				told := slices.ContainsFunc(problems, func(text string) bool { return strings.Contains(text, p.Resource) })
 				if len(p.NICs) == 0 && !told {
 					r.Find("resource "+p.Resource, "the pool has no NIC")
@@ -200,6 +218,7 @@ var kubeletRules = []Rule{
 			pools, _ := Read(r, "pools", f.Kubelet.Pools)
 			for i := range pools {
 				name := pools[i].Resource
+				r.judged()
 				for _, sign := range foreign {
 					if serves(sign, name) {
 						r.Find("resource "+name, "rail-agent and another plugin serve it: %s", sign)
@@ -259,6 +278,7 @@ func checkCounts(f *Facts, r *Report) {
 		if slices.ContainsFunc(foreign, func(sign string) bool { return serves(sign, p.Resource) }) {
 			continue // DP-DUP says so
 		}
+		r.judged()
 		if has := capacity[p.Resource]; has != p.Count {
 			r.Find("resource "+p.Resource, "the pool has %d devices, and the node's capacity is %d", p.Count, has)
 		} else if allocatable[p.Resource] > p.Count {
@@ -297,7 +317,12 @@ func checkHCAMax(f *Facts, r *Report) {
 	for i := range pools {
 		p := &pools[i]
 		for _, name := range p.NICs {
-			if room, ok := rooms[name]; ok && p.Kind == "shared" && p.Count > int64(room.pods) {
+			room, ok := rooms[name]
+			if !ok || p.Kind != "shared" {
+				continue
+			}
+			r.judged()
+			if p.Count > int64(room.pods) {
 				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries, %d of them its own: room for %d pods", p.Count, name, room.size, room.own, room.pods).Of(name)
 				break
 			}
@@ -330,7 +355,11 @@ func checkLabels(f *Facts, r *Report) {
 		has[vendorNVIDIA] = has[vendorNVIDIA] || g.Vendor == vendorNVIDIA
 	}
 	for _, vendor := range []string{vendorMellanox, vendorNVIDIA} {
-		if found && has[vendor] && !present[vendor] {
+		if !found || !has[vendor] {
+			continue
+		}
+		r.judged()
+		if !present[vendor] {
 			r.Find("", "there is no label %s", fmt.Sprintf("%spci-%s.present", prefix, vendor))
 		}
 	}

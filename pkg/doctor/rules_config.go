@@ -24,6 +24,7 @@ var configRules = []Rule{
 		Cure:        "Correct what the evidence names; docs/reference/keys.md has all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
+				r.judged()
 				if n.err != nil {
 					r.Find(n.config.Object(), "%s", n.err)
 				}
@@ -36,6 +37,13 @@ var configRules = []Rule{
 		},
 	},
 	{
+		ID: "CNI-TYPE", Scope: ConfigScope, Severity: Warn,
+		Expects:     "No type of a plugin or of IPAM in a network is one letter away from that of a plugin of rail-cni.",
+		Consequence: "The runtime looks for a plugin of that name, and each ADD of the network fails. No rule judges its configuration.",
+		Cure:        "Correct the type. If a plugin of another project has that name, ignore this rule (--ignore CNI-TYPE).",
+		Check:       checkTypes,
+	},
+	{
 		ID: "CNI-KEY", Scope: ConfigScope, Severity: Warn,
 		Expects:     "A network has only keys that its plugins know.",
 		Consequence: "Plugins ignore unknown keys: a misspelled one has no effect.",
@@ -43,6 +51,7 @@ var configRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				for i := range n.plugins {
+					r.judged()
 					for _, text := range n.plugins[i].unknownKeys() {
 						r.Find(n.config.Object(), "%s: %s", n.plugins[i].name, text)
 					}
@@ -58,6 +67,7 @@ var configRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			known := version.All.SupportedVersions()
 			eachNetwork(f, r, func(n *network) {
+				r.judged()
 				switch v := cmp.Or(n.version, "0.1.0"); {
 				case n.err != nil:
 				case !slices.Contains(known, v):
@@ -76,6 +86,7 @@ var configRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			known := version.All.SupportedVersions()
 			eachNetwork(f, r, func(n *network) {
+				r.judged()
 				v := cmp.Or(n.version, "0.1.0")
 				if i := slices.Index(known, v); n.err == nil && !n.list && i >= 0 && i < slices.Index(known, "0.3.0") {
 					r.Find(n.config.Object(), "its results have version %s and name no interface", v)
@@ -91,6 +102,9 @@ var configRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				for i := range n.plugins {
+					if n.plugins[i].kind != "" {
+						r.judged()
+					}
 					switch p := &n.plugins[i]; {
 					case p.kind == "rdma" && i == 0:
 						r.Find(n.config.Object(), "%s is the first plugin, and works only behind the one that makes the interface", p.name)
@@ -137,6 +151,7 @@ var configRules = []Rule{
 					return
 				}
 				for _, nic := range byName[p.macvlan.Master] {
+					r.judged()
 					if mtu, ok := Read(r, nic.label()+" mtu", nic.MTU); ok && p.macvlan.MTU > mtu {
 						r.Find(n.config.Object(), "its mtu is %d, and that of %s is %d", p.macvlan.MTU, p.macvlan.Master, mtu)
 						return
@@ -159,6 +174,9 @@ var configRules = []Rule{
 		Cure:        "Put ${rail} into the part of the range that is the network, as 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md).",
 		Check: func(f *Facts, r *Report) {
 			eachPlugin(f, r, func(n *network, p *plugin) {
+				if p.common != nil && p.common.Varies() {
+					r.judged()
+				}
 				if p.railErr != nil {
 					r.Find(n.config.Object(), "%s", p.railErr)
 				}
@@ -185,7 +203,11 @@ var configRules = []Rule{
 						near, outside = near || c.Prefix.Contains(gateway), c.Prefix
 					}
 				}
-				if gateway.IsValid() && outside.IsValid() && !near {
+				if !gateway.IsValid() || !outside.IsValid() {
+					return
+				}
+				r.judged()
+				if !near {
 					r.Find(n.config.Object(), "the gateway %s is not in %s", gateway, outside)
 				}
 			})
@@ -205,6 +227,7 @@ var configRules = []Rule{
 		Cure:        "Use a larger range, or exclude less of it.",
 		Check: func(f *Facts, r *Report) {
 			eachPool(f, r, func(n *network, _ *plugin, p *pool) {
+				r.judged()
 				ranges, err := p.ranges()
 				if err != nil {
 					r.Find(n.config.Object(), "%s", err)
@@ -238,6 +261,7 @@ var configRules = []Rule{
 		Cure:        "Correct what the evidence names; docs/reference/node-file.md has all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachConfig(f, r, NodeFile, func(c *Config) {
+				r.judged()
 				if _, err := netconf.ParseNodeFile([]byte(c.Text)); err != nil {
 					r.Find(c.Object(), "%s", err)
 				}
@@ -251,6 +275,7 @@ var configRules = []Rule{
 		Cure:        "Correct what the evidence names.",
 		Check: func(f *Facts, r *Report) {
 			eachDevicePlugin(f, r, func(c *Config, _ *resource.Config, err error) {
+				r.judged()
 				if err != nil {
 					r.Find(c.Object(), "%s", err)
 				}
@@ -267,6 +292,7 @@ var configRules = []Rule{
 				if err != nil {
 					return
 				}
+				r.judged()
 				for _, w := range conf.Warnings {
 					r.Find(c.Object(), "%s", w.Message)
 				}
@@ -342,7 +368,7 @@ func (p *plugin) unknownKeys() []string {
 			continue
 		}
 		switch {
-		case strings.EqualFold(name, "ipam") && p.common != nil && strings.HasSuffix(p.common.IPAM.Type, "whereabouts"):
+		case strings.EqualFold(name, "ipam") && p.common != nil && strings.HasSuffix(p.common.IPAM.Type, whereabouts):
 			found = append(found, unknownIn("ipam.", object, netconf.Keys("whereabouts"))...)
 		case strings.EqualFold(name, "runtimeConfig"):
 			found = append(found, unknownIn("runtimeConfig.", object, append(below("runtimeConfig", netconf.Keys(p.kind)), "portMappings", "bandwidth", "infinibandGUID"))...)
@@ -383,6 +409,21 @@ func unknownIn(where string, object map[string]json.RawMessage, known []string) 
 	return found
 }
 
+func checkTypes(f *Facts, r *Report) {
+	eachNetwork(f, r, func(n *network) {
+		for i := range n.plugins {
+			p := &n.plugins[i]
+			r.judged()
+			if near := resource.OneLetterFrom(p.name, kinds); p.kind == "" && near != "" {
+				r.Find(n.config.Object(), "the type %q is unknown: did you mean %q?", p.name, near)
+			}
+			if near := resource.OneLetterFrom(p.ipamType(), []string{whereabouts}); near != "" {
+				r.Find(n.config.Object(), "%s: the type %q of ipam is unknown: did you mean %q?", p.name, p.ipamType(), near)
+			}
+		}
+	})
+}
+
 func checkNetworkModes(f *Facts, r *Report) {
 	if f.Host == nil || f.Configs == nil {
 		return
@@ -391,6 +432,9 @@ func checkNetworkModes(f *Facts, r *Report) {
 	eachNetwork(f, r, func(n *network) {
 		follows := slices.ContainsFunc(n.plugins, func(p plugin) bool { return p.kind == "rdma" || p.name == "rdma" })
 		for i := range n.plugins {
+			if p := &n.plugins[i]; p.macvlan != nil || p.name == "sriov" {
+				r.judged()
+			}
 			switch p := &n.plugins[i]; {
 			case !ok || mode != "exclusive" || p.err != nil:
 			case p.macvlan != nil && p.macvlan.RDMA.RDMA == netconf.RDMARequired && !p.macvlan.LinkInContainer:
@@ -453,6 +497,7 @@ func checkSameDevice(f *Facts, r *Report) {
 		if nics := byName[name]; len(nics) > 0 { // one NIC can have several names
 			name = cmp.Or(nics[0].PCI, nics[0].Name)
 		}
+		r.judged()
 		namespace, _, _ := strings.Cut(n.config.Name, "/")
 		users[name] = append(users[name], user{n.config.Object(), namespace, p.hostDevice != nil})
 	})
@@ -495,6 +540,9 @@ func checkSelectedNICs(f *Facts, r *Report) {
 			return
 		}
 		rail := p.rail()
+		if p.hostDevice != nil || p.macvlan != nil {
+			r.judged()
+		}
 		if name := p.selected(); have && name != "" && byName[name] == nil {
 			near := ""
 			for _, other := range slices.Sorted(maps.Keys(byName)) {
@@ -520,6 +568,7 @@ func checkResources(f *Facts, r *Report) {
 		if c.Resource == "" {
 			return
 		}
+		r.judged()
 		for name, mode := range names {
 			if c.Resource == name && mode != resource.PerRail || mode == resource.PerRail && strings.HasPrefix(c.Resource, name+"_rail_") {
 				return
@@ -541,6 +590,9 @@ func checkGateways(f *Facts, r *Report) {
 	}
 	eachPool(f, r, func(n *network, by *plugin, p *pool) {
 		name := by.common.IPAM.Type
+		if len(p.conf.Gateways()) > 0 {
+			r.judged()
+		}
 		if !p.conf.AllowGateway && !foreign[name] {
 			return
 		}
@@ -573,6 +625,9 @@ func checkGatewayRoutes(f *Facts, r *Report) {
 		source := p.hostDevice != nil && p.hostDevice.Policy.Mode == netconf.RoutingSource ||
 			p.macvlan != nil && p.macvlan.Policy.Mode == netconf.RoutingSource
 		ofNode := p.byPrefix() || strings.Contains(string(p.raw), "${node}")
+		if pool.conf.Gateway.IsValid() {
+			r.judged()
+		}
 		if pool.conf.Gateway.IsValid() && len(pool.conf.Routes) == 0 && !source && (routed || ofNode) && (pool.rail == nil || pool.first(p)) {
 			r.Find(n.config.Object(), "it has the gateway %s and no routes", pool.conf.Gateway)
 		}
@@ -603,6 +658,9 @@ func spans(f *Facts, r *Report) []span {
 
 func checkOverlaps(f *Facts, r *Report) {
 	all := spans(f, r)
+	if len(all) > 1 {
+		r.judged() // they are compared
+	}
 	var furthest *span // of those before, which overlaps with the next one if any does
 	for i := range all {
 		s := &all[i]
@@ -635,7 +693,7 @@ func checkClusterNetworks(f *Facts, r *Report) {
 	networks, ok := Read(r, "networks of the cluster", f.Configs.Networks)
 	for _, by := range slices.Sorted(maps.Keys(clusterNetworks)) {
 		if ok && len(networks[by]) == 0 {
-			r.missing = append(r.missing, fmt.Sprintf("network of the cluster's %s (%s)", by, clusterNetworks[by]))
+			r.lacks("network of the cluster's "+by, clusterNetworks[by])
 		}
 	}
 	type used struct {
@@ -651,6 +709,7 @@ func checkClusterNetworks(f *Facts, r *Report) {
 		}
 	}
 	for _, s := range ranges {
+		r.judged()
 		for _, u := range all {
 			if u.prefix.Overlaps(s.prefix) {
 				r.Find(s.owner, "its range %s overlaps with %s, the network of the cluster's %s", s.prefix, u.prefix, u.by)
@@ -671,6 +730,7 @@ func checkIfNames(f *Facts, r *Report) {
 		for i := range p.Select {
 			for _, name := range p.Select[i].IfNames {
 				nics := byName[name]
+				r.judged()
 				switch {
 				case len(nics) == 0:
 					r.Find(c.Object(), "resource %s: no NIC is called %s", p.Name, name)

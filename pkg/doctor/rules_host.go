@@ -23,6 +23,7 @@ var hostRules = []Rule{
 			if !ok {
 				return
 			}
+			r.judged()
 			if major, minor, ok := kernelVersion(release); ok && (major < 5 || major == 5 && minor < 10) {
 				r.Find("", "the kernel is %s", release)
 			}
@@ -38,9 +39,12 @@ var hostRules = []Rule{
 				return
 			}
 			loaded, ok := Read(r, "modules", f.Host.Modules)
-			needed := canRDMA(f, r)
+			if !canRDMA(f, r) {
+				return
+			}
 			for _, name := range []string{"ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm"} {
-				if ok && needed && !slices.Contains(loaded, name) {
+				r.judged()
+				if ok && !slices.Contains(loaded, name) {
 					r.Find("", "the module %s is not loaded", name).Of(name).Fix("modprobe %s", name)
 				}
 			}
@@ -76,7 +80,11 @@ var hostRules = []Rule{
 					infiniband = p.Device
 				}
 			})
-			if ok && infiniband != "" && !slices.Contains(loaded, "ib_umad") {
+			if infiniband == "" {
+				return
+			}
+			r.judged()
+			if ok && !slices.Contains(loaded, "ib_umad") {
 				r.Find("", "%s is InfiniBand, and the module ib_umad is not loaded", infiniband).Fix("modprobe ib_umad")
 			}
 		},
@@ -92,6 +100,9 @@ var hostRules = []Rule{
 			}
 			mode, _ := Read(r, "rdmaMode", f.Host.RDMAMode)
 			foreign, _ := Read(r, "foreign device plugins", f.Kubelet.Foreign)
+			if len(foreign) > 0 {
+				r.judged()
+			}
 			if mode == "exclusive" && len(foreign) > 0 {
 				r.Find("", "the RDMA mode is exclusive, and another device plugin serves RDMA NICs: %s", foreign[0]).Fix("railctl rdma mode shared")
 			}
@@ -128,6 +139,7 @@ var hostRules = []Rule{
 				return
 			}
 			lines, _ := Read(r, "limits.conf", f.Host.LimitsConf)
+			r.judged() // the host: without a line nothing bounds
 			for _, line := range lines {
 				fields := strings.Fields(line)
 				i := slices.Index(fields, "memlock")
@@ -149,6 +161,7 @@ var hostRules = []Rule{
 			if f.Host == nil {
 				return
 			}
+			r.judged()
 			if areas, _ := Read(r, "swaps", f.Host.Swaps); len(areas) > 0 {
 				r.Find("", "swap is active: %s", strings.Join(areas, ", ")).Fix("swapoff -a")
 			}
@@ -161,6 +174,7 @@ var hostRules = []Rule{
 		Cure:        "Exclude the rails from it (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes, or at least ManageForeignRoutingPolicyRules=no in networkd.conf). Some clouds (OCI) let NetworkManager set the host's addresses of the rails: then give these in another way first, or ignore this rule (--ignore HOST-NM).",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
+				r.judged()
 				if by, _ := Read(r, n.label()+" managedBy", n.ManagedBy); by != "" {
 					found := r.Find(n.Object(), "%s manages it", by)
 					if by == "NetworkManager" && plain(n.Name) && n.Macvlans == 0 && n.Addresses.OK() && !slices.ContainsFunc(n.Addresses.Value, isGlobal) {
@@ -177,6 +191,7 @@ var hostRules = []Rule{
 		Cure:        "Boot with iommu=pt (Intel also intel_iommu=on), or switch the IOMMU off in the firmware setup.",
 		Check: func(f *Facts, r *Report) {
 			eachNICBesideGPUs(f, r, func(n *NIC) {
+				r.judged()
 				if kind, _ := Read(r, n.label()+" iommu", n.IOMMU); strings.HasPrefix(kind, "DMA") {
 					r.Find(n.Object(), "its IOMMU group has the type %s", kind)
 				}
@@ -190,6 +205,7 @@ var hostRules = []Rule{
 		Cure:        "Switch ACS off in the firmware setup, or clear it in each bridge at boot (setpci -s BRIDGE ECAP_ACS+6.w=0000).",
 		Check: func(f *Facts, r *Report) {
 			eachNICBesideGPUs(f, r, func(n *NIC) {
+				r.judged()
 				if bridges, _ := Read(r, n.label()+" redirecting", n.Redirecting); len(bridges) > 0 {
 					r.Find(n.Object(), "bridges above it redirect requests: %s", strings.Join(bridges, ", "))
 				}
@@ -213,6 +229,7 @@ var hostRules = []Rule{
 				return
 			}
 			lines, _ := Read(r, "kernelLog", f.Host.KernelLog)
+			eachRail(f, r, func(*NIC) { r.judged() })
 			for _, line := range lines {
 				if t := troubleOf(line); t != nil && t.concernsRail(f, r, line) {
 					r.Find("", "%s: %q", t.meaning, line).Of(t.meaning + " " + f.nicIn(line))
@@ -299,6 +316,9 @@ func checkRDMADriver(f *Facts, r *Report) {
 	missing := map[string][]string{}
 	eachRail(f, r, func(n *NIC) {
 		module := rdmaDrivers[n.Driver]
+		if module != "" {
+			r.judged()
+		}
 		if !ok || module == "" || slices.Contains(loaded, module) || len(n.CharDevices) > 0 || n.Name == "" {
 			return // NIC-NETDEV looks at one without an interface
 		}
@@ -323,6 +343,7 @@ func checkOrigins(f *Facts, r *Report) {
 		if module == "rdma_rxe" || module == "siw" {
 			continue // RDMA in software, by no NIC of a rail; built by hand where the kernel has none
 		}
+		r.judged()
 		by[origins[module]] = append(by[origins[module]], module)
 	}
 	kernel, vendor := by[OriginKernel], by[OriginPackage]
@@ -358,6 +379,7 @@ func checkCharDevices(f *Facts, r *Report) {
 		}
 	}
 	for _, name := range uverbs {
+		r.judged()
 		missing(name, "infiniband_verbs")
 	}
 	if len(uverbs) > 0 {
@@ -375,6 +397,7 @@ func checkPeerMemory(f *Facts, r *Report) {
 	if !nvidia || !haveModules || !slices.Contains(loaded, "nvidia") { // another driver, or a virtual machine has the GPUs
 		return
 	}
+	r.judged()
 	dmabuf, haveDMABuf := Read(r, "dmabuf", f.Host.DMABuf)
 	open, haveOpen := Read(r, "nvidiaOpen", f.Host.NVIDIAOpen)
 	if slices.Contains(loaded, "nvidia_peermem") || slices.Contains(loaded, "nv_peer_mem") || !haveDMABuf || !haveOpen || dmabuf && open {
@@ -397,7 +420,11 @@ func checkRuntimeMemlock(f *Facts, r *Report) {
 	}
 	for i := range daemons {
 		d := &daemons[i]
-		if d.Process == "kubelet" || d.enough() {
+		if d.Process == "kubelet" {
+			continue
+		}
+		r.judged()
+		if d.enough() {
 			continue
 		}
 		if f.Agent != nil && !f.Agent.absent() {
@@ -439,9 +466,10 @@ func checkRPFilter(f *Facts, r *Report) {
 	if !ok || rails < 2 {
 		return
 	}
+	r.judged()
 	all, def := values[sysctlAll], values[sysctlDefault]
 	if all == "" || def == "" {
-		r.missing = append(r.missing, "sysctls (without rp_filter)")
+		r.lacks("sysctls", "without rp_filter")
 		return
 	}
 	// The kernel uses the larger of an interface's value and that of "all".
@@ -504,12 +532,12 @@ func (t *trouble) concernsRail(f *Facts, r *Report, line string) bool {
 		eachNIC(f, r, func(*NIC) {}) // it notes what is missing
 		return true
 	}
-	named, rail := false, false
+	named, rail, forPods := false, false, r.nicsForPods(f)
 	eachNIC(f, r, func(n *NIC) {
 		if !hasWord(line, n.Name) && !hasWord(line, n.PCI) {
 			return
 		}
-		named, rail = true, rail || n.forPods()
+		named, rail = true, rail || forPods[n]
 		if !rail {
 			vfs, _ := Read(r, n.label()+" vfs", n.VFs)
 			rail = vfs.Count > 0

@@ -17,6 +17,9 @@ var ledgerRules = []Rule{
 				return
 			}
 			records, _ := Read(r, "unreadable records", f.Ledger.Unreadable)
+			for range len(f.Ledger.Attachments.Value) {
+				r.judged()
+			}
 			for _, record := range records {
 				r.Find("", "%s", record).Of(record)
 			}
@@ -29,6 +32,7 @@ var ledgerRules = []Rule{
 		Cure:        "Run railctl gc: it returns the NIC, or names the reason why it cannot.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
+				r.judged()
 				if !a.Alive && !a.returning(f.Taken) {
 					r.Find(a.Object(), "the network namespace of container %.13s is gone, and the attachment has %s (phase %s)", a.ContainerID, a.holds(), a.Phase).Fix("railctl gc")
 				}
@@ -42,7 +46,11 @@ var ledgerRules = []Rule{
 		Cure:        "Look at the kernel's log for a reset of the NIC, and restart the pod.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
-				if a.Alive && !a.InPod && a.Phase == "lent" && a.NIC != "" {
+				if !a.Alive || a.Phase != "lent" || a.NIC == "" {
+					return
+				}
+				r.judged()
+				if !a.InPod {
 					r.Find(a.Object(), "%s of %s is not in the pod", a.IfName, a.NIC)
 				}
 			})
@@ -55,6 +63,7 @@ var ledgerRules = []Rule{
 		Cure:        "Run railctl gc; the runtime's log says why the ADD ended.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
+				r.judged()
 				if age := f.Taken.Sub(a.Created); a.Alive && a.Phase == "lending" && age > 10*time.Minute {
 					r.Find(a.Object(), "the attachment with %s is in phase lending since %s", a.holds(), age.Truncate(time.Second)).Fix("railctl gc")
 				}
@@ -71,6 +80,9 @@ var ledgerRules = []Rule{
 				return
 			}
 			changed, _ := Read(r, "changed settings", f.Ledger.Changed)
+			for range len(f.Ledger.Attachments.Value) {
+				r.judged()
+			}
 			for _, c := range changed {
 				nic, _, _ := strings.Cut(c, ":")
 				r.Find("", "%s", c).Of(nic)

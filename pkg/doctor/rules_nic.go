@@ -21,6 +21,7 @@ var nicRules = []Rule{
 				if !known || !up || n.Moving || n.told(f) {
 					return // without an administrator's "up" there is no carrier to judge, and ADD waits for it
 				}
+				r.judged()
 				if carrier, ok := Read(r, n.label()+" carrier", n.Carrier); ok && !carrier {
 					r.Find(n.Object(), "it is up and has no carrier")
 				}
@@ -34,7 +35,11 @@ var nicRules = []Rule{
 		Cure:        "Set the NIC up, and find out who set it down.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				if up, ok := Read(r, n.label()+" adminUp", n.AdminUp); ok && !up && n.Macvlans > 0 {
+				if n.Macvlans == 0 {
+					return
+				}
+				r.judged()
+				if up, ok := Read(r, n.label()+" adminUp", n.AdminUp); ok && !up {
 					found := r.Find(n.Object(), "it is set down, and %d macvlans lie on it", n.Macvlans)
 					if plain(n.Name) {
 						found.Fix("ip link set %s up", n.Name)
@@ -54,7 +59,11 @@ var nicRules = []Rule{
 					return
 				}
 				p, ok := Read(r, n.label()+" pcie", n.PCIe)
-				if ok && p.GTs > 0 && p.Width > 0 && (p.GTs < p.MaxGTs || p.Width < p.MaxWidth) {
+				if !ok || p.GTs <= 0 || p.Width <= 0 {
+					return // the slot does not say
+				}
+				r.judged()
+				if p.GTs < p.MaxGTs || p.Width < p.MaxWidth {
 					r.Find(n.Object(), "%g GT/s × %d lanes of %g GT/s × %d: about %.0f of %.0f Gb/s", p.GTs, p.Width, p.MaxGTs, p.MaxWidth, p.gbps(), (&PCIe{GTs: p.MaxGTs, Width: p.MaxWidth}).gbps())
 				}
 			})
@@ -113,6 +122,7 @@ var nicRules = []Rule{
 				return // these are no facts of rail-agent, which alone remembers losses
 			}
 			eachRail(f, r, func(n *NIC) {
+				r.judged()
 				flaps, ok := Read(r, n.label()+" flaps", n.Flaps)
 				if ok && flaps.Count >= 3 { // of the last 12 hours
 					r.Find(n.Object(), "it lost its carrier %d times in %.1f hours", flaps.Count, flaps.Seconds/3600)
@@ -148,7 +158,11 @@ var nicRules = []Rule{
 		Cure:        "Load the driver, or bind the NIC to it (/sys/bus/pci/drivers_probe); the kernel's log has the reason why no driver is bound.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				if n.Driver == "" && n.PCI != "" {
+				if n.PCI == "" {
+					return
+				}
+				r.judged()
+				if n.Driver == "" {
 					found := r.Find(n.Object(), "no driver is bound to %s", n.PCI)
 					if plain(n.PCI) {
 						found.Fix("echo %s > /sys/bus/pci/drivers_probe", n.PCI)
@@ -164,7 +178,11 @@ var nicRules = []Rule{
 		Cure:        "Find it (lsns -t net; nsenter … ip link), end the pod that has it, or reload the driver; the kernel returns the interface when the namespace ends.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				if n.Name != "" || n.Holder != "" || n.Driver == "" || n.LinkType == "infiniband" || slices.Contains(userspaceDrivers, n.Driver) {
+				if n.Driver == "" || n.LinkType == "infiniband" || slices.Contains(userspaceDrivers, n.Driver) {
+					return
+				}
+				r.judged()
+				if n.Name != "" || n.Holder != "" {
 					return
 				}
 				ports, ok := Read(r, n.label()+" ports", n.Ports)
@@ -198,6 +216,9 @@ var nicRules = []Rule{
 					with++
 				}
 			})
+			if with > 0 {
+				r.judged() // they are compared
+			}
 			for _, n := range without {
 				if with > 0 {
 					r.Find(n.Object(), "it has no NUMA node, and %d other NICs have one", with)
@@ -219,7 +240,12 @@ var nicRules = []Rule{
 		Cure:        "Lend virtual functions, or remove them (sriov_numvfs) before the NIC is lent; remove \"vfs\" from \"allow\" in the network.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				if vfs, _ := Read(r, n.label()+" vfs", n.VFs); vfs.Count > 0 && n.Holder != "" && n.Kind == "pf" {
+				vfs, _ := Read(r, n.label()+" vfs", n.VFs)
+				if n.Holder == "" || n.Kind != "pf" {
+					return
+				}
+				r.judged()
+				if vfs.Count > 0 {
 					r.Find(n.Object(), "%s holds it, and it has %d virtual functions", n.Holder, vfs.Count)
 				}
 			})
@@ -233,6 +259,7 @@ var nicRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			shared := inSharedPools(f, r)
 			eachRail(f, r, func(n *NIC) {
+				r.judged()
 				if Read(r, n.label()+" vfs", n.VFs); n.switchdev() && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] {
 					r.Find(n.Object(), "its embedded switch is in mode switchdev")
 				}
@@ -254,6 +281,7 @@ var nicRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			byRail := railsOf(f, r)
 			for _, rail := range slices.Sorted(maps.Keys(byRail)) {
+				r.judged()
 				if nics := byRail[rail]; len(nics) > 1 {
 					r.Find(fmt.Sprintf("rail %d", rail), "it is %s", strings.Join(nics, " and "))
 				}
@@ -268,6 +296,7 @@ var nicRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			rails := slices.Sorted(maps.Keys(railsOf(f, r)))
 			for i := 1; i < len(rails); i++ {
+				r.judged()
 				if rails[i]-rails[i-1] > 1 {
 					r.Find(fmt.Sprintf("rail %d", rails[i-1]+1), "the node has rail %d and rail %d, and none between them", rails[i-1], rails[i])
 				}
@@ -288,6 +317,7 @@ func checkNames(f *Facts, r *Report) {
 			return // its name is that on the host before
 		}
 		all++
+		r.judged()
 		if foreignName.MatchString(n.Name) {
 			strange = append(strange, n)
 		}
@@ -342,6 +372,7 @@ func rising(f *Facts, r *Report, counters []string, perSecond float64) {
 		if !ok {
 			return
 		}
+		r.judged()
 		var texts []string
 		for _, name := range counters {
 			if by := grown.Counters[name]; float64(by) > perSecond*grown.Seconds {
@@ -387,6 +418,7 @@ func checkDistances(f *Facts, r *Report) {
 		return
 	}
 	for _, g := range gpus {
+		r.judged()
 		if b, ok := best[g.PCI]; ok && b == rank("SYS") {
 			r.Find("GPU "+g.PCI, "each of the %d rails' NICs is on another NUMA node (SYS)", rails)
 		}
@@ -420,7 +452,11 @@ func checkProtected(f *Facts, r *Report) {
 	eachNIC(f, r, func(n *NIC) {
 		told := slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, n.label()) })
 		told = told || n.switchdev() // NIC-SWITCHDEV says so
-		if n.Rail != nil && n.Protected != "" && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
+		if n.Rail == nil {
+			return
+		}
+		r.judged()
+		if n.Protected != "" && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
 			r.Find(n.Object(), "rail %d: %s", *n.Rail, n.Protected)
 		}
 	})
@@ -452,6 +488,9 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 	})
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[key]
+		if len(g.nics) > 1 {
+			r.judged() // they are compared
+		}
 		if len(g.count) < 2 {
 			continue
 		}
@@ -478,8 +517,9 @@ func (d DCB) text() string {
 }
 
 func checkECN(f *Facts, r *Report) {
-	tells := func(n NIC) bool { return n.forPods() && (n.ECN.Value.Known || n.ECN.Error != "") }
-	if f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.NICs.List.Value, tells) {
+	tells := f.NICs == nil || !f.NICs.List.OK()
+	eachRail(f, r, func(n *NIC) { tells = tells || n.ECN.Value.Known || n.ECN.Error != "" })
+	if !tells {
 		return // no driver tells
 	}
 	differ(f, r, "ecn", func(n *NIC) Fact[ECN] { return n.ECN }, ECN.text)
@@ -488,6 +528,7 @@ func checkECN(f *Facts, r *Report) {
 		if !ok || !ecn.Known {
 			return
 		}
+		r.judged()
 		dcb, _ := Read(r, n.label()+" dcb", n.DCB)
 		for priority := range strings.SplitSeq(dcb.PFC, ",") {
 			both := slices.Contains(strings.Split(ecn.NP, ","), priority) && slices.Contains(strings.Split(ecn.RP, ","), priority)

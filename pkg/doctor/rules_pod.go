@@ -17,6 +17,7 @@ var podRules = []Rule{
 		Cure:        "Let rail-agent set the limit by NRI (publish.memlock in the node file), set LimitMEMLOCK=infinity in the container runtime's unit, or add the capability IPC_LOCK to the container.",
 		Check: func(f *Facts, r *Report) {
 			eachRDMAContainer(f, r, func(p *Pod, c *Container) {
+				r.judged()
 				if !c.Memlock.enough() && !c.mayLock() && !c.inert() {
 					r.Find(p.Object(), "container %s may lock %s, and has no IPC_LOCK", c.Name, size(c.Memlock.Soft))
 				}
@@ -30,7 +31,11 @@ var podRules = []Rule{
 		Cure:        "Let rail-agent set the limit of locked memory by NRI (publish.memlock in the node file), or set LimitMEMLOCK=infinity in the container runtime's unit; both work for every user.",
 		Check: func(f *Facts, r *Report) {
 			eachRDMAContainer(f, r, func(p *Pod, c *Container) {
-				if !c.Memlock.enough() && c.inert() {
+				if !c.inert() {
+					return
+				}
+				r.judged()
+				if !c.Memlock.enough() {
 					r.Find(p.Object(), "container %s has IPC_LOCK, runs as user %d, and may lock %s", c.Name, c.UID, size(c.Memlock.Soft))
 				}
 			})
@@ -59,6 +64,7 @@ var podRules = []Rule{
 			eachContainer(f, r, func(p *Pod, c *Container) {
 				devices, ok := Read(r, p.Object()+" devices", p.Devices)
 				if value, set := c.Env["NCCL_IB_HCA"]; ok && set {
+					r.judged()
 					if why := wrongHCA(value, devices); why != "" {
 						r.Find(p.Object(), "container %s has NCCL_IB_HCA=%s: %s", c.Name, value, why)
 					}
@@ -103,7 +109,12 @@ var podRules = []Rule{
 				gpus, ok := Read(r, p.Object()+" gpus", p.GPUs)
 				nics := map[string]bool{}
 				known := p.eachRail(r, func(i *Interface) { nics[i.NIC] = true })
-				if want := min(len(gpus), rails); ok && known && len(nics) < want {
+				want := min(len(gpus), rails)
+				if !ok || !known || want == 0 {
+					return
+				}
+				r.judged()
+				if len(nics) < want {
 					r.Find(p.Object(), "it has %d GPUs and %d rails; the node has %d", len(gpus), len(nics), rails)
 				}
 			})
@@ -124,6 +135,7 @@ var podRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachPod(f, r, func(p *Pod) {
 				p.eachRail(r, func(i *Interface) {
+					r.judged()
 					switch {
 					case !i.Up:
 						r.Find(p.Object(), "%s is set down", i.Name)
@@ -142,7 +154,11 @@ var podRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachPod(f, r, func(p *Pod) {
 				p.eachPort(r, func(i *Interface, port *Port) {
-					if stateOf(r, p.Object()+" "+port.Device+" state", port.State) && i.Up && i.Carrier && port.State != "ACTIVE" {
+					if !stateOf(r, p.Object()+" "+port.Device+" state", port.State) || !i.Up || !i.Carrier {
+						return
+					}
+					r.judged()
+					if port.State != "ACTIVE" {
 						r.Find(p.Object(), "port %d of %s is %s, and %s has a carrier", port.Port, port.Device, port.State, i.Name)
 					}
 				})
@@ -175,7 +191,11 @@ var podRules = []Rule{
 					}
 				})
 				for _, i := range interfaces {
-					if missing := withoutGID(i.Addresses, tables[i.Name]...); i.Up && i.Carrier && len(missing) > 0 {
+					if !i.Up || !i.Carrier {
+						continue
+					}
+					r.judged()
+					if missing := withoutGID(i.Addresses, tables[i.Name]...); len(missing) > 0 {
 						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", ")).Of(i.Name)
 					}
 				}
@@ -290,12 +310,17 @@ func checkNoDevices(f *Facts, r *Report) {
 			if !slices.ContainsFunc(containers, func(c Container) bool { return len(c.Env) > 0 || c.Permitted&capIPCLock != 0 }) {
 				return
 			}
+			r.judged()
 			r.Find(p.Object(), "it has %s, and no container has a char device below /dev/infiniband", strings.Join(devices, ", "))
 			return
 		}
 		for i := range containers {
 			c := &containers[i]
-			if c.rdma() && !slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.HasSuffix(d, "rdma_cm") }) {
+			if !c.rdma() {
+				continue
+			}
+			r.judged()
+			if !slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.HasSuffix(d, "rdma_cm") }) {
 				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name).Of(c.Name)
 			}
 		}
@@ -317,7 +342,12 @@ func checkForeignDevices(f *Facts, r *Report) {
 	})
 	eachContainer(f, r, func(p *Pod, c *Container) {
 		for _, d := range c.CharDevices {
-			if n := owner[d]; ok && mode == "shared" && n != nil && n.Holder != p.Namespace+"/"+p.Name {
+			n := owner[d]
+			if !ok || mode != "shared" || n == nil {
+				continue
+			}
+			r.judged()
+			if n.Holder != p.Namespace+"/"+p.Name {
 				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder).Of(d)
 			}
 		}
@@ -370,6 +400,7 @@ func checkGIDIndex(f *Facts, r *Report) {
 				if !ok || port.LinkLayer == InfiniBand {
 					return
 				}
+				r.judged()
 				if why := wrongIndex(index, gids, i.Addresses); why != "" {
 					r.Find(p.Object(), "container %s has %s=%d, and on %s (%s) %s", c.Name, name, index, i.Name, port.Device, why).Of(name)
 				}
@@ -380,6 +411,7 @@ func checkGIDIndex(f *Facts, r *Report) {
 
 func checkFirstGID(f *Facts, r *Report) {
 	eachRDMAContainer(f, r, func(p *Pod, c *Container) {
+		r.judged()
 		if c.Env["NCCL_IB_ADDR_RANGE"] != "" {
 			return
 		}
@@ -434,6 +466,7 @@ func checkSocketInterface(f *Facts, r *Report) {
 			list, exact := strings.CutPrefix(value, "=")
 			exact = exact || name == "GLOO_SOCKET_IFNAME"
 			p.eachRail(r, func(i *Interface) {
+				r.judged()
 				for entry := range strings.SplitSeq(list, ",") {
 					if entry != "" && (i.Name == entry || !exact && strings.HasPrefix(i.Name, entry)) {
 						r.Find(p.Object(), "container %s has %s=%s, and %s is a rail (%s)", c.Name, name, value, i.Name, i.NIC).Of(name)
@@ -469,7 +502,11 @@ func checkPodDistance(f *Facts, r *Report) {
 				}
 			})
 			n := free[gpu]
-			if n != nil && own < len(distances) && own >= rank("NODE") && rank(n.Distances[gpu]) <= rank("PXB") {
+			if own == len(distances) {
+				continue
+			}
+			r.judged()
+			if n != nil && own >= rank("NODE") && rank(n.Distances[gpu]) <= rank("PXB") {
 				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label()).Of(gpu)
 			}
 		}
@@ -482,6 +519,7 @@ func checkPodMTU(f *Facts, r *Report) {
 	eachPod(f, r, func(p *Pod) {
 		first := (*Interface)(nil)
 		p.eachRail(r, func(i *Interface) {
+			r.judged()
 			if mtu, ok := mtus[i.NIC]; ok {
 				if nic, ok := Read(r, i.NIC+" mtu", mtu); ok && i.MTU < nic {
 					r.Find(p.Object(), "the MTU of %s is %d, and that of %s is %d", i.Name, i.MTU, i.NIC, nic)
@@ -500,8 +538,11 @@ func checkPodMTU(f *Facts, r *Report) {
 
 func checkARPFlux(f *Facts, r *Report) {
 	eachPod(f, r, func(p *Pod) {
-		byNet := map[netip.Prefix][]*Interface{}
+		byNet, rails := map[netip.Prefix][]*Interface{}, 0
 		p.eachRail(r, func(i *Interface) {
+			if rails++; rails == 2 {
+				r.judged()
+			}
 			for _, text := range i.Addresses {
 				a, err := netip.ParsePrefix(text)
 				if err != nil || !a.Addr().Unmap().Is4() || a.IsSingleIP() {
@@ -561,6 +602,7 @@ func checkNetworkStatus(f *Facts, r *Report) {
 			if a.UID != p.UID {
 				continue // of a pod of the same name, before or after this one
 			}
+			r.judged()
 			i := slices.IndexFunc(list, func(s networkStatus) bool { return s.Interface == a.IfName })
 			if i < 0 {
 				r.Find(p.Object(), "the annotation has no interface %s, which the ledger has", a.IfName)

@@ -19,7 +19,11 @@ var portRules = []Rule{
 				if n.told(f) || p.LinkLayer == InfiniBand && (p.State == "INIT" || p.State == "ARMED") {
 					return // POD-PORT looks at it, or IB-SM has the reason
 				}
-				if stateOf(r, p.Device+" state", p.State) && n.up(r) && p.State != "ACTIVE" {
+				if !stateOf(r, p.Device+" state", p.State) || !n.up(r) {
+					return
+				}
+				r.judged()
+				if p.State != "ACTIVE" {
 					r.Find(n.Object(), "port %d of %s is %s, and the NIC has a carrier", p.Port, p.Device, p.State)
 				}
 			})
@@ -32,7 +36,11 @@ var portRules = []Rule{
 		Cure:        "Set the NIC down and up; if that does not help, reset it or update its firmware.",
 		Check: func(f *Facts, r *Report) {
 			eachPort(f, r, func(n *NIC, p *Port) {
-				if stateOf(r, p.Device+" physState", p.PhysState) && n.up(r) && p.PhysState != "LinkUp" {
+				if !stateOf(r, p.Device+" physState", p.PhysState) || !n.up(r) {
+					return
+				}
+				r.judged()
+				if p.PhysState != "LinkUp" {
 					r.Find(n.Object(), "the physical state of port %d of %s is %s, and the NIC has a carrier", p.Port, p.Device, p.PhysState)
 				}
 			})
@@ -48,7 +56,11 @@ var portRules = []Rule{
 			eachPort(f, r, func(n *NIC, p *Port) {
 				mtu, _ := Read(r, n.label()+" mtu", n.MTU)
 				mbps, _ := Read(r, n.label()+" mbps", n.Mbps)
-				if p.LinkLayer != InfiniBand && mtu > 0 && mbps >= fast && p.ActiveMTU < largest {
+				if p.LinkLayer == InfiniBand || mtu == 0 || mbps < fast {
+					return
+				}
+				r.judged()
+				if p.ActiveMTU < largest {
 					r.Find(n.Object(), "its MTU is %d at %g Gb/s, so RDMA packets of port %d of %s carry %d bytes", mtu, float64(mbps)/1000, p.Port, p.Device, p.ActiveMTU)
 				}
 			})
@@ -70,7 +82,11 @@ var portRules = []Rule{
 			const small = 16 // a table of a device that makes no GIDs of addresses (iWARP)
 			eachPort(f, r, func(n *NIC, p *Port) {
 				gids, ok := Read(r, n.label()+" gids", p.GIDs)
-				if free := p.TableSize - len(gids); ok && p.TableSize >= small && free < max(8, p.TableSize/10) {
+				if !ok || p.TableSize < small {
+					return
+				}
+				r.judged()
+				if free := p.TableSize - len(gids); free < max(8, p.TableSize/10) {
 					r.Find(n.Object(), "of the %d entries of the GID table of port %d of %s, %d are free", p.TableSize, p.Port, p.Device, max(free, 0))
 				}
 			})
@@ -83,6 +99,7 @@ var portRules = []Rule{
 		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric. An active port does not prove that one runs: sminfo tells.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				r.judged()
 				sm, ok := Read(r, p.Device+" smLID", p.SMLID)
 				switch {
 				case p.PhysState == "LinkUp" && (p.State == "INIT" || p.State == "ARMED"):
@@ -102,7 +119,12 @@ var portRules = []Rule{
 		Cure:        "Restart the subnet manager, or set the port down and up.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
-				if lid, ok := Read(r, p.Device+" lid", p.LID); ok && lid == 0 && p.State == "ACTIVE" {
+				lid, ok := Read(r, p.Device+" lid", p.LID)
+				if !ok || p.State != "ACTIVE" {
+					return
+				}
+				r.judged()
+				if lid == 0 {
 					r.Find(n.Object(), "port %d of %s is active and has no LID", p.Port, p.Device)
 				}
 			})
@@ -119,6 +141,7 @@ var portRules = []Rule{
 				if !ok || p.State != "ACTIVE" {
 					return
 				}
+				r.judged()
 				first, table := "empty", []string{}
 				for _, k := range keys {
 					table = append(table, fmt.Sprintf("%d=%s", k.Index, k.Key))
@@ -160,7 +183,7 @@ func stateOf(r *Report, name, state string) bool {
 	if state != "" && state != "?" {
 		return true
 	}
-	r.missing = append(r.missing, name+" (it could not be read)")
+	r.lacks(name, "it could not be read")
 	return false
 }
 
@@ -226,6 +249,7 @@ func checkGIDs(f *Facts, r *Report) {
 		if !n.up(r) || !known {
 			return
 		}
+		r.judged()
 		missing := withoutGID(addresses, tables...)
 		if len(addresses) == 0 && !slices.ContainsFunc(slices.Concat(tables...), func(g GID) bool { return g.isRoCEv2() }) {
 			r.Find(n.Object(), "none of the %d GIDs of its ports is of RoCE v2", entries)

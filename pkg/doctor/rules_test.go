@@ -80,6 +80,11 @@ func TestExamplesHaveNoMistakes(t *testing.T) {
 func TestMistakesInNetworksAreFound(t *testing.T) {
 	for _, c := range []struct{ name, text, id, want string }{
 		{"no JSON", `{"type": "macvlan",}`, "CNI-NAD", "invalid character"},
+		{"a type with a letter too many", `{"cniVersion": "1.0.0", "type": "host-devices"}`, "CNI-TYPE", `the type "host-devices" is unknown: did you mean "host-device"?`},
+		{"a type in capitals", `{"cniVersion": "1.0.0", "type": "MacVLAN"}`, "CNI-TYPE", `did you mean "macvlan"?`},
+		{"a type with exchanged letters", `{"cniVersion": "1.0.0", "plugins": [{"type": "amcvlan"}]}`, "CNI-TYPE", `did you mean "macvlan"?`},
+		{"an ipam type with a letter less", `{"type": "macvlan", "ipam": {"type": "whereabout", "range": "10.0.0.0/24"}}`, "CNI-TYPE", `the type "whereabout" of ipam is unknown: did you mean "whereabouts"?`},
+		{"an ipam type of another plugin", `{"type": "bridge", "ipam": {"type": "whereabuots"}}`, "CNI-TYPE", `did you mean "whereabouts"?`},
 		{"no type", `{"name": "a"}`, "CNI-NAD", "no type"},
 		{"null in a list", `{"plugins": [null]}`, "CNI-NAD", "plugins[0] is null"},
 		{"bad range", `{"type": "rail-macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0"}}`, "CNI-NAD", "invalid CIDR"},
@@ -104,6 +109,22 @@ func TestMistakesInNetworksAreFound(t *testing.T) {
 }
 
 // The gateway keeps the router's address free.
+// Types of other projects, and ours with a prefix, are no misspellings.
+func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
+	f := nads(`{"cniVersion": "1.0.0", "plugins": [{"type": "rail-host-device", "device": "a", "ipam": {"type": "rail-whereabouts", "range": "10.0.0.0/24"}}, {"type": "tuning"}, {"type": "rdma"}]}`,
+		`{"type": "ipvlan", "ipam": {"type": "host-local"}}`, `{"type": "bridge", "ipam": {"type": "static"}}`, `{"type": "bridge"}`, `{"type": "sriov", "ipam": {}}`)
+	if got := evidence(t, f, "CNI-TYPE"); got != "" {
+		t.Error(got)
+	}
+	want := []string{"not judged: 5 plugins of others (bridge, ipvlan, sriov, tuning)", "not judged: 2 IPAM plugins of others (host-local, static)"}
+	if got := NotJudged(f); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if got := NotJudged(nads(`{"type": "macvlan"}`)); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestGatewayOfOneSubnetNeedsNoRoutes(t *testing.T) {
 	f := nads(`{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1"}}`)
 	if got := evidence(t, f, "IPAM-GWROUTE"); got != "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -177,6 +178,45 @@ func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
 			f.Protected = noUse
 		}
 	}
+}
+
+// uplinks marks the NICs by which a default route of the host leaves, or by a link on them.
+func (m *machine) uplinks(list *NICList, links []*link.Link) error {
+	routed, err := m.host.Netns.DefaultRouteLinks()
+	if err != nil {
+		return err
+	}
+	below := withBelow(routed, links)
+	for i := range list.NICs {
+		n := &list.NICs[i]
+		n.Uplink = n.Lent == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.Name == n.Name && below[l.Index] })
+	}
+	return nil
+}
+
+// withBelow returns these links and those below them: the members of a bond or a bridge, the
+// link of a VLAN.
+func withBelow(indexes []int, links []*link.Link) map[int]bool {
+	found := map[int]bool{}
+	var add func(index int)
+	add = func(index int) {
+		if found[index] {
+			return
+		}
+		found[index] = true
+		for _, l := range links {
+			switch below := nic.LiesOn(l); {
+			case l.Master == index:
+				add(l.Index)
+			case l.Index == index && below != 0:
+				add(below)
+			}
+		}
+	}
+	for _, index := range indexes {
+		add(index)
+	}
+	return found
 }
 
 // protected returns the reason why no network may lend the NIC, of which v is nil if it

@@ -54,6 +54,8 @@ type NIC struct {
 	// Protected is the reason why no network may lend it now: a guardrail that the network
 	// does not override, or the node file. Empty for none, and for a lent NIC.
 	Protected string `json:"protected,omitempty"`
+	// Uplink: a default route of the host leaves by it, or by a link on it (a bond, a VLAN).
+	Uplink bool `json:"uplink,omitempty"`
 	// Lent is the attachment that has the NIC, nil if none has.
 	Lent *Lent `json:"lent,omitempty"`
 	// Macvlans is the number of attachments with a macvlan on it.
@@ -189,6 +191,9 @@ func (m *machine) read() (*NICList, error) {
 	}
 	m.complete(list, links)
 	m.protect(list, held, views)
+	if err := m.uplinks(list, links); err != nil {
+		list.Errors = append(list.Errors, err)
+	}
 	m.rails(list)
 	slices.SortStableFunc(list.NICs, func(a, b NIC) int { return cmp.Or(cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.Name, b.Name)) })
 	return list, nil

@@ -20,6 +20,33 @@ func nearest(key string, keys []string) string {
 	return best
 }
 
+// OneLetterFrom returns the word that differs from the given one in one letter, or in the order
+// of two neighbors, "" if none does or the word is one of them. Case does not count as a letter.
+func OneLetterFrom(word string, words []string) string {
+	if slices.Contains(words, word) {
+		return ""
+	}
+	lower := strings.ToLower(word)
+	for _, w := range words {
+		if distance(lower, w) <= 1 || swapped(lower, w) {
+			return w
+		}
+	}
+	return ""
+}
+
+// swapped reports whether b is a with two neighbors exchanged.
+func swapped(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+}
+
 // longest bounds the keys that are compared. No valid one is as long.
 const longest = 40
 

@@ -103,6 +103,24 @@ func answered(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, answerTime)
 }
 
+// The reasons why an account may not read a fact. One text is one line of the report.
+var (
+	errPodMayNot    = errors.New("the account of this pod may not read it, and needs no such right; railctl doctor cluster, on a machine with a kubeconfig of yours, judges it")
+	errPersonMayNot = errors.New("the account of the kubeconfig may not read it; use that of an administrator, by --kubeconfig or --context")
+)
+
+// refused returns the error of a request. That of one that is forbidden does not tell how to
+// permit it: the agent and the plugins must not have more rights (SECURITY.md).
+func (c *collector) refused(err error) error {
+	switch {
+	case !kube.IsForbidden(err):
+		return err
+	case c.OfPod:
+		return errPodMayNot
+	}
+	return errPersonMayNot
+}
+
 func (c *collector) nodeObject(ctx context.Context) (*nodeObject, error) {
 	if c.Client == nil {
 		return nil, c.NoClient
@@ -111,7 +129,7 @@ func (c *collector) nodeObject(ctx context.Context) (*nodeObject, error) {
 	defer cancel()
 	text, err := c.Client.Get(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, c.Node)
 	if err != nil {
-		return nil, err
+		return nil, c.refused(err)
 	}
 	n := &nodeObject{}
 	return n, json.Unmarshal(text, n)
@@ -160,7 +178,7 @@ func (c *collector) podObjects(ctx context.Context) (map[string]podObject, error
 			found[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
 			return nil
 		})
-	return found, err
+	return found, c.refused(err)
 }
 
 // networkStatus returns the annotation of Multus of a pod, "" if it has none.
@@ -227,7 +245,7 @@ func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
 	if noSuchKind(err) {
 		err = nil
 	}
-	return found, err
+	return found, c.refused(err)
 }
 
 // noSuchKind reports whether the server does not know the kind.
@@ -302,7 +320,7 @@ func (c *collector) networks(ctx context.Context) (map[string][]string, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, c.refused(err)
 	}
 	_, err = c.Client.List(ctx, kube.Resource{Group: "networking.k8s.io", Version: "v1", Plural: "servicecidrs"}, kube.ListOptions{}, func(item []byte) error {
 		var s struct {

@@ -42,6 +42,9 @@ type Options struct {
 	// user named no API server.
 	Client   *kube.Client `json:"-"`
 	NoClient error        `json:"-"`
+	// OfPod: the client's account is that of the pod in which this process runs, and not of a
+	// person.
+	OfPod bool
 
 	// Sample is the time between two reads of the error counters; 1 s if it is 0. If it is
 	// negative they are not read, and no other facts that only slow rules need.
