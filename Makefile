@@ -81,7 +81,7 @@ export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 
-.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint bench fuzz clean
+.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -186,6 +186,11 @@ e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster,
 
 lint: tools ## golangci-lint over all modules of the tree, and the checks of scripts/lint.sh
 	@scripts/lint.sh
+
+# It asks vuln.go.dev for the known vulnerabilities of the modules, and reports those whose code is called.
+GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.1.4
+vuln: ## report known vulnerabilities in the modules that the programs call; needs the network
+	@GOFLAGS= go run $(GOVULNCHECK) ./...
 
 BENCHFLAGS = -bin '$(BIN)' -peers '$(PEERS)' -out '$(BIN)/bench' -label '$(VERSION)' $(BENCHARGS)
 
