@@ -167,8 +167,8 @@ func (s step) describe(t *testing.T, out string, o outcome) string {
 	}
 	if o.exit != 0 {
 		text := o.text
-		if at := strings.Index(text, "panic:"); at >= 0 {
-			text = text[at:]
+		if strings.Contains(text, "panic:") {
+			t.Fatal("a scenario ends one of the programs by a panic: leave it out, and test our answer in our own packages")
 		}
 		text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 		if strings.Contains(text, "context deadline") { // there are several wordings
@@ -388,6 +388,9 @@ IPPool, OverlappingRangeIPReservation and NodeSlicePool. Do not edit: change the
 %d scenarios: %d equal, %d divergences, each with its reason. Always different, and not compared: our reservations name their
 container (` + "`containerid`" + `, which the CRD of v0.7 requires), our errors have a code, a cause and a cure (what alerts look for in
 the text is kept where it is named below), and v0.9.4 takes a Lease for each call.
+
+There is no scenario that ends a program. v0.9.4 ended by a panic with some states of node slices and some settings of its leader
+election; ours answers with an error or an address, which tests of its own hold.
 
 ## Divergences
 

@@ -5,7 +5,6 @@ import "fmt"
 // Reasons that several divergences share.
 const (
 	gatewayKept = "an address that the network's gateway has is no pod's (`\"allow_gateway\": true` hands it out)"
-	noPanic     = "v0.9.4 panics"
 
 	boundsInSlices = "v0.9.4 ignores bounds with slices, ours hold for the whole range"
 )
@@ -247,8 +246,6 @@ var scenarios = []scenario{
 		files: map[string]string{"nodename": "node1\n"}, existing: sliced, steps: twoPods,
 		because: "v0.9.4 looks for the name there, but reads the directory as a flat file before",
 	},
-	{key: "node_slice_size", what: "no slice for the node", ipam: slicedIPAM, node: "node7", existing: sliced, steps: []step{add(1), del(1)}, because: noPanic},
-	{key: "node_slice_size", what: "no NodeSlicePool", ipam: slicedIPAM, node: "node1", steps: []step{add(1), del(1)}, because: noPanic},
 	{
 		key: "node_slice_size", what: "no prefix length", ipam: `{"range":"10.0.0.0/16","node_slice_size":"x"}`, node: "node1", existing: sliced, steps: []step{add(1)},
 		because: "v0.9.4 never reads the value; a typing error there is one",
@@ -321,10 +318,6 @@ var scenarios = []scenario{
 	{key: "log_level", what: "any, with a file", ipam: `{"range":"10.0.0.0/24","log_file":"DIR/log","log_level":"debug"}`, steps: twoPods},
 	{key: "log_level", what: "unknown level", ipam: `{"range":"10.0.0.0/24","log_level":"loud"}`, steps: twoPods},
 	{key: "leader_*", what: "given", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":3000,"leader_renew_deadline":2000,"leader_retry_period":500}`, steps: twoPods},
-	{
-		key: "leader_*", what: "renewal later than the end", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":1000,"leader_renew_deadline":2000}`, steps: []step{add(1)},
-		because: noPanic + "; we have no leader",
-	},
 	{key: "leader_*", what: "wrong JSON type", ipam: `{"range":"10.0.0.0/24","leader_lease_duration":"x"}`, steps: []step{add(1)}},
 	{key: "sleep_for_race", what: "accepted", ipam: `{"range":"10.0.0.0/24","sleep_for_race":1}`, steps: twoPods},
 	{key: "etcd_*, datastore", what: "accepted", ipam: `{"range":"10.0.0.0/24","datastore":"kubernetes","etcd_host":"x","etcd_username":"u","etcd_password":"p","etcd_key_file":"k","etcd_cert_file":"c","etcd_ca_cert_file":"a"}`, steps: twoPods},

@@ -130,6 +130,18 @@ func TestDeferredDelForASliceThatIsGoneIsDropped(t *testing.T) {
 	n.wantJournal("of another server", 1)
 }
 
+func TestSliceThatIsNotThereIsAnError(t *testing.T) {
+	n := newNode(t)
+	createSlices(t, "slice-of-another", "node2", "10.0.0.64/26")
+	for _, name := range []string{"slice-of-another", "slice-of-nobody"} {
+		got, err := n.Slice(pooltest.Context(t), pooltest.Pod(0), name, "node1")
+		if err == nil || got.IsValid() || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	n.wantJournal("of nothing", 0)
+}
+
 // waitForSlice writes the ends of the attachments of pods below many to n's
 // journal.
 func waitForSlice(t *testing.T, n *node, whole ipam.Pool, slices string, many int) {
