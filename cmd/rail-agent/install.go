@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -168,6 +169,9 @@ does it anyway. In a cluster "railctl uninstall" does it on all nodes.`,
 	addRecordFlag(cmd.Flags(), &record)
 	cmd.Flags().BoolVar(&force, "force", false, "at once, even if pods need the plugins")
 	cmd.RunE = func(*cobra.Command, []string) error {
+		if os.Geteuid() != 0 {
+			return errors.New("what was installed is root's; run rail-agent uninstall as root")
+		}
 		if pods := node.Users(a.stateDirs); len(pods) > 0 && !force {
 			return fmt.Errorf("the plugins are needed: %s; end these first, or use --force", strings.Join(pods, "; "))
 		}

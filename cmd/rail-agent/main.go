@@ -71,6 +71,18 @@ func newRoot(stderr io.Writer) *cobra.Command {
 	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{netconf.DefaultStateDir},
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages")
-	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newReadFacts(), newIPAM(a), newUninstall(a))
+	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newReadFacts(), newIPAM(a), newUninstall(a), newVersion())
 	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "rail-agent (rail-cni) %s\n%s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
 }

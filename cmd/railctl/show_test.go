@@ -208,5 +208,5 @@ func TestShowSaysThatTheNodeFileHasAMistake(t *testing.T) {
 	if code != 1 {
 		t.Errorf("exit code %d", code)
 	}
-	contains(t, "stderr", errOut, "no NIC is lent now", file, `"nics" must be a list`)
+	contains(t, "stderr", errOut, "no NIC can be lent now", file, `"nics" must be a list`)
 }

@@ -3,12 +3,17 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // probeTime bounds the answer to a probe.
@@ -42,6 +47,9 @@ func askSocket(ctx context.Context, socket, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	answer, err := Get(ctx, socket, path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return failure.WithCure(fmt.Errorf("no rail-agent answers at %s: %w", socket, err), "start it, or name its socket by --socket or its state directory by --state-dir")
+	}
 	if err != nil {
 		return err
 	}

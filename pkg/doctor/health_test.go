@@ -251,3 +251,19 @@ func TestUnknownRulesAreGroupedByTheMissingFact(t *testing.T) {
 		t.Errorf("the report is\n%s", b.String())
 	}
 }
+
+// A node has no copy of the documentation.
+func TestCuresNameThePagesOfTheVersion(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.2.3": "https://github.com/rail-cni/rail-cni/blob/v1.2.3/docs/reference/kernels.md has", "v1.2.3-rc.1": "/blob/v1.2.3-rc.1/docs/",
+		"devel": "/blob/main/docs/", "": "/blob/main/docs/", "v1.2.3/../x": "/blob/main/docs/", "6e91284": "/blob/main/docs/",
+	} {
+		f := healthy()
+		f.Version, f.Host.Kernel.Value = version, "4.18.0"
+		results := Judge(Rules(), f)
+		i := slices.IndexFunc(results, func(r Result) bool { return r.ID == "HOST-KERNEL" })
+		if got := results[i].Cure; !strings.Contains(got, want) {
+			t.Errorf("%q: %s", version, got)
+		}
+	}
+}

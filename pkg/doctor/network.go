@@ -130,7 +130,8 @@ func parseNetwork(c *Config) *network {
 		Name       string            `json:"name"`
 		Plugins    []json.RawMessage `json:"plugins"`
 	}
-	if n.err = json.Unmarshal([]byte(c.Text), &keys); n.err != nil {
+	if err := json.Unmarshal([]byte(c.Text), &keys); err != nil {
+		n.err = position(err, []byte(c.Text))
 		return n
 	}
 	n.version, n.list = keys.CNIVersion, keys.Plugins != nil

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -198,7 +199,7 @@ func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 	switch {
 	case len(result.Findings) > 0:
 		result.Status = Status(rule.Severity)
-		result.Consequence, result.Cure = rule.Consequence, rule.Cure
+		result.Consequence, result.Cure = rule.Consequence, linked(rule.Cure, f.Version)
 	case len(result.Missing) > 0:
 		result.Status = Unknown
 	case report.objects == 0:
@@ -207,6 +208,21 @@ func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 		result.Status = OK
 	}
 	return result
+}
+
+var (
+	pageName = regexp.MustCompile(`\bdocs/[a-z/-]+\.md\b`)
+	release  = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$`)
+)
+
+// linked returns a text in which pages of this project have their addresses, those of the version
+// if it is a release: a node has no copy of them.
+func linked(text, version string) string {
+	ref := "main"
+	if release.MatchString(version) {
+		ref = version
+	}
+	return pageName.ReplaceAllString(text, "https://github.com/rail-cni/rail-cni/blob/"+ref+"/$0")
 }
 
 // firstFrames returns the frames of a stack that name this package.

@@ -79,7 +79,7 @@ func TestExamplesHaveNoMistakes(t *testing.T) {
 
 func TestMistakesInNetworksAreFound(t *testing.T) {
 	for _, c := range []struct{ name, text, id, want string }{
-		{"no JSON", `{"type": "macvlan",}`, "CNI-NAD", "invalid character"},
+		{"no JSON", "{\"cniVersion\": \"1.0.0\",\n\"type\": \"macvlan\",}", "CNI-NAD", "line 2: invalid character"},
 		{"a type with a letter too many", `{"cniVersion": "1.0.0", "type": "host-devices"}`, "CNI-TYPE", `the type "host-devices" is unknown: did you mean "host-device"?`},
 		{"a type in capitals", `{"cniVersion": "1.0.0", "type": "MacVLAN"}`, "CNI-TYPE", `did you mean "macvlan"?`},
 		{"a type with exchanged letters", `{"cniVersion": "1.0.0", "plugins": [{"type": "amcvlan"}]}`, "CNI-TYPE", `did you mean "macvlan"?`},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -37,7 +38,7 @@ func Collect(stateDir string, all bool) (*List, error) {
 	list := &List{}
 	list.Attachments, list.Others, list.Errors = collect(records, &now, all)
 	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
-		list.Errors = append(list.Errors, fmt.Errorf("no NIC is lent now: %w", err))
+		list.Errors = append(list.Errors, fmt.Errorf("no NIC can be lent now: %w", err))
 	}
 	var errs []error
 	list.Returned, errs = records.Returned()
@@ -49,6 +50,9 @@ func Collect(stateDir string, all bool) (*List, error) {
 // those of other hosts, which it leaves out unless all are wanted.
 func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachment, others int, errs []error) {
 	found, errs := records.List()
+	for i, err := range errs {
+		errs[i] = failure.WithCure(err, "\"railctl gc\" ends the attachment, or says what keeps it")
+	}
 	attachments = []Attachment{}
 	for _, r := range found {
 		if !all && !ofThisHost(records, now.host, r) {

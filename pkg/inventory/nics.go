@@ -171,7 +171,7 @@ func (m *machine) read() (*NICList, error) {
 	}
 	defer held.close()
 	if list.File, err = netconf.ReadNodeFile(m.nodeFile); err != nil {
-		list.Errors = append(list.Errors, fmt.Errorf("no NIC is lent now: %w", err))
+		list.Errors = append(list.Errors, fmt.Errorf("no NIC can be lent now: %w", err))
 	}
 	links, views, err := m.views(before)
 	if err != nil {

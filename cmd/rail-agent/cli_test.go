@@ -1,0 +1,52 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestOrdinaryUserCannotUninstall(t *testing.T) {
+	said := make(chan string)
+	go func() {
+		runtime.LockOSThread() // another user for this thread alone; it ends with the goroutine
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 {
+			said <- errno.Error()
+			return
+		}
+		var stderr bytes.Buffer
+		if code := run(t.Context(), []string{"uninstall", "--record", t.TempDir()}, &stderr); code != 1 {
+			t.Errorf("exit code %d", code)
+		}
+		said <- stderr.String()
+	}()
+	if got := <-said; !strings.Contains(got, "run rail-agent uninstall as root") {
+		t.Errorf("it said %q", got)
+	}
+}
+
+func TestVersionIsACommandAndAFlag(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		var out bytes.Buffer
+		root := newRoot(io.Discard)
+		root.SetOut(&out)
+		root.SetArgs([]string{arg})
+		if err := root.Execute(); err != nil || !strings.Contains(out.String(), version) {
+			t.Errorf("%s: %q, %v", arg, out.String(), err)
+		}
+	}
+}
+
+func TestProbeWithoutAnAgentNamesTheCure(t *testing.T) {
+	var stderr bytes.Buffer
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	code := run(t.Context(), []string{"probe", "--socket", socket}, &stderr)
+	if code != 1 || !strings.Contains(stderr.String(), "no rail-agent answers at "+socket) || !strings.Contains(stderr.String(), "--state-dir") {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
