@@ -30,47 +30,24 @@ type judgeFlags struct {
 	only, ignore []string
 	verbose      bool
 	strict       bool
-	format       *doctorFormat
+	format       *format
 }
 
-func (j *judgeFlags) add(cmd *cobra.Command) {
+func (j *judgeFlags) add(cmd *cobra.Command, path string) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&j.only, "only", nil, "judge only the rules with these IDs")
 	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip the rules with these IDs")
 	flags.BoolVarP(&j.verbose, "verbose", "v", false, "also list the rules without a finding")
 	flags.BoolVar(&j.strict, "strict", false, "let warnings and missing facts also change the exit code")
-	f := doctorFormat(asTable)
-	j.format = &f
-	flags.VarP(j.format, "output", "o", strings.Join(doctorFormats, ", "))
-	// These fail only for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(doctorFormats, cobra.ShellCompDirectiveNoFileComp))
+	j.format = addOutputFlag(cmd, path)
 	var ids []string
 	for _, r := range doctor.Rules() {
 		ids = append(ids, r.ID)
 	}
 	for _, name := range []string{"only", "ignore"} {
+		// Fails only for a flag that does not exist.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(ids, cobra.ShellCompDirectiveNoFileComp))
 	}
-}
-
-// doctorFormat is the value of --output.
-type doctorFormat string
-
-var doctorFormats = []string{string(asTable), string(asJSON)}
-
-// String, Set and Type implement pflag.Value.
-func (f *doctorFormat) String() string { return string(*f) }
-
-// Type names the value in a help text.
-func (f *doctorFormat) Type() string { return "format" }
-
-// Set refuses an unknown format.
-func (f *doctorFormat) Set(s string) error {
-	if !slices.Contains(doctorFormats, s) {
-		return fmt.Errorf("it is one of %s", strings.Join(doctorFormats, ", "))
-	}
-	*f = doctorFormat(s)
-	return nil
 }
 
 const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be judged, and else 0. With
@@ -100,7 +77,7 @@ doctor collect" has printed, on any machine.
 		Args:        cobra.NoArgs,
 		Annotations: judges,
 	}
-	j.add(cmd)
+	j.add(cmd, "doctor")
 	d.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		rules, err := j.rules(doctor.Rules())
@@ -127,8 +104,11 @@ func (d *doctorFlags) addTo(cmd *cobra.Command) {
 	d.addKubeconfig(cmd)
 }
 
+// addKubeconfig adds the flags about the cluster. The doctor does not use the kubeconfig of the
+// plugins, whose account has the rights of an allocator of addresses and must not have more.
 func (d *doctorFlags) addKubeconfig(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&d.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
+	d.WithoutPlugins = true
+	addClusterFlags(cmd, &d.Flags)
 }
 
 func newDoctorCollect(d *doctorFlags) *cobra.Command {
@@ -147,9 +127,9 @@ NVSHMEM and GLOO.`,
 	var own doctorFlags
 	var ofCluster bool
 	var agents string
-	cmd.Flags().StringVar(&own.Kubeconfig, "kubeconfig", "", "kubeconfig file, as for railctl doctor")
 	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, which railctl doctor cluster judges")
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
+	own.addKubeconfig(cmd)
 	cmd.Flags().StringVar(&own.Namespace, "namespace", "", "with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		own.stateDir = d.stateDir
@@ -191,12 +171,12 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 	}
 	o.Client, o.NoClient = d.Open("railctl/" + version)
 	if o.NoClient != nil {
-		if cluster.Kubeconfig(d.Kubeconfig) != "" {
-			return nil, o.NoClient // the user has named one
+		if d.Named() {
+			return nil, o.NoClient
 		}
-		if plugins, err := cluster.OfPlugins(); plugins == "" && err == nil {
-			o.NoClient = nil // there is none, which is no error
-		}
+		o.NoClient = nil // there is none, which is no error
+	} else {
+		o.OfPod = !d.Named()
 	}
 	if bar := newProgress(cmd.ErrOrStderr(), "facts"); bar != nil {
 		o.Done = bar.step
@@ -225,16 +205,15 @@ func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
 	return slices.DeleteFunc(slices.Clone(all), func(r doctor.Rule) bool { return !slices.Contains(j.only, r.ID) }), nil
 }
 
-// report prints the results, and returns the error that has their exit code.
-func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []doctor.Result) error {
+// report prints the results behind the notes, and returns the error that has their exit code.
+func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []doctor.Result, notes ...string) error {
 	doctor.Skip(results, j.ignore)
 	out := cmd.OutOrStdout()
-	var err error
-	if *j.format == doctorFormat(asJSON) {
-		err = doctor.NewDocument(f, results).WriteJSON(out)
-	} else {
-		err = doctor.WriteText(out, results, doctor.TextOptions{Verbose: j.verbose, Color: colored(out)})
-	}
+	document := doctor.NewDocument(f, results)
+	document.Notes = append(document.Notes, notes...)
+	err := writeAs(*j.format, out, document.WriteJSON, func(w io.Writer) error {
+		return doctor.WriteText(w, results, doctor.TextOptions{Verbose: j.verbose, Color: colored(out), Notes: document.Notes})
+	})
 	if err != nil {
 		return err
 	}

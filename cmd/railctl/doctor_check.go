@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +26,7 @@ func newCheck() *cobra.Command {
 	var files []string
 	var j judgeFlags
 	cmd := &cobra.Command{
-		Use:   "check -f FILE...",
+		Use:   "check FILE|DIRECTORY...",
 		Short: "Judge network configurations and node files before they are applied",
 		Long: `Judge files by the rules of "railctl doctor" for configurations, with the plugins'
 own parsers. It needs neither root nor a cluster. It recognizes these files by their
@@ -35,46 +38,123 @@ content:
   the configuration of k8s-rdma-shared-dev-plugin or sriov-network-device-plugin, in
   JSON or in a ConfigMap
 
-Networks are also compared with each other, so name all files in one command. Other
-objects of Kubernetes in a file are ignored; a file with nothing to judge is an error.
+Networks are also compared with each other, so name all files in one command, or their
+directory. What no rule judges is counted: plugins of others, other objects of
+Kubernetes, and files with nothing to judge. It is an error if there is nothing else.
 
 ` + exitCodesHelp,
-		Example: `  railctl check -f nads.yaml -f node.yaml
-  kubectl get net-attach-def -A -o yaml | railctl check -f -`,
-		Args:        cobra.NoArgs,
+		Example: `  railctl check nads.yaml node.yaml
+  railctl check manifests/
+  kubectl get net-attach-def -A -o yaml | railctl check -`,
 		Annotations: judges,
 	}
-	j.add(cmd)
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file to judge, "-" for stdin; may be repeated`)
-	_ = cmd.MarkFlagRequired("filename") // fails only for a flag that does not exist
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	j.add(cmd, "check")
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file or directory to judge, "-" for stdin; may be repeated`)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		names := append(slices.Clone(files), args...)
+		if len(names) == 0 {
+			return errors.New(`name the files to judge: railctl check FILE...; "-" is stdin`)
+		}
 		rules, err := j.rules(doctor.Select(doctor.Rules(), doctor.ConfigScope))
 		if err != nil {
 			return err
 		}
-		var configs []doctor.Config
-		for _, name := range files {
-			text, err := readInput(cmd.InOrStdin(), name)
-			if err != nil {
+		var c checked
+		for _, name := range names {
+			if err := c.read(cmd.InOrStdin(), name); err != nil {
 				return err
 			}
-			found, err := configsIn(name, text)
-			if err != nil {
-				return fmt.Errorf("%s: %s", name, harmless(err))
-			}
-			configs = append(configs, found...)
+		}
+		if len(c.configs) == 0 {
+			return fmt.Errorf("%s: %s", strings.Join(names, ", "), harmless(c.nothing))
 		}
 		f := &doctor.Facts{
 			Schema: doctor.Schema, Taken: time.Now().UTC(), Version: version,
 			Configs: &doctor.Configs{},
 		}
 		ofNAD := func(c doctor.Config) bool { return c.Kind == doctor.NADConfig }
-		source := strings.Join(files, ", ")
-		f.Configs.NADs = doctor.Known(slices.DeleteFunc(slices.Clone(configs), func(c doctor.Config) bool { return !ofNAD(c) }), source)
-		f.Configs.Files = doctor.Known(slices.DeleteFunc(configs, ofNAD), source)
-		return j.report(cmd, f, doctor.Judge(rules, f))
+		source := strings.Join(names, ", ")
+		f.Configs.NADs = doctor.Known(slices.DeleteFunc(slices.Clone(c.configs), func(c doctor.Config) bool { return !ofNAD(c) }), source)
+		f.Configs.Files = doctor.Known(slices.DeleteFunc(c.configs, ofNAD), source)
+		return j.report(cmd, f, doctor.Judge(rules, f), append(doctor.NotJudged(f), c.notes()...)...)
 	}
 	return cmd
+}
+
+// checked is what "railctl check" has read.
+type checked struct {
+	configs []doctor.Config
+	others  map[string]int // objects of Kubernetes that no rule judges, by their kind
+	empty   []string       // files with nothing to judge
+	nothing error          // of the last of them
+}
+
+// read reads a file or the files of a directory. One with nothing to judge is noted, because
+// another may have something.
+func (c *checked) read(stdin io.Reader, name string) error {
+	paths := []string{name}
+	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
+		if paths, err = filesIn(name); err != nil {
+			return err
+		}
+	}
+	for _, path := range paths {
+		text, err := readInput(stdin, path)
+		if err != nil {
+			return err
+		}
+		found, others, err := configsIn(path, text)
+		if errors.Is(err, errNothing) {
+			c.empty, c.nothing = append(c.empty, path), err
+			err = nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s", path, harmless(err))
+		}
+		c.configs = append(c.configs, found...)
+		for _, kind := range others {
+			if c.others == nil {
+				c.others = map[string]int{}
+			}
+			c.others[kind]++
+		}
+	}
+	return nil
+}
+
+// filesIn returns the files below a directory that can have configurations, by their names.
+func filesIn(dir string) ([]string, error) {
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && slices.Contains(configEndings, filepath.Ext(path)) {
+			found = append(found, path)
+		}
+		return err
+	})
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("%s has no file that ends in %s", dir, strings.Join(configEndings, ", "))
+	}
+	return found, err
+}
+
+// configEndings are those of files that "railctl check" reads in a directory.
+var configEndings = []string{".yaml", ".yml", ".json", ".conf", ".conflist"}
+
+// notes returns sentences about what was read and not judged.
+func (c *checked) notes() []string {
+	var all []string
+	if len(c.others) > 0 {
+		total, kinds := 0, slices.Sorted(maps.Keys(c.others))
+		for i, kind := range kinds {
+			total += c.others[kind]
+			kinds[i] = printable(kind)
+		}
+		all = append(all, fmt.Sprintf("not judged: %d object(s) of other kinds (%s)", total, strings.Join(kinds, ", ")))
+	}
+	if len(c.empty) > 0 {
+		all = append(all, fmt.Sprintf("not judged: %d file(s) without a configuration (%s)", len(c.empty), printable(strings.Join(c.empty, ", "))))
+	}
+	return all
 }
 
 // harmless returns the text of an error, which may quote a file, without control characters.
@@ -93,20 +173,20 @@ const mostDocuments = 10000
 // errNothing is the error of a file with nothing to judge.
 var errNothing = errors.New(`it has nothing to judge: no NetworkAttachmentDefinition, CNI configuration ("type" or "plugins"), node file ("rails", "resources", "nics", ...), or configuration of a device plugin ("configList" or "resourceList")`)
 
-// configsIn returns the configurations in a file.
-func configsIn(name string, text []byte) ([]doctor.Config, error) {
+// configsIn returns the configurations in a file, and the kinds of its other objects.
+func configsIn(name string, text []byte) (found []doctor.Config, others []string, err error) {
 	if !json.Valid(text) { // one JSON document may be larger in YAML's form
 		return documentsIn(name, text)
 	}
-	found, err := configOf(name, name, string(text))
+	found, others, err = configOf(name, name, string(text))
 	if err == nil && len(found) == 0 {
 		err = errNothing
 	}
-	return found, err
+	return found, others, err
 }
 
 // documentsIn returns the configurations in the documents of a YAML file.
-func documentsIn(name string, text []byte) ([]doctor.Config, error) {
+func documentsIn(name string, text []byte) (found []doctor.Config, others []string, err error) {
 	var documents []string
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -116,32 +196,31 @@ func documentsIn(name string, text []byte) ([]doctor.Config, error) {
 			break
 		}
 		if len(documents) == mostDocuments {
-			return nil, fmt.Errorf("it has more than %d documents; split it", mostDocuments)
+			return nil, nil, fmt.Errorf("it has more than %d documents; split it", mostDocuments)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("it is neither YAML nor JSON: %w", err)
+			return nil, nil, fmt.Errorf("it is neither YAML nor JSON: %w", err)
 		}
 		documents = append(documents, documentAt(&node))
 	}
 	if len(documents) == 1 {
 		documents[0] = string(text) // as its author wrote it: errors name lines
 	}
-	var found []doctor.Config
 	for i, document := range documents {
 		source := name
 		if len(documents) > 1 {
 			source = fmt.Sprintf("%s, document %d", name, i+1)
 		}
-		configs, err := configOf(name, source, document)
+		configs, more, err := configOf(name, source, document)
 		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", i+1, err)
+			return nil, nil, fmt.Errorf("document %d: %w", i+1, err)
 		}
-		found = append(found, configs...)
+		found, others = append(found, configs...), append(others, more...)
 	}
 	if len(found) == 0 {
-		return nil, errNothing
+		return nil, others, errNothing
 	}
-	return found, nil
+	return found, others, nil
 }
 
 // documentAt returns the text of a document, with the same keys in the same order.
@@ -171,26 +250,26 @@ var nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fab
 
 // configOf returns the configurations in one document, none for an object of Kubernetes that
 // has none.
-func configOf(name, source, text string) ([]doctor.Config, error) {
+func configOf(name, source, text string) (found []doctor.Config, others []string, err error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var keys map[string]yaml.Node
 	switch {
 	case len(document.Content) == 0 || document.Content[0].ShortTag() == "!!null":
-		return nil, nil // empty, between two lines "---"
+		return nil, nil, nil // empty, between two lines "---"
 	case document.Content[0].Kind != yaml.MappingNode:
-		return nil, errNothing
+		return nil, nil, errNothing
 	}
 	if err := document.Decode(&keys); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(key string) bool { _, ok := keys[key]; return ok })
 	}
-	one := func(kind doctor.ConfigKind) ([]doctor.Config, error) {
-		return []doctor.Config{{Kind: kind, Name: name, Source: source, Text: text}}, nil
+	one := func(kind doctor.ConfigKind) ([]doctor.Config, []string, error) {
+		return []doctor.Config{{Kind: kind, Name: name, Source: source, Text: text}}, nil, nil
 	}
 	switch {
 	case has("apiVersion", "kind"):
@@ -201,13 +280,13 @@ func configOf(name, source, text string) ([]doctor.Config, error) {
 		return one(doctor.SRIOVConfig)
 	case has("plugins", "type", "cniVersion"):
 		if !json.Valid([]byte(text)) {
-			return nil, errors.New("a CNI configuration is JSON")
+			return nil, nil, errors.New("a CNI configuration is JSON")
 		}
 		return one(doctor.NADConfig)
 	case has(nodeFileKeys...):
 		return one(doctor.NodeFile)
 	}
-	return nil, fmt.Errorf("nothing in it can be judged: its keys are %s", quotedKeys(keys))
+	return nil, nil, fmt.Errorf("nothing in it can be judged: its keys are %s", quotedKeys(keys))
 }
 
 func quotedKeys(keys map[string]yaml.Node) string {
@@ -220,37 +299,36 @@ func quotedKeys(keys map[string]yaml.Node) string {
 }
 
 // objectConfigs returns the configurations in an object of Kubernetes.
-func objectConfigs(name, source string, document *yaml.Node) ([]doctor.Config, error) {
+func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Config, others []string, err error) {
 	var kind struct {
 		Kind  string    `yaml:"kind"`
 		Items yaml.Node `yaml:"items"`
 	}
 	if err := document.Decode(&kind); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	list := kind.Kind == "List" || strings.HasSuffix(kind.Kind, "List") && kind.Items.Kind == yaml.SequenceNode
 	if !list && kind.Kind != "NetworkAttachmentDefinition" && kind.Kind != "ConfigMap" {
-		return nil, nil // its fields may have any type
+		return nil, []string{kind.Kind}, nil // its fields may have any type
 	}
 	var o kubeObject
 	if err := document.Decode(&o); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	full := cmp.Or(o.Metadata.Namespace, "default") + "/" + o.Metadata.Name
-	var found []doctor.Config
 	switch {
 	case list:
 		for i := range o.Items {
-			configs, err := configOf(name, fmt.Sprintf("%s, item %d", source, i+1), documentAt(&o.Items[i]))
+			configs, more, err := configOf(name, fmt.Sprintf("%s, item %d", source, i+1), documentAt(&o.Items[i]))
 			if err != nil {
-				return nil, fmt.Errorf("item %d: %w", i+1, err)
+				return nil, nil, fmt.Errorf("item %d: %w", i+1, err)
 			}
-			found = append(found, configs...)
+			found, others = append(found, configs...), append(others, more...)
 		}
 	case kind.Kind == "ConfigMap":
 		var data map[string]string
 		if err := o.Data.Decode(&data); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			c := doctor.Config{Name: full + "/" + key, Source: source, Text: data[key]}
@@ -258,26 +336,29 @@ func objectConfigs(name, source string, document *yaml.Node) ([]doctor.Config, e
 				found = append(found, c)
 			}
 		}
+		if len(found) == 0 {
+			others = append(others, kind.Kind)
+		}
 	default:
 		var spec struct {
 			Config string `yaml:"config"`
 		}
 		if err := o.Spec.Decode(&spec); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		found = []doctor.Config{{
 			Kind: doctor.NADConfig, Name: full, Source: source, Text: spec.Config,
 			Resource: o.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"],
 		}}
 	}
-	return found, nil
+	return found, others, nil
 }
 
 // dataKind returns the kind of a value of a ConfigMap, "" for others. The configurations of
 // other programs, too, have keys like "resources" or "paths": unless its key is node.yaml, a
 // node file has no key that is unknown.
 func dataKind(key, text string) doctor.ConfigKind {
-	configs, err := configOf("", "", text)
+	configs, _, err := configOf("", "", text)
 	if err != nil || len(configs) != 1 {
 		return ""
 	}

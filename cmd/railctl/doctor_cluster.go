@@ -38,9 +38,10 @@ nodes. Facts that it may not read are missing, and their rules are unknown.
   railctl doctor collect --cluster > facts.json && railctl doctor cluster --facts facts.json`,
 		Args: cobra.NoArgs,
 	}
-	j.add(cmd)
+	j.add(cmd, "doctor cluster")
 	cmd.Flags().StringVar(&own.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin; else the nodes are asked`)
-	own.Add(cmd)
+	own.WithoutPlugins = true
+	addPoolFlags(cmd, &own.Flags)
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		rules, err := j.rules(doctor.Rules())

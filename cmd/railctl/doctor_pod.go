@@ -23,9 +23,9 @@ doctor" about the NICs of the pod are also listed.
 ` + exitCodesHelp,
 		Example: `  railctl doctor pod default/trainer-0
   railctl doctor pod default/trainer-0 --facts facts.json -v`,
-		Args: cobra.ExactArgs(1),
+		Args: one("a pod"),
 	}
-	j.add(cmd)
+	j.add(cmd, "doctor pod")
 	own.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		own.stateDir = d.stateDir

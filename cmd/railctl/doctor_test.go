@@ -278,7 +278,7 @@ func TestCheckKnowsFilesByTheirContent(t *testing.T) {
 		"a configuration YAML": {"type: macvlan\nname: x\n", nil, "is JSON"},
 		"data with a number":   {"apiVersion: v1\nkind: ConfigMap\ndata: [1]\n", nil, "cannot unmarshal"},
 	} {
-		have, err := configsIn("f", []byte(c.text))
+		have, _, err := configsIn("f", []byte(c.text))
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: %v, not %q", name, err, c.err)

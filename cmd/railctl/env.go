@@ -35,7 +35,7 @@ If something cannot be read, the error is printed on stderr, the rest is printed
 and the exit code is 1.`,
 		Example: `  railctl env default/trainer-0 --format nccl
   railctl env default/trainer-0 --format json | jq -r .UCX_NET_DEVICES`,
-		Args: cobra.ExactArgs(1),
+		Args: one("a pod"),
 	}
 	cmd.Flags().StringVar(&format, "format", "sh", strings.Join(envFormats, ", "))
 	// Fails only for a flag that does not exist.

@@ -34,7 +34,7 @@ reason. "busy" means that a plugin works on it now.`,
   railctl gc -o json | jq -r '.[] | select(.outcome == "not ended") | .error'`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd)
+	output := addOutputFlag(cmd, "gc")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be ended, and why")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return collect(cmd, *stateDir, output, dryRun)

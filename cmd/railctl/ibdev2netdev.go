@@ -16,6 +16,7 @@ type ibdev2netdev struct {
 	stateDir string
 	holder   inventory.Holder
 	netns    string
+	output   *format
 }
 
 func newIbdev2netdev(stateDir *string) *cobra.Command {
@@ -47,6 +48,7 @@ is 0 if there are no lines; stderr then says so.`,
 	cmd.Flags().StringVar(&c.holder.Container, "container", "", "a container id that has an attachment, or how it begins")
 	cmd.Flags().StringVar(&c.netns, "netns", "", "the path of a network namespace")
 	cmd.MarkFlagsMutuallyExclusive("pod", "container", "netns")
+	c.output = addOutputFlag(cmd, "ibdev2netdev")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c.stateDir = *stateDir
 		return c.run(cmd)
@@ -73,10 +75,25 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 	if len(pairs) == 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: no port of an RDMA device has an interface in %s\n", c.what())
 	}
+	if *c.output != asTable {
+		shown := []pairShown{}
+		for _, p := range pairs {
+			shown = append(shown, pairShown{p.Device, p.Port, p.Netdev, p.HasSignal})
+		}
+		return c.output.print(cmd.OutOrStdout(), shown, nil)
+	}
 	for _, p := range pairs {
 		fmt.Fprintln(cmd.OutOrStdout(), pairLine(p))
 	}
 	return nil
+}
+
+// pairShown is a line in JSON.
+type pairShown struct {
+	Device string `json:"device"`
+	Port   uint32 `json:"port"`
+	Netdev string `json:"netdev"`
+	Up     bool   `json:"up"`
 }
 
 // what returns the namespace in the user's words.

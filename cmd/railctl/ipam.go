@@ -48,12 +48,6 @@ func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.
 	return ctx, cancel, client, nil
 }
 
-// openCluster opens the cluster of a kubeconfig. An empty path means $KUBECONFIG or a
-// pod's service account.
-func openCluster(kubeconfig string) (*kube.Client, error) {
-	return kube.Open(kube.Config{Kubeconfig: cluster.Kubeconfig(kubeconfig), UserAgent: "railctl/" + version})
-}
-
 func newIPAMGC(stateDir *string) *cobra.Command {
 	var c clusterCommand
 	var dryRun bool
@@ -78,8 +72,8 @@ something failed, or if something changed meanwhile and is left to the next run.
   railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd)
-	c.Add(cmd)
+	output := addOutputFlag(cmd, "ipam gc")
+	addPoolFlags(cmd, &c.Flags)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "look once, and only say what would be freed if it is still so after the grace period")
 	cmd.Flags().DurationVar(&grace, "grace", reconcile.DefaultGrace, "time between the two looks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -26,8 +26,8 @@ func newIPAMCheck() *cobra.Command {
 The exit code is 1 if there is an error. Warnings alone leave it 0.`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd)
-	c.Add(cmd)
+	output := addOutputFlag(cmd, "ipam check")
+	addPoolFlags(cmd, &c.Flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
 		if err != nil {

@@ -29,10 +29,10 @@ there for the address. The node alone knows for certain which addresses are free
 its rail-agent publishes it, seconds later.`,
 		Example: `  railctl ipam explain default/roce-net-1
   railctl ipam explain ./10-rail.conflist --node node1`,
-		Args: cobra.ExactArgs(1),
+		Args: one("a network or its file"),
 	}
-	output := addOutputFlag(cmd)
-	c.Add(cmd)
+	output := addOutputFlag(cmd, "ipam explain")
+	addPoolFlags(cmd, &c.Flags)
 	cmd.Flags().StringVar(&node, "node", "", "the node, for a network with node_slice_size or block_size")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)

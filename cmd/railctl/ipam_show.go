@@ -36,8 +36,8 @@ The exit code is 1 if something cannot be read. The rest is shown.`,
   railctl ipam show -o json | jq -r '.[] | .name + " " + .problems[]'`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	output := addOutputFlag(cmd)
-	c.Add(cmd)
+	output := addOutputFlag(cmd, "ipam show")
+	addPoolFlags(cmd, &c.Flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
 		if err != nil {

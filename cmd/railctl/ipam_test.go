@@ -322,7 +322,7 @@ func TestKubeconfigOfTheEnvironmentIsAList(t *testing.T) {
 		{[]string{one, two}, "", atOne},
 		{[]string{"", "/nonexistent", two, one}, "", atTwo},
 		{[]string{one, two}, two, atTwo},
-		{[]string{"/nonexistent", "/nonexistent/either"}, "", "/nonexistent: "},
+		{[]string{"/nonexistent", "/nonexistent/either"}, "", "/nonexistent, /nonexistent/either: "},
 	} {
 		t.Setenv("KUBECONFIG", strings.Join(c.env, string(os.PathListSeparator)))
 		for _, command := range [][]string{{"ipam", "show"}, {"uninstall"}} {

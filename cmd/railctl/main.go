@@ -31,6 +31,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	refuseUnknown(root)
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
@@ -40,6 +41,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if exit := exitCode(0); errors.As(err, &exit) {
 		return int(exit)
+	}
+	if usage := (*usageError)(nil); errors.As(err, &usage) {
+		return exitUsage
 	}
 	if judging(cmd) {
 		return doctor.ExitUnknown
@@ -55,6 +59,8 @@ func newRoot() *cobra.Command {
 attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
 in the host's network namespace. (In a debug pod: hostNetwork: true, and the
 host's /run mounted.)`,
+		Version:       version,
+		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -76,7 +76,7 @@ stdout names them.`,
 		},
 		ValidArgs: modes,
 	}
-	m.format = addOutputFlag(cmd)
+	m.format = addOutputFlag(cmd, "rdma mode")
 	cmd.Flags().BoolVar(&m.nowOnly, "now-only", false, "set only the mode of the running kernel")
 	cmd.Flags().BoolVar(&m.persistOnly, "persist-only", false, "set only the mode that the node boots with")
 	cmd.Flags().StringVar(&m.boot.Root, "root", "/", "where the node's root file system is mounted, in a debug pod")

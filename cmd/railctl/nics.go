@@ -48,14 +48,14 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
   railctl nics -o json | jq -r '.[] | "\(.name) \(.gpus[0].uuid // .gpus[0].pci)"'`,
 		Args: cobra.NoArgs,
 	}
-	format := &nicFormat{format: asTable, wide: &wide}
-	cmd.Flags().VarP(format, "output", "o", strings.Join(nicFormats, ", "))
-	// Fails only for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(nicFormats, cobra.ShellCompDirectiveNoFileComp))
+	format := addOutputFlag(cmd, "nics")
 	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := requireRoot(); err != nil {
 			return err
+		}
+		if *format == asWide {
+			*format, wide = asTable, true
 		}
 		list, err := inventory.NICs(*stateDir)
 		if err != nil {
@@ -65,7 +65,7 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 		if err != nil {
 			list.Errors = append(list.Errors, err)
 		}
-		if len(list.NICs) == 0 && format.format == asTable {
+		if len(list.NICs) == 0 && *format == asTable {
 			fmt.Fprintln(cmd.OutOrStdout(), "no NICs: no interface of this network namespace has a device, and none is lent")
 		} else if err := format.print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, pools, wide)); err != nil {
 			return err
@@ -76,28 +76,6 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 		return reportErrors(cmd.ErrOrStderr(), list.Errors)
 	}
 	return cmd
-}
-
-// nicFormat is the value of --output, which may also be "wide".
-type nicFormat struct {
-	format
-	wide *bool
-}
-
-const asWide = "wide"
-
-var nicFormats = []string{string(asTable), asWide, string(asJSON), string(asYAML)}
-
-// Set refuses an unknown format.
-func (f *nicFormat) Set(s string) error {
-	if s == asWide {
-		f.format, *f.wide = asTable, true
-		return nil
-	}
-	if f.format.Set(s) != nil {
-		return fmt.Errorf("it is one of %s", strings.Join(nicFormats, ", "))
-	}
-	return nil
 }
 
 // problemLine returns a problem of the node file for stderr.

@@ -19,33 +19,72 @@ type format string
 
 const (
 	asTable format = "table"
+	asWide  format = "wide" // a table with more columns
 	asJSON  format = "json"
 	asYAML  format = "yaml"
 )
 
-var formats = []string{string(asTable), string(asJSON), string(asYAML)}
+// The commands with --output, each with the formats that it takes, the default first. The
+// others print what another program reads (a manifest, shell variables, an SVG), or only say
+// what they did.
+var outputs = map[string][]format{
+	"railctl check":          {asTable, asJSON, asYAML},
+	"railctl doctor":         {asTable, asJSON, asYAML},
+	"railctl doctor cluster": {asTable, asJSON, asYAML},
+	"railctl doctor pod":     {asTable, asJSON, asYAML},
+	"railctl gc":             {asTable, asJSON, asYAML},
+	"railctl ibdev2netdev":   {asTable, asJSON, asYAML},
+	"railctl ipam check":     {asTable, asJSON, asYAML},
+	"railctl ipam explain":   {asTable, asJSON, asYAML},
+	"railctl ipam gc":        {asTable, asJSON, asYAML},
+	"railctl ipam show":      {asTable, asJSON, asYAML},
+	"railctl nics":           {asTable, asWide, asJSON, asYAML},
+	"railctl pod":            {asTable, asJSON, asYAML},
+	"railctl rdma mode":      {asTable, asJSON, asYAML},
+	"railctl show":           {asTable, asWide, asJSON, asYAML},
+	"railctl topology":       {asTable, asJSON, asYAML},
+	"railctl verify":         {asTable, asJSON, asYAML},
+	"railctl version":        {asTable, asJSON, asYAML},
+}
+
+// outputFlag is the flag --output of one command.
+type outputFlag struct {
+	value   *format
+	formats []format
+}
 
 // String, Set and Type implement pflag.Value.
-func (f *format) String() string { return string(*f) }
+func (f *outputFlag) String() string { return string(*f.value) }
 
 // Type names the value in a help text.
-func (f *format) Type() string { return "format" }
+func (f *outputFlag) Type() string { return "format" }
 
 // Set refuses an unknown format.
-func (f *format) Set(s string) error {
-	if !slices.Contains(formats, s) {
-		return fmt.Errorf("it is one of %s", strings.Join(formats, ", "))
+func (f *outputFlag) Set(s string) error {
+	if !slices.Contains(f.formats, format(s)) {
+		return fmt.Errorf("it is one of %s", joined(f.formats))
 	}
-	*f = format(s)
+	*f.value = format(s)
 	return nil
 }
 
-// addOutputFlag adds the flag -o to a command.
-func addOutputFlag(cmd *cobra.Command) *format {
+func joined(formats []format) string { return strings.Join(namesOfFormats(formats), ", ") }
+
+func namesOfFormats(formats []format) []string {
+	var all []string
+	for _, f := range formats {
+		all = append(all, string(f))
+	}
+	return all
+}
+
+// addOutputFlag adds the flag -o to a command, which has the formats of its path in outputs.
+func addOutputFlag(cmd *cobra.Command, path string) *format {
 	f := asTable
-	cmd.Flags().VarP(&f, "output", "o", strings.Join(formats, ", "))
+	formats := outputs["railctl "+path]
+	cmd.Flags().VarP(&outputFlag{&f, formats}, "output", "o", joined(formats))
 	// Fails only for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(namesOfFormats(formats), cobra.ShellCompDirectiveNoFileComp))
 	return &f
 }
 
@@ -69,6 +108,21 @@ func (f *format) print(w io.Writer, list any, rows [][]string) error {
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return t.Flush()
+}
+
+// writeAs writes a report that has a form of its own as text and as JSON.
+func writeAs(f format, w io.Writer, asJSONText, asText func(io.Writer) error) error {
+	switch f {
+	case asJSON:
+		return asJSONText(w)
+	case asYAML:
+		var text bytes.Buffer
+		if err := asJSONText(&text); err != nil {
+			return err
+		}
+		return printYAML(w, json.RawMessage(text.Bytes()))
+	}
+	return asText(w)
 }
 
 // printYAML writes the JSON form as YAML, with the same keys in the same order.

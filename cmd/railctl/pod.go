@@ -31,9 +31,9 @@ If something cannot be read, the error is printed on stderr, the rest is printed
 and the exit code is 1.`,
 		Example: `  railctl pod default/trainer-0
   railctl pod default/trainer-0 -o json | jq -r '.rails[] | "\(.ifName) \(.rdma) \(.gidIndexV2)"'`,
-		Args: cobra.ExactArgs(1),
+		Args: one("a pod"),
 	}
-	format := addOutputFlag(cmd)
+	format := addOutputFlag(cmd, "pod")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rails, _, _, unread, err := railsOf(*stateDir, args[0])
 		if err != nil {

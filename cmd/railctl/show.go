@@ -31,7 +31,7 @@ the attachment.
 LINK is "up" if the interface in the pod is up and has a carrier, else "down"; "-"
 if the interface is not in the pod or cannot be read. RDMA is the device and port
 of an attachment that has RDMA. LINK and PORT STATE are read from the kernel now. GID is the index (of RoCE v2) of the interface's address in the
-port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With --wide the
+port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With -o wide the
 table also has the char device, the GIDs' values, and the RDMA mode. A value that
 cannot be read is "?"; stderr has the reason.
 
@@ -48,11 +48,14 @@ read is named on stderr, the others are shown, and the exit code is 1.`,
   railctl show --all -o yaml`,
 		Args: cobra.NoArgs,
 	}
-	s.format = addOutputFlag(cmd)
+	s.format = addOutputFlag(cmd, "show")
 	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also those of other host network namespaces")
-	cmd.Flags().BoolVarP(&s.wide, "wide", "w", false, "more of RDMA in the table")
+	cmd.Flags().BoolVarP(&s.wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.stateDir = *stateDir
+		if *s.format == asWide {
+			*s.format, s.wide = asTable, true
+		}
 		return s.run(cmd)
 	}
 	return cmd

@@ -15,12 +15,14 @@ import (
 
 func newTopology(stateDir *string) *cobra.Command {
 	var svg, pod string
+	var output *format
 	cmd := &cobra.Command{
 		Use:   "topology [--pod NAMESPACE/NAME] [--svg [FILE]]",
 		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs, or draw them",
 		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, without
 NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
-distances. A legend names the devices. GPUs are those of NVIDIA and AMD.
+distances. A legend names the devices. GPUs are those of
+NVIDIA and AMD, and Gaudi.
 
 With --svg it draws an SVG instead: the NUMA nodes, host bridges and PCIe switches, the
 GPUs and NICs in them, and the rail, RDMA devices, state and holder of each NIC. The
@@ -51,6 +53,10 @@ no NIC.`,
 				return errors.Join(append(list.Errors, err)...)
 			}
 			switch {
+			case svg == "" && *output != asTable:
+				err = output.print(cmd.OutOrStdout(), matrix(list, pod), nil)
+			case *output != asTable:
+				err = errors.New("--output and --svg exclude each other")
 			case svg == "":
 				err = printTopology(cmd, list, pod)
 			case len(args) == 1:
@@ -66,6 +72,7 @@ no NIC.`,
 	}
 	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG, and write it to `FILE`; \"-\" is stdout")
 	cmd.Flags().StringVar(&pod, "pod", "", "print only the NICs of the pod `NAMESPACE/NAME`; with --svg mark them")
+	output = addOutputFlag(cmd, "topology")
 	cmd.Flags().Lookup("svg").NoOptDefVal = toStdout // the file may also follow as an argument
 	return cmd
 }
@@ -124,6 +131,34 @@ func places(list *inventory.NICList, pod string) []place {
 		all = append(all, place{fmt.Sprintf("NIC%d", len(all)-len(list.GPUs)), n.PCI, legend})
 	}
 	return all
+}
+
+// placeShown is a row of the matrix in JSON.
+type placeShown struct {
+	Name      string            `json:"name"` // "GPU0", "NIC3"
+	PCI       string            `json:"pci"`
+	Legend    string            `json:"legend"`
+	NUMA      *int              `json:"numa,omitempty"`
+	Distances map[string]string `json:"distances"` // by the name of the other
+}
+
+// matrix returns the rows in JSON.
+func matrix(list *inventory.NICList, pod string) []placeShown {
+	all := places(list, pod)
+	rows := []placeShown{}
+	for i, row := range all {
+		shown := placeShown{Name: row.short, PCI: row.pci, Legend: row.legend, Distances: map[string]string{}}
+		if d := list.Tree.ByAddress(row.pci); d != nil && d.NUMA >= 0 {
+			shown.NUMA = &d.NUMA
+		}
+		for k, column := range all {
+			if i != k {
+				shown.Distances[column.short] = list.Tree.Distance(row.pci, column.pci).String()
+			}
+		}
+		rows = append(rows, shown)
+	}
+	return rows
 }
 
 func printTopology(cmd *cobra.Command, list *inventory.NICList, pod string) error {

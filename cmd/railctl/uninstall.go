@@ -7,12 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	reach "github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/install/cluster"
 )
 
 func newUninstall() *cobra.Command {
 	var u cluster.Uninstaller
-	var kubeconfig string
+	access := reach.Flags{WithoutPlugins: true}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Take rail-cni off all nodes of a cluster, then out of the cluster",
@@ -32,7 +33,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of an administrator; else the first of $KUBECONFIG, else a pod's service account")
+	addClusterFlags(cmd, &access)
 	f.StringVar(&u.Namespace, "namespace", "kube-system", "namespace of the DaemonSets")
 	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times; when missing, all in the namespace, and with --nodes-only rail-agent")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
@@ -40,7 +41,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 	f.BoolVar(&u.NodesOnly, "nodes-only", false, "take it off the nodes, and leave the objects (helm's hook does this)")
 	f.BoolVar(&u.Definitions, "crds", false, "delete whereabouts' CustomResourceDefinitions too, and with them all pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := openCluster(kubeconfig)
+		client, err := access.Open("railctl/" + version)
 		if err != nil {
 			return err
 		}

@@ -28,12 +28,12 @@ type verifyFlags struct {
 	html   string
 	level  int
 	verify.Options
-	format  doctorFormat
+	format  *format
 	cluster verifyCluster
 }
 
 func newVerify() *cobra.Command {
-	v := &verifyFlags{format: doctorFormat(asTable)}
+	v := &verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Measure the rails between nodes, and name those that are broken or slow",
@@ -73,16 +73,15 @@ rails could not be judged.`,
 		RunE:        func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}
 	flags := cmd.Flags()
-	v.cluster.add(flags)
+	v.cluster.add(cmd)
 	flags.StringSliceVar(&v.netns, "netns", nil, "two or more network namespaces, instead of a cluster: names of \"ip netns\" or paths")
 	flags.StringSliceVar(&v.Interfaces, "interfaces", nil, "with --netns: the rails of each namespace; else the interfaces net1, net2, …")
 	flags.StringVar(&v.fabric, "fabric", "", "how rails reach each other: "+strings.Join(verify.Fabrics, ", ")+"; else the node file's \"fabric\"")
 	flags.StringVar(&v.html, "html", "", "also write the result as a page to `FILE`")
 	flags.IntVar(&v.level, "level", 1, "0: routes and neighbors; 1: also losses, round trips and packets of the MTU; 2: also messages by RDMA; 3: also its latency and bandwidth")
 	flags.IntVar(&v.Count, "probes", 100, "short packets in each direction of a rail, 20 to 10000")
-	flags.VarP(&v.format, "output", "o", strings.Join(doctorFormats, ", "))
-	// These fail only for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(doctorFormats, cobra.ShellCompDirectiveNoFileComp))
+	v.format = addOutputFlag(cmd, "verify")
+	// Fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("fabric", cobra.FixedCompletions(verify.Fabrics, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(newVerifyProbe(), newVerifyExec(), newVerifyCopy())
 	return cmd
@@ -261,11 +260,7 @@ func namespaceOf(ns string) (name, path string) {
 
 // report prints the result, and returns the error that has its exit code.
 func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
-	write := result.WriteText
-	if v.format == doctorFormat(asJSON) {
-		write = result.WriteJSON
-	}
-	if err := write(out); err != nil {
+	if err := writeAs(*v.format, out, result.WriteJSON, result.WriteText); err != nil {
 		return err
 	}
 	if v.html != "" {

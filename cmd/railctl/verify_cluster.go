@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
@@ -32,8 +31,10 @@ type verifyCluster struct {
 	timeout  time.Duration
 }
 
-func (c *verifyCluster) add(flags *pflag.FlagSet) {
-	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig file; else the first of $KUBECONFIG, else that of whereabouts' flat file, else a pod's service account")
+func (c *verifyCluster) add(cmd *cobra.Command) {
+	c.WithoutPlugins = true
+	addClusterFlags(cmd, &c.Flags)
+	flags := cmd.Flags()
 	flags.StringVar(&c.Namespace, "namespace", "default", "namespace of the pods, and of networks that are named without one")
 	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
 	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; else all networks of the namespace whose plugin is host-device, or, if there are none, macvlan, ordered by the numbers in their names")

@@ -11,14 +11,33 @@ import (
 )
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, and what it understands",
 		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			spec := cniversion.All.SupportedVersions()
-			fmt.Fprintf(cmd.OutOrStdout(), "railctl (rail-cni) %s\nCNI %s to %s, ledger records of version %d\n%s %s/%s\n",
-				version, spec[0], spec[len(spec)-1], ledger.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		},
 	}
+	output := addOutputFlag(cmd, "version")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		spec := cniversion.All.SupportedVersions()
+		v := versions{
+			Version: version, CNI: spec, Ledger: ledger.Version,
+			Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		}
+		if *output != asTable {
+			return output.print(cmd.OutOrStdout(), v, nil)
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "railctl (rail-cni) %s\nCNI %s to %s, ledger records of version %d\n%s %s\n",
+			v.Version, spec[0], spec[len(spec)-1], v.Ledger, v.Go, v.Platform)
+		return err
+	}
+	return cmd
+}
+
+// versions is what "railctl version -o json" prints.
+type versions struct {
+	Version  string   `json:"version"`
+	CNI      []string `json:"cniVersions"`
+	Ledger   int      `json:"ledgerVersion"`
+	Go       string   `json:"goVersion"`
+	Platform string   `json:"platform"`
 }

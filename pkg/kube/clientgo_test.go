@@ -146,7 +146,7 @@ func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ours, err := loadKubeconfig(path, nil)
+			ours, err := (&Config{Kubeconfig: path}).loadKubeconfig()
 			wantBase, want, wantErr := theirs(path)
 			if (err == nil) != (wantErr == nil) {
 				t.Fatalf("%v; client-go: %v", err, wantErr)
@@ -209,7 +209,7 @@ func TestAProgramIsToldWhatClientGoTells(t *testing.T) {
 			}
 			return decoded, strings.TrimPrefix(rest, "\n") // client-go appends a newline
 		}
-		ours, err := loadKubeconfig(path, nil)
+		ours, err := (&Config{Kubeconfig: path}).loadKubeconfig()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,16 @@ type Config struct {
 	// the caller's context. It does not interrupt a try that is under way.
 	RetryFor time.Duration
 
+	// Read, unless nil, returns the text of the kubeconfig, in which relative paths are
+	// resolved. Kubeconfig is then what errors call it.
+	Read func() ([]byte, error)
+	// SilentTries, unless 0, bounds how often a request is sent while the server has
+	// never answered this client: for a person who waits.
+	SilentTries int
+	// Waiting, unless nil, is called once, with the server's URL, if the first answer
+	// takes longer than a second.
+	Waiting func(server string)
+
 	// Vet, unless nil, is called before a Kubeconfig is used, with its program
 	// and the files that it names. Open returns its error.
 	Vet func(program string, files []string) error
@@ -60,6 +71,8 @@ type Client struct {
 	namespace string
 	from      origin
 	heard     atomic.Pointer[heard]
+	answered  atomic.Bool // by any answer of HTTP
+	waiting   sync.Once
 }
 
 // Open reads the kubeconfig (or service account) and all files that it names.
@@ -137,14 +150,18 @@ func (c *Config) load() (*loaded, error) {
 	if c.Kubeconfig == "" {
 		return loadServiceAccount(c.ServiceAccount)
 	}
-	return loadKubeconfig(c.Kubeconfig, c.Vet)
+	return c.loadKubeconfig()
 }
 
-func loadKubeconfig(path string, vet func(program string, files []string) error) (*loaded, error) {
+func (c *Config) loadKubeconfig() (*loaded, error) {
+	path, vet := c.Kubeconfig, c.Vet
 	bad := func(err error, cure, format string, args ...any) error {
 		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "kubeconfig "+path+format, args...), cure)
 	}
-	file, err := readKubeconfig(path)
+	file, err := c.parsed()
+	if c.Read != nil && err != nil {
+		return nil, bad(err, "name another file by --kubeconfig or $KUBECONFIG, or mend it", "")
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, bad(err, "whereabouts' installer writes it on each node; kubernetes.kubeconfig says where it is", "")
 	}
@@ -185,6 +202,18 @@ func loadKubeconfig(path string, vet func(program string, files []string) error)
 		l.program = user.Exec.Command
 	}
 	return l, nil
+}
+
+// parsed returns the kubeconfig, of Read or of its file.
+func (c *Config) parsed() (*kubeconfig, error) {
+	if c.Read == nil {
+		return readKubeconfig(c.Kubeconfig)
+	}
+	data, err := c.Read()
+	if err != nil {
+		return nil, err
+	}
+	return parseKubeconfig(data)
 }
 
 // leads returns the program that provides the user's credentials, and the files

@@ -22,6 +22,7 @@ import (
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = 2 * time.Second
+	patience  = time.Second // of a person, before Config.Waiting tells
 
 	// maxAnswer bounds the memory of an answer. etcd accepts objects of 1.5
 	// MiB, and lists are read in pages.
@@ -64,6 +65,14 @@ func (q request) object() string {
 
 // send sends q until it is answered, and returns the body of a 2xx answer.
 func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
+	if c.config.Waiting != nil && !c.answered.Load() {
+		tell := time.AfterFunc(patience, func() {
+			if !c.answered.Load() {
+				c.waiting.Do(func() { c.config.Waiting(c.Server()) })
+			}
+		})
+		defer tell.Stop()
+	}
 	var body []byte
 	err := c.retry(ctx, q, func() *Error {
 		// One try is bounded, including the last byte of its answer.
@@ -111,6 +120,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		return nil, c.failure(q, because(ctx, err))
 	}
 	used.ReadCloser, answer.Body = answer.Body, used
+	c.answered.Store(true)
 	c.hear(answer.Header)
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		defer answer.Body.Close()
@@ -203,6 +213,9 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 			c.renew()
 			renewed, pause = true, 0
 		case !failed.transient():
+			return c.explain(q, failed)
+		}
+		if c.config.SilentTries > 0 && n >= c.config.SilentTries && !c.answered.Load() {
 			return c.explain(q, failed)
 		}
 		if c.config.RetryFor > 0 && time.Since(began)+pause > c.config.RetryFor {

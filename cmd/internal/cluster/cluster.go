@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,18 @@ import (
 )
 
 // Flags are the flags of every command that uses the cluster.
-type Flags struct{ Kubeconfig, Namespace string }
+type Flags struct {
+	Kubeconfig, Namespace string
+
+	// Find, unless nil, finds the kubeconfig, rather than [Kubeconfig]: its files,
+	// none for none, and what reads them as one.
+	Find func(flag string) (files []string, read func() ([]byte, error), err error)
+	// WithoutPlugins: the kubeconfig of the node's plugins is not used, whose rights
+	// are those of the plugins alone.
+	WithoutPlugins bool
+	// Access has the other settings of the client.
+	Access kube.Config
+}
 
 // Add adds the flags to a command.
 func (f *Flags) Add(cmd *cobra.Command) {
@@ -54,19 +66,54 @@ func (f *Flags) Open(userAgent string) (*kube.Client, error) {
 
 // open also returns the kubeconfig's path, "" for a pod's service account.
 func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, string, error) {
-	path := Kubeconfig(f.Kubeconfig)
-	var err error
-	if path == "" {
-		if path, err = OfPlugins(); err != nil {
-			return nil, "", err
-		}
+	conf, path, err := f.config()
+	if err != nil {
+		return nil, "", err
 	}
-	client, err := kube.Open(kube.Config{Kubeconfig: path, Namespace: f.Namespace, UserAgent: userAgent, RetryFor: retryFor})
+	conf.Namespace, conf.UserAgent = f.Namespace, userAgent
+	if conf.RetryFor == 0 {
+		conf.RetryFor = retryFor
+	}
+	client, err := kube.Open(conf)
 	if path == "" && err != nil {
-		return nil, "", failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "there is no kubeconfig: none in whereabouts' flat file, and this is no pod with a service account"),
-			"name one by --kubeconfig or $KUBECONFIG")
+		where := "none in whereabouts' flat file, and this is no pod with a service account"
+		if f.WithoutPlugins {
+			where = "this is no pod with a service account"
+		}
+		return nil, "", failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "there is no kubeconfig: %s", where), "name one by --kubeconfig or $KUBECONFIG")
 	}
 	return client, path, err
+}
+
+// config returns how the server is reached, and the path of the kubeconfig, the first of
+// several.
+func (f *Flags) config() (conf kube.Config, path string, err error) {
+	conf = f.Access
+	if f.Find != nil {
+		files, read, err := f.Find(f.Kubeconfig)
+		if err != nil {
+			return conf, "", err
+		}
+		if len(files) > 0 {
+			conf.Kubeconfig, conf.Read = strings.Join(files, ", "), read
+			return conf, files[0], nil
+		}
+	} else {
+		conf.Kubeconfig = Kubeconfig(f.Kubeconfig)
+	}
+	if conf.Kubeconfig == "" && !f.WithoutPlugins {
+		conf.Kubeconfig, err = OfPlugins()
+	}
+	return conf, conf.Kubeconfig, err
+}
+
+// Named reports whether the user has named a kubeconfig.
+func (f *Flags) Named() bool {
+	if f.Find == nil {
+		return Kubeconfig(f.Kubeconfig) != ""
+	}
+	files, _, err := f.Find(f.Kubeconfig)
+	return err != nil || len(files) > 0
 }
 
 // OfPlugins returns the kubeconfig of this node's plugins, from whereabouts'

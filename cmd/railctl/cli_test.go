@@ -1,0 +1,259 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// commandsOf returns a command and all below it.
+func commandsOf(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, c := range cmd.Commands() {
+		all = append(all, commandsOf(c)...)
+	}
+	return all
+}
+
+// wholeRoot returns the command line with what cobra adds to it.
+func wholeRoot() *cobra.Command {
+	root := newRoot()
+	refuseUnknown(root)
+	return root
+}
+
+// The table of output formats is that of the flags, for all commands.
+func TestEachCommandHasTheOutputsOfTheTable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, cmd := range commandsOf(wholeRoot()) {
+		path := cmd.CommandPath()
+		formats, listed := outputs[path]
+		flag := cmd.Flags().Lookup("output")
+		if listed != (flag != nil) {
+			t.Errorf("%s: in the table %v, and has the flag %v", path, listed, flag != nil)
+		}
+		if flag == nil || !listed {
+			continue
+		}
+		seen[path] = true
+		if flag.Shorthand != "o" || flag.Usage != joined(formats) || flag.DefValue != string(formats[0]) || flag.DefValue != string(asTable) {
+			t.Errorf("%s: %+v", path, flag)
+		}
+		for _, f := range []format{asTable, asWide, asJSON, asYAML, "xml", ""} {
+			if err := flag.Value.Set(string(f)); (err == nil) != slices.Contains(formats, f) {
+				t.Errorf("%s -o %s: %v, and the table has %s", path, f, err, joined(formats))
+			}
+		}
+		for _, needed := range []format{asJSON, asYAML} {
+			if !slices.Contains(formats, needed) {
+				t.Errorf("%s has no %s", path, needed)
+			}
+		}
+	}
+	for path := range outputs {
+		if !seen[path] {
+			t.Errorf("%s is in the table, and no command", path)
+		}
+	}
+}
+
+func TestWrongCommandsFailWithASuggestion(t *testing.T) {
+	// Whatever has commands below refuses the name of none.
+	for _, cmd := range commandsOf(wholeRoot()) {
+		if !cmd.HasSubCommands() {
+			continue
+		}
+		args := append(strings.Fields(cmd.CommandPath())[1:], "nosuch")
+		if out, errOut, code := plainRun(args...); code != exitUsage || out != "" || !strings.Contains(errOut, `unknown command "nosuch" for "`+cmd.CommandPath()+`"`) {
+			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, out, errOut)
+		}
+	}
+	for args, want := range map[string]string{
+		"shwo":             "did you mean show?",
+		"ipam shwo":        "did you mean show?",
+		"rdma mdoe":        "did you mean mode?",
+		"rails discovre":   "did you mean discover?",
+		"generate nad":     "did you mean nads?",
+		"migrate device":   "did you mean devices?",
+		"completion bahs":  "did you mean bash?",
+		"doctor clustr":    "did you mean cluster?",
+		"help shwo":        "did you mean show?",
+		"help ipam shwo":   "did you mean show?",
+		"doctor --nosuch":  "unknown flag",
+		"help nothinglike": `"railctl --help" lists the commands`,
+	} {
+		if _, errOut, code := plainRun(strings.Fields(args)...); code == 0 || !strings.Contains(errOut, want) {
+			t.Errorf("%s: exit code %d, stderr %q, want %q", args, code, errOut, want)
+		}
+	}
+	for _, args := range []string{"ipam", "help ipam", "help ipam show", "help", "", "rdma --help", "completion bash"} {
+		if out, errOut, code := plainRun(strings.Fields(args)...); code != 0 || errOut != "" || out == "" {
+			t.Errorf("%q: exit code %d, stderr %q", args, code, errOut)
+		}
+	}
+}
+
+func TestMissingArgumentsAreNamed(t *testing.T) {
+	for args, want := range map[string]string{
+		"pod": "name a pod: railctl pod NAMESPACE/NAME", "env": "name a pod: railctl env NAMESPACE/NAME", "doctor pod": "name a pod: railctl doctor pod NAMESPACE/NAME",
+		"ipam explain": "name a network or its file: railctl ipam explain NAMESPACE/NAD | FILE", "pod a/b c/d": "it takes a pod, and has 2 arguments",
+	} {
+		if _, errOut, code := plainRun(strings.Fields(args)...); code == 0 || !strings.Contains(errOut, want) {
+			t.Errorf("%s: exit code %d, stderr %q", args, code, errOut)
+		}
+	}
+}
+
+func TestVersionOfTheProgram(t *testing.T) {
+	if out, _, code := plainRun("--version"); code != 0 || !strings.Contains(out, "railctl version "+version) {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	for f, want := range map[string]string{"json": `"version": "` + version + `"`, "yaml": "version: " + version} {
+		if out, errOut, code := plainRun("version", "-o", f); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit code %d: %s %s", code, out, errOut)
+		}
+	}
+}
+
+// kubeconfigOf writes a kubeconfig with a context, whose server is at the port.
+func kubeconfigOf(t *testing.T, path, name string, port int, rest string) {
+	t.Helper()
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: %[1]s, cluster: {server: "http://127.0.0.1:%[2]d"}}]
+contexts: [{name: %[1]s, context: {cluster: %[1]s, user: %[1]s}}]
+users: [{name: %[1]s, user: {}}]
+%[3]s
+`, name, port, rest)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closedPort returns a port of loopback on which nobody listens.
+func closedPort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// The server of an error tells which kubeconfig, context and cluster were used.
+func TestClusterIsFoundAsKubectlDoes(t *testing.T) {
+	home, dir := t.TempDir(), t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("KUBECONFIG", "")
+	port := closedPort(t)
+	kubeconfigOf(t, filepath.Join(home, ".kube/config"), "home", port, "current-context: home")
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	kubeconfigOf(t, one, "one", port, "")
+	kubeconfigOf(t, two, "two", port, "current-context: two")
+	both := strings.Join([]string{filepath.Join(dir, "none"), one, two}, string(os.PathListSeparator))
+	for _, c := range []struct {
+		name, env string
+		args      []string
+		want      string
+	}{
+		{"the home directory", "", nil, "kubeconfig " + filepath.Join(home, ".kube/config")},
+		{"$KUBECONFIG, merged", both, nil, "kubeconfig " + one + ", " + two},
+		{"--kubeconfig before $KUBECONFIG", both, []string{"--kubeconfig", two}, "kubeconfig " + two + " right"},
+		{"--context of the other file", both, []string{"--context", "one"}, "nothing listens there"},
+		{"a context that is missing", both, []string{"--context", "three"}, `no context "three", but "one", "two"`},
+		{"a cluster that is missing", both, []string{"--cluster", "three"}, `no cluster "three", but "one", "two"`},
+		{"a file without a current context", "", []string{"--kubeconfig", one}, "no current-context"},
+		{"its context by name", "", []string{"--kubeconfig", one, "--context", "one"}, "nothing listens there"},
+		{"a wrong path", "", []string{"--kubeconfig", "/none/kubeconfig"}, "/none/kubeconfig: "},
+		{"a wrong $KUBECONFIG", "/none/kubeconfig", nil, "name a file that exists by --kubeconfig or $KUBECONFIG"},
+	} {
+		t.Setenv("KUBECONFIG", c.env)
+		_, errOut, code := plainRun(append([]string{"ipam", "show"}, c.args...)...)
+		if code != 1 || !strings.Contains(errOut, c.want) || strings.Contains(errOut, "whereabouts' installer") {
+			t.Errorf("%s: exit code %d, stderr %q, want %q", c.name, code, errOut, c.want)
+		}
+	}
+}
+
+func TestDeadServerIsGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("KUBECONFIG", "")
+	refused := filepath.Join(dir, "refused")
+	kubeconfigOf(t, refused, "a", closedPort(t), "current-context: a")
+	for _, args := range [][]string{{"ipam", "show"}, {"ipam", "check"}, {"doctor", "cluster"}, {"verify"}, {"uninstall"}} {
+		began := time.Now()
+		_, errOut, code := plainRun(append(args, "--kubeconfig", refused)...)
+		if code == 0 || !strings.Contains(errOut, "connection refused") || !strings.Contains(errOut, "3 times in") {
+			t.Errorf("%v: exit code %d, stderr %q", args, code, errOut)
+		}
+		if took := time.Since(began); took > 30*time.Second { // it takes a tenth of a second
+			t.Errorf("%v took %v", args, took)
+		}
+	}
+
+	// One that takes the connection and says nothing.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	silent := filepath.Join(dir, "silent")
+	kubeconfigOf(t, silent, "a", l.Addr().(*net.TCPAddr).Port, "current-context: a")
+	_, errOut, code := plainRun("ipam", "show", "--kubeconfig", silent, "--request-timeout", "600ms")
+	waiting := fmt.Sprintf("railctl: waiting for http://%s, which does not answer\n", l.Addr())
+	if code != 1 || strings.Count(errOut, waiting) != 1 || !strings.Contains(errOut, "no answer within 600ms") || !strings.Contains(errOut, "3 times in") {
+		t.Errorf("exit code %d, stderr %q", code, errOut)
+	}
+}
+
+func TestCheckTakesFilesAndDirectories(t *testing.T) {
+	dir := t.TempDir()
+	const bridge = `{"cniVersion": "1.0.0", "name": "a", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "tuning"}]}`
+	for name, text := range map[string]string{
+		"nads/roce.yaml": goodNAD, "nads/pods.yaml": "apiVersion: v1\nkind: Pod\n---\napiVersion: v1\nkind: Service\n", "nads/notes.txt": "a: [", "nads/more/bridge.conflist": bridge,
+		"typo.json": `{"cniVersion": "1.0.0", "name": "a", "type": "host-devices", "ipam": {"type": "whereabout"}}`, "empty/none.md": "",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, c := range []struct {
+		args  []string
+		code  int
+		wants []string
+	}{
+		{[]string{at("nads/roce.yaml")}, 0, []string{" ok\n"}},
+		{[]string{"-f", at("nads/roce.yaml"), at("nads/pods.yaml")}, 0, []string{"not judged: 1 file(s) without a configuration (" + at("nads/pods.yaml") + ")", "not judged: 2 object(s) of other kinds (Pod, Service)"}},
+		{[]string{at("nads")}, 0, []string{"not judged: 2 plugins of others (bridge, tuning)", "not judged: 1 IPAM plugin of others (host-local)", "not judged: 2 object(s) of other kinds (Pod, Service)"}},
+		{[]string{at("typo.json")}, 0, []string{"CNI-TYPE", `did you mean "host-device"?`, `did you mean "whereabouts"?`}},
+		{[]string{at("typo.json"), "--strict"}, 1, []string{"CNI-TYPE"}},
+		{[]string{at("typo.json"), "-o", "yaml"}, 0, []string{"notes:\n", "id: CNI-TYPE"}},
+		{[]string{at("nads/pods.yaml")}, 2, []string{"nothing to judge"}},
+		{[]string{at("empty")}, 2, []string{"no file that ends in .yaml, .yml, .json, .conf, .conflist"}},
+		{[]string{at("none")}, 2, []string{"no such file"}},
+		{nil, 2, []string{"name the files to judge: railctl check FILE..."}},
+	} {
+		out, errOut, code := plainRun(append([]string{"check"}, c.args...)...)
+		if code != c.code {
+			t.Errorf("%v: exit code %d: %s%s", c.args, code, out, errOut)
+		}
+		contains(t, fmt.Sprint(c.args), out+errOut, c.wants...)
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/homedir"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// kubectlFlags are kubectl's flags about which cluster, as which user.
+type kubectlFlags struct{ context, cluster string }
+
+// silentTries bounds the tries while a server has not answered yet.
+const silentTries = 3
+
+const kubeconfigHelp = "kubeconfig file; else the files of $KUBECONFIG, merged, else ~/.kube/config"
+
+// addClusterFlags adds the flags by which a command finds the API server, as kubectl does.
+func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
+	k := &kubectlFlags{}
+	flags := cmd.Flags()
+	help := kubeconfigHelp + ", else that of whereabouts' flat file"
+	if f.WithoutPlugins {
+		help = kubeconfigHelp
+	}
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", help+", else a pod's service account")
+	flags.StringVar(&k.context, "context", "", "context of the kubeconfig; else its current one")
+	if flags.Lookup("cluster") == nil { // "doctor collect" has another flag of this name
+		flags.StringVar(&k.cluster, "cluster", "", "cluster of the kubeconfig; else that of the context")
+	}
+	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take; 10s when missing")
+	f.Find, f.Access.SilentTries = k.find, silentTries
+	f.Access.Waiting = func(server string) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: waiting for %s, which does not answer\n", printable(server))
+	}
+}
+
+// addPoolFlags also adds the namespace of the address pools.
+func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
+	addClusterFlags(cmd, f)
+	cmd.Flags().StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+}
+
+// find returns the kubeconfig files that kubectl would read, and what merges them.
+func (k *kubectlFlags) find(flag string) (files []string, read func() ([]byte, error), err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = flag
+	named := flag != "" || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != ""
+	if !named {
+		rules.Precedence = []string{filepath.Join(homedir.HomeDir(), clientcmd.RecommendedHomeDir, clientcmd.RecommendedFileName)}
+	}
+	candidates := rules.GetLoadingPrecedence()
+	for _, path := range candidates {
+		if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			files = append(files, path)
+		}
+	}
+	if len(files) == 0 && !named {
+		if k.context != "" || k.cluster != "" {
+			return nil, nil, fmt.Errorf("--context and --cluster need a kubeconfig, and %s does not exist", strings.Join(candidates, ", "))
+		}
+		return nil, nil, nil
+	}
+	if len(files) == 0 {
+		return nil, nil, failure.WithCure(fmt.Errorf("kubeconfig %s: %w", strings.Join(candidates, ", "), fs.ErrNotExist), "name a file that exists by --kubeconfig or $KUBECONFIG")
+	}
+	return files, func() ([]byte, error) { return k.merged(rules) }, nil
+}
+
+// merged returns the kubeconfig as one, with the context and the cluster of the flags.
+func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) ([]byte, error) {
+	config, err := rules.Load()
+	if err != nil {
+		return nil, err
+	}
+	if k.context != "" {
+		if config.Contexts[k.context] == nil {
+			return nil, fmt.Errorf("it has no context %q, but %s", k.context, keysOf(config.Contexts))
+		}
+		config.CurrentContext = k.context
+	}
+	if current := config.Contexts[config.CurrentContext]; k.cluster != "" && current != nil {
+		if config.Clusters[k.cluster] == nil {
+			return nil, fmt.Errorf("it has no cluster %q, but %s", k.cluster, keysOf(config.Clusters))
+		}
+		current.Cluster = k.cluster
+	}
+	if config.CurrentContext != "" {
+		if err := api.MinifyConfig(config); err != nil {
+			return nil, err
+		}
+	}
+	return clientcmd.Write(*config)
+}
+
+// keysOf returns the keys of a map for a sentence.
+func keysOf[V any](m map[string]V) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		names = append(names, fmt.Sprintf("%q", name))
+	}
+	return strings.Join(names, ", ")
+}
