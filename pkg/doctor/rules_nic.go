@@ -18,10 +18,13 @@ var nicRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				up, known := Read(r, n.label()+" adminUp", n.AdminUp)
-				if !known || !up || n.Moving || n.told(f) {
+				if !known || !up || n.Moving {
 					return // without an administrator's "up" there is no carrier to judge, and ADD waits for it
 				}
 				r.judged()
+				if n.told(f) {
+					return // in its pod
+				}
 				if carrier, ok := Read(r, n.label()+" carrier", n.Carrier); ok && !carrier {
 					r.Find(n.Object(), "it is up and has no carrier")
 				}

@@ -17,6 +17,7 @@ var portRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachPort(f, r, func(n *NIC, p *Port) {
 				if n.told(f) || p.LinkLayer == InfiniBand && (p.State == "INIT" || p.State == "ARMED") {
+					r.judged()
 					return // POD-PORT looks at it, or IB-SM has the reason
 				}
 				if !stateOf(r, p.Device+" state", p.State) || !n.up(r) {
