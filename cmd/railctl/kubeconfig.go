@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/homedir"
@@ -74,7 +75,7 @@ func (k *kubectlFlags) find(flag string) (files []string, read func() ([]byte, e
 		return nil, nil, nil
 	}
 	if len(files) == 0 {
-		return nil, nil, failure.WithCure(fmt.Errorf("kubeconfig %s: %w", strings.Join(candidates, ", "), fs.ErrNotExist), "name a file that exists by --kubeconfig or $KUBECONFIG")
+		return nil, nil, failure.WithCure(fmt.Errorf("kubeconfig %s: %w", strings.Join(candidates, ", "), unix.ENOENT), "name a file that exists by --kubeconfig or $KUBECONFIG")
 	}
 	return files, func() ([]byte, error) { return k.merged(rules) }, nil
 }
