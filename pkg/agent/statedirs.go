@@ -118,7 +118,7 @@ func putStateDirs(dir string, list netconf.StateDirs) error {
 		return err
 	}
 	defer d.Close()
-	return d.Replace(netconf.StateDirsFile, list.Text())
+	return d.Write(netconf.StateDirsFile, list.Text())
 }
 
 // RemoveStateDirs removes the list of an agent that leaves the node: no directory is kept then.

@@ -30,5 +30,5 @@ func (l *Ledger) NodeIP() (netip.Addr, error) {
 
 // PutNodeIP stores the address by which the cluster reaches the node.
 func (l *Ledger) PutNodeIP(ip netip.Addr) error {
-	return l.state.Replace(nodeIPFile, []byte(ip.String()+"\n"))
+	return l.state.Write(nodeIPFile, []byte(ip.String()+"\n"))
 }

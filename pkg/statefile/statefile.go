@@ -222,17 +222,6 @@ func (d *Dir) Write(name string, data []byte) error {
 	return d.syncDir()
 }
 
-// Replace is [Dir.Write] that also takes the place of a directory, which it sets aside: what is
-// there is of no use to anybody.
-func (d *Dir) Replace(name string, data []byte) error {
-	if info, err := d.root.Lstat(name); err == nil && info.IsDir() {
-		if _, err := d.SetAside(name); err != nil {
-			return err
-		}
-	}
-	return d.Write(name, data)
-}
-
 func (d *Dir) writeTemp(tmp string, data []byte) error {
 	f, err := d.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, fileMode)
 	if err != nil {
