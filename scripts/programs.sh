@@ -34,7 +34,7 @@ rows() {
 		of_helm+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$package.k8sVersionMinor=36"
 	done
 	cat <<-END
-		peers|the plugins of containernetworking|integration/peers/plugins|peers|$(printf "$containernetworking/%s " ipam/dhcp ipam/host-local ipam/static main/bridge main/host-device main/loopback main/macvlan meta/sbr)
+		peers|the plugins of containernetworking|integration/peers/plugins|peers|$(printf "$containernetworking/%s " ipam/dhcp ipam/host-local ipam/static main/bridge main/host-device main/loopback main/macvlan meta/sbr meta/tuning)
 		peers|rdma-cni|integration/peers/rdma-cni|peers|github.com/k8snetworkplumbingwg/rdma-cni/cmd/rdma
 		peers|whereabouts|integration/peers/whereabouts-cni|peers/kubernetes|github.com/k8snetworkplumbingwg/whereabouts/cmd=whereabouts
 		controlplane|etcd|$release|$plane|go.etcd.io/etcd/server/v3=etcd

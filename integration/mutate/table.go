@@ -75,6 +75,9 @@ var links = []Mutation{
 	ip("altname", "link property add dev NIC altname other"),
 	ip("altname of the host's, removed", "link property del dev NIC altname enp4s0np0"),
 	ip("alias", "link set NIC alias elsewhere"),
+	{Name: "alias, removed", By: `ip link set net1 alias ""`, Fate: Restored, Set: func(pod *testnet.Netns, nic string) error {
+		return run(pod, "ip", "link", "set", nic, "alias", "")
+	}},
 	ip("MTU", "link set NIC mtu 1280"),
 	ip("MAC", "link set NIC address 02:aa:bb:cc:dd:ee"),
 	ip("link-layer broadcast address", "link set NIC broadcast 02:66:66:66:66:66"),

@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -710,6 +711,11 @@ func TestCDIDevicesReplaceCharDevices(t *testing.T) {
 	}
 	if s := spec(); s.Kind != "rail-cni.io/nic" || len(s.Devices) != 8 || len(s.Devices[4].ContainerEdits.DeviceNodes) != 3 {
 		t.Errorf("%+v", s)
+	}
+	// With numbers a runtime would not look at the node: a file that is stale would give a
+	// container the device that has the numbers by then.
+	if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte(`"major"`)) || bytes.Contains(text, []byte(`"minor"`)) {
+		t.Errorf("%v, %s", err, text)
 	}
 	made := modified(file)
 	n.later(time.Second)

@@ -812,3 +812,32 @@ func TestActivePortWithoutACarrier(t *testing.T) {
 		t.Errorf("IB-SM is %s", got)
 	}
 }
+
+// The kernel makes GID 0 of the MAC address, also for a NIC whose link-local address is another
+// one, or that has no IPv6. Such a GID has no address, and nothing is wrong with that.
+func TestGIDWithoutAnAddressIsNoFinding(t *testing.T) {
+	want := map[string]Status{}
+	for name, change := range map[string]func(*Facts){
+		"as it is":                  func(*Facts) {},
+		"a container without index": func(f *Facts) { delete(container(f).Env, "NCCL_IB_GID_INDEX") },
+	} {
+		f := healthy()
+		change(f)
+		for _, r := range Judge(Rules(), f) {
+			want[r.ID] = r.Status
+		}
+		for i := range f.NICs.List.Value {
+			for k := range nic(f, i).Ports.Value {
+				p := &nic(f, i).Ports.Value[k]
+				if p.LinkLayer != InfiniBand {
+					p.GIDs.Value = append(addressed(0, "fe80:0000:0000:0000:5054:00ff:fe12:3456", p.GIDs.Value[0].Netdev), p.GIDs.Value...)
+				}
+			}
+		}
+		for _, r := range Judge(Rules(), f) {
+			if r.Status != want[r.ID] {
+				t.Errorf("%s: %s is %s, without the GID %s: %+v", name, r.ID, r.Status, want[r.ID], r.Findings)
+			}
+		}
+	}
+}

@@ -108,6 +108,7 @@ func TestGIDsAreFoundByInterface(t *testing.T) {
 		{"beside another's", table("enp0s1", "net1"), 3, ""},
 		{"only another's", table("enp0s1"), 0, `mlx5_0 port 1 has the address 10.0.0.1 as GID of "enp0s1" (index 1), not of "net1"`},
 		{"none", table(), 0, `mlx5_0 port 1 has no RoCE v2 GID for the address 10.0.0.1 of "net1"`},
+		{"of two pods with one address the first alone, whose table has not got the second", table("net1"), 1, ""}, // limits.md
 		{"two pods with one address", table("net1", "net1"), 0, `two interfaces named "net1" have the address 10.0.0.1 (GID indexes 1 and 3)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

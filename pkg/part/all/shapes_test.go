@@ -46,6 +46,8 @@ var shapes = []shape{
 	{name: "IPv4: a nexthop object, `nexthop_compat_mode` 0", sysctl: "ipv4/nexthop_compat_mode", make: []string{"nexthop add id 7 via 10.1.0.1 dev NIC", "route add DST nhid 7"}},
 	{name: "IPv4: a group of nexthop objects", make: []string{"nexthop add id 7 via 10.1.0.1 dev NIC", "nexthop add id 8 via 10.1.0.2 dev NIC", "nexthop add id 9 group 7/8", "route add DST nhid 9"}},
 	{name: "IPv4: type of service", make: []string{"route add DST via 10.1.0.1 dev NIC tos 0x10"}},
+	{name: "IPv4: a segment of SRv6 (`encap`)", make: []string{"route add DST encap seg6 mode encap segs fd00:1::9 via 10.1.0.1 dev NIC"}},
+	{name: "IPv4: `multicast`", make: []string{"route add multicast 239.1.0.0/16 dev NIC"}},
 	{name: "IPv4: `proto static`", make: []string{"route add DST via 10.1.0.1 dev NIC proto static"}},
 	{name: "IPv4: of a routing daemon (`proto bgp`)", make: []string{"route add DST via 10.1.0.1 dev NIC proto bgp"}},
 	{name: "IPv4: another table", make: []string{"route add DST via 10.1.0.1 dev NIC table 101"}},
@@ -58,6 +60,8 @@ var shapes = []shape{
 	{name: "IPv6: two nexthops by the NIC", make: []string{"-6 route add DST nexthop via fd00:1::1 dev NIC nexthop via fd00:1::2 dev NIC"}},
 	{name: "IPv6: two nexthops, by two NICs", make: []string{"-6 route add DST nexthop via fd00:1::1 dev NIC nexthop via fd00:1:1::1 dev OTHER"}},
 	{name: "IPv6: a nexthop object", make: []string{"nexthop add id 7 via fd00:1::1 dev NIC", "-6 route add DST nhid 7"}},
+	{name: "IPv6: a segment of SRv6 (`encap`)", make: []string{"-6 route add DST encap seg6 mode encap segs fd00:1::9 via fd00:1::1 dev NIC"}},
+	{name: "IPv6: `multicast`", make: []string{"-6 route add multicast ff05::/16 dev NIC"}},
 	{name: "IPv6: another table", make: []string{"-6 route add DST via fd00:1::1 dev NIC table 101"}},
 	{name: "IPv6: `proto ra` that a daemon reads", make: []string{"-6 route add DST via fe80::1 dev NIC proto ra metric 101"}},
 	{name: "IPv6: the subnet of a `noprefixroute` address (NetworkManager)", make: []string{"addr add fd00:2::5/64 dev NIC nodad noprefixroute", "-6 route add fd00:2::/64 dev NIC proto kernel metric 101"}},
@@ -319,7 +323,7 @@ func inResult(out []byte, made []string) string {
 					}
 				}
 			}
-		case strings.HasPrefix(head, "route") && o["protocol"] != "kernel" && o["type"] == "unicast":
+		case strings.HasPrefix(head, "route") && o["protocol"] != "kernel":
 			answer = "left out"
 			for _, r := range result.Routes {
 				dst := strings.TrimSuffix(strings.TrimSuffix(r.Dst.String(), "/32"), "/128")
@@ -335,7 +339,7 @@ func inResult(out []byte, made []string) string {
 				if r.GW != nil {
 					have = r.GW.String()
 				}
-				if have != gateway || o["nexthops"] != nil || o["tos"] != nil {
+				if have != gateway || o["nexthops"] != nil || o["tos"] != nil || o["encap"] != nil || o["type"] != "unicast" {
 					return "wrong"
 				}
 				if metrics := encoded(o["metrics"]); strings.Contains(metrics, `"mtu":4000`) != (r.MTU == 4000) {

@@ -55,6 +55,32 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 	}
 }
 
+// The chained plugin tuning changes the NIC in the pod. It undoes that in its own DEL, and needs
+// the interface for it: here its DEL never runs.
+func TestWhatTuningSetOnTheNICDoesNotComeHome(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.furnish()
+	before, attributes := b.node.State(), b.node.Attributes(nicName)
+	config := b.config(nil)
+	out := b.node.MustRun(b.call("ADD", config))
+	b.node.MustRun(peer(t, b.call("ADD", b.withPrevResult(b.configOf(map[string]any{
+		"cniVersion": "1.1.0", "name": "roce-net1", "type": "tuning", "dataDir": t.TempDir(), "mac": "02:00:5e:00:00:77",
+		"mtu": 4000, "promisc": true, "allmulti": true, "txQLen": 77, "sysctl": map[string]string{"net.ipv4.conf.IFNAME.arp_filter": "1"},
+	}, nil), out))))
+	for _, want := range []string{"mtu 4000", "PROMISC", "ALLMULTI", "qlen 77", "02:00:5e:00:00:77"} {
+		if text := b.pod.IP("link", "show", "net1"); !strings.Contains(text, want) {
+			t.Errorf("tuning has not set %q: %s", want, text)
+		}
+	}
+	b.node.MustRun(b.call("DEL", config))
+	b.untouched(before)
+	b.sameAttributes(attributes)
+	if said := b.returned(); said != "" {
+		t.Errorf("of the NIC is said: %s", said)
+	}
+}
+
 // The chained plugin sbr moves the routes of an interface to a table of its
 // own, with a rule for the interface's address.
 func TestCheckFindsRoutesThatSBRMovedToAnotherTable(t *testing.T) {
