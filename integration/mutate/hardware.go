@@ -30,6 +30,16 @@ var hardware = []Mutation{
 	ioctl("tunable", "ethtool --set-tunable net1 rx-copybreak 0", slices.Concat(word(0x49), word(1), word(3), word(4), word(0))),
 	messages("energy-efficient Ethernet", "ethtool --set-eee net1 eee off", unix.ETHTOOL_MSG_EEE_SET, testnet.Attribute(unix.ETHTOOL_A_EEE_ENABLED, []byte{0})),
 	messages("wake-on-LAN", "ethtool -s net1 wol u", unix.ETHTOOL_MSG_WOL_SET, bits(2, 8, 1<<1)),
+	onRig(command("DCB: priority flow control", "dcb", "pfc set dev NIC prio-pfc 3:off 4:on")),
+	onRig(command("DCB: ETS", "dcb", "ets set dev NIC tc-tsa 0:ets 1:ets tc-bw 0:30 1:70 prio-tc 3:1")),
+	onRig(command("DCB: rate of a traffic class", "dcb", "maxrate set dev NIC tc-maxrate 2:10Gbit")),
+	onRig(command("DCB: buffers", "dcb", "buffer set dev NIC prio-buffer 3:1 buffer-size 1:64K")),
+	onRig(command("DCB: mode of DCBX", "dcb", "dcbx set dev NIC lld-managed ieee")),
+	onRig(command("DCB: priority of a DSCP value", "dcb", "app add dev NIC dscp-prio 10:5")),
+	{Name: "DCB: what is trusted", By: "dcb apptrust set dev net1 order dscp", Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
+		const table, selector, dscp = 11, 1, 5 // DCB_ATTR_DCB_APP_TRUST_TABLE; dcb(8) of Debian 12 does not know it
+		return pod.SetDCB(nic, testnet.Attribute(table|unix.NLA_F_NESTED, testnet.Attribute(selector, []byte{dscp})))
+	}},
 	onRig(file("transmit rate of a queue", "queues/tx-0/tx_maxrate", "100")),
 	onRig(ip("carrier", "link set NIC carrier off")),
 	onRig(ip("held down", "link set NIC protodown on protodown_reason 3 on")),

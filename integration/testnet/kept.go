@@ -106,6 +106,7 @@ func (n *Netns) Kept(name string) string {
 	n.napiState(&b, name)
 	n.Sysfs(name, func(dir string) { sysfsState(&b, dir) })
 	n.rdmaState(&b, name)
+	n.dcbState(&b, name)
 	fmt.Fprintf(&b, "tcx programs %d\n", n.TCX(name))
 	for program, calls := range map[string][]string{
 		"tc":     {"qdisc show dev " + name, "filter show dev " + name + " ingress", "filter show dev " + name + " egress"},
@@ -218,6 +219,29 @@ func (n *Netns) napiState(b *strings.Builder, name string) {
 			fmt.Fprintf(b, "napi %d %d = %x\n", i, kind, Find(a, kind))
 		}
 	}
+}
+
+// dcbState writes the answer of data center bridging (DCB_CMD_IEEE_GET), nothing for a driver
+// without it.
+func (n *Netns) dcbState(b *strings.Builder, name string) {
+	answers, err := n.ask(unix.NETLINK_ROUTE, unix.RTM_GETDCB, 0, append([]byte{unix.AF_UNSPEC, 21, 0, 0}, Attribute(1, []byte(name+"\x00"))...))
+	if err != nil {
+		return
+	}
+	for _, m := range answers {
+		fmt.Fprintf(b, "dcb mode %x\n", Find(m[4:], 14))
+		for kind := range uint16(13) {
+			fmt.Fprintf(b, "dcb %d %x\n", kind, Find(Find(m[4:], 13), kind))
+		}
+	}
+}
+
+// SetDCB changes attributes of data center bridging (DCB_CMD_IEEE_SET).
+func (n *Netns) SetDCB(name string, attributes ...[]byte) error {
+	n.t.Helper()
+	ieee := Attribute(13|unix.NLA_F_NESTED, slices.Concat(attributes...))
+	_, err := n.ask(unix.NETLINK_ROUTE, unix.RTM_SETDCB, 0, slices.Concat([]byte{unix.AF_UNSPEC, 20, 0, 0}, Attribute(1, []byte(name+"\x00")), ieee))
+	return err
 }
 
 // sysfsState writes the content of every writable file.

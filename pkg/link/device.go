@@ -15,6 +15,8 @@ import (
 type Device struct {
 	// Ethtool has the answers of the driver, by the names of ethtoolSettings.
 	Ethtool map[string][]byte `json:"ethtool,omitempty"`
+	// DCB has the settings of data center bridging, by the names of dcbSettings.
+	DCB map[string][]byte `json:"dcb,omitempty"`
 	// Files are the settings below /sys/class/net/NAME that differ from the
 	// kernel's defaults, nil if they could not be read.
 	Files map[string]string `json:"files"`
@@ -94,6 +96,7 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 			s.Ethtool[setting.name] = value
 		}
 	}
+	s.DCB = n.readDCB(l.Name)
 	files, err := readFiles(d.dir)
 	if err != nil {
 		return s, n.stillThere(l.Index)
@@ -173,6 +176,7 @@ func (d *device) adjust(s *Device) map[string]error {
 		}
 		differed["ethtool "+setting.name] = err
 	}
+	maps.Copy(differed, d.adjustDCB(d.ioctl.name, s.DCB))
 	if s.Files == nil {
 		return differed
 	}

@@ -39,7 +39,12 @@ struct fk_ids {
 struct fk_settings {
 	u32 rings, channels, usecs, frames, fec, flags, level, copybreak, speed;
 	u32 lpi_timer, wol;
-	u8 pfc;
+	struct ieee_ets ets;
+	struct ieee_maxrate rates;
+	struct dcbnl_buffer buffers;
+	u8 pfc, dcbx, trust[256];
+	int trusts;
+	u8 dscp[64];		/* the priority that the hardware gives each value */
 	bool adaptive, pause_rx, pause_tx, eee;
 	u32 indir[FK_INDIR];
 	u8 key[FK_KEY];

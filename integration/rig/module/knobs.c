@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Files in the directory of a function in sysfs, by which a test changes the NIC from
- * the host, wherever its netdev and RDMA device are. They are write-only:
+ * the host, wherever its netdev and RDMA device are. They are write-only, but for dscp:
  *
  *   recreate_rdma, recreate_netdev  anything: the driver makes it anew
  *   carrier        1 or 0
@@ -9,6 +9,7 @@
  *   port_state     of the RDMA port: DOWN, INIT, ARMED, ACTIVE; auto is the netdev's
  *   port_counter   "np_cnp_sent 42"
  *   refuse_gids    1 or 0: the port takes no further GIDs
+ *   dscp           the priorities that the hardware gives DSCP values: "10:3 "
  *
  * A device that is made anew has forgotten them.
  */
@@ -108,10 +109,23 @@ static ssize_t refuse_gids_store(struct device *dev, struct device_attribute *a,
 }
 static DEVICE_ATTR_WO(refuse_gids);
 
+static ssize_t dscp_show(struct device *dev, struct device_attribute *a, char *buf)
+{
+	struct fk_nic *nic = dev_get_drvdata(dev);
+	int i, n = 0;
+
+	for (i = 0; i < ARRAY_SIZE(nic->settings.dscp); i++)
+		if (nic->settings.dscp[i])
+			n += sysfs_emit_at(buf, n, "%d:%d ", i, nic->settings.dscp[i]);
+	return n + sysfs_emit_at(buf, n, "\n");
+}
+static DEVICE_ATTR_RO(dscp);
+
 static struct attribute *fk_device_attrs[] = {
 	&dev_attr_recreate_rdma.attr, &dev_attr_recreate_netdev.attr,
 	&dev_attr_carrier.attr, &dev_attr_speed.attr, &dev_attr_port_state.attr,
-	&dev_attr_port_counter.attr, &dev_attr_refuse_gids.attr, NULL
+	&dev_attr_port_counter.attr, &dev_attr_refuse_gids.attr,
+	&dev_attr_dscp.attr, NULL
 };
 static const struct attribute_group fk_device_group = { .attrs = fk_device_attrs };
 const struct attribute_group *fk_device_groups[] = { &fk_device_group, NULL };

@@ -26,6 +26,13 @@ void fk_settings_init(struct net_device *nd)
 	s->eee = true;
 	s->lpi_timer = 30;
 	s->wol = WAKE_MAGIC;
+	s->ets.ets_cap = IEEE_8021QAZ_MAX_TCS;
+	s->dcbx = DCB_CAP_DCBX_HOST | DCB_CAP_DCBX_VER_IEEE;
+	s->trusts = 1;
+	s->trust[0] = DCB_APP_SEL_PCP;
+	s->buffers.total_size = 8 << 15;
+	for (i = 0; i < DCBX_MAX_BUFFERS; i++)
+		s->buffers.buffer_size[i] = 1 << 15;
 	for (i = 0; i < FK_INDIR; i++)
 		s->indir[i] = ethtool_rxfh_indir_default(i, FK_CHANNELS);
 	for (i = 0; i < FK_KEY; i++)
@@ -340,6 +347,46 @@ const struct ethtool_ops fk_ethtool_ops = {
 };
 
 #if IS_ENABLED(CONFIG_DCB)
+static int fk_get_ets(struct net_device *nd, struct ieee_ets *ets)
+{
+	*ets = of(nd)->ets;
+	return 0;
+}
+
+static int fk_set_ets(struct net_device *nd, struct ieee_ets *ets)
+{
+	of(nd)->ets = *ets;
+	of(nd)->ets.ets_cap = IEEE_8021QAZ_MAX_TCS;
+	return 0;
+}
+
+static int fk_get_rates(struct net_device *nd, struct ieee_maxrate *rates)
+{
+	*rates = of(nd)->rates;
+	return 0;
+}
+
+static int fk_set_rates(struct net_device *nd, struct ieee_maxrate *rates)
+{
+	of(nd)->rates = *rates;
+	return 0;
+}
+
+static int fk_get_buffers(struct net_device *nd, struct dcbnl_buffer *buffers)
+{
+	*buffers = of(nd)->buffers;
+	return 0;
+}
+
+static int fk_set_buffers(struct net_device *nd, struct dcbnl_buffer *buffers)
+{
+	u32 total = of(nd)->buffers.total_size;
+
+	of(nd)->buffers = *buffers;
+	of(nd)->buffers.total_size = total;
+	return 0;
+}
+
 static int fk_get_pfc(struct net_device *nd, struct ieee_pfc *pfc)
 {
 	pfc->pfc_cap = IEEE_8021QAZ_MAX_TCS;
@@ -353,10 +400,78 @@ static int fk_set_pfc(struct net_device *nd, struct ieee_pfc *pfc)
 	return 0;
 }
 
+static u8 fk_get_dcbx(struct net_device *nd)
+{
+	return of(nd)->dcbx;
+}
+
+static u8 fk_set_dcbx(struct net_device *nd, u8 mode)
+{
+	of(nd)->dcbx = mode;
+	return 0;
+}
+
+static int fk_get_trust(struct net_device *nd, u8 *selectors, int *count)
+{
+	*count = of(nd)->trusts;
+	memcpy(selectors, of(nd)->trust, *count);
+	return 0;
+}
+
+static int fk_set_trust(struct net_device *nd, u8 *selectors, int count)
+{
+	of(nd)->trusts = count;
+	memcpy(of(nd)->trust, selectors, count);
+	return 0;
+}
+
+/*
+ * As mlx5 does: the hardware keeps the priority of each DSCP value, and forgets
+ * one only if it is deleted from the kernel's table.
+ */
+static bool fk_is_dscp(struct dcb_app *app)
+{
+	return app->selector == IEEE_8021QAZ_APP_SEL_DSCP && app->protocol < ARRAY_SIZE(((struct fk_settings *)0)->dscp);
+}
+
+static int fk_set_app(struct net_device *nd, struct dcb_app *app)
+{
+	struct dcb_app old = { .selector = app->selector, .protocol = app->protocol };
+
+	if (!fk_is_dscp(app))
+		return -EINVAL;
+	old.priority = of(nd)->dscp[app->protocol];
+	dcb_ieee_delapp(nd, &old);
+	of(nd)->dscp[app->protocol] = app->priority;
+	return dcb_ieee_setapp(nd, app);
+}
+
+static int fk_del_app(struct net_device *nd, struct dcb_app *app)
+{
+	int err;
+
+	if (!fk_is_dscp(app) || of(nd)->dscp[app->protocol] != app->priority)
+		return -ENOENT;
+	err = dcb_ieee_delapp(nd, app);
+	if (!err)
+		of(nd)->dscp[app->protocol] = 0;
+	return err;
+}
+
 const struct dcbnl_rtnl_ops fk_dcb_ops = {
+	.ieee_getets = fk_get_ets,
+	.ieee_setets = fk_set_ets,
+	.ieee_getmaxrate = fk_get_rates,
+	.ieee_setmaxrate = fk_set_rates,
 	.ieee_getpfc = fk_get_pfc,
 	.ieee_setpfc = fk_set_pfc,
-	.ieee_setapp = dcb_ieee_setapp,
-	.ieee_delapp = dcb_ieee_delapp,
+	.ieee_setapp = fk_set_app,
+	.ieee_delapp = fk_del_app,
+	.getdcbx = fk_get_dcbx,
+	.setdcbx = fk_set_dcbx,
+	.dcbnl_setbuffer = fk_set_buffers,
+	.dcbnl_getbuffer = fk_get_buffers,
+	.dcbnl_setapptrust = fk_set_trust,
+	.dcbnl_getapptrust = fk_get_trust,
 };
 #endif

@@ -27,6 +27,9 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 	n.furnish(1)
 	n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 on") // also while nothing keeps it down
 	t.Cleanup(func() { n.Batch(nil, "link set "+nicName(0)+" protodown_reason 1 off") })
+	n.Exec("dcb", "app", "add", "dev", nicName(0), "dscp-prio", "26:3", "46:6")
+	n.Exec("dcb", "pfc", "set", "dev", nicName(0), "prio-pfc", "3:on")
+	t.Cleanup(func() { n.Exec("dcb", "app", "flush", "dev", nicName(0)) })
 	config := n.config(0, map[string]any{"rdma": "required"})
 	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
 	before := everything()
@@ -62,6 +65,44 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 			before = everything()
 			t.Errorf("it is to be %s:\n%s", m.Fate, d)
 		})
+	}
+}
+
+// The hardware keeps the priority of a DSCP value, of which the kernel's table is only a copy that
+// ends with each move. What a pod set is deleted in the pod, and what the host set is set again.
+// Where the pod's namespace ended, nobody knows any more what the pod had set.
+func TestPrioritiesOfDSCPValuesDoNotComeHome(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	for _, values := range [][]string{nil, {"26:3", "46:6"}} {
+		for _, value := range values {
+			n.Exec("dcb", "app", "add", "dev", nicName(0), "dscp-prio", value)
+		}
+		inHardware := func() string {
+			text, err := os.ReadFile("/sys/bus/pci/devices/" + nicPCI(0) + "/dscp")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.TrimSpace(string(text))
+		}
+		shown := func() string { return n.Exec("dcb", "-N", "app", "show", "dev", nicName(0)) }
+		hardware, table := inHardware(), shown()
+		if hardware != strings.Join(values, " ") {
+			t.Fatalf("the hardware has %q", hardware)
+		}
+		p := n.pod("pod")
+		config := n.config(0, nil)
+		n.MustRun(p.call("ADD", "net1", config))
+		for _, value := range []string{"10:5", "26:7"} {
+			p.Exec("dcb", "app", "add", "dev", "net1", "dscp-prio", value)
+		}
+		n.MustRun(p.call("DEL", "net1", config))
+		if inHardware() != hardware || shown() != table {
+			t.Errorf("the hardware has %q, it had %q; the table is\n%sit was\n%s", inHardware(), hardware, shown(), table)
+		}
+		if said := n.returned(); said != "" {
+			t.Errorf("of the NIC is said: %s", said)
+		}
 	}
 }
 

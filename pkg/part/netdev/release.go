@@ -131,6 +131,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 	if from.SetDown(l.Index) == nil {
 		releasing.Silent()
 	}
+	from.ForgetApplications(l.Name, s.Device)
 	err := from.MoveAs(l, home, s.Name, s.Alias)
 	if errors.Is(err, unix.EEXIST) {
 		// Another link of the pod has the name. Prefer a brief wrong name on
