@@ -281,6 +281,70 @@ func TestEachMacvlanTakesItsEntriesOfTheGIDTable(t *testing.T) {
 	}
 }
 
+// TestEntriesOfEveryLinkAboveTheNICAreCounted has addresses of other kinds of link above the NIC,
+// which rail-cni did not make. The kernel gives them GIDs too: a pod has only what they leave.
+func TestEntriesOfEveryLinkAboveTheNICAreCounted(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "gids=16")
+	n.up(1)
+	core := n.core(n.Netns.Netns)
+	name, _ := n.RDMADevice(nicName(0))
+	table := func() rdma.GIDTable {
+		d, err := core.ByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := core.GIDs(d, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	add := func() error {
+		call := n.pod("pod").call("ADD", "net1", n.config(0, map[string]any{
+			"type": "macvlan", "device": nil, "master": nicName(0), "rdma": "required", "ipam": map[string]any{"type": "whereabouts", "range": "192.168.111.0/24"},
+		}))
+		call.Plugin = "macvlan"
+		_, err := n.Run(call)
+		return err
+	}
+	awaited := func(what string, is func() bool) {
+		for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %+v", what, table())
+			}
+		}
+	}
+	// An ipvlan and a bridge leave no room for a macvlan on the NIC, so they come after the ADD.
+	for _, above := range []struct {
+		name, ip string
+		commands []string
+	}{
+		{"a VLAN", "10.7.1.1", []string{"link add vl0 link NIC type vlan id 7", "addr add 10.7.1.1/24 dev vl0", "link set vl0 up"}},
+		{"a VRF", "10.7.2.1", []string{"link add vrf0 type vrf table 77", "link set vrf0 up", "link set vl0 master vrf0", "addr add 10.7.2.1/24 dev vrf0"}},
+		{"ADD", "", nil},
+		{"an ipvlan", "10.7.3.1", []string{"link del vrf0", "link del vl0", "link add iv0 link NIC type ipvlan mode l2", "addr add 10.7.3.1/24 dev iv0", "link set iv0 up"}},
+		{"a bridge", "10.7.4.1", []string{"link del iv0", "link add br0 type bridge", "link set br0 up", "link set NIC master br0", "addr add 10.7.4.1/24 dev br0"}},
+	} {
+		if above.name == "ADD" {
+			for i := 2; table().Free() >= rdma.EntriesOf(1); i++ {
+				free := table().Free()
+				n.Batch(nil, fmt.Sprintf("addr add 10.7.2.%d/24 dev vrf0", i))
+				awaited("no entries of another address", func() bool { return table().Free() < free })
+			}
+			mustFail(t, add(), cnierr.TryAgain, "GID table")
+			continue
+		}
+		for i := range above.commands {
+			above.commands[i] = strings.ReplaceAll(above.commands[i], "NIC", nicName(0))
+		}
+		n.Batch(nil, above.commands...)
+		awaited("no GID of "+above.name, func() bool {
+			return slices.ContainsFunc(table().Entries, func(e rdma.GIDEntry) bool { return e.GID == rdma.GIDOf(netip.MustParseAddr(above.ip)) })
+		})
+	}
+	n.Batch(nil, "link del br0")
+}
+
 func TestMacvlanInExclusiveModeSaysThatThereIsNoRDMA(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
