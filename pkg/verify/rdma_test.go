@@ -34,6 +34,17 @@ func TestOutputOfPerftestIsRead(t *testing.T) {
 	}
 }
 
+// With -n, a number of messages, ib_write_bw knows a peak, which it does not with -D.
+func TestOutputOfPerftestWithANumberOfMessagesIsRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/" + rdmaBandwidth + "-n.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, err := ParsePerftest(rdmaBandwidth, string(text)); err != nil || have != 0.021129 {
+		t.Errorf("%v, %v", have, err)
+	}
+}
+
 const bandwidthHead = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
 
 func TestHostileOutputOfPerftestIsRefused(t *testing.T) {
