@@ -15,7 +15,7 @@ import (
 // sources and module/rxe.patch.
 
 // softRoCETools are the programs of tests with Soft-RoCE, and their packages.
-var softRoCETools = []string{"ib_write_bw:perftest", "ibv_rc_pingpong:ibverbs-utils,ibverbs-providers", "patch:patch", "strip:binutils"}
+var softRoCETools = []string{"ib_write_bw:perftest", "ucx_info:ucx-utils", "ibv_rc_pingpong:ibverbs-utils,ibverbs-providers", "patch:patch", "strip:binutils"}
 
 // softRoCERetry is the pause after a failed build of Soft-RoCE: each machine's
 // start would try it again.
@@ -140,8 +140,15 @@ func addVerbs(ctx context.Context, names map[string]string) error {
 		names[file] = file
 	}
 	var errs []error
-	for _, program := range []string{"ib_write_bw", "ib_write_lat", "ib_send_lat", "ibv_rc_pingpong"} {
+	for _, program := range []string{"ib_write_bw", "ib_write_lat", "ib_send_lat", "ibv_rc_pingpong", "ucx_info", "ucx_perftest"} {
 		errs = append(errs, addProgram(ctx, names, "/", program))
+	}
+	// UCX loads its transports when it starts.
+	transports, err := filepath.Glob("/usr/lib/*/ucx/libuct_ib.so.0")
+	errs = append(errs, err)
+	for _, file := range transports {
+		names[file] = file
+		addShared(ctx, names, file)
 	}
 	return errors.Join(errs...)
 }

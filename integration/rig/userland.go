@@ -78,15 +78,20 @@ func addProgram(ctx context.Context, names map[string]string, root, tool string)
 	if root != "/" {
 		return addLibraries(names, root, path)
 	}
+	addShared(ctx, names, path)
+	return nil
+}
+
+// addShared adds the libraries of a program or library of this machine to names.
+func addShared(ctx context.Context, names map[string]string, path string) {
 	// ldd fails for a program that is static.
 	out, err := exec.CommandContext(ctx, "ldd", path).Output()
 	if err != nil {
-		return nil
+		return
 	}
 	for _, l := range libraryPath.FindAllString(string(out), -1) {
 		names[l] = l
 	}
-	return nil
 }
 
 var libraryPath = regexp.MustCompile(`/\S+\.so\S*`)
