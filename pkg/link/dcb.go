@@ -56,9 +56,9 @@ func (n *Netns) DCB(name string) (*DCB, error) {
 
 // askDCB sends a message of data center bridging about the link with this name, and returns the
 // attributes of the answer. The kernel looks for the link in the namespace of the socket. To
-// change something the sender needs CAP_NET_ADMIN in the initial user namespace: dcb_doit in
-// Linux 3.11 to 6.18 has netlink_capable, not netlink_ns_capable. So a pod with a user namespace
-// of its own changes nothing.
+// change something the sender needs CAP_NET_ADMIN in the initial user namespace: dcb_doit asks
+// netlink_capable, before and after Linux 5.2, and not netlink_net_capable. So a pod with a user
+// namespace of its own changes nothing.
 func (n *Netns) askDCB(kind int, command uint8, name string, attrs ...nlattr.Attr) (answer nlattr.Attrs, err error) {
 	req := nl.NewNetlinkRequest(kind, 0)
 	req.AddRawData(nlattr.Marshal([]byte{unix.AF_UNSPEC, command, 0, 0}, append(nlattr.Attrs{{Type: dcbIfName, Value: nl.ZeroTerminated(name)}}, attrs...)))
