@@ -45,7 +45,7 @@ func (f *credentialFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.lifetime, "token-lifetime", 24*time.Hour, "life of that token, which is renewed when half of it is over")
 	flags.StringVar(&f.server, "api-server", "", "the API server's URL for the plugin; the agent's own when empty")
 	flags.StringVar(&f.namespace, "pool-namespace", "", "namespace of the address pools; the agent's own when empty")
-	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "also replace the files of whereabouts' own installer, which otherwise stay and are used")
+	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "also replace the files of whereabouts' own installer, which otherwise stay and are used, until the API server refuses their token")
 }
 
 func addRecordFlag(flags *pflag.FlagSet, path *string) {
@@ -138,8 +138,13 @@ func (f *installFlags) keepCredential(ctx context.Context, beside *sync.WaitGrou
 	keeper := credential.New(credential.Options{
 		Client: client, ConfDir: of.confDir, Node: o.NodeName, Account: of.account, Namespace: client.Namespace(), Lifetime: of.lifetime,
 		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(), Log: o.Log,
+		Tell: func(n agent.Notice) { o.Teller.Tell(n) }, // with a client there is one
 	})
 	o.Ready = keeper.Ready
+	o.Kubeconfig = func() agent.Kubeconfig {
+		use := keeper.Use()
+		return agent.Kubeconfig{Path: use.Path, Ours: use.Ours, Accepted: use.Accepted, Refused: text(use.Refused), Unasked: text(use.Unasked)}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	beside.Go(func() {
@@ -150,6 +155,14 @@ func (f *installFlags) keepCredential(ctx context.Context, beside *sync.WaitGrou
 		cancel()
 		<-ended
 	}, nil
+}
+
+// text returns the text of an error, "" for none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func newUninstall(a *agentFlags) *cobra.Command {

@@ -82,6 +82,9 @@ type Options struct {
 	Teller  Teller               // nil = none
 	Journal Journal              // nil = none
 	Devices func() DeviceMetrics // nil = no device plugin
+	// Kubeconfig returns what is known of the kubeconfig by which the plugin whereabouts
+	// reaches the API server; nil if the agent does not maintain it.
+	Kubeconfig func() Kubeconfig
 	// Published returns the metrics of the publisher; nil if there is none.
 	Published func() PublishMetrics
 	NRI       func() NRIMetrics // nil = no NRI plugin

@@ -33,6 +33,9 @@ type Status struct {
 	MemoryBytes int64     `json:"memoryBytes"` // resident
 	// NRI: the NRI plugin is connected to the runtime.
 	NRI bool `json:"nri"`
+	// Kubeconfig is that of the plugin whereabouts; nil if the agent does not maintain it, or
+	// has not looked yet.
+	Kubeconfig *Kubeconfig `json:"kubeconfig,omitempty"`
 }
 
 // StateOf is the status of a state directory.
@@ -57,7 +60,7 @@ func (a *agent) status() Status {
 	waiting, err := a.journal.get()
 	s := Status{
 		Version: a.Version, Node: a.NodeName, Since: a.began, Binaries: a.binaries.states(), Journal: waiting,
-		MemoryBytes: resident(),
+		MemoryBytes: resident(), Kubeconfig: a.kubeconfig(),
 	}
 	if err != nil {
 		s.JournalErr = err.Error()

@@ -75,6 +75,7 @@ func (a *agent) collect(e *exposition) {
 	a.collectNRI(e)
 	a.collectDoctor(e)
 	a.collectPools(e)
+	a.collectKubeconfig(e)
 	if a.Journal != nil {
 		waiting, _ := a.journal.get()
 		e.add("rail_cni_journal_addresses", gauge, "Addresses that wait to be freed, because the API server was away at DEL.", float64(waiting), nil)

@@ -49,7 +49,7 @@ func (k *Keeper) write(ctx context.Context, ca []byte) error {
 		{Path: k.path(nodeNameName), Content: []byte(k.Node + "\n"), Mode: readable},
 		{Path: k.path(flatFileName), Content: flat.Bytes(), Mode: secret}, // last: it names the others
 	} {
-		f.Yield = !k.Replace
+		f.Yield = !k.Replace && (!k.taking || f.Path != kubeconfig)
 		outcome, err := k.Put(ctx, f)
 		if err != nil {
 			return err

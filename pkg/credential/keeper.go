@@ -5,11 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -41,6 +44,7 @@ type Options struct {
 
 	// Put installs a file, and backs up another's.
 	Put       func(context.Context, install.File) (install.Outcome, error)
+	Tell      func(agent.Notice) // passes a notice on; nil = nobody
 	UserAgent string
 	Log       *slog.Logger
 }
@@ -53,14 +57,18 @@ type Keeper struct {
 	outcomes map[string]install.Outcome
 
 	token   string
-	fresh   time.Time    // time of the next renewal, by both clocks of this host
-	unbound bool         // the token is not bound to this node's object
-	plugin  *kube.Client // uses our kubeconfig with this token, nil until the first look
+	fresh   time.Time // time of the next renewal, by both clocks of this host
+	unbound bool      // the token is not bound to this node's object
+
+	used   used
+	taking bool          // another installer's kubeconfig is being replaced
+	surely time.Duration // shorter in tests
 
 	mu      sync.Mutex
 	err     error     // the last try's; errNotYet before the first
 	written bool      // the files were written once
 	ends    time.Time // of the token
+	use     Use
 }
 
 var (
@@ -70,11 +78,22 @@ var (
 
 // New returns a keeper, which does nothing until [Keeper.Run] runs.
 func New(o Options) *Keeper {
-	return &Keeper{Options: o, outcomes: map[string]install.Outcome{}, err: errNotYet}
+	return &Keeper{Options: o, outcomes: map[string]install.Outcome{}, surely: surely, err: errNotYet}
 }
 
 // Run maintains the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
+	dirs, wake := notify.NewDirs(k.Log), make(chan struct{}, 1)
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		dirs.Run(ctx, func() {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		})
+	})
 	failed := 0 // checks in a row that failed
 	var last error
 	for ctx.Err() == nil {
@@ -88,16 +107,55 @@ func (k *Keeper) Run(ctx context.Context) {
 			failed = 0
 		}
 		pause := k.pause(err, last, failed)
-		last = err
+		if errors.Is(err, errRejected) && errors.Is(last, errRejected) {
+			k.setUse(func(use *Use) { use.Refused = err })
+		}
 		if k.set(err) {
-			switch {
-			case err != nil:
-				k.Log.Warn("kubeconfig of the plugin not renewed", "err", err)
-			default:
-				k.Log.Info("kubeconfig of the plugin is up to date", "renewAt", k.fresh.Format(time.RFC3339))
+			k.report(err, last)
+		}
+		last = err
+		dirs.Watch(filepath.Join(k.ConfDir, Dir))
+		k.wait(ctx, pause, wake)
+	}
+}
+
+// report logs the outcome of a check, which is another than that of the last one, and tells of it.
+func (k *Keeper) report(err, last error) {
+	var refused *refusedError
+	switch {
+	case errors.As(err, &refused):
+		k.tell(agent.Notice{Reason: "KubeconfigRefused", Summary: "kubeconfig of the plugin is refused", Message: err.Error(), Warning: true})
+	case err != nil:
+		k.Log.Warn("kubeconfig of the plugin is not in order", "err", err)
+	case errors.As(last, &refused):
+		k.tell(agent.Notice{Reason: "KubeconfigAccepted", Summary: "kubeconfig of the plugin is accepted again", Message: "the API server accepts " + k.used.path + " again"})
+	case k.used.ours:
+		k.Log.Info("kubeconfig of the plugin is up to date", "path", k.used.path, "renewAt", k.fresh.Format(time.RFC3339))
+	default:
+		k.Log.Info("kubeconfig of another installer is used", "path", k.used.path, "accepted", k.Use().Accepted)
+	}
+}
+
+// wait waits for the pause. It ends early if the plugins use another kubeconfig than at the last
+// look, but not before a second: its writer may not be done.
+func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake <-chan struct{}) {
+	early := min(pause, time.Second)
+	if wait.For(ctx, early) != nil {
+		return
+	}
+	rest := time.NewTimer(pause - early)
+	defer rest.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-rest.C:
+			return
+		case <-wake:
+			if k.changed() {
+				return
 			}
 		}
-		_ = wait.For(ctx, pause) // the loop checks ctx
 	}
 }
 
@@ -105,11 +163,14 @@ func (k *Keeper) Run(ctx context.Context) {
 // the check before it, and failed is the number of checks in a row that failed. After a
 // failure the pause is random, because all nodes of a cluster fail at the same time.
 func (k *Keeper) pause(err, last error, failed int) time.Duration {
+	var refused *refusedError
 	switch {
-	case errors.Is(err, errRejected) && errors.Is(last, errRejected):
+	case errors.Is(err, errRejected) && errors.Is(last, errRejected), errors.As(err, &refused):
 		// The new token is refused as well. Otherwise each node would request a
 		// token again and again, for as long as that lasts.
 		return looks - rand.N(looks/4)
+	case errors.Is(err, errDoubt):
+		return k.surely + rand.N(k.surely/2)
 	case err != nil:
 		pause := min(time.Second<<min(max(failed-1, 0), 10), longestPause)
 		return pause - rand.N(pause/2)
@@ -125,11 +186,15 @@ func (k *Keeper) set(err error) (changed bool) {
 	return changed
 }
 
-// Ready returns the reason why the plugin cannot reach the server, or nil. A
-// token that could not be renewed counts until it expires.
+// Ready returns the reason why the plugin cannot reach the server, or nil. It is about the
+// kubeconfig that the plugins use, also if that is another installer's. A token that could not be
+// renewed counts until it expires, or until the server refuses it.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.use.Refused != nil {
+		return k.use.Refused
+	}
 	if k.written && time.Now().Before(k.ends) {
 		return nil
 	}

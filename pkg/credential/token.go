@@ -3,13 +3,10 @@ package credential
 import (
 	"context"
 	"time"
-
-	"github.com/rail-cni/rail-cni/pkg/install"
-	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 // look renews the token when that is due, makes sure that the files exist, and checks
-// that the server accepts the token.
+// that the server accepts the kubeconfig that the plugins use.
 func (k *Keeper) look(ctx context.Context) error {
 	ca, err := k.Client.CA()
 	if err != nil {
@@ -21,30 +18,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err := k.write(ctx, ca); err != nil {
 		return err
 	}
-	if k.rejected(ctx) {
-		k.fresh = time.Time{}
-		return errRejected
-	}
-	return nil
-}
-
-// rejected reports whether the server refuses the token in our kubeconfig. A
-// token ends early with its account and with its Node object, which may be made
-// again while pods and this agent run.
-func (k *Keeper) rejected(ctx context.Context) bool {
-	path := k.path(kubeconfigName)
-	if k.outcomes[path] == install.Yielded {
-		return false
-	}
-	if k.plugin == nil {
-		var err error
-		// A server that does not answer proves nothing about the token.
-		if k.plugin, err = kube.Open(kube.Config{Kubeconfig: path, UserAgent: k.UserAgent, RetryFor: time.Millisecond}); err != nil {
-			return false
-		}
-	}
-	known, err := k.plugin.Known(ctx)
-	return err == nil && !known
+	return k.check(ctx, ca)
 }
 
 // renew requests a new token when that is due.
@@ -66,7 +40,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		if life <= 0 || life > k.Lifetime { // the server's clock differs
 			life = k.Lifetime
 		}
-		k.token, k.fresh, k.plugin = token.Value, asked.Add(life/2), nil
+		k.token, k.fresh = token.Value, asked.Add(life/2)
 		k.mu.Lock()
 		k.ends = asked.Add(life)
 		k.mu.Unlock()

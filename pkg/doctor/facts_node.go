@@ -291,4 +291,13 @@ type Agent struct {
 	Memlock Fact[bool] `json:"memlock"`
 	// NotReturned is the number of attachments of dead pods that it could not end.
 	NotReturned Fact[int] `json:"notReturned"`
+	// Kubeconfig is that of the plugin whereabouts, without a path if the agent does not
+	// maintain it.
+	Kubeconfig Fact[Kubeconfig] `json:"kubeconfig"`
+}
+
+// Kubeconfig is the kubeconfig by which the plugin whereabouts reaches the API server.
+type Kubeconfig struct {
+	Path    string `json:"path,omitempty"`
+	Refused string `json:"refused,omitempty"` // why no plugin reaches the server by it
 }

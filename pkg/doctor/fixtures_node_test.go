@@ -51,7 +51,10 @@ func healthyNode(f *Facts) {
 	f.CNI = &CNI{Primary: Known("/etc/cni/net.d/00-multus.conf", "/etc/cni/net.d"), Multus: Known("v4.2.1", "image"), Binaries: Known([]Binary{
 		{"/opt/cni/bin/host-device", "aaaa", "aaaa", "v1.0.0", true}, {"/opt/cni/bin/macvlan", "bbbb", "bbbb", "v1.0.0", true}, {"/opt/cni/bin/whereabouts", "cccc", "cccc", "v1.0.0", true},
 	}, "/opt/cni/bin")}
-	f.Agent = &Agent{Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"), Memlock: Known(true, "socket"), NotReturned: Known(0, "metrics")}
+	f.Agent = &Agent{
+		Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"), Memlock: Known(true, "socket"), NotReturned: Known(0, "metrics"),
+		Kubeconfig: Known(Kubeconfig{Path: "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig"}, "socket"),
+	}
 	f.Kubelet = &Kubelet{
 		Foreign:     Known([]string{"resource example.com/of_another_plugin"}, "/var/lib/kubelet"),
 		Allocatable: Known(map[string]int64{"rdma/hca_gpu": 8, "example.com/roce_rail_0": 0}, "API server"),
@@ -356,6 +359,10 @@ func addNode() {
 	add("AGENT-RETURN", fixture{
 		fires:   func(f *Facts) { f.Agent.NotReturned.Value = 1 },
 		missing: func(f *Facts) { away(&f.Agent.NotReturned) },
+	})
+	add("IPAM-CRED", fixture{
+		fires:   func(f *Facts) { f.Agent.Kubeconfig.Value.Refused = "the API server refuses its credentials" },
+		missing: func(f *Facts) { away(&f.Agent.Kubeconfig) },
 	})
 	add("DP-SELECT", fixture{
 		fires: func(f *Facts) {

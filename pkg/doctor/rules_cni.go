@@ -170,6 +170,20 @@ var agentRules = []Rule{
 			}
 		},
 	},
+	{
+		ID: "IPAM-CRED", Scope: NodeScope, Severity: Fail,
+		Expects:     "The API server accepts the kubeconfig by which the plugin whereabouts reaches it, whoever wrote that file.",
+		Consequence: "No new pod of this node gets an address of whereabouts, so pods stay in ContainerCreating; addresses of pods that end wait to be freed.",
+		Cure:        "rail-agent replaces a file of whereabouts' installer that leads to its own pools. Renew another one, or set whereabouts.replaceFiles in the chart.",
+		Check: func(f *Facts, r *Report) {
+			if f.Agent == nil || f.Agent.absent() {
+				return
+			}
+			if k, _ := Read(r, "kubeconfig of whereabouts", f.Agent.Kubeconfig); k.Refused != "" {
+				r.Find(k.Path, "%s", k.Refused)
+			}
+		},
+	},
 }
 
 var kubeletRules = []Rule{

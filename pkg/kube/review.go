@@ -47,12 +47,16 @@ func (c *Client) MayGet(ctx context.Context, user User, path string) (bool, erro
 
 // Known reports whether the server knows the client's credentials. It uses a
 // SelfSubjectReview (Kubernetes 1.28), which every user may make. Every answer
-// but 401 means yes.
+// but 401 means yes. A 401 that is not an API server's, but perhaps a proxy's, is an
+// error.
 func (c *Client) Known(ctx context.Context) (bool, error) {
 	q := request{resource: Resource{Group: "authentication.k8s.io", Version: "v1", Plural: "selfsubjectreviews"}}
 	err := c.ask(ctx, q, "authentication.k8s.io/v1", "SelfSubjectReview", nil, &struct{}{})
 	var answered *Error
 	if errors.As(err, &answered) && answered.Status != 0 && !answered.transient() {
+		if answered.Status == http.StatusUnauthorized && answered.notAPIServer {
+			return false, err
+		}
 		return answered.Status != http.StatusUnauthorized, nil
 	}
 	return err == nil, err

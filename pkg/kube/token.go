@@ -89,6 +89,13 @@ func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, sp
 	return nil
 }
 
+// Indirect reports whether the kubeconfig leads to the server by a proxy, or names the server by
+// another name than that in its URL.
+func (c *Client) Indirect() bool {
+	loaded, err := c.config.load()
+	return err == nil && (loaded.transport.Proxy != nil || loaded.transport.TLS.ServerName != "")
+}
+
 // CA returns the certificates that the server's certificate is verified with,
 // as PEM; nil if they are the system's. It reads the files again.
 func (c *Client) CA() ([]byte, error) {

@@ -42,6 +42,8 @@ type agentFacts struct {
 	version     string
 	nri         bool
 	notReturned int
+	kubeconfig  doctor.Kubeconfig
+	unasked     string // why nobody knows whether the server accepts that
 }
 
 // errNoAgent is the error of the facts that only a running agent has.
@@ -81,6 +83,13 @@ func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
 		found, err := running()
 		return found.notReturned, err
 	})
+	take(ctx, c, &to.Kubeconfig, source, answerTime, func(context.Context) (doctor.Kubeconfig, error) {
+		found, err := running()
+		if err == nil && found.unasked != "" {
+			err = errors.New(found.unasked)
+		}
+		return found.kubeconfig, err
+	})
 	take(ctx, c, &to.Memlock, source+" and "+netconf.NodeFilePath(), answerTime, func(context.Context) (bool, error) {
 		found, err := running()
 		if err != nil || !found.nri {
@@ -111,6 +120,10 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	var status struct {
 		Version   string `json:"version"`
 		NRI       bool   `json:"nri"`
+		Kubeconfig struct {
+			doctor.Kubeconfig
+			Unasked string `json:"unasked"`
+		} `json:"kubeconfig"`
 		StateDirs []struct {
 			Ending []struct {
 				Error string `json:"error"`
@@ -120,7 +133,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	if err := json.Unmarshal(text, &status); err != nil {
 		return agentFacts{}, fmt.Errorf("its answer is no status: %w", err)
 	}
-	found := agentFacts{running: true, version: status.Version, nri: status.NRI}
+	found := agentFacts{running: true, version: status.Version, nri: status.NRI, kubeconfig: status.Kubeconfig.Kubeconfig, unasked: status.Kubeconfig.Unasked}
 	for _, dir := range status.StateDirs {
 		for _, e := range dir.Ending {
 			if e.Error != "" {
