@@ -59,7 +59,7 @@ func printExplanations(cmd *cobra.Command, output *format, list []report.Explana
 	}
 	var errs []error
 	for _, x := range list {
-		out := cmd.OutOrStdout()
+		out := forPeople{cmd.OutOrStdout()}
 		fmt.Fprintf(out, "network %s, pool %s: from %s to %s\n", x.Network, x.Pool, x.First, x.Last)
 		printBlocksOf(out, &x)
 		const most = 20

@@ -146,7 +146,7 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 // printBlocks prints the blocks of a pool and who holds their addresses, as tables.
 func printBlocks(out io.Writer, v *report.Pool) error {
 	table := asTable
-	fmt.Fprintf(out, "pool %s, blocks of %d addresses; who holds an address is as published by the node's rail-agent\n", v.Name, v.Divided.BlockSize)
+	fmt.Fprintf(forPeople{out}, "pool %s, blocks of %d addresses; who holds an address is as published by the node's rail-agent\n", v.Name, v.Divided.BlockSize)
 	rows := [][]string{{"BLOCK", "NODE", "STATE", "USED", "PROBLEM"}}
 	for _, b := range v.Divided.Blocks {
 		rows = append(rows, []string{b.Range.String(), b.Node, b.State, strconv.Itoa(b.Used), b.Problem()})

@@ -91,6 +91,7 @@ func TestIPAM(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	for name, test := range map[string]func(*ipamLab){
 		"show": testIPAMShow, "explain": testIPAMExplain, "check": testIPAMCheck, "gc": testIPAMGC, "blocks": testIPAMBlocks,
+		"terminal": testIPAMTerminal,
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &ipamLab{t: t, plane: plane, ns: "ns-" + name}

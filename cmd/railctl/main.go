@@ -37,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if !errors.Is(err, errSaid) {
-		fmt.Fprintf(stderr, "railctl: %v\n", err)
+		fmt.Fprintf(forPeople{stderr}, "railctl: %v\n", err)
 	}
 	if exit := exitCode(0); errors.As(err, &exit) {
 		return int(exit)
@@ -85,7 +85,7 @@ func requireRoot() error {
 // returns the error that makes it exit with 1.
 func reportErrors(stderr io.Writer, errs []error) error {
 	for _, err := range errs {
-		fmt.Fprintf(stderr, "railctl: %v\n", err)
+		fmt.Fprintf(forPeople{stderr}, "railctl: %v\n", err)
 	}
 	if len(errs) > 0 {
 		return errSaid

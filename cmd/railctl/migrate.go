@@ -73,7 +73,7 @@ warning on stderr. It changes nothing.`,
 			warnings = found.problems(list.Resource())
 		}
 		for _, w := range warnings {
-			fmt.Fprintf(cmd.ErrOrStderr(), "railctl: warning: %s\n", w.Message)
+			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "railctl: warning: %s\n", w.Message)
 		}
 		return nil
 	}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -88,20 +90,26 @@ func addOutputFlag(cmd *cobra.Command, path string) *format {
 	return &f
 }
 
-// print writes a list as JSON or YAML, or as the table that rows make.
+// print writes a list as JSON or YAML, or as the table that rows make. Names and texts of others
+// are escaped where they could change the terminal.
 func (f *format) print(w io.Writer, list any, rows [][]string) error {
 	switch *f {
 	case asJSON:
-		e := json.NewEncoder(w)
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
 		e.SetIndent("", "  ")
-		return e.Encode(list)
+		if err := e.Encode(list); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, withoutControls(text.String()))
+		return err
 	case asYAML:
 		return printYAML(w, list)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
-			if cell == "" {
+			if row[i] = printable(cell); cell == "" {
 				row[i] = "-"
 			}
 		}
@@ -132,17 +140,8 @@ func printYAML(w io.Writer, list any) error {
 	if err != nil {
 		return err
 	}
-	// JSON may have these characters, and YAML only their escapes.
-	var escaped strings.Builder
-	for _, r := range string(data) {
-		if r >= 0x7f && r <= 0x9f {
-			fmt.Fprintf(&escaped, `\u%04x`, r)
-			continue
-		}
-		escaped.WriteRune(r)
-	}
 	var document yaml.Node
-	if err := yaml.Unmarshal([]byte(escaped.String()), &document); err != nil {
+	if err := yaml.Unmarshal([]byte(withoutControls(string(data))), &document); err != nil {
 		return err
 	}
 	plain(&document)
@@ -152,13 +151,56 @@ func printYAML(w io.Writer, list any) error {
 	if err := e.Encode(&document); err != nil {
 		return err
 	}
-	_, err = w.Write(out.Bytes())
+	_, err = io.WriteString(w, withoutControls(out.String()))
 	return err
+}
+
+// withoutControls returns JSON with the escapes of characters that change a terminal, and that JSON
+// may have as they are, and YAML only as escapes.
+func withoutControls(text string) string {
+	var escaped strings.Builder
+	for _, r := range text {
+		if r >= 0x7f && r <= 0xffff && !strconv.IsPrint(r) {
+			fmt.Fprintf(&escaped, `\u%04x`, r)
+			continue
+		}
+		escaped.WriteRune(r)
+	}
+	return escaped.String()
+}
+
+// forPeople writes text for a person. Names and messages in it come from others, such as the pods
+// that are named in pools: what is not printable is written as an escape, so that it cannot change
+// the terminal.
+type forPeople struct{ io.Writer }
+
+// Write writes p, which ends with a whole character.
+func (w forPeople) Write(p []byte) (int, error) {
+	_, err := io.WriteString(w.Writer, escaped(string(p)))
+	return len(p), err
+}
+
+// escaped returns text with escapes for what is neither printable, nor a line break or a tab.
+func escaped(text string) string {
+	var out strings.Builder
+	for at, r := range text {
+		_, size := utf8.DecodeRuneInString(text[at:])
+		switch char := text[at : at+size]; {
+		case r == '\n', r == '\t', strconv.IsPrint(r) && r != utf8.RuneError:
+			out.WriteString(char)
+		default:
+			out.WriteString(strings.Trim(strconv.QuoteToASCII(char), `"`))
+		}
+	}
+	return out.String()
 }
 
 func plain(n *yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
 		n.Style = 0 // an empty list has no other form than "[]"
+		if withoutControls(n.Value) != n.Value {
+			n.Style = yaml.DoubleQuotedStyle // has escapes
+		}
 	}
 	for _, c := range n.Content {
 		plain(c)

@@ -73,7 +73,7 @@ func (d *doctorFlags) picture(stderr io.Writer) []byte {
 			return topologySVG(list, "GPUs and NICs of this node", "")
 		}
 	}
-	fmt.Fprintf(stderr, "railctl: the page has no picture of the node: %v\n", err)
+	fmt.Fprintf(forPeople{stderr}, "railctl: the page has no picture of the node: %v\n", err)
 	return nil
 }
 

@@ -96,12 +96,13 @@ func (s *shown) run(cmd *cobra.Command) error {
 
 // tellReturned prints the NICs that were not returned as they were.
 func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
+	out := forPeople{cmd.ErrOrStderr()}
 	for _, r := range changed {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s was returned, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
+		fmt.Fprintf(out, "railctl: %s was returned, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
 		for _, c := range r.Changed {
-			fmt.Fprintf(cmd.ErrOrStderr(), "  %s\n", c)
+			fmt.Fprintf(out, "  %s\n", c)
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "  (correct it, then remove %s)\n", r.File)
+		fmt.Fprintf(out, "  (correct it, then remove %s)\n", r.File)
 	}
 }
 
