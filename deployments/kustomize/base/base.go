@@ -14,11 +14,11 @@ import (
 
 // Files holds the manifests: YAML, several objects in each file.
 //
-//go:embed agent.yaml plugin.yaml reconciler.yaml daemonset.yaml
+//go:embed admission.yaml agent.yaml plugin.yaml reconciler.yaml daemonset.yaml
 var Files embed.FS
 
 // names is the order in which the objects are created.
-var names = []string{"plugin.yaml", "agent.yaml", "reconciler.yaml", "daemonset.yaml"}
+var names = []string{"plugin.yaml", "agent.yaml", "reconciler.yaml", "admission.yaml", "daemonset.yaml"}
 
 // Objects returns each object's YAML, in the order in which they are created.
 func Objects() [][]byte {

@@ -41,7 +41,9 @@ func run(t *testing.T, command string, args ...string) []byte {
 // rendered returns the chart's output, by template.
 func rendered(t *testing.T, args ...string) map[string]string {
 	t.Helper()
-	out := run(t, testnet.Tool(t, "helm", "tools"), append([]string{"template", "rail-cni", chart, "--namespace", "kube-system", "--no-hooks"}, args...)...)
+	out := run(t, testnet.Tool(t, "helm", "tools"), append([]string{
+		"template", "rail-cni", chart, "--namespace", "kube-system", "--no-hooks", "--api-versions", "whereabouts.cni.cncf.io/v1alpha1/NodeSlicePool",
+	}, args...)...)
 	files := map[string]string{}
 	source := regexp.MustCompile(`^# Source: rail-cni/templates/(\S+)\n`)
 	for part := range strings.SplitSeq(string(out), "---\n") {
@@ -286,7 +288,7 @@ func TestBaseIsWhatTheChartMakes(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if want := []string{"agent.yaml", "daemonset.yaml", "plugin.yaml", "priority.yaml", "reconciler.yaml"}; !slices.Equal(names, want) {
+	if want := []string{"admission.yaml", "agent.yaml", "daemonset.yaml", "plugin.yaml", "priority.yaml", "reconciler.yaml"}; !slices.Equal(names, want) {
 		t.Errorf("the chart makes %v", names)
 	}
 }
@@ -312,7 +314,7 @@ func TestKustomizeTakesAllOfIt(t *testing.T) {
 	kustomized := decoded(t, bytes.Split(run(t, testnet.Tool(t, "controlplane/kubectl", "cluster-binaries"), "kustomize", "."), []byte("\n---\n")))
 	ours := decoded(t, base.Objects())
 	wantEqual(t, kustomized, ours)
-	if len(ours) != 16 {
+	if len(ours) != 26 {
 		t.Errorf("%d objects", len(ours))
 	}
 	printed := run(t, filepath.Join(testnet.Bin(t), "railctl"), "install", "--manifest")
@@ -349,7 +351,7 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
 			"cniBinDir=/home/kubernetes/bin", "cniConfDir=/etc/kubernetes/cni/net.d",
 		},
-		{"uninstall.enabled=false", "metrics.address=0.0.0.0", "reconcile=daemonset"},
+		{"uninstall.enabled=false", "metrics.address=0.0.0.0", "reconcile=daemonset", "admissionPolicy=false"},
 		{"reconcile=off", "privileged=false", "netnsDirs={/run/netns}", "metrics.secure=true", "metrics.certSecret=a", "reconcile=false", "image.digest=sha256:" + strings.Repeat("0a", 32)},
 		{"values-openshift.yaml"},
 		{"devicePlugin.enabled=true", "devicePlugin.cdi=true", "devicePlugin.sharedConfigMap=rdma-devices", "devicePlugin.kubeletDir=/data/kubelet", "devicePlugin.devicePlugins=false", "privileged=false"},
@@ -360,10 +362,10 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		{"values-bottlerocket.yaml"},
 		{"values-k3s.yaml"},
 		{"values-microk8s.yaml", "devicePlugin.enabled=true"},
-		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
+		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "annotatePods=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
 	} {
 		all := objects(t, set...)
-		want := 24
+		want := 32
 		if slices.Contains(set, "uninstall.enabled=false") {
 			want -= 6
 		}
@@ -376,8 +378,11 @@ func TestChartMakesWhatTheServerTakes(t *testing.T) {
 		if slices.Contains(set, "metrics.secure=true") || slices.Contains(set, "values-openshift.yaml") {
 			want += 2
 		}
-		if slices.Contains(set, "admissionPolicy=true") {
-			want += 6
+		switch {
+		case slices.Contains(set, "admissionPolicy=false"):
+			want -= 8
+		case slices.Contains(set, "admissionPolicy=true"):
+			want += 2 + 2 // also for node slices; the right to annotate pods
 		}
 		if slices.Contains(set, "nodePools[1].name=b-2") {
 			want++

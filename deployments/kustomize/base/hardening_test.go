@@ -133,3 +133,12 @@ func TestOpenShiftHasItsDirectoriesAndItsConstraint(t *testing.T) {
 		t.Error("nothing refers to the security context constraint privileged")
 	}
 }
+
+// The reconciler's token may read all pods and change all pools, and root of its node has it.
+func TestReconcilerPrefersNodesWithoutTenants(t *testing.T) {
+	preferred, _ := field(objects(t)["Deployment default/rail-cni-reconciler"], "spec", "template", "spec", "affinity", "nodeAffinity",
+		"preferredDuringSchedulingIgnoredDuringExecution").([]any)
+	if len(preferred) != 1 || !strings.Contains(fmt.Sprint(preferred[0]), "node-role.kubernetes.io/control-plane operator:Exists") {
+		t.Errorf("it prefers %v", preferred)
+	}
+}

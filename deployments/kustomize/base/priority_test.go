@@ -70,11 +70,7 @@ func TestPatchesOfPoolsHaveALevelOfTheirOwn(t *testing.T) {
 	const path = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools/10.0.0.0-24"
 	patch := func(account string, key int) {
 		t.Helper()
-		credential, err := c.plane.ServiceAccount(t.Context(), "kube-system", account)
-		if err != nil {
-			t.Fatal(err)
-		}
-		client, err := c.plane.Client(credential)
+		client, err := c.plane.Client(c.credential(account))
 		if err != nil {
 			t.Fatal(err)
 		}

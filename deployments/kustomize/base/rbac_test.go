@@ -105,11 +105,26 @@ func (c *cluster) path(document []byte) string {
 
 func (c *cluster) kubeconfig(account string) string {
 	c.t.Helper()
-	credential, err := c.plane.ServiceAccount(c.t.Context(), "kube-system", account)
-	if err != nil {
-		c.t.Fatal(err)
+	return c.kubeconfigOf(c.credential(account))
+}
+
+// credential returns a token of an account that is bound to the Node node1, as those of pods are to
+// theirs: the policies refuse others.
+func (c *cluster) credential(account string) controlplane.Credential {
+	c.t.Helper()
+	code, answer, err := c.plane.Admin().Create(c.t.Context(), "/api/v1/nodes", map[string]any{"metadata": map[string]any{"name": "node1"}})
+	if err != nil || code != 201 && code != 409 {
+		c.t.Fatal(code, string(answer), err)
 	}
-	return c.kubeconfigOf(credential)
+	code, answer, err = c.plane.Admin().Create(c.t.Context(), "/api/v1/namespaces/kube-system/serviceaccounts/"+account+"/token", map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"spec": map[string]any{"expirationSeconds": 86400, "boundObjectRef": map[string]any{"apiVersion": "v1", "kind": "Node", "name": "node1"}},
+	})
+	var request struct{ Status struct{ Token string } }
+	if err != nil || code != 201 || json.Unmarshal(answer, &request) != nil {
+		c.t.Fatal(code, string(answer), err)
+	}
+	return controlplane.Credential{Token: request.Status.Token}
 }
 
 func (c *cluster) kubeconfigOf(credential controlplane.Credential) string {

@@ -13,6 +13,7 @@ import (
 const (
 	rbac        = "rbac.authorization.k8s.io"
 	flowControl = "flowcontrol.apiserver.k8s.io"
+	admission   = "admissionregistration.k8s.io"
 )
 
 // made are the kinds of the manifests' objects, the agents first. Not each server knows
@@ -26,6 +27,8 @@ var made = []kube.Resource{
 	{Group: rbac, Version: "v1", Plural: "clusterrolebindings"},
 	{Group: rbac, Version: "v1", Plural: "clusterroles"},
 	{Version: "v1", Plural: "serviceaccounts"},
+	{Group: admission, Version: "v1", Plural: "validatingadmissionpolicybindings"},
+	{Group: admission, Version: "v1", Plural: "validatingadmissionpolicies"},
 	{Group: flowControl, Version: "v1", Plural: "flowschemas"},
 	{Group: flowControl, Version: "v1", Plural: "prioritylevelconfigurations"},
 }

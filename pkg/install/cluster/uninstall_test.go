@@ -75,10 +75,10 @@ func (c *installed) objects() []string {
 
 // collection returns the path of the objects of a kind.
 func collection(kind, namespace string) string {
-	const flow = "/apis/flowcontrol.apiserver.k8s.io/v1"
+	const flow, admission = "/apis/flowcontrol.apiserver.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
 	group := map[string]string{
 		"ServiceAccount": "/api/v1", "DaemonSet": "/apis/apps/v1", "Deployment": "/apis/apps/v1", "Lease": "/apis/coordination.k8s.io/v1",
-		"FlowSchema": flow, "PriorityLevelConfiguration": flow,
+		"FlowSchema": flow, "PriorityLevelConfiguration": flow, "ValidatingAdmissionPolicy": admission, "ValidatingAdmissionPolicyBinding": admission,
 	}[kind]
 	if group == "" {
 		group = "/apis/rbac.authorization.k8s.io/v1"
@@ -86,7 +86,7 @@ func collection(kind, namespace string) string {
 	if namespace != "" {
 		group += "/namespaces/" + namespace
 	}
-	return group + "/" + strings.ToLower(kind) + "s"
+	return group + "/" + strings.Replace(strings.ToLower(kind)+"s", "policys", "policies", 1)
 }
 
 func (c *installed) do(method, path, contentType string, body any) []byte {
@@ -171,7 +171,10 @@ func (c *installed) left() int {
 	c.t.Helper()
 	n := 0
 	seen := map[string]bool{}
-	for _, kind := range []string{"ServiceAccount", "DaemonSet", "Deployment", "Lease", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "FlowSchema", "PriorityLevelConfiguration"} {
+	for _, kind := range []string{
+		"ServiceAccount", "DaemonSet", "Deployment", "Lease", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "FlowSchema", "PriorityLevelConfiguration",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+	} {
 		path := collection(kind, "")
 		if seen[path] {
 			continue

@@ -58,6 +58,17 @@ rail-agent{{ with .name }}-{{ . }}{{ end }}
 {{- toJson $file }}
 {{- end }}
 
+{{- /* Whether the API server gets the admission policies: "true", or empty. Kubernetes 1.30 has them, and binds no tokens to Nodes. */}}
+{{- define "rail-cni.policies" -}}
+{{- $has := and (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1") (semverCompare ">=1.31.0-0" .Capabilities.KubeVersion.Version) }}
+{{- if or (eq (toString .Values.admissionPolicy) "true") (and (eq (toString .Values.admissionPolicy) "auto") $has) }}true{{- end }}
+{{- end }}
+
+{{- /* Whether there is one for node slices: "true", or empty. Without the kind NodeSlicePool it would refuse each request of the plugin. */}}
+{{- define "rail-cni.slicePolicy" -}}
+{{- if or (eq (toString .Values.admissionPolicy) "true") (.Capabilities.APIVersions.Has "whereabouts.cni.cncf.io/v1alpha1/NodeSlicePool") }}true{{- end }}
+{{- end }}
+
 {{/* Whether agents write the annotation rail-cni.io/rails: "true", or empty. */}}
 {{- define "rail-cni.annotatesPods" -}}
 {{- $files := list .Values.nodeFile }}
