@@ -172,7 +172,7 @@ var agentRules = []Rule{
 	},
 	{
 		ID: "IPAM-CRED", Scope: NodeScope, Severity: Fail,
-		Expects:     "The API server accepts the kubeconfig by which the plugin whereabouts reaches it, whoever wrote that file.",
+		Expects:     "The API server accepts the kubeconfig by which the plugin whereabouts reaches it, also if another installer wrote it.",
 		Consequence: "No new pod of this node gets an address of whereabouts, so pods stay in ContainerCreating; addresses of pods that end wait to be freed.",
 		Cure:        "rail-agent replaces a file of whereabouts' installer that leads to its own pools. Renew another one, or set whereabouts.replaceFiles in the chart.",
 		Check: func(f *Facts, r *Report) {

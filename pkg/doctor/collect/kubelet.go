@@ -118,8 +118,8 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 		return agentFacts{}, err
 	}
 	var status struct {
-		Version   string `json:"version"`
-		NRI       bool   `json:"nri"`
+		Version    string `json:"version"`
+		NRI        bool   `json:"nri"`
 		Kubeconfig struct {
 			doctor.Kubeconfig
 			Unasked string `json:"unasked"`
