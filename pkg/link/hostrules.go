@@ -77,13 +77,7 @@ func globalAddresses(msgs [][]byte) (found []net.IP) {
 		if err != nil || header[3] != unix.RT_SCOPE_UNIVERSE {
 			continue
 		}
-		ip, ok := attrs.Get(unix.IFA_LOCAL)
-		if !ok {
-			ip, ok = attrs.Get(unix.IFA_ADDRESS)
-		}
-		if ok {
-			found = append(found, net.IP(ip))
-		}
+		found = append(found, addressOf(header, attrs).IP)
 	}
 	return found
 }

@@ -17,31 +17,32 @@ import (
 // a pod netns resets, and everything that a pod may change. Its JSON is for
 // readers of the ledger, and for [Netns.Restore].
 type Snapshot struct {
-	Taken      time.Time         `json:"taken"`
-	Index      int               `json:"index"`
-	Name       string            `json:"name"`
-	AltNames   []string          `json:"altNames,omitempty"`
-	Alias      string            `json:"alias,omitempty"`
-	MTU        int               `json:"mtu"`
-	MAC        string            `json:"mac,omitempty"`
-	Broadcast  string            `json:"broadcast,omitempty"` // of the link layer
-	TxQueueLen int               `json:"txQueueLen"`
-	Group      uint32            `json:"group,omitempty"`
-	Master     string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
-	Up         bool              `json:"up"`
-	Flags      Flags             `json:"flags"`
-	Receivers  *Receivers        `json:"receivers,omitempty"` // nil in records of earlier versions
-	Settings   map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
-	Addresses  []Replay          `json:"addresses,omitempty"`
-	Routes     []Replay          `json:"routes,omitempty"`
-	Rules      []Replay          `json:"rules,omitempty"`      // those of its addresses
-	Neighbors  []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
-	Sysctls    map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
-	Token      string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
-	Device     *Device           `json:"device,omitempty"`
-	Functions  [][]byte          `json:"functions,omitempty"` // settings of the virtual functions, if it is lent with them
-	Programs   []Program         `json:"programs,omitempty"`  // BPF programs of the host, if it is lent despite them
-	VRRP       []string          `json:"vrrp,omitempty"`      // the families in which a VRRP daemon listens: some addresses are the daemon's
+	Taken       time.Time         `json:"taken"`
+	Index       int               `json:"index"`
+	Name        string            `json:"name"`
+	AltNames    []string          `json:"altNames,omitempty"`
+	Alias       string            `json:"alias,omitempty"`
+	MTU         int               `json:"mtu"`
+	MAC         string            `json:"mac,omitempty"`
+	Broadcast   string            `json:"broadcast,omitempty"` // of the link layer
+	TxQueueLen  int               `json:"txQueueLen"`
+	Group       uint32            `json:"group,omitempty"`
+	Master      string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
+	Up          bool              `json:"up"`
+	Flags       Flags             `json:"flags"`
+	Receivers   *Receivers        `json:"receivers,omitempty"` // nil in records of earlier versions
+	Settings    map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
+	Addresses   []Replay          `json:"addresses,omitempty"`
+	Routes      []Replay          `json:"routes,omitempty"`
+	Rules       []Replay          `json:"rules,omitempty"`      // those of its addresses
+	Neighbors   []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
+	Sysctls     map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
+	Token       string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
+	Device      *Device           `json:"device,omitempty"`
+	Functions   [][]byte          `json:"functions,omitempty"`   // settings of the virtual functions, if it is lent with them
+	Programs    []Program         `json:"programs,omitempty"`    // BPF programs of the host, if it is lent despite them
+	VRRP        []string          `json:"vrrp,omitempty"`        // the families in which a VRRP daemon listens: some addresses are the daemon's
+	VRRPSources []string          `json:"vrrpSources,omitempty"` // the own addresses at which it listens, if it sends to single hosts
 }
 
 // Flags are the interface flags that users can set (ip-link(8)), besides up.
@@ -125,7 +126,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	if s.Rules, err = n.snapshotRules(v); err != nil {
 		return nil, err
 	}
-	if s.VRRP, err = n.vrrp(l.Name); err != nil {
+	if s.VRRP, s.VRRPSources, err = n.vrrp(l.Name, globalAddresses(v.addresses)); err != nil {
 		return nil, err
 	}
 	s.Device, err = n.Device(l)

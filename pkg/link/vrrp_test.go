@@ -1,6 +1,9 @@
 package link
 
 import (
+	"encoding/binary"
+	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -59,5 +62,46 @@ func TestAddressesOfVRRPAreKnownByMarkOrForm(t *testing.T) {
 	// A routed host has nothing but a host address.
 	if (&Snapshot{VRRP: []string{ipv4}}).isVirtual(message(unix.AF_INET, 32, 0), nil) {
 		t.Error("the link's only address is taken for the daemon's")
+	}
+}
+
+// Keepalived with unicast_peer has a socket at its own address, and one to send by.
+func TestSocketsOfVRRP(t *testing.T) {
+	word := func(ip ...byte) string { return fmt.Sprintf("%08X", binary.NativeEndian.Uint32(ip)) }
+	const head, rest = "  sl  local_address rem_address   st tx_queue rx_queue\n", " 00000000:0000 07 00001380:00000000 0 563242 2\n"
+	raw := head + "  24: 00000000:0070" + rest + "  24: " + word(10, 1, 0, 5) + ":0070" + rest + "   1: " + word(10, 1, 0, 6) + ":0001" + rest +
+		"  24: zz00010A:0070" + rest + "  24: " + word(224, 0, 0, 18) + ":0070" + rest + "\n  24:\n"
+	raw6 := head + "  24: " + word(0xfd, 0, 0, 1) + word(0, 0, 0, 0) + word(0, 0, 0, 0) + word(0, 0, 0, 5) + ":0070" + rest
+	var own []net.IP
+	for _, ip := range []string{"10.1.0.5", "10.1.0.6", "fd00:1::5", "fd00:1::6"} {
+		own = append(own, net.ParseIP(ip))
+	}
+	if got := fmt.Sprint(vrrpSockets(strings.NewReader(raw), own), vrrpSockets(strings.NewReader(raw6), own)); got != "[10.1.0.5] [fd00:1::5]" {
+		t.Errorf("VRRP listens at %s", got)
+	}
+}
+
+// A daemon's address may have a prefix of its own, within the subnet of the link's.
+func TestAddressWithinTheSubnetOfAnEarlierOneIsVirtual(t *testing.T) {
+	message := func(cidr string) []byte {
+		ip, subnet, err := net.ParseCIDR(cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bits, _ := subnet.Mask.Size()
+		family := byte(unix.AF_INET6)
+		if v4 := ip.To4(); v4 != nil {
+			ip, family = v4, unix.AF_INET
+		}
+		return nlattr.Marshal([]byte{family, byte(bits), 0, unix.RT_SCOPE_UNIVERSE, 0, 0, 0, 0}, nlattr.Attrs{{Type: unix.IFA_ADDRESS, Value: ip}})
+	}
+	s := &Snapshot{VRRP: []string{ipv4, ipv6}, VRRPSources: []string{"10.1.0.8"}}
+	for _, cidr := range []string{
+		"10.1.0.5/24", "10.1.0.100/28", "10.1.0.8/30", "10.2.0.5/28", "10.2.0.6/24", "10.3.0.1/32", "fd00::5/64", "fd00::6/96", "fd00:1::6/96",
+	} {
+		s.Addresses = append(s.Addresses, Replay{Text: cidr, Raw: message(cidr)})
+	}
+	if got := fmt.Sprint(s.Virtual()); got != "[10.1.0.100/28 10.3.0.1/32 fd00::6/96]" {
+		t.Errorf("virtual are %s", got)
 	}
 }

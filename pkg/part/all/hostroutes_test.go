@@ -404,23 +404,45 @@ func (b *bench) joined(group [4]byte) {
 	}
 }
 
+// listening opens a raw socket of a protocol at the address, as a VRRP daemon does that sends to
+// single hosts.
+func (b *bench) listening(protocol int, address [4]byte) {
+	b.t.Helper()
+	err := b.node.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+		if err != nil {
+			return err
+		}
+		b.t.Cleanup(func() { _ = unix.Close(fd) })
+		return unix.Bind(fd, &unix.SockaddrInet4{Addr: address})
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // TestAddressesOfVRRPAreTheDaemons has addresses beside the NIC's own. Where a VRRP daemon
 // listens they are another host's during the loan.
 func TestAddressesOfVRRPAreTheDaemons(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		group  [4]byte
+		listen func(*bench)
 		theirs bool
-	}{"VRRP": {[4]byte{224, 0, 0, 18}, true}, "another group": {[4]byte{224, 0, 0, 5}, false}} {
-		virtual := []string{"10.1.0.100", "10.1.0.200"}
+	}{
+		"VRRP":             {func(b *bench) { b.joined([4]byte{224, 0, 0, 18}) }, true},
+		"another group":    {func(b *bench) { b.joined([4]byte{224, 0, 0, 5}) }, false},
+		"unicast":          {func(b *bench) { b.listening(112, [4]byte{10, 1, 0, 5}) }, true},
+		"another protocol": {func(b *bench) { b.listening(89, [4]byte{10, 1, 0, 5}) }, false},
+	} {
+		virtual := []string{"10.1.0.100", "10.1.0.150", "10.1.0.200"}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			b.make([]string{"addr add 10.1.0.5/24 dev %s", "addr add fd00:1::5/64 dev %s nodad", "addr add fd00:1::6/128 dev %s nodad"})
 			without := b.node.State()
-			b.make([]string{"addr add 10.1.0.100/24 dev %s", "addr add 10.1.0.200/32 dev %s"})
+			b.make([]string{"addr add 10.1.0.100/24 dev %s", "addr add 10.1.0.150/28 dev %s", "addr add 10.1.0.200/32 dev %s"})
 			with := b.node.State()
-			b.joined(c.group)
+			c.listen(b)
 			config := b.config(map[string]any{"useInterfaceNetwork": true})
 			out := b.node.MustRun(b.call("ADD", config))
 			for _, address := range virtual {
