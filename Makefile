@@ -42,7 +42,7 @@ export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpa
 # those of a whole cluster, which also "make e2e" runs …
 CLUSTERS = integration/cluster integration/devices integration/doctor integration/e2e integration/nri integration/verify
 # … those that measure time, re-execute themselves or run built programs, which are without it …
-NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/specs integration/whereabouts
+NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/owners integration/specs integration/whereabouts
 # … and those that start few goroutines of ours, or whose goroutines run programs: they have it
 # with FULL=yes only.
 RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/doctor pkg/install/node \
@@ -77,11 +77,13 @@ export RAIL_CNI_CONTROLPLANE := $(PLANE)
 export KUBERNETES
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
-# … and of the container runtime of a cluster's nodes.
+# … of the container runtime of a cluster's nodes …
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
+# … and of the daemons that own NICs.
+export RAIL_CNI_OWNERS := $(TOOLS)/owners
 
-.PHONY: help build image chart release peers multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz clean
+.PHONY: help build image chart release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -134,6 +136,9 @@ cluster-down: ## end the cluster of make cluster
 		while test -e '$(BIN)/cluster.pid'; do sleep 0.1; done; \
 	fi
 
+owners: ## NetworkManager, systemd-networkd, FRRouting and keepalived for the tests: Debian's, unpacked in bin/tools/owners
+	@scripts/debian-tree.sh '$(RAIL_CNI_OWNERS)' frr keepalived network-manager systemd dbus-daemon
+
 tools: ## the linter and helm, in bin/tools (their first build takes minutes)
 	@scripts/programs.sh tools
 
@@ -156,7 +161,7 @@ crash: MODEL_STEPS ?= 10000
 check: build tools ## lint and the quick tests, as any user: in two minutes, once the tools are built
 	@scripts/check.sh
 
-test: build peers cluster-binaries tools ## lint and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them; BASE=REV: with those whose code changed since REV)
+test: build peers cluster-binaries owners tools ## lint and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them; BASE=REV: with those whose code changed since REV)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'

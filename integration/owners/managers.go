@@ -1,0 +1,193 @@
+package owners
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Manager is a network manager of a host, which owns its NICs.
+type Manager struct {
+	*Host
+	*Daemon // nil before Begin
+	daemon  func() *Daemon
+	// configured reports whether the daemon has configured its NIC since forget was called.
+	configured func() bool
+	forget     func()
+}
+
+// networkdUnit configures a rail with all that a loan takes from it.
+const networkdUnit = `[Match]
+Name=%s
+
+[Network]
+LinkLocalAddressing=ipv6
+IPv6AcceptRA=no
+
+[Address]
+Address=10.1.0.5/24
+RouteMetric=500
+
+[Address]
+Address=10.2.0.5/24
+AddPrefixRoute=no
+
+[Address]
+Address=fd00:1::5/64
+
+[Route]
+Destination=10.9.0.0/16
+Gateway=10.1.0.1
+Metric=101
+MTUBytes=4000
+
+[Route]
+Destination=10.10.0.0/16
+Gateway=10.1.0.1
+Table=101
+
+[Route]
+Destination=10.2.0.0/24
+Scope=link
+PreferredSource=10.2.0.5
+Metric=300
+
+[Route]
+Destination=fd00:9::/48
+Gateway=fd00:1::1
+
+[RoutingPolicyRule]
+From=10.1.0.5
+Table=101
+Priority=2000
+
+[RoutingPolicyRule]
+From=fd00:1::5
+Table=101
+Priority=2001
+`
+
+// NewNetworkd returns systemd-networkd on the host, not running, as the owner of the NIC.
+func NewNetworkd(h *Host, nic string) *Manager {
+	h.t.Helper()
+	h.Write("run/systemd/network/10-rail.network", fmt.Sprintf(networkdUnit, nic))
+	links := filepath.Join(h.dir, "run/systemd/netif/links")
+	return &Manager{
+		Host:   h,
+		daemon: func() *Daemon { return h.Start("lib/systemd/systemd-networkd") },
+		configured: func() bool {
+			l, err := h.ByName(nic)
+			if err != nil {
+				return false
+			}
+			about, err := os.ReadFile(filepath.Join(links, fmt.Sprint(l.Index)))
+			return err == nil && strings.Contains(string(about), "ADMIN_STATE=configured\n")
+		},
+		forget: func() {
+			files, _ := filepath.Glob(links + "/*")
+			for _, f := range files {
+				_ = os.Remove(f) // the daemon removes that of a link that leaves, and writes it anew
+			}
+		},
+	}
+}
+
+// bus is a configuration of dbus-daemon that allows everything.
+const bus = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+<type>system</type>
+<listen>unix:path=/run/bus</listen>
+<auth>EXTERNAL</auth>
+<policy context="default">
+<allow user="*"/><allow own="*"/>
+<allow send_type="method_call"/><allow send_type="signal"/><allow send_requested_reply="true"/>
+<allow receive_type="method_call"/><allow receive_type="signal"/><allow receive_requested_reply="true"/>
+</policy>
+</busconfig>
+`
+
+const networkManagerConf = `[main]
+plugins=keyfile
+dns=none
+rc-manager=unmanaged
+auth-polkit=false
+no-auto-default=*
+
+[keyfile]
+path=%s
+`
+
+// networkManagerProfile configures a rail, as networkdUnit does.
+const networkManagerProfile = `[connection]
+id=%[1]s
+uuid=8b1f5e2c-0d0b-4c3a-9a6e-0f6a2f3c1d11
+type=ethernet
+interface-name=%[1]s
+
+[ipv4]
+method=manual
+address1=10.1.0.5/24
+route1=10.9.0.0/16,10.1.0.1,150
+route1_options=mtu=4000
+route2=10.10.0.0/16,10.1.0.1
+route2_options=table=101
+routing-rule1=priority 2000 from 10.1.0.5 table 101
+
+[ipv6]
+method=manual
+addr-gen-mode=0
+address1=fd00:1::5/64
+route1=fd00:9::/48,fd00:1::1
+routing-rule1=priority 2001 from fd00:1::5 table 101
+`
+
+// NewNetworkManager returns NetworkManager on the host, not running, as the owner of the NIC. Its
+// message bus runs until the test ends.
+func NewNetworkManager(h *Host, nic string) *Manager {
+	h.t.Helper()
+	profiles := filepath.Join(h.dir, "profiles")
+	if err := os.Chmod(h.Write("profiles/rail.nmconnection", fmt.Sprintf(networkManagerProfile, nic)), 0o600); err != nil {
+		h.t.Fatal(err) // it reads no file that others can read
+	}
+	conf, none := h.Write("nm.conf", fmt.Sprintf(networkManagerConf, profiles)), filepath.Join(h.dir, "none")
+	messages := h.Start("usr/bin/dbus-daemon", "--config-file="+h.Write("bus.conf", bus), "--nofork", "--nopidfile")
+	messages.await("the message bus", func() bool {
+		_, err := os.Stat(filepath.Join(h.dir, "run/bus"))
+		return err == nil
+	})
+	log, seen := filepath.Join(h.dir, "NetworkManager.log"), 0
+	activations := func() int {
+		text, _ := os.ReadFile(log)
+		return strings.Count(string(text), "("+nic+"): Activation: successful, device activated.")
+	}
+	return &Manager{
+		Host: h,
+		daemon: func() *Daemon {
+			return h.Start("usr/sbin/NetworkManager", "--debug", "--config="+conf, "--config-dir="+none, "--system-config-dir="+none,
+				"--intern-config="+filepath.Join(none, "intern.conf"), "--state-file=/run/nm.state", "--pid-file=/run/nm.pid")
+		},
+		configured: func() bool { return activations() > seen },
+		forget:     func() { seen = activations() },
+	}
+}
+
+// Launch starts the daemon.
+func (m *Manager) Launch() {
+	m.Host.t.Helper()
+	m.forget()
+	m.Daemon = m.daemon()
+}
+
+// Begin starts the daemon, and waits until it has configured its NIC.
+func (m *Manager) Begin() {
+	m.Host.t.Helper()
+	m.Launch()
+	m.Configured()
+}
+
+// Configured waits until the daemon says that its NIC is configured.
+func (m *Manager) Configured() {
+	m.Host.t.Helper()
+	m.await("the configuration", m.configured)
+}
