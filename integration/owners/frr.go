@@ -46,7 +46,7 @@ func (r *Router) Stop() {
 	r.zebra.Stop()
 }
 
-// Configure gives bgpd these lines of configuration.
+// Configure sends bgpd these lines of configuration.
 func (r *Router) Configure(lines ...string) {
 	r.t.Helper()
 	if err := r.tell("bgpd", append([]string{"enable", "configure terminal"}, lines...)...); err != nil {
@@ -54,7 +54,7 @@ func (r *Router) Configure(lines ...string) {
 	}
 }
 
-// tell gives a daemon commands by its socket, as vtysh does: a command ends with a zero, the
+// tell sends a daemon commands by its socket, as vtysh does: a command ends with a zero, the
 // answer with three and a status.
 func (r *Router) tell(name string, commands ...string) error {
 	c, err := net.DialTimeout("unix", filepath.Join(r.dir, "run/frr", name+".vty"), Patience)

@@ -54,7 +54,7 @@ func NewHost(t testing.TB, role string) *Host {
 	h.Write("group", group)
 	for _, dir := range []string{"run/frr", "run/systemd/network", "run/systemd/netif/links", "run/systemd/netif/leases", "run/systemd/netif/lldp"} {
 		path := filepath.Join(h.dir, dir)
-		// networkd gives up root before it writes.
+		// networkd drops root before it writes.
 		for err := os.MkdirAll(path, 0o755); ; err = nil {
 			if err == nil {
 				err = os.Chmod(path, 0o777)

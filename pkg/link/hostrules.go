@@ -17,7 +17,7 @@ import (
 // linux/fib_rules.h).
 const fibRuleInvert = 2
 
-// ruleFacts are what tells whether a rule is one of a link's addresses.
+// ruleFacts decide whether a rule is one of a link's addresses.
 type ruleFacts struct {
 	source   *net.IPNet // nil for any, or all but one
 	table    uint32
