@@ -188,7 +188,10 @@ does it anyway. In a cluster "railctl uninstall" does it on all nodes.`,
 		if pods := node.Users(a.stateDirs); len(pods) > 0 && !force {
 			return fmt.Errorf("the plugins are needed: %s; end these first, or use --force", strings.Join(pods, "; "))
 		}
-		return errors.Join(node.Remove(install.Open(record), a.log), agent.RemoveStateDirs(agent.MainStateDir(a.stateDirs)))
+		if err := node.Remove(install.Open(record), a.log); err != nil {
+			return err
+		}
+		return agent.RemoveStateDirs(agent.MainStateDir(a.stateDirs))
 	}
 	return cmd
 }

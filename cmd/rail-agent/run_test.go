@@ -479,7 +479,7 @@ func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
 	l.node.IP("addr", "add", "10.7.0.5/24", "dev", "ens1")
 	pod := testnet.NewNetns(t, "pod")
 	add := l.call("host-device", "ADD", "ens1", pod, "net1")
-	l.start("--node-ip", "10.7.0.5")
+	a := l.start("--node-ip", "10.7.0.5")
 	before := l.node.State()
 	if _, err := l.node.Run(add); err == nil || !strings.Contains(err.Error(), "the node's address in the cluster, 10.7.0.5") {
 		t.Error(err)
@@ -487,6 +487,7 @@ func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
 	if d := l.node.Settled(before); d != "" {
 		t.Error(d)
 	}
+	a.end(syscall.SIGTERM) // it would write the file again
 	file := filepath.Join(l.state, "node-ip")
 	if err := os.WriteFile(file, []byte("10.7.0.\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // commandsOf returns a command and all below it.
@@ -140,16 +142,31 @@ users: [{name: %[1]s, user: {}}]
 	}
 }
 
-// closedPort returns a port of loopback on which nobody listens.
+// closedPort returns a port of loopback on which nobody listens, and which nobody else gets until
+// the test ends.
 func closedPort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() { _ = unix.Close(s) })
+	if err := unix.Bind(s, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, ok := at.(*unix.SockaddrInet4)
+	if !ok {
+		t.Fatalf("%T", at)
+	}
+	return in.Port
 }
+
+// portOf returns the port of a TCP listener.
+func portOf(l net.Listener) int { return int(netip.MustParseAddrPort(l.Addr().String()).Port()) }
 
 // The server of an error tells which kubeconfig, context and cluster were used.
 func TestClusterIsFoundAsKubectlDoes(t *testing.T) {
@@ -210,7 +227,7 @@ func TestDeadServerIsGivenUp(t *testing.T) {
 	}
 	defer l.Close()
 	silent := filepath.Join(dir, "silent")
-	kubeconfigOf(t, silent, "a", l.Addr().(*net.TCPAddr).Port, "current-context: a")
+	kubeconfigOf(t, silent, "a", portOf(l), "current-context: a")
 	_, errOut, code := plainRun("ipam", "show", "--kubeconfig", silent, "--request-timeout", "600ms")
 	waiting := fmt.Sprintf("railctl: waiting for http://%s, which does not answer\n", l.Addr())
 	if code != 1 || strings.Count(errOut, waiting) != 1 || !strings.Contains(errOut, "no answer within 600ms") || !strings.Contains(errOut, "3 times in") {

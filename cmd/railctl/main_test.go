@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -79,7 +80,7 @@ func TestCompletion(t *testing.T) {
 		contains(t, shell, out, "railctl")
 	}
 	out, _, _ := plainRun("__complete", "show", "-o", "")
-	contains(t, "completion of -o", out, "table\njson\nyaml\n")
+	contains(t, "completion of -o", out, "table\nwide\njson\nyaml\n")
 }
 
 func TestWithoutRootTheCureIsNamed(t *testing.T) {
@@ -93,7 +94,7 @@ func TestWithoutRootTheCureIsNamed(t *testing.T) {
 			// Another user for this thread alone; it ends with the goroutine.
 			runtime.LockOSThread()
 			var r ran
-			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 {
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 && os.Geteuid() == 0 {
 				r.stderr = errno.Error()
 			} else {
 				_, r.stderr, r.code = plainRun(strings.Fields(verb)...)

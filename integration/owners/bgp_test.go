@@ -21,7 +21,7 @@ const bgpHead = `router bgp %d
  no bgp ebgp-requires-policy
  no bgp network import-check
  bgp bestpath as-path multipath-relax
- timers bgp 1 3
+ timers bgp 5 60
 `
 
 // neighbor are the lines for a session to an address or by an interface.

@@ -26,7 +26,7 @@ func (h *Host) StartVRRP(v VRRP) *Daemon {
 state BACKUP
 nopreempt
 version 3
-advert_int 0.2
+advert_int 1
 virtual_router_id 51
 interface %s
 priority %d

@@ -55,9 +55,11 @@ func TestVirtualAddressIsKeepaliveds(t *testing.T) {
 			if at := r.IP("addr", "show", nicName); strings.Contains(at, "10.1.0.100") || !strings.Contains(at, "10.1.0.5/24") {
 				t.Errorf("after DEL the NIC has\n%s", at)
 			}
-			time.Sleep(time.Second) // for keepalived
-			if strings.Contains(r.IP("addr"), "10.1.0.100") && strings.Contains(peer.IP("addr"), "10.1.0.100") {
-				t.Error("both hosts have the address")
+			for end := time.Now().Add(Patience); strings.Contains(r.IP("addr"), "10.1.0.100") && strings.Contains(peer.IP("addr"), "10.1.0.100"); {
+				if time.Now().After(end) {
+					t.Fatal("both hosts have the address")
+				}
+				time.Sleep(100 * time.Millisecond)
 			}
 		})
 	}

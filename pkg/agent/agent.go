@@ -133,7 +133,6 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		defer k.node.Close()
-		k.keepFiles()
 		a.keepers = append(a.keepers, k)
 	}
 	if a.binaries, err = newBinaries(a); err != nil {
@@ -142,6 +141,9 @@ func Run(ctx context.Context, o Options) error {
 	socket, err := a.private()
 	if err != nil {
 		return err
+	}
+	for _, k := range a.keepers { // not those of another agent that has the socket
+		k.keepFiles()
 	}
 	var all sync.WaitGroup
 	defer all.Wait()

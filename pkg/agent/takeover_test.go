@@ -36,13 +36,13 @@ func init() {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
+	fmt.Println("taken")
 	go func() {
-		fmt.Println("taken")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
 	if os.Getenv(holds+"_DIES") != "" {
-		time.Sleep(100 * time.Millisecond) // for the line
+		time.Sleep(100 * time.Millisecond) // for the goroutine
 		// As in a killed process of which one thread is left, the first thread is a zombie,
 		// and the lock and the socket are held.
 		_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)

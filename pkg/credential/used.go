@@ -169,6 +169,9 @@ func (k *Keeper) ask(ctx context.Context) error {
 	switch {
 	case err != nil:
 		k.setUse(func(use *Use) { use.Accepted, use.Unasked = false, err })
+		if u.doubt = (time.Time{}); errors.Is(u.err, errDoubt) {
+			u.err = nil // the refusals are not in a row
+		}
 		return u.err
 	case known:
 		u.doubt, u.err = time.Time{}, nil

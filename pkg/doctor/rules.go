@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
@@ -79,9 +81,15 @@ func (f *Facts) nics() []*NIC {
 	return all
 }
 
-// withoutRails reports whether it is known that no NIC of the node has a rail.
+// withoutRails reports whether it is known that no NIC of the node has a rail. Of a damaged node
+// file it is not known.
 func (f *Facts) withoutRails() bool {
-	return f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.nics(), func(n *NIC) bool { return n.Rail != nil })
+	damaged := false
+	eachConfig(f, &Report{}, NodeFile, func(c *Config) {
+		_, err := netconf.ParseNodeFile([]byte(c.Text))
+		damaged = damaged || err != nil
+	})
+	return !damaged && f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.nics(), func(n *NIC) bool { return n.Rail != nil })
 }
 
 // named returns the NICs of the node that its networks and device pools name.

@@ -179,7 +179,12 @@ var agentRules = []Rule{
 			if f.Agent == nil || f.Agent.absent() {
 				return
 			}
-			if k, _ := Read(r, "kubeconfig of whereabouts", f.Agent.Kubeconfig); k.Refused != "" {
+			k, _ := Read(r, "kubeconfig of whereabouts", f.Agent.Kubeconfig)
+			if k.Path == "" {
+				return // the agent does not maintain it
+			}
+			r.judged()
+			if k.Refused != "" {
 				r.Find(k.Path, "%s", k.Refused)
 			}
 		},

@@ -394,7 +394,7 @@ func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			var limits []int64
-			server := newFaulty(t, 0, func(_ int64, w http.ResponseWriter, r *http.Request) {
+			server := newFaulty(t, time.Minute, func(_ int64, w http.ResponseWriter, r *http.Request) {
 				limit, err := strconv.ParseInt(r.URL.Query().Get("limit"), 10, 64)
 				if err != nil {
 					t.Error(err)
@@ -419,7 +419,7 @@ func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
 				_, _ = io.WriteString(w, "]}")
 			})
 			seen := 0
-			_, err := server.List(within(t, time.Minute), pools, kube.ListOptions{Limit: 20, PageBytes: 16 * mib}, func([]byte) error { seen++; return nil })
+			_, err := server.List(within(t, 10*time.Minute), pools, kube.ListOptions{Limit: 20, PageBytes: 16 * mib}, func([]byte) error { seen++; return nil })
 			if err != nil || seen != tc.objects {
 				t.Errorf("saw %d of %d: %v", seen, tc.objects, err)
 			}

@@ -66,12 +66,18 @@ func (q request) object() string {
 // send sends q until it is answered, and returns the body of a 2xx answer.
 func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 	if c.config.Waiting != nil && !c.answered.Load() {
+		told := make(chan struct{})
 		tell := time.AfterFunc(patience, func() {
+			defer close(told)
 			if !c.answered.Load() {
 				c.waiting.Do(func() { c.config.Waiting(c.Server()) })
 			}
 		})
-		defer tell.Stop()
+		defer func() {
+			if !tell.Stop() {
+				<-told // the caller may write where Waiting writes
+			}
+		}()
 	}
 	var body []byte
 	err := c.retry(ctx, q, func() *Error {

@@ -189,12 +189,14 @@ func (n *Netns) setApps(name string, kind uint16, want, have []byte) error {
 		})
 	}
 	var errs []error
-	if extra := without(now, wanted); len(extra) > 0 {
-		errs = append(errs, n.setDCB(dcbIEEEDelete, name, appTable(kind, extra)))
+	set := func(command byte, apps [][]byte) {
+		// One message for each: the kernel stops at the first entry that the driver refuses.
+		for app := range slices.Chunk(apps, 1) {
+			errs = append(errs, n.setDCB(command, name, appTable(kind, app)))
+		}
 	}
-	if missing := without(wanted, now); len(missing) > 0 {
-		errs = append(errs, n.setDCB(dcbIEEESet, name, appTable(kind, missing)))
-	}
+	set(dcbIEEEDelete, without(now, wanted))
+	set(dcbIEEESet, without(wanted, now))
 	return errors.Join(errs...)
 }
 

@@ -41,8 +41,12 @@ func factsOfRule(header []byte, attrs nlattr.Attrs) ruleFacts {
 // kernel keeps them during a loan, but a network manager deletes its own when the link
 // leaves, and adds them again only if it configures the link itself. Those of routing daemons are the
 // daemons' to bring back.
-func (n *Netns) snapshotRules(v *View) ([]Replay, error) {
-	sources, tables := globalAddresses(v.addresses), tablesOf(v.routes)
+func (n *Netns) snapshotRules(s *Snapshot, v *View) ([]Replay, error) {
+	own := slices.DeleteFunc(slices.Clone(v.addresses), func(m []byte) bool {
+		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
+		return err != nil || s.isVirtual(header, attrs) // another host may have it at the return
+	})
+	sources, tables := globalAddresses(own), tablesOf(v.routes)
 	if len(sources) == 0 {
 		return nil, nil
 	}

@@ -123,10 +123,10 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 		return nil, err
 	}
 	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes, originOf(l, v.addresses, s.Sysctls))
-	if s.Rules, err = n.snapshotRules(v); err != nil {
+	if s.VRRP, s.VRRPSources, err = n.vrrp(l.Name, globalAddresses(v.addresses)); err != nil {
 		return nil, err
 	}
-	if s.VRRP, s.VRRPSources, err = n.vrrp(l.Name, globalAddresses(v.addresses)); err != nil {
+	if s.Rules, err = n.snapshotRules(s, v); err != nil {
 		return nil, err
 	}
 	s.Device, err = n.Device(l)

@@ -210,9 +210,11 @@ func (d *Dir) Write(name string, data []byte) error {
 		return writeError(d.path, name, err)
 	}
 	err := d.root.Rename(tmp, name)
-	if info, statErr := d.root.Lstat(name); err != nil && statErr == nil && info.IsDir() {
-		if _, err = d.SetAside(name); err == nil {
-			err = d.root.Rename(tmp, name)
+	if err != nil {
+		if info, statErr := d.root.Lstat(name); statErr == nil && info.IsDir() {
+			if _, err = d.SetAside(name); err == nil {
+				err = d.root.Rename(tmp, name)
+			}
 		}
 	}
 	if err != nil {

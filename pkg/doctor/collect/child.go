@@ -21,9 +21,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// The bounds of a process that reads.
+// childMemory bounds the process that reads, in bytes of data beside what the runtime has at the
+// start. The race detector needs more.
+var childMemory uint64 = 64 << 20
+
+// The other bounds of a process that reads.
 const (
-	childMemory  = 64 << 20 // bytes of data, beside what the runtime has at the start
 	childTarget  = 40 << 20 // of the garbage collector
 	mostOfChild  = 16 << 20 // bytes of its answer
 	mostSaid     = 4 << 10  // bytes of what it says when it fails

@@ -49,7 +49,7 @@ func hungFor(t *testing.T, takes bool) (dir string, let func()) {
 	go func() {
 		defer close(ended)
 		if takes {
-			take(int(server.Fd()), int(stop.Fd()))
+			take(int(server.Fd()), int(stop.Fd()), dir+".taken")
 		}
 	}()
 	let = sync.OnceFunc(func() {
@@ -67,8 +67,18 @@ func hungFor(t *testing.T, takes bool) (dir string, let func()) {
 	return dir, let
 }
 
-// take is a FUSE server that answers INIT and nothing else (linux/fuse.h), until stop is closed.
-func take(server, stop int) {
+// taken returns the number of requests that the server of dir has taken and does not answer.
+func taken(dir string) int64 {
+	info, err := os.Stat(dir + ".taken")
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// take is a FUSE server that answers INIT and nothing else (linux/fuse.h), until stop is closed. It
+// adds a byte to the file log for each request that it does not answer.
+func take(server, stop int, log string) {
 	const inHeader, outHeader, initOut, opInit = 40, 16, 64, 26
 	in := make([]byte, 1<<20)
 	for {
@@ -77,7 +87,14 @@ func take(server, stop int) {
 			return
 		}
 		n, err := unix.Read(server, in)
-		if err != nil || n < inHeader || binary.NativeEndian.Uint32(in[4:]) != opInit {
+		if err != nil || n < inHeader {
+			continue
+		}
+		if binary.NativeEndian.Uint32(in[4:]) != opInit {
+			if f, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+				_, _ = f.Write([]byte{1})
+				_ = f.Close()
+			}
 			continue
 		}
 		out := make([]byte, outHeader+initOut)

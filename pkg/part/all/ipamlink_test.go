@@ -199,7 +199,8 @@ func newDHCP(t *testing.T, lease time.Duration) *dhcpd {
 	d.start(b.wire, "server", filepath.Join(runtime, "busybox"), "udhcpd", "-f", filepath.Join(d.dir, "conf"))
 	d.start(b.node, "daemon", filepath.Join(testnet.Peers(t), "dhcp"), "daemon", "-socketpath", d.socket, "-timeout", "5s")
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(d.socket); err == nil {
+		if conn, err := net.Dial("unix", d.socket); err == nil { // the file alone may be there before it listens
+			_ = conn.Close()
 			return d
 		}
 		if time.Now().After(deadline) {
